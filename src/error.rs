@@ -1,0 +1,223 @@
+//! The one error type: every message names the sample, the leaf, what was expected and what came.
+
+use std::fmt;
+
+use crate::dtype::DType;
+use crate::layout::Dims;
+
+/// The result of every fallible call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. Nothing has been written to an output when one of these is returned.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Error {
+    /// Samples (or `out`) whose shapes do not fit the form asked for.
+    Shape(Box<Mismatch>),
+    /// Samples (or `out`) of the wrong dtype, or a dtype the operation cannot take.
+    DType(Box<Mismatch>),
+    /// Samples that do not lie in one place, or lie where this engine cannot read.
+    Device(Box<Mismatch>),
+    /// Memory that cannot be expressed or used: strides out of range, read-only or overlapping `out`.
+    Layout(Box<Mismatch>),
+    /// An empty list of samples: the batch would have no shape.
+    Empty,
+    /// An argument that is wrong by itself, whatever the samples are.
+    Argument(String),
+    /// A size in elements or bytes that does not fit in 64 bits; the text says which.
+    TooLarge(String),
+    /// The output (`bytes` long) could not be allocated.
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// A view was demanded but the samples do not form the batch in memory.
+    NotAView(String),
+    /// No CUDA driver, no device, or a build without the CUDA engine.
+    NoDriver(String),
+}
+
+/// One or several samples that differ from what was expected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mismatch {
+    /// Position of the first offender in the list of samples; `None` when it is `out`.
+    pub index: Option<usize>,
+    /// Path of the leaf in a tree of samples, or empty.
+    pub path: String,
+    /// What was expected.
+    pub expected: Facet,
+    /// What the first offender has.
+    pub got: Facet,
+    /// Further offenders, at most two.
+    pub others: Vec<(usize, Facet)>,
+    /// How many samples offend in all.
+    pub count: usize,
+    /// The cure, or empty.
+    pub hint: &'static str,
+}
+
+/// A property of a tensor as an error reports it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Facet {
+    /// A whole shape.
+    Shape(Dims),
+    /// A dtype.
+    DType(DType),
+    /// Anything else, in words.
+    Text(String),
+}
+
+impl fmt::Display for Facet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Facet::Shape(dims) => write!(f, "shape {}", Tuple(dims)),
+            Facet::DType(dtype) => write!(f, "{dtype}"),
+            Facet::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<&str> for Facet {
+    fn from(text: &str) -> Self {
+        Facet::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Facet {
+    fn from(text: String) -> Self {
+        Facet::Text(text)
+    }
+}
+
+impl From<DType> for Facet {
+    fn from(dtype: DType) -> Self {
+        Facet::DType(dtype)
+    }
+}
+
+impl From<&[i64]> for Facet {
+    fn from(shape: &[i64]) -> Self {
+        Facet::Shape(shape.into())
+    }
+}
+
+/// A shape printed as Python prints a tuple.
+pub(crate) struct Tuple<'a>(pub(crate) &'a [i64]);
+
+impl fmt::Display for Tuple<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(")?;
+        for (i, extent) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str(", ")?;
+            }
+            write!(f, "{extent}")?;
+        }
+        f.write_str(if self.0.len() == 1 { ",)" } else { ")" })
+    }
+}
+
+impl Mismatch {
+    /// One offender: sample `index`, or `out` when there is none.
+    pub fn new(index: Option<usize>, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
+        Mismatch {
+            index,
+            path: String::new(),
+            expected: expected.into(),
+            got: got.into(),
+            others: Vec::new(),
+            count: 1,
+            hint: "",
+        }
+    }
+
+    /// Adds the cure to the text.
+    #[must_use]
+    pub fn with_hint(mut self, hint: &'static str) -> Self {
+        self.hint = hint;
+        self
+    }
+
+    /// Gathers offenders one at a time: the first three are kept, all are counted.
+    pub(crate) fn note(
+        found: &mut Option<Mismatch>,
+        index: usize,
+        expected: impl FnOnce() -> Facet,
+        got: Facet,
+    ) {
+        match found {
+            None => *found = Some(Mismatch::new(Some(index), expected(), got)),
+            Some(first) => {
+                if first.others.len() < 2 {
+                    first.others.push((index, got));
+                }
+                first.count += 1;
+            }
+        }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "sample {index}")?,
+            None => f.write_str("out")?,
+        }
+        if !self.path.is_empty() {
+            write!(f, " at \"{}\"", self.path)?;
+        }
+        write!(f, ": expected {}, got {}", self.expected, self.got)?;
+        for (index, got) in &self.others {
+            write!(f, "; sample {index} got {got}")?;
+        }
+        if self.count > 1 + self.others.len() {
+            write!(f, "; {} samples differ in all", self.count)?;
+        }
+        if !self.hint.is_empty() {
+            write!(f, "; {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+impl Error {
+    /// The same error with the path of the leaf it belongs to.
+    #[must_use]
+    pub fn at_path(mut self, leaf: &str) -> Self {
+        match &mut self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+                leaf.clone_into(&mut m.path);
+            }
+            Error::Argument(text) if !leaf.is_empty() => *text = format!("at \"{leaf}\": {text}"),
+            _ => {}
+        }
+        self
+    }
+
+    /// The mismatch behind a shape, dtype, device or layout error.
+    pub fn mismatch(&self) -> Option<&Mismatch> {
+        match self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => Some(m),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => m.fmt(f),
+            Error::Empty => f.write_str("an empty list of samples makes no batch"),
+            Error::Argument(text) | Error::TooLarge(text) | Error::NotAView(text) => {
+                f.write_str(text)
+            }
+            Error::OutOfMemory { bytes } => {
+                write!(f, "could not allocate {bytes} bytes for the batch")
+            }
+            Error::NoDriver(text) => write!(f, "CUDA is not available: {text}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

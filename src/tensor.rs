@@ -1,0 +1,215 @@
+//! [`Tensor`]: a typed, strided piece of memory that keeps its owner alive.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Mismatch, Result};
+use crate::layout::{Dims, Layout};
+
+/// Where memory lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Device {
+    /// Host memory, pageable or not.
+    Cpu,
+    /// Page-locked host memory, asked for as such.
+    Pinned,
+    /// A CUDA device by ordinal.
+    Cuda(u32),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Pinned => f.write_str("pinned"),
+            Device::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl std::str::FromStr for Device {
+    type Err = Error;
+
+    /// Takes `"cpu"`, `"pinned"`, `"cuda"` and `"cuda:1"`.
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "cpu" => Ok(Device::Cpu),
+            "pinned" => Ok(Device::Pinned),
+            "cuda" => Ok(Device::Cuda(0)),
+            _ => name
+                .strip_prefix("cuda:")
+                .and_then(|ordinal| ordinal.parse().ok())
+                .map(Device::Cuda)
+                .ok_or_else(|| Error::Argument(format!("unknown device \"{name}\""))),
+        }
+    }
+}
+
+/// Anything whose drop releases the memory of a tensor: a pool block, a foreign tensor, a Python object.
+pub type Owner = Arc<dyn Any + Send + Sync>;
+
+/// A strided view of memory that its owner keeps alive. Cloning is cheap and shares the memory.
+#[derive(Clone)]
+pub struct Tensor {
+    owner: Owner,
+    data: *mut u8,
+    dtype: DType,
+    device: Device,
+    layout: Layout,
+    read_only: bool,
+}
+
+// SAFETY: `data` points into memory that the `Send + Sync` owner keeps alive, and this crate writes
+// through it only while it holds the sole reference to a block that nobody has seen yet, or through
+// `&mut`, as `new_unchecked` and `assemble_into` demand.
+#[allow(unsafe_code)]
+unsafe impl Send for Tensor {}
+// SAFETY: as for `Send`; a shared reference gives out shared slices only.
+#[allow(unsafe_code)]
+unsafe impl Sync for Tensor {}
+
+impl Tensor {
+    /// Wraps memory without checking it.
+    ///
+    /// # Safety
+    /// - Every element that `layout` reaches from `data` lies inside memory that stays valid and in
+    ///   place until `owner` is dropped; on [`Device::Cpu`] it is initialised when read.
+    /// - Unless `read_only`, writing to it through an export is the owner's intention.
+    /// - Nobody writes to it while a slice from [`Tensor::as_slice`] is alive.
+    #[allow(unsafe_code)]
+    pub unsafe fn new_unchecked(
+        owner: Owner,
+        data: *mut u8,
+        dtype: DType,
+        device: Device,
+        layout: Layout,
+        read_only: bool,
+    ) -> Tensor {
+        Tensor { owner, data, dtype, device, layout, read_only }
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[i64] {
+        self.layout.shape()
+    }
+
+    /// The strides, in elements.
+    pub fn strides(&self) -> &[i64] {
+        self.layout.strides()
+    }
+
+    /// Shape and strides.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Where the memory lies.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// Bytes of all elements, gaps not counted.
+    pub fn nbytes(&self) -> usize {
+        self.layout.numel() as usize * self.dtype.size()
+    }
+
+    /// Address of the first element. Null or dangling when the tensor is empty.
+    pub fn data_ptr(&self) -> *mut u8 {
+        self.data
+    }
+
+    /// Whether writing through an export is forbidden.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// What keeps the memory alive.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The elements in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if `T` is not the dtype; [`Error::Device`] if the memory is not on the host;
+    /// [`Error::Layout`] if it has gaps, another order, or is misaligned for `T`.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        if T::DTYPE != self.dtype {
+            return Err(Error::DType(Box::new(Mismatch::new(None, T::DTYPE, self.dtype))));
+        }
+        if matches!(self.device, Device::Cuda(_)) {
+            let got = self.device.to_string();
+            return Err(Error::Device(Box::new(Mismatch::new(None, "host memory", got))));
+        }
+        let numel = self.layout.numel() as usize;
+        if numel == 0 {
+            return Ok(&[]);
+        }
+        let data = self.data.cast::<T>();
+        if !self.layout.is_compact() || !data.is_aligned() {
+            let got = format!("strides {:?} at {:p}", self.strides(), self.data);
+            return Err(Error::Layout(Box::new(Mismatch::new(None, "compact aligned memory", got))));
+        }
+        // SAFETY: `new_unchecked` promised that the layout lies in valid initialised memory for as
+        // long as the owner lives, which `self` holds; compactness and alignment were just checked.
+        #[allow(unsafe_code)]
+        Ok(unsafe { std::slice::from_raw_parts(data, numel) })
+    }
+
+    /// A view of part of this tensor: `start` elements into the memory, with another layout.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if the view would leave the memory of this tensor.
+    pub fn view(&self, start: i64, layout: Layout) -> Result<Tensor> {
+        let size = self.dtype.size() as i64;
+        let (whole, part) = (self.layout.byte_span(self.dtype), layout.byte_span(self.dtype));
+        let shift = start.checked_mul(size);
+        let fits = part.is_empty()
+            || shift.is_some_and(|shift| {
+                part.start.checked_add(shift).is_some_and(|low| low >= whole.start)
+                    && part.end.checked_add(shift).is_some_and(|high| high <= whole.end)
+            });
+        if !fits {
+            let got = format!("shape {:?} from element {start}", layout.shape());
+            return Err(Error::Layout(Box::new(Mismatch::new(None, "a part of the tensor", got))));
+        }
+        let shift = if part.is_empty() { 0 } else { shift.unwrap_or(0) as isize };
+        Ok(Tensor { data: self.data.wrapping_offset(shift), layout, ..self.clone() })
+    }
+
+    /// Drops dim 0 at `index`, without a copy.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] when there is no such index or no dim 0.
+    pub fn select(&self, index: i64) -> Result<Tensor> {
+        let Some(&extent) = self.shape().first() else {
+            return Err(Error::Argument("a tensor without dims has no rows".to_owned()));
+        };
+        if !(0..extent).contains(&index) {
+            return Err(Error::Argument(format!("row {index} of {extent}")));
+        }
+        let (shape, strides): (Dims, Dims) = (self.shape()[1..].into(), self.strides()[1..].into());
+        let start = self.strides()[0].checked_mul(index).unwrap_or(0);
+        self.view(start, Layout::try_new(self.dtype, &shape, Some(&strides))?)
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tensor")
+            .field("shape", &self.shape())
+            .field("strides", &self.strides())
+            .field("dtype", &self.dtype)
+            .field("device", &self.device)
+            .field("data", &self.data)
+            .finish()
+    }
+}
