@@ -82,7 +82,7 @@ impl Layout {
 
     /// Number of elements.
     pub fn numel(&self) -> i64 {
-        self.shape.iter().product()
+        checked_numel(&self.shape).expect("checked by try_new")
     }
 
     /// Whether the elements lie row-major without gaps; the stride of an extent of 1 is ignored.

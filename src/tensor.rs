@@ -91,6 +91,28 @@ impl Tensor {
         Tensor { owner, data, dtype, device, layout, read_only }
     }
 
+    /// A row-major tensor that owns its elements.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the shape does not have as many elements as the vector.
+    ///
+    /// ```
+    /// let tensor = windrow::Tensor::from_vec(vec![1i32, 2, 3, 4, 5, 6], &[2, 3])?;
+    /// assert_eq!(tensor.select(1)?.as_slice::<i32>()?, [4, 5, 6]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn from_vec<T: Element>(mut elements: Vec<T>, shape: &[i64]) -> Result<Tensor> {
+        let layout = Layout::compact(T::DTYPE, shape)?;
+        if layout.numel() as usize != elements.len() {
+            let got = format!("a vector of {} elements", elements.len());
+            return Err(Error::Shape(Box::new(Mismatch::new(None, shape, got))));
+        }
+        let data = elements.as_mut_ptr().cast();
+        // SAFETY: moving a `Vec` does not move its elements; the layout was just counted.
+        #[allow(unsafe_code)]
+        Ok(unsafe { Tensor::new_unchecked(Arc::new(elements), data, T::DTYPE, Device::Cpu, layout, false) })
+    }
+
     /// The extents.
     pub fn shape(&self) -> &[i64] {
         self.layout.shape()
@@ -157,6 +179,13 @@ impl Tensor {
         if !self.layout.is_compact() || !data.is_aligned() {
             let got = format!("strides {:?} at {:p}", self.strides(), self.data);
             return Err(Error::Layout(Box::new(Mismatch::new(None, "compact aligned memory", got))));
+        }
+        // SAFETY: as below; every byte is a valid `u8`.
+        #[allow(unsafe_code)]
+        let bytes = || unsafe { std::slice::from_raw_parts(self.data, numel) };
+        if T::DTYPE == DType::Bool && bytes().iter().any(|&byte| byte > 1) {
+            let mismatch = Mismatch::new(None, "bools of 0 and 1", "a bool that is neither");
+            return Err(Error::Layout(Box::new(mismatch)));
         }
         // SAFETY: `new_unchecked` promised that the layout lies in valid initialised memory for as
         // long as the owner lives, which `self` holds; compactness and alignment were just checked.

@@ -1,1 +1,135 @@
-//! Host execution.
+//! Host execution: the tiles of a plan, shared out over threads.
+//!
+//! Work is split by output bytes, never by sample: one large image and 100 000 short rows make
+//! tiles of the same size. Threads take tiles in order from a counter, so that a slow one does not
+//! hold up the batch.
+
+mod convert;
+mod pool;
+mod reference;
+mod rows;
+mod simd;
+mod tile;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::plan::{Field, Plan};
+
+pub use pool::PoolStats;
+pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
+pub(crate) use reference::run as run_reference;
+
+/// Below this many bytes read and written, starting other threads costs more than it saves.
+const ONE_THREAD_BYTES: u64 = 1 << 20;
+
+/// Tiles are at least this large, so that a tile's set-up does not show.
+const MIN_TILE_BYTES: u64 = 64 << 10;
+
+/// Tiles are at most this large, so that threads end at about the same time.
+const MAX_TILE_BYTES: u64 = 1 << 20;
+
+/// Outputs of at least this size leave the caches before anyone reads them, so they are written
+/// around the caches.
+const STREAMING_BYTES: u64 = 32 << 20;
+
+/// The tiles of a plan: every field cut into equal runs of output bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Tiling {
+    tile_bytes: u64,
+    /// The first tile of each field, and the number of all tiles at the end.
+    first: Vec<usize>,
+}
+
+impl Tiling {
+    pub fn new(plan: &Plan<'_>) -> Tiling {
+        let total: u64 = plan.fields.iter().map(|field| field.bytes()).sum();
+        // A multiple of 64, so that no cache line and no element belongs to two tiles.
+        let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
+        let mut count = 0;
+        let mut first = vec![0];
+        for field in &plan.fields {
+            count += field.bytes().div_ceil(tile_bytes) as usize;
+            first.push(count);
+        }
+        Tiling { tile_bytes, first }
+    }
+
+    pub fn count(&self) -> usize {
+        self.first[self.first.len() - 1]
+    }
+
+    /// The field of a tile, and its elements.
+    fn locate(&self, plan: &Plan<'_>, tile: usize) -> (usize, std::ops::Range<u64>) {
+        let field = self.first.partition_point(|&first| first <= tile) - 1;
+        let size = plan.fields[field].dtype.size() as u64;
+        let begin = (tile - self.first[field]) as u64 * self.tile_bytes / size;
+        (field, begin..(begin + self.tile_bytes / size).min(plan.fields[field].numel()))
+    }
+}
+
+/// Where each field is written to.
+pub(crate) struct Outputs(Vec<*mut u8>);
+
+// SAFETY: tiles are disjoint ranges of elements, and elements of one output do not share memory
+// (`plan::check_target`), so threads write through these addresses to different places.
+#[allow(unsafe_code)]
+unsafe impl Sync for Outputs {}
+
+impl Outputs {
+    /// # Safety
+    /// There is one address for each field of the plan, and every element that the field's layout
+    /// reaches from it may be written to until the run is over, by nobody else.
+    #[allow(unsafe_code)]
+    pub unsafe fn new(addresses: Vec<*mut u8>) -> Outputs {
+        Outputs(addresses)
+    }
+}
+
+/// A plan cut into tiles.
+pub(crate) struct Work<'p> {
+    plan: &'p Plan<'p>,
+    tiling: Tiling,
+}
+
+impl<'p> Work<'p> {
+    pub fn new(plan: &'p Plan<'p>) -> Work<'p> {
+        Work { plan, tiling: Tiling::new(plan) }
+    }
+
+    /// Whether the batch is large enough to share out.
+    pub fn wants_threads(&self) -> bool {
+        let traffic = |field: &Field<'_>| field.bytes() + field.bytes_read();
+        self.tiling.count() > 1 && self.plan.fields.iter().map(traffic).sum::<u64>() >= ONE_THREAD_BYTES
+    }
+
+    /// Runs all tiles on the calling thread and on those of the pool.
+    pub fn run(&self, outputs: &Outputs, threads: Option<&rayon::ThreadPool>) {
+        let next = AtomicUsize::new(0);
+        let take_tiles = || loop {
+            let tile = next.fetch_add(1, Ordering::Relaxed);
+            if tile >= self.tiling.count() {
+                break;
+            }
+            let (field, elems) = self.tiling.locate(self.plan, tile);
+            // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
+            // stays inside the field, and every tile is taken once.
+            #[allow(unsafe_code)]
+            unsafe {
+                tile::run(self.plan, &self.plan.fields[field], outputs.0[field], elems);
+            }
+        };
+        let Some(pool) = threads else { return take_tiles() };
+        let helpers = pool.current_num_threads().min(self.tiling.count()).saturating_sub(1);
+        pool.in_place_scope(|scope| {
+            for _ in 0..helpers {
+                scope.spawn(|_| take_tiles());
+            }
+            take_tiles();
+        });
+    }
+}
+
+/// Whether the bytes of an output are written around the caches.
+fn is_streaming(bytes: u64) -> bool {
+    bytes >= STREAMING_BYTES
+}

@@ -1,0 +1,271 @@
+"""wr.collate: a list of trees to one tree of batches."""
+
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+import oracle
+import windrow as wr
+from helpers import assert_same, assert_tensor, assert_values, paint, refusal
+
+Pair = namedtuple("Pair", "left right")
+
+
+@dataclass
+class Item:
+    image: object
+    label: object
+
+
+@dataclass(frozen=True)
+class Frozen:
+    image: object
+    name: str
+
+
+def leaf(i, shape=(3, 4), name="uint8"):
+    return paint(shape, name, 10 * i)
+
+
+def stacked(n, *args):
+    return np.stack([leaf(i, *args) for i in range(n)])
+
+
+def test_dict():
+    tree = wr.collate([{"a": leaf(i), "b": leaf(i, (2,), "float32")} for i in range(4)])
+    assert type(tree) is dict and list(tree) == ["a", "b"]
+    assert isinstance(tree["a"], wr.Batch)
+    assert_tensor(tree["a"], stacked(4))
+    assert_tensor(tree["b"], stacked(4, (2,), "float32"))
+
+
+def test_order_of_keys_is_that_of_the_first_sample():
+    tree = wr.collate([{"b": leaf(0), "a": leaf(0)}, {"a": leaf(1), "b": leaf(1)}])
+    assert list(tree) == ["b", "a"]
+    assert_tensor(tree["a"], stacked(2))
+
+
+def test_other_mappings_keep_their_type():
+    tree = wr.collate([OrderedDict(a=leaf(i)) for i in range(2)])
+    assert type(tree) is OrderedDict
+    assert_tensor(tree["a"], stacked(2))
+
+
+def test_keys_that_are_not_strings():
+    tree = wr.collate([{1: leaf(i), "x": leaf(i)} for i in range(2)])
+    assert_tensor(tree[1], stacked(2))
+
+
+def test_list_and_tuple():
+    for kind in (list, tuple):
+        tree = wr.collate([kind([leaf(i), leaf(i, (5,))]) for i in range(3)])
+        assert type(tree) is kind and len(tree) == 2
+        assert_tensor(tree[0], stacked(3))
+        assert_tensor(tree[1], stacked(3, (5,)))
+
+
+def test_namedtuple():
+    tree = wr.collate([Pair(leaf(i), leaf(i, (2,))) for i in range(3)])
+    assert type(tree) is Pair
+    assert_tensor(tree.left, stacked(3))
+    assert_tensor(tree.right, stacked(3, (2,)))
+
+
+def test_dataclass():
+    tree = wr.collate([Item(leaf(i), i) for i in range(3)])
+    assert type(tree) is Item
+    assert_tensor(tree.image, stacked(3))
+    assert_tensor(tree.label, np.arange(3))
+    frozen = wr.collate([Frozen(leaf(i), f"n{i}") for i in range(2)])
+    assert type(frozen) is Frozen and frozen.name == ["n0", "n1"]
+    assert_tensor(frozen.image, stacked(2))
+
+
+def test_a_bare_leaf():
+    batch = wr.collate([leaf(i) for i in range(3)])
+    assert isinstance(batch, wr.Batch)
+    assert_tensor(batch, stacked(3))
+
+
+def test_nested():
+    trees = [
+        {"camera": {"front": leaf(i), "rear": [leaf(i), (leaf(i), Pair(leaf(i), i))]}, "meta": Item(leaf(i), float(i))}
+        for i in range(3)
+    ]
+    tree = wr.collate(trees)
+    assert_tensor(tree["camera"]["front"], stacked(3))
+    rear = tree["camera"]["rear"]
+    assert type(rear) is list and type(rear[1]) is tuple and type(rear[1][1]) is Pair
+    assert_tensor(rear[1][1].left, stacked(3))
+    assert_tensor(rear[1][1].right, np.arange(3))
+    assert_tensor(tree["meta"].label, np.arange(3.0))
+
+
+def test_strings_and_bytes_pass_through():
+    tree = wr.collate([{"key": f"k{i}", "raw": bytes([i]), "x": leaf(i)} for i in range(3)])
+    assert tree["key"] == ["k0", "k1", "k2"]
+    assert tree["raw"] == [b"\0", b"\1", b"\2"]
+    assert_tensor(tree["x"], stacked(3))
+
+
+def test_strings_of_unequal_length_and_only_strings():
+    assert wr.collate([{"a": "x"}, {"a": "longer"}]) == {"a": ["x", "longer"]}
+
+
+def test_numbers():
+    tree = wr.collate([{"i": i, "f": i / 2, "b": i == 1} for i in range(3)])
+    assert_tensor(tree["i"], np.arange(3))
+    assert_tensor(tree["f"], np.arange(3) / 2)
+    assert_tensor(tree["b"], np.array([False, True, False]))
+
+
+def test_numpy_scalars_and_torch_leaves(torch):
+    tree = wr.collate([{"n": np.float32(i), "t": torch.full((2,), i)} for i in range(3)])
+    assert_tensor(tree["n"], np.arange(3, dtype=np.float32))
+    assert_tensor(tree["t"], np.repeat(np.arange(3), 2).reshape(3, 2))
+
+
+def test_empty_containers():
+    assert wr.collate([{"a": {}, "b": [], "c": ()}] * 2) == {"a": {}, "b": [], "c": ()}
+
+
+def test_one_sample():
+    assert_tensor(wr.collate([{"a": leaf(0)}])["a"], stacked(1))
+
+
+# spec
+
+
+def test_spec_names_leaves():
+    trees = [{"tokens": paint(3 + i, "int32", i), "image": paint((4, 4 + i)), "label": i, "x": leaf(i)} for i in range(3)]
+    spec = {
+        "tokens": wr.Ragged(offsets_dtype="int32", batch_index=True),
+        "image": wr.Pad(multiple_of=4, mask="pad", value=9),
+        "label": wr.Stack(dtype="float32"),
+    }
+    tree = wr.collate(trees, spec)
+    want = oracle.ragged([t["tokens"] for t in trees], "int32")
+    assert_tensor(tree["tokens"], want.data)
+    assert_values(tree["tokens"].offsets, want.offsets)
+    assert tree["tokens"].offsets.dtype == "int32"
+    assert_values(tree["tokens"].batch_index, want.batch_index)
+    want = oracle.pad([t["image"] for t in trees], "uint8", 9, multiple_of=4, mask="pad")
+    assert_tensor(tree["image"], want.data)
+    assert_same(tree["image"].mask.numpy(), want.mask)
+    assert_values(tree["image"].lengths, want.lengths)
+    assert_tensor(tree["label"], np.arange(3, dtype=np.float32))
+    assert_tensor(tree["x"], stacked(3))
+
+
+def test_spec_with_concat_and_transform():
+    trees = [{"a": paint((2, 3 + i), seed=i), "b": paint((4, 5, 3), seed=i)} for i in range(3)]
+    t = oracle.T(scale=1 / 255, mean=[0.1, 0.2, 0.3], std=[0.5, 0.6, 0.7], channel_dim=2, permute=(2, 0, 1))
+    spec = {"a": wr.Concat(dim=1), "b": wr.Stack(dtype="float16", transform=wr.Transform(**t.arguments()))}
+    tree = wr.collate(trees, spec)
+    assert_tensor(tree["a"], oracle.concat([x["a"] for x in trees], "uint8", 1).data)
+    assert_values(tree["a"].offsets, [0, 3, 7, 12])
+    assert_tensor(tree["b"], oracle.stack([x["b"] for x in trees], "uint8", "float16", t).data)
+
+
+def test_spec_with_globs():
+    trees = [{"tokens": {"a": paint(2 + i), "b": paint(3 + i)}, "other": leaf(i)} for i in range(3)]
+    tree = wr.collate(trees, {"tokens.*": wr.Ragged()})
+    assert_values(tree["tokens"]["a"].offsets, [0, 2, 5, 9])
+    assert_values(tree["tokens"]["b"].offsets, [0, 3, 7, 12])
+    assert_tensor(tree["other"], stacked(3))
+
+
+def test_spec_paths_of_list_and_tuple_items_fields_and_attributes():
+    trees = [{"l": [leaf(i), paint(1 + i)], "p": Pair(paint(1 + i), leaf(i)), "d": Item(paint(1 + i), i)} for i in range(2)]
+    tree = wr.collate(trees, {"l.1": wr.Ragged(), "p.left": wr.Pad(), "d.image": wr.Concat()})
+    assert_values(tree["l"][1].offsets, [0, 1, 3])
+    assert_values(tree["p"].left.lengths, [1, 2])
+    assert_values(tree["d"].image.offsets, [0, 1, 3])
+
+
+def test_spec_with_another_separator():
+    trees = [{"a": {"b.c": paint(1 + i)}} for i in range(2)]
+    tree = wr.collate(trees, {"a/b.c": wr.Ragged()}, sep="/")
+    assert_values(tree["a"]["b.c"].offsets, [0, 1, 3])
+
+
+def test_many_leaves():
+    trees = [{f"k{k}": paint((1 + k, 2), "float32", i + k) for k in range(60)} for i in range(8)]
+    tree = wr.collate(trees)
+    for k in range(60):
+        assert_tensor(tree[f"k{k}"], np.stack([t[f"k{k}"] for t in trees]))
+
+
+# errors
+
+ANY = (ValueError, TypeError, KeyError)
+
+
+def names(path, index):
+    """Patterns for a text that names a path and a sample."""
+    return rf"[\"']{path}[\"']|\b{path}\b", rf"\bsample {index}\b|\b{index}\b"
+
+
+def test_shape_error_names_path_and_sample():
+    trees = [{"camera": {"front": paint((224, 224 if i != 3 else 200, 3))}} for i in range(5)]
+    error = refusal(
+        lambda: wr.collate(trees),
+        wr.ShapeError,
+        index=3,
+        path="camera.front",
+        expected=(224, 224, 3),
+        got=(224, 200, 3),
+    )
+    start = 'sample 3 at "camera.front": expected shape (224, 224, 3), got (224, 200, 3)'
+    assert str(error).startswith(start) and "wr.pad" in str(error)
+
+
+def test_dtype_error_names_path_and_sample():
+    trees = [{"a": [leaf(0), leaf(0, (2,), "int32" if i != 1 else "int64")]} for i in range(3)]
+    refusal(lambda: wr.collate(trees), wr.DTypeError, r'sample 1 at "a\.1"', index=1, path="a.1", expected="int32", got="int64")
+
+
+def test_path_uses_the_separator():
+    trees = [{"a": {"b": leaf(0, (2 + i,))}} for i in range(2)]
+    refusal(lambda: wr.collate(trees, sep="/"), wr.ShapeError, "a/b", path="a/b", index=1)
+
+
+def test_missing_key():
+    refusal(lambda: wr.collate([{"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}]), ANY, *names(r"a\.c", 2))
+
+
+def test_key_that_only_a_later_sample_has():
+    refusal(lambda: wr.collate([{"a": 1}, {"a": 1, "z": 2}]), ANY, r"\bz\b")
+
+
+def test_none_leaf():
+    refusal(lambda: wr.collate([{"a": {"b": 1}}, {"a": {"b": None}}]), ANY, *names(r"a\.b", 1))
+    refusal(lambda: wr.collate([{"x": None}] * 2), ANY, *names("x", 0))
+
+
+def test_uneven_lists():
+    refusal(lambda: wr.collate([{"a": [1, 2]}, {"a": [1, 2]}, {"a": [1]}]), ANY, *names("a", 2))
+
+
+def test_container_of_another_kind():
+    refusal(lambda: wr.collate([{"a": [1, 2]}, {"a": {"b": 1}}]), ANY, *names("a", 1))
+    refusal(lambda: wr.collate([{"a": leaf(0)}, {"a": {"b": 1}}]), ANY, *names("a", 1))
+
+
+def test_leaf_that_is_no_array():
+    refusal(lambda: wr.collate([{"a": leaf(0)}, {"a": object()}]), TypeError, "object", *names("a", 1))
+
+
+def test_string_beside_a_tensor():
+    refusal(lambda: wr.collate([{"a": leaf(0)}, {"a": "text"}]), ANY, *names("a", 1))
+
+
+def test_empty_list():
+    refusal(lambda: wr.collate([]), ValueError)
+
+
+@pytest.mark.parametrize("spec", [{"a": 3}, {"a": "pad"}, 7])
+def test_spec_that_is_none(spec):
+    refusal(lambda: wr.collate([{"a": leaf(0)}], spec), (TypeError, ValueError))

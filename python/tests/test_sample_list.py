@@ -1,0 +1,185 @@
+"""wr.SampleList: samples imported once, taken by index arrays."""
+
+import array
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import oracle
+import windrow as wr
+from helpers import assert_tensor, assert_values, paint, refusal, settle
+
+ROWS = [paint((3, 4), "int32", 7 * i) for i in range(10)]
+
+
+def test_every_call_takes_one():
+    uneven = [paint((n, 3), "int16", n) for n in (2, 5, 1)]
+    assert_tensor(wr.stack(wr.SampleList(ROWS)), np.stack(ROWS))
+    assert_tensor(wr.concat(wr.SampleList(uneven)), oracle.concat(uneven, "int16").data)
+    assert_tensor(wr.pad(wr.SampleList(uneven), value=-1), oracle.pad(uneven, "int16", -1).data)
+    batch = wr.ragged(wr.SampleList(uneven))
+    assert_tensor(batch, oracle.ragged(uneven, "int16").data)
+    assert_values(batch.offsets, [0, 2, 7, 8])
+    assert wr.explain(wr.SampleList(ROWS)).as_dict()["bytes_written"] >= 10 * 48
+
+
+def test_len_and_items():
+    samples = wr.SampleList(ROWS)
+    assert len(samples) == 10
+    for i in (0, 3, 9, -1):
+        assert isinstance(samples[i], wr.Tensor)
+        assert_tensor(samples[i], ROWS[i])
+        assert samples[i].data_ptr() == ROWS[i].ctypes.data
+    for i in (10, -11):
+        with pytest.raises(IndexError):
+            samples[i]
+
+
+INDICES = [
+    lambda i: list(i),
+    lambda i: tuple(i),
+    lambda i: np.array(i),
+    lambda i: np.array(i, np.int32),
+    lambda i: np.array(i, np.uint8),
+    lambda i: np.array(i, np.uint64),
+    lambda i: np.array(i, np.int16),
+    lambda i: np.repeat(np.array(i), 2)[::2],
+    lambda i: array.array("i", i),
+    lambda i: bytes(i),
+    lambda i: wr.asarray(np.array(i)),
+    lambda i: pytest.importorskip("torch").tensor(i),
+    lambda i: pytest.importorskip("torch").tensor(i, dtype=pytest.importorskip("torch").int32),
+    lambda i: pytest.importorskip("jax").numpy.array(i),
+]
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_take_by_any_integer_array(kind):
+    indices = [3, 3, 0, 9, 1]
+    taken = wr.SampleList(ROWS).take(kind(indices))
+    assert len(taken) == 5
+    assert_tensor(wr.stack(taken), np.stack([ROWS[i] for i in indices]))
+
+
+def test_take_of_range():
+    assert_tensor(wr.stack(wr.SampleList(ROWS).take(range(2, 8, 3))), np.stack(ROWS[2:8:3]))
+
+
+def test_take_feeds_every_form():
+    uneven = [paint((n, 3), "int16", n) for n in (2, 5, 1, 4)]
+    samples, indices = wr.SampleList(uneven), [2, 0, 2]
+    chosen = [uneven[i] for i in indices]
+    assert_tensor(wr.pad(samples.take(indices)), oracle.pad(chosen, "int16").data)
+    assert_tensor(wr.ragged(samples.take(indices)), oracle.ragged(chosen, "int16").data)
+    assert_tensor(wr.concat(samples.take(indices)), oracle.concat(chosen, "int16").data)
+
+
+def test_take_of_a_take():
+    samples = wr.SampleList(ROWS).take([5, 6, 7]).take([2, 0])
+    assert_tensor(wr.stack(samples), np.stack([ROWS[7], ROWS[5]]))
+
+
+def test_take_of_nothing_is_an_empty_list():
+    taken = wr.SampleList(ROWS).take(np.array([], np.int64))
+    assert len(taken) == 0
+    refusal(lambda: wr.stack(taken), ValueError)
+
+
+def test_one_list_serves_many_batches():
+    samples = wr.SampleList(ROWS)
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        indices = rng.integers(0, 10, 6)
+        assert_tensor(wr.stack(samples.take(indices), dtype="float32"), np.stack([ROWS[i] for i in indices]).astype("f4"))
+
+
+def test_writes_to_a_sample_show_in_the_next_batch():
+    rows = [row.copy() for row in ROWS]
+    samples = wr.SampleList(rows)
+    wr.stack(samples)
+    rows[4][:] = -1
+    assert_tensor(wr.stack(samples), np.stack(rows))
+
+
+def test_append_and_extend():
+    samples = wr.SampleList([])
+    assert len(samples) == 0
+    samples.append(ROWS[0])
+    samples.extend(ROWS[1:4])
+    samples.extend(wr.SampleList(ROWS[4:6]))
+    samples.extend([])
+    assert len(samples) == 6
+    assert_tensor(wr.stack(samples), np.stack(ROWS[:6]))
+
+
+def test_append_leaves_an_earlier_take_alone():
+    samples = wr.SampleList(ROWS[:3])
+    taken = samples.take([0, 2])
+    samples.extend(ROWS[3:] * 50)
+    assert len(taken) == 2
+    assert_tensor(wr.stack(taken), np.stack([ROWS[0], ROWS[2]]))
+
+
+def test_samples_of_any_kind_and_shape(torch):
+    samples = wr.SampleList([ROWS[0], torch.ones(2), 3, b"abc"])
+    assert [tuple(samples[i].shape) for i in range(4)] == [(3, 4), (2,), (), (3,)]
+    assert [samples[i].dtype for i in range(4)] == ["int32", "float32", "int64", "uint8"]
+
+
+def test_samples_are_kept_alive():
+    rows = [row.copy() for row in ROWS]
+    refs = [weakref.ref(row) for row in rows]
+    samples = wr.SampleList(rows)
+    taken = samples.take([1])
+    del rows
+    gc.collect()
+    assert all(ref() is not None for ref in refs)
+    assert_tensor(wr.stack(samples), np.stack(ROWS))
+    del samples
+    settle()
+    assert refs[1]() is not None
+    assert_tensor(wr.stack(taken), np.stack(ROWS[1:2]))
+    del taken
+    settle()
+    assert all(ref() is None for ref in refs)
+
+
+def test_a_batch_does_not_hold_the_list():
+    row = ROWS[0].copy()
+    ref = weakref.ref(row)
+    batch = wr.stack(wr.SampleList([row]))
+    del row
+    settle()
+    assert ref() is None
+    assert_tensor(batch, np.stack(ROWS[:1]))
+
+
+# errors
+
+
+def test_sample_that_is_no_array():
+    refusal(lambda: wr.SampleList([ROWS[0], object()]), TypeError, "1", "object")
+    samples = wr.SampleList(ROWS)
+    refusal(lambda: samples.append("text"), TypeError, "str")
+    refusal(lambda: samples.extend([ROWS[0], None]), TypeError, "NoneType")
+    assert len(samples) in (10, 11)
+    assert_tensor(wr.stack(samples.take(range(10))), np.stack(ROWS))
+
+
+@pytest.mark.parametrize("bad", [[10], [0, 1, 10**12], np.array([255], np.uint8), np.array([2**64 - 1], np.uint64), [-11]])
+def test_index_out_of_range(bad):
+    refusal(lambda: wr.SampleList(ROWS).take(bad), IndexError)
+
+
+@pytest.mark.parametrize("bad", [[0.0, 1.0], np.array([1.5]), "12", [None], 3.5, np.zeros((2, 2), np.int64)])
+def test_indices_that_are_no_integer_array(bad):
+    refusal(lambda: wr.SampleList(ROWS).take(bad), (TypeError, ValueError))
+
+
+def test_shape_error_counts_in_the_list_that_was_passed():
+    samples = wr.SampleList([paint(3), paint(4), paint(3)])
+    refusal(lambda: wr.stack(samples), wr.ShapeError, index=1, expected=(3,), got=(4,))
+    refusal(lambda: wr.stack(samples.take([0, 2, 1])), wr.ShapeError, index=2)
+    assert_tensor(wr.stack(samples.take([0, 2])), np.stack([paint(3), paint(3)]))

@@ -1,0 +1,208 @@
+"""wr.stack: equal shapes to data[N, *shape]."""
+
+import numpy as np
+import pytest
+
+import oracle
+import windrow as wr
+from helpers import assert_tensor, memory, paint, paint_values, pointer, poisoned, samples_of
+
+SHAPES = [(), (1,), (5,), (0,), (3, 4), (2, 0, 3), (1, 1), (2, 3, 4), (3, 1, 5, 2), (1,) * 8, (2,) * 12]
+
+
+@pytest.mark.parametrize("name", oracle.ALL)
+def test_every_dtype(name):
+    arrays = [paint((3, 5), name, 17 * i) for i in range(4)]
+    batch = wr.stack(samples_of(arrays, name))
+    assert_tensor(batch, oracle.stack(arrays, name).data, name)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_every_rank(shape, count):
+    arrays = [paint(shape, "int32", 31 * i) for i in range(count)]
+    batch = wr.stack(arrays)
+    assert_tensor(batch, oracle.stack(arrays, "int32").data)
+    assert len(batch) == count
+
+
+@pytest.mark.parametrize("size", [*range(1, 20), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 4095, 4096, 4097, 65537])
+def test_sizes_around_vector_and_page_boundaries(size):
+    arrays = [paint(size, seed=i) for i in range(5)]
+    assert_tensor(wr.stack(arrays), oracle.stack(arrays, "uint8").data)
+
+
+@pytest.mark.parametrize("offset", range(17))
+def test_misaligned_sources(offset):
+    base = paint(4 * 101 + 64)
+    arrays = [base[offset + 3 * i : offset + 3 * i + 404].view("float32") for i in range(4)]
+    assert_tensor(wr.stack(arrays), oracle.stack(arrays, "float32").data)
+
+
+def test_many_small_samples():
+    base = paint((20_000, 6), "float32")
+    assert_tensor(wr.stack(list(base)), base)
+
+
+def test_larger_than_the_last_level_cache():
+    arrays = [paint(24 << 20, seed=i) for i in range(3)]
+    batch = wr.stack(arrays)
+    for i, array in enumerate(arrays):
+        assert (memory(batch)[i] == array).all()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a.T,
+        lambda a: a[::2],
+        lambda a: a[:, ::3],
+        lambda a: a[::-1],
+        lambda a: a[::-1, ::-2],
+        lambda a: a[1:-1, 2:-2],
+        lambda a: a[:, :0],
+        lambda a: np.broadcast_to(a[0], a.shape),
+        lambda a: np.broadcast_to(a[:, :1], a.shape),
+        np.asfortranarray,
+        np.diagonal,
+        lambda a: a.reshape(4, 3, 2, 6).transpose(3, 1, 0, 2),
+    ],
+)
+@pytest.mark.parametrize("name", ["uint8", "int16", "float32", "float64", "complex128"])
+def test_strided_sources(view, name):
+    arrays = [view(paint((12, 12), name, 5 * i)) for i in range(3)]
+    assert_tensor(wr.stack(arrays), oracle.stack(arrays, name).data)
+
+
+def test_each_sample_may_have_its_own_strides():
+    a = paint((6, 6), "int64")
+    arrays = [a, a.T, a[::-1], np.asfortranarray(a), np.broadcast_to(a[2], (6, 6)), a.copy()]
+    assert_tensor(wr.stack(arrays), oracle.stack(arrays, "int64").data)
+
+
+def test_the_same_sample_twice():
+    a = paint((4, 4))
+    assert_tensor(wr.stack([a, a, a]), np.stack([a, a, a]))
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_samples_in_a_list_or_a_tuple(kind):
+    arrays = [paint(9, seed=i) for i in range(3)]
+    assert_tensor(wr.stack(kind(arrays)), np.stack(arrays))
+
+
+def test_the_result_is_a_copy_by_default():
+    base = paint((4, 8))
+    batch = wr.stack(list(base))
+    assert pointer(batch.data) != pointer(base)
+    want = base.copy()
+    base[:] = 0
+    assert_tensor(batch, want)
+
+
+def test_other_fields_are_none():
+    batch = wr.stack([paint(3)])
+    assert (batch.lengths, batch.offsets, batch.mask, batch.batch_index) == (None,) * 4
+
+
+@pytest.mark.parametrize("spell", [str, np.dtype, lambda name: np.dtype(name).type])
+@pytest.mark.parametrize("name", ["float16", "int32", "bool", "float64"])
+def test_dtype_by_string_or_numpy(spell, name):
+    arrays = [paint_values((4, 3), "int16", i) for i in range(2)]
+    assert_tensor(wr.stack(arrays, dtype=spell(name)), oracle.stack(arrays, "int16", name).data, name)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "int64", "bool", "uint8", "float64"])
+def test_dtype_by_torch(torch, name):
+    arrays = [paint_values((4, 3), "int16", i) for i in range(2)]
+    assert_tensor(wr.stack(arrays, dtype=getattr(torch, name)), oracle.stack(arrays, "int16", name).data, name)
+
+
+def test_mixed_source_dtypes_with_a_dtype():
+    names = ["uint8", "int64", "float64", "bool", "float16"]
+    arrays = [paint_values((3, 3), name, i) for i, name in enumerate(names)]
+    want = np.stack([oracle.cast(a, name, "float32") for a, name in zip(arrays, names)])
+    assert_tensor(wr.stack(arrays, dtype="float32"), want)
+
+
+def test_device_cpu_by_name():
+    assert_tensor(wr.stack([paint(4)], device="cpu"), paint(4)[None])
+
+
+# out
+
+
+def outs(shape, name):
+    """Writable arrays of one shape with different strides, each with the base it lies in."""
+    c = poisoned(shape, name)
+    wide = poisoned((*shape[:-1], 2 * shape[-1]), name)
+    tall = poisoned((2 * shape[0] + 1, *shape[1:]), name)
+    fortran = poisoned(shape[::-1], name)
+    flipped = poisoned(shape, name)
+    return {
+        "compact": (c, c),
+        "every second column": (wide[..., ::2], wide),
+        "every second row": (tall[1::2], tall),
+        "transposed": (fortran.T, fortran),
+        "reversed": (flipped[..., ::-1], flipped),
+    }
+
+
+@pytest.mark.parametrize("kind", list(outs((2, 2), "uint8")))
+@pytest.mark.parametrize("target", [None, "float32", "int8"])
+def test_out_of_any_layout(kind, target):
+    arrays = [paint_values((5, 6), "int16", i) for i in range(4)]
+    want = oracle.stack(arrays, "int16", target).data
+    out, base = outs(want.shape, want.dtype.name)[kind]
+    twin, expected = outs(want.shape, want.dtype.name)[kind]
+    twin[...] = want
+    batch = wr.stack(arrays, dtype=target, out=out)
+    assert base.tobytes() == expected.tobytes()
+    assert pointer(batch.data) == pointer(out)
+    assert tuple(batch.shape) == want.shape
+
+
+def test_out_of_a_buffer_a_torch_tensor_and_a_windrow_tensor(torch):
+    arrays = [paint(6, seed=i) for i in range(2)]
+    want = np.stack(arrays)
+    buffer = bytearray(b"\xa5" * 12)
+    wr.stack(arrays, out=memoryview(buffer).cast("B", (2, 6)))
+    assert bytes(buffer) == want.tobytes()
+    tensor = torch.full((2, 6), 0xA5, dtype=torch.uint8)
+    wr.stack(arrays, out=tensor)
+    assert (tensor.numpy() == want).all()
+    earlier = wr.stack([np.zeros(6, np.uint8)] * 2)
+    wr.stack(arrays, out=earlier)
+    assert_tensor(earlier, want)
+
+
+def test_out_of_zero_size():
+    out = np.empty((3, 0), np.float32)
+    assert tuple(wr.stack([np.empty(0, np.float32)] * 3, out=out).shape) == (3, 0)
+
+
+def test_out_beside_a_source_is_no_overlap():
+    base = paint((6, 8))
+    want = base.copy()
+    want[3:] = base[:3]
+    wr.stack(list(base[:3]), out=base[3:])
+    assert (base == want).all()
+
+
+# engines
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_own_engine(threads):
+    engine = wr.Engine(threads=threads)
+    arrays = [paint((300, 301), "float32", i) for i in range(9)]
+    assert_tensor(wr.stack(arrays, engine=engine), np.stack(arrays))
+    assert_tensor(wr.stack(arrays, engine=engine, dtype="float16"), oracle.stack(arrays, "float32", "float16").data)
+
+
+def test_engine_with_a_small_or_no_pool():
+    for pool_bytes in (0, 1 << 10, 1 << 30):
+        engine = wr.Engine(pool_bytes=pool_bytes)
+        for i in range(4):
+            arrays = [paint(50_000, seed=i + k) for k in range(3)]
+            assert_tensor(wr.stack(arrays, engine=engine), np.stack(arrays))

@@ -1,0 +1,186 @@
+//! [5] [`Batch`]: the result, and the views of its samples.
+
+use smallvec::SmallVec;
+
+use crate::collate::Side;
+use crate::error::{Error, Result};
+use crate::layout::{Dims, Layout};
+use crate::offsets::Offsets;
+use crate::spec::{Placement, Spec};
+use crate::tensor::Tensor;
+
+/// One assembled batch. Its tensors share memory with whoever they are exported to.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    data: Tensor,
+    fields: Fields,
+}
+
+/// What a batch has besides its data.
+#[derive(Clone, Debug)]
+pub struct Fields {
+    /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
+    /// `None` for a stack.
+    pub lengths: Option<Tensor>,
+    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
+    pub offsets: Option<Tensor>,
+    /// Bool, `[N, *padded dims]`, if asked for.
+    pub mask: Option<Tensor>,
+    /// The sample of each row, int64 `[sum]`, if asked for.
+    pub batch_index: Option<Tensor>,
+    /// The largest length, for a ragged batch.
+    pub max_length: Option<i64>,
+    /// Number of samples.
+    pub num_samples: usize,
+    parts: Parts,
+}
+
+impl Fields {
+    /// Lengths, offsets and whatever else is known without looking at a sample's elements.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
+    pub fn new(spec: &Spec) -> Result<Fields> {
+        let offsets = match &spec.placement {
+            Placement::Joined { offsets, .. } => {
+                let shape = [offsets.as_slice().len() as i64];
+                Some(match spec.offsets_i32 {
+                    true => Tensor::from_vec(offsets.to_i32()?, &shape)?,
+                    false => Tensor::from_vec(offsets.as_slice().to_vec(), &shape)?,
+                })
+            }
+            _ => None,
+        };
+        let lengths = spec.lengths.as_ref();
+        Ok(Fields {
+            lengths: lengths.map(|(all, shape)| Tensor::from_vec(all.clone(), shape)).transpose()?,
+            offsets,
+            mask: None,
+            batch_index: None,
+            max_length: spec.max_length,
+            num_samples: spec.num_samples,
+            parts: Parts::new(spec),
+        })
+    }
+}
+
+/// Where each sample's real part lies in the data.
+#[derive(Clone, Debug)]
+enum Parts {
+    Rows,
+    /// For each padded dim: its position in a sample's row, the side and, for each sample, the length.
+    Padded { dims: SmallVec<[(usize, Side); 4]>, lengths: std::sync::Arc<[i64]> },
+    Joined { dim: usize, offsets: Offsets },
+}
+
+impl Parts {
+    fn new(spec: &Spec) -> Parts {
+        match &spec.placement {
+            Placement::Rows => Parts::Rows,
+            Placement::Joined { dim, offsets } => Parts::Joined { dim: *dim, offsets: offsets.clone() },
+            Placement::Padded(padded) => Parts::Padded {
+                dims: padded
+                    .dims
+                    .iter()
+                    .filter_map(|d| Some((spec.permute.iter().position(|p| p == d)?, padded.sides[*d])))
+                    .collect(),
+                lengths: spec.lengths.as_ref().map_or_else(Default::default, |(all, _)| all[..].into()),
+            },
+        }
+    }
+}
+
+impl Batch {
+    /// A batch of data that lies elsewhere, such as a view of the samples themselves. The data has
+    /// the shape of the spec that the fields were made of.
+    pub fn new(data: Tensor, fields: Fields) -> Batch {
+        Batch { data, fields }
+    }
+
+    /// The samples, assembled.
+    pub fn data(&self) -> &Tensor {
+        &self.data
+    }
+
+    /// Everything but the data.
+    pub fn fields(&self) -> &Fields {
+        &self.fields
+    }
+
+    pub(crate) fn data_mut(&mut self) -> &mut Tensor {
+        &mut self.data
+    }
+
+    /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
+    /// `None` for a stack.
+    pub fn lengths(&self) -> Option<&Tensor> {
+        self.fields.lengths.as_ref()
+    }
+
+    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
+    pub fn offsets(&self) -> Option<&Tensor> {
+        self.fields.offsets.as_ref()
+    }
+
+    /// Bool, `[N, *padded dims]`, if asked for.
+    pub fn mask(&self) -> Option<&Tensor> {
+        self.fields.mask.as_ref()
+    }
+
+    /// The sample of each row, int64 `[sum]`, if asked for.
+    pub fn batch_index(&self) -> Option<&Tensor> {
+        self.fields.batch_index.as_ref()
+    }
+
+    /// The largest length, for a ragged batch.
+    pub fn max_length(&self) -> Option<i64> {
+        self.fields.max_length
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.fields.num_samples
+    }
+
+    /// Whether there is no sample; never true of a batch that was assembled.
+    pub fn is_empty(&self) -> bool {
+        self.fields.num_samples == 0
+    }
+
+    /// The real part of sample `index`, without a copy.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such sample.
+    pub fn sample(&self, index: usize) -> Result<Tensor> {
+        if index >= self.fields.num_samples {
+            return Err(Error::Argument(format!("sample {index} of {}", self.fields.num_samples)));
+        }
+        match &self.fields.parts {
+            Parts::Rows => self.data.select(index as i64),
+            Parts::Joined { dim, offsets } => {
+                let ends = &offsets.as_slice()[index..index + 2];
+                narrow(&self.data, &[(*dim, ends[0], ends[1] - ends[0])])
+            }
+            Parts::Padded { dims, lengths } => {
+                let row = self.data.select(index as i64)?;
+                let real = |(k, &(dim, side)): (usize, &(usize, Side))| {
+                    let length = lengths[index * dims.len() + k];
+                    (dim, side.lead(length, row.shape()[dim]), length)
+                };
+                let parts: SmallVec<[_; 4]> = dims.iter().enumerate().map(real).collect();
+                narrow(&row, &parts)
+            }
+        }
+    }
+}
+
+/// `length` places from `start` on along each dim named.
+fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
+    let mut shape: Dims = tensor.shape().into();
+    let mut first = 0;
+    for &(dim, start, length) in parts {
+        shape[dim] = length;
+        first += start * tensor.strides()[dim];
+    }
+    tensor.view(first, Layout::try_new(tensor.dtype(), &shape, Some(tensor.strides()))?)
+}

@@ -1,0 +1,181 @@
+//! From [`Tensor`] to structs that any consumer can take.
+//!
+//! Strides are always given and the byte offset is always 0, because consumers exist that follow
+//! neither rule; the deleter is never `NULL`, is pure Rust and assumes nothing about its thread.
+// Blocks are laid out by hand here: struct, owner, shape and strides in one allocation.
+#![allow(unsafe_code)]
+
+use std::alloc;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::{self, NonNull};
+
+use super::ffi::{
+    DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
+    DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_READ_ONLY,
+};
+use crate::dtype::DType;
+use crate::tensor::{Device, Owner, Tensor};
+
+/// The dtype of DLPack for one of this crate.
+pub const fn dtype_to_dl(dtype: DType) -> DLDataType {
+    let (code, bits) = match dtype {
+        DType::Bool => (Code::BOOL, 8),
+        DType::I8 => (Code::INT, 8),
+        DType::I16 => (Code::INT, 16),
+        DType::I32 => (Code::INT, 32),
+        DType::I64 => (Code::INT, 64),
+        DType::U8 => (Code::UINT, 8),
+        DType::U16 => (Code::UINT, 16),
+        DType::U32 => (Code::UINT, 32),
+        DType::U64 => (Code::UINT, 64),
+        DType::F16 => (Code::FLOAT, 16),
+        DType::BF16 => (Code::BFLOAT, 16),
+        DType::F32 => (Code::FLOAT, 32),
+        DType::F64 => (Code::FLOAT, 64),
+        DType::C64 => (Code::COMPLEX, 64),
+        DType::C128 => (Code::COMPLEX, 128),
+        DType::F8E3M4 => (Code::FLOAT8_E3M4, 8),
+        DType::F8E4M3 => (Code::FLOAT8_E4M3, 8),
+        DType::F8E4M3B11FNUZ => (Code::FLOAT8_E4M3B11FNUZ, 8),
+        DType::F8E4M3FN => (Code::FLOAT8_E4M3FN, 8),
+        DType::F8E4M3FNUZ => (Code::FLOAT8_E4M3FNUZ, 8),
+        DType::F8E5M2 => (Code::FLOAT8_E5M2, 8),
+        DType::F8E5M2FNUZ => (Code::FLOAT8_E5M2FNUZ, 8),
+        DType::F8E8M0FNU => (Code::FLOAT8_E8M0FNU, 8),
+    };
+    DLDataType { code, bits, lanes: 1 }
+}
+
+/// The device of DLPack for one of this crate.
+///
+/// Page-locked host memory goes out as plain host memory: torch refuses the other kind, and
+/// consumers that care ask `__dlpack_device__`.
+pub fn device_to_dl(device: Device) -> DLDevice {
+    match device {
+        Device::Cpu | Device::Pinned => DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },
+        // CUDA counts devices in an `int`, so no existing ordinal is changed here.
+        Device::Cuda(ordinal) => DLDevice {
+            device_type: DLDeviceType::CUDA,
+            device_id: i32::try_from(ordinal).unwrap_or(i32::MAX),
+        },
+    }
+}
+
+/// What a consumer gets a pointer to; shape and strides follow it in the same allocation.
+#[repr(C)]
+struct Block<H> {
+    /// At offset 0, so that a pointer to it is a pointer to the block. The consumer may change it.
+    managed: H,
+    owner: Owner,
+    /// Of the whole block. Kept here because `ndim` is in the consumer's hands.
+    allocated: alloc::Layout,
+}
+
+/// Puts `tensor` into a block of its own. `wrap` makes the struct from its tensor part.
+fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
+    let ndim = tensor.layout().ndim();
+    let (allocated, dims_at) = alloc::Layout::array::<i64>(2 * ndim)
+        .and_then(|dims| alloc::Layout::new::<Block<H>>().extend(dims))
+        .expect("a few hundred bytes");
+    // SAFETY: a block is never empty.
+    let Some(block) = NonNull::new(unsafe { alloc::alloc(allocated) }) else {
+        alloc::handle_alloc_error(allocated)
+    };
+    // SAFETY: `dims_at` is where `extend` put room for `2 * ndim` aligned integers; `shape` and
+    // `strides` of a layout hold `ndim` each and cannot lie in a block allocated just now.
+    let (shape, strides) = unsafe {
+        let shape = block.as_ptr().add(dims_at).cast::<i64>();
+        let strides = shape.add(ndim);
+        ptr::copy_nonoverlapping(tensor.shape().as_ptr(), shape, ndim);
+        ptr::copy_nonoverlapping(tensor.strides().as_ptr(), strides, ndim);
+        (shape, strides)
+    };
+    let managed = wrap(DLTensor { shape, strides, ..tensor.borrow_tensor() });
+    let owner = tensor.owner().clone();
+    // SAFETY: the block begins with room for a `Block<H>`, aligned for it.
+    unsafe { block.cast::<Block<H>>().write(Block { managed, owner, allocated }) };
+    block.cast()
+}
+
+/// The deleter of a struct that [`export`] made.
+///
+/// # Safety
+/// `managed` is `NULL` or came from [`export`] with the same `H`, and is not used again.
+unsafe extern "C" fn delete<H>(managed: *mut H) {
+    if managed.is_null() {
+        return;
+    }
+    let freed = catch_unwind(AssertUnwindSafe(|| {
+        let block = managed.cast::<Block<H>>();
+        // SAFETY: `managed` is the first field of a live block that nobody else will use; moving
+        // the owner out leaves nothing to drop in it, and `allocated` is how it was allocated.
+        let owner = unsafe {
+            let Block { owner, allocated, .. } = block.read();
+            alloc::dealloc(block.cast(), allocated);
+            owner
+        };
+        drop(owner);
+    }));
+    if let Err(payload) = freed {
+        // The owner's drop panicked; dropping what it threw might do so again.
+        if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            std::mem::forget(again);
+        }
+    }
+}
+
+impl Tensor {
+    /// A versioned DLPack tensor that shares the memory, marked read-only if this tensor is.
+    ///
+    /// Whoever gets the pointer calls its deleter once, from any thread; until then the memory
+    /// stays, whatever becomes of `self`. The deleter knows no stream: device memory must not be
+    /// reused before the consumer's work is done, which is the owner's business.
+    #[must_use = "the memory stays until the deleter is called"]
+    pub fn to_dlpack(&self) -> NonNull<DLManagedTensorVersioned> {
+        self.to_dlpack_with(0)
+    }
+
+    /// As [`Tensor::to_dlpack`], with more flags, such as
+    /// [`FLAG_IS_COPIED`](crate::dlpack::FLAG_IS_COPIED) for a tensor that nobody else will see.
+    #[must_use = "the memory stays until the deleter is called"]
+    pub fn to_dlpack_with(&self, flags: u64) -> NonNull<DLManagedTensorVersioned> {
+        let read_only = if self.is_read_only() { FLAG_READ_ONLY } else { 0 };
+        export(self, |dl_tensor| DLManagedTensorVersioned {
+            version: DLPackVersion::CURRENT,
+            manager_ctx: ptr::null_mut(),
+            deleter: Some(delete::<DLManagedTensorVersioned>),
+            flags: flags | read_only,
+            dl_tensor,
+        })
+    }
+
+    /// As [`Tensor::to_dlpack`], in the form from before version 1.0.
+    ///
+    /// That form cannot say read-only: refuse the request when [`Tensor::is_read_only`] holds.
+    #[must_use = "the memory stays until the deleter is called"]
+    pub fn to_dlpack_legacy(&self) -> NonNull<DLManagedTensor> {
+        export(self, |dl_tensor| DLManagedTensor {
+            dl_tensor,
+            manager_ctx: ptr::null_mut(),
+            deleter: Some(delete::<DLManagedTensor>),
+        })
+    }
+
+    /// A description that borrows shape and strides from `self`, which must outlive it in place.
+    ///
+    /// The struct holds pointers to mutable memory because the ABI has no other kind; shape and
+    /// strides are not to be written.
+    pub fn borrow_tensor(&self) -> DLTensor {
+        // Consumers compare the address of an empty tensor with NULL.
+        let data = if self.shape().contains(&0) { ptr::null_mut() } else { self.data_ptr() };
+        DLTensor {
+            data: data.cast(),
+            device: device_to_dl(self.device()),
+            ndim: i32::try_from(self.layout().ndim()).expect("at most 64 dims"),
+            dtype: dtype_to_dl(self.dtype()),
+            shape: self.shape().as_ptr().cast_mut(),
+            strides: self.strides().as_ptr().cast_mut(),
+            byte_offset: 0,
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! From foreign structs to [`Tensor`]: look first, then own.
+// Foreign pointers are read here, under the promises of the unsafe constructors.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::ffi::{
+    DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
+    DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_COPIED, FLAG_READ_ONLY,
+};
+use crate::dtype::DType;
+use crate::error::{Error, Mismatch, Result, Tuple};
+use crate::layout::{Layout, MAX_NDIM};
+use crate::tensor::{Device, Tensor};
+
+/// A foreign [`DLTensor`], read but not yet trusted: borrowed from the struct.
+///
+/// Dtype, device and extents are checked; that strides and sizes stay within 64 bits is not (see
+/// [`ForeignTensor::layout`]). The address may be misaligned for the dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct ForeignTensor<'a> {
+    /// Address of the first element, with the byte offset applied; anything when empty.
+    pub data: *mut u8,
+    /// The element type.
+    pub dtype: DType,
+    /// Where the memory lies. Page-locked host memory counts as [`Device::Cpu`].
+    pub device: Device,
+    /// The extents, none negative.
+    pub shape: &'a [i64],
+    /// The strides in elements, unchecked; `None` for row-major without gaps.
+    pub strides: Option<&'a [i64]>,
+    /// Whether the producer forbids writing; false where the struct cannot say so.
+    pub read_only: bool,
+}
+
+impl ForeignTensor<'_> {
+    /// Shape and strides, checked.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] when a size or an offset leaves 64 bits.
+    pub fn layout(&self) -> Result<Layout> {
+        Layout::try_new(self.dtype, self.shape, self.strides)
+    }
+}
+
+/// A refusal. Out of line, so that the path without one stays short.
+#[cold]
+#[inline(never)]
+fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: fmt::Arguments<'_>) -> Error {
+    kind(Box::new(Mismatch::new(None, expected, got.to_string())))
+}
+
+/// The dtype of this crate for one of DLPack.
+///
+/// # Errors
+/// [`Error::DType`] for a combination of code, bits and lanes that has no counterpart.
+#[inline]
+pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
+    Ok(match (dtype.code, dtype.bits, dtype.lanes) {
+        (Code::INT, 8, 1) => DType::I8,
+        (Code::INT, 16, 1) => DType::I16,
+        (Code::INT, 32, 1) => DType::I32,
+        (Code::INT, 64, 1) => DType::I64,
+        (Code::UINT, 8, 1) => DType::U8,
+        (Code::UINT, 16, 1) => DType::U16,
+        (Code::UINT, 32, 1) => DType::U32,
+        (Code::UINT, 64, 1) => DType::U64,
+        (Code::FLOAT, 16, 1) => DType::F16,
+        (Code::FLOAT, 32, 1) => DType::F32,
+        (Code::FLOAT, 64, 1) => DType::F64,
+        (Code::BFLOAT, 16, 1) => DType::BF16,
+        (Code::COMPLEX, 64, 1) => DType::C64,
+        (Code::COMPLEX, 128, 1) => DType::C128,
+        (Code::BOOL, 8, 1) => DType::Bool,
+        (Code::FLOAT8_E3M4, 8, 1) => DType::F8E3M4,
+        (Code::FLOAT8_E4M3, 8, 1) => DType::F8E4M3,
+        (Code::FLOAT8_E4M3B11FNUZ, 8, 1) => DType::F8E4M3B11FNUZ,
+        (Code::FLOAT8_E4M3FN, 8, 1) => DType::F8E4M3FN,
+        (Code::FLOAT8_E4M3FNUZ, 8, 1) => DType::F8E4M3FNUZ,
+        (Code::FLOAT8_E5M2, 8, 1) => DType::F8E5M2,
+        (Code::FLOAT8_E5M2FNUZ, 8, 1) => DType::F8E5M2FNUZ,
+        (Code::FLOAT8_E8M0FNU, 8, 1) => DType::F8E8M0FNU,
+        _ => {
+            let expected = "a dtype of whole bytes and one lane";
+            return Err(refuse(Error::DType, expected, format_args!("DLPack dtype {dtype}")));
+        }
+    })
+}
+
+/// The device of this crate for one of DLPack: what the host can read is [`Device::Cpu`].
+///
+/// # Errors
+/// [`Error::Device`] for any kind but host and CUDA, and for a negative CUDA ordinal.
+#[inline]
+pub fn device_from_dl(device: DLDevice) -> Result<Device> {
+    let DLDevice { device_type, device_id } = device;
+    match device_type {
+        DLDeviceType::CPU | DLDeviceType::CUDA_HOST | DLDeviceType::ROCM_HOST => Ok(Device::Cpu),
+        DLDeviceType::CUDA | DLDeviceType::CUDA_MANAGED => {
+            u32::try_from(device_id).map(Device::Cuda).map_err(|_| {
+                refuse(Error::Device, "a CUDA ordinal of at least 0", format_args!("{device_id}"))
+            })
+        }
+        _ => {
+            let got = format_args!("DLPack device type {device_type}, id {device_id}");
+            Err(refuse(Error::Device, "memory of the host or of a CUDA device", got))
+        }
+    }
+}
+
+/// Reads a foreign tensor without owning it and without an allocation on success.
+///
+/// # Safety
+/// `tensor` points to an initialised [`DLTensor`]. Its `shape` and `strides`, unless `NULL`, are
+/// aligned arrays of `ndim` values that live unchanged for `'a`.
+///
+/// # Errors
+/// [`Error::DType`] and [`Error::Device`] as [`dtype_from_dl`] and [`device_from_dl`];
+/// [`Error::Layout`] for a number of dims outside 0 to 64, a missing shape, a negative extent, or
+/// elements without an address; [`Error::TooLarge`] if the byte offset leaves the address space.
+#[inline]
+pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'a>> {
+    // SAFETY: the caller's promise. A copy, so that no reference to the struct itself is made.
+    let DLTensor { data, device, ndim, dtype, shape, strides, byte_offset } =
+        unsafe { tensor.read() };
+    let dtype = dtype_from_dl(dtype)?;
+    let device = device_from_dl(device)?;
+    let ndim = match usize::try_from(ndim) {
+        Ok(count) if count <= MAX_NDIM => count,
+        _ => return Err(refuse(Error::Layout, "0 to 64 dims", format_args!("ndim {ndim}"))),
+    };
+    let (shape, strides): (&'a [i64], Option<&'a [i64]>) = if ndim == 0 {
+        // Whatever the two pointers are, there is nothing behind them.
+        (&[], None)
+    } else {
+        if shape.is_null() {
+            let got = format_args!("NULL for {ndim} dims");
+            return Err(refuse(Error::Layout, "a shape", got));
+        }
+        // SAFETY: neither pointer is NULL where it is used; the caller promised arrays of `ndim`.
+        unsafe {
+            let strides = NonNull::new(strides)
+                .map(|strides| std::slice::from_raw_parts(strides.as_ptr().cast_const(), ndim));
+            (std::slice::from_raw_parts(shape.cast_const(), ndim), strides)
+        }
+    };
+    let mut signs = 0;
+    let mut empty = false;
+    for &extent in shape {
+        signs |= extent;
+        empty |= extent == 0;
+    }
+    if signs < 0 {
+        let got = format_args!("shape {}", Tuple(shape));
+        return Err(refuse(Error::Layout, "extents of at least 0", got));
+    }
+    let first = if empty {
+        // Never dereferenced, and producers put anything here.
+        data
+    } else {
+        if data.is_null() {
+            return Err(no_data(shape));
+        }
+        let offset = usize::try_from(byte_offset)
+            .ok()
+            .filter(|&offset| data.addr().checked_add(offset).is_some());
+        let Some(offset) = offset else {
+            return Err(offset_too_large(byte_offset));
+        };
+        data.wrapping_byte_add(offset)
+    };
+    Ok(ForeignTensor { data: first.cast(), dtype, device, shape, strides, read_only: false })
+}
+
+#[cold]
+#[inline(never)]
+fn no_data(shape: &[i64]) -> Error {
+    let got = format!("a NULL data pointer for shape {}", Tuple(shape));
+    let hint = "fake and meta tensors look like this: they have no memory to read";
+    Error::Layout(Box::new(Mismatch::new(None, "memory", got).with_hint(hint)))
+}
+
+#[cold]
+fn unknown_major(version: DLPackVersion) -> Error {
+    let got = format_args!("version {}.{}", version.major, version.minor);
+    refuse(Error::Layout, "DLPack major version 1", got)
+}
+
+#[cold]
+#[inline(never)]
+fn offset_too_large(byte_offset: u64) -> Error {
+    Error::TooLarge(format!("byte offset {byte_offset} leads beyond the address space"))
+}
+
+/// Reads a versioned tensor without owning it, as [`read_tensor`] does, with version and flags.
+///
+/// Lets a caller refuse a capsule before taking its tensor out.
+///
+/// # Safety
+/// `managed` points to a [`DLManagedTensorVersioned`] of any major version; when the major version
+/// is 1, its tensor is as [`read_tensor`] demands.
+///
+/// # Errors
+/// [`Error::Layout`] for another major version, of which nothing past the flags is read; else as
+/// [`read_tensor`].
+pub unsafe fn read_versioned<'a>(
+    managed: *const DLManagedTensorVersioned,
+) -> Result<ForeignTensor<'a>> {
+    // SAFETY: both fields stand before the end of `flags`, so every major version has them; the
+    // caller promised one. Fields are read one by one: the rest may not exist.
+    let (version, flags) = unsafe { ((*managed).version, (*managed).flags) };
+    if version.major != DLPackVersion::CURRENT.major {
+        return Err(unknown_major(version));
+    }
+    // SAFETY: the caller's promise for major version 1.
+    let tensor = unsafe { read_tensor(&raw const (*managed).dl_tensor)? };
+    Ok(ForeignTensor { read_only: flags & FLAG_READ_ONLY != 0, ..tensor })
+}
+
+/// Owns a foreign managed tensor of either kind. Drop calls its deleter once, on whatever thread;
+/// without a deleter it does nothing.
+#[derive(Debug)]
+pub struct ManagedTensor(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// Of major version 1, once a constructor has returned it.
+    Versioned(NonNull<DLManagedTensorVersioned>),
+    Legacy(NonNull<DLManagedTensor>),
+}
+
+// SAFETY: DLPack lets the deleter run on any thread, as the constructors demand, and between
+// construction and drop the struct is only read.
+unsafe impl Send for ManagedTensor {}
+// SAFETY: as for `Send`; `&ManagedTensor` only reads.
+unsafe impl Sync for ManagedTensor {}
+
+impl ManagedTensor {
+    /// Takes a versioned tensor, also when it returns an error: then the deleter has been called.
+    ///
+    /// # Safety
+    /// - `managed` is not `NULL`, is as [`read_versioned`] demands, and belongs to the caller, who
+    ///   gives it up; it stays unchanged until its deleter is called.
+    /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
+    /// - Until then every element that shape and strides reach is valid memory of the device, and
+    ///   on the host initialised to values of the dtype when it is read.
+    /// - Nobody writes to host memory while a slice of it from
+    ///   [`Tensor::as_slice`](crate::Tensor::as_slice) is alive.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] for another major version than 1; nothing past the flags is read then.
+    pub unsafe fn from_versioned(managed: *mut DLManagedTensorVersioned) -> Result<ManagedTensor> {
+        debug_assert!(!managed.is_null());
+        // SAFETY: not NULL by the caller's promise. From here on drop calls the deleter.
+        let owned = ManagedTensor(Kind::Versioned(unsafe { NonNull::new_unchecked(managed) }));
+        // SAFETY: `version` is in every major version.
+        let version = unsafe { (*managed).version };
+        if version.major != DLPackVersion::CURRENT.major {
+            return Err(unknown_major(version));
+        }
+        Ok(owned)
+    }
+
+    /// Takes a legacy tensor.
+    ///
+    /// # Safety
+    /// As for [`ManagedTensor::from_versioned`], with [`read_tensor`] for [`read_versioned`].
+    pub unsafe fn from_legacy(managed: *mut DLManagedTensor) -> ManagedTensor {
+        debug_assert!(!managed.is_null());
+        // SAFETY: not NULL by the caller's promise.
+        ManagedTensor(Kind::Legacy(unsafe { NonNull::new_unchecked(managed) }))
+    }
+
+    /// What the struct says.
+    ///
+    /// # Errors
+    /// As [`read_tensor`].
+    pub fn tensor(&self) -> Result<ForeignTensor<'_>> {
+        // SAFETY: the constructors were promised a readable tensor that stays unchanged until the
+        // deleter is called, which only drop does.
+        unsafe {
+            match self.0 {
+                Kind::Versioned(managed) => read_versioned(managed.as_ptr()),
+                Kind::Legacy(managed) => read_tensor(&raw const (*managed.as_ptr()).dl_tensor),
+            }
+        }
+    }
+
+    /// The flags; 0 for a legacy tensor, which has none.
+    pub fn flags(&self) -> u64 {
+        match self.0 {
+            // SAFETY: the struct is alive and unchanged until drop.
+            Kind::Versioned(managed) => unsafe { (*managed.as_ptr()).flags },
+            Kind::Legacy(_) => 0,
+        }
+    }
+
+    /// Whether the producer says that it made a copy for us. False proves nothing: torch copies
+    /// without saying so.
+    pub fn is_copied(&self) -> bool {
+        self.flags() & FLAG_IS_COPIED != 0
+    }
+
+    /// Makes this the owner of a [`Tensor`] over the same memory.
+    ///
+    /// # Errors
+    /// As [`ManagedTensor::tensor`] and [`ForeignTensor::layout`]; the deleter has been called then.
+    pub fn into_tensor(self) -> Result<Tensor> {
+        let foreign = self.tensor()?;
+        let layout = foreign.layout()?;
+        let ForeignTensor { data, dtype, device, read_only, .. } = foreign;
+        // SAFETY: the constructors were promised that the memory is valid until the deleter is
+        // called, which drop of the owner does; `layout` is the shape and strides of that memory.
+        Ok(unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, device, layout, read_only) })
+    }
+}
+
+impl Drop for ManagedTensor {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the struct, so the deleter was not called before, and nothing
+        // uses the struct afterwards. `deleter` stands before `flags`: every major version has it.
+        unsafe {
+            match self.0 {
+                Kind::Versioned(managed) => {
+                    if let Some(deleter) = (*managed.as_ptr()).deleter {
+                        deleter(managed.as_ptr());
+                    }
+                }
+                Kind::Legacy(managed) => {
+                    if let Some(deleter) = (*managed.as_ptr()).deleter {
+                        deleter(managed.as_ptr());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Tensor {
+    /// Wraps a versioned DLPack tensor without a copy, and takes it also when it returns an error:
+    /// then its deleter has been called.
+    ///
+    /// # Safety
+    /// As for [`ManagedTensor::from_versioned`].
+    ///
+    /// # Errors
+    /// As [`ManagedTensor::from_versioned`] and [`ManagedTensor::into_tensor`].
+    pub unsafe fn from_dlpack(managed: *mut DLManagedTensorVersioned) -> Result<Tensor> {
+        // SAFETY: the caller's promise.
+        unsafe { ManagedTensor::from_versioned(managed) }?.into_tensor()
+    }
+
+    /// Wraps a legacy DLPack tensor, as [`Tensor::from_dlpack`] does. It counts as writable: the
+    /// legacy struct cannot say otherwise.
+    ///
+    /// # Safety
+    /// As for [`ManagedTensor::from_legacy`].
+    ///
+    /// # Errors
+    /// As [`ManagedTensor::into_tensor`].
+    pub unsafe fn from_dlpack_legacy(managed: *mut DLManagedTensor) -> Result<Tensor> {
+        // SAFETY: the caller's promise.
+        unsafe { ManagedTensor::from_legacy(managed) }.into_tensor()
+    }
+}

@@ -1,0 +1,287 @@
+//! What a conversion of one element means. Everything else on the host must give the same bits.
+//!
+//! The code is free of branches on data, so that a loop over it can be vectorised.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "wrapping, truncating and rounding casts are what this module is about"
+)]
+
+use crate::dtype::DType;
+
+/// How a type takes part in a conversion.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// bool and the integers.
+    Integral,
+    /// float16 and bfloat16: every value is a float32.
+    Half,
+    Single,
+    Double,
+}
+
+/// One element of an arithmetic dtype.
+pub(super) trait Elem: Copy + 'static {
+    const DTYPE: DType;
+    const KIND: Kind;
+
+    /// The value modulo 2^64; integral types only.
+    fn to_wrapped(self) -> u64;
+    /// The value modulo the range of the type; integral types only.
+    fn from_wrapped(bits: u64) -> Self;
+    /// Rounded to nearest even.
+    fn to_f32(self) -> f32;
+    /// Exact, or rounded to odd: rounding it again to 16 bits gives what one rounding would.
+    fn to_f32_odd(self) -> f32;
+    /// Rounded to nearest even.
+    fn to_f64(self) -> f64;
+    fn from_f32(x: f32) -> Self;
+    /// Rounded once.
+    fn from_f64(x: f64) -> Self;
+}
+
+/// One element from `S` to `D`.
+#[inline(always)]
+pub(super) fn convert<S: Elem, D: Elem>(x: S) -> D {
+    if matches!((S::KIND, D::KIND), (Kind::Integral, Kind::Integral)) {
+        D::from_wrapped(x.to_wrapped())
+    } else if matches!((S::KIND, D::KIND), (Kind::Double, _) | (_, Kind::Double)) {
+        D::from_f64(x.to_f64())
+    } else if matches!(D::KIND, Kind::Half) {
+        D::from_f32(x.to_f32_odd())
+    } else {
+        D::from_f32(x.to_f32())
+    }
+}
+
+macro_rules! integers {
+    ($($t:ident $dtype:ident $odd:ident;)*) => {$(
+        impl Elem for $t {
+            const DTYPE: DType = DType::$dtype;
+            const KIND: Kind = Kind::Integral;
+
+            #[inline(always)]
+            #[allow(clippy::cast_lossless, clippy::cast_sign_loss, reason = "one body for all")]
+            fn to_wrapped(self) -> u64 {
+                self as u64
+            }
+            #[inline(always)]
+            fn from_wrapped(bits: u64) -> Self {
+                bits as $t
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                self as f32
+            }
+            #[inline(always)]
+            fn to_f32_odd(self) -> f32 {
+                $odd(self.into())
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+            #[inline(always)]
+            fn from_f32(x: f32) -> Self {
+                x as $t
+            }
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $t
+            }
+        }
+    )*};
+}
+
+integers! {
+    i8 I8 exact;
+    i16 I16 exact;
+    i32 I32 f64_to_odd;
+    i64 I64 i64_to_odd;
+    u8 U8 exact;
+    u16 U16 exact;
+    u32 U32 f64_to_odd;
+    u64 U64 u64_to_odd;
+}
+
+#[inline(always)]
+fn exact(x: f32) -> f32 {
+    x
+}
+
+/// A bool as it lies in memory: any byte but zero is true.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Bool(u8);
+
+impl Elem for Bool {
+    const DTYPE: DType = DType::Bool;
+    const KIND: Kind = Kind::Integral;
+
+    #[inline(always)]
+    fn to_wrapped(self) -> u64 {
+        u64::from(self.0 != 0)
+    }
+    #[inline(always)]
+    fn from_wrapped(bits: u64) -> Self {
+        Bool(u8::from(bits != 0))
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        f32::from(u8::from(self.0 != 0))
+    }
+    #[inline(always)]
+    fn to_f32_odd(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline(always)]
+    fn to_f64(self) -> f64 {
+        f64::from(u8::from(self.0 != 0))
+    }
+    #[inline(always)]
+    fn from_f32(x: f32) -> Self {
+        Bool(u8::from(x != 0.0))
+    }
+    #[inline(always)]
+    fn from_f64(x: f64) -> Self {
+        Bool(u8::from(x != 0.0))
+    }
+}
+
+macro_rules! floats {
+    ($($t:ident $dtype:ident $kind:ident; $to32:expr, $odd:expr, $to64:expr, $from32:expr, $from64:expr;)*) => {$(
+        impl Elem for $t {
+            const DTYPE: DType = DType::$dtype;
+            const KIND: Kind = Kind::$kind;
+
+            fn to_wrapped(self) -> u64 {
+                unreachable!("{} is not integral", Self::DTYPE)
+            }
+            fn from_wrapped(_: u64) -> Self {
+                unreachable!("{} is not integral", Self::DTYPE)
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                $to32(self)
+            }
+            #[inline(always)]
+            fn to_f32_odd(self) -> f32 {
+                $odd(self)
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                $to64(self)
+            }
+            #[inline(always)]
+            fn from_f32(x: f32) -> Self {
+                $from32(x)
+            }
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                $from64(x)
+            }
+        }
+    )*};
+}
+
+/// The bits of a float16. `half::f16` is not used: its conversions from float64 round twice.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct F16(u16);
+
+/// The bits of a bfloat16.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct BF16(u16);
+
+floats! {
+    F16 F16 Half; f16_to_f32, f16_to_f32, |x| f64::from(f16_to_f32(x)), f32_to_f16, |x| f32_to_f16(f64_to_odd(x));
+    BF16 BF16 Half; bf16_to_f32, bf16_to_f32, |x| f64::from(bf16_to_f32(x)), f32_to_bf16, |x| f32_to_bf16(f64_to_odd(x));
+    f32 F32 Single; |x| x, |x| x, f64::from, |x| x, |x| x as f32;
+    f64 F64 Double; |x| x as f32, f64_to_odd, |x| x, f64::from, |x| x;
+}
+
+/// `a` or `b`, as a mask and not as a jump.
+#[inline(always)]
+fn pick(take: bool, a: u32, b: u32) -> u32 {
+    let mask = u32::from(take).wrapping_neg();
+    (a & mask) | (b & !mask)
+}
+
+/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload, as F16C does.
+#[inline(always)]
+fn f32_to_f16(x: f32) -> F16 {
+    let bits = x.to_bits();
+    let abs = bits & 0x7FFF_FFFF;
+    // Rebias the exponent by -112 and round at bit 13; a carry may run into the exponent.
+    let normal = abs.wrapping_add(0xC800_0FFF).wrapping_add((abs >> 13) & 1) >> 13;
+    // Below 2^-14 the spacing is 2^-24, which is that of a float32 in [0.5, 1): adding 0.5 rounds.
+    let small = (f32::from_bits(abs) + 0.5).to_bits().wrapping_sub(0x3F00_0000);
+    let nan = 0x7E00 | ((abs >> 13) & 0x3FF);
+    let finite = pick(abs < 0x3880_0000, small, normal);
+    let special = pick(abs > 0x7F80_0000, nan, 0x7C00);
+    // From 65536 on; 65520 and above reached infinity by the carry.
+    let magnitude = pick(abs >= 0x4780_0000, special, finite);
+    F16(((bits >> 16) & 0x8000 | magnitude) as u16)
+}
+
+/// Exact; a NaN is quieted.
+#[inline(always)]
+fn f16_to_f32(x: F16) -> f32 {
+    const REBIAS: u32 = 112 << 23;
+    const TINY: u32 = 113 << 23;
+    let bits = u32::from(x.0);
+    let abs = (bits & 0x7FFF) << 13;
+    let normal = abs + REBIAS;
+    // The fraction of a subnormal under the exponent of 2^-14, less that 2^-14.
+    let small = (f32::from_bits(abs + TINY) - f32::from_bits(TINY)).to_bits();
+    let special = (abs + 2 * REBIAS) | pick(abs > 0x7C00 << 13, 0x0040_0000, 0);
+    let finite = pick(abs < 0x0400 << 13, small, normal);
+    let magnitude = pick(abs >= 0x7C00 << 13, special, finite);
+    f32::from_bits((bits & 0x8000) << 16 | magnitude)
+}
+
+/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+#[inline(always)]
+fn f32_to_bf16(x: f32) -> BF16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7FFF).wrapping_add((bits >> 16) & 1) >> 16;
+    let nan = (bits >> 16) | 0x40;
+    BF16(pick(bits & 0x7FFF_FFFF > 0x7F80_0000, nan, rounded) as u16)
+}
+
+/// Exact; a NaN is quieted.
+#[inline(always)]
+fn bf16_to_f32(x: BF16) -> f32 {
+    let bits = u32::from(x.0) << 16;
+    f32::from_bits(bits | pick(bits & 0x7FFF_FFFF > 0x7F80_0000, 0x0040_0000, 0))
+}
+
+/// Toward zero, with the last bit set when anything was lost.
+#[inline(always)]
+fn f64_to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    let back = f64::from(near);
+    // Neither holds for a NaN, which `near` has quieted already.
+    let up = back.abs() > x.abs();
+    let down = back.abs() < x.abs();
+    let bits = near.to_bits() - u32::from(up);
+    f32::from_bits(bits | u32::from(up | down))
+}
+
+/// As [`f64_to_odd`]; what does not fit a float64 is first made to, with a sticky bit.
+#[inline(always)]
+fn u64_to_odd(x: u64) -> f32 {
+    // At least 42 bits remain, enough for a second rounding to odd at 24.
+    let short = (x >> 11 | u64::from(x & 0x7FF != 0)) << 11;
+    f64_to_odd(if x >> 53 == 0 { x } else { short } as f64)
+}
+
+#[inline(always)]
+fn i64_to_odd(x: i64) -> f32 {
+    let magnitude = u64_to_odd(x.unsigned_abs());
+    if x < 0 {
+        -magnitude
+    } else {
+        magnitude
+    }
+}

@@ -1,0 +1,249 @@
+//! Output memory that is used again: touching fresh pages costs as much as filling them.
+#![allow(unsafe_code)] // Allocation and release of raw blocks.
+
+use std::alloc::{alloc, dealloc, Layout};
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::{Error, Result};
+
+/// Bytes of free blocks a pool keeps if nothing else is asked for.
+pub(crate) const DEFAULT_POOL_BYTES: u64 = 1 << 30;
+
+/// Smaller blocks come from the allocator each time: it keeps such memory mapped anyway.
+const MIN_POOLED_BYTES: usize = 64 << 10;
+
+/// Blocks of this size and more are aligned for huge pages, and the kernel is asked for them.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+/// A cache line, and enough for every dtype and vector width.
+const ALIGN: usize = 64;
+
+/// The figures of an output memory pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Bytes of blocks that wait to be used again.
+    pub free_bytes: u64,
+    /// Bytes of blocks that belong to living batches.
+    pub used_bytes: u64,
+    /// Outputs that found a block.
+    pub hits: u64,
+    /// Outputs that needed fresh memory.
+    pub misses: u64,
+}
+
+/// Free blocks, oldest first, with a cap on their bytes.
+#[derive(Debug)]
+pub(crate) struct MemoryPool {
+    state: Mutex<State>,
+    cap: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Vec<Raw>,
+    stats: PoolStats,
+}
+
+/// A block nobody uses.
+#[derive(Debug)]
+struct Raw {
+    data: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a raw block is owned memory that no thread reads or writes while it is free.
+unsafe impl Send for Raw {}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: `data` came from `alloc` with this very layout, and is dropped once.
+        unsafe { dealloc(self.data.as_ptr(), self.layout) };
+    }
+}
+
+/// A block in use. Dropping it gives it back to its pool, on whatever thread.
+#[derive(Debug)]
+pub(crate) struct Block {
+    raw: Option<Raw>,
+    pool: Arc<MemoryPool>,
+}
+
+// SAFETY: the block only names memory; those who write to it own it (`Engine`), those who read it
+// hold it alive through a tensor.
+unsafe impl Sync for Block {}
+
+impl Block {
+    pub fn data(&self) -> *mut u8 {
+        self.raw.as_ref().map_or(std::ptr::null_mut(), |raw| raw.data.as_ptr())
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let Some(raw) = self.raw.take() else { return };
+        let dropped = self.pool.give_back(raw);
+        // Memory goes back to the system only after the lock is free.
+        drop(dropped);
+    }
+}
+
+impl MemoryPool {
+    pub fn new(cap: u64) -> Arc<MemoryPool> {
+        Arc::new(MemoryPool { state: Mutex::default(), cap })
+    }
+
+    /// Uninitialised memory, aligned to 64 bytes.
+    pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Block> {
+        let layout = block_layout(bytes).ok_or(Error::OutOfMemory { bytes })?;
+        let found = {
+            let mut state = self.lock();
+            let found = if layout.size() < MIN_POOLED_BYTES { None } else { state.take(layout.size()) };
+            match &found {
+                Some(_) => state.stats.hits += 1,
+                None => state.stats.misses += 1,
+            }
+            found
+        };
+        let raw = match found {
+            Some(raw) => raw,
+            None => self.fresh(layout, bytes)?,
+        };
+        self.lock().stats.used_bytes += raw.layout.size() as u64;
+        Ok(Block { raw: Some(raw), pool: Arc::clone(self) })
+    }
+
+    /// New memory; if there is none, the free blocks are let go and it is tried once more.
+    fn fresh(&self, layout: Layout, bytes: u64) -> Result<Raw> {
+        let raw = allocate_raw(layout).or_else(|| {
+            self.empty();
+            allocate_raw(layout)
+        });
+        raw.ok_or(Error::OutOfMemory { bytes })
+    }
+
+    /// Lets all free blocks go.
+    pub fn empty(&self) {
+        let free = {
+            let mut state = self.lock();
+            state.stats.free_bytes = 0;
+            std::mem::take(&mut state.free)
+        };
+        drop(free);
+    }
+
+    pub fn stats(&self) -> PoolStats {
+        self.lock().stats
+    }
+
+    /// Keeps a block for later; returns those that the cap pushes out.
+    fn give_back(&self, raw: Raw) -> Vec<Raw> {
+        let size = raw.layout.size() as u64;
+        let mut state = self.lock();
+        state.stats.used_bytes -= size;
+        if raw.layout.size() < MIN_POOLED_BYTES || size > self.cap {
+            return vec![raw];
+        }
+        state.stats.free_bytes += size;
+        state.free.push(raw);
+        let mut dropped = Vec::new();
+        while state.stats.free_bytes > self.cap {
+            let oldest = state.free.remove(0);
+            state.stats.free_bytes -= oldest.layout.size() as u64;
+            dropped.push(oldest);
+        }
+        dropped
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while the lock is held; if it did, the figures would still be usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The smallest free block that fits and is not more than a quarter too large. Of equals the one
+    /// used last: its pages are the likeliest to be in a cache.
+    fn take(&mut self, size: usize) -> Option<Raw> {
+        let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
+        let (position, _) =
+            self.free.iter().enumerate().rev().filter(|(_, raw)| fits(raw)).min_by_key(|(_, raw)| raw.layout.size())?;
+        let raw = self.free.remove(position);
+        self.stats.free_bytes -= raw.layout.size() as u64;
+        Some(raw)
+    }
+}
+
+/// Size and alignment of a block of at least `bytes`: an eighth of a power of two apart, so that
+/// batches of nearly the same size share blocks.
+fn block_layout(bytes: u64) -> Option<Layout> {
+    let bytes = usize::try_from(bytes).ok()?.max(ALIGN);
+    let step = (bytes.checked_next_power_of_two()? / 16).max(ALIGN);
+    let size = bytes.checked_next_multiple_of(step)?;
+    let align = if size >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGN };
+    Layout::from_size_align(size, align).ok()
+}
+
+fn allocate_raw(layout: Layout) -> Option<Raw> {
+    // SAFETY: the size is at least `ALIGN`, never 0.
+    let data = NonNull::new(unsafe { alloc(layout) })?;
+    #[cfg(all(target_os = "linux", not(miri)))]
+    if layout.size() >= HUGE_PAGE_BYTES {
+        // SAFETY: the range was just allocated; the advice changes no contents, and may be refused.
+        unsafe { libc::madvise(data.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
+    }
+    Some(Raw { data, layout })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_come_back() {
+        let pool = MemoryPool::new(1 << 20);
+        let first = pool.allocate(100_000).unwrap();
+        let address = first.data();
+        assert!(address.is_aligned_to_64());
+        drop(first);
+        assert_eq!(pool.allocate(99_000).unwrap().data(), address);
+        let stats = pool.stats();
+        assert_eq!((stats.hits, stats.misses, stats.used_bytes), (1, 1, 0));
+        assert!(stats.free_bytes >= 100_000);
+        pool.empty();
+        assert_eq!(pool.stats().free_bytes, 0);
+    }
+
+    #[test]
+    fn the_cap_pushes_the_oldest_out() {
+        let pool = MemoryPool::new(300_000);
+        let blocks: Vec<_> = (0..4).map(|_| pool.allocate(100_000).unwrap()).collect();
+        let newest = blocks[3].data();
+        drop(blocks);
+        assert!(pool.stats().free_bytes <= 300_000);
+        assert_eq!(pool.allocate(100_000).unwrap().data(), newest);
+        drop(pool.allocate(1 << 20).unwrap());
+        assert!(pool.stats().free_bytes <= 300_000, "a block beyond the cap is not kept");
+    }
+
+    #[test]
+    fn impossible_sizes_are_errors() {
+        let pool = MemoryPool::new(0);
+        for bytes in [u64::MAX, 1 << 62] {
+            assert!(matches!(pool.allocate(bytes), Err(Error::OutOfMemory { .. })));
+        }
+        assert_eq!(pool.stats().used_bytes, 0);
+        assert!(!pool.allocate(0).unwrap().data().is_null());
+    }
+
+    trait Aligned {
+        fn is_aligned_to_64(self) -> bool;
+    }
+
+    impl Aligned for *mut u8 {
+        fn is_aligned_to_64(self) -> bool {
+            self.addr() % 64 == 0
+        }
+    }
+}

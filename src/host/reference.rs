@@ -1,0 +1,156 @@
+//! The naive executor: one element at a time, straight from the plan. Slow, readable, the judge of
+//! every other executor.
+#![allow(unsafe_code)] // Reads and writes single elements at raw addresses.
+
+use half::{bf16, f16};
+
+use crate::affine::Affine;
+use crate::dtype::DType;
+use crate::geometry::Channel;
+use crate::host::Outputs;
+use crate::plan::{Field, Op, Plan};
+use crate::scalar::round_to_odd;
+
+/// Runs a plan.
+pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
+    for (field, &out) in plan.fields.iter().zip(&outputs.0) {
+        for elem in 0..field.numel() {
+            // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output.
+            unsafe { write_element(plan, field, out, elem) };
+        }
+    }
+}
+
+/// # Safety
+/// The samples of the plan are alive, and `elem` is an element of the output at `out`.
+unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: u64) {
+    let sample = field.starts.sample_at(elem);
+    let class = field.class_of(sample);
+    let dims = &field.dims[class.dims.clone()];
+    let mut rest = elem - field.starts.elems(sample).start;
+    let mut src = field.data[sample].wrapping_offset(class.src_offset as isize);
+    let mut dst = out.wrapping_offset(field.starts.byte_offset(sample) as isize);
+    let mut coords = vec![0u64; dims.len()];
+    let mut is_real = true;
+    for (coord, dim) in coords.iter_mut().zip(dims).rev() {
+        *coord = rest % dim.extent;
+        rest /= dim.extent;
+        is_real &= (dim.lo..dim.hi).contains(coord);
+        dst = dst.wrapping_offset((*coord as i64 * dim.dst_stride) as isize);
+        let real = (*coord as i64).wrapping_sub(dim.lo as i64);
+        src = src.wrapping_offset(real.wrapping_mul(dim.src_stride) as isize);
+    }
+    let size = field.dtype.size();
+    let bits = match field.op {
+        _ if !is_real => field.fill,
+        Op::Const(byte) => std::array::from_fn(|i| if i == 0 { byte } else { 0 }),
+        Op::Index => {
+            let mut bits = [0; 16];
+            bits[..8].copy_from_slice(&(sample as i64).to_ne_bytes());
+            bits
+        }
+        Op::Read { affine } => {
+            let mut bits = [0u8; 16];
+            // SAFETY: a real coordinate of a living sample.
+            unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), class.dtype.size()) };
+            let affine = if affine { plan.specs[field.leaf].affine.as_ref() } else { None };
+            let channel = match class.channel {
+                Channel::None => 0,
+                Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,
+                Channel::Inner { first } => {
+                    let column = (coords[dims.len() - 1] - dims[dims.len() - 1].lo) as usize;
+                    first + column % affine.map_or(1, Affine::channels)
+                }
+            };
+            convert_one(class.dtype, field.dtype, bits, affine.map(|affine| (affine, channel)))
+        }
+    };
+    // SAFETY: an element of the output.
+    unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), size) };
+}
+
+/// A number wide enough for every arithmetic dtype.
+#[derive(Clone, Copy)]
+enum Number {
+    Int(i128),
+    Float(f64),
+}
+
+/// One element from one dtype to another, through the affine map if there is one.
+fn convert_one(src: DType, dst: DType, bits: [u8; 16], affine: Option<(&Affine, usize)>) -> [u8; 16] {
+    if src == dst && affine.is_none() {
+        return bits;
+    }
+    let number = read(src, bits);
+    let Some((affine, channel)) = affine else { return write(dst, number) };
+    let channel = if affine.channels() == 1 { 0 } else { channel % affine.channels() };
+    let result = if src == DType::F64 || dst == DType::F64 {
+        let x = match number {
+            Number::Int(x) => x as f64,
+            Number::Float(x) => x,
+        };
+        x.mul_add(affine.a()[channel], affine.b()[channel])
+    } else {
+        let x = match number {
+            Number::Int(x) => x as f32,
+            #[allow(clippy::cast_possible_truncation)] // exact: the source is narrower than float64
+            Number::Float(x) => x as f32,
+        };
+        x.mul_add(affine.a32()[channel], affine.b32()[channel]).into()
+    };
+    write(dst, Number::Float(result))
+}
+
+fn read(dtype: DType, bits: [u8; 16]) -> Number {
+    let low = |n: usize| i128::from(u64::from_le_bytes(std::array::from_fn(|i| if i < n { bits[i] } else { 0 })));
+    let size = dtype.size();
+    let unsigned = low(size);
+    match dtype {
+        DType::Bool => Number::Int(i128::from(bits[0] != 0)),
+        DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
+            let sign = 1 << (8 * size - 1);
+            Number::Int(if unsigned & sign == 0 { unsigned } else { unsigned - 2 * sign })
+        }
+        DType::F16 => Number::Float(f16::from_le_bytes([bits[0], bits[1]]).into()),
+        DType::BF16 => Number::Float(bf16::from_le_bytes([bits[0], bits[1]]).into()),
+        DType::F32 => Number::Float(f32::from_le_bytes(std::array::from_fn(|i| bits[i])).into()),
+        DType::F64 => Number::Float(f64::from_le_bytes(std::array::from_fn(|i| bits[i]))),
+        _ => Number::Int(unsigned),
+    }
+}
+
+#[allow(clippy::cast_possible_truncation)] // wrapping and rounding are what a cast is
+fn write(dtype: DType, number: Number) -> [u8; 16] {
+    let mut bits = [0u8; 16];
+    let mut put = |bytes: &[u8]| bits[..bytes.len()].copy_from_slice(bytes);
+    // Once rounded to odd, a number can be rounded to 16 bits as if it had not been rounded before.
+    let odd = || match number {
+        Number::Int(x) => {
+            let nearest = x as f32;
+            let beyond = (nearest as i128).abs() > x.abs();
+            let exact = nearest as i128 == x;
+            if exact { nearest } else { f32::from_bits((nearest.to_bits() - u32::from(beyond)) | 1) }
+        }
+        Number::Float(x) => round_to_odd(x),
+    };
+    match (dtype, number) {
+        (DType::Bool, Number::Int(x)) => put(&[u8::from(x != 0)]),
+        (DType::Bool, Number::Float(x)) => put(&[u8::from(x != 0.0)]),
+        (DType::F64, Number::Int(x)) => put(&(x as f64).to_le_bytes()),
+        (DType::F64, Number::Float(x)) => put(&x.to_le_bytes()),
+        (DType::F32, Number::Int(x)) => put(&(x as f32).to_le_bytes()),
+        (DType::F32, Number::Float(x)) => put(&(x as f32).to_le_bytes()),
+        (DType::F16, _) => put(&f16::from_f32(odd()).to_le_bytes()),
+        (DType::BF16, _) => put(&bf16::from_f32(odd()).to_le_bytes()),
+        (_, Number::Int(x)) => put(&x.to_le_bytes()[..dtype.size()]),
+        (DType::I8, Number::Float(x)) => put(&(x as i8).to_le_bytes()),
+        (DType::I16, Number::Float(x)) => put(&(x as i16).to_le_bytes()),
+        (DType::I32, Number::Float(x)) => put(&(x as i32).to_le_bytes()),
+        (DType::I64, Number::Float(x)) => put(&(x as i64).to_le_bytes()),
+        (DType::U8, Number::Float(x)) => put(&(x as u8).to_le_bytes()),
+        (DType::U16, Number::Float(x)) => put(&(x as u16).to_le_bytes()),
+        (DType::U32, Number::Float(x)) => put(&(x as u32).to_le_bytes()),
+        (_, Number::Float(x)) => put(&(x as u64).to_le_bytes()),
+    }
+    bits
+}

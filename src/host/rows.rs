@@ -1,0 +1,583 @@
+//! The innermost loops of the host executor: one row of elements, by dtype.
+//!
+//! A row is cut into blocks. A strided side is gathered or scattered through a block on the stack,
+//! so that the kernels see contiguous elements only, and a transform is a conversion to the type it
+//! is computed in, then a multiply-add that converts and stores. That way a pair of dtypes costs a
+//! table and a few kernels, not a loop for each form.
+#![allow(unsafe_code, reason = "rows are raw pointers with strides in bytes")]
+
+use super::convert::{Bool, Elem, BF16, F16};
+use super::simd::{has_avx2, Cast, Fma, Isa, Plain, Real, Scratch, BLOCK};
+use crate::affine::Affine;
+use crate::dtype::DType;
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;
+
+/// `len` elements from `src` to `dst`.
+///
+/// Strides are in bytes and may be 0 or negative for the source, anything for the destination.
+/// No alignment is needed. Both sides are good for all elements and disjoint.
+pub(crate) type RowFn =
+    unsafe fn(src: *const u8, src_stride: isize, dst: *mut u8, dst_stride: isize, len: usize);
+
+/// As [`RowFn`], with a transform.
+///
+/// Every element takes pair `channel`, or, if `periodic`, element `j` takes pair
+/// `(channel + j) % affine.channels()`. A single pair serves all. `channel < affine.channels()`
+/// unless there is a single pair.
+pub(crate) type AffineFn = unsafe fn(
+    src: *const u8,
+    src_stride: isize,
+    dst: *mut u8,
+    dst_stride: isize,
+    len: usize,
+    affine: &Affine,
+    channel: usize,
+    periodic: bool,
+);
+
+/// `pixels` of `channels` contiguous elements to as many contiguous rows, `plane_stride` bytes
+/// apart; row `c` takes pair `c`, or the single one. There are as many pairs as channels, or one.
+pub(crate) type PlanarFn = unsafe fn(
+    src: *const u8,
+    dst: *mut u8,
+    plane_stride: isize,
+    pixels: usize,
+    channels: usize,
+    affine: Option<&Affine>,
+);
+
+/// Evaluates `$body` with `$t` standing for the type of an arithmetic dtype.
+macro_rules! with_type {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        with_type!(@ $dtype, $t, $body, Bool Bool, I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16,
+            U32 u32, U64 u64, F16 F16, BF16 BF16, F32 f32, F64 f64)
+    };
+    (@ $dtype:expr, $t:ident, $body:expr, $($variant:ident $type:ty),*) => {
+        match $dtype {
+            $(DType::$variant => { type $t = $type; $body })*
+            other => unreachable!("{other} is only moved"),
+        }
+    };
+}
+
+/// Evaluates `$body` with `$t` standing for an unsigned integer as wide as an element.
+macro_rules! with_width {
+    ($width:expr, $t:ident => $body:expr) => {
+        match $width {
+            1 => {
+                type $t = u8;
+                $body
+            }
+            2 => {
+                type $t = u16;
+                $body
+            }
+            4 => {
+                type $t = u32;
+                $body
+            }
+            8 => {
+                type $t = u64;
+                $body
+            }
+            16 => {
+                type $t = u128;
+                $body
+            }
+            other => unreachable!("no element has {other} bytes"),
+        }
+    };
+}
+
+/// The best compilation of the kernels that this processor runs.
+macro_rules! with_isa {
+    ($i:ident => $body:expr) => {{
+        #[cfg(target_arch = "x86_64")]
+        if has_avx2() {
+            type $i = super::simd::Avx2;
+            return $body;
+        }
+        type $i = Plain;
+        $body
+    }};
+}
+
+/// Moves elements of 1, 2, 4, 8 or 16 bytes.
+pub(crate) fn copy_row(width: usize) -> RowFn {
+    with_width!(width, T => copy::<T>)
+}
+
+/// Converts elements; both dtypes are arithmetic, or they are the same.
+pub(crate) fn cast_row(src: DType, dst: DType) -> RowFn {
+    with_isa!(I => cast_row_on::<I>(src, dst))
+}
+
+/// Transforms elements; both dtypes are arithmetic.
+pub(crate) fn affine_row(src: DType, dst: DType) -> AffineFn {
+    with_isa!(I => affine_row_on::<I>(src, dst))
+}
+
+/// Splits pixels into planes; both dtypes are arithmetic, or they are the same and only moved.
+pub(crate) fn planar_row(src: DType, dst: DType) -> PlanarFn {
+    with_isa!(I => planar_row_on::<I>(src, dst))
+}
+
+fn cast_row_on<I: Isa>(src: DType, dst: DType) -> RowFn {
+    if src == dst {
+        return copy_row(src.size());
+    }
+    with_type!(src, S => with_type!(dst, D => cast::<I, S, D>))
+}
+
+fn affine_row_on<I: Isa>(src: DType, dst: DType) -> AffineFn {
+    with_type!(src, S => with_type!(dst, D => affine::<I, S, D>))
+}
+
+fn planar_row_on<I: Isa>(src: DType, dst: DType) -> PlanarFn {
+    if src == dst && !src.is_arithmetic() {
+        return with_width!(src.size(), T => planar_copy::<I, T>);
+    }
+    with_type!(src, S => with_type!(dst, D => planar::<I, S, D>))
+}
+
+unsafe fn copy<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: isize, len: usize) {
+    let width = size_of::<T>() as isize;
+    // SAFETY: both sides are good for `len` elements at their strides, at any address, and disjoint.
+    unsafe {
+        if ss == width && ds == width {
+            std::ptr::copy_nonoverlapping(src, dst, len * size_of::<T>());
+        } else if ss == 0 && len > 0 {
+            fill::<T>(dst, ds, src.cast::<T>().read_unaligned(), len);
+        } else if ds == width {
+            gather::<T>(src, ss, dst, len);
+        } else {
+            scatter::<T>(src, ss, dst, ds, len);
+        }
+    }
+}
+
+/// # Safety
+/// `len` elements at `src`, `stride` apart; as many, contiguous, at `dst`.
+unsafe fn gather<T: Copy>(src: *const u8, stride: isize, dst: *mut u8, len: usize) {
+    for i in 0..len {
+        // SAFETY: `i < len`.
+        unsafe {
+            let x = src.offset(stride * i as isize).cast::<T>().read_unaligned();
+            dst.cast::<T>().add(i).write_unaligned(x);
+        }
+    }
+}
+
+/// # Safety
+/// `len` elements on both sides, at their strides.
+unsafe fn scatter<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: isize, len: usize) {
+    for i in 0..len as isize {
+        // SAFETY: `i < len`.
+        unsafe {
+            let x = src.offset(ss * i).cast::<T>().read_unaligned();
+            dst.offset(ds * i).cast::<T>().write_unaligned(x);
+        }
+    }
+}
+
+/// # Safety
+/// `len` elements at `dst`, `stride` apart.
+unsafe fn fill<T: Copy>(dst: *mut u8, stride: isize, value: T, len: usize) {
+    if stride == size_of::<T>() as isize {
+        for i in 0..len {
+            // SAFETY: `i < len`.
+            unsafe { dst.cast::<T>().add(i).write_unaligned(value) };
+        }
+    } else {
+        for i in 0..len as isize {
+            // SAFETY: `i < len`.
+            unsafe { dst.offset(stride * i).cast::<T>().write_unaligned(value) };
+        }
+    }
+}
+
+/// `len` elements of `width` bytes, each the first `width` bytes of `value`.
+///
+/// # Safety
+/// `dst` is good for `len` elements, `dst_stride` bytes apart, at any address.
+pub(crate) unsafe fn fill_row(
+    dst: *mut u8,
+    dst_stride: isize,
+    width: usize,
+    value: &[u8; 16],
+    len: usize,
+) {
+    let first = value[0];
+    if dst_stride == width as isize && value[..width].iter().all(|&byte| byte == first) {
+        // SAFETY: `len * width` contiguous bytes.
+        return unsafe { std::ptr::write_bytes(dst, first, len * width) };
+    }
+    with_width!(width, T => {
+        // SAFETY: `T` has `width <= 16` bytes and any bits are a value of it.
+        unsafe { fill::<T>(dst, dst_stride, value.as_ptr().cast::<T>().read_unaligned(), len) }
+    })
+}
+
+/// Copies bytes; `streaming` keeps the destination out of the caches, and asks for a
+/// [`stream_fence`] before another thread may read it.
+///
+/// # Safety
+/// `len` bytes on both sides, disjoint.
+pub(crate) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize, streaming: bool) {
+    #[cfg(target_arch = "x86_64")]
+    if streaming && has_avx2() {
+        // SAFETY: the features were just found; the pointers are the caller's.
+        return unsafe { super::simd::x86::stream(src, dst, len) };
+    }
+    let _ = streaming;
+    // SAFETY: by the contract above.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
+}
+
+/// Orders what [`copy_bytes`] streamed before what this thread stores later.
+pub(crate) fn stream_fence() {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[allow(unused_unsafe, reason = "unsafe in Rust 1.85 and safe since")]
+        // SAFETY: SSE is part of x86-64.
+        unsafe {
+            std::arch::x86_64::_mm_sfence();
+        }
+    }
+}
+
+/// What the code shared by all pairs of dtypes must know of one of them; `T` is the type in which
+/// its transform is computed.
+struct Pair<T> {
+    src: usize,
+    dst: usize,
+    /// Source to destination, without a transform.
+    cast: Cast,
+    /// Source to `T`, unless it is `T`.
+    load: Option<Cast>,
+    /// `T` to the destination.
+    fma: Fma<T>,
+}
+
+/// A table for each compilation, pair and computing type.
+struct Table<I, S, D, T>(std::marker::PhantomData<(I, S, D, T)>);
+
+impl<I: Isa, S: Elem, D: Elem, T: Real> Table<I, S, D, T> {
+    const PAIR: Pair<T> = Pair {
+        src: size_of::<S>(),
+        dst: size_of::<D>(),
+        cast: I::cast::<S, D>,
+        load: if S::DTYPE as u8 == T::DTYPE as u8 { None } else { Some(I::cast::<S, T>) },
+        fma: I::fma::<T, D>,
+    };
+}
+
+unsafe fn cast<I: Isa, S: Elem, D: Elem>(
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+) {
+    // SAFETY: the sizes are those of the types; the rest is the caller's promise.
+    unsafe {
+        if ss == size_of::<S>() as isize && ds == size_of::<D>() as isize {
+            I::cast::<S, D>(src, dst, len);
+        } else {
+            cast_strided(size_of::<S>(), size_of::<D>(), I::cast::<S, D>, src, ss, dst, ds, len);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`RowFn`], with elements of `s` and `d` bytes; `kernel` takes such elements.
+#[allow(clippy::too_many_arguments, reason = "the row itself is five")]
+unsafe fn cast_strided(
+    s: usize,
+    d: usize,
+    kernel: Cast,
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+) {
+    let mut value = [0; 16];
+    // SAFETY: `done + n <= len`, at most `BLOCK` elements of at most 8 bytes are staged, and a
+    // single element is read when there is one.
+    unsafe {
+        if ss == 0 && len > 0 {
+            kernel(src, value.as_mut_ptr(), 1);
+            return fill_row(dst, ds, d, &value, len);
+        }
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(BLOCK);
+            let mut stage = Stage::new();
+            let x = stage.input(s, src.offset(ss * done as isize), ss, n);
+            let y = dst.offset(ds * done as isize);
+            if ds == d as isize {
+                kernel(x, y, n);
+            } else {
+                kernel(x, stage.output.at(), n);
+                copy_row(d)(stage.output.at(), d as isize, y, ds, n);
+            }
+            done += n;
+        }
+    }
+}
+
+/// Room for one block on its way in and out, for strided sides.
+struct Stage {
+    input: Scratch<{ BLOCK * 8 }>,
+    output: Scratch<{ BLOCK * 8 }>,
+}
+
+impl Stage {
+    #[inline(always)]
+    fn new() -> Self {
+        Stage { input: Scratch::new(), output: Scratch::new() }
+    }
+
+    /// `n` elements as they lie, if they are contiguous, or gathered.
+    ///
+    /// # Safety
+    /// `n <= BLOCK` elements of `width <= 8` bytes at `src`, `stride` apart.
+    #[inline(always)]
+    unsafe fn input(&mut self, width: usize, src: *const u8, stride: isize, n: usize) -> *const u8 {
+        if stride == width as isize {
+            return src;
+        }
+        // SAFETY: by the contract above; the room is of `BLOCK` elements of 8 bytes.
+        unsafe { copy_row(width)(src, stride, self.input.at(), width as isize, n) };
+        self.input.at()
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "the signature of AffineFn")]
+unsafe fn affine<I: Isa, S: Elem, D: Elem>(
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+    affine: &Affine,
+    channel: usize,
+    periodic: bool,
+) {
+    // SAFETY: the tables are those of the types; the rest is the caller's promise.
+    unsafe {
+        if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
+            let pair = &Table::<I, S, D, f64>::PAIR;
+            affine_blocks(pair, src, ss, dst, ds, len, affine, channel, periodic);
+        } else {
+            let pair = &Table::<I, S, D, f32>::PAIR;
+            affine_blocks(pair, src, ss, dst, ds, len, affine, channel, periodic);
+        }
+    }
+}
+
+/// More channels than this are walked through in place; up to here a few turns of them are laid out
+/// on the stack, to a multiple of eight.
+const TILED: usize = 32;
+
+/// # Safety
+/// As for [`AffineFn`], with the elements of `pair`.
+#[allow(clippy::too_many_arguments, reason = "the signature of AffineFn and the table")]
+unsafe fn affine_blocks<T: Real>(
+    pair: &Pair<T>,
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+    affine: &Affine,
+    channel: usize,
+    periodic: bool,
+) {
+    let (a, b) = T::coefficients(affine);
+    let channels = a.len();
+    let mut tile = (Scratch::<{ TILED * 8 * 8 }>::new(), Scratch::<{ TILED * 8 * 8 }>::new());
+    let (mut pa, mut pb) = (a.as_ptr(), b.as_ptr());
+    let (mut period, mut step, mut at) = (0, BLOCK, 0);
+    if channels == 1 || !periodic {
+        let only = if channels == 1 { 0 } else { channel };
+        (pa, pb) = (&raw const a[only], &raw const b[only]);
+    } else if channels <= TILED {
+        let turns = 8 >> channels.trailing_zeros().min(3);
+        period = turns * channels;
+        step = BLOCK - BLOCK % period;
+        let (ta, tb) = (tile.0.at().cast::<T>(), tile.1.at().cast::<T>());
+        let mut c = channel % channels;
+        for i in 0..period.min(len) {
+            // SAFETY: `i < 8 * TILED`, which is how many fit; the room is aligned.
+            unsafe {
+                ta.add(i).write(a[c]);
+                tb.add(i).write(b[c]);
+            }
+            c = if c + 1 == channels { 0 } else { c + 1 };
+        }
+        (pa, pb) = (ta, tb);
+    } else {
+        period = usize::MAX;
+        at = channel % channels;
+    }
+    let mut done = 0;
+    while done < len {
+        let mut n = step.min(len - done);
+        if period == usize::MAX {
+            n = n.min(channels - at);
+        }
+        // SAFETY: `done + n <= len` and `n <= BLOCK`. The pairs are one for all; or tiled, a whole
+        // number of periods to a block; or `n` from `at` on, and `at + n <= channels`.
+        unsafe {
+            let (x, y) = (src.offset(ss * done as isize), dst.offset(ds * done as isize));
+            affine_block(pair, x, ss, y, ds, n, pa.add(at), pb.add(at), period);
+        }
+        done += n;
+        if period == usize::MAX {
+            at = if at + n == channels { 0 } else { at + n };
+        }
+    }
+}
+
+/// # Safety
+/// As for [`AffineFn`], with `len <= BLOCK` elements of `pair`, and coefficients as for [`Fma`].
+#[inline]
+#[allow(clippy::too_many_arguments, reason = "a row, its table and its coefficients")]
+unsafe fn affine_block<T: Real>(
+    pair: &Pair<T>,
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+    a: *const T,
+    b: *const T,
+    period: usize,
+) {
+    let mut stage = Stage::new();
+    let mut wide = Scratch::<{ BLOCK * 8 }>::new();
+    // SAFETY: `len <= BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are
+    // those of the elements they are given.
+    unsafe {
+        let mut x = stage.input(pair.src, src, ss, len);
+        if let Some(load) = pair.load {
+            load(x, wide.at(), len);
+            x = wide.at();
+        }
+        if ds == pair.dst as isize {
+            (pair.fma)(x, dst, len, a, b, period);
+        } else {
+            (pair.fma)(x, stage.output.at(), len, a, b, period);
+            copy_row(pair.dst)(stage.output.at(), pair.dst as isize, dst, ds, len);
+        }
+    }
+}
+
+unsafe fn planar_copy<I: Isa, T: Copy>(
+    src: *const u8,
+    dst: *mut u8,
+    plane: isize,
+    pixels: usize,
+    channels: usize,
+    _: Option<&Affine>,
+) {
+    // SAFETY: `pixels` pixels of `channels` elements as wide as `T`, and as many in each row.
+    unsafe {
+        match channels {
+            2 => I::split::<T, 2>(src, dst, plane, pixels),
+            3 => I::split::<T, 3>(src, dst, plane, pixels),
+            4 => I::split::<T, 4>(src, dst, plane, pixels),
+            _ => {
+                for c in 0..channels {
+                    let x = src.add(c * size_of::<T>());
+                    let stride = (channels * size_of::<T>()) as isize;
+                    gather::<T>(x, stride, dst.offset(plane * c as isize), pixels);
+                }
+            }
+        }
+    }
+}
+
+unsafe fn planar<I: Isa, S: Elem, D: Elem>(
+    src: *const u8,
+    dst: *mut u8,
+    plane: isize,
+    pixels: usize,
+    channels: usize,
+    affine: Option<&Affine>,
+) {
+    let split: PlanarFn = match size_of::<S>() {
+        1 => planar_copy::<I, u8>,
+        2 => planar_copy::<I, u16>,
+        4 => planar_copy::<I, u32>,
+        _ => planar_copy::<I, u64>,
+    };
+    // SAFETY: the tables are those of the types, and `split` that of their width; the rest is the
+    // caller's promise.
+    unsafe {
+        if S::DTYPE == D::DTYPE && affine.is_none() {
+            split(src, dst, plane, pixels, channels, None);
+        } else if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
+            let pair = &Table::<I, S, D, f64>::PAIR;
+            planar_blocks(pair, split, src, dst, plane, pixels, channels, affine);
+        } else {
+            let pair = &Table::<I, S, D, f32>::PAIR;
+            planar_blocks(pair, split, src, dst, plane, pixels, channels, affine);
+        }
+    }
+}
+
+/// # Safety
+/// As for [`PlanarFn`], with the elements of `pair`, as wide as `split` takes them.
+#[allow(clippy::too_many_arguments, reason = "the signature of PlanarFn and the table")]
+unsafe fn planar_blocks<T: Real>(
+    pair: &Pair<T>,
+    split: PlanarFn,
+    src: *const u8,
+    dst: *mut u8,
+    plane: isize,
+    pixels: usize,
+    channels: usize,
+    affine: Option<&Affine>,
+) {
+    let mut planes = Scratch::<{ 4 * BLOCK * 8 }>::new();
+    let coefficients = affine.map(T::coefficients);
+    let width = pair.src;
+    let mut done = 0;
+    while done < pixels {
+        let n = (pixels - done).min(BLOCK);
+        // SAFETY: `done + n <= pixels`. Four planes of `BLOCK` elements fit, and when there are more
+        // channels they come four at a time by strides, below.
+        unsafe {
+            let x = src.add(done * channels * width);
+            let held = (BLOCK * width) as isize;
+            if channels <= 4 {
+                split(x, planes.at(), held, n, channels, None);
+            }
+            for c in 0..channels {
+                let row = if channels <= 4 {
+                    planes.at().offset(held * c as isize)
+                } else {
+                    let stride = (channels * width) as isize;
+                    copy_row(width)(x.add(c * width), stride, planes.at(), width as isize, n);
+                    planes.at()
+                };
+                let y = dst.offset(plane * c as isize).add(done * pair.dst);
+                let Some((a, b)) = coefficients else {
+                    (pair.cast)(row, y, n);
+                    continue;
+                };
+                let pick = if a.len() == 1 { 0 } else { c };
+                let (a, b) = (&raw const a[pick], &raw const b[pick]);
+                let (from, to) = (width as isize, pair.dst as isize);
+                affine_block(pair, row, from, y, to, n, a, b, 0);
+            }
+        }
+        done += n;
+    }
+}

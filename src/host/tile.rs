@@ -1,0 +1,279 @@
+//! One tile: a run of elements of one field, across as many samples as it covers.
+#![allow(unsafe_code)] // The raw copy loops: addresses come from the plan.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::affine::Affine;
+use crate::geometry::{Channel, Class, Dim};
+use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
+use crate::host::is_streaming;
+use crate::plan::{CopyRange, Field, Op, Plan, Starts};
+
+/// Writes the elements `elems` of a field.
+///
+/// # Safety
+/// The samples of the plan are alive; every element that the field's layout reaches from `out` may be
+/// written to, and no other thread writes these elements.
+pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems: Range<u64>) {
+    let size = field.dtype.size() as u64;
+    let streaming = field.bytes_only && is_streaming(field.bytes());
+    if let Some(ranges) = &field.ranges {
+        // SAFETY: as for this function; ranges cover the output once.
+        unsafe { copy_ranges(ranges, out, elems.start * size..elems.end * size, streaming) };
+    } else if field.bytes_only {
+        // SAFETY: as for this function.
+        unsafe { copy_runs(field, out, elems, streaming) };
+    } else {
+        let affine = match field.op {
+            Op::Read { affine: true } => plan.specs[field.leaf].affine.as_ref(),
+            _ => None,
+        };
+        for_samples(field, elems, |sample, own| {
+            let class = field.class_of(sample);
+            let place = Place {
+                src: field.data[sample].wrapping_offset(class.src_offset as isize),
+                dst: out.wrapping_offset(field.starts.byte_offset(sample) as isize),
+                dims: &field.dims[class.dims.clone()],
+            };
+            // SAFETY: as for this function; `own` lies inside the sample's own elements.
+            unsafe { write_sample(field, class, affine, sample, &place, own) };
+        });
+    }
+    if streaming {
+        rows::stream_fence();
+    }
+}
+
+/// Calls `f` with every sample that owns some of the elements, and which of its own they are.
+fn for_samples(field: &Field<'_>, elems: Range<u64>, mut f: impl FnMut(usize, Range<u64>)) {
+    let mut sample = field.starts.sample_at(elems.start);
+    let mut at = elems.start;
+    while at < elems.end {
+        let own = field.starts.elems(sample);
+        let end = own.end.min(elems.end);
+        if at < end {
+            f(sample, at - own.start..end - own.start);
+            at = end;
+        }
+        sample += 1;
+    }
+}
+
+/// # Safety
+/// As [`run`]; `bytes` is in bounds of the output.
+unsafe fn copy_ranges(ranges: &[CopyRange], out: *mut u8, bytes: Range<u64>, streaming: bool) {
+    let first = ranges.partition_point(|range| range.dst + range.size <= bytes.start);
+    for range in &ranges[first..] {
+        let begin = range.dst.max(bytes.start);
+        let end = (range.dst + range.size).min(bytes.end);
+        if begin >= end {
+            break;
+        }
+        // SAFETY: `begin..end` is inside both this range and the output.
+        unsafe {
+            let src = range.src.add((begin - range.dst) as usize);
+            rows::copy_bytes(src, out.add(begin as usize), (end - begin) as usize, streaming);
+        }
+    }
+}
+
+/// Every sample is one run of bytes.
+///
+/// # Safety
+/// As [`run`], for a field that is `bytes_only`.
+unsafe fn copy_runs(field: &Field<'_>, out: *mut u8, elems: Range<u64>, streaming: bool) {
+    let size = field.dtype.size();
+    for_samples(field, elems, |sample, own| {
+        prefetch_ahead(field, sample);
+        let skip = own.start as usize * size;
+        let src = field.data[sample].wrapping_offset(field.class_of(sample).src_offset as isize);
+        let dst = out.wrapping_offset(field.starts.byte_offset(sample) as isize);
+        // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
+        unsafe {
+            let len = (own.end - own.start) as usize * size;
+            rows::copy_bytes(src.add(skip), dst.add(skip), len, streaming);
+        }
+    });
+}
+
+/// Scattered small samples wait for memory: the hardware cannot guess where the next one lies.
+#[inline]
+fn prefetch_ahead(field: &Field<'_>, sample: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let (Starts::Rows { elems, .. }, Some(&ahead)) = (&field.starts, field.data.get(sample + 4)) {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        let bytes = (*elems as usize * field.dtype.size()).min(1024);
+        for line in (0..bytes).step_by(64) {
+            // SAFETY: a prefetch never faults, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line).cast()) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (field, sample);
+}
+
+/// A sample's place: addresses of its first real element to be read and of its first element in the
+/// output, and the loops between.
+struct Place<'a> {
+    src: *const u8,
+    dst: *mut u8,
+    dims: &'a [Dim],
+}
+
+/// Writes the elements `own` of one sample, padding included.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn write_sample(
+    field: &Field<'_>,
+    class: &Class,
+    affine: Option<&Affine>,
+    sample: usize,
+    place: &Place<'_>,
+    own: Range<u64>,
+) {
+    let size = field.dtype.size();
+    let fill = |dst: *mut u8, stride: isize, len: usize| {
+        // SAFETY: the walk stays inside the sample's place in the output.
+        unsafe { rows::fill_row(dst, stride, size, &field.fill, len) };
+    };
+    match (field.op, affine) {
+        (Op::Const(byte), _) => {
+            let mut value = [0; 16];
+            value[0] = byte;
+            walk(place, own, fill, |_, dst, dim, len, _, _| {
+                // SAFETY: as above.
+                unsafe { rows::fill_row(dst, dim.dst_stride as isize, size, &value, len) };
+            });
+        }
+        (Op::Index, _) => {
+            let mut value = [0; 16];
+            value[..8].copy_from_slice(&(sample as i64).to_ne_bytes());
+            walk(place, own, fill, |_, dst, dim, len, _, _| {
+                // SAFETY: as above.
+                unsafe { rows::fill_row(dst, dim.dst_stride as isize, size, &value, len) };
+            });
+        }
+        (Op::Read { .. }, _) if class.planar => {
+            let planar = rows::planar_row(class.dtype, field.dtype);
+            // SAFETY: as for this function.
+            unsafe { write_planar(planar, field, affine, place, own) };
+        }
+        (Op::Read { .. }, None) => {
+            let row: RowFn = if class.dtype == field.dtype {
+                rows::copy_row(size)
+            } else {
+                rows::cast_row(class.dtype, field.dtype)
+            };
+            walk(place, own, fill, |src, dst, dim, len, _, _| {
+                // SAFETY: the walk gives real elements only, inside the sample and its place.
+                unsafe { row(src, dim.src_stride as isize, dst, dim.dst_stride as isize, len) };
+            });
+        }
+        (Op::Read { .. }, Some(affine)) => {
+            let row: AffineFn = rows::affine_row(class.dtype, field.dtype);
+            walk(place, own, fill, |src, dst, dim, len, column, coords| {
+                let (channel, periodic) = match class.channel {
+                    Channel::None => (0, false),
+                    Channel::Loop { dim, first, .. } => {
+                        ((coords[dim] - place.dims[dim].lo) as usize + first, false)
+                    }
+                    Channel::Inner { first } => {
+                        (((column - dim.lo) % affine.channels() as u64) as usize + first, true)
+                    }
+                };
+                let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+                // SAFETY: as above.
+                unsafe { row(src, from, dst, to, len, affine, channel, periodic) };
+            });
+        }
+    }
+}
+
+/// Interleaved channels to planes, all channels of a pixel at once. Of the elements `own`, counted
+/// over all planes, the pixels are those whose first channel would be counted in.
+///
+/// # Safety
+/// As [`run`], for a class that is `planar`.
+unsafe fn write_planar(
+    planar: PlanarFn,
+    field: &Field<'_>,
+    affine: Option<&Affine>,
+    place: &Place<'_>,
+    own: Range<u64>,
+) {
+    let (channels, dims) = (place.dims[0].extent, &place.dims[1..]);
+    let plane = place.dims[0].dst_stride as isize;
+    let pixels = Place { dims, ..*place };
+    let size = field.dtype.size();
+    let fill = |dst: *mut u8, stride: isize, len: usize| {
+        for channel in 0..channels as isize {
+            // SAFETY: the same pixels of every plane; the walk stays inside the first one.
+            unsafe { rows::fill_row(dst.offset(channel * plane), stride, size, &field.fill, len) };
+        }
+    };
+    let range = own.start.div_ceil(channels)..own.end.div_ceil(channels);
+    walk(&pixels, range, fill, |src, dst, _, len, _, _| {
+        // SAFETY: `len` real pixels of adjacent channels, and their places in every plane.
+        unsafe { planar(src, dst, plane, len, channels as usize, affine) };
+    });
+}
+
+/// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,
+/// length. `read` gets the real elements: both addresses, the innermost loop, length, the first
+/// column and the coordinates of the outer loops.
+#[inline]
+fn walk(
+    place: &Place<'_>,
+    range: Range<u64>,
+    mut fill: impl FnMut(*mut u8, isize, usize),
+    mut read: impl FnMut(*const u8, *mut u8, &Dim, usize, u64, &[u64]),
+) {
+    let Some((inner, outer)) = place.dims.split_last() else { return };
+    if range.is_empty() {
+        return;
+    }
+    let mut coords: SmallVec<[u64; 8]> = smallvec::smallvec![0; outer.len()];
+    let mut row = range.start / inner.extent;
+    for (coord, dim) in coords.iter_mut().zip(outer).rev() {
+        *coord = row % dim.extent;
+        row /= dim.extent;
+    }
+    let mut at = range.start;
+    let mut column = range.start % inner.extent;
+    let dst_stride = inner.dst_stride as isize;
+    while at < range.end {
+        let end = inner.extent.min(column + (range.end - at));
+        let (mut src, mut dst, mut is_real) = (place.src, place.dst, true);
+        for (&coord, dim) in coords.iter().zip(outer) {
+            is_real &= (dim.lo..dim.hi).contains(&coord);
+            src = src.wrapping_offset((coord.wrapping_sub(dim.lo) as i64).wrapping_mul(dim.src_stride) as isize);
+            dst = dst.wrapping_offset((coord as i64 * dim.dst_stride) as isize);
+        }
+        let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);
+        let (lo, hi) = if is_real { (inner.lo, inner.hi) } else { (end, end) };
+        if column < lo.min(end) {
+            fill(to(column), dst_stride, (lo.min(end) - column) as usize);
+        }
+        let (from, until) = (column.max(lo), end.min(hi));
+        if from < until {
+            let src = src.wrapping_offset((from - inner.lo) as isize * inner.src_stride as isize);
+            read(src, to(from), inner, (until - from) as usize, from, &coords);
+        }
+        let tail = column.max(hi);
+        if tail < end {
+            fill(to(tail), dst_stride, (end - tail) as usize);
+        }
+        at += end - column;
+        column = 0;
+        for (coord, dim) in coords.iter_mut().zip(outer).rev() {
+            *coord += 1;
+            if *coord < dim.extent {
+                break;
+            }
+            *coord = 0;
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! [3] [`Plan`]: what would be done, as flat tables that any executor can run.
+//!
+//! A plan has one [`Field`] for each tensor that is written: the data of every leaf, masks, batch
+//! indices. A field is one range of output bytes; sample `i` owns a contiguous run of its elements,
+//! found by arithmetic (rows of equal size) or by a search in the offsets. Samples of one kind share
+//! a [`Class`]: the loops that lead from its source to its place in the output.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::collate::{Collate, Mask};
+use crate::dtype::DType;
+use crate::error::{Error, Mismatch, Result};
+use crate::geometry::{Channel, Class, Dim};
+use crate::layout::{Dims, Layout};
+use crate::offsets::Offsets;
+use crate::sample::{SampleList, Samples};
+use crate::spec::{bytes_of, Placement, Spec};
+use crate::stats::Explain;
+use crate::target::Target;
+
+/// One leaf of a tree of samples: its samples, its options and perhaps its output.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf<'s, 'a> {
+    /// The samples.
+    pub samples: &'s SampleList<'a>,
+    /// The options.
+    pub collate: &'s Collate,
+    /// Where the leaf is in the tree; empty for a plain list.
+    pub path: &'s str,
+    /// The memory to write to; without it the engine takes some from its pool.
+    pub out: Option<&'s Target<'s>>,
+}
+
+/// What would be done to assemble one batch, or all leaves of one tree.
+///
+/// ```
+/// use windrow::{Collate, Plan, SampleView};
+/// let rows = [[1f32, 2.0], [3.0, 4.0]];
+/// let samples = rows.each_ref().map(|row| SampleView::from_slice(row, &[2]).unwrap());
+/// let plan = Plan::new(&samples, &Collate::stack())?;
+/// assert_eq!(plan.explain().path, "memcpy"); // the rows are neighbours: one range
+/// # Ok::<(), windrow::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Plan<'s> {
+    pub(crate) specs: Vec<Spec>,
+    pub(crate) fields: Vec<Field<'s>>,
+}
+
+/// One tensor to write.
+#[derive(Debug)]
+pub(crate) struct Field<'s> {
+    /// Position of the leaf it belongs to.
+    pub leaf: usize,
+    pub role: Role,
+    pub dtype: DType,
+    /// The caller's memory, if the leaf was planned with some.
+    pub out: Option<*mut u8>,
+    /// Shape and strides of the output.
+    pub layout: Layout,
+    pub op: Op,
+    /// Bits of the padding.
+    pub fill: [u8; 16],
+    /// Address of each sample.
+    pub data: Cow<'s, [*const u8]>,
+    /// Class of each sample; empty if all are of the first.
+    pub class_ids: Cow<'s, [u32]>,
+    pub classes: Vec<Class>,
+    pub dims: Vec<Dim>,
+    pub starts: Starts,
+    /// Whether every sample is one run of bytes to be moved.
+    pub bytes_only: bool,
+    /// The copies that are left when neighbours are merged, if that at least halves them.
+    pub ranges: Option<Vec<CopyRange>>,
+}
+
+// SAFETY: samples are read through under the promise of `SampleList`, whose own impls these mirror;
+// `out` is written to by the one run that consumes the plan, while the plan borrows its `Target`.
+#[allow(unsafe_code)]
+unsafe impl Send for Field<'_> {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl Sync for Field<'_> {}
+
+/// Which tensor of a batch a field is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Data,
+    Mask,
+    BatchIndex,
+}
+
+/// What happens to an element on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
+    /// the leaf's spec if `affine`.
+    Read { affine: bool },
+    /// Real elements become this byte.
+    Const(u8),
+    /// Real elements become the position of their sample, as int64.
+    Index,
+}
+
+/// One copy of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyRange {
+    pub src: *const u8,
+    /// Bytes from the start of the output.
+    pub dst: u64,
+    pub size: u64,
+}
+
+/// Where each sample's elements begin, in the order of the work and in the output.
+#[derive(Clone, Debug)]
+pub(crate) enum Starts {
+    /// Sample `i` has `elems` elements, `step` bytes after the sample before.
+    Rows { elems: u64, step: i64 },
+    /// Sample `i` begins at `offsets[i] * unit` elements and `offsets[i] * step` bytes.
+    Joined { offsets: Offsets, unit: u64, step: i64 },
+}
+
+impl Starts {
+    /// The sample that element `elem` belongs to; empty samples own none.
+    pub fn sample_at(&self, elem: u64) -> usize {
+        match self {
+            Starts::Rows { elems, .. } => (elem / elems) as usize,
+            Starts::Joined { offsets, unit, .. } => {
+                offsets.as_slice().partition_point(|&start| start as u64 * unit <= elem) - 1
+            }
+        }
+    }
+
+    /// The elements of a sample.
+    pub fn elems(&self, sample: usize) -> Range<u64> {
+        match self {
+            Starts::Rows { elems, .. } => sample as u64 * elems..(sample as u64 + 1) * elems,
+            Starts::Joined { offsets, unit, .. } => {
+                let ends = &offsets.as_slice()[sample..sample + 2];
+                ends[0] as u64 * unit..ends[1] as u64 * unit
+            }
+        }
+    }
+
+    /// Bytes from the start of the output to a sample's first element.
+    pub fn byte_offset(&self, sample: usize) -> i64 {
+        match self {
+            Starts::Rows { step, .. } => sample as i64 * step,
+            Starts::Joined { offsets, step, .. } => offsets.as_slice()[sample] * step,
+        }
+    }
+}
+
+impl Field<'_> {
+    /// Elements of the output.
+    pub fn numel(&self) -> u64 {
+        self.layout.numel() as u64
+    }
+
+    /// Bytes of the output.
+    pub fn bytes(&self) -> u64 {
+        bytes_of(self.dtype, self.layout.shape())
+    }
+
+    /// Bytes read of the samples.
+    pub fn bytes_read(&self) -> u64 {
+        let Op::Read { .. } = self.op else { return 0 };
+        let of = |class: &Class| class.num_real * class.dtype.size() as u64;
+        match &*self.class_ids {
+            [] => of(&self.classes[0]) * self.data.len() as u64,
+            ids => ids.iter().map(|&id| of(&self.classes[id as usize])).sum(),
+        }
+    }
+
+    pub fn class_of(&self, sample: usize) -> &Class {
+        &self.classes[self.class_ids.get(sample).map_or(0, |&id| id as usize)]
+    }
+}
+
+impl<'s> Plan<'s> {
+    /// Plans one batch.
+    ///
+    /// # Errors
+    /// Every error of input; see [`Spec::new`].
+    pub fn new<'a: 's, S: Samples<'a> + ?Sized>(samples: &'s S, collate: &'s Collate) -> Result<Plan<'s>> {
+        match samples.to_list() {
+            Cow::Borrowed(samples) => {
+                Plan::for_leaves(&[Leaf { samples, collate, path: "", out: None }])
+            }
+            Cow::Owned(samples) => {
+                let plan = Plan::for_leaves(&[Leaf { samples: &samples, collate, path: "", out: None }])?;
+                Ok(plan.into_owned())
+            }
+        }
+    }
+
+    /// Plans all leaves of a tree as one.
+    ///
+    /// # Errors
+    /// Every error of input, with the path of its leaf; and those of an unfit output: wrong shape or
+    /// dtype, elements that share memory, overlap with a sample.
+    pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
+        let mut plan = Plan { specs: Vec::with_capacity(leaves.len()), fields: Vec::new() };
+        for leaf in leaves {
+            plan.add(leaf).map_err(|error| error.at_path(leaf.path))?;
+        }
+        Ok(plan)
+    }
+
+    fn add<'a: 's>(&mut self, leaf: &Leaf<'s, 'a>) -> Result<()> {
+        let spec = Spec::new(leaf.samples, leaf.collate)?;
+        let layout = match leaf.out {
+            None => Layout::compact(spec.dtype, &spec.shape)?,
+            Some(out) => {
+                check_target(out, &spec, leaf.samples)?;
+                out.layout.clone()
+            }
+        };
+        let position = self.specs.len();
+        let out = leaf.out.map(|out| out.data);
+        self.fields.push(Field { out, ..data_field(position, &spec, leaf.samples, layout) });
+        if let Some(shape) = spec.mask_shape() {
+            let layout = Layout::compact(DType::Bool, &shape)?;
+            self.fields.push(mask_field(position, &spec, leaf.samples, layout));
+        }
+        if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
+            let layout = Layout::compact(DType::I64, &[offsets.total()])?;
+            self.fields.push(index_field(position, leaf.samples, offsets.clone(), layout));
+        }
+        self.specs.push(spec);
+        Ok(())
+    }
+
+    fn into_owned<'o>(self) -> Plan<'o> {
+        let own = |field: Field<'s>| Field {
+            data: Cow::Owned(field.data.into_owned()),
+            class_ids: Cow::Owned(field.class_ids.into_owned()),
+            ..field
+        };
+        Plan { specs: self.specs, fields: self.fields.into_iter().map(own).collect() }
+    }
+
+    /// The batch of each leaf as it will be.
+    pub fn specs(&self) -> &[Spec] {
+        &self.specs
+    }
+
+    /// A readable account: path, bytes, tiles, padding.
+    pub fn explain(&self) -> Explain {
+        Explain::new(self)
+    }
+
+    /// The address of the batch, if the samples already form it in memory, row-major without gaps.
+    pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
+        let field = self.fields.iter().find(|field| field.leaf == leaf && field.role == Role::Data)?;
+        if !field.bytes_only {
+            return None;
+        }
+        if field.bytes() == 0 {
+            return field.data.first().copied();
+        }
+        match (&field.ranges, &*field.data) {
+            (Some(ranges), _) => (ranges.len() == 1).then(|| ranges[0].src),
+            (None, [only]) => Some(only.wrapping_offset(field.class_of(0).src_offset as isize)),
+            _ => None,
+        }
+    }
+}
+
+fn data_field<'s>(leaf: usize, spec: &Spec, samples: &'s SampleList<'_>, layout: Layout) -> Field<'s> {
+    let size = spec.dtype.size() as i64;
+    let strides = layout.strides();
+    let (starts, sample_strides): (_, Dims) = match &spec.placement {
+        Placement::Joined { dim, offsets } => {
+            let unit = joined_unit(layout.shape(), *dim);
+            let step = strides[*dim] * size;
+            (Starts::Joined { offsets: offsets.clone(), unit, step }, strides.into())
+        }
+        _ => {
+            let elems = layout.shape()[1..].iter().product::<i64>() as u64;
+            (Starts::Rows { elems, step: strides[0] * size }, strides[1..].into())
+        }
+    };
+    let mut dims = Vec::new();
+    let classes = samples
+        .kinds()
+        .iter()
+        .map(|kind| Class::of_data(kind, spec, &sample_strides, &mut dims))
+        .collect();
+    let affine = spec.affine.is_some();
+    let mut field = Field {
+        leaf,
+        role: Role::Data,
+        dtype: spec.dtype,
+        out: None,
+        layout,
+        op: Op::Read { affine },
+        fill: spec.value,
+        data: Cow::Borrowed(samples.data()),
+        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        classes,
+        dims,
+        starts,
+        bytes_only: false,
+        ranges: None,
+    };
+    field.bytes_only = !affine && all_used(&field, |class| class.is_bytes(spec.dtype, &field.dims));
+    if field.bytes_only && field.layout.is_compact() {
+        field.ranges = merged_ranges(&field);
+    }
+    field
+}
+
+/// Elements of the output for one step along the joined dim.
+fn joined_unit(shape: &[i64], dim: usize) -> u64 {
+    shape.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &extent)| extent as u64).product()
+}
+
+fn all_used(field: &Field<'_>, fits: impl Fn(&Class) -> bool) -> bool {
+    match &*field.class_ids {
+        [] => fits(&field.classes[0]),
+        ids if ids.len() < field.classes.len() => ids.iter().all(|&id| fits(&field.classes[id as usize])),
+        _ => field.classes.iter().all(fits),
+    }
+}
+
+/// Merges samples that are neighbours in the source as they are in the output.
+fn merged_ranges(field: &Field<'_>) -> Option<Vec<CopyRange>> {
+    let size = field.dtype.size() as u64;
+    let ranges = || {
+        (0..field.data.len()).map(|sample| {
+            let elems = field.starts.elems(sample);
+            let src = field.data[sample].wrapping_offset(field.class_of(sample).src_offset as isize);
+            CopyRange { src, dst: elems.start * size, size: (elems.end - elems.start) * size }
+        })
+    };
+    // Counted first, so that the usual scattered list costs one pass and no memory.
+    let mut count = 0usize;
+    let mut end = std::ptr::null();
+    for range in ranges().filter(|range| range.size > 0) {
+        count += usize::from(range.src != end || count == 0);
+        end = range.src.wrapping_add(range.size as usize);
+    }
+    if count * 2 > field.data.len() || field.data.len() < 2 {
+        return None;
+    }
+    let mut merged: Vec<CopyRange> = Vec::with_capacity(count);
+    for range in ranges().filter(|range| range.size > 0) {
+        match merged.last_mut() {
+            Some(last) if last.src.wrapping_add(last.size as usize) == range.src => last.size += range.size,
+            _ => merged.push(range),
+        }
+    }
+    Some(merged)
+}
+
+fn mask_field<'s>(leaf: usize, spec: &Spec, samples: &'s SampleList<'_>, layout: Layout) -> Field<'s> {
+    let mut dims = Vec::new();
+    let strides: Dims = layout.strides()[1..].into();
+    let classes =
+        samples.kinds().iter().map(|kind| Class::of_mask(kind, spec, &strides, &mut dims)).collect();
+    let real = u8::from(spec.mask == Some(Mask::Real));
+    let mut fill = [0; 16];
+    fill[0] = 1 - real;
+    let elems = layout.shape()[1..].iter().product::<i64>() as u64;
+    Field {
+        leaf,
+        role: Role::Mask,
+        dtype: DType::Bool,
+        out: None,
+        starts: Starts::Rows { elems, step: elems as i64 },
+        layout,
+        op: Op::Const(real),
+        fill,
+        data: Cow::Borrowed(samples.data()),
+        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        classes,
+        dims,
+        bytes_only: false,
+        ranges: None,
+    }
+}
+
+fn index_field<'s>(leaf: usize, samples: &'s SampleList<'_>, offsets: Offsets, layout: Layout) -> Field<'s> {
+    let mut dims = Vec::new();
+    let classes = samples
+        .kinds()
+        .iter()
+        .map(|kind| {
+            let rows = kind.layout.shape().first().copied().unwrap_or(0);
+            Class::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, &mut dims)
+        })
+        .collect();
+    Field {
+        leaf,
+        role: Role::BatchIndex,
+        dtype: DType::I64,
+        out: None,
+        layout,
+        op: Op::Index,
+        fill: [0; 16],
+        data: Cow::Borrowed(samples.data()),
+        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        classes,
+        dims,
+        starts: Starts::Joined { offsets, unit: 1, step: 8 },
+        bytes_only: false,
+        ranges: None,
+    }
+}
+
+fn check_target(out: &Target<'_>, spec: &Spec, samples: &SampleList<'_>) -> Result<()> {
+    if out.layout.shape() != &spec.shape[..] {
+        return Err(Error::Shape(Box::new(Mismatch::new(None, &spec.shape[..], out.layout.shape()))));
+    }
+    if out.dtype != spec.dtype {
+        return Err(Error::DType(Box::new(Mismatch::new(None, spec.dtype, out.dtype))));
+    }
+    if elements_overlap(&out.layout) {
+        let got = format!("strides {:?} for shape {:?}", out.layout.strides(), out.layout.shape());
+        return Err(Error::Layout(Box::new(Mismatch::new(None, "elements with a place of their own", got))));
+    }
+    let own = absolute(out.data, &out.layout, out.dtype);
+    for (index, &data) in samples.data().iter().enumerate() {
+        let kind = samples.kind(index);
+        let other = absolute(data, &kind.layout, kind.dtype);
+        if own.start.max(other.start) < own.end.min(other.end) {
+            let mismatch = Mismatch::new(Some(index), "memory apart from out", "memory that overlaps out");
+            return Err(Error::Layout(Box::new(mismatch)));
+        }
+    }
+    Ok(())
+}
+
+fn absolute(data: *const u8, layout: &Layout, dtype: DType) -> Range<i128> {
+    let span = layout.byte_span(dtype);
+    let base = data.addr() as i128;
+    base + i128::from(span.start)..base + i128::from(span.end)
+}
+
+/// Whether two indices may reach the same element: true unless every stride, taken by size, steps
+/// over all that the smaller ones reach.
+fn elements_overlap(layout: &Layout) -> bool {
+    let mut dims: Vec<(u64, u64)> = layout
+        .strides()
+        .iter()
+        .zip(layout.shape())
+        .filter(|(_, &extent)| extent > 1)
+        .map(|(stride, &extent)| (stride.unsigned_abs(), extent as u64))
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0u64;
+    layout.numel() > 0
+        && dims.into_iter().any(|(stride, extent)| {
+            let overlaps = stride <= reach;
+            reach = reach.saturating_add((extent - 1).saturating_mul(stride));
+            overlaps
+        })
+}

@@ -1,0 +1,386 @@
+//! [1] Samples: borrowed views, and lists of them with their layouts told once.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Mismatch, Result};
+use crate::layout::Layout;
+use crate::tensor::{Device, Tensor};
+
+/// One sample: a borrowed tensor anywhere in memory.
+#[derive(Clone, Debug)]
+pub struct SampleView<'a> {
+    data: *const u8,
+    kind: Kind,
+    memory: PhantomData<&'a [u8]>,
+}
+
+/// What samples share: dtype, place, shape and strides.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The element type.
+    pub dtype: DType,
+    /// Where the memory lies.
+    pub device: Device,
+    /// Shape and strides.
+    pub layout: Layout,
+}
+
+impl<'a> SampleView<'a> {
+    /// A row-major sample of `shape` over the whole slice.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the shape does not have as many elements as the slice;
+    /// [`Error::Argument`] or [`Error::TooLarge`] for an impossible shape.
+    ///
+    /// ```
+    /// let sample = windrow::SampleView::from_slice(&[1u8, 2, 3, 4, 5, 6], &[2, 3])?;
+    /// assert_eq!(sample.shape(), [2, 3]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn from_slice<T: Element>(data: &'a [T], shape: &[i64]) -> Result<SampleView<'a>> {
+        let layout = Layout::compact(T::DTYPE, shape)?;
+        if layout.numel() as usize != data.len() {
+            let got = format!("a slice of {} elements", data.len());
+            let mismatch = Mismatch::new(Some(0), shape, got);
+            return Err(Error::Shape(Box::new(mismatch)));
+        }
+        Ok(SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, layout))
+    }
+
+    /// A sample of any strides (in elements) inside the slice. The element at the lowest address is
+    /// `data[0]`, so that a reversed dim begins at its end.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if the strides lead out of the slice; [`Error::Argument`] or
+    /// [`Error::TooLarge`] for an impossible layout.
+    pub fn with_strides<T: Element>(
+        data: &'a [T],
+        shape: &[i64],
+        strides: &[i64],
+    ) -> Result<SampleView<'a>> {
+        let layout = Layout::try_new(T::DTYPE, shape, Some(strides))?;
+        let span = layout.byte_span(T::DTYPE);
+        if (span.end - span.start) as u64 > size_of_val(data) as u64 {
+            let expected = format!("at most {} bytes", size_of_val(data));
+            let got = format!("strides that span {} bytes", span.end - span.start);
+            return Err(Error::Layout(Box::new(Mismatch::new(Some(0), expected, got))));
+        }
+        let first = data.as_ptr().cast::<u8>().wrapping_offset(-span.start as isize);
+        Ok(SampleView::new(first, T::DTYPE, Device::Cpu, layout))
+    }
+
+    /// A sample at a raw address.
+    ///
+    /// # Safety
+    /// Every element that `layout` reaches from `data` is initialised memory of `device` that
+    /// nobody writes to or frees during `'a`.
+    #[allow(unsafe_code)]
+    pub unsafe fn from_raw_parts(
+        data: *const u8,
+        dtype: DType,
+        device: Device,
+        layout: Layout,
+    ) -> SampleView<'a> {
+        SampleView::new(data, dtype, device, layout)
+    }
+
+    fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
+        SampleView { data, kind: Kind { dtype, device, layout }, memory: PhantomData }
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[i64] {
+        self.kind.layout.shape()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.kind.dtype
+    }
+}
+
+impl<'a> From<&'a Tensor> for SampleView<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        SampleView::new(tensor.data_ptr(), tensor.dtype(), tensor.device(), tensor.layout().clone())
+    }
+}
+
+/// Samples imported once: an address each, and every distinct layout told once.
+///
+/// A uniform list costs 8 bytes a sample, any other 12. `take` picks a batch by index without
+/// looking at the samples again.
+#[derive(Clone, Debug, Default)]
+pub struct SampleList<'a> {
+    data: Vec<*const u8>,
+    /// Position in `kinds` for each sample; empty while there is only one kind.
+    kind_ids: Vec<u32>,
+    kinds: Arc<Vec<Kind>>,
+    /// Hash of a kind to its positions; filled from the second kind on.
+    by_hash: HashMap<u64, Vec<u32>>,
+    hasher: RandomState,
+    last: u32,
+    read_only: bool,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: the addresses are only read through, and `SampleView`'s constructors (or the caller of
+// `push`) promise that the memory is not written to or freed during `'a`, on whatever thread.
+#[allow(unsafe_code)]
+unsafe impl Send for SampleList<'_> {}
+// SAFETY: as for `Send`; nothing is mutated through a shared reference.
+#[allow(unsafe_code)]
+unsafe impl Sync for SampleList<'_> {}
+
+impl<'a> SampleList<'a> {
+    /// An empty list.
+    pub fn new() -> SampleList<'a> {
+        SampleList::default()
+    }
+
+    /// Makes room for further samples.
+    pub fn reserve(&mut self, additional: usize) {
+        self.data.reserve(additional);
+    }
+
+    /// Appends a sample that is already checked.
+    pub fn push_view(&mut self, view: &SampleView<'a>) {
+        let kind = &view.kind;
+        let strides = Some(kind.layout.strides());
+        if !self.is_last(kind.dtype, kind.device, kind.layout.shape(), strides) {
+            self.enter(kind.clone());
+        }
+        self.append(view.data);
+    }
+
+    /// Appends a foreign sample; `strides: None` means row-major without gaps.
+    ///
+    /// # Errors
+    /// As [`Layout::try_new`]; the list is then unchanged.
+    ///
+    /// # Safety
+    /// As [`SampleView::from_raw_parts`].
+    #[allow(unsafe_code)]
+    pub unsafe fn push(
+        &mut self,
+        data: *const u8,
+        dtype: DType,
+        device: Device,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> Result<()> {
+        if !self.is_last(dtype, device, shape, strides) {
+            self.enter(Kind { dtype, device, layout: Layout::try_new(dtype, shape, strides)? });
+        }
+        self.append(data);
+        Ok(())
+    }
+
+    /// Remembers that some sample must not be written to, so that a view of it is read-only.
+    pub fn mark_read_only(&mut self) {
+        self.read_only = true;
+    }
+
+    /// Whether some sample must not be written to.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether the next sample is of the same kind as the one before: the common case, kept short.
+    #[inline]
+    fn is_last(&self, dtype: DType, device: Device, shape: &[i64], strides: Option<&[i64]>) -> bool {
+        self.kinds.get(self.last as usize).is_some_and(|last| {
+            last.dtype == dtype
+                && last.device == device
+                && last.layout.shape() == shape
+                && match strides {
+                    Some(strides) => last.layout.strides() == strides,
+                    None => last.layout.is_compact(),
+                }
+        })
+    }
+
+    /// Makes `kind` the last one, adding it if it is new.
+    #[cold]
+    fn enter(&mut self, kind: Kind) {
+        if self.kinds.is_empty() {
+            Arc::make_mut(&mut self.kinds).push(kind);
+            return;
+        }
+        if self.by_hash.is_empty() {
+            for (id, kind) in (0u32..).zip(self.kinds.iter()) {
+                self.by_hash.entry(self.hasher.hash_one(kind)).or_default().push(id);
+            }
+        }
+        let same_hash = self.by_hash.entry(self.hasher.hash_one(&kind)).or_default();
+        if let Some(&id) = same_hash.iter().find(|&&id| self.kinds[id as usize] == kind) {
+            self.last = id;
+            return;
+        }
+        self.last = u32::try_from(self.kinds.len()).expect("fewer than 2^32 distinct layouts");
+        same_hash.push(self.last);
+        Arc::make_mut(&mut self.kinds).push(kind);
+    }
+
+    #[inline]
+    fn append(&mut self, data: *const u8) {
+        if self.kinds.len() > 1 {
+            // Samples before the second kind came are all of the first.
+            self.kind_ids.resize(self.data.len(), 0);
+            self.kind_ids.push(self.last);
+        }
+        self.data.push(data);
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty()
+    }
+
+    /// The address of each sample's first element.
+    pub fn data(&self) -> &[*const u8] {
+        &self.data
+    }
+
+    /// Dtype, device and layout of a sample.
+    ///
+    /// # Panics
+    /// If there is no sample `index`.
+    pub fn kind(&self, index: usize) -> &Kind {
+        &self.kinds[self.kind_ids().map_or(0, |ids| ids[index] as usize)]
+    }
+
+    /// Every distinct kind; after `take`, perhaps some that no sample has.
+    pub fn kinds(&self) -> &[Kind] {
+        &self.kinds
+    }
+
+    /// Position in [`SampleList::kinds`] for each sample, or `None` if all are of the first.
+    pub fn kind_ids(&self) -> Option<&[u32]> {
+        (!self.kind_ids.is_empty()).then_some(&*self.kind_ids)
+    }
+
+    /// A batch by index: the same samples in another order, repeated or left out.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an index that is not in the list; negative ones count from the end.
+    pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
+        let len = self.data.len() as i64;
+        let indices = indices.into_iter();
+        let mut data = Vec::with_capacity(indices.size_hint().0);
+        let mut kind_ids = Vec::new();
+        for index in indices {
+            let position = if index < 0 { index + len } else { index };
+            let Some(&address) = usize::try_from(position).ok().and_then(|at| self.data.get(at)) else {
+                return Err(Error::Argument(format!("index {index} in a list of {len} samples")));
+            };
+            data.push(address);
+            if let Some(ids) = self.kind_ids() {
+                kind_ids.push(ids[position as usize]);
+            }
+        }
+        Ok(SampleList {
+            data,
+            kind_ids,
+            kinds: Arc::clone(&self.kinds),
+            by_hash: HashMap::new(),
+            hasher: self.hasher.clone(),
+            last: self.last,
+            read_only: self.read_only,
+            memory: PhantomData,
+        })
+    }
+}
+
+impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
+    fn from_iter<I: IntoIterator<Item = SampleView<'a>>>(views: I) -> Self {
+        let mut list = SampleList::new();
+        for view in views {
+            list.push_view(&view);
+        }
+        list
+    }
+}
+
+/// What the engine takes as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s.
+pub trait Samples<'a> {
+    /// The samples as a list.
+    fn to_list(&self) -> Cow<'_, SampleList<'a>>;
+}
+
+impl<'a> Samples<'a> for SampleList<'a> {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl<'a> Samples<'a> for [SampleView<'a>] {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        let mut list = SampleList::new();
+        list.reserve(self.len());
+        for view in self {
+            list.push_view(view);
+        }
+        Cow::Owned(list)
+    }
+}
+
+impl<'a> Samples<'a> for Vec<SampleView<'a>> {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        self.as_slice().to_list()
+    }
+}
+
+impl<'a, const N: usize> Samples<'a> for [SampleView<'a>; N] {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        self.as_slice().to_list()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_told_once() {
+        let data = [0u16; 12];
+        let mut list = SampleList::new();
+        for rows in [3, 3, 2, 3, 2, 1] {
+            list.push_view(&SampleView::from_slice(&data[..rows * 4], &[rows as i64, 4]).unwrap());
+        }
+        assert_eq!(list.kinds().len(), 3);
+        assert_eq!(list.kind_ids().unwrap(), [0, 0, 1, 0, 1, 2]);
+        let taken = list.take([-1, 0, 5]).unwrap();
+        assert_eq!(taken.kind(0).layout.shape(), [1, 4]);
+        assert_eq!(taken.kind(1).layout.shape(), [3, 4]);
+        assert!(list.take([6]).is_err() && list.take([-7]).is_err());
+    }
+
+    #[test]
+    fn a_taken_list_can_grow() {
+        let data = [0u8; 4];
+        let mut list: SampleList = [2, 4].iter().map(|&n| SampleView::from_slice(&data[..n], &[n as i64]).unwrap()).collect();
+        list = list.take([1]).unwrap();
+        list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
+        list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());
+        assert_eq!(list.kind_ids().unwrap(), [1, 0, 2]);
+    }
+
+    #[test]
+    fn views_stay_inside_their_slice() {
+        let data = [1i32, 2, 3, 4, 5, 6];
+        assert!(SampleView::from_slice(&data, &[7]).is_err());
+        assert!(SampleView::with_strides(&data, &[3, 2], &[2, 2]).is_err());
+        let reversed = SampleView::with_strides(&data, &[6], &[-1]).unwrap();
+        assert_eq!(reversed.data, data[5..].as_ptr().cast());
+    }
+}

@@ -1,0 +1,452 @@
+//! [2] The batch a [`Collate`] makes of given samples: every shape, and every error of input.
+
+use smallvec::SmallVec;
+
+use crate::affine::Affine;
+use crate::collate::{resolve_dim, Collate, Form, Mask, Pad, PerDim, Side};
+use crate::dtype::DType;
+use crate::error::{Error, Facet, Mismatch, Result};
+use crate::layout::{checked_numel, Dims, Layout};
+use crate::offsets::Offsets;
+use crate::sample::{Kind, SampleList};
+use crate::tensor::Device;
+
+/// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Shape of the data, in the result's order of dims.
+    pub shape: Dims,
+    /// Dtype of the data.
+    pub dtype: DType,
+    /// Number of samples.
+    pub num_samples: usize,
+    /// How samples lie in the data.
+    pub placement: Placement,
+    /// Real extents: `[N]`, or `[N, k]` for a pad of `k != 1` dims.
+    pub lengths: Option<(Vec<i64>, Dims)>,
+    /// The largest length, for a ragged batch.
+    pub max_length: Option<i64>,
+    pub(crate) offsets_i32: bool,
+    pub(crate) batch_index: bool,
+    pub(crate) mask: Option<Mask>,
+    pub(crate) value: [u8; 16],
+    pub(crate) affine: Option<Affine>,
+    /// The sample dim that the channels of `affine` lie along.
+    pub(crate) channel_dim: Option<usize>,
+    /// Result dim `k` of a sample is sample dim `permute[k]`.
+    pub(crate) permute: SmallVec<[usize; 4]>,
+}
+
+/// How samples lie in the data of a batch.
+#[derive(Clone, Debug)]
+pub enum Placement {
+    /// Sample `i` is row `i` of dim 0.
+    Rows,
+    /// Sample `i` is row `i` of dim 0, its real part inside padding.
+    Padded(Padded),
+    /// Sample `i` is `offsets[i]..offsets[i + 1]` of a dim of the result.
+    Joined {
+        /// The dim of the result.
+        dim: usize,
+        /// The boundaries.
+        offsets: Offsets,
+    },
+}
+
+/// Which dims are padded, and how far.
+#[derive(Clone, Debug)]
+pub struct Padded {
+    /// The extent of every sample dim in the batch, before the permutation.
+    pub(crate) size: Dims,
+    /// The side of every sample dim.
+    pub(crate) sides: SmallVec<[Side; 4]>,
+    /// The padded sample dims, ascending.
+    pub(crate) dims: SmallVec<[usize; 4]>,
+}
+
+impl Spec {
+    /// Checks all samples against the options.
+    ///
+    /// # Errors
+    /// Every error of input there is; see [`Error`].
+    pub fn new(samples: &SampleList<'_>, collate: &Collate) -> Result<Spec> {
+        if samples.is_empty() {
+            return Err(Error::Empty);
+        }
+        check_devices(samples, collate)?;
+        let used = UsedKinds::new(samples);
+        let first = samples.kind(0);
+        let ndim = first.layout.ndim();
+        let rank = |kind: &Kind| kind.layout.ndim() == ndim;
+        used.check(rank, |index| shape_mismatch(samples, index), "samples of one batch have equal rank")?;
+
+        let dtype = match collate.dtype {
+            Some(dtype) => dtype,
+            None => {
+                let same = |kind: &Kind| kind.dtype == first.dtype;
+                used.check(same, |index| dtype_mismatch(samples, index), "dtype= casts on the way")?;
+                first.dtype
+            }
+        };
+        let permute = resolve_permute(collate, ndim)?;
+        let affine = collate.transform.affine()?;
+        for kind in used.kinds() {
+            check_arithmetic(samples, kind, dtype, affine.is_some())?;
+        }
+        let channel_dim = match &affine {
+            Some(affine) if affine.channels() > 1 => {
+                Some(resolve_channel_dim(samples, &used, collate, affine.channels())?)
+            }
+            _ => None,
+        };
+
+        let mut spec = Spec {
+            shape: Dims::new(),
+            dtype,
+            num_samples: samples.len(),
+            placement: Placement::Rows,
+            lengths: None,
+            max_length: None,
+            offsets_i32: false,
+            batch_index: false,
+            mask: None,
+            value: [0; 16],
+            affine,
+            channel_dim,
+            permute,
+        };
+        match &collate.form {
+            Form::Stack => spec.stack(samples, &used)?,
+            Form::Concat { dim } => {
+                if ndim == 0 {
+                    return Err(no_dims(first));
+                }
+                spec.join(samples, &used, resolve_dim("dim", *dim, ndim)?)?;
+            }
+            Form::Ragged { offsets_i32, batch_index } => {
+                if ndim == 0 {
+                    return Err(no_dims(first));
+                }
+                if spec.permute[0] != 0 {
+                    return Err(Error::Argument(
+                        "a ragged batch joins along dim 0, so permute must leave dim 0 first".into(),
+                    ));
+                }
+                spec.join(samples, &used, 0)?;
+                (spec.offsets_i32, spec.batch_index) = (*offsets_i32, *batch_index);
+                spec.max_length = spec.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
+                if let (true, Placement::Joined { offsets, .. }) = (*offsets_i32, &spec.placement) {
+                    offsets.to_i32()?;
+                }
+            }
+            Form::Pad(pad) => spec.pad(samples, &used, pad)?,
+        }
+        // One check for every product of extents made from here on.
+        Layout::compact(dtype, &spec.shape)?;
+        if spec.batch_index || spec.mask.is_some() {
+            Layout::compact(DType::I64, &spec.shape)?;
+        }
+        Ok(spec)
+    }
+
+    fn stack(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>) -> Result<()> {
+        let shape = samples.kind(0).layout.shape();
+        let hint = "wr.pad takes samples of different shapes";
+        used.check(|kind| kind.layout.shape() == shape, |index| shape_mismatch(samples, index), hint)?;
+        self.shape.push(samples.len() as i64);
+        self.shape.extend(self.permute.iter().map(|&dim| shape[dim]));
+        Ok(())
+    }
+
+    fn join(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, dim: usize) -> Result<()> {
+        let shape = samples.kind(0).layout.shape();
+        let equal_but_for_dim = |kind: &Kind| {
+            let other = kind.layout.shape();
+            shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..]
+        };
+        let hint = "only the joined dim may differ";
+        used.check(equal_but_for_dim, |index| shape_mismatch(samples, index), hint)?;
+        let lengths: Vec<i64> = used.per_sample(|kind| kind.layout.shape()[dim]);
+        let offsets = Offsets::from_lengths(lengths.iter().copied())?;
+        let joined = |d: usize| if d == dim { offsets.total() } else { shape[d] };
+        self.shape.extend(self.permute.iter().map(|&d| joined(d)));
+        let result_dim = self.permute.iter().position(|&d| d == dim).unwrap_or(dim);
+        self.placement = Placement::Joined { dim: result_dim, offsets };
+        self.lengths = Some((lengths, smallvec::smallvec![samples.len() as i64]));
+        Ok(())
+    }
+
+    fn pad(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, pad: &Pad) -> Result<()> {
+        let first = samples.kind(0).layout.shape();
+        let ndim = first.len();
+        pad.side.check("side", ndim)?;
+        pad.size.check("size", ndim)?;
+        pad.multiple_of.check("multiple_of", ndim)?;
+        self.value = pad.value.bits(self.dtype)?;
+
+        let mut longest: Dims = first.into();
+        let mut differs: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+        for kind in used.kinds() {
+            for (d, &extent) in kind.layout.shape().iter().enumerate() {
+                differs[d] |= extent != first[d];
+                longest[d] = longest[d].max(extent);
+            }
+        }
+        let named = named_dims(pad, &differs)?;
+        if pad.dims.is_some() {
+            let fits = |kind: &Kind| (0..ndim).all(|d| named[d] || kind.layout.shape()[d] == first[d]);
+            let hint = "dims= names the only dims that may differ";
+            used.check(fits, |index| shape_mismatch(samples, index), hint)?;
+        }
+        let is_padded = |d: usize| named[d] || differs[d];
+        let mut size = longest.clone();
+        for d in (0..ndim).filter(|&d| is_padded(d)) {
+            if let Some(asked) = *pad.size.at(d) {
+                if asked < 0 {
+                    return Err(Error::Argument(format!("size={asked} is negative")));
+                }
+                size[d] = asked;
+            }
+            let multiple = *pad.multiple_of.at(d);
+            if multiple < 1 {
+                return Err(Error::Argument(format!("multiple_of={multiple}; it is at least 1")));
+            }
+            size[d] = checked_round_up(size[d], multiple).ok_or_else(|| {
+                Error::TooLarge(format!("size {} rounded up to {multiple} is beyond 64 bits", size[d]))
+            })?;
+        }
+        if !pad.truncate {
+            let fits = |kind: &Kind| kind.layout.shape().iter().zip(&size).all(|(have, room)| have <= room);
+            let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
+            let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
+            used.check_as(fits, expected, got, "truncate=True cuts what does not fit", Error::Shape)?;
+        }
+        let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| is_padded(d)).collect();
+        let real = |kind: &Kind, d: usize| kind.layout.shape()[d].min(size[d]);
+        self.lengths = Some(if let [only] = dims[..] {
+            (used.per_sample(|kind| real(kind, only)), smallvec::smallvec![samples.len() as i64])
+        } else {
+            let mut lengths = Vec::with_capacity(samples.len() * dims.len());
+            used.for_each(|kind| lengths.extend(dims.iter().map(|&d| real(kind, d))));
+            (lengths, smallvec::smallvec![samples.len() as i64, dims.len() as i64])
+        });
+        self.mask = pad.mask;
+        self.shape.push(samples.len() as i64);
+        self.shape.extend(self.permute.iter().map(|&d| size[d]));
+        let sides = (0..ndim).map(|d| *pad.side.at(d)).collect();
+        self.placement = Placement::Padded(Padded { size, sides, dims });
+        Ok(())
+    }
+
+    /// Shape of the mask: the samples, then the padded dims in the result's order.
+    pub(crate) fn mask_shape(&self) -> Option<Dims> {
+        let (Some(_), Placement::Padded(padded)) = (self.mask, &self.placement) else { return None };
+        let kept = self.permute.iter().filter(|&d| padded.dims.contains(d));
+        Some(std::iter::once(self.num_samples as i64).chain(kept.map(|&d| padded.size[d])).collect())
+    }
+}
+
+fn checked_round_up(size: i64, multiple: i64) -> Option<i64> {
+    match size % multiple {
+        0 => Some(size),
+        rest => size.checked_add(multiple - rest),
+    }
+}
+
+/// Which sample dims the options name: `dims`, a `size` or a `multiple_of` above 1. A single size or
+/// multiple speaks of `dims` if given, else of the dims that differ, else of all; a sample of one dim
+/// has only that one to pad.
+fn named_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
+    let ndim = differs.len();
+    let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![ndim == 1; ndim];
+    if let Some(dims) = &pad.dims {
+        for &dim in dims {
+            named[resolve_dim("dims", dim, ndim)?] = true;
+        }
+    }
+    let single = matches!(pad.size, PerDim::All(Some(_)))
+        || matches!(pad.multiple_of, PerDim::All(multiple) if multiple > 1);
+    if single && pad.dims.is_none() && !differs.contains(&true) {
+        named.fill(true);
+    }
+    for (d, named) in named.iter_mut().enumerate() {
+        *named |= matches!(&pad.size, PerDim::Each(sizes) if sizes[d].is_some());
+        *named |= matches!(&pad.multiple_of, PerDim::Each(multiples) if multiples[d] > 1);
+    }
+    Ok(named)
+}
+
+fn no_dims(first: &Kind) -> Error {
+    let mismatch = Mismatch::new(Some(0), "at least one dim", first.layout.shape());
+    Error::Shape(Box::new(mismatch.with_hint("wr.stack takes samples without dims")))
+}
+
+fn shape_mismatch(samples: &SampleList<'_>, index: usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+    let shape = |i: usize| Facet::from(samples.kind(i).layout.shape());
+    (shape(0), shape(index), Error::Shape)
+}
+
+fn dtype_mismatch(samples: &SampleList<'_>, index: usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+    (samples.kind(0).dtype.into(), samples.kind(index).dtype.into(), Error::DType)
+}
+
+fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<()> {
+    if let Some(device @ (Device::Cuda(_) | Device::Pinned)) = collate.device {
+        return Err(Error::NoDriver(format!("device=\"{device}\" asked of a host-only build")));
+    }
+    let mut found = None;
+    if samples.kinds().iter().any(|kind| kind.device != Device::Cpu) {
+        for index in 0..samples.len() {
+            let device = samples.kind(index).device;
+            if device != Device::Cpu {
+                Mismatch::note(&mut found, index, || "cpu".into(), device.to_string().into());
+            }
+        }
+    }
+    match found {
+        Some(found) => Err(Error::Device(Box::new(found.with_hint("this engine reads host memory")))),
+        None => Ok(()),
+    }
+}
+
+fn check_arithmetic(samples: &SampleList<'_>, kind: &Kind, dtype: DType, computes: bool) -> Result<()> {
+    if kind.dtype == dtype && !computes {
+        return Ok(());
+    }
+    let odd = [kind.dtype, dtype].into_iter().find(|dtype| !dtype.is_arithmetic());
+    let Some(odd) = odd else { return Ok(()) };
+    let index = (0..samples.len()).find(|&index| samples.kind(index) == kind);
+    let got = if odd == kind.dtype { odd.into() } else { Facet::Text(format!("a cast to {odd}")) };
+    let expected = "bool, an integer, float16, bfloat16, float32 or float64";
+    let hint = "complex and float8 are moved, never cast or transformed";
+    Err(Error::DType(Box::new(Mismatch::new(index, expected, got).with_hint(hint))))
+}
+
+fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
+    let Some(order) = &collate.transform.permute else { return Ok((0..ndim).collect()) };
+    let mut seen: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+    let mut permute = SmallVec::new();
+    for &dim in order {
+        let dim = resolve_dim("permute", dim, ndim)?;
+        permute.push(dim);
+        seen[dim] = true;
+    }
+    if permute.len() != ndim || seen.contains(&false) {
+        return Err(Error::Argument(format!("permute={order:?} is not an order of {ndim} dims")));
+    }
+    Ok(permute)
+}
+
+/// The dim of the channels, the extent of which every sample must have.
+fn resolve_channel_dim(
+    samples: &SampleList<'_>,
+    used: &UsedKinds<'_>,
+    collate: &Collate,
+    channels: usize,
+) -> Result<usize> {
+    let shape = samples.kind(0).layout.shape();
+    let channels = channels as i64;
+    let dim = match collate.transform.channel_dim {
+        Some(dim) => resolve_dim("channel_dim", dim, shape.len())?,
+        None => {
+            let mut fitting = (0..shape.len()).filter(|&d| shape[d] == channels);
+            match (fitting.next(), fitting.next()) {
+                (Some(dim), None) => dim,
+                _ => {
+                    return Err(Error::Argument(format!(
+                        "mean or std has {channels} entries; channel_dim must say which dim of {} they belong to",
+                        Facet::from(shape)
+                    )))
+                }
+            }
+        }
+    };
+    let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
+    let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
+    let fits = |kind: &Kind| kind.layout.shape()[dim] == channels;
+    used.check_as(fits, expected, got, "mean and std have one entry for each channel", Error::Shape)?;
+    Ok(dim)
+}
+
+/// The kinds that some sample has, so that a check costs as much as there are kinds, not samples.
+struct UsedKinds<'a> {
+    kinds: &'a [Kind],
+    ids: Option<&'a [u32]>,
+    used: Vec<u32>,
+    num_samples: usize,
+}
+
+impl<'a> UsedKinds<'a> {
+    fn new(samples: &'a SampleList<'_>) -> UsedKinds<'a> {
+        let (kinds, ids) = (samples.kinds(), samples.kind_ids());
+        let used = match ids {
+            None => vec![0],
+            Some(ids) => {
+                let mut seen = vec![false; kinds.len()];
+                ids.iter().filter(|&&id| !std::mem::replace(&mut seen[id as usize], true)).copied().collect()
+            }
+        };
+        UsedKinds { kinds, ids, used, num_samples: samples.len() }
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = &'a Kind> + '_ {
+        self.used.iter().map(|&id| &self.kinds[id as usize])
+    }
+
+    fn for_each(&self, mut f: impl FnMut(&Kind)) {
+        match self.ids {
+            None => (0..self.num_samples).for_each(|_| f(&self.kinds[0])),
+            Some(ids) => ids.iter().for_each(|&id| f(&self.kinds[id as usize])),
+        }
+    }
+
+    fn per_sample(&self, f: impl Fn(&Kind) -> i64) -> Vec<i64> {
+        let mut values = Vec::with_capacity(self.num_samples);
+        self.for_each(|kind| values.push(f(kind)));
+        values
+    }
+
+    fn check(
+        &self,
+        fits: impl Fn(&Kind) -> bool,
+        mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
+        hint: &'static str,
+    ) -> Result<()> {
+        if self.kinds().all(&fits) {
+            return Ok(());
+        }
+        let (expected, _, error) = mismatch(0);
+        self.check_as(fits, || expected.clone(), |index| mismatch(index).1, hint, error)
+    }
+
+    /// Lists the offenders if some kind does not fit.
+    fn check_as(
+        &self,
+        fits: impl Fn(&Kind) -> bool,
+        expected: impl Fn() -> Facet,
+        got: impl Fn(usize) -> Facet,
+        hint: &'static str,
+        error: fn(Box<Mismatch>) -> Error,
+    ) -> Result<()> {
+        if self.kinds().all(&fits) {
+            return Ok(());
+        }
+        let mut found = None;
+        let mut index = 0;
+        self.for_each(|kind| {
+            if !fits(kind) {
+                Mismatch::note(&mut found, index, &expected, got(index));
+            }
+            index += 1;
+        });
+        match found {
+            Some(found) => Err(error(Box::new(found.with_hint(hint)))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes of a tensor of this shape, already known to fit.
+pub(crate) fn bytes_of(dtype: DType, shape: &[i64]) -> u64 {
+    checked_numel(shape).unwrap_or(0) as u64 * dtype.size() as u64
+}

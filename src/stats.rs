@@ -1,0 +1,195 @@
+//! What was done, and what would be done: the counters of an engine and the account of a plan.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::geometry::Class;
+use crate::host::{PoolStats, Tiling};
+use crate::plan::{Field, Op, Plan, Role};
+use crate::spec::{bytes_of, Placement};
+use crate::DType;
+
+/// The account of a plan, before it is run.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Explain {
+    /// How the data moves: `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
+    /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ.
+    pub path: &'static str,
+    /// Number of samples of the first leaf.
+    pub samples: usize,
+    /// Number of leaves.
+    pub leaves: usize,
+    /// Bytes read of samples.
+    pub bytes_read: u64,
+    /// Bytes written: data, masks, indices.
+    pub bytes_written: u64,
+    /// Bytes written that are padding.
+    pub padding_bytes: u64,
+    /// `padding_bytes` as a share of the data, 0 to 1.
+    pub padding_waste: f64,
+    /// Copies left after neighbours were merged; 0 where bytes are not just moved.
+    pub ranges: usize,
+    /// Tiles that threads take.
+    pub tiles: usize,
+    /// Kernel launches; 0 on the host.
+    pub launches: usize,
+    /// Shape and dtype of each leaf's data.
+    pub outputs: Vec<(Vec<i64>, DType)>,
+}
+
+impl Explain {
+    pub(crate) fn new(plan: &Plan<'_>) -> Explain {
+        let data = || plan.fields.iter().filter(|field| field.role == Role::Data);
+        let mut paths = data().map(path_of);
+        let first = paths.next().unwrap_or("gather");
+        let path = if paths.all(|path| path == first) { first } else { "mixed" };
+        let written = data().map(Field::bytes).sum::<u64>();
+        let padding_bytes = plan.padding_bytes();
+        Explain {
+            path,
+            samples: plan.specs.first().map_or(0, |spec| spec.num_samples),
+            leaves: plan.specs.len(),
+            bytes_read: plan.fields.iter().map(Field::bytes_read).sum(),
+            bytes_written: plan.fields.iter().map(Field::bytes).sum(),
+            padding_bytes,
+            padding_waste: if written == 0 { 0.0 } else { padding_bytes as f64 / written as f64 },
+            ranges: data().map(num_ranges).sum(),
+            tiles: Tiling::new(plan).count(),
+            launches: 0,
+            outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
+        }
+    }
+}
+
+fn num_ranges(field: &Field<'_>) -> usize {
+    match &field.ranges {
+        Some(ranges) => ranges.len(),
+        None if field.bytes_only => field.data.len(),
+        None => 0,
+    }
+}
+
+fn path_of(field: &Field<'_>) -> &'static str {
+    let casts = |class: &Class| class.dtype != field.dtype;
+    match field.op {
+        Op::Read { affine: true } => "transform",
+        _ if field.bytes_only && num_ranges(field) == 1 => "memcpy",
+        _ if field.bytes_only => "gather",
+        _ if (0..field.data.len()).any(|sample| casts(field.class_of(sample))) => "cast",
+        _ => "strided",
+    }
+}
+
+impl Plan<'_> {
+    /// Bytes of the data that hold padding.
+    pub(crate) fn padding_bytes(&self) -> u64 {
+        let data = self.fields.iter().filter(|field| field.role == Role::Data);
+        data.filter(|field| matches!(self.specs[field.leaf].placement, Placement::Padded(_)))
+            .map(|field| {
+                let real: u64 =
+                    (0..field.data.len()).map(|sample| field.class_of(sample).num_real).sum();
+                field.bytes() - real * field.dtype.size() as u64
+            })
+            .sum()
+    }
+
+    /// Bytes of everything the plan makes, offsets and lengths included.
+    pub(crate) fn output_bytes(&self) -> u64 {
+        let fields: u64 = self.fields.iter().map(Field::bytes).sum();
+        let lengths = |spec: &crate::spec::Spec| {
+            spec.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
+        };
+        fields + self.specs.iter().map(lengths).sum::<u64>()
+    }
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "path           {}", self.path)?;
+        writeln!(f, "samples        {}", self.samples)?;
+        for (shape, dtype) in &self.outputs {
+            writeln!(f, "output         {} {dtype}", crate::error::Tuple(shape))?;
+        }
+        writeln!(f, "bytes read     {}", self.bytes_read)?;
+        writeln!(f, "bytes written  {}", self.bytes_written)?;
+        writeln!(f, "padding        {} bytes, {:.1} %", self.padding_bytes, self.padding_waste * 100.0)?;
+        writeln!(f, "ranges         {}", self.ranges)?;
+        writeln!(f, "tiles          {}", self.tiles)?;
+        write!(f, "launches       {}", self.launches)
+    }
+}
+
+/// The counters of an engine since it was made or reset.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Batches assembled; a tree counts one for each leaf.
+    pub batches: u64,
+    /// Samples assembled.
+    pub samples: u64,
+    /// Bytes read of samples.
+    pub bytes_in: u64,
+    /// Bytes of batches.
+    pub bytes_out: u64,
+    /// Bytes of batches that are padding.
+    pub padding_bytes: u64,
+    /// Batches that are views of their samples' memory: nothing was copied.
+    pub views: u64,
+    /// Time spent moving bytes, not counting import and planning.
+    pub run_time: Duration,
+    /// The output memory pool.
+    pub pool: PoolStats,
+}
+
+/// Counters that many threads add to.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    batches: AtomicU64,
+    samples: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    padding_bytes: AtomicU64,
+    views: AtomicU64,
+    run_ns: AtomicU64,
+}
+
+impl Counters {
+    pub fn count(&self, plan: &Plan<'_>, run_time: Duration) {
+        let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
+        add(&self.batches, plan.specs.len() as u64);
+        add(&self.samples, plan.specs.iter().map(|spec| spec.num_samples as u64).sum());
+        add(&self.bytes_in, plan.fields.iter().map(Field::bytes_read).sum());
+        add(&self.bytes_out, plan.output_bytes());
+        add(&self.padding_bytes, plan.padding_bytes());
+        add(&self.run_ns, u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    pub fn count_view(&self, samples: usize) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.samples.fetch_add(samples as u64, Ordering::Relaxed);
+        self.views.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn snapshot(&self, pool: PoolStats) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            batches: get(&self.batches),
+            samples: get(&self.samples),
+            bytes_in: get(&self.bytes_in),
+            bytes_out: get(&self.bytes_out),
+            padding_bytes: get(&self.padding_bytes),
+            views: get(&self.views),
+            run_time: Duration::from_nanos(get(&self.run_ns)),
+            pool,
+        }
+    }
+
+    pub fn reset(&self) {
+        let Counters { batches, samples, bytes_in, bytes_out, padding_bytes, views, run_ns } = self;
+        for counter in [batches, samples, bytes_in, bytes_out, padding_bytes, views, run_ns] {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! [`Target`]: memory of the caller's that a batch is assembled into.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use crate::batch::Batch;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Mismatch, Result};
+use crate::layout::Layout;
+use crate::tensor::{Device, Tensor};
+
+/// Memory to write to, borrowed for as long as the call takes.
+#[derive(Debug)]
+pub struct Target<'t> {
+    pub(crate) data: *mut u8,
+    pub(crate) dtype: DType,
+    pub(crate) layout: Layout,
+    memory: PhantomData<&'t mut [u8]>,
+}
+
+impl<'t> Target<'t> {
+    /// A row-major output of `shape` over the whole slice.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the shape does not have as many elements as the slice.
+    pub fn from_slice<T: Element>(data: &'t mut [T], shape: &[i64]) -> Result<Target<'t>> {
+        let layout = Layout::compact(T::DTYPE, shape)?;
+        if layout.numel() as usize != data.len() {
+            let got = format!("a slice of {} elements", data.len());
+            return Err(Error::Shape(Box::new(Mismatch::new(None, shape, got))));
+        }
+        Ok(Target { data: data.as_mut_ptr().cast(), dtype: T::DTYPE, layout, memory: PhantomData })
+    }
+
+    /// An output at a raw address in host memory.
+    ///
+    /// # Safety
+    /// Every element that `layout` reaches from `data` may be written to during `'t`, and nobody
+    /// else reads or writes it meanwhile.
+    #[allow(unsafe_code)]
+    pub unsafe fn from_raw_parts(data: *mut u8, dtype: DType, layout: Layout) -> Target<'t> {
+        Target { data, dtype, layout, memory: PhantomData }
+    }
+}
+
+/// What [`crate::Engine::assemble_into`] writes to: a [`Target`], a [`Tensor`] or an earlier [`Batch`].
+pub trait AsTarget {
+    /// The memory.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if it is read-only or shared with somebody else; [`Error::Device`] if it is
+    /// not host memory.
+    fn as_target(&mut self) -> Result<Target<'_>>;
+}
+
+impl AsTarget for Target<'_> {
+    fn as_target(&mut self) -> Result<Target<'_>> {
+        Ok(Target { data: self.data, dtype: self.dtype, layout: self.layout.clone(), memory: PhantomData })
+    }
+}
+
+impl AsTarget for Tensor {
+    fn as_target(&mut self) -> Result<Target<'_>> {
+        let refuse = |expected: &str, got: &str| {
+            Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))))
+        };
+        if self.is_read_only() {
+            return refuse("writable memory", "read-only memory");
+        }
+        if Arc::strong_count(self.owner()) + Arc::weak_count(self.owner()) != 1 {
+            return refuse("memory that nobody else holds", "shared memory");
+        }
+        if self.device() != Device::Cpu {
+            let mismatch = Mismatch::new(None, "cpu", self.device().to_string());
+            return Err(Error::Device(Box::new(mismatch)));
+        }
+        let (data, dtype, layout) = (self.data_ptr(), self.dtype(), self.layout().clone());
+        Ok(Target { data, dtype, layout, memory: PhantomData })
+    }
+}
+
+impl AsTarget for Batch {
+    fn as_target(&mut self) -> Result<Target<'_>> {
+        self.data_mut().as_target()
+    }
+}
