@@ -7,7 +7,7 @@ use crate::batch::{Batch, Fields};
 use crate::collate::Collate;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::host::{self, MemoryPool, Outputs, DEFAULT_POOL_BYTES};
+use crate::host::{self, Block, MemoryPool, Outputs, DEFAULT_POOL_BYTES};
 use crate::layout::Layout;
 use crate::plan::{Leaf, Plan, Role};
 use crate::sample::Samples;
@@ -141,7 +141,10 @@ impl Engine {
         for field in &plan.fields {
             let tensor = match field.out {
                 Some(_) => None,
-                None => Some(self.allocate(field.dtype, field.layout.clone())?),
+                None => {
+                    let block = self.shared.memory.allocate(field.bytes())?;
+                    Some(tensor_of(block, field.dtype, field.layout.clone()))
+                }
             };
             addresses.push(field.out.unwrap_or_else(|| tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)));
             tensors.push((field.leaf, field.role, tensor));
@@ -169,6 +172,21 @@ impl Engine {
             }
         }
         Ok(filled)
+    }
+
+    /// Zeroed memory from the output pool.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] for memory that is not the host's; as [`Layout::try_new`] for an impossible
+    /// shape; [`Error::OutOfMemory`].
+    pub fn empty(&self, dtype: DType, shape: &[i64], device: Device) -> Result<Tensor> {
+        if device != Device::Cpu {
+            return Err(Error::NoDriver(format!("memory on {device} asked of a host-only build")));
+        }
+        let layout = Layout::compact(dtype, shape)?;
+        let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
+        block.zero();
+        Ok(tensor_of(block, dtype, layout))
     }
 
     /// Notes a batch that was handed out as a view of its samples' memory.
@@ -199,15 +217,6 @@ impl Engine {
         }
     }
 
-    fn allocate(&self, dtype: DType, layout: Layout) -> Result<Tensor> {
-        let block = self.shared.memory.allocate(bytes_of(dtype, layout.shape()))?;
-        let data = block.data();
-        // SAFETY: the block holds all bytes of the compact layout and is the owner. It is written to
-        // in full before the tensor leaves the engine.
-        #[allow(unsafe_code)]
-        Ok(unsafe { Tensor::new_unchecked(Arc::new(block), data, dtype, Device::Cpu, layout, false) })
-    }
-
     fn threads(&self) -> Result<Option<Arc<rayon::ThreadPool>>> {
         let (count, made) = match &self.shared.threads {
             Threads::Given(pool) => return Ok(Some(Arc::clone(pool))),
@@ -227,5 +236,18 @@ impl Engine {
         let pool = Arc::new(pool.map_err(|e| Error::Argument(format!("cannot start {count} threads: {e}")))?);
         *made = Some((process, Arc::clone(&pool)));
         Ok(Some(pool))
+    }
+}
+
+/// A block as a tensor. Whoever made the block sees to it that it is written in full before anybody
+/// else sees the tensor.
+fn tensor_of(block: Block, dtype: DType, layout: Layout) -> Tensor {
+    debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= block.size());
+    let data = block.data();
+    // SAFETY: the block holds all bytes of the compact layout, for as long as it lives, and is the
+    // owner.
+    #[allow(unsafe_code)]
+    unsafe {
+        Tensor::new_unchecked(Arc::new(block), data, dtype, Device::Cpu, layout, false)
     }
 }

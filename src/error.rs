@@ -1,6 +1,6 @@
 //! The one error type: every message names the sample, the leaf, what was expected and what came.
 
-use std::fmt;
+use std::fmt::{self, Display};
 
 use crate::dtype::DType;
 use crate::layout::Dims;
@@ -158,6 +158,16 @@ impl Mismatch {
     }
 }
 
+impl Mismatch {
+    /// The word "shape" is not said twice.
+    fn write_got(&self, f: &mut fmt::Formatter<'_>, got: &Facet) -> fmt::Result {
+        match (&self.expected, got) {
+            (Facet::Shape(_), Facet::Shape(dims)) => Tuple(dims).fmt(f),
+            _ => got.fmt(f),
+        }
+    }
+}
+
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.index {
@@ -167,9 +177,11 @@ impl fmt::Display for Mismatch {
         if !self.path.is_empty() {
             write!(f, " at \"{}\"", self.path)?;
         }
-        write!(f, ": expected {}, got {}", self.expected, self.got)?;
+        write!(f, ": expected {}, got ", self.expected)?;
+        self.write_got(f, &self.got)?;
         for (index, got) in &self.others {
-            write!(f, "; sample {index} got {got}")?;
+            write!(f, "; sample {index}: got ")?;
+            self.write_got(f, got)?;
         }
         if self.count > 1 + self.others.len() {
             write!(f, "; {} samples differ in all", self.count)?;
@@ -190,6 +202,19 @@ impl Error {
                 leaf.clone_into(&mut m.path);
             }
             Error::Argument(text) if !leaf.is_empty() => *text = format!("at \"{leaf}\": {text}"),
+            _ => {}
+        }
+        self
+    }
+
+    /// The same error as that of sample `index`.
+    #[must_use]
+    pub fn at_index(mut self, index: usize) -> Self {
+        match &mut self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+                m.index = Some(index);
+            }
+            Error::Argument(text) | Error::TooLarge(text) => *text = format!("sample {index}: {text}"),
             _ => {}
         }
         self

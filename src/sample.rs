@@ -180,6 +180,20 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
+    /// Appends all samples of another list.
+    pub fn extend(&mut self, other: &SampleList<'a>) {
+        self.reserve(other.len());
+        for (index, &data) in other.data.iter().enumerate() {
+            let kind = other.kind(index);
+            let strides = Some(kind.layout.strides());
+            if !self.is_last(kind.dtype, kind.device, kind.layout.shape(), strides) {
+                self.enter(kind.clone());
+            }
+            self.append(data);
+        }
+        self.read_only |= other.read_only;
+    }
+
     /// Remembers that some sample must not be written to, so that a view of it is read-only.
     pub fn mark_read_only(&mut self) {
         self.read_only = true;

@@ -14,7 +14,7 @@ use crate::DType;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Explain {
-    /// How the data moves: `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
+    /// How the data moves: `"view"` (it does not), `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
     /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ.
     pub path: &'static str,
     /// Number of samples of the first leaf.
@@ -60,6 +60,14 @@ impl Explain {
             launches: 0,
             outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
         }
+    }
+}
+
+impl Explain {
+    /// The account of a batch that is a view of its samples' memory: nothing moves.
+    #[must_use]
+    pub fn as_view(self) -> Explain {
+        Explain { path: "view", bytes_read: 0, bytes_written: 0, tiles: 0, ranges: 0, ..self }
     }
 }
 

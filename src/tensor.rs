@@ -214,6 +214,19 @@ impl Tensor {
         Ok(Tensor { data: self.data.wrapping_offset(shift), layout, ..self.clone() })
     }
 
+    /// The same memory as unsigned integers of the same width; complex numbers have none and stay.
+    #[must_use]
+    pub fn as_bits(&self) -> Tensor {
+        let dtype = match (self.dtype, self.dtype.size()) {
+            (DType::C64 | DType::C128, _) => self.dtype,
+            (_, 1) => DType::U8,
+            (_, 2) => DType::U16,
+            (_, 4) => DType::U32,
+            _ => DType::U64,
+        };
+        Tensor { dtype, ..self.clone() }
+    }
+
     /// Drops dim 0 at `index`, without a copy.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p, py_object
 
 import numpy as np
@@ -83,15 +84,12 @@ USED_LEGACY, USED_VERSIONED = b"used_dltensor", b"used_dltensor_versioned"
 EXCHANGE = b"dlpack_exchange_api"
 
 _api = ctypes.pythonapi
-_destructor_type = ctypes.CFUNCTYPE(None, c_void_p)
 _deleter_type = ctypes.CFUNCTYPE(None, c_void_p)
 _new = ctypes.PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", _api))
 _is_valid = ctypes.PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", _api))
 _get_pointer = ctypes.PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", _api))
 _get_name = ctypes.PYFUNCTYPE(c_char_p, py_object)(("PyCapsule_GetName", _api))
 _set_name = ctypes.PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", _api))
-_is_valid_raw = ctypes.PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", _api))
-_get_pointer_raw = ctypes.PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", _api))
 
 _live: dict[int, "Handle"] = {}
 
@@ -106,16 +104,6 @@ def _deleter(address):
 
 
 _double_frees: list[int] = []
-
-
-@_destructor_type
-def _destructor(capsule):
-    for name in (VERSIONED, LEGACY):
-        if _is_valid_raw(capsule, name):
-            address = _get_pointer_raw(capsule, name)
-            if address in _live and _live[address].has_deleter:
-                _deleter(address)
-            return
 
 
 def double_frees():
@@ -138,7 +126,7 @@ class Handle:
         code, bits, lanes = dtype or (*CODES[name], 1)
         shape = fields.get("shape", array.shape)
         strides = fields.get("strides", tuple(s // array.itemsize for s in array.strides))
-        self.array, self.deleted, self.has_deleter = array, 0, deleter
+        self.array, self.deleted, self.has_deleter, self.kept = array, 0, deleter, None
         self.shape, self.strides = _int64s(shape), _int64s(strides)
         self.struct = DLManagedTensorVersioned() if versioned else DLManagedTensor()
         self.versioned = versioned
@@ -158,19 +146,32 @@ class Handle:
         _live[self.address] = self
 
     def capsule(self, name=None):
-        return _new(self.address, name or (VERSIONED if self.versioned else LEGACY), ctypes.cast(_destructor, c_void_p).value)
+        """A capsule without a destructor: a ctypes callback must not run while an exception is in flight."""
+        return _new(self.address, name or (VERSIONED if self.versioned else LEGACY), None)
+
+    def drop(self, capsule):
+        """What the destructor of a capsule does: an unused one calls the deleter."""
+        if self.has_deleter and name_of(capsule) in (VERSIONED, LEGACY):
+            _deleter(self.address)
+
+
+class _Alone:
+    kept = object()
+
+
+_ALONE = sys.getrefcount(_Alone.kept)
 
 
 class Producer:
     """An object with `__dlpack__` that hands out whatever it is told to.
 
-    Keyword arguments beyond those named go to `Handle`; `keep` keeps the capsules alive.
+    Keyword arguments beyond those named go to `Handle`. The capsules are kept until `close`.
     """
 
-    def __init__(self, array, *, dunder=None, capsule_name=None, keep=False, **build):
-        self.array, self.build, self.capsule_name, self.keep = array, build, capsule_name, keep
+    def __init__(self, array, *, dunder=None, **build):
+        self.array, self.build = array, build
         self.dunder = dunder or build.get("device", (CPU, 0))
-        self.handles, self.calls, self.capsules = [], [], []
+        self.handles, self.calls = [], []
 
     def __dlpack_device__(self):
         return self.dunder
@@ -179,10 +180,16 @@ class Producer:
         self.calls.append({"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy})
         handle = Handle(self.array, **self.build)
         self.handles.append(handle)
-        capsule = handle.capsule(self.capsule_name)
-        if self.keep:
-            self.capsules.append(capsule)
-        return capsule
+        handle.kept = handle.capsule()
+        return handle.kept
+
+    def close(self):
+        """Drops the capsules, which nobody else may hold any more."""
+        for handle in self.handles:
+            if handle.kept is not None:
+                assert sys.getrefcount(handle.kept) == _ALONE, "a capsule is still held"
+                handle.drop(handle.kept)
+                handle.kept = None
 
     @property
     def deleted(self):

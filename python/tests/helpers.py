@@ -15,6 +15,9 @@ from dlpack_harness import Producer
 
 POISON = 0xA5
 
+# What a tensor that cannot be read may raise.
+TYPED = (wr.ShapeError, wr.DTypeError, wr.DeviceError, wr.LayoutError, BufferError, ValueError)
+
 
 # Inputs
 
@@ -83,7 +86,7 @@ def memory(tensor):
             "shape": tuple(tensor.shape),
             "typestr": storage.str,
             "data": (tensor.data_ptr(), False),
-            "strides": tuple(s * storage.itemsize for s in tensor.strides),
+            "strides": tuple(storage.itemsize * (s if n > 1 else 1) for n, s in zip(tensor.shape, tensor.strides)),
         }
 
     return np.asarray(Holder())
@@ -164,6 +167,16 @@ def refusal(call, kind, *texts, **attributes):
         assert getattr(error, name) == value, f".{name} is {getattr(error, name)!r}, expected {value!r}"
     assert usable()
     return error
+
+
+def freed_once(*producers):
+    """Every capsule or tensor that the producers handed out was freed exactly once."""
+    settle()
+    for producer in producers:
+        producer.close()
+    for producer in producers:
+        assert producer.handles, "nothing was ever asked for"
+        assert producer.deleted == [1] * len(producer.handles)
 
 
 def usable():

@@ -52,7 +52,8 @@ def f32_to_bf16(x):
 def f64_to_f32_odd(x):
     """Round to odd: a later rounding to a narrower type is then as good as one rounding."""
     x = np.atleast_1d(np.asarray(x, np.float64))
-    r = x.astype(np.float32)
+    with np.errstate(all="ignore"):
+        r = x.astype(np.float32)
     overflow = np.isinf(r) & np.isfinite(x)
     r = np.where(overflow, np.copysign(np.finfo(np.float32).max, x).astype(np.float32), r)
     back = r.astype(np.float64)
@@ -64,8 +65,9 @@ def f64_to_f32_odd(x):
 def widen(x, src):
     """The values in float64; integers above 2**53 are rounded to odd."""
     x = np.asarray(x)
-    if src == "bfloat16":
-        return bf16_to_f32(x).astype(np.float64)
+    if src in FLOATS:
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            return (bf16_to_f32(x) if src == "bfloat16" else x).astype(np.float64)
     if src not in ("int64", "uint64"):
         return x.astype(np.float64)
     negative = x < 0
@@ -80,7 +82,8 @@ def narrow(x, dst):
     """Float64 (exact, or rounded to odd) to a float dtype, to nearest even."""
     if dst == "bfloat16":
         return f32_to_bf16(f64_to_f32_odd(x)).reshape(np.shape(x))
-    return np.asarray(x, np.float64).astype(STORAGE[dst])
+    with np.errstate(all="ignore"):
+        return np.asarray(x, np.float64).astype(STORAGE[dst])
 
 
 def float_to_integer(x, dst):

@@ -1,6 +1,7 @@
 //! What a conversion of one element means. Everything else on the host must give the same bits.
 //!
 //! The code is free of branches on data, so that a loop over it can be vectorised.
+#![allow(unsafe_code, reason = "the unchecked cast behind a clamp is the one that vectorises")]
 #![allow(
     clippy::cast_possible_truncation,
     reason = "wrapping, truncating and rounding casts are what this module is about"
@@ -53,8 +54,91 @@ pub(super) fn convert<S: Elem, D: Elem>(x: S) -> D {
     }
 }
 
+// Toward zero, saturating, NaN to 0, as `as` does; but `as` is compiled one element at a time where
+// these are vectors.
+
+/// Up to 16 bits: the limits are floats, and what lies between is an i32.
+macro_rules! narrow {
+    ($x:expr, $f:ident, $t:ident) => {{
+        let x = clamp!($x, $t::MIN as $f, $t::MAX as $f);
+        // SAFETY: within the limits of `$t`, hence of i32, and no NaN.
+        unsafe { x.to_int_unchecked::<i32>() as $t }
+    }};
+}
+
+/// i32: 2^31 is a float, and what lies below it.
+macro_rules! signed {
+    ($x:expr, $f:ident, $t:ident) => {{
+        const LIMIT: $f = 2_147_483_648.0;
+        let x = clamp!($x, -LIMIT, LIMIT.next_below());
+        // SAFETY: from -2^31 to below 2^31, and no NaN.
+        let y = unsafe { x.to_int_unchecked::<i32>() };
+        if $x >= LIMIT {
+            i32::MAX
+        } else {
+            y
+        }
+    }};
+}
+
+/// u32: the upper half is brought down to i32; the difference is exact.
+macro_rules! unsigned {
+    ($x:expr, $f:ident, $t:ident) => {{
+        const HALF: $f = 2_147_483_648.0;
+        let x = clamp!($x, 0.0, (2.0 * HALF).next_below());
+        let y = if x >= HALF { x - HALF } else { x };
+        // SAFETY: from 0 to below 2^31, and no NaN.
+        let y = unsafe { y.to_int_unchecked::<i32>() } as u32;
+        let y = if x >= HALF { y ^ 1 << 31 } else { y };
+        if $x >= 2.0 * HALF {
+            u32::MAX
+        } else {
+            y
+        }
+    }};
+}
+
+macro_rules! plain {
+    ($x:expr, $f:ident, $t:ident) => {
+        $x as $t
+    };
+}
+
+/// `x` between `low` and `high`, or 0 if it is a NaN.
+macro_rules! clamp {
+    ($x:expr, $low:expr, $high:expr) => {{
+        let (low, high) = ($low, $high);
+        let x = if $x.is_nan() { 0.0 } else { $x };
+        let x = if x > low { x } else { low };
+        if x < high {
+            x
+        } else {
+            high
+        }
+    }};
+}
+
+/// The float before a positive one; `next_down` came with Rust 1.86.
+trait NextBelow {
+    fn next_below(self) -> Self;
+}
+
+impl NextBelow for f32 {
+    #[inline(always)]
+    fn next_below(self) -> f32 {
+        f32::from_bits(self.to_bits() - 1)
+    }
+}
+
+impl NextBelow for f64 {
+    #[inline(always)]
+    fn next_below(self) -> f64 {
+        f64::from_bits(self.to_bits() - 1)
+    }
+}
+
 macro_rules! integers {
-    ($($t:ident $dtype:ident $odd:ident;)*) => {$(
+    ($($t:ident $dtype:ident $odd:ident $from32:ident $from64:ident;)*) => {$(
         impl Elem for $t {
             const DTYPE: DType = DType::$dtype;
             const KIND: Kind = Kind::Integral;
@@ -82,25 +166,25 @@ macro_rules! integers {
             }
             #[inline(always)]
             fn from_f32(x: f32) -> Self {
-                x as $t
+                $from32!(x, f32, $t)
             }
             #[inline(always)]
             fn from_f64(x: f64) -> Self {
-                x as $t
+                $from64!(x, f64, $t)
             }
         }
     )*};
 }
 
 integers! {
-    i8 I8 exact;
-    i16 I16 exact;
-    i32 I32 f64_to_odd;
-    i64 I64 i64_to_odd;
-    u8 U8 exact;
-    u16 U16 exact;
-    u32 U32 f64_to_odd;
-    u64 U64 u64_to_odd;
+    i8 I8 exact narrow narrow;
+    i16 I16 exact narrow narrow;
+    i32 I32 f64_to_odd signed signed;
+    i64 I64 i64_to_odd plain plain;
+    u8 U8 exact narrow narrow;
+    u16 U16 exact narrow narrow;
+    u32 U32 f64_to_odd unsigned unsigned;
+    u64 U64 u64_to_odd plain plain;
 }
 
 #[inline(always)]
@@ -276,12 +360,10 @@ fn u64_to_odd(x: u64) -> f32 {
     f64_to_odd(if x >> 53 == 0 { x } else { short } as f64)
 }
 
+/// As [`u64_to_odd`]. The odd neighbour is the same whichever way the shift rounds.
 #[inline(always)]
 fn i64_to_odd(x: i64) -> f32 {
-    let magnitude = u64_to_odd(x.unsigned_abs());
-    if x < 0 {
-        -magnitude
-    } else {
-        magnitude
-    }
+    let short = (x >> 11 | i64::from(x & 0x7FF != 0)) << 11;
+    let fits = x.wrapping_add(1 << 53) as u64 >> 54 == 0;
+    f64_to_odd(if fits { x } else { short } as f64)
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::plan::{Field, Plan};
 
 pub use pool::PoolStats;
-pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
+pub(crate) use pool::{Block, MemoryPool, DEFAULT_POOL_BYTES};
 pub(crate) use reference::run as run_reference;
 
 /// Below this many bytes read and written, starting other threads costs more than it saves.

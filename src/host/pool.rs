@@ -80,6 +80,19 @@ impl Block {
     }
 }
 
+impl Block {
+    /// Bytes of the block, at least as many as were asked for.
+    pub fn size(&self) -> u64 {
+        self.raw.as_ref().map_or(0, |raw| raw.layout.size() as u64)
+    }
+
+    /// Sets every byte to 0.
+    pub fn zero(&mut self) {
+        // SAFETY: `size` bytes were allocated at `data`, and `&mut` says that nobody else is there.
+        unsafe { self.data().write_bytes(0, self.size() as usize) };
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         let Some(raw) = self.raw.take() else { return };

@@ -7,10 +7,13 @@
 #![allow(unsafe_code, reason = "rows are raw pointers with strides in bytes")]
 
 use super::convert::{Bool, Elem, BF16, F16};
-use super::simd::{has_avx2, Cast, Fma, Isa, Plain, Real, Scratch, BLOCK};
+#[cfg(target_arch = "x86_64")]
+use super::simd::has_avx2;
+use super::simd::{Cast, Fma, Isa, Pairs, Plain, Real, Scratch, BLOCK};
 use crate::affine::Affine;
 use crate::dtype::DType;
 
+mod planar;
 #[cfg(test)]
 #[path = "rows_tests.rs"]
 mod tests;
@@ -138,11 +141,13 @@ fn affine_row_on<I: Isa>(src: DType, dst: DType) -> AffineFn {
 
 fn planar_row_on<I: Isa>(src: DType, dst: DType) -> PlanarFn {
     if src == dst && !src.is_arithmetic() {
-        return with_width!(src.size(), T => planar_copy::<I, T>);
+        return with_width!(src.size(), T => planar::planar_copy::<I, T>);
     }
-    with_type!(src, S => with_type!(dst, D => planar::<I, S, D>))
+    with_type!(src, S => with_type!(dst, D => planar::planar::<I, S, D>))
 }
 
+/// # Safety
+/// As for [`RowFn`], with elements as wide as `T`.
 unsafe fn copy<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: isize, len: usize) {
     let width = size_of::<T>() as isize;
     // SAFETY: both sides are good for `len` elements at their strides, at any address, and disjoint.
@@ -275,6 +280,33 @@ impl<I: Isa, S: Elem, D: Elem, T: Real> Table<I, S, D, T> {
     };
 }
 
+/// A row as [`RowFn`] takes it.
+#[derive(Clone, Copy)]
+struct Row {
+    src: *const u8,
+    ss: isize,
+    dst: *mut u8,
+    ds: isize,
+    len: usize,
+}
+
+impl Row {
+    /// `len` elements from `start` on.
+    ///
+    /// # Safety
+    /// `start + len` is within the row.
+    #[inline(always)]
+    unsafe fn part(self, start: usize, len: usize) -> Row {
+        // SAFETY: by the contract above.
+        unsafe {
+            let src = self.src.offset(self.ss * start as isize);
+            Row { src, dst: self.dst.offset(self.ds * start as isize), len, ..self }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`RowFn`]; the processor runs `I`.
 unsafe fn cast<I: Isa, S: Elem, D: Elem>(
     src: *const u8,
     ss: isize,
@@ -282,50 +314,42 @@ unsafe fn cast<I: Isa, S: Elem, D: Elem>(
     ds: isize,
     len: usize,
 ) {
+    let (s, d) = (size_of::<S>(), size_of::<D>());
     // SAFETY: the sizes are those of the types; the rest is the caller's promise.
     unsafe {
-        if ss == size_of::<S>() as isize && ds == size_of::<D>() as isize {
+        if ss == s as isize && ds == d as isize {
             I::cast::<S, D>(src, dst, len);
         } else {
-            cast_strided(size_of::<S>(), size_of::<D>(), I::cast::<S, D>, src, ss, dst, ds, len);
+            cast_strided(s, d, I::cast::<S, D>, Row { src, ss, dst, ds, len });
         }
     }
 }
 
 /// # Safety
 /// As for [`RowFn`], with elements of `s` and `d` bytes; `kernel` takes such elements.
-#[allow(clippy::too_many_arguments, reason = "the row itself is five")]
-unsafe fn cast_strided(
-    s: usize,
-    d: usize,
-    kernel: Cast,
-    src: *const u8,
-    ss: isize,
-    dst: *mut u8,
-    ds: isize,
-    len: usize,
-) {
-    let mut value = [0; 16];
+// Once for all pairs, not once in each.
+#[inline(never)]
+unsafe fn cast_strided(s: usize, d: usize, kernel: Cast, row: Row) {
     // SAFETY: `done + n <= len`, at most `BLOCK` elements of at most 8 bytes are staged, and a
     // single element is read when there is one.
     unsafe {
-        if ss == 0 && len > 0 {
-            kernel(src, value.as_mut_ptr(), 1);
-            return fill_row(dst, ds, d, &value, len);
+        if row.ss == 0 && row.len > 0 {
+            let mut value = [0; 16];
+            kernel(row.src, value.as_mut_ptr(), 1);
+            return fill_row(row.dst, row.ds, d, &value, row.len);
         }
+        let mut stage = Stage::new();
         let mut done = 0;
-        while done < len {
-            let n = (len - done).min(BLOCK);
-            let mut stage = Stage::new();
-            let x = stage.input(s, src.offset(ss * done as isize), ss, n);
-            let y = dst.offset(ds * done as isize);
-            if ds == d as isize {
-                kernel(x, y, n);
+        while done < row.len {
+            let block = row.part(done, (row.len - done).min(BLOCK));
+            let x = stage.gather(s, block);
+            if row.ds == d as isize {
+                kernel(x, block.dst, block.len);
             } else {
-                kernel(x, stage.output.at(), n);
-                copy_row(d)(stage.output.at(), d as isize, y, ds, n);
+                kernel(x, stage.output.at(), block.len);
+                stage.scatter(d, block);
             }
-            done += n;
+            done += block.len;
         }
     }
 }
@@ -342,21 +366,33 @@ impl Stage {
         Stage { input: Scratch::new(), output: Scratch::new() }
     }
 
-    /// `n` elements as they lie, if they are contiguous, or gathered.
+    /// The source as it lies, if it is contiguous, or gathered.
     ///
     /// # Safety
-    /// `n <= BLOCK` elements of `width <= 8` bytes at `src`, `stride` apart.
+    /// `row` is of at most `BLOCK` elements of `width <= 8` bytes.
     #[inline(always)]
-    unsafe fn input(&mut self, width: usize, src: *const u8, stride: isize, n: usize) -> *const u8 {
-        if stride == width as isize {
-            return src;
+    unsafe fn gather(&mut self, width: usize, row: Row) -> *const u8 {
+        if row.ss == width as isize {
+            return row.src;
         }
         // SAFETY: by the contract above; the room is of `BLOCK` elements of 8 bytes.
-        unsafe { copy_row(width)(src, stride, self.input.at(), width as isize, n) };
+        unsafe { copy_row(width)(row.src, row.ss, self.input.at(), width as isize, row.len) };
         self.input.at()
+    }
+
+    /// The output to where it belongs.
+    ///
+    /// # Safety
+    /// `row` is of at most `BLOCK` elements of `width <= 8` bytes, and as many were put in.
+    #[inline(always)]
+    unsafe fn scatter(&mut self, width: usize, row: Row) {
+        // SAFETY: by the contract above.
+        unsafe { copy_row(width)(self.output.at(), width as isize, row.dst, row.ds, row.len) };
     }
 }
 
+/// # Safety
+/// As for [`AffineFn`]; the processor runs `I`.
 #[allow(clippy::too_many_arguments, reason = "the signature of AffineFn")]
 unsafe fn affine<I: Isa, S: Elem, D: Elem>(
     src: *const u8,
@@ -368,14 +404,13 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem>(
     channel: usize,
     periodic: bool,
 ) {
+    let row = Row { src, ss, dst, ds, len };
     // SAFETY: the tables are those of the types; the rest is the caller's promise.
     unsafe {
         if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
-            let pair = &Table::<I, S, D, f64>::PAIR;
-            affine_blocks(pair, src, ss, dst, ds, len, affine, channel, periodic);
+            affine_blocks(&Table::<I, S, D, f64>::PAIR, row, affine, channel, periodic);
         } else {
-            let pair = &Table::<I, S, D, f32>::PAIR;
-            affine_blocks(pair, src, ss, dst, ds, len, affine, channel, periodic);
+            affine_blocks(&Table::<I, S, D, f32>::PAIR, row, affine, channel, periodic);
         }
     }
 }
@@ -386,14 +421,9 @@ const TILED: usize = 32;
 
 /// # Safety
 /// As for [`AffineFn`], with the elements of `pair`.
-#[allow(clippy::too_many_arguments, reason = "the signature of AffineFn and the table")]
 unsafe fn affine_blocks<T: Real>(
     pair: &Pair<T>,
-    src: *const u8,
-    ss: isize,
-    dst: *mut u8,
-    ds: isize,
-    len: usize,
+    row: Row,
     affine: &Affine,
     channel: usize,
     periodic: bool,
@@ -412,7 +442,7 @@ unsafe fn affine_blocks<T: Real>(
         step = BLOCK - BLOCK % period;
         let (ta, tb) = (tile.0.at().cast::<T>(), tile.1.at().cast::<T>());
         let mut c = channel % channels;
-        for i in 0..period.min(len) {
+        for i in 0..period.min(row.len) {
             // SAFETY: `i < 8 * TILED`, which is how many fit; the room is aligned.
             unsafe {
                 ta.add(i).write(a[c]);
@@ -426,16 +456,16 @@ unsafe fn affine_blocks<T: Real>(
         at = channel % channels;
     }
     let mut done = 0;
-    while done < len {
-        let mut n = step.min(len - done);
+    while done < row.len {
+        let mut n = step.min(row.len - done);
         if period == usize::MAX {
             n = n.min(channels - at);
         }
         // SAFETY: `done + n <= len` and `n <= BLOCK`. The pairs are one for all; or tiled, a whole
         // number of periods to a block; or `n` from `at` on, and `at + n <= channels`.
         unsafe {
-            let (x, y) = (src.offset(ss * done as isize), dst.offset(ds * done as isize));
-            affine_block(pair, x, ss, y, ds, n, pa.add(at), pb.add(at), period);
+            let pairs = Pairs { a: pa.add(at), b: pb.add(at), period };
+            affine_block(pair, row.part(done, n), pairs);
         }
         done += n;
         if period == usize::MAX {
@@ -445,139 +475,24 @@ unsafe fn affine_blocks<T: Real>(
 }
 
 /// # Safety
-/// As for [`AffineFn`], with `len <= BLOCK` elements of `pair`, and coefficients as for [`Fma`].
+/// As for [`AffineFn`], with at most `BLOCK` elements of `pair`, and coefficients as for [`Fma`].
 #[inline]
-#[allow(clippy::too_many_arguments, reason = "a row, its table and its coefficients")]
-unsafe fn affine_block<T: Real>(
-    pair: &Pair<T>,
-    src: *const u8,
-    ss: isize,
-    dst: *mut u8,
-    ds: isize,
-    len: usize,
-    a: *const T,
-    b: *const T,
-    period: usize,
-) {
+unsafe fn affine_block<T: Real>(pair: &Pair<T>, row: Row, pairs: Pairs<T>) {
     let mut stage = Stage::new();
     let mut wide = Scratch::<{ BLOCK * 8 }>::new();
-    // SAFETY: `len <= BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are
+    // SAFETY: at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are
     // those of the elements they are given.
     unsafe {
-        let mut x = stage.input(pair.src, src, ss, len);
+        let mut x = stage.gather(pair.src, row);
         if let Some(load) = pair.load {
-            load(x, wide.at(), len);
+            load(x, wide.at(), row.len);
             x = wide.at();
         }
-        if ds == pair.dst as isize {
-            (pair.fma)(x, dst, len, a, b, period);
+        if row.ds == pair.dst as isize {
+            (pair.fma)(x, row.dst, row.len, pairs);
         } else {
-            (pair.fma)(x, stage.output.at(), len, a, b, period);
-            copy_row(pair.dst)(stage.output.at(), pair.dst as isize, dst, ds, len);
+            (pair.fma)(x, stage.output.at(), row.len, pairs);
+            stage.scatter(pair.dst, row);
         }
-    }
-}
-
-unsafe fn planar_copy<I: Isa, T: Copy>(
-    src: *const u8,
-    dst: *mut u8,
-    plane: isize,
-    pixels: usize,
-    channels: usize,
-    _: Option<&Affine>,
-) {
-    // SAFETY: `pixels` pixels of `channels` elements as wide as `T`, and as many in each row.
-    unsafe {
-        match channels {
-            2 => I::split::<T, 2>(src, dst, plane, pixels),
-            3 => I::split::<T, 3>(src, dst, plane, pixels),
-            4 => I::split::<T, 4>(src, dst, plane, pixels),
-            _ => {
-                for c in 0..channels {
-                    let x = src.add(c * size_of::<T>());
-                    let stride = (channels * size_of::<T>()) as isize;
-                    gather::<T>(x, stride, dst.offset(plane * c as isize), pixels);
-                }
-            }
-        }
-    }
-}
-
-unsafe fn planar<I: Isa, S: Elem, D: Elem>(
-    src: *const u8,
-    dst: *mut u8,
-    plane: isize,
-    pixels: usize,
-    channels: usize,
-    affine: Option<&Affine>,
-) {
-    let split: PlanarFn = match size_of::<S>() {
-        1 => planar_copy::<I, u8>,
-        2 => planar_copy::<I, u16>,
-        4 => planar_copy::<I, u32>,
-        _ => planar_copy::<I, u64>,
-    };
-    // SAFETY: the tables are those of the types, and `split` that of their width; the rest is the
-    // caller's promise.
-    unsafe {
-        if S::DTYPE == D::DTYPE && affine.is_none() {
-            split(src, dst, plane, pixels, channels, None);
-        } else if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
-            let pair = &Table::<I, S, D, f64>::PAIR;
-            planar_blocks(pair, split, src, dst, plane, pixels, channels, affine);
-        } else {
-            let pair = &Table::<I, S, D, f32>::PAIR;
-            planar_blocks(pair, split, src, dst, plane, pixels, channels, affine);
-        }
-    }
-}
-
-/// # Safety
-/// As for [`PlanarFn`], with the elements of `pair`, as wide as `split` takes them.
-#[allow(clippy::too_many_arguments, reason = "the signature of PlanarFn and the table")]
-unsafe fn planar_blocks<T: Real>(
-    pair: &Pair<T>,
-    split: PlanarFn,
-    src: *const u8,
-    dst: *mut u8,
-    plane: isize,
-    pixels: usize,
-    channels: usize,
-    affine: Option<&Affine>,
-) {
-    let mut planes = Scratch::<{ 4 * BLOCK * 8 }>::new();
-    let coefficients = affine.map(T::coefficients);
-    let width = pair.src;
-    let mut done = 0;
-    while done < pixels {
-        let n = (pixels - done).min(BLOCK);
-        // SAFETY: `done + n <= pixels`. Four planes of `BLOCK` elements fit, and when there are more
-        // channels they come four at a time by strides, below.
-        unsafe {
-            let x = src.add(done * channels * width);
-            let held = (BLOCK * width) as isize;
-            if channels <= 4 {
-                split(x, planes.at(), held, n, channels, None);
-            }
-            for c in 0..channels {
-                let row = if channels <= 4 {
-                    planes.at().offset(held * c as isize)
-                } else {
-                    let stride = (channels * width) as isize;
-                    copy_row(width)(x.add(c * width), stride, planes.at(), width as isize, n);
-                    planes.at()
-                };
-                let y = dst.offset(plane * c as isize).add(done * pair.dst);
-                let Some((a, b)) = coefficients else {
-                    (pair.cast)(row, y, n);
-                    continue;
-                };
-                let pick = if a.len() == 1 { 0 } else { c };
-                let (a, b) = (&raw const a[pick], &raw const b[pick]);
-                let (from, to) = (width as isize, pair.dst as isize);
-                affine_block(pair, row, from, y, to, n, a, b, 0);
-            }
-        }
-        done += n;
     }
 }

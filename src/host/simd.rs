@@ -8,9 +8,13 @@
 
 use std::mem::MaybeUninit;
 
-use super::convert::{convert, Elem, Kind, BF16, F16};
+use super::convert::{convert, Elem, Kind};
 use crate::affine::Affine;
+#[cfg(target_arch = "x86_64")]
 use crate::dtype::DType;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod x86;
 
 /// Elements handled at a time, so that what lies between two passes stays in the first-level cache.
 pub(super) const BLOCK: usize = 256;
@@ -59,12 +63,18 @@ unsafe fn output<'a, T>(dst: *mut u8, n: usize) -> &'a mut [MaybeUninit<Loose<T>
 /// `n` elements from `src` to `dst`, both contiguous, at any address and disjoint.
 pub(super) type Cast = unsafe fn(src: *const u8, dst: *mut u8, n: usize);
 
-/// `x * a + b` for `n` contiguous elements, converted and stored.
-///
-/// `period` 0: one pair for all. Else element `i` takes pair `i % period`, and `period` is a
-/// multiple of 8 or not below `n`.
-pub(super) type Fma<T> =
-    unsafe fn(x: *const u8, dst: *mut u8, n: usize, a: *const T, b: *const T, period: usize);
+/// The pairs of a block of elements.
+#[derive(Clone, Copy)]
+pub(super) struct Pairs<T> {
+    pub(super) a: *const T,
+    pub(super) b: *const T,
+    /// 0: one pair for all. Else element `i` takes pair `i % period`, and the period is a multiple
+    /// of 8 or not below the length of the block.
+    pub(super) period: usize,
+}
+
+/// `x * a + b` for `n <= BLOCK` contiguous elements, converted and stored.
+pub(super) type Fma<T> = unsafe fn(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>);
 
 /// The type in which a transform is computed.
 pub(super) trait Real: Elem {
@@ -94,7 +104,8 @@ impl Real for f64 {
 
 /// One compilation of the kernels.
 pub(super) trait Isa: 'static {
-    /// Whether [`x86`] may be used.
+    /// Whether `x86` may be used.
+    #[cfg(target_arch = "x86_64")]
     const AVX2: bool;
 
     /// Conversion of [`Cast`].
@@ -111,14 +122,7 @@ pub(super) trait Isa: 'static {
 
     /// # Safety
     /// As for [`Isa::cast`]; the coefficients are as [`Fma`] says.
-    unsafe fn fma<T: Real, D: Elem>(
-        x: *const u8,
-        dst: *mut u8,
-        n: usize,
-        a: *const T,
-        b: *const T,
-        period: usize,
-    );
+    unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>);
 
     /// `n` pixels of `C` elements to `C` rows, `plane` bytes apart.
     ///
@@ -127,6 +131,8 @@ pub(super) trait Isa: 'static {
     unsafe fn split<T: Copy, const C: usize>(src: *const u8, dst: *mut u8, plane: isize, n: usize);
 }
 
+/// # Safety
+/// As for [`Isa::cast`].
 #[inline(always)]
 unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     let through = matches!((S::KIND, D::KIND), (Kind::Half, _) | (_, Kind::Half))
@@ -149,11 +155,13 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
     }
     #[cfg(target_arch = "x86_64")]
     if I::AVX2 {
-        // SAFETY: the caller is the AVX2 compilation; the pointers are those it was given.
-        match (S::DTYPE, D::DTYPE) {
-            (DType::F32, DType::F16) => return unsafe { x86::narrow(src, dst, n) },
-            (DType::F16, DType::F32) => return unsafe { x86::widen(src, dst, n) },
-            _ => {}
+        if matches!((S::DTYPE, D::DTYPE), (DType::F32, DType::F16)) {
+            // SAFETY: the caller is the AVX2 compilation; the pointers are those it was given.
+            return unsafe { x86::narrow(src, dst, n) };
+        }
+        if matches!((S::DTYPE, D::DTYPE), (DType::F16, DType::F32)) {
+            // SAFETY: as above.
+            return unsafe { x86::widen(src, dst, n) };
         }
     }
     // SAFETY: the caller's pointers are good for `n` elements and disjoint.
@@ -163,6 +171,8 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
     }
 }
 
+/// # Safety
+/// As for [`Isa::odd`].
 #[inline(always)]
 unsafe fn odd_body<I: Isa, S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     if matches!(S::KIND, Kind::Half) || (S::KIND == Kind::Integral && size_of::<S>() <= 2) {
@@ -176,19 +186,35 @@ unsafe fn odd_body<I: Isa, S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     }
 }
 
+/// # Safety
+/// As for [`Isa::fma`].
 #[inline(always)]
 unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
     x: *const u8,
     dst: *mut u8,
     n: usize,
-    a: *const T,
-    b: *const T,
-    period: usize,
+    pairs: Pairs<T>,
 ) {
+    let Pairs { a, b, period } = pairs;
     #[cfg(target_arch = "x86_64")]
-    if I::AVX2 && T::KIND == Kind::Single && D::DTYPE == DType::F16 {
-        // SAFETY: the caller is the AVX2 compilation and `T` is float32.
-        return unsafe { x86::fma_narrow(x, dst, n, a.cast(), b.cast(), period) };
+    if I::AVX2 && T::KIND == Kind::Single {
+        let pairs = Pairs { a: a.cast(), b: b.cast(), period };
+        if D::DTYPE == DType::F16 {
+            // SAFETY: the caller is the AVX2 compilation and `T` is float32.
+            return unsafe { x86::fma_narrow(x, dst, n, pairs) };
+        }
+        if period > 0 && D::DTYPE == DType::F32 {
+            // SAFETY: as above.
+            return unsafe { x86::fma_tiled(x, dst, n, pairs) };
+        }
+        if period > 0 {
+            let mut wide = Scratch::<{ BLOCK * 4 }>::new();
+            // SAFETY: as above, and `n <= BLOCK`.
+            return unsafe {
+                x86::fma_tiled(x, wide.at(), n, pairs);
+                I::cast::<f32, D>(wide.at(), dst, n);
+            };
+        }
     }
     // SAFETY: the caller's pointers are good for `n` elements and disjoint.
     let (src, dst) = unsafe { (input::<T>(x, n), output::<D>(dst, n)) };
@@ -212,24 +238,27 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
         return;
     }
     for (dst, src) in dst.chunks_mut(period).zip(src.chunks(period)) {
-        let whole = dst.len() - dst.len() % 8;
         // Eight at a time: the length of the period is then no obstacle to vectorising.
-        for (((d, s), a), b) in dst[..whole]
-            .chunks_exact_mut(8)
-            .zip(src.chunks_exact(8))
-            .zip(a.chunks_exact(8))
-            .zip(b.chunks_exact(8))
-        {
-            for i in 0..8 {
-                d[i].write(Loose(convert({ s[i].0 }.fused(a[i], b[i]))));
+        let pairs = a.chunks_exact(8).zip(b.chunks_exact(8));
+        for ((d, s), (a, b)) in dst.chunks_mut(8).zip(src.chunks(8)).zip(pairs) {
+            if let (Ok(d), Ok(s)) = (
+                <&mut [MaybeUninit<Loose<D>>; 8]>::try_from(&mut *d),
+                <&[Loose<T>; 8]>::try_from(s),
+            ) {
+                let x: [T; 8] = s.map(|x| x.0);
+                let y: [D; 8] = std::array::from_fn(|i| convert(x[i].fused(a[i], b[i])));
+                *d = y.map(|y| MaybeUninit::new(Loose(y)));
+                continue;
             }
-        }
-        for i in whole..dst.len() {
-            dst[i].write(Loose(convert({ src[i].0 }.fused(a[i], b[i]))));
+            for (((d, s), &a), &b) in d.iter_mut().zip(s).zip(a).zip(b) {
+                d.write(Loose(convert({ s.0 }.fused(a, b))));
+            }
         }
     }
 }
 
+/// # Safety
+/// As for [`Isa::split`].
 #[inline(always)]
 unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
     src: *const u8,
@@ -237,12 +266,15 @@ unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
     plane: isize,
     n: usize,
 ) {
-    let mut start = 0;
     #[cfg(target_arch = "x86_64")]
-    if I::AVX2 && C == 3 && size_of::<T>() == 1 {
+    let start = if I::AVX2 && C == 3 && size_of::<T>() == 1 {
         // SAFETY: the caller is the AVX2 compilation; `C` is 3 and the elements are bytes.
-        start = unsafe { x86::split_3_bytes(src, dst, plane, n) };
-    }
+        unsafe { x86::split_3_bytes(src, dst, plane, n) }
+    } else {
+        0
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let start = 0;
     // SAFETY: `n` pixels of `C` elements lie at `src`, and each row takes `n` elements.
     let src = unsafe { input::<[T; C]>(src, n) };
     let rows: [*mut T; C] = std::array::from_fn(|c| dst.wrapping_offset(plane * c as isize).cast());
@@ -264,24 +296,34 @@ macro_rules! compile {
         mod $module {
             use super::*;
 
+            /// # Safety
+            /// As for [`Isa::cast`].
             $(#[$feature])*
+            #[inline(never)]
             pub(super) unsafe fn cast<S: Elem, D: Elem>(s: *const u8, d: *mut u8, n: usize) {
                 // SAFETY: the caller's promises.
                 unsafe { cast_body::<$isa, S, D>(s, d, n) }
             }
+            /// # Safety
+            /// As for [`Isa::odd`].
             $(#[$feature])*
+            #[inline(never)]
             pub(super) unsafe fn odd<S: Elem>(s: *const u8, d: *mut u8, n: usize) {
                 // SAFETY: the caller's promises.
                 unsafe { odd_body::<$isa, S>(s, d, n) }
             }
+            /// # Safety
+            /// As for [`Isa::fma`].
             $(#[$feature])*
-            pub(super) unsafe fn fma<T: Real, D: Elem>(
-                x: *const u8, d: *mut u8, n: usize, a: *const T, b: *const T, period: usize,
-            ) {
+            #[inline(never)]
+            pub(super) unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>) {
                 // SAFETY: the caller's promises.
-                unsafe { fma_body::<$isa, T, D>(x, d, n, a, b, period) }
+                unsafe { fma_body::<$isa, T, D>(x, dst, n, pairs) }
             }
+            /// # Safety
+            /// As for [`Isa::split`].
             $(#[$feature])*
+            #[inline(never)]
             pub(super) unsafe fn split<T: Copy, const C: usize>(
                 s: *const u8, d: *mut u8, plane: isize, n: usize,
             ) {
@@ -291,6 +333,7 @@ macro_rules! compile {
         }
 
         impl Isa for $isa {
+            #[cfg(target_arch = "x86_64")]
             const AVX2: bool = $avx2;
 
             unsafe fn cast<S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
@@ -301,11 +344,9 @@ macro_rules! compile {
                 // SAFETY: the caller's promises.
                 unsafe { $module::odd::<S>(src, dst, n) }
             }
-            unsafe fn fma<T: Real, D: Elem>(
-                x: *const u8, dst: *mut u8, n: usize, a: *const T, b: *const T, period: usize,
-            ) {
+            unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>) {
                 // SAFETY: the caller's promises.
-                unsafe { $module::fma::<T, D>(x, dst, n, a, b, period) }
+                unsafe { $module::fma::<T, D>(x, dst, n, pairs) }
             }
             unsafe fn split<T: Copy, const C: usize>(
                 src: *const u8, dst: *mut u8, plane: isize, n: usize,
@@ -322,198 +363,10 @@ compile!(Plain plain false);
 compile!(Avx2 avx2 true #[target_feature(enable = "avx2,fma,f16c")]);
 
 /// Whether [`Avx2`] may be used.
+#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn has_avx2() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    {
-        is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-/// Loops that the compiler does not find by itself.
-#[cfg(target_arch = "x86_64")]
-#[allow(unused_unsafe, reason = "these intrinsics are unsafe in Rust 1.85 and safe since")]
-pub(super) mod x86 {
-    use super::*;
-    use std::arch::x86_64::*;
-
-    /// float32 to float16.
-    ///
-    /// # Safety
-    /// AVX2, FMA and F16C; pointers as for [`Cast`].
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn narrow(src: *const u8, dst: *mut u8, n: usize) {
-        let whole = n - n % 16;
-        for i in (0..whole).step_by(16) {
-            // SAFETY: `i + 16 <= n`, and the loads and stores take any address.
-            unsafe {
-                let x = src.add(i * 4).cast::<f32>();
-                let low = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x));
-                let high = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.add(8)));
-                let both = _mm256_set_m128i(high, low);
-                _mm256_storeu_si256(dst.add(i * 2).cast(), both);
-            }
-        }
-        for i in whole..n {
-            // SAFETY: `i < n`.
-            unsafe {
-                let x = src.add(i * 4).cast::<f32>().read_unaligned();
-                dst.add(i * 2).cast::<F16>().write_unaligned(convert(x));
-            }
-        }
-    }
-
-    /// float16 to float32.
-    ///
-    /// # Safety
-    /// AVX2, FMA and F16C; pointers as for [`Cast`].
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn widen(src: *const u8, dst: *mut u8, n: usize) {
-        let whole = n - n % 16;
-        for i in (0..whole).step_by(16) {
-            // SAFETY: `i + 16 <= n`, and the loads and stores take any address.
-            unsafe {
-                let x = src.add(i * 2).cast::<__m128i>();
-                let y = dst.add(i * 4).cast::<f32>();
-                _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_loadu_si128(x)));
-                _mm256_storeu_ps(y.add(8), _mm256_cvtph_ps(_mm_loadu_si128(x.add(1))));
-            }
-        }
-        for i in whole..n {
-            // SAFETY: `i < n`.
-            unsafe {
-                let x = src.add(i * 2).cast::<F16>().read_unaligned();
-                dst.add(i * 4).cast::<f32>().write_unaligned(convert(x));
-            }
-        }
-    }
-
-    /// float32 multiply-add to float16.
-    ///
-    /// # Safety
-    /// AVX2, FMA and F16C; pointers as for [`Fma`].
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn fma_narrow(
-        x: *const u8,
-        dst: *mut u8,
-        n: usize,
-        a: *const f32,
-        b: *const f32,
-        period: usize,
-    ) {
-        let whole = n - n % 8;
-        let mut phase = 0;
-        // SAFETY: pair 0 exists.
-        let (a0, b0) = unsafe { (_mm256_set1_ps(*a), _mm256_set1_ps(*b)) };
-        for i in (0..whole).step_by(8) {
-            // SAFETY: `i + 8 <= n`; the period is a multiple of 8, or beyond `n`, so that
-            // `phase + 8` pairs exist.
-            unsafe {
-                let (va, vb) = if period == 0 {
-                    (a0, b0)
-                } else {
-                    (_mm256_loadu_ps(a.add(phase)), _mm256_loadu_ps(b.add(phase)))
-                };
-                let y = _mm256_fmadd_ps(_mm256_loadu_ps(x.add(i * 4).cast()), va, vb);
-                let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(y);
-                _mm_storeu_si128(dst.add(i * 2).cast(), half);
-            }
-            phase += 8;
-            if phase >= period {
-                phase = 0;
-            }
-        }
-        for i in whole..n {
-            // SAFETY: `i < n`; `phase + n % 8` pairs exist, as above.
-            unsafe {
-                let at = if period == 0 { 0 } else { phase + i - whole };
-                let x = x.add(i * 4).cast::<f32>().read_unaligned();
-                let y: F16 = convert(x.mul_add(*a.add(at), *b.add(at)));
-                dst.add(i * 2).cast::<F16>().write_unaligned(y);
-            }
-        }
-    }
-
-    /// Splits pixels of three bytes, 32 at a time; returns how many it did.
-    ///
-    /// # Safety
-    /// AVX2, FMA and F16C; `n` pixels at `src`, `n` bytes in each of the three rows.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn split_3_bytes(
-        src: *const u8,
-        dst: *mut u8,
-        plane: isize,
-        n: usize,
-    ) -> usize {
-        // Of 48 bytes in three vectors, channel `c` takes other positions in each of the three, so
-        // two blends gather it and one shuffle puts it in order. Both lanes do so side by side.
-        let mut from_second = [[0u8; 32]; 3];
-        let mut from_third = [[0u8; 32]; 3];
-        let mut order = [[0u8; 32]; 3];
-        for c in 0..3 {
-            for i in 0..16u8 {
-                let at = 3 * i + c as u8;
-                let (vector, position) = (at / 16, usize::from(at % 16));
-                for lane in [0, 16] {
-                    order[c][lane + usize::from(i)] = at % 16;
-                    from_second[c][lane + position] = if vector == 1 { 0xFF } else { 0 };
-                    from_third[c][lane + position] = if vector == 2 { 0xFF } else { 0 };
-                }
-            }
-        }
-        let whole = n - n % 32;
-        // SAFETY: `i + 32 <= n`, hence 96 bytes are read at `3 * i` and 32 written in each row; the
-        // loads and stores take any address.
-        unsafe {
-            let load = |table: &[u8; 32]| _mm256_loadu_si256(table.as_ptr().cast());
-            let pair = |p: *const u8| _mm256_loadu2_m128i(p.add(48).cast(), p.cast());
-            for i in (0..whole).step_by(32) {
-                let p = src.add(3 * i);
-                let (first, second, third) = (pair(p), pair(p.add(16)), pair(p.add(32)));
-                for c in 0..3 {
-                    let mixed = _mm256_blendv_epi8(first, second, load(&from_second[c]));
-                    let mixed = _mm256_blendv_epi8(mixed, third, load(&from_third[c]));
-                    let row = dst.wrapping_offset(plane * c as isize).add(i);
-                    _mm256_storeu_si256(row.cast(), _mm256_shuffle_epi8(mixed, load(&order[c])));
-                }
-            }
-        }
-        whole
-    }
-
-    /// A copy that does not pass through the caches on its way to `dst`.
-    ///
-    /// # Safety
-    /// AVX2, FMA and F16C; pointers as for [`Cast`], of bytes.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(in super::super) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
-        // How far ahead to fetch: a few lines beyond what the stores in flight cover.
-        const AHEAD: usize = 1024;
-        let head = dst.align_offset(32).min(len);
-        let body = (len - head) / 128 * 128;
-        // SAFETY: `head + body <= len`; the stores go to multiples of 32. A prefetch may name any
-        // address.
-        unsafe {
-            std::ptr::copy_nonoverlapping(src, dst, head);
-            for i in (head..head + body).step_by(128) {
-                let (s, d) = (src.add(i), dst.add(i));
-                _mm_prefetch::<_MM_HINT_NTA>(s.wrapping_add(AHEAD).cast());
-                _mm_prefetch::<_MM_HINT_NTA>(s.wrapping_add(AHEAD + 64).cast());
-                let v0 = _mm256_loadu_si256(s.cast());
-                let v1 = _mm256_loadu_si256(s.add(32).cast());
-                let v2 = _mm256_loadu_si256(s.add(64).cast());
-                let v3 = _mm256_loadu_si256(s.add(96).cast());
-                _mm256_stream_si256(d.cast(), v0);
-                _mm256_stream_si256(d.add(32).cast(), v1);
-                _mm256_stream_si256(d.add(64).cast(), v2);
-                _mm256_stream_si256(d.add(96).cast(), v3);
-            }
-            let done = head + body;
-            std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), len - done);
-        }
-    }
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
 }

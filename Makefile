@@ -1,0 +1,79 @@
+# The recipes of this repository; people and .ci/run call the same ones.
+#
+#   make demo    assemble photographs, text and sound; check and time against NumPy and torch
+#   make test    Rust tests, type checks, Python tests
+#   make lint    format, clippy, docs, oldest supported compiler
+#   make bench   criterion benches and the comparison with torch, NumPy and DALI
+#   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
+#
+# Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv.
+
+PYTHON ?= python3
+CARGO ?= cargo
+VENV ?= .venv
+
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --disable-pip-version-check
+SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell find src python/src \
+	python/python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
+
+# Packages that not every platform has a wheel for: without one the rest still runs.
+optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
+
+.PHONY: demo test lint bench miri test-rust test-python
+.NOTPARALLEL:
+
+demo: $(VENV)/.demo $(VENV)/.windrow
+	$(PY) -m windrow demo
+
+test: test-rust test-python
+
+test-rust:
+	$(CARGO) test --locked --all-targets
+	$(CARGO) test --locked --doc
+
+test-python: $(VENV)/.test $(VENV)/.windrow
+	$(PY) -m mypy --config-file python/mypy.ini python/python/windrow
+	$(PY) -m mypy.stubtest windrow._windrow
+	$(PY) -m pytest python/tests
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
+	scripts/msrv
+
+bench: $(VENV)/.bench $(VENV)/.windrow
+	$(CARGO) bench --locked
+	$(PY) -m windrow bench
+
+miri:
+	scripts/miri
+
+$(VENV)/.venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "windrow needs Python 3.9 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --quiet --upgrade pip 'maturin>=1.10,<2'
+	@touch $@
+
+$(VENV)/.windrow: $(VENV)/.venv $(SOURCES)
+	rm -rf target/wheels
+	$(PY) -m maturin build --release --locked --manifest-path python/Cargo.toml --interpreter $(PY) --out target/wheels
+	$(PIP) --quiet --force-reinstall --no-deps target/wheels/*.whl
+	@touch $@
+
+$(VENV)/.demo: python/requirements/demo.txt $(VENV)/.venv
+	@echo "Installing NumPy, Pillow, scikit-learn and torch: about 3 GB on Linux, where torch brings CUDA libraries."
+	$(PIP) -r $<
+	@$(call optional,'pygame-ce>=2.3',the demo runs without its sound.)
+	@touch $@
+
+$(VENV)/.test: python/requirements/test.txt $(VENV)/.demo
+	$(PIP) -r $<
+	@$(call optional,'paddlepaddle>=3.0',its tests are skipped.)
+	@touch $@
+
+$(VENV)/.bench: python/requirements/bench.txt $(VENV)/.venv
+	$(PIP) -r $<
+	@$(call optional,'nvidia-dali-cuda130>=2.0',the comparison runs without DALI.)
+	@touch $@

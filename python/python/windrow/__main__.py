@@ -1,0 +1,36 @@
+"""`python -m windrow demo | bench | doctor`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import List
+
+COMMANDS = {
+    "demo": "assemble photographs, text and sound; check and time against NumPy and torch",
+    "bench": "compare with torch, NumPy and DALI; --help lists its options",
+    "doctor": "say what this build can do on this machine",
+}
+
+# What a command imports beyond windrow itself.
+NEEDS = {"numpy", "PIL", "sklearn"}
+
+
+def main(argv: List[str]) -> int:
+    """Runs one command; the exit status."""
+    if not argv or argv[0] not in COMMANDS:
+        print("usage: python -m windrow COMMAND [options]\n")
+        for name, text in COMMANDS.items():
+            print(f"  {name:8}{text}")
+        return 0 if argv in (["-h"], ["--help"]) else 2
+    try:
+        return int(importlib.import_module(f"windrow.{argv[0]}").main(argv[1:]))
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDS:
+            raise
+        print(f"python -m windrow {argv[0]} needs {error.name}: pip install numpy pillow scikit-learn torch", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

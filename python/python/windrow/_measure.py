@@ -1,0 +1,189 @@
+"""What the demo and the benchmark share: exact checks, interleaved timing, the machine they ran on."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import gc
+import importlib
+import os
+import platform
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+import windrow as wr
+
+Array = Any
+"""A NumPy array of any dtype."""
+
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+"""ImageNet's, the usual pair for photographs."""
+
+
+def optional(name: str) -> Any:
+    """The module, or None where it is not installed or does not load."""
+    try:
+        return importlib.import_module(name)
+    except Exception:
+        return None
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def to_numpy(value: Any) -> Array:
+    """A tensor of any kind as an array."""
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
+
+
+def difference(got: Any, want: Array, tolerance: float = 0.0) -> str:
+    """Says how `got` differs from `want`, or nothing. Tolerance 0 compares bit for bit."""
+    got = to_numpy(got)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"{got.dtype} {got.shape} instead of {want.dtype} {want.shape}"
+    if tolerance:
+        # Not `<=`: a NaN is wrong.
+        wrong = ~(np.abs(np.subtract(got, want, dtype=np.float32)) < tolerance)
+    else:
+        bits = np.dtype(f"u{want.itemsize}") if want.dtype.kind == "f" else want.dtype
+        wrong = np.ascontiguousarray(got).view(bits) != np.ascontiguousarray(want).view(bits)
+    count = int(np.count_nonzero(wrong))
+    return f"{count} of {wrong.size} elements differ" if count else ""
+
+
+def normalised(images: Sequence[Array], dtype: str) -> List[Array]:
+    """8-bit HWC images to `(x / 255 - mean) / std` in CHW, with the roundings that the contract defines.
+
+    One multiply-add with the coefficients rounded to float32. In float64 its terms are exact for
+    8-bit input, so that rounding to float32 here is the rounding of the fused operation.
+    """
+    a = np.float32(1 / 255 / np.array(STD)).astype(np.float64)
+    b = np.float32(-np.array(MEAN) / np.array(STD)).astype(np.float64)
+    table = (np.arange(256)[:, None] * a + b).astype(np.float32).astype(dtype)
+    return [np.stack([table[:, c][image[:, :, c]] for c in range(image.shape[2])]) for image in images]
+
+
+def transform() -> wr.Transform:
+    """The transform that `normalised` computes."""
+    return wr.Transform(scale=1 / 255, mean=MEAN, std=STD, channel_dim=2, permute=(2, 0, 1))
+
+
+class Memcpy:
+    """Plain copies of large blocks on a number of threads: what the memory of this machine gives."""
+
+    def __init__(self, num_bytes: int, threads: int, total_bytes: int) -> None:
+        self.num_bytes = max(num_bytes, 1)
+        self.threads = threads
+        self.places = max(total_bytes // self.num_bytes, 1)
+        self.source = np.random.default_rng(0).integers(0, 256, self.places * self.num_bytes, np.uint8)
+        self.target = np.zeros(self.num_bytes, np.uint8)
+        self.pool = ThreadPoolExecutor(threads)
+        self.calls = 0
+
+    def __call__(self) -> None:
+        begin = self.source.ctypes.data + self.calls % self.places * self.num_bytes
+        self.calls += 1
+        step = -(-self.num_bytes // self.threads)
+        parts = [(at, min(step, self.num_bytes - at)) for at in range(0, self.num_bytes, step)]
+        to = self.target.ctypes.data
+        # ctypes lets go of the GIL, so that the copies do run side by side.
+        others = [self.pool.submit(ctypes.memmove, to + at, begin + at, size) for at, size in parts[1:]]
+        ctypes.memmove(to, begin, parts[0][1])
+        for other in others:
+            other.result()
+
+
+def interleave(
+    calls: Dict[str, Callable[[], object]], seconds: float, rounds: Tuple[int, int] = (5, 101)
+) -> Dict[str, List[float]]:
+    """Seconds of each call: one of each in turn, so that a slow spell of the machine hits all alike.
+
+    A result is dropped before the next call, outside the clock: every library may reuse its memory.
+    """
+    times: Dict[str, List[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    gc.collect()
+    gc.disable()
+    try:
+        end = time.perf_counter() + seconds
+        for done in range(rounds[1]):
+            if done >= rounds[0] and time.perf_counter() > end:
+                break
+            for name, call in calls.items():
+                begin = time.perf_counter()
+                result = call()
+                times[name].append(time.perf_counter() - begin)
+                del result
+    finally:
+        gc.enable()
+    return times
+
+
+def quartiles(values: Sequence[float]) -> Tuple[float, float, float]:
+    """Lower quartile, median, upper quartile."""
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, middle, high
+
+
+def format_seconds(seconds: Optional[float]) -> str:
+    """Milliseconds with three digits that count; `-` for nothing."""
+    if seconds is None:
+        return "-"
+    ms = seconds * 1e3
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms" if ms >= 1 else f"{ms:.3f} ms"
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], markdown: bool = False) -> str:
+    """Text in columns, the first to the left and the others to the right."""
+    lines = [list(header), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+
+    def render(line: Sequence[str]) -> str:
+        cells = [cell.ljust(widths[i]) if i == 0 else cell.rjust(widths[i]) for i, cell in enumerate(line)]
+        return f"| {' | '.join(cells)} |" if markdown else "  ".join(cells).rstrip()
+
+    rule = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
+    body = [render(line) for line in lines[1:]]
+    return "\n".join([render(lines[0]), render(rule) if markdown else "-" * len(render(lines[0])), *body])
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def cache_bytes() -> int:
+    """Size of the last-level cache; 32 MiB where the system does not say."""
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cache/index3/size", encoding="ascii") as file:
+            return int(file.read().strip().rstrip("K")) * 1024
+    except (OSError, ValueError):
+        return 32 << 20
+
+
+def machine(*libraries: str) -> Dict[str, str]:
+    """Processor, cores, versions, date."""
+    found = {"cpu": cpu_name(), "cores": str(num_cores()), "system": f"{platform.system()} {platform.machine()}"}
+    found["windrow"] = wr.__version__
+    found["python"] = platform.python_version()
+    for name in ("numpy", *libraries):
+        module = optional(name)
+        if module is not None:
+            found[name] = str(getattr(module, "__version__", "?"))
+    found["date"] = datetime.date.today().isoformat()
+    return found

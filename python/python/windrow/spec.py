@@ -1,0 +1,55 @@
+"""What :func:`windrow.collate` does with a leaf: a form and its keyword arguments."""
+
+from typing import Any, ClassVar, Dict
+
+from windrow import _windrow
+
+
+class _Spec:
+    """Keyword arguments, checked when given."""
+
+    form: ClassVar[str]
+    __slots__ = ("kwargs",)
+    kwargs: Dict[str, Any]
+
+    def __init__(self, **kwargs: Any) -> None:
+        _windrow.check_options(self.form, **kwargs)
+        self.kwargs = kwargs
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.kwargs.items())
+        return f"{type(self).__name__}({arguments})"
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.kwargs == other.kwargs  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((self.form, tuple(self.kwargs)))
+
+
+class Stack(_Spec):
+    """The leaf is stacked; takes the arguments of :func:`windrow.stack`."""
+
+    form = "stack"
+    __slots__ = ()
+
+
+class Concat(_Spec):
+    """The leaf is joined along a dim; takes the arguments of :func:`windrow.concat`."""
+
+    form = "concat"
+    __slots__ = ()
+
+
+class Pad(_Spec):
+    """The leaf is padded; takes the arguments of :func:`windrow.pad`."""
+
+    form = "pad"
+    __slots__ = ()
+
+
+class Ragged(_Spec):
+    """The leaf becomes values and offsets; takes the arguments of :func:`windrow.ragged`."""
+
+    form = "ragged"
+    __slots__ = ()

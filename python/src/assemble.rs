@@ -1,0 +1,280 @@
+//! The assembling calls: import, plan, run without the interpreter lock, hand out.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::{Batch, Collate, Device, Error, Fields, Leaf, Mismatch, Owner, Plan, Target, Tensor};
+
+use crate::batch::PyBatch;
+use crate::engine::PyExplain;
+use crate::errors::{to_py_err, OrPyErr};
+use crate::options::{CopyMode, Options};
+use crate::samples::{samples_of, Imported};
+use crate::tensor::tensor_of;
+
+/// One leaf, ready to be planned.
+pub(crate) struct Job {
+    pub samples: Arc<Imported>,
+    pub collate: Collate,
+    pub path: String,
+    pub out: Option<Tensor>,
+    pub copy: CopyMode,
+}
+
+impl Job {
+    pub fn new(samples: &Bound<'_, PyAny>, options: &Options<'_>, path: &str) -> PyResult<Job> {
+        Ok(Job {
+            samples: samples_of(samples, path, options.may_view())?,
+            collate: options.collate.clone(),
+            path: path.to_owned(),
+            out: options.out.as_ref().map(|out| output_of(out, path)).transpose()?,
+            copy: options.copy,
+        })
+    }
+}
+
+/// The memory of `out=`, refused if it must not be written to.
+pub(crate) fn output_of(out: &Bound<'_, PyAny>, path: &str) -> PyResult<Tensor> {
+    let tensor = tensor_of(out, true)?;
+    let mismatch = if tensor.is_read_only() {
+        Error::Layout(Box::new(Mismatch::new(None, "writable memory", "read-only memory")))
+    } else if tensor.device() != Device::Cpu {
+        Error::Device(Box::new(Mismatch::new(None, "cpu", tensor.device().to_string())))
+    } else {
+        return Ok(tensor);
+    };
+    Err(to_py_err(out.py(), &mismatch.at_path(path)))
+}
+
+/// Plans all jobs as one and runs them, without the interpreter lock.
+pub(crate) fn run(py: Python<'_>, engine: &windrow::Engine, jobs: &[Job]) -> PyResult<Vec<Batch>> {
+    py.detach(|| run_jobs(engine, jobs)).or_py_err(py)
+}
+
+fn run_jobs(engine: &windrow::Engine, jobs: &[Job]) -> windrow::Result<Vec<Batch>> {
+    let targets: Vec<Option<Target<'_>>> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+    let leaves: Vec<Leaf<'_, '_>> = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref())).collect();
+    let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
+    for (job, leaf) in jobs.iter().zip(&leaves) {
+        batches.push(match job.copy {
+            CopyMode::Always => None,
+            mode => view_of(engine, job, leaf, mode)?,
+        });
+    }
+    let rest: Vec<Leaf<'_, '_>> =
+        leaves.iter().zip(&batches).filter(|(_, batch)| batch.is_none()).map(|(leaf, _)| *leaf).collect();
+    let mut filled = engine.run(Plan::for_leaves(&rest)?)?.into_iter();
+    let assembled = jobs.iter().zip(batches).map(|(job, view)| {
+        view.or_else(|| {
+            let filled = filled.next()?;
+            Some(Batch::new(filled.data.or_else(|| job.out.clone())?, filled.fields))
+        })
+        .ok_or(Error::Empty)
+    });
+    assembled.collect()
+}
+
+fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
+    Leaf { samples: &job.samples.list, collate: &job.collate, path: &job.path, out }
+}
+
+fn target_of(out: &Tensor) -> Target<'_> {
+    // SAFETY: the tensor is writable host memory (`output_of`); that nobody else touches it during
+    // the call is the contract of `out=`.
+    #[allow(unsafe_code)]
+    unsafe {
+        Target::from_raw_parts(out.data_ptr(), out.dtype(), out.layout().clone())
+    }
+}
+
+/// The samples' own memory, if they form the batch there.
+fn view_of(
+    engine: &windrow::Engine,
+    job: &Job,
+    leaf: &Leaf<'_, '_>,
+    mode: CopyMode,
+) -> windrow::Result<Option<Batch>> {
+    let plan = Plan::for_leaves(&[*leaf])?;
+    let Some(data) = plan.as_view(0).filter(|_| job.out.is_none()) else {
+        return match mode {
+            CopyMode::Never => {
+                let why = "copy=False, but the samples do not form the batch in memory".to_owned();
+                Err(Error::NotAView(why).at_path(leaf.path))
+            }
+            _ => Ok(None),
+        };
+    };
+    let spec = &plan.specs()[0];
+    let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
+    let owner: Owner = Arc::clone(&job.samples.owners) as Owner;
+    let read_only = job.samples.list.is_read_only();
+    // SAFETY: the samples lie there one after the other, and their owners are held.
+    #[allow(unsafe_code)]
+    let tensor = unsafe {
+        Tensor::new_unchecked(owner, data.cast_mut(), spec.dtype, Device::Cpu, layout, read_only)
+    };
+    engine.count_view(spec.num_samples);
+    Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
+}
+
+fn assemble(form: &str, samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+    let py = samples.py();
+    let options = Options::parse(form, kwargs, &[])?;
+    let job = Job::new(samples, &options, "")?;
+    let mut batches = run(py, &options.engine, &[job])?;
+    Ok(PyBatch::from(batches.remove(0)))
+}
+
+/// stack(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)
+/// --
+///
+/// Samples of equal shape along a new dim 0.
+///
+/// Args:
+///     samples: a list of array-likes, or a :class:`SampleList`.
+///     dtype: of the batch; None keeps the samples', which must then be one.
+///     device (str): where the batch shall lie; None: where the samples are.
+///     out: a writable array-like of exactly the result's shape, dtype and device.
+///     stream: for CUDA devices.
+///     transform (Transform): arithmetic and axis order on the way.
+///     copy (bool or None): None may return a view where the samples already form the batch in
+///         memory, False must.
+///     engine (Engine): None: the default one.
+///
+/// Returns:
+///     Batch: ``data[N, *shape]``.
+///
+/// Raises:
+///     ShapeError, DTypeError, DeviceError, LayoutError: a sample, or ``out``, does not fit; nothing
+///         was written.
+///     ValueError: no samples, or an argument that is wrong by itself.
+///     TypeError: a sample is not an array-like.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> batch = wr.stack([b"abc", b"def"], dtype="int32")
+///     >>> batch.shape, batch.dtype
+///     ((2, 3), 'int32')
+///     >>> memoryview(batch).tolist()
+///     [[97, 98, 99], [100, 101, 102]]
+#[pyfunction]
+#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+pub(crate) fn stack(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+    assemble("stack", samples, kwargs)
+}
+
+/// concat(samples, *, dim=0, **common)
+/// --
+///
+/// Samples that are equal but for ``dim``, joined along it. ``common`` as for :func:`stack`.
+///
+/// Returns:
+///     Batch: ``data``, ``lengths`` int64 ``[N]`` and ``offsets`` int64 ``[N + 1]`` along ``dim``.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> batch = wr.concat([b"ab", b"cde"])
+///     >>> batch.shape, memoryview(batch.offsets).tolist()
+///     ((5,), [0, 2, 5])
+#[pyfunction]
+#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, dim=0, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+pub(crate) fn concat(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+    assemble("concat", samples, kwargs)
+}
+
+/// pad(samples, *, value=0, side="right", dims=None, size=None, multiple_of=1, truncate=False, mask=None, **common)
+/// --
+///
+/// Samples of equal rank, filled up to the largest. ``common`` as for :func:`stack`.
+///
+/// Args:
+///     value: number that padding holds; it must be exact in an integer dtype, and is not transformed.
+///     side: "right", "left" or "center"; one string, or one for each dim.
+///     dims: the dims that may differ; None: all that do.
+///     size: an int for the padded dims, or an int or None (the longest) for each sample dim. A sample
+///         that does not fit is an error.
+///     multiple_of: an int for the padded dims, or one for each sample dim; applied after ``size``.
+///     truncate (bool): cut what does not fit, on the side where padding goes.
+///     mask: None, "real" (True where data lies) or "pad" (True where padding lies).
+///
+/// Dims named by ``dims``, by a ``size`` or by a ``multiple_of`` above 1 count as padded even if no
+/// sample differs there, and so does the only dim of samples of one dim. A single ``size`` or
+/// ``multiple_of`` speaks of ``dims``, else of the dims that differ, else of all: name ``dims`` if
+/// samples may happen to be equal.
+///
+/// Returns:
+///     Batch: ``data[N, *max]``, ``lengths`` int64 ``[N]`` when one dim is padded, else ``[N, k]``,
+///     and ``mask`` bool ``[N, *padded dims]``.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> batch = wr.pad([b"a", b"bcd"], value=46, mask="real")
+///     >>> bytes(batch), memoryview(batch.mask).tolist()
+///     (b'a..bcd', [[True, False, False], [True, True, True]])
+#[pyfunction]
+#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+pub(crate) fn pad(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+    assemble("pad", samples, kwargs)
+}
+
+/// ragged(samples, *, offsets_dtype="int64", batch_index=False, **common)
+/// --
+///
+/// Samples that are equal but for dim 0, one after the other. ``common`` as for :func:`stack`.
+///
+/// Returns:
+///     Batch: ``data`` = values ``[sum, *rest]``, ``offsets[N + 1]``, ``lengths`` int64 ``[N]``,
+///     ``max_length`` (int) and, if asked for, ``batch_index`` int64 ``[sum]``.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> batch = wr.ragged([b"ab", b"", b"c"], batch_index=True)
+///     >>> memoryview(batch.offsets).tolist(), memoryview(batch.batch_index).tolist(), batch.max_length
+///     ([0, 2, 2, 3], [0, 0, 2], 2)
+#[pyfunction]
+#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, offsets_dtype='int64', batch_index=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+pub(crate) fn ragged(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+    assemble("ragged", samples, kwargs)
+}
+
+/// explain(samples, form="stack", **arguments)
+/// --
+///
+/// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> wr.explain([b"abc", b"d"], "pad").as_dict()["padding_bytes"]
+///     2
+#[pyfunction]
+#[pyo3(signature = (samples, form = "stack", **kwargs))]
+pub(crate) fn explain(
+    samples: &Bound<'_, PyAny>,
+    form: &str,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyExplain> {
+    let py = samples.py();
+    let options = Options::parse(form, kwargs, &[])?;
+    let job = Job::new(samples, &options, "")?;
+    let explain = py.detach(|| -> windrow::Result<_> {
+        let target = job.out.as_ref().map(target_of);
+        let plan = Plan::for_leaves(&[leaf_of(&job, target.as_ref())])?;
+        let mut explain = plan.explain();
+        if options.copy != CopyMode::Always && plan.as_view(0).is_some() {
+            explain = explain.as_view();
+        }
+        Ok(explain)
+    });
+    Ok(PyExplain(explain.or_py_err(py)?))
+}
+
+/// check_options(form, /, **arguments)
+/// --
+///
+/// Raises what a call of ``form`` with these arguments would, without samples.
+#[pyfunction]
+#[pyo3(signature = (form, /, **kwargs))]
+pub(crate) fn check_options(form: &str, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+    Options::parse(form, kwargs, &[]).map(drop)
+}

@@ -1,0 +1,152 @@
+//! `Batch`: the result of an assembling call.
+#![allow(unsafe_op_in_unsafe_fn)] // What `pymethods` makes of the buffer protocol's unsafe methods.
+
+use std::ffi::c_int;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+use windrow::dlpack::device_to_dl;
+use windrow::{Batch, Tensor};
+
+use crate::errors::OrPyErr;
+use crate::export;
+use crate::tensor::{tensor_methods, PyTensor};
+
+/// One assembled batch. It stands for its ``data`` wherever an array-like is taken.
+///
+/// Attributes:
+///     data (Tensor): the samples, assembled.
+///     lengths (Tensor or None): real length of each sample, int64 ``[N]``, or ``[N, k]`` where
+///         ``k != 1`` dims are padded.
+///     offsets (Tensor or None): where each sample begins, ``[N + 1]``, for concat and ragged.
+///     mask (Tensor or None): bool, ``[N, *padded dims]``, if asked for.
+///     batch_index (Tensor or None): sample of each row, int64 ``[sum]``, if asked for.
+///     max_length (int or None): the largest length of a ragged batch.
+///     shape, dtype, device, ndim, nbytes: those of ``data``.
+#[pyclass(name = "Batch", module = "windrow", frozen, weakref)]
+pub(crate) struct PyBatch {
+    batch: Batch,
+    /// Each field as an object, made when first asked for.
+    fields: [PyOnceLock<Option<Py<PyTensor>>>; 5],
+}
+
+impl From<Batch> for PyBatch {
+    fn from(batch: Batch) -> Self {
+        PyBatch { batch, fields: [const { PyOnceLock::new() }; 5] }
+    }
+}
+
+impl PyBatch {
+    pub fn inner(&self) -> &Tensor {
+        self.batch.data()
+    }
+
+    fn field(&self, py: Python<'_>, position: usize, tensor: Option<&Tensor>) -> PyResult<Option<Py<PyTensor>>> {
+        let make = || tensor.map(|tensor| Py::new(py, PyTensor::from(tensor.clone()))).transpose();
+        let field = self.fields[position].get_or_try_init(py, make)?;
+        Ok(field.as_ref().map(|field| field.clone_ref(py)))
+    }
+}
+
+tensor_methods!(PyBatch, {
+    #[getter]
+    fn data(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 0, Some(self.batch.data()))
+    }
+
+    #[getter]
+    fn lengths(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 1, self.batch.lengths())
+    }
+
+    #[getter]
+    fn offsets(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 2, self.batch.offsets())
+    }
+
+    #[getter]
+    fn mask(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 3, self.batch.mask())
+    }
+
+    #[getter]
+    fn batch_index(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 4, self.batch.batch_index())
+    }
+
+    #[getter]
+    fn max_length(&self) -> Option<i64> {
+        self.batch.max_length()
+    }
+
+    fn __len__(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// The real part of sample ``index``, without a copy.
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
+        let len = self.batch.len() as isize;
+        let position = if index < 0 { index + len } else { index };
+        if !(0..len).contains(&position) {
+            return Err(PyIndexError::new_err(format!("sample {index} of {len}")));
+        }
+        Ok(PyTensor::from(self.batch.sample(position as usize).or_py_err(py)?))
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        // Indexing until IndexError, as for any sequence.
+        let len = slf.get().batch.len();
+        let items = (0..len as isize).map(|index| slf.get().__getitem__(slf.py(), index));
+        let items = items.collect::<PyResult<Vec<_>>>()?;
+        Ok(PyTuple::new(slf.py(), items)?.try_iter()?.into_any())
+    }
+
+    /// nested()
+    /// --
+    ///
+    /// torch's jagged nested tensor of a ragged batch, sharing its memory.
+    fn nested<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (Some(offsets), Some(longest)) = (self.batch.offsets(), self.batch.max_length()) else {
+            return Err(pyo3::exceptions::PyValueError::new_err("only a ragged batch has a nested form"));
+        };
+        let kwargs = PyDict::new(py);
+        kwargs.set_item("offsets", export::torch(py, offsets)?)?;
+        let lengths = self.batch.lengths().map(|lengths| lengths.as_slice::<i64>()).transpose().or_py_err(py)?;
+        let shortest = lengths.and_then(|all| all.iter().min().copied()).unwrap_or(0);
+        // Given here, or torch would read them back from the offsets.
+        kwargs.set_item("min_seqlen", shortest)?;
+        kwargs.set_item("max_seqlen", longest)?;
+        let values = export::torch(py, self.batch.data())?;
+        py.import("torch")?.getattr("nested")?.call_method("nested_tensor_from_jagged", (values,), Some(&kwargs))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let tuple = |shape: &[i64]| -> PyResult<String> { Ok(PyTuple::new(py, shape)?.repr()?.to_string()) };
+        let data = self.batch.data();
+        let mut text = format!(
+            "Batch({} samples, shape={}, dtype={}, device={}",
+            self.batch.len(),
+            tuple(data.shape())?,
+            data.dtype(),
+            data.device()
+        );
+        let fields = [
+            ("lengths", self.batch.lengths()),
+            ("offsets", self.batch.offsets()),
+            ("mask", self.batch.mask()),
+            ("batch_index", self.batch.batch_index()),
+        ];
+        for (name, field) in fields {
+            if let Some(field) = field {
+                text += &format!(", {name}={} {}", field.dtype(), tuple(field.shape())?);
+            }
+        }
+        if let Some(longest) = self.batch.max_length() {
+            text += &format!(", max_length={longest}");
+        }
+        Ok(text + ")")
+    }
+});

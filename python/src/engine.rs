@@ -1,0 +1,197 @@
+//! `Engine`, `explain` results, counters and what the machine has.
+
+use std::sync::OnceLock;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use windrow::{Device, EngineOptions, Explain};
+
+use crate::errors::{CudaUnavailable, OrPyErr};
+
+/// Engine(threads=None, device=None, pool_bytes=None)
+/// --
+///
+/// An engine with a thread pool and an output memory pool of its own. The module's functions use a
+/// default one.
+///
+/// Args:
+///     threads (int): threads for a large batch, the calling one included; None: one for each core.
+///     device (str): where batches are assembled if the call does not say; this build has ``"cpu"``.
+///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
+#[pyclass(name = "Engine", module = "windrow", frozen)]
+pub(crate) struct PyEngine {
+    engine: windrow::Engine,
+}
+
+impl PyEngine {
+    pub fn engine(&self) -> &windrow::Engine {
+        &self.engine
+    }
+}
+
+#[pymethods]
+impl PyEngine {
+    #[new]
+    #[pyo3(signature = (threads = None, device = None, pool_bytes = None))]
+    fn new(
+        py: Python<'_>,
+        threads: Option<usize>,
+        device: Option<&Bound<'_, PyAny>>,
+        pool_bytes: Option<u64>,
+    ) -> PyResult<PyEngine> {
+        if threads == Some(0) {
+            return Err(PyValueError::new_err("threads=0; it is at least 1"));
+        }
+        if let Some(device) = device {
+            if device.str()?.to_string().parse::<Device>().or_py_err(py)? != Device::Cpu {
+                return Err(CudaUnavailable::new_err(format!("device={device}: this build has the host engine only")));
+            }
+        }
+        let mut options = EngineOptions::default();
+        (options.threads, options.pool_bytes) = (threads, pool_bytes);
+        Ok(PyEngine { engine: windrow::Engine::with_options(options) })
+    }
+
+    /// Counters of this engine, as those of :func:`stats`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        stats_of(py, &self.engine)
+    }
+
+    /// Sets the counters to 0.
+    fn reset_stats(&self) {
+        self.engine.reset_stats();
+    }
+
+    /// Gives free output memory back to the system.
+    fn empty_cache(&self, py: Python<'_>) {
+        py.detach(|| self.engine.empty_cache());
+    }
+
+    /// Threads for a large batch.
+    #[getter]
+    fn threads(&self) -> usize {
+        self.engine.num_threads()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Engine(threads={}, device=cpu)", self.engine.num_threads())
+    }
+}
+
+/// The engine of the module's functions.
+pub(crate) fn default_engine() -> &'static windrow::Engine {
+    static ENGINE: OnceLock<windrow::Engine> = OnceLock::new();
+    ENGINE.get_or_init(windrow::Engine::host)
+}
+
+/// The engine for our own small copies: index arrays, `copy=True`. Kept out of the user's counters.
+pub(crate) fn index_engine() -> &'static windrow::Engine {
+    static ENGINE: OnceLock<windrow::Engine> = OnceLock::new();
+    ENGINE.get_or_init(windrow::Engine::host)
+}
+
+/// The plan of a call, not run. ``str()`` is a readable account, :meth:`as_dict` the same as data.
+#[pyclass(name = "Explain", module = "windrow", frozen)]
+pub(crate) struct PyExplain(pub Explain);
+
+#[pymethods]
+impl PyExplain {
+    /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
+    /// the data, 0 to 1), ranges, tiles, launches, outputs.
+    fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let explain = &self.0;
+        let dict = PyDict::new(py);
+        dict.set_item("path", explain.path)?;
+        dict.set_item("samples", explain.samples)?;
+        dict.set_item("leaves", explain.leaves)?;
+        dict.set_item("bytes_read", explain.bytes_read)?;
+        dict.set_item("bytes_written", explain.bytes_written)?;
+        dict.set_item("padding_bytes", explain.padding_bytes)?;
+        dict.set_item("padding_waste", explain.padding_waste)?;
+        dict.set_item("ranges", explain.ranges)?;
+        dict.set_item("tiles", explain.tiles)?;
+        dict.set_item("launches", explain.launches)?;
+        let outputs = explain.outputs.iter().map(|(shape, dtype)| Ok((PyTuple::new(py, shape)?, dtype.name())));
+        dict.set_item("outputs", outputs.collect::<PyResult<Vec<_>>>()?)?;
+        Ok(dict)
+    }
+
+    fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let missing = || pyo3::exceptions::PyAttributeError::new_err(format!("'Explain' has no attribute '{name}'"));
+        self.as_dict(py)?.get_item(name)?.ok_or_else(missing)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+/// cuda_available()
+/// --
+///
+/// Whether batches can be assembled on a CUDA device. This build has the host engine only: False.
+#[pyfunction]
+pub(crate) fn cuda_available() -> bool {
+    false
+}
+
+/// devices()
+/// --
+///
+/// The names that ``device=`` takes on this machine.
+#[pyfunction]
+pub(crate) fn devices() -> Vec<&'static str> {
+    vec!["cpu"]
+}
+
+fn stats_of<'py>(py: Python<'py>, engine: &windrow::Engine) -> PyResult<Bound<'py, PyDict>> {
+    let stats = engine.stats();
+    let dict = PyDict::new(py);
+    dict.set_item("batches", stats.batches)?;
+    dict.set_item("samples", stats.samples)?;
+    dict.set_item("bytes_in", stats.bytes_in)?;
+    dict.set_item("bytes_out", stats.bytes_out)?;
+    dict.set_item("padding_bytes", stats.padding_bytes)?;
+    dict.set_item("views", stats.views)?;
+    dict.set_item("launches", 0)?;
+    dict.set_item("run_seconds", stats.run_time.as_secs_f64())?;
+    dict.set_item("pool_bytes", stats.pool.free_bytes)?;
+    dict.set_item("pool_used_bytes", stats.pool.used_bytes)?;
+    dict.set_item("pool_hits", stats.pool.hits)?;
+    dict.set_item("pool_misses", stats.pool.misses)?;
+    Ok(dict)
+}
+
+/// stats()
+/// --
+///
+/// What the default engine did since it was made or :func:`reset_stats`: batches, samples, bytes_in,
+/// bytes_out, padding_bytes, views, launches, run_seconds, pool_bytes (free), pool_used_bytes,
+/// pool_hits, pool_misses.
+#[pyfunction]
+pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    stats_of(py, default_engine())
+}
+
+/// reset_stats()
+/// --
+///
+/// Sets the counters of the default engine to 0.
+#[pyfunction]
+pub(crate) fn reset_stats() {
+    default_engine().reset_stats();
+}
+
+/// empty_cache()
+/// --
+///
+/// Gives the default engine's free output memory back to the system.
+#[pyfunction]
+pub(crate) fn empty_cache(py: Python<'_>) {
+    py.detach(|| default_engine().empty_cache());
+}

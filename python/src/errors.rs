@@ -1,0 +1,88 @@
+//! The engine's errors as Python exceptions with attributes.
+
+use pyo3::create_exception;
+use pyo3::exceptions::{
+    PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
+};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use windrow::{Error, Facet, Mismatch};
+
+create_exception!(windrow, ShapeError, PyValueError, "Samples, or out, of a shape that does not fit.");
+create_exception!(windrow, DTypeError, PyTypeError, "Samples, or out, of a dtype that does not fit.");
+create_exception!(windrow, DeviceError, PyValueError, "Samples, or out, in a place that does not fit.");
+create_exception!(windrow, LayoutError, PyBufferError, "Memory that cannot be expressed or used.");
+create_exception!(windrow, CudaError, PyRuntimeError, "A driver call failed.");
+create_exception!(windrow, CudaUnavailable, PyRuntimeError, "No CUDA driver, device or engine.");
+
+pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = m.py();
+    for (name, class) in [
+        ("ShapeError", py.get_type::<ShapeError>()),
+        ("DTypeError", py.get_type::<DTypeError>()),
+        ("DeviceError", py.get_type::<DeviceError>()),
+        ("LayoutError", py.get_type::<LayoutError>()),
+    ] {
+        for attribute in ["index", "expected", "got"] {
+            class.setattr(attribute, py.None())?;
+        }
+        class.setattr("path", "")?;
+        m.add(name, class)?;
+    }
+    m.add("CudaError", py.get_type::<CudaError>())?;
+    m.add("CudaUnavailable", py.get_type::<CudaUnavailable>())
+}
+
+/// The one way from an engine error to a Python exception.
+pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
+    let text = error.to_string();
+    let with = |class: Bound<'_, pyo3::types::PyType>, mismatch: &Mismatch| {
+        mismatch_err(&class, &text, mismatch).unwrap_or_else(|error| error)
+    };
+    match error {
+        Error::Shape(m) => with(py.get_type::<ShapeError>(), m),
+        Error::DType(m) => with(py.get_type::<DTypeError>(), m),
+        Error::Device(m) => with(py.get_type::<DeviceError>(), m),
+        Error::Layout(m) => with(py.get_type::<LayoutError>(), m),
+        Error::OutOfMemory { .. } => PyMemoryError::new_err(text),
+        Error::NoDriver(_) => CudaUnavailable::new_err(text),
+        _ => PyValueError::new_err(text),
+    }
+}
+
+fn mismatch_err(class: &Bound<'_, pyo3::types::PyType>, text: &str, m: &Mismatch) -> PyResult<PyErr> {
+    let error = class.call1((text,))?;
+    error.setattr("index", m.index)?;
+    error.setattr("path", &m.path)?;
+    error.setattr("expected", facet(class.py(), &m.expected)?)?;
+    error.setattr("got", facet(class.py(), &m.got)?)?;
+    Ok(PyErr::from_value(error))
+}
+
+fn facet<'py>(py: Python<'py>, facet: &Facet) -> PyResult<Bound<'py, PyAny>> {
+    match facet {
+        Facet::Shape(dims) => Ok(PyTuple::new(py, dims.iter())?.into_any()),
+        other => Ok(other.to_string().into_pyobject(py)?.into_any()),
+    }
+}
+
+/// Engine results to Python results.
+pub(crate) trait OrPyErr<T> {
+    fn or_py_err(self, py: Python<'_>) -> PyResult<T>;
+}
+
+impl<T> OrPyErr<T> for windrow::Result<T> {
+    fn or_py_err(self, py: Python<'_>) -> PyResult<T> {
+        self.map_err(|error| to_py_err(py, &error))
+    }
+}
+
+/// A sample that is nothing we can read.
+pub(crate) fn not_array_like(index: Option<usize>, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    let kind = object.get_type().fully_qualified_name().map_or_else(|_| "?".into(), |n| n.to_string());
+    let at = if path.is_empty() { String::new() } else { format!(" at \"{path}\"") };
+    match index {
+        Some(index) => PyTypeError::new_err(format!("sample {index}{at}: expected an array-like, got {kind}")),
+        None => PyTypeError::new_err(format!("expected an array-like{at}, got {kind}")),
+    }
+}

@@ -1,0 +1,335 @@
+//! Export: DLPack, the buffer protocol, `__array_interface__` and the methods named after libraries.
+#![allow(unsafe_code)] // Capsules and buffer views are raw structs.
+
+use std::ffi::{c_int, c_void, CStr};
+
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyImportError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyTuple};
+use windrow::dlpack::{
+    device_to_dl, DLManagedTensor, DLManagedTensorVersioned, DLTENSOR, DLTENSOR_VERSIONED,
+    FLAG_IS_COPIED,
+};
+use windrow::{Collate, DType, Device, SampleList, Tensor};
+
+use crate::engine::index_engine;
+use crate::errors::OrPyErr;
+use crate::tensor::PyTensor;
+
+/// Code letter of the struct module, for dtypes that have one.
+fn format_of(dtype: DType) -> Option<&'static CStr> {
+    Some(match dtype {
+        DType::Bool => c"?",
+        DType::I8 => c"b",
+        DType::I16 => c"h",
+        DType::I32 => c"i",
+        DType::I64 => c"q",
+        DType::U8 => c"B",
+        DType::U16 => c"H",
+        DType::U32 => c"I",
+        DType::U64 => c"Q",
+        DType::F16 => c"e",
+        DType::F32 => c"f",
+        DType::F64 => c"d",
+        DType::C64 => c"Zf",
+        DType::C128 => c"Zd",
+        _ => return None,
+    })
+}
+
+/// The dtype of a buffer format. The size decides for `l` and `L`, whose width depends on the prefix.
+pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
+    let foreign_order: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
+    let code = match format {
+        [order, ..] if foreign_order.contains(order) && size > 1 => return None,
+        [b'@' | b'=' | b'<' | b'>' | b'!', code @ ..] => code,
+        code => code,
+    };
+    let dtype = match (code, size) {
+        (b"?", _) => DType::Bool,
+        (b"b", _) => DType::I8,
+        (b"B" | b"c", _) => DType::U8,
+        (b"h" | b"i" | b"l" | b"q" | b"n", 2) => DType::I16,
+        (b"h" | b"i" | b"l" | b"q" | b"n", 4) => DType::I32,
+        (b"h" | b"i" | b"l" | b"q" | b"n", 8) => DType::I64,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 2) => DType::U16,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 4) => DType::U32,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 8) => DType::U64,
+        (b"e", _) => DType::F16,
+        (b"f", _) => DType::F32,
+        (b"d", _) => DType::F64,
+        (b"Zf" | b"F", _) => DType::C64,
+        (b"Zd" | b"D", _) => DType::C128,
+        _ => return None,
+    };
+    (dtype.size() == size).then_some(dtype)
+}
+
+fn typestr_of(dtype: DType) -> Option<String> {
+    let kind = match dtype {
+        DType::Bool => 'b',
+        DType::F16 | DType::F32 | DType::F64 => 'f',
+        DType::C64 | DType::C128 => 'c',
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => 'u',
+        _ if dtype.is_integer() => 'i',
+        _ => return None,
+    };
+    let order = match (dtype.size(), cfg!(target_endian = "little")) {
+        (1, _) => '|',
+        (_, true) => '<',
+        (_, false) => '>',
+    };
+    Some(format!("{order}{kind}{}", dtype.size()))
+}
+
+/// The dtype of an array-interface typestr, in native byte order only.
+pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
+    DType::ALL.iter().copied().find(|&dtype| {
+        typestr_of(dtype).is_some_and(|own| match (own.as_bytes(), typestr) {
+            ([_, own @ ..], [order, rest @ ..]) if dtype.size() == 1 => b"|<>=".contains(order) && own == rest,
+            (own, [b'=', rest @ ..]) => own[1..] == *rest,
+            (own, typestr) => own == typestr,
+        })
+    })
+}
+
+/// `__dlpack__` of a host tensor.
+pub(crate) fn dlpack<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    stream: Option<&Bound<'py, PyAny>>,
+    max_version: Option<&Bound<'py, PyAny>>,
+    dl_device: Option<&Bound<'py, PyAny>>,
+    copy: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(stream) = stream {
+        let handle: i64 = stream.extract().map_err(|_| PyTypeError::new_err("stream is None or an int"))?;
+        return Err(PyValueError::new_err(format!("stream={handle} for host memory, which has no streams")));
+    }
+    let versioned = match max_version {
+        None => false,
+        Some(version) => {
+            let pair = version.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
+            let pair = pair.and_then(|pair| pair.extract::<(i64, i64)>().ok());
+            pair.ok_or_else(|| PyTypeError::new_err("max_version is None or a tuple of two ints"))?.0 >= 1
+        }
+    };
+    let own = device_to_dl(tensor.device());
+    if let Some(device) = dl_device {
+        let asked: (i64, i64) = device.extract().map_err(|_| PyTypeError::new_err("dl_device is None or a tuple of two ints"))?;
+        if asked != (i64::from(own.device_type.0), i64::from(own.device_id)) {
+            return Err(PyBufferError::new_err(format!("cannot export host memory to device {asked:?}")));
+        }
+    }
+    let copies = match copy {
+        None => false,
+        Some(copy) => copy.cast::<PyBool>().map_err(|_| PyTypeError::new_err("copy is None, True or False"))?.is_true(),
+    };
+    let copied;
+    let tensor = if copies {
+        copied = duplicate(tensor).or_py_err(py)?;
+        &copied
+    } else {
+        tensor
+    };
+    if tensor.is_read_only() && !versioned {
+        return Err(PyBufferError::new_err("read-only memory can be exported from DLPack 1.0 on only; ask with max_version"));
+    }
+    let (pointer, name, destructor): (*mut c_void, &CStr, ffi::PyCapsule_Destructor) = if versioned {
+        let flags = if copies { FLAG_IS_COPIED } else { 0 };
+        (tensor.to_dlpack_with(flags).as_ptr().cast(), DLTENSOR_VERSIONED, drop_versioned)
+    } else {
+        (tensor.to_dlpack_legacy().as_ptr().cast(), DLTENSOR, drop_legacy)
+    };
+    // SAFETY: a non-NULL pointer, a name that lives for ever, and the destructor for that name.
+    let capsule = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destructor)) };
+    if capsule.is_null() {
+        // SAFETY: the export just made, which nobody else has.
+        unsafe {
+            match versioned {
+                true => delete_versioned(pointer.cast()),
+                false => delete_legacy(pointer.cast()),
+            }
+        }
+    }
+    // SAFETY: a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
+}
+
+/// # Safety
+/// `managed` is an export nobody has taken.
+unsafe fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: the caller's promise; our exports always have a deleter.
+    unsafe {
+        if let Some(deleter) = (*managed).deleter {
+            deleter(managed);
+        }
+    }
+}
+
+/// # Safety
+/// As [`delete_versioned`].
+unsafe fn delete_legacy(managed: *mut DLManagedTensor) {
+    // SAFETY: as above.
+    unsafe {
+        if let Some(deleter) = (*managed).deleter {
+            deleter(managed);
+        }
+    }
+}
+
+// A capsule that was consumed has another name, and nothing is left to free. The deleters are pure
+// Rust and raise nothing, so an exception in flight stays as it is.
+unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: called by Python with a capsule; the name says what it holds.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, DLTENSOR_VERSIONED.as_ptr()) == 1 {
+            delete_versioned(ffi::PyCapsule_GetPointer(capsule, DLTENSOR_VERSIONED.as_ptr()).cast());
+        }
+    }
+}
+
+unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
+    // SAFETY: as above.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, DLTENSOR.as_ptr()) == 1 {
+            delete_legacy(ffi::PyCapsule_GetPointer(capsule, DLTENSOR.as_ptr()).cast());
+        }
+    }
+}
+
+/// A row-major copy in memory of its own.
+pub(crate) fn duplicate(tensor: &Tensor) -> windrow::Result<Tensor> {
+    let mut one = SampleList::new();
+    one.push_view(&tensor.into());
+    index_engine().assemble(&one, &Collate::stack())?.data().select(0)
+}
+
+/// `__array_interface__` of a host tensor.
+pub(crate) fn array_interface<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyDict>> {
+    let typestr = typestr_of(tensor.dtype()).filter(|_| !matches!(tensor.device(), Device::Cuda(_)));
+    let typestr = typestr.ok_or_else(|| {
+        PyAttributeError::new_err(format!("{} has no __array_interface__", tensor.dtype()))
+    })?;
+    let size = tensor.dtype().size() as i64;
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("shape", PyTuple::new(py, tensor.shape())?)?;
+    interface.set_item("typestr", typestr)?;
+    interface.set_item("data", (tensor.data_ptr().expose_provenance(), tensor.is_read_only()))?;
+    interface.set_item("strides", PyTuple::new(py, tensor.strides().iter().map(|stride| stride * size))?)?;
+    Ok(interface)
+}
+
+/// Fills in a buffer view.
+///
+/// # Safety
+/// `view` is the view that Python passed to `bf_getbuffer` of `owner`, which holds `tensor`.
+pub(crate) unsafe fn get_buffer(
+    tensor: &Tensor,
+    owner: Bound<'_, PyAny>,
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+) -> PyResult<()> {
+    if view.is_null() {
+        return Err(PyBufferError::new_err("no view to fill in"));
+    }
+    // SAFETY: Python's view; NULL marks a failed request.
+    unsafe { (*view).obj = std::ptr::null_mut() };
+    let wants = |flag: c_int| flags & flag == flag;
+    let Some(format) = format_of(tensor.dtype()) else {
+        return Err(PyBufferError::new_err(format!("{} has no buffer format", tensor.dtype())));
+    };
+    if wants(ffi::PyBUF_WRITABLE) && tensor.is_read_only() {
+        return Err(PyBufferError::new_err("the memory is read-only"));
+    }
+    let row_major = tensor.layout().is_compact();
+    let column_major_only = wants(ffi::PyBUF_F_CONTIGUOUS) && tensor.shape().len() > 1;
+    if !row_major && (!wants(ffi::PyBUF_STRIDES) || wants(ffi::PyBUF_C_CONTIGUOUS)) || column_major_only {
+        return Err(PyBufferError::new_err("the memory has not the order that was asked for"));
+    }
+    let size = tensor.dtype().size();
+    let ndim = tensor.shape().len();
+    let strides = tensor.strides().iter().map(|&stride| stride as isize * size as isize);
+    let dims: Box<[isize]> = tensor.shape().iter().map(|&extent| extent as isize).chain(strides).collect();
+    let dims = Box::into_raw(Box::new(dims));
+    // SAFETY: Python's view, filled in once; `internal` owns the dims until `release_buffer`.
+    unsafe {
+        let (shape, strides) = ((**dims).as_mut_ptr(), (**dims).as_mut_ptr().add(ndim));
+        (*view).buf = tensor.data_ptr().cast();
+        (*view).len = tensor.nbytes() as isize;
+        (*view).readonly = c_int::from(tensor.is_read_only());
+        (*view).itemsize = size as isize;
+        (*view).format = if wants(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        (*view).ndim = ndim as c_int;
+        (*view).shape = if wants(ffi::PyBUF_ND) { shape } else { std::ptr::null_mut() };
+        (*view).strides = if wants(ffi::PyBUF_STRIDES) { strides } else { std::ptr::null_mut() };
+        (*view).suboffsets = std::ptr::null_mut();
+        (*view).internal = dims.cast();
+        (*view).obj = owner.into_ptr();
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `view` was filled in by [`get_buffer`] and is released once.
+pub(crate) unsafe fn release_buffer(view: *mut ffi::Py_buffer) {
+    // SAFETY: `internal` is the box that `get_buffer` left there.
+    unsafe { drop(Box::from_raw((*view).internal.cast::<Box<[isize]>>())) };
+}
+
+/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
+pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let asarray = |tensor: Tensor| numpy.call_method1(intern!(py, "asarray"), (Bound::new(py, PyTensor::from(tensor))?,));
+    if format_of(tensor.dtype()).is_some() {
+        return asarray(tensor.clone());
+    }
+    let types = py.import("ml_dtypes").map_err(|_| {
+        PyImportError::new_err(format!("NumPy has no {}; the package ml_dtypes adds it", tensor.dtype()))
+    })?;
+    asarray(tensor.as_bits())?.call_method1("view", (types.getattr(tensor.dtype().name())?,))
+}
+
+/// Zero-copy torch tensor.
+pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let version = (1, 3).into_pyobject(py)?.into_any();
+    let capsule = dlpack(py, tensor, None, Some(&version), None, None)?;
+    py.import(intern!(py, "torch.utils.dlpack"))?.call_method1(intern!(py, "from_dlpack"), (capsule,))
+}
+
+/// JAX array, zero-copy where JAX takes the alignment.
+pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
+    py.import("jax.dlpack")?.call_method1("from_dlpack", (object,))
+}
+
+/// CuPy array; of host memory a copy on the current device.
+pub(crate) fn cupy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    py.import("cupy")?.call_method1("asarray", (numpy(py, tensor)?,))
+}
+
+/// `__array__` of NumPy's protocol.
+pub(crate) fn array<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    dtype: Option<&Bound<'py, PyAny>>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let array = numpy(py, tensor)?;
+    let array = match dtype {
+        None => array,
+        Some(dtype) => {
+            let same = array.getattr("dtype")?.eq(py.import("numpy")?.getattr("dtype")?.call1((dtype,))?)?;
+            if copy == Some(false) && !same {
+                return Err(PyValueError::new_err("a cast needs a copy, and copy=False forbids one"));
+            }
+            let kwargs = PyDict::new(py);
+            kwargs.set_item("copy", false)?;
+            array.call_method("astype", (dtype,), Some(&kwargs))?
+        }
+    };
+    if copy == Some(true) { array.call_method0("copy") } else { Ok(array) }
+}

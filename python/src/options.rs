@@ -1,0 +1,361 @@
+//! Keyword arguments to a `Collate`.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString, PyType};
+use windrow::{Collate, DType, Device, Engine, Form, Pad, PerDim, Scalar, Side, Transform};
+
+use crate::engine::{default_engine, PyEngine};
+use crate::errors::OrPyErr;
+
+/// What a call may do instead of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyMode {
+    Always,
+    IfNeeded,
+    Never,
+}
+
+/// The arguments of one call, or of one leaf.
+pub(crate) struct Options<'py> {
+    pub collate: Collate,
+    pub out: Option<Bound<'py, PyAny>>,
+    pub copy: CopyMode,
+    pub engine: Engine,
+}
+
+/// Keyword arguments that must all be taken.
+struct Kwargs<'a, 'py> {
+    form: &'a str,
+    items: Option<&'a Bound<'py, PyDict>>,
+    taken: usize,
+}
+
+impl<'py> Kwargs<'_, 'py> {
+    /// An argument as given, `None` included.
+    fn raw(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(items) = self.items else { return Ok(None) };
+        let item = items.get_item(name)?;
+        self.taken += usize::from(item.is_some());
+        Ok(item)
+    }
+
+    /// An argument that is not `None`.
+    fn get(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(self.raw(name)?.filter(|item| !item.is_none()))
+    }
+
+    fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(&mut self, name: &str, what: &str) -> PyResult<Option<T>> {
+        let Some(item) = self.get(name)? else { return Ok(None) };
+        match item.extract::<T>() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(PyTypeError::new_err(format!("{name}={}; it is {what}", item.repr()?))),
+        }
+    }
+
+    /// Refuses what nobody asked for; `known` are names read by somebody else.
+    fn finish(self, read: &[&str], known: &[&str]) -> PyResult<()> {
+        let Some(items) = self.items.filter(|items| items.len() > self.taken) else { return Ok(()) };
+        for key in items.keys() {
+            let key: String = key.extract()?;
+            if !read.contains(&key.as_str()) && !known.contains(&key.as_str()) {
+                let form = self.form;
+                return Err(PyTypeError::new_err(format!("{form}() got an unexpected keyword argument '{key}'")));
+            }
+        }
+        Ok(())
+    }
+}
+
+const COMMON: &[&str] = &["dtype", "device", "out", "stream", "transform", "copy", "engine"];
+
+impl<'py> Options<'py> {
+    /// Reads the keyword arguments of a form. `known` are further names the call itself reads.
+    pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>, known: &[&str]) -> PyResult<Options<'py>> {
+        let mut kwargs = Kwargs { form, items: kwargs, taken: 0 };
+        let (mut collate, read): (Collate, &[&str]) = match form {
+            "stack" | "collate" => (Collate::stack(), &[]),
+            "concat" => {
+                let dim = kwargs.extract::<i64>("dim", "an int")?.unwrap_or(0);
+                (Collate::concat(dim), &["dim"])
+            }
+            "pad" => {
+                let read = &["value", "side", "dims", "size", "multiple_of", "truncate", "mask"];
+                (Collate::pad(pad_options(&mut kwargs)?), read)
+            }
+            "ragged" => {
+                let mut collate = Collate::ragged();
+                if let Some(dtype) = kwargs.get("offsets_dtype")? {
+                    collate = match dtype_of(&dtype)? {
+                        DType::I32 => collate.offsets_i32(),
+                        DType::I64 => collate,
+                        other => return Err(PyValueError::new_err(format!("offsets_dtype={other}; it is int32 or int64"))),
+                    };
+                }
+                if kwargs.extract::<bool>("batch_index", "a bool")?.unwrap_or(false) {
+                    collate = collate.batch_index();
+                }
+                (collate, &["offsets_dtype", "batch_index"])
+            }
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "form={other:?}; it is \"stack\", \"concat\", \"pad\" or \"ragged\""
+                )))
+            }
+        };
+        if let Some(dtype) = kwargs.get("dtype")? {
+            collate = collate.cast(dtype_of(&dtype)?);
+        }
+        if let Some(device) = kwargs.get("device")? {
+            let name = device.str()?.to_string();
+            collate = collate.device(name.parse::<Device>().or_py_err(device.py())?);
+        }
+        if let Some(transform) = kwargs.get("transform")? {
+            let Ok(transform) = transform.cast::<PyTransform>() else {
+                return Err(PyTypeError::new_err(format!("transform={}; it is a wr.Transform", transform.repr()?)));
+            };
+            collate = collate.transform(transform.get().transform.clone());
+        }
+        if kwargs.get("stream")?.is_some() {
+            return Err(PyValueError::new_err("stream= is for batches on a CUDA device; host memory has no streams"));
+        }
+        let copy = match kwargs.raw("copy")? {
+            None => CopyMode::Always,
+            Some(copy) if copy.is_none() => CopyMode::IfNeeded,
+            Some(copy) => match copy.extract::<bool>() {
+                Ok(true) => CopyMode::Always,
+                Ok(false) => CopyMode::Never,
+                Err(_) => return Err(PyTypeError::new_err(format!("copy={}; it is True, False or None", copy.repr()?))),
+            },
+        };
+        let engine = match kwargs.get("engine")? {
+            None => default_engine().clone(),
+            Some(engine) => match engine.cast::<PyEngine>() {
+                Ok(engine) => engine.get().engine().clone(),
+                Err(_) => return Err(PyTypeError::new_err(format!("engine={}; it is a wr.Engine", engine.repr()?))),
+            },
+        };
+        let out = kwargs.get("out")?;
+        if out.is_some() && copy == CopyMode::Never {
+            return Err(PyValueError::new_err("copy=False asks for a view, out= for a copy"));
+        }
+        let read: Vec<&str> = COMMON.iter().chain(read).copied().collect();
+        kwargs.finish(&read, known)?;
+        Ok(Options { collate, out, copy, engine })
+    }
+
+    /// Whether the samples' own memory may become the batch.
+    pub fn may_view(&self) -> bool {
+        self.copy != CopyMode::Always && self.out.is_none()
+    }
+
+    pub fn is_pad(&self) -> bool {
+        matches!(self.collate.form(), Form::Pad(_))
+    }
+}
+
+fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
+    let mut pad = Pad::new();
+    if let Some(value) = kwargs.get("value")? {
+        pad = pad.value(scalar_of(&value)?);
+    }
+    if let Some(side) = kwargs.get("side")? {
+        let py = side.py();
+        pad = match per_dim::<String>(&side, "side", "a string, or one for each dim")? {
+            PerDim::All(side) => pad.side(side.parse::<Side>().or_py_err(py)?),
+            PerDim::Each(sides) => {
+                let sides = sides.iter().map(|side| side.parse::<Side>().or_py_err(py));
+                pad.sides(sides.collect::<PyResult<Vec<_>>>()?)
+            }
+        };
+    }
+    if let Some(dims) = kwargs.get("dims")? {
+        pad = match per_dim::<i64>(&dims, "dims", "an int or ints")? {
+            PerDim::All(dim) => pad.dims([dim]),
+            PerDim::Each(dims) => pad.dims(dims),
+        };
+    }
+    if let Some(size) = kwargs.get("size")? {
+        pad = match per_dim::<Option<i64>>(&size, "size", "an int, or an int or None for each dim")? {
+            PerDim::All(size) => size.map_or(pad.clone(), |size| pad.size(size)),
+            PerDim::Each(sizes) => pad.sizes(sizes),
+        };
+    }
+    if let Some(multiple) = kwargs.get("multiple_of")? {
+        pad = match per_dim::<i64>(&multiple, "multiple_of", "an int, or one for each dim")? {
+            PerDim::All(multiple) => pad.multiple_of(multiple),
+            PerDim::Each(multiples) => pad.multiples_of(multiples),
+        };
+    }
+    if let Some(truncate) = kwargs.extract::<bool>("truncate", "a bool")? {
+        pad = pad.truncate(truncate);
+    }
+    if let Some(mask) = kwargs.get("mask")? {
+        let name: String = mask.extract().map_err(|_| {
+            PyValueError::new_err("mask is None, \"real\" or \"pad\"")
+        })?;
+        pad = pad.mask(name.parse().or_py_err(mask.py())?);
+    }
+    Ok(pad)
+}
+
+/// A single option, or a sequence of one for each dim.
+fn per_dim<'py, T>(item: &Bound<'py, PyAny>, name: &str, what: &str) -> PyResult<PerDim<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    if item.is_instance_of::<PyString>() || item.try_iter().is_err() {
+        if let Ok(single) = item.extract::<T>() {
+            return Ok(PerDim::All(single));
+        }
+    } else {
+        let each: PyResult<Vec<T>> = item.try_iter()?.map(|entry| entry?.extract::<T>()).collect();
+        if let Ok(each) = each {
+            return Ok(PerDim::Each(each));
+        }
+    }
+    Err(PyTypeError::new_err(format!("{name}={}; it is {what}", item.repr()?)))
+}
+
+/// A number, exactly as given.
+fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
+    if let Ok(float) = value.cast::<PyFloat>() {
+        return Ok(Scalar::Float(float.value()));
+    }
+    if let Ok(complex) = value.cast::<PyComplex>() {
+        return Ok(Scalar::Complex(complex.real(), complex.imag()));
+    }
+    if let Ok(bool) = value.cast::<PyBool>() {
+        return Ok(Scalar::from(bool.is_true()));
+    }
+    if value.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!("value={}; it is a number", value.repr()?)));
+    }
+    match value.extract::<i128>() {
+        Ok(int) => Ok(Scalar::Int(int)),
+        Err(error) if error.is_instance_of::<pyo3::exceptions::PyOverflowError>(value.py()) => {
+            Err(PyValueError::new_err(format!("value={value} is beyond every dtype")))
+        }
+        Err(_) => match value.extract::<f64>() {
+            Ok(float) => Ok(Scalar::Float(float)),
+            Err(_) => Err(PyTypeError::new_err(format!("value={}; it is a number", value.repr()?))),
+        },
+    }
+}
+
+/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself.
+pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let refuse = || PyTypeError::new_err(format!("dtype={} is not a dtype we know", dtype.str().map_or_else(|_| "?".into(), |s| s.to_string())));
+    let name: String = if let Ok(class) = dtype.cast::<PyType>() {
+        class.name()?.to_string()
+    } else if dtype.is_instance_of::<PyString>() {
+        dtype.extract()?
+    } else if let Ok(name) = dtype.getattr("name") {
+        let order = dtype.getattr("byteorder").and_then(|order| order.extract::<String>());
+        if order.is_ok_and(|order| order == if cfg!(target_endian = "little") { ">" } else { "<" }) {
+            return Err(refuse());
+        }
+        name.extract().map_err(|_| refuse())?
+    } else {
+        dtype.str()?.to_string()
+    };
+    let name = match name.strip_prefix("torch.").unwrap_or(&name) {
+        "float" => "float64",
+        "int" => "int64",
+        "bool_" => "bool",
+        name => name,
+    };
+    name.parse().map_err(|_| refuse())
+}
+
+/// Transform(scale=1.0, mean=None, std=None, channel_dim=None, permute=None)
+/// --
+///
+/// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
+///
+/// Evaluated as one fused multiply-add ``x * a[c] + b[c]``, ``a = scale / std`` and
+/// ``b = -mean / std`` formed in float64: in float32, or in float64 when source or result is float64,
+/// then rounded once, to nearest even.
+///
+/// Args:
+///     scale (float): multiplies first; ``1 / 255`` for 8-bit images.
+///     mean, std (float or sequence): one number, or one for each channel.
+///     channel_dim (int): sample dim of the channels, before ``permute``; without it the only dim of
+///         that extent.
+///     permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> chw = wr.Transform(scale=1 / 255, mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5],
+///     ...                    channel_dim=2, permute=(2, 0, 1))
+///     >>> image = wr.asarray(memoryview(bytes(2 * 2 * 3)).cast("B", (2, 2, 3)))
+///     >>> wr.stack([image], dtype="float32", transform=chw).shape
+///     (1, 3, 2, 2)
+#[pyclass(name = "Transform", module = "windrow", frozen)]
+pub(crate) struct PyTransform {
+    transform: Transform,
+    kwargs: Py<PyDict>,
+}
+
+#[pymethods]
+impl PyTransform {
+    #[new]
+    #[pyo3(signature = (scale = 1.0, mean = None, std = None, channel_dim = None, permute = None))]
+    fn new(
+        py: Python<'_>,
+        scale: f64,
+        mean: Option<Bound<'_, PyAny>>,
+        std: Option<Bound<'_, PyAny>>,
+        channel_dim: Option<i64>,
+        permute: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<PyTransform> {
+        let kwargs = PyDict::new(py);
+        let mut transform = Transform::new().scale(scale);
+        kwargs.set_item("scale", scale)?;
+        let numbers = |item: &Bound<'_, PyAny>, name: &str| -> PyResult<Vec<f64>> {
+            Ok(match per_dim::<f64>(item, name, "a number, or one for each channel")? {
+                PerDim::All(one) => vec![one],
+                PerDim::Each(each) if each.is_empty() => {
+                    return Err(PyValueError::new_err(format!("{name} is empty")))
+                }
+                PerDim::Each(each) => each,
+            })
+        };
+        if let Some(mean) = mean {
+            let mean = numbers(&mean, "mean")?;
+            kwargs.set_item("mean", &mean)?;
+            transform = transform.mean(mean);
+        }
+        if let Some(std) = std {
+            let std = numbers(&std, "std")?;
+            kwargs.set_item("std", &std)?;
+            transform = transform.std(std);
+        }
+        if let Some(dim) = channel_dim {
+            kwargs.set_item("channel_dim", dim)?;
+            transform = transform.channel_dim(dim);
+        }
+        if let Some(permute) = permute {
+            let order = match per_dim::<i64>(&permute, "permute", "an order of dims")? {
+                PerDim::All(dim) => vec![dim],
+                PerDim::Each(dims) => dims,
+            };
+            kwargs.set_item("permute", &order)?;
+            transform = transform.permute(order);
+        }
+        Ok(PyTransform { transform, kwargs: kwargs.unbind() })
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> ((), Bound<'py, PyDict>) {
+        ((), self.kwargs.bind(py).clone())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let items = self.kwargs.bind(py).iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
+        Ok(format!("Transform({})", items.collect::<PyResult<Vec<_>>>()?.join(", ")))
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<PyTransform>().is_ok_and(|other| other.get().transform == self.transform)
+    }
+}

@@ -1,0 +1,224 @@
+//! `SampleList`: samples imported once.
+
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use windrow::{DType, Owner, SampleList, Tensor};
+
+use crate::errors::{not_array_like, OrPyErr};
+use crate::import::{Importer, Keep};
+use crate::tensor::{tensor_of, PyTensor};
+
+/// Samples and what keeps them alive.
+#[derive(Clone, Default)]
+pub(crate) struct Imported {
+    pub list: SampleList<'static>,
+    pub owners: Arc<Vec<Owner>>,
+}
+
+impl Imported {
+    /// Imports every sample of a list, tuple or other iterable.
+    pub fn new(samples: &Bound<'_, PyAny>, path: &str, owned: bool) -> PyResult<Imported> {
+        let py = samples.py();
+        let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
+            list.to_tuple()
+        } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
+            tuple.clone()
+        } else if samples.is_instance_of::<PyString>() || samples.is_instance_of::<PyBytes>() || samples.is_instance_of::<PyDict>() {
+            return Err(PyTypeError::new_err(format!(
+                "expected a list of samples, got {}",
+                samples.get_type().qualname()?
+            )));
+        } else {
+            let sequence = py.get_type::<PyTuple>().call1((samples,));
+            sequence.map_err(|error| {
+                let hint = format!("expected a list of samples, got {}", samples.get_type());
+                if error.is_instance_of::<PyTypeError>(py) { PyTypeError::new_err(hint) } else { error }
+            })?.cast_into::<PyTuple>()?
+        };
+        let mut importer = Importer::new(py, path, owned);
+        importer.import_tuple(&tuple)?;
+        Ok(Imported::from_parts(importer.list, importer.keep))
+    }
+
+    fn from_parts(list: SampleList<'static>, keep: Keep) -> Imported {
+        Imported { list, owners: Arc::new(vec![Arc::new(keep) as Owner]) }
+    }
+}
+
+/// Either a list imported before or samples imported now; `owned` also finds out which are read-only.
+pub(crate) fn samples_of(samples: &Bound<'_, PyAny>, path: &str, owned: bool) -> PyResult<Arc<Imported>> {
+    match samples.cast_exact::<PySampleList>() {
+        Ok(list) => Ok(list.get().snapshot()),
+        Err(_) => Ok(Arc::new(Imported::new(samples, path, owned)?)),
+    }
+}
+
+/// SampleList(samples=())
+/// --
+///
+/// Samples imported, checked and kept alive once. Every assembling call takes one in place of a list.
+///
+/// Args:
+///     samples: an iterable of array-likes, of any shapes and dtypes.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> rows = wr.SampleList([b"ab", b"cd", b"ef"])
+///     >>> wr.stack(rows.take([2, 0])).shape
+///     (2, 2)
+#[pyclass(name = "SampleList", module = "windrow", frozen, sequence)]
+pub(crate) struct PySampleList {
+    imported: Mutex<Arc<Imported>>,
+}
+
+impl PySampleList {
+    /// The samples as they are now; appending later does not change what was taken.
+    pub fn snapshot(&self) -> Arc<Imported> {
+        Arc::clone(&self.imported.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn from_imported(imported: Imported) -> PySampleList {
+        PySampleList { imported: Mutex::new(Arc::new(imported)) }
+    }
+
+    fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let position = self.snapshot().list.len();
+        let mut importer = Importer::new(objects.py(), "", true);
+        importer.import_tuple(objects).map_err(|error| error_at(objects.py(), error, position))?;
+        let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = Arc::make_mut(&mut guard);
+        own.list.extend(&importer.list);
+        Arc::make_mut(&mut own.owners).push(Arc::new(importer.keep));
+        Ok(())
+    }
+}
+
+/// The position of an offender in the whole list, not in the part that was added.
+fn error_at(py: Python<'_>, error: PyErr, position: usize) -> PyErr {
+    if let Ok(Some(index)) = error.value(py).getattr("index").and_then(|index| index.extract::<Option<usize>>()) {
+        // An exception that refuses the attribute keeps the position it has.
+        let _ = error.value(py).setattr("index", index + position);
+    }
+    error
+}
+
+#[pymethods]
+impl PySampleList {
+    #[new]
+    #[pyo3(signature = (samples = None))]
+    fn new(samples: Option<&Bound<'_, PyAny>>) -> PyResult<PySampleList> {
+        let imported = match samples {
+            None => Imported::default(),
+            Some(samples) => match samples.cast_exact::<PySampleList>() {
+                Ok(list) => (*list.get().snapshot()).clone(),
+                Err(_) => Imported::new(samples, "", true)?,
+            },
+        };
+        Ok(PySampleList::from_imported(imported))
+    }
+
+    /// take(indices, /)
+    /// --
+    ///
+    /// The samples at these positions, in this order, as a new list that shares their memory.
+    ///
+    /// Args:
+    ///     indices: an integer array-like of one dim, or a list of ints; negative ones count from the end.
+    ///
+    /// Raises:
+    ///     IndexError: for a position that is not in the list.
+    fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
+        let indices = integers(indices)?;
+        let own = self.snapshot();
+        let list = own.list.take(indices.iter().copied()).map_err(|e| PyIndexError::new_err(e.to_string()))?;
+        Ok(PySampleList::from_imported(Imported { list, owners: Arc::clone(&own.owners) }))
+    }
+
+    /// append(sample, /)
+    /// --
+    ///
+    /// Imports one more sample.
+    fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.add(&PyTuple::new(sample.py(), [sample])?)
+    }
+
+    /// extend(samples, /)
+    /// --
+    ///
+    /// Imports more samples; on an error none of them.
+    fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;
+        self.add(tuple.cast::<PyTuple>()?)
+    }
+
+    fn __len__(&self) -> usize {
+        self.snapshot().list.len()
+    }
+
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
+        let own = self.snapshot();
+        let len = own.list.len() as isize;
+        let position = if index < 0 { index + len } else { index };
+        if !(0..len).contains(&position) {
+            return Err(PyIndexError::new_err(format!("index {index} in a list of {len} samples")));
+        }
+        let kind = own.list.kind(position as usize);
+        let data = own.list.data()[position as usize].cast_mut();
+        let owner: Owner = Arc::clone(&own.owners) as Owner;
+        let read_only = own.list.is_read_only();
+        // SAFETY: the owners keep the memory of every sample of the list alive.
+        #[allow(unsafe_code)]
+        let tensor = unsafe {
+            Tensor::new_unchecked(owner, data, kind.dtype, kind.device, kind.layout.clone(), read_only)
+        };
+        let _ = py;
+        Ok(PyTensor::from(tensor))
+    }
+
+    fn __repr__(&self) -> String {
+        let own = self.snapshot();
+        format!("SampleList({} samples, {} layouts)", own.list.len(), own.list.kinds().len())
+    }
+}
+
+/// Positions from any integer array-like of one dim, or from ints.
+fn integers(indices: &Bound<'_, PyAny>) -> PyResult<Cow<'static, [i64]>> {
+    let py = indices.py();
+    if indices.is_instance_of::<PyList>() || indices.is_instance_of::<PyTuple>() {
+        return Ok(Cow::Owned(indices.extract()?));
+    }
+    if let Ok(range) = indices.cast::<pyo3::types::PyRange>() {
+        return Ok(Cow::Owned(range.try_iter()?.map(|item| item?.extract()).collect::<PyResult<_>>()?));
+    }
+    let tensor = tensor_of(indices, false)?;
+    if tensor.shape().len() != 1 || !(tensor.dtype().is_integer()) {
+        return Err(PyTypeError::new_err(format!(
+            "indices are integers of one dim, not {} of {} dims",
+            tensor.dtype(),
+            tensor.shape().len()
+        )));
+    }
+    if tensor.shape()[0] == 0 {
+        return Ok(Cow::Owned(Vec::new()));
+    }
+    // The engine itself casts and straightens them.
+    let mut row = SampleList::new();
+    row.push_view(&(&tensor).into());
+    let collate = windrow::Collate::concat(0).cast(DType::I64);
+    let batch = crate::engine::index_engine().assemble(&row, &collate).or_py_err(py)?;
+    let values = batch.data().as_slice::<i64>().or_py_err(py)?.to_vec();
+    let beyond = tensor.dtype() == DType::U64 && values.iter().any(|&value| value < 0);
+    match beyond {
+        true => Err(PyIndexError::new_err("an index beyond 63 bits")),
+        false => Ok(Cow::Owned(values)),
+    }
+}
+
+/// A single array-like for the messages of `asarray`.
+pub(crate) fn refuse_single(object: &Bound<'_, PyAny>) -> PyErr {
+    not_array_like(None, "", object)
+}

@@ -1,0 +1,103 @@
+//! How objects of a Python type are read: found once for each type, then remembered.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyCapsule, PyFloat, PyInt, PyType};
+use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
+
+use crate::batch::PyBatch;
+use crate::tensor::PyTensor;
+
+/// The way from an object to a sample.
+#[derive(Clone, Copy)]
+pub(crate) enum Route {
+    /// A `windrow.Tensor`.
+    Tensor,
+    /// A `windrow.Batch`, which stands for its data.
+    Batch,
+    /// A Python bool, int or float: a sample without dims.
+    Number,
+    /// The C exchange API of the type: no Python call for each object. `may_lie` types have lazy
+    /// conjugation and negation bits, which that API leaves out.
+    Exchange { api: &'static DLPackExchangeAPI, may_lie: bool },
+    /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
+    /// whichever works first.
+    Protocols,
+}
+
+/// Types are few; a program that makes them without end must not make this grow with it.
+const MAX_TYPES: usize = 1024;
+
+struct Known {
+    route: Route,
+    /// Holds the type, so that its address names no other type.
+    _class: Py<PyType>,
+}
+
+static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
+
+/// The route of an object's exact type.
+pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<Route> {
+    let class = object.get_type();
+    let key = class.as_ptr().addr();
+    {
+        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.as_ref().and_then(|known| known.get(&key)) {
+            return Ok(found.route);
+        }
+    }
+    // Looked up without the lock: it runs Python code.
+    let route = find_route(&class)?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_with(HashMap::new);
+    if known.len() < MAX_TYPES {
+        known.insert(key, Known { route, _class: class.unbind() });
+    }
+    Ok(route)
+}
+
+fn find_route(class: &Bound<'_, PyType>) -> PyResult<Route> {
+    let py = class.py();
+    if class.is(py.get_type::<PyTensor>()) {
+        return Ok(Route::Tensor);
+    }
+    if class.is(py.get_type::<PyBatch>()) {
+        return Ok(Route::Batch);
+    }
+    if [py.get_type::<PyBool>(), py.get_type::<PyInt>(), py.get_type::<PyFloat>()].iter().any(|number| class.is(number)) {
+        return Ok(Route::Number);
+    }
+    let Some(api) = exchange_api(class) else { return Ok(Route::Protocols) };
+    let may_lie = class.hasattr("is_neg")? && class.hasattr("is_conj")?;
+    Ok(Route::Exchange { api, may_lie })
+}
+
+/// The exchange table of a type, if it has one that we understand.
+fn exchange_api(class: &Bound<'_, PyType>) -> Option<&'static DLPackExchangeAPI> {
+    let attribute = class.getattr("__dlpack_c_exchange_api__").ok()?;
+    // An older form of this attribute is an int; only the capsule carries a promise.
+    let capsule = attribute.cast_into::<PyCapsule>().ok()?;
+    let name: &CStr = DLPACK_EXCHANGE_API;
+    let table = capsule.pointer_checked(Some(name)).ok()?;
+    // SAFETY: a capsule of this name holds a table that lives as long as the process.
+    #[allow(unsafe_code)]
+    let api = unsafe { DLPackExchangeAPI::find(table.as_ptr().cast()) }?;
+    api.managed_tensor_from_py_object_no_sync.is_some().then_some(api)
+}
+
+/// import_route(object, /)
+/// --
+///
+/// How objects of this type are read: ``"tensor"``, ``"number"``, ``"exchange"`` or ``"protocols"``.
+#[pyfunction]
+pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+    Ok(match route_of(object)? {
+        Route::Tensor | Route::Batch => "tensor",
+        Route::Number => "number",
+        Route::Exchange { .. } => "exchange",
+        Route::Protocols => "protocols",
+    })
+}

@@ -1,0 +1,208 @@
+//! `Tensor`: a typed, strided view of memory, and `asarray`.
+#![allow(unsafe_op_in_unsafe_fn)] // What `pymethods` makes of the buffer protocol's unsafe methods.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use windrow::dlpack::device_to_dl;
+use windrow::{Owner, Tensor};
+
+use crate::export;
+use crate::import::Importer;
+use crate::samples::refuse_single;
+
+/// A strided piece of memory that keeps its owner alive. Made by the assembling calls and
+/// :func:`asarray`.
+///
+/// Attributes:
+///     shape (tuple of int), strides (tuple of int, in elements), dtype (str), device (str),
+///     ndim (int), nbytes (int)
+#[pyclass(name = "Tensor", module = "windrow", frozen, weakref)]
+pub(crate) struct PyTensor(Tensor);
+
+impl From<Tensor> for PyTensor {
+    fn from(tensor: Tensor) -> Self {
+        PyTensor(tensor)
+    }
+}
+
+impl PyTensor {
+    pub fn inner(&self) -> &Tensor {
+        &self.0
+    }
+}
+
+/// The methods that a tensor and a batch, which stands for its data, have in common: those of the
+/// tensor that `inner()` gives.
+macro_rules! tensor_methods {
+    ($class:ident, { $($own:tt)* }) => {
+        #[pymethods]
+        impl $class {
+            $($own)*
+
+            /// Extents, a tuple of int.
+            #[getter]
+            fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+                PyTuple::new(py, self.inner().shape())
+            }
+
+            /// Name of the element type, such as ``"float16"``.
+            #[getter]
+            fn dtype(&self) -> &'static str {
+                self.inner().dtype().name()
+            }
+
+            /// ``"cpu"``, ``"pinned"`` or ``"cuda:0"``.
+            #[getter]
+            fn device(&self) -> String {
+                self.inner().device().to_string()
+            }
+
+            /// Number of dims.
+            #[getter]
+            fn ndim(&self) -> usize {
+                self.inner().shape().len()
+            }
+
+            /// Bytes of all elements.
+            #[getter]
+            fn nbytes(&self) -> usize {
+                self.inner().nbytes()
+            }
+
+            /// Address of the first element.
+            fn data_ptr(&self) -> usize {
+                self.inner().data_ptr().expose_provenance()
+            }
+
+            /// A NumPy array of the same memory; bfloat16 and float8 need the package ml_dtypes.
+            fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                export::numpy(py, self.inner())
+            }
+
+            /// A torch tensor of the same memory.
+            fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                export::torch(py, self.inner())
+            }
+
+            /// A JAX array, of the same memory where JAX takes its alignment. JAX arrays do not
+            /// change: do not write to the memory afterwards.
+            fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                export::jax(py, self.inner())
+            }
+
+            /// A CuPy array; of host memory a copy on the current device.
+            fn cupy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                export::cupy(py, self.inner())
+            }
+
+            /// DLPack capsule. Without ``max_version``, or below 1.0, a legacy one.
+            #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+            fn __dlpack__<'py>(
+                &self,
+                py: Python<'py>,
+                stream: Option<&Bound<'py, PyAny>>,
+                max_version: Option<&Bound<'py, PyAny>>,
+                dl_device: Option<&Bound<'py, PyAny>>,
+                copy: Option<&Bound<'py, PyAny>>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                export::dlpack(py, self.inner(), stream, max_version, dl_device, copy)
+            }
+
+            fn __dlpack_device__(&self) -> (i32, i32) {
+                let device = device_to_dl(self.inner().device());
+                (device.device_type.0, device.device_id)
+            }
+
+            #[getter]
+            fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+                export::array_interface(py, self.inner())
+            }
+
+            #[pyo3(signature = (dtype = None, copy = None))]
+            fn __array__<'py>(
+                &self,
+                py: Python<'py>,
+                dtype: Option<&Bound<'py, PyAny>>,
+                copy: Option<bool>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                export::array(py, self.inner(), dtype, copy)
+            }
+
+            #[allow(unsafe_code)]
+            unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+                let owner = slf.clone().into_any();
+                // SAFETY: Python's own view; `slf` holds the tensor.
+                unsafe { export::get_buffer(slf.get().inner(), owner, view, flags) }
+            }
+
+            #[allow(unsafe_code)]
+            unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+                // SAFETY: Python releases a view that `__getbuffer__` filled in, once.
+                unsafe { export::release_buffer(view) }
+            }
+        }
+    };
+}
+pub(crate) use tensor_methods;
+
+tensor_methods!(PyTensor, {
+    /// Steps in elements, a tuple of int.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.0.strides())
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let extent = self.0.shape().first().ok_or_else(|| PyTypeError::new_err("a tensor without dims has no length"))?;
+        Ok(*extent as usize)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let shape = PyTuple::new(py, self.0.shape())?.repr()?;
+        Ok(format!("Tensor(shape={shape}, dtype={}, device={})", self.0.dtype(), self.0.device()))
+    }
+});
+
+/// A single array-like as a tensor of the same memory. `owned` also finds out whether it is read-only.
+pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, owned: bool) -> PyResult<Tensor> {
+    let mut importer = Importer::new(object.py(), "", owned);
+    importer.import(object, 0).map_err(|error| {
+        let plain = error.get_type(object.py()).is(object.py().get_type::<PyTypeError>());
+        if plain && error.to_string().contains("expected an array-like") { refuse_single(object) } else { error }
+    })?;
+    let Importer { list, mut keep, .. } = importer;
+    keep.object(object.clone().unbind());
+    let kind = list.kind(0);
+    let owner: Owner = Arc::new(keep);
+    // SAFETY: `keep` holds the object and whatever it lent us.
+    #[allow(unsafe_code)]
+    Ok(unsafe {
+        Tensor::new_unchecked(
+            owner,
+            list.data()[0].cast_mut(),
+            kind.dtype,
+            kind.device,
+            kind.layout.clone(),
+            list.is_read_only(),
+        )
+    })
+}
+
+/// asarray(x, /)
+/// --
+///
+/// A :class:`Tensor` of the same memory as any array-like; the array-like is kept alive.
+///
+/// Raises:
+///     TypeError: if ``x`` is not an array-like.
+///     LayoutError: if its memory cannot be expressed.
+#[pyfunction]
+#[pyo3(signature = (x, /))]
+pub(crate) fn asarray(x: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+    Ok(PyTensor(tensor_of(x, true)?))
+}

@@ -1,0 +1,356 @@
+//! `collate`: a list of trees to one tree of batches, all leaves in one plan.
+
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
+
+use crate::assemble::{run, Job};
+use crate::batch::PyBatch;
+use crate::errors::not_array_like;
+use crate::options::Options;
+
+/// The shape of the trees, with a number in place of each tensor leaf.
+enum Node<'py> {
+    Leaf(usize),
+    /// Strings and bytes, as a list.
+    Pass(Bound<'py, PyList>),
+    /// The first sample's mapping, and the children by key.
+    Mapping(Bound<'py, PyAny>, Vec<(Bound<'py, PyAny>, Node<'py>)>),
+    List(Vec<Node<'py>>),
+    /// A tuple type, called with one iterable.
+    Tuple(Bound<'py, PyType>, Vec<Node<'py>>),
+    /// A namedtuple type, called with its fields in order.
+    Named(Bound<'py, PyType>, Vec<Node<'py>>),
+    /// A dataclass, called with its fields by name.
+    Dataclass(Bound<'py, PyType>, Vec<(String, Node<'py>)>),
+}
+
+/// Walks all trees at once.
+struct Walk<'a, 'py> {
+    py: Python<'py>,
+    sep: &'a str,
+    /// Options of leaves that no spec names.
+    common: Option<&'a Bound<'py, PyDict>>,
+    specs: Vec<Spec<'py>>,
+    jobs: Vec<Job>,
+    paths: Vec<String>,
+}
+
+/// One entry of `spec`.
+struct Spec<'py> {
+    pattern: String,
+    form: String,
+    kwargs: Bound<'py, PyDict>,
+    used: bool,
+}
+
+/// collate(samples, spec=None, *, sep=".", **common)
+/// --
+///
+/// A list of trees to one tree of the same shape, every tensor leaf a :class:`Batch`, in one call.
+///
+/// Args:
+///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple and dataclass.
+///         str and bytes leaves become lists; Python floats float64, ints int64.
+///     spec (dict): leaf path, with globs, to :class:`Stack`, :class:`Concat`, :class:`Pad` or
+///         :class:`Ragged`. An exact path goes before a glob, an earlier glob before a later one.
+///         Leaves nobody names are stacked.
+///     sep (str): joins the keys of a path.
+///     out: a tree of the same shape to write to.
+///     common: as for :func:`stack`; a spec's own arguments go first.
+///
+/// Raises:
+///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
+///         and the sample; and whatever the leaf's form raises, with ``.path``.
+///
+/// Example:
+///     >>> import windrow as wr
+///     >>> batch = wr.collate([{"x": [1, 2.5], "id": "a"}, {"x": [3, 4.5], "id": "b"}])
+///     >>> memoryview(batch["x"][1]).tolist(), batch["id"]
+///     ([2.5, 4.5], ['a', 'b'])
+#[pyfunction]
+#[pyo3(signature = (samples, spec = None, *, sep = ".", **common), text_signature = "(samples, spec=None, *, sep='.', dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+pub(crate) fn collate<'py>(
+    samples: &Bound<'py, PyAny>,
+    spec: Option<&Bound<'py, PyAny>>,
+    sep: &str,
+    common: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = samples.py();
+    let options = Options::parse("collate", common, &[])?;
+    let samples: Vec<Bound<'py, PyAny>> = samples.try_iter()?.collect::<PyResult<_>>()?;
+    if samples.is_empty() {
+        return Err(PyValueError::new_err("an empty list of samples makes no batch"));
+    }
+    let common = match common {
+        Some(common) => {
+            let common = common.copy()?;
+            // The tree of outputs is taken apart on the way down.
+            if common.contains("out")? {
+                common.del_item("out")?;
+            }
+            Some(common)
+        }
+        None => None,
+    };
+    let specs = spec.map(read_specs).transpose()?.unwrap_or_default();
+    let mut walk = Walk { py, sep, common: common.as_ref(), specs, jobs: Vec::new(), paths: Vec::new() };
+    let tree = walk.node(&samples, String::new(), options.out.as_ref())?;
+    if let Some(unused) = walk.specs.iter().find(|spec| !spec.used) {
+        return Err(PyValueError::new_err(format!(
+            "spec {:?} matches no leaf; the leaves are {}",
+            unused.pattern,
+            walk.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>().join(", ")
+        )));
+    }
+    let batches = run(py, &options.engine, &walk.jobs)?;
+    let batches = batches.into_iter().map(|batch| Bound::new(py, PyBatch::from(batch)));
+    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
+}
+
+fn read_specs<'py>(spec: &Bound<'py, PyAny>) -> PyResult<Vec<Spec<'py>>> {
+    let one = |pattern: String, spec: &Bound<'py, PyAny>| -> PyResult<Spec<'py>> {
+        let form = spec.getattr(intern!(spec.py(), "form")).and_then(|form| form.extract::<String>());
+        let kwargs = spec.getattr(intern!(spec.py(), "kwargs")).and_then(|kwargs| Ok(kwargs.cast_into::<PyDict>()?));
+        match (form, kwargs) {
+            (Ok(form), Ok(kwargs)) => Ok(Spec { pattern, form, kwargs, used: false }),
+            _ => Err(PyTypeError::new_err(format!(
+                "spec of {pattern:?} is {}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged",
+                spec.repr()?
+            ))),
+        }
+    };
+    match spec.cast::<PyDict>() {
+        Err(_) => Ok(vec![one("*".to_owned(), spec)?]),
+        Ok(specs) => specs.iter().map(|(pattern, spec)| one(pattern.extract()?, &spec)).collect(),
+    }
+}
+
+impl<'py> Walk<'_, 'py> {
+    fn node(
+        &mut self,
+        samples: &[Bound<'py, PyAny>],
+        path: String,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Node<'py>> {
+        let first = &samples[0];
+        if first.is_instance_of::<PyString>() || first.is_instance_of::<PyBytes>() {
+            return Ok(Node::Pass(PyList::new(self.py, samples)?));
+        }
+        if let Ok(mapping) = first.cast::<PyMapping>() {
+            return self.mapping(mapping, samples, &path, out);
+        }
+        let class = first.get_type();
+        if first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>() {
+            let fields: Option<Vec<String>> = class.getattr("_fields").ok().map(|fields| fields.extract()).transpose()?;
+            let children = self.sequence(samples, &path, fields.as_deref(), out)?;
+            return Ok(match (fields, first.is_instance_of::<PyTuple>()) {
+                (Some(_), _) => Node::Named(class, children),
+                (None, true) => Node::Tuple(class, children),
+                (None, false) => Node::List(children),
+            });
+        }
+        if class.hasattr(intern!(self.py, "__dataclass_fields__"))? {
+            return self.dataclass(class, samples, &path, out);
+        }
+        self.leaf(samples, path, out)
+    }
+
+    fn join(&self, path: &str, key: &str) -> String {
+        if path.is_empty() { key.to_owned() } else { format!("{path}{}{key}", self.sep) }
+    }
+
+    fn mapping(
+        &mut self,
+        first: &Bound<'py, PyMapping>,
+        samples: &[Bound<'py, PyAny>],
+        path: &str,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Node<'py>> {
+        let keys = first.keys()?;
+        for (index, sample) in samples.iter().enumerate() {
+            let Ok(mapping) = sample.cast::<PyMapping>() else {
+                return Err(uneven(path, index, first.as_any(), sample));
+            };
+            if mapping.len()? == keys.len() {
+                continue;
+            }
+            for key in mapping.keys()?.iter() {
+                if !first.contains(&key)? {
+                    let here = count_with(samples, &key)?;
+                    return Err(PyKeyError::new_err(format!(
+                        "sample {index} at {:?}: a key that sample 0 has not; {here} of {} samples have it",
+                        self.join(path, &key.str()?.to_string()),
+                        samples.len()
+                    )));
+                }
+            }
+        }
+        let mut children = Vec::with_capacity(keys.len());
+        for key in keys.iter() {
+            let path = self.join(path, &key.str()?.to_string());
+            let mut column = Vec::with_capacity(samples.len());
+            for (index, sample) in samples.iter().enumerate() {
+                match sample.get_item(&key) {
+                    Ok(item) => column.push(item),
+                    Err(error) if error.is_instance_of::<PyKeyError>(self.py) => {
+                        let have = count_with(samples, &key)?;
+                        let text = format!("sample {index} at {path:?}: the key is missing; {have} of {} samples have it", samples.len());
+                        return Err(PyKeyError::new_err(text));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            let out = out.map(|out| out.get_item(&key)).transpose()?;
+            let child = self.node(&column, path, out.as_ref())?;
+            children.push((key, child));
+        }
+        Ok(Node::Mapping(first.as_any().clone(), children))
+    }
+
+    fn sequence(
+        &mut self,
+        samples: &[Bound<'py, PyAny>],
+        path: &str,
+        fields: Option<&[String]>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Node<'py>>> {
+        let (first, len) = (&samples[0], samples[0].len()?);
+        for (index, sample) in samples.iter().enumerate() {
+            if !(sample.is_instance_of::<PyTuple>() || sample.is_instance_of::<PyList>()) {
+                return Err(uneven(path, index, first, sample));
+            }
+            if sample.len()? != len {
+                return Err(PyValueError::new_err(format!(
+                    "sample {index} at {path:?}: expected {len} entries, got {}",
+                    sample.len()?
+                )));
+            }
+        }
+        let mut children = Vec::with_capacity(len);
+        for position in 0..len {
+            let name = fields.and_then(|fields| fields.get(position).cloned()).unwrap_or_else(|| position.to_string());
+            let column = samples.iter().map(|sample| sample.get_item(position)).collect::<PyResult<Vec<_>>>()?;
+            let out = out.map(|out| out.get_item(position)).transpose()?;
+            children.push(self.node(&column, self.join(path, &name), out.as_ref())?);
+        }
+        Ok(children)
+    }
+
+    fn dataclass(
+        &mut self,
+        class: Bound<'py, PyType>,
+        samples: &[Bound<'py, PyAny>],
+        path: &str,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Node<'py>> {
+        let fields = self.py.import("dataclasses")?.call_method1("fields", (&class,))?;
+        let mut children = Vec::new();
+        for field in fields.try_iter()? {
+            let name: String = field?.getattr("name")?.extract()?;
+            let mut column = Vec::with_capacity(samples.len());
+            for (index, sample) in samples.iter().enumerate() {
+                if !sample.get_type().is(&class) {
+                    return Err(uneven(path, index, &samples[0], sample));
+                }
+                column.push(sample.getattr(name.as_str())?);
+            }
+            let out = out.map(|out| out.getattr(name.as_str())).transpose()?;
+            let child = self.node(&column, self.join(path, &name), out.as_ref())?;
+            children.push((name, child));
+        }
+        Ok(Node::Dataclass(class, children))
+    }
+
+    fn leaf(
+        &mut self,
+        samples: &[Bound<'py, PyAny>],
+        path: String,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Node<'py>> {
+        if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
+            return Err(not_array_like(Some(index), &path, &samples[index]));
+        }
+        let (form, kwargs) = self.options_of(&path)?;
+        let options = Options::parse(&form, Some(&kwargs), &[])?;
+        let column = PyTuple::new(self.py, samples)?;
+        let mut job = Job::new(column.as_any(), &options, &path)?;
+        if let Some(out) = out {
+            job.out = Some(crate::assemble::output_of(out, &path)?);
+        }
+        self.jobs.push(job);
+        self.paths.push(path);
+        Ok(Node::Leaf(self.jobs.len() - 1))
+    }
+
+    /// Form and arguments of a leaf: its spec's over the common ones.
+    fn options_of(&mut self, path: &str) -> PyResult<(String, Bound<'py, PyDict>)> {
+        let kwargs = match self.common {
+            Some(common) => common.copy()?,
+            None => PyDict::new(self.py),
+        };
+        let matches = self.py.import(intern!(self.py, "fnmatch"))?.getattr(intern!(self.py, "fnmatchcase"))?;
+        let mut chosen = None;
+        for (position, spec) in self.specs.iter().enumerate() {
+            if spec.pattern == path {
+                chosen = Some(position);
+                break;
+            }
+            if chosen.is_none() && matches.call1((path, &spec.pattern))?.is_truthy()? {
+                chosen = Some(position);
+            }
+        }
+        let Some(position) = chosen else { return Ok(("stack".to_owned(), kwargs)) };
+        let spec = &mut self.specs[position];
+        spec.used = true;
+        kwargs.update(spec.kwargs.as_mapping())?;
+        Ok((spec.form.clone(), kwargs))
+    }
+}
+
+fn uneven(path: &str, index: usize, first: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> PyErr {
+    PyTypeError::new_err(format!(
+        "sample {index} at {path:?}: expected {}, got {}",
+        first.get_type(),
+        other.get_type()
+    ))
+}
+
+fn count_with(samples: &[Bound<'_, PyAny>], key: &Bound<'_, PyAny>) -> PyResult<usize> {
+    samples.iter().try_fold(0, |count, sample| Ok(count + usize::from(sample.contains(key)?)))
+}
+
+fn build<'py>(py: Python<'py>, node: &Node<'py>, batches: &[Bound<'py, PyBatch>]) -> PyResult<Bound<'py, PyAny>> {
+    let all = |children: &[Node<'py>]| children.iter().map(|child| build(py, child, batches)).collect::<PyResult<Vec<_>>>();
+    Ok(match node {
+        Node::Leaf(position) => batches[*position].clone().into_any(),
+        Node::Pass(list) => list.clone().into_any(),
+        Node::List(children) => PyList::new(py, all(children)?)?.into_any(),
+        Node::Tuple(class, children) => class.call1((PyTuple::new(py, all(children)?)?,))?,
+        Node::Named(class, children) => class.call1(PyTuple::new(py, all(children)?)?)?,
+        Node::Dataclass(class, children) => {
+            let kwargs = PyDict::new(py);
+            for (name, child) in children {
+                kwargs.set_item(name, build(py, child, batches)?)?;
+            }
+            class.call((), Some(&kwargs))?
+        }
+        Node::Mapping(first, children) => {
+            let dict = PyDict::new(py);
+            for (key, child) in children {
+                dict.set_item(key, build(py, child, batches)?)?;
+            }
+            if first.is_exact_instance_of::<PyDict>() {
+                return Ok(dict.into_any());
+            }
+            // A copy keeps what else the mapping carries, such as a default factory.
+            if first.hasattr("update")? {
+                let copy = py.import("copy")?.call_method1("copy", (first,))?;
+                copy.call_method1("update", (dict,))?;
+                return Ok(copy);
+            }
+            first.get_type().call1((dict,))?
+        }
+    })
+}

@@ -1,0 +1,431 @@
+"""Who keeps what alive, threads, views, plans, counters, and forks."""
+
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import numpy as np
+import pytest
+
+import oracle
+import windrow as wr
+from helpers import assert_tensor, assert_values, memory, paint, paint_values, pointer, poisoned, refusal, rss_bytes, settle
+
+FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.ragged}
+
+
+# references
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_samples_are_released_after_the_call(form):
+    arrays = [paint((3, 4), "float32", i) for i in range(5)]
+    refs = [weakref.ref(a) for a in arrays]
+    counts = [sys.getrefcount(a) for a in arrays]
+    batch = FORMS[form](arrays)
+    settle()
+    assert [sys.getrefcount(a) for a in arrays] == counts
+    del arrays
+    settle()
+    assert all(ref() is None for ref in refs)
+    assert batch.nbytes == 5 * 48
+
+
+def test_samples_are_released_after_an_error():
+    arrays = [paint((3, 4), "float32", i) for i in range(5)]
+    counts = [sys.getrefcount(a) for a in arrays]
+    for bad in (paint(3), paint((3, 4)), None, object()):
+        refusal(lambda: wr.stack([*arrays, bad]), (ValueError, TypeError))
+    settle()
+    assert [sys.getrefcount(a) for a in arrays] == counts
+
+
+def test_torch_samples_are_released(torch):
+    tensors = [torch.full((3, 4), float(i)) for i in range(5)]
+    refs = [weakref.ref(t) for t in tensors]
+    wr.stack(tensors)
+    wr.stack(tensors, dtype="float16")
+    del tensors
+    settle()
+    assert all(ref() is None for ref in refs)
+
+
+def test_out_is_kept_by_the_batch_and_released_with_it():
+    out = poisoned((2, 3))
+    ref = weakref.ref(out)
+    batch = wr.stack([paint(3)] * 2, out=out)
+    del out
+    settle()
+    assert_tensor(batch, np.stack([paint(3)] * 2))
+    del batch
+    settle()
+    assert ref() is None
+
+
+def test_engines_and_batches_in_any_order():
+    for _ in range(20):
+        engine = wr.Engine(threads=2)
+        batch = wr.stack([paint(10_000, seed=i) for i in range(4)], engine=engine)
+        array = batch.numpy()
+        del engine, batch
+        settle()
+        assert (array[3] == paint(10_000, seed=3)).all()
+
+
+def churn(torch):
+    """About 8 MB of results in every form, with views, exports and errors."""
+    rows = [paint(200_000, seed=i) for i in range(5)]
+    tensors = [torch.from_numpy(row) for row in rows]
+    batch = wr.stack(rows)
+    batch.numpy(), batch.torch(), batch.__dlpack__(), batch.__dlpack__(max_version=(1, 0)), memoryview(batch)
+    np.from_dlpack(batch), torch.from_dlpack(batch), list(batch), np.asarray(batch), batch.__dlpack__(copy=True)
+    wr.pad([row[: 1000 * (i + 1)] for i, row in enumerate(rows)], mask="real")
+    wr.ragged(tensors, batch_index=True)
+    wr.collate([{"a": row, "b": [t]} for row, t in zip(rows, tensors)])
+    samples = wr.SampleList(tensors)
+    wr.stack(samples.take([0, 1, 1]), dtype="float32")
+    wr.asarray(rows[0]), wr.explain(rows)
+    for bad in (None, paint(3), np.zeros(3, ">i4")):
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            wr.stack([*rows, bad])
+
+
+def test_no_leak(torch):
+    for _ in range(30):
+        churn(torch)
+    settle()
+    before = rss_bytes()
+    for _ in range(150):
+        churn(torch)
+    settle()
+    assert rss_bytes() - before < 64 << 20, "more than half a percent of what went through is still held"
+
+
+def test_no_leak_of_small_objects():
+    rows = [paint(4, seed=i) for i in range(8)]
+
+    def small():
+        batch = wr.stack(rows)
+        batch.__dlpack__(), batch.data, batch[0], repr(batch), np.from_dlpack(batch)
+        with pytest.raises(wr.ShapeError):
+            wr.stack([*rows, paint(3)])
+
+    for _ in range(500):
+        small()
+    settle()
+    before = rss_bytes()
+    for _ in range(5000):
+        small()
+    settle()
+    assert rss_bytes() - before < 16 << 20
+
+
+# threads
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_eight_threads_on_one_engine(own):
+    engine = {"engine": wr.Engine(threads=2)} if own else {}
+    failures = []
+
+    def work(k):
+        try:
+            for n in range(30):
+                arrays = [paint(10_000 + k, seed=31 * k + i + n) for i in range(4)]
+                got = memory(wr.stack(arrays, **engine))
+                assert (got == np.stack(arrays)).all()
+                values = [paint_values(100 + n, "int32", k + i) for i in range(3)]
+                got = memory(wr.pad(values, dtype="float16", value=1, size=200, **engine))
+                assert got.tobytes() == oracle.pad(values, "int32", 1, size=200, dst="float16").data.tobytes()
+                with pytest.raises(wr.ShapeError):
+                    wr.stack([*arrays, paint(3)], **engine)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_the_gil_is_released_while_bytes_move():
+    """With a switch interval this long another thread runs only when the call itself lets it."""
+    rows = [np.zeros(16 << 20, np.uint8) for _ in range(8)]
+    out = np.empty((8, 16 << 20), np.uint8)
+    wr.stack(rows, out=out)
+    ticks, stop = [0], threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks[0] += 1
+            time.sleep(0)
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        sys.setswitchinterval(1000)
+        for _ in range(50):
+            before = ticks[0]
+            wr.stack(rows, out=out)
+            if ticks[0] > before:
+                break
+        else:
+            raise AssertionError("no other thread ran during any of 50 calls")
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+        thread.join()
+
+
+def test_threads_share_one_batch_and_one_sample_list():
+    samples = wr.SampleList([paint(1000, seed=i) for i in range(20)])
+    batch = wr.stack(samples)
+    want = memory(batch).copy()
+    results = []
+
+    def work():
+        for i in range(100):
+            row = wr.stack(samples.take([i % 20])).numpy()[0]
+            results.append((row == want[i % 20]).all() and (batch[i % 20].numpy() == row).all())
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 800 and all(results)
+
+
+# views
+
+
+def adjacent(form):
+    base = paint((6, 5), "float32")
+    return base, {"stack": list(base), "concat": [base[:2], base[2:3], base[3:]], "ragged": [base[:1], base[1:4], base[4:]]}[form]
+
+
+@pytest.mark.parametrize("form", ["stack", "concat", "ragged"])
+def test_copy_true_copies(form):
+    base, samples = adjacent(form)
+    for arguments in ({}, {"copy": True}):
+        batch = FORMS[form](samples, **arguments)
+        assert pointer(batch.data) != pointer(base)
+        assert_tensor(batch, base)
+
+
+@pytest.mark.parametrize("form", ["stack", "concat", "ragged"])
+def test_copy_false_gives_a_view_of_adjacent_samples(form):
+    base, samples = adjacent(form)
+    batch = FORMS[form](samples, copy=False)
+    assert pointer(batch.data) == pointer(base)
+    assert_tensor(batch, base)
+    base[3, 3] = 77
+    assert batch.numpy()[3, 3] == 77
+    if form != "stack":
+        assert_values(batch.offsets, np.cumsum([0] + [len(s) for s in samples]))
+
+
+@pytest.mark.parametrize("form", ["stack", "concat", "ragged"])
+def test_copy_none_may_give_a_view(form):
+    base, samples = adjacent(form)
+    assert_tensor(FORMS[form](samples, copy=None), base)
+    assert_tensor(FORMS[form](samples[::-1], copy=None), memory(FORMS[form](samples[::-1])))
+
+
+def test_copy_false_of_a_single_sample():
+    base = paint((3, 4))
+    assert pointer(wr.stack([base], copy=False).data) == pointer(base)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "windrow"])
+def test_views_keep_their_sources_alive(kind, torch):
+    base = paint((6, 5), "float32").copy()
+    want = base.copy()
+    ref = weakref.ref(base)
+    samples = {"numpy": list, "torch": lambda b: list(torch.from_numpy(b)), "windrow": lambda b: list(wr.asarray(b).numpy())}
+    samples = samples[kind](base)
+    batch = wr.stack(samples, copy=False)
+    del base, samples
+    settle()
+    assert ref() is not None
+    assert_tensor(batch, want)
+    del batch
+    settle()
+    assert ref() is None
+
+
+def test_a_view_of_read_only_samples_is_read_only():
+    base = paint((4, 5))
+    base.flags.writeable = False
+    batch = wr.stack(list(base), copy=False)
+    assert not batch.numpy().flags.writeable
+    assert wr.stack(list(base)).numpy().flags.writeable
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        lambda b: [b[1], b[0]],
+        lambda b: [b[0], b[0]],
+        lambda b: [b[0], b[1].copy()],
+        lambda b: [b[0], b[1], b[3]],
+        lambda b: [b[0, :-1], b[1, 1:]],
+    ],
+)
+def test_samples_that_do_not_form_the_batch(samples):
+    samples = samples(paint((6, 5), "float32"))
+    refusal(lambda: wr.stack(samples, copy=False), ValueError)
+    assert_tensor(wr.stack(samples, copy=None), np.stack(samples))
+
+
+def test_work_on_the_way_is_no_view():
+    samples = list(paint((6, 5), "float32"))
+    refusal(lambda: wr.stack(samples, copy=False, dtype="float16"), ValueError)
+    refusal(lambda: wr.stack(samples, copy=False, transform=wr.Transform(scale=2.0)), ValueError)
+    refusal(lambda: wr.pad([samples[0], samples[1][:3]], copy=False), ValueError)
+    assert_tensor(wr.stack(samples, copy=None, dtype="float64"), paint((6, 5), "float32").astype("f8"))
+
+
+# explain, stats, the pool
+
+
+def test_explain():
+    rows = [paint((100, 3), "float32", i) for i in range(8)]
+    plan = wr.explain(rows)
+    facts = plan.as_dict()
+    assert {"path", "bytes_read", "bytes_written", "tiles", "launches", "padding_waste"} <= set(facts)
+    assert facts["bytes_read"] == facts["bytes_written"] == 8 * 1200
+    assert facts["padding_waste"] == 0 and facts["tiles"] >= 1
+    assert len(str(plan)) > 20 and len(str(plan).splitlines()) <= 40
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_explain_takes_the_arguments_of_every_form(form):
+    rows = [paint((n + 1 if form != "stack" else 4, 3), "uint8", n) for n in range(4)]
+    facts = wr.explain(rows, form, dtype="float32").as_dict()
+    assert facts["bytes_written"] >= FORMS[form](rows, dtype="float32").nbytes
+    assert facts["bytes_read"] == sum(row.nbytes for row in rows)
+
+
+def test_explain_of_padding():
+    even = wr.explain([paint(8), paint(8)], "pad").as_dict()
+    uneven = wr.explain([paint(8), paint(2)], form="pad", multiple_of=8, mask="real").as_dict()
+    assert even["padding_waste"] == 0 < uneven["padding_waste"]
+
+
+def test_explain_runs_nothing():
+    out = poisoned((2, 3))
+    before = out.copy()
+    wr.reset_stats()
+    wr.explain([paint(3)] * 2, out=out)
+    assert (out == before).all() and wr.stats()["batches"] == 0
+
+
+def test_stats():
+    wr.reset_stats()
+    facts = wr.stats()
+    assert isinstance(facts, dict)
+    assert {"batches", "samples", "bytes_in", "bytes_out", "padding_bytes", "pool_bytes"} <= set(facts)
+    assert all(facts[key] == 0 for key in ("batches", "samples", "bytes_in", "bytes_out", "padding_bytes"))
+    wr.stack([paint(100), paint(100)], dtype="float32")
+    facts = wr.stats()
+    assert (facts["batches"], facts["samples"], facts["bytes_in"], facts["bytes_out"]) == (1, 2, 200, 800)
+    wr.pad([paint(10, "int16"), paint(4, "int16")])
+    facts = wr.stats()
+    assert (facts["batches"], facts["samples"], facts["padding_bytes"]) == (2, 4, 12)
+    with pytest.raises(wr.ShapeError):
+        wr.stack([paint(3), paint(4)])
+    assert wr.stats()["batches"] == 2
+    wr.reset_stats()
+    assert wr.stats()["batches"] == 0
+
+
+def test_pool_and_empty_cache():
+    for _ in range(5):
+        wr.stack([paint(4 << 20)] * 2)
+    held = wr.stats()["pool_bytes"]
+    assert held >= 0
+    live = wr.stack([paint(1 << 20, seed=1)] * 2)
+    want = memory(live).copy()
+    wr.empty_cache()
+    assert wr.stats()["pool_bytes"] <= held
+    assert (memory(live) == want).all()
+    assert_tensor(wr.stack([paint(1000)]), paint((1, 1000)))
+
+
+def test_pooled_memory_of_a_live_batch_is_not_given_out_again():
+    batches = [wr.stack([paint(300_000, seed=i)] * 2) for i in range(8)]
+    arrays = [b.numpy() for b in batches]
+    del batches
+    more = [wr.stack([paint(300_000, seed=100 + i)] * 2) for i in range(8)]
+    for i, array in enumerate(arrays):
+        assert (array == paint(300_000, seed=i)).all()
+    assert len({pointer(b.data) for b in more} | {pointer(a) for a in arrays}) == 16
+
+
+# forks
+
+
+FORK = """
+import os, signal, sys
+import numpy as np
+import windrow as wr
+
+rows = [np.full((512, 1024), i, np.float32) for i in range(16)]
+want = np.stack(rows)
+engine = wr.Engine(threads=2)
+samples = wr.SampleList(rows)
+for e in (None, engine):
+    assert (wr.stack(rows, engine=e).numpy() == want).all()
+kept = wr.stack(rows)
+
+pid = os.fork()
+if pid == 0:
+    code = 1
+    try:
+        for e in (None, engine, wr.Engine(threads=2)):
+            assert (wr.stack(rows, engine=e).numpy() == want).all()
+            assert (wr.stack(rows, engine=e, dtype="float16").numpy() == want).all()
+        assert (wr.stack(samples.take([3, 4])).numpy() == want[3:5]).all()
+        assert (kept.numpy() == want).all()
+        wr.stats(); wr.empty_cache()
+        code = 0
+    finally:
+        os._exit(code)
+_, status = os.waitpid(pid, 0)
+assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0, status
+assert (wr.stack(rows).numpy() == want).all() and (kept.numpy() == want).all()
+"""
+
+
+def test_a_child_after_fork_can_assemble():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+WORKERS = """
+import multiprocessing, sys
+import numpy as np
+import windrow as wr
+
+def work(k):
+    return wr.stack([np.full((64, 1024), k + i, np.float32) for i in range(8)]).numpy().sum()
+
+if __name__ == "__main__":
+    first = work(0)
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        assert pool.map(work, range(6))[0] == first
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes(method, tmp_path):
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    done = subprocess.run([sys.executable, str(script), method], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,449 @@
+"""Samples from every library, and from objects that offer one interface only."""
+
+import array
+import ctypes
+import mmap
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import oracle
+import windrow as wr
+from dlpack_harness import Producer
+from helpers import assert_tensor, memory, paint, refusal
+
+
+class ArrayInterface:
+    """An object with `__array_interface__` and nothing else."""
+
+    def __init__(self, base, **changes):
+        self.base = base
+        self.interface = {**base.__array_interface__, **changes}
+
+    @property
+    def __array_interface__(self):
+        return self.interface
+
+
+def to_torch(a):
+    return pytest.importorskip("torch").from_numpy(a.copy())
+
+
+def to_jax(a):
+    return pytest.importorskip("jax").numpy.asarray(a.copy())
+
+
+def to_paddle(a):
+    return pytest.importorskip("paddle").to_tensor(a.copy(), place="cpu")
+
+
+def to_tvm(a):
+    return pytest.importorskip("tvm_ffi").from_dlpack(a.copy())
+
+
+def read_only(a):
+    a = a.copy()
+    a.flags.writeable = False
+    return a
+
+
+KINDS = {
+    "numpy": lambda a: a,
+    "read-only": read_only,
+    "torch": to_torch,
+    "jax": to_jax,
+    "paddle": to_paddle,
+    "tvm_ffi": to_tvm,
+    "windrow tensor": wr.asarray,
+    "windrow batch": lambda a: wr.concat([a[:1], a[1:]]),
+    "memoryview": lambda a: memoryview(a),
+    "dlpack": lambda a: Producer(a),
+    "legacy dlpack": lambda a: Producer(a, versioned=False),
+    "array interface": ArrayInterface,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["uint8", "int32", "float32"])
+@pytest.mark.parametrize("shape", [(6,), (3, 4), (2, 3, 4)])
+def test_every_kind(kind, name, shape):
+    arrays = [paint(shape, name, 11 * i) for i in range(3)]
+    assert_tensor(wr.stack([KINDS[kind](a) for a in arrays]), np.stack(arrays))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_as_a_view(kind):
+    a = paint((3, 4), "float32")
+    tensor = wr.asarray(KINDS[kind](a))
+    assert_tensor(tensor, a)
+    assert (tensor.numpy() == a).all()
+
+
+def test_all_kinds_in_one_list():
+    arrays = [paint((2, 3), "float32", 7 * i) for i in range(len(KINDS))]
+    samples = [make(a) for make, a in zip(KINDS.values(), arrays)]
+    assert_tensor(wr.stack(samples), np.stack(arrays))
+    assert_tensor(wr.stack(samples[::-1]), np.stack(arrays[::-1]))
+    assert_tensor(wr.concat(samples), np.concatenate(arrays))
+
+
+# NumPy
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a[::-1],
+        lambda a: a[:, ::-2],
+        lambda a: a.T,
+        np.asfortranarray,
+        lambda a: np.broadcast_to(a[:, :1], a.shape),
+        lambda a: np.broadcast_to(a[3], a.shape),
+        lambda a: a[2:2],
+        lambda a: a[1, 2],
+        lambda a: a[1:2, ::5],
+        lambda a: read_only(a)[::-1, ::2],
+    ],
+)
+@pytest.mark.parametrize("name", ["bool", "uint8", "float16", "int32", "float64", "complex128"])
+def test_numpy_layouts(view, name):
+    arrays = [view(paint((6, 8), name, 5 * i)) for i in range(2)]
+    assert_tensor(wr.stack(arrays), np.stack(arrays))
+
+
+@pytest.mark.parametrize("name", [n for n in (*oracle.ARITHMETIC, *oracle.COMPLEX) if n != "bfloat16"])
+def test_numpy_scalars_and_zero_dimensional_arrays(name):
+    value = paint(4, name)
+    assert_tensor(wr.stack([value[0], value[1]]), value[:2])
+    assert_tensor(wr.stack([np.array(value[2]), value[3]]), value[2:])
+
+
+def test_numpy_byte_steps_that_are_no_multiple_of_the_item():
+    packed = np.zeros(5, [("a", "u1"), ("b", "<f4")])
+    packed["b"] = np.arange(5)
+    field = packed["b"]
+    try:
+        batch = wr.stack([field])
+    except (BufferError, ValueError, TypeError) as error:
+        assert str(error)
+    else:
+        assert_tensor(batch, np.stack([field]))
+
+
+def test_numpy_misaligned():
+    raw = paint(41)
+    for name in ("int16", "float32", "float64", "complex128"):
+        size = oracle.STORAGE[name].itemsize
+        arrays = [raw[i : i + 2 * size].view(name) for i in range(1, 8)]
+        assert_tensor(wr.stack(arrays), np.stack(arrays))
+        if name != "complex128":
+            want = oracle.stack(arrays, name, "uint8").data
+            assert_tensor(wr.stack(arrays, dtype="uint8"), want)
+
+
+def test_numpy_subclasses():
+    class Named(np.ndarray):
+        pass
+
+    a = paint((3, 4))
+    assert_tensor(wr.stack([a.view(Named), a]), np.stack([a, a]))
+
+
+# torch
+
+
+def test_torch_dtypes(torch):
+    for name in (*oracle.ARITHMETIC, *oracle.COMPLEX, "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
+        arrays = [paint((3, 4), name, i) for i in range(2)]
+        samples = [torch.from_numpy(a.view(np.uint8)).view(getattr(torch, name)) for a in arrays]
+        assert_tensor(wr.stack(samples), np.stack(arrays), name)
+
+
+def test_torch_layouts(torch):
+    t = torch.arange(2 * 3 * 4 * 5, dtype=torch.float32).reshape(2, 3, 4, 5)
+    for view in (
+        t.permute(3, 1, 0, 2),
+        t[:, ::2, 1:],
+        t.contiguous(memory_format=torch.channels_last),
+        t[:, :1].expand(2, 3, 4, 5),
+        t[0, 0, 0, 0],
+        t[:, :, :0],
+        t.unfold(3, 3, 1),
+    ):
+        assert_tensor(wr.stack([view, view]), np.stack([view.numpy()] * 2))
+
+
+def test_torch_bfloat16_bits(torch):
+    bits = paint(2000, "uint16")
+    t = torch.from_numpy(bits).view(torch.bfloat16)
+    assert_tensor(wr.stack([t, t[::2].repeat(2)]), np.stack([bits, np.tile(bits[::2], 2)]), "bfloat16")
+
+
+def test_torch_requires_grad_and_parameters(torch):
+    t = torch.arange(6.0, requires_grad=True)
+    p = torch.nn.Parameter(torch.ones(6))
+    assert_tensor(wr.stack([t, p, t * 2]), np.stack([np.arange(6), np.ones(6), 2 * np.arange(6)]).astype("f4"))
+
+
+def test_torch_subclass(torch):
+    class Mine(torch.Tensor):
+        pass
+
+    t = torch.arange(6).as_subclass(Mine)
+    assert_tensor(wr.stack([t]), np.arange(6)[None])
+
+
+def refused(sample, good):
+    errors = (TypeError, ValueError, BufferError, RuntimeError, NotImplementedError)
+    error = refusal(lambda: wr.stack([good, sample]), errors)
+    assert str(error)
+    refusal(lambda: wr.asarray(sample), errors)
+
+
+def test_torch_conjugate_and_negated_views_are_refused(torch):
+    z = torch.complex(torch.arange(3.0), torch.arange(3.0))
+    assert z.conj().is_conj() and z.conj().imag.is_neg()
+    refused(z.conj(), z)
+    refused(z.conj().imag, torch.zeros(3))
+    assert_tensor(wr.stack([z.conj().resolve_conj()]), np.conj(z.numpy())[None])
+    assert_tensor(wr.stack([z.conj().imag.resolve_neg()]), -z.imag.numpy()[None])
+
+
+def test_torch_tensors_without_dense_host_memory_are_refused(torch):
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    good = torch.zeros(2, 3)
+    with FakeTensorMode():
+        fake = torch.empty(2, 3)
+    refused(fake, good)
+    refused(torch.empty(2, 3, device="meta"), good)
+    refused(torch.ones(2, 3).to_sparse(), good)
+    refused(torch.ones(2, 3).to_sparse_csr(), good)
+    refused(torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 0, torch.quint8), good)
+
+
+def test_many_torch_tensors(torch):
+    rows = torch.arange(20_000 * 8, dtype=torch.float32).reshape(20_000, 8)
+    assert_tensor(wr.stack(list(rows)), rows.numpy())
+    assert_tensor(wr.stack([row.clone() for row in rows]), rows.numpy())
+
+
+# JAX, Paddle, tvm-ffi
+
+
+def test_jax_dtypes(jax):
+    for name in ("bool", "int8", "uint8", "int16", "int32", "uint32", "float16", "float32", "complex64", "bfloat16"):
+        bits = paint((3, 4), name)
+        x = jax.lax.bitcast_convert_type(jax.numpy.asarray(bits), name) if name == "bfloat16" else jax.numpy.asarray(bits)
+        assert x.dtype.name == name
+        assert_tensor(wr.stack([x, x]), np.stack([bits, bits]), name)
+
+
+def test_jax_layouts(jax):
+    x = jax.numpy.arange(24.0).reshape(2, 3, 4)
+    for view in (x, x.transpose(2, 0, 1), x[0, 0, 0], x[:, :0]):
+        assert_tensor(wr.stack([view, view]), np.stack([np.asarray(view)] * 2))
+
+
+def test_paddle_dtypes():
+    paddle = pytest.importorskip("paddle")
+    for name in ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64"):
+        a = paint((3, 4), name)
+        assert_tensor(wr.stack([paddle.to_tensor(a, place="cpu")] * 2), np.stack([a, a]))
+
+
+def test_paddle_views():
+    paddle = pytest.importorskip("paddle")
+    t = paddle.arange(12, dtype="float32").reshape([3, 4]).cpu()
+    assert_tensor(wr.stack([t.transpose([1, 0])]), t.numpy().T[None])
+
+
+def test_tvm_ffi_dtypes():
+    pytest.importorskip("tvm_ffi")
+    for name in ("bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"):
+        a = paint((3, 4), name)
+        assert_tensor(wr.stack([to_tvm(a), to_tvm(a)]), np.stack([a, a]))
+
+
+# Buffers
+
+
+@pytest.mark.parametrize("make", [bytes, bytearray, memoryview, lambda b: memoryview(bytearray(b))])
+def test_bytes(make):
+    rows = [bytes(range(i, i + 10)) for i in range(3)]
+    assert_tensor(wr.stack([make(row) for row in rows]), np.array([list(row) for row in rows], np.uint8))
+
+
+def test_bytes_of_several_lengths():
+    batch = wr.ragged([b"one", b"", bytearray(b"three")])
+    assert bytes(memoryview(batch)) == b"onethree"
+    assert batch.offsets.numpy().tolist() == [0, 3, 3, 8]
+
+
+@pytest.mark.parametrize("code", "bBhHiIlLqQfd")
+def test_array_array(code):
+    a = array.array(code, range(5))
+    want = np.array(a)
+    assert_tensor(wr.stack([a, a]), np.stack([want, want]))
+
+
+@pytest.mark.parametrize("cast", ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "f", "d"])
+def test_memoryview_formats(cast):
+    view = memoryview(bytes(16)).cast(cast)
+    assert_tensor(wr.stack([view]), np.asarray(view)[None])
+
+
+def test_memoryview_strides_and_shape():
+    view = memoryview(bytes(range(24))).cast("B", (4, 6))
+    assert_tensor(wr.stack([view]), np.asarray(view)[None])
+    assert_tensor(wr.stack([memoryview(bytes(range(24)))[::-3]]), np.arange(24, dtype=np.uint8)[::-3][None])
+
+
+@pytest.mark.parametrize("format_", ["c", "P", "n"])
+def test_memoryview_formats_that_are_no_number(format_):
+    view = memoryview(bytes(16)).cast(format_)
+    try:
+        batch = wr.stack([view])
+    except (TypeError, ValueError, BufferError) as error:
+        assert str(error)
+    else:
+        assert batch.nbytes == 16
+
+
+def test_ctypes_arrays_and_mmap():
+    numbers = (ctypes.c_float * 4)(1, 2, 3, 4)
+    assert_tensor(wr.stack([numbers]), np.array([[1, 2, 3, 4]], "f4"))
+    with mmap.mmap(-1, 64) as mapped:
+        mapped[:4] = b"\1\2\3\4"
+        got = wr.stack([mapped])
+        assert memory(got)[0, :5].tolist() == [1, 2, 3, 4, 0]
+        del got
+
+
+def test_a_buffer_is_released_after_the_call():
+    data = bytearray(b"abcdef")
+    wr.stack([data, data])
+    data.append(1)
+    assert len(data) == 7
+
+
+# __array_interface__ alone
+
+
+def test_array_interface_layouts():
+    a = paint((4, 6), "int32")
+    for view in (a, a.T, a[::2, ::-1], a[1:1], a[1, 2:3]):
+        assert_tensor(wr.stack([ArrayInterface(view)]), np.stack([view]))
+
+
+def test_array_interface_with_a_buffer_and_an_offset():
+    data = bytes(range(40))
+    base = np.frombuffer(data, np.uint8)
+    holder = ArrayInterface(base, data=memoryview(data), offset=4, shape=(3, 3), typestr="<i4", strides=None)
+    assert_tensor(wr.stack([holder]), np.frombuffer(data, "<i4", 9, 4).reshape(1, 3, 3))
+
+
+def test_array_interface_without_elements():
+    a = np.empty((0, 3), np.float32)
+    assert_tensor(wr.stack([ArrayInterface(a, data=(0, False))]), a[None])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"typestr": ">i4"},
+        {"typestr": "|O4"},
+        {"typestr": "<U1"},
+        {"typestr": "<M8"},
+        {"typestr": "nonsense"},
+        {"typestr": "<i3"},
+        {"shape": (-1, 3)},
+        {"shape": "x"},
+        {"strides": (4,)},
+        {"data": (0, False)},
+        {"data": "x"},
+        {"data": (2**70, False)},
+        {"mask": np.ones((2, 3), bool)},
+    ],
+)
+def test_array_interface_that_is_wrong(changes):
+    holder = ArrayInterface(paint((2, 3), "int32"), **changes)
+    errors = (TypeError, ValueError, BufferError, OverflowError)
+    refusal(lambda: wr.stack([paint((2, 3), "int32"), holder]), errors)
+
+
+def test_array_interface_of_raising_property():
+    class Boom(Exception):
+        pass
+
+    class Raises:
+        @property
+        def __array_interface__(self):
+            raise Boom("no")
+
+    with pytest.raises((Boom, TypeError)):
+        wr.stack([Raises()])
+
+
+# Python numbers
+
+
+def test_numbers():
+    assert_tensor(wr.stack([1, 2, -3]), np.array([1, 2, -3]))
+    assert_tensor(wr.stack([1.5, float("inf")]), np.array([1.5, np.inf]))
+    assert_tensor(wr.stack([True, False]), np.array([True, False]))
+    assert_tensor(wr.stack([2**63 - 1, -(2**63)]), np.array([2**63 - 1, -(2**63)]))
+
+
+def test_numbers_of_several_types_with_a_dtype():
+    assert_tensor(wr.stack([1, 2.5, True, np.int8(-4)], dtype="float32"), np.array([1, 2.5, 1, -4], "f4"))
+
+
+def test_number_subclasses():
+    import enum
+
+    class Color(enum.IntEnum):
+        RED = 7
+
+    class Metres(float):
+        pass
+
+    assert_tensor(wr.stack([Color.RED, 1]), np.array([7, 1]))
+    assert_tensor(wr.stack([Metres(1.5)]), np.array([1.5]))
+
+
+# no hard dependency
+
+
+def test_works_without_numpy_and_torch():
+    code = """
+import sys
+for name in ("numpy", "torch", "jax", "cupy", "paddle", "tvm_ffi", "ml_dtypes"):
+    sys.modules[name] = None
+import array
+import windrow as wr
+batch = wr.stack([b"ab", bytearray(b"cd"), memoryview(b"ef")])
+assert memoryview(batch).tolist() == [[97, 98], [99, 100], [101, 102]], memoryview(batch).tolist()
+batch = wr.pad([array.array("f", [1, 2, 3]), array.array("f", [4])], value=-1, mask="real", dtype="float64")
+assert memoryview(batch).tolist() == [[1, 2, 3], [4, -1, -1]]
+assert memoryview(batch.lengths).tolist() == [3, 1]
+assert memoryview(batch.mask).tolist() == [[True, True, True], [True, False, False]]
+assert wr.stack([1, 2, 3]).dtype == "int64"
+tree = wr.collate([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])
+assert memoryview(tree["a"]).tolist() == [1, 2] and tree["b"] == ["x", "y"]
+try:
+    wr.stack([b"ab", b"abc"])
+except wr.ShapeError as error:
+    assert (error.index, error.expected, error.got) == (1, (2,), (3,))
+try:
+    batch.numpy()
+except ImportError:
+    pass
+else:
+    raise AssertionError("numpy() without NumPy")
+repr(batch), wr.stats()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,203 @@
+//! Loops that the compiler does not find by itself.
+#![allow(unused_unsafe, reason = "these intrinsics are unsafe in Rust 1.85 and safe since")]
+
+use std::arch::x86_64::*;
+
+use super::super::convert::{convert, F16};
+use super::Pairs;
+
+/// float32 to float16.
+///
+/// # Safety
+/// AVX2, FMA and F16C; pointers as for [`super::Cast`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn narrow(src: *const u8, dst: *mut u8, n: usize) {
+    let whole = n - n % 16;
+    for i in (0..whole).step_by(16) {
+        // SAFETY: `i + 16 <= n`, and the loads and stores take any address.
+        unsafe {
+            let x = src.add(i * 4).cast::<f32>();
+            let low = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x));
+            let high = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.add(8)));
+            let both = _mm256_set_m128i(high, low);
+            _mm256_storeu_si256(dst.add(i * 2).cast(), both);
+        }
+    }
+    for i in whole..n {
+        // SAFETY: `i < n`.
+        unsafe {
+            let x = src.add(i * 4).cast::<f32>().read_unaligned();
+            dst.add(i * 2).cast::<F16>().write_unaligned(convert(x));
+        }
+    }
+}
+
+/// float16 to float32.
+///
+/// # Safety
+/// AVX2, FMA and F16C; pointers as for [`super::Cast`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn widen(src: *const u8, dst: *mut u8, n: usize) {
+    let whole = n - n % 16;
+    for i in (0..whole).step_by(16) {
+        // SAFETY: `i + 16 <= n`, and the loads and stores take any address.
+        unsafe {
+            let x = src.add(i * 2).cast::<__m128i>();
+            let y = dst.add(i * 4).cast::<f32>();
+            _mm256_storeu_ps(y, _mm256_cvtph_ps(_mm_loadu_si128(x)));
+            _mm256_storeu_ps(y.add(8), _mm256_cvtph_ps(_mm_loadu_si128(x.add(1))));
+        }
+    }
+    for i in whole..n {
+        // SAFETY: `i < n`.
+        unsafe {
+            let x = src.add(i * 2).cast::<F16>().read_unaligned();
+            dst.add(i * 4).cast::<f32>().write_unaligned(convert(x));
+        }
+    }
+}
+
+/// float32 multiply-add to float16.
+///
+/// # Safety
+/// AVX2, FMA and F16C; pointers as for [`super::Fma`].
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn fma_narrow(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<f32>) {
+    let Pairs { a, b, period } = pairs;
+    let whole = n - n % 8;
+    let mut phase = 0;
+    // SAFETY: pair 0 exists.
+    let (a0, b0) = unsafe { (_mm256_set1_ps(*a), _mm256_set1_ps(*b)) };
+    for i in (0..whole).step_by(8) {
+        // SAFETY: `i + 8 <= n`; the period is a multiple of 8, or not below `n`, so that
+        // `phase + 8` pairs exist.
+        unsafe {
+            let (va, vb) = if period == 0 {
+                (a0, b0)
+            } else {
+                (_mm256_loadu_ps(a.add(phase)), _mm256_loadu_ps(b.add(phase)))
+            };
+            let y = _mm256_fmadd_ps(_mm256_loadu_ps(x.add(i * 4).cast()), va, vb);
+            let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(y);
+            _mm_storeu_si128(dst.add(i * 2).cast(), half);
+        }
+        phase = if phase + 8 >= period { 0 } else { phase + 8 };
+    }
+    for i in whole..n {
+        // SAFETY: `i < n`; `phase + n % 8` pairs exist, as above.
+        unsafe {
+            let at = if period == 0 { 0 } else { phase + i - whole };
+            let x = x.add(i * 4).cast::<f32>().read_unaligned();
+            let y: F16 = convert(x.mul_add(*a.add(at), *b.add(at)));
+            dst.add(i * 2).cast::<F16>().write_unaligned(y);
+        }
+    }
+}
+
+/// float32 multiply-add to float32, with more than one pair.
+///
+/// # Safety
+/// AVX2, FMA and F16C; pointers as for [`super::Fma`], and the period is not 0.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn fma_tiled(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<f32>) {
+    let Pairs { a, b, period } = pairs;
+    let whole = n - n % 8;
+    let mut phase = 0;
+    for i in (0..whole).step_by(8) {
+        // SAFETY: `i + 8 <= n`; `phase + 8` pairs exist, as in `fma_narrow`.
+        unsafe {
+            let (va, vb) = (_mm256_loadu_ps(a.add(phase)), _mm256_loadu_ps(b.add(phase)));
+            let y = _mm256_fmadd_ps(_mm256_loadu_ps(x.add(i * 4).cast()), va, vb);
+            _mm256_storeu_ps(dst.add(i * 4).cast(), y);
+        }
+        phase = if phase + 8 >= period { 0 } else { phase + 8 };
+    }
+    for i in whole..n {
+        // SAFETY: `i < n`; `phase + n % 8` pairs exist, as above.
+        unsafe {
+            let at = phase + i - whole;
+            let x = x.add(i * 4).cast::<f32>().read_unaligned();
+            let y = x.mul_add(*a.add(at), *b.add(at));
+            dst.add(i * 4).cast::<f32>().write_unaligned(y);
+        }
+    }
+}
+
+/// For each channel of three: an order, and masks of what comes from the second and the third
+/// vector. Of 48 bytes in three vectors, a channel takes other positions in each of the three,
+/// so two blends gather it and one shuffle puts it in order. Both lanes do so side by side.
+static SPLIT: [[[u8; 32]; 3]; 3] = {
+    let mut tables = [[[0; 32]; 3]; 3];
+    let mut at = 0;
+    while at < 48 {
+        let (channel, vector, position) = (at % 3, at / 16, at % 16);
+        tables[channel][0][at / 3] = POSITIONS[position];
+        tables[channel][0][at / 3 + 16] = POSITIONS[position];
+        if vector > 0 {
+            tables[channel][vector][position] = 0xFF;
+            tables[channel][vector][position + 16] = 0xFF;
+        }
+        at += 1;
+    }
+    tables
+};
+
+const POSITIONS: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// Splits pixels of three bytes, 32 at a time; returns how many it did.
+///
+/// # Safety
+/// AVX2, FMA and F16C; `n` pixels at `src`, `n` bytes in each of the three rows.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn split_3_bytes(src: *const u8, dst: *mut u8, plane: isize, n: usize) -> usize {
+    let whole = n - n % 32;
+    // SAFETY: `i + 32 <= n`, hence 96 bytes are read at `3 * i` and 32 written in each row; the
+    // loads and stores take any address.
+    unsafe {
+        let load = |table: &[u8; 32]| _mm256_loadu_si256(table.as_ptr().cast());
+        let pair = |p: *const u8| _mm256_loadu2_m128i(p.add(48).cast(), p.cast());
+        for i in (0..whole).step_by(32) {
+            let p = src.add(3 * i);
+            let (first, second, third) = (pair(p), pair(p.add(16)), pair(p.add(32)));
+            for (c, [order, from_second, from_third]) in SPLIT.iter().enumerate() {
+                let mixed = _mm256_blendv_epi8(first, second, load(from_second));
+                let mixed = _mm256_blendv_epi8(mixed, third, load(from_third));
+                let row = dst.wrapping_offset(plane * c as isize).add(i);
+                _mm256_storeu_si256(row.cast(), _mm256_shuffle_epi8(mixed, load(order)));
+            }
+        }
+    }
+    whole
+}
+
+/// A copy that does not pass through the caches on its way to `dst`.
+///
+/// # Safety
+/// AVX2, FMA and F16C; pointers as for [`super::Cast`], of bytes.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
+    // How far ahead to fetch: a few lines beyond what the stores in flight cover.
+    const AHEAD: usize = 1024;
+    let head = dst.align_offset(32).min(len);
+    let body = (len - head) / 128 * 128;
+    // SAFETY: `head + body <= len`; the stores go to multiples of 32. A prefetch may name any
+    // address.
+    unsafe {
+        std::ptr::copy_nonoverlapping(src, dst, head);
+        for i in (head..head + body).step_by(128) {
+            let (s, d) = (src.add(i), dst.add(i));
+            _mm_prefetch::<_MM_HINT_NTA>(s.wrapping_add(AHEAD).cast());
+            _mm_prefetch::<_MM_HINT_NTA>(s.wrapping_add(AHEAD + 64).cast());
+            let v0 = _mm256_loadu_si256(s.cast());
+            let v1 = _mm256_loadu_si256(s.add(32).cast());
+            let v2 = _mm256_loadu_si256(s.add(64).cast());
+            let v3 = _mm256_loadu_si256(s.add(96).cast());
+            _mm256_stream_si256(d.cast(), v0);
+            _mm256_stream_si256(d.add(32).cast(), v1);
+            _mm256_stream_si256(d.add(64).cast(), v2);
+            _mm256_stream_si256(d.add(96).cast(), v3);
+        }
+        let done = head + body;
+        std::ptr::copy_nonoverlapping(src.add(done), dst.add(done), len - done);
+    }
+}

@@ -1,0 +1,323 @@
+//! The oracle: every batch by plain loops over coordinates, one element at a time.
+
+use windrow::{DType, Mask, PerDim, Side};
+
+use super::ask::{Ask, Form, PadAsk};
+use super::convert::{affine, cast, scalar, Bits};
+use super::sample::Sample;
+use super::coordinates;
+
+/// Of samples with more elements, only the shape of the view is looked at.
+const LARGE: i64 = 20_000;
+
+/// A batch as it must be, byte for byte.
+#[derive(Clone, Debug)]
+pub struct Expected {
+    pub dtype: DType,
+    pub shape: Vec<i64>,
+    /// The data, row-major without gaps.
+    pub data: Vec<u8>,
+    pub lengths: Option<(Vec<i64>, Vec<i64>)>,
+    pub offsets: Option<Vec<i64>>,
+    pub mask: Option<(Vec<i64>, Vec<u8>)>,
+    pub batch_index: Option<Vec<i64>>,
+    pub max_length: Option<i64>,
+    /// The data of each sample's real part: shape and bytes, row-major; no bytes of a large one.
+    pub parts: Vec<(Vec<i64>, Option<Vec<u8>>)>,
+    /// Elements of the data that are padding.
+    pub padding: i64,
+    /// Bytes of the samples that are read.
+    pub bytes_read: u64,
+}
+
+impl Expected {
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+}
+
+/// Where a sample's elements go: the extents of one sample in the result (before the permutation),
+/// and for each sample dim where its first element would be; it may be negative.
+struct Room {
+    extents: Vec<i64>,
+    lead: Vec<i64>,
+}
+
+/// Makes the batch.
+pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
+    let ndim = samples[0].shape.len();
+    let dtype = ask.cast.unwrap_or(samples[0].dtype);
+    let order: Vec<usize> = match &ask.permute {
+        None => (0..ndim).collect(),
+        Some(order) => order.iter().map(|&d| from_front(d, ndim)).collect(),
+    };
+    let arithmetic = Arithmetic::new(ask, samples);
+    let mut expected = frame(samples, ask, dtype, &order);
+
+    for (index, sample) in samples.iter().enumerate() {
+        let (room, at) = room(samples, ask, index);
+        let kept: Vec<i64> = sample.shape.iter().zip(&room.extents).map(|(a, b)| *a.min(b)).collect();
+        let read = kept.iter().product::<i64>();
+        expected.bytes_read += read as u64 * sample.dtype.size() as u64;
+        coordinates(&kept, |coords| {
+            // A sample that is too long on its left loses its first elements.
+            let source: Vec<i64> = coords.iter().zip(&room.lead).map(|(c, lead)| c - lead.min(&0)).collect();
+            let bits = arithmetic.apply(sample.dtype, dtype, sample.element(&source), &source);
+            let place = |d: usize| match at {
+                At::Joined(dim, start) if dim == d => coords[d] + start,
+                _ => coords[d] + room.lead[d].max(0),
+            };
+            let row = if let At::Row = at { Some(index as i64) } else { None };
+            let place: Vec<i64> = row.into_iter().chain(order.iter().map(|&d| place(d))).collect();
+            store(&mut expected.data, dtype, &expected.shape, &place, bits);
+        });
+        let shape: Vec<i64> = order.iter().map(|&d| kept[d]).collect();
+        let mut part = Vec::new();
+        coordinates(if read > LARGE { &[0] } else { &shape }, |coords| {
+            let mut kept_coords = vec![0; ndim];
+            for (k, &d) in order.iter().enumerate() {
+                kept_coords[d] = coords[k] - room.lead[d].min(0);
+            }
+            let bits = arithmetic.apply(sample.dtype, dtype, sample.element(&kept_coords), &kept_coords);
+            part.extend_from_slice(&bits.to_le_bytes()[..dtype.size()]);
+        });
+        if matches!(ask.form, Form::Pad(_)) {
+            expected.padding -= read;
+        }
+        expected.parts.push((shape, (read <= LARGE).then_some(part)));
+    }
+    expected
+}
+
+/// Shapes, padding, lengths, offsets, mask and index: all that does not look at elements.
+fn frame(samples: &[Sample], ask: &Ask, dtype: DType, order: &[usize]) -> Expected {
+    let num = samples.len() as i64;
+    let along = |dim: usize| samples.iter().map(|s| s.shape[dim]).collect::<Vec<_>>();
+    let mut expected = Expected {
+        dtype,
+        shape: Vec::new(),
+        data: Vec::new(),
+        lengths: None,
+        offsets: None,
+        mask: None,
+        batch_index: None,
+        max_length: None,
+        parts: Vec::new(),
+        padding: 0,
+        bytes_read: 0,
+    };
+    let mut fill: Bits = 0;
+    match &ask.form {
+        Form::Stack => {
+            expected.shape.push(num);
+            expected.shape.extend(order.iter().map(|&d| samples[0].shape[d]));
+        }
+        Form::Concat(_) | Form::Ragged { .. } => {
+            let dim = joined_dim(ask, samples);
+            let lengths = along(dim);
+            let total = lengths.iter().sum();
+            expected.shape = order.iter().map(|&d| if d == dim { total } else { samples[0].shape[d] }).collect();
+            let mut offsets = vec![0];
+            for length in &lengths {
+                offsets.push(offsets[offsets.len() - 1] + length);
+            }
+            if let Form::Ragged { batch_index, .. } = &ask.form {
+                expected.max_length = lengths.iter().max().copied();
+                if *batch_index {
+                    let rows = |(i, &length): (usize, &i64)| vec![i as i64; length as usize];
+                    expected.batch_index = Some(lengths.iter().enumerate().flat_map(rows).collect());
+                }
+            }
+            expected.offsets = Some(offsets);
+            expected.lengths = Some((vec![num], lengths));
+        }
+        Form::Pad(pad) => {
+            let (sizes, padded) = pad_sizes(pad, samples);
+            fill = scalar(pad.value, dtype);
+            expected.shape.push(num);
+            expected.shape.extend(order.iter().map(|&d| sizes[d]));
+            let dims: Vec<usize> = (0..sizes.len()).filter(|&d| padded[d]).collect();
+            let real = |s: &Sample| dims.iter().map(|&d| s.shape[d].min(sizes[d])).collect::<Vec<_>>();
+            let shape = if dims.len() == 1 { vec![num] } else { vec![num, dims.len() as i64] };
+            expected.lengths = Some((shape, samples.iter().flat_map(real).collect()));
+            expected.padding = expected.shape.iter().product();
+            if let Some(mask) = pad.mask {
+                let dims: Vec<usize> = order.iter().copied().filter(|&d| padded[d]).collect();
+                expected.mask = Some(mask_of(samples, pad, &sizes, &dims, mask));
+            }
+        }
+    }
+    let bytes = fill.to_le_bytes();
+    expected.data = bytes[..dtype.size()].repeat(expected.numel() as usize);
+    expected
+}
+
+fn mask_of(
+    samples: &[Sample],
+    pad: &PadAsk,
+    sizes: &[i64],
+    dims: &[usize],
+    mask: Mask,
+) -> (Vec<i64>, Vec<u8>) {
+    let extents: Vec<i64> = dims.iter().map(|&d| sizes[d]).collect();
+    let mut bytes = Vec::new();
+    for sample in samples {
+        coordinates(&extents, |coords| {
+            let inside = dims.iter().zip(coords).all(|(&d, &c)| {
+                let lead = lead(side_of(pad, d), sample.shape[d], sizes[d]);
+                (0..sample.shape[d]).contains(&(c - lead))
+            });
+            bytes.push(u8::from(inside == (mask == Mask::Real)));
+        });
+    }
+    (std::iter::once(samples.len() as i64).chain(extents).collect(), bytes)
+}
+
+/// Where a sample begins in the result.
+#[derive(Clone, Copy)]
+enum At {
+    Row,
+    Joined(usize, i64),
+}
+
+fn room(samples: &[Sample], ask: &Ask, index: usize) -> (Room, At) {
+    let shape = &samples[index].shape;
+    match &ask.form {
+        Form::Stack => (Room { extents: shape.clone(), lead: vec![0; shape.len()] }, At::Row),
+        Form::Concat(_) | Form::Ragged { .. } => {
+            let dim = joined_dim(ask, samples);
+            let start = samples[..index].iter().map(|s| s.shape[dim]).sum();
+            let room = Room { extents: shape.clone(), lead: vec![0; shape.len()] };
+            (room, At::Joined(dim, start))
+        }
+        Form::Pad(pad) => {
+            let (extents, _) = pad_sizes(pad, samples);
+            let lead = (0..shape.len()).map(|d| lead(side_of(pad, d), shape[d], extents[d])).collect();
+            (Room { extents, lead }, At::Row)
+        }
+    }
+}
+
+/// Extents of a padded batch, and which sample dims count as padded.
+fn pad_sizes(pad: &PadAsk, samples: &[Sample]) -> (Vec<i64>, Vec<bool>) {
+    let ndim = samples[0].shape.len();
+    let longest = |d: usize| samples.iter().map(|s| s.shape[d]).max().unwrap();
+    let differs = |d: usize| samples.iter().any(|s| s.shape[d] != samples[0].shape[d]);
+    let in_dims = |d: usize| pad.dims.as_ref().map(|dims| dims.iter().any(|&x| from_front(x, ndim) == d));
+    let one_for_all = matches!(pad.size, PerDim::All(Some(_)))
+        || matches!(pad.multiple_of, PerDim::All(multiple) if multiple > 1);
+    let none_differs = (0..ndim).all(|d| !differs(d));
+    let padded: Vec<bool> = (0..ndim)
+        .map(|d| {
+            let own_size = matches!(&pad.size, PerDim::Each(sizes) if sizes[d].is_some());
+            let own_multiple = matches!(&pad.multiple_of, PerDim::Each(multiples) if multiples[d] > 1);
+            // A single size or multiple speaks of the dims given, else of those that differ, else of
+            // all; a sample of one dim has only that one.
+            let by_default = pad.dims.is_none() && one_for_all && none_differs;
+            in_dims(d).unwrap_or(false) || differs(d) || own_size || own_multiple || by_default || ndim == 1
+        })
+        .collect();
+    let sizes = (0..ndim).map(|d| {
+        if !padded[d] {
+            return longest(d);
+        }
+        let asked = match &pad.size {
+            PerDim::All(size) => *size,
+            PerDim::Each(sizes) => sizes[d],
+        };
+        let multiple = match &pad.multiple_of {
+            PerDim::All(multiple) => *multiple,
+            PerDim::Each(multiples) => multiples[d],
+        };
+        let mut size = asked.unwrap_or(longest(d));
+        while size % multiple != 0 {
+            size += 1;
+        }
+        size
+    });
+    (sizes.collect(), padded)
+}
+
+fn side_of(pad: &PadAsk, dim: usize) -> Side {
+    match &pad.side {
+        PerDim::All(side) => *side,
+        PerDim::Each(sides) => sides[dim],
+    }
+}
+
+/// Places before the sample: those cut off count as negative.
+fn lead(side: Side, length: i64, size: i64) -> i64 {
+    let all = (size - length).abs();
+    let before = match side {
+        Side::Right => 0,
+        Side::Left => all,
+        Side::Center => all / 2,
+    };
+    if size >= length {
+        before
+    } else {
+        -before
+    }
+}
+
+fn joined_dim(ask: &Ask, samples: &[Sample]) -> usize {
+    match &ask.form {
+        Form::Concat(dim) => from_front(*dim, samples[0].shape.len()),
+        _ => 0,
+    }
+}
+
+fn from_front(dim: i64, ndim: usize) -> usize {
+    (if dim < 0 { dim + ndim as i64 } else { dim }) as usize
+}
+
+fn store(data: &mut [u8], dtype: DType, shape: &[i64], place: &[i64], bits: Bits) {
+    let mut flat = 0;
+    for (at, extent) in place.iter().zip(shape) {
+        flat = flat * extent + at;
+    }
+    let (begin, size) = (flat as usize * dtype.size(), dtype.size());
+    data[begin..begin + size].copy_from_slice(&bits.to_le_bytes()[..size]);
+}
+
+/// The transform's arithmetic, if it does anything.
+struct Arithmetic {
+    pairs: Vec<(f64, f64)>,
+    channel_dim: usize,
+}
+
+impl Arithmetic {
+    fn new(ask: &Ask, samples: &[Sample]) -> Arithmetic {
+        let nothing = ask.scale == 1.0 && ask.mean.iter().all(|&m| m == 0.0) && ask.std.iter().all(|&s| s == 1.0);
+        if nothing {
+            return Arithmetic { pairs: Vec::new(), channel_dim: 0 };
+        }
+        let channels = ask.mean.len().max(ask.std.len()).max(1);
+        let pick = |all: &[f64], c: usize, none: f64| match all {
+            [] => none,
+            [one] => *one,
+            all => all[c],
+        };
+        let pairs = (0..channels).map(|c| {
+            let std = pick(&ask.std, c, 1.0);
+            (ask.scale / std, -pick(&ask.mean, c, 0.0) / std)
+        });
+        let shape = &samples[0].shape;
+        let channel_dim = match ask.channel_dim {
+            Some(dim) => from_front(dim, shape.len()),
+            None => shape.iter().position(|&extent| extent == channels as i64).unwrap_or(0),
+        };
+        Arithmetic { pairs: pairs.collect(), channel_dim }
+    }
+
+    fn apply(&self, src: DType, dst: DType, bits: Bits, coords: &[i64]) -> Bits {
+        match &self.pairs[..] {
+            [] => cast(src, dst, bits),
+            [(a, b)] => affine(src, dst, bits, *a, *b),
+            pairs => {
+                let (a, b) = pairs[coords[self.channel_dim] as usize];
+                affine(src, dst, bits, a, b)
+            }
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! [`Runner`]: one batch on every executor, allocated by the engine and into poisoned memory of the
+//! caller's, compared with the oracle byte by byte.
+
+use std::sync::{Arc, OnceLock};
+
+use windrow::{Batch, DType, Device, Element, Engine, EngineOptions, Fields, Layout, Plan, Target, Tensor};
+
+use super::ask::{Ask, Form};
+use super::oracle::{oracle, Expected};
+use super::sample::{compact, ordered, views, Sample};
+
+/// What outputs hold before they are written.
+pub const POISON: u8 = 0xA5;
+
+/// Bytes around an output that must stay as they are.
+const MARGIN: usize = 192;
+
+/// From here on the naive executor and the strided outputs are left out: they take their time.
+const LARGE: i64 = 300_000;
+
+/// Every executor there is.
+pub struct Runner {
+    engines: Vec<(&'static str, Engine)>,
+}
+
+/// The one runner of a test binary.
+pub fn runner() -> &'static Runner {
+    static RUNNER: OnceLock<Runner> = OnceLock::new();
+    RUNNER.get_or_init(|| {
+        let mut one = EngineOptions::default();
+        one.threads = Some(1);
+        let mut engines = vec![("one thread", Engine::with_options(one)), ("reference", Engine::reference())];
+        if !cfg!(miri) {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("three threads");
+            engines.push(("host", Engine::host()));
+            engines.push(("given pool", Engine::host_with(Arc::new(pool))));
+        }
+        Runner { engines }
+    })
+}
+
+impl Runner {
+    pub fn engines(&self) -> &[(&'static str, Engine)] {
+        &self.engines
+    }
+
+    /// Checks one batch.
+    ///
+    /// # Panics
+    /// With the name of the case, if an executor differs from the oracle or refuses.
+    pub fn check(&self, name: &str, samples: &[Sample], ask: &Ask) {
+        let expected = oracle(samples, ask);
+        let views = views(samples);
+        let collate = ask.collate();
+        let explain = Plan::new(&views, &collate).unwrap_or_else(|e| panic!("{name}: {e}")).explain();
+        let own_bytes = expected.data.len()
+            + expected.mask.as_ref().map_or(0, |(_, mask)| mask.len())
+            + expected.batch_index.as_ref().map_or(0, |index| 8 * index.len());
+        assert_eq!(explain.bytes_written, own_bytes as u64, "{name}: {explain:?}");
+        assert_eq!(explain.bytes_read, expected.bytes_read, "{name}: {explain:?}");
+        let padding = expected.padding as u64 * expected.dtype.size() as u64;
+        assert_eq!(explain.padding_bytes, padding, "{name}: {explain:?}");
+        assert_eq!(explain.outputs, [(expected.shape.clone(), expected.dtype)], "{name}");
+
+        let large = expected.numel() >= LARGE;
+        for (engine_name, engine) in &self.engines {
+            let name = format!("{name} on {engine_name}");
+            let batch = engine.assemble(&views, &collate).unwrap_or_else(|e| panic!("{name}: {e}"));
+            check_batch(&name, &batch, &expected);
+            if large && *engine_name == "reference" {
+                continue;
+            }
+            let variants = if large { 1 } else { 3 };
+            for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate().take(variants) {
+                let name = format!("{name} into variant {variant}");
+                let mut frame = Frame::new(expected.dtype, &expected.shape, &strides, 1 + 5 * variant);
+                let fields = engine
+                    .assemble_into(&views, &collate, &mut frame.target())
+                    .unwrap_or_else(|e| panic!("{name}: {e}"));
+                check_fields(&name, &fields, &expected, &ask.form);
+                frame.check(&name, &expected.data);
+            }
+        }
+    }
+}
+
+/// Layouts of an output: row-major, row-major with gaps, column-major with dim 0 backwards.
+fn out_strides(shape: &[i64]) -> [Vec<i64>; 3] {
+    let order: Vec<usize> = (0..shape.len()).collect();
+    let backwards: Vec<usize> = order.iter().rev().copied().collect();
+    let mut columns = ordered(shape, &backwards, 0);
+    if let Some(stride) = columns.first_mut() {
+        *stride = -*stride;
+    }
+    [compact(shape), ordered(shape, &order, 2), columns]
+}
+
+/// Poisoned memory with an output in the middle.
+pub struct Frame {
+    bytes: Vec<u8>,
+    first: usize,
+    dtype: DType,
+    layout: Layout,
+}
+
+impl Frame {
+    pub fn new(dtype: DType, shape: &[i64], strides: &[i64], misalign: usize) -> Frame {
+        let layout = Layout::try_new(dtype, shape, Some(strides)).expect("a sound layout");
+        let span = layout.byte_span(dtype);
+        let bytes = vec![POISON; 2 * MARGIN + 64 + misalign + (span.end - span.start) as usize];
+        let aligned = bytes.as_ptr().addr().next_multiple_of(64) - bytes.as_ptr().addr();
+        let first = MARGIN + aligned + misalign + (-span.start) as usize;
+        Frame { bytes, first, dtype, layout }
+    }
+
+    pub fn target(&mut self) -> Target<'_> {
+        // SAFETY: the buffer was made as large as the layout's span, from `first` on, and is borrowed.
+        unsafe {
+            let data = self.bytes.as_mut_ptr().add(self.first);
+            Target::from_raw_parts(data, self.dtype, self.layout.clone())
+        }
+    }
+
+    /// The buffer as it must be: `data` in place of the elements, poison elsewhere.
+    pub fn check(&self, name: &str, data: &[u8]) {
+        let size = self.dtype.size();
+        let mut want = vec![POISON; self.bytes.len()];
+        if self.layout.is_compact() {
+            want[self.first..self.first + data.len()].copy_from_slice(data);
+        } else {
+            let mut elements = data.chunks(size);
+            super::coordinates(self.layout.shape(), |coords| {
+                let steps = coords.iter().zip(self.layout.strides());
+                let step: i64 = steps.map(|(coord, stride)| coord * stride).sum();
+                let at = self.first.wrapping_add_signed(step as isize * size as isize);
+                want[at..at + size].copy_from_slice(elements.next().expect("one for each"));
+            });
+        }
+        same_bytes(name, size, &want, &self.bytes);
+    }
+
+    pub fn is_untouched(&self) -> bool {
+        self.bytes.iter().all(|&byte| byte == POISON)
+    }
+}
+
+/// Compares bytes; says where they differ first.
+pub fn same_bytes(name: &str, size: usize, want: &[u8], got: &[u8]) {
+    assert_eq!(want.len(), got.len(), "{name}: lengths");
+    if want != got {
+        let at = want.iter().zip(got).position(|(a, b)| a != b).expect("a difference");
+        let count = want.iter().zip(got).filter(|(a, b)| a != b).count();
+        let begin = at - at % size;
+        let end = (begin + size).min(want.len());
+        panic!(
+            "{name}: {count} of {} bytes differ, the first at {at}: element bytes {:x?}, got {:x?}",
+            want.len(),
+            &want[begin..end],
+            &got[begin..end]
+        );
+    }
+}
+
+/// The bytes of a host tensor, row-major.
+pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
+    assert_eq!(tensor.device(), Device::Cpu);
+    let size = tensor.dtype().size();
+    let mut bytes = Vec::with_capacity(tensor.nbytes());
+    if tensor.layout().is_compact() && tensor.nbytes() > 0 {
+        // SAFETY: a tensor is good for all elements of its layout, which are `nbytes` in a row.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(tensor.data_ptr(), tensor.nbytes()) });
+        return bytes;
+    }
+    super::coordinates(tensor.shape(), |coords| {
+        let step: i64 = coords.iter().zip(tensor.strides()).map(|(coord, stride)| coord * stride).sum();
+        let at = tensor.data_ptr().wrapping_offset(step as isize * size as isize);
+        // SAFETY: a tensor is good for all elements of its layout.
+        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(at, size) });
+    });
+    bytes
+}
+
+/// Everything of a batch.
+pub fn check_batch(name: &str, batch: &Batch, expected: &Expected) {
+    let data = batch.data();
+    assert_eq!((data.shape(), data.dtype()), (&expected.shape[..], expected.dtype), "{name}");
+    assert!(data.layout().is_compact() && !data.is_read_only(), "{name}");
+    same_bytes(name, expected.dtype.size(), &expected.data, &bytes_of(data));
+    assert_eq!(batch.len(), expected.parts.len(), "{name}");
+    assert_eq!(batch.max_length(), expected.max_length, "{name}");
+    check_extras(name, batch.fields(), expected);
+    // Views of samples: all of a few, some of many.
+    let step = (batch.len() / 20).max(1);
+    for index in (0..batch.len()).step_by(step) {
+        let view = batch.sample(index).unwrap_or_else(|e| panic!("{name}: sample {index}: {e}"));
+        let (shape, bytes) = &expected.parts[index];
+        assert_eq!(view.shape(), shape, "{name}: sample {index}");
+        if let Some(bytes) = bytes {
+            same_bytes(&format!("{name}: sample {index}"), expected.dtype.size(), bytes, &bytes_of(&view));
+        }
+    }
+    assert!(batch.sample(batch.len()).is_err(), "{name}");
+}
+
+fn check_fields(name: &str, fields: &Fields, expected: &Expected, form: &Form) {
+    assert_eq!(fields.num_samples, expected.parts.len(), "{name}");
+    assert_eq!(fields.max_length.is_some(), matches!(form, Form::Ragged { .. }), "{name}");
+    assert_eq!(fields.max_length, expected.max_length, "{name}");
+    check_extras(name, fields, expected);
+}
+
+fn check_extras(name: &str, fields: &Fields, expected: &Expected) {
+    let lengths = expected.lengths.as_ref();
+    check_tensor(name, fields.lengths.as_ref(), lengths.map(|(shape, all)| (&shape[..], &all[..])));
+    match fields.offsets.as_ref().map(Tensor::dtype) {
+        Some(DType::I32) => {
+            let offsets: Vec<i32> = expected.offsets.iter().flatten().map(|&x| x as i32).collect();
+            check_tensor(name, fields.offsets.as_ref(), Some((&[offsets.len() as i64], &offsets)));
+        }
+        _ => {
+            let shape = [expected.offsets.as_ref().map_or(0, Vec::len) as i64];
+            let offsets = expected.offsets.as_ref().map(|all| (&shape[..], &all[..]));
+            check_tensor(name, fields.offsets.as_ref(), offsets);
+        }
+    }
+    let mask = expected.mask.as_ref().map(|(shape, all)| {
+        let all: Vec<bool> = all.iter().map(|&byte| byte == 1).collect();
+        (&shape[..], all)
+    });
+    check_tensor(name, fields.mask.as_ref(), mask.as_ref().map(|(shape, all)| (*shape, &all[..])));
+    let shape = [expected.batch_index.as_ref().map_or(0, Vec::len) as i64];
+    let index = expected.batch_index.as_ref().map(|all| (&shape[..], &all[..]));
+    check_tensor(name, fields.batch_index.as_ref(), index);
+}
+
+fn check_tensor<T: Element + PartialEq + std::fmt::Debug>(
+    name: &str,
+    got: Option<&Tensor>,
+    want: Option<(&[i64], &[T])>,
+) {
+    match (got, want) {
+        (None, None) => {}
+        (Some(got), Some((shape, elements))) => {
+            assert_eq!(got.shape(), shape, "{name}");
+            let got = got.as_slice::<T>().unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(got == elements, "{name}: expected {elements:?}, got {got:?}");
+        }
+        (got, want) => panic!("{name}: expected {want:?}, got {got:?}"),
+    }
+}

@@ -1,0 +1,161 @@
+//! [`Sample`]: painted elements anywhere in a buffer, with any strides.
+
+use windrow::{DType, Device, Layout, SampleView};
+
+use super::convert::{edges, Bits};
+use super::{coordinates, Random};
+
+/// What the gaps between elements hold.
+const GAP: u8 = 0x5A;
+
+/// What elements hold.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Paint {
+    /// Byte `i` of all is `(seed + i) % 251`: the largest prime below 256, so that blocks of any
+    /// power of two that change places show.
+    Bytes,
+    /// Edges of the dtype and pseudo-random bits.
+    Rich,
+}
+
+/// One sample, with the memory it lies in.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    buffer: Vec<u8>,
+    /// Position of the first element in the buffer.
+    first: usize,
+    pub dtype: DType,
+    pub shape: Vec<i64>,
+    pub strides: Vec<i64>,
+}
+
+impl Sample {
+    /// Bytes painted, row-major without gaps, at a multiple of 64.
+    pub fn new(dtype: DType, shape: &[i64], seed: u64) -> Sample {
+        Sample::laid_out(dtype, shape, &compact(shape), 0, Paint::Bytes, seed)
+    }
+
+    /// As [`Sample::new`], with values that are worth a cast.
+    pub fn rich(dtype: DType, shape: &[i64], seed: u64) -> Sample {
+        Sample::laid_out(dtype, shape, &compact(shape), 0, Paint::Rich, seed)
+    }
+
+    /// Row-major without gaps, `misalign` bytes after a multiple of 64.
+    pub fn misaligned(dtype: DType, shape: &[i64], misalign: usize, seed: u64) -> Sample {
+        Sample::laid_out(dtype, shape, &compact(shape), misalign, Paint::Rich, seed)
+    }
+
+    /// Any strides, in elements.
+    pub fn strided(dtype: DType, shape: &[i64], strides: &[i64], seed: u64) -> Sample {
+        Sample::laid_out(dtype, shape, strides, 0, Paint::Rich, seed)
+    }
+
+    /// Everything there is to choose; the lowest element is `misalign` bytes after a multiple of 64.
+    pub fn laid_out(
+        dtype: DType,
+        shape: &[i64],
+        strides: &[i64],
+        misalign: usize,
+        paint: Paint,
+        seed: u64,
+    ) -> Sample {
+        let size = dtype.size();
+        let (mut below, mut above) = (0, 0);
+        for (&extent, &stride) in shape.iter().zip(strides) {
+            match (extent - 1).max(0) * stride {
+                reach @ ..=0 => below -= reach,
+                reach => above += reach,
+            }
+        }
+        let span = (below + above + 1) as usize * size;
+        let buffer = vec![GAP; 64 + misalign + span + 64];
+        let aligned = buffer.as_ptr().addr().next_multiple_of(64) - buffer.as_ptr().addr();
+        let first = aligned + misalign + below as usize * size;
+        let mut sample =
+            Sample { buffer, first, dtype, shape: shape.to_vec(), strides: strides.to_vec() };
+        sample.paint(paint, seed);
+        sample
+    }
+
+    fn paint(&mut self, paint: Paint, seed: u64) {
+        let size = self.dtype.size();
+        let edges = if paint == Paint::Rich && self.dtype.is_arithmetic() { edges(self.dtype) } else { Vec::new() };
+        let mut random = Random::new(seed + 77);
+        let mut at = seed;
+        let shape = self.shape.clone();
+        coordinates(&shape, |coords| {
+            let mut bytes = [0u8; 16];
+            if edges.is_empty() {
+                for byte in &mut bytes[..size] {
+                    *byte = (at % 251) as u8;
+                    at += 1;
+                }
+            } else if self.dtype == DType::Bool {
+                bytes[0] = (random.next() & 1) as u8;
+            } else if random.below(3) > 0 {
+                let pick = random.below(edges.len() as u64) as usize;
+                bytes = edges[pick].to_le_bytes();
+            } else {
+                bytes[..8].copy_from_slice(&random.next().to_le_bytes());
+                if cfg!(miri) {
+                    // No exponent of all ones: Miri picks the payload of a computed NaN at random.
+                    bytes[size - 1] &= 0x3f;
+                }
+            }
+            let position = self.position(coords);
+            self.buffer[position..position + size].copy_from_slice(&bytes[..size]);
+        });
+    }
+
+    fn position(&self, coords: &[i64]) -> usize {
+        let elements: i64 = coords.iter().zip(&self.strides).map(|(c, stride)| c * stride).sum();
+        self.first.wrapping_add_signed(elements as isize * self.dtype.size() as isize)
+    }
+
+    /// The bits of one element.
+    pub fn element(&self, coords: &[i64]) -> Bits {
+        let size = self.dtype.size();
+        let position = self.position(coords);
+        let mut bytes = [0; 16];
+        bytes[..size].copy_from_slice(&self.buffer[position..position + size]);
+        Bits::from_le_bytes(bytes)
+    }
+
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    /// The sample as the library takes it.
+    pub fn view(&self) -> SampleView<'_> {
+        let layout = Layout::try_new(self.dtype, &self.shape, Some(&self.strides)).expect("a sound layout");
+        // SAFETY: `laid_out` made the buffer as large as the shape and the strides reach, from `first`
+        // on, and the view borrows it.
+        unsafe {
+            let data = self.buffer.as_ptr().add(self.first);
+            SampleView::from_raw_parts(data, self.dtype, Device::Cpu, layout)
+        }
+    }
+}
+
+/// All samples as the library takes them.
+pub fn views(samples: &[Sample]) -> Vec<SampleView<'_>> {
+    samples.iter().map(Sample::view).collect()
+}
+
+/// Row-major strides without gaps.
+pub fn compact(shape: &[i64]) -> Vec<i64> {
+    let order: Vec<usize> = (0..shape.len()).collect();
+    ordered(shape, &order, 0)
+}
+
+/// Strides of elements that lie in another order of dims, outermost first, with `gap` elements
+/// between the steps of every dim.
+pub fn ordered(shape: &[i64], order: &[usize], gap: i64) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    let mut step = 1 + gap;
+    for &dim in order.iter().rev() {
+        strides[dim] = step;
+        step = step * shape[dim].max(1) + gap;
+    }
+    strides
+}

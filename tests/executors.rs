@@ -1,0 +1,400 @@
+//! One list of cases on every executor: boundaries of sizes, addresses, dtypes, forms and layouts.
+#![allow(clippy::cast_possible_wrap, reason = "extents of a few elements")]
+
+mod common;
+
+use common::ask::Form;
+use common::sample::ordered;
+use common::{runner, Ask, Paint, PadAsk, Sample, ARITHMETIC};
+use windrow::{DType, Mask, PerDim, Scalar, Side};
+
+const SIDES: [Side; 3] = [Side::Right, Side::Left, Side::Center];
+
+/// Around every width of a vector, a cache line and a block.
+const LENGTHS: &[i64] = if cfg!(miri) {
+    &[0, 1, 3, 17]
+} else {
+    &[
+        0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023,
+        1024, 1025,
+    ]
+};
+
+/// Every form for samples of one dim.
+fn forms() -> Vec<Ask> {
+    let mut forms = vec![Ask::stack(), Ask::concat(0), Ask::concat(-1), Ask::ragged()];
+    forms.push(Ask::new(Form::Ragged { offsets_i32: true, batch_index: false }));
+    forms.extend(SIDES.map(Ask::side));
+    forms.push(Ask::pad(PadAsk { multiple_of: PerDim::All(8), mask: Some(Mask::Pad), ..PadAsk::default() }));
+    for side in SIDES {
+        forms.push(Ask::pad(PadAsk {
+            side: PerDim::All(side),
+            size: PerDim::All(Some(7)),
+            truncate: true,
+            ..PadAsk::default()
+        }));
+    }
+    forms
+}
+
+#[test]
+fn every_length_in_every_form() {
+    let kinds: [(DType, Option<DType>, bool); 7] = [
+        (DType::U8, None, false),
+        (DType::F32, None, false),
+        (DType::C128, None, false),
+        (DType::I32, Some(DType::I64), false),
+        (DType::F32, Some(DType::F16), false),
+        (DType::U8, Some(DType::F32), true),
+        (DType::U8, Some(DType::F16), true),
+    ];
+    for (dtype, to, scaled) in kinds {
+        for &length in LENGTHS {
+            let lengths = [length, (length + 1) % 1025, length.max(1) - 1];
+            for ask in forms() {
+                let of = |i: usize| match ask.form {
+                    Form::Stack => length,
+                    _ => lengths[i],
+                };
+                let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &[of(i)], 7 * i as u64)).collect();
+                let mut ask = ask.clone();
+                ask.cast = to;
+                if scaled {
+                    ask = ask.scaled();
+                }
+                runner().check(&format!("{dtype} to {to:?}, about {length}: {ask:?}"), &samples, &ask);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_every_length_with_channels() {
+    for &length in LENGTHS {
+        let shape = [length % 5, length, 3];
+        let samples: Vec<_> = (0..2).map(|i| Sample::rich(DType::U8, &shape, i)).collect();
+        for (dim, order) in [(2, [2, 0, 1]), (2, [0, 1, 2]), (2, [0, 2, 1]), (-1, [1, 0, 2])] {
+            let ask = Ask::stack().cast(DType::F32).normalised(3, dim).permute(&order);
+            runner().check(&format!("{shape:?}, {order:?}"), &samples, &ask);
+        }
+    }
+}
+
+#[test]
+fn every_dtype_in_every_form() {
+    for &dtype in DType::ALL {
+        for mut ask in forms() {
+            let is_stack = matches!(ask.form, Form::Stack);
+            let samples: Vec<_> = [5, 0, 9, 1]
+                .iter()
+                .map(|&n| Sample::new(dtype, &[if is_stack { 6 } else { n }], n as u64 * 40))
+                .collect();
+            runner().check(&format!("{dtype}, {ask:?}"), &samples, &ask);
+            if ask.permute.is_none() && !matches!(&ask.form, Form::Pad(pad) if pad.size != PerDim::All(None)) {
+                ask.permute = Some(if matches!(ask.form, Form::Ragged { .. }) { vec![0, 2, 1] } else { vec![2, 0, 1] });
+                if matches!(ask.form, Form::Concat(-1)) {
+                    ask.form = Form::Concat(-3);
+                }
+                let shape = |n: i64| [if is_stack { 4 } else { n }, 3, 2];
+                let samples: Vec<_> = [2, 0, 5].iter().map(|&n| Sample::new(dtype, &shape(n), 3)).collect();
+                runner().check(&format!("{dtype}, {ask:?}"), &samples, &ask);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_pair_of_dtypes() {
+    let numel = if cfg!(miri) { 40 } else { 600 };
+    for &src in ARITHMETIC {
+        let samples: Vec<_> = (0..2).map(|i| Sample::rich(src, &[numel / 4, 4], 100 + i)).collect();
+        for &dst in ARITHMETIC {
+            if cfg!(miri) && (src as usize + dst as usize) % 3 > 0 {
+                continue;
+            }
+            let name = format!("{src} to {dst}");
+            runner().check(&name, &samples, &Ask::stack().cast(dst));
+            runner().check(&format!("{name}, planes"), &samples, &Ask::stack().cast(dst).permute(&[1, 0]));
+            runner().check(&format!("{name}, scaled"), &samples, &Ask::concat(0).cast(dst).scaled());
+            runner().check(&format!("{name}, channels"), &samples, &Ask::stack().cast(dst).normalised(4, 1));
+        }
+    }
+}
+
+#[test]
+fn bools_of_any_byte_count_as_true() {
+    let samples = [Sample::laid_out(DType::Bool, &[300], &[1], 1, Paint::Bytes, 0)];
+    for dst in [DType::Bool, DType::U8, DType::I64, DType::F16, DType::F64] {
+        runner().check(&format!("painted bools to {dst}"), &samples, &Ask::stack().cast(dst));
+    }
+}
+
+#[test]
+fn mixed_dtypes_with_a_cast() {
+    let samples: Vec<_> = ARITHMETIC.iter().map(|&dtype| Sample::rich(dtype, &[3, 5], 9)).collect();
+    for &dst in ARITHMETIC {
+        for ask in [Ask::stack(), Ask::concat(1), Ask::ragged(), Ask::side(Side::Left)] {
+            runner().check(&format!("all to {dst}, {ask:?}"), &samples, &ask.clone().cast(dst));
+            runner().check(&format!("all to {dst}, {ask:?}, scaled"), &samples, &ask.cast(dst).scaled());
+        }
+    }
+}
+
+#[test]
+fn misaligned_sources() {
+    let aligns = if cfg!(miri) { 1..4 } else { 1..16 };
+    for misalign in aligns {
+        for dtype in [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128] {
+            let samples: Vec<_> = [33, 65, 7].iter().map(|&n| Sample::misaligned(dtype, &[n], misalign, 5)).collect();
+            let mut asks = vec![Ask::ragged(), Ask::concat(0), Ask::side(Side::Left)];
+            if dtype.is_arithmetic() {
+                asks.push(Ask::side(Side::Center).cast(DType::F16));
+                asks.push(Ask::ragged().cast(DType::F32).scaled());
+            }
+            for ask in asks {
+                runner().check(&format!("{dtype} at {misalign}, {ask:?}"), &samples, &ask);
+            }
+        }
+    }
+}
+
+#[test]
+fn strided_sources() {
+    let shape = [4, 3, 5];
+    let mut layouts = vec![vec![0, 0, 0], vec![0, 5, 1], vec![15, 0, 1], vec![15, 5, 0]];
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        for gap in [0, 1, 2] {
+            layouts.push(ordered(&shape, &order, gap));
+        }
+    }
+    for mut strides in layouts.clone() {
+        strides[1] = -strides[1];
+        layouts.push(strides.clone());
+        strides[0] = -strides[0];
+        strides[2] = -strides[2];
+        layouts.push(strides);
+    }
+    for strides in layouts {
+        for (src, dst) in [(DType::U8, DType::U8), (DType::F64, DType::F64), (DType::I16, DType::F32)] {
+            let samples: Vec<_> = (0..2).map(|i| Sample::strided(src, &shape, &strides, i)).collect();
+            let permuted = Ask::stack().cast(dst).permute(&[2, 0, 1]);
+            for ask in [Ask::stack(), Ask::concat(1), Ask::ragged(), permuted] {
+                let ask = ask.cast(dst);
+                runner().check(&format!("{src}, strides {strides:?}, {ask:?}"), &samples, &ask);
+            }
+            let ask = Ask::pad(PadAsk {
+                size: PerDim::Each(vec![Some(6), Some(2), Some(5)]),
+                side: PerDim::Each(vec![Side::Left, Side::Left, Side::Right]),
+                truncate: true,
+                ..PadAsk::default()
+            });
+            runner().check(&format!("{src}, strides {strides:?}, cut"), &samples, &ask.cast(dst).normalised(5, 2));
+        }
+    }
+}
+
+#[test]
+fn mixed_layouts_in_one_batch() {
+    let shape = [3, 4, 3];
+    let samples: Vec<_> = [[0, 1, 2], [2, 0, 1], [1, 0, 2], [0, 1, 2]]
+        .iter()
+        .enumerate()
+        .map(|(i, order)| Sample::strided(DType::U8, &shape, &ordered(&shape, order, i as i64 % 2), 3))
+        .collect();
+    for ask in [Ask::stack(), Ask::stack().permute(&[2, 0, 1]), Ask::concat(-1), Ask::side(Side::Left)] {
+        runner().check(&format!("{ask:?}"), &samples, &ask);
+        runner().check(&format!("{ask:?}, float16"), &samples, &ask.cast(DType::F16).normalised(3, 2));
+    }
+}
+
+#[test]
+fn interleaved_channels_to_planes() {
+    let sizes: &[(i64, i64)] = if cfg!(miri) { &[(2, 3)] } else { &[(1, 1), (3, 31), (5, 33), (16, 16), (7, 97)] };
+    for channels in [2, 3, 4, 5] {
+        for &(height, width) in sizes {
+            for dtype in [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64] {
+                let shape = [height, width, channels];
+                let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &shape, i)).collect();
+                let planes = Ask::stack().permute(&[2, 0, 1]);
+                runner().check(&format!("{dtype} {shape:?}"), &samples, &planes);
+                runner().check(&format!("{dtype} {shape:?}, swapped"), &samples, &planes.clone().permute(&[2, 1, 0]));
+                if dtype.is_arithmetic() {
+                    for dst in [DType::F32, DType::F16, DType::F64, DType::U8] {
+                        let ask = planes.clone().cast(dst).normalised(channels as usize, 2);
+                        runner().check(&format!("{dtype} {shape:?} to {dst}"), &samples, &ask);
+                        runner().check(&format!("{dtype} {shape:?} to {dst}, cast"), &samples, &planes.clone().cast(dst));
+                        let ask = planes.clone().cast(dst).scaled();
+                        runner().check(&format!("{dtype} {shape:?} to {dst}, scaled"), &samples, &ask);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn planes_padded_and_cropped() {
+    let grid = if cfg!(miri) { 2 } else { 4 };
+    for channels in 2..=grid {
+        for side in SIDES {
+            let shapes = [[9, 40, channels], [12, 33, channels], [4, 5, channels]];
+            let samples: Vec<_> = shapes.iter().map(|shape| Sample::rich(DType::U8, shape, 1)).collect();
+            for size in [None, Some(8), Some(35), Some(0)] {
+                let pad = PadAsk {
+                    side: PerDim::Each(vec![side, SIDES[(side as usize + 1) % 3], side]),
+                    size: PerDim::Each(vec![size, size, None]),
+                    truncate: true,
+                    mask: Some(Mask::Pad),
+                    ..PadAsk::default()
+                };
+                for dst in [DType::U8, DType::F16, DType::F32] {
+                    let ask = Ask::pad(pad.clone()).cast(dst).permute(&[2, 0, 1]);
+                    runner().check(&format!("{ask:?}"), &samples, &ask);
+                    let ask = ask.normalised(channels as usize, 2);
+                    runner().check(&format!("{ask:?}"), &samples, &ask);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn channels_cut_and_padded() {
+    for dim in [0, 1, 2] {
+        let mut shape = [4, 6, 5];
+        shape[dim] = 3;
+        let samples: Vec<_> = (0..2).map(|i| Sample::rich(DType::I16, &shape, i)).collect();
+        for (size, side) in [(2, Side::Left), (2, Side::Right), (1, Side::Center), (5, Side::Left), (4, Side::Center)] {
+            let mut sizes = vec![None; 3];
+            sizes[dim] = Some(size);
+            let pad = PadAsk { side: PerDim::All(side), size: PerDim::Each(sizes), truncate: true, ..PadAsk::default() };
+            for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+                let ask = Ask::pad(pad.clone()).cast(DType::F32).normalised(3, dim as i64).permute(&order);
+                runner().check(&format!("{ask:?}"), &samples, &ask);
+            }
+        }
+    }
+}
+
+#[test]
+fn channels_of_many() {
+    for channels in [1, 2, 7, 8, 9, 31, 32, 33, 100, 257] {
+        for (dim, shape) in [(0, [channels, 5, 3]), (1, [4, channels, 3]), (2, [3, 4, channels])] {
+            let samples = [Sample::rich(DType::U8, &shape, 0), Sample::rich(DType::U8, &shape, 9)];
+            for dst in [DType::F32, DType::F16, DType::F64] {
+                let ask = Ask::stack().cast(dst).normalised(channels as usize, dim);
+                runner().check(&format!("{shape:?}, {dst}"), &samples, &ask);
+                runner().check(&format!("{shape:?}, {dst}, turned"), &samples, &ask.permute(&[1, 2, 0]));
+            }
+        }
+    }
+}
+
+#[test]
+fn concat_along_every_dim_with_every_order() {
+    for dim in 0..3 {
+        let samples: Vec<_> = [2, 0, 5, 1]
+            .iter()
+            .map(|&n| {
+                let mut shape = [3, 4, 2];
+                shape[dim] = n;
+                Sample::rich(DType::I16, &shape, n as u64)
+            })
+            .collect();
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            for dst in [DType::I16, DType::F32] {
+                let ask = Ask::concat(dim as i64 - 3).cast(dst).permute(&order);
+                runner().check(&format!("{ask:?}"), &samples, &ask);
+                runner().check(&format!("{ask:?}, scaled"), &samples, &ask.scaled());
+            }
+        }
+    }
+}
+
+#[test]
+fn samples_without_elements_or_dims() {
+    for shape in [&[][..], &[0], &[0, 4], &[4, 0], &[2, 0, 3], &[1], &[1, 1, 1]] {
+        let samples: Vec<_> = (0..3).map(|i| Sample::new(DType::F32, shape, 5 * i)).collect();
+        let mut asks = vec![Ask::stack(), Ask::side(Side::Left), Ask::side(Side::Right).cast(DType::F16).scaled()];
+        if !shape.is_empty() {
+            asks.extend([Ask::concat(0), Ask::concat(-1), Ask::ragged(), Ask::ragged().cast(DType::U8).scaled()]);
+            let pad = PadAsk { size: PerDim::All(Some(5)), side: PerDim::All(Side::Center), ..PadAsk::default() };
+            asks.push(Ask::pad(pad));
+            let pad = PadAsk { size: PerDim::All(Some(0)), truncate: true, ..PadAsk::default() };
+            asks.push(Ask::pad(pad));
+        }
+        for ask in asks {
+            runner().check(&format!("{shape:?}, {ask:?}"), &samples, &ask);
+            runner().check(&format!("one of {shape:?}, {ask:?}"), &samples[..1], &ask);
+        }
+    }
+}
+
+#[test]
+fn values_of_padding_are_exact() {
+    let samples = [Sample::new(DType::I64, &[1], 0), Sample::new(DType::I64, &[3], 9)];
+    let big = (1i128 << 53) + 1;
+    let cases = [
+        (DType::I64, Scalar::Int(-big)),
+        (DType::U64, Scalar::Int(u64::MAX.into())),
+        (DType::I8, Scalar::Int(-128)),
+        (DType::Bool, Scalar::Int(1)),
+        (DType::F16, Scalar::Float(1.0 + 1.0 / 2048.0 + 1e-9)),
+        (DType::BF16, Scalar::Float(1.0 + 1.0 / 256.0 + 1e-12)),
+        (DType::F32, Scalar::Float(f64::NEG_INFINITY)),
+        (DType::F64, Scalar::Float(-0.0)),
+        (DType::F64, Scalar::Float(f64::NAN)),
+    ];
+    for (dtype, value) in cases {
+        let ask = Ask::pad(PadAsk { value, ..PadAsk::default() }).cast(dtype);
+        runner().check(&format!("{value} in {dtype}"), &samples, &ask);
+    }
+    for dtype in [DType::C64, DType::C128] {
+        let samples = [Sample::new(dtype, &[1], 0), Sample::new(dtype, &[3], 9)];
+        let ask = Ask::pad(PadAsk { value: Scalar::Complex(1.5, -2.0), ..PadAsk::default() });
+        runner().check(&format!("{dtype}"), &samples, &ask);
+    }
+}
+
+#[test]
+fn integers_of_padding_are_rounded_once() {
+    let samples = [Sample::new(DType::I64, &[1], 0), Sample::new(DType::I64, &[3], 9)];
+    // Just above a tie, by less than a float64 holds.
+    for (dtype, value) in [(DType::F32, (1 << 62) + (1 << 38) + 1), (DType::BF16, (1 << 62) + (1 << 54) + 1)] {
+        let ask = Ask::pad(PadAsk { value: Scalar::Int(value), ..PadAsk::default() }).cast(dtype);
+        runner().check(&format!("{value} in {dtype}"), &samples, &ask);
+    }
+}
+
+#[test]
+fn a_transform_that_does_nothing_is_a_cast() {
+    let samples = [Sample::rich(DType::I64, &[3, 50], 0), Sample::rich(DType::I64, &[3, 50], 9)];
+    for dst in [DType::F16, DType::U8, DType::I64] {
+        let mut ask = Ask::stack().cast(dst);
+        (ask.mean, ask.std) = (vec![0.0; 3], vec![1.0; 3]);
+        runner().check(&format!("identity to {dst}"), &samples, &ask);
+    }
+}
+
+#[test]
+fn neighbours_in_memory_are_merged() {
+    // One buffer in slices, in order and in reverse.
+    let whole = Sample::new(DType::U16, &[64, 10], 3);
+    let engine = windrow::Engine::host();
+    let tensor = engine.assemble(&[whole.view()], &windrow::Collate::stack()).unwrap();
+    let rows = tensor.sample(0).unwrap();
+    let rows: Vec<_> = (0..64).map(|i| rows.select(i).unwrap()).collect();
+    let views: Vec<_> = rows.iter().map(windrow::SampleView::from).collect();
+    let stack = windrow::Collate::stack();
+    let plan = windrow::Plan::new(&views, &stack).unwrap();
+    assert_eq!((plan.explain().path, plan.explain().ranges), ("memcpy", 1));
+    let backwards: Vec<_> = views.iter().rev().cloned().collect();
+    let plan = windrow::Plan::new(&backwards, &stack).unwrap();
+    assert_eq!((plan.explain().path, plan.explain().ranges), ("gather", 64));
+    for (name, engine) in runner().engines() {
+        let batch = engine.assemble(&backwards, &windrow::Collate::concat(0)).unwrap();
+        let mut want = Vec::new();
+        rows.iter().rev().for_each(|row| want.extend_from_slice(row.as_slice::<u16>().unwrap()));
+        assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
+    }
+}

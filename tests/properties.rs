@@ -1,0 +1,276 @@
+//! Random batches: every executor agrees with the oracle, whatever the form, the dtypes, the layouts,
+//! the sides, the sizes and the transform.
+
+mod common;
+
+use common::ask::Form;
+use common::{runner, Ask, Paint, PadAsk, Sample, ARITHMETIC};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use windrow::{Collate, DType, Mask, PerDim, Plan, SampleList, Scalar, Side};
+
+/// `PROPTEST_CASES` overrides the number of cases.
+fn config(cases: u32) -> ProptestConfig {
+    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = if cfg!(miri) { 5 } else { cases };
+    }
+    config
+}
+
+/// How one sample lies in memory: the order of its dims, the gap and the sign of each step, zero
+/// strides, and the misalignment.
+#[derive(Clone, Debug)]
+struct Lie {
+    order: Vec<usize>,
+    gap: i64,
+    signs: Vec<i64>,
+    misalign: usize,
+    seed: u64,
+}
+
+impl Lie {
+    fn sample(&self, dtype: DType, shape: &[i64]) -> Sample {
+        let mut strides = vec![0; shape.len()];
+        let mut step = 1 + self.gap;
+        for &dim in self.order.iter().rev() {
+            strides[dim] = step * self.signs[dim];
+            step = step * shape[dim].max(1) + self.gap;
+        }
+        Sample::laid_out(dtype, shape, &strides, self.misalign, Paint::Rich, self.seed)
+    }
+}
+
+fn lie(ndim: usize) -> impl Strategy<Value = Lie> {
+    // Most samples are compact, as most are in life.
+    let order = prop_oneof![
+        2 => Just((0..ndim).collect::<Vec<_>>()),
+        1 => Just((0..ndim).collect::<Vec<_>>()).prop_shuffle(),
+    ];
+    let signs = vec(prop_oneof![12 => Just(1i64), 2 => Just(-1), 1 => Just(0)], ndim);
+    let gap = prop_oneof![3 => Just(0i64), 1 => 1..3i64];
+    let misalign = prop_oneof![2 => Just(0usize), 1 => 1..16usize];
+    (order, gap, signs, misalign, 0..500u64)
+        .prop_map(|(order, gap, signs, misalign, seed)| Lie { order, gap, signs, misalign, seed })
+}
+
+/// A batch to be made: samples and options.
+#[derive(Clone, Debug)]
+struct Batch {
+    samples: Vec<(DType, Vec<i64>, Lie)>,
+    ask: Ask,
+}
+
+fn extent() -> impl Strategy<Value = i64> {
+    prop_oneof![1 => Just(0i64), 8 => 1..5i64, 4 => 5..20i64, 1 => select(vec![31i64, 32, 33, 64, 65])]
+}
+
+/// Shapes that fit the form.
+fn shapes(form: &Form, ndim: usize) -> impl Strategy<Value = Vec<Vec<i64>>> {
+    let free: Vec<bool> = (0..ndim)
+        .map(|d| match form {
+            Form::Stack => false,
+            Form::Concat(dim) => d as i64 == dim.rem_euclid(ndim as i64),
+            Form::Ragged { .. } => d == 0,
+            Form::Pad(pad) => pad.dims.as_ref().is_none_or(|dims| dims.contains(&(d as i64))),
+        })
+        .collect();
+    (vec(extent(), ndim), vec(vec(extent(), ndim), 1..6)).prop_map(move |(common, own)| {
+        let shape = |own: Vec<i64>| (0..ndim).map(|d| if free[d] { own[d] } else { common[d] }).collect();
+        own.into_iter().map(shape).collect()
+    })
+}
+
+fn per_dim<T: Clone + std::fmt::Debug + 'static>(
+    one: impl Strategy<Value = T> + Clone + 'static,
+    ndim: usize,
+) -> impl Strategy<Value = PerDim<T>> {
+    prop_oneof![one.clone().prop_map(PerDim::All), vec(one, ndim).prop_map(PerDim::Each)]
+}
+
+fn pad(ndim: usize) -> impl Strategy<Value = PadAsk> {
+    let side = select(vec![Side::Right, Side::Left, Side::Center]);
+    let size = prop_oneof![2 => Just(None), 1 => (0..40i64).prop_map(Some)];
+    let multiple = prop_oneof![2 => Just(1i64), 1 => 2..9i64];
+    let all: Vec<i64> = (0..ndim as i64).collect();
+    let mask = select(vec![None, Some(Mask::Real), Some(Mask::Pad)]);
+    let dims = prop_oneof![2 => Just(None), 1 => subsequence(all, 0..=ndim).prop_map(Some)];
+    let value = prop_oneof![Just(Scalar::Int(0)), Just(Scalar::Int(1))];
+    (per_dim(side, ndim), per_dim(size, ndim), per_dim(multiple, ndim), dims, mask, value).prop_map(
+        |(side, size, multiple_of, dims, mask, value)| PadAsk {
+            value,
+            side,
+            dims,
+            size,
+            multiple_of,
+            truncate: true,
+            mask,
+        },
+    )
+}
+
+fn form(ndim: usize) -> BoxedStrategy<Form> {
+    let padded = pad(ndim).prop_map(Form::Pad);
+    if ndim == 0 {
+        return prop_oneof![Just(Form::Stack), padded].boxed();
+    }
+    let ndim = ndim as i64;
+    let ragged = |(offsets_i32, batch_index)| Form::Ragged { offsets_i32, batch_index };
+    prop_oneof![
+        1 => Just(Form::Stack),
+        2 => (-ndim..ndim).prop_map(Form::Concat),
+        2 => any::<(bool, bool)>().prop_map(ragged),
+        4 => padded,
+    ]
+    .boxed()
+}
+
+/// Coefficients, one or one for each channel; the channels are those of a dim that no sample differs in.
+fn arithmetic(mut ask: Ask, kind: u8, dim: usize, shapes: &[Vec<i64>]) -> Ask {
+    match kind {
+        0 | 1 => {}
+        2 => ask = ask.scaled(),
+        _ => {
+            let channels = shapes[0].get(dim).copied().unwrap_or(1);
+            let one = shapes.iter().all(|shape| shape.get(dim) == Some(&channels));
+            if one && channels > 1 {
+                ask = ask.normalised(usize::try_from(channels).expect("small"), dim as i64);
+            }
+        }
+    }
+    ask
+}
+
+fn batch() -> impl Strategy<Value = Batch> {
+    (0..=4usize)
+        .prop_flat_map(|ndim| (Just(ndim), form(ndim)))
+        .prop_flat_map(|(ndim, form)| {
+            let order: Vec<i64> = (0..ndim as i64).collect();
+            let keeps_rows = matches!(form, Form::Ragged { .. });
+            let order = prop_oneof![
+                1 => Just(None),
+                1 => Just(order).prop_shuffle().prop_map(move |mut order| {
+                    if keeps_rows {
+                        order.sort_by_key(|&d| d != 0);
+                    }
+                    Some(order)
+                }),
+            ];
+            let dtypes = (select(DType::ALL.to_vec()), select(ARITHMETIC.to_vec()), 0..4u8, 0..4u8);
+            let lies = (lie(ndim), vec(lie(ndim), 6), any::<bool>());
+            (shapes(&form, ndim), dtypes, order, lies, 0..ndim.max(1), Just(form))
+        })
+        .prop_map(|(shapes, (moved, computed, casts, transforms), permute, lies, dim, form)| {
+            let (lie, own_lies, one_layout) = lies;
+            let mut ask = Ask { permute, ..Ask::new(form) };
+            let mut dtype = moved;
+            let mut mixed = false;
+            if casts > 1 {
+                ask = ask.cast(computed);
+                mixed = casts == 3;
+                dtype = if moved.is_arithmetic() { moved } else { computed };
+                ask = arithmetic(ask, transforms, dim, &shapes);
+            } else if let Form::Pad(pad) = &mut ask.form {
+                // The one dtype without a zero.
+                pad.value = if moved == DType::F8E8M0FNU { Scalar::Int(1) } else { pad.value };
+            }
+            let samples = shapes.into_iter().zip(own_lies).enumerate().map(|(i, (shape, own))| {
+                let other = ARITHMETIC[(i * 5 + dtype as usize) % ARITHMETIC.len()];
+                let dtype = if mixed { other } else { dtype };
+                (dtype, shape, if one_layout { Lie { seed: own.seed, ..lie.clone() } } else { own })
+            });
+            Batch { samples: samples.collect(), ask }
+        })
+}
+
+/// Images of interleaved channels on their way to planes, padded or cropped.
+fn images() -> impl Strategy<Value = Batch> {
+    let dtype = select(vec![DType::U8, DType::U8, DType::I16, DType::F32]);
+    let to = select(vec![None, Some(DType::F32), Some(DType::F16), Some(DType::BF16)]);
+    let extents = vec((1..20i64, 1..70i64), 1..4);
+    let side = select(vec![Side::Right, Side::Left, Side::Center]);
+    let size = prop_oneof![Just(None), (0..50i64).prop_map(Some)];
+    (dtype, to, extents, 1..6i64, vec(side, 3), (size.clone(), size), any::<bool>(), vec(lie(3), 3)).prop_map(
+        |(dtype, to, extents, channels, sides, (rows, columns), normalise, lies)| {
+            let pad = PadAsk {
+                side: PerDim::Each(sides),
+                size: PerDim::Each(vec![rows, columns, None]),
+                truncate: true,
+                ..PadAsk::default()
+            };
+            let mut ask = Ask::pad(pad).permute(&[2, 0, 1]);
+            ask.cast = to;
+            if normalise && channels > 1 {
+                ask = ask.normalised(usize::try_from(channels).expect("small"), 2);
+            }
+            let samples = extents.into_iter().zip(lies);
+            let samples = samples.map(|((height, width), lie)| (dtype, vec![height, width, channels], lie));
+            Batch { samples: samples.collect(), ask }
+        },
+    )
+}
+
+impl Batch {
+    fn check(&self) {
+        let samples: Vec<_> =
+            self.samples.iter().map(|(dtype, shape, lie)| lie.sample(*dtype, shape)).collect();
+        runner().check("a random batch", &samples, &self.ask);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(1500))]
+
+    #[test]
+    fn executors_agree_with_the_oracle(batch in batch()) {
+        batch.check();
+    }
+}
+
+proptest! {
+    #![proptest_config(config(300))]
+
+    #[test]
+    fn images_agree_with_the_oracle(batch in images()) {
+        batch.check();
+    }
+
+    #[test]
+    fn taking_is_the_same_as_listing(lengths in vec(0..9i64, 1..20), picks in vec(any::<u32>(), 1..20)) {
+        let samples: Vec<_> = lengths.iter().map(|&n| Sample::new(DType::I16, &[n], n as u64)).collect();
+        let list: SampleList<'_> = samples.iter().map(Sample::view).collect();
+        let picks: Vec<usize> = picks.iter().map(|&pick| pick as usize % samples.len()).collect();
+        let picked: Vec<_> = picks.iter().map(|&pick| samples[pick].view()).collect();
+        for (at, collate) in [Collate::ragged(), Collate::pad(windrow::Pad::new()), Collate::concat(0)].iter().enumerate() {
+            // Half of the indices count from the end.
+            let indices = picks.iter().map(|&pick| pick as i64 - if pick % 2 == 0 { 0 } else { samples.len() as i64 });
+            let taken = list.take(indices).unwrap();
+            let (_, engine) = &runner().engines()[at % runner().engines().len()];
+            let (one, other) = (engine.assemble(&taken, collate).unwrap(), engine.assemble(&picked, collate).unwrap());
+            prop_assert_eq!(one.data().as_slice::<i16>().unwrap(), other.data().as_slice::<i16>().unwrap());
+            prop_assert_eq!(
+                one.lengths().unwrap().as_slice::<i64>().unwrap(),
+                other.lengths().unwrap().as_slice::<i64>().unwrap()
+            );
+        }
+    }
+
+    #[test]
+    fn accounts_add_up(lengths in vec(0..50i64, 1..30), multiple in 1..9i64) {
+        let samples: Vec<_> = lengths.iter().map(|&n| Sample::new(DType::U32, &[n, 2], 1)).collect();
+        let views = common::sample::views(&samples);
+        let collate = Collate::pad(windrow::Pad::new().multiple_of(multiple).dims([0]));
+        let explain = Plan::new(&views, &collate).unwrap().explain();
+        let longest = lengths.iter().max().unwrap();
+        let size = (longest + multiple - 1) / multiple * multiple;
+        prop_assert_eq!(&explain.outputs, &[(vec![lengths.len() as i64, size, 2], DType::U32)]);
+        let (all, real) = (8 * size * lengths.len() as i64, 8 * lengths.iter().sum::<i64>());
+        prop_assert_eq!(explain.bytes_written, all as u64);
+        prop_assert_eq!(explain.bytes_read, real as u64);
+        prop_assert_eq!(explain.padding_bytes, (all - real) as u64);
+        prop_assert_eq!((explain.samples, explain.leaves, explain.launches), (lengths.len(), 1, 0));
+        let waste = if all == 0 { 0.0 } else { (all - real) as f64 / all as f64 };
+        prop_assert_eq!(explain.padding_waste, waste);
+    }
+}

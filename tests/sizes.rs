@@ -1,0 +1,103 @@
+//! Batches around the sizes at which the host executor changes its ways, and of very uneven samples.
+#![cfg(not(miri))]
+#![allow(clippy::cast_possible_wrap, reason = "extents of a few million elements")]
+
+mod common;
+
+use common::{runner, Ask, Paint, PadAsk, Sample};
+use windrow::{DType, PerDim, Scalar, Side};
+
+/// Elements of a dtype just below, at and just above a number of bytes.
+fn around(bytes: i64, dtype: DType) -> [i64; 3] {
+    let numel = bytes / dtype.size() as i64;
+    [numel - 1, numel, numel + 1]
+}
+
+/// Where tiles begin (64 KiB, 1 MiB), where other threads are woken (1 MiB read and written, so
+/// 512 KiB of output), and where tiles grow (4 MiB).
+const STEPS: [i64; 4] = [64 << 10, 512 << 10, 1 << 20, 4 << 20];
+
+#[test]
+fn outputs_around_every_threshold() {
+    for bytes in STEPS {
+        let dtypes: &[DType] = if bytes <= 512 << 10 { &[DType::U8, DType::F32, DType::C128] } else { &[DType::C128] };
+        for &dtype in dtypes {
+            for numel in around(bytes, dtype) {
+                let one = [Sample::new(dtype, &[numel], 5)];
+                runner().check(&format!("{numel} of {dtype} in one"), &one, &Ask::stack());
+                let lengths = [numel / 2, 1, numel - numel / 2 - 1];
+                let three: Vec<_> = lengths.iter().map(|&n| Sample::new(dtype, &[n], n as u64)).collect();
+                runner().check(&format!("{numel} of {dtype} in three"), &three, &Ask::ragged());
+            }
+        }
+    }
+}
+
+#[test]
+fn casts_and_padding_around_every_threshold() {
+    for bytes in &STEPS[..3] {
+        for numel in around(*bytes, DType::F64) {
+            let lengths = [numel / 2, numel / 3];
+            let samples: Vec<_> = lengths.iter().map(|&n| Sample::rich(DType::F32, &[n], n as u64)).collect();
+            let ask = Ask::side(Side::Center).cast(DType::F64);
+            runner().check(&format!("{numel} float64"), &samples, &ask);
+            runner().check(&format!("{numel} float64, scaled"), &samples, &ask.scaled());
+        }
+    }
+}
+
+#[test]
+fn images_cut_into_tiles() {
+    for (height, width, channels) in [(150, 151, 3), (129, 257, 4), (181, 363, 2)] {
+        let shape = [height, width, channels];
+        let samples: Vec<_> = (0..3).map(|i| Sample::rich(DType::U8, &shape, i)).collect();
+        let ask = Ask::stack().permute(&[2, 0, 1]);
+        runner().check(&format!("{shape:?}"), &samples, &ask);
+        runner().check(&format!("{shape:?}, float32"), &samples, &ask.cast(DType::F32).normalised(channels as usize, 2));
+    }
+    let shapes = [[200, 90, 3], [90, 301, 3], [1, 1, 3]];
+    let samples: Vec<_> = shapes.iter().map(|shape| Sample::rich(DType::U8, shape, 2)).collect();
+    let pad = PadAsk { side: PerDim::Each(vec![Side::Left, Side::Center, Side::Right]), ..PadAsk::default() };
+    let ask = Ask::pad(pad).cast(DType::F16).normalised(3, 2).permute(&[2, 0, 1]);
+    runner().check("padded planes in tiles", &samples, &ask);
+}
+
+#[test]
+fn many_tiny_samples() {
+    let samples: Vec<_> = (0..10_000).map(|i| Sample::new(DType::U8, &[3], 3 * i)).collect();
+    runner().check("10 000 rows", &samples, &Ask::stack());
+    runner().check("10 000 rows to float16", &samples, &Ask::stack().cast(DType::F16).normalised(3, 0));
+    runner().check("10 000 joined", &samples, &Ask::concat(0));
+    let uneven: Vec<_> = (0..10_000).map(|i| Sample::new(DType::U8, &[(i % 4) as i64], i)).collect();
+    runner().check("10 000 uneven", &uneven, &Ask::ragged());
+    runner().check("10 000 padded", &uneven, &Ask::side(Side::Left).cast(DType::I32));
+}
+
+#[test]
+fn one_huge_sample_among_tiny_ones() {
+    let lengths = [3, 0, 1, 400_001, 0, 2, 5, 0];
+    let samples: Vec<_> = lengths.iter().map(|&n| Sample::new(DType::U16, &[n], n as u64)).collect();
+    runner().check("ragged", &samples, &Ask::ragged());
+    let misaligned: Vec<_> = lengths.iter().map(|&n| Sample::misaligned(DType::U16, &[n], 3, 1)).collect();
+    runner().check("ragged to float32", &misaligned, &Ask::ragged().cast(DType::F32));
+    let pad = PadAsk {
+        size: PerDim::All(Some(60_001)),
+        truncate: true,
+        side: PerDim::All(Side::Left),
+        value: Scalar::Int(0xABCD),
+        ..PadAsk::default()
+    };
+    runner().check("padded", &samples, &Ask::pad(pad));
+}
+
+#[test]
+fn outputs_written_around_the_caches() {
+    // 32 MiB and one element more or less, from sources and to outputs at odd addresses.
+    for extra in [-1, 0, 1] {
+        let numel = (32 << 20) / 16 + extra;
+        let lengths = [numel / 3, 0, 1, numel - numel / 3 - 1];
+        let sample = |n: i64| Sample::laid_out(DType::C128, &[n], &[1], 7, Paint::Bytes, n as u64);
+        let samples: Vec<_> = lengths.iter().map(|&n| sample(n)).collect();
+        runner().check(&format!("{numel} of 16 bytes"), &samples, &Ask::ragged());
+    }
+}
