@@ -80,9 +80,9 @@ impl Scalar {
             }
             _ if matches!(self, Scalar::Complex(..)) => return Err(refuse()),
             DType::F64 => put(&re.to_ne_bytes()),
-            DType::F32 => put(&(re as f32).to_ne_bytes()),
-            DType::F16 => put(&f16::from_f32(round_to_odd(re)).to_ne_bytes()),
-            DType::BF16 => put(&bf16::from_f32(round_to_odd(re)).to_ne_bytes()),
+            DType::F32 => put(&self.to_f32().to_ne_bytes()),
+            DType::F16 => put(&f16::from_f32(self.to_odd_f32()).to_ne_bytes()),
+            DType::BF16 => put(&bf16::from_f32(self.to_odd_f32()).to_ne_bytes()),
             _ => put(&[float8_code(dtype, re).ok_or_else(refuse)?]),
         }
         let rounded = match dtype {
@@ -105,6 +105,35 @@ impl Scalar {
             #[allow(clippy::cast_possible_truncation)]
             Scalar::Float(value) if value.fract() == 0.0 && value.abs() <= 1.9e19 => Some(value as i128),
             _ => None,
+        }
+    }
+
+    /// Rounded once, to nearest even. An integer does not go through float64.
+    pub(crate) fn to_f32(self) -> f32 {
+        match self {
+            Scalar::Int(value) => value as f32,
+            #[allow(clippy::cast_possible_truncation)] // rounding is the point
+            Scalar::Float(value) | Scalar::Complex(value, _) => value as f32,
+        }
+    }
+
+    /// float32 with the lost bits folded into the last one, so that rounding the result once more, to
+    /// 16 bits, equals rounding the number once (Boldo and Melquiond, 2008).
+    pub(crate) fn to_odd_f32(self) -> f32 {
+        let nearest = self.to_f32();
+        let (exact, beyond) = match self {
+            // A float32 of this size is an integer of fewer than 128 bits.
+            #[allow(clippy::cast_possible_truncation)]
+            Scalar::Int(value) => (nearest as i128 == value, (nearest as i128).abs() > value.abs()),
+            Scalar::Float(value) | Scalar::Complex(value, _) => {
+                let wide = f64::from(nearest);
+                (wide == value || value.is_nan(), wide.abs() > value.abs())
+            }
+        };
+        if exact {
+            nearest
+        } else {
+            f32::from_bits((nearest.to_bits() - u32::from(beyond)) | 1)
         }
     }
 
@@ -135,50 +164,30 @@ fn int_range(dtype: DType) -> (i128, i128) {
     }
 }
 
-/// float64 to float32 with the lost bits folded into the last one, so that rounding the result once
-/// more, to 16 bits, equals rounding the float64 once (Boldo and Melquiond, 2008).
-pub(crate) fn round_to_odd(value: f64) -> f32 {
-    #[allow(clippy::cast_possible_truncation)] // rounding is the point
-    let nearest = value as f32;
-    if f64::from(nearest) == value || value.is_nan() || value.is_infinite() {
-        return nearest;
-    }
-    let toward_zero =
-        if f64::from(nearest).abs() > value.abs() { nearest.to_bits() - 1 } else { nearest.to_bits() };
-    f32::from_bits(toward_zero | 1)
-}
-
-/// The code of the float8 nearest to `value`; on a tie the even code. `None` if the type has no NaN,
-/// no infinity, no zero or no such magnitude.
+/// The code of the float8 nearest to `value`; on a tie the even code. A zero without its sign, or
+/// without a code of its own, is the nearest there is. `None` if the type has no NaN, no infinity, no
+/// such magnitude or no such sign.
 fn float8_code(dtype: DType, value: f64) -> Option<u8> {
-    let mut best: Option<(f64, u8)> = None;
-    let mut largest = 0f64;
-    for code in 0..=255u8 {
-        let candidate = float8_value(dtype, code);
-        if value.is_nan() || value.is_infinite() || value == 0.0 {
-            let same = candidate == value || (value.is_nan() && candidate.is_nan());
-            if same && (candidate.is_nan() || candidate.is_sign_negative() == value.is_sign_negative()) {
-                return Some(code);
-            }
-            // Types without a negative zero take zero for it.
-            if value == 0.0 && candidate == 0.0 && best.is_none() {
-                best = Some((0.0, code));
-            }
-            continue;
-        }
-        if !candidate.is_finite() {
-            continue;
-        }
-        largest = largest.max(candidate.abs());
-        let distance = (candidate - value).abs();
-        if best.is_none_or(|(d, c)| distance < d || (distance == d && c & 1 == 1 && code & 1 == 0)) {
-            best = Some((distance, code));
-        }
+    let codes = (0..=255u8).map(|code| (code, float8_value(dtype, code)));
+    let same = |candidate: f64| {
+        candidate.is_nan() && value.is_nan()
+            || candidate == value && candidate.is_sign_negative() == value.is_sign_negative()
+    };
+    if let Some((code, _)) = codes.clone().find(|&(_, candidate)| same(candidate)) {
+        return Some(code);
     }
-    if value.is_finite() && value.abs() > largest && value != 0.0 {
+    if !value.is_finite() {
         return None;
     }
-    best.map(|(_, code)| code)
+    let candidates = codes.filter(|(_, candidate)| candidate.is_finite());
+    let fits = |candidate: f64| value == 0.0 || candidate.is_sign_negative() == value.is_sign_negative();
+    let candidates = candidates.filter(|&(_, candidate)| fits(candidate));
+    let largest = candidates.clone().map(|(_, candidate)| candidate.abs()).fold(0.0, f64::max);
+    let distance = |candidate: f64| (candidate - value).abs();
+    candidates
+        .min_by(|(a, x), (b, y)| distance(*x).total_cmp(&distance(*y)).then((a & 1).cmp(&(b & 1))))
+        .filter(|_| value.abs() <= largest)
+        .map(|(code, _)| code)
 }
 
 /// The value of a float8 code, after the table of formats in the `ml_dtypes` documentation.
@@ -231,7 +240,7 @@ mod tests {
             (Scalar::from(65536), DType::F16),
             (Scalar::from(1e39), DType::F32),
             (Scalar::Complex(0.0, 1.0), DType::F64),
-            (Scalar::from(0), DType::F8E8M0FNU),
+            (Scalar::from(-1), DType::F8E8M0FNU),
             (Scalar::from(f64::INFINITY), DType::F8E4M3FN),
             (Scalar::from(500), DType::F8E4M3FN),
         ] {
@@ -250,6 +259,14 @@ mod tests {
     }
 
     #[test]
+    fn integers_reach_float32_in_one_step() {
+        // 2^63 + 2^39 + 1 lies just above a tie of float32; float64 would round it onto the tie.
+        let value = Scalar::Int((1 << 63) + (1 << 39) + 1);
+        let up = 9_223_373_136_366_403_584f32;
+        assert_eq!(value.bits(DType::F32).unwrap()[..4], up.to_ne_bytes());
+    }
+
+    #[test]
     fn float8_codes() {
         for (dtype, value, code) in [
             (DType::F8E4M3FN, 1.0, 0x38),
@@ -262,6 +279,9 @@ mod tests {
             (DType::F8E4M3FNUZ, -0.0, 0x00),
             (DType::F8E4M3FNUZ, f64::NAN, 0x80),
             (DType::F8E8M0FNU, 1.0, 0x7f),
+            (DType::F8E8M0FNU, 0.0, 0x00),
+            (DType::F8E4M3FN, 1.0625, 0x38),
+            (DType::F8E4M3FN, 1.1875, 0x3a),
             (DType::F8E3M4, 15.5, 0x6f),
         ] {
             assert_eq!(Scalar::from(value).bits(dtype).unwrap()[0], code, "{dtype} {value}");

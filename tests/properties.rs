@@ -220,7 +220,7 @@ impl Batch {
 }
 
 proptest! {
-    #![proptest_config(config(1500))]
+    #![proptest_config(config(500))]
 
     #[test]
     fn executors_agree_with_the_oracle(batch in batch()) {

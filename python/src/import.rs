@@ -68,6 +68,20 @@ impl Drop for Buffer {
     }
 }
 
+/// How many samples ahead memory is asked for.
+const PREFETCH_DISTANCE: usize = 8;
+
+#[inline]
+fn prefetch_line(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 /// Reads objects one after the other into a list.
 pub(crate) struct Importer<'py> {
     py: Python<'py>,
@@ -78,6 +92,8 @@ pub(crate) struct Importer<'py> {
     /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
     owned: bool,
     last: Option<(*mut ffi::PyTypeObject, Route)>,
+    /// Whether objects of the last type have at least two words behind their head.
+    has_two_words: bool,
     guard: Option<LazyBits<'py>>,
     dlpack_kwargs: Option<Bound<'py, PyDict>>,
 }
@@ -97,6 +113,7 @@ impl<'py> Importer<'py> {
             path: path.to_owned(),
             owned,
             last: None,
+            has_two_words: false,
             guard: None,
             dlpack_kwargs: None,
         }
@@ -107,10 +124,34 @@ impl<'py> Importer<'py> {
         self.keep.object(samples.clone().into_any().unbind());
         self.list.reserve(samples.len());
         for index in 0..samples.len() {
+            self.prefetch(samples, index);
             let sample = samples.get_borrowed_item(index)?;
             self.import(&sample, index)?;
         }
         Ok(())
+    }
+
+    /// Objects made long ago lie anywhere: without this an import waits for memory three times for
+    /// each. First the object is fetched, later what its own fields seem to point to.
+    #[inline]
+    fn prefetch(&self, samples: &Bound<'py, PyTuple>, index: usize) {
+        let Some((class, Route::Exchange { .. })) = self.last else { return };
+        if let Ok(far) = samples.get_borrowed_item(index + 2 * PREFETCH_DISTANCE) {
+            prefetch_line(far.as_ptr().cast());
+        }
+        let Ok(near) = samples.get_borrowed_item(index + PREFETCH_DISTANCE) else { return };
+        // SAFETY: a live object; objects of this exact type were found to have two words behind
+        // their head (`has_two_words`), and a word of any value may be prefetched.
+        unsafe {
+            if ffi::Py_TYPE(near.as_ptr()) == class && self.has_two_words {
+                let words = near.as_ptr().add(1).cast::<*const u8>();
+                for word in [words.read_volatile(), words.add(1).read_volatile()] {
+                    for line in 0..3 {
+                        prefetch_line(word.wrapping_add(64 * line));
+                    }
+                }
+            }
+        }
     }
 
     /// Reads one object. The caller keeps it alive as long as `keep`.
@@ -123,6 +164,8 @@ impl<'py> Importer<'py> {
             _ => {
                 let route = route_of(object)?;
                 self.last = Some((class, route));
+                let size: usize = object.get_type().getattr(intern!(self.py, "__basicsize__"))?.extract()?;
+                self.has_two_words = size >= size_of::<ffi::PyObject>() + 2 * size_of::<usize>();
                 route
             }
         };
@@ -139,7 +182,7 @@ impl<'py> Importer<'py> {
                     let foreign = unsafe { dlpack::read_tensor(tensor.as_ptr()) };
                     let foreign = foreign.map_err(|error| self.error(error, index))?;
                     if may_lie {
-                        self.check_lazy_bits(object, foreign.dtype, index)?;
+                        self.check_lazy_bits(object, &foreign, index)?;
                     }
                     self.push(&foreign, index)
                 }
@@ -157,7 +200,7 @@ impl<'py> Importer<'py> {
                     let managed = managed.map_err(|error| self.error(error, index))?;
                     let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
                     if may_lie {
-                        self.check_lazy_bits(object, foreign.dtype, index)?;
+                        self.check_lazy_bits(object, &foreign, index)?;
                     }
                     self.push(&foreign, index)?;
                     self.keep.managed.push(managed);
@@ -228,12 +271,23 @@ impl<'py> Importer<'py> {
     }
 
     /// torch keeps conjugation and negation as a bit beside the memory; read raw, the values are wrong.
-    fn check_lazy_bits(&mut self, object: &Bound<'py, PyAny>, dtype: DType, index: usize) -> PyResult<()> {
-        let complex = matches!(dtype, DType::C64 | DType::C128);
-        // Negation without a copy comes from the imaginary part of a conjugate: floats only.
-        if !complex && !dtype.is_float() {
-            return Ok(());
+    #[inline]
+    fn check_lazy_bits(&mut self, object: &Bound<'py, PyAny>, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
+        let complex = matches!(foreign.dtype, DType::C64 | DType::C128);
+        // A real tensor is negated lazily as the imaginary part of a conjugate only, and then steps
+        // over the real parts: its strides are even. Anything else need not be asked.
+        let steps_over = || match foreign.strides {
+            Some(strides) => foreign.shape.iter().zip(strides).all(|(&extent, &stride)| extent <= 1 || stride % 2 == 0),
+            None => true,
+        };
+        if complex || foreign.dtype.is_float() && steps_over() {
+            self.ask_lazy_bits(object, complex, index)?;
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn ask_lazy_bits(&mut self, object: &Bound<'py, PyAny>, complex: bool, index: usize) -> PyResult<()> {
         let guard = match &self.guard {
             Some(guard) => guard,
             None => {

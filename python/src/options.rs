@@ -156,7 +156,7 @@ impl<'py> Options<'py> {
 
 fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
     let mut pad = Pad::new();
-    if let Some(value) = kwargs.get("value")? {
+    if let Some(value) = kwargs.raw("value")? {
         pad = pad.value(scalar_of(&value)?);
     }
     if let Some(side) = kwargs.get("side")? {

@@ -275,26 +275,31 @@ def encode(value, dst):
     return np.array([value]).astype(STORAGE[dst])[0]
 
 
-def _per_dim(value, rank):
-    return list(value) if isinstance(value, (tuple, list)) else [value] * rank
+def plan_padding(shapes, dims=None, size=None, multiple_of=1):
+    """The dims that count as padded, and the extent of each dim of the result.
 
-
-def padded_dims(shapes, dims=None, size=None, multiple_of=1):
-    """The dims that count as padded, in ascending order."""
+    Sequences name the dims they change. A scalar goes to `dims`, else to the dims that differ, else to all.
+    """
     rank = len(shapes[0])
-    if dims is not None:
-        return sorted({d % rank for d in ([dims] if isinstance(dims, int) else dims)})
-    found = {d for d in range(rank) if len({s[d] for s in shapes}) > 1}
-    if isinstance(size, (tuple, list)):
-        found |= {d for d in range(rank) if size[d] is not None}
-    if isinstance(multiple_of, (tuple, list)):
-        found |= {d for d in range(rank) if multiple_of[d] > 1}
-    scalar = isinstance(size, int) or (isinstance(multiple_of, int) and multiple_of > 1)
-    if not found and scalar:
-        found = set(range(rank))
+    differ = {d for d in range(rank) if len({s[d] for s in shapes}) > 1}
+    named = None if dims is None else {d % rank for d in ([dims] if isinstance(dims, int) else dims)}
+    which = set(differ if named is None else named)
+    targets = named if named is not None else differ or set(range(rank))
+
+    def spread(value, neutral):
+        if isinstance(value, (tuple, list)):
+            return list(value)
+        return [value if d in targets else neutral for d in range(rank)]
+
+    sizes, multiples = spread(size, None), spread(multiple_of, 1)
+    which |= {d for d in range(rank) if sizes[d] is not None or multiples[d] > 1}
     if rank == 1:
-        found = {0}
-    return sorted(found)
+        which = {0}
+    extents = []
+    for d in range(rank):
+        extent = max(s[d] for s in shapes) if sizes[d] is None else sizes[d]
+        extents.append(-(-extent // multiples[d]) * multiples[d])
+    return sorted(which), extents
 
 
 def _before(side, spare):
@@ -308,14 +313,10 @@ def pad(
     dst = dst or src
     shapes = [sample.shape for sample in samples]
     rank = len(shapes[0])
-    which = padded_dims(shapes, dims, size, multiple_of)
-    sizes, multiples, sides = (_per_dim(v, rank) for v in (size, multiple_of, side))
-    shape = [max(s[d] for s in shapes) for d in range(rank)]
-    for d in which:
-        extent = shape[d] if sizes[d] is None else sizes[d]
-        shape[d] = -(-extent // multiples[d]) * multiples[d]
+    which, shape = plan_padding(shapes, dims, size, multiple_of)
+    sides = list(side) if isinstance(side, (tuple, list)) else [side] * rank
     data = np.full((len(samples), *shape), encode(value, dst), STORAGE[dst])
-    real = np.zeros((len(samples), *shape), bool)
+    real = np.zeros((len(samples), *(shape[d] for d in which)), bool)
     lengths = np.empty((len(samples), rank), np.int64)
     for i, sample in enumerate(samples):
         source, target = [slice(None)] * rank, [slice(None)] * rank
@@ -330,19 +331,15 @@ def pad(
             begin = _before(sides[d], shape[d] - kept)
             target[d] = slice(begin, begin + kept)
         data[(i, *target)] = apply(sample, src, dst, t)[tuple(source)]
-        real[(i, *target)] = True
+        real[(i, *(target[d] for d in which))] = True
     marks = None
     if mask is not None:
-        marks = _mask(real, which, lengths, t)
-        marks = marks if mask == "real" else ~marks
+        marks = _mask(real if mask == "real" else ~real, which, rank, t)
     kept = lengths[:, which[0]] if len(which) == 1 else lengths[:, which]
     return SimpleNamespace(data=_permuted(data, t), lengths=kept, mask=marks, dims=which, sizes=shape)
 
 
-def _mask(real, which, lengths, t):
-    """`real` without the dims that were not padded, in the order of the result's dims."""
-    rank = real.ndim - 1
+def _mask(marks, which, rank, t):
+    """`marks` over the padded dims, in the order of the result's dims."""
     order = range(rank) if t is None or t.permute is None else [p % rank for p in t.permute]
-    full = real.transpose([0, *(1 + d for d in order)])
-    drop = tuple(1 + k for k, d in enumerate(order) if d not in which)
-    return np.ascontiguousarray(full.any(axis=drop) if drop else full)
+    return np.ascontiguousarray(marks.transpose([0, *(1 + which.index(d) for d in order if d in which)]))

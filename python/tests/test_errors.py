@@ -338,7 +338,7 @@ def test_out_that_overlaps_a_source():
         ([paint(6), base[1]], base[:2]),
         ([base[1, ::-1], base[2]], base[2:]),
     ):
-        refusal(lambda: wr.stack(samples, out=out), wr.LayoutError, index=None)
+        refusal(lambda: wr.stack(samples, out=out), wr.LayoutError, "out")
         assert (base == before).all()
 
 

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::geometry::Channel;
 use crate::host::Outputs;
 use crate::plan::{Field, Op, Plan};
-use crate::scalar::round_to_odd;
+use crate::scalar::Scalar;
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
@@ -69,13 +69,6 @@ unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: 
     unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), size) };
 }
 
-/// A number wide enough for every arithmetic dtype.
-#[derive(Clone, Copy)]
-enum Number {
-    Int(i128),
-    Float(f64),
-}
-
 /// One element from one dtype to another, through the affine map if there is one.
 fn convert_one(src: DType, dst: DType, bits: [u8; 16], affine: Option<(&Affine, usize)>) -> [u8; 16] {
     if src == dst && affine.is_none() {
@@ -86,71 +79,57 @@ fn convert_one(src: DType, dst: DType, bits: [u8; 16], affine: Option<(&Affine, 
     let channel = if affine.channels() == 1 { 0 } else { channel % affine.channels() };
     let result = if src == DType::F64 || dst == DType::F64 {
         let x = match number {
-            Number::Int(x) => x as f64,
-            Number::Float(x) => x,
+            Scalar::Int(x) => x as f64,
+            Scalar::Float(x) | Scalar::Complex(x, _) => x,
         };
         x.mul_add(affine.a()[channel], affine.b()[channel])
     } else {
-        let x = match number {
-            Number::Int(x) => x as f32,
-            #[allow(clippy::cast_possible_truncation)] // exact: the source is narrower than float64
-            Number::Float(x) => x as f32,
-        };
+        let x = number.to_f32();
         x.mul_add(affine.a32()[channel], affine.b32()[channel]).into()
     };
-    write(dst, Number::Float(result))
+    write(dst, Scalar::Float(result))
 }
 
-fn read(dtype: DType, bits: [u8; 16]) -> Number {
+fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
     let low = |n: usize| i128::from(u64::from_le_bytes(std::array::from_fn(|i| if i < n { bits[i] } else { 0 })));
     let size = dtype.size();
     let unsigned = low(size);
     match dtype {
-        DType::Bool => Number::Int(i128::from(bits[0] != 0)),
+        DType::Bool => Scalar::Int(i128::from(bits[0] != 0)),
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
             let sign = 1 << (8 * size - 1);
-            Number::Int(if unsigned & sign == 0 { unsigned } else { unsigned - 2 * sign })
+            Scalar::Int(if unsigned & sign == 0 { unsigned } else { unsigned - 2 * sign })
         }
-        DType::F16 => Number::Float(f16::from_le_bytes([bits[0], bits[1]]).into()),
-        DType::BF16 => Number::Float(bf16::from_le_bytes([bits[0], bits[1]]).into()),
-        DType::F32 => Number::Float(f32::from_le_bytes(std::array::from_fn(|i| bits[i])).into()),
-        DType::F64 => Number::Float(f64::from_le_bytes(std::array::from_fn(|i| bits[i]))),
-        _ => Number::Int(unsigned),
+        DType::F16 => Scalar::Float(f16::from_le_bytes([bits[0], bits[1]]).into()),
+        DType::BF16 => Scalar::Float(bf16::from_le_bytes([bits[0], bits[1]]).into()),
+        DType::F32 => Scalar::Float(f32::from_le_bytes(std::array::from_fn(|i| bits[i])).into()),
+        DType::F64 => Scalar::Float(f64::from_le_bytes(std::array::from_fn(|i| bits[i]))),
+        _ => Scalar::Int(unsigned),
     }
 }
 
 #[allow(clippy::cast_possible_truncation)] // wrapping and rounding are what a cast is
-fn write(dtype: DType, number: Number) -> [u8; 16] {
+fn write(dtype: DType, number: Scalar) -> [u8; 16] {
     let mut bits = [0u8; 16];
     let mut put = |bytes: &[u8]| bits[..bytes.len()].copy_from_slice(bytes);
-    // Once rounded to odd, a number can be rounded to 16 bits as if it had not been rounded before.
-    let odd = || match number {
-        Number::Int(x) => {
-            let nearest = x as f32;
-            let beyond = (nearest as i128).abs() > x.abs();
-            let exact = nearest as i128 == x;
-            if exact { nearest } else { f32::from_bits((nearest.to_bits() - u32::from(beyond)) | 1) }
-        }
-        Number::Float(x) => round_to_odd(x),
-    };
     match (dtype, number) {
-        (DType::Bool, Number::Int(x)) => put(&[u8::from(x != 0)]),
-        (DType::Bool, Number::Float(x)) => put(&[u8::from(x != 0.0)]),
-        (DType::F64, Number::Int(x)) => put(&(x as f64).to_le_bytes()),
-        (DType::F64, Number::Float(x)) => put(&x.to_le_bytes()),
-        (DType::F32, Number::Int(x)) => put(&(x as f32).to_le_bytes()),
-        (DType::F32, Number::Float(x)) => put(&(x as f32).to_le_bytes()),
-        (DType::F16, _) => put(&f16::from_f32(odd()).to_le_bytes()),
-        (DType::BF16, _) => put(&bf16::from_f32(odd()).to_le_bytes()),
-        (_, Number::Int(x)) => put(&x.to_le_bytes()[..dtype.size()]),
-        (DType::I8, Number::Float(x)) => put(&(x as i8).to_le_bytes()),
-        (DType::I16, Number::Float(x)) => put(&(x as i16).to_le_bytes()),
-        (DType::I32, Number::Float(x)) => put(&(x as i32).to_le_bytes()),
-        (DType::I64, Number::Float(x)) => put(&(x as i64).to_le_bytes()),
-        (DType::U8, Number::Float(x)) => put(&(x as u8).to_le_bytes()),
-        (DType::U16, Number::Float(x)) => put(&(x as u16).to_le_bytes()),
-        (DType::U32, Number::Float(x)) => put(&(x as u32).to_le_bytes()),
-        (_, Number::Float(x)) => put(&(x as u64).to_le_bytes()),
+        (DType::Bool, Scalar::Int(x)) => put(&[u8::from(x != 0)]),
+        (DType::Bool, Scalar::Float(x)) => put(&[u8::from(x != 0.0)]),
+        (DType::F64, Scalar::Int(x)) => put(&(x as f64).to_le_bytes()),
+        (DType::F64, Scalar::Float(x)) => put(&x.to_le_bytes()),
+        (DType::F32, _) => put(&number.to_f32().to_le_bytes()),
+        (DType::F16, _) => put(&f16::from_f32(number.to_odd_f32()).to_le_bytes()),
+        (DType::BF16, _) => put(&bf16::from_f32(number.to_odd_f32()).to_le_bytes()),
+        (_, Scalar::Int(x)) => put(&x.to_le_bytes()[..dtype.size()]),
+        (DType::I8, Scalar::Float(x)) => put(&(x as i8).to_le_bytes()),
+        (DType::I16, Scalar::Float(x)) => put(&(x as i16).to_le_bytes()),
+        (DType::I32, Scalar::Float(x)) => put(&(x as i32).to_le_bytes()),
+        (DType::I64, Scalar::Float(x)) => put(&(x as i64).to_le_bytes()),
+        (DType::U8, Scalar::Float(x)) => put(&(x as u8).to_le_bytes()),
+        (DType::U16, Scalar::Float(x)) => put(&(x as u16).to_le_bytes()),
+        (DType::U32, Scalar::Float(x)) => put(&(x as u32).to_le_bytes()),
+        (_, Scalar::Float(x)) => put(&(x as u64).to_le_bytes()),
+        (_, Scalar::Complex(..)) => unreachable!("complex numbers are moved, never cast"),
     }
     bits
 }

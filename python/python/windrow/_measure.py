@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import datetime
 import gc
-import importlib
-import os
 import platform
 import statistics
 import time
@@ -16,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 import windrow as wr
+from windrow._system import cpu_name, num_cores, optional
 
 Array = Any
 """A NumPy array of any dtype."""
@@ -23,19 +22,6 @@ Array = Any
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 """ImageNet's, the usual pair for photographs."""
-
-
-def optional(name: str) -> Any:
-    """The module, or None where it is not installed or does not load."""
-    try:
-        return importlib.import_module(name)
-    except Exception:
-        return None
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def to_numpy(value: Any) -> Array:
@@ -106,6 +92,7 @@ def interleave(
     """Seconds of each call: one of each in turn, so that a slow spell of the machine hits all alike.
 
     A result is dropped before the next call, outside the clock: every library may reuse its memory.
+    A pause lets the threads of the last one fall asleep: OpenMP's spin for a while.
     """
     times: Dict[str, List[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -118,6 +105,7 @@ def interleave(
             if done >= rounds[0] and time.perf_counter() > end:
                 break
             for name, call in calls.items():
+                time.sleep(0.002)
                 begin = time.perf_counter()
                 result = call()
                 times[name].append(time.perf_counter() - begin)
@@ -153,27 +141,6 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], markdown:
     rule = ["-" * width if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
     body = [render(line) for line in lines[1:]]
     return "\n".join([render(lines[0]), render(rule) if markdown else "-" * len(render(lines[0])), *body])
-
-
-def cpu_name() -> str:
-    """The processor's name as the system gives it."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def cache_bytes() -> int:
-    """Size of the last-level cache; 32 MiB where the system does not say."""
-    try:
-        with open("/sys/devices/system/cpu/cpu0/cache/index3/size", encoding="ascii") as file:
-            return int(file.read().strip().rstrip("K")) * 1024
-    except (OSError, ValueError):
-        return 32 << 20
 
 
 def machine(*libraries: str) -> Dict[str, str]:

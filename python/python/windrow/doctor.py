@@ -1,0 +1,169 @@
+"""`python -m windrow doctor`: what this build can do on this machine, and how it reads whose tensors."""
+
+from __future__ import annotations
+
+import array
+import platform
+import shutil
+import statistics
+import sys
+import time
+import warnings
+from typing import Any, Callable, Dict, List, Optional
+
+import windrow as wr
+from windrow import _windrow
+from windrow._system import cpu_name, num_cores, optional
+
+# What the kernels for x86-64 are compiled for beside the baseline; all of it or nothing is used.
+KERNEL_FLAGS = ("avx2", "fma", "f16c")
+
+# A small tensor of each library.
+PROBES: Dict[str, Callable[[Any], Any]] = {
+    "torch": lambda torch: torch.arange(12.0).view(3, 4),
+    "numpy": lambda numpy: numpy.arange(12.0).reshape(3, 4),
+    "jax": lambda jax: jax.numpy.arange(12.0).reshape(3, 4),
+    "paddle": lambda paddle: paddle.arange(12).reshape([3, 4]),
+    "tvm_ffi": lambda tvm_ffi: tvm_ffi.from_dlpack(wr.asarray(array.array("f", range(12)))),
+    "cupy": lambda cupy: cupy.arange(12.0).reshape(3, 4),
+    "PIL.Image": lambda image: image.new("L", (4, 3)),
+    "array": lambda module: module.array("f", range(12)),
+}
+
+# The interfaces of an object that has no exchange table, in the order in which they are tried.
+PROTOCOLS = ("__dlpack__", "__cuda_array_interface__", "buffer", "__array_interface__")
+
+
+def cpu_flags() -> Optional[List[str]]:
+    """The processor's flags; None where the system does not list them."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            return next((line.split(":", 1)[1].split() for line in file if line.startswith("flags")), None)
+    except OSError:
+        return None
+
+
+def kernels() -> str:
+    """Which of the compiled kernels run here."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return f"baseline of {platform.machine()}"
+    flags = cpu_flags()
+    if flags is None:
+        return "chosen at run time; this system does not list the processor's flags"
+    lacking = [flag for flag in KERNEL_FLAGS if flag not in flags]
+    return f"baseline, the processor lacks {', '.join(lacking)}" if lacking else ", ".join(KERNEL_FLAGS)
+
+
+def cuda() -> str:
+    """Whether a CUDA device can be used, else the reason."""
+    if wr.cuda_available():
+        return ", ".join(name for name in wr.devices() if name.startswith("cuda"))
+    try:
+        wr.stack([1], device="cuda")
+    except Exception as error:
+        return f"not available: {error}"
+    return "not available"
+
+
+def memory() -> str:
+    """Memory that is free, and the limit of the container if there is one."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            kib = {key: int(value.split()[0]) for key, value in (line.split(":", 1) for line in file)}
+    except OSError:
+        return "unknown"
+    text = f"{kib['MemAvailable'] / 2**20:.1f} GiB of {kib['MemTotal'] / 2**20:.1f} GiB free"
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            return f"{text}, limit {int(file.read()) / 2**30:.1f} GiB"
+    except (OSError, ValueError):
+        return text
+
+
+def shared_memory() -> str:
+    """Size of /dev/shm, through which worker processes hand batches to their parent."""
+    try:
+        usage = shutil.disk_usage("/dev/shm")
+    except OSError:
+        return "none"
+    return f"{usage.free / 2**30:.1f} GiB of {usage.total / 2**30:.1f} GiB free"
+
+
+def has_buffer(value: Any) -> bool:
+    try:
+        memoryview(value).release()
+    except Exception:
+        return False
+    return True
+
+
+def route(value: Any) -> str:
+    """How windrow reads a value of this type."""
+    way = str(_windrow.import_route(value))
+    if way != "protocols":
+        return {"exchange": "C exchange API"}.get(way, way)
+    offered = [name for name in PROTOCOLS if has_buffer(value) if name == "buffer"]
+    offered += [name for name in PROTOCOLS if name != "buffer" and hasattr(type(value), name)]
+    return min(offered, key=PROTOCOLS.index, default="none")
+
+
+def import_cost(make: Callable[[], Any]) -> str:
+    """Nanoseconds to read one of a thousand, or why it cannot be read."""
+    try:
+        values = [make() for _ in range(1000)]
+        wr.SampleList(values)
+        times = []
+        for _ in range(9):
+            begin = time.perf_counter_ns()
+            wr.SampleList(values)
+            times.append((time.perf_counter_ns() - begin) / len(values))
+    except Exception as error:
+        return f"refused: {error}"
+    return f"{statistics.median(times):.0f} ns"
+
+
+def libraries() -> None:
+    """One line for each library: version, route, cost."""
+    # Some libraries warn when they are loaded.
+    warnings.simplefilter("ignore")
+    for name, probe in PROBES.items():
+        module = optional(name)
+        if module is None:
+            print(f"  {name:10} not installed or does not load")
+            continue
+        version = getattr(module, "__version__", platform.python_version())
+        try:
+            value = probe(module)
+        except Exception as error:
+            print(f"  {name:10} {version:16} makes no tensor here: {error}")
+            continue
+        print(f"  {name:10} {version:16} {route(value):20} {import_cost(lambda: probe(module))}")
+
+
+def main(argv: List[str]) -> int:
+    """The command line; takes no options."""
+    if argv:
+        print(__doc__)
+        return 0 if argv in (["-h"], ["--help"]) else 2
+    stats = wr.stats()
+    lines = {
+        "windrow": f"{wr.__version__}, {getattr(_windrow, '__file__', '?')}",
+        "python": f"{platform.python_version()}, {platform.system()} {platform.machine()}",
+        "processor": f"{cpu_name()}, {num_cores()} cores for this process",
+        "kernels": kernels(),
+        "threads": f"{wr.Engine().threads} for a large batch",
+        "pool": f"{stats['pool_bytes']} bytes free, {stats['pool_used_bytes']} in use, 1 GiB at most kept free",
+        "devices": ", ".join(wr.devices()),
+        "cuda": cuda(),
+        "memory": memory(),
+        "/dev/shm": shared_memory(),
+    }
+    for name, text in lines.items():
+        print(f"{name:11}{text}")
+    print("\nlibrary, version, how its tensors are read, time to read one")
+    libraries()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

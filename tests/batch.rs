@@ -1,0 +1,364 @@
+//! What an assembled batch gives out: views of samples, slices, counters, memory that is used again.
+#![allow(unsafe_code, reason = "a tensor over memory whose owner counts its drops")]
+
+mod common;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::thread;
+
+use common::{runner, Ask, PadAsk, Sample};
+use windrow::{
+    Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Layout, Mask, Offsets, Pad, PerDim,
+    Plan, SampleList, SampleView, Side, Tensor, Transform,
+};
+
+fn rows(lengths: &[usize]) -> Vec<Vec<i32>> {
+    let row = |(i, &n): (usize, &usize)| (0..n as i32).map(|x| 100 * i as i32 + x).collect();
+    lengths.iter().enumerate().map(row).collect()
+}
+
+fn views(rows: &[Vec<i32>]) -> Vec<SampleView<'_>> {
+    rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]).unwrap()).collect()
+}
+
+fn engine_of(threads: usize, pool_bytes: u64) -> Engine {
+    let mut options = EngineOptions::default();
+    (options.threads, options.pool_bytes) = (Some(threads), Some(pool_bytes));
+    Engine::with_options(options)
+}
+
+#[test]
+fn views_of_samples() {
+    let rows = rows(&[3, 0, 5]);
+    let engine = Engine::host();
+    for collate in [Collate::ragged(), Collate::concat(0), Collate::pad(Pad::new())] {
+        let batch = engine.assemble(&views(&rows), &collate).unwrap();
+        for (i, row) in rows.iter().enumerate() {
+            let view = batch.sample(i).unwrap();
+            assert_eq!(view.as_slice::<i32>().unwrap(), row);
+            assert!(Arc::ptr_eq(view.owner(), batch.data().owner()), "no copy");
+        }
+        assert_eq!(batch.sample(3).unwrap_err(), Error::Argument("sample 3 of 3".to_owned()));
+        assert!(batch.sample(usize::MAX).is_err());
+        assert_eq!((batch.len(), batch.is_empty()), (3, false));
+    }
+    for (side, lead) in [(Side::Right, 0), (Side::Left, 5), (Side::Center, 2)] {
+        let batch = engine.assemble(&views(&rows), &Collate::pad(Pad::new().side(side).size(8))).unwrap();
+        let view = batch.sample(0).unwrap();
+        assert_eq!(view.as_slice::<i32>().unwrap(), rows[0]);
+        assert_eq!(view.data_ptr().addr() - batch.data().data_ptr().addr(), 4 * lead);
+        assert_eq!(batch.sample(1).unwrap().shape(), [0]);
+    }
+    // A truncated sample is what is left of it.
+    let collate = Collate::pad(Pad::new().side(Side::Left).size(2).truncate(true));
+    let batch = engine.assemble(&views(&rows), &collate).unwrap();
+    assert_eq!(batch.sample(2).unwrap().as_slice::<i32>().unwrap(), [203, 204]);
+    assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [2, 0, 2]);
+}
+
+#[test]
+fn views_outlive_their_batch() {
+    let rows = rows(&[3, 4]);
+    let batch = Engine::host().assemble(&views(&rows), &Collate::ragged()).unwrap();
+    let view = batch.sample(1).unwrap();
+    drop(batch);
+    assert_eq!(view.as_slice::<i32>().unwrap(), rows[1]);
+}
+
+#[test]
+fn fields_of_each_form() {
+    let rows = rows(&[3, 3]);
+    let engine = Engine::host();
+    let stack = engine.assemble(&views(&rows), &Collate::stack()).unwrap();
+    let present = |batch: &Batch| {
+        let has = |tensor: Option<&Tensor>| tensor.is_some();
+        let index = has(batch.batch_index());
+        (has(batch.lengths()), has(batch.offsets()), has(batch.mask()), index, batch.max_length())
+    };
+    assert_eq!(present(&stack), (false, false, false, false, None));
+    let concat = engine.assemble(&views(&rows), &Collate::concat(0)).unwrap();
+    assert_eq!(present(&concat), (true, true, false, false, None));
+    let pad = engine.assemble(&views(&rows), &Collate::pad(Pad::new().mask(Mask::Pad))).unwrap();
+    assert_eq!(present(&pad), (true, false, true, false, None));
+    let ragged = engine.assemble(&views(&rows), &Collate::ragged().batch_index()).unwrap();
+    assert_eq!(present(&ragged), (true, true, false, true, Some(3)));
+    assert_eq!(ragged.offsets().unwrap().dtype(), DType::I64);
+    let short = engine.assemble(&views(&rows), &Collate::ragged().offsets_i32()).unwrap();
+    assert_eq!(short.offsets().unwrap().as_slice::<i32>().unwrap(), [0, 3, 6]);
+    // The options of a ragged batch mean nothing to the others.
+    assert_eq!(Collate::stack().offsets_i32().batch_index(), Collate::stack());
+}
+
+#[test]
+fn masks_have_the_order_of_the_result() {
+    let samples = [Sample::new(DType::U8, &[2, 4, 3], 0), Sample::new(DType::U8, &[3, 2, 3], 5)];
+    let ask = Ask::pad(PadAsk { mask: Some(Mask::Real), ..PadAsk::default() }).permute(&[2, 1, 0]);
+    runner().check("mask", &samples, &ask);
+    let batch = Engine::host().assemble(&common::sample::views(&samples), &ask.collate()).unwrap();
+    assert_eq!(batch.data().shape(), [2, 3, 4, 3]);
+    // The channels do not differ, so the mask does not have them.
+    assert_eq!(batch.mask().unwrap().shape(), [2, 4, 3]);
+    assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [2, 4, 3, 2]);
+    let named = PadAsk { dims: Some(vec![2]), size: PerDim::Each(vec![None, None, Some(4)]), ..PadAsk::default() };
+    runner().check("named", &samples[..1], &Ask::pad(named));
+}
+
+#[test]
+fn slices_that_are_refused() {
+    let tensor = Tensor::from_vec(vec![1i32, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
+    let error = tensor.as_slice::<u32>().unwrap_err();
+    assert_eq!(error.to_string(), "out: expected uint32, got int32");
+    let column = tensor.view(1, Layout::try_new(DType::I32, &[2], Some(&[3])).unwrap()).unwrap();
+    assert!(matches!(column.as_slice::<i32>(), Err(Error::Layout(_))));
+    assert_eq!(column.select(1).unwrap().as_slice::<i32>().unwrap(), [5]);
+    let bytes = Tensor::from_vec(vec![0u8, 1, 2, 1], &[4]).unwrap();
+    // SAFETY: four bytes that the first tensor's owner keeps alive.
+    let bools = unsafe {
+        let layout = bytes.layout().clone();
+        Tensor::new_unchecked(bytes.owner().clone(), bytes.data_ptr(), DType::Bool, Device::Cpu, layout, true)
+    };
+    let error = bools.as_slice::<bool>().unwrap_err();
+    assert_eq!(error.to_string(), "out: expected bools of 0 and 1, got a bool that is neither");
+    let two = bools.view(0, Layout::compact(DType::Bool, &[2]).unwrap()).unwrap();
+    assert_eq!(two.as_slice::<bool>().unwrap(), [false, true]);
+    // SAFETY: the address is not read: the tensor is said to lie on a device.
+    let there = unsafe {
+        let layout = Layout::compact(DType::U8, &[4]).unwrap();
+        Tensor::new_unchecked(Arc::new(()), std::ptr::dangling_mut(), DType::U8, Device::Cuda(0), layout, false)
+    };
+    assert!(matches!(there.as_slice::<u8>(), Err(Error::Device(_))));
+    // SAFETY: three bytes from the second on; misaligned for the dtype, which is what is refused.
+    let odd = unsafe {
+        let layout = Layout::compact(DType::U16, &[1]).unwrap();
+        let at = bytes.data_ptr();
+        let at = if at.addr() % 2 == 0 { at.add(1) } else { at };
+        Tensor::new_unchecked(bytes.owner().clone(), at, DType::U16, Device::Cpu, layout, true)
+    };
+    assert!(matches!(odd.as_slice::<u16>(), Err(Error::Layout(_))));
+}
+
+#[test]
+fn bounds_of_views() {
+    let tensor = Tensor::from_vec((0..12i16).collect(), &[3, 4]).unwrap();
+    assert_eq!(tensor.select(2).unwrap().as_slice::<i16>().unwrap(), [8, 9, 10, 11]);
+    for row in [3, -1, i64::MIN, i64::MAX] {
+        assert_eq!(tensor.select(row).unwrap_err(), Error::Argument(format!("row {row} of 3")));
+    }
+    let scalar = tensor.select(0).unwrap().select(1).unwrap();
+    assert_eq!((scalar.shape(), scalar.nbytes()), (&[][..], 2));
+    assert!(matches!(scalar.select(0), Err(Error::Argument(_))));
+    let layout = |shape: &[i64], strides: &[i64]| Layout::try_new(DType::I16, shape, Some(strides)).unwrap();
+    assert!(tensor.view(0, layout(&[12], &[1])).is_ok());
+    assert!(tensor.view(11, layout(&[12], &[-1])).is_ok());
+    assert!(tensor.view(0, layout(&[1 << 40], &[0])).is_ok());
+    for (start, shape, strides) in [(1, 12, 1), (-1, 1, 1), (12, 1, 1), (10, 12, -1), (0, 2, 12), (i64::MAX, 1, 1)] {
+        let view = tensor.view(start, layout(&[shape], &[strides]));
+        assert!(matches!(view, Err(Error::Layout(_))), "{shape} from {start} by {strides}");
+    }
+    assert_eq!(tensor.view(i64::MAX, layout(&[0], &[1])).unwrap().nbytes(), 0);
+    assert!(Tensor::from_vec(vec![1u8; 5], &[2, 3]).is_err());
+}
+
+#[test]
+fn views_of_batches_made_elsewhere() {
+    let rows = rows(&[2, 3]);
+    let samples = views(&rows);
+    let collate = Collate::ragged();
+    let plan = Plan::new(&samples, &collate).unwrap();
+    let fields = Fields::new(&plan.specs()[0]).unwrap();
+    let data = Tensor::from_vec(vec![1i32, 2, 3, 4, 5], &[5]).unwrap();
+    let batch = Batch::new(data, fields);
+    assert_eq!(batch.sample(1).unwrap().as_slice::<i32>().unwrap(), [3, 4, 5]);
+    let offsets = Offsets::from_lengths([2, 3]).unwrap();
+    assert_eq!(batch.offsets().unwrap().as_slice::<i64>().unwrap(), offsets.as_slice());
+}
+
+#[test]
+fn counters() {
+    let engine = Engine::host();
+    let rows = rows(&[3, 5]);
+    engine.assemble(&views(&rows), &Collate::pad(Pad::new().mask(Mask::Real))).unwrap();
+    let stats = engine.stats();
+    assert_eq!((stats.batches, stats.samples, stats.views), (1, 2, 0));
+    assert_eq!((stats.bytes_in, stats.padding_bytes), (32, 8));
+    // 40 of data, 10 of the mask, 16 of lengths.
+    assert_eq!(stats.bytes_out, 66);
+    assert!(engine.assemble(&views(&rows), &Collate::stack()).is_err());
+    engine.count_view(7);
+    let stats = engine.clone().stats();
+    assert_eq!((stats.batches, stats.samples, stats.views, stats.bytes_out), (2, 9, 1, 66));
+    engine.reset_stats();
+    let stats = engine.stats();
+    assert_eq!((stats.batches, stats.samples, stats.bytes_in, stats.bytes_out, stats.views), (0, 0, 0, 0, 0));
+    assert_eq!(stats.run_time.as_nanos(), 0);
+    assert!(stats.pool.misses > 0, "figures of memory stay");
+    assert_eq!(engine_of(3, 0).num_threads(), 3);
+    assert_eq!(engine_of(0, 0).num_threads(), 1);
+}
+
+#[test]
+fn memory_is_used_again() {
+    let engine = engine_of(1, 1 << 20);
+    let row = vec![3u8; 200_000];
+    let sample = [SampleView::from_slice(&row, &[200_000]).unwrap()];
+    let batch = engine.assemble(&sample, &Collate::stack()).unwrap();
+    let address = batch.data().data_ptr();
+    assert_eq!(engine.stats().pool.free_bytes, 0);
+    assert!(engine.stats().pool.used_bytes >= 200_000);
+    let view = batch.sample(0).unwrap();
+    drop(batch);
+    assert_eq!(engine.stats().pool.free_bytes, 0, "a view still holds it");
+    drop(view);
+    let free = engine.stats().pool.free_bytes;
+    assert!((200_000..=250_000).contains(&free), "{free}");
+    assert_eq!(engine.stats().pool.used_bytes, 0);
+    let again = engine.assemble(&sample, &Collate::stack()).unwrap();
+    assert_eq!((again.data().data_ptr(), engine.stats().pool.hits), (address, 1));
+    drop(again);
+    engine.empty_cache();
+    assert_eq!(engine.stats().pool.free_bytes, 0);
+    // No more is kept than was asked for, whatever the order of drops.
+    let batches: Vec<_> = (0..9).map(|_| engine.assemble(&sample, &Collate::stack()).unwrap()).collect();
+    assert!(engine.stats().pool.used_bytes >= 1_800_000);
+    drop(batches);
+    let pool = engine.stats().pool;
+    assert!(pool.free_bytes <= 1 << 20 && pool.free_bytes > 1 << 19, "{pool:?}");
+    assert_eq!(pool.used_bytes, 0);
+    let none = engine_of(1, 0);
+    drop(none.assemble(&sample, &Collate::stack()).unwrap());
+    assert_eq!(none.stats().pool.free_bytes, 0);
+}
+
+#[test]
+fn batches_outlive_their_engine() {
+    let rows = rows(&[40_000, 1]);
+    let engine = engine_of(2, 1 << 20);
+    let batch = engine.assemble(&views(&rows), &Collate::ragged()).unwrap();
+    drop(engine);
+    assert_eq!(batch.sample(0).unwrap().as_slice::<i32>().unwrap(), rows[0]);
+    thread::spawn(move || drop(batch)).join().unwrap();
+}
+
+#[test]
+fn lists_of_samples() {
+    let rows = rows(&[2, 2, 3, 0]);
+    let mut list: SampleList<'_> = views(&rows).into_iter().collect();
+    assert_eq!((list.len(), list.is_empty(), list.kinds().len()), (4, false, 3));
+    let engine = Engine::host();
+    let taken = list.take([2, -1, 0, 0]).unwrap();
+    let batch = engine.assemble(&taken, &Collate::ragged()).unwrap();
+    assert_eq!(batch.data().as_slice::<i32>().unwrap(), [200, 201, 202, 0, 1, 0, 1]);
+    assert_eq!(engine.assemble(&list.take([]).unwrap(), &Collate::stack()).unwrap_err(), Error::Empty);
+    for index in [4, -5, i64::MAX, i64::MIN] {
+        let error = list.take([0, index]).unwrap_err();
+        assert_eq!(error, Error::Argument(format!("index {index} in a list of 4 samples")));
+    }
+    list.extend(&taken);
+    list.extend(&SampleList::new());
+    assert_eq!(list.len(), 8);
+    let batch = engine.assemble(&list, &Collate::ragged()).unwrap();
+    assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [2, 2, 3, 0, 3, 0, 2, 2]);
+    let mut grown = SampleList::new();
+    grown.extend(&list.take([3]).unwrap());
+    grown.extend(&list);
+    let batch = engine.assemble(&grown.take([0, 1, 3]).unwrap(), &Collate::ragged()).unwrap();
+    assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [0, 2, 3]);
+    assert!(!grown.is_read_only());
+    grown.mark_read_only();
+    assert!(grown.take([0]).unwrap().is_read_only());
+    list.extend(&grown);
+    assert!(list.is_read_only());
+}
+
+#[test]
+fn threads_share_one_engine() {
+    let engine = engine_of(3, 8 << 20);
+    let rows: Vec<Vec<f32>> = (0..6).map(|i| (0..40_000).map(|x| (x * (i + 1)) as f32).collect()).collect();
+    let samples = rows.iter().map(|row| SampleView::from_slice(row, &[40_000]).unwrap());
+    let samples: SampleList<'_> = samples.collect();
+    let rounds = if cfg!(miri) { 1 } else { 10 };
+    thread::scope(|scope| {
+        for worker in 0..4usize {
+            let (engine, samples, rows) = (&engine, &samples, &rows);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    let pick = [(worker + round) % 6, round % 6];
+                    let picked = samples.take(pick.map(|i| i as i64)).unwrap();
+                    let collate = Collate::concat(0).cast(DType::F64).transform(Transform::new().scale(2.0));
+                    let batch = engine.assemble(&picked, &collate).unwrap();
+                    let want = pick.iter().flat_map(|&i| rows[i].iter().map(|&x| 2.0 * f64::from(x)));
+                    assert!(batch.data().as_slice::<f64>().unwrap().iter().copied().eq(want));
+                }
+            });
+        }
+    });
+    let stats = engine.stats();
+    assert_eq!((stats.batches, stats.samples), (4 * rounds as u64, 8 * rounds as u64));
+    assert_eq!(stats.pool.used_bytes, 0);
+}
+
+#[test]
+fn an_engine_inside_its_own_threads() {
+    let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
+    let engine = Engine::host_with(Arc::clone(&pool));
+    assert_eq!(engine.num_threads(), 2);
+    let row: Vec<u16> = (0..300_000).map(|x| (x % 65_521) as u16).collect();
+    let assemble = || {
+        let samples = [0, 1].map(|_| SampleView::from_slice(&row, &[300_000]).unwrap());
+        let batch = engine.assemble(&samples, &Collate::stack().cast(DType::U32)).unwrap();
+        let want = row.iter().chain(&row).map(|&x| u32::from(x));
+        assert!(batch.data().as_slice::<u32>().unwrap().iter().copied().eq(want));
+    };
+    pool.install(|| rayon::join(assemble, assemble));
+    pool.install(|| rayon::scope(|scope| (0..6).for_each(|_| scope.spawn(|_| assemble()))));
+}
+
+/// Counts its drops.
+struct Counted(Vec<u8>, Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn owners_are_dropped_once() {
+    let drops = Arc::new(AtomicUsize::new(0));
+    let mut memory = Counted(vec![1, 2, 3, 4, 5, 6], Arc::clone(&drops));
+    let data = memory.0.as_mut_ptr();
+    let layout = Layout::compact(DType::U8, &[2, 3]).unwrap();
+    // SAFETY: the owner holds the six bytes.
+    let tensor = unsafe { Tensor::new_unchecked(Arc::new(memory), data, DType::U8, Device::Cpu, layout, false) };
+    let row = tensor.select(1).unwrap();
+    let clone = row.clone();
+    let batch = Engine::host().assemble(&[SampleView::from(&tensor)], &Collate::stack()).unwrap();
+    drop(tensor);
+    drop(row);
+    assert_eq!((drops.load(Ordering::SeqCst), clone.as_slice::<u8>().unwrap()), (0, &[4u8, 5, 6][..]));
+    thread::spawn(move || drop(clone)).join().unwrap();
+    assert_eq!(drops.load(Ordering::SeqCst), 1);
+    assert_eq!(batch.data().as_slice::<u8>().unwrap(), [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn views_of_what_is_there_already() {
+    let whole: Vec<u16> = (0..20).collect();
+    let row = |i: usize| SampleView::from_slice(&whole[4 * i..4 * i + 4], &[4]).unwrap();
+    let address = |i: usize| Some(whole[4 * i..].as_ptr().cast::<u8>());
+    let view = |samples: &[SampleView<'_>], collate: &Collate| Plan::new(samples, collate).unwrap().as_view(0);
+    assert_eq!(view(&[row(1), row(2), row(3)], &Collate::stack()), address(1));
+    assert_eq!(view(&[row(1), row(2)], &Collate::ragged()), address(1));
+    assert_eq!(view(&[row(2)], &Collate::stack()), address(2));
+    assert_eq!(view(&[row(2), row(1)], &Collate::stack()), None);
+    assert_eq!(view(&[row(1), row(3)], &Collate::stack()), None);
+    assert_eq!(view(&[row(1), row(1)], &Collate::stack()), None);
+    assert_eq!(view(&[row(1), row(2)], &Collate::stack().cast(DType::F32)), None);
+    assert_eq!(view(&[row(1), row(2)], &Collate::stack().transform(Transform::new().scale(2.0))), None);
+    assert_eq!(view(&[row(1), row(2)], &Collate::pad(Pad::new().size(5))), None);
+    let turned = SampleView::with_strides(&whole[..6], &[2, 3], &[1, 2]).unwrap();
+    assert_eq!(view(&[turned.clone()], &Collate::stack()), None);
+    let back = Collate::stack().transform(Transform::new().permute([1, 0]));
+    assert_eq!(view(&[turned], &back), address(0));
+}

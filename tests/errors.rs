@@ -1,0 +1,368 @@
+//! Every refusal: the variant, what it says of whom, its text, and that nothing was written.
+
+mod common;
+
+use common::runner::Frame;
+use common::sample::views;
+use common::{runner, Sample};
+use windrow::{
+    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, SampleView, Scalar,
+    Side, Transform,
+};
+
+/// What an error must be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Is {
+    Shape,
+    DType,
+    Device,
+    Layout,
+    Empty,
+    Argument,
+    TooLarge,
+    OutOfMemory,
+    NoDriver,
+}
+
+fn variant(error: &Error) -> Is {
+    match error {
+        Error::Shape(_) => Is::Shape,
+        Error::DType(_) => Is::DType,
+        Error::Device(_) => Is::Device,
+        Error::Layout(_) => Is::Layout,
+        Error::Empty => Is::Empty,
+        Error::Argument(_) => Is::Argument,
+        Error::TooLarge(_) => Is::TooLarge,
+        Error::OutOfMemory { .. } => Is::OutOfMemory,
+        Error::NoDriver(_) => Is::NoDriver,
+        other => panic!("a kind of error that no test expects: {other:?}"),
+    }
+}
+
+/// The one error that every executor gives, for a batch of its own and for one into poisoned memory,
+/// which stays as it is. The engine works on afterwards.
+fn refused(samples: &[SampleView<'_>], collate: &Collate) -> Error {
+    let planned = Plan::new(samples, collate).err();
+    let mut last = None;
+    for (name, engine) in runner().engines() {
+        let error = engine.assemble(samples, collate).expect_err("a refusal");
+        if let Some(planned) = &planned {
+            assert_eq!(&error, planned, "{name}");
+        }
+        if planned.is_some() {
+            let mut frame = Frame::new(DType::U8, &[2, 4], &[4, 1], 0);
+            let into = engine.assemble_into(samples, collate, &mut frame.target()).expect_err("a refusal");
+            assert_eq!(into, error, "{name}");
+            assert!(frame.is_untouched(), "{name}: {error}");
+        }
+        still_works(engine);
+        last = Some(error);
+    }
+    last.expect("some executor")
+}
+
+fn still_works(engine: &Engine) {
+    let rows = [[1u8, 2], [3, 4]];
+    let samples = rows.each_ref().map(|row| SampleView::from_slice(row, &[2]).unwrap());
+    let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+    assert_eq!(batch.data().as_slice::<u8>().unwrap(), [1, 2, 3, 4]);
+}
+
+fn check(shapes: &[&[i64]], collate: &Collate, is: Is, text: &str) -> Error {
+    let samples: Vec<_> = shapes.iter().map(|shape| Sample::new(DType::U8, shape, 1)).collect();
+    let error = refused(&views(&samples), collate);
+    assert_eq!((variant(&error), error.to_string().as_str()), (is, text));
+    error
+}
+
+fn facets(error: &Error) -> (Option<usize>, &Facet, &Facet, usize) {
+    let mismatch: &Mismatch = error.mismatch().expect("a mismatch");
+    (mismatch.index, &mismatch.expected, &mismatch.got, mismatch.count)
+}
+
+fn shape(dims: &[i64]) -> Facet {
+    Facet::from(dims)
+}
+
+#[test]
+fn empty_lists() {
+    for collate in [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())] {
+        check(&[], &collate, Is::Empty, "an empty list of samples makes no batch");
+    }
+}
+
+#[test]
+fn shapes_that_differ() {
+    let error = check(
+        &[&[2, 4], &[2, 4], &[2, 3]],
+        &Collate::stack(),
+        Is::Shape,
+        "sample 2: expected shape (2, 4), got (2, 3); wr.pad takes samples of different shapes",
+    );
+    assert_eq!(facets(&error), (Some(2), &shape(&[2, 4]), &shape(&[2, 3]), 1));
+    let hint = "samples of one batch have equal rank";
+    for collate in [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())] {
+        let text = format!("sample 1: expected shape (4,), got (); {hint}");
+        let error = check(&[&[4], &[]], &collate, Is::Shape, &text);
+        assert_eq!(facets(&error), (Some(1), &shape(&[4]), &shape(&[]), 1));
+    }
+    for (collate, first, second) in [
+        (Collate::concat(0), [2, 4], "(2, 5)"),
+        (Collate::concat(-1), [2, 4], "(3, 4)"),
+        (Collate::ragged(), [2, 4], "(2, 5)"),
+    ] {
+        let other = if second == "(2, 5)" { [2, 5] } else { [3, 4] };
+        let text = format!("sample 1: expected shape (2, 4), got {second}; only the joined dim may differ");
+        check(&[&first, &other], &collate, Is::Shape, &text);
+    }
+    check(
+        &[&[2, 4], &[3, 5]],
+        &Collate::pad(Pad::new().dims([0])),
+        Is::Shape,
+        "sample 1: expected shape (2, 4), got (3, 5); dims= names the only dims that may differ",
+    );
+}
+
+#[test]
+fn three_offenders_then_the_count() {
+    let error = check(
+        &[&[2], &[3], &[2], &[4], &[5]],
+        &Collate::stack(),
+        Is::Shape,
+        "sample 1: expected shape (2,), got (3,); sample 3: got (4,); sample 4: got (5,); \
+         wr.pad takes samples of different shapes",
+    );
+    assert_eq!(facets(&error).3, 3);
+    let error = check(
+        &[&[2], &[3], &[2], &[4], &[5], &[6], &[0]],
+        &Collate::stack(),
+        Is::Shape,
+        "sample 1: expected shape (2,), got (3,); sample 3: got (4,); sample 4: got (5,); \
+         5 samples differ in all; wr.pad takes samples of different shapes",
+    );
+    let mismatch = error.mismatch().unwrap();
+    assert_eq!((mismatch.count, mismatch.others.len(), mismatch.path.as_str()), (5, 2, ""));
+    assert_eq!(mismatch.others[1], (4, shape(&[5])));
+}
+
+#[test]
+fn samples_without_dims() {
+    for collate in [Collate::concat(0), Collate::ragged()] {
+        let text = "sample 0: expected at least one dim, got shape (); wr.stack takes samples without dims";
+        check(&[&[], &[]], &collate, Is::Shape, text);
+    }
+}
+
+#[test]
+fn dtypes_that_differ() {
+    let samples = [DType::U8, DType::U8, DType::F32, DType::BF16, DType::U8, DType::I64, DType::Bool]
+        .map(|dtype| Sample::new(dtype, &[3], 0));
+    let error = refused(&views(&samples), &Collate::stack());
+    assert_eq!(
+        error.to_string(),
+        "sample 2: expected uint8, got float32; sample 3: got bfloat16; sample 5: got int64; \
+         4 samples differ in all; dtype= casts on the way"
+    );
+    assert_eq!(variant(&error), Is::DType);
+    assert_eq!(facets(&error), (Some(2), &Facet::DType(DType::U8), &Facet::DType(DType::F32), 4));
+}
+
+#[test]
+fn dtypes_that_are_only_moved() {
+    let moved: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| !dtype.is_arithmetic()).collect();
+    assert_eq!(moved.len(), 10);
+    let tail = "complex and float8 are moved, never cast or transformed";
+    let takes = "bool, an integer, float16, bfloat16, float32 or float64";
+    for dtype in moved {
+        let samples = [Sample::new(DType::F32, &[2], 0), Sample::new(dtype, &[2], 0)];
+        let error = refused(&views(&samples), &Collate::stack().cast(DType::F32));
+        assert_eq!(error.to_string(), format!("sample 1: expected {takes}, got {dtype}; {tail}"));
+        assert_eq!(variant(&error), Is::DType);
+        let error = refused(&views(&samples[1..]), &Collate::ragged().transform(Transform::new().scale(2.0)));
+        assert_eq!(error.to_string(), format!("sample 0: expected {takes}, got {dtype}; {tail}"));
+        let error = refused(&views(&samples[..1]), &Collate::stack().cast(dtype));
+        assert_eq!(error.to_string(), format!("sample 0: expected {takes}, got a cast to {dtype}; {tail}"));
+    }
+}
+
+#[test]
+fn moved_dtypes_are_listed_and_counted() {
+    let dtypes = [DType::F32, DType::C64, DType::C64, DType::F32, DType::C128, DType::F8E5M2];
+    let samples = dtypes.map(|dtype| Sample::new(dtype, &[2], 0));
+    let error = refused(&views(&samples), &Collate::stack().cast(DType::F32));
+    let mismatch = error.mismatch().unwrap();
+    assert_eq!((mismatch.index, mismatch.count), (Some(1), 4), "{error}");
+    assert_eq!(mismatch.others, [(2, DType::C64.into()), (4, DType::C128.into())], "{error}");
+}
+
+#[test]
+fn dims_that_are_not_there() {
+    check(&[&[2, 3]], &Collate::concat(2), Is::Argument, "dim=2 for samples of 2 dims");
+    check(&[&[2, 3]], &Collate::concat(-3), Is::Argument, "dim=-3 for samples of 2 dims");
+    check(&[&[2, 3]], &Collate::concat(i64::MIN), Is::Argument, "dim=-9223372036854775808 for samples of 2 dims");
+    check(&[&[2]], &Collate::pad(Pad::new().dims([1])), Is::Argument, "dims=1 for samples of 1 dims");
+    let permute = |order: &[i64]| Collate::stack().transform(Transform::new().permute(order));
+    check(&[&[2, 3]], &permute(&[0]), Is::Argument, "permute=[0] is not an order of 2 dims");
+    check(&[&[2, 3]], &permute(&[0, 0]), Is::Argument, "permute=[0, 0] is not an order of 2 dims");
+    check(&[&[2, 3]], &permute(&[0, 1, -1]), Is::Argument, "permute=[0, 1, -1] is not an order of 2 dims");
+    check(&[&[2, 3]], &permute(&[0, 2]), Is::Argument, "permute=2 for samples of 2 dims");
+    check(
+        &[&[2, 3]],
+        &Collate::ragged().transform(Transform::new().permute([1, 0])),
+        Is::Argument,
+        "a ragged batch joins along dim 0, so permute must leave dim 0 first",
+    );
+}
+
+#[test]
+fn channels_that_do_not_fit() {
+    let three = || Transform::new().mean([1.0, 2.0, 3.0]);
+    let hint = "channel_dim must say which dim of shape";
+    for shape in ["(3, 3)", "(2, 4)"] {
+        let text = format!("mean or std has 3 entries; {hint} {shape} they belong to");
+        let dims = if shape == "(3, 3)" { [3, 3] } else { [2, 4] };
+        check(&[&dims], &Collate::stack().transform(three()), Is::Argument, &text);
+    }
+    let collate = Collate::pad(Pad::new()).transform(three().channel_dim(-1));
+    let tail = "mean and std have one entry for each channel";
+    let text = format!("sample 1: expected 3 channels along dim 1, got shape (2, 4); {tail}");
+    check(&[&[2, 3], &[2, 4]], &collate, Is::Shape, &text);
+    let collate = Collate::stack().transform(three().channel_dim(2));
+    check(&[&[2, 3]], &collate, Is::Argument, "channel_dim=2 for samples of 2 dims");
+    let collate = Collate::stack().transform(three().std([1.0, 2.0]));
+    check(&[&[2, 3]], &collate, Is::Argument, "std has 2 entries where mean or std has 3");
+    let collate = Collate::stack().transform(Transform::new().mean([1.0, 2.0]).std([1.0, 2.0, 3.0]));
+    check(&[&[2, 3]], &collate, Is::Argument, "mean has 2 entries where mean or std has 3");
+}
+
+#[test]
+fn padding_that_does_not_fit() {
+    let pad = |pad: Pad| Collate::pad(pad);
+    check(&[&[2, 3]], &pad(Pad::new().sides([Side::Left])), Is::Argument, "side has 1 entries for samples of 2 dims");
+    check(&[&[2, 3]], &pad(Pad::new().sizes([None; 3])), Is::Argument, "size has 3 entries for samples of 2 dims");
+    check(&[&[2]], &pad(Pad::new().multiples_of([])), Is::Argument, "multiple_of has 0 entries for samples of 1 dims");
+    check(&[&[2]], &pad(Pad::new().size(-1)), Is::Argument, "size=-1 is negative");
+    check(&[&[2]], &pad(Pad::new().multiple_of(0)), Is::Argument, "multiple_of=0; it is at least 1");
+    check(&[&[2]], &pad(Pad::new().multiple_of(-4)), Is::Argument, "multiple_of=-4; it is at least 1");
+    let error = check(
+        &[&[2, 3], &[2, 5], &[2, 4]],
+        &pad(Pad::new().size(4)),
+        Is::Shape,
+        "sample 1: expected at most shape (2, 4), got shape (2, 5); truncate=True cuts what does not fit",
+    );
+    assert_eq!(facets(&error).0, Some(1));
+    check(
+        &[&[2]],
+        &pad(Pad::new().size(i64::MAX).multiple_of(2)),
+        Is::TooLarge,
+        "size 9223372036854775807 rounded up to 2 is beyond 64 bits",
+    );
+}
+
+#[test]
+fn values_that_a_dtype_cannot_hold() {
+    for (value, dtype) in [
+        (Scalar::from(256), DType::U8),
+        (Scalar::from(-1), DType::U64),
+        (Scalar::from(u64::MAX), DType::I64),
+        (Scalar::from(2), DType::Bool),
+        (Scalar::from(0.5), DType::I32),
+        (Scalar::from(f64::NAN), DType::I64),
+        (Scalar::from(f64::INFINITY), DType::U8),
+        (Scalar::from(70_000), DType::F16),
+        (Scalar::from(1e300), DType::F32),
+        (Scalar::Complex(0.0, 1.0), DType::F64),
+    ] {
+        let samples = [Sample::new(dtype, &[2], 0)];
+        let error = refused(&views(&samples), &Collate::pad(Pad::new().value(value)));
+        assert_eq!(error, Error::Argument(format!("value={value} is not representable in {dtype}")));
+    }
+    // Padding has the dtype of the result, and the one dtype without a zero has no default.
+    let samples = [Sample::new(DType::U8, &[2], 0)];
+    assert!(Plan::new(&views(&samples), &Collate::pad(Pad::new().value(256)).cast(DType::I16)).is_ok());
+    let samples = [Sample::new(DType::F8E8M0FNU, &[2], 0)];
+    assert_eq!(variant(&refused(&views(&samples), &Collate::pad(Pad::new()))), Is::Argument);
+}
+
+#[test]
+fn samples_elsewhere() {
+    let layout = Layout::compact(DType::U8, &[2, 4]).unwrap();
+    // SAFETY: the address is never read: the engine refuses memory of a device.
+    #[allow(unsafe_code)]
+    let there = |ordinal| unsafe {
+        SampleView::from_raw_parts(std::ptr::null(), DType::U8, Device::Cuda(ordinal), layout.clone())
+    };
+    let here = Sample::new(DType::U8, &[2, 4], 0);
+    let error = refused(&[here.view(), there(0), there(1)], &Collate::stack());
+    let text = "sample 1: expected cpu, got cuda:0; sample 2: got cuda:1; this engine reads host memory";
+    assert_eq!((variant(&error), error.to_string().as_str()), (Is::Device, text));
+    let error = refused(&[there(0), there(0), there(0), there(0), here.view()], &Collate::stack());
+    assert_eq!(facets(&error), (Some(0), &Facet::from("cpu"), &Facet::from("cuda:0"), 4));
+    for device in [Device::Cuda(3), Device::Pinned] {
+        let error = refused(&[here.view()], &Collate::stack().device(device));
+        assert_eq!(variant(&error), Is::NoDriver);
+        assert!(error.to_string().contains(&device.to_string()), "{error}");
+    }
+    assert!(Plan::new(&[here.view()], &Collate::stack().device(Device::Cpu)).is_ok());
+}
+
+/// A sample of many elements that all lie in one place.
+fn vast(shape: &[i64]) -> SampleView<'static> {
+    SampleView::with_strides(&[7u8], shape, &vec![0; shape.len()]).unwrap()
+}
+
+#[test]
+fn batches_beyond_64_bits_or_all_memory() {
+    let half = vast(&[1 << 61, 2]);
+    let error = refused(&[half.clone(), half.clone()], &Collate::stack());
+    assert_eq!(variant(&error), Is::TooLarge);
+    assert_eq!(error.to_string(), "shape (2, 2305843009213693952, 2) of uint8 is beyond 64 bits");
+    let error = refused(&[half.clone(), half.clone()], &Collate::concat(1).cast(DType::F64));
+    assert_eq!(variant(&error), Is::TooLarge);
+    let long = vast(&[i64::MAX]);
+    let error = refused(&[long.clone(), long], &Collate::concat(0));
+    assert_eq!(error.to_string(), "the lengths add up to more than 64 bits hold");
+    let error = refused(&[vast(&[1 << 31])], &Collate::ragged().offsets_i32());
+    assert_eq!(variant(&error), Is::TooLarge);
+    let text = "offsets up to 2147483648 do not fit in int32; ask for offsets_dtype=\"int64\"";
+    assert_eq!(error.to_string(), text);
+
+    let error = refused(&[half], &Collate::stack());
+    assert_eq!(error, Error::OutOfMemory { bytes: 1 << 62 });
+    assert_eq!(error.to_string(), "could not allocate 4611686018427387904 bytes for the batch");
+    let small = SampleView::from_slice(&[1u8], &[1]).unwrap();
+    let error = refused(&[small], &Collate::pad(Pad::new().size(1 << 59).mask(Mask::Real)));
+    assert_eq!(variant(&error), Is::OutOfMemory);
+}
+
+#[test]
+fn paths_are_named() {
+    let samples = [Sample::new(DType::U8, &[2], 0), Sample::new(DType::U8, &[3], 0)];
+    let list = samples.iter().map(Sample::view).collect();
+    let stack = Collate::stack();
+    let leaf = windrow::Leaf { samples: &list, collate: &stack, path: "camera.front", out: None };
+    let error = Plan::for_leaves(&[leaf]).unwrap_err();
+    assert_eq!(error.mismatch().unwrap().path, "camera.front");
+    let text = "sample 1 at \"camera.front\": expected shape (2,), got (3,); \
+                wr.pad takes samples of different shapes";
+    assert_eq!(error.to_string(), text);
+    let concat = Collate::concat(5);
+    let leaf = windrow::Leaf { collate: &concat, ..leaf };
+    let error = Plan::for_leaves(&[leaf]).unwrap_err();
+    assert_eq!(error.to_string(), "at \"camera.front\": dim=5 for samples of 1 dims");
+}
+
+#[test]
+fn names_that_are_not() {
+    let text = |error: Error| error.to_string();
+    assert_eq!(text("float31".parse::<DType>().unwrap_err()), "unknown dtype \"float31\"");
+    assert_eq!(text("cuda:x".parse::<Device>().unwrap_err()), "unknown device \"cuda:x\"");
+    assert!(text("top".parse::<Side>().unwrap_err()).starts_with("side=\"top\""));
+    assert!(text("all".parse::<Mask>().unwrap_err()).starts_with("mask=\"all\""));
+    for &dtype in DType::ALL {
+        assert_eq!(dtype.name().parse::<DType>().unwrap(), dtype);
+    }
+    for device in [Device::Cpu, Device::Pinned, Device::Cuda(7)] {
+        assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+    }
+}

@@ -1,0 +1,268 @@
+//! Memory of the caller's as output: what is taken, what is refused, and that a refusal writes nothing.
+//! Also extreme layouts, which must be errors or batches but never panics.
+#![allow(unsafe_code, reason = "outputs and samples at raw addresses")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::runner::{bytes_of, Frame};
+use common::sample::views;
+use common::{runner, Ask, Paint, PadAsk, Sample};
+use windrow::{
+    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Pad, PerDim, Plan, SampleView, Side,
+    Target, Tensor,
+};
+
+fn two_rows() -> [Sample; 2] {
+    [Sample::new(DType::U8, &[3], 1), Sample::new(DType::U8, &[3], 4)]
+}
+
+/// Assembles two rows of three bytes into a target; gives the error of every executor.
+fn refused(frame: &mut Frame) -> Error {
+    let samples = two_rows();
+    let mut last = None;
+    for (name, engine) in runner().engines() {
+        let error = engine
+            .assemble_into(&views(&samples), &Collate::stack(), &mut frame.target())
+            .expect_err("a refusal");
+        assert!(frame.is_untouched(), "{name}: {error}");
+        last = Some(error);
+    }
+    last.unwrap()
+}
+
+#[test]
+fn outputs_of_the_wrong_kind() {
+    let mut frame = Frame::new(DType::U8, &[3, 2], &[2, 1], 0);
+    let error = refused(&mut frame);
+    assert_eq!(error.to_string(), "out: expected shape (2, 3), got (3, 2)");
+    let mismatch = error.mismatch().unwrap();
+    assert!(matches!(error, Error::Shape(_)));
+    assert_eq!((mismatch.index, &mismatch.expected), (None, &Facet::from(&[2i64, 3][..])));
+    let mut frame = Frame::new(DType::U8, &[6], &[1], 0);
+    assert!(matches!(refused(&mut frame), Error::Shape(_)), "shapes are not broadcast");
+    let mut frame = Frame::new(DType::I8, &[2, 3], &[3, 1], 0);
+    let error = refused(&mut frame);
+    assert!(matches!(error, Error::DType(_)));
+    assert_eq!(error.to_string(), "out: expected uint8, got int8");
+}
+
+#[test]
+fn outputs_whose_elements_share_memory() {
+    for strides in [[0, 1], [3, 0], [2, 1], [1, 1], [1, -1], [-2, 1], [0, 0]] {
+        let mut frame = Frame::new(DType::U8, &[2, 3], &strides, 0);
+        let error = refused(&mut frame);
+        assert!(matches!(error, Error::Layout(_)), "{strides:?}");
+        let text = format!(
+            "out: expected elements with a place of their own, got strides {strides:?} for shape [2, 3]"
+        );
+        assert_eq!(error.to_string(), text);
+    }
+    let samples = two_rows();
+    for strides in [[3, 1], [1, 2], [-3, 1], [3, -1], [-1, -2], [100, 7]] {
+        let mut frame = Frame::new(DType::U8, &[2, 3], &strides, 3);
+        Engine::host().assemble_into(&views(&samples), &Collate::stack(), &mut frame.target()).unwrap();
+        frame.check(&format!("{strides:?}"), &[1, 2, 3, 4, 5, 6]);
+    }
+}
+
+#[test]
+fn outputs_that_overlap_samples() {
+    let mut memory = vec![9u8; 64];
+    let address = memory.as_mut_ptr();
+    for (name, engine) in runner().engines() {
+        for (from, overlaps) in [(0, true), (5, true), (11, true), (12, false)] {
+            let layout = Layout::compact(DType::U8, &[6]).unwrap();
+            // SAFETY: both lie in `memory`, which lives on; the engine refuses if they overlap.
+            let (sample, mut target) = unsafe {
+                (
+                    SampleView::from_raw_parts(address.add(6), DType::U8, Device::Cpu, layout),
+                    Target::from_raw_parts(address.add(from), DType::U8, Layout::compact(DType::U8, &[2, 6]).unwrap()),
+                )
+            };
+            let other = SampleView::from_slice(&[1u8, 2, 3, 4, 5, 6], &[6]).unwrap();
+            let result = engine.assemble_into(&[other, sample], &Collate::stack(), &mut target);
+            assert_eq!(result.is_err(), overlaps, "{name} at {from}");
+            if let Err(error) = result {
+                assert!(matches!(error, Error::Layout(_)));
+                let text = "sample 1: expected memory apart from out, got memory that overlaps out";
+                assert_eq!(error.to_string(), text);
+                // SAFETY: nobody writes to `memory` now.
+                assert!(unsafe { std::slice::from_raw_parts(address, 64) }.iter().all(|&byte| byte == 9));
+            }
+        }
+        // SAFETY: as above.
+        unsafe { address.write_bytes(9, 64) };
+    }
+    drop(memory);
+}
+
+#[test]
+fn tensors_and_batches_as_outputs() {
+    let engine = Engine::host();
+    let samples = two_rows();
+    let (samples, stack) = (views(&samples), Collate::stack());
+    let mut tensor = Tensor::from_vec(vec![0u8; 6], &[2, 3]).unwrap();
+    engine.assemble_into(&samples, &stack, &mut tensor).unwrap();
+    assert_eq!(tensor.as_slice::<u8>().unwrap(), [1, 2, 3, 4, 5, 6]);
+
+    let held = tensor.clone();
+    let error = engine.assemble_into(&samples, &stack, &mut tensor).unwrap_err();
+    assert_eq!(error.to_string(), "out: expected memory that nobody else holds, got shared memory");
+    drop(held);
+    let watched = Arc::downgrade(tensor.owner());
+    assert!(matches!(tensor.as_target(), Err(Error::Layout(_))), "a weak holder may come back");
+    drop(watched);
+    engine.assemble_into(&samples, &stack, &mut tensor).unwrap();
+
+    let owner: windrow::Owner = Arc::new(());
+    let layout = Layout::compact(DType::U8, &[2, 3]).unwrap();
+    let tensor_on = |device, read_only| {
+        // SAFETY: the address is never used: both tensors are refused.
+        unsafe {
+            let data = std::ptr::dangling_mut();
+            Tensor::new_unchecked(Arc::new(owner.clone()), data, DType::U8, device, layout.clone(), read_only)
+        }
+    };
+    let error = engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cpu, true)).unwrap_err();
+    assert_eq!(error.to_string(), "out: expected writable memory, got read-only memory");
+    assert!(matches!(error, Error::Layout(_)));
+    let error = engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cuda(1), false)).unwrap_err();
+    assert_eq!(error.to_string(), "out: expected cpu, got cuda:1");
+    assert!(matches!(error, Error::Device(_)));
+
+    let mut batch = engine.assemble(&samples, &stack).unwrap();
+    let address = batch.data().data_ptr();
+    let backwards: Vec<_> = samples.iter().rev().cloned().collect();
+    engine.assemble_into(&backwards, &stack, &mut batch).unwrap();
+    assert_eq!(batch.data().data_ptr(), address);
+    assert_eq!(batch.data().as_slice::<u8>().unwrap(), [4, 5, 6, 1, 2, 3]);
+    let row = batch.sample(0).unwrap();
+    assert!(engine.assemble_into(&samples, &stack, &mut batch).is_err(), "a view of a row is alive");
+    drop(row);
+    let mut slice = [0u8; 6];
+    assert!(Target::from_slice(&mut slice, &[2, 4]).is_err());
+    engine.assemble_into(&samples, &stack, &mut Target::from_slice(&mut slice, &[2, 3]).unwrap()).unwrap();
+    assert_eq!(slice, [1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn zeroed_memory() {
+    let engine = Engine::host();
+    let dirty = Sample::new(DType::U8, &[300_000], 1);
+    drop(engine.assemble(&[dirty.view()], &Collate::stack()).unwrap());
+    let tensor = engine.empty(DType::U16, &[150_000], Device::Cpu).unwrap();
+    assert!(tensor.as_slice::<u16>().unwrap().iter().all(|&x| x == 0));
+    assert!(matches!(engine.empty(DType::U8, &[1], Device::Cuda(0)), Err(Error::NoDriver(_))));
+    assert!(matches!(engine.empty(DType::U8, &[-1], Device::Cpu), Err(Error::Argument(_))));
+    assert!(matches!(engine.empty(DType::U8, &[1 << 62], Device::Cpu), Err(Error::OutOfMemory { .. })));
+    assert_eq!(engine.empty(DType::F64, &[0, 3], Device::Cpu).unwrap().shape(), [0, 3]);
+}
+
+/// Runs a batch that may be refused, and its account; neither may panic.
+fn survives(sample: &SampleView<'_>, count: usize, collate: &Collate) {
+    let samples = vec![sample.clone(); count];
+    if let Ok(plan) = Plan::new(&samples, collate) {
+        let _ = plan.explain().to_string();
+    }
+    for (_, engine) in runner().engines() {
+        if let Ok(batch) = engine.assemble(&samples, collate) {
+            let _ = (batch.sample(0), bytes_of(batch.data()));
+        }
+    }
+}
+
+fn empty_sample(dtype: DType, shape: &[i64]) -> Option<SampleView<'static>> {
+    let layout = Layout::compact(dtype, shape).ok()?;
+    // SAFETY: there are no elements.
+    Some(unsafe { SampleView::from_raw_parts(std::ptr::dangling(), dtype, Device::Cpu, layout) })
+}
+
+#[test]
+fn vast_extents_beside_an_extent_of_zero() {
+    let most = i64::MAX;
+    for shape in [&[most, 0][..], &[0, most], &[most, most, 0], &[most, 0, 1], &[1 << 61, 0], &[1 << 32, 1 << 31, 0]] {
+        for dtype in [DType::U8, DType::F64, DType::C128] {
+            let Some(sample) = empty_sample(dtype, shape) else { continue };
+            for count in [1, 2] {
+                for dim in 0..shape.len() as i64 {
+                    survives(&sample, count, &Collate::concat(dim));
+                }
+                survives(&sample, count, &Collate::stack());
+                survives(&sample, count, &Collate::ragged());
+                survives(&sample, count, &Collate::pad(Pad::new()));
+            }
+        }
+    }
+}
+
+#[test]
+fn accounts_of_more_bytes_than_there_are() {
+    let sample = SampleView::with_strides(&[1.0f64], &[1 << 59], &[0]).unwrap();
+    let samples = [sample.clone(), sample.clone(), sample.clone(), sample];
+    let collate = Collate::stack().cast(DType::U8);
+    // 2^61 bytes written, 2^64 read.
+    let _ = Plan::new(&samples, &collate).unwrap().explain().to_string();
+}
+
+#[test]
+fn vast_strides_of_extents_of_one() {
+    let data = [1.5f32];
+    for strides in [[i64::MAX, i64::MAX], [i64::MIN, i64::MAX], [i64::MIN, i64::MIN]] {
+        let data = data.as_ptr().cast();
+        let one = |dtype| {
+            let layout = Layout::try_new(dtype, &[1, 1], Some(&strides)).unwrap();
+            // SAFETY: an extent of 1 never steps, and four bytes are enough for either dtype.
+            unsafe { SampleView::from_raw_parts(data, dtype, Device::Cpu, layout) }
+        };
+        let sample = one(DType::F32);
+        for side in [Side::Left, Side::Right, Side::Center] {
+            for size in [0, 1, 3] {
+                let pad = Pad::new().side(side).size(size).truncate(true);
+                survives(&sample, 2, &Collate::pad(pad.clone()));
+                survives(&one(DType::U8), 2, &Collate::pad(pad));
+            }
+        }
+        for collate in [Collate::stack(), Collate::concat(1), Collate::ragged()] {
+            survives(&sample, 3, &collate);
+        }
+        let batch = Engine::host().assemble(&[sample], &Collate::pad(Pad::new().size(2))).unwrap();
+        assert_eq!(batch.data().as_slice::<f32>().unwrap(), [1.5, 0.0, 0.0, 0.0]);
+    }
+}
+
+#[test]
+fn samples_of_other_kinds_that_were_not_taken() {
+    let samples = [
+        Sample::new(DType::U8, &[4], 1),
+        Sample::new(DType::C64, &[2, 3], 2),
+        Sample::new(DType::U8, &[4], 9),
+        Sample::laid_out(DType::F32, &[7], &[-3], 1, Paint::Rich, 1),
+    ];
+    let list: windrow::SampleList<'_> = samples.iter().map(Sample::view).collect();
+    let taken = list.take([2, 0, -2]).unwrap();
+    for (name, engine) in runner().engines() {
+        let batch = engine.assemble(&taken, &Collate::stack().cast(DType::U16)).unwrap();
+        let want = [9, 10, 11, 12, 1, 2, 3, 4, 9, 10, 11, 12];
+        assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
+        assert!(engine.assemble(&list, &Collate::stack()).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn many_dims() {
+    let shape = vec![1i64; windrow::MAX_NDIM - 1];
+    let mut wide = shape.clone();
+    (wide[0], wide[62]) = (2, 3);
+    let samples: Vec<_> = (0..2).map(|i| Sample::new(DType::U8, &wide, i)).collect();
+    let order: Vec<i64> = (0..63).rev().collect();
+    runner().check("63 dims", &samples, &Ask::stack().permute(&order));
+    let pad = PadAsk { multiple_of: PerDim::All(2), mask: None, dims: Some(vec![0, 62]), ..PadAsk::default() };
+    runner().check("63 dims, padded", &samples, &Ask::pad(pad));
+    let most = vec![1i64; windrow::MAX_NDIM];
+    let sample = Sample::new(DType::U8, &most, 0);
+    let error = Engine::host().assemble(&[sample.view()], &Collate::stack()).unwrap_err();
+    assert_eq!(error, Error::Argument("65 dims; at most 64 are supported".to_owned()));
+    runner().check("64 dims", &[sample], &Ask::concat(63));
+}
