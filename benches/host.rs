@@ -20,13 +20,21 @@ struct Store<T> {
 
 impl<T: windrow::Element> Store<T> {
     /// `count` samples of `length`, in shuffled order if asked for, `gap` elements apart.
-    fn new(count: usize, length: usize, gap: usize, shuffled: bool, element: impl Fn(usize) -> T) -> Store<T> {
+    fn new(
+        count: usize,
+        length: usize,
+        gap: usize,
+        shuffled: bool,
+        element: impl Fn(usize) -> T,
+    ) -> Store<T> {
         let elements = (0..count * (length + gap)).map(element).collect();
         let mut starts: Vec<usize> = (0..count).map(|i| i * (length + gap)).collect();
         if shuffled {
             let mut state = 0x2545_F491_4F6C_DD1D_u64;
             for i in (1..count).rev() {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 starts.swap(i, (state >> 33) as usize % (i + 1));
             }
         }
@@ -42,7 +50,9 @@ impl<T: windrow::Element> Store<T> {
     }
 
     fn list(&self, shape: &[i64]) -> SampleList<'_> {
-        self.samples().map(|sample| SampleView::from_slice(sample, shape).expect("a sound shape")).collect()
+        self.samples()
+            .map(|sample| SampleView::from_slice(sample, shape).expect("a sound shape"))
+            .collect()
     }
 }
 
@@ -95,12 +105,16 @@ fn moves(c: &mut Criterion, name: &str, store: &Store<u8>, shape: &[i64]) {
 
     let mut group = c.benchmark_group(name);
     group.throughput(Throughput::Bytes(total as u64));
-    group.bench_function("stack", |b| b.iter(|| black_box(engine.assemble(&list, &stack).expect("a batch"))));
+    group.bench_function("stack", |b| {
+        b.iter(|| black_box(engine.assemble(&list, &stack).expect("a batch")))
+    });
     group.bench_function("stack into", |b| {
         b.iter(|| black_box(engine.assemble_into(&list, &stack, &mut out).expect("a batch")));
     });
     group.bench_function("memcpy for each sample", |b| b.iter(|| copy_each(black_box(&mut plain))));
-    group.bench_function("one memcpy", |b| b.iter(|| black_box(&mut plain).copy_from_slice(black_box(&whole))));
+    group.bench_function("one memcpy", |b| {
+        b.iter(|| black_box(&mut plain).copy_from_slice(black_box(&whole)))
+    });
     group.finish();
 }
 
@@ -120,7 +134,8 @@ fn images(c: &mut Criterion) {
     let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
     let store = Store::new(256, PIXELS * 3, 4096, true, byte);
     let list = store.list(&[224, 224, 3]);
-    let transform = Transform::new().scale(1.0 / 255.0).mean(mean).std(std).channel_dim(2).permute([2, 0, 1]);
+    let transform =
+        Transform::new().scale(1.0 / 255.0).mean(mean).std(std).channel_dim(2).permute([2, 0, 1]);
     let pair = |c: usize| ((1.0 / 255.0 / std[c]) as f32, (-mean[c] / std[c]) as f32);
     let mut want = Vec::with_capacity(256 * 3 * PIXELS);
     for image in store.samples() {
@@ -144,7 +159,9 @@ fn images(c: &mut Criterion) {
         let (mut plain, whole) = (vec![0u8; total], vec![1u8; total]);
         let mut group = c.benchmark_group(format!("256 images to planes of {name}"));
         group.throughput(Throughput::Bytes(total as u64));
-        group.bench_function("stack", |b| b.iter(|| black_box(engine.assemble(&list, &collate).expect("a batch"))));
+        group.bench_function("stack", |b| {
+            b.iter(|| black_box(engine.assemble(&list, &collate).expect("a batch")))
+        });
         group.bench_function("stack into", |b| {
             b.iter(|| black_box(engine.assemble_into(&list, &collate, &mut out).expect("a batch")));
         });
@@ -161,7 +178,9 @@ fn images(c: &mut Criterion) {
     }
     let mut group = c.benchmark_group("256 images to planes of uint8");
     group.throughput(Throughput::Bytes(bytes.len() as u64));
-    group.bench_function("stack", |b| b.iter(|| black_box(engine.assemble(&list, &planes).expect("a batch"))));
+    group.bench_function("stack", |b| {
+        b.iter(|| black_box(engine.assemble(&list, &planes).expect("a batch")))
+    });
     group.finish();
 }
 
@@ -176,7 +195,9 @@ fn rows_of_tokens() -> Vec<Vec<i32>> {
 }
 
 fn token_list(rows: &[Vec<i32>]) -> SampleList<'_> {
-    rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]).expect("a row")).collect()
+    rows.iter()
+        .map(|row| SampleView::from_slice(row, &[row.len() as i64]).expect("a row"))
+        .collect()
 }
 
 fn pads(c: &mut Criterion) {
@@ -187,7 +208,9 @@ fn pads(c: &mut Criterion) {
     let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
     let mut out = engine.assemble(&list, &collate).expect("a batch");
     let fill = |ids: &mut [i64], mask: &mut [bool]| {
-        for ((ids, mask), row) in ids.chunks_exact_mut(longest).zip(mask.chunks_exact_mut(longest)).zip(&rows) {
+        for ((ids, mask), row) in
+            ids.chunks_exact_mut(longest).zip(mask.chunks_exact_mut(longest)).zip(&rows)
+        {
             ids.fill(-1);
             mask.fill(false);
             mask[..row.len()].fill(true);
@@ -203,11 +226,15 @@ fn pads(c: &mut Criterion) {
 
     let mut group = c.benchmark_group("pad 4096 rows, int32 to int64 with mask");
     group.throughput(Throughput::Bytes(9 * ids.len() as u64));
-    group.bench_function("pad", |b| b.iter(|| black_box(engine.assemble(&list, &collate).expect("a batch"))));
+    group.bench_function("pad", |b| {
+        b.iter(|| black_box(engine.assemble(&list, &collate).expect("a batch")))
+    });
     group.bench_function("pad into", |b| {
         b.iter(|| black_box(engine.assemble_into(&list, &collate, &mut out).expect("a batch")));
     });
-    group.bench_function("plain loop", |b| b.iter(|| fill(black_box(&mut ids), black_box(&mut mask))));
+    group.bench_function("plain loop", |b| {
+        b.iter(|| fill(black_box(&mut ids), black_box(&mut mask)))
+    });
     let whole = vec![1u8; 9 * ids.len()];
     let mut plain = whole.clone();
     group.bench_function("one memcpy of the output", |b| {
@@ -221,7 +248,9 @@ fn pads(c: &mut Criterion) {
     assert!(batch.data().as_slice::<i32>().expect("int32").iter().eq(rows.iter().flatten()));
     let mut group = c.benchmark_group("ragged 4096 rows of int32");
     group.throughput(Throughput::Bytes(values));
-    for (name, collate) in [("offsets", &collate), ("offsets and index", &Collate::ragged().batch_index())] {
+    for (name, collate) in
+        [("offsets", &collate), ("offsets and index", &Collate::ragged().batch_index())]
+    {
         group.bench_function(BenchmarkId::from_parameter(name), |b| {
             b.iter(|| black_box(engine.assemble(&list, collate).expect("a batch")));
         });

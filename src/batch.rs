@@ -53,7 +53,9 @@ impl Fields {
         };
         let lengths = spec.lengths.as_ref();
         Ok(Fields {
-            lengths: lengths.map(|(all, shape)| Tensor::from_vec(all.clone(), shape)).transpose()?,
+            lengths: lengths
+                .map(|(all, shape)| Tensor::from_vec(all.clone(), shape))
+                .transpose()?,
             offsets,
             mask: None,
             batch_index: None,
@@ -69,22 +71,35 @@ impl Fields {
 enum Parts {
     Rows,
     /// For each padded dim: its position in a sample's row, the side and, for each sample, the length.
-    Padded { dims: SmallVec<[(usize, Side); 4]>, lengths: std::sync::Arc<[i64]> },
-    Joined { dim: usize, offsets: Offsets },
+    Padded {
+        dims: SmallVec<[(usize, Side); 4]>,
+        lengths: std::sync::Arc<[i64]>,
+    },
+    Joined {
+        dim: usize,
+        offsets: Offsets,
+    },
 }
 
 impl Parts {
     fn new(spec: &Spec) -> Parts {
         match &spec.placement {
             Placement::Rows => Parts::Rows,
-            Placement::Joined { dim, offsets } => Parts::Joined { dim: *dim, offsets: offsets.clone() },
+            Placement::Joined { dim, offsets } => {
+                Parts::Joined { dim: *dim, offsets: offsets.clone() }
+            }
             Placement::Padded(padded) => Parts::Padded {
                 dims: padded
                     .dims
                     .iter()
-                    .filter_map(|d| Some((spec.permute.iter().position(|p| p == d)?, padded.sides[*d])))
+                    .filter_map(|d| {
+                        Some((spec.permute.iter().position(|p| p == d)?, padded.sides[*d]))
+                    })
                     .collect(),
-                lengths: spec.lengths.as_ref().map_or_else(Default::default, |(all, _)| all[..].into()),
+                lengths: spec
+                    .lengths
+                    .as_ref()
+                    .map_or_else(Default::default, |(all, _)| all[..].into()),
             },
         }
     }

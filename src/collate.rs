@@ -320,7 +320,13 @@ pub struct Transform {
 
 impl Default for Transform {
     fn default() -> Transform {
-        Transform { scale: 1.0, mean: Vec::new(), std: Vec::new(), channel_dim: None, permute: None }
+        Transform {
+            scale: 1.0,
+            mean: Vec::new(),
+            std: Vec::new(),
+            channel_dim: None,
+            permute: None,
+        }
     }
 }
 
@@ -381,7 +387,10 @@ impl Transform {
             1 => values[0],
             _ => values[c],
         };
-        if self.scale == 1.0 && self.mean.iter().all(|&m| m == 0.0) && self.std.iter().all(|&s| s == 1.0) {
+        if self.scale == 1.0
+            && self.mean.iter().all(|&m| m == 0.0)
+            && self.std.iter().all(|&s| s == 1.0)
+        {
             return Ok(None);
         }
         let pair = |c| {

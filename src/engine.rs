@@ -46,7 +46,10 @@ enum Threads {
     Given(Arc<rayon::ThreadPool>),
     /// Made at the first batch that is worth it, and again in a forked child: threads do not
     /// survive a fork.
-    Own { count: usize, made: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>> },
+    Own {
+        count: usize,
+        made: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>>,
+    },
 }
 
 /// One leaf of a plan that was run.
@@ -102,7 +105,11 @@ impl Engine {
     ///
     /// # Errors
     /// Every error of input, see [`Error`]; [`Error::OutOfMemory`] if the output does not fit.
-    pub fn assemble<'a, S: Samples<'a> + ?Sized>(&self, samples: &S, collate: &Collate) -> Result<Batch> {
+    pub fn assemble<'a, S: Samples<'a> + ?Sized>(
+        &self,
+        samples: &S,
+        collate: &Collate,
+    ) -> Result<Batch> {
         let samples = samples.to_list();
         let leaf = Leaf { samples: &samples, collate, path: "", out: None };
         let mut filled = self.run(Plan::for_leaves(&[leaf])?)?;
@@ -146,7 +153,9 @@ impl Engine {
                     Some(tensor_of(block, field.dtype, field.layout.clone()))
                 }
             };
-            addresses.push(field.out.unwrap_or_else(|| tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)));
+            addresses.push(field.out.unwrap_or_else(|| {
+                tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)
+            }));
             tensors.push((field.leaf, field.role, tensor));
         }
         let begin = Instant::now();
@@ -162,8 +171,11 @@ impl Engine {
             work.run(&outputs, threads.as_deref());
         }
         self.shared.counters.count(&plan, begin.elapsed());
-        let mut filled: Vec<Filled> =
-            plan.specs.iter().map(|spec| Ok(Filled { data: None, fields: Fields::new(spec)? })).collect::<Result<_>>()?;
+        let mut filled: Vec<Filled> = plan
+            .specs
+            .iter()
+            .map(|spec| Ok(Filled { data: None, fields: Fields::new(spec)? }))
+            .collect::<Result<_>>()?;
         for (leaf, role, tensor) in tensors {
             match role {
                 Role::Data => filled[leaf].data = tensor,
@@ -233,7 +245,9 @@ impl Engine {
         }
         let builder = rayon::ThreadPoolBuilder::new().num_threads(count);
         let pool = builder.thread_name(|i| format!("windrow-{i}")).build();
-        let pool = Arc::new(pool.map_err(|e| Error::Argument(format!("cannot start {count} threads: {e}")))?);
+        let pool = Arc::new(
+            pool.map_err(|e| Error::Argument(format!("cannot start {count} threads: {e}")))?,
+        );
         *made = Some((process, Arc::clone(&pool)));
         Ok(Some(pool))
     }

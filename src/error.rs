@@ -214,7 +214,9 @@ impl Error {
             Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
                 m.index = Some(index);
             }
-            Error::Argument(text) | Error::TooLarge(text) => *text = format!("sample {index}: {text}"),
+            Error::Argument(text) | Error::TooLarge(text) => {
+                *text = format!("sample {index}: {text}")
+            }
             _ => {}
         }
         self

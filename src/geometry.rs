@@ -69,7 +69,8 @@ impl Class {
         }
         for (position, &d) in spec.permute.iter().enumerate() {
             let (real, stride) = (kind.layout.shape()[d], kind.layout.strides()[d]);
-            let (src_stride, dst_stride) = (stride.wrapping_mul(src_size), strides[position] * dst_size);
+            let (src_stride, dst_stride) =
+                (stride.wrapping_mul(src_size), strides[position] * dst_size);
             let (dim, cut) = placed(&spec.placement, d, real, src_stride, dst_stride);
             // Of an empty sample nothing is read, and the stride of an extent of 1 may be anything.
             if cut > 0 && kind.layout.numel() > 0 {
@@ -87,7 +88,9 @@ impl Class {
 
     /// The class of a kind in a mask: only the padded dims, and nothing is read.
     pub fn of_mask(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
-        let Placement::Padded(padded) = &spec.placement else { unreachable!("only a pad has a mask") };
+        let Placement::Padded(padded) = &spec.placement else {
+            unreachable!("only a pad has a mask")
+        };
         if kind.layout.ndim() != spec.permute.len() {
             return Class::new(DType::Bool, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
         }
@@ -122,7 +125,8 @@ impl Class {
             if dim.extent == 1 && dim.is_whole() && !is_channel {
                 continue;
             }
-            let mergeable = table.len() > start && !is_channel && channel_at != Some(table.len() - 1);
+            let mergeable =
+                table.len() > start && !is_channel && channel_at != Some(table.len() - 1);
             match table.last_mut() {
                 Some(outer) if mergeable && steps_over(outer, &dim) => *outer = merged(outer, &dim),
                 _ => {
@@ -176,13 +180,24 @@ impl Class {
 }
 
 /// A sample dim in the output: its loop, and how many elements are cut off before it.
-fn placed(placement: &Placement, d: usize, real: i64, src_stride: i64, dst_stride: i64) -> (Dim, i64) {
-    let Placement::Padded(padded) = placement else { return (Dim::whole(real, src_stride, dst_stride), 0) };
+fn placed(
+    placement: &Placement,
+    d: usize,
+    real: i64,
+    src_stride: i64,
+    dst_stride: i64,
+) -> (Dim, i64) {
+    let Placement::Padded(padded) = placement else {
+        return (Dim::whole(real, src_stride, dst_stride), 0);
+    };
     let size = padded.size[d];
     let lead = padded.sides[d].lead(real, size);
     let lo = lead.max(0);
     let hi = lo + real.min(size);
-    (Dim { extent: size as u64, lo: lo as u64, hi: hi as u64, src_stride, dst_stride }, (-lead).max(0))
+    (
+        Dim { extent: size as u64, lo: lo as u64, hi: hi as u64, src_stride, dst_stride },
+        (-lead).max(0),
+    )
 }
 
 /// Whether `outer` goes on where `inner` ends, in source and output, so that both are one loop.

@@ -33,10 +33,14 @@ impl Layout {
             return Err(Error::Argument(format!("{ndim} dims; at most {MAX_NDIM} are supported")));
         }
         if let Some(&extent) = shape.iter().find(|&&extent| extent < 0) {
-            return Err(Error::Argument(format!("negative extent {extent} in shape {}", Tuple(shape))));
+            return Err(Error::Argument(format!(
+                "negative extent {extent} in shape {}",
+                Tuple(shape)
+            )));
         }
         let compact = compact_strides(shape);
-        let too_large = || Error::TooLarge(format!("shape {} of {dtype} is beyond 64 bits", Tuple(shape)));
+        let too_large =
+            || Error::TooLarge(format!("shape {} of {dtype} is beyond 64 bits", Tuple(shape)));
         let numel = checked_numel(shape).ok_or_else(too_large)?;
         numel.checked_mul(dtype.size() as i64).ok_or_else(too_large)?;
         let Some(strides) = strides else {
@@ -115,7 +119,11 @@ impl Layout {
         let (mut low, mut high) = (0i64, 0i64);
         for (&extent, &stride) in self.shape.iter().zip(&self.strides) {
             // An extent of 1 never steps: its stride may be anything.
-            let reach = if extent == 1 { 0 } else { (extent - 1).checked_mul(stride)?.checked_mul(size)? };
+            let reach = if extent == 1 {
+                0
+            } else {
+                (extent - 1).checked_mul(stride)?.checked_mul(size)?
+            };
             if reach < 0 {
                 low = low.checked_add(reach)?;
             } else {
@@ -172,7 +180,8 @@ mod tests {
         }
         let error = Layout::try_new(DType::U8, &[2, 2], Some(&[i64::MAX, i64::MAX])).unwrap_err();
         assert!(matches!(error, Error::TooLarge(_)));
-        assert!(Layout::compact(DType::F32, &[0, i64::MAX, i64::MAX]).is_err_and(|e| matches!(e, Error::TooLarge(_))));
+        assert!(Layout::compact(DType::F32, &[0, i64::MAX, i64::MAX])
+            .is_err_and(|e| matches!(e, Error::TooLarge(_))));
         assert!(Layout::try_new(DType::U8, &[-1], None).is_err());
         assert!(Layout::try_new(DType::U8, &[1; 65], None).is_err());
         assert!(Layout::try_new(DType::U8, &[1], Some(&[])).is_err());

@@ -1,4 +1,40 @@
-//! windrow.
+//! Batch assembly: sample tensors that lie anywhere in memory become one batch, in one pass: stacked,
+//! concatenated, padded or ragged, cast, normalised and permuted on the way, and handed out by DLPack.
+//!
+//! # The pipeline
+//!
+//! | stage | module | what it knows |
+//! |---|---|---|
+//! | import | [`dlpack`] | foreign tensors, not trusted until validated |
+//! | [1] samples | [`SampleView`], [`SampleList`] | an address for each, every distinct layout once |
+//! | [2] collate | [`Collate`], [`Spec`] | form and options; the shapes of the batch, and every error of input |
+//! | [3] plan | [`Plan`] | flat tables: loops, merged ranges, who owns which output bytes; no memory yet |
+//! | [4] engine | [`Engine`] | threads and output memory; runs plans |
+//! | [5] batch | [`Batch`], [`Tensor`] | the result and zero-copy views of its samples |
+//! | export | [`dlpack`] | managed tensors for others |
+//!
+//! # The forms
+//!
+//! | form | samples | result |
+//! |---|---|---|
+//! | [`Collate::stack`] | equal shapes | `[N, *shape]` |
+//! | [`Collate::concat`] | equal but for one dim | joined along it, lengths, offsets |
+//! | [`Collate::pad`] | equal rank | `[N, *max]`, lengths, perhaps a mask |
+//! | [`Collate::ragged`] | equal but for dim 0 | values `[sum, *rest]`, offsets, lengths |
+//!
+//! # Why not ...?
+//!
+//! - *A lazy graph of operations?* A batch is assembled once; a plan that is made and run in one call
+//!   is easier to reason about than one that is kept.
+//! - *One copy per sample through a library call?* Below some kilobytes a sample, the calls cost more
+//!   than the bytes.
+//! - *The global rayon pool?* It belongs to the program. An engine has its own, or the caller's.
+#![doc = ""]
+#![doc = include_str!("../README.md")]
+
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("windrow counts bytes in 64 bits and addresses them: it needs a 64-bit target");
+
 mod affine;
 mod batch;
 mod collate;
@@ -30,7 +66,7 @@ pub use offsets::Offsets;
 pub use plan::{Leaf, Plan};
 pub use sample::{Kind, SampleList, SampleView, Samples};
 pub use scalar::Scalar;
-pub use spec::{Placement, Spec};
+pub use spec::{Padded, Placement, Spec};
 pub use stats::{Explain, Stats};
 pub use target::{AsTarget, Target};
 pub use tensor::{Device, Owner, Tensor};

@@ -85,7 +85,6 @@ impl Offsets {
             )));
         }
         // Monotone, so every boundary fits when the last one does.
-        #[allow(clippy::cast_possible_truncation)]
         Ok(self.0.iter().map(|&boundary| boundary as i32).collect())
     }
 }

@@ -183,13 +183,17 @@ impl<'s> Plan<'s> {
     ///
     /// # Errors
     /// Every error of input; see [`Spec::new`].
-    pub fn new<'a: 's, S: Samples<'a> + ?Sized>(samples: &'s S, collate: &'s Collate) -> Result<Plan<'s>> {
+    pub fn new<'a: 's, S: Samples<'a> + ?Sized>(
+        samples: &'s S,
+        collate: &'s Collate,
+    ) -> Result<Plan<'s>> {
         match samples.to_list() {
             Cow::Borrowed(samples) => {
                 Plan::for_leaves(&[Leaf { samples, collate, path: "", out: None }])
             }
             Cow::Owned(samples) => {
-                let plan = Plan::for_leaves(&[Leaf { samples: &samples, collate, path: "", out: None }])?;
+                let plan =
+                    Plan::for_leaves(&[Leaf { samples: &samples, collate, path: "", out: None }])?;
                 Ok(plan.into_owned())
             }
         }
@@ -253,7 +257,8 @@ impl<'s> Plan<'s> {
 
     /// The address of the batch, if the samples already form it in memory, row-major without gaps.
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
-        let field = self.fields.iter().find(|field| field.leaf == leaf && field.role == Role::Data)?;
+        let field =
+            self.fields.iter().find(|field| field.leaf == leaf && field.role == Role::Data)?;
         if !field.bytes_only {
             return None;
         }
@@ -268,7 +273,12 @@ impl<'s> Plan<'s> {
     }
 }
 
-fn data_field<'s>(leaf: usize, spec: &Spec, samples: &'s SampleList<'_>, layout: Layout) -> Field<'s> {
+fn data_field<'s>(
+    leaf: usize,
+    spec: &Spec,
+    samples: &'s SampleList<'_>,
+    layout: Layout,
+) -> Field<'s> {
     let size = spec.dtype.size() as i64;
     let strides = layout.strides();
     let (starts, sample_strides): (_, Dims) = match &spec.placement {
@@ -320,7 +330,9 @@ fn joined_unit(shape: &[i64], dim: usize) -> u64 {
 fn all_used(field: &Field<'_>, fits: impl Fn(&Class) -> bool) -> bool {
     match &*field.class_ids {
         [] => fits(&field.classes[0]),
-        ids if ids.len() < field.classes.len() => ids.iter().all(|&id| fits(&field.classes[id as usize])),
+        ids if ids.len() < field.classes.len() => {
+            ids.iter().all(|&id| fits(&field.classes[id as usize]))
+        }
         _ => field.classes.iter().all(fits),
     }
 }
@@ -331,7 +343,8 @@ fn merged_ranges(field: &Field<'_>) -> Option<Vec<CopyRange>> {
     let ranges = || {
         (0..field.data.len()).map(|sample| {
             let elems = field.starts.elems(sample);
-            let src = field.data[sample].wrapping_offset(field.class_of(sample).src_offset as isize);
+            let src =
+                field.data[sample].wrapping_offset(field.class_of(sample).src_offset as isize);
             CopyRange { src, dst: elems.start * size, size: (elems.end - elems.start) * size }
         })
     };
@@ -348,18 +361,28 @@ fn merged_ranges(field: &Field<'_>) -> Option<Vec<CopyRange>> {
     let mut merged: Vec<CopyRange> = Vec::with_capacity(count);
     for range in ranges().filter(|range| range.size > 0) {
         match merged.last_mut() {
-            Some(last) if last.src.wrapping_add(last.size as usize) == range.src => last.size += range.size,
+            Some(last) if last.src.wrapping_add(last.size as usize) == range.src => {
+                last.size += range.size
+            }
             _ => merged.push(range),
         }
     }
     Some(merged)
 }
 
-fn mask_field<'s>(leaf: usize, spec: &Spec, samples: &'s SampleList<'_>, layout: Layout) -> Field<'s> {
+fn mask_field<'s>(
+    leaf: usize,
+    spec: &Spec,
+    samples: &'s SampleList<'_>,
+    layout: Layout,
+) -> Field<'s> {
     let mut dims = Vec::new();
     let strides: Dims = layout.strides()[1..].into();
-    let classes =
-        samples.kinds().iter().map(|kind| Class::of_mask(kind, spec, &strides, &mut dims)).collect();
+    let classes = samples
+        .kinds()
+        .iter()
+        .map(|kind| Class::of_mask(kind, spec, &strides, &mut dims))
+        .collect();
     let real = u8::from(spec.mask == Some(Mask::Real));
     let mut fill = [0; 16];
     fill[0] = 1 - real;
@@ -382,7 +405,12 @@ fn mask_field<'s>(leaf: usize, spec: &Spec, samples: &'s SampleList<'_>, layout:
     }
 }
 
-fn index_field<'s>(leaf: usize, samples: &'s SampleList<'_>, offsets: Offsets, layout: Layout) -> Field<'s> {
+fn index_field<'s>(
+    leaf: usize,
+    samples: &'s SampleList<'_>,
+    offsets: Offsets,
+    layout: Layout,
+) -> Field<'s> {
     let mut dims = Vec::new();
     let classes = samples
         .kinds()
@@ -412,21 +440,30 @@ fn index_field<'s>(leaf: usize, samples: &'s SampleList<'_>, offsets: Offsets, l
 
 fn check_target(out: &Target<'_>, spec: &Spec, samples: &SampleList<'_>) -> Result<()> {
     if out.layout.shape() != &spec.shape[..] {
-        return Err(Error::Shape(Box::new(Mismatch::new(None, &spec.shape[..], out.layout.shape()))));
+        return Err(Error::Shape(Box::new(Mismatch::new(
+            None,
+            &spec.shape[..],
+            out.layout.shape(),
+        ))));
     }
     if out.dtype != spec.dtype {
         return Err(Error::DType(Box::new(Mismatch::new(None, spec.dtype, out.dtype))));
     }
     if elements_overlap(&out.layout) {
         let got = format!("strides {:?} for shape {:?}", out.layout.strides(), out.layout.shape());
-        return Err(Error::Layout(Box::new(Mismatch::new(None, "elements with a place of their own", got))));
+        return Err(Error::Layout(Box::new(Mismatch::new(
+            None,
+            "elements with a place of their own",
+            got,
+        ))));
     }
     let own = absolute(out.data, &out.layout, out.dtype);
     for (index, &data) in samples.data().iter().enumerate() {
         let kind = samples.kind(index);
         let other = absolute(data, &kind.layout, kind.dtype);
         if own.start.max(other.start) < own.end.min(other.end) {
-            let mismatch = Mismatch::new(Some(index), "memory apart from out", "memory that overlaps out");
+            let mismatch =
+                Mismatch::new(Some(index), "memory apart from out", "memory that overlaps out");
             return Err(Error::Layout(Box::new(mismatch)));
         }
     }

@@ -206,7 +206,13 @@ impl<'a> SampleList<'a> {
 
     /// Whether the next sample is of the same kind as the one before: the common case, kept short.
     #[inline]
-    fn is_last(&self, dtype: DType, device: Device, shape: &[i64], strides: Option<&[i64]>) -> bool {
+    fn is_last(
+        &self,
+        dtype: DType,
+        device: Device,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> bool {
         self.kinds.get(self.last as usize).is_some_and(|last| {
             last.dtype == dtype
                 && last.device == device
@@ -294,7 +300,8 @@ impl<'a> SampleList<'a> {
         let mut kind_ids = Vec::new();
         for index in indices {
             let position = if index < 0 { index + len } else { index };
-            let Some(&address) = usize::try_from(position).ok().and_then(|at| self.data.get(at)) else {
+            let Some(&address) = usize::try_from(position).ok().and_then(|at| self.data.get(at))
+            else {
                 return Err(Error::Argument(format!("index {index} in a list of {len} samples")));
             };
             data.push(address);
@@ -382,7 +389,10 @@ mod tests {
     #[test]
     fn a_taken_list_can_grow() {
         let data = [0u8; 4];
-        let mut list: SampleList = [2, 4].iter().map(|&n| SampleView::from_slice(&data[..n], &[n as i64]).unwrap()).collect();
+        let mut list: SampleList = [2, 4]
+            .iter()
+            .map(|&n| SampleView::from_slice(&data[..n], &[n as i64]).unwrap())
+            .collect();
         list = list.take([1]).unwrap();
         list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
         list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());

@@ -62,12 +62,15 @@ impl Scalar {
             return Ok(bits);
         }
         let (re, im) = self.as_complex();
-        let finite_stays_finite = |rounded: f64, exact: f64| !exact.is_finite() || rounded.is_finite();
+        let finite_stays_finite =
+            |rounded: f64, exact: f64| !exact.is_finite() || rounded.is_finite();
         match dtype {
             DType::C64 | DType::C128 => {
                 if dtype == DType::C64 {
                     let pair = [re as f32, im as f32];
-                    if !finite_stays_finite(pair[0].into(), re) || !finite_stays_finite(pair[1].into(), im) {
+                    if !finite_stays_finite(pair[0].into(), re)
+                        || !finite_stays_finite(pair[1].into(), im)
+                    {
                         return Err(refuse());
                     }
                     put(&pair[0].to_ne_bytes());
@@ -102,8 +105,9 @@ impl Scalar {
         match self {
             Scalar::Int(value) => Some(value),
             // Beyond 2^64 no integer dtype reaches, so the cast below cannot saturate unnoticed.
-            #[allow(clippy::cast_possible_truncation)]
-            Scalar::Float(value) if value.fract() == 0.0 && value.abs() <= 1.9e19 => Some(value as i128),
+            Scalar::Float(value) if value.fract() == 0.0 && value.abs() <= 1.9e19 => {
+                Some(value as i128)
+            }
             _ => None,
         }
     }
@@ -112,7 +116,6 @@ impl Scalar {
     pub(crate) fn to_f32(self) -> f32 {
         match self {
             Scalar::Int(value) => value as f32,
-            #[allow(clippy::cast_possible_truncation)] // rounding is the point
             Scalar::Float(value) | Scalar::Complex(value, _) => value as f32,
         }
     }
@@ -123,7 +126,6 @@ impl Scalar {
         let nearest = self.to_f32();
         let (exact, beyond) = match self {
             // A float32 of this size is an integer of fewer than 128 bits.
-            #[allow(clippy::cast_possible_truncation)]
             Scalar::Int(value) => (nearest as i128 == value, (nearest as i128).abs() > value.abs()),
             Scalar::Float(value) | Scalar::Complex(value, _) => {
                 let wide = f64::from(nearest);
@@ -180,7 +182,8 @@ fn float8_code(dtype: DType, value: f64) -> Option<u8> {
         return None;
     }
     let candidates = codes.filter(|(_, candidate)| candidate.is_finite());
-    let fits = |candidate: f64| value == 0.0 || candidate.is_sign_negative() == value.is_sign_negative();
+    let fits =
+        |candidate: f64| value == 0.0 || candidate.is_sign_negative() == value.is_sign_negative();
     let candidates = candidates.filter(|&(_, candidate)| fits(candidate));
     let largest = candidates.clone().map(|(_, candidate)| candidate.abs()).fold(0.0, f64::max);
     let distance = |candidate: f64| (candidate - value).abs();
@@ -255,7 +258,10 @@ mod tests {
         // Just above the tie between 1 and 1 + 2^-10: through float32 it would fall back onto the tie.
         let above = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
         assert_eq!(Scalar::from(above).bits(DType::F16).unwrap()[..2], 0x3c01u16.to_ne_bytes());
-        assert_eq!(Scalar::from(1.0 + 2f64.powi(-11)).bits(DType::F16).unwrap()[..2], 0x3c00u16.to_ne_bytes());
+        assert_eq!(
+            Scalar::from(1.0 + 2f64.powi(-11)).bits(DType::F16).unwrap()[..2],
+            0x3c00u16.to_ne_bytes()
+        );
     }
 
     #[test]

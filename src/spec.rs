@@ -78,13 +78,21 @@ impl Spec {
         let first = samples.kind(0);
         let ndim = first.layout.ndim();
         let rank = |kind: &Kind| kind.layout.ndim() == ndim;
-        used.check(rank, |index| shape_mismatch(samples, index), "samples of one batch have equal rank")?;
+        used.check(
+            rank,
+            |index| shape_mismatch(samples, index),
+            "samples of one batch have equal rank",
+        )?;
 
         let dtype = match collate.dtype {
             Some(dtype) => dtype,
             None => {
                 let same = |kind: &Kind| kind.dtype == first.dtype;
-                used.check(same, |index| dtype_mismatch(samples, index), "dtype= casts on the way")?;
+                used.check(
+                    same,
+                    |index| dtype_mismatch(samples, index),
+                    "dtype= casts on the way",
+                )?;
                 first.dtype
             }
         };
@@ -129,12 +137,14 @@ impl Spec {
                 }
                 if spec.permute[0] != 0 {
                     return Err(Error::Argument(
-                        "a ragged batch joins along dim 0, so permute must leave dim 0 first".into(),
+                        "a ragged batch joins along dim 0, so permute must leave dim 0 first"
+                            .into(),
                     ));
                 }
                 spec.join(samples, &used, 0)?;
                 (spec.offsets_i32, spec.batch_index) = (*offsets_i32, *batch_index);
-                spec.max_length = spec.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
+                spec.max_length =
+                    spec.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
                 if let (true, Placement::Joined { offsets, .. }) = (*offsets_i32, &spec.placement) {
                     offsets.to_i32()?;
                 }
@@ -152,7 +162,11 @@ impl Spec {
     fn stack(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>) -> Result<()> {
         let shape = samples.kind(0).layout.shape();
         let hint = "wr.pad takes samples of different shapes";
-        used.check(|kind| kind.layout.shape() == shape, |index| shape_mismatch(samples, index), hint)?;
+        used.check(
+            |kind| kind.layout.shape() == shape,
+            |index| shape_mismatch(samples, index),
+            hint,
+        )?;
         self.shape.push(samples.len() as i64);
         self.shape.extend(self.permute.iter().map(|&dim| shape[dim]));
         Ok(())
@@ -194,7 +208,8 @@ impl Spec {
         }
         let named = named_dims(pad, &differs)?;
         if pad.dims.is_some() {
-            let fits = |kind: &Kind| (0..ndim).all(|d| named[d] || kind.layout.shape()[d] == first[d]);
+            let fits =
+                |kind: &Kind| (0..ndim).all(|d| named[d] || kind.layout.shape()[d] == first[d]);
             let hint = "dims= names the only dims that may differ";
             used.check(fits, |index| shape_mismatch(samples, index), hint)?;
         }
@@ -212,14 +227,25 @@ impl Spec {
                 return Err(Error::Argument(format!("multiple_of={multiple}; it is at least 1")));
             }
             size[d] = checked_round_up(size[d], multiple).ok_or_else(|| {
-                Error::TooLarge(format!("size {} rounded up to {multiple} is beyond 64 bits", size[d]))
+                Error::TooLarge(format!(
+                    "size {} rounded up to {multiple} is beyond 64 bits",
+                    size[d]
+                ))
             })?;
         }
         if !pad.truncate {
-            let fits = |kind: &Kind| kind.layout.shape().iter().zip(&size).all(|(have, room)| have <= room);
+            let fits = |kind: &Kind| {
+                kind.layout.shape().iter().zip(&size).all(|(have, room)| have <= room)
+            };
             let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
             let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
-            used.check_as(fits, expected, got, "truncate=True cuts what does not fit", Error::Shape)?;
+            used.check_as(
+                fits,
+                expected,
+                got,
+                "truncate=True cuts what does not fit",
+                Error::Shape,
+            )?;
         }
         let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| is_padded(d)).collect();
         let real = |kind: &Kind, d: usize| kind.layout.shape()[d].min(size[d]);
@@ -240,9 +266,13 @@ impl Spec {
 
     /// Shape of the mask: the samples, then the padded dims in the result's order.
     pub(crate) fn mask_shape(&self) -> Option<Dims> {
-        let (Some(_), Placement::Padded(padded)) = (self.mask, &self.placement) else { return None };
+        let (Some(_), Placement::Padded(padded)) = (self.mask, &self.placement) else {
+            return None;
+        };
         let kept = self.permute.iter().filter(|&d| padded.dims.contains(d));
-        Some(std::iter::once(self.num_samples as i64).chain(kept.map(|&d| padded.size[d])).collect())
+        Some(
+            std::iter::once(self.num_samples as i64).chain(kept.map(|&d| padded.size[d])).collect(),
+        )
     }
 }
 
@@ -281,12 +311,18 @@ fn no_dims(first: &Kind) -> Error {
     Error::Shape(Box::new(mismatch.with_hint("wr.stack takes samples without dims")))
 }
 
-fn shape_mismatch(samples: &SampleList<'_>, index: usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+fn shape_mismatch(
+    samples: &SampleList<'_>,
+    index: usize,
+) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
     let shape = |i: usize| Facet::from(samples.kind(i).layout.shape());
     (shape(0), shape(index), Error::Shape)
 }
 
-fn dtype_mismatch(samples: &SampleList<'_>, index: usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+fn dtype_mismatch(
+    samples: &SampleList<'_>,
+    index: usize,
+) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
     (samples.kind(0).dtype.into(), samples.kind(index).dtype.into(), Error::DType)
 }
 
@@ -304,12 +340,19 @@ fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<()> {
         }
     }
     match found {
-        Some(found) => Err(Error::Device(Box::new(found.with_hint("this engine reads host memory")))),
+        Some(found) => {
+            Err(Error::Device(Box::new(found.with_hint("this engine reads host memory"))))
+        }
         None => Ok(()),
     }
 }
 
-fn check_arithmetic(samples: &SampleList<'_>, kind: &Kind, dtype: DType, computes: bool) -> Result<()> {
+fn check_arithmetic(
+    samples: &SampleList<'_>,
+    kind: &Kind,
+    dtype: DType,
+    computes: bool,
+) -> Result<()> {
     if kind.dtype == dtype && !computes {
         return Ok(());
     }
@@ -364,7 +407,13 @@ fn resolve_channel_dim(
     let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
     let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
     let fits = |kind: &Kind| kind.layout.shape()[dim] == channels;
-    used.check_as(fits, expected, got, "mean and std have one entry for each channel", Error::Shape)?;
+    used.check_as(
+        fits,
+        expected,
+        got,
+        "mean and std have one entry for each channel",
+        Error::Shape,
+    )?;
     Ok(dim)
 }
 
@@ -383,7 +432,10 @@ impl<'a> UsedKinds<'a> {
             None => vec![0],
             Some(ids) => {
                 let mut seen = vec![false; kinds.len()];
-                ids.iter().filter(|&&id| !std::mem::replace(&mut seen[id as usize], true)).copied().collect()
+                ids.iter()
+                    .filter(|&&id| !std::mem::replace(&mut seen[id as usize], true))
+                    .copied()
+                    .collect()
             }
         };
         UsedKinds { kinds, ids, used, num_samples: samples.len() }

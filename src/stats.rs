@@ -122,7 +122,12 @@ impl fmt::Display for Explain {
         }
         writeln!(f, "bytes read     {}", self.bytes_read)?;
         writeln!(f, "bytes written  {}", self.bytes_written)?;
-        writeln!(f, "padding        {} bytes, {:.1} %", self.padding_bytes, self.padding_waste * 100.0)?;
+        writeln!(
+            f,
+            "padding        {} bytes, {:.1} %",
+            self.padding_bytes,
+            self.padding_waste * 100.0
+        )?;
         writeln!(f, "ranges         {}", self.ranges)?;
         writeln!(f, "tiles          {}", self.tiles)?;
         write!(f, "launches       {}", self.launches)

@@ -55,7 +55,12 @@ pub trait AsTarget {
 
 impl AsTarget for Target<'_> {
     fn as_target(&mut self) -> Result<Target<'_>> {
-        Ok(Target { data: self.data, dtype: self.dtype, layout: self.layout.clone(), memory: PhantomData })
+        Ok(Target {
+            data: self.data,
+            dtype: self.dtype,
+            layout: self.layout.clone(),
+            memory: PhantomData,
+        })
     }
 }
 

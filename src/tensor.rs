@@ -110,7 +110,9 @@ impl Tensor {
         let data = elements.as_mut_ptr().cast();
         // SAFETY: moving a `Vec` does not move its elements; the layout was just counted.
         #[allow(unsafe_code)]
-        Ok(unsafe { Tensor::new_unchecked(Arc::new(elements), data, T::DTYPE, Device::Cpu, layout, false) })
+        Ok(unsafe {
+            Tensor::new_unchecked(Arc::new(elements), data, T::DTYPE, Device::Cpu, layout, false)
+        })
     }
 
     /// The extents.
@@ -178,7 +180,11 @@ impl Tensor {
         let data = self.data.cast::<T>();
         if !self.layout.is_compact() || !data.is_aligned() {
             let got = format!("strides {:?} at {:p}", self.strides(), self.data);
-            return Err(Error::Layout(Box::new(Mismatch::new(None, "compact aligned memory", got))));
+            return Err(Error::Layout(Box::new(Mismatch::new(
+                None,
+                "compact aligned memory",
+                got,
+            ))));
         }
         // SAFETY: as below; every byte is a valid `u8`.
         #[allow(unsafe_code)]

@@ -9,8 +9,8 @@ use std::thread;
 
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Layout, Mask, Offsets, Pad, PerDim,
-    Plan, SampleList, SampleView, Side, Tensor, Transform,
+    Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Layout, Mask, Offsets,
+    Pad, PerDim, Plan, SampleList, SampleView, Side, Tensor, Transform,
 };
 
 fn rows(lengths: &[usize]) -> Vec<Vec<i32>> {
@@ -44,7 +44,8 @@ fn views_of_samples() {
         assert_eq!((batch.len(), batch.is_empty()), (3, false));
     }
     for (side, lead) in [(Side::Right, 0), (Side::Left, 5), (Side::Center, 2)] {
-        let batch = engine.assemble(&views(&rows), &Collate::pad(Pad::new().side(side).size(8))).unwrap();
+        let batch =
+            engine.assemble(&views(&rows), &Collate::pad(Pad::new().side(side).size(8))).unwrap();
         let view = batch.sample(0).unwrap();
         assert_eq!(view.as_slice::<i32>().unwrap(), rows[0]);
         assert_eq!(view.data_ptr().addr() - batch.data().data_ptr().addr(), 4 * lead);
@@ -100,7 +101,11 @@ fn masks_have_the_order_of_the_result() {
     // The channels do not differ, so the mask does not have them.
     assert_eq!(batch.mask().unwrap().shape(), [2, 4, 3]);
     assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [2, 4, 3, 2]);
-    let named = PadAsk { dims: Some(vec![2]), size: PerDim::Each(vec![None, None, Some(4)]), ..PadAsk::default() };
+    let named = PadAsk {
+        dims: Some(vec![2]),
+        size: PerDim::Each(vec![None, None, Some(4)]),
+        ..PadAsk::default()
+    };
     runner().check("named", &samples[..1], &Ask::pad(named));
 }
 
@@ -116,7 +121,14 @@ fn slices_that_are_refused() {
     // SAFETY: four bytes that the first tensor's owner keeps alive.
     let bools = unsafe {
         let layout = bytes.layout().clone();
-        Tensor::new_unchecked(bytes.owner().clone(), bytes.data_ptr(), DType::Bool, Device::Cpu, layout, true)
+        Tensor::new_unchecked(
+            bytes.owner().clone(),
+            bytes.data_ptr(),
+            DType::Bool,
+            Device::Cpu,
+            layout,
+            true,
+        )
     };
     let error = bools.as_slice::<bool>().unwrap_err();
     assert_eq!(error.to_string(), "out: expected bools of 0 and 1, got a bool that is neither");
@@ -125,7 +137,14 @@ fn slices_that_are_refused() {
     // SAFETY: the address is not read: the tensor is said to lie on a device.
     let there = unsafe {
         let layout = Layout::compact(DType::U8, &[4]).unwrap();
-        Tensor::new_unchecked(Arc::new(()), std::ptr::dangling_mut(), DType::U8, Device::Cuda(0), layout, false)
+        Tensor::new_unchecked(
+            Arc::new(()),
+            std::ptr::dangling_mut(),
+            DType::U8,
+            Device::Cuda(0),
+            layout,
+            false,
+        )
     };
     assert!(matches!(there.as_slice::<u8>(), Err(Error::Device(_))));
     // SAFETY: three bytes from the second on; misaligned for the dtype, which is what is refused.
@@ -148,11 +167,14 @@ fn bounds_of_views() {
     let scalar = tensor.select(0).unwrap().select(1).unwrap();
     assert_eq!((scalar.shape(), scalar.nbytes()), (&[][..], 2));
     assert!(matches!(scalar.select(0), Err(Error::Argument(_))));
-    let layout = |shape: &[i64], strides: &[i64]| Layout::try_new(DType::I16, shape, Some(strides)).unwrap();
+    let layout =
+        |shape: &[i64], strides: &[i64]| Layout::try_new(DType::I16, shape, Some(strides)).unwrap();
     assert!(tensor.view(0, layout(&[12], &[1])).is_ok());
     assert!(tensor.view(11, layout(&[12], &[-1])).is_ok());
     assert!(tensor.view(0, layout(&[1 << 40], &[0])).is_ok());
-    for (start, shape, strides) in [(1, 12, 1), (-1, 1, 1), (12, 1, 1), (10, 12, -1), (0, 2, 12), (i64::MAX, 1, 1)] {
+    for (start, shape, strides) in
+        [(1, 12, 1), (-1, 1, 1), (12, 1, 1), (10, 12, -1), (0, 2, 12), (i64::MAX, 1, 1)]
+    {
         let view = tensor.view(start, layout(&[shape], &[strides]));
         assert!(matches!(view, Err(Error::Layout(_))), "{shape} from {start} by {strides}");
     }
@@ -190,7 +212,10 @@ fn counters() {
     assert_eq!((stats.batches, stats.samples, stats.views, stats.bytes_out), (2, 9, 1, 66));
     engine.reset_stats();
     let stats = engine.stats();
-    assert_eq!((stats.batches, stats.samples, stats.bytes_in, stats.bytes_out, stats.views), (0, 0, 0, 0, 0));
+    assert_eq!(
+        (stats.batches, stats.samples, stats.bytes_in, stats.bytes_out, stats.views),
+        (0, 0, 0, 0, 0)
+    );
     assert_eq!(stats.run_time.as_nanos(), 0);
     assert!(stats.pool.misses > 0, "figures of memory stay");
     assert_eq!(engine_of(3, 0).num_threads(), 3);
@@ -219,7 +244,8 @@ fn memory_is_used_again() {
     engine.empty_cache();
     assert_eq!(engine.stats().pool.free_bytes, 0);
     // No more is kept than was asked for, whatever the order of drops.
-    let batches: Vec<_> = (0..9).map(|_| engine.assemble(&sample, &Collate::stack()).unwrap()).collect();
+    let batches: Vec<_> =
+        (0..9).map(|_| engine.assemble(&sample, &Collate::stack()).unwrap()).collect();
     assert!(engine.stats().pool.used_bytes >= 1_800_000);
     drop(batches);
     let pool = engine.stats().pool;
@@ -249,7 +275,10 @@ fn lists_of_samples() {
     let taken = list.take([2, -1, 0, 0]).unwrap();
     let batch = engine.assemble(&taken, &Collate::ragged()).unwrap();
     assert_eq!(batch.data().as_slice::<i32>().unwrap(), [200, 201, 202, 0, 1, 0, 1]);
-    assert_eq!(engine.assemble(&list.take([]).unwrap(), &Collate::stack()).unwrap_err(), Error::Empty);
+    assert_eq!(
+        engine.assemble(&list.take([]).unwrap(), &Collate::stack()).unwrap_err(),
+        Error::Empty
+    );
     for index in [4, -5, i64::MAX, i64::MIN] {
         let error = list.take([0, index]).unwrap_err();
         assert_eq!(error, Error::Argument(format!("index {index} in a list of 4 samples")));
@@ -274,7 +303,8 @@ fn lists_of_samples() {
 #[test]
 fn threads_share_one_engine() {
     let engine = engine_of(3, 8 << 20);
-    let rows: Vec<Vec<f32>> = (0..6).map(|i| (0..40_000).map(|x| (x * (i + 1)) as f32).collect()).collect();
+    let rows: Vec<Vec<f32>> =
+        (0..6).map(|i| (0..40_000).map(|x| (x * (i + 1)) as f32).collect()).collect();
     let samples = rows.iter().map(|row| SampleView::from_slice(row, &[40_000]).unwrap());
     let samples: SampleList<'_> = samples.collect();
     let rounds = if cfg!(miri) { 1 } else { 10 };
@@ -285,9 +315,11 @@ fn threads_share_one_engine() {
                 for round in 0..rounds {
                     let pick = [(worker + round) % 6, round % 6];
                     let picked = samples.take(pick.map(|i| i as i64)).unwrap();
-                    let collate = Collate::concat(0).cast(DType::F64).transform(Transform::new().scale(2.0));
+                    let collate =
+                        Collate::concat(0).cast(DType::F64).transform(Transform::new().scale(2.0));
                     let batch = engine.assemble(&picked, &collate).unwrap();
-                    let want = pick.iter().flat_map(|&i| rows[i].iter().map(|&x| 2.0 * f64::from(x)));
+                    let want =
+                        pick.iter().flat_map(|&i| rows[i].iter().map(|&x| 2.0 * f64::from(x)));
                     assert!(batch.data().as_slice::<f64>().unwrap().iter().copied().eq(want));
                 }
             });
@@ -330,13 +362,18 @@ fn owners_are_dropped_once() {
     let data = memory.0.as_mut_ptr();
     let layout = Layout::compact(DType::U8, &[2, 3]).unwrap();
     // SAFETY: the owner holds the six bytes.
-    let tensor = unsafe { Tensor::new_unchecked(Arc::new(memory), data, DType::U8, Device::Cpu, layout, false) };
+    let tensor = unsafe {
+        Tensor::new_unchecked(Arc::new(memory), data, DType::U8, Device::Cpu, layout, false)
+    };
     let row = tensor.select(1).unwrap();
     let clone = row.clone();
     let batch = Engine::host().assemble(&[SampleView::from(&tensor)], &Collate::stack()).unwrap();
     drop(tensor);
     drop(row);
-    assert_eq!((drops.load(Ordering::SeqCst), clone.as_slice::<u8>().unwrap()), (0, &[4u8, 5, 6][..]));
+    assert_eq!(
+        (drops.load(Ordering::SeqCst), clone.as_slice::<u8>().unwrap()),
+        (0, &[4u8, 5, 6][..])
+    );
     thread::spawn(move || drop(clone)).join().unwrap();
     assert_eq!(drops.load(Ordering::SeqCst), 1);
     assert_eq!(batch.data().as_slice::<u8>().unwrap(), [1, 2, 3, 4, 5, 6]);
@@ -347,7 +384,9 @@ fn views_of_what_is_there_already() {
     let whole: Vec<u16> = (0..20).collect();
     let row = |i: usize| SampleView::from_slice(&whole[4 * i..4 * i + 4], &[4]).unwrap();
     let address = |i: usize| Some(whole[4 * i..].as_ptr().cast::<u8>());
-    let view = |samples: &[SampleView<'_>], collate: &Collate| Plan::new(samples, collate).unwrap().as_view(0);
+    let view = |samples: &[SampleView<'_>], collate: &Collate| {
+        Plan::new(samples, collate).unwrap().as_view(0)
+    };
     assert_eq!(view(&[row(1), row(2), row(3)], &Collate::stack()), address(1));
     assert_eq!(view(&[row(1), row(2)], &Collate::ragged()), address(1));
     assert_eq!(view(&[row(2)], &Collate::stack()), address(2));
@@ -355,7 +394,10 @@ fn views_of_what_is_there_already() {
     assert_eq!(view(&[row(1), row(3)], &Collate::stack()), None);
     assert_eq!(view(&[row(1), row(1)], &Collate::stack()), None);
     assert_eq!(view(&[row(1), row(2)], &Collate::stack().cast(DType::F32)), None);
-    assert_eq!(view(&[row(1), row(2)], &Collate::stack().transform(Transform::new().scale(2.0))), None);
+    assert_eq!(
+        view(&[row(1), row(2)], &Collate::stack().transform(Transform::new().scale(2.0))),
+        None
+    );
     assert_eq!(view(&[row(1), row(2)], &Collate::pad(Pad::new().size(5))), None);
     let turned = SampleView::with_strides(&whole[..6], &[2, 3], &[1, 2]).unwrap();
     assert_eq!(view(&[turned.clone()], &Collate::stack()), None);

@@ -6,8 +6,8 @@ use common::runner::Frame;
 use common::sample::views;
 use common::{runner, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, SampleView, Scalar,
-    Side, Transform,
+    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, SampleView,
+    Scalar, Side, Transform,
 };
 
 /// What an error must be.
@@ -51,7 +51,8 @@ fn refused(samples: &[SampleView<'_>], collate: &Collate) -> Error {
         }
         if planned.is_some() {
             let mut frame = Frame::new(DType::U8, &[2, 4], &[4, 1], 0);
-            let into = engine.assemble_into(samples, collate, &mut frame.target()).expect_err("a refusal");
+            let into =
+                engine.assemble_into(samples, collate, &mut frame.target()).expect_err("a refusal");
             assert_eq!(into, error, "{name}");
             assert!(frame.is_untouched(), "{name}: {error}");
         }
@@ -86,7 +87,9 @@ fn shape(dims: &[i64]) -> Facet {
 
 #[test]
 fn empty_lists() {
-    for collate in [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())] {
+    for collate in
+        [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())]
+    {
         check(&[], &collate, Is::Empty, "an empty list of samples makes no batch");
     }
 }
@@ -101,7 +104,9 @@ fn shapes_that_differ() {
     );
     assert_eq!(facets(&error), (Some(2), &shape(&[2, 4]), &shape(&[2, 3]), 1));
     let hint = "samples of one batch have equal rank";
-    for collate in [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())] {
+    for collate in
+        [Collate::stack(), Collate::concat(0), Collate::ragged(), Collate::pad(Pad::new())]
+    {
         let text = format!("sample 1: expected shape (4,), got (); {hint}");
         let error = check(&[&[4], &[]], &collate, Is::Shape, &text);
         assert_eq!(facets(&error), (Some(1), &shape(&[4]), &shape(&[]), 1));
@@ -112,7 +117,9 @@ fn shapes_that_differ() {
         (Collate::ragged(), [2, 4], "(2, 5)"),
     ] {
         let other = if second == "(2, 5)" { [2, 5] } else { [3, 4] };
-        let text = format!("sample 1: expected shape (2, 4), got {second}; only the joined dim may differ");
+        let text = format!(
+            "sample 1: expected shape (2, 4), got {second}; only the joined dim may differ"
+        );
         check(&[&first, &other], &collate, Is::Shape, &text);
     }
     check(
@@ -155,8 +162,9 @@ fn samples_without_dims() {
 
 #[test]
 fn dtypes_that_differ() {
-    let samples = [DType::U8, DType::U8, DType::F32, DType::BF16, DType::U8, DType::I64, DType::Bool]
-        .map(|dtype| Sample::new(dtype, &[3], 0));
+    let samples =
+        [DType::U8, DType::U8, DType::F32, DType::BF16, DType::U8, DType::I64, DType::Bool]
+            .map(|dtype| Sample::new(dtype, &[3], 0));
     let error = refused(&views(&samples), &Collate::stack());
     assert_eq!(
         error.to_string(),
@@ -169,7 +177,8 @@ fn dtypes_that_differ() {
 
 #[test]
 fn dtypes_that_are_only_moved() {
-    let moved: Vec<DType> = DType::ALL.iter().copied().filter(|dtype| !dtype.is_arithmetic()).collect();
+    let moved: Vec<DType> =
+        DType::ALL.iter().copied().filter(|dtype| !dtype.is_arithmetic()).collect();
     assert_eq!(moved.len(), 10);
     let tail = "complex and float8 are moved, never cast or transformed";
     let takes = "bool, an integer, float16, bfloat16, float32 or float64";
@@ -178,10 +187,16 @@ fn dtypes_that_are_only_moved() {
         let error = refused(&views(&samples), &Collate::stack().cast(DType::F32));
         assert_eq!(error.to_string(), format!("sample 1: expected {takes}, got {dtype}; {tail}"));
         assert_eq!(variant(&error), Is::DType);
-        let error = refused(&views(&samples[1..]), &Collate::ragged().transform(Transform::new().scale(2.0)));
+        let error = refused(
+            &views(&samples[1..]),
+            &Collate::ragged().transform(Transform::new().scale(2.0)),
+        );
         assert_eq!(error.to_string(), format!("sample 0: expected {takes}, got {dtype}; {tail}"));
         let error = refused(&views(&samples[..1]), &Collate::stack().cast(dtype));
-        assert_eq!(error.to_string(), format!("sample 0: expected {takes}, got a cast to {dtype}; {tail}"));
+        assert_eq!(
+            error.to_string(),
+            format!("sample 0: expected {takes}, got a cast to {dtype}; {tail}")
+        );
     }
 }
 
@@ -199,12 +214,27 @@ fn moved_dtypes_are_listed_and_counted() {
 fn dims_that_are_not_there() {
     check(&[&[2, 3]], &Collate::concat(2), Is::Argument, "dim=2 for samples of 2 dims");
     check(&[&[2, 3]], &Collate::concat(-3), Is::Argument, "dim=-3 for samples of 2 dims");
-    check(&[&[2, 3]], &Collate::concat(i64::MIN), Is::Argument, "dim=-9223372036854775808 for samples of 2 dims");
-    check(&[&[2]], &Collate::pad(Pad::new().dims([1])), Is::Argument, "dims=1 for samples of 1 dims");
+    check(
+        &[&[2, 3]],
+        &Collate::concat(i64::MIN),
+        Is::Argument,
+        "dim=-9223372036854775808 for samples of 2 dims",
+    );
+    check(
+        &[&[2]],
+        &Collate::pad(Pad::new().dims([1])),
+        Is::Argument,
+        "dims=1 for samples of 1 dims",
+    );
     let permute = |order: &[i64]| Collate::stack().transform(Transform::new().permute(order));
     check(&[&[2, 3]], &permute(&[0]), Is::Argument, "permute=[0] is not an order of 2 dims");
     check(&[&[2, 3]], &permute(&[0, 0]), Is::Argument, "permute=[0, 0] is not an order of 2 dims");
-    check(&[&[2, 3]], &permute(&[0, 1, -1]), Is::Argument, "permute=[0, 1, -1] is not an order of 2 dims");
+    check(
+        &[&[2, 3]],
+        &permute(&[0, 1, -1]),
+        Is::Argument,
+        "permute=[0, 1, -1] is not an order of 2 dims",
+    );
     check(&[&[2, 3]], &permute(&[0, 2]), Is::Argument, "permute=2 for samples of 2 dims");
     check(
         &[&[2, 3]],
@@ -231,19 +261,45 @@ fn channels_that_do_not_fit() {
     check(&[&[2, 3]], &collate, Is::Argument, "channel_dim=2 for samples of 2 dims");
     let collate = Collate::stack().transform(three().std([1.0, 2.0]));
     check(&[&[2, 3]], &collate, Is::Argument, "std has 2 entries where mean or std has 3");
-    let collate = Collate::stack().transform(Transform::new().mean([1.0, 2.0]).std([1.0, 2.0, 3.0]));
+    let collate =
+        Collate::stack().transform(Transform::new().mean([1.0, 2.0]).std([1.0, 2.0, 3.0]));
     check(&[&[2, 3]], &collate, Is::Argument, "mean has 2 entries where mean or std has 3");
 }
 
 #[test]
 fn padding_that_does_not_fit() {
     let pad = |pad: Pad| Collate::pad(pad);
-    check(&[&[2, 3]], &pad(Pad::new().sides([Side::Left])), Is::Argument, "side has 1 entries for samples of 2 dims");
-    check(&[&[2, 3]], &pad(Pad::new().sizes([None; 3])), Is::Argument, "size has 3 entries for samples of 2 dims");
-    check(&[&[2]], &pad(Pad::new().multiples_of([])), Is::Argument, "multiple_of has 0 entries for samples of 1 dims");
+    check(
+        &[&[2, 3]],
+        &pad(Pad::new().sides([Side::Left])),
+        Is::Argument,
+        "side has 1 entries for samples of 2 dims",
+    );
+    check(
+        &[&[2, 3]],
+        &pad(Pad::new().sizes([None; 3])),
+        Is::Argument,
+        "size has 3 entries for samples of 2 dims",
+    );
+    check(
+        &[&[2]],
+        &pad(Pad::new().multiples_of([])),
+        Is::Argument,
+        "multiple_of has 0 entries for samples of 1 dims",
+    );
     check(&[&[2]], &pad(Pad::new().size(-1)), Is::Argument, "size=-1 is negative");
-    check(&[&[2]], &pad(Pad::new().multiple_of(0)), Is::Argument, "multiple_of=0; it is at least 1");
-    check(&[&[2]], &pad(Pad::new().multiple_of(-4)), Is::Argument, "multiple_of=-4; it is at least 1");
+    check(
+        &[&[2]],
+        &pad(Pad::new().multiple_of(0)),
+        Is::Argument,
+        "multiple_of=0; it is at least 1",
+    );
+    check(
+        &[&[2]],
+        &pad(Pad::new().multiple_of(-4)),
+        Is::Argument,
+        "multiple_of=-4; it is at least 1",
+    );
     let error = check(
         &[&[2, 3], &[2, 5], &[2, 4]],
         &pad(Pad::new().size(4)),
@@ -275,11 +331,16 @@ fn values_that_a_dtype_cannot_hold() {
     ] {
         let samples = [Sample::new(dtype, &[2], 0)];
         let error = refused(&views(&samples), &Collate::pad(Pad::new().value(value)));
-        assert_eq!(error, Error::Argument(format!("value={value} is not representable in {dtype}")));
+        assert_eq!(
+            error,
+            Error::Argument(format!("value={value} is not representable in {dtype}"))
+        );
     }
     // Padding has the dtype of the result, and the one dtype without a zero has no default.
     let samples = [Sample::new(DType::U8, &[2], 0)];
-    assert!(Plan::new(&views(&samples), &Collate::pad(Pad::new().value(256)).cast(DType::I16)).is_ok());
+    assert!(
+        Plan::new(&views(&samples), &Collate::pad(Pad::new().value(256)).cast(DType::I16)).is_ok()
+    );
     let samples = [Sample::new(DType::F8E8M0FNU, &[2], 0)];
     assert_eq!(variant(&refused(&views(&samples), &Collate::pad(Pad::new()))), Is::Argument);
 }
@@ -290,11 +351,17 @@ fn samples_elsewhere() {
     // SAFETY: the address is never read: the engine refuses memory of a device.
     #[allow(unsafe_code)]
     let there = |ordinal| unsafe {
-        SampleView::from_raw_parts(std::ptr::null(), DType::U8, Device::Cuda(ordinal), layout.clone())
+        SampleView::from_raw_parts(
+            std::ptr::null(),
+            DType::U8,
+            Device::Cuda(ordinal),
+            layout.clone(),
+        )
     };
     let here = Sample::new(DType::U8, &[2, 4], 0);
     let error = refused(&[here.view(), there(0), there(1)], &Collate::stack());
-    let text = "sample 1: expected cpu, got cuda:0; sample 2: got cuda:1; this engine reads host memory";
+    let text =
+        "sample 1: expected cpu, got cuda:0; sample 2: got cuda:1; this engine reads host memory";
     assert_eq!((variant(&error), error.to_string().as_str()), (Is::Device, text));
     let error = refused(&[there(0), there(0), there(0), there(0), here.view()], &Collate::stack());
     assert_eq!(facets(&error), (Some(0), &Facet::from("cpu"), &Facet::from("cuda:0"), 4));

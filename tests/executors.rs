@@ -5,7 +5,7 @@ mod common;
 
 use common::ask::Form;
 use common::sample::ordered;
-use common::{runner, Ask, Paint, PadAsk, Sample, ARITHMETIC};
+use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use windrow::{DType, Mask, PerDim, Scalar, Side};
 
 const SIDES: [Side; 3] = [Side::Right, Side::Left, Side::Center];
@@ -15,8 +15,8 @@ const LENGTHS: &[i64] = if cfg!(miri) {
     &[0, 1, 3, 17]
 } else {
     &[
-        0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513, 1023,
-        1024, 1025,
+        0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 512, 513,
+        1023, 1024, 1025,
     ]
 };
 
@@ -25,7 +25,11 @@ fn forms() -> Vec<Ask> {
     let mut forms = vec![Ask::stack(), Ask::concat(0), Ask::concat(-1), Ask::ragged()];
     forms.push(Ask::new(Form::Ragged { offsets_i32: true, batch_index: false }));
     forms.extend(SIDES.map(Ask::side));
-    forms.push(Ask::pad(PadAsk { multiple_of: PerDim::All(8), mask: Some(Mask::Pad), ..PadAsk::default() }));
+    forms.push(Ask::pad(PadAsk {
+        multiple_of: PerDim::All(8),
+        mask: Some(Mask::Pad),
+        ..PadAsk::default()
+    }));
     for side in SIDES {
         forms.push(Ask::pad(PadAsk {
             side: PerDim::All(side),
@@ -56,13 +60,18 @@ fn every_length_in_every_form() {
                     Form::Stack => length,
                     _ => lengths[i],
                 };
-                let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &[of(i)], 7 * i as u64)).collect();
+                let samples: Vec<_> =
+                    (0..3).map(|i| Sample::rich(dtype, &[of(i)], 7 * i as u64)).collect();
                 let mut ask = ask.clone();
                 ask.cast = to;
                 if scaled {
                     ask = ask.scaled();
                 }
-                runner().check(&format!("{dtype} to {to:?}, about {length}: {ask:?}"), &samples, &ask);
+                runner().check(
+                    &format!("{dtype} to {to:?}, about {length}: {ask:?}"),
+                    &samples,
+                    &ask,
+                );
             }
         }
     }
@@ -90,13 +99,20 @@ fn every_dtype_in_every_form() {
                 .map(|&n| Sample::new(dtype, &[if is_stack { 6 } else { n }], n as u64 * 40))
                 .collect();
             runner().check(&format!("{dtype}, {ask:?}"), &samples, &ask);
-            if ask.permute.is_none() && !matches!(&ask.form, Form::Pad(pad) if pad.size != PerDim::All(None)) {
-                ask.permute = Some(if matches!(ask.form, Form::Ragged { .. }) { vec![0, 2, 1] } else { vec![2, 0, 1] });
+            if ask.permute.is_none()
+                && !matches!(&ask.form, Form::Pad(pad) if pad.size != PerDim::All(None))
+            {
+                ask.permute = Some(if matches!(ask.form, Form::Ragged { .. }) {
+                    vec![0, 2, 1]
+                } else {
+                    vec![2, 0, 1]
+                });
                 if matches!(ask.form, Form::Concat(-1)) {
                     ask.form = Form::Concat(-3);
                 }
                 let shape = |n: i64| [if is_stack { 4 } else { n }, 3, 2];
-                let samples: Vec<_> = [2, 0, 5].iter().map(|&n| Sample::new(dtype, &shape(n), 3)).collect();
+                let samples: Vec<_> =
+                    [2, 0, 5].iter().map(|&n| Sample::new(dtype, &shape(n), 3)).collect();
                 runner().check(&format!("{dtype}, {ask:?}"), &samples, &ask);
             }
         }
@@ -114,9 +130,21 @@ fn every_pair_of_dtypes() {
             }
             let name = format!("{src} to {dst}");
             runner().check(&name, &samples, &Ask::stack().cast(dst));
-            runner().check(&format!("{name}, planes"), &samples, &Ask::stack().cast(dst).permute(&[1, 0]));
-            runner().check(&format!("{name}, scaled"), &samples, &Ask::concat(0).cast(dst).scaled());
-            runner().check(&format!("{name}, channels"), &samples, &Ask::stack().cast(dst).normalised(4, 1));
+            runner().check(
+                &format!("{name}, planes"),
+                &samples,
+                &Ask::stack().cast(dst).permute(&[1, 0]),
+            );
+            runner().check(
+                &format!("{name}, scaled"),
+                &samples,
+                &Ask::concat(0).cast(dst).scaled(),
+            );
+            runner().check(
+                &format!("{name}, channels"),
+                &samples,
+                &Ask::stack().cast(dst).normalised(4, 1),
+            );
         }
     }
 }
@@ -135,7 +163,11 @@ fn mixed_dtypes_with_a_cast() {
     for &dst in ARITHMETIC {
         for ask in [Ask::stack(), Ask::concat(1), Ask::ragged(), Ask::side(Side::Left)] {
             runner().check(&format!("all to {dst}, {ask:?}"), &samples, &ask.clone().cast(dst));
-            runner().check(&format!("all to {dst}, {ask:?}, scaled"), &samples, &ask.cast(dst).scaled());
+            runner().check(
+                &format!("all to {dst}, {ask:?}, scaled"),
+                &samples,
+                &ask.cast(dst).scaled(),
+            );
         }
     }
 }
@@ -145,7 +177,8 @@ fn misaligned_sources() {
     let aligns = if cfg!(miri) { 1..4 } else { 1..16 };
     for misalign in aligns {
         for dtype in [DType::U8, DType::I16, DType::F32, DType::F64, DType::C128] {
-            let samples: Vec<_> = [33, 65, 7].iter().map(|&n| Sample::misaligned(dtype, &[n], misalign, 5)).collect();
+            let samples: Vec<_> =
+                [33, 65, 7].iter().map(|&n| Sample::misaligned(dtype, &[n], misalign, 5)).collect();
             let mut asks = vec![Ask::ragged(), Ask::concat(0), Ask::side(Side::Left)];
             if dtype.is_arithmetic() {
                 asks.push(Ask::side(Side::Center).cast(DType::F16));
@@ -175,8 +208,11 @@ fn strided_sources() {
         layouts.push(strides);
     }
     for strides in layouts {
-        for (src, dst) in [(DType::U8, DType::U8), (DType::F64, DType::F64), (DType::I16, DType::F32)] {
-            let samples: Vec<_> = (0..2).map(|i| Sample::strided(src, &shape, &strides, i)).collect();
+        for (src, dst) in
+            [(DType::U8, DType::U8), (DType::F64, DType::F64), (DType::I16, DType::F32)]
+        {
+            let samples: Vec<_> =
+                (0..2).map(|i| Sample::strided(src, &shape, &strides, i)).collect();
             let permuted = Ask::stack().cast(dst).permute(&[2, 0, 1]);
             for ask in [Ask::stack(), Ask::concat(1), Ask::ragged(), permuted] {
                 let ask = ask.cast(dst);
@@ -188,7 +224,11 @@ fn strided_sources() {
                 truncate: true,
                 ..PadAsk::default()
             });
-            runner().check(&format!("{src}, strides {strides:?}, cut"), &samples, &ask.cast(dst).normalised(5, 2));
+            runner().check(
+                &format!("{src}, strides {strides:?}, cut"),
+                &samples,
+                &ask.cast(dst).normalised(5, 2),
+            );
         }
     }
 }
@@ -199,17 +239,26 @@ fn mixed_layouts_in_one_batch() {
     let samples: Vec<_> = [[0, 1, 2], [2, 0, 1], [1, 0, 2], [0, 1, 2]]
         .iter()
         .enumerate()
-        .map(|(i, order)| Sample::strided(DType::U8, &shape, &ordered(&shape, order, i as i64 % 2), 3))
+        .map(|(i, order)| {
+            Sample::strided(DType::U8, &shape, &ordered(&shape, order, i as i64 % 2), 3)
+        })
         .collect();
-    for ask in [Ask::stack(), Ask::stack().permute(&[2, 0, 1]), Ask::concat(-1), Ask::side(Side::Left)] {
+    for ask in
+        [Ask::stack(), Ask::stack().permute(&[2, 0, 1]), Ask::concat(-1), Ask::side(Side::Left)]
+    {
         runner().check(&format!("{ask:?}"), &samples, &ask);
-        runner().check(&format!("{ask:?}, float16"), &samples, &ask.cast(DType::F16).normalised(3, 2));
+        runner().check(
+            &format!("{ask:?}, float16"),
+            &samples,
+            &ask.cast(DType::F16).normalised(3, 2),
+        );
     }
 }
 
 #[test]
 fn interleaved_channels_to_planes() {
-    let sizes: &[(i64, i64)] = if cfg!(miri) { &[(2, 3)] } else { &[(1, 1), (3, 31), (5, 33), (16, 16), (7, 97)] };
+    let sizes: &[(i64, i64)] =
+        if cfg!(miri) { &[(2, 3)] } else { &[(1, 1), (3, 31), (5, 33), (16, 16), (7, 97)] };
     for channels in [2, 3, 4, 5] {
         for &(height, width) in sizes {
             for dtype in [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64] {
@@ -217,14 +266,26 @@ fn interleaved_channels_to_planes() {
                 let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &shape, i)).collect();
                 let planes = Ask::stack().permute(&[2, 0, 1]);
                 runner().check(&format!("{dtype} {shape:?}"), &samples, &planes);
-                runner().check(&format!("{dtype} {shape:?}, swapped"), &samples, &planes.clone().permute(&[2, 1, 0]));
+                runner().check(
+                    &format!("{dtype} {shape:?}, swapped"),
+                    &samples,
+                    &planes.clone().permute(&[2, 1, 0]),
+                );
                 if dtype.is_arithmetic() {
                     for dst in [DType::F32, DType::F16, DType::F64, DType::U8] {
                         let ask = planes.clone().cast(dst).normalised(channels as usize, 2);
                         runner().check(&format!("{dtype} {shape:?} to {dst}"), &samples, &ask);
-                        runner().check(&format!("{dtype} {shape:?} to {dst}, cast"), &samples, &planes.clone().cast(dst));
+                        runner().check(
+                            &format!("{dtype} {shape:?} to {dst}, cast"),
+                            &samples,
+                            &planes.clone().cast(dst),
+                        );
                         let ask = planes.clone().cast(dst).scaled();
-                        runner().check(&format!("{dtype} {shape:?} to {dst}, scaled"), &samples, &ask);
+                        runner().check(
+                            &format!("{dtype} {shape:?} to {dst}, scaled"),
+                            &samples,
+                            &ask,
+                        );
                     }
                 }
             }
@@ -238,7 +299,8 @@ fn planes_padded_and_cropped() {
     for channels in 2..=grid {
         for side in SIDES {
             let shapes = [[9, 40, channels], [12, 33, channels], [4, 5, channels]];
-            let samples: Vec<_> = shapes.iter().map(|shape| Sample::rich(DType::U8, shape, 1)).collect();
+            let samples: Vec<_> =
+                shapes.iter().map(|shape| Sample::rich(DType::U8, shape, 1)).collect();
             for size in [None, Some(8), Some(35), Some(0)] {
                 let pad = PadAsk {
                     side: PerDim::Each(vec![side, SIDES[(side as usize + 1) % 3], side]),
@@ -264,12 +326,26 @@ fn channels_cut_and_padded() {
         let mut shape = [4, 6, 5];
         shape[dim] = 3;
         let samples: Vec<_> = (0..2).map(|i| Sample::rich(DType::I16, &shape, i)).collect();
-        for (size, side) in [(2, Side::Left), (2, Side::Right), (1, Side::Center), (5, Side::Left), (4, Side::Center)] {
+        for (size, side) in [
+            (2, Side::Left),
+            (2, Side::Right),
+            (1, Side::Center),
+            (5, Side::Left),
+            (4, Side::Center),
+        ] {
             let mut sizes = vec![None; 3];
             sizes[dim] = Some(size);
-            let pad = PadAsk { side: PerDim::All(side), size: PerDim::Each(sizes), truncate: true, ..PadAsk::default() };
+            let pad = PadAsk {
+                side: PerDim::All(side),
+                size: PerDim::Each(sizes),
+                truncate: true,
+                ..PadAsk::default()
+            };
             for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
-                let ask = Ask::pad(pad.clone()).cast(DType::F32).normalised(3, dim as i64).permute(&order);
+                let ask = Ask::pad(pad.clone())
+                    .cast(DType::F32)
+                    .normalised(3, dim as i64)
+                    .permute(&order);
                 runner().check(&format!("{ask:?}"), &samples, &ask);
             }
         }
@@ -284,7 +360,11 @@ fn channels_of_many() {
             for dst in [DType::F32, DType::F16, DType::F64] {
                 let ask = Ask::stack().cast(dst).normalised(channels as usize, dim);
                 runner().check(&format!("{shape:?}, {dst}"), &samples, &ask);
-                runner().check(&format!("{shape:?}, {dst}, turned"), &samples, &ask.permute(&[1, 2, 0]));
+                runner().check(
+                    &format!("{shape:?}, {dst}, turned"),
+                    &samples,
+                    &ask.permute(&[1, 2, 0]),
+                );
             }
         }
     }
@@ -315,10 +395,23 @@ fn concat_along_every_dim_with_every_order() {
 fn samples_without_elements_or_dims() {
     for shape in [&[][..], &[0], &[0, 4], &[4, 0], &[2, 0, 3], &[1], &[1, 1, 1]] {
         let samples: Vec<_> = (0..3).map(|i| Sample::new(DType::F32, shape, 5 * i)).collect();
-        let mut asks = vec![Ask::stack(), Ask::side(Side::Left), Ask::side(Side::Right).cast(DType::F16).scaled()];
+        let mut asks = vec![
+            Ask::stack(),
+            Ask::side(Side::Left),
+            Ask::side(Side::Right).cast(DType::F16).scaled(),
+        ];
         if !shape.is_empty() {
-            asks.extend([Ask::concat(0), Ask::concat(-1), Ask::ragged(), Ask::ragged().cast(DType::U8).scaled()]);
-            let pad = PadAsk { size: PerDim::All(Some(5)), side: PerDim::All(Side::Center), ..PadAsk::default() };
+            asks.extend([
+                Ask::concat(0),
+                Ask::concat(-1),
+                Ask::ragged(),
+                Ask::ragged().cast(DType::U8).scaled(),
+            ]);
+            let pad = PadAsk {
+                size: PerDim::All(Some(5)),
+                side: PerDim::All(Side::Center),
+                ..PadAsk::default()
+            };
             asks.push(Ask::pad(pad));
             let pad = PadAsk { size: PerDim::All(Some(0)), truncate: true, ..PadAsk::default() };
             asks.push(Ask::pad(pad));
@@ -360,7 +453,9 @@ fn values_of_padding_are_exact() {
 fn integers_of_padding_are_rounded_once() {
     let samples = [Sample::new(DType::I64, &[1], 0), Sample::new(DType::I64, &[3], 9)];
     // Just above a tie, by less than a float64 holds.
-    for (dtype, value) in [(DType::F32, (1 << 62) + (1 << 38) + 1), (DType::BF16, (1 << 62) + (1 << 54) + 1)] {
+    for (dtype, value) in
+        [(DType::F32, (1 << 62) + (1 << 38) + 1), (DType::BF16, (1 << 62) + (1 << 54) + 1)]
+    {
         let ask = Ask::pad(PadAsk { value: Scalar::Int(value), ..PadAsk::default() }).cast(dtype);
         runner().check(&format!("{value} in {dtype}"), &samples, &ask);
     }

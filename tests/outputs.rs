@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use common::runner::{bytes_of, Frame};
 use common::sample::views;
-use common::{runner, Ask, Paint, PadAsk, Sample};
+use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{
-    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Pad, PerDim, Plan, SampleView, Side,
-    Target, Tensor,
+    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Pad, PerDim, Plan, SampleView,
+    Side, Target, Tensor,
 };
 
 fn two_rows() -> [Sample; 2] {
@@ -62,7 +62,9 @@ fn outputs_whose_elements_share_memory() {
     let samples = two_rows();
     for strides in [[3, 1], [1, 2], [-3, 1], [3, -1], [-1, -2], [100, 7]] {
         let mut frame = Frame::new(DType::U8, &[2, 3], &strides, 3);
-        Engine::host().assemble_into(&views(&samples), &Collate::stack(), &mut frame.target()).unwrap();
+        Engine::host()
+            .assemble_into(&views(&samples), &Collate::stack(), &mut frame.target())
+            .unwrap();
         frame.check(&format!("{strides:?}"), &[1, 2, 3, 4, 5, 6]);
     }
 }
@@ -78,7 +80,11 @@ fn outputs_that_overlap_samples() {
             let (sample, mut target) = unsafe {
                 (
                     SampleView::from_raw_parts(address.add(6), DType::U8, Device::Cpu, layout),
-                    Target::from_raw_parts(address.add(from), DType::U8, Layout::compact(DType::U8, &[2, 6]).unwrap()),
+                    Target::from_raw_parts(
+                        address.add(from),
+                        DType::U8,
+                        Layout::compact(DType::U8, &[2, 6]).unwrap(),
+                    ),
                 )
             };
             let other = SampleView::from_slice(&[1u8, 2, 3, 4, 5, 6], &[6]).unwrap();
@@ -89,7 +95,9 @@ fn outputs_that_overlap_samples() {
                 let text = "sample 1: expected memory apart from out, got memory that overlaps out";
                 assert_eq!(error.to_string(), text);
                 // SAFETY: nobody writes to `memory` now.
-                assert!(unsafe { std::slice::from_raw_parts(address, 64) }.iter().all(|&byte| byte == 9));
+                assert!(unsafe { std::slice::from_raw_parts(address, 64) }
+                    .iter()
+                    .all(|&byte| byte == 9));
             }
         }
         // SAFETY: as above.
@@ -122,13 +130,22 @@ fn tensors_and_batches_as_outputs() {
         // SAFETY: the address is never used: both tensors are refused.
         unsafe {
             let data = std::ptr::dangling_mut();
-            Tensor::new_unchecked(Arc::new(owner.clone()), data, DType::U8, device, layout.clone(), read_only)
+            Tensor::new_unchecked(
+                Arc::new(owner.clone()),
+                data,
+                DType::U8,
+                device,
+                layout.clone(),
+                read_only,
+            )
         }
     };
-    let error = engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cpu, true)).unwrap_err();
+    let error =
+        engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cpu, true)).unwrap_err();
     assert_eq!(error.to_string(), "out: expected writable memory, got read-only memory");
     assert!(matches!(error, Error::Layout(_)));
-    let error = engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cuda(1), false)).unwrap_err();
+    let error =
+        engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cuda(1), false)).unwrap_err();
     assert_eq!(error.to_string(), "out: expected cpu, got cuda:1");
     assert!(matches!(error, Error::Device(_)));
 
@@ -139,11 +156,16 @@ fn tensors_and_batches_as_outputs() {
     assert_eq!(batch.data().data_ptr(), address);
     assert_eq!(batch.data().as_slice::<u8>().unwrap(), [4, 5, 6, 1, 2, 3]);
     let row = batch.sample(0).unwrap();
-    assert!(engine.assemble_into(&samples, &stack, &mut batch).is_err(), "a view of a row is alive");
+    assert!(
+        engine.assemble_into(&samples, &stack, &mut batch).is_err(),
+        "a view of a row is alive"
+    );
     drop(row);
     let mut slice = [0u8; 6];
     assert!(Target::from_slice(&mut slice, &[2, 4]).is_err());
-    engine.assemble_into(&samples, &stack, &mut Target::from_slice(&mut slice, &[2, 3]).unwrap()).unwrap();
+    engine
+        .assemble_into(&samples, &stack, &mut Target::from_slice(&mut slice, &[2, 3]).unwrap())
+        .unwrap();
     assert_eq!(slice, [1, 2, 3, 4, 5, 6]);
 }
 
@@ -156,7 +178,10 @@ fn zeroed_memory() {
     assert!(tensor.as_slice::<u16>().unwrap().iter().all(|&x| x == 0));
     assert!(matches!(engine.empty(DType::U8, &[1], Device::Cuda(0)), Err(Error::NoDriver(_))));
     assert!(matches!(engine.empty(DType::U8, &[-1], Device::Cpu), Err(Error::Argument(_))));
-    assert!(matches!(engine.empty(DType::U8, &[1 << 62], Device::Cpu), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(
+        engine.empty(DType::U8, &[1 << 62], Device::Cpu),
+        Err(Error::OutOfMemory { .. })
+    ));
     assert_eq!(engine.empty(DType::F64, &[0, 3], Device::Cpu).unwrap().shape(), [0, 3]);
 }
 
@@ -182,7 +207,14 @@ fn empty_sample(dtype: DType, shape: &[i64]) -> Option<SampleView<'static>> {
 #[test]
 fn vast_extents_beside_an_extent_of_zero() {
     let most = i64::MAX;
-    for shape in [&[most, 0][..], &[0, most], &[most, most, 0], &[most, 0, 1], &[1 << 61, 0], &[1 << 32, 1 << 31, 0]] {
+    for shape in [
+        &[most, 0][..],
+        &[0, most],
+        &[most, most, 0],
+        &[most, 0, 1],
+        &[1 << 61, 0],
+        &[1 << 32, 1 << 31, 0],
+    ] {
         for dtype in [DType::U8, DType::F64, DType::C128] {
             let Some(sample) = empty_sample(dtype, shape) else { continue };
             for count in [1, 2] {
@@ -258,7 +290,12 @@ fn many_dims() {
     let samples: Vec<_> = (0..2).map(|i| Sample::new(DType::U8, &wide, i)).collect();
     let order: Vec<i64> = (0..63).rev().collect();
     runner().check("63 dims", &samples, &Ask::stack().permute(&order));
-    let pad = PadAsk { multiple_of: PerDim::All(2), mask: None, dims: Some(vec![0, 62]), ..PadAsk::default() };
+    let pad = PadAsk {
+        multiple_of: PerDim::All(2),
+        mask: None,
+        dims: Some(vec![0, 62]),
+        ..PadAsk::default()
+    };
     runner().check("63 dims, padded", &samples, &Ask::pad(pad));
     let most = vec![1i64; windrow::MAX_NDIM];
     let sample = Sample::new(DType::U8, &most, 0);

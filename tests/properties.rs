@@ -4,7 +4,7 @@
 mod common;
 
 use common::ask::Form;
-use common::{runner, Ask, Paint, PadAsk, Sample, ARITHMETIC};
+use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
@@ -51,8 +51,13 @@ fn lie(ndim: usize) -> impl Strategy<Value = Lie> {
     let signs = vec(prop_oneof![12 => Just(1i64), 2 => Just(-1), 1 => Just(0)], ndim);
     let gap = prop_oneof![3 => Just(0i64), 1 => 1..3i64];
     let misalign = prop_oneof![2 => Just(0usize), 1 => 1..16usize];
-    (order, gap, signs, misalign, 0..500u64)
-        .prop_map(|(order, gap, signs, misalign, seed)| Lie { order, gap, signs, misalign, seed })
+    (order, gap, signs, misalign, 0..500u64).prop_map(|(order, gap, signs, misalign, seed)| Lie {
+        order,
+        gap,
+        signs,
+        misalign,
+        seed,
+    })
 }
 
 /// A batch to be made: samples and options.
@@ -77,7 +82,8 @@ fn shapes(form: &Form, ndim: usize) -> impl Strategy<Value = Vec<Vec<i64>>> {
         })
         .collect();
     (vec(extent(), ndim), vec(vec(extent(), ndim), 1..6)).prop_map(move |(common, own)| {
-        let shape = |own: Vec<i64>| (0..ndim).map(|d| if free[d] { own[d] } else { common[d] }).collect();
+        let shape =
+            |own: Vec<i64>| (0..ndim).map(|d| if free[d] { own[d] } else { common[d] }).collect();
         own.into_iter().map(shape).collect()
     })
 }
@@ -191,8 +197,8 @@ fn images() -> impl Strategy<Value = Batch> {
     let extents = vec((1..20i64, 1..70i64), 1..4);
     let side = select(vec![Side::Right, Side::Left, Side::Center]);
     let size = prop_oneof![Just(None), (0..50i64).prop_map(Some)];
-    (dtype, to, extents, 1..6i64, vec(side, 3), (size.clone(), size), any::<bool>(), vec(lie(3), 3)).prop_map(
-        |(dtype, to, extents, channels, sides, (rows, columns), normalise, lies)| {
+    (dtype, to, extents, 1..6i64, vec(side, 3), (size.clone(), size), any::<bool>(), vec(lie(3), 3))
+        .prop_map(|(dtype, to, extents, channels, sides, (rows, columns), normalise, lies)| {
             let pad = PadAsk {
                 side: PerDim::Each(sides),
                 size: PerDim::Each(vec![rows, columns, None]),
@@ -205,10 +211,10 @@ fn images() -> impl Strategy<Value = Batch> {
                 ask = ask.normalised(usize::try_from(channels).expect("small"), 2);
             }
             let samples = extents.into_iter().zip(lies);
-            let samples = samples.map(|((height, width), lie)| (dtype, vec![height, width, channels], lie));
+            let samples =
+                samples.map(|((height, width), lie)| (dtype, vec![height, width, channels], lie));
             Batch { samples: samples.collect(), ask }
-        },
-    )
+        })
 }
 
 impl Batch {

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{runner, Ask, Paint, PadAsk, Sample};
+use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{DType, PerDim, Scalar, Side};
 
 /// Elements of a dtype just below, at and just above a number of bytes.
@@ -20,13 +20,15 @@ const STEPS: [i64; 4] = [64 << 10, 512 << 10, 1 << 20, 4 << 20];
 #[test]
 fn outputs_around_every_threshold() {
     for bytes in STEPS {
-        let dtypes: &[DType] = if bytes <= 512 << 10 { &[DType::U8, DType::F32, DType::C128] } else { &[DType::C128] };
+        let dtypes: &[DType] =
+            if bytes <= 512 << 10 { &[DType::U8, DType::F32, DType::C128] } else { &[DType::C128] };
         for &dtype in dtypes {
             for numel in around(bytes, dtype) {
                 let one = [Sample::new(dtype, &[numel], 5)];
                 runner().check(&format!("{numel} of {dtype} in one"), &one, &Ask::stack());
                 let lengths = [numel / 2, 1, numel - numel / 2 - 1];
-                let three: Vec<_> = lengths.iter().map(|&n| Sample::new(dtype, &[n], n as u64)).collect();
+                let three: Vec<_> =
+                    lengths.iter().map(|&n| Sample::new(dtype, &[n], n as u64)).collect();
                 runner().check(&format!("{numel} of {dtype} in three"), &three, &Ask::ragged());
             }
         }
@@ -38,7 +40,8 @@ fn casts_and_padding_around_every_threshold() {
     for bytes in &STEPS[..3] {
         for numel in around(*bytes, DType::F64) {
             let lengths = [numel / 2, numel / 3];
-            let samples: Vec<_> = lengths.iter().map(|&n| Sample::rich(DType::F32, &[n], n as u64)).collect();
+            let samples: Vec<_> =
+                lengths.iter().map(|&n| Sample::rich(DType::F32, &[n], n as u64)).collect();
             let ask = Ask::side(Side::Center).cast(DType::F64);
             runner().check(&format!("{numel} float64"), &samples, &ask);
             runner().check(&format!("{numel} float64, scaled"), &samples, &ask.scaled());
@@ -53,11 +56,18 @@ fn images_cut_into_tiles() {
         let samples: Vec<_> = (0..3).map(|i| Sample::rich(DType::U8, &shape, i)).collect();
         let ask = Ask::stack().permute(&[2, 0, 1]);
         runner().check(&format!("{shape:?}"), &samples, &ask);
-        runner().check(&format!("{shape:?}, float32"), &samples, &ask.cast(DType::F32).normalised(channels as usize, 2));
+        runner().check(
+            &format!("{shape:?}, float32"),
+            &samples,
+            &ask.cast(DType::F32).normalised(channels as usize, 2),
+        );
     }
     let shapes = [[200, 90, 3], [90, 301, 3], [1, 1, 3]];
     let samples: Vec<_> = shapes.iter().map(|shape| Sample::rich(DType::U8, shape, 2)).collect();
-    let pad = PadAsk { side: PerDim::Each(vec![Side::Left, Side::Center, Side::Right]), ..PadAsk::default() };
+    let pad = PadAsk {
+        side: PerDim::Each(vec![Side::Left, Side::Center, Side::Right]),
+        ..PadAsk::default()
+    };
     let ask = Ask::pad(pad).cast(DType::F16).normalised(3, 2).permute(&[2, 0, 1]);
     runner().check("padded planes in tiles", &samples, &ask);
 }
@@ -66,9 +76,14 @@ fn images_cut_into_tiles() {
 fn many_tiny_samples() {
     let samples: Vec<_> = (0..10_000).map(|i| Sample::new(DType::U8, &[3], 3 * i)).collect();
     runner().check("10 000 rows", &samples, &Ask::stack());
-    runner().check("10 000 rows to float16", &samples, &Ask::stack().cast(DType::F16).normalised(3, 0));
+    runner().check(
+        "10 000 rows to float16",
+        &samples,
+        &Ask::stack().cast(DType::F16).normalised(3, 0),
+    );
     runner().check("10 000 joined", &samples, &Ask::concat(0));
-    let uneven: Vec<_> = (0..10_000).map(|i| Sample::new(DType::U8, &[(i % 4) as i64], i)).collect();
+    let uneven: Vec<_> =
+        (0..10_000).map(|i| Sample::new(DType::U8, &[(i % 4) as i64], i)).collect();
     runner().check("10 000 uneven", &uneven, &Ask::ragged());
     runner().check("10 000 padded", &uneven, &Ask::side(Side::Left).cast(DType::I32));
 }
@@ -76,9 +91,11 @@ fn many_tiny_samples() {
 #[test]
 fn one_huge_sample_among_tiny_ones() {
     let lengths = [3, 0, 1, 400_001, 0, 2, 5, 0];
-    let samples: Vec<_> = lengths.iter().map(|&n| Sample::new(DType::U16, &[n], n as u64)).collect();
+    let samples: Vec<_> =
+        lengths.iter().map(|&n| Sample::new(DType::U16, &[n], n as u64)).collect();
     runner().check("ragged", &samples, &Ask::ragged());
-    let misaligned: Vec<_> = lengths.iter().map(|&n| Sample::misaligned(DType::U16, &[n], 3, 1)).collect();
+    let misaligned: Vec<_> =
+        lengths.iter().map(|&n| Sample::misaligned(DType::U16, &[n], 3, 1)).collect();
     runner().check("ragged to float32", &misaligned, &Ask::ragged().cast(DType::F32));
     let pad = PadAsk {
         size: PerDim::All(Some(60_001)),

@@ -53,8 +53,10 @@ pub(crate) fn run(py: Python<'_>, engine: &windrow::Engine, jobs: &[Job]) -> PyR
 }
 
 fn run_jobs(engine: &windrow::Engine, jobs: &[Job]) -> windrow::Result<Vec<Batch>> {
-    let targets: Vec<Option<Target<'_>>> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
-    let leaves: Vec<Leaf<'_, '_>> = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref())).collect();
+    let targets: Vec<Option<Target<'_>>> =
+        jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+    let leaves: Vec<Leaf<'_, '_>> =
+        jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref())).collect();
     let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
     for (job, leaf) in jobs.iter().zip(&leaves) {
         batches.push(match job.copy {
@@ -62,8 +64,12 @@ fn run_jobs(engine: &windrow::Engine, jobs: &[Job]) -> windrow::Result<Vec<Batch
             mode => view_of(engine, job, leaf, mode)?,
         });
     }
-    let rest: Vec<Leaf<'_, '_>> =
-        leaves.iter().zip(&batches).filter(|(_, batch)| batch.is_none()).map(|(leaf, _)| *leaf).collect();
+    let rest: Vec<Leaf<'_, '_>> = leaves
+        .iter()
+        .zip(&batches)
+        .filter(|(_, batch)| batch.is_none())
+        .map(|(leaf, _)| *leaf)
+        .collect();
     let mut filled = engine.run(Plan::for_leaves(&rest)?)?.into_iter();
     let assembled = jobs.iter().zip(batches).map(|(job, view)| {
         view.or_else(|| {
@@ -118,7 +124,11 @@ fn view_of(
     Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
 }
 
-fn assemble(form: &str, samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+fn assemble(
+    form: &str,
+    samples: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyBatch> {
     let py = samples.py();
     let options = Options::parse(form, kwargs, &[])?;
     let job = Job::new(samples, &options, "")?;
@@ -160,7 +170,10 @@ fn assemble(form: &str, samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, Py
 ///     [[97, 98, 99], [100, 101, 102]]
 #[pyfunction]
 #[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
-pub(crate) fn stack(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+pub(crate) fn stack(
+    samples: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyBatch> {
     assemble("stack", samples, kwargs)
 }
 
@@ -179,7 +192,10 @@ pub(crate) fn stack(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict
 ///     ((5,), [0, 2, 5])
 #[pyfunction]
 #[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, dim=0, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
-pub(crate) fn concat(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+pub(crate) fn concat(
+    samples: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyBatch> {
     assemble("concat", samples, kwargs)
 }
 
@@ -214,7 +230,10 @@ pub(crate) fn concat(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDic
 ///     (b'a..bcd', [[True, False, False], [True, True, True]])
 #[pyfunction]
 #[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
-pub(crate) fn pad(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+pub(crate) fn pad(
+    samples: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyBatch> {
     assemble("pad", samples, kwargs)
 }
 
@@ -234,7 +253,10 @@ pub(crate) fn pad(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>
 ///     ([0, 2, 2, 3], [0, 0, 2], 2)
 #[pyfunction]
 #[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, offsets_dtype='int64', batch_index=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
-pub(crate) fn ragged(samples: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<PyBatch> {
+pub(crate) fn ragged(
+    samples: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyBatch> {
     assemble("ragged", samples, kwargs)
 }
 

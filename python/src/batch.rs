@@ -44,7 +44,12 @@ impl PyBatch {
         self.batch.data()
     }
 
-    fn field(&self, py: Python<'_>, position: usize, tensor: Option<&Tensor>) -> PyResult<Option<Py<PyTensor>>> {
+    fn field(
+        &self,
+        py: Python<'_>,
+        position: usize,
+        tensor: Option<&Tensor>,
+    ) -> PyResult<Option<Py<PyTensor>>> {
         let make = || tensor.map(|tensor| Py::new(py, PyTensor::from(tensor.clone()))).transpose();
         let field = self.fields[position].get_or_try_init(py, make)?;
         Ok(field.as_ref().map(|field| field.clone_ref(py)))
@@ -110,21 +115,34 @@ tensor_methods!(PyBatch, {
     /// torch's jagged nested tensor of a ragged batch, sharing its memory.
     fn nested<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (Some(offsets), Some(longest)) = (self.batch.offsets(), self.batch.max_length()) else {
-            return Err(pyo3::exceptions::PyValueError::new_err("only a ragged batch has a nested form"));
+            return Err(pyo3::exceptions::PyValueError::new_err(
+                "only a ragged batch has a nested form",
+            ));
         };
         let kwargs = PyDict::new(py);
         kwargs.set_item("offsets", export::torch(py, offsets)?)?;
-        let lengths = self.batch.lengths().map(|lengths| lengths.as_slice::<i64>()).transpose().or_py_err(py)?;
+        let lengths = self
+            .batch
+            .lengths()
+            .map(|lengths| lengths.as_slice::<i64>())
+            .transpose()
+            .or_py_err(py)?;
         let shortest = lengths.and_then(|all| all.iter().min().copied()).unwrap_or(0);
         // Given here, or torch would read them back from the offsets.
         kwargs.set_item("min_seqlen", shortest)?;
         kwargs.set_item("max_seqlen", longest)?;
         let values = export::torch(py, self.batch.data())?;
-        py.import("torch")?.getattr("nested")?.call_method("nested_tensor_from_jagged", (values,), Some(&kwargs))
+        py.import("torch")?.getattr("nested")?.call_method(
+            "nested_tensor_from_jagged",
+            (values,),
+            Some(&kwargs),
+        )
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let tuple = |shape: &[i64]| -> PyResult<String> { Ok(PyTuple::new(py, shape)?.repr()?.to_string()) };
+        let tuple = |shape: &[i64]| -> PyResult<String> {
+            Ok(PyTuple::new(py, shape)?.repr()?.to_string())
+        };
         let data = self.batch.data();
         let mut text = format!(
             "Batch({} samples, shape={}, dtype={}, device={}",

@@ -45,7 +45,9 @@ impl PyEngine {
         }
         if let Some(device) = device {
             if device.str()?.to_string().parse::<Device>().or_py_err(py)? != Device::Cpu {
-                return Err(CudaUnavailable::new_err(format!("device={device}: this build has the host engine only")));
+                return Err(CudaUnavailable::new_err(format!(
+                    "device={device}: this build has the host engine only"
+                )));
             }
         }
         let mut options = EngineOptions::default();
@@ -112,13 +114,20 @@ impl PyExplain {
         dict.set_item("ranges", explain.ranges)?;
         dict.set_item("tiles", explain.tiles)?;
         dict.set_item("launches", explain.launches)?;
-        let outputs = explain.outputs.iter().map(|(shape, dtype)| Ok((PyTuple::new(py, shape)?, dtype.name())));
+        let outputs = explain
+            .outputs
+            .iter()
+            .map(|(shape, dtype)| Ok((PyTuple::new(py, shape)?, dtype.name())));
         dict.set_item("outputs", outputs.collect::<PyResult<Vec<_>>>()?)?;
         Ok(dict)
     }
 
     fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-        let missing = || pyo3::exceptions::PyAttributeError::new_err(format!("'Explain' has no attribute '{name}'"));
+        let missing = || {
+            pyo3::exceptions::PyAttributeError::new_err(format!(
+                "'Explain' has no attribute '{name}'"
+            ))
+        };
         self.as_dict(py)?.get_item(name)?.ok_or_else(missing)
     }
 

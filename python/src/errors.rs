@@ -1,16 +1,29 @@
 //! The engine's errors as Python exceptions with attributes.
 
 use pyo3::create_exception;
-use pyo3::exceptions::{
-    PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
-};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use windrow::{Error, Facet, Mismatch};
 
-create_exception!(windrow, ShapeError, PyValueError, "Samples, or out, of a shape that does not fit.");
-create_exception!(windrow, DTypeError, PyTypeError, "Samples, or out, of a dtype that does not fit.");
-create_exception!(windrow, DeviceError, PyValueError, "Samples, or out, in a place that does not fit.");
+create_exception!(
+    windrow,
+    ShapeError,
+    PyValueError,
+    "Samples, or out, of a shape that does not fit."
+);
+create_exception!(
+    windrow,
+    DTypeError,
+    PyTypeError,
+    "Samples, or out, of a dtype that does not fit."
+);
+create_exception!(
+    windrow,
+    DeviceError,
+    PyValueError,
+    "Samples, or out, in a place that does not fit."
+);
 create_exception!(windrow, LayoutError, PyBufferError, "Memory that cannot be expressed or used.");
 create_exception!(windrow, CudaError, PyRuntimeError, "A driver call failed.");
 create_exception!(windrow, CudaUnavailable, PyRuntimeError, "No CUDA driver, device or engine.");
@@ -50,7 +63,11 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-fn mismatch_err(class: &Bound<'_, pyo3::types::PyType>, text: &str, m: &Mismatch) -> PyResult<PyErr> {
+fn mismatch_err(
+    class: &Bound<'_, pyo3::types::PyType>,
+    text: &str,
+    m: &Mismatch,
+) -> PyResult<PyErr> {
     let error = class.call1((text,))?;
     error.setattr("index", m.index)?;
     error.setattr("path", &m.path)?;
@@ -79,10 +96,13 @@ impl<T> OrPyErr<T> for windrow::Result<T> {
 
 /// A sample that is nothing we can read.
 pub(crate) fn not_array_like(index: Option<usize>, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
-    let kind = object.get_type().fully_qualified_name().map_or_else(|_| "?".into(), |n| n.to_string());
+    let kind =
+        object.get_type().fully_qualified_name().map_or_else(|_| "?".into(), |n| n.to_string());
     let at = if path.is_empty() { String::new() } else { format!(" at \"{path}\"") };
     match index {
-        Some(index) => PyTypeError::new_err(format!("sample {index}{at}: expected an array-like, got {kind}")),
+        Some(index) => {
+            PyTypeError::new_err(format!("sample {index}{at}: expected an array-like, got {kind}"))
+        }
         None => PyTypeError::new_err(format!("expected an array-like{at}, got {kind}")),
     }
 }

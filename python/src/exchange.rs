@@ -19,7 +19,10 @@ use crate::errors::to_py_err;
 use crate::tensor::PyTensor;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {
-    header: DLPackExchangeAPIHeader { version: DLPackVersion::CURRENT, prev_api: std::ptr::null_mut() },
+    header: DLPackExchangeAPIHeader {
+        version: DLPackVersion::CURRENT,
+        prev_api: std::ptr::null_mut(),
+    },
     managed_tensor_allocator: Some(allocate),
     managed_tensor_from_py_object_no_sync: Some(from_py_object),
     managed_tensor_to_py_object_no_sync: Some(to_py_object),
@@ -33,7 +36,10 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let table = (&raw const API).cast_mut().cast::<c_void>();
     // SAFETY: a static table and a static name; nothing to free.
     let capsule = unsafe {
-        Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(table, DLPACK_EXCHANGE_API.as_ptr(), None))?
+        Bound::from_owned_ptr_or_err(
+            py,
+            ffi::PyCapsule_New(table, DLPACK_EXCHANGE_API.as_ptr(), None),
+        )?
     };
     for class in [py.get_type::<PyTensor>(), py.get_type::<PyBatch>()] {
         class.setattr("__dlpack_c_exchange_api__", &capsule)?;
@@ -53,14 +59,19 @@ fn attached(f: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
         })
     });
     catch_unwind(body).unwrap_or_else(|_| {
-        Python::attach(|py| PyRuntimeError::new_err("windrow panicked; please report it").restore(py));
+        Python::attach(|py| {
+            PyRuntimeError::new_err("windrow panicked; please report it").restore(py)
+        });
         -1
     })
 }
 
 /// # Safety
 /// `object` is a live Python object.
-unsafe fn tensor_in<'py>(py: Python<'py>, object: *mut c_void) -> PyResult<(Bound<'py, PyAny>, *const Tensor)> {
+unsafe fn tensor_in<'py>(
+    py: Python<'py>,
+    object: *mut c_void,
+) -> PyResult<(Bound<'py, PyAny>, *const Tensor)> {
     // SAFETY: the caller's promise.
     let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
     let tensor: *const Tensor = if let Ok(tensor) = object.cast::<PyTensor>() {
@@ -73,7 +84,10 @@ unsafe fn tensor_in<'py>(py: Python<'py>, object: *mut c_void) -> PyResult<(Boun
     Ok((object, tensor))
 }
 
-unsafe extern "C" fn from_py_object(object: *mut c_void, out: *mut *mut DLManagedTensorVersioned) -> c_int {
+unsafe extern "C" fn from_py_object(
+    object: *mut c_void,
+    out: *mut *mut DLManagedTensorVersioned,
+) -> c_int {
     attached(|py| {
         // SAFETY: the table's contract: a live object, a place for the result. The classes are
         // frozen, so the tensor stays where it is while the object lives.
@@ -96,14 +110,18 @@ unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTens
     })
 }
 
-unsafe extern "C" fn to_py_object(managed: *mut DLManagedTensorVersioned, out: *mut *mut c_void) -> c_int {
+unsafe extern "C" fn to_py_object(
+    managed: *mut DLManagedTensorVersioned,
+    out: *mut *mut c_void,
+) -> c_int {
     attached(|py| {
         // Looked at first: a tensor is taken on success only.
         // SAFETY: the table's contract: a valid managed tensor.
         let fit = unsafe { read_versioned(managed) }.and_then(|foreign| foreign.layout());
         fit.map_err(|error| to_py_err(py, &error))?;
         // SAFETY: as above; from here on it is ours.
-        let tensor = unsafe { Tensor::from_dlpack(managed) }.map_err(|error| to_py_err(py, &error))?;
+        let tensor =
+            unsafe { Tensor::from_dlpack(managed) }.map_err(|error| to_py_err(py, &error))?;
         let object = Bound::new(py, PyTensor::from(tensor))?;
         // SAFETY: a place for the result.
         unsafe { *out = object.into_ptr().cast() };
@@ -149,9 +167,15 @@ unsafe extern "C" fn allocate(
     -1
 }
 
-unsafe extern "C" fn current_work_stream(device: DLDeviceType, _id: i32, out: *mut *mut c_void) -> c_int {
+unsafe extern "C" fn current_work_stream(
+    device: DLDeviceType,
+    _id: i32,
+    out: *mut *mut c_void,
+) -> c_int {
     if device != DLDeviceType::CPU {
-        return attached(|_| Err(PyRuntimeError::new_err("this build of windrow works on the host only")));
+        return attached(|_| {
+            Err(PyRuntimeError::new_err("this build of windrow works on the host only"))
+        });
     }
     // SAFETY: a place for the result. Host memory has no stream.
     unsafe { *out = std::ptr::null_mut() };

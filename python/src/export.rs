@@ -88,7 +88,9 @@ fn typestr_of(dtype: DType) -> Option<String> {
 pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
     DType::ALL.iter().copied().find(|&dtype| {
         typestr_of(dtype).is_some_and(|own| match (own.as_bytes(), typestr) {
-            ([_, own @ ..], [order, rest @ ..]) if dtype.size() == 1 => b"|<>=".contains(order) && own == rest,
+            ([_, own @ ..], [order, rest @ ..]) if dtype.size() == 1 => {
+                b"|<>=".contains(order) && own == rest
+            }
             (own, [b'=', rest @ ..]) => own[1..] == *rest,
             (own, typestr) => own == typestr,
         })
@@ -105,27 +107,39 @@ pub(crate) fn dlpack<'py>(
     copy: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     if let Some(stream) = stream {
-        let handle: i64 = stream.extract().map_err(|_| PyTypeError::new_err("stream is None or an int"))?;
-        return Err(PyValueError::new_err(format!("stream={handle} for host memory, which has no streams")));
+        let handle: i64 =
+            stream.extract().map_err(|_| PyTypeError::new_err("stream is None or an int"))?;
+        return Err(PyValueError::new_err(format!(
+            "stream={handle} for host memory, which has no streams"
+        )));
     }
     let versioned = match max_version {
         None => false,
         Some(version) => {
             let pair = version.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
             let pair = pair.and_then(|pair| pair.extract::<(i64, i64)>().ok());
-            pair.ok_or_else(|| PyTypeError::new_err("max_version is None or a tuple of two ints"))?.0 >= 1
+            pair.ok_or_else(|| PyTypeError::new_err("max_version is None or a tuple of two ints"))?
+                .0
+                >= 1
         }
     };
     let own = device_to_dl(tensor.device());
     if let Some(device) = dl_device {
-        let asked: (i64, i64) = device.extract().map_err(|_| PyTypeError::new_err("dl_device is None or a tuple of two ints"))?;
+        let asked: (i64, i64) = device
+            .extract()
+            .map_err(|_| PyTypeError::new_err("dl_device is None or a tuple of two ints"))?;
         if asked != (i64::from(own.device_type.0), i64::from(own.device_id)) {
-            return Err(PyBufferError::new_err(format!("cannot export host memory to device {asked:?}")));
+            return Err(PyBufferError::new_err(format!(
+                "cannot export host memory to device {asked:?}"
+            )));
         }
     }
     let copies = match copy {
         None => false,
-        Some(copy) => copy.cast::<PyBool>().map_err(|_| PyTypeError::new_err("copy is None, True or False"))?.is_true(),
+        Some(copy) => copy
+            .cast::<PyBool>()
+            .map_err(|_| PyTypeError::new_err("copy is None, True or False"))?
+            .is_true(),
     };
     let copied;
     let tensor = if copies {
@@ -135,9 +149,12 @@ pub(crate) fn dlpack<'py>(
         tensor
     };
     if tensor.is_read_only() && !versioned {
-        return Err(PyBufferError::new_err("read-only memory can be exported from DLPack 1.0 on only; ask with max_version"));
+        return Err(PyBufferError::new_err(
+            "read-only memory can be exported from DLPack 1.0 on only; ask with max_version",
+        ));
     }
-    let (pointer, name, destructor): (*mut c_void, &CStr, ffi::PyCapsule_Destructor) = if versioned {
+    let (pointer, name, destructor): (*mut c_void, &CStr, ffi::PyCapsule_Destructor) = if versioned
+    {
         let flags = if copies { FLAG_IS_COPIED } else { 0 };
         (tensor.to_dlpack_with(flags).as_ptr().cast(), DLTENSOR_VERSIONED, drop_versioned)
     } else {
@@ -186,7 +203,9 @@ unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
     // SAFETY: called by Python with a capsule; the name says what it holds.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, DLTENSOR_VERSIONED.as_ptr()) == 1 {
-            delete_versioned(ffi::PyCapsule_GetPointer(capsule, DLTENSOR_VERSIONED.as_ptr()).cast());
+            delete_versioned(
+                ffi::PyCapsule_GetPointer(capsule, DLTENSOR_VERSIONED.as_ptr()).cast(),
+            );
         }
     }
 }
@@ -208,8 +227,12 @@ pub(crate) fn duplicate(tensor: &Tensor) -> windrow::Result<Tensor> {
 }
 
 /// `__array_interface__` of a host tensor.
-pub(crate) fn array_interface<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyDict>> {
-    let typestr = typestr_of(tensor.dtype()).filter(|_| !matches!(tensor.device(), Device::Cuda(_)));
+pub(crate) fn array_interface<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+) -> PyResult<Bound<'py, PyDict>> {
+    let typestr =
+        typestr_of(tensor.dtype()).filter(|_| !matches!(tensor.device(), Device::Cuda(_)));
     let typestr = typestr.ok_or_else(|| {
         PyAttributeError::new_err(format!("{} has no __array_interface__", tensor.dtype()))
     })?;
@@ -219,7 +242,10 @@ pub(crate) fn array_interface<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult
     interface.set_item("shape", PyTuple::new(py, tensor.shape())?)?;
     interface.set_item("typestr", typestr)?;
     interface.set_item("data", (tensor.data_ptr().expose_provenance(), tensor.is_read_only()))?;
-    interface.set_item("strides", PyTuple::new(py, tensor.strides().iter().map(|stride| stride * size))?)?;
+    interface.set_item(
+        "strides",
+        PyTuple::new(py, tensor.strides().iter().map(|stride| stride * size))?,
+    )?;
     Ok(interface)
 }
 
@@ -247,13 +273,16 @@ pub(crate) unsafe fn get_buffer(
     }
     let row_major = tensor.layout().is_compact();
     let column_major_only = wants(ffi::PyBUF_F_CONTIGUOUS) && tensor.shape().len() > 1;
-    if !row_major && (!wants(ffi::PyBUF_STRIDES) || wants(ffi::PyBUF_C_CONTIGUOUS)) || column_major_only {
+    if !row_major && (!wants(ffi::PyBUF_STRIDES) || wants(ffi::PyBUF_C_CONTIGUOUS))
+        || column_major_only
+    {
         return Err(PyBufferError::new_err("the memory has not the order that was asked for"));
     }
     let size = tensor.dtype().size();
     let ndim = tensor.shape().len();
     let strides = tensor.strides().iter().map(|&stride| stride as isize * size as isize);
-    let dims: Box<[isize]> = tensor.shape().iter().map(|&extent| extent as isize).chain(strides).collect();
+    let dims: Box<[isize]> =
+        tensor.shape().iter().map(|&extent| extent as isize).chain(strides).collect();
     let dims = Box::into_raw(Box::new(dims));
     // SAFETY: Python's view, filled in once; `internal` owns the dims until `release_buffer`.
     unsafe {
@@ -262,7 +291,11 @@ pub(crate) unsafe fn get_buffer(
         (*view).len = tensor.nbytes() as isize;
         (*view).readonly = c_int::from(tensor.is_read_only());
         (*view).itemsize = size as isize;
-        (*view).format = if wants(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        (*view).format = if wants(ffi::PyBUF_FORMAT) {
+            format.as_ptr().cast_mut()
+        } else {
+            std::ptr::null_mut()
+        };
         (*view).ndim = ndim as c_int;
         (*view).shape = if wants(ffi::PyBUF_ND) { shape } else { std::ptr::null_mut() };
         (*view).strides = if wants(ffi::PyBUF_STRIDES) { strides } else { std::ptr::null_mut() };
@@ -283,12 +316,17 @@ pub(crate) unsafe fn release_buffer(view: *mut ffi::Py_buffer) {
 /// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
 pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     let numpy = py.import(intern!(py, "numpy"))?;
-    let asarray = |tensor: Tensor| numpy.call_method1(intern!(py, "asarray"), (Bound::new(py, PyTensor::from(tensor))?,));
+    let asarray = |tensor: Tensor| {
+        numpy.call_method1(intern!(py, "asarray"), (Bound::new(py, PyTensor::from(tensor))?,))
+    };
     if format_of(tensor.dtype()).is_some() {
         return asarray(tensor.clone());
     }
     let types = py.import("ml_dtypes").map_err(|_| {
-        PyImportError::new_err(format!("NumPy has no {}; the package ml_dtypes adds it", tensor.dtype()))
+        PyImportError::new_err(format!(
+            "NumPy has no {}; the package ml_dtypes adds it",
+            tensor.dtype()
+        ))
     })?;
     asarray(tensor.as_bits())?.call_method1("view", (types.getattr(tensor.dtype().name())?,))
 }
@@ -297,7 +335,8 @@ pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     let version = (1, 3).into_pyobject(py)?.into_any();
     let capsule = dlpack(py, tensor, None, Some(&version), None, None)?;
-    py.import(intern!(py, "torch.utils.dlpack"))?.call_method1(intern!(py, "from_dlpack"), (capsule,))
+    py.import(intern!(py, "torch.utils.dlpack"))?
+        .call_method1(intern!(py, "from_dlpack"), (capsule,))
 }
 
 /// JAX array, zero-copy where JAX takes the alignment.
@@ -322,14 +361,22 @@ pub(crate) fn array<'py>(
     let array = match dtype {
         None => array,
         Some(dtype) => {
-            let same = array.getattr("dtype")?.eq(py.import("numpy")?.getattr("dtype")?.call1((dtype,))?)?;
+            let same = array
+                .getattr("dtype")?
+                .eq(py.import("numpy")?.getattr("dtype")?.call1((dtype,))?)?;
             if copy == Some(false) && !same {
-                return Err(PyValueError::new_err("a cast needs a copy, and copy=False forbids one"));
+                return Err(PyValueError::new_err(
+                    "a cast needs a copy, and copy=False forbids one",
+                ));
             }
             let kwargs = PyDict::new(py);
             kwargs.set_item("copy", false)?;
             array.call_method("astype", (dtype,), Some(&kwargs))?
         }
     };
-    if copy == Some(true) { array.call_method0("copy") } else { Ok(array) }
+    if copy == Some(true) {
+        array.call_method0("copy")
+    } else {
+        Ok(array)
+    }
 }

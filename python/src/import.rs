@@ -164,49 +164,52 @@ impl<'py> Importer<'py> {
             _ => {
                 let route = route_of(object)?;
                 self.last = Some((class, route));
-                let size: usize = object.get_type().getattr(intern!(self.py, "__basicsize__"))?.extract()?;
+                let size: usize =
+                    object.get_type().getattr(intern!(self.py, "__basicsize__"))?.extract()?;
                 self.has_two_words = size >= size_of::<ffi::PyObject>() + 2 * size_of::<usize>();
                 route
             }
         };
         match route {
-            Route::Exchange { api, may_lie } => match (api.dltensor_from_py_object_no_sync, self.owned) {
-                (Some(borrow), false) => {
-                    let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
-                    // SAFETY: the table belongs to the exact type of `object`; we are attached.
-                    let code = unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) };
-                    if code != 0 {
-                        return Err(self.exchange_failed(index));
+            Route::Exchange { api, may_lie } => {
+                match (api.dltensor_from_py_object_no_sync, self.owned) {
+                    (Some(borrow), false) => {
+                        let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
+                        // SAFETY: the table belongs to the exact type of `object`; we are attached.
+                        let code = unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) };
+                        if code != 0 {
+                            return Err(self.exchange_failed(index));
+                        }
+                        // SAFETY: filled in, and valid while the object lives and is not resized.
+                        let foreign = unsafe { dlpack::read_tensor(tensor.as_ptr()) };
+                        let foreign = foreign.map_err(|error| self.error(error, index))?;
+                        if may_lie {
+                            self.check_lazy_bits(object, &foreign, index)?;
+                        }
+                        self.push(&foreign, index)
                     }
-                    // SAFETY: filled in, and valid while the object lives and is not resized.
-                    let foreign = unsafe { dlpack::read_tensor(tensor.as_ptr()) };
-                    let foreign = foreign.map_err(|error| self.error(error, index))?;
-                    if may_lie {
-                        self.check_lazy_bits(object, &foreign, index)?;
+                    _ => {
+                        let Some(export) = api.managed_tensor_from_py_object_no_sync else {
+                            return self.import_by_protocol(object, index);
+                        };
+                        let mut managed = std::ptr::null_mut();
+                        // SAFETY: as above.
+                        if unsafe { export(object.as_ptr().cast(), &mut managed) } != 0 {
+                            return Err(self.exchange_failed(index));
+                        }
+                        // SAFETY: the table gave us a tensor of our own.
+                        let managed = unsafe { ManagedTensor::from_versioned(managed) };
+                        let managed = managed.map_err(|error| self.error(error, index))?;
+                        let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+                        if may_lie {
+                            self.check_lazy_bits(object, &foreign, index)?;
+                        }
+                        self.push(&foreign, index)?;
+                        self.keep.managed.push(managed);
+                        Ok(())
                     }
-                    self.push(&foreign, index)
                 }
-                _ => {
-                    let Some(export) = api.managed_tensor_from_py_object_no_sync else {
-                        return self.import_by_protocol(object, index);
-                    };
-                    let mut managed = std::ptr::null_mut();
-                    // SAFETY: as above.
-                    if unsafe { export(object.as_ptr().cast(), &mut managed) } != 0 {
-                        return Err(self.exchange_failed(index));
-                    }
-                    // SAFETY: the table gave us a tensor of our own.
-                    let managed = unsafe { ManagedTensor::from_versioned(managed) };
-                    let managed = managed.map_err(|error| self.error(error, index))?;
-                    let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
-                    if may_lie {
-                        self.check_lazy_bits(object, &foreign, index)?;
-                    }
-                    self.push(&foreign, index)?;
-                    self.keep.managed.push(managed);
-                    Ok(())
-                }
-            },
+            }
             Route::Tensor => {
                 let tensor = object.cast::<PyTensor>()?.get().inner().clone();
                 self.push_tensor(tensor, index)
@@ -241,7 +244,11 @@ impl<'py> Importer<'py> {
     fn exchange_failed(&self, index: usize) -> PyErr {
         match PyErr::take(self.py) {
             Some(cause) => self.wrap(cause, index),
-            None => self.layout_error(index, "memory that can be expressed", "a refusal without a reason"),
+            None => self.layout_error(
+                index,
+                "memory that can be expressed",
+                "a refusal without a reason",
+            ),
         }
     }
 
@@ -251,7 +258,13 @@ impl<'py> Importer<'py> {
         }
         // SAFETY: the producer vouches for its tensor, whose owner the caller or `keep` holds.
         let pushed = unsafe {
-            self.list.push(foreign.data, foreign.dtype, foreign.device, foreign.shape, foreign.strides)
+            self.list.push(
+                foreign.data,
+                foreign.dtype,
+                foreign.device,
+                foreign.shape,
+                foreign.strides,
+            )
         };
         pushed.map_err(|error| self.error(error, index))
     }
@@ -272,12 +285,21 @@ impl<'py> Importer<'py> {
 
     /// torch keeps conjugation and negation as a bit beside the memory; read raw, the values are wrong.
     #[inline]
-    fn check_lazy_bits(&mut self, object: &Bound<'py, PyAny>, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
+    fn check_lazy_bits(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        foreign: &ForeignTensor<'_>,
+        index: usize,
+    ) -> PyResult<()> {
         let complex = matches!(foreign.dtype, DType::C64 | DType::C128);
         // A real tensor is negated lazily as the imaginary part of a conjugate only, and then steps
         // over the real parts: its strides are even. Anything else need not be asked.
         let steps_over = || match foreign.strides {
-            Some(strides) => foreign.shape.iter().zip(strides).all(|(&extent, &stride)| extent <= 1 || stride % 2 == 0),
+            Some(strides) => foreign
+                .shape
+                .iter()
+                .zip(strides)
+                .all(|(&extent, &stride)| extent <= 1 || stride % 2 == 0),
             None => true,
         };
         if complex || foreign.dtype.is_float() && steps_over() {
@@ -287,19 +309,28 @@ impl<'py> Importer<'py> {
     }
 
     #[cold]
-    fn ask_lazy_bits(&mut self, object: &Bound<'py, PyAny>, complex: bool, index: usize) -> PyResult<()> {
+    fn ask_lazy_bits(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        complex: bool,
+        index: usize,
+    ) -> PyResult<()> {
         let guard = match &self.guard {
             Some(guard) => guard,
             None => {
                 let class = object.get_type();
-                self.guard.insert(LazyBits { is_neg: class.getattr("is_neg")?, is_conj: class.getattr("is_conj")? })
+                self.guard.insert(LazyBits {
+                    is_neg: class.getattr("is_neg")?,
+                    is_conj: class.getattr("is_conj")?,
+                })
             }
         };
         let ask = |question: &Bound<'py, PyAny>| -> PyResult<bool> {
             let end = std::ptr::null_mut::<ffi::PyObject>();
             // SAFETY: a callable, one live argument and the end mark; we are attached.
             let answer = unsafe {
-                let answer = ffi::PyObject_CallFunctionObjArgs(question.as_ptr(), object.as_ptr(), end);
+                let answer =
+                    ffi::PyObject_CallFunctionObjArgs(question.as_ptr(), object.as_ptr(), end);
                 Bound::from_owned_ptr_or_err(self.py, answer)?
             };
             answer.is_truthy()
@@ -345,7 +376,8 @@ impl<'py> Importer<'py> {
             }
         }
         if object.hasattr(intern!(self.py, "__cuda_array_interface__"))? {
-            let mismatch = Mismatch::new(Some(index), "cpu", "cuda").with_hint("this engine reads host memory");
+            let mismatch = Mismatch::new(Some(index), "cpu", "cuda")
+                .with_hint("this engine reads host memory");
             return Err(self.error(Error::Device(Box::new(mismatch)), index));
         }
         // SAFETY: a live object; the answer is a flag.
@@ -376,7 +408,8 @@ impl<'py> Importer<'py> {
         let device = dlpack::DLDevice { device_type: dlpack::DLDeviceType(device_type), device_id };
         let place = dlpack::device_from_dl(device).map_err(|error| self.error(error, index))?;
         if place != Device::Cpu {
-            let mismatch = Mismatch::new(Some(index), "cpu", place.to_string()).with_hint("this engine reads host memory");
+            let mismatch = Mismatch::new(Some(index), "cpu", place.to_string())
+                .with_hint("this engine reads host memory");
             return Err(self.error(Error::Device(Box::new(mismatch)), index));
         }
         let method = object.getattr(intern!(self.py, "__dlpack__"))?;
@@ -403,7 +436,9 @@ impl<'py> Importer<'py> {
             done => done?,
         };
         let Ok(capsule) = capsule.cast_into::<PyCapsule>() else {
-            return Err(PyTypeError::new_err(format!("sample {index}: __dlpack__ did not return a capsule")));
+            return Err(PyTypeError::new_err(format!(
+                "sample {index}: __dlpack__ did not return a capsule"
+            )));
         };
         self.consume(&capsule, index)
     }
@@ -428,7 +463,11 @@ impl<'py> Importer<'py> {
             unsafe { ManagedTensor::from_legacy(pointer.as_ptr().cast()) }
         } else {
             let used = named(USED_DLTENSOR_VERSIONED).or_else(|| named(USED_DLTENSOR)).is_some();
-            let what = if used { "a DLPack capsule that was already consumed" } else { "a capsule that is not DLPack's" };
+            let what = if used {
+                "a DLPack capsule that was already consumed"
+            } else {
+                "a capsule that is not DLPack's"
+            };
             return Err(PyValueError::new_err(format!("sample {index}: {what}")));
         };
         let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
@@ -438,14 +477,18 @@ impl<'py> Importer<'py> {
     }
 
     fn check(&self, foreign: windrow::Result<ForeignTensor<'_>>, index: usize) -> PyResult<()> {
-        foreign.and_then(|foreign| foreign.layout()).map(drop).map_err(|error| self.error(error, index))
+        foreign
+            .and_then(|foreign| foreign.layout())
+            .map(drop)
+            .map_err(|error| self.error(error, index))
     }
 
     fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // SAFETY: all zeros is an empty view.
         let mut view: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
         // SAFETY: a live object and a view to fill in; we are attached.
-        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, ffi::PyBUF_FULL_RO) } != 0 {
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, ffi::PyBUF_FULL_RO) } != 0
+        {
             return Err(PyErr::fetch(self.py));
         }
         let buffer = Buffer(view);
@@ -486,26 +529,44 @@ impl<'py> Importer<'py> {
     fn import_array_interface(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let interface = object.getattr("__array_interface__")?.cast_into::<PyDict>()?;
         let required = |key: &str| {
-            interface.get_item(key)?.ok_or_else(|| PyTypeError::new_err(format!("sample {index}: __array_interface__ has no \"{key}\"")))
+            interface.get_item(key)?.ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "sample {index}: __array_interface__ has no \"{key}\""
+                ))
+            })
         };
         let shape: Vec<i64> = required("shape")?.extract()?;
         let typestr: String = required("typestr")?.extract()?;
         // NumPy knows the types of ml_dtypes by name only.
-        let by_name = || object.getattr("dtype").and_then(|dtype| dtype.getattr("name")).and_then(|name| name.extract::<String>());
+        let by_name = || {
+            object
+                .getattr("dtype")
+                .and_then(|dtype| dtype.getattr("name"))
+                .and_then(|name| name.extract::<String>())
+        };
         let dtype = match typestr.as_bytes() {
             [_, b'V', ..] => by_name().ok().and_then(|name| name.parse::<DType>().ok()),
             typestr => dtype_of_typestr(typestr),
         };
         let Some(dtype) = dtype else {
-            return Err(self.layout_error(index, "a native number format", &format!("typestr {typestr:?}")));
+            return Err(self.layout_error(
+                index,
+                "a native number format",
+                &format!("typestr {typestr:?}"),
+            ));
         };
-        let optional = |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
+        let optional =
+            |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
         if optional("mask")?.is_some() {
             return Err(self.layout_error(index, "an array without a mask", "a masked array"));
         }
-        let strides: Option<Vec<i64>> = optional("strides")?.map(|strides| strides.extract()).transpose()?;
-        let strides = strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
-        let Some((address, read_only)) = optional("data")?.and_then(|data| data.extract::<(usize, bool)>().ok()) else {
+        let strides: Option<Vec<i64>> =
+            optional("strides")?.map(|strides| strides.extract()).transpose()?;
+        let strides =
+            strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
+        let Some((address, read_only)) =
+            optional("data")?.and_then(|data| data.extract::<(usize, bool)>().ok())
+        else {
             return Err(self.layout_error(index, "data as an address", "data as a buffer"));
         };
         let data = std::ptr::with_exposed_provenance_mut::<u8>(address);
@@ -527,11 +588,21 @@ impl<'py> Importer<'py> {
     }
 
     /// Byte strides to element strides.
-    fn in_elements(&self, shape: &[i64], strides: &[i64], dtype: DType, index: usize) -> PyResult<Vec<i64>> {
+    fn in_elements(
+        &self,
+        shape: &[i64],
+        strides: &[i64],
+        dtype: DType,
+        index: usize,
+    ) -> PyResult<Vec<i64>> {
         let size = dtype.size() as i64;
         let used = |d: usize| !shape.contains(&0) && shape.get(d).is_some_and(|&extent| extent > 1);
         if strides.iter().enumerate().any(|(d, stride)| used(d) && stride % size != 0) {
-            return Err(self.layout_error(index, "strides of whole elements", &format!("byte strides {strides:?}")));
+            return Err(self.layout_error(
+                index,
+                "strides of whole elements",
+                &format!("byte strides {strides:?}"),
+            ));
         }
         Ok(strides.iter().map(|stride| stride / size).collect())
     }

@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString, PyType};
-use windrow::{Collate, DType, Device, Engine, Form, Pad, PerDim, Scalar, Side, Transform};
+use windrow::{Collate, DType, Device, Engine, Pad, PerDim, Scalar, Side, Transform};
 
 use crate::engine::{default_engine, PyEngine};
 use crate::errors::OrPyErr;
@@ -45,7 +45,11 @@ impl<'py> Kwargs<'_, 'py> {
         Ok(self.raw(name)?.filter(|item| !item.is_none()))
     }
 
-    fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(&mut self, name: &str, what: &str) -> PyResult<Option<T>> {
+    fn extract<T: for<'a> FromPyObject<'a, 'py, Error = PyErr>>(
+        &mut self,
+        name: &str,
+        what: &str,
+    ) -> PyResult<Option<T>> {
         let Some(item) = self.get(name)? else { return Ok(None) };
         match item.extract::<T>() {
             Ok(value) => Ok(Some(value)),
@@ -55,12 +59,16 @@ impl<'py> Kwargs<'_, 'py> {
 
     /// Refuses what nobody asked for; `known` are names read by somebody else.
     fn finish(self, read: &[&str], known: &[&str]) -> PyResult<()> {
-        let Some(items) = self.items.filter(|items| items.len() > self.taken) else { return Ok(()) };
+        let Some(items) = self.items.filter(|items| items.len() > self.taken) else {
+            return Ok(());
+        };
         for key in items.keys() {
             let key: String = key.extract()?;
             if !read.contains(&key.as_str()) && !known.contains(&key.as_str()) {
                 let form = self.form;
-                return Err(PyTypeError::new_err(format!("{form}() got an unexpected keyword argument '{key}'")));
+                return Err(PyTypeError::new_err(format!(
+                    "{form}() got an unexpected keyword argument '{key}'"
+                )));
             }
         }
         Ok(())
@@ -71,7 +79,11 @@ const COMMON: &[&str] = &["dtype", "device", "out", "stream", "transform", "copy
 
 impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form. `known` are further names the call itself reads.
-    pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>, known: &[&str]) -> PyResult<Options<'py>> {
+    pub fn parse(
+        form: &str,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        known: &[&str],
+    ) -> PyResult<Options<'py>> {
         let mut kwargs = Kwargs { form, items: kwargs, taken: 0 };
         let (mut collate, read): (Collate, &[&str]) = match form {
             "stack" | "collate" => (Collate::stack(), &[]),
@@ -89,7 +101,11 @@ impl<'py> Options<'py> {
                     collate = match dtype_of(&dtype)? {
                         DType::I32 => collate.offsets_i32(),
                         DType::I64 => collate,
-                        other => return Err(PyValueError::new_err(format!("offsets_dtype={other}; it is int32 or int64"))),
+                        other => {
+                            return Err(PyValueError::new_err(format!(
+                                "offsets_dtype={other}; it is int32 or int64"
+                            )))
+                        }
                     };
                 }
                 if kwargs.extract::<bool>("batch_index", "a bool")?.unwrap_or(false) {
@@ -112,12 +128,17 @@ impl<'py> Options<'py> {
         }
         if let Some(transform) = kwargs.get("transform")? {
             let Ok(transform) = transform.cast::<PyTransform>() else {
-                return Err(PyTypeError::new_err(format!("transform={}; it is a wr.Transform", transform.repr()?)));
+                return Err(PyTypeError::new_err(format!(
+                    "transform={}; it is a wr.Transform",
+                    transform.repr()?
+                )));
             };
             collate = collate.transform(transform.get().transform.clone());
         }
         if kwargs.get("stream")?.is_some() {
-            return Err(PyValueError::new_err("stream= is for batches on a CUDA device; host memory has no streams"));
+            return Err(PyValueError::new_err(
+                "stream= is for batches on a CUDA device; host memory has no streams",
+            ));
         }
         let copy = match kwargs.raw("copy")? {
             None => CopyMode::Always,
@@ -125,14 +146,24 @@ impl<'py> Options<'py> {
             Some(copy) => match copy.extract::<bool>() {
                 Ok(true) => CopyMode::Always,
                 Ok(false) => CopyMode::Never,
-                Err(_) => return Err(PyTypeError::new_err(format!("copy={}; it is True, False or None", copy.repr()?))),
+                Err(_) => {
+                    return Err(PyTypeError::new_err(format!(
+                        "copy={}; it is True, False or None",
+                        copy.repr()?
+                    )))
+                }
             },
         };
         let engine = match kwargs.get("engine")? {
             None => default_engine().clone(),
             Some(engine) => match engine.cast::<PyEngine>() {
                 Ok(engine) => engine.get().engine().clone(),
-                Err(_) => return Err(PyTypeError::new_err(format!("engine={}; it is a wr.Engine", engine.repr()?))),
+                Err(_) => {
+                    return Err(PyTypeError::new_err(format!(
+                        "engine={}; it is a wr.Engine",
+                        engine.repr()?
+                    )))
+                }
             },
         };
         let out = kwargs.get("out")?;
@@ -147,10 +178,6 @@ impl<'py> Options<'py> {
     /// Whether the samples' own memory may become the batch.
     pub fn may_view(&self) -> bool {
         self.copy != CopyMode::Always && self.out.is_none()
-    }
-
-    pub fn is_pad(&self) -> bool {
-        matches!(self.collate.form(), Form::Pad(_))
     }
 }
 
@@ -176,7 +203,8 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
         };
     }
     if let Some(size) = kwargs.get("size")? {
-        pad = match per_dim::<Option<i64>>(&size, "size", "an int, or an int or None for each dim")? {
+        pad = match per_dim::<Option<i64>>(&size, "size", "an int, or an int or None for each dim")?
+        {
             PerDim::All(size) => size.map_or(pad.clone(), |size| pad.size(size)),
             PerDim::Each(sizes) => pad.sizes(sizes),
         };
@@ -191,9 +219,9 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
         pad = pad.truncate(truncate);
     }
     if let Some(mask) = kwargs.get("mask")? {
-        let name: String = mask.extract().map_err(|_| {
-            PyValueError::new_err("mask is None, \"real\" or \"pad\"")
-        })?;
+        let name: String = mask
+            .extract()
+            .map_err(|_| PyValueError::new_err("mask is None, \"real\" or \"pad\""))?;
         pad = pad.mask(name.parse().or_py_err(mask.py())?);
     }
     Ok(pad)
@@ -245,14 +273,20 @@ fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
 
 /// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself.
 pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let refuse = || PyTypeError::new_err(format!("dtype={} is not a dtype we know", dtype.str().map_or_else(|_| "?".into(), |s| s.to_string())));
+    let refuse = || {
+        PyTypeError::new_err(format!(
+            "dtype={} is not a dtype we know",
+            dtype.str().map_or_else(|_| "?".into(), |s| s.to_string())
+        ))
+    };
     let name: String = if let Ok(class) = dtype.cast::<PyType>() {
         class.name()?.to_string()
     } else if dtype.is_instance_of::<PyString>() {
         dtype.extract()?
     } else if let Ok(name) = dtype.getattr("name") {
         let order = dtype.getattr("byteorder").and_then(|order| order.extract::<String>());
-        if order.is_ok_and(|order| order == if cfg!(target_endian = "little") { ">" } else { "<" }) {
+        if order.is_ok_and(|order| order == if cfg!(target_endian = "little") { ">" } else { "<" })
+        {
             return Err(refuse());
         }
         name.extract().map_err(|_| refuse())?
@@ -351,7 +385,8 @@ impl PyTransform {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let items = self.kwargs.bind(py).iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
+        let items =
+            self.kwargs.bind(py).iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
         Ok(format!("Transform({})", items.collect::<PyResult<Vec<_>>>()?.join(", ")))
     }
 

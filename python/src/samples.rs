@@ -27,17 +27,26 @@ impl Imported {
             list.to_tuple()
         } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
             tuple.clone()
-        } else if samples.is_instance_of::<PyString>() || samples.is_instance_of::<PyBytes>() || samples.is_instance_of::<PyDict>() {
+        } else if samples.is_instance_of::<PyString>()
+            || samples.is_instance_of::<PyBytes>()
+            || samples.is_instance_of::<PyDict>()
+        {
             return Err(PyTypeError::new_err(format!(
                 "expected a list of samples, got {}",
                 samples.get_type().qualname()?
             )));
         } else {
             let sequence = py.get_type::<PyTuple>().call1((samples,));
-            sequence.map_err(|error| {
-                let hint = format!("expected a list of samples, got {}", samples.get_type());
-                if error.is_instance_of::<PyTypeError>(py) { PyTypeError::new_err(hint) } else { error }
-            })?.cast_into::<PyTuple>()?
+            sequence
+                .map_err(|error| {
+                    let hint = format!("expected a list of samples, got {}", samples.get_type());
+                    if error.is_instance_of::<PyTypeError>(py) {
+                        PyTypeError::new_err(hint)
+                    } else {
+                        error
+                    }
+                })?
+                .cast_into::<PyTuple>()?
         };
         let mut importer = Importer::new(py, path, owned);
         importer.import_tuple(&tuple)?;
@@ -50,7 +59,11 @@ impl Imported {
 }
 
 /// Either a list imported before or samples imported now; `owned` also finds out which are read-only.
-pub(crate) fn samples_of(samples: &Bound<'_, PyAny>, path: &str, owned: bool) -> PyResult<Arc<Imported>> {
+pub(crate) fn samples_of(
+    samples: &Bound<'_, PyAny>,
+    path: &str,
+    owned: bool,
+) -> PyResult<Arc<Imported>> {
     match samples.cast_exact::<PySampleList>() {
         Ok(list) => Ok(list.get().snapshot()),
         Err(_) => Ok(Arc::new(Imported::new(samples, path, owned)?)),
@@ -99,7 +112,9 @@ impl PySampleList {
 
 /// The position of an offender in the whole list, not in the part that was added.
 fn error_at(py: Python<'_>, error: PyErr, position: usize) -> PyErr {
-    if let Ok(Some(index)) = error.value(py).getattr("index").and_then(|index| index.extract::<Option<usize>>()) {
+    if let Ok(Some(index)) =
+        error.value(py).getattr("index").and_then(|index| index.extract::<Option<usize>>())
+    {
         // An exception that refuses the attribute keeps the position it has.
         let _ = error.value(py).setattr("index", index + position);
     }
@@ -134,7 +149,10 @@ impl PySampleList {
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
         let indices = integers(indices)?;
         let own = self.snapshot();
-        let list = own.list.take(indices.iter().copied()).map_err(|e| PyIndexError::new_err(e.to_string()))?;
+        let list = own
+            .list
+            .take(indices.iter().copied())
+            .map_err(|e| PyIndexError::new_err(e.to_string()))?;
         Ok(PySampleList::from_imported(Imported { list, owners: Arc::clone(&own.owners) }))
     }
 
@@ -173,7 +191,14 @@ impl PySampleList {
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
         let tensor = unsafe {
-            Tensor::new_unchecked(owner, data, kind.dtype, kind.device, kind.layout.clone(), read_only)
+            Tensor::new_unchecked(
+                owner,
+                data,
+                kind.dtype,
+                kind.device,
+                kind.layout.clone(),
+                read_only,
+            )
         };
         let _ = py;
         Ok(PyTensor::from(tensor))
@@ -192,7 +217,9 @@ fn integers(indices: &Bound<'_, PyAny>) -> PyResult<Cow<'static, [i64]>> {
         return Ok(Cow::Owned(indices.extract()?));
     }
     if let Ok(range) = indices.cast::<pyo3::types::PyRange>() {
-        return Ok(Cow::Owned(range.try_iter()?.map(|item| item?.extract()).collect::<PyResult<_>>()?));
+        return Ok(Cow::Owned(
+            range.try_iter()?.map(|item| item?.extract()).collect::<PyResult<_>>()?,
+        ));
     }
     let tensor = tensor_of(indices, false)?;
     if tensor.shape().len() != 1 || !(tensor.dtype().is_integer()) {

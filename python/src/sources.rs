@@ -67,7 +67,10 @@ fn find_route(class: &Bound<'_, PyType>) -> PyResult<Route> {
     if class.is(py.get_type::<PyBatch>()) {
         return Ok(Route::Batch);
     }
-    if [py.get_type::<PyBool>(), py.get_type::<PyInt>(), py.get_type::<PyFloat>()].iter().any(|number| class.is(number)) {
+    if [py.get_type::<PyBool>(), py.get_type::<PyInt>(), py.get_type::<PyFloat>()]
+        .iter()
+        .any(|number| class.is(number))
+    {
         return Ok(Route::Number);
     }
     let Some(api) = exchange_api(class) else { return Ok(Route::Protocols) };

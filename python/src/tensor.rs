@@ -158,7 +158,11 @@ tensor_methods!(PyTensor, {
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        let extent = self.0.shape().first().ok_or_else(|| PyTypeError::new_err("a tensor without dims has no length"))?;
+        let extent = self
+            .0
+            .shape()
+            .first()
+            .ok_or_else(|| PyTypeError::new_err("a tensor without dims has no length"))?;
         Ok(*extent as usize)
     }
 
@@ -173,7 +177,11 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, owned: bool) -> PyResult<Tens
     let mut importer = Importer::new(object.py(), "", owned);
     importer.import(object, 0).map_err(|error| {
         let plain = error.get_type(object.py()).is(object.py().get_type::<PyTypeError>());
-        if plain && error.to_string().contains("expected an array-like") { refuse_single(object) } else { error }
+        if plain && error.to_string().contains("expected an array-like") {
+            refuse_single(object)
+        } else {
+            error
+        }
     })?;
     let Importer { list, mut keep, .. } = importer;
     keep.object(object.clone().unbind());

@@ -95,7 +95,8 @@ pub(crate) fn collate<'py>(
         None => None,
     };
     let specs = spec.map(read_specs).transpose()?.unwrap_or_default();
-    let mut walk = Walk { py, sep, common: common.as_ref(), specs, jobs: Vec::new(), paths: Vec::new() };
+    let mut walk =
+        Walk { py, sep, common: common.as_ref(), specs, jobs: Vec::new(), paths: Vec::new() };
     let tree = walk.node(&samples, String::new(), options.out.as_ref())?;
     if let Some(unused) = walk.specs.iter().find(|spec| !spec.used) {
         return Err(PyValueError::new_err(format!(
@@ -111,8 +112,11 @@ pub(crate) fn collate<'py>(
 
 fn read_specs<'py>(spec: &Bound<'py, PyAny>) -> PyResult<Vec<Spec<'py>>> {
     let one = |pattern: String, spec: &Bound<'py, PyAny>| -> PyResult<Spec<'py>> {
-        let form = spec.getattr(intern!(spec.py(), "form")).and_then(|form| form.extract::<String>());
-        let kwargs = spec.getattr(intern!(spec.py(), "kwargs")).and_then(|kwargs| Ok(kwargs.cast_into::<PyDict>()?));
+        let form =
+            spec.getattr(intern!(spec.py(), "form")).and_then(|form| form.extract::<String>());
+        let kwargs = spec
+            .getattr(intern!(spec.py(), "kwargs"))
+            .and_then(|kwargs| Ok(kwargs.cast_into::<PyDict>()?));
         match (form, kwargs) {
             (Ok(form), Ok(kwargs)) => Ok(Spec { pattern, form, kwargs, used: false }),
             _ => Err(PyTypeError::new_err(format!(
@@ -143,7 +147,8 @@ impl<'py> Walk<'_, 'py> {
         }
         let class = first.get_type();
         if first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>() {
-            let fields: Option<Vec<String>> = class.getattr("_fields").ok().map(|fields| fields.extract()).transpose()?;
+            let fields: Option<Vec<String>> =
+                class.getattr("_fields").ok().map(|fields| fields.extract()).transpose()?;
             let children = self.sequence(samples, &path, fields.as_deref(), out)?;
             return Ok(match (fields, first.is_instance_of::<PyTuple>()) {
                 (Some(_), _) => Node::Named(class, children),
@@ -158,7 +163,11 @@ impl<'py> Walk<'_, 'py> {
     }
 
     fn join(&self, path: &str, key: &str) -> String {
-        if path.is_empty() { key.to_owned() } else { format!("{path}{}{key}", self.sep) }
+        if path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{path}{}{key}", self.sep)
+        }
     }
 
     fn mapping(
@@ -230,8 +239,13 @@ impl<'py> Walk<'_, 'py> {
         }
         let mut children = Vec::with_capacity(len);
         for position in 0..len {
-            let name = fields.and_then(|fields| fields.get(position).cloned()).unwrap_or_else(|| position.to_string());
-            let column = samples.iter().map(|sample| sample.get_item(position)).collect::<PyResult<Vec<_>>>()?;
+            let name = fields
+                .and_then(|fields| fields.get(position).cloned())
+                .unwrap_or_else(|| position.to_string());
+            let column = samples
+                .iter()
+                .map(|sample| sample.get_item(position))
+                .collect::<PyResult<Vec<_>>>()?;
             let out = out.map(|out| out.get_item(position)).transpose()?;
             children.push(self.node(&column, self.join(path, &name), out.as_ref())?);
         }
@@ -290,7 +304,10 @@ impl<'py> Walk<'_, 'py> {
             Some(common) => common.copy()?,
             None => PyDict::new(self.py),
         };
-        let matches = self.py.import(intern!(self.py, "fnmatch"))?.getattr(intern!(self.py, "fnmatchcase"))?;
+        let matches = self
+            .py
+            .import(intern!(self.py, "fnmatch"))?
+            .getattr(intern!(self.py, "fnmatchcase"))?;
         let mut chosen = None;
         for (position, spec) in self.specs.iter().enumerate() {
             if spec.pattern == path {
@@ -321,8 +338,14 @@ fn count_with(samples: &[Bound<'_, PyAny>], key: &Bound<'_, PyAny>) -> PyResult<
     samples.iter().try_fold(0, |count, sample| Ok(count + usize::from(sample.contains(key)?)))
 }
 
-fn build<'py>(py: Python<'py>, node: &Node<'py>, batches: &[Bound<'py, PyBatch>]) -> PyResult<Bound<'py, PyAny>> {
-    let all = |children: &[Node<'py>]| children.iter().map(|child| build(py, child, batches)).collect::<PyResult<Vec<_>>>();
+fn build<'py>(
+    py: Python<'py>,
+    node: &Node<'py>,
+    batches: &[Bound<'py, PyBatch>],
+) -> PyResult<Bound<'py, PyAny>> {
+    let all = |children: &[Node<'py>]| {
+        children.iter().map(|child| build(py, child, batches)).collect::<PyResult<Vec<_>>>()
+    };
     Ok(match node {
         Node::Leaf(position) => batches[*position].clone().into_any(),
         Node::Pass(list) => list.clone().into_any(),

@@ -160,7 +160,10 @@ def test_torch_agrees_where_it_defines_the_cast(torch):
             assert torch.equal(got, want), (source, target)
 
 
-@pytest.mark.parametrize(("source", "target"), [("int32", "float16"), ("float32", "uint8"), ("float64", "bfloat16"), ("uint8", "int64")])
+LARGE = [("int32", "float16"), ("float32", "uint8"), ("float64", "bfloat16"), ("uint8", "int64")]
+
+
+@pytest.mark.parametrize(("source", "target"), LARGE)
 def test_large_casts(source, target):
     """Large enough for several threads."""
     arrays = [paint_values(700_001, source, i) for i in range(3)]

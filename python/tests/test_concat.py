@@ -1,6 +1,5 @@
 """wr.concat: equal but for one dim, with lengths and offsets along it."""
 
-import numpy as np
 import pytest
 
 import oracle

@@ -197,7 +197,9 @@ def test_pad_arguments(arguments):
     refusal(lambda: wr.pad([paint((2, 3)), paint((4, 5))], **arguments), ValueError)
 
 
-@pytest.mark.parametrize("arguments", [{"size": "x"}, {"side": 3}, {"multiple_of": 1.5}, {"value": "x"}, {"value": None}, {"dims": "x"}])
+@pytest.mark.parametrize(
+    "arguments", [{"size": "x"}, {"side": 3}, {"multiple_of": 1.5}, {"value": "x"}, {"value": None}, {"dims": "x"}]
+)
 def test_pad_arguments_of_the_wrong_type(arguments):
     refusal(lambda: wr.pad([paint((2, 3)), paint((4, 5))], **arguments), (TypeError, ValueError))
 

@@ -77,7 +77,14 @@ def test_table_samples(borrow):
 @pytest.mark.parametrize("borrow", [True, False])
 @pytest.mark.parametrize(
     "build",
-    [{"data": None}, {"shape": (-1, 3)}, {"shape": (2**62, 2**62)}, {"dtype": (99, 8, 1)}, {"dtype": (2, 32, 2)}, {"device": (99, 0)}],
+    [
+        {"data": None},
+        {"shape": (-1, 3)},
+        {"shape": (2**62, 2**62)},
+        {"dtype": (99, 8, 1)},
+        {"dtype": (2, 32, 2)},
+        {"device": (99, 0)},
+    ],
 )
 def test_table_with_bad_tensors(borrow, build):
     cls = table_type(borrow=borrow)

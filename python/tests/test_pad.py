@@ -46,7 +46,7 @@ def test_a_dtype_without_a_zero_needs_a_value():
     arrays = [paint(2, name), paint(4, name, 8)]
     got = memory(wr.pad(samples_of(arrays, name), value=1.0))
     assert got.tolist() == [[0, 1, 127, 127], [8, 9, 10, 11]]
-    refusal(lambda: wr.pad(samples_of(arrays, name)), ValueError)
+    refusal(lambda: wr.pad(samples_of(arrays, name), value=0), ValueError)
 
 
 @pytest.mark.parametrize("value", [2**62 + 2**38 + 1, -(2**62) - 2**38 - 1, 2**63 + 2**39 + 1])

@@ -99,7 +99,8 @@ impl<'p> Work<'p> {
     /// Whether the batch is large enough to share out.
     pub fn wants_threads(&self) -> bool {
         let traffic = |field: &Field<'_>| field.bytes() + field.bytes_read();
-        self.tiling.count() > 1 && self.plan.fields.iter().map(traffic).sum::<u64>() >= ONE_THREAD_BYTES
+        self.tiling.count() > 1
+            && self.plan.fields.iter().map(traffic).sum::<u64>() >= ONE_THREAD_BYTES
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.

@@ -112,7 +112,8 @@ impl MemoryPool {
         let layout = block_layout(bytes).ok_or(Error::OutOfMemory { bytes })?;
         let found = {
             let mut state = self.lock();
-            let found = if layout.size() < MIN_POOLED_BYTES { None } else { state.take(layout.size()) };
+            let found =
+                if layout.size() < MIN_POOLED_BYTES { None } else { state.take(layout.size()) };
             match &found {
                 Some(_) => state.stats.hits += 1,
                 None => state.stats.misses += 1,
@@ -180,8 +181,13 @@ impl State {
     /// used last: its pages are the likeliest to be in a cache.
     fn take(&mut self, size: usize) -> Option<Raw> {
         let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
-        let (position, _) =
-            self.free.iter().enumerate().rev().filter(|(_, raw)| fits(raw)).min_by_key(|(_, raw)| raw.layout.size())?;
+        let (position, _) = self
+            .free
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, raw)| fits(raw))
+            .min_by_key(|(_, raw)| raw.layout.size())?;
         let raw = self.free.remove(position);
         self.stats.free_bytes -= raw.layout.size() as u64;
         Some(raw)

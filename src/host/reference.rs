@@ -70,7 +70,12 @@ unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: 
 }
 
 /// One element from one dtype to another, through the affine map if there is one.
-fn convert_one(src: DType, dst: DType, bits: [u8; 16], affine: Option<(&Affine, usize)>) -> [u8; 16] {
+fn convert_one(
+    src: DType,
+    dst: DType,
+    bits: [u8; 16],
+    affine: Option<(&Affine, usize)>,
+) -> [u8; 16] {
     if src == dst && affine.is_none() {
         return bits;
     }
@@ -91,7 +96,9 @@ fn convert_one(src: DType, dst: DType, bits: [u8; 16], affine: Option<(&Affine, 
 }
 
 fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
-    let low = |n: usize| i128::from(u64::from_le_bytes(std::array::from_fn(|i| if i < n { bits[i] } else { 0 })));
+    let low = |n: usize| {
+        i128::from(u64::from_le_bytes(std::array::from_fn(|i| if i < n { bits[i] } else { 0 })))
+    };
     let size = dtype.size();
     let unsigned = low(size);
     match dtype {
@@ -108,7 +115,6 @@ fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // wrapping and rounding are what a cast is
 fn write(dtype: DType, number: Scalar) -> [u8; 16] {
     let mut bits = [0u8; 16];
     let mut put = |bytes: &[u8]| bits[..bytes.len()].copy_from_slice(bytes);

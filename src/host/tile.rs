@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 
 use crate::affine::Affine;
 use crate::geometry::{Channel, Class, Dim};
-use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::is_streaming;
+use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::plan::{CopyRange, Field, Op, Plan, Starts};
 
 /// Writes the elements `elems` of a field.
@@ -102,7 +102,8 @@ unsafe fn copy_runs(field: &Field<'_>, out: *mut u8, elems: Range<u64>, streamin
 #[inline]
 fn prefetch_ahead(field: &Field<'_>, sample: usize) {
     #[cfg(target_arch = "x86_64")]
-    if let (Starts::Rows { elems, .. }, Some(&ahead)) = (&field.starts, field.data.get(sample + 4)) {
+    if let (Starts::Rows { elems, .. }, Some(&ahead)) = (&field.starts, field.data.get(sample + 4))
+    {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
         let bytes = (*elems as usize * field.dtype.size()).min(1024);
         for line in (0..bytes).step_by(64) {
@@ -249,7 +250,9 @@ fn walk(
         let (mut src, mut dst, mut is_real) = (place.src, place.dst, true);
         for (&coord, dim) in coords.iter().zip(outer) {
             is_real &= (dim.lo..dim.hi).contains(&coord);
-            src = src.wrapping_offset((coord.wrapping_sub(dim.lo) as i64).wrapping_mul(dim.src_stride) as isize);
+            src = src.wrapping_offset(
+                (coord.wrapping_sub(dim.lo) as i64).wrapping_mul(dim.src_stride) as isize,
+            );
             dst = dst.wrapping_offset((coord as i64 * dim.dst_stride) as isize);
         }
         let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);

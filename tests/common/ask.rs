@@ -51,7 +51,15 @@ pub struct Ask {
 
 impl Ask {
     pub fn new(form: Form) -> Ask {
-        Ask { form, cast: None, scale: 1.0, mean: vec![], std: vec![], channel_dim: None, permute: None }
+        Ask {
+            form,
+            cast: None,
+            scale: 1.0,
+            mean: vec![],
+            std: vec![],
+            channel_dim: None,
+            permute: None,
+        }
     }
 
     pub fn stack() -> Ask {

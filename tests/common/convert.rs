@@ -9,10 +9,19 @@ pub type Bits = u128;
 #[derive(Clone, Copy, Debug)]
 enum Num {
     /// `mag * 2^exp`, negated if `neg`.
-    Exact { neg: bool, mag: u128, exp: i32 },
-    Infinite { neg: bool },
+    Exact {
+        neg: bool,
+        mag: u128,
+        exp: i32,
+    },
+    Infinite {
+        neg: bool,
+    },
     /// The payload is left-aligned in 64 bits, so that its top bit is the quiet bit.
-    Nan { neg: bool, payload: u64 },
+    Nan {
+        neg: bool,
+        payload: u64,
+    },
 }
 
 /// Bits of the exponent and of the fraction.
@@ -80,7 +89,8 @@ fn encode_float(dtype: DType, num: Num) -> Bits {
             let units = match shift {
                 ..=0 => mag << -shift,
                 1..=127 => {
-                    let (whole, rest, half) = (mag >> shift, mag & low(shift as u32), 1 << (shift - 1));
+                    let (whole, rest, half) =
+                        (mag >> shift, mag & low(shift as u32), 1 << (shift - 1));
                     whole + u128::from(rest > half || rest == half && whole & 1 == 1)
                 }
                 _ => 0,
@@ -190,18 +200,43 @@ pub fn edges(dtype: DType) -> Vec<Bits> {
         let mut edges = vec![0, 1, low(width), low(width - 1), 1 << (width - 1)];
         for bit in 0..width {
             let power = 1u128 << bit;
-            edges.extend([power - 1, power, power + 1, low(width) - power, low(width) ^ (power - 1)]);
+            edges.extend([
+                power - 1,
+                power,
+                power + 1,
+                low(width) - power,
+                low(width) ^ (power - 1),
+            ]);
         }
         edges.retain(|&bits| bits <= low(width));
         return edges;
     };
     let infinity = low(exponent_bits) << fraction_bits;
-    let mut edges = vec![0, 1, 2, infinity - 1, 1 << fraction_bits, (1 << fraction_bits) - 1, infinity];
+    let mut edges =
+        vec![0, 1, 2, infinity - 1, 1 << fraction_bits, (1 << fraction_bits) - 1, infinity];
     if !cfg!(miri) {
         // Miri picks the payload of a computed NaN at random.
-        edges.extend([infinity + 1, infinity | 1 << (fraction_bits - 1), infinity | 5 << (fraction_bits - 4)]);
+        edges.extend([
+            infinity + 1,
+            infinity | 1 << (fraction_bits - 1),
+            infinity | 5 << (fraction_bits - 4),
+        ]);
     }
-    for value in [0.5, 1.0, 1.5, 2.5, 3.5, 127.5, 255.0, 256.0, 32768.0, 65504.0, 65519.0, 65520.0, 2147483647.5] {
+    for value in [
+        0.5,
+        1.0,
+        1.5,
+        2.5,
+        3.5,
+        127.5,
+        255.0,
+        256.0,
+        32768.0,
+        65504.0,
+        65519.0,
+        65520.0,
+        2147483647.5,
+    ] {
         edges.push(cast(DType::F64, dtype, u128::from(f64::to_bits(value))));
     }
     for power in [-160, -25, -24, -14, 7, 8, 15, 16, 24, 31, 32, 53, 63, 64, 127] {

@@ -4,8 +4,8 @@ use windrow::{DType, Mask, PerDim, Side};
 
 use super::ask::{Ask, Form, PadAsk};
 use super::convert::{affine, cast, scalar, Bits};
-use super::sample::Sample;
 use super::coordinates;
+use super::sample::Sample;
 
 /// Of samples with more elements, only the shape of the view is looked at.
 const LARGE: i64 = 20_000;
@@ -56,12 +56,14 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
 
     for (index, sample) in samples.iter().enumerate() {
         let (room, at) = room(samples, ask, index);
-        let kept: Vec<i64> = sample.shape.iter().zip(&room.extents).map(|(a, b)| *a.min(b)).collect();
+        let kept: Vec<i64> =
+            sample.shape.iter().zip(&room.extents).map(|(a, b)| *a.min(b)).collect();
         let read = kept.iter().product::<i64>();
         expected.bytes_read += read as u64 * sample.dtype.size() as u64;
         coordinates(&kept, |coords| {
             // A sample that is too long on its left loses its first elements.
-            let source: Vec<i64> = coords.iter().zip(&room.lead).map(|(c, lead)| c - lead.min(&0)).collect();
+            let source: Vec<i64> =
+                coords.iter().zip(&room.lead).map(|(c, lead)| c - lead.min(&0)).collect();
             let bits = arithmetic.apply(sample.dtype, dtype, sample.element(&source), &source);
             let place = |d: usize| match at {
                 At::Joined(dim, start) if dim == d => coords[d] + start,
@@ -78,7 +80,8 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
             for (k, &d) in order.iter().enumerate() {
                 kept_coords[d] = coords[k] - room.lead[d].min(0);
             }
-            let bits = arithmetic.apply(sample.dtype, dtype, sample.element(&kept_coords), &kept_coords);
+            let bits =
+                arithmetic.apply(sample.dtype, dtype, sample.element(&kept_coords), &kept_coords);
             part.extend_from_slice(&bits.to_le_bytes()[..dtype.size()]);
         });
         if matches!(ask.form, Form::Pad(_)) {
@@ -116,7 +119,8 @@ fn frame(samples: &[Sample], ask: &Ask, dtype: DType, order: &[usize]) -> Expect
             let dim = joined_dim(ask, samples);
             let lengths = along(dim);
             let total = lengths.iter().sum();
-            expected.shape = order.iter().map(|&d| if d == dim { total } else { samples[0].shape[d] }).collect();
+            expected.shape =
+                order.iter().map(|&d| if d == dim { total } else { samples[0].shape[d] }).collect();
             let mut offsets = vec![0];
             for length in &lengths {
                 offsets.push(offsets[offsets.len() - 1] + length);
@@ -125,7 +129,8 @@ fn frame(samples: &[Sample], ask: &Ask, dtype: DType, order: &[usize]) -> Expect
                 expected.max_length = lengths.iter().max().copied();
                 if *batch_index {
                     let rows = |(i, &length): (usize, &i64)| vec![i as i64; length as usize];
-                    expected.batch_index = Some(lengths.iter().enumerate().flat_map(rows).collect());
+                    expected.batch_index =
+                        Some(lengths.iter().enumerate().flat_map(rows).collect());
                 }
             }
             expected.offsets = Some(offsets);
@@ -137,7 +142,8 @@ fn frame(samples: &[Sample], ask: &Ask, dtype: DType, order: &[usize]) -> Expect
             expected.shape.push(num);
             expected.shape.extend(order.iter().map(|&d| sizes[d]));
             let dims: Vec<usize> = (0..sizes.len()).filter(|&d| padded[d]).collect();
-            let real = |s: &Sample| dims.iter().map(|&d| s.shape[d].min(sizes[d])).collect::<Vec<_>>();
+            let real =
+                |s: &Sample| dims.iter().map(|&d| s.shape[d].min(sizes[d])).collect::<Vec<_>>();
             let shape = if dims.len() == 1 { vec![num] } else { vec![num, dims.len() as i64] };
             expected.lengths = Some((shape, samples.iter().flat_map(real).collect()));
             expected.padding = expected.shape.iter().product();
@@ -192,7 +198,8 @@ fn room(samples: &[Sample], ask: &Ask, index: usize) -> (Room, At) {
         }
         Form::Pad(pad) => {
             let (extents, _) = pad_sizes(pad, samples);
-            let lead = (0..shape.len()).map(|d| lead(side_of(pad, d), shape[d], extents[d])).collect();
+            let lead =
+                (0..shape.len()).map(|d| lead(side_of(pad, d), shape[d], extents[d])).collect();
             (Room { extents, lead }, At::Row)
         }
     }
@@ -203,18 +210,25 @@ fn pad_sizes(pad: &PadAsk, samples: &[Sample]) -> (Vec<i64>, Vec<bool>) {
     let ndim = samples[0].shape.len();
     let longest = |d: usize| samples.iter().map(|s| s.shape[d]).max().unwrap();
     let differs = |d: usize| samples.iter().any(|s| s.shape[d] != samples[0].shape[d]);
-    let in_dims = |d: usize| pad.dims.as_ref().map(|dims| dims.iter().any(|&x| from_front(x, ndim) == d));
+    let in_dims =
+        |d: usize| pad.dims.as_ref().map(|dims| dims.iter().any(|&x| from_front(x, ndim) == d));
     let one_for_all = matches!(pad.size, PerDim::All(Some(_)))
         || matches!(pad.multiple_of, PerDim::All(multiple) if multiple > 1);
     let none_differs = (0..ndim).all(|d| !differs(d));
     let padded: Vec<bool> = (0..ndim)
         .map(|d| {
             let own_size = matches!(&pad.size, PerDim::Each(sizes) if sizes[d].is_some());
-            let own_multiple = matches!(&pad.multiple_of, PerDim::Each(multiples) if multiples[d] > 1);
+            let own_multiple =
+                matches!(&pad.multiple_of, PerDim::Each(multiples) if multiples[d] > 1);
             // A single size or multiple speaks of the dims given, else of those that differ, else of
             // all; a sample of one dim has only that one.
             let by_default = pad.dims.is_none() && one_for_all && none_differs;
-            in_dims(d).unwrap_or(false) || differs(d) || own_size || own_multiple || by_default || ndim == 1
+            in_dims(d).unwrap_or(false)
+                || differs(d)
+                || own_size
+                || own_multiple
+                || by_default
+                || ndim == 1
         })
         .collect();
     let sizes = (0..ndim).map(|d| {
@@ -288,7 +302,9 @@ struct Arithmetic {
 
 impl Arithmetic {
     fn new(ask: &Ask, samples: &[Sample]) -> Arithmetic {
-        let nothing = ask.scale == 1.0 && ask.mean.iter().all(|&m| m == 0.0) && ask.std.iter().all(|&s| s == 1.0);
+        let nothing = ask.scale == 1.0
+            && ask.mean.iter().all(|&m| m == 0.0)
+            && ask.std.iter().all(|&s| s == 1.0);
         if nothing {
             return Arithmetic { pairs: Vec::new(), channel_dim: 0 };
         }

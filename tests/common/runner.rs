@@ -3,7 +3,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use windrow::{Batch, DType, Device, Element, Engine, EngineOptions, Fields, Layout, Plan, Target, Tensor};
+use windrow::{
+    Batch, DType, Device, Element, Engine, EngineOptions, Fields, Layout, Plan, Target, Tensor,
+};
 
 use super::ask::{Ask, Form};
 use super::oracle::{oracle, Expected};
@@ -29,9 +31,11 @@ pub fn runner() -> &'static Runner {
     RUNNER.get_or_init(|| {
         let mut one = EngineOptions::default();
         one.threads = Some(1);
-        let mut engines = vec![("one thread", Engine::with_options(one)), ("reference", Engine::reference())];
+        let mut engines =
+            vec![("one thread", Engine::with_options(one)), ("reference", Engine::reference())];
         if !cfg!(miri) {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("three threads");
+            let pool =
+                rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("three threads");
             engines.push(("host", Engine::host()));
             engines.push(("given pool", Engine::host_with(Arc::new(pool))));
         }
@@ -52,7 +56,8 @@ impl Runner {
         let expected = oracle(samples, ask);
         let views = views(samples);
         let collate = ask.collate();
-        let explain = Plan::new(&views, &collate).unwrap_or_else(|e| panic!("{name}: {e}")).explain();
+        let explain =
+            Plan::new(&views, &collate).unwrap_or_else(|e| panic!("{name}: {e}")).explain();
         let own_bytes = expected.data.len()
             + expected.mask.as_ref().map_or(0, |(_, mask)| mask.len())
             + expected.batch_index.as_ref().map_or(0, |index| 8 * index.len());
@@ -71,9 +76,12 @@ impl Runner {
                 continue;
             }
             let variants = if large { 1 } else { 3 };
-            for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate().take(variants) {
+            for (variant, strides) in
+                out_strides(&expected.shape).into_iter().enumerate().take(variants)
+            {
                 let name = format!("{name} into variant {variant}");
-                let mut frame = Frame::new(expected.dtype, &expected.shape, &strides, 1 + 5 * variant);
+                let mut frame =
+                    Frame::new(expected.dtype, &expected.shape, &strides, 1 + 5 * variant);
                 let fields = engine
                     .assemble_into(&views, &collate, &mut frame.target())
                     .unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -168,11 +176,14 @@ pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(tensor.nbytes());
     if tensor.layout().is_compact() && tensor.nbytes() > 0 {
         // SAFETY: a tensor is good for all elements of its layout, which are `nbytes` in a row.
-        bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(tensor.data_ptr(), tensor.nbytes()) });
+        bytes.extend_from_slice(unsafe {
+            std::slice::from_raw_parts(tensor.data_ptr(), tensor.nbytes())
+        });
         return bytes;
     }
     super::coordinates(tensor.shape(), |coords| {
-        let step: i64 = coords.iter().zip(tensor.strides()).map(|(coord, stride)| coord * stride).sum();
+        let step: i64 =
+            coords.iter().zip(tensor.strides()).map(|(coord, stride)| coord * stride).sum();
         let at = tensor.data_ptr().wrapping_offset(step as isize * size as isize);
         // SAFETY: a tensor is good for all elements of its layout.
         bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(at, size) });
@@ -196,7 +207,12 @@ pub fn check_batch(name: &str, batch: &Batch, expected: &Expected) {
         let (shape, bytes) = &expected.parts[index];
         assert_eq!(view.shape(), shape, "{name}: sample {index}");
         if let Some(bytes) = bytes {
-            same_bytes(&format!("{name}: sample {index}"), expected.dtype.size(), bytes, &bytes_of(&view));
+            same_bytes(
+                &format!("{name}: sample {index}"),
+                expected.dtype.size(),
+                bytes,
+                &bytes_of(&view),
+            );
         }
     }
     assert!(batch.sample(batch.len()).is_err(), "{name}");

@@ -79,7 +79,11 @@ impl Sample {
 
     fn paint(&mut self, paint: Paint, seed: u64) {
         let size = self.dtype.size();
-        let edges = if paint == Paint::Rich && self.dtype.is_arithmetic() { edges(self.dtype) } else { Vec::new() };
+        let edges = if paint == Paint::Rich && self.dtype.is_arithmetic() {
+            edges(self.dtype)
+        } else {
+            Vec::new()
+        };
         let mut random = Random::new(seed + 77);
         let mut at = seed;
         let shape = self.shape.clone();
@@ -127,7 +131,8 @@ impl Sample {
 
     /// The sample as the library takes it.
     pub fn view(&self) -> SampleView<'_> {
-        let layout = Layout::try_new(self.dtype, &self.shape, Some(&self.strides)).expect("a sound layout");
+        let layout =
+            Layout::try_new(self.dtype, &self.shape, Some(&self.strides)).expect("a sound layout");
         // SAFETY: `laid_out` made the buffer as large as the shape and the strides reach, from `first`
         // on, and the view borrows it.
         unsafe {

@@ -1,0 +1,233 @@
+"""Types of the compiled part. Runtime docstrings hold shapes, dtypes, errors and examples."""
+
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    TypedDict,
+    Union,
+    final,
+)
+
+__version__: str
+
+_Number = Union[bool, int, float, complex]
+_PerDim = Union[int, Sequence[int]]
+_Shape = Tuple[int, ...]
+# Anything with __dlpack__, the buffer protocol, __array_interface__ and the like, and Python numbers:
+# there is no type for all of them.
+_ArrayLike = Any
+_DType = Any
+_Samples = Union["SampleList", Iterable[_ArrayLike]]
+
+class _Mismatch:
+    index: Optional[int]
+    path: str
+    expected: Any
+    got: Any
+
+class ShapeError(ValueError, _Mismatch): ...
+class DTypeError(TypeError, _Mismatch): ...
+class DeviceError(ValueError, _Mismatch): ...
+class LayoutError(BufferError, _Mismatch): ...
+class CudaError(RuntimeError): ...
+class CudaUnavailable(RuntimeError): ...
+
+class _TensorLike:
+    @property
+    def shape(self) -> _Shape: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def ndim(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def data_ptr(self) -> int: ...
+    def numpy(self) -> Any: ...
+    def torch(self) -> Any: ...
+    def jax(self) -> Any: ...
+    def cupy(self) -> Any: ...
+    def __len__(self) -> int: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: Optional[int] = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> Tuple[int, int]: ...
+    @property
+    def __array_interface__(self) -> Dict[str, Any]: ...
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Tensor(_TensorLike):
+    @property
+    def strides(self) -> _Shape: ...
+
+@final
+class Batch(_TensorLike):
+    @property
+    def data(self) -> Tensor: ...
+    @property
+    def lengths(self) -> Optional[Tensor]: ...
+    @property
+    def offsets(self) -> Optional[Tensor]: ...
+    @property
+    def mask(self) -> Optional[Tensor]: ...
+    @property
+    def batch_index(self) -> Optional[Tensor]: ...
+    @property
+    def max_length(self) -> Optional[int]: ...
+    def __getitem__(self, index: int, /) -> Tensor: ...
+    def __iter__(self) -> Iterator[Tensor]: ...
+    def nested(self) -> Any: ...
+
+@final
+class SampleList:
+    def __new__(cls, samples: Optional[_Samples] = None) -> "SampleList": ...
+    def take(self, indices: _ArrayLike, /) -> "SampleList": ...
+    def append(self, sample: _ArrayLike, /) -> None: ...
+    def extend(self, samples: Iterable[_ArrayLike], /) -> None: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Tensor: ...
+
+@final
+class Transform:
+    def __new__(
+        cls,
+        scale: float = 1.0,
+        mean: Union[float, Sequence[float], None] = None,
+        std: Union[float, Sequence[float], None] = None,
+        channel_dim: Optional[int] = None,
+        permute: Optional[Sequence[int]] = None,
+    ) -> "Transform": ...
+
+class _Stats(TypedDict):
+    batches: int
+    samples: int
+    bytes_in: int
+    bytes_out: int
+    padding_bytes: int
+    views: int
+    launches: int
+    run_seconds: float
+    pool_bytes: int
+    pool_used_bytes: int
+    pool_hits: int
+    pool_misses: int
+
+@final
+class Engine:
+    def __new__(
+        cls,
+        threads: Optional[int] = None,
+        device: Optional[str] = None,
+        pool_bytes: Optional[int] = None,
+    ) -> "Engine": ...
+    @property
+    def threads(self) -> int: ...
+    def stats(self) -> _Stats: ...
+    def reset_stats(self) -> None: ...
+    def empty_cache(self) -> None: ...
+
+@final
+class Explain:
+    path: str
+    samples: int
+    leaves: int
+    bytes_read: int
+    bytes_written: int
+    padding_bytes: int
+    padding_waste: float
+    ranges: int
+    tiles: int
+    launches: int
+    outputs: List[Tuple[_Shape, str]]
+    def as_dict(self) -> Dict[str, Any]: ...
+
+def stack(
+    samples: _Samples,
+    *,
+    dtype: _DType = None,
+    device: Optional[str] = None,
+    out: Optional[_ArrayLike] = None,
+    stream: Optional[int] = None,
+    transform: Optional[Transform] = None,
+    copy: Optional[bool] = True,
+    engine: Optional[Engine] = None,
+) -> Batch: ...
+def concat(
+    samples: _Samples,
+    *,
+    dim: int = 0,
+    dtype: _DType = None,
+    device: Optional[str] = None,
+    out: Optional[_ArrayLike] = None,
+    stream: Optional[int] = None,
+    transform: Optional[Transform] = None,
+    copy: Optional[bool] = True,
+    engine: Optional[Engine] = None,
+) -> Batch: ...
+def pad(
+    samples: _Samples,
+    *,
+    value: _Number = 0,
+    side: Union[str, Sequence[str]] = "right",
+    dims: Optional[_PerDim] = None,
+    size: Union[int, Sequence[Optional[int]], None] = None,
+    multiple_of: _PerDim = 1,
+    truncate: bool = False,
+    mask: Optional[str] = None,
+    dtype: _DType = None,
+    device: Optional[str] = None,
+    out: Optional[_ArrayLike] = None,
+    stream: Optional[int] = None,
+    transform: Optional[Transform] = None,
+    copy: Optional[bool] = True,
+    engine: Optional[Engine] = None,
+) -> Batch: ...
+def ragged(
+    samples: _Samples,
+    *,
+    offsets_dtype: _DType = "int64",
+    batch_index: bool = False,
+    dtype: _DType = None,
+    device: Optional[str] = None,
+    out: Optional[_ArrayLike] = None,
+    stream: Optional[int] = None,
+    transform: Optional[Transform] = None,
+    copy: Optional[bool] = True,
+    engine: Optional[Engine] = None,
+) -> Batch: ...
+def collate(
+    samples: Iterable[Any],
+    spec: Any = None,
+    *,
+    sep: str = ".",
+    dtype: _DType = None,
+    device: Optional[str] = None,
+    out: Any = None,
+    stream: Optional[int] = None,
+    transform: Optional[Transform] = None,
+    copy: Optional[bool] = True,
+    engine: Optional[Engine] = None,
+) -> Any: ...
+def explain(samples: _Samples, form: str = "stack", **arguments: Any) -> Explain: ...
+def asarray(x: _ArrayLike, /) -> Tensor: ...
+def check_options(form: str, /, **arguments: Any) -> None: ...
+def import_route(object: Any, /) -> str: ...
+def cuda_available() -> bool: ...
+def devices() -> List[str]: ...
+def stats() -> _Stats: ...
+def reset_stats() -> None: ...
+def empty_cache() -> None: ...
