@@ -33,7 +33,7 @@ test-rust:
 	$(CARGO) test --locked --doc
 
 test-python: $(VENV)/.test $(VENV)/.windrow
-	$(PY) -m mypy --config-file python/mypy.ini python/python/windrow
+	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest windrow._windrow
 	$(PY) -m pytest python/tests
 

@@ -400,7 +400,7 @@ fn views_of_what_is_there_already() {
     );
     assert_eq!(view(&[row(1), row(2)], &Collate::pad(Pad::new().size(5))), None);
     let turned = SampleView::with_strides(&whole[..6], &[2, 3], &[1, 2]).unwrap();
-    assert_eq!(view(&[turned.clone()], &Collate::stack()), None);
+    assert_eq!(view(std::slice::from_ref(&turned), &Collate::stack()), None);
     let back = Collate::stack().transform(Transform::new().permute([1, 0]));
     assert_eq!(view(&[turned], &back), address(0));
 }

@@ -336,13 +336,16 @@ fn values_that_a_dtype_cannot_hold() {
             Error::Argument(format!("value={value} is not representable in {dtype}"))
         );
     }
-    // Padding has the dtype of the result, and the one dtype without a zero has no default.
+    // Padding has the dtype of the result.
     let samples = [Sample::new(DType::U8, &[2], 0)];
-    assert!(
-        Plan::new(&views(&samples), &Collate::pad(Pad::new().value(256)).cast(DType::I16)).is_ok()
-    );
-    let samples = [Sample::new(DType::F8E8M0FNU, &[2], 0)];
-    assert_eq!(variant(&refused(&views(&samples), &Collate::pad(Pad::new()))), Is::Argument);
+    let collate = Collate::pad(Pad::new().value(256)).cast(DType::I16);
+    assert!(Plan::new(&views(&samples), &collate).is_ok());
+    // Of a type without a zero it is the smallest number; there is none below.
+    let samples = [Sample::new(DType::F8E8M0FNU, &[1], 9)];
+    let views = views(&samples);
+    let batch = Engine::host().assemble(&views, &Collate::pad(Pad::new().size(2))).unwrap();
+    assert_eq!(common::runner::bytes_of(batch.data()), [9, 0]);
+    assert_eq!(variant(&refused(&views, &Collate::pad(Pad::new().value(-1)))), Is::Argument);
 }
 
 #[test]

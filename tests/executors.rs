@@ -451,12 +451,11 @@ fn values_of_padding_are_exact() {
 
 #[test]
 fn integers_of_padding_are_rounded_once() {
-    let samples = [Sample::new(DType::I64, &[1], 0), Sample::new(DType::I64, &[3], 9)];
     // Just above a tie, by less than a float64 holds.
-    for (dtype, value) in
-        [(DType::F32, (1 << 62) + (1 << 38) + 1), (DType::BF16, (1 << 62) + (1 << 54) + 1)]
-    {
-        let ask = Ask::pad(PadAsk { value: Scalar::Int(value), ..PadAsk::default() }).cast(dtype);
+    let (single, half) = ((1 << 62) + (1 << 38) + 1, (1 << 62) + (1 << 54) + 1);
+    for (dtype, value) in [(DType::F32, single), (DType::BF16, half), (DType::C64, single)] {
+        let samples = [Sample::new(dtype, &[1], 0), Sample::new(dtype, &[3], 9)];
+        let ask = Ask::pad(PadAsk { value: Scalar::Int(value), ..PadAsk::default() });
         runner().check(&format!("{value} in {dtype}"), &samples, &ask);
     }
 }

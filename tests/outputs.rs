@@ -239,6 +239,17 @@ fn accounts_of_more_bytes_than_there_are() {
 }
 
 #[test]
+fn integers_of_128_bits_as_padding() {
+    let sample = SampleView::from_slice(&[1u8, 2], &[2]).unwrap();
+    for value in [i128::MIN, i128::MIN + 1, i128::MAX, -1] {
+        for &dtype in common::ARITHMETIC {
+            let pad = Pad::new().size(3).value(windrow::Scalar::Int(value));
+            survives(&sample, 1, &Collate::pad(pad).cast(dtype));
+        }
+    }
+}
+
+#[test]
 fn vast_strides_of_extents_of_one() {
     let data = [1.5f32];
     for strides in [[i64::MAX, i64::MAX], [i64::MIN, i64::MAX], [i64::MIN, i64::MIN]] {

@@ -9,6 +9,7 @@ use windrow::{Batch, Collate, Device, Error, Fields, Leaf, Mismatch, Owner, Plan
 use crate::batch::PyBatch;
 use crate::engine::PyExplain;
 use crate::errors::{to_py_err, OrPyErr};
+use crate::keep::refuses_writes;
 use crate::options::{CopyMode, Options};
 use crate::samples::{samples_of, Imported};
 use crate::tensor::tensor_of;
@@ -37,7 +38,7 @@ impl Job {
 /// The memory of `out=`, refused if it must not be written to.
 pub(crate) fn output_of(out: &Bound<'_, PyAny>, path: &str) -> PyResult<Tensor> {
     let tensor = tensor_of(out, true)?;
-    let mismatch = if tensor.is_read_only() {
+    let mismatch = if tensor.is_read_only() || refuses_writes(out) {
         Error::Layout(Box::new(Mismatch::new(None, "writable memory", "read-only memory")))
     } else if tensor.device() != Device::Cpu {
         Error::Device(Box::new(Mismatch::new(None, "cpu", tensor.device().to_string())))

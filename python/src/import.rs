@@ -1,72 +1,18 @@
-//! Import: any array-like to a sample, and what keeps its memory alive.
+//! Import: one object after the other to a sample, by the fastest route its type has.
 #![allow(unsafe_code)] // Foreign pointers enter here.
 
-use std::ffi::CStr;
-
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyCapsule, PyDict, PyFloat, PyTuple};
-use windrow::dlpack::{
-    self, DLTensor, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
-    USED_DLTENSOR_VERSIONED,
-};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
+use windrow::dlpack::{self, DLPackExchangeAPI, DLTensor, ForeignTensor, ManagedTensor};
 use windrow::{DType, Device, Error, Mismatch, SampleList};
 
 use crate::batch::PyBatch;
-use crate::errors::{not_array_like, to_py_err, OrPyErr};
-use crate::export::{dtype_of_format, dtype_of_typestr};
+use crate::errors::to_py_err;
+use crate::keep::Keep;
 use crate::sources::{route_of, Route};
 use crate::tensor::PyTensor;
-
-/// Everything that keeps the samples of one import alive.
-#[derive(Default)]
-pub(crate) struct Keep {
-    objects: Vec<Py<PyAny>>,
-    managed: Vec<ManagedTensor>,
-    buffers: Vec<Buffer>,
-    tensors: Vec<windrow::Tensor>,
-    /// Python numbers; boxed in chunks that never move.
-    numbers: Vec<Vec<[u8; 8]>>,
-}
-
-impl Keep {
-    pub fn object(&mut self, object: Py<PyAny>) {
-        self.objects.push(object);
-    }
-}
-
-impl Drop for Keep {
-    /// Releases everything under one attach. After the interpreter is gone there is nothing to
-    /// release it to, and it leaks.
-    fn drop(&mut self) {
-        let objects = std::mem::take(&mut self.objects);
-        let managed = std::mem::take(&mut self.managed);
-        let buffers = std::mem::take(&mut self.buffers);
-        if objects.is_empty() && managed.is_empty() && buffers.is_empty() {
-            return;
-        }
-        let mut held = Some((objects, managed, buffers));
-        Python::try_attach(|_| drop(held.take()));
-        std::mem::forget(held);
-    }
-}
-
-/// A buffer view, released when dropped. The caller is attached then: `Keep` sees to it.
-struct Buffer(Box<ffi::Py_buffer>);
-
-// SAFETY: a filled-in view is plain data; it is released under the interpreter lock.
-unsafe impl Send for Buffer {}
-// SAFETY: as above; nothing is mutated through a shared reference.
-unsafe impl Sync for Buffer {}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: filled in by `PyObject_GetBuffer`, released once, attached.
-        unsafe { ffi::PyBuffer_Release(&mut *self.0) };
-    }
-}
 
 /// How many samples ahead memory is asked for.
 const PREFETCH_DISTANCE: usize = 8;
@@ -84,18 +30,18 @@ fn prefetch_line(address: *const u8) {
 
 /// Reads objects one after the other into a list.
 pub(crate) struct Importer<'py> {
-    py: Python<'py>,
+    pub py: Python<'py>,
     pub list: SampleList<'static>,
     pub keep: Keep,
     /// The leaf these samples belong to, for errors.
-    path: String,
+    pub path: String,
     /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
     owned: bool,
     last: Option<(*mut ffi::PyTypeObject, Route)>,
     /// Whether objects of the last type have at least two words behind their head.
     has_two_words: bool,
     guard: Option<LazyBits<'py>>,
-    dlpack_kwargs: Option<Bound<'py, PyDict>>,
+    pub dlpack_kwargs: Option<Bound<'py, PyDict>>,
 }
 
 /// torch's questions for bits that its exchange API leaves out.
@@ -121,7 +67,7 @@ impl<'py> Importer<'py> {
 
     /// Reads every sample of a tuple, which keeps them alive.
     pub fn import_tuple(&mut self, samples: &Bound<'py, PyTuple>) -> PyResult<()> {
-        self.keep.object(samples.clone().into_any().unbind());
+        self.keep.objects.push(samples.clone().into_any().unbind());
         self.list.reserve(samples.len());
         for index in 0..samples.len() {
             self.prefetch(samples, index);
@@ -171,44 +117,24 @@ impl<'py> Importer<'py> {
             }
         };
         match route {
-            Route::Exchange { api, may_lie } => {
-                match (api.dltensor_from_py_object_no_sync, self.owned) {
-                    (Some(borrow), false) => {
-                        let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
-                        // SAFETY: the table belongs to the exact type of `object`; we are attached.
-                        let code = unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) };
-                        if code != 0 {
-                            return Err(self.exchange_failed(index));
-                        }
-                        // SAFETY: filled in, and valid while the object lives and is not resized.
-                        let foreign = unsafe { dlpack::read_tensor(tensor.as_ptr()) };
-                        let foreign = foreign.map_err(|error| self.error(error, index))?;
-                        if may_lie {
-                            self.check_lazy_bits(object, &foreign, index)?;
-                        }
-                        self.push(&foreign, index)
-                    }
-                    _ => {
-                        let Some(export) = api.managed_tensor_from_py_object_no_sync else {
-                            return self.import_by_protocol(object, index);
-                        };
-                        let mut managed = std::ptr::null_mut();
-                        // SAFETY: as above.
-                        if unsafe { export(object.as_ptr().cast(), &mut managed) } != 0 {
-                            return Err(self.exchange_failed(index));
-                        }
-                        // SAFETY: the table gave us a tensor of our own.
-                        let managed = unsafe { ManagedTensor::from_versioned(managed) };
-                        let managed = managed.map_err(|error| self.error(error, index))?;
-                        let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
-                        if may_lie {
-                            self.check_lazy_bits(object, &foreign, index)?;
-                        }
-                        self.push(&foreign, index)?;
-                        self.keep.managed.push(managed);
-                        Ok(())
-                    }
+            Route::Exchange { api, may_lie, writable } => {
+                let borrow =
+                    api.dltensor_from_py_object_no_sync.filter(|_| writable || !self.owned);
+                let Some(borrow) = borrow else {
+                    return self.import_owned(object, api, may_lie, index);
+                };
+                let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
+                // SAFETY: the table belongs to the exact type of `object`; we are attached.
+                if unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
+                    return Err(self.exchange_failed(index));
                 }
+                // SAFETY: filled in, and valid while the object lives and is not resized.
+                let foreign = unsafe { dlpack::read_tensor(tensor.as_ptr()) };
+                let foreign = foreign.map_err(|error| self.error(error, index))?;
+                if may_lie {
+                    self.check_lazy_bits(object, &foreign, index)?;
+                }
+                self.push(&foreign, index)
             }
             Route::Tensor => {
                 let tensor = object.cast::<PyTensor>()?.get().inner().clone();
@@ -223,16 +149,44 @@ impl<'py> Importer<'py> {
         }
     }
 
-    fn error(&self, error: Error, index: usize) -> PyErr {
+    /// An owned tensor from an exchange table, for types whose borrowed ones do not say all.
+    fn import_owned(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        api: &DLPackExchangeAPI,
+        may_lie: bool,
+        index: usize,
+    ) -> PyResult<()> {
+        let Some(export) = api.managed_tensor_from_py_object_no_sync else {
+            return self.import_by_protocol(object, index);
+        };
+        let mut managed = std::ptr::null_mut();
+        // SAFETY: the table belongs to the exact type of `object`; we are attached.
+        if unsafe { export(object.as_ptr().cast(), &mut managed) } != 0 {
+            return Err(self.exchange_failed(index));
+        }
+        // SAFETY: the table gave us a tensor of our own.
+        let managed = unsafe { ManagedTensor::from_versioned(managed) };
+        let managed = managed.map_err(|error| self.error(error, index))?;
+        let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+        if may_lie {
+            self.check_lazy_bits(object, &foreign, index)?;
+        }
+        self.push(&foreign, index)?;
+        self.keep.managed.push(managed);
+        Ok(())
+    }
+
+    pub fn error(&self, error: Error, index: usize) -> PyErr {
         to_py_err(self.py, &error.at_index(index).at_path(&self.path))
     }
 
-    fn layout_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
+    pub fn layout_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
         self.error(Error::Layout(Box::new(Mismatch::new(Some(index), expected, got))), index)
     }
 
     /// The producer's own words, as a typed error with its cause.
-    fn wrap(&self, cause: PyErr, index: usize) -> PyErr {
+    pub fn wrap(&self, cause: PyErr, index: usize) -> PyErr {
         let text = cause.value(self.py).to_string();
         // torch appends a C++ backtrace.
         let first_line = text.lines().next().unwrap_or_default();
@@ -252,7 +206,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
+    pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         if foreign.read_only {
             self.list.mark_read_only();
         }
@@ -362,262 +316,7 @@ impl<'py> Importer<'py> {
         chunk.push(bits);
         let data = chunk[chunk.len() - 1].as_ptr();
         // SAFETY: a chunk is never grown beyond its capacity, so the number does not move.
-        unsafe { self.list.push(data, dtype, Device::Cpu, &[], None) }.or_py_err(self.py)
-    }
-
-    /// Interfaces that are looked up on the object, in this order; the first refusal is the one
-    /// reported if none works.
-    fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let mut refusal: Option<PyErr> = None;
-        if object.hasattr(intern!(self.py, "__dlpack__"))? {
-            match self.import_dlpack(object, index) {
-                Err(error) if may_try_next(self.py, &error) => refusal = Some(error),
-                done => return done,
-            }
-        }
-        if object.hasattr(intern!(self.py, "__cuda_array_interface__"))? {
-            let mismatch = Mismatch::new(Some(index), "cpu", "cuda")
-                .with_hint("this engine reads host memory");
-            return Err(self.error(Error::Device(Box::new(mismatch)), index));
-        }
-        // SAFETY: a live object; the answer is a flag.
-        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
-            match self.import_buffer(object, index) {
-                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
-                done => return done,
-            }
-        }
-        if object.hasattr(intern!(self.py, "__array_interface__"))? {
-            match self.import_array_interface(object, index) {
-                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
-                done => return done,
-            }
-        }
-        Err(match refusal {
-            None => not_array_like(Some(index), &self.path, object),
-            Some(error) if error.get_type(self.py).is(self.py.get_type::<PyBufferError>()) => {
-                self.wrap(error, index)
-            }
-            Some(error) => error,
-        })
-    }
-
-    fn import_dlpack(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let (device_type, device_id): (i32, i32) =
-            object.call_method0(intern!(self.py, "__dlpack_device__"))?.extract()?;
-        let device = dlpack::DLDevice { device_type: dlpack::DLDeviceType(device_type), device_id };
-        let place = dlpack::device_from_dl(device).map_err(|error| self.error(error, index))?;
-        if place != Device::Cpu {
-            let mismatch = Mismatch::new(Some(index), "cpu", place.to_string())
-                .with_hint("this engine reads host memory");
-            return Err(self.error(Error::Device(Box::new(mismatch)), index));
-        }
-        let method = object.getattr(intern!(self.py, "__dlpack__"))?;
-        let kwargs = match &self.dlpack_kwargs {
-            Some(kwargs) => kwargs,
-            None => {
-                let kwargs = PyDict::new(self.py);
-                kwargs.set_item("stream", self.py.None())?;
-                kwargs.set_item("max_version", (1, 3))?;
-                self.dlpack_kwargs.insert(kwargs)
-            }
-        };
-        // Producers older than these arguments refuse them.
-        let is_type_error = |error: &PyErr| error.is_instance_of::<PyTypeError>(self.py);
-        let capsule = match method.call((), Some(kwargs)) {
-            Err(error) if is_type_error(&error) => {
-                let stream_only = PyDict::new(self.py);
-                stream_only.set_item("stream", self.py.None())?;
-                match method.call((), Some(&stream_only)) {
-                    Err(again) if is_type_error(&again) => method.call0().map_err(|_| error)?,
-                    done => done?,
-                }
-            }
-            done => done?,
-        };
-        let Ok(capsule) = capsule.cast_into::<PyCapsule>() else {
-            return Err(PyTypeError::new_err(format!(
-                "sample {index}: __dlpack__ did not return a capsule"
-            )));
-        };
-        self.consume(&capsule, index)
-    }
-
-    /// Takes the tensor out of a capsule. Until it is found fit the capsule keeps it.
-    fn consume(&mut self, capsule: &Bound<'py, PyCapsule>, index: usize) -> PyResult<()> {
-        let named = |name: &CStr| capsule.pointer_checked(Some(name)).ok();
-        let managed = if let Some(pointer) = named(DLTENSOR_VERSIONED) {
-            // SAFETY: a capsule of this name holds such a tensor, alive while the capsule is unused.
-            let foreign = unsafe { dlpack::read_versioned(pointer.as_ptr().cast()) };
-            self.check(foreign, index)?;
-            rename(capsule, USED_DLTENSOR_VERSIONED)?;
-            // SAFETY: renamed, so the tensor is ours.
-            let managed = unsafe { ManagedTensor::from_versioned(pointer.as_ptr().cast()) };
-            managed.map_err(|error| self.error(error, index))?
-        } else if let Some(pointer) = named(DLTENSOR) {
-            // SAFETY: as above; the legacy struct begins with the tensor.
-            let foreign = unsafe { dlpack::read_tensor(pointer.as_ptr().cast()) };
-            self.check(foreign, index)?;
-            rename(capsule, USED_DLTENSOR)?;
-            // SAFETY: as above.
-            unsafe { ManagedTensor::from_legacy(pointer.as_ptr().cast()) }
-        } else {
-            let used = named(USED_DLTENSOR_VERSIONED).or_else(|| named(USED_DLTENSOR)).is_some();
-            let what = if used {
-                "a DLPack capsule that was already consumed"
-            } else {
-                "a capsule that is not DLPack's"
-            };
-            return Err(PyValueError::new_err(format!("sample {index}: {what}")));
-        };
-        let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
-        self.push(&foreign, index)?;
-        self.keep.managed.push(managed);
-        Ok(())
-    }
-
-    fn check(&self, foreign: windrow::Result<ForeignTensor<'_>>, index: usize) -> PyResult<()> {
-        foreign
-            .and_then(|foreign| foreign.layout())
-            .map(drop)
+        unsafe { self.list.push(data, dtype, Device::Cpu, &[], None) }
             .map_err(|error| self.error(error, index))
     }
-
-    fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        // SAFETY: all zeros is an empty view.
-        let mut view: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
-        // SAFETY: a live object and a view to fill in; we are attached.
-        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, ffi::PyBUF_FULL_RO) } != 0
-        {
-            return Err(PyErr::fetch(self.py));
-        }
-        let buffer = Buffer(view);
-        let view = &buffer.0;
-        let ndim = view.ndim as usize;
-        let format = match view.format.is_null() {
-            true => c"B",
-            // SAFETY: a filled-in format is a C string that lives as long as the view.
-            false => unsafe { CStr::from_ptr(view.format) },
-        };
-        let Some(dtype) = dtype_of_format(format.to_bytes(), view.itemsize as usize) else {
-            let got = format!("buffer format {format:?} of {} bytes", view.itemsize);
-            return Err(self.layout_error(index, "a native number format", &got));
-        };
-        if !view.suboffsets.is_null() {
-            return Err(self.layout_error(index, "strided memory", "a buffer with suboffsets"));
-        }
-        let ints = |pointer: *const isize| -> Vec<i64> {
-            // SAFETY: PyBUF_FULL_RO fills in shape and strides of `ndim` entries; of none nothing is read.
-            (0..ndim).map(|d| unsafe { *pointer.add(d) } as i64).collect()
-        };
-        let (shape, strides) = (ints(view.shape), ints(view.strides));
-        let strides = self.in_elements(&shape, &strides, dtype, index)?;
-        let (data, read_only) = (view.buf.cast(), view.readonly != 0);
-        let foreign = ForeignTensor {
-            data,
-            dtype,
-            device: Device::Cpu,
-            shape: &shape,
-            strides: Some(&strides),
-            read_only,
-        };
-        self.push(&foreign, index)?;
-        self.keep.buffers.push(buffer);
-        Ok(())
-    }
-
-    fn import_array_interface(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let interface = object.getattr("__array_interface__")?.cast_into::<PyDict>()?;
-        let required = |key: &str| {
-            interface.get_item(key)?.ok_or_else(|| {
-                PyTypeError::new_err(format!(
-                    "sample {index}: __array_interface__ has no \"{key}\""
-                ))
-            })
-        };
-        let shape: Vec<i64> = required("shape")?.extract()?;
-        let typestr: String = required("typestr")?.extract()?;
-        // NumPy knows the types of ml_dtypes by name only.
-        let by_name = || {
-            object
-                .getattr("dtype")
-                .and_then(|dtype| dtype.getattr("name"))
-                .and_then(|name| name.extract::<String>())
-        };
-        let dtype = match typestr.as_bytes() {
-            [_, b'V', ..] => by_name().ok().and_then(|name| name.parse::<DType>().ok()),
-            typestr => dtype_of_typestr(typestr),
-        };
-        let Some(dtype) = dtype else {
-            return Err(self.layout_error(
-                index,
-                "a native number format",
-                &format!("typestr {typestr:?}"),
-            ));
-        };
-        let optional =
-            |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
-        if optional("mask")?.is_some() {
-            return Err(self.layout_error(index, "an array without a mask", "a masked array"));
-        }
-        let strides: Option<Vec<i64>> =
-            optional("strides")?.map(|strides| strides.extract()).transpose()?;
-        let strides =
-            strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
-        let Some((address, read_only)) =
-            optional("data")?.and_then(|data| data.extract::<(usize, bool)>().ok())
-        else {
-            return Err(self.layout_error(index, "data as an address", "data as a buffer"));
-        };
-        let data = std::ptr::with_exposed_provenance_mut::<u8>(address);
-        if data.is_null() && !shape.contains(&0) {
-            return Err(self.layout_error(index, "an address", "NULL with elements"));
-        }
-        let foreign = ForeignTensor {
-            data,
-            dtype,
-            device: Device::Cpu,
-            shape: &shape,
-            strides: strides.as_deref(),
-            read_only,
-        };
-        self.push(&foreign, index)?;
-        // The interface may belong to a temporary; the object itself is kept by the caller.
-        self.keep.object(interface.into_any().unbind());
-        Ok(())
-    }
-
-    /// Byte strides to element strides.
-    fn in_elements(
-        &self,
-        shape: &[i64],
-        strides: &[i64],
-        dtype: DType,
-        index: usize,
-    ) -> PyResult<Vec<i64>> {
-        let size = dtype.size() as i64;
-        let used = |d: usize| !shape.contains(&0) && shape.get(d).is_some_and(|&extent| extent > 1);
-        if strides.iter().enumerate().any(|(d, stride)| used(d) && stride % size != 0) {
-            return Err(self.layout_error(
-                index,
-                "strides of whole elements",
-                &format!("byte strides {strides:?}"),
-            ));
-        }
-        Ok(strides.iter().map(|stride| stride / size).collect())
-    }
-}
-
-fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
-    // SAFETY: a valid capsule and a name that lives for ever.
-    match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
-        0 => Ok(()),
-        _ => Err(PyErr::fetch(capsule.py())),
-    }
-}
-
-/// Whether another interface may do where this one refused.
-fn may_try_next(py: Python<'_>, error: &PyErr) -> bool {
-    let class = error.get_type(py);
-    class.is(py.get_type::<PyBufferError>()) || class.is(py.get_type::<PyTypeError>())
 }

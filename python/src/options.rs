@@ -1,6 +1,6 @@
 //! Keyword arguments to a `Collate`.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString, PyType};
 use windrow::{Collate, DType, Device, Engine, Pad, PerDim, Scalar, Side, Transform};
@@ -232,17 +232,15 @@ fn per_dim<'py, T>(item: &Bound<'py, PyAny>, name: &str, what: &str) -> PyResult
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
+    let refuse = |error: PyErr| match error.is_instance_of::<PyOverflowError>(item.py()) {
+        true => PyValueError::new_err(format!("{name}={item} is beyond 64 bits")),
+        false => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
+    };
     if item.is_instance_of::<PyString>() || item.try_iter().is_err() {
-        if let Ok(single) = item.extract::<T>() {
-            return Ok(PerDim::All(single));
-        }
-    } else {
-        let each: PyResult<Vec<T>> = item.try_iter()?.map(|entry| entry?.extract::<T>()).collect();
-        if let Ok(each) = each {
-            return Ok(PerDim::Each(each));
-        }
+        return item.extract::<T>().map(PerDim::All).map_err(refuse);
     }
-    Err(PyTypeError::new_err(format!("{name}={}; it is {what}", item.repr()?)))
+    let each = item.try_iter()?.map(|entry| entry?.extract::<T>());
+    each.collect::<PyResult<Vec<T>>>().map(PerDim::Each).map_err(refuse)
 }
 
 /// A number, exactly as given.
@@ -261,7 +259,7 @@ fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     }
     match value.extract::<i128>() {
         Ok(int) => Ok(Scalar::Int(int)),
-        Err(error) if error.is_instance_of::<pyo3::exceptions::PyOverflowError>(value.py()) => {
+        Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
             Err(PyValueError::new_err(format!("value={value} is beyond every dtype")))
         }
         Err(_) => match value.extract::<f64>() {

@@ -9,7 +9,8 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use windrow::{DType, Owner, SampleList, Tensor};
 
 use crate::errors::{not_array_like, OrPyErr};
-use crate::import::{Importer, Keep};
+use crate::import::Importer;
+use crate::keep::Keep;
 use crate::tensor::{tensor_of, PyTensor};
 
 /// Samples and what keeps them alive.

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyCapsule, PyFloat, PyInt, PyType};
+use pyo3::types::{PyCapsule, PyFloat, PyInt, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 
 use crate::batch::PyBatch;
@@ -21,8 +21,9 @@ pub(crate) enum Route {
     /// A Python bool, int or float: a sample without dims.
     Number,
     /// The C exchange API of the type: no Python call for each object. `may_lie` types have lazy
-    /// conjugation and negation bits, which that API leaves out.
-    Exchange { api: &'static DLPackExchangeAPI, may_lie: bool },
+    /// conjugation and negation bits, which that API leaves out; `writable` types have no read-only
+    /// tensors.
+    Exchange { api: &'static DLPackExchangeAPI, may_lie: bool, writable: bool },
     /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
     /// whichever works first.
     Protocols,
@@ -67,15 +68,17 @@ fn find_route(class: &Bound<'_, PyType>) -> PyResult<Route> {
     if class.is(py.get_type::<PyBatch>()) {
         return Ok(Route::Batch);
     }
-    if [py.get_type::<PyBool>(), py.get_type::<PyInt>(), py.get_type::<PyFloat>()]
-        .iter()
-        .any(|number| class.is(number))
-    {
+    // NumPy's scalars are floats too, but say more about themselves.
+    let is_number = class.is_subclass_of::<PyInt>()? || class.is_subclass_of::<PyFloat>()?;
+    if is_number && !class.hasattr("__array_interface__")? {
         return Ok(Route::Number);
     }
     let Some(api) = exchange_api(class) else { return Ok(Route::Protocols) };
     let may_lie = class.hasattr("is_neg")? && class.hasattr("is_conj")?;
-    Ok(Route::Exchange { api, may_lie })
+    let name = class.fully_qualified_name()?;
+    let writable =
+        ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
+    Ok(Route::Exchange { api, may_lie, writable })
 }
 
 /// The exchange table of a type, if it has one that we understand.

@@ -184,7 +184,7 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, owned: bool) -> PyResult<Tens
         }
     })?;
     let Importer { list, mut keep, .. } = importer;
-    keep.object(object.clone().unbind());
+    keep.objects.push(object.clone().unbind());
     let kind = list.kind(0);
     let owner: Owner = Arc::new(keep);
     // SAFETY: `keep` holds the object and whatever it lent us.

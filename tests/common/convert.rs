@@ -164,21 +164,18 @@ pub fn scalar(value: Scalar, dtype: DType) -> Bits {
     let part = |dtype: DType, value: f64| cast(DType::F64, dtype, float(value));
     match (dtype, value) {
         (DType::C64 | DType::C128, value) => {
-            let (re, im) = match value {
-                Scalar::Int(value) => (value as f64, 0.0),
-                Scalar::Float(value) => (value, 0.0),
-                Scalar::Complex(re, im) => (re, im),
-                other => panic!("an unknown scalar {other:?}"),
-            };
             let half = if dtype == DType::C64 { DType::F32 } else { DType::F64 };
-            part(half, re) | part(half, im) << (8 * half.size())
+            match value {
+                Scalar::Complex(re, im) => part(half, re) | part(half, im) << (8 * half.size()),
+                real => scalar(real, half),
+            }
         }
         (_, Scalar::Int(value)) if dtype.is_arithmetic() => {
             let num = Num::Exact { neg: value < 0, mag: value.unsigned_abs(), exp: 0 };
             encode(dtype, num, false)
         }
         (_, Scalar::Float(value)) if dtype.is_arithmetic() => part(dtype, value),
-        (_, Scalar::Int(0)) if dtype != DType::F8E8M0FNU => 0,
+        (_, Scalar::Int(0)) => 0,
         (_, Scalar::Int(1)) => match dtype {
             DType::F8E3M4 => 0x30,
             DType::F8E4M3 | DType::F8E4M3FN => 0x38,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import datetime
 import gc
+import os
 import platform
 import statistics
 import time
@@ -144,7 +145,7 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[str]], markdown:
 
 
 def machine(*libraries: str) -> Dict[str, str]:
-    """Processor, cores, versions, date."""
+    """Processor, cores, versions, load, date."""
     found = {"cpu": cpu_name(), "cores": str(num_cores()), "system": f"{platform.system()} {platform.machine()}"}
     found["windrow"] = wr.__version__
     found["python"] = platform.python_version()
@@ -152,5 +153,8 @@ def machine(*libraries: str) -> Dict[str, str]:
         module = optional(name)
         if module is not None:
             found[name] = str(getattr(module, "__version__", "?"))
+    if hasattr(os, "getloadavg"):
+        # Other processes at work make every figure below doubtful, torch's most of all.
+        found["load"] = f"{os.getloadavg()[0]:.1f}"
     found["date"] = datetime.date.today().isoformat()
     return found

@@ -80,27 +80,26 @@ def scattered(shapes: Sequence[Tuple[int, ...]], dtype: str, rng: np.random.Gene
     return Samples(arrays, tensors if torch else [])
 
 
-def cold_sets(make: Callable[[], Samples], quick: bool) -> List[Samples]:
-    """As many lists as it takes that the next one is in no cache when its turn comes."""
+def sets_of(make: Callable[[], Samples], warm: bool) -> List[Samples]:
+    """Lists that take turns: so many that the next one is in no cache; just one if `warm`."""
     sets = [make()]
     one = sum(array.nbytes for array in sets[0].arrays)
-    count = max(2, min(64, 2 * cache_bytes() // one + 1))
-    return sets + [make() for _ in range(1 if quick else count - 1)]
+    return sets + [make() for _ in range(0 if warm else max(1, min(63, 2 * cache_bytes() // one)))]
 
 
-def output_bytes(workload_sets: List[Samples], expected: Callable[[Samples], Tuple[Array, ...]]) -> int:
+def bytes_moved(sets: List[Samples], expected: Callable[[Samples], Tuple[Array, ...]]) -> int:
     """Bytes read plus bytes written for one batch."""
-    read = sum(array.nbytes for array in workload_sets[0].arrays)
-    return read + sum(array.nbytes for array in expected(workload_sets[0]))
+    arrays = [*sets[0].arrays, *expected(sets[0])]
+    return sum(int(array.nbytes) for array in arrays)
 
 
 # Equal shapes
 
 
-def stacks(name: str, title: str, shape: Tuple[int, ...], count: int, dtype: str, targets: List[Target], quick: bool) -> Workload:
+def stacks(name: str, title: str, shape: Tuple[int, ...], count: int, dtype: str, targets: List[Target], warm: bool) -> Workload:
     """Samples of equal shape to one array, everyone's two ways."""
     rng = np.random.default_rng(1)
-    sets = cold_sets(lambda: scattered([shape] * count, dtype, rng), quick)
+    sets = sets_of(lambda: scattered([shape] * count, dtype, rng), warm)
     out = np.empty((count, *shape), dtype)
     contenders: Dict[str, Contender] = {
         "windrow": lambda s: wr.stack(s.best),
@@ -126,34 +125,34 @@ def stacks(name: str, title: str, shape: Tuple[int, ...], count: int, dtype: str
         every = np.arange(count)
         contenders["windrow, SampleList.take"] = lambda s: wr.stack(lists[id(s)].take(every))
     expected: Callable[[Samples], Tuple[Array, ...]] = lambda s: (np.stack(s.arrays),)
-    moved = output_bytes(sets, expected)
+    moved = bytes_moved(sets, expected)
     return Workload(name, title, sets, expected, contenders, moved, targets, absent=absent)
 
 
-def images(quick: bool) -> Workload:
+def images(warm: bool) -> Workload:
     targets = [
         Target("windrow, out=", ("torch.stack(out=)", "np.stack(out=)", "DALI as_batch"), 1.0),
         Target("windrow", ("torch.stack", "np.stack", "DALI as_batch"), 1.0),
         Target("windrow, out=", (MEMCPY,), 0.85),
     ]
-    return stacks("images", "stack 256 x (224, 224, 3) uint8", (224, 224, 3), 256, "uint8", targets, quick)
+    return stacks("images", "stack 256 x (224, 224, 3) uint8", (224, 224, 3), 256, "uint8", targets, warm)
 
 
-def rows100k(quick: bool) -> Workload:
+def rows100k(warm: bool) -> Workload:
     targets = [Target("windrow", ("torch.stack", "np.stack"), 3.0)]
-    return stacks("rows100k", "stack 100 000 x 128 float32", (128,), 100_000, "float32", targets, quick)
+    return stacks("rows100k", "stack 100 000 x 128 float32", (128,), 100_000, "float32", targets, warm)
 
 
-def rows4k(quick: bool) -> Workload:
+def rows4k(warm: bool) -> Workload:
     targets = [Target("windrow", ("torch.stack", "np.stack"), 3.0)]
-    return stacks("rows4k", "stack 4096 x 128 float32", (128,), 4096, "float32", targets, quick)
+    return stacks("rows4k", "stack 4096 x 128 float32", (128,), 4096, "float32", targets, warm)
 
 
 def large(kib: int) -> Callable[[bool], Workload]:
-    def make(quick: bool) -> Workload:
+    def make(warm: bool) -> Workload:
         targets = [Target("windrow, out=", (MEMCPY,), 0.85), Target("windrow", (MEMCPY,), 0.85)]
         title = f"stack {65536 // kib} x {kib} KiB"
-        return stacks(f"large{kib}", title, (kib << 10,), 65536 // kib, "uint8", targets, quick)
+        return stacks(f"large{kib}", title, (kib << 10,), 65536 // kib, "uint8", targets, warm)
 
     return make
 
@@ -162,9 +161,9 @@ def large(kib: int) -> Callable[[bool], Workload]:
 
 
 def normalise(dtype: str) -> Callable[[bool], Workload]:
-    def make(quick: bool) -> Workload:
+    def make(warm: bool) -> Workload:
         rng = np.random.default_rng(2)
-        sets = cold_sets(lambda: scattered([(224, 224, 3)] * 256, "uint8", rng), quick)
+        sets = sets_of(lambda: scattered([(224, 224, 3)] * 256, "uint8", rng), warm)
         contenders: Dict[str, Contender] = {
             "windrow": lambda s: wr.stack(s.best, dtype=dtype, transform=transform()),
             "NumPy eager": lambda s: numpy_normalised(s.arrays, dtype),
@@ -182,7 +181,7 @@ def normalise(dtype: str) -> Callable[[bool], Workload]:
         expected: Callable[[Samples], Tuple[Array, ...]] = lambda s: (np.stack(normalised(s.arrays, dtype)),)
         title = f"normalise 256 x (224, 224, 3) uint8 to {dtype} CHW"
         targets = [Target("windrow", ("torch eager",), 4.0)]
-        moved = output_bytes(sets, expected)
+        moved = bytes_moved(sets, expected)
         return Workload(f"normalise-{dtype}", title, sets, expected, contenders, moved, targets, 3e-3, absent)
 
     return make
@@ -210,10 +209,10 @@ def dali_normalised(arrays: List[Array], dtype: str) -> Any:
 # Unequal lengths
 
 
-def tokens(quick: bool) -> Workload:
+def tokens(warm: bool) -> Workload:
     rng = np.random.default_rng(3)
     lengths = [int(n) for n in rng.integers(16, 2049, 4096)]
-    sets = cold_sets(lambda: scattered([(n,) for n in lengths], "int32", rng), quick)
+    sets = sets_of(lambda: scattered([(n,) for n in lengths], "int32", rng), warm)
 
     def expected(s: Samples) -> Tuple[Array, ...]:
         data = np.zeros((len(s.arrays), max(map(len, s.arrays))), np.int64)
@@ -239,13 +238,13 @@ def tokens(quick: bool) -> Workload:
         absent["torch"] = "torch is not installed"
     targets = [Target("windrow", ("pad_sequence, cast, mask",), 2.0)]
     title = "pad 4096 int32 rows of 16..2048 to int64, mask"
-    return Workload("tokens", title, sets, expected, contenders, output_bytes(sets, expected), targets, absent=absent)
+    return Workload("tokens", title, sets, expected, contenders, bytes_moved(sets, expected), targets, absent=absent)
 
 
-def audio(quick: bool) -> Workload:
+def audio(warm: bool) -> Workload:
     rng = np.random.default_rng(4)
     lengths = [int(n) for n in rng.integers(8000, 64001, 512)]
-    sets = cold_sets(lambda: scattered([(n,) for n in lengths], "float32", rng), quick)
+    sets = sets_of(lambda: scattered([(n,) for n in lengths], "float32", rng), warm)
 
     def expected(s: Samples) -> Tuple[Array, ...]:
         offsets = np.zeros(len(s.arrays) + 1, np.int64)
@@ -268,7 +267,7 @@ def audio(quick: bool) -> Workload:
         absent["torch"] = "torch is not installed"
     targets = [Target("windrow", ("torch.cat, offsets",), 1.5)]
     title = "ragged 512 float32 clips of 8000..64000"
-    return Workload("audio", title, sets, expected, contenders, output_bytes(sets, expected), targets, absent=absent)
+    return Workload("audio", title, sets, expected, contenders, bytes_moved(sets, expected), targets, absent=absent)
 
 
 WORKLOADS: Dict[str, Callable[[bool], Workload]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import importlib
 import importlib.util
 import sys
 import sysconfig
@@ -62,9 +63,9 @@ class Form:
 def photographs() -> List[Any]:
     """Two photographs, 427 x 640, as Pillow images."""
     from PIL import Image
-    from sklearn.datasets import load_sample_images
 
-    return [Image.fromarray(image) for image in load_sample_images().images]
+    datasets = importlib.import_module("sklearn.datasets")
+    return [Image.fromarray(image) for image in datasets.load_sample_images().images]
 
 
 def crops(photos: List[Any], sizes: Sequence[Tuple[int, int]], rng: np.random.Generator) -> List[Array]:
@@ -122,8 +123,8 @@ def numpy_padded(samples: List[Array], dtype: str) -> Tuple[Array, Array]:
     shape = (len(samples), *np.max([sample.shape for sample in samples], axis=0))
     data, mask = np.zeros(shape, dtype), np.zeros(shape[:3], bool)
     for i, sample in enumerate(samples):
-        place = (i, *(slice(extent) for extent in sample.shape))
-        data[place], mask[place[:3]] = sample, True
+        real = tuple(slice(extent) for extent in sample.shape)
+        data[i][real], mask[i][real[:2]] = sample, True
     return data, mask
 
 

@@ -1,0 +1,79 @@
+//! What keeps imported samples alive, and gives them back.
+#![allow(unsafe_code)] // Reference counts and buffer views.
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use windrow::dlpack::ManagedTensor;
+
+/// Everything that keeps the samples of one import alive.
+#[derive(Default)]
+pub(crate) struct Keep {
+    pub objects: Vec<Py<PyAny>>,
+    pub managed: Vec<ManagedTensor>,
+    pub buffers: Vec<Buffer>,
+    pub tensors: Vec<windrow::Tensor>,
+    /// Python numbers, in chunks that never move.
+    pub numbers: Vec<Vec<[u8; 8]>>,
+}
+
+impl Drop for Keep {
+    /// Releases everything under one attach. After the interpreter is gone there is nothing to
+    /// release it to, and it leaks.
+    fn drop(&mut self) {
+        let objects = std::mem::take(&mut self.objects);
+        let managed = std::mem::take(&mut self.managed);
+        let buffers = std::mem::take(&mut self.buffers);
+        if objects.is_empty() && managed.is_empty() && buffers.is_empty() {
+            return;
+        }
+        let mut held = Some((objects, managed, buffers));
+        Python::try_attach(|_| drop(held.take()));
+        std::mem::forget(held);
+    }
+}
+
+/// A buffer view, released when dropped. The caller is attached then: `Keep` sees to it.
+pub(crate) struct Buffer(Box<ffi::Py_buffer>);
+
+// SAFETY: a filled-in view is plain data; it is released under the interpreter lock.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; nothing is mutated through a shared reference.
+unsafe impl Sync for Buffer {}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: filled in by `PyObject_GetBuffer`, released once, attached.
+        unsafe { ffi::PyBuffer_Release(&mut *self.0) };
+    }
+}
+
+impl Buffer {
+    /// Asks an object for a view of its memory.
+    pub fn new(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Buffer> {
+        // SAFETY: all zeros is an empty view.
+        let mut view: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
+        // SAFETY: a live object and a view to fill in; we are attached.
+        match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, flags) } {
+            0 => Ok(Buffer(view)),
+            _ => Err(PyErr::fetch(object.py())),
+        }
+    }
+
+    pub fn view(&self) -> &ffi::Py_buffer {
+        &self.0
+    }
+}
+
+/// Whether an object has the buffer protocol and refuses to be written to through it. Some producers
+/// say so there and nowhere else.
+pub(crate) fn refuses_writes(object: &Bound<'_, PyAny>) -> bool {
+    // SAFETY: a live object; the answer is a flag.
+    let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
+    has_buffer
+        && Buffer::new(object, ffi::PyBUF_FULL_RO).is_ok()
+        && Buffer::new(object, ffi::PyBUF_FULL).is_err_and(|error| {
+            error.is_instance_of::<PyBufferError>(object.py())
+                || error.is_instance_of::<pyo3::exceptions::PyValueError>(object.py())
+        })
+}

@@ -1,0 +1,301 @@
+//! Interfaces that are looked up on each object: `__dlpack__`, the CUDA array interface, the buffer
+//! protocol, `__array_interface__`.
+#![allow(unsafe_code)] // Capsules, buffer views and addresses enter here.
+
+use std::ffi::CStr;
+
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use windrow::dlpack::{
+    self, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
+    USED_DLTENSOR_VERSIONED,
+};
+use windrow::{DType, Device, Error, Mismatch};
+
+use crate::errors::not_array_like;
+use crate::export::{dtype_of_format, dtype_of_typestr};
+use crate::import::Importer;
+use crate::keep::Buffer;
+
+impl<'py> Importer<'py> {
+    /// Interfaces that are looked up on the object, in this order; the first refusal is the one
+    /// reported if none works.
+    pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let mut refusal: Option<PyErr> = None;
+        if object.hasattr(intern!(self.py, "__dlpack__"))? {
+            match self.import_dlpack(object, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = Some(error),
+                done => return done,
+            }
+        }
+        if object.hasattr(intern!(self.py, "__cuda_array_interface__"))? {
+            let mismatch = Mismatch::new(Some(index), "cpu", "cuda")
+                .with_hint("this engine reads host memory");
+            return Err(self.error(Error::Device(Box::new(mismatch)), index));
+        }
+        // SAFETY: a live object; the answer is a flag.
+        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
+            match self.import_buffer(object, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
+                done => return done,
+            }
+        }
+        if object.hasattr(intern!(self.py, "__array_interface__"))? {
+            match self.import_array_interface(object, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
+                done => return done,
+            }
+        }
+        Err(match refusal {
+            None => not_array_like(Some(index), &self.path, object),
+            Some(error) if error.get_type(self.py).is(self.py.get_type::<PyBufferError>()) => {
+                self.wrap(error, index)
+            }
+            Some(error) => error,
+        })
+    }
+
+    fn import_dlpack(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let (device_type, device_id): (i32, i32) =
+            object.call_method0(intern!(self.py, "__dlpack_device__"))?.extract()?;
+        let device = dlpack::DLDevice { device_type: dlpack::DLDeviceType(device_type), device_id };
+        let place = dlpack::device_from_dl(device).map_err(|error| self.error(error, index))?;
+        if place != Device::Cpu {
+            let mismatch = Mismatch::new(Some(index), "cpu", place.to_string())
+                .with_hint("this engine reads host memory");
+            return Err(self.error(Error::Device(Box::new(mismatch)), index));
+        }
+        let method = object.getattr(intern!(self.py, "__dlpack__"))?;
+        let kwargs = match &self.dlpack_kwargs {
+            Some(kwargs) => kwargs,
+            None => {
+                let kwargs = PyDict::new(self.py);
+                kwargs.set_item("stream", self.py.None())?;
+                kwargs.set_item("max_version", (1, 3))?;
+                self.dlpack_kwargs.insert(kwargs)
+            }
+        };
+        // Producers older than these arguments refuse them.
+        let is_type_error = |error: &PyErr| error.is_instance_of::<PyTypeError>(self.py);
+        let capsule = match method.call((), Some(kwargs)) {
+            Err(error) if is_type_error(&error) => {
+                let stream_only = PyDict::new(self.py);
+                stream_only.set_item("stream", self.py.None())?;
+                match method.call((), Some(&stream_only)) {
+                    Err(again) if is_type_error(&again) => method.call0().map_err(|_| error)?,
+                    done => done?,
+                }
+            }
+            done => done?,
+        };
+        let Ok(capsule) = capsule.cast_into::<PyCapsule>() else {
+            return Err(PyTypeError::new_err(format!(
+                "sample {index}: __dlpack__ did not return a capsule"
+            )));
+        };
+        self.consume(&capsule, index)
+    }
+
+    /// Takes the tensor out of a capsule. Until it is found fit the capsule keeps it.
+    fn consume(&mut self, capsule: &Bound<'py, PyCapsule>, index: usize) -> PyResult<()> {
+        let named = |name: &CStr| capsule.pointer_checked(Some(name)).ok();
+        let managed = if let Some(pointer) = named(DLTENSOR_VERSIONED) {
+            // SAFETY: a capsule of this name holds such a tensor, alive while the capsule is unused.
+            let foreign = unsafe { dlpack::read_versioned(pointer.as_ptr().cast()) };
+            self.check(foreign, index)?;
+            rename(capsule, USED_DLTENSOR_VERSIONED)?;
+            // SAFETY: renamed, so the tensor is ours.
+            let managed = unsafe { ManagedTensor::from_versioned(pointer.as_ptr().cast()) };
+            managed.map_err(|error| self.error(error, index))?
+        } else if let Some(pointer) = named(DLTENSOR) {
+            // SAFETY: as above; the legacy struct begins with the tensor.
+            let foreign = unsafe { dlpack::read_tensor(pointer.as_ptr().cast()) };
+            self.check(foreign, index)?;
+            rename(capsule, USED_DLTENSOR)?;
+            // SAFETY: as above.
+            unsafe { ManagedTensor::from_legacy(pointer.as_ptr().cast()) }
+        } else {
+            let used = named(USED_DLTENSOR_VERSIONED).or_else(|| named(USED_DLTENSOR)).is_some();
+            let what = if used {
+                "a DLPack capsule that was already consumed"
+            } else {
+                "a capsule that is not DLPack's"
+            };
+            return Err(PyValueError::new_err(format!("sample {index}: {what}")));
+        };
+        let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+        self.push(&foreign, index)?;
+        self.keep.managed.push(managed);
+        Ok(())
+    }
+
+    fn check(&self, foreign: windrow::Result<ForeignTensor<'_>>, index: usize) -> PyResult<()> {
+        foreign
+            .and_then(|foreign| foreign.layout())
+            .map(drop)
+            .map_err(|error| self.error(error, index))
+    }
+
+    fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let buffer = Buffer::new(object, ffi::PyBUF_FULL_RO)?;
+        let view = buffer.view();
+        let format = match view.format.is_null() {
+            true => c"B",
+            // SAFETY: a filled-in format is a C string that lives as long as the view.
+            false => unsafe { CStr::from_ptr(view.format) },
+        };
+        let Some(dtype) = dtype_of_format(format.to_bytes(), view.itemsize as usize) else {
+            let got = format!("buffer format {format:?} of {} bytes", view.itemsize);
+            return Err(self.layout_error(index, "a native number format", &got));
+        };
+        if !view.suboffsets.is_null() {
+            return Err(self.layout_error(index, "strided memory", "a buffer with suboffsets"));
+        }
+        let ndim = view.ndim as usize;
+        // ctypes leaves strides out where they follow from the shape.
+        let ints = |pointer: *const isize| -> Option<Vec<i64>> {
+            let entry = |d: usize| {
+                // SAFETY: not NULL, so it has an entry for each of `ndim` dims.
+                unsafe { *pointer.add(d) as i64 }
+            };
+            (!pointer.is_null()).then(|| (0..ndim).map(entry).collect())
+        };
+        let whole = || (0..ndim).map(|_| (view.len / view.itemsize.max(1)) as i64).collect();
+        let shape: Vec<i64> = ints(view.shape).unwrap_or_else(whole);
+        let strides = ints(view.strides)
+            .map(|strides| self.in_elements(&shape, &strides, dtype, index))
+            .transpose()?;
+        let (data, read_only) = (view.buf.cast(), view.readonly != 0);
+        let foreign = ForeignTensor {
+            data,
+            dtype,
+            device: Device::Cpu,
+            shape: &shape,
+            strides: strides.as_deref(),
+            read_only,
+        };
+        self.push(&foreign, index)?;
+        self.keep.buffers.push(buffer);
+        Ok(())
+    }
+
+    fn import_array_interface(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let interface = object.getattr("__array_interface__")?.cast_into::<PyDict>()?;
+        let required = |key: &str| {
+            interface.get_item(key)?.ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "sample {index}: __array_interface__ has no \"{key}\""
+                ))
+            })
+        };
+        let shape: Vec<i64> = required("shape")?.extract()?;
+        let typestr: String = required("typestr")?.extract()?;
+        // NumPy knows the types of ml_dtypes by name only.
+        let by_name = || {
+            object
+                .getattr("dtype")
+                .and_then(|dtype| dtype.getattr("name"))
+                .and_then(|name| name.extract::<String>())
+        };
+        let dtype = match typestr.as_bytes() {
+            [_, b'V', ..] => by_name().ok().and_then(|name| name.parse::<DType>().ok()),
+            typestr => dtype_of_typestr(typestr),
+        };
+        let Some(dtype) = dtype else {
+            return Err(self.layout_error(
+                index,
+                "a native number format",
+                &format!("typestr {typestr:?}"),
+            ));
+        };
+        let optional =
+            |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
+        if optional("mask")?.is_some() {
+            return Err(self.layout_error(index, "an array without a mask", "a masked array"));
+        }
+        let strides: Option<Vec<i64>> =
+            optional("strides")?.map(|strides| strides.extract()).transpose()?;
+        let strides =
+            strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
+        let (data, read_only) = match optional("data")? {
+            Some(pair) if pair.is_instance_of::<PyTuple>() => {
+                let (address, read_only): (usize, bool) = pair.extract()?;
+                (std::ptr::with_exposed_provenance_mut::<u8>(address), read_only)
+            }
+            // Without an address the memory is that of a buffer, or the object's own.
+            holder => {
+                let buffer = Buffer::new(holder.as_ref().unwrap_or(object), ffi::PyBUF_SIMPLE)?;
+                let offset: i64 = optional("offset")?.map_or(Ok(0), |offset| offset.extract())?;
+                let view = buffer.view();
+                let layout = windrow::Layout::try_new(dtype, &shape, strides.as_deref());
+                let span = layout.map_err(|error| self.error(error, index))?.byte_span(dtype);
+                let fits = offset.checked_add(span.start).is_some_and(|low| low >= 0)
+                    && offset.checked_add(span.end).is_some_and(|high| high <= view.len as i64);
+                if !fits {
+                    let got = format!("{} bytes from {offset} on", span.end - span.start);
+                    return Err(self.layout_error(
+                        index,
+                        &format!("at most {} bytes", view.len),
+                        &got,
+                    ));
+                }
+                let data = view.buf.cast::<u8>().wrapping_offset(offset as isize);
+                let read_only = view.readonly != 0;
+                self.keep.buffers.push(buffer);
+                (data, read_only)
+            }
+        };
+        if data.is_null() && !shape.contains(&0) {
+            return Err(self.layout_error(index, "an address", "NULL with elements"));
+        }
+        let foreign = ForeignTensor {
+            data,
+            dtype,
+            device: Device::Cpu,
+            shape: &shape,
+            strides: strides.as_deref(),
+            read_only,
+        };
+        self.push(&foreign, index)?;
+        // The interface may belong to a temporary; the object itself is kept by the caller.
+        self.keep.objects.push(interface.into_any().unbind());
+        Ok(())
+    }
+
+    /// Byte strides to element strides.
+    fn in_elements(
+        &self,
+        shape: &[i64],
+        strides: &[i64],
+        dtype: DType,
+        index: usize,
+    ) -> PyResult<Vec<i64>> {
+        let size = dtype.size() as i64;
+        let used = |d: usize| !shape.contains(&0) && shape.get(d).is_some_and(|&extent| extent > 1);
+        if strides.iter().enumerate().any(|(d, stride)| used(d) && stride % size != 0) {
+            return Err(self.layout_error(
+                index,
+                "strides of whole elements",
+                &format!("byte strides {strides:?}"),
+            ));
+        }
+        Ok(strides.iter().map(|stride| stride / size).collect())
+    }
+}
+
+fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
+    // SAFETY: a valid capsule and a name that lives for ever.
+    match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(capsule.py())),
+    }
+}
+
+/// Whether another interface may do where this one refused.
+fn may_try_next(py: Python<'_>, error: &PyErr) -> bool {
+    let class = error.get_type(py);
+    class.is(py.get_type::<PyBufferError>()) || class.is(py.get_type::<PyTypeError>())
+}
