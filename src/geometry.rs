@@ -59,7 +59,7 @@ impl Class {
     /// The class of a kind in the data of a batch. `strides` are those of the output for the sample's
     /// dims, in the result's order.
     pub fn of_data(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
-        let mut src_offset = 0;
+        let mut src_offset = 0i64;
         let mut channel = Channel::None;
         let (src_size, dst_size) = (kind.dtype.size() as i64, spec.dtype.size() as i64);
         let mut dims: SmallVec<[Dim; 4]> = SmallVec::new();
@@ -70,12 +70,10 @@ impl Class {
         for (position, &d) in spec.permute.iter().enumerate() {
             let (real, stride) = (kind.layout.shape()[d], kind.layout.strides()[d]);
             let (src_stride, dst_stride) =
-                (stride.wrapping_mul(src_size), strides[position] * dst_size);
+                (stride.wrapping_mul(src_size), strides[position].wrapping_mul(dst_size));
             let (dim, cut) = placed(&spec.placement, d, real, src_stride, dst_stride);
-            // Of an empty sample nothing is read, and the stride of an extent of 1 may be anything.
-            if cut > 0 && kind.layout.numel() > 0 {
-                src_offset += cut * src_stride;
-            }
+            // Where nothing is read, strides may be anything: of an empty sample, of an extent of 1.
+            src_offset = cut.wrapping_mul(src_stride).wrapping_add(src_offset);
             if spec.channel_dim == Some(d) {
                 channel = Channel::Loop { dim: position, first: cut as usize, count: real as u64 };
             }
@@ -115,12 +113,12 @@ impl Class {
             _ => None,
         };
         let start = table.len();
-        let mut num_real = 1;
+        let mut num_real = 1u64;
         let mut channel = channel;
         // The channel dim's position among the collapsed dims, once it has been seen.
         let mut channel_at = None;
         for (position, dim) in dims.into_iter().enumerate() {
-            num_real *= dim.hi - dim.lo;
+            num_real = num_real.saturating_mul(dim.hi - dim.lo);
             let is_channel = channel_dim == Some(position);
             if dim.extent == 1 && dim.is_whole() && !is_channel {
                 continue;
@@ -210,9 +208,10 @@ fn steps_over(outer: &Dim, inner: &Dim) -> bool {
 
 fn merged(outer: &Dim, inner: &Dim) -> Dim {
     Dim {
-        extent: outer.extent * inner.extent,
-        lo: outer.lo * inner.extent,
-        hi: outer.hi * inner.extent,
+        // An output without elements may have extents beyond 64 bits together; it is never walked.
+        extent: outer.extent.wrapping_mul(inner.extent),
+        lo: outer.lo.wrapping_mul(inner.extent),
+        hi: outer.hi.wrapping_mul(inner.extent),
         ..*inner
     }
 }

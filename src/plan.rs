@@ -12,7 +12,7 @@ use crate::collate::{Collate, Mask};
 use crate::dtype::DType;
 use crate::error::{Error, Mismatch, Result};
 use crate::geometry::{Channel, Class, Dim};
-use crate::layout::{Dims, Layout};
+use crate::layout::{checked_numel, Dims, Layout};
 use crate::offsets::Offsets;
 use crate::sample::{SampleList, Samples};
 use crate::spec::{bytes_of, Placement, Spec};
@@ -166,10 +166,11 @@ impl Field<'_> {
     /// Bytes read of the samples.
     pub fn bytes_read(&self) -> u64 {
         let Op::Read { .. } = self.op else { return 0 };
-        let of = |class: &Class| class.num_real * class.dtype.size() as u64;
+        // Broadcast samples may be read more often than there are bytes to count it in.
+        let of = |class: &Class| class.num_real.saturating_mul(class.dtype.size() as u64);
         match &*self.class_ids {
-            [] => of(&self.classes[0]) * self.data.len() as u64,
-            ids => ids.iter().map(|&id| of(&self.classes[id as usize])).sum(),
+            [] => of(&self.classes[0]).saturating_mul(self.data.len() as u64),
+            ids => saturating_sum(ids.iter().map(|&id| of(&self.classes[id as usize]))),
         }
     }
 
@@ -283,13 +284,13 @@ fn data_field<'s>(
     let strides = layout.strides();
     let (starts, sample_strides): (_, Dims) = match &spec.placement {
         Placement::Joined { dim, offsets } => {
-            let unit = joined_unit(layout.shape(), *dim);
-            let step = strides[*dim] * size;
+            let unit = joined_unit(&layout, *dim);
+            let step = strides[*dim].wrapping_mul(size);
             (Starts::Joined { offsets: offsets.clone(), unit, step }, strides.into())
         }
         _ => {
-            let elems = layout.shape()[1..].iter().product::<i64>() as u64;
-            (Starts::Rows { elems, step: strides[0] * size }, strides[1..].into())
+            let step = strides[0].wrapping_mul(size);
+            (Starts::Rows { elems: row_elems(&layout), step }, strides[1..].into())
         }
     };
     let mut dims = Vec::new();
@@ -322,9 +323,26 @@ fn data_field<'s>(
     field
 }
 
+// Strides and single extents of an output without elements may be beyond 64 bits when multiplied, and
+// nothing is ever reached through them: hence the wrapping products, and the zeros below.
+
+/// Elements of one row of dim 0.
+fn row_elems(layout: &Layout) -> u64 {
+    checked_numel(&layout.shape()[1..]).unwrap_or(0) as u64
+}
+
 /// Elements of the output for one step along the joined dim.
-fn joined_unit(shape: &[i64], dim: usize) -> u64 {
-    shape.iter().enumerate().filter(|&(d, _)| d != dim).map(|(_, &extent)| extent as u64).product()
+fn joined_unit(layout: &Layout, dim: usize) -> u64 {
+    if layout.numel() == 0 {
+        return 0;
+    }
+    let others = layout.shape().iter().enumerate().filter(|&(d, _)| d != dim);
+    others.map(|(_, &extent)| extent as u64).product()
+}
+
+/// A sum of byte counts, for accounts only.
+pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
 }
 
 fn all_used(field: &Field<'_>, fits: impl Fn(&Class) -> bool) -> bool {
@@ -386,7 +404,7 @@ fn mask_field<'s>(
     let real = u8::from(spec.mask == Some(Mask::Real));
     let mut fill = [0; 16];
     fill[0] = 1 - real;
-    let elems = layout.shape()[1..].iter().product::<i64>() as u64;
+    let elems = row_elems(&layout);
     Field {
         leaf,
         role: Role::Mask,

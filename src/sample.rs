@@ -165,6 +165,7 @@ impl<'a> SampleList<'a> {
     /// # Safety
     /// As [`SampleView::from_raw_parts`].
     #[allow(unsafe_code)]
+    #[inline]
     pub unsafe fn push(
         &mut self,
         data: *const u8,
@@ -216,9 +217,9 @@ impl<'a> SampleList<'a> {
         self.kinds.get(self.last as usize).is_some_and(|last| {
             last.dtype == dtype
                 && last.device == device
-                && last.layout.shape() == shape
+                && same_dims(last.layout.shape(), shape)
                 && match strides {
-                    Some(strides) => last.layout.strides() == strides,
+                    Some(strides) => same_dims(last.layout.strides(), strides),
                     None => last.layout.is_compact(),
                 }
         })
@@ -320,6 +321,12 @@ impl<'a> SampleList<'a> {
             memory: PhantomData,
         })
     }
+}
+
+/// Equality of a few numbers, without a call of `memcmp`.
+#[inline]
+fn same_dims(a: &[i64], b: &[i64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
 }
 
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {

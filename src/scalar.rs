@@ -67,7 +67,7 @@ impl Scalar {
         match dtype {
             DType::C64 | DType::C128 => {
                 if dtype == DType::C64 {
-                    let pair = [re as f32, im as f32];
+                    let pair = [self.to_f32(), im as f32];
                     if !finite_stays_finite(pair[0].into(), re)
                         || !finite_stays_finite(pair[1].into(), im)
                     {
@@ -126,7 +126,9 @@ impl Scalar {
         let nearest = self.to_f32();
         let (exact, beyond) = match self {
             // A float32 of this size is an integer of fewer than 128 bits.
-            Scalar::Int(value) => (nearest as i128 == value, (nearest as i128).abs() > value.abs()),
+            Scalar::Int(value) => {
+                (nearest as i128 == value, (nearest as i128).unsigned_abs() > value.unsigned_abs())
+            }
             Scalar::Float(value) | Scalar::Complex(value, _) => {
                 let wide = f64::from(nearest);
                 (wide == value || value.is_nan(), wide.abs() > value.abs())

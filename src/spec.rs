@@ -98,9 +98,7 @@ impl Spec {
         };
         let permute = resolve_permute(collate, ndim)?;
         let affine = collate.transform.affine()?;
-        for kind in used.kinds() {
-            check_arithmetic(samples, kind, dtype, affine.is_some())?;
-        }
+        check_arithmetic(samples, &used, dtype, affine.is_some())?;
         let channel_dim = match &affine {
             Some(affine) if affine.channels() > 1 => {
                 Some(resolve_channel_dim(samples, &used, collate, affine.channels())?)
@@ -347,22 +345,23 @@ fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<()> {
     }
 }
 
+/// Complex and float8 samples are moved as they are: no cast, no arithmetic.
 fn check_arithmetic(
     samples: &SampleList<'_>,
-    kind: &Kind,
+    used: &UsedKinds<'_>,
     dtype: DType,
     computes: bool,
 ) -> Result<()> {
-    if kind.dtype == dtype && !computes {
-        return Ok(());
-    }
-    let odd = [kind.dtype, dtype].into_iter().find(|dtype| !dtype.is_arithmetic());
-    let Some(odd) = odd else { return Ok(()) };
-    let index = (0..samples.len()).find(|&index| samples.kind(index) == kind);
-    let got = if odd == kind.dtype { odd.into() } else { Facet::Text(format!("a cast to {odd}")) };
-    let expected = "bool, an integer, float16, bfloat16, float32 or float64";
+    let fits = |kind: &Kind| {
+        kind.dtype == dtype && !computes || kind.dtype.is_arithmetic() && dtype.is_arithmetic()
+    };
+    let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
+    let got = |index: usize| match samples.kind(index).dtype {
+        own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
+        own => own.into(),
+    };
     let hint = "complex and float8 are moved, never cast or transformed";
-    Err(Error::DType(Box::new(Mismatch::new(index, expected, got).with_hint(hint))))
+    used.check_as(fits, expected, got, hint, Error::DType)
 }
 
 fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {

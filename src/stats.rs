@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::geometry::Class;
 use crate::host::{PoolStats, Tiling};
-use crate::plan::{Field, Op, Plan, Role};
+use crate::plan::{saturating_sum, Field, Op, Plan, Role};
 use crate::spec::{bytes_of, Placement};
 use crate::DType;
 
@@ -45,14 +45,14 @@ impl Explain {
         let mut paths = data().map(path_of);
         let first = paths.next().unwrap_or("gather");
         let path = if paths.all(|path| path == first) { first } else { "mixed" };
-        let written = data().map(Field::bytes).sum::<u64>();
+        let written = saturating_sum(data().map(Field::bytes));
         let padding_bytes = plan.padding_bytes();
         Explain {
             path,
             samples: plan.specs.first().map_or(0, |spec| spec.num_samples),
             leaves: plan.specs.len(),
-            bytes_read: plan.fields.iter().map(Field::bytes_read).sum(),
-            bytes_written: plan.fields.iter().map(Field::bytes).sum(),
+            bytes_read: saturating_sum(plan.fields.iter().map(Field::bytes_read)),
+            bytes_written: saturating_sum(plan.fields.iter().map(Field::bytes)),
             padding_bytes,
             padding_waste: if written == 0 { 0.0 } else { padding_bytes as f64 / written as f64 },
             ranges: data().map(num_ranges).sum(),
@@ -105,11 +105,11 @@ impl Plan<'_> {
 
     /// Bytes of everything the plan makes, offsets and lengths included.
     pub(crate) fn output_bytes(&self) -> u64 {
-        let fields: u64 = self.fields.iter().map(Field::bytes).sum();
+        let fields = saturating_sum(self.fields.iter().map(Field::bytes));
         let lengths = |spec: &crate::spec::Spec| {
             spec.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
         };
-        fields + self.specs.iter().map(lengths).sum::<u64>()
+        fields.saturating_add(saturating_sum(self.specs.iter().map(lengths)))
     }
 }
 
@@ -173,7 +173,7 @@ impl Counters {
         let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
         add(&self.batches, plan.specs.len() as u64);
         add(&self.samples, plan.specs.iter().map(|spec| spec.num_samples as u64).sum());
-        add(&self.bytes_in, plan.fields.iter().map(Field::bytes_read).sum());
+        add(&self.bytes_in, saturating_sum(plan.fields.iter().map(Field::bytes_read)));
         add(&self.bytes_out, plan.output_bytes());
         add(&self.padding_bytes, plan.padding_bytes());
         add(&self.run_ns, u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX));

@@ -69,10 +69,10 @@ impl<'py> Importer<'py> {
     pub fn import_tuple(&mut self, samples: &Bound<'py, PyTuple>) -> PyResult<()> {
         self.keep.objects.push(samples.clone().into_any().unbind());
         self.list.reserve(samples.len());
-        for index in 0..samples.len() {
-            self.prefetch(samples, index);
-            let sample = samples.get_borrowed_item(index)?;
-            self.import(&sample, index)?;
+        let items: Vec<Borrowed<'_, 'py, PyAny>> = samples.iter_borrowed().collect();
+        for (index, sample) in items.iter().enumerate() {
+            self.prefetch(&items[index..]);
+            self.import(sample, index)?;
         }
         Ok(())
     }
@@ -80,12 +80,12 @@ impl<'py> Importer<'py> {
     /// Objects made long ago lie anywhere: without this an import waits for memory three times for
     /// each. First the object is fetched, later what its own fields seem to point to.
     #[inline]
-    fn prefetch(&self, samples: &Bound<'py, PyTuple>, index: usize) {
+    fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
         let Some((class, Route::Exchange { .. })) = self.last else { return };
-        if let Ok(far) = samples.get_borrowed_item(index + 2 * PREFETCH_DISTANCE) {
+        if let Some(far) = ahead.get(2 * PREFETCH_DISTANCE) {
             prefetch_line(far.as_ptr().cast());
         }
-        let Ok(near) = samples.get_borrowed_item(index + PREFETCH_DISTANCE) else { return };
+        let Some(near) = ahead.get(PREFETCH_DISTANCE) else { return };
         // SAFETY: a live object; objects of this exact type were found to have two words behind
         // their head (`has_two_words`), and a word of any value may be prefetched.
         unsafe {

@@ -13,7 +13,7 @@ mod tile;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::plan::{Field, Plan};
+use crate::plan::{saturating_sum, Field, Plan};
 
 pub use pool::PoolStats;
 pub(crate) use pool::{Block, MemoryPool, DEFAULT_POOL_BYTES};
@@ -42,7 +42,7 @@ pub(crate) struct Tiling {
 
 impl Tiling {
     pub fn new(plan: &Plan<'_>) -> Tiling {
-        let total: u64 = plan.fields.iter().map(|field| field.bytes()).sum();
+        let total = saturating_sum(plan.fields.iter().map(Field::bytes));
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
         let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
         let mut count = 0;
@@ -98,9 +98,9 @@ impl<'p> Work<'p> {
 
     /// Whether the batch is large enough to share out.
     pub fn wants_threads(&self) -> bool {
-        let traffic = |field: &Field<'_>| field.bytes() + field.bytes_read();
+        let traffic = |field: &Field<'_>| field.bytes().saturating_add(field.bytes_read());
         self.tiling.count() > 1
-            && self.plan.fields.iter().map(traffic).sum::<u64>() >= ONE_THREAD_BYTES
+            && saturating_sum(self.plan.fields.iter().map(traffic)) >= ONE_THREAD_BYTES
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.

@@ -40,6 +40,12 @@ impl Sample {
         Sample::laid_out(dtype, shape, &compact(shape), 0, Paint::Rich, seed)
     }
 
+    /// Many bytes, all the same: painting takes its time under Miri.
+    pub fn flat(length: usize, byte: u8) -> Sample {
+        let (shape, strides) = (vec![length as i64], vec![1]);
+        Sample { buffer: vec![byte; length + 1], first: 1, dtype: DType::U8, shape, strides }
+    }
+
     /// Row-major without gaps, `misalign` bytes after a multiple of 64.
     pub fn misaligned(dtype: DType, shape: &[i64], misalign: usize, seed: u64) -> Sample {
         Sample::laid_out(dtype, shape, &compact(shape), misalign, Paint::Rich, seed)

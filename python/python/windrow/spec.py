@@ -21,7 +21,7 @@ class _Spec:
         return f"{type(self).__name__}({arguments})"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.kwargs == other.kwargs  # type: ignore[attr-defined]
+        return isinstance(other, _Spec) and self.form == other.form and self.kwargs == other.kwargs
 
     def __hash__(self) -> int:
         return hash((self.form, tuple(self.kwargs)))

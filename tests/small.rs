@@ -1,0 +1,109 @@
+//! A few small batches through every kind of loop on every executor: what Miri runs in a minute.
+//!
+//! ```text
+//! MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks" \
+//!     cargo +nightly miri test --test small
+//! ```
+//! The queues of rayon break the rules of Stacked Borrows and its threads outlive the test, hence the
+//! last two flags; they are not needed for the library itself.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::runner::bytes_of;
+use common::sample::views;
+use common::{runner, Ask, PadAsk, Sample};
+use windrow::{Collate, DType, Engine, EngineOptions, Mask, PerDim, Side};
+
+fn samples(dtype: DType, shapes: &[&[i64]]) -> Vec<Sample> {
+    shapes.iter().zip(0..).map(|(shape, seed)| Sample::rich(dtype, shape, seed)).collect()
+}
+
+#[test]
+fn bytes_are_moved() {
+    let uneven = samples(DType::U16, &[&[3], &[0], &[9], &[1]]);
+    runner().check("ragged", &uneven, &Ask::ragged());
+    runner().check("padded", &uneven, &Ask::side(Side::Center));
+    let even = samples(DType::C128, &[&[2, 3], &[2, 3]]);
+    runner().check("stack", &even, &Ask::stack());
+    runner().check("turned", &even, &Ask::concat(1).permute(&[1, 0]));
+    let odd =
+        [Sample::misaligned(DType::F32, &[5], 3, 1), Sample::misaligned(DType::F32, &[5], 1, 2)];
+    runner().check("misaligned", &odd, &Ask::stack());
+}
+
+#[test]
+fn strides_of_every_sign() {
+    for strides in [[0, 0], [0, 1], [-4, 1], [1, -3], [2, 7]] {
+        let samples = [Sample::strided(DType::I16, &[3, 4], &strides, 1)];
+        runner().check(&format!("{strides:?}"), &samples, &Ask::stack());
+        runner().check(&format!("{strides:?}, cast"), &samples, &Ask::stack().cast(DType::F32));
+    }
+}
+
+#[test]
+fn casts_and_transforms() {
+    for (src, dst) in [
+        (DType::U8, DType::F16),
+        (DType::F64, DType::BF16),
+        (DType::F16, DType::F64),
+        (DType::I64, DType::U8),
+        (DType::U64, DType::F16),
+        (DType::Bool, DType::F32),
+        (DType::F32, DType::Bool),
+    ] {
+        let rows = samples(src, &[&[3, 7], &[3, 7]]);
+        let name = format!("{src} to {dst}");
+        runner().check(&name, &rows, &Ask::stack().cast(dst));
+        runner().check(&format!("{name}, scaled"), &rows, &Ask::ragged().cast(dst).scaled());
+        runner().check(&format!("{name}, outer"), &rows, &Ask::stack().cast(dst).normalised(3, 0));
+        runner().check(&format!("{name}, inner"), &rows, &Ask::stack().cast(dst).normalised(7, 1));
+    }
+}
+
+#[test]
+fn planes_and_padding() {
+    let images = samples(DType::U8, &[&[2, 5, 3], &[4, 3, 3]]);
+    let pad = PadAsk {
+        side: PerDim::Each(vec![Side::Left, Side::Center, Side::Right]),
+        size: PerDim::Each(vec![Some(3), Some(4), None]),
+        truncate: true,
+        mask: Some(Mask::Pad),
+        ..PadAsk::default()
+    };
+    let ask = Ask::pad(pad).permute(&[2, 0, 1]);
+    runner().check("planes", &images, &ask);
+    runner().check("planes of float16", &images, &ask.cast(DType::F16).normalised(3, 2));
+}
+
+#[test]
+fn nothing_at_all() {
+    for shape in [&[][..], &[0], &[2, 0]] {
+        let samples = samples(DType::F32, &[shape, shape]);
+        runner().check(&format!("{shape:?}"), &samples, &Ask::stack());
+        runner().check(&format!("{shape:?}, padded"), &samples, &Ask::side(Side::Left));
+    }
+}
+
+#[test]
+fn threads_write_side_by_side() {
+    // More than 1 MiB read and written, in tiles of 64 KiB.
+    let lengths = [(300_001, 1), (0, 2), (7, 3), (250_000, 4)];
+    let samples = lengths.map(|(length, byte)| Sample::flat(length, byte));
+    let samples = views(&samples);
+    let want = bytes_of(
+        Engine::with_options(one_thread()).assemble(&samples, &Collate::ragged()).unwrap().data(),
+    );
+    let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
+    for engine in [Engine::host_with(pool), Engine::host()] {
+        let batch = engine.assemble(&samples, &Collate::ragged()).unwrap();
+        assert!(bytes_of(batch.data()) == want);
+    }
+}
+
+fn one_thread() -> EngineOptions {
+    let mut options = EngineOptions::default();
+    options.threads = Some(1);
+    options
+}
