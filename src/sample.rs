@@ -181,6 +181,23 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
+    /// Appends another sample of the last one's dtype and device if it is of its shape and strides too.
+    /// Says whether it did.
+    ///
+    /// # Safety
+    /// As [`SampleView::from_raw_parts`], for the last sample's dtype and device.
+    #[allow(unsafe_code)]
+    #[inline]
+    pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
+        let same = self.kinds.get(self.last as usize).is_some_and(|last| {
+            same_dims(last.layout.shape(), shape) && same_dims(last.layout.strides(), strides)
+        });
+        if same {
+            self.append(data);
+        }
+        same
+    }
+
     /// Appends all samples of another list.
     pub fn extend(&mut self, other: &SampleList<'a>) {
         self.reserve(other.len());

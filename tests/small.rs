@@ -1,4 +1,4 @@
-//! A few small batches through every kind of loop on every executor: what Miri runs in a minute.
+//! A few small batches through every kind of loop on every executor: what Miri runs in four minutes.
 //!
 //! ```text
 //! MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-tree-borrows -Zmiri-ignore-leaks" \

@@ -5,7 +5,9 @@ use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
-use windrow::dlpack::{self, DLPackExchangeAPI, DLTensor, ForeignTensor, ManagedTensor};
+use windrow::dlpack::{
+    self, DLDataType, DLDevice, DLPackExchangeAPI, DLTensor, ForeignTensor, ManagedTensor,
+};
 use windrow::{DType, Device, Error, Mismatch, SampleList};
 
 use crate::batch::PyBatch;
@@ -40,6 +42,8 @@ pub(crate) struct Importer<'py> {
     last: Option<(*mut ffi::PyTypeObject, Route)>,
     /// Whether objects of the last type have at least two words behind their head.
     has_two_words: bool,
+    /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
+    repeat: Option<(DLDataType, DLDevice, i32)>,
     guard: Option<LazyBits<'py>>,
     pub dlpack_kwargs: Option<Bound<'py, PyDict>>,
 }
@@ -60,6 +64,7 @@ impl<'py> Importer<'py> {
             owned,
             last: None,
             has_two_words: false,
+            repeat: None,
             guard: None,
             dlpack_kwargs: None,
         }
@@ -92,8 +97,11 @@ impl<'py> Importer<'py> {
             if ffi::Py_TYPE(near.as_ptr()) == class && self.has_two_words {
                 let words = near.as_ptr().add(1).cast::<*const u8>();
                 for word in [words.read_volatile(), words.add(1).read_volatile()] {
-                    for line in 0..3 {
-                        prefetch_line(word.wrapping_add(64 * line));
+                    // Flags and counts are no addresses; asking for them would cost a page walk.
+                    if (1 << 16..1 << 47).contains(&word.addr()) {
+                        for line in 0..3 {
+                            prefetch_line(word.wrapping_add(64 * line));
+                        }
                     }
                 }
             }
@@ -110,6 +118,7 @@ impl<'py> Importer<'py> {
             _ => {
                 let route = route_of(object)?;
                 self.last = Some((class, route));
+                self.repeat = None;
                 let size: usize =
                     object.get_type().getattr(intern!(self.py, "__basicsize__"))?.extract()?;
                 self.has_two_words = size >= size_of::<ffi::PyObject>() + 2 * size_of::<usize>();
@@ -128,13 +137,19 @@ impl<'py> Importer<'py> {
                 if unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
                     return Err(self.exchange_failed(index));
                 }
-                // SAFETY: filled in, and valid while the object lives and is not resized.
-                let foreign = unsafe { dlpack::read_tensor(tensor.as_ptr()) };
-                let foreign = foreign.map_err(|error| self.error(error, index))?;
-                if may_lie {
-                    self.check_lazy_bits(object, &foreign, index)?;
+                // SAFETY: filled in by the call.
+                let tensor = unsafe { tensor.assume_init() };
+                if self.push_repeated(&tensor) {
+                    return Ok(());
                 }
-                self.push(&foreign, index)
+                // SAFETY: as above; valid while the object lives and is not resized.
+                let foreign = unsafe { dlpack::read_tensor(&tensor) };
+                let foreign = foreign.map_err(|error| self.error(error, index))?;
+                let asked = may_lie && self.check_lazy_bits(object, &foreign, index)?;
+                self.push(&foreign, index)?;
+                let repeats = !asked && foreign.strides.is_some() && !foreign.shape.contains(&0);
+                self.repeat = repeats.then_some((tensor.dtype, tensor.device, tensor.ndim));
+                Ok(())
             }
             Route::Tensor => {
                 let tensor = object.cast::<PyTensor>()?.get().inner().clone();
@@ -146,6 +161,27 @@ impl<'py> Importer<'py> {
             }
             Route::Number => self.import_number(object, index),
             Route::Protocols => self.import_by_protocol(object, index),
+        }
+    }
+
+    /// The usual case, kept short: a tensor like the one before it, which was found fit.
+    #[inline]
+    fn push_repeated(&mut self, tensor: &DLTensor) -> bool {
+        let &DLTensor { data, device, ndim, dtype, shape, strides, byte_offset } = tensor;
+        if self.repeat != Some((dtype, device, ndim))
+            || byte_offset != 0
+            || data.is_null()
+            || shape.is_null()
+            || strides.is_null()
+        {
+            return false;
+        }
+        // SAFETY: arrays of `ndim` entries, a number that was found fit with the tensor before; the
+        // sample itself is as good as the producer's word, as in `push`.
+        unsafe {
+            let dims =
+                |dims: *mut i64| std::slice::from_raw_parts(dims.cast_const(), ndim as usize);
+            self.list.push_if_same(data.cast(), dims(shape), dims(strides))
         }
     }
 
@@ -207,6 +243,7 @@ impl<'py> Importer<'py> {
     }
 
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
+        self.repeat = None;
         if foreign.read_only {
             self.list.mark_read_only();
         }
@@ -238,13 +275,14 @@ impl<'py> Importer<'py> {
     }
 
     /// torch keeps conjugation and negation as a bit beside the memory; read raw, the values are wrong.
+    /// Says whether it had to ask.
     #[inline]
     fn check_lazy_bits(
         &mut self,
         object: &Bound<'py, PyAny>,
         foreign: &ForeignTensor<'_>,
         index: usize,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let complex = matches!(foreign.dtype, DType::C64 | DType::C128);
         // A real tensor is negated lazily as the imaginary part of a conjugate only, and then steps
         // over the real parts: its strides are even. Anything else need not be asked.
@@ -258,8 +296,9 @@ impl<'py> Importer<'py> {
         };
         if complex || foreign.dtype.is_float() && steps_over() {
             self.ask_lazy_bits(object, complex, index)?;
+            return Ok(true);
         }
-        Ok(())
+        Ok(false)
     }
 
     #[cold]
@@ -298,6 +337,7 @@ impl<'py> Importer<'py> {
     }
 
     fn import_number(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        self.repeat = None;
         let (bits, dtype) = if object.is_instance_of::<PyBool>() {
             ([u8::from(object.is_truthy()?), 0, 0, 0, 0, 0, 0, 0], DType::Bool)
         } else if object.is_instance_of::<PyFloat>() {
