@@ -407,3 +407,20 @@ fn views_of_what_is_there_already() {
     let back = Collate::stack().transform(Transform::new().permute([1, 0]));
     assert_eq!(view(&[turned], &back), address(0));
 }
+
+#[test]
+fn a_taken_list_goes_on_after_its_own_last_sample() {
+    let (bytes, floats) = ([1u8, 2, 3, 4], [1.0f32; 4]);
+    let mut list = SampleList::new();
+    list.push_view(&SampleView::from_slice(&bytes, &[4]).unwrap());
+    list.push_view(&SampleView::from_slice(&floats, &[4]).unwrap());
+    for (picks, dtype) in [(&[0i64][..], DType::U8), (&[0, 1], DType::F32), (&[1, 0], DType::U8)] {
+        let mut taken = list.take(picks.iter().copied()).unwrap();
+        // SAFETY: sixteen bytes, enough for a sample of either dtype.
+        let same = unsafe { taken.push_if_same(floats.as_ptr().cast(), &[4], &[1]) };
+        assert!(!same || taken.kind(picks.len()).dtype == dtype, "{picks:?}");
+    }
+    let mut none = list.take([]).unwrap();
+    // SAFETY: as above; there is no last sample to be like.
+    assert!(!unsafe { none.push_if_same(floats.as_ptr().cast(), &[4], &[1]) });
+}

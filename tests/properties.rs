@@ -224,7 +224,7 @@ impl Batch {
 }
 
 proptest! {
-    #![proptest_config(config(500))]
+    #![proptest_config(config(400))]
 
     #[test]
     fn executors_agree_with_the_oracle(batch in batch()) {

@@ -24,14 +24,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub fn new(samples: &Bound<'_, PyAny>, options: &Options<'_>, path: &str) -> PyResult<Job> {
-        Ok(Job {
-            samples: samples_of(samples, path, options.may_view())?,
-            collate: options.collate.clone(),
-            path: path.to_owned(),
-            out: options.out.as_ref().map(|out| output_of(out, path)).transpose()?,
-            copy: options.copy,
-        })
+    pub fn new(samples: Arc<Imported>, options: Options<'_>, path: &str) -> PyResult<Job> {
+        let out = options.out.map(|out| output_of(&out, path)).transpose()?;
+        let (collate, copy) = (options.collate, options.copy);
+        Ok(Job { samples, collate, path: path.to_owned(), out, copy })
     }
 }
 
@@ -132,8 +128,9 @@ fn assemble(
 ) -> PyResult<PyBatch> {
     let py = samples.py();
     let options = Options::parse(form, kwargs, &[])?;
-    let job = Job::new(samples, &options, "")?;
-    let mut batches = run(py, &options.engine, &[job])?;
+    let engine = options.engine.clone();
+    let job = Job::new(samples_of(samples, "", options.may_view())?, options, "")?;
+    let mut batches = run(py, &engine, &[job])?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 
@@ -279,12 +276,12 @@ pub(crate) fn explain(
 ) -> PyResult<PyExplain> {
     let py = samples.py();
     let options = Options::parse(form, kwargs, &[])?;
-    let job = Job::new(samples, &options, "")?;
+    let job = Job::new(samples_of(samples, "", options.may_view())?, options, "")?;
     let explain = py.detach(|| -> windrow::Result<_> {
         let target = job.out.as_ref().map(target_of);
         let plan = Plan::for_leaves(&[leaf_of(&job, target.as_ref())])?;
         let mut explain = plan.explain();
-        if options.copy != CopyMode::Always && plan.as_view(0).is_some() {
+        if job.copy != CopyMode::Always && plan.as_view(0).is_some() {
             explain = explain.as_view();
         }
         Ok(explain)

@@ -86,14 +86,31 @@ fn typestr_of(dtype: DType) -> Option<String> {
 
 /// The dtype of an array-interface typestr, in native byte order only.
 pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
-    DType::ALL.iter().copied().find(|&dtype| {
-        typestr_of(dtype).is_some_and(|own| match (own.as_bytes(), typestr) {
-            ([_, own @ ..], [order, rest @ ..]) if dtype.size() == 1 => {
-                b"|<>=".contains(order) && own == rest
-            }
-            (own, [b'=', rest @ ..]) => own[1..] == *rest,
-            (own, typestr) => own == typestr,
-        })
+    let [order, kind, size @ ..] = typestr else { return None };
+    let size = std::str::from_utf8(size).ok()?.parse().ok()?;
+    let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
+    let is_native = size == 1 || [native, b'=', b'|'].contains(order);
+    dtype_of_kind(*kind, size).filter(|_| is_native)
+}
+
+/// The dtype of an array-interface kind and a size in bytes.
+pub(crate) fn dtype_of_kind(kind: u8, size: usize) -> Option<DType> {
+    Some(match (kind, size) {
+        (b'b', 1) => DType::Bool,
+        (b'i', 1) => DType::I8,
+        (b'i', 2) => DType::I16,
+        (b'i', 4) => DType::I32,
+        (b'i', 8) => DType::I64,
+        (b'u', 1) => DType::U8,
+        (b'u', 2) => DType::U16,
+        (b'u', 4) => DType::U32,
+        (b'u', 8) => DType::U64,
+        (b'f', 2) => DType::F16,
+        (b'f', 4) => DType::F32,
+        (b'f', 8) => DType::F64,
+        (b'c', 8) => DType::C64,
+        (b'c', 16) => DType::C128,
+        _ => return None,
     })
 }
 

@@ -73,8 +73,21 @@ impl<'py> Importer<'py> {
     /// Reads every sample of a tuple, which keeps them alive.
     pub fn import_tuple(&mut self, samples: &Bound<'py, PyTuple>) -> PyResult<()> {
         self.keep.objects.push(samples.clone().into_any().unbind());
-        self.list.reserve(samples.len());
         let items: Vec<Borrowed<'_, 'py, PyAny>> = samples.iter_borrowed().collect();
+        self.import_items(&items)
+    }
+
+    /// Reads every object of a list of our own and keeps it alive.
+    pub fn import_objects(&mut self, samples: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
+        let items: Vec<Borrowed<'_, 'py, PyAny>> =
+            samples.iter().map(|sample| sample.as_borrowed()).collect();
+        self.import_items(&items)?;
+        self.keep.objects.extend(samples.into_iter().map(Bound::unbind));
+        Ok(())
+    }
+
+    fn import_items(&mut self, items: &[Borrowed<'_, 'py, PyAny>]) -> PyResult<()> {
+        self.list.reserve(items.len());
         for (index, sample) in items.iter().enumerate() {
             self.prefetch(&items[index..]);
             self.import(sample, index)?;
@@ -159,6 +172,7 @@ impl<'py> Importer<'py> {
                 let tensor = object.cast::<PyBatch>()?.get().inner().clone();
                 self.push_tensor(tensor, index)
             }
+            Route::ArrayStruct => self.import_array_struct(object, index),
             Route::Number => self.import_number(object, index),
             Route::Protocols => self.import_by_protocol(object, index),
         }

@@ -2,7 +2,7 @@
 //! protocol, `__array_interface__`.
 #![allow(unsafe_code)] // Capsules, buffer views and addresses enter here.
 
-use std::ffi::CStr;
+use std::ffi::{c_int, c_void, CStr};
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -13,12 +13,33 @@ use windrow::dlpack::{
     self, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::{DType, Device, Error, Mismatch};
+use windrow::{DType, Device, Dims, Error, Mismatch};
 
 use crate::errors::not_array_like;
-use crate::export::{dtype_of_format, dtype_of_typestr};
+use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr};
 use crate::import::Importer;
 use crate::keep::Buffer;
+
+/// NumPy's `PyArrayInterface`, see "The array interface protocol" in its documentation.
+#[repr(C)]
+struct ArrayStruct {
+    two: c_int,
+    ndim: c_int,
+    kind: u8,
+    item_bytes: c_int,
+    flags: c_int,
+    shape: *const isize,
+    strides: *const isize,
+    data: *mut c_void,
+    descr: *mut c_void,
+}
+
+const _: () = assert!(size_of::<ArrayStruct>() == 56);
+
+impl ArrayStruct {
+    const NOT_SWAPPED: c_int = 0x200;
+    const WRITABLE: c_int = 0x400;
+}
 
 impl<'py> Importer<'py> {
     /// Interfaces that are looked up on the object, in this order; the first refusal is the one
@@ -56,6 +77,51 @@ impl<'py> Importer<'py> {
             }
             Some(error) => error,
         })
+    }
+
+    /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.
+    pub fn import_array_struct(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        index: usize,
+    ) -> PyResult<()> {
+        let capsule =
+            object.getattr(intern!(self.py, "__array_struct__"))?.cast_into::<PyCapsule>()?;
+        // SAFETY: NumPy's capsule, without a name, holds its struct.
+        let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
+        if pointer.is_null() {
+            return Err(PyErr::fetch(self.py));
+        }
+        // SAFETY: as above; it lives as long as the capsule.
+        let array = unsafe { &*pointer.cast::<ArrayStruct>() };
+        let dtype = match array.flags & ArrayStruct::NOT_SWAPPED {
+            0 => None,
+            _ => dtype_of_kind(array.kind, array.item_bytes as usize),
+        };
+        let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
+            return self.import_by_protocol(object, index);
+        };
+        let ndim = ndim as usize;
+        let dims = |dims: *const isize| -> Dims {
+            // SAFETY: an entry for each dim; of none nothing is read.
+            (0..ndim).map(|d| unsafe { *dims.add(d) } as i64).collect()
+        };
+        let (shape, mut strides) = (dims(array.shape), dims(array.strides));
+        let size = dtype.size() as i64;
+        let whole = |(&extent, &stride): (&i64, &i64)| extent <= 1 || stride % size == 0;
+        if !shape.contains(&0) && !shape.iter().zip(&strides).all(whole) {
+            return self.import_by_protocol(object, index);
+        }
+        strides.iter_mut().for_each(|stride| *stride /= size);
+        let foreign = ForeignTensor {
+            data: array.data.cast(),
+            dtype,
+            device: Device::Cpu,
+            shape: &shape,
+            strides: Some(&strides),
+            read_only: array.flags & ArrayStruct::WRITABLE == 0,
+        };
+        self.push(&foreign, index)
     }
 
     fn import_dlpack(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {

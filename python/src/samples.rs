@@ -54,6 +54,18 @@ impl Imported {
         Ok(Imported::from_parts(importer.list, importer.keep))
     }
 
+    /// Imports objects gathered from trees.
+    pub fn from_objects(
+        py: Python<'_>,
+        objects: Vec<Bound<'_, PyAny>>,
+        path: &str,
+        owned: bool,
+    ) -> PyResult<Imported> {
+        let mut importer = Importer::new(py, path, owned);
+        importer.import_objects(objects)?;
+        Ok(Imported::from_parts(importer.list, importer.keep))
+    }
+
     fn from_parts(list: SampleList<'static>, keep: Keep) -> Imported {
         Imported { list, owners: Arc::new(vec![Arc::new(keep) as Owner]) }
     }
