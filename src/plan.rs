@@ -42,7 +42,7 @@ pub struct Leaf<'s, 'a> {
 /// assert_eq!(plan.explain().path, "memcpy"); // the rows are neighbours: one range
 /// # Ok::<(), windrow::Error>(())
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plan<'s> {
     pub(crate) specs: Vec<Spec>,
     pub(crate) fields: Vec<Field<'s>>,
@@ -186,16 +186,12 @@ impl<'s> Plan<'s> {
     /// Every error of input; see [`Spec::new`].
     pub fn new<'a: 's, S: Samples<'a> + ?Sized>(
         samples: &'s S,
-        collate: &'s Collate,
+        collate: &Collate,
     ) -> Result<Plan<'s>> {
         match samples.to_list() {
-            Cow::Borrowed(samples) => {
-                Plan::for_leaves(&[Leaf { samples, collate, path: "", out: None }])
-            }
+            Cow::Borrowed(samples) => Plan::default().with_leaf(samples, collate, None),
             Cow::Owned(samples) => {
-                let plan =
-                    Plan::for_leaves(&[Leaf { samples: &samples, collate, path: "", out: None }])?;
-                Ok(plan.into_owned())
+                Ok(Plan::default().with_leaf(&samples, collate, None)?.into_owned())
             }
         }
     }
@@ -206,35 +202,39 @@ impl<'s> Plan<'s> {
     /// Every error of input, with the path of its leaf; and those of an unfit output: wrong shape or
     /// dtype, elements that share memory, overlap with a sample.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
-        let mut plan = Plan { specs: Vec::with_capacity(leaves.len()), fields: Vec::new() };
-        for leaf in leaves {
-            plan.add(leaf).map_err(|error| error.at_path(leaf.path))?;
-        }
-        Ok(plan)
+        leaves.iter().try_fold(Plan::default(), |plan, leaf| {
+            let planned = plan.with_leaf(leaf.samples, leaf.collate, leaf.out);
+            planned.map_err(|error| error.at_path(leaf.path))
+        })
     }
 
-    fn add<'a: 's>(&mut self, leaf: &Leaf<'s, 'a>) -> Result<()> {
-        let spec = Spec::new(leaf.samples, leaf.collate)?;
-        let layout = match leaf.out {
+    fn with_leaf<'a: 's>(
+        mut self,
+        samples: &'s SampleList<'a>,
+        collate: &Collate,
+        out: Option<&'s Target<'s>>,
+    ) -> Result<Plan<'s>> {
+        let spec = Spec::new(samples, collate)?;
+        let layout = match out {
             None => Layout::compact(spec.dtype, &spec.shape)?,
             Some(out) => {
-                check_target(out, &spec, leaf.samples)?;
+                check_target(out, &spec, samples)?;
                 out.layout.clone()
             }
         };
-        let position = self.specs.len();
-        let out = leaf.out.map(|out| out.data);
-        self.fields.push(Field { out, ..data_field(position, &spec, leaf.samples, layout) });
+        let leaf = self.specs.len();
+        let out = out.map(|out| out.data);
+        self.fields.push(Field { out, ..data_field(leaf, &spec, samples, layout) });
         if let Some(shape) = spec.mask_shape() {
             let layout = Layout::compact(DType::Bool, &shape)?;
-            self.fields.push(mask_field(position, &spec, leaf.samples, layout));
+            self.fields.push(mask_field(leaf, &spec, samples, layout));
         }
         if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
             let layout = Layout::compact(DType::I64, &[offsets.total()])?;
-            self.fields.push(index_field(position, leaf.samples, offsets.clone(), layout));
+            self.fields.push(index_field(leaf, samples, offsets.clone(), layout));
         }
         self.specs.push(spec);
-        Ok(())
+        Ok(self)
     }
 
     fn into_owned<'o>(self) -> Plan<'o> {

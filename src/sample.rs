@@ -30,6 +30,14 @@ pub struct Kind {
     pub layout: Layout,
 }
 
+// SAFETY: a view is only read through, and its constructors demand memory that nobody writes to or
+// frees during `'a`, on whatever thread.
+#[allow(unsafe_code)]
+unsafe impl Send for SampleView<'_> {}
+// SAFETY: as for `Send`.
+#[allow(unsafe_code)]
+unsafe impl Sync for SampleView<'_> {}
+
 impl<'a> SampleView<'a> {
     /// A row-major sample of `shape` over the whole slice.
     ///
@@ -189,9 +197,10 @@ impl<'a> SampleList<'a> {
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
-        let same = self.kinds.get(self.last as usize).is_some_and(|last| {
-            same_dims(last.layout.shape(), shape) && same_dims(last.layout.strides(), strides)
-        });
+        let same = !self.data.is_empty()
+            && self.kinds.get(self.last as usize).is_some_and(|last| {
+                same_dims(last.layout.shape(), shape) && same_dims(last.layout.strides(), strides)
+            });
         if same {
             self.append(data);
         }
@@ -327,13 +336,14 @@ impl<'a> SampleList<'a> {
                 kind_ids.push(ids[position as usize]);
             }
         }
+        let last = kind_ids.last().copied().unwrap_or(0);
         Ok(SampleList {
             data,
             kind_ids,
             kinds: Arc::clone(&self.kinds),
             by_hash: HashMap::new(),
             hasher: self.hasher.clone(),
-            last: self.last,
+            last,
             read_only: self.read_only,
             memory: PhantomData,
         })

@@ -151,8 +151,11 @@ impl Spec {
         }
         // One check for every product of extents made from here on.
         Layout::compact(dtype, &spec.shape)?;
-        if spec.batch_index || spec.mask.is_some() {
-            Layout::compact(DType::I64, &spec.shape)?;
+        if let Some(shape) = spec.mask_shape() {
+            Layout::compact(DType::Bool, &shape)?;
+        }
+        if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
+            Layout::compact(DType::I64, &[offsets.total()])?;
         }
         Ok(spec)
     }
