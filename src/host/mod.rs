@@ -32,6 +32,11 @@ const MAX_TILE_BYTES: u64 = 1 << 20;
 /// around the caches.
 const STREAMING_BYTES: u64 = 32 << 20;
 
+/// Shorter runs are not: the ends of each, which no whole vector covers, cost more than the cache
+/// lines saved. Measured on Zen 4, 51 MB: 512-byte runs 10.9 ms streamed and 6.4 ms plain, 2048-byte
+/// runs 5.4 and 7.6.
+const MIN_STREAMED_RUN_BYTES: u64 = 2048;
+
 /// The tiles of a plan: every field cut into equal runs of output bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Tiling {
@@ -131,6 +136,9 @@ impl<'p> Work<'p> {
 }
 
 /// Whether the bytes of an output are written around the caches.
-fn is_streaming(bytes: u64) -> bool {
-    bytes >= STREAMING_BYTES
+fn is_streaming(field: &Field<'_>) -> bool {
+    let runs = field.ranges.as_ref().map_or(field.data.len(), Vec::len) as u64;
+    field.bytes_only
+        && field.bytes() >= STREAMING_BYTES
+        && field.bytes() / runs.max(1) >= MIN_STREAMED_RUN_BYTES
 }

@@ -18,7 +18,7 @@ use crate::plan::{CopyRange, Field, Op, Plan, Starts};
 /// written to, and no other thread writes these elements.
 pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems: Range<u64>) {
     let size = field.dtype.size() as u64;
-    let streaming = field.bytes_only && is_streaming(field.bytes());
+    let streaming = is_streaming(field);
     if let Some(ranges) = &field.ranges {
         // SAFETY: as for this function; ranges cover the output once.
         unsafe { copy_ranges(ranges, out, elems.start * size..elems.end * size, streaming) };
