@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Foreign pointers enter here.
 
 use pyo3::ffi;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 use windrow::dlpack::{
@@ -13,11 +12,11 @@ use windrow::{DType, Device, Error, Mismatch, SampleList};
 use crate::batch::PyBatch;
 use crate::errors::to_py_err;
 use crate::keep::Keep;
-use crate::sources::{route_of, Route};
+use crate::sources::{route_of, Route, STORAGE_WORD, TENSOR_WORD};
 use crate::tensor::PyTensor;
 
-/// How many samples ahead memory is asked for.
-const PREFETCH_DISTANCE: usize = 8;
+/// How many samples ahead storage is asked for; tensors and objects twice and four times as far.
+const PREFETCH_STEP: usize = 4;
 
 #[inline]
 fn prefetch_line(address: *const u8) {
@@ -40,8 +39,6 @@ pub(crate) struct Importer<'py> {
     /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
     owned: bool,
     last: Option<(*mut ffi::PyTypeObject, Route)>,
-    /// Whether objects of the last type have at least two words behind their head.
-    has_two_words: bool,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     repeat: Option<(DLDataType, DLDevice, i32)>,
     guard: Option<LazyBits<'py>>,
@@ -63,7 +60,6 @@ impl<'py> Importer<'py> {
             path: path.to_owned(),
             owned,
             last: None,
-            has_two_words: false,
             repeat: None,
             guard: None,
             dlpack_kwargs: None,
@@ -95,29 +91,32 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// Objects made long ago lie anywhere: without this an import waits for memory three times for
-    /// each. First the object is fetched, later what its own fields seem to point to.
+    /// Tensors made long ago lie anywhere: without this an import waits for memory three times for
+    /// each. First the object is asked for, later the tensor it points to, then that one's storage.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
-        let Some((class, Route::Exchange { .. })) = self.last else { return };
-        if let Some(far) = ahead.get(2 * PREFETCH_DISTANCE) {
-            prefetch_line(far.as_ptr().cast());
+        let Some((class, Route::Exchange { chained: true, .. })) = self.last else { return };
+        if let Some(object) = ahead.get(4 * PREFETCH_STEP) {
+            prefetch_line(object.as_ptr().cast());
         }
-        let Some(near) = ahead.get(PREFETCH_DISTANCE) else { return };
-        // SAFETY: a live object; objects of this exact type were found to have two words behind
-        // their head (`has_two_words`), and a word of any value may be prefetched.
-        unsafe {
-            if ffi::Py_TYPE(near.as_ptr()) == class && self.has_two_words {
-                let words = near.as_ptr().add(1).cast::<*const u8>();
-                for word in [words.read_volatile(), words.add(1).read_volatile()] {
-                    // Flags and counts are no addresses; asking for them would cost a page walk.
-                    if (1 << 16..1 << 47).contains(&word.addr()) {
-                        for line in 0..3 {
-                            prefetch_line(word.wrapping_add(64 * line));
-                        }
-                    }
-                }
+        let tensor_of = |object: &Borrowed<'_, 'py, PyAny>| {
+            // SAFETY: a live object of the type that was found to be laid out so (`is_chained`).
+            unsafe {
+                let same = ffi::Py_TYPE(object.as_ptr()) == class;
+                same.then(|| object.as_ptr().cast::<*const u8>().add(TENSOR_WORD).read())
             }
+        };
+        if let Some(tensor) = ahead.get(2 * PREFETCH_STEP).and_then(tensor_of) {
+            for line in 0..3 {
+                prefetch_line(tensor.wrapping_add(64 * line));
+            }
+        }
+        let Some(tensor) = ahead.get(PREFETCH_STEP).and_then(tensor_of) else { return };
+        if !tensor.is_null() {
+            // SAFETY: as above; a live object points to a live tensor.
+            let storage = unsafe { tensor.cast::<*const u8>().add(STORAGE_WORD).read() };
+            prefetch_line(storage);
+            prefetch_line(storage.wrapping_add(64));
         }
     }
 
@@ -132,14 +131,11 @@ impl<'py> Importer<'py> {
                 let route = route_of(object)?;
                 self.last = Some((class, route));
                 self.repeat = None;
-                let size: usize =
-                    object.get_type().getattr(intern!(self.py, "__basicsize__"))?.extract()?;
-                self.has_two_words = size >= size_of::<ffi::PyObject>() + 2 * size_of::<usize>();
                 route
             }
         };
         match route {
-            Route::Exchange { api, may_lie, writable } => {
+            Route::Exchange { api, may_lie, writable, .. } => {
                 let borrow =
                     api.dltensor_from_py_object_no_sync.filter(|_| writable || !self.owned);
                 let Some(borrow) = borrow else {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyFloat, PyInt, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
@@ -22,8 +23,9 @@ pub(crate) enum Route {
     Number,
     /// The C exchange API of the type: no Python call for each object. `may_lie` types have lazy
     /// conjugation and negation bits, which that API leaves out; `writable` types have no read-only
-    /// tensors.
-    Exchange { api: &'static DLPackExchangeAPI, may_lie: bool, writable: bool },
+    /// tensors; of `chained` types it is known where an object points to its tensor, and that to its
+    /// storage.
+    Exchange { api: &'static DLPackExchangeAPI, may_lie: bool, writable: bool, chained: bool },
     /// A plain NumPy array: its struct says in a third of the time what a capsule says.
     ArrayStruct,
     /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
@@ -53,7 +55,7 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<Route> {
         }
     }
     // Looked up without the lock: it runs Python code.
-    let route = find_route(&class)?;
+    let route = find_route(&class, object)?;
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
     if known.len() < MAX_TYPES {
@@ -62,7 +64,7 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<Route> {
     Ok(route)
 }
 
-fn find_route(class: &Bound<'_, PyType>) -> PyResult<Route> {
+fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<Route> {
     let py = class.py();
     if class.is(py.get_type::<PyTensor>()) {
         return Ok(Route::Tensor);
@@ -83,7 +85,37 @@ fn find_route(class: &Bound<'_, PyType>) -> PyResult<Route> {
     let name = class.fully_qualified_name()?;
     let writable =
         ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
-    Ok(Route::Exchange { api, may_lie, writable })
+    let chained = writable && is_chained(object);
+    Ok(Route::Exchange { api, may_lie, writable, chained })
+}
+
+/// Words from the start of a torch tensor object to the address of its tensor.
+pub(crate) const TENSOR_WORD: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
+/// Words from the start of that tensor to the address of its storage: after the virtual table and the
+/// reference count.
+pub(crate) const STORAGE_WORD: usize = 2;
+
+/// Whether this build of torch lays its tensors out as the constants above say, by torch's own word
+/// for both addresses. Only used to ask for memory ahead of time.
+fn is_chained(object: &Bound<'_, PyAny>) -> bool {
+    let address =
+        |object: &Bound<'_, PyAny>| -> PyResult<usize> { object.getattr("_cdata")?.extract() };
+    let size = object.get_type().getattr("__basicsize__").and_then(|size| size.extract::<usize>());
+    let (Ok(tensor), Ok(size)) = (address(object), size) else { return false };
+    let Ok(storage) = object.call_method0("untyped_storage").and_then(|storage| address(&storage))
+    else {
+        return false;
+    };
+    if size < (TENSOR_WORD + 1) * size_of::<usize>() || tensor == 0 {
+        return false;
+    }
+    // SAFETY: the first word lies inside the object; it is then known to be the address of a live
+    // tensor, a C++ object with a virtual table and a reference count before its fields.
+    #[allow(unsafe_code)]
+    unsafe {
+        let first = object.as_ptr().cast::<*const usize>().add(TENSOR_WORD).read();
+        first.addr() == tensor && first.add(STORAGE_WORD).read() == storage
+    }
 }
 
 /// The exchange table of a type, if it has one that we understand.
