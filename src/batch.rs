@@ -1,4 +1,4 @@
-//! [5] [`Batch`]: the result, and the views of its samples.
+//! Stage 5. [`Batch`]: the result, and the views of its samples.
 
 use smallvec::SmallVec;
 

@@ -1,4 +1,4 @@
-//! [2] What the batch shall look like: form, dtype, transform, place.
+//! Stage 2. What the batch shall look like: form, dtype, transform, place.
 
 use crate::affine::Affine;
 use crate::dtype::DType;

@@ -1,4 +1,4 @@
-//! [4] [`Engine`]: runs plans, owns threads and output memory.
+//! Stage 4. [`Engine`]: runs plans, owns threads and output memory.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;

@@ -6,11 +6,11 @@
 //! | stage | module | what it knows |
 //! |---|---|---|
 //! | import | [`dlpack`] | foreign tensors, not trusted until validated |
-//! | [1] samples | [`SampleView`], [`SampleList`] | an address for each, every distinct layout once |
-//! | [2] collate | [`Collate`], [`Spec`] | form and options; the shapes of the batch, and every error of input |
-//! | [3] plan | [`Plan`] | flat tables: loops, merged ranges, who owns which output bytes; no memory yet |
-//! | [4] engine | [`Engine`] | threads and output memory; runs plans |
-//! | [5] batch | [`Batch`], [`Tensor`] | the result and zero-copy views of its samples |
+//! | 1 samples | [`SampleView`], [`SampleList`] | an address for each, every distinct layout once |
+//! | 2 collate | [`Collate`], [`Spec`] | form and options; the shapes of the batch, and every error of input |
+//! | 3 plan | [`Plan`] | flat tables: loops, merged ranges, who owns which output bytes; no memory yet |
+//! | 4 engine | [`Engine`] | threads and output memory; runs plans |
+//! | 5 batch | [`Batch`], [`Tensor`] | the result and zero-copy views of its samples |
 //! | export | [`dlpack`] | managed tensors for others |
 //!
 //! # The forms

@@ -1,4 +1,4 @@
-//! [3] [`Plan`]: what would be done, as flat tables that any executor can run.
+//! Stage 3. [`Plan`]: what would be done, as flat tables that any executor can run.
 //!
 //! A plan has one [`Field`] for each tensor that is written: the data of every leaf, masks, batch
 //! indices. A field is one range of output bytes; sample `i` owns a contiguous run of its elements,
@@ -308,7 +308,7 @@ fn data_field<'s>(
         layout,
         op: Op::Read { affine },
         fill: spec.value,
-        data: Cow::Borrowed(samples.data()),
+        data: samples.data(),
         class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
         classes,
         dims,
@@ -414,7 +414,7 @@ fn mask_field<'s>(
         layout,
         op: Op::Const(real),
         fill,
-        data: Cow::Borrowed(samples.data()),
+        data: samples.data(),
         class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
         classes,
         dims,
@@ -446,7 +446,7 @@ fn index_field<'s>(
         layout,
         op: Op::Index,
         fill: [0; 16],
-        data: Cow::Borrowed(samples.data()),
+        data: samples.data(),
         class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
         classes,
         dims,

@@ -1,4 +1,4 @@
-//! [1] Samples: borrowed views, and lists of them with their layouts told once.
+//! Stage 1. Samples: borrowed views, and lists of them with their layouts told once.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -120,11 +120,11 @@ impl<'a> From<&'a Tensor> for SampleView<'a> {
 
 /// Samples imported once: an address each, and every distinct layout told once.
 ///
-/// A uniform list costs 8 bytes a sample, any other 12. `take` picks a batch by index without
-/// looking at the samples again.
+/// A uniform list costs 8 bytes a sample, any other 12, the rows of a table nothing. `take` picks a
+/// batch by index without looking at the samples again.
 #[derive(Clone, Debug, Default)]
 pub struct SampleList<'a> {
-    data: Vec<*const u8>,
+    data: Addresses,
     /// Position in `kinds` for each sample; empty while there is only one kind.
     kind_ids: Vec<u32>,
     kinds: Arc<Vec<Kind>>,
@@ -134,6 +134,55 @@ pub struct SampleList<'a> {
     last: u32,
     read_only: bool,
     memory: PhantomData<&'a [u8]>,
+}
+
+/// Where each sample begins.
+#[derive(Clone, Debug)]
+enum Addresses {
+    Each(Vec<*const u8>),
+    /// `len` rows, `step` bytes apart.
+    Rows {
+        first: *const u8,
+        step: i64,
+        len: usize,
+    },
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Addresses::Each(Vec::new())
+    }
+}
+
+impl Addresses {
+    fn len(&self) -> usize {
+        match self {
+            Addresses::Each(each) => each.len(),
+            Addresses::Rows { len, .. } => *len,
+        }
+    }
+
+    /// The address of a sample that is there.
+    fn at(&self, index: usize) -> *const u8 {
+        match self {
+            Addresses::Each(each) => each[index],
+            Addresses::Rows { first, step, .. } => {
+                first.wrapping_offset((index as i64).wrapping_mul(*step) as isize)
+            }
+        }
+    }
+
+    /// A list that can grow.
+    #[inline]
+    fn each(&mut self) -> &mut Vec<*const u8> {
+        if let Addresses::Rows { len, .. } = *self {
+            *self = Addresses::Each((0..len).map(|index| self.at(index)).collect());
+        }
+        match self {
+            Addresses::Each(each) => each,
+            Addresses::Rows { .. } => unreachable!("rows were just told one by one"),
+        }
+    }
 }
 
 // SAFETY: the addresses are only read through, and `SampleView`'s constructors (or the caller of
@@ -150,9 +199,54 @@ impl<'a> SampleList<'a> {
         SampleList::default()
     }
 
+    /// The rows of a table along its dim 0, without anything kept for each of them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor without dims.
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine, SampleList, Tensor};
+    /// let table = Tensor::from_vec(vec![1u8, 2, 3, 4, 5, 6], &[3, 2])?;
+    /// let picked = SampleList::rows(&table)?.take([2, 0])?;
+    /// let batch = Engine::host().assemble(&picked, &Collate::stack())?;
+    /// assert_eq!(batch.data().as_slice::<u8>()?, [5, 6, 1, 2]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn rows(table: &'a Tensor) -> Result<SampleList<'a>> {
+        // SAFETY: the tensor's elements stay where they are while it is borrowed.
+        #[allow(unsafe_code)]
+        unsafe {
+            SampleList::rows_from_raw_parts(table)
+        }
+    }
+
+    /// As [`SampleList::rows`], for a table that is kept alive in another way.
+    ///
+    /// # Errors
+    /// As [`SampleList::rows`].
+    ///
+    /// # Safety
+    /// The owner of the table's memory lives during `'a`, and nobody writes to it meanwhile.
+    #[allow(unsafe_code)]
+    pub unsafe fn rows_from_raw_parts(table: &Tensor) -> Result<SampleList<'a>> {
+        let (Some(&len), [step, strides @ ..]) = (table.shape().first(), table.strides()) else {
+            let mismatch = Mismatch::new(Some(0), "a table of at least one dim", table.shape());
+            return Err(Error::Shape(Box::new(mismatch)));
+        };
+        let layout = Layout::try_new(table.dtype(), &table.shape()[1..], Some(strides))?;
+        let kind = Kind { dtype: table.dtype(), device: table.device(), layout };
+        let step = step.wrapping_mul(table.dtype().size() as i64);
+        Ok(SampleList {
+            data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
+            kinds: Arc::new(vec![kind]),
+            read_only: table.is_read_only(),
+            ..SampleList::default()
+        })
+    }
+
     /// Makes room for further samples.
     pub fn reserve(&mut self, additional: usize) {
-        self.data.reserve(additional);
+        self.data.each().reserve(additional);
     }
 
     /// Appends a sample that is already checked.
@@ -197,7 +291,7 @@ impl<'a> SampleList<'a> {
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
-        let same = !self.data.is_empty()
+        let same = !self.is_empty()
             && self.kinds.get(self.last as usize).is_some_and(|last| {
                 same_dims(last.layout.shape(), shape) && same_dims(last.layout.strides(), strides)
             });
@@ -210,7 +304,7 @@ impl<'a> SampleList<'a> {
     /// Appends all samples of another list.
     pub fn extend(&mut self, other: &SampleList<'a>) {
         self.reserve(other.len());
-        for (index, &data) in other.data.iter().enumerate() {
+        for (index, &data) in other.data().iter().enumerate() {
             let kind = other.kind(index);
             let strides = Some(kind.layout.strides());
             if !self.is_last(kind.dtype, kind.device, kind.layout.shape(), strides) {
@@ -280,7 +374,7 @@ impl<'a> SampleList<'a> {
             self.kind_ids.resize(self.data.len(), 0);
             self.kind_ids.push(self.last);
         }
-        self.data.push(data);
+        self.data.each().push(data);
     }
 
     /// Number of samples.
@@ -290,12 +384,24 @@ impl<'a> SampleList<'a> {
 
     /// Whether there is no sample.
     pub fn is_empty(&self) -> bool {
-        self.data.is_empty()
+        self.len() == 0
     }
 
     /// The address of each sample's first element.
-    pub fn data(&self) -> &[*const u8] {
-        &self.data
+    pub fn data(&self) -> Cow<'_, [*const u8]> {
+        match &self.data {
+            Addresses::Each(each) => Cow::Borrowed(each),
+            Addresses::Rows { len, .. } => (0..*len).map(|index| self.data.at(index)).collect(),
+        }
+    }
+
+    /// The address of a sample's first element.
+    ///
+    /// # Panics
+    /// If there is no sample `index`.
+    pub fn address(&self, index: usize) -> *const u8 {
+        assert!(index < self.len(), "sample {index} of {}", self.len());
+        self.data.at(index)
     }
 
     /// Dtype, device and layout of a sample.
@@ -327,18 +433,17 @@ impl<'a> SampleList<'a> {
         let mut kind_ids = Vec::new();
         for index in indices {
             let position = if index < 0 { index + len } else { index };
-            let Some(&address) = usize::try_from(position).ok().and_then(|at| self.data.get(at))
-            else {
+            if !(0..len).contains(&position) {
                 return Err(Error::Argument(format!("index {index} in a list of {len} samples")));
-            };
-            data.push(address);
+            }
+            data.push(self.data.at(position as usize));
             if let Some(ids) = self.kind_ids() {
                 kind_ids.push(ids[position as usize]);
             }
         }
         let last = kind_ids.last().copied().unwrap_or(0);
         Ok(SampleList {
-            data,
+            data: Addresses::Each(data),
             kind_ids,
             kinds: Arc::clone(&self.kinds),
             by_hash: HashMap::new(),
@@ -431,6 +536,19 @@ mod tests {
         list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
         list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());
         assert_eq!(list.kind_ids().unwrap(), [1, 0, 2]);
+    }
+
+    #[test]
+    fn rows_of_a_table_need_no_addresses_until_the_list_grows() {
+        let table = Tensor::from_vec((0..12u8).collect(), &[4, 3]).unwrap();
+        let mut list = SampleList::rows(&table).unwrap();
+        assert_eq!(list.len(), 4);
+        assert_eq!(list.address(3), table.data_ptr().wrapping_add(9).cast_const());
+        assert_eq!(*list.data(), *list.take([0, 1, 2, 3]).unwrap().data());
+        let other = [7u8; 3];
+        list.push_view(&SampleView::from_slice(&other, &[3]).unwrap());
+        assert_eq!((list.len(), list.address(4)), (5, other.as_ptr()));
+        assert!(SampleList::rows(&table.select(0).unwrap().select(0).unwrap()).is_err());
     }
 
     #[test]

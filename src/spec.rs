@@ -1,4 +1,4 @@
-//! [2] The batch a [`Collate`] makes of given samples: every shape, and every error of input.
+//! Stage 2. The batch a [`Collate`] makes of given samples: every shape, and every error of input.
 
 use smallvec::SmallVec;
 

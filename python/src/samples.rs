@@ -11,6 +11,7 @@ use windrow::{DType, Owner, SampleList, Tensor};
 use crate::errors::{not_array_like, OrPyErr};
 use crate::import::Importer;
 use crate::keep::Keep;
+use crate::sources::is_tensor;
 use crate::tensor::{tensor_of, PyTensor};
 
 /// Samples and what keeps them alive.
@@ -21,7 +22,17 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
-    /// Imports every sample of a list, tuple or other iterable.
+    /// The rows of a table.
+    fn from_table(table: &Bound<'_, PyAny>) -> PyResult<Imported> {
+        let py = table.py();
+        let table = tensor_of(table, true)?;
+        // SAFETY: the tensor, which holds the owner, is kept below.
+        #[allow(unsafe_code)]
+        let list = unsafe { SampleList::rows_from_raw_parts(&table) }.or_py_err(py)?;
+        Ok(Imported { list, owners: Arc::new(vec![Arc::new(table) as Owner]) })
+    }
+
+    /// Imports every sample of a list, tuple or other iterable; of a tensor every row.
     pub fn new(samples: &Bound<'_, PyAny>, path: &str, owned: bool) -> PyResult<Imported> {
         let py = samples.py();
         let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
@@ -36,6 +47,8 @@ impl Imported {
                 "expected a list of samples, got {}",
                 samples.get_type().qualname()?
             )));
+        } else if is_tensor(samples)? {
+            return Imported::from_table(samples);
         } else {
             let sequence = py.get_type::<PyTuple>().call1((samples,));
             sequence
@@ -89,7 +102,8 @@ pub(crate) fn samples_of(
 /// Samples imported, checked and kept alive once. Every assembling call takes one in place of a list.
 ///
 /// Args:
-///     samples: an iterable of array-likes, of any shapes and dtypes.
+///     samples: an iterable of array-likes, of any shapes and dtypes, or one tensor, whose rows along
+///         dim 0 are registered without anything kept for each of them.
 ///
 /// Example:
 ///     >>> import windrow as wr
@@ -198,7 +212,7 @@ impl PySampleList {
             return Err(PyIndexError::new_err(format!("index {index} in a list of {len} samples")));
         }
         let kind = own.list.kind(position as usize);
-        let data = own.list.data()[position as usize].cast_mut();
+        let data = own.list.address(position as usize).cast_mut();
         let owner: Owner = Arc::clone(&own.owners) as Owner;
         let read_only = own.list.is_read_only();
         // SAFETY: the owners keep the memory of every sample of the list alive.

@@ -131,6 +131,15 @@ fn exchange_api(class: &Bound<'_, PyType>) -> Option<&'static DLPackExchangeAPI>
     api.managed_tensor_from_py_object_no_sync.is_some().then_some(api)
 }
 
+/// Whether an object is a tensor rather than a list of some.
+pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(match route_of(object)? {
+        Route::Tensor | Route::Batch | Route::Exchange { .. } | Route::ArrayStruct => true,
+        Route::Number => false,
+        Route::Protocols => object.hasattr("__dlpack__")?,
+    })
+}
+
 /// import_route(object, /)
 /// --
 ///

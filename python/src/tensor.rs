@@ -192,7 +192,7 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, owned: bool) -> PyResult<Tens
     Ok(unsafe {
         Tensor::new_unchecked(
             owner,
-            list.data()[0].cast_mut(),
+            list.address(0).cast_mut(),
             kind.dtype,
             kind.device,
             kind.layout.clone(),

@@ -183,3 +183,33 @@ def test_shape_error_counts_in_the_list_that_was_passed():
     refusal(lambda: wr.stack(samples), wr.ShapeError, index=1, expected=(3,), got=(4,))
     refusal(lambda: wr.stack(samples.take([0, 2, 1])), wr.ShapeError, index=2)
     assert_tensor(wr.stack(samples.take([0, 2])), np.stack([paint(3), paint(3)]))
+
+
+def test_a_tensor_is_the_list_of_its_rows(library_table):
+    table, expected = library_table
+    rows = wr.SampleList(table)
+    assert len(rows) == 5
+    assert_tensor(wr.stack(rows.take([4, 0, -4])), expected[[4, 0, 1]])
+    assert_tensor(wr.stack(table), expected)
+    assert rows[2].data_ptr() == wr.asarray(table).data_ptr() + 2 * expected.strides[0]
+    rows.append(expected[1])
+    assert_tensor(wr.stack(rows.take([5, 3])), expected[[1, 3]])
+
+
+@pytest.fixture(params=["numpy", "strided", "torch", "jax", "windrow"])
+def library_table(request):
+    expected = paint((5, 2, 3), "int32")
+    if request.param == "torch":
+        return pytest.importorskip("torch").from_numpy(expected.copy()), expected
+    if request.param == "jax":
+        return pytest.importorskip("jax.numpy").asarray(expected), expected
+    if request.param == "windrow":
+        return wr.stack(list(expected)), expected
+    if request.param == "strided":
+        expected = paint((10, 2, 3), "int32")[::2]
+    return expected, expected
+
+
+def test_a_table_without_dims_has_no_rows():
+    with pytest.raises(wr.ShapeError, match="at least one dim"):
+        wr.SampleList(np.array(1.0))
