@@ -2,7 +2,6 @@
 // Foreign pointers are read here, under the promises of the unsafe constructors.
 #![allow(unsafe_code)]
 
-use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -49,7 +48,7 @@ impl ForeignTensor<'_> {
 #[cold]
 #[inline(never)]
 fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: fmt::Arguments<'_>) -> Error {
-    kind(Box::new(Mismatch::new(None, expected, got.to_string())))
+    kind(Box::new(Mismatch::new(None, expected, got)))
 }
 
 /// The dtype of this crate for one of DLPack.
@@ -84,7 +83,7 @@ pub fn dtype_from_dl(dtype: DLDataType) -> Result<DType> {
         (Code::FLOAT8_E8M0FNU, 8, 1) => DType::F8E8M0FNU,
         _ => {
             let expected = "a dtype of whole bytes and one lane";
-            return Err(refuse(Error::DType, expected, format_args!("DLPack dtype {dtype}")));
+            return Err(refuse(Error::DType, expected, format!("DLPack dtype {dtype}")));
         }
     })
 }
@@ -100,11 +99,11 @@ pub fn device_from_dl(device: DLDevice) -> Result<Device> {
         DLDeviceType::CPU | DLDeviceType::CUDA_HOST | DLDeviceType::ROCM_HOST => Ok(Device::Cpu),
         DLDeviceType::CUDA | DLDeviceType::CUDA_MANAGED => {
             u32::try_from(device_id).map(Device::Cuda).map_err(|_| {
-                refuse(Error::Device, "a CUDA ordinal of at least 0", format_args!("{device_id}"))
+                refuse(Error::Device, "a CUDA ordinal of at least 0", format!("{device_id}"))
             })
         }
         _ => {
-            let got = format_args!("DLPack device type {device_type}, id {device_id}");
+            let got = format!("DLPack device type {device_type}, id {device_id}");
             Err(refuse(Error::Device, "memory of the host or of a CUDA device", got))
         }
     }
@@ -129,14 +128,14 @@ pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'
     let device = device_from_dl(device)?;
     let ndim = match usize::try_from(ndim) {
         Ok(count) if count <= MAX_NDIM => count,
-        _ => return Err(refuse(Error::Layout, "0 to 64 dims", format_args!("ndim {ndim}"))),
+        _ => return Err(refuse(Error::Layout, "0 to 64 dims", format!("ndim {ndim}"))),
     };
     let (shape, strides): (&'a [i64], Option<&'a [i64]>) = if ndim == 0 {
         // Whatever the two pointers are, there is nothing behind them.
         (&[], None)
     } else {
         if shape.is_null() {
-            let got = format_args!("NULL for {ndim} dims");
+            let got = format!("NULL for {ndim} dims");
             return Err(refuse(Error::Layout, "a shape", got));
         }
         // SAFETY: neither pointer is NULL where it is used; the caller promised arrays of `ndim`.
@@ -153,7 +152,7 @@ pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'
         empty |= extent == 0;
     }
     if signs < 0 {
-        let got = format_args!("shape {}", Tuple(shape));
+        let got = format!("shape {}", Tuple(shape));
         return Err(refuse(Error::Layout, "extents of at least 0", got));
     }
     let first = if empty {
@@ -184,7 +183,7 @@ fn no_data(shape: &[i64]) -> Error {
 
 #[cold]
 fn unknown_major(version: DLPackVersion) -> Error {
-    let got = format_args!("version {}.{}", version.major, version.minor);
+    let got = format!("version {}.{}", version.major, version.minor);
     refuse(Error::Layout, "DLPack major version 1", got)
 }
 
