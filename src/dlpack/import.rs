@@ -47,7 +47,7 @@ impl ForeignTensor<'_> {
 /// A refusal. Out of line, so that the path without one stays short.
 #[cold]
 #[inline(never)]
-fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: fmt::Arguments<'_>) -> Error {
+fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Error {
     kind(Box::new(Mismatch::new(None, expected, got)))
 }
 
