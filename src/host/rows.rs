@@ -13,10 +13,13 @@ use super::simd::{Cast, Fma, Isa, Pairs, Plain, Real, Scratch, BLOCK};
 use crate::affine::Affine;
 use crate::dtype::DType;
 
+mod interleave;
 mod planar;
 #[cfg(test)]
 #[path = "rows_tests.rs"]
 mod tests;
+
+pub(crate) use interleave::interleave_rows;
 
 /// `len` elements from `src` to `dst`.
 ///
