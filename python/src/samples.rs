@@ -163,7 +163,7 @@ impl PySampleList {
         Ok(PySampleList::from_imported(imported))
     }
 
-    /// take(indices, /)
+    /// take(indices)
     /// --
     ///
     /// The samples at these positions, in this order, as a new list that shares their memory.
@@ -183,7 +183,7 @@ impl PySampleList {
         Ok(PySampleList::from_imported(Imported { list, owners: Arc::clone(&own.owners) }))
     }
 
-    /// append(sample, /)
+    /// append(sample)
     /// --
     ///
     /// Imports one more sample.
@@ -191,7 +191,7 @@ impl PySampleList {
         self.add(&PyTuple::new(sample.py(), [sample])?)
     }
 
-    /// extend(samples, /)
+    /// extend(samples)
     /// --
     ///
     /// Imports more samples; on an error none of them.

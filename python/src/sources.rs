@@ -140,7 +140,7 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     })
 }
 
-/// import_route(object, /)
+/// import_route(object)
 /// --
 ///
 /// How objects of this type are read: ``"tensor"``, ``"number"``, ``"exchange"``, ``"array struct"`` or ``"protocols"``.
