@@ -44,7 +44,7 @@ lint:
 	scripts/msrv
 
 bench: $(VENV)/.bench $(VENV)/.windrow
-	$(CARGO) bench --locked
+	$(CARGO) bench --locked --bench '*'
 	$(PY) -m windrow bench
 
 miri:

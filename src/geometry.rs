@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
-use crate::sample::Kind;
+use crate::kinds::Kind;
 use crate::spec::{Placement, Spec};
 
 /// One loop. Coordinates count the elements of the output; `lo..hi` of them are real, the rest is

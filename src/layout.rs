@@ -135,7 +135,7 @@ impl Layout {
 }
 
 /// Strides of a row-major tensor without gaps, as torch gives them for empty ones too.
-fn compact_strides(shape: &[i64]) -> Option<Dims> {
+pub(crate) fn compact_strides(shape: &[i64]) -> Option<Dims> {
     let mut strides: Dims = smallvec::smallvec![1; shape.len()];
     for i in (1..shape.len()).rev() {
         strides[i - 1] = strides[i].checked_mul(shape[i].max(1))?;

@@ -1,14 +1,13 @@
 //! Stage 1. Samples: borrowed views, and lists of them with their layouts told once.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
-use crate::layout::Layout;
+use crate::kinds::{same_dims, Kind, Kinds};
+use crate::layout::{compact_strides, Layout};
 use crate::tensor::{Device, Tensor};
 
 /// One sample: a borrowed tensor anywhere in memory.
@@ -17,17 +16,6 @@ pub struct SampleView<'a> {
     data: *const u8,
     kind: Kind,
     memory: PhantomData<&'a [u8]>,
-}
-
-/// What samples share: dtype, place, shape and strides.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
-    /// The element type.
-    pub dtype: DType,
-    /// Where the memory lies.
-    pub device: Device,
-    /// Shape and strides.
-    pub layout: Layout,
 }
 
 // SAFETY: a view is only read through, and its constructors demand memory that nobody writes to or
@@ -127,10 +115,8 @@ pub struct SampleList<'a> {
     data: Addresses,
     /// Position in `kinds` for each sample; empty while there is only one kind.
     kind_ids: Vec<u32>,
-    kinds: Arc<Vec<Kind>>,
-    /// Hash of a kind to its positions; filled from the second kind on.
-    by_hash: HashMap<u64, Vec<u32>>,
-    hasher: RandomState,
+    kinds: Arc<Kinds>,
+    /// The kind of the last sample.
     last: u32,
     read_only: bool,
     memory: PhantomData<&'a [u8]>,
@@ -238,7 +224,7 @@ impl<'a> SampleList<'a> {
         let step = step.wrapping_mul(table.dtype().size() as i64);
         Ok(SampleList {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
-            kinds: Arc::new(vec![kind]),
+            kinds: Arc::new(Kinds::one(kind)),
             read_only: table.is_read_only(),
             ..SampleList::default()
         })
@@ -251,11 +237,7 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked.
     pub fn push_view(&mut self, view: &SampleView<'a>) {
-        let kind = &view.kind;
-        let strides = Some(kind.layout.strides());
-        if !self.is_last(kind.dtype, kind.device, kind.layout.shape(), strides) {
-            self.enter(kind.clone());
-        }
+        self.enter(&view.kind);
         self.append(view.data);
     }
 
@@ -276,8 +258,27 @@ impl<'a> SampleList<'a> {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Result<()> {
-        if !self.is_last(dtype, device, shape, strides) {
-            self.enter(Kind { dtype, device, layout: Layout::try_new(dtype, shape, strides)? });
+        let compact;
+        let told = match strides {
+            Some(strides) => Some(strides),
+            None => {
+                compact = compact_strides(shape);
+                compact.as_deref()
+            }
+        };
+        let known = told.and_then(|strides| {
+            let last = self.kinds.all().get(self.last as usize);
+            match last.is_some_and(|last| last.is(dtype, device, shape, strides)) {
+                true => Some(self.last),
+                false => self.kinds.find(dtype, device, shape, strides),
+            }
+        });
+        match known {
+            Some(id) => self.last = id,
+            None => {
+                let layout = Layout::try_new(dtype, shape, strides)?;
+                self.enter(&Kind { dtype, device, layout });
+            }
         }
         self.append(data);
         Ok(())
@@ -292,7 +293,7 @@ impl<'a> SampleList<'a> {
     #[inline]
     pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
         let same = !self.is_empty()
-            && self.kinds.get(self.last as usize).is_some_and(|last| {
+            && self.kinds.all().get(self.last as usize).is_some_and(|last| {
                 same_dims(last.layout.shape(), shape) && same_dims(last.layout.strides(), strides)
             });
         if same {
@@ -305,11 +306,7 @@ impl<'a> SampleList<'a> {
     pub fn extend(&mut self, other: &SampleList<'a>) {
         self.reserve(other.len());
         for (index, &data) in other.data().iter().enumerate() {
-            let kind = other.kind(index);
-            let strides = Some(kind.layout.strides());
-            if !self.is_last(kind.dtype, kind.device, kind.layout.shape(), strides) {
-                self.enter(kind.clone());
-            }
+            self.enter(other.kind(index));
             self.append(data);
         }
         self.read_only |= other.read_only;
@@ -325,51 +322,19 @@ impl<'a> SampleList<'a> {
         self.read_only
     }
 
-    /// Whether the next sample is of the same kind as the one before: the common case, kept short.
-    #[inline]
-    fn is_last(
-        &self,
-        dtype: DType,
-        device: Device,
-        shape: &[i64],
-        strides: Option<&[i64]>,
-    ) -> bool {
-        self.kinds.get(self.last as usize).is_some_and(|last| {
-            last.dtype == dtype
-                && last.device == device
-                && same_dims(last.layout.shape(), shape)
-                && match strides {
-                    Some(strides) => same_dims(last.layout.strides(), strides),
-                    None => last.layout.is_compact(),
-                }
-        })
-    }
-
     /// Makes `kind` the last one, adding it if it is new.
-    #[cold]
-    fn enter(&mut self, kind: Kind) {
-        if self.kinds.is_empty() {
-            Arc::make_mut(&mut self.kinds).push(kind);
+    fn enter(&mut self, kind: &Kind) {
+        if self.kinds.all().get(self.last as usize) == Some(kind) {
             return;
         }
-        if self.by_hash.is_empty() {
-            for (id, kind) in (0u32..).zip(self.kinds.iter()) {
-                self.by_hash.entry(self.hasher.hash_one(kind)).or_default().push(id);
-            }
-        }
-        let same_hash = self.by_hash.entry(self.hasher.hash_one(&kind)).or_default();
-        if let Some(&id) = same_hash.iter().find(|&&id| self.kinds[id as usize] == kind) {
-            self.last = id;
-            return;
-        }
-        self.last = u32::try_from(self.kinds.len()).expect("fewer than 2^32 distinct layouts");
-        same_hash.push(self.last);
-        Arc::make_mut(&mut self.kinds).push(kind);
+        let Kind { dtype, device, layout } = kind;
+        let known = self.kinds.find(*dtype, *device, layout.shape(), layout.strides());
+        self.last = known.unwrap_or_else(|| Arc::make_mut(&mut self.kinds).insert(kind.clone()));
     }
 
     #[inline]
     fn append(&mut self, data: *const u8) {
-        if self.kinds.len() > 1 {
+        if self.kinds.all().len() > 1 {
             // Samples before the second kind came are all of the first.
             self.kind_ids.resize(self.data.len(), 0);
             self.kind_ids.push(self.last);
@@ -409,12 +374,12 @@ impl<'a> SampleList<'a> {
     /// # Panics
     /// If there is no sample `index`.
     pub fn kind(&self, index: usize) -> &Kind {
-        &self.kinds[self.kind_ids().map_or(0, |ids| ids[index] as usize)]
+        &self.kinds.all()[self.kind_ids().map_or(0, |ids| ids[index] as usize)]
     }
 
     /// Every distinct kind; after `take`, perhaps some that no sample has.
     pub fn kinds(&self) -> &[Kind] {
-        &self.kinds
+        self.kinds.all()
     }
 
     /// Position in [`SampleList::kinds`] for each sample, or `None` if all are of the first.
@@ -446,19 +411,11 @@ impl<'a> SampleList<'a> {
             data: Addresses::Each(data),
             kind_ids,
             kinds: Arc::clone(&self.kinds),
-            by_hash: HashMap::new(),
-            hasher: self.hasher.clone(),
             last,
             read_only: self.read_only,
             memory: PhantomData,
         })
     }
-}
-
-/// Equality of a few numbers, without a call of `memcmp`.
-#[inline]
-fn same_dims(a: &[i64], b: &[i64]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
 }
 
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {

@@ -6,9 +6,10 @@ use crate::affine::Affine;
 use crate::collate::{resolve_dim, Collate, Form, Mask, Pad, PerDim, Side};
 use crate::dtype::DType;
 use crate::error::{Error, Facet, Mismatch, Result};
+use crate::kinds::Kind;
 use crate::layout::{checked_numel, Dims, Layout};
 use crate::offsets::Offsets;
-use crate::sample::{Kind, SampleList};
+use crate::sample::SampleList;
 use crate::tensor::Device;
 
 /// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.

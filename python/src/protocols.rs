@@ -37,6 +37,7 @@ struct ArrayStruct {
 const _: () = assert!(size_of::<ArrayStruct>() == 56);
 
 impl ArrayStruct {
+    const C_CONTIGUOUS: c_int = 0x1;
     const NOT_SWAPPED: c_int = 0x200;
     const WRITABLE: c_int = 0x400;
 }
@@ -101,24 +102,29 @@ impl<'py> Importer<'py> {
         let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
             return self.import_by_protocol(object, index);
         };
-        let ndim = ndim as usize;
-        let dims = |dims: *const isize| -> Dims {
-            // SAFETY: an entry for each dim; of none nothing is read.
-            (0..ndim).map(|d| unsafe { *dims.add(d) } as i64).collect()
+        // SAFETY: an entry for each dim; of none nothing is read. `isize` is `i64` (lib.rs of the engine).
+        let dims = |dims: *const isize| -> &[i64] {
+            match ndim {
+                0 => &[],
+                _ => unsafe { std::slice::from_raw_parts(dims.cast(), ndim as usize) },
+            }
         };
-        let (shape, mut strides) = (dims(array.shape), dims(array.strides));
-        let size = dtype.size() as i64;
-        let whole = |(&extent, &stride): (&i64, &i64)| extent <= 1 || stride % size == 0;
-        if !shape.contains(&0) && !shape.iter().zip(&strides).all(whole) {
-            return self.import_by_protocol(object, index);
+        let shape = dims(array.shape);
+        let mut strides: Option<Dims> = None;
+        if array.flags & ArrayStruct::C_CONTIGUOUS == 0 {
+            let (size, bytes) = (dtype.size() as i64, dims(array.strides));
+            let whole = |(&extent, &stride): (&i64, &i64)| extent <= 1 || stride % size == 0;
+            if !shape.contains(&0) && !shape.iter().zip(bytes).all(whole) {
+                return self.import_by_protocol(object, index);
+            }
+            strides = Some(bytes.iter().map(|stride| stride / size).collect());
         }
-        strides.iter_mut().for_each(|stride| *stride /= size);
         let foreign = ForeignTensor {
             data: array.data.cast(),
             dtype,
             device: Device::Cpu,
-            shape: &shape,
-            strides: Some(&strides),
+            shape,
+            strides: strides.as_deref(),
             read_only: array.flags & ArrayStruct::WRITABLE == 0,
         };
         self.push(&foreign, index)

@@ -234,7 +234,8 @@ impl Memory {
     }
 
     fn at(&mut self) -> *mut u8 {
-        self.bytes[self.start..].as_mut_ptr()
+        // Of the whole buffer: strides may lead back from the first element.
+        self.bytes.as_mut_ptr().wrapping_add(self.start)
     }
 }
 
