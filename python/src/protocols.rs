@@ -102,10 +102,11 @@ impl<'py> Importer<'py> {
         let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
             return self.import_by_protocol(object, index);
         };
-        // SAFETY: an entry for each dim; of none nothing is read. `isize` is `i64` (lib.rs of the engine).
         let dims = |dims: *const isize| -> &[i64] {
             match ndim {
                 0 => &[],
+                // SAFETY: an entry for each dim, alive as long as the capsule. The engine builds for
+                // 64-bit targets only, where `isize` is as wide as `i64`.
                 _ => unsafe { std::slice::from_raw_parts(dims.cast(), ndim as usize) },
             }
         };
