@@ -41,6 +41,7 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
+	scripts/readme_table --check
 	scripts/msrv
 
 bench: $(VENV)/.bench $(VENV)/.windrow
