@@ -103,6 +103,19 @@ pub(crate) enum Op {
     Index,
 }
 
+impl Op {
+    /// The bits that real elements of a sample become, where nothing is read.
+    pub fn constant(self, sample: usize) -> Option<[u8; 16]> {
+        let mut bits = [0; 16];
+        match self {
+            Op::Read { .. } => return None,
+            Op::Const(byte) => bits[0] = byte,
+            Op::Index => bits[..8].copy_from_slice(&(sample as i64).to_ne_bytes()),
+        }
+        Some(bits)
+    }
+}
+
 /// One copy of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyRange {

@@ -127,7 +127,7 @@ fn assemble(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = samples.py();
-    let options = Options::parse(form, kwargs, &[])?;
+    let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
     let job = Job::new(samples_of(samples, "", options.may_view())?, options, "")?;
     let mut batches = run(py, &engine, &[job])?;
@@ -275,7 +275,7 @@ pub(crate) fn explain(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyExplain> {
     let py = samples.py();
-    let options = Options::parse(form, kwargs, &[])?;
+    let options = Options::parse(form, kwargs)?;
     let job = Job::new(samples_of(samples, "", options.may_view())?, options, "")?;
     let explain = py.detach(|| -> windrow::Result<_> {
         let target = job.out.as_ref().map(target_of);
@@ -296,5 +296,5 @@ pub(crate) fn explain(
 #[pyfunction]
 #[pyo3(signature = (form, /, **kwargs))]
 pub(crate) fn check_options(form: &str, kwargs: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-    Options::parse(form, kwargs, &[]).map(drop)
+    Options::parse(form, kwargs).map(drop)
 }

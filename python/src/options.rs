@@ -57,14 +57,14 @@ impl<'py> Kwargs<'_, 'py> {
         }
     }
 
-    /// Refuses what nobody asked for; `known` are names read by somebody else.
-    fn finish(self, read: &[&str], known: &[&str]) -> PyResult<()> {
+    /// Refuses what nobody asked for.
+    fn finish(self, read: &[&str]) -> PyResult<()> {
         let Some(items) = self.items.filter(|items| items.len() > self.taken) else {
             return Ok(());
         };
         for key in items.keys() {
             let key: String = key.extract()?;
-            if !read.contains(&key.as_str()) && !known.contains(&key.as_str()) {
+            if !read.contains(&key.as_str()) {
                 let form = self.form;
                 return Err(PyTypeError::new_err(format!(
                     "{form}() got an unexpected keyword argument '{key}'"
@@ -78,12 +78,8 @@ impl<'py> Kwargs<'_, 'py> {
 const COMMON: &[&str] = &["dtype", "device", "out", "stream", "transform", "copy", "engine"];
 
 impl<'py> Options<'py> {
-    /// Reads the keyword arguments of a form. `known` are further names the call itself reads.
-    pub fn parse(
-        form: &str,
-        kwargs: Option<&Bound<'py, PyDict>>,
-        known: &[&str],
-    ) -> PyResult<Options<'py>> {
+    /// Reads the keyword arguments of a form.
+    pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
         let mut kwargs = Kwargs { form, items: kwargs, taken: 0 };
         let (mut collate, read): (Collate, &[&str]) = match form {
             "stack" | "collate" => (Collate::stack(), &[]),
@@ -171,7 +167,7 @@ impl<'py> Options<'py> {
             return Err(PyValueError::new_err("copy=False asks for a view, out= for a copy"));
         }
         let read: Vec<&str> = COMMON.iter().chain(read).copied().collect();
-        kwargs.finish(&read, known)?;
+        kwargs.finish(&read)?;
         Ok(Options { collate, out, copy, engine })
     }
 

@@ -81,7 +81,7 @@ pub(crate) fn collate<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
-    let options = Options::parse("collate", common, &[])?;
+    let options = Options::parse("collate", common)?;
     let samples: Vec<Bound<'py, PyAny>> = samples.try_iter()?.collect::<PyResult<_>>()?;
     if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
@@ -298,7 +298,7 @@ impl<'py> Walk<'_, 'py> {
             return Err(not_array_like(Some(index), &path, &samples[index]));
         }
         let (form, kwargs) = self.options_of(&path)?;
-        let mut options = Options::parse(&form, Some(&kwargs), &[])?;
+        let mut options = Options::parse(&form, Some(&kwargs))?;
         options.out = out.cloned().or(options.out);
         let column = Imported::from_objects(self.py, samples, &path, options.may_view())?;
         let job = Job::new(Arc::new(column), options, &path)?;

@@ -43,12 +43,6 @@ unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: 
     let size = field.dtype.size();
     let bits = match field.op {
         _ if !is_real => field.fill,
-        Op::Const(byte) => std::array::from_fn(|i| if i == 0 { byte } else { 0 }),
-        Op::Index => {
-            let mut bits = [0; 16];
-            bits[..8].copy_from_slice(&(sample as i64).to_ne_bytes());
-            bits
-        }
         Op::Read { affine } => {
             let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
@@ -64,6 +58,7 @@ unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: 
             };
             convert_one(class.dtype, field.dtype, bits, affine.map(|affine| (affine, channel)))
         }
+        op => op.constant(sample).unwrap_or(field.fill),
     };
     // SAFETY: an element of the output.
     unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), size) };

@@ -140,33 +140,23 @@ unsafe fn write_sample(
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe { rows::fill_row(dst, stride, size, &field.fill, len) };
     };
-    match (field.op, affine) {
-        (Op::Const(byte), _) => {
-            let mut value = [0; 16];
-            value[0] = byte;
-            walk(place, own, fill, |_, dst, dim, len, _, _| {
-                // SAFETY: as above.
-                unsafe { rows::fill_row(dst, dim.dst_stride as isize, size, &value, len) };
-            });
-        }
-        (Op::Index, _) => {
-            let mut value = [0; 16];
-            value[..8].copy_from_slice(&(sample as i64).to_ne_bytes());
-            walk(place, own, fill, |_, dst, dim, len, _, _| {
-                // SAFETY: as above.
-                unsafe { rows::fill_row(dst, dim.dst_stride as isize, size, &value, len) };
-            });
-        }
-        (Op::Read { .. }, _) if class.planar => {
+    if let Some(value) = field.op.constant(sample) {
+        return walk(place, own, fill, |_, dst, dim, len, _, _| {
+            // SAFETY: as above.
+            unsafe { rows::fill_row(dst, dim.dst_stride as isize, size, &value, len) };
+        });
+    }
+    match affine {
+        _ if class.planar => {
             let planar = rows::planar_row(class.dtype, field.dtype);
             // SAFETY: as for this function.
             unsafe { write_planar(planar, field, affine, place, own) };
         }
-        (Op::Read { .. }, _) if has_short_rows(place.dims) => {
+        _ if has_short_rows(place.dims) => {
             // SAFETY: as for this function.
             unsafe { write_short_rows(field, class, affine, place, own) };
         }
-        (Op::Read { .. }, None) => {
+        None => {
             let row: RowFn = if class.dtype == field.dtype {
                 rows::copy_row(size)
             } else {
@@ -177,7 +167,7 @@ unsafe fn write_sample(
                 unsafe { row(src, dim.src_stride as isize, dst, dim.dst_stride as isize, len) };
             });
         }
-        (Op::Read { .. }, Some(affine)) => {
+        Some(affine) => {
             let row: AffineFn = rows::affine_row(class.dtype, field.dtype);
             walk(place, own, fill, |src, dst, dim, len, column, coords| {
                 let (channel, periodic) = match class.channel {
