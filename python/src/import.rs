@@ -294,8 +294,9 @@ impl<'py> Importer<'py> {
         index: usize,
     ) -> PyResult<bool> {
         let complex = matches!(foreign.dtype, DType::C64 | DType::C128);
-        // A real tensor is negated lazily as the imaginary part of a conjugate only, and then steps
-        // over the real parts: its strides are even. Anything else need not be asked.
+        // A real tensor is negated lazily as the imaginary part of a conjugate, and then steps over the
+        // real parts: its strides are even. Others are not asked, which would cost more than all else of
+        // an import; `as_strided` over such a view, and torch's own private `_neg_view`, go unnoticed.
         let steps_over = || match foreign.strides {
             Some(strides) => foreign
                 .shape
