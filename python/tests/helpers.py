@@ -21,6 +21,12 @@ TYPED = (wr.ShapeError, wr.DTypeError, wr.DeviceError, wr.LayoutError, BufferErr
 
 # Inputs
 
+# NumPy 2.0, the newest for Python 3.9, takes legacy capsules only, and makes read-only arrays of them.
+numpy_takes_versions = pytest.mark.skipif(
+    tuple(int(part) for part in np.__version__.split(".")[:2]) < (2, 1),
+    reason=f"NumPy {np.__version__} takes no versioned DLPack capsules; 2.1 does",
+)
+
 
 def paint(shape, name="uint8", seed=0):
     """Bytes 0, 1, ... 250, 0, ... in row-major order, starting at `seed`; for bool every third element is True."""

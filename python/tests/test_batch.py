@@ -8,7 +8,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_tensor, assert_values, is_compact, memory, paint, pointer, samples_of
+from helpers import assert_tensor, assert_values, is_compact, memory, numpy_takes_versions, paint, pointer, samples_of
 
 NUMPY_DTYPES = [name for name in (*oracle.ARITHMETIC, *oracle.COMPLEX) if name != "bfloat16"]
 
@@ -132,6 +132,7 @@ def test_items_of_every_form_are_views():
 # export to NumPy
 
 
+@numpy_takes_versions
 @pytest.mark.parametrize("name", NUMPY_DTYPES)
 @pytest.mark.parametrize("way", ["numpy", "asarray", "from_dlpack", "frombuffer"])
 def test_numpy_shares_the_memory(name, way):

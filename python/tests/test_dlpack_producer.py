@@ -33,7 +33,7 @@ from dlpack_harness import (
     shape_of,
     strides_of,
 )
-from helpers import assert_same, memory, paint, pointer, samples_of, settle
+from helpers import assert_same, memory, numpy_takes_versions, paint, pointer, samples_of, settle
 
 BOTH = [{}, {"max_version": (1, 0)}]
 
@@ -112,6 +112,7 @@ def test_p3_the_owner_may_outlive_its_capsules(arguments):
     assert gone(ref)
 
 
+@numpy_takes_versions
 @pytest.mark.parametrize(("arguments", "used"), list(zip(BOTH, [USED_LEGACY, USED_VERSIONED])))
 def test_p4_consumed(arguments, used):
     tensor, ref = owned()
@@ -150,6 +151,7 @@ def test_p6_stream(arguments):
         tensor.__dlpack__(stream=object(), **arguments)
 
 
+@numpy_takes_versions
 def test_p8_copy():
     tensor = batch_of().data
     for copy in (None, False):
@@ -168,6 +170,7 @@ def test_p8_copy():
             tensor.__dlpack__(copy=copy)
 
 
+@numpy_takes_versions
 def test_p8_copy_of_a_strided_and_of_a_read_only_view():
     for array in (paint((6, 8), "int32").T[::-1, ::2], np.broadcast_to(paint(4, "int32"), (3, 4))):
         copied = np.from_dlpack(Given(wr.asarray(array).__dlpack__(max_version=(1, 0), copy=True)))
@@ -218,6 +221,7 @@ VIEWS = {
 }
 
 
+@numpy_takes_versions
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("arguments", BOTH)
 def test_p11_layouts(view, arguments):
@@ -237,6 +241,7 @@ def test_p11_layouts(view, arguments):
     assert_same(got, array)
 
 
+@numpy_takes_versions
 @pytest.mark.parametrize("rank", range(0, 33))
 def test_p11_ranks(rank):
     array = paint((1,) * max(0, rank - 2) + (2,) * min(rank, 2), "int16")
@@ -254,6 +259,7 @@ def test_p11_odd_strides_of_extent_1():
 # P12, P13, P14
 
 
+@numpy_takes_versions
 def test_p12_read_only():
     array = paint((3, 4), "float32")
     array.flags.writeable = False
@@ -267,6 +273,7 @@ def test_p12_read_only():
         assert tensor.__array_interface__["data"][1] is True
 
 
+@numpy_takes_versions
 def test_p12_writable_stays_writable():
     tensor = wr.asarray(paint((3, 4), "float32"))
     assert managed(tensor.__dlpack__(max_version=(1, 0))).flags & READ_ONLY == 0
@@ -284,6 +291,7 @@ def test_p13_shape_and_strides_live_as_long_as_the_capsule(arguments):
         assert strides_of(managed(capsule).dl_tensor)[1:] == (3, 1)
 
 
+@numpy_takes_versions
 def test_p13_two_capsules_are_independent():
     tensor, ref = owned()
     first, second = tensor.__dlpack__(), tensor.__dlpack__(max_version=(1, 0))
@@ -381,6 +389,7 @@ def test_p15_current_work_stream_of_the_host():
     assert out.value is None
 
 
+@numpy_takes_versions
 @given(
     copy=st.sampled_from([None, True, False]),
     max_version=st.sampled_from([None, (0, 0), (1, 0), (1, 3), (2, 0)]),
