@@ -38,6 +38,8 @@ pub(crate) struct Importer<'py> {
     pub path: String,
     /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
     owned: bool,
+    /// There is one object, and no list that it has a position in.
+    pub lone: bool,
     last: Option<(*mut ffi::PyTypeObject, Route)>,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     repeat: Option<(DLDataType, DLDevice, i32)>,
@@ -59,6 +61,7 @@ impl<'py> Importer<'py> {
             keep: Keep::default(),
             path: path.to_owned(),
             owned,
+            lone: false,
             last: None,
             repeat: None,
             guard: None,

@@ -72,7 +72,7 @@ impl<'py> Importer<'py> {
             }
         }
         Err(match refusal {
-            None => not_array_like(Some(index), &self.path, object),
+            None => not_array_like((!self.lone).then_some(index), &self.path, object),
             Some(error) if error.get_type(self.py).is(self.py.get_type::<PyBufferError>()) => {
                 self.wrap(error, index)
             }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use windrow::{DType, Owner, SampleList, Tensor};
 
-use crate::errors::{not_array_like, OrPyErr};
+use crate::errors::OrPyErr;
 use crate::import::Importer;
 use crate::keep::Keep;
 use crate::sources::is_tensor;
@@ -204,7 +204,7 @@ impl PySampleList {
         self.snapshot().list.len()
     }
 
-    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
+    fn __getitem__(&self, index: isize) -> PyResult<PyTensor> {
         let own = self.snapshot();
         let len = own.list.len() as isize;
         let position = if index < 0 { index + len } else { index };
@@ -227,7 +227,6 @@ impl PySampleList {
                 read_only,
             )
         };
-        let _ = py;
         Ok(PyTensor::from(tensor))
     }
 
@@ -270,9 +269,4 @@ fn integers(indices: &Bound<'_, PyAny>) -> PyResult<Cow<'static, [i64]>> {
         true => Err(PyIndexError::new_err("an index beyond 63 bits")),
         false => Ok(Cow::Owned(values)),
     }
-}
-
-/// A single array-like for the messages of `asarray`.
-pub(crate) fn refuse_single(object: &Bound<'_, PyAny>) -> PyErr {
-    not_array_like(None, "", object)
 }

@@ -13,7 +13,6 @@ use windrow::{Owner, Tensor};
 
 use crate::export;
 use crate::import::Importer;
-use crate::samples::refuse_single;
 
 /// A strided piece of memory that keeps its owner alive. Made by the assembling calls and
 /// :func:`asarray`.
@@ -175,14 +174,8 @@ tensor_methods!(PyTensor, {
 /// A single array-like as a tensor of the same memory. `owned` also finds out whether it is read-only.
 pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, owned: bool) -> PyResult<Tensor> {
     let mut importer = Importer::new(object.py(), "", owned);
-    importer.import(object, 0).map_err(|error| {
-        let plain = error.get_type(object.py()).is(object.py().get_type::<PyTypeError>());
-        if plain && error.to_string().contains("expected an array-like") {
-            refuse_single(object)
-        } else {
-            error
-        }
-    })?;
+    importer.lone = true;
+    importer.import(object, 0)?;
     let Importer { list, mut keep, .. } = importer;
     keep.objects.push(object.clone().unbind());
     let kind = list.kind(0);
