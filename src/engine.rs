@@ -1,13 +1,14 @@
 //! Stage 4. [`Engine`]: runs plans, owns threads and output memory.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::batch::{Batch, Fields};
-use crate::collate::Collate;
+use crate::collate::{Collate, Form, Transform};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::host::{self, Block, MemoryPool, Outputs, DEFAULT_POOL_BYTES};
+use crate::host::{self, Block, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
+use crate::kinds::Kind;
 use crate::layout::Layout;
 use crate::plan::{Leaf, Plan, Role};
 use crate::sample::Samples;
@@ -38,18 +39,6 @@ struct Shared {
     memory: Arc<MemoryPool>,
     counters: Counters,
     reference: bool,
-}
-
-/// Where the work is done.
-#[derive(Debug)]
-enum Threads {
-    Given(Arc<rayon::ThreadPool>),
-    /// Made at the first batch that is worth it, and again in a forked child: threads do not
-    /// survive a fork.
-    Own {
-        count: usize,
-        made: Mutex<Option<(u32, Arc<rayon::ThreadPool>)>>,
-    },
 }
 
 /// One leaf of a plan that was run.
@@ -86,13 +75,12 @@ impl Engine {
     pub fn with_options(options: EngineOptions) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.threads.unwrap_or_else(available).max(1);
-        let threads = Threads::Own { count, made: Mutex::new(None) };
-        Engine::new(threads, options.pool_bytes.unwrap_or(DEFAULT_POOL_BYTES), false)
+        Engine::new(Threads::own(count), options.pool_bytes.unwrap_or(DEFAULT_POOL_BYTES), false)
     }
 
     /// The naive executor, one element at a time: the judge in tests, of no other use.
     pub fn reference() -> Engine {
-        Engine::new(Threads::Own { count: 1, made: Mutex::new(None) }, 0, true)
+        Engine::new(Threads::own(1), 0, true)
     }
 
     fn new(threads: Threads, pool_bytes: u64, reference: bool) -> Engine {
@@ -138,27 +126,63 @@ impl Engine {
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
+    /// Starts to stack `count` samples of one kind before all of them are known: what is pushed is
+    /// copied by other threads, and [`Engine::run_ahead`] makes the rest. `None` if that would not
+    /// pay, or if the batch is not such that rows are just copied.
+    pub fn start_rows(&self, collate: &Collate, kind: &Kind, count: usize) -> Option<RowsAhead> {
+        let row_bytes = kind.layout.numel() as u64 * kind.dtype.size() as u64;
+        let is_plain = collate.form == Form::Stack
+            && collate.transform == Transform::default()
+            && collate.dtype.is_none_or(|dtype| dtype == kind.dtype)
+            && collate.device.unwrap_or(Device::Cpu) == Device::Cpu
+            && kind.device == Device::Cpu
+            && kind.layout.is_compact();
+        if !is_plain || self.shared.reference || !RowsAhead::pays_for(row_bytes, count) {
+            return None;
+        }
+        // Without threads or memory the plain way is taken, which says what is wrong.
+        let threads = self.shared.threads.helpers().ok()??;
+        let block = self.shared.memory.allocate(row_bytes * count as u64).ok()?;
+        Some(RowsAhead::start(block, row_bytes as usize, count, &threads))
+    }
+
     /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; nothing has been written then.
     pub fn run(&self, plan: Plan<'_>) -> Result<Vec<Filled>> {
+        self.run_ahead(plan, Vec::new())
+    }
+
+    /// As [`Engine::run`], with what was copied ahead for each leaf. Rows that turned out not to be
+    /// those of the plan are let go.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    pub fn run_ahead(
+        &self,
+        mut plan: Plan<'_>,
+        mut ahead: Vec<Option<RowsAhead>>,
+    ) -> Result<Vec<Filled>> {
+        let begin = Instant::now();
         let mut tensors = Vec::with_capacity(plan.fields.len());
         let mut addresses = Vec::with_capacity(plan.fields.len());
-        for field in &plan.fields {
-            let tensor = match field.out {
-                Some(_) => None,
-                None => {
-                    let block = self.shared.memory.allocate(field.bytes())?;
-                    Some(tensor_of(block, field.dtype, field.layout.clone()))
-                }
-            };
+        for field in &mut plan.fields {
+            let mut rows = ahead.get_mut(field.leaf).filter(|_| field.role == Role::Data);
+            let rows = rows.as_mut().and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
+            let copied = rows.and_then(RowsAhead::finish);
+            field.done = copied.is_some();
+            let tensor = match (field.out, copied) {
+                (Some(_), _) => None,
+                (None, Some(block)) => Some(block),
+                (None, None) => Some(self.shared.memory.allocate(field.bytes())?),
+            }
+            .map(|block| tensor_of(block, field.dtype, field.layout.clone()));
             addresses.push(field.out.unwrap_or_else(|| {
                 tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)
             }));
             tensors.push((field.leaf, field.role, tensor));
         }
-        let begin = Instant::now();
         // SAFETY: an address is that of memory just allocated for the field's compact layout, which
         // nobody else has seen, or that of the target the plan borrows, whose layout the field has.
         #[allow(unsafe_code)]
@@ -167,7 +191,7 @@ impl Engine {
             host::run_reference(&plan, &outputs);
         } else {
             let work = host::Work::new(&plan);
-            let threads = if work.wants_threads() { self.threads()? } else { None };
+            let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
             work.run(&outputs, threads.as_deref());
         }
         self.shared.counters.count(&plan, begin.elapsed());
@@ -223,33 +247,7 @@ impl Engine {
 
     /// Threads that work on a large batch, the calling one included.
     pub fn num_threads(&self) -> usize {
-        match &self.shared.threads {
-            Threads::Given(pool) => pool.current_num_threads(),
-            Threads::Own { count, .. } => *count,
-        }
-    }
-
-    fn threads(&self) -> Result<Option<Arc<rayon::ThreadPool>>> {
-        let (count, made) = match &self.shared.threads {
-            Threads::Given(pool) => return Ok(Some(Arc::clone(pool))),
-            Threads::Own { count: 0 | 1, .. } => return Ok(None),
-            Threads::Own { count, made } => (*count, made),
-        };
-        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
-        match &*made {
-            Some((owner, pool)) if *owner == process => return Ok(Some(Arc::clone(pool))),
-            // The parent's threads are not here: waiting for them, in a drop too, would never end.
-            Some(_) => std::mem::forget(made.take()),
-            None => {}
-        }
-        let builder = rayon::ThreadPoolBuilder::new().num_threads(count);
-        let pool = builder.thread_name(|i| format!("windrow-{i}")).build();
-        let pool = Arc::new(
-            pool.map_err(|e| Error::Argument(format!("cannot start {count} threads: {e}")))?,
-        );
-        *made = Some((process, Arc::clone(&pool)));
-        Ok(Some(pool))
+        self.shared.threads.count()
     }
 }
 

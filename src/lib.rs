@@ -61,7 +61,7 @@ pub use collate::{Collate, Form, Mask, Pad, PerDim, Side, Transform};
 pub use dtype::{DType, Element};
 pub use engine::{Engine, EngineOptions, Filled};
 pub use error::{Error, Facet, Mismatch, Result};
-pub use host::PoolStats;
+pub use host::{PoolStats, RowsAhead};
 pub use kinds::Kind;
 pub use layout::{Dims, Layout, MAX_NDIM};
 pub use offsets::Offsets;

@@ -73,6 +73,8 @@ pub(crate) struct Field<'s> {
     pub bytes_only: bool,
     /// The copies that are left when neighbours are merged, if that at least halves them.
     pub ranges: Option<Vec<CopyRange>>,
+    /// Everything is in place before the plan runs.
+    pub done: bool,
 }
 
 // SAFETY: samples are read through under the promise of `SampleList`, whose own impls these mirror;
@@ -328,6 +330,7 @@ fn data_field<'s>(
         starts,
         bytes_only: false,
         ranges: None,
+        done: false,
     };
     field.bytes_only = !affine && all_used(&field, |class| class.is_bytes(spec.dtype, &field.dims));
     if field.bytes_only && field.layout.is_compact() {
@@ -433,6 +436,7 @@ fn mask_field<'s>(
         dims,
         bytes_only: false,
         ranges: None,
+        done: false,
     }
 }
 
@@ -466,6 +470,7 @@ fn index_field<'s>(
         starts: Starts::Joined { offsets, unit: 1, step: 8 },
         bytes_only: false,
         ranges: None,
+        done: false,
     }
 }
 

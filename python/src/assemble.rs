@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{Batch, Collate, Device, Error, Fields, Leaf, Mismatch, Owner, Plan, Target, Tensor};
+use windrow::{
+    Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, Owner, Plan, RowsAhead, Target,
+    Tensor,
+};
 
 use crate::batch::PyBatch;
 use crate::engine::PyExplain;
@@ -16,6 +19,8 @@ use crate::tensor::tensor_of;
 
 /// One leaf, ready to be planned.
 pub(crate) struct Job {
+    /// Dropped first: it reads the samples.
+    ahead: Option<RowsAhead>,
     pub samples: Arc<Imported>,
     pub collate: Collate,
     pub path: String,
@@ -24,10 +29,18 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub fn new(samples: Arc<Imported>, options: Options<'_>, path: &str) -> PyResult<Job> {
+    /// Imports the samples with `import`, which may copy ahead by engine and options.
+    pub fn new(
+        options: Options<'_>,
+        path: &str,
+        import: impl FnOnce(Option<(&Engine, &Collate)>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+    ) -> PyResult<Job> {
+        let may_copy = options.out.is_none() && options.copy == CopyMode::Always;
+        let stacker = may_copy.then_some((&options.engine, &options.collate));
+        let (samples, ahead) = import(stacker)?;
         let out = options.out.map(|out| output_of(&out, path)).transpose()?;
         let (collate, copy) = (options.collate, options.copy);
-        Ok(Job { samples, collate, path: path.to_owned(), out, copy })
+        Ok(Job { ahead, samples, collate, path: path.to_owned(), out, copy })
     }
 }
 
@@ -45,11 +58,13 @@ pub(crate) fn output_of(out: &Bound<'_, PyAny>, path: &str) -> PyResult<Tensor> 
 }
 
 /// Plans all jobs as one and runs them, without the interpreter lock.
-pub(crate) fn run(py: Python<'_>, engine: &windrow::Engine, jobs: &[Job]) -> PyResult<Vec<Batch>> {
+pub(crate) fn run(py: Python<'_>, engine: &Engine, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
     py.detach(|| run_jobs(engine, jobs)).or_py_err(py)
 }
 
-fn run_jobs(engine: &windrow::Engine, jobs: &[Job]) -> windrow::Result<Vec<Batch>> {
+fn run_jobs(engine: &Engine, jobs: &mut [Job]) -> windrow::Result<Vec<Batch>> {
+    let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
+    let jobs = &*jobs;
     let targets: Vec<Option<Target<'_>>> =
         jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
     let leaves: Vec<Leaf<'_, '_>> =
@@ -61,13 +76,14 @@ fn run_jobs(engine: &windrow::Engine, jobs: &[Job]) -> windrow::Result<Vec<Batch
             mode => view_of(engine, job, leaf, mode)?,
         });
     }
-    let rest: Vec<Leaf<'_, '_>> = leaves
+    let (rest, ahead): (Vec<Leaf<'_, '_>>, Vec<_>) = leaves
         .iter()
+        .zip(ahead)
         .zip(&batches)
         .filter(|(_, batch)| batch.is_none())
-        .map(|(leaf, _)| *leaf)
-        .collect();
-    let mut filled = engine.run(Plan::for_leaves(&rest)?)?.into_iter();
+        .map(|((leaf, ahead), _)| (*leaf, ahead))
+        .unzip();
+    let mut filled = engine.run_ahead(Plan::for_leaves(&rest)?, ahead)?.into_iter();
     let assembled = jobs.iter().zip(batches).map(|(job, view)| {
         view.or_else(|| {
             let filled = filled.next()?;
@@ -93,7 +109,7 @@ fn target_of(out: &Tensor) -> Target<'_> {
 
 /// The samples' own memory, if they form the batch there.
 fn view_of(
-    engine: &windrow::Engine,
+    engine: &Engine,
     job: &Job,
     leaf: &Leaf<'_, '_>,
     mode: CopyMode,
@@ -129,8 +145,9 @@ fn assemble(
     let py = samples.py();
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
-    let job = Job::new(samples_of(samples, "", options.may_view())?, options, "")?;
-    let mut batches = run(py, &engine, &[job])?;
+    let owned = options.may_view();
+    let job = Job::new(options, "", |stacker| samples_of(samples, "", owned, stacker))?;
+    let mut batches = run(py, &engine, &mut [job])?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 
@@ -276,7 +293,8 @@ pub(crate) fn explain(
 ) -> PyResult<PyExplain> {
     let py = samples.py();
     let options = Options::parse(form, kwargs)?;
-    let job = Job::new(samples_of(samples, "", options.may_view())?, options, "")?;
+    let owned = options.may_view();
+    let job = Job::new(options, "", |_| samples_of(samples, "", owned, None))?;
     let explain = py.detach(|| -> windrow::Result<_> {
         let target = job.out.as_ref().map(target_of);
         let plan = Plan::for_leaves(&[leaf_of(&job, target.as_ref())])?;

@@ -7,7 +7,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 use windrow::dlpack::{
     self, DLDataType, DLDevice, DLPackExchangeAPI, DLTensor, ForeignTensor, ManagedTensor,
 };
-use windrow::{DType, Device, Error, Mismatch, SampleList};
+use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList};
 
 use crate::batch::PyBatch;
 use crate::errors::to_py_err;
@@ -32,6 +32,8 @@ fn prefetch_line(address: *const u8) {
 /// Reads objects one after the other into a list.
 pub(crate) struct Importer<'py> {
     pub py: Python<'py>,
+    /// Copies rows while later ones are read, as long as all are alike. Dropped before `keep`.
+    pub ahead: Option<RowsAhead>,
     pub list: SampleList<'static>,
     pub keep: Keep,
     /// The leaf these samples belong to, for errors.
@@ -65,33 +67,69 @@ impl<'py> Importer<'py> {
             last: None,
             repeat: None,
             guard: None,
+            ahead: None,
             dlpack_kwargs: None,
         }
     }
 
-    /// Reads every sample of a tuple, which keeps them alive.
-    pub fn import_tuple(&mut self, samples: &Bound<'py, PyTuple>) -> PyResult<()> {
+    /// Reads every sample of a tuple, which keeps them alive. `stacker` may stack them meanwhile.
+    pub fn import_tuple(
+        &mut self,
+        samples: &Bound<'py, PyTuple>,
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<()> {
         self.keep.objects.push(samples.clone().into_any().unbind());
         let items: Vec<Borrowed<'_, 'py, PyAny>> = samples.iter_borrowed().collect();
-        self.import_items(&items)
+        self.import_items(&items, stacker)
     }
 
     /// Reads every object of a list of our own and keeps it alive.
-    pub fn import_objects(&mut self, samples: Vec<Bound<'py, PyAny>>) -> PyResult<()> {
+    pub fn import_objects(
+        &mut self,
+        samples: Vec<Bound<'py, PyAny>>,
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<()> {
         let items: Vec<Borrowed<'_, 'py, PyAny>> =
             samples.iter().map(|sample| sample.as_borrowed()).collect();
-        self.import_items(&items)?;
+        self.import_items(&items, stacker)?;
         self.keep.objects.extend(samples.into_iter().map(Bound::unbind));
         Ok(())
     }
 
-    fn import_items(&mut self, items: &[Borrowed<'_, 'py, PyAny>]) -> PyResult<()> {
+    fn import_items(
+        &mut self,
+        items: &[Borrowed<'_, 'py, PyAny>],
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<()> {
         self.list.reserve(items.len());
         for (index, sample) in items.iter().enumerate() {
             self.prefetch(&items[index..]);
-            self.import(sample, index)?;
+            if let Err(error) = self.import(sample, index) {
+                // The caller may let go of the samples now.
+                self.ahead = None;
+                return Err(error);
+            }
+            if let (0, Some((engine, collate))) = (index, stacker) {
+                self.start_ahead(engine, collate, items.len());
+            }
+        }
+        if let Some(ahead) = &mut self.ahead {
+            ahead.close();
         }
         Ok(())
+    }
+
+    /// Begins to stack after the first sample. Only for samples that are read without running Python
+    /// code, which might change those that are being copied.
+    fn start_ahead(&mut self, engine: &Engine, collate: &Collate, count: usize) {
+        if self.repeat.is_none() {
+            return;
+        }
+        self.ahead = engine.start_rows(collate, self.list.kind(0), count);
+        if let Some(ahead) = &mut self.ahead {
+            // SAFETY: a sample just read, kept alive by the caller, as all are that follow.
+            unsafe { ahead.push(self.list.address(0)) };
+        }
     }
 
     /// Tensors made long ago lie anywhere: without this an import waits for memory three times for
@@ -123,7 +161,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Reads one object. The caller keeps it alive as long as `keep`.
+    /// Reads one object. The caller keeps it alive as long as `keep` and `ahead`.
     #[inline]
     pub fn import(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // SAFETY: a live object has a type.
@@ -131,6 +169,7 @@ impl<'py> Importer<'py> {
         let route = match self.last {
             Some((last, route)) if last == class => route,
             _ => {
+                self.ahead = None;
                 let route = route_of(object)?;
                 self.last = Some((class, route));
                 self.repeat = None;
@@ -154,6 +193,7 @@ impl<'py> Importer<'py> {
                 if self.push_repeated(&tensor) {
                     return Ok(());
                 }
+                self.ahead = None;
                 // SAFETY: as above; valid while the object lives and is not resized.
                 let foreign = unsafe { dlpack::read_tensor(&tensor) };
                 let foreign = foreign.map_err(|error| self.error(error, index))?;
@@ -194,7 +234,11 @@ impl<'py> Importer<'py> {
         unsafe {
             let dims =
                 |dims: *mut i64| std::slice::from_raw_parts(dims.cast_const(), ndim as usize);
-            self.list.push_if_same(data.cast(), dims(shape), dims(strides))
+            let same = self.list.push_if_same(data.cast(), dims(shape), dims(strides));
+            if let (true, Some(ahead)) = (same, &mut self.ahead) {
+                ahead.push(data.cast());
+            }
+            same
         }
     }
 

@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use windrow::{DType, Owner, SampleList, Tensor};
+use windrow::{Collate, DType, Engine, Owner, RowsAhead, SampleList, Tensor};
 
 use crate::errors::OrPyErr;
 use crate::import::Importer;
-use crate::keep::Keep;
 use crate::sources::is_tensor;
 use crate::tensor::{tensor_of, PyTensor};
 
@@ -32,8 +31,14 @@ impl Imported {
         Ok(Imported { list, owners: Arc::new(vec![Arc::new(table) as Owner]) })
     }
 
-    /// Imports every sample of a list, tuple or other iterable; of a tensor every row.
-    pub fn new(samples: &Bound<'_, PyAny>, path: &str, owned: bool) -> PyResult<Imported> {
+    /// Imports every sample of a list, tuple or other iterable; of a tensor every row. With a
+    /// `stacker`, rows may already be copied meanwhile.
+    pub fn new(
+        samples: &Bound<'_, PyAny>,
+        path: &str,
+        owned: bool,
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<(Imported, Option<RowsAhead>)> {
         let py = samples.py();
         let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
             list.to_tuple()
@@ -48,7 +53,7 @@ impl Imported {
                 samples.get_type().qualname()?
             )));
         } else if is_tensor(samples)? {
-            return Imported::from_table(samples);
+            return Ok((Imported::from_table(samples)?, None));
         } else {
             let sequence = py.get_type::<PyTuple>().call1((samples,));
             sequence
@@ -63,8 +68,8 @@ impl Imported {
                 .cast_into::<PyTuple>()?
         };
         let mut importer = Importer::new(py, path, owned);
-        importer.import_tuple(&tuple)?;
-        Ok(Imported::from_parts(importer.list, importer.keep))
+        importer.import_tuple(&tuple, stacker)?;
+        Ok(Imported::from_importer(importer))
     }
 
     /// Imports objects gathered from trees.
@@ -73,26 +78,33 @@ impl Imported {
         objects: Vec<Bound<'_, PyAny>>,
         path: &str,
         owned: bool,
-    ) -> PyResult<Imported> {
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<(Imported, Option<RowsAhead>)> {
         let mut importer = Importer::new(py, path, owned);
-        importer.import_objects(objects)?;
-        Ok(Imported::from_parts(importer.list, importer.keep))
+        importer.import_objects(objects, stacker)?;
+        Ok(Imported::from_importer(importer))
     }
 
-    fn from_parts(list: SampleList<'static>, keep: Keep) -> Imported {
-        Imported { list, owners: Arc::new(vec![Arc::new(keep) as Owner]) }
+    fn from_importer(importer: Importer<'_>) -> (Imported, Option<RowsAhead>) {
+        let owners = Arc::new(vec![Arc::new(importer.keep) as Owner]);
+        (Imported { list: importer.list, owners }, importer.ahead)
     }
 }
 
-/// Either a list imported before or samples imported now; `owned` also finds out which are read-only.
+/// Either a list imported before or samples imported now; `owned` also finds out which are read-only,
+/// and `stacker` may stack them meanwhile.
 pub(crate) fn samples_of(
     samples: &Bound<'_, PyAny>,
     path: &str,
     owned: bool,
-) -> PyResult<Arc<Imported>> {
+    stacker: Option<(&Engine, &Collate)>,
+) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
     match samples.cast_exact::<PySampleList>() {
-        Ok(list) => Ok(list.get().snapshot()),
-        Err(_) => Ok(Arc::new(Imported::new(samples, path, owned)?)),
+        Ok(list) => Ok((list.get().snapshot(), None)),
+        Err(_) => {
+            let (imported, ahead) = Imported::new(samples, path, owned, stacker)?;
+            Ok((Arc::new(imported), ahead))
+        }
     }
 }
 
@@ -128,7 +140,9 @@ impl PySampleList {
     fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
         let position = self.snapshot().list.len();
         let mut importer = Importer::new(objects.py(), "", true);
-        importer.import_tuple(objects).map_err(|error| error_at(objects.py(), error, position))?;
+        importer
+            .import_tuple(objects, None)
+            .map_err(|error| error_at(objects.py(), error, position))?;
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         let own = Arc::make_mut(&mut guard);
         own.list.extend(&importer.list);
@@ -157,7 +171,7 @@ impl PySampleList {
             None => Imported::default(),
             Some(samples) => match samples.cast_exact::<PySampleList>() {
                 Ok(list) => (*list.get().snapshot()).clone(),
-                Err(_) => Imported::new(samples, "", true)?,
+                Err(_) => Imported::new(samples, "", true, None)?.0,
             },
         };
         Ok(PySampleList::from_imported(imported))

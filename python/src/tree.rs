@@ -108,7 +108,7 @@ pub(crate) fn collate<'py>(
             walk.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>().join(", ")
         )));
     }
-    let batches = run(py, &options.engine, &walk.jobs)?;
+    let batches = run(py, &options.engine, &mut walk.jobs)?;
     let batches = batches.into_iter().map(|batch| Bound::new(py, PyBatch::from(batch)));
     build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
 }
@@ -300,8 +300,11 @@ impl<'py> Walk<'_, 'py> {
         let (form, kwargs) = self.options_of(&path)?;
         let mut options = Options::parse(&form, Some(&kwargs))?;
         options.out = out.cloned().or(options.out);
-        let column = Imported::from_objects(self.py, samples, &path, options.may_view())?;
-        let job = Job::new(Arc::new(column), options, &path)?;
+        let (py, owned) = (self.py, options.may_view());
+        let job = Job::new(options, &path, |stacker| {
+            let (column, ahead) = Imported::from_objects(py, samples, &path, owned, stacker)?;
+            Ok((Arc::new(column), ahead))
+        })?;
         self.jobs.push(job);
         self.paths.push(path);
         Ok(Node::Leaf(self.jobs.len() - 1))

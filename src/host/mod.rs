@@ -4,20 +4,24 @@
 //! tiles of the same size. Threads take tiles in order from a counter, so that a slow one does not
 //! hold up the batch.
 
+mod ahead;
 mod convert;
 mod pool;
 mod reference;
 mod rows;
 mod simd;
+mod threads;
 mod tile;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::plan::{saturating_sum, Field, Plan};
 
+pub use ahead::RowsAhead;
 pub use pool::PoolStats;
 pub(crate) use pool::{Block, MemoryPool, DEFAULT_POOL_BYTES};
 pub(crate) use reference::run as run_reference;
+pub(crate) use threads::Threads;
 
 /// Below this many bytes read and written, starting other threads costs more than it saves.
 const ONE_THREAD_BYTES: u64 = 1 << 20;
@@ -53,7 +57,9 @@ impl Tiling {
         let mut count = 0;
         let mut first = vec![0];
         for field in &plan.fields {
-            count += field.bytes().div_ceil(tile_bytes) as usize;
+            if !field.done {
+                count += field.bytes().div_ceil(tile_bytes) as usize;
+            }
             first.push(count);
         }
         Tiling { tile_bytes, first }

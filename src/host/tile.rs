@@ -101,18 +101,23 @@ unsafe fn copy_runs(field: &Field<'_>, out: *mut u8, elems: Range<u64>, streamin
 /// Scattered small samples wait for memory: the hardware cannot guess where the next one lies.
 #[inline]
 fn prefetch_ahead(field: &Field<'_>, sample: usize) {
-    #[cfg(target_arch = "x86_64")]
     if let (Starts::Rows { elems, .. }, Some(&ahead)) = (&field.starts, field.data.get(sample + 4))
     {
+        prefetch(ahead, *elems as usize * field.dtype.size());
+    }
+}
+
+/// Asks for the first lines of some bytes that are read soon.
+#[inline]
+pub(super) fn prefetch(data: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..bytes.min(1024)).step_by(64) {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        let bytes = (*elems as usize * field.dtype.size()).min(1024);
-        for line in (0..bytes).step_by(64) {
-            // SAFETY: a prefetch never faults, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line).cast()) };
-        }
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(line).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (field, sample);
+    let _ = (data, bytes);
 }
 
 /// A sample's place: addresses of its first real element to be read and of its first element in the

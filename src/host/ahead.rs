@@ -1,0 +1,198 @@
+//! Rows that are copied while later ones are still being found.
+//!
+//! Whoever reads foreign objects into a list does so on one thread, which takes longer than the copy.
+//! Meanwhile the other threads of the engine copy the rows that are there.
+#![allow(unsafe_code)] // Copies between raw addresses.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use crate::host::pool::Block;
+use crate::host::{rows, tile, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
+use crate::plan::{Field, Op, Starts};
+
+/// Bytes that are copied at a time: few enough that the last ones do not keep the others waiting.
+const CHUNK_BYTES: usize = 32 << 10;
+
+/// Longer rows take longer to copy than to find.
+const MAX_ROW_BYTES: usize = 64 << 10;
+
+/// More threads would only wait for rows.
+const MAX_HELPERS: usize = 3;
+
+/// The rows of a stack in the making. Dropped without being finished, it stops the copying.
+#[derive(Debug)]
+pub struct RowsAhead {
+    block: Option<Block>,
+    shared: Arc<Shared>,
+    len: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    out: AtomicPtr<u8>,
+    row_bytes: usize,
+    chunk_rows: usize,
+    streaming: bool,
+    rows: Box<[AtomicPtr<u8>]>,
+    /// Rows that may be copied.
+    published: AtomicUsize,
+    /// The first row that no thread has taken.
+    next: AtomicUsize,
+    /// No further rows will come.
+    closed: AtomicBool,
+    /// Threads that may be copying.
+    active: AtomicUsize,
+}
+
+impl RowsAhead {
+    /// Whether copying ahead can pay for rows of this size.
+    pub(crate) fn pays_for(row_bytes: u64, count: usize) -> bool {
+        (1..=MAX_ROW_BYTES as u64).contains(&row_bytes)
+            && row_bytes.saturating_mul(count as u64) >= super::ONE_THREAD_BYTES
+    }
+
+    /// Starts with no rows. The block holds `count` of them.
+    pub(crate) fn start(
+        block: Block,
+        row_bytes: usize,
+        count: usize,
+        threads: &rayon::ThreadPool,
+    ) -> RowsAhead {
+        debug_assert!(row_bytes * count <= block.size() as usize);
+        let shared = Arc::new(Shared {
+            out: AtomicPtr::new(block.data()),
+            row_bytes,
+            chunk_rows: (CHUNK_BYTES / row_bytes).max(1),
+            streaming: (row_bytes * count) as u64 >= STREAMING_BYTES
+                && row_bytes as u64 >= MIN_STREAMED_RUN_BYTES,
+            rows: std::iter::repeat_with(AtomicPtr::default).take(count).collect(),
+            published: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            active: AtomicUsize::new(0),
+        });
+        for _ in 0..(threads.current_num_threads() - 1).min(MAX_HELPERS) {
+            let shared = Arc::clone(&shared);
+            threads.spawn(move || shared.help());
+        }
+        RowsAhead { block: Some(block), shared, len: 0 }
+    }
+
+    /// The next row; it may be read from now on until this value is finished or dropped.
+    ///
+    /// # Safety
+    /// As many bytes as the first row has can be read at `row` until then, and nobody writes to them.
+    #[inline]
+    pub unsafe fn push(&mut self, row: *const u8) {
+        let Some(slot) = self.shared.rows.get(self.len) else { return };
+        slot.store(row.cast_mut(), Ordering::Relaxed);
+        self.len += 1;
+        // Not at every row: the line that holds the number would go to and fro between two caches.
+        if self.len % self.shared.chunk_rows == 0 {
+            self.shared.published.store(self.len, Ordering::Release);
+        }
+    }
+
+    /// Says that no further rows will come, so that the other threads can end.
+    pub fn close(&mut self) {
+        self.shared.published.store(self.len, Ordering::Release);
+        self.shared.closed.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether these are the rows that the field is made of.
+    pub(crate) fn fits(&self, field: &Field<'_>) -> bool {
+        let row_bytes = self.shared.row_bytes as u64;
+        let rows = match field.starts {
+            Starts::Rows { elems, step } => {
+                elems * field.dtype.size() as u64 == row_bytes && step as u64 == row_bytes
+            }
+            Starts::Joined { .. } => false,
+        };
+        rows && field.bytes_only
+            && field.op == Op::Read { affine: false }
+            && field.out.is_none()
+            && self.len == self.shared.rows.len()
+            && self.len == field.data.len()
+    }
+
+    /// Copies what is left and gives the memory, all rows of it written.
+    pub(crate) fn finish(mut self) -> Option<Block> {
+        self.close();
+        self.shared.copy_chunks();
+        self.shared.wait();
+        self.block.take()
+    }
+}
+
+impl Drop for RowsAhead {
+    fn drop(&mut self) {
+        self.shared.next.store(self.shared.rows.len(), Ordering::SeqCst);
+        self.close();
+        self.shared.wait();
+    }
+}
+
+impl Shared {
+    /// What another thread does.
+    fn help(&self) {
+        // Entered before rows are taken, which `wait` relies on.
+        self.active.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let closed = self.closed.load(Ordering::SeqCst);
+            self.copy_chunks();
+            if closed {
+                break;
+            }
+            for _ in 0..64 {
+                std::hint::spin_loop();
+            }
+            std::thread::yield_now();
+        }
+        self.active.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Copies whatever is published and not taken.
+    fn copy_chunks(&self) {
+        loop {
+            let published = self.published.load(Ordering::Acquire);
+            let begin = self.next.load(Ordering::Relaxed);
+            let end = published.min(begin + self.chunk_rows);
+            if begin >= end {
+                break;
+            }
+            let taken =
+                self.next.compare_exchange(begin, end, Ordering::Relaxed, Ordering::Relaxed);
+            if taken.is_ok() {
+                self.copy_rows(begin, end);
+            }
+        }
+        if self.streaming {
+            rows::stream_fence();
+        }
+    }
+
+    fn copy_rows(&self, begin: usize, end: usize) {
+        let out = self.out.load(Ordering::Relaxed);
+        for (index, row) in self.rows[begin..end].iter().enumerate() {
+            if let Some(ahead) = self.rows[begin..end].get(index + 4) {
+                tile::prefetch(ahead.load(Ordering::Relaxed), self.row_bytes);
+            }
+            let src = row.load(Ordering::Relaxed);
+            // SAFETY: a published row is readable (`push`) until the owner of this has waited for us,
+            // and so long the block, which holds all rows, is the owner's; each row is taken once.
+            unsafe {
+                let dst = out.add((begin + index) * self.row_bytes);
+                rows::copy_bytes(src, dst, self.row_bytes, self.streaming);
+            }
+        }
+    }
+
+    /// Returns when no other thread copies any more, or will.
+    fn wait(&self) {
+        while self.active.load(Ordering::SeqCst) > 0 {
+            std::hint::spin_loop();
+            std::thread::yield_now();
+        }
+    }
+}
