@@ -93,7 +93,9 @@ def interleave(
     """Seconds of each call: one of each in turn, so that a slow spell of the machine hits all alike.
 
     A result is dropped before the next call, outside the clock: every library may reuse its memory.
-    A pause lets the threads of the last one fall asleep: OpenMP's spin for a while.
+    A pause lets the threads of the last one fall asleep: OpenMP's spin for a while. What it freed in
+    small pieces the C allocator merges at the next large request, which for thousands of pieces takes
+    longer than some of the calls: that too is done outside the clock.
     """
     times: Dict[str, List[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -107,6 +109,7 @@ def interleave(
                 break
             for name, call in calls.items():
                 time.sleep(0.002)
+                bytearray(1 << 16)
                 begin = time.perf_counter()
                 result = call()
                 times[name].append(time.perf_counter() - begin)
