@@ -35,6 +35,14 @@
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("windrow counts bytes in 64 bits and addresses them: it needs a 64-bit target");
 
+#[cfg(all(
+    feature = "cuda",
+    not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))
+))]
+compile_error!(
+    "feature `cuda` of windrow works on Linux x86-64 and aarch64: leave it off for this target"
+);
+
 mod affine;
 mod batch;
 mod collate;

@@ -1,0 +1,110 @@
+//! With feature `cuda`: compiles kernels/*.cu into one image for all GPUs. Without it: nothing.
+
+#[path = "build/nvcc.rs"]
+mod nvcc;
+
+use std::fmt::{self, Display};
+use std::path::{Path, PathBuf};
+use std::process::{exit, Command};
+use std::{env, fs};
+
+use nvcc::Nvcc;
+
+/// Machine code for these: no compilation at run time there. Older toolkits lack the last two.
+const SASS: [u32; 6] = [80, 86, 89, 90, 100, 120];
+/// Intermediate code, compiled by the driver: for the parts in between, and for later ones.
+const PTX: [u32; 2] = [80, 120];
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=build");
+    let set = |variable| env::var(variable).unwrap_or_default();
+    let target = (set("CARGO_CFG_TARGET_OS"), set("CARGO_CFG_TARGET_ARCH"));
+    // Another target does not get as far as the kernels: src/lib.rs refuses it.
+    let supported = target.0 == "linux" && ["x86_64", "aarch64"].contains(&target.1.as_str());
+    if env::var_os("CARGO_FEATURE_CUDA").is_none() || !supported {
+        return;
+    }
+    if let Err(text) = build() {
+        eprintln!("\nwindrow, feature `cuda`: {text}\n");
+        exit(1);
+    }
+}
+
+fn build() -> Result<(), String> {
+    let nvcc = nvcc::find()?;
+    let targets = targets(&nvcc)?;
+    let kernels =
+        Path::new(&env::var("CARGO_MANIFEST_DIR").map_err(|e| e.to_string())?).join("kernels");
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
+    println!("cargo:rerun-if-changed={}", kernels.display());
+
+    let unit = out.join("windrow.cu");
+    fs::write(&unit, one_unit(&kernels)?).map_err(|e| format!("{}: {e}", unit.display()))?;
+    let mut command = Command::new(&nvcc.path);
+    // Uncompressed, so that the simulated driver finds the kernels' names in it.
+    command.args(["-fatbin", "-O3", "-std=c++17", "--threads", "0", "--no-compress"]);
+    command.args(targets.iter().map(|t| format!("-gencode=arch=compute_{},code={t}", t.arch)));
+    command.arg("-I").arg(&kernels).arg("-o").arg(out.join("windrow.fatbin")).arg(&unit);
+    let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    if !output.status.success() {
+        return Err(format!("nvcc failed: {command:?}\n{said}"));
+    }
+    for line in said.lines().filter(|line| !line.trim().is_empty()) {
+        println!("cargo:warning={line}");
+    }
+
+    let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    println!("nvcc {} at {}: {}", nvcc.version, nvcc.path.display(), targets.join(" "));
+    println!("cargo:rustc-env=WINDROW_NVCC_VERSION={}", nvcc.version);
+    println!("cargo:rustc-env=WINDROW_CUDA_TARGETS={}", targets.join(" "));
+    Ok(())
+}
+
+/// One unit that includes every kernels/*.cu: one image, one module to load.
+fn one_unit(kernels: &Path) -> Result<String, String> {
+    let entries = fs::read_dir(kernels).map_err(|e| format!("{}: {e}", kernels.display()))?;
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| name.ends_with(".cu"))
+        .collect();
+    if names.is_empty() {
+        return Err(format!("{}: no .cu file there", kernels.display()));
+    }
+    names.sort();
+    Ok(names.iter().map(|name| format!("#include \"{name}\"\n")).collect())
+}
+
+struct Target {
+    arch: u32,
+    sass: bool,
+}
+
+impl Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", if self.sass { "sm" } else { "compute" }, self.arch)
+    }
+}
+
+/// `$WINDROW_CUDA_ARCHS` (a list such as `80,90`) for a quick build of one's own, else every
+/// target that this nvcc knows.
+fn targets(nvcc: &Nvcc) -> Result<Vec<Target>, String> {
+    println!("cargo:rerun-if-env-changed=WINDROW_CUDA_ARCHS");
+    let known = |arch: &u32| nvcc.arches.contains(arch);
+    let Ok(list) = env::var("WINDROW_CUDA_ARCHS") else {
+        let sass = SASS.into_iter().filter(known).map(|arch| Target { arch, sass: true });
+        let ptx = PTX.into_iter().filter(known).map(|arch| Target { arch, sass: false });
+        return Ok(sass.chain(ptx).collect());
+    };
+    list.split(',')
+        .map(|arch| match arch.trim().parse() {
+            Ok(arch) if known(&arch) => Ok(Target { arch, sass: true }),
+            _ => Err(format!(
+                "WINDROW_CUDA_ARCHS={list}: nvcc {} compiles for {:?}",
+                nvcc.version, nvcc.arches
+            )),
+        })
+        .collect()
+}
