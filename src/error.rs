@@ -35,6 +35,21 @@ pub enum Error {
     NotAView(String),
     /// No CUDA driver, no device, or a build without the CUDA engine.
     NoDriver(String),
+    /// A driver call failed.
+    Cuda(Box<DriverError>),
+}
+
+/// A call of the CUDA driver that failed, in the driver's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverError {
+    /// The function called, as in `cuMemAllocAsync`.
+    pub function: &'static str,
+    /// Its result code.
+    pub code: u32,
+    /// The code's name, as in `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub name: String,
+    /// What the driver says of it.
+    pub text: String,
 }
 
 /// One or several samples that differ from what was expected.
@@ -243,8 +258,17 @@ impl fmt::Display for Error {
                 write!(f, "could not allocate {bytes} bytes for the batch")
             }
             Error::NoDriver(text) => write!(f, "CUDA is not available: {text}"),
+            Error::Cuda(error) => error.fmt(f),
         }
     }
 }
 
 impl std::error::Error for Error {}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({}): {}", self.function, self.name, self.code, self.text)
+    }
+}
+
+impl std::error::Error for DriverError {}

@@ -46,6 +46,8 @@ compile_error!(
 mod affine;
 mod batch;
 mod collate;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod dlpack;
 mod dtype;
 mod engine;
@@ -68,7 +70,7 @@ pub use batch::{Batch, Fields};
 pub use collate::{Collate, Form, Mask, Pad, PerDim, Side, Transform};
 pub use dtype::{DType, Element};
 pub use engine::{Engine, EngineOptions, Filled};
-pub use error::{Error, Facet, Mismatch, Result};
+pub use error::{DriverError, Error, Facet, Mismatch, Result};
 pub use host::{PoolStats, RowsAhead};
 pub use kinds::Kind;
 pub use layout::{Dims, Layout, MAX_NDIM};

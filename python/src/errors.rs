@@ -4,7 +4,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
-use windrow::{Error, Facet, Mismatch};
+use windrow::{DriverError, Error, Facet, Mismatch};
 
 create_exception!(
     windrow,
@@ -42,7 +42,11 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
         class.setattr("path", "")?;
         m.add(name, class)?;
     }
-    m.add("CudaError", py.get_type::<CudaError>())?;
+    let cuda = py.get_type::<CudaError>();
+    for attribute in ["function", "code", "name"] {
+        cuda.setattr(attribute, py.None())?;
+    }
+    m.add("CudaError", cuda)?;
     m.add("CudaUnavailable", py.get_type::<CudaUnavailable>())
 }
 
@@ -59,6 +63,7 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
         Error::Layout(m) => with(py.get_type::<LayoutError>(), m),
         Error::OutOfMemory { .. } => PyMemoryError::new_err(text),
         Error::NoDriver(_) => CudaUnavailable::new_err(text),
+        Error::Cuda(e) => cuda_err(py, &text, e).unwrap_or_else(|error| error),
         _ => PyValueError::new_err(text),
     }
 }
@@ -73,6 +78,14 @@ fn mismatch_err(
     error.setattr("path", &m.path)?;
     error.setattr("expected", facet(class.py(), &m.expected)?)?;
     error.setattr("got", facet(class.py(), &m.got)?)?;
+    Ok(PyErr::from_value(error))
+}
+
+fn cuda_err(py: Python<'_>, text: &str, e: &DriverError) -> PyResult<PyErr> {
+    let error = py.get_type::<CudaError>().call1((text,))?;
+    error.setattr("function", e.function)?;
+    error.setattr("code", e.code)?;
+    error.setattr("name", &e.name)?;
     Ok(PyErr::from_value(error))
 }
 

@@ -1,0 +1,182 @@
+//! [`Context`]: the primary context of a device, which other libraries of the process share.
+
+use std::ffi::{c_int, c_uint};
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use cust::device::{Device, DeviceAttribute};
+use cust::sys::{CUcontext, CUdevice};
+
+use super::error::DriverResult;
+use super::init::{forked, init, quietly};
+use super::raw;
+use crate::error::{DriverError, Error, Result};
+
+/// CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, which cust does not know.
+const MEMORY_POOLS_SUPPORTED: c_uint = 115;
+
+/// Devices that this process may use.
+///
+/// # Errors
+/// [`Error::NoDriver`].
+pub(crate) fn device_count() -> Result<u32> {
+    init()?;
+    Ok(Device::num_devices().map_err(|e| DriverError::from_cust("cuDeviceGetCount", e))?)
+}
+
+/// What the engine has to know of a device.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceInfo {
+    pub(crate) name: String,
+    /// Major and minor: (9, 0).
+    pub(crate) capability: (u32, u32),
+    pub(crate) num_sms: u32,
+    pub(crate) total_bytes: u64,
+    pub(crate) l2_bytes: u64,
+    /// Stream-ordered allocation.
+    pub(crate) has_pools: bool,
+}
+
+impl DeviceInfo {
+    fn of(device: Device) -> DriverResult<DeviceInfo> {
+        let attribute = |attribute| {
+            let value = device.get_attribute(attribute);
+            let value = value.map_err(|e| DriverError::from_cust("cuDeviceGetAttribute", e))?;
+            Ok::<_, DriverError>(value.unsigned_abs())
+        };
+        let mut has_pools: c_int = 0;
+        // SAFETY: a live integer and a device that cust has from the driver.
+        let code = unsafe {
+            raw::cuDeviceGetAttribute(&raw mut has_pools, MEMORY_POOLS_SUPPORTED, device.as_raw())
+        };
+        let total = device.total_memory();
+        Ok(DeviceInfo {
+            name: device.name().map_err(|e| DriverError::from_cust("cuDeviceGetName", e))?,
+            capability: (
+                attribute(DeviceAttribute::ComputeCapabilityMajor)?,
+                attribute(DeviceAttribute::ComputeCapabilityMinor)?,
+            ),
+            num_sms: attribute(DeviceAttribute::MultiprocessorCount)?,
+            total_bytes: total.map_err(|e| DriverError::from_cust("cuDeviceTotalMem_v2", e))?
+                as u64,
+            l2_bytes: attribute(DeviceAttribute::L2CacheSize)?.into(),
+            // A driver that does not know the question has no pools.
+            has_pools: code.ok().is_ok() && has_pools != 0,
+        })
+    }
+}
+
+/// The primary context of a device, retained until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Context {
+    // Released by `Drop`; cust would not ask whether the process is a forked child.
+    inner: ManuallyDrop<cust::context::Context>,
+    device: CUdevice,
+    ordinal: u32,
+    info: DeviceInfo,
+}
+
+impl Context {
+    /// The primary context of a device. The caller's current context stays what it was.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    pub(crate) fn primary(ordinal: u32) -> Result<Arc<Context>> {
+        let count = device_count()?;
+        if count == 0 {
+            return Err(Error::NoDriver("driver present, no device".into()));
+        }
+        if ordinal >= count {
+            return Err(Error::Argument(format!("cuda:{ordinal}: there are {count} CUDA devices")));
+        }
+        let device = Device::get_device(ordinal);
+        let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
+        let info = DeviceInfo::of(device)?;
+        let mut before: CUcontext = null_mut();
+        // SAFETY: a live pointer to write to.
+        unsafe { raw::cuCtxGetCurrent(&raw mut before) }.ok()?;
+        let inner = cust::context::Context::new(device);
+        // SAFETY: what was current before `Context::new`, null included.
+        unsafe { raw::cuCtxSetCurrent(before) }.ok()?;
+        let inner = inner.map_err(|e| DriverError::from_cust("cuDevicePrimaryCtxRetain", e))?;
+        let inner = ManuallyDrop::new(inner);
+        Ok(Arc::new(Context { inner, device: device.as_raw(), ordinal, info }))
+    }
+
+    pub(crate) fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// To be compared with the context of a stream or a pointer.
+    pub(crate) fn raw(&self) -> CUcontext {
+        self.inner.as_raw()
+    }
+
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
+    }
+
+    /// Makes this context current on the calling thread, for as long as the guard lives.
+    ///
+    /// # Errors
+    /// A driver error; [`Error::NoDriver`] in a child forked since.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Current<'_>> {
+        match forked() {
+            Some(error) => Err(error),
+            None => Ok(self.push()?),
+        }
+    }
+
+    fn push(self: &Arc<Self>) -> DriverResult<Current<'_>> {
+        // SAFETY: a context that is retained while `self` lives.
+        unsafe { raw::cuCtxPushCurrent_v2(self.raw()) }.ok()?;
+        Ok(Current { context: self, thread: PhantomData })
+    }
+
+    /// Runs the release of an object of this context, from a drop.
+    pub(super) fn release(self: &Arc<Self>, release: impl FnOnce()) {
+        quietly(|| {
+            if let Ok(_current) = self.push() {
+                release();
+            }
+        });
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        quietly(|| {
+            // SAFETY: dropped here and nowhere else, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.inner) };
+        });
+    }
+}
+
+/// A guard: its context is current on this thread. Guards end in the reverse order of their start,
+/// as values of nested scopes do.
+#[derive(Debug)]
+pub(crate) struct Current<'c> {
+    pub(super) context: &'c Arc<Context>,
+    /// What is current is a matter of one thread: the guard stays on it.
+    thread: PhantomData<*mut ()>,
+}
+
+impl Current<'_> {
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        self.context
+    }
+}
+
+impl Drop for Current<'_> {
+    fn drop(&mut self) {
+        let mut popped: CUcontext = null_mut();
+        // SAFETY: a live pointer to write to. An error means that the driver is gone.
+        let _ = unsafe { raw::cuCtxPopCurrent_v2(&raw mut popped) };
+    }
+}

@@ -1,0 +1,131 @@
+//! Result codes and what they mean to the engine.
+
+use std::ffi::{c_char, CStr};
+use std::ptr::null;
+
+use cust::error::CudaError;
+
+use super::init::forked;
+use super::raw;
+use crate::error::{DriverError, Error};
+
+/// The result of a driver call.
+pub(crate) type DriverResult<T> = Result<T, DriverError>;
+
+pub(super) const OUT_OF_MEMORY: u32 = 2;
+pub(super) const NOT_INITIALIZED: u32 = 3;
+pub(super) const DEINITIALIZED: u32 = 4;
+pub(super) const STUB_LIBRARY: u32 = 34;
+pub(super) const NO_DEVICE: u32 = 100;
+pub(super) const NO_BINARY_FOR_GPU: u32 = 209;
+pub(super) const UNSUPPORTED_PTX_VERSION: u32 = 222;
+pub(super) const NOT_FOUND: u32 = 500;
+pub(super) const NOT_READY: u32 = 600;
+pub(super) const NOT_SUPPORTED: u32 = 801;
+const UNKNOWN: u32 = 999;
+
+/// What a driver function returned: a number, because drivers newer than this crate have new codes.
+#[must_use]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CuResult {
+    pub(super) function: &'static str,
+    pub(super) code: u32,
+}
+
+impl CuResult {
+    #[inline]
+    pub(super) fn ok(self) -> DriverResult<()> {
+        if self.code == 0 {
+            return Ok(());
+        }
+        Err(DriverError::from_code(self.function, self.code))
+    }
+
+    /// The answer of a query, where NOT_READY is no error.
+    #[inline]
+    pub(super) fn is_ready(self) -> DriverResult<bool> {
+        if self.code == NOT_READY {
+            return Ok(false);
+        }
+        self.ok().map(|()| true)
+    }
+}
+
+impl DriverError {
+    #[cold]
+    pub(crate) fn from_code(function: &'static str, code: u32) -> DriverError {
+        let name = described(raw::cuGetErrorName, code);
+        let name = name.unwrap_or_else(|| known_name(code).to_owned());
+        let text = described(raw::cuGetErrorString, code).unwrap_or_else(|| match code {
+            NOT_FOUND => "the driver lacks this function".to_owned(),
+            _ => "the driver has no text for it".to_owned(),
+        });
+        DriverError { function, code, name, text }
+    }
+
+    /// An error that went through cust, whose enum has no place for newer codes.
+    #[cold]
+    pub(crate) fn from_cust(function: &'static str, error: CudaError) -> DriverError {
+        let code = match error as u32 {
+            UNKNOWN => {
+                Some(lazy_driver::last_unknown_code()).filter(|c| *c != 0).unwrap_or(UNKNOWN)
+            }
+            code => code,
+        };
+        DriverError::from_code(function, code)
+    }
+
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        self.code == OUT_OF_MEMORY
+    }
+
+    pub(crate) fn is_no_device(&self) -> bool {
+        self.code == NO_DEVICE
+    }
+
+    /// The driver has been torn down, as it is while a process exits.
+    pub(crate) fn is_deinitialized(&self) -> bool {
+        self.code == DEINITIALIZED
+    }
+
+    /// There is no such function in this driver, or the device cannot do it.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        matches!(self.code, NOT_FOUND | NOT_SUPPORTED)
+    }
+
+    /// A kernel has failed and the context with it: every later call fails in the same way.
+    pub(crate) fn is_sticky(&self) -> bool {
+        matches!(self.code, 214 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721)
+    }
+}
+
+/// In a forked child the driver answers NOT_INITIALIZED; there the cure is worth more than the code.
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Error {
+        match error.code {
+            NOT_INITIALIZED => forked().unwrap_or_else(|| Error::Cuda(Box::new(error))),
+            _ => Error::Cuda(Box::new(error)),
+        }
+    }
+}
+
+/// What cuGetErrorName or cuGetErrorString has to say of a code.
+fn described(ask: unsafe fn(u32, *mut *const c_char) -> CuResult, code: u32) -> Option<String> {
+    let mut text = null();
+    // SAFETY: both write a pointer to a static text, or null, to their second argument.
+    let answer = unsafe { ask(code, &raw mut text) };
+    if answer.code != 0 || text.is_null() {
+        return None;
+    }
+    // SAFETY: the driver has set it to one of its static, NUL-terminated texts.
+    Some(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// Names for the codes that mean there is no driver to ask.
+fn known_name(code: u32) -> &'static str {
+    match code {
+        NO_DEVICE => "CUDA_ERROR_NO_DEVICE",
+        NOT_FOUND => "CUDA_ERROR_NOT_FOUND",
+        _ => "an unknown CUDA error",
+    }
+}

@@ -1,0 +1,124 @@
+//! [`Event`]: a point in the work of a stream, for other streams and for the host to wait for.
+
+use std::ops::Deref;
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cust::sys::CUevent;
+
+use super::context::{Context, Current};
+use super::error::DriverResult;
+use super::raw;
+
+/// CU_EVENT_DISABLE_TIMING: such events are cheaper.
+const DISABLE_TIMING: u32 = 2;
+
+/// An event. Until it is recorded it counts as reached.
+#[derive(Debug)]
+pub(crate) struct Event {
+    raw: CUevent,
+    context: Arc<Context>,
+}
+
+// SAFETY: the driver takes calls on an event from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; the handle itself never changes.
+unsafe impl Sync for Event {}
+
+impl Current<'_> {
+    /// An event for order alone.
+    pub(crate) fn event(&self) -> DriverResult<Event> {
+        self.new_event(DISABLE_TIMING)
+    }
+
+    /// An event that also tells the time, for benches.
+    pub(crate) fn timing_event(&self) -> DriverResult<Event> {
+        self.new_event(0)
+    }
+
+    fn new_event(&self, flags: u32) -> DriverResult<Event> {
+        let mut raw = null_mut();
+        // SAFETY: a live pointer to write to; `self` says that a context is current.
+        unsafe { raw::cuEventCreate(&raw mut raw, flags) }.ok()?;
+        Ok(Event { raw, context: self.context.clone() })
+    }
+}
+
+impl Event {
+    pub(super) fn raw(&self) -> CUevent {
+        self.raw
+    }
+
+    /// Whether the work it was last recorded behind is done. Not while its stream is captured.
+    pub(crate) fn query(&self) -> DriverResult<bool> {
+        // SAFETY: a live event.
+        unsafe { raw::cuEventQuery(self.raw) }.is_ready()
+    }
+
+    /// Blocks until then.
+    pub(crate) fn synchronize(&self) -> DriverResult<()> {
+        // SAFETY: a live event.
+        unsafe { raw::cuEventSynchronize(self.raw) }.ok()
+    }
+
+    /// Milliseconds from `start` to this one; both made by [`Current::timing_event`] and reached.
+    pub(crate) fn milliseconds_since(&self, start: &Event) -> DriverResult<f32> {
+        let mut milliseconds = 0.0;
+        // SAFETY: two live events; ones without a time give an error.
+        unsafe { raw::cuEventElapsedTime(&raw mut milliseconds, start.raw, self.raw) }.ok()?;
+        Ok(milliseconds)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        self.context.release(|| {
+            // SAFETY: destroyed once; the driver keeps what pending waits still need.
+            let _ = unsafe { raw::cuEventDestroy_v2(self.raw) };
+        });
+    }
+}
+
+/// Events of one context that are not in use, to be recorded anew.
+#[derive(Debug, Default)]
+pub(crate) struct EventPool {
+    free: Mutex<Vec<Event>>,
+}
+
+impl EventPool {
+    /// An event, new or used before.
+    pub(crate) fn take(self: &Arc<Self>, current: &Current<'_>) -> DriverResult<PooledEvent> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let event = free.map_or_else(|| current.event(), Ok)?;
+        debug_assert!(Arc::ptr_eq(&event.context, current.context), "one pool for each context");
+        Ok(PooledEvent { event: Some(event), pool: self.clone() })
+    }
+
+    /// How many lie ready.
+    pub(crate) fn num_free(&self) -> usize {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// An event that goes back to its pool. Waits already made keep their meaning when it is recorded
+/// again: a wait looks at the event once, when it is made.
+#[derive(Debug)]
+pub(crate) struct PooledEvent {
+    event: Option<Event>,
+    pool: Arc<EventPool>,
+}
+
+impl Deref for PooledEvent {
+    type Target = Event;
+
+    fn deref(&self) -> &Event {
+        self.event.as_ref().expect("taken by drop alone")
+    }
+}
+
+impl Drop for PooledEvent {
+    fn drop(&mut self) {
+        let free = &mut self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.extend(self.event.take());
+    }
+}

@@ -1,0 +1,45 @@
+//! The driver calls that windrow makes itself, and cust where cust is enough.
+//!
+//! | type | is | made by |
+//! |---|---|---|
+//! | [`Context`] | the primary context of a device | [`Context::primary`] |
+//! | [`Current`] | a guard: that context is current on this thread | [`Context::enter`] |
+//! | [`Stream`], [`StreamRef`] | a stream of ours; any stream, ours or foreign, as a place for work | [`Current`] |
+//! | [`Event`], [`EventPool`] | a point in a stream's work | [`Current`], [`EventPool::take`] |
+//! | [`MemPool`], [`Pinned`], [`Registered`] | device and page-locked memory | [`Current`] |
+//! | [`Module`], [`Kernel`] | the image of the kernels, one kernel | [`Current::load`], [`Module::kernel`] |
+//!
+//! Everything hangs on [`Current`], so no call can be made without a context, and whatever owns a
+//! driver object keeps its context alive and enters it again to release the object.
+//!
+//! # Why not ...?
+//!
+//! - *cust's streams, events and memory?* They cannot be non-blocking or foreign, and block or lose
+//!   errors when dropped.
+//! - *Result codes as an enum?* A newer driver has codes that it could not hold.
+
+// The driver is a C library called through addresses found at run time.
+#![allow(unsafe_code)]
+// A layer is written whole; the executor uses what it uses.
+#![allow(dead_code, unused_imports)]
+
+mod context;
+mod error;
+mod event;
+mod init;
+mod memory;
+mod module;
+mod raw;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use context::{device_count, Context, Current, DeviceInfo};
+pub(crate) use error::DriverResult;
+pub(crate) use event::{Event, EventPool, PooledEvent};
+pub(crate) use init::init;
+pub(crate) use memory::{
+    pointer_info, DevicePtr, MemPool, MemoryKind, Pinned, PointerInfo, Registered,
+};
+pub(crate) use module::{Kernel, Module, IMAGE, TARGETS, TOOLKIT};
+pub(crate) use stream::{Copy2D, CopyBatch, Direction, Stream, StreamRef};

@@ -1,0 +1,157 @@
+//! [`Module`]: the image of the kernels on a device. [`Kernel`]: one of them.
+
+use std::sync::Arc;
+
+use cust::function::{BlockSize, FunctionAttribute};
+use cust::sys::CUfunction;
+
+use super::context::{Context, Current};
+use super::error::{DriverResult, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
+use super::init::driver_version;
+use crate::error::{DriverError, Error, Result};
+
+/// The kernels, for every target.
+pub(crate) static IMAGE: &[u8] = {
+    /// The driver reads the image's header as 64-bit words.
+    #[repr(C, align(16))]
+    struct Aligned<T: ?Sized>(T);
+    static IMAGE: &Aligned<[u8]> =
+        &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/windrow.fatbin")));
+    &IMAGE.0
+};
+/// The toolkit that compiled the kernels, as in `13.0.88`.
+pub(crate) const TOOLKIT: &str = env!("WINDROW_NVCC_VERSION");
+/// What they were compiled for, as in `sm_90 compute_120`.
+pub(crate) const TARGETS: &str = env!("WINDROW_CUDA_TARGETS");
+
+/// A loaded image.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// `Some` until dropped.
+    inner: Option<cust::module::Module>,
+    context: Arc<Context>,
+}
+
+impl Current<'_> {
+    /// Loads an image made by nvcc.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] if the driver is too old for it or it has nothing for this device.
+    pub(crate) fn load(&self, image: &[u8]) -> Result<Arc<Module>> {
+        match cust::module::Module::from_fatbin(image, &[]) {
+            Ok(inner) => Ok(Arc::new(Module { inner: Some(inner), context: self.context.clone() })),
+            Err(error) => {
+                let error = DriverError::from_cust("cuModuleLoadDataEx", error);
+                Err(explain(error, self.context, driver_version().unwrap_or_default()))
+            }
+        }
+    }
+}
+
+/// Turns "this image does not go with this driver or device" into what to do about it.
+fn explain(error: DriverError, context: &Context, (major, minor): (u32, u32)) -> Error {
+    let toolkit_major = TOOLKIT.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    if major < toolkit_major {
+        let needed = match toolkit_major {
+            12 => "525 or newer (CUDA 12)".to_owned(),
+            13 => "580 or newer (CUDA 13)".to_owned(),
+            newer => format!("one for CUDA {newer} or newer"),
+        };
+        return Error::NoDriver(format!(
+            "the driver supports CUDA {major}.{minor} and the kernels were compiled with CUDA \
+             {TOOLKIT}: update the driver to {needed}, or build windrow with a CUDA {major} toolkit"
+        ));
+    }
+    if matches!(error.code, NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION) {
+        let info = context.info();
+        let (capability_major, capability_minor) = info.capability;
+        return Error::NoDriver(format!(
+            "no kernels for cuda:{} ({}, compute capability {capability_major}.{capability_minor}) \
+             with a driver for CUDA {major}.{minor}: they were compiled with CUDA {TOOLKIT} for \
+             {TARGETS}; update the driver, or build windrow with \
+             WINDROW_CUDA_ARCHS={capability_major}{capability_minor} and a toolkit no newer than the \
+             driver",
+            context.ordinal(),
+            info.name
+        ));
+    }
+    error.into()
+}
+
+impl Module {
+    /// A kernel by its name in the image.
+    pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> DriverResult<Kernel> {
+        let function = self.function(name)?;
+        let attribute = |attribute| {
+            let value = function.get_attribute(attribute);
+            let value = value.map_err(|e| DriverError::from_cust("cuFuncGetAttribute", e))?;
+            Ok::<_, DriverError>(value.unsigned_abs())
+        };
+        Ok(Kernel {
+            raw: function.to_raw(),
+            name: name.to_owned(),
+            num_registers: attribute(FunctionAttribute::NumRegisters)?,
+            shared_bytes: attribute(FunctionAttribute::SharedMemorySizeBytes)?,
+            max_threads: attribute(FunctionAttribute::MaxThreadsPerBlock)?,
+            module: self.clone(),
+        })
+    }
+
+    fn function(&self, name: &str) -> DriverResult<cust::function::Function<'_>> {
+        let module = self.inner.as_ref().expect("taken by drop alone");
+        module.get_function(name).map_err(|e| DriverError::from_cust("cuModuleGetFunction", e))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let inner = self.inner.take();
+        let mut inner = std::mem::ManuallyDrop::new(inner);
+        self.context.release(|| {
+            // cust unloads the module without looking at the result.
+            drop(inner.take());
+        });
+    }
+}
+
+/// A kernel. It keeps its module loaded.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    raw: CUfunction,
+    name: String,
+    module: Arc<Module>,
+    pub(crate) num_registers: u32,
+    /// Shared memory that it declares itself.
+    pub(crate) shared_bytes: u32,
+    /// Threads that a block of it can have at most.
+    pub(crate) max_threads: u32,
+}
+
+// SAFETY: the handle of immutable code, which the driver takes from any thread.
+unsafe impl Send for Kernel {}
+// SAFETY: as above.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    pub(super) fn raw(&self) -> CUfunction {
+        self.raw
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Blocks of this size that one multiprocessor runs at a time.
+    pub(crate) fn resident_blocks(
+        &self,
+        _current: &Current<'_>,
+        num_threads: u32,
+        shared_bytes: usize,
+    ) -> DriverResult<u32> {
+        let function = self.module.function(&self.name)?;
+        let block = BlockSize::x(num_threads);
+        let blocks = function.max_active_blocks_per_multiprocessor(block, shared_bytes);
+        let name = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
+        blocks.map_err(|e| DriverError::from_cust(name, e))
+    }
+}

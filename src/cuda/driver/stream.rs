@@ -1,0 +1,391 @@
+//! [`Stream`] and [`StreamRef`]: where work goes, in order.
+
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use cust::sys::{CUcontext, CUstream};
+use lazy_driver::Function;
+
+use super::context::{Context, Current};
+use super::error::DriverResult;
+use super::event::Event;
+use super::memory::DevicePtr;
+use super::module::Kernel;
+use super::raw::{self, LAST_DEFAULT_STREAM, MEMORY_TYPE_DEVICE, MEMORY_TYPE_HOST};
+use crate::error::{Error, Result};
+
+/// CU_STREAM_NON_BLOCKING: no order against the legacy default stream, which is torch's.
+const NON_BLOCKING: u32 = 1;
+
+/// A stream of our own.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    raw: CUstream,
+    context: Arc<Context>,
+}
+
+// SAFETY: the driver takes calls on a stream from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above; the handle itself never changes.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// The stream as a place for work.
+    pub(crate) fn on<'c>(&'c self, current: &'c Current<'_>) -> StreamRef<'c> {
+        debug_assert!(Arc::ptr_eq(&self.context, current.context), "a stream of this context");
+        StreamRef { raw: self.raw, current: PhantomData }
+    }
+}
+
+impl Drop for Stream {
+    /// Work that is pending goes on; the driver frees the stream behind it.
+    fn drop(&mut self) {
+        self.context.release(|| {
+            // SAFETY: destroyed once; a `StreamRef` of it cannot outlive it.
+            let _ = unsafe { raw::cuStreamDestroy_v2(self.raw) };
+        });
+    }
+}
+
+impl Current<'_> {
+    /// A new non-blocking stream; lower numbers go first, 0 is usual.
+    pub(crate) fn stream(&self, priority: i32) -> DriverResult<Stream> {
+        let mut raw = null_mut();
+        // SAFETY: a live pointer to write to; `self` says that a context is current.
+        unsafe { raw::cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, priority) }.ok()?;
+        Ok(Stream { raw, context: self.context.clone() })
+    }
+
+    /// A stream of somebody else: 0 and 1 are the legacy default stream, 2 that of the thread.
+    ///
+    /// # Safety
+    /// Any other handle is that of a stream that exists and outlives the reference.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if it belongs to another context than the current one.
+    pub(crate) unsafe fn foreign_stream(&self, handle: usize) -> Result<StreamRef<'_>> {
+        let raw = handle as CUstream;
+        if handle > LAST_DEFAULT_STREAM {
+            let mut context: CUcontext = null_mut();
+            // SAFETY: the caller vouches for the handle; a live pointer to write to.
+            unsafe { raw::cuStreamGetCtx(raw, &raw mut context) }.ok()?;
+            if context != self.context.raw() {
+                return Err(Error::Argument(format!(
+                    "stream {handle:#x}: expected a stream of cuda:{} in its primary context, got one \
+                     of another device or context",
+                    self.context.ordinal()
+                )));
+            }
+        }
+        Ok(StreamRef { raw, current: PhantomData })
+    }
+}
+
+/// A stream, ours or foreign, whose context is current.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamRef<'c> {
+    raw: CUstream,
+    current: PhantomData<&'c Current<'c>>,
+}
+
+impl StreamRef<'_> {
+    /// To be compared: no event is needed within one stream.
+    pub(crate) fn handle(self) -> usize {
+        self.raw as usize
+    }
+
+    pub(super) fn raw(self) -> CUstream {
+        self.raw
+    }
+
+    /// Work enqueued from here on starts behind what `event` was last recorded behind.
+    pub(crate) fn wait(self, event: &Event) -> DriverResult<()> {
+        // SAFETY: a live stream and event; 0 is the only flag outside of captures.
+        unsafe { raw::cuStreamWaitEvent(self.raw, event.raw(), 0) }.ok()
+    }
+
+    /// `event` is reached when what is enqueued so far is done.
+    pub(crate) fn record(self, event: &Event) -> DriverResult<()> {
+        // SAFETY: a live event and stream.
+        unsafe { raw::cuEventRecord(event.raw(), self.raw) }.ok()
+    }
+
+    /// Whether everything enqueued is done. Not while the stream is captured.
+    pub(crate) fn query(self) -> DriverResult<bool> {
+        // SAFETY: a live stream.
+        unsafe { raw::cuStreamQuery(self.raw) }.is_ready()
+    }
+
+    /// Blocks until everything enqueued is done.
+    pub(crate) fn synchronize(self) -> DriverResult<()> {
+        // SAFETY: a live stream.
+        unsafe { raw::cuStreamSynchronize(self.raw) }.ok()
+    }
+
+    /// Whether work goes to a graph instead of to the device.
+    pub(crate) fn is_capturing(self) -> DriverResult<bool> {
+        let mut status = 0;
+        // SAFETY: a live stream and a live pointer to write to.
+        unsafe { raw::cuStreamIsCapturing(self.raw, &raw mut status) }.ok()?;
+        Ok(status != 0)
+    }
+
+    /// Enqueues a kernel. A grid without blocks is no work and no call.
+    ///
+    /// # Safety
+    /// `params` points to one value for each parameter of the kernel, of its type; the driver copies
+    /// them during the call. What they point to is valid for the kernel until it has run.
+    pub(crate) unsafe fn launch(
+        self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared_bytes: u32,
+        params: &[*const c_void],
+    ) -> DriverResult<()> {
+        if grid.contains(&0) {
+            return Ok(());
+        }
+        let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
+        // The driver does not write to the list, though its type would let it.
+        let params = params.as_ptr().cast_mut().cast::<*mut c_void>();
+        // SAFETY: a live kernel and stream; the rest is the caller's to uphold.
+        let code = unsafe {
+            let (kernel, stream) = (kernel.raw(), self.raw);
+            raw::cuLaunchKernel(
+                kernel,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                shared_bytes,
+                stream,
+                params,
+                null_mut(),
+            )
+        };
+        code.ok()
+    }
+
+    /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends
+    /// there. If the stream fails before, it never runs and what it owns is never dropped.
+    pub(crate) fn host_func(self, call: Box<dyn FnOnce() + Send>) -> DriverResult<()> {
+        unsafe extern "C" fn run(data: *mut c_void) {
+            // SAFETY: the box made below; the driver runs this once.
+            let call = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
+            // Nothing above could take the panic; its message has been printed.
+            let _ = catch_unwind(AssertUnwindSafe(call));
+        }
+        let data = Box::into_raw(Box::new(call));
+        // SAFETY: `run` takes the box over, and it may move to another thread.
+        let enqueued = unsafe { raw::cuLaunchHostFunc(self.raw, run, data.cast()) }.ok();
+        if enqueued.is_err() {
+            // SAFETY: not enqueued, so still ours.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        enqueued
+    }
+
+    /// Copies from host memory. Pageable memory is read during the call, pinned memory later.
+    ///
+    /// # Safety
+    /// `bytes` are readable at `src` and writable at `dst` until the copy has run.
+    pub(crate) unsafe fn h2d(
+        self,
+        dst: DevicePtr,
+        src: *const u8,
+        bytes: usize,
+    ) -> DriverResult<()> {
+        // SAFETY: the caller's to uphold.
+        unsafe { self.copy(Direction::HostToDevice, dst, src as u64, bytes) }
+    }
+
+    /// Copies to host memory.
+    ///
+    /// # Safety
+    /// As for [`StreamRef::h2d`].
+    pub(crate) unsafe fn d2h(self, dst: *mut u8, src: DevicePtr, bytes: usize) -> DriverResult<()> {
+        // SAFETY: the caller's to uphold.
+        unsafe { self.copy(Direction::DeviceToHost, dst as u64, src, bytes) }
+    }
+
+    /// Copies within device memory.
+    ///
+    /// # Safety
+    /// As for [`StreamRef::h2d`], and the ranges do not overlap.
+    pub(crate) unsafe fn d2d(
+        self,
+        dst: DevicePtr,
+        src: DevicePtr,
+        bytes: usize,
+    ) -> DriverResult<()> {
+        // SAFETY: the caller's to uphold.
+        unsafe { self.copy(Direction::DeviceToDevice, dst, src, bytes) }
+    }
+
+    unsafe fn copy(
+        self,
+        direction: Direction,
+        dst: u64,
+        src: u64,
+        bytes: usize,
+    ) -> DriverResult<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let s = self.raw;
+        // SAFETY: the caller's to uphold.
+        let code = unsafe {
+            match direction {
+                Direction::HostToDevice => {
+                    raw::cuMemcpyHtoDAsync_v2(dst, src as *const c_void, bytes, s)
+                }
+                Direction::DeviceToHost => {
+                    raw::cuMemcpyDtoHAsync_v2(dst as *mut c_void, src, bytes, s)
+                }
+                Direction::DeviceToDevice => raw::cuMemcpyDtoDAsync_v2(dst, src, bytes, s),
+            }
+        };
+        code.ok()
+    }
+
+    /// Copies rows.
+    ///
+    /// # Safety
+    /// As for [`StreamRef::h2d`], for every row.
+    pub(crate) unsafe fn copy_2d(self, copy: &Copy2D) -> DriverResult<()> {
+        if copy.row_bytes == 0 || copy.rows == 0 {
+            return Ok(());
+        }
+        let (to_host, from_host) = match copy.direction {
+            Direction::HostToDevice => (false, true),
+            Direction::DeviceToHost => (true, false),
+            Direction::DeviceToDevice => (false, false),
+        };
+        let side = |address: u64, pitch, is_host: bool| raw::Memcpy2DSide {
+            x_bytes: 0,
+            y: 0,
+            memory_type: if is_host { MEMORY_TYPE_HOST } else { MEMORY_TYPE_DEVICE },
+            host: if is_host { address as *mut c_void } else { null_mut() },
+            device: if is_host { 0 } else { address },
+            array: null_mut(),
+            pitch,
+        };
+        let copy = raw::Memcpy2D {
+            src: side(copy.src, copy.src_pitch, from_host),
+            dst: side(copy.dst, copy.dst_pitch, to_host),
+            width_bytes: copy.row_bytes,
+            height: copy.rows,
+        };
+        // SAFETY: a live description; the memory is the caller's to uphold.
+        unsafe { raw::cuMemcpy2DAsync_v2(&raw const copy, self.raw) }.ok()
+    }
+
+    /// Copies many ranges: in one call where driver and stream can, else one by one. In no order
+    /// among each other.
+    ///
+    /// # Safety
+    /// As for [`StreamRef::h2d`], for every range.
+    pub(crate) unsafe fn copy_batch(self, batch: &CopyBatch) -> DriverResult<()> {
+        let in_one = batch.sizes.len() > 1
+            && lazy_driver::entry(Function::cuMemcpyBatchAsync_v2).is_some()
+            && self.handle() > LAST_DEFAULT_STREAM
+            && !self.is_capturing()?;
+        if !in_one {
+            for ((&dst, &src), &bytes) in batch.dsts.iter().zip(&batch.srcs).zip(&batch.sizes) {
+                // SAFETY: the caller's to uphold.
+                unsafe { self.copy(batch.direction, dst, src, bytes) }?;
+            }
+            return Ok(());
+        }
+        // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM: sources are read in the stream's order, not before.
+        let attributes = raw::MemcpyAttributes { source_order: 1, ..Default::default() };
+        let first_copies = [0];
+        // SAFETY: three lists of one length, one attribute from the first copy on; the ranges are the
+        // caller's to uphold.
+        let code = unsafe {
+            raw::cuMemcpyBatchAsync_v2(
+                batch.dsts.as_ptr(),
+                batch.srcs.as_ptr(),
+                batch.sizes.as_ptr(),
+                batch.sizes.len(),
+                &raw const attributes,
+                first_copies.as_ptr(),
+                1,
+                self.raw,
+            )
+        };
+        code.ok()
+    }
+
+    /// Sets bytes.
+    ///
+    /// # Safety
+    /// `bytes` are writable at `dst` until this has run.
+    pub(crate) unsafe fn memset(self, dst: DevicePtr, value: u8, bytes: usize) -> DriverResult<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's to uphold.
+        unsafe { raw::cuMemsetD8Async(dst, value, bytes, self.raw) }.ok()
+    }
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    HostToDevice,
+    DeviceToHost,
+    DeviceToDevice,
+}
+
+/// Rows at a pitch. Addresses are those of the host or the device, as the direction says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy2D {
+    pub(crate) direction: Direction,
+    pub(crate) dst: u64,
+    pub(crate) dst_pitch: usize,
+    pub(crate) src: u64,
+    pub(crate) src_pitch: usize,
+    pub(crate) row_bytes: usize,
+    pub(crate) rows: usize,
+}
+
+/// Ranges to copy one way, in the three lists that the driver takes.
+#[derive(Clone, Debug)]
+pub(crate) struct CopyBatch {
+    direction: Direction,
+    dsts: Vec<u64>,
+    srcs: Vec<u64>,
+    sizes: Vec<usize>,
+}
+
+impl CopyBatch {
+    pub(crate) fn new(direction: Direction) -> CopyBatch {
+        CopyBatch { direction, dsts: Vec::new(), srcs: Vec::new(), sizes: Vec::new() }
+    }
+
+    /// Adds a range; one of no bytes is left out, for the driver refuses it.
+    pub(crate) fn push(&mut self, dst: u64, src: u64, bytes: usize) {
+        if bytes > 0 {
+            self.dsts.push(dst);
+            self.srcs.push(src);
+            self.sizes.push(bytes);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.dsts.clear();
+        self.srcs.clear();
+        self.sizes.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.sizes.len()
+    }
+}

@@ -1,0 +1,3 @@
+//! The CUDA executor.
+
+pub(crate) mod driver;
