@@ -6,7 +6,8 @@
 #   make bench   criterion benches and the comparison with torch, NumPy and DALI
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
-# Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv.
+# Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
+# nvcc included.
 
 PYTHON ?= python3
 CARGO ?= cargo
@@ -14,6 +15,13 @@ VENV ?= .venv
 
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --disable-pip-version-check
+# What a recipe of the CUDA engine needs and begins with, on the platforms that have one.
+ifneq (,$(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)))
+NVCC_READY := $(VENV)/.cuda
+WITH_NVCC := PYO3_PYTHON=$(abspath $(PY))
+else
+WITH_NVCC := @echo "SKIP: no CUDA engine on this platform:"
+endif
 SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell find src python/src \
 	python/python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
@@ -37,12 +45,14 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
 	$(PY) -m pytest python/tests
 
-lint:
+lint: $(NVCC_READY)
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(WITH_NVCC) $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check
 	scripts/msrv
+	$(WITH_NVCC) scripts/msrv --features cuda
 
 bench: $(VENV)/.bench $(VENV)/.windrow
 	$(CARGO) bench --locked --bench '*'
@@ -61,6 +71,10 @@ $(VENV)/.windrow: $(VENV)/.venv $(SOURCES)
 	rm -rf target/wheels
 	$(PY) -m maturin build --release --locked --manifest-path python/Cargo.toml --interpreter $(PY) --out target/wheels
 	$(PIP) --quiet --force-reinstall --no-deps target/wheels/*.whl
+	@touch $@
+
+$(VENV)/.cuda: python/requirements/cuda.txt $(VENV)/.venv
+	$(PIP) --quiet -r $<
 	@touch $@
 
 $(VENV)/.demo: python/requirements/demo.txt $(VENV)/.venv
