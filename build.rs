@@ -45,7 +45,7 @@ fn build() -> Result<(), String> {
     // Uncompressed, so that the simulated driver finds the kernels' names in it.
     command.args(["-fatbin", "-O3", "-std=c++17", "--threads", "0", "--no-compress"]);
     command.args(targets.iter().map(|t| format!("-gencode=arch=compute_{},code={t}", t.arch)));
-    command.arg("-I").arg(&kernels).arg("-o").arg(out.join("windrow.fatbin")).arg(&unit);
+    command.arg("-o").arg(out.join("windrow.fatbin")).arg(&unit);
     let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
@@ -74,7 +74,9 @@ fn one_unit(kernels: &Path) -> Result<String, String> {
         return Err(format!("{}: no .cu file there", kernels.display()));
     }
     names.sort();
-    Ok(names.iter().map(|name| format!("#include \"{name}\"\n")).collect())
+    // By the full path: the name alone might be that of the unit itself.
+    let include = |name: &String| format!("#include \"{}\"\n", kernels.join(name).display());
+    Ok(names.iter().map(include).collect())
 }
 
 struct Target {
