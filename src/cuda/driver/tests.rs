@@ -1,5 +1,6 @@
 //! Without a driver: errors and no crash. With one, real or simulated: every wrapper once.
 
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
@@ -175,7 +176,9 @@ fn host_functions_run_in_order_and_may_panic() {
         let calls = calls.clone();
         let call = move || {
             assert_eq!(calls.fetch_add(1, Ordering::SeqCst), i);
-            assert!(i != 1, "the second one panics, on purpose");
+            if i == 1 {
+                resume_unwind(Box::new("a panic without a message on the screen"));
+            }
         };
         stream.host_func(Box::new(call)).unwrap();
     }
