@@ -1,0 +1,371 @@
+// One element from one dtype to another: the bits of src/host/convert.rs, NaN payloads included.
+// Elements travel as their bits in the low bytes of a uint64_t.
+#pragma once
+
+#include "memory.cuh"
+#include "params.h"
+
+namespace windrow {
+
+WINDROW_DEVICE uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+WINDROW_DEVICE uint64_t bits_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+WINDROW_DEVICE float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+WINDROW_DEVICE double double_of(uint64_t bits) {
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+constexpr uint32_t kQuiet32 = 0x00400000;
+constexpr uint64_t kQuiet64 = 0x0008000000000000;
+
+/// float64 to float32, to nearest even. A NaN is quieted and keeps the top of its payload, where
+/// the device's own conversion makes all NaN alike.
+WINDROW_DEVICE float narrow(double x) {
+    if (x != x) {
+        uint64_t bits = bits_of(x);
+        return float_of(static_cast<uint32_t>(bits >> 32) & 0x80000000 | 0x7F800000 | kQuiet32 |
+                        static_cast<uint32_t>(bits >> 29) & 0x007FFFFF);
+    }
+    return static_cast<float>(x);
+}
+
+/// float32 to float64, exact. A NaN is quieted.
+WINDROW_DEVICE double widen(float x) {
+    if (x != x) {
+        uint64_t bits = bits_of(x);
+        return double_of((bits & 0x80000000) << 32 | 0x7FF0000000000000 | kQuiet64 |
+                         (bits & 0x007FFFFF) << 29);
+    }
+    return static_cast<double>(x);
+}
+
+/// Toward zero, with the last bit set when anything was lost: rounding this once more, to 16 bits,
+/// is rounding once.
+WINDROW_DEVICE float to_odd(double x) {
+    float near = narrow(x);
+    double size = fabs(x), back = fabs(static_cast<double>(near));
+    // Neither holds for a NaN.
+    bool up = back > size, down = back < size;
+    return float_of(bits_of(near) - up | (up || down));
+}
+
+/// As above; what a float64 cannot hold is first made short, with a sticky bit.
+WINDROW_DEVICE float to_odd(uint64_t x) {
+    uint64_t brief = (x >> 11 | ((x & 0x7FF) != 0)) << 11;
+    return to_odd(static_cast<double>(x >> 53 == 0 ? x : brief));
+}
+
+WINDROW_DEVICE float to_odd(int64_t x) {
+    uint64_t size = x < 0 ? 0 - static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
+    float odd = to_odd(size);
+    return x < 0 ? -odd : odd;
+}
+
+/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+WINDROW_DEVICE uint16_t to_f16(float x) {
+    uint32_t bits = bits_of(x), size = bits & 0x7FFFFFFF;
+    if (size > 0x7F800000) {
+        return static_cast<uint16_t>(bits >> 16 & 0x8000 | 0x7E00 | size >> 13 & 0x3FF);
+    }
+#ifdef __CUDA_ARCH__
+    uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
+    return half;
+#else
+    uint32_t half;
+    if (size >= 0x47800000) {
+        half = 0x7C00;  // 65536 and above
+    } else if (size < 0x38800000) {
+        // Below 2^-14 the spacing is that of a float32 in [0.5, 1): adding 0.5 rounds.
+        half = bits_of(float_of(size) + 0.5f) - 0x3F000000;
+    } else {
+        half = (size - 0x38000000 + 0xFFF + (size >> 13 & 1)) >> 13;
+    }
+    return static_cast<uint16_t>(bits >> 16 & 0x8000 | half);
+#endif
+}
+
+/// Exact; a NaN is quieted.
+WINDROW_DEVICE float from_f16(uint32_t half) {
+    uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
+    if (exponent == 0x1F) {
+        return float_of(sign | 0x7F800000 | fraction << 13 | (fraction != 0 ? kQuiet32 : 0));
+    }
+#ifdef __CUDA_ARCH__
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(half)));
+    return x;
+#else
+    if (exponent == 0) {
+        float x = static_cast<float>(fraction) * (1.0f / (1 << 24));
+        return float_of(sign | bits_of(x));
+    }
+    return float_of(sign | (exponent + 112) << 23 | fraction << 13);
+#endif
+}
+
+/// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
+WINDROW_DEVICE uint16_t to_bf16(float x) {
+    uint32_t bits = bits_of(x);
+    bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
+    uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+    return static_cast<uint16_t>(is_nan ? bits >> 16 | 0x40 : rounded);
+}
+
+/// Exact; a NaN is quieted.
+WINDROW_DEVICE float from_bf16(uint32_t bits) {
+    bits <<= 16;
+    return float_of(bits | ((bits & 0x7FFFFFFF) > 0x7F800000 ? kQuiet32 : 0));
+}
+
+/// x * a + b, rounded once. A NaN is x quieted, or that of x86 if the operation made it; a and b
+/// are none.
+WINDROW_DEVICE float multiply_add(float x, float a, float b) {
+    float y = fmaf(x, a, b);
+    if (y != y) {
+        return float_of(x != x ? bits_of(x) | kQuiet32 : 0xFFC00000);
+    }
+    return y;
+}
+
+WINDROW_DEVICE double multiply_add(double x, double a, double b) {
+    double y = fma(x, a, b);
+    if (y != y) {
+        return double_of(x != x ? bits_of(x) | kQuiet64 : 0xFFF8000000000000);
+    }
+    return y;
+}
+
+/// Toward zero; beyond the range of T to its limits; NaN to 0. `Wide` holds every value of T.
+template <class T, class Wide, class Float>
+WINDROW_DEVICE uint64_t truncated(Float x) {
+    constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(0);
+    constexpr int bits = 8 * sizeof(T) - is_signed;
+    constexpr uint64_t most = ~0ull >> (64 - bits);
+    const Float limit = static_cast<Float>(1ull << (bits - 1)) * 2;  // 2^bits
+    if (!(x > (is_signed ? -limit : static_cast<Float>(0)))) {
+        return x == x && is_signed ? ~most : 0;
+    }
+    return x >= limit ? most : static_cast<uint64_t>(static_cast<Wide>(x));
+}
+
+/// What the bits of one dtype mean. `kIntegral`: bool or an integer.
+template <uint8_t dtype>
+struct Number;
+
+template <class T, class Wide>
+struct Integer {
+    static constexpr bool kIntegral = true;
+    static constexpr bool kHalf = false;
+    /// Modulo 2^64.
+    static WINDROW_DEVICE uint64_t wrapped(uint64_t bits) {
+        return static_cast<uint64_t>(static_cast<Wide>(static_cast<T>(bits)));
+    }
+    static WINDROW_DEVICE uint64_t from_wrapped(uint64_t bits) { return bits; }
+    static WINDROW_DEVICE float single(uint64_t bits) {
+        return static_cast<float>(static_cast<T>(bits));
+    }
+    static WINDROW_DEVICE float odd(uint64_t bits) {
+        if (sizeof(T) < 4) {
+            return single(bits);
+        }
+        if (sizeof(T) == 4) {
+            return to_odd(static_cast<double>(static_cast<T>(bits)));
+        }
+        return to_odd(static_cast<Wide>(bits));
+    }
+    static WINDROW_DEVICE double wide(uint64_t bits) {
+        return static_cast<double>(static_cast<T>(bits));
+    }
+    using Cast = decltype(T() + 0);  // int for the narrow ones
+    static WINDROW_DEVICE uint64_t from(float x) { return truncated<T, Cast>(x); }
+    static WINDROW_DEVICE uint64_t from(double x) { return truncated<T, Cast>(x); }
+};
+
+template <> struct Number<kI8> : Integer<int8_t, int64_t> {};
+template <> struct Number<kI16> : Integer<int16_t, int64_t> {};
+template <> struct Number<kI32> : Integer<int32_t, int64_t> {};
+template <> struct Number<kI64> : Integer<int64_t, int64_t> {};
+template <> struct Number<kU8> : Integer<uint8_t, uint64_t> {};
+template <> struct Number<kU16> : Integer<uint16_t, uint64_t> {};
+template <> struct Number<kU32> : Integer<uint32_t, uint64_t> {};
+template <> struct Number<kU64> : Integer<uint64_t, uint64_t> {};
+
+/// Any byte but zero is true.
+template <>
+struct Number<kBool> {
+    static constexpr bool kIntegral = true;
+    static constexpr bool kHalf = false;
+    static WINDROW_DEVICE uint64_t wrapped(uint64_t bits) { return (bits & 0xFF) != 0; }
+    static WINDROW_DEVICE uint64_t from_wrapped(uint64_t bits) { return bits != 0; }
+    static WINDROW_DEVICE float single(uint64_t bits) { return wrapped(bits) ? 1.0f : 0.0f; }
+    static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
+    static WINDROW_DEVICE double wide(uint64_t bits) { return wrapped(bits) ? 1.0 : 0.0; }
+    static WINDROW_DEVICE uint64_t from(float x) { return x != 0; }
+    static WINDROW_DEVICE uint64_t from(double x) { return x != 0; }
+};
+
+struct Floating {
+    static constexpr bool kIntegral = false;
+    static WINDROW_DEVICE uint64_t wrapped(uint64_t) { return 0; }
+    static WINDROW_DEVICE uint64_t from_wrapped(uint64_t) { return 0; }
+};
+
+template <>
+struct Number<kF16> : Floating {
+    static constexpr bool kHalf = true;
+    static WINDROW_DEVICE float single(uint64_t bits) { return from_f16(bits & 0xFFFF); }
+    static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
+    static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
+    static WINDROW_DEVICE uint64_t from(float x) { return to_f16(x); }
+    static WINDROW_DEVICE uint64_t from(double x) { return to_f16(to_odd(x)); }
+};
+
+template <>
+struct Number<kBF16> : Floating {
+    static constexpr bool kHalf = true;
+    static WINDROW_DEVICE float single(uint64_t bits) { return from_bf16(bits & 0xFFFF); }
+    static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
+    static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
+    static WINDROW_DEVICE uint64_t from(float x) { return to_bf16(x); }
+    static WINDROW_DEVICE uint64_t from(double x) { return to_bf16(to_odd(x)); }
+};
+
+template <>
+struct Number<kF32> : Floating {
+    static constexpr bool kHalf = false;
+    static WINDROW_DEVICE float single(uint64_t bits) {
+        return float_of(static_cast<uint32_t>(bits));
+    }
+    static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
+    static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
+    static WINDROW_DEVICE uint64_t from(float x) { return bits_of(x); }
+    static WINDROW_DEVICE uint64_t from(double x) { return bits_of(narrow(x)); }
+};
+
+template <>
+struct Number<kF64> : Floating {
+    static constexpr bool kHalf = false;
+    static WINDROW_DEVICE float single(uint64_t bits) { return narrow(double_of(bits)); }
+    static WINDROW_DEVICE float odd(uint64_t bits) { return to_odd(double_of(bits)); }
+    static WINDROW_DEVICE double wide(uint64_t bits) { return double_of(bits); }
+    static WINDROW_DEVICE uint64_t from(float x) { return bits_of(widen(x)); }
+    static WINDROW_DEVICE uint64_t from(double x) { return bits_of(x); }
+};
+
+/// Calls `f` with the Number of an arithmetic dtype.
+template <class F>
+WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
+    switch (dtype) {
+        case kBool: return f(Number<kBool>());
+        case kI8: return f(Number<kI8>());
+        case kI16: return f(Number<kI16>());
+        case kI32: return f(Number<kI32>());
+        case kI64: return f(Number<kI64>());
+        case kU8: return f(Number<kU8>());
+        case kU16: return f(Number<kU16>());
+        case kU32: return f(Number<kU32>());
+        case kU64: return f(Number<kU64>());
+        case kF16: return f(Number<kF16>());
+        case kBF16: return f(Number<kBF16>());
+        case kF32: return f(Number<kF32>());
+        case kF64: return f(Number<kF64>());
+        default: return;
+    }
+}
+
+WINDROW_DEVICE bool is_integral(uint8_t dtype) { return dtype <= kU64; }
+WINDROW_DEVICE bool is_half(uint8_t dtype) { return dtype == kF16 || dtype == kBF16; }
+
+/// The affine map of a field: coefficients at `a` and `b`, float64 if `wide`.
+struct Affine {
+    const uint8_t* a;  // null: none
+    uint32_t channels;
+    bool wide;
+
+    template <class T>
+    WINDROW_DEVICE T get(uint32_t index) const {
+        return wide ? static_cast<T>(reinterpret_cast<const double*>(a)[index])
+                    : static_cast<T>(reinterpret_cast<const float*>(a)[index]);
+    }
+};
+
+/// Converts `n` elements at once; `step` is 1 if each is of the next channel, else 0. Float64
+/// arithmetic is for float64 elements on either side, whatever the width of the coefficients:
+/// rounded to float32 they are what a field without float64 would be given.
+template <int n>
+WINDROW_DEVICE void convert(uint64_t (&bits)[n], uint8_t from, uint8_t to, const Affine& affine,
+                            uint32_t channel, uint32_t step) {
+    if (affine.a == nullptr && (from == to || (is_integral(from) && is_integral(to)))) {
+        if (from != to) {
+            with_number(from, [&](auto number) {
+#pragma unroll
+                for (int i = 0; i < n; ++i) bits[i] = number.wrapped(bits[i]);
+            });
+            if (to == kBool) {
+#pragma unroll
+                for (int i = 0; i < n; ++i) bits[i] = bits[i] != 0;
+            }
+        }
+        return;
+    }
+    auto next = [&] {
+        channel = channel + step < affine.channels ? channel + step : 0;
+    };
+    if (from == kF64 || to == kF64) {
+        double x[n];
+        with_number(from, [&](auto number) {
+#pragma unroll
+            for (int i = 0; i < n; ++i) x[i] = number.wide(bits[i]);
+        });
+        if (affine.a != nullptr) {
+#pragma unroll
+            for (int i = 0; i < n; ++i) {
+                x[i] = multiply_add(x[i], affine.get<double>(channel),
+                                    affine.get<double>(channel + affine.channels));
+                next();
+            }
+        }
+        with_number(to, [&](auto number) {
+#pragma unroll
+            for (int i = 0; i < n; ++i) bits[i] = number.from(x[i]);
+        });
+        return;
+    }
+    float x[n];
+    const bool odd = affine.a == nullptr && is_half(to);
+    with_number(from, [&](auto number) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) x[i] = odd ? number.odd(bits[i]) : number.single(bits[i]);
+    });
+    if (affine.a != nullptr) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+            x[i] = multiply_add(x[i], affine.get<float>(channel),
+                                affine.get<float>(channel + affine.channels));
+            next();
+        }
+    }
+    with_number(to, [&](auto number) {
+#pragma unroll
+        for (int i = 0; i < n; ++i) bits[i] = number.from(x[i]);
+    });
+}
+
+}  // namespace windrow

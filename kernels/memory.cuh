@@ -1,0 +1,233 @@
+// Loads of samples and stores to outputs: the only functions that touch either, and the only place
+// for cache hints. Addresses are multiples of the size; the host's version checks it, since it is
+// the host that runs the tests.
+//
+// Sources are never written while a launch reads them (the plan refuses outputs that overlap), so
+// loads take the read-only path. They may stay in the first cache: neighbouring lanes share the
+// words of a misaligned source. Outputs stay in the second cache for whoever reads them next.
+// To be measured: L1::no_allocate for aligned sources, evict-first for outputs beyond that cache.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef __CUDA_ARCH__
+#include <assert.h>
+#endif
+
+#ifdef __CUDACC__
+#define WINDROW_DEVICE __device__ __forceinline__
+#else
+#define WINDROW_DEVICE inline
+#endif
+
+/// Told of every read of a sample; tests define it.
+#ifndef WINDROW_ON_READ
+#define WINDROW_ON_READ(p, bytes)
+#endif
+
+namespace windrow {
+
+/// 16 bytes, the first in the low byte of `lo`.
+struct alignas(16) Vec16 {
+    uint64_t lo;
+    uint64_t hi;
+};
+
+/// Reads the sizeof(T) bytes at `p`; T is an unsigned integer.
+template <class T>
+WINDROW_DEVICE T load(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+    return __ldg(reinterpret_cast<const T*>(p));
+#else
+    assert(reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0);
+    WINDROW_ON_READ(p, sizeof(T));
+    T value;
+    memcpy(&value, p, sizeof value);
+    return value;
+#endif
+}
+
+template <>
+WINDROW_DEVICE uint64_t load<uint64_t>(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+    return __ldg(reinterpret_cast<const unsigned long long*>(p));
+#else
+    assert(reinterpret_cast<uintptr_t>(p) % 8 == 0);
+    WINDROW_ON_READ(p, 8);
+    uint64_t value;
+    memcpy(&value, p, sizeof value);
+    return value;
+#endif
+}
+
+/// Reads the 16 bytes at `p`.
+WINDROW_DEVICE Vec16 load16(const uint8_t* p) {
+#ifdef __CUDA_ARCH__
+    uint4 v = __ldg(reinterpret_cast<const uint4*>(p));
+    return {v.x | static_cast<uint64_t>(v.y) << 32, v.z | static_cast<uint64_t>(v.w) << 32};
+#else
+    assert(reinterpret_cast<uintptr_t>(p) % 16 == 0);
+    WINDROW_ON_READ(p, 16);
+    Vec16 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+#endif
+}
+
+/// Writes the sizeof(T) bytes at `p`.
+template <class T>
+WINDROW_DEVICE void store(uint8_t* p, T value) {
+#ifdef __CUDA_ARCH__
+    *reinterpret_cast<T*>(p) = value;
+#else
+    assert(reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0);
+    memcpy(p, &value, sizeof value);
+#endif
+}
+
+/// Writes the 16 bytes at `p`.
+WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
+#ifdef __CUDA_ARCH__
+    *reinterpret_cast<uint4*>(p) =
+        make_uint4(static_cast<uint32_t>(v.lo), static_cast<uint32_t>(v.lo >> 32),
+                   static_cast<uint32_t>(v.hi), static_cast<uint32_t>(v.hi >> 32));
+#else
+    assert(reinterpret_cast<uintptr_t>(p) % 16 == 0);
+    memcpy(p, &v, sizeof v);
+#endif
+}
+
+WINDROW_DEVICE uint32_t misalignment(const void* p, uint32_t size) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p)) & (size - 1);
+}
+
+WINDROW_DEVICE Vec16 operator|(Vec16 a, Vec16 b) { return {a.lo | b.lo, a.hi | b.hi}; }
+WINDROW_DEVICE Vec16 operator&(Vec16 a, Vec16 b) { return {a.lo & b.lo, a.hi & b.hi}; }
+
+/// Moves all bytes up by `bytes`, 0 to 15.
+WINDROW_DEVICE Vec16 shift_up(Vec16 v, uint32_t bytes) {
+    uint32_t bits = 8 * bytes;
+    if (bits >= 64) {
+        return {0, v.lo << (bits - 64)};
+    }
+    return {v.lo << bits, v.hi << bits | (bits == 0 ? 0 : v.lo >> (64 - bits))};
+}
+
+/// Moves all bytes down by `bytes`, 0 to 15.
+WINDROW_DEVICE Vec16 shift_down(Vec16 v, uint32_t bytes) {
+    uint32_t bits = 8 * bytes;
+    if (bits >= 64) {
+        return {v.hi >> (bits - 64), 0};
+    }
+    return {v.lo >> bits | (bits == 0 ? 0 : v.hi << (64 - bits)), v.hi >> bits};
+}
+
+/// The low 32 bits of (high, low) >> shift, shift 0 to 31.
+WINDROW_DEVICE uint32_t funnel(uint32_t low, uint32_t high, uint32_t shift) {
+#ifdef __CUDA_ARCH__
+    return __funnelshift_r(low, high, shift);
+#else
+    return static_cast<uint32_t>((static_cast<uint64_t>(high) << 32 | low) >> shift);
+#endif
+}
+
+/// The 16 bytes from byte `bytes` of (high, low) on, 0 to 15.
+WINDROW_DEVICE Vec16 funnel16(Vec16 low, Vec16 high, uint32_t bytes) {
+    uint32_t w[8] = {static_cast<uint32_t>(low.lo),  static_cast<uint32_t>(low.lo >> 32),
+                     static_cast<uint32_t>(low.hi),  static_cast<uint32_t>(low.hi >> 32),
+                     static_cast<uint32_t>(high.lo), static_cast<uint32_t>(high.lo >> 32),
+                     static_cast<uint32_t>(high.hi), static_cast<uint32_t>(high.hi >> 32)};
+#pragma unroll
+    for (int i = 0; i < 6; ++i) {
+        w[i] = bytes & 8 ? w[i + 2] : w[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+        w[i] = bytes & 4 ? w[i + 1] : w[i];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        w[i] = funnel(w[i], w[i + 1], 8 * (bytes & 3));
+    }
+    return {w[0] | static_cast<uint64_t>(w[1]) << 32, w[2] | static_cast<uint64_t>(w[3]) << 32};
+}
+
+/// Ones in the first `bytes` bytes, 0 to 16.
+WINDROW_DEVICE Vec16 first_bytes(uint32_t bytes) {
+    uint64_t lo = bytes >= 8 ? ~0ull : (1ull << (8 * bytes)) - 1;
+    uint64_t hi = bytes >= 16 ? ~0ull : bytes <= 8 ? 0 : (1ull << (8 * (bytes - 8))) - 1;
+    return {lo, hi};
+}
+
+/// The first `size` bytes of `v` over and over; size is 1, 2, 4, 8 or 16.
+WINDROW_DEVICE Vec16 repeated(Vec16 v, uint32_t size) {
+    if (size == 16) {
+        return v;
+    }
+    uint64_t bits = v.lo;
+    if (size == 1) bits = (bits & 0xFF) * 0x0101010101010101ull;
+    if (size == 2) bits = (bits & 0xFFFF) * 0x0001000100010001ull;
+    if (size == 4) bits = (bits & 0xFFFFFFFF) * 0x0000000100000001ull;
+    return {bits, bits};
+}
+
+/// The `count` bytes at `src`, 0 to 16, of any alignment; reads no others. The rest is 0.
+WINDROW_DEVICE Vec16 read_bytes(const uint8_t* src, uint32_t count) {
+    Vec16 v = {0, 0};
+    for (uint32_t done = 0; done < count;) {
+        const uint8_t* p = src + done;
+        uint32_t left = count - done;
+        uint64_t bits;
+        uint32_t width;
+        if (left >= 8 && misalignment(p, 8) == 0) {
+            width = 8;
+            bits = load<uint64_t>(p);
+        } else if (left >= 4 && misalignment(p, 4) == 0) {
+            width = 4;
+            bits = load<uint32_t>(p);
+        } else if (left >= 2 && misalignment(p, 2) == 0) {
+            width = 2;
+            bits = load<uint16_t>(p);
+        } else {
+            width = 1;
+            bits = load<uint8_t>(p);
+        }
+        v = v | shift_up({bits, 0}, done);
+        done += width;
+    }
+    return v;
+}
+
+/// The 16 bytes at `src`, of any alignment, from memory of which [begin, end) may be read.
+WINDROW_DEVICE Vec16 read16(const uint8_t* src, const uint8_t* begin, const uint8_t* end) {
+    uint32_t shift = misalignment(src, 16);
+    const uint8_t* word = src - shift;
+    if (shift == 0) {
+        return load16(word);
+    }
+    if (word >= begin && end - word >= 32) {
+        return funnel16(load16(word), load16(word + 16), shift);
+    }
+    return read_bytes(src, 16);
+}
+
+/// Writes elements [from, to) of `v`, `size` bytes each, to `base` + index * size. Bytewise unless
+/// `aligned`.
+WINDROW_DEVICE void store_elements(uint8_t* base, Vec16 v, uint32_t size, uint32_t from,
+                                   uint32_t to, bool aligned) {
+    const uint32_t step = !aligned ? 1 : size < 8 ? size : 8;
+    for (uint32_t at = from * size; at < to * size; at += step) {
+        uint64_t bits = shift_down(v, at).lo;
+        uint8_t* p = base + at;
+        switch (step) {
+            case 1: store(p, static_cast<uint8_t>(bits)); break;
+            case 2: store(p, static_cast<uint16_t>(bits)); break;
+            case 4: store(p, static_cast<uint32_t>(bits)); break;
+            default: store(p, bits);
+        }
+    }
+}
+
+}  // namespace windrow

@@ -1,0 +1,192 @@
+// kPlanar: channels that lie interleaved in the source become planes of the output.
+#pragma once
+
+#include "walk.cuh"
+
+namespace windrow {
+
+/// The pixels of one sample. `plane` is the distance of planes in bytes.
+struct Image {
+    const Class* cls;
+    const Dim* dims;  // of the pixels
+    uint32_t num_dims;
+    uint32_t channels;
+    int64_t plane;
+    const uint8_t* src;
+    uint8_t* dst;
+};
+
+/// `num` 32-bit words from `src` on, of any alignment. [begin, end) may be read.
+template <int num>
+WINDROW_DEVICE void read_words(const uint8_t* src, const uint8_t* begin, const uint8_t* end,
+                               uint32_t (&words)[num]) {
+    if (num % 2 == 0 && misalignment(src, 8) == 0) {
+#pragma unroll
+        for (int i = 0; i + 1 < num; i += 2) {
+            uint64_t pair = load<uint64_t>(src + 4 * i);
+            words[i] = static_cast<uint32_t>(pair);
+            words[i + 1] = static_cast<uint32_t>(pair >> 32);
+        }
+        return;
+    }
+    const uint32_t skew = misalignment(src, 4);
+    const uint8_t* first = src - skew;
+    if (skew == 0) {
+#pragma unroll
+        for (int i = 0; i < num; ++i) words[i] = load<uint32_t>(first + 4 * i);
+        return;
+    }
+    uint32_t last;
+    if (first >= begin) {
+        words[0] = load<uint32_t>(first);
+    } else {
+        words[0] = static_cast<uint32_t>(read_bytes(src, 4 - skew).lo) << (8 * skew);
+    }
+#pragma unroll
+    for (int i = 1; i < num; ++i) words[i] = load<uint32_t>(first + 4 * i);
+    if (end - first >= 4 * num + 4) {
+        last = load<uint32_t>(first + 4 * num);
+    } else {
+        last = static_cast<uint32_t>(read_bytes(first + 4 * num, skew).lo);
+    }
+#pragma unroll
+    for (int i = 0; i < num; ++i) {
+        words[i] = funnel(words[i], i + 1 < num ? words[i + 1] : last, 8 * skew);
+    }
+}
+
+/// Writes one group of uint8 pixels, 16 bytes of each plane: `dtype` is the output's. `at` is at the
+/// first; all are real and of its row. Reads bytes of the row.
+template <uint8_t dtype, int channels>
+WINDROW_DEVICE void write_bytes_of_pixels(const Target& to, const Image& image, const Cursor& at) {
+    constexpr int size = dtype == kU8 ? 1 : dtype == kF32 ? 4 : 2;
+    constexpr int pixels = 16 / size;
+    uint32_t words[pixels * channels / 4];
+    const uint8_t* begin = at.src - (at.column - at.lo) * channels;
+    read_words(at.src, begin, begin + (at.hi - at.lo) * channels, words);
+#pragma unroll
+    for (int c = 0; c < channels; ++c) {
+        float a = 1, b = 0;
+        if (dtype != kU8 && to.affine.a != nullptr) {
+            uint32_t index = to.affine.channels > 1 ? c : 0;
+            a = to.affine.get<float>(index);
+            b = to.affine.get<float>(index + to.affine.channels);
+        }
+        Vec16 bits = {0, 0};
+#pragma unroll
+        for (int i = 0; i < pixels; ++i) {
+            int byte = i * channels + c;
+            uint64_t x = words[byte / 4] >> (8 * (byte % 4)) & 0xFF;
+            if (dtype != kU8) {
+                // 1 and 0 change no value, so a mere cast needs no code of its own.
+                x = Number<dtype>::from(multiply_add(static_cast<float>(x), a, b));
+            }
+            (i * size < 8 ? bits.lo : bits.hi) |= x << (8 * (i * size % 8));
+        }
+        uint8_t* dst = at.dst + c * image.plane;
+        if (misalignment(dst, 16) == 0) {
+            store16(dst, bits);
+        } else {
+            store_elements(dst, bits, size, 0, pixels, to.aligned);
+        }
+    }
+}
+
+template <uint8_t dtype>
+WINDROW_DEVICE void write_bytes(const Target& to, const Image& image, const Cursor& at) {
+    switch (image.channels) {
+        case 2: return write_bytes_of_pixels<dtype, 2>(to, image, at);
+        case 3: return write_bytes_of_pixels<dtype, 3>(to, image, at);
+        default: return write_bytes_of_pixels<dtype, 4>(to, image, at);
+    }
+}
+
+/// Writes `count` pixels from `pixel` on in every plane, at most 16 bytes of each.
+WINDROW_DEVICE void write_pixels(const Target& to, const Image& image, uint64_t pixel,
+                                 uint32_t count) {
+    auto find = [&](uint32_t i) {
+        return find_element(*image.cls, image.dims, image.num_dims, pixel + i, image.src,
+                            image.dst);
+    };
+    const bool mapped = to.affine.a != nullptr;
+    if (image.cls->dtype == kU8 && count * to.size == 16) {
+        const Cursor at = find(0);
+        if (at.column >= at.lo && at.column < at.hi && at.hi - at.column >= count) {
+            switch (to.dtype) {
+                case kU8:
+                    if (!mapped) return write_bytes<kU8>(to, image, at);
+                    break;
+                case kF16: return write_bytes<kF16>(to, image, at);
+                case kBF16: return write_bytes<kBF16>(to, image, at);
+                case kF32: return write_bytes<kF32>(to, image, at);
+                default: break;
+            }
+        }
+    }
+    for (uint32_t c = 0; c < image.channels; ++c) {
+        write_group(to, count, [&](uint32_t i) {
+            Cursor at = find(i);
+            at.src += c * at.src_size;
+            at.dst += c * image.plane;
+            at.channel = c;
+            at.channel_step = 0;
+            return at;
+        });
+    }
+}
+
+/// Writes the pixels of one tile of a kPlanar field. Samples are shared out over teams of threads,
+/// small ones; groups begin where the first plane's address is a multiple of 16.
+WINDROW_DEVICE void planar_tile(const uint64_t* table, const Field& field, uint64_t tile,
+                                uint32_t tile_bytes) {
+    constexpr uint32_t kThreads = Policy::kThreads;
+    const Target to(table, field);
+    const uint32_t tile_elems = tile_bytes / to.size, width = 16 / to.size;
+    const uint64_t begin = tile * tile_elems;
+    if (begin >= field.numel) {
+        return;
+    }
+    const uint64_t end = field.numel - begin < tile_elems ? field.numel : begin + tile_elems;
+    const Samples samples(table, field, tile, begin, tile_elems);
+    const Owner owner = samples.of(begin);
+    const bool shared = owner.end < end && owner.end - owner.begin <
+                                               static_cast<uint64_t>(width) * Policy::kBlockGroups;
+    const uint32_t team_size = shared ? Policy::kTeam : kThreads;
+    const uint32_t team = threadIdx.x / team_size, teams = kThreads / team_size;
+    for (uint64_t sample = owner.sample + team; sample < field.num_samples; sample += teams) {
+        const Owner own = samples.get(sample);
+        if (own.begin >= end) {
+            break;
+        }
+        if (own.end <= begin || own.begin == own.end) {
+            continue;
+        }
+        const Class& cls = class_of(table, field, sample);
+        const Dim* dims = at<Dim>(table, cls.dims);
+        const uint32_t channels = static_cast<uint32_t>(dims[0].extent);
+        const Image image = {&cls,
+                             dims + 1,
+                             cls.num_dims - 1u,
+                             channels,
+                             dims[0].dst_stride,
+                             source_of(table, field, sample),
+                             output_of(field, samples, sample)};
+        // Pixels of the sample whose first channel would be counted in.
+        const uint64_t first =
+            own.begin >= begin ? 0 : (begin - own.begin + channels - 1) / channels;
+        const uint64_t last =
+            ((own.end < end ? own.end : end) - own.begin + channels - 1) / channels;
+        const uint32_t phase =
+            to.aligned ? phase_of(image.dst + first * to.size, to.size) : 0;
+        const uint64_t num = last - first;
+        for (uint64_t group = threadIdx.x % team_size; group * width < num + phase;
+             group += team_size) {
+            uint64_t from = group == 0 ? 0 : group * width - phase;
+            uint64_t until = group * width + width - phase;
+            until = until < num ? until : num;
+            write_pixels(to, image, first + from, static_cast<uint32_t>(until - from));
+        }
+    }
+}
+
+}  // namespace windrow
