@@ -92,7 +92,7 @@ inline void add_case(Batch& batch, Case& c) {
                     } else if (cls.channel == kInnerChannel) {
                         channel = at[last] - loops[last].lo;
                     }
-                    channel += cls.channel_first;
+                    if (cls.channel != kNoChannel) channel += cls.channel_first;
                     memcpy(&x, bits, 8);
                     if (!c.a.empty()) channel %= c.a.size();
                     x = oracle::convert(cls.dtype, c.dtype, x, c.a.empty() ? nullptr : &c.a[channel],
@@ -326,7 +326,7 @@ inline void random_case(Case& c, bool planar) {
             CHECK(loops[0].src_stride == cls.elem_size, "planar");
             int64_t wrong = loops[rank - 1].src_stride, right = cls.elem_size * shape[0];
             if (wrong != right) return random_case(c = Case(), planar);
-            if (mapped) cls.channel = pick(3) ? kLoopChannel : kNoChannel;
+            if (mapped) cls.channel = kLoopChannel;
         } else {
             src = random_source(loops, dtype, cls.elem_size, false);
             if (mapped) {
