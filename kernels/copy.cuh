@@ -6,84 +6,84 @@
 
 namespace windrow {
 
-/// The bytes of one sample: [begin, end) of the output are those from `src` on.
+/// The bytes of one sample from one of them on: `skip` are in front of `src`, `left` at and behind it.
 struct Run {
     const uint8_t* src;
-    uint64_t begin;
-    uint64_t end;
+    uint64_t skip;
+    uint64_t left;
 };
 
-/// The `count` bytes of the output from `pos` on, 1 to 16, of as many samples as they come from.
-/// Reads these bytes and no others.
+/// The bytes [from, to) of a tile, 1 to 16, of as many samples as they come from. Reads these and no
+/// others. `find(pos)` gives the run from byte `pos` of the tile on.
 template <class Find>
-WINDROW_DEVICE Vec16 gather(uint64_t pos, uint32_t count, const Find& find) {
+WINDROW_DEVICE Vec16 gather(uint32_t from, uint32_t to, const Find& find) {
     Vec16 v = {0, 0};
-    for (uint32_t done = 0; done < count;) {
-        Run run = find(pos + done);
-        uint64_t left = run.end - (pos + done);
-        uint32_t n = left < count - done ? static_cast<uint32_t>(left) : count - done;
-        v = v | shift_up(read_bytes(run.src + (pos + done - run.begin), n), done);
-        done += n;
+#pragma unroll 1
+    for (uint32_t pos = from; pos < to;) {
+        Run run = find(pos);
+        uint32_t n = run.left < to - pos ? static_cast<uint32_t>(run.left) : to - pos;
+        v = v | shift_up(read_bytes(run.src, n), pos - from);
+        pos += n;
     }
     return v;
 }
 
-/// Writes the bytes [begin, end) of the output. `find` gives the run of any of them. Of a run, only
-/// its own bytes are read; where aligned words lie wholly inside it, also those beside the vector.
+/// Writes the bytes of a tile, `size` of them from `out` on. Of a run only its own bytes are read:
+/// those of the vector, and those beside it that share its aligned words.
 ///
 /// The output is written in 16-byte vectors, with single bytes only in front of its first aligned
 /// address and behind its last: a tile begins and ends at such an address or with the field.
 template <class Find>
-WINDROW_DEVICE void copy_vectors(uint8_t* out, uint64_t begin, uint64_t end, const Find& find) {
-    constexpr unsigned kThreads = Policy::kThreads;
-    constexpr unsigned kVectors = Policy::kVectors;
-    constexpr uint32_t kSlow = 16;
+WINDROW_DEVICE void copy_vectors(uint8_t* out, uint32_t size, const Find& find) {
+    constexpr uint32_t kThreads = Policy::kThreads;
+    constexpr uint32_t kVectors = Policy::kVectors;
     // Vectors are numbered from the aligned address at or in front of the first byte.
-    const uint32_t head = misalignment(out + begin, 16);
-    const uint32_t num = static_cast<uint32_t>((head + (end - begin) + 15) / 16);
-    for (uint32_t v0 = threadIdx.x; v0 < num; v0 += kThreads * kVectors) {
+    const uint32_t head = misalignment(out, 16);
+    out -= head;
+    const uint32_t end = head + size;
+    for (uint32_t pos0 = 16 * threadIdx.x; pos0 < end; pos0 += 16 * kThreads * kVectors) {
         Vec16 low[kVectors], high[kVectors];
-        uint32_t shift[kVectors];
+        uint32_t skew[kVectors];
+        uint32_t fast = 0;
 #pragma unroll
-        for (unsigned i = 0; i < kVectors; ++i) {
-            uint32_t v = v0 + i * kThreads;
-            uint64_t pos = begin + 16ull * v - head;
-            shift[i] = kSlow;
+        for (uint32_t i = 0; i < kVectors; ++i) {
+            const uint32_t pos = pos0 + 16 * kThreads * i;
             low[i] = high[i] = {0, 0};
-            bool is_whole = v < num && (v > 0 || head == 0) && pos + 16 <= end;
-            if (!is_whole) {
+            skew[i] = 0;
+            if (pos < head || pos + 16 > end) {
                 continue;
             }
-            Run run = find(pos);
-            const uint8_t* src = run.src + (pos - run.begin);
-            uint32_t skew = misalignment(src, 16);
-            uint64_t own_before = pos - run.begin, own_after = run.end - pos;
-            if (skew == 0 ? own_after >= 16 : own_before >= skew && own_after >= 32 - skew) {
-                shift[i] = skew;
-                low[i] = load16(src - skew);
-                if (skew != 0) {
-                    high[i] = load16(src - skew + 16);
+            const Run run = find(pos - head);
+            const uint32_t s = misalignment(run.src, 16);
+            if (run.skip >= s && run.left >= (s == 0 ? 16 : 32 - s)) {
+                fast |= 1u << i;
+                skew[i] = s;
+                low[i] = load16(run.src - s);
+                if (s != 0) {
+                    high[i] = load16(run.src - s + 16);
                 }
             }
         }
 #pragma unroll
-        for (unsigned i = 0; i < kVectors; ++i) {
-            uint32_t v = v0 + i * kThreads;
-            if (v >= num) {
-                break;
+        for (uint32_t i = 0; i < kVectors; ++i) {
+            if (fast >> i & 1) {
+                store16(out + (pos0 + 16 * kThreads * i), funnel16(low[i], high[i], skew[i]));
             }
-            uint64_t pos = begin + 16ull * v - head;
-            if (shift[i] != kSlow) {
-                store16(out + pos, funnel16(low[i], high[i], shift[i]));
+        }
+        // The ends of the field, and what lies at the ends of samples.
+#pragma unroll 1
+        for (uint32_t i = 0; i < kVectors; ++i) {
+            const uint32_t pos = pos0 + 16 * kThreads * i;
+            if (fast >> i & 1 || pos >= end) {
                 continue;
             }
-            uint64_t from = v == 0 ? begin : pos;
-            uint64_t to = pos + 16 <= end ? pos + 16 : end;
-            Vec16 bits = gather(from, static_cast<uint32_t>(to - from), find);
+            const uint32_t from = pos < head ? head : pos;
+            const uint32_t to = pos + 16 < end ? pos + 16 : end;
+            const Vec16 bits = gather(from - head, to - head, find);
             if (to - from == 16) {
                 store16(out + pos, bits);
             } else {
-                store_elements(out + from, bits, 1, 0, static_cast<uint32_t>(to - from), true);
+                store_elements(out + from, bits, 1, 0, to - from, true);
             }
         }
     }
@@ -92,26 +92,29 @@ WINDROW_DEVICE void copy_vectors(uint8_t* out, uint64_t begin, uint64_t end, con
 /// Writes the bytes of one tile of a kCopy field.
 WINDROW_DEVICE void copy_tile(const uint64_t* table, const Field& field, uint64_t tile,
                               uint32_t tile_bytes) {
-    uint8_t* out = field.out;
-    const uint32_t head = misalignment(out, 16);
-    const uint64_t numel = field.numel;
+    const uint32_t head = misalignment(field.out, 16);
     const uint64_t begin = tile == 0 ? 0 : tile * tile_bytes - head;
     const uint64_t behind = (tile + 1) * tile_bytes - head;
-    const uint64_t end = behind < numel ? behind : numel;
+    const uint64_t end = behind < field.numel ? behind : field.numel;
     if (begin >= end) {
         return;
     }
+    uint8_t* out = field.out + begin;
+    const uint32_t size = static_cast<uint32_t>(end - begin);
     const uint64_t* data = table + field.data;
     const Samples samples(table, field, tile, begin, tile_bytes);
-    auto run_of = [&](const Owner& owner) -> Run {
-        return {reinterpret_cast<const uint8_t*>(data[owner.sample]), owner.begin, owner.end};
+    auto find = [&](uint32_t pos) -> Run {
+        Owner owner = samples.of(pos);
+        auto src = reinterpret_cast<const uint8_t*>(data[owner.sample]) + owner.skip;
+        return {src, owner.skip, owner.left};
     };
-    const Owner owner = samples.of(begin);
-    if (owner.end >= end) {
-        const Run run = run_of(owner);
-        copy_vectors(out, begin, end, [&](uint64_t) { return run; });
+    const Run first = find(0);
+    if (first.left >= size) {
+        copy_vectors(out, size, [&](uint32_t pos) -> Run {
+            return {first.src + pos, first.skip + pos, first.left - pos};
+        });
     } else {
-        copy_vectors(out, begin, end, [&](uint64_t pos) { return run_of(samples.of(pos)); });
+        copy_vectors(out, size, find);
     }
 }
 

@@ -176,6 +176,7 @@ WINDROW_DEVICE Vec16 repeated(Vec16 v, uint32_t size) {
 /// The `count` bytes at `src`, 0 to 16, of any alignment; reads no others. The rest is 0.
 WINDROW_DEVICE Vec16 read_bytes(const uint8_t* src, uint32_t count) {
     Vec16 v = {0, 0};
+#pragma unroll 1
     for (uint32_t done = 0; done < count;) {
         const uint8_t* p = src + done;
         uint32_t left = count - done;
@@ -218,6 +219,7 @@ WINDROW_DEVICE Vec16 read16(const uint8_t* src, const uint8_t* begin, const uint
 WINDROW_DEVICE void store_elements(uint8_t* base, Vec16 v, uint32_t size, uint32_t from,
                                    uint32_t to, bool aligned) {
     const uint32_t step = !aligned ? 1 : size < 8 ? size : 8;
+#pragma unroll 1
     for (uint32_t at = from * size; at < to * size; at += step) {
         uint64_t bits = shift_down(v, at).lo;
         uint8_t* p = base + at;

@@ -135,6 +135,20 @@ WINDROW_DEVICE void write_pixels(const Target& to, const Image& image, uint64_t 
     }
 }
 
+/// The elements [begin, end) of a sample.
+struct Extent {
+    uint64_t begin;
+    uint64_t end;
+};
+
+WINDROW_DEVICE Extent extent_of(const Samples& samples, uint64_t unit, uint64_t sample) {
+    if (samples.offsets == nullptr) {
+        return {sample * unit, (sample + 1) * unit};
+    }
+    const int64_t* ends = samples.offsets + sample;
+    return {static_cast<uint64_t>(ends[0]) * unit, static_cast<uint64_t>(ends[1]) * unit};
+}
+
 /// Writes the pixels of one tile of a kPlanar field. Samples are shared out over teams of threads,
 /// small ones; groups begin where the first plane's address is a multiple of 16.
 WINDROW_DEVICE void planar_tile(const uint64_t* table, const Field& field, uint64_t tile,
@@ -147,14 +161,15 @@ WINDROW_DEVICE void planar_tile(const uint64_t* table, const Field& field, uint6
         return;
     }
     const uint64_t end = field.numel - begin < tile_elems ? field.numel : begin + tile_elems;
+    const uint32_t num_elems = static_cast<uint32_t>(end - begin);
     const Samples samples(table, field, tile, begin, tile_elems);
-    const Owner owner = samples.of(begin);
-    const bool shared = owner.end < end && owner.end - owner.begin <
-                                               static_cast<uint64_t>(width) * Policy::kBlockGroups;
+    const Owner owner = samples.of(0);
+    const bool shared = owner.left < num_elems && owner.skip + owner.left <
+                                                      width * uint64_t{Policy::kBlockGroups};
     const uint32_t team_size = shared ? Policy::kTeam : kThreads;
     const uint32_t team = threadIdx.x / team_size, teams = kThreads / team_size;
     for (uint64_t sample = owner.sample + team; sample < field.num_samples; sample += teams) {
-        const Owner own = samples.get(sample);
+        const Extent own = extent_of(samples, field.unit, sample);
         if (own.begin >= end) {
             break;
         }

@@ -34,74 +34,63 @@ WINDROW_DEVICE uint64_t divide(uint64_t n, uint64_t d, Divisor by) {
     return n / d;
 }
 
-/// A sample and its elements [begin, end) in the order of the work.
+/// A sample that owns an element.
 struct Owner {
     uint64_t sample;
-    uint64_t begin;
-    uint64_t end;
+    uint64_t skip;  ///< its elements in front of that one
+    uint64_t left;  ///< its elements from that one on
 };
 
-/// The samples that own the elements of one tile.
+/// The samples that own the elements of one tile, whose elements are counted from 0.
 struct Samples {
-    const int64_t* offsets;  // null: rows
+    const int64_t* offsets;  ///< null: rows
     uint64_t unit;
-    Divisor by_unit;
-    uint32_t tile_elems;
-    uint64_t tile_begin;  // the tile's first element
-    uint64_t first;       // the sample of that
-    uint64_t last;        // joined: a sample at or behind that of the tile's last element
-    uint64_t before;      // rows: elements of the first sample in front of the tile
+    uint64_t begin;  ///< rows: elements of the first sample in front of the tile; joined: all such
+    uint64_t first;  ///< the sample of the tile's first element
+    uint32_t more;   ///< joined: how many samples may follow it in the tile
+    Divisor by_unit; ///< rows: only used where a tile has room for more than two samples
 
-    /// `tile` is counted within the field, and covers at most `tile_elems` elements from
-    /// `tile_begin` on.
-    WINDROW_DEVICE Samples(const uint64_t* table, const Field& field, uint64_t tile,
-                           uint64_t tile_begin, uint32_t tile_elems)
-        : offsets(nullptr),
-          unit(field.unit),
-          by_unit(field.by_unit),
-          tile_elems(tile_elems),
-          tile_begin(tile_begin),
-          last(0),
-          before(0) {
+    /// `tile` is counted within the field, and covers at most `tile_elems` elements from `elem` on.
+    WINDROW_DEVICE Samples(const uint64_t* table, const Field& field, uint64_t tile, uint64_t elem,
+                           uint32_t tile_elems)
+        : offsets(nullptr), unit(field.unit), begin(elem), more(0), by_unit(field.by_unit) {
         if (field.offsets != 0) {
             offsets = at<int64_t>(table, field.offsets);
             const uint32_t* ends = at<uint32_t>(table, field.tile_samples) + tile;
             first = ends[0];
-            last = ends[1];
+            more = ends[1] - ends[0];
         } else {
-            first = divide(tile_begin, unit, by_unit);
-            before = tile_begin - first * unit;
+            first = divide(elem, unit, by_unit);
+            begin = elem - first * unit;
+            by_unit.is_small = unit < tile_elems;
         }
     }
 
-    WINDROW_DEVICE Owner get(uint64_t sample) const {
+    /// The sample that owns element `elem` of the tile. Empty samples own none.
+    WINDROW_DEVICE Owner of(uint32_t elem) const {
+        uint64_t skip = begin + elem;
         if (offsets == nullptr) {
-            return {sample, sample * unit, (sample + 1) * unit};
+            uint64_t sample = first;
+            if (skip >= unit) {
+                uint32_t steps = by_unit.is_small ? divide(static_cast<uint32_t>(skip), by_unit) : 1;
+                sample += steps;
+                skip -= steps * unit;
+            }
+            return {sample, skip, unit - skip};
         }
-        return {sample, static_cast<uint64_t>(offsets[sample]) * unit,
-                static_cast<uint64_t>(offsets[sample + 1]) * unit};
-    }
-
-    /// The sample that owns `elem`, an element of the tile. Empty samples own none.
-    WINDROW_DEVICE Owner of(uint64_t elem) const {
-        if (offsets == nullptr) {
-            // Below unit + tile_elems: 32 bits where more than two samples are possible.
-            uint64_t skip = before + (elem - tile_begin);
-            uint64_t steps = skip < unit          ? 0
-                             : unit >= tile_elems ? 1
-                                                  : divide(static_cast<uint32_t>(skip), by_unit);
-            return get(first + steps);
-        }
-        uint64_t low = first, high = last;
+        uint32_t low = 0, high = more;
+#pragma unroll 1
         while (low < high) {
-            uint64_t middle = (low + high + 1) / 2;
-            if (static_cast<uint64_t>(offsets[middle]) * unit <= elem) {
+            uint32_t middle = (low + high + 1) / 2;
+            if (static_cast<uint64_t>(offsets[first + middle]) * unit <= skip) {
                 low = middle;
             } else {
                 high = middle - 1;
             }
         }
-        return get(low);
+        const int64_t* ends = offsets + first + low;
+        return {first + low, skip - static_cast<uint64_t>(ends[0]) * unit,
+                static_cast<uint64_t>(ends[1]) * unit - skip};
     }
 };
 

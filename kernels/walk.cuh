@@ -292,11 +292,10 @@ WINDROW_DEVICE void walk_tile(const uint64_t* table, const Field& field, uint64_
         uint32_t to_elem = group * width + width - phase;
         to_elem = to_elem < num ? to_elem : num;
         write_group(to, to_elem - from, [&](uint32_t i) {
-            uint64_t elem = begin + from + i;
-            Owner owner = samples.of(elem);
+            Owner owner = samples.of(from + i);
             const Class& cls = class_of(table, field, owner.sample);
             Cursor at = find_element(cls, ::windrow::at<Dim>(table, cls.dims), cls.num_dims,
-                                     elem - owner.begin, source_of(table, field, owner.sample),
+                                     owner.skip, source_of(table, field, owner.sample),
                                      output_of(field, samples, owner.sample));
             at.sample = owner.sample;
             return at;
