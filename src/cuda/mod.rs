@@ -1,3 +1,5 @@
 //! The CUDA executor.
 
 pub(crate) mod driver;
+mod params;
+mod table;
