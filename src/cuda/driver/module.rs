@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cust::function::{BlockSize, FunctionAttribute};
 use cust::sys::CUfunction;
 
-use super::context::{Context, Current};
+use super::context::{Context, Current, DeviceInfo};
 use super::error::{DriverResult, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
 use super::init::driver_version;
 use crate::error::{DriverError, Error, Result};
@@ -42,14 +42,17 @@ impl Current<'_> {
             Ok(inner) => Ok(Arc::new(Module { inner: Some(inner), context: self.context.clone() })),
             Err(error) => {
                 let error = DriverError::from_cust("cuModuleLoadDataEx", error);
-                Err(explain(error, self.context, driver_version().unwrap_or_default()))
+                let context = self.context;
+                let version = driver_version().unwrap_or_default();
+                Err(explain(error, context.ordinal(), context.info(), version))
             }
         }
     }
 }
 
 /// Turns "this image does not go with this driver or device" into what to do about it.
-fn explain(error: DriverError, context: &Context, (major, minor): (u32, u32)) -> Error {
+fn explain(error: DriverError, ordinal: u32, info: &DeviceInfo, driver: (u32, u32)) -> Error {
+    let (major, minor) = driver;
     let toolkit_major = TOOLKIT.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     if major < toolkit_major {
         let needed = match toolkit_major {
@@ -63,15 +66,13 @@ fn explain(error: DriverError, context: &Context, (major, minor): (u32, u32)) ->
         ));
     }
     if matches!(error.code, NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION) {
-        let info = context.info();
         let (capability_major, capability_minor) = info.capability;
         return Error::NoDriver(format!(
-            "no kernels for cuda:{} ({}, compute capability {capability_major}.{capability_minor}) \
+            "no kernels for cuda:{ordinal} ({}, compute capability {capability_major}.{capability_minor}) \
              with a driver for CUDA {major}.{minor}: they were compiled with CUDA {TOOLKIT} for \
              {TARGETS}; update the driver, or build windrow with \
              WINDROW_CUDA_ARCHS={capability_major}{capability_minor} and a toolkit no newer than the \
              driver",
-            context.ordinal(),
             info.name
         ));
     }
@@ -153,5 +154,35 @@ impl Kernel {
         let blocks = function.max_active_blocks_per_multiprocessor(block, shared_bytes);
         let name = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
         blocks.map_err(|e| DriverError::from_cust(name, e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_does_not_fit_names_versions_and_cure() {
+        let info = DeviceInfo {
+            name: "a GPU".into(),
+            capability: (7, 5),
+            num_sms: 1,
+            total_bytes: 1,
+            l2_bytes: 1,
+            has_pools: true,
+        };
+        let told = |code, driver| {
+            let error = DriverError::from_code("cuModuleLoadDataEx", code);
+            explain(error, 2, &info, driver)
+        };
+        let Error::NoDriver(text) = told(NO_BINARY_FOR_GPU, (11, 4)) else { panic!() };
+        for part in ["CUDA 11.4", TOOLKIT, "update the driver", "with a CUDA 11 toolkit"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let Error::NoDriver(text) = told(UNSUPPORTED_PTX_VERSION, (99, 1)) else { panic!() };
+        for part in ["cuda:2 (a GPU, compute capability 7.5)", "99.1", TARGETS, "ARCHS=75"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(matches!(told(700, (99, 1)), Error::Cuda(error) if error.code == 700));
     }
 }
