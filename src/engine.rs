@@ -1,19 +1,23 @@
 //! Stage 4. [`Engine`]: runs plans, owns threads and output memory.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::batch::{Batch, Fields};
 use crate::collate::{Collate, Form, Transform};
+#[cfg(feature = "cuda")]
+use crate::cuda;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::host::{self, Block, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
+use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::kinds::Kind;
 use crate::layout::Layout;
-use crate::plan::{Leaf, Plan, Role};
+use crate::plan::{Field, Leaf, Plan, Role};
 use crate::sample::Samples;
 use crate::spec::bytes_of;
 use crate::stats::{Counters, Stats};
+use crate::stream::{RunOptions, Stream};
 use crate::target::AsTarget;
 use crate::tensor::{Device, Tensor};
 
@@ -39,6 +43,20 @@ struct Shared {
     memory: Arc<MemoryPool>,
     counters: Counters,
     reference: bool,
+    /// Where batches go if neither call nor samples say so.
+    device: Option<Device>,
+    #[cfg(feature = "cuda")]
+    devices: cuda::Devices,
+}
+
+impl Shared {
+    #[cfg(feature = "cuda")]
+    fn ordinal(&self) -> u32 {
+        match self.device {
+            Some(Device::Cuda(ordinal)) => ordinal,
+            _ => 0,
+        }
+    }
 }
 
 /// One leaf of a plan that was run.
@@ -58,6 +76,8 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     /// Bytes of free output memory to keep; `None` is 1 GiB.
     pub pool_bytes: Option<u64>,
+    /// Where batches go if the call does not say; `None` is where the samples are.
+    pub device: Option<Device>,
 }
 
 impl Engine {
@@ -68,25 +88,54 @@ impl Engine {
 
     /// The host executor in the caller's thread pool.
     pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
-        Engine::new(Threads::Given(pool), DEFAULT_POOL_BYTES, false)
+        Engine::new(Threads::Given(pool), DEFAULT_POOL_BYTES, None, false)
     }
 
     /// The host executor with a number of threads and a cap on kept memory.
     pub fn with_options(options: EngineOptions) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.threads.unwrap_or_else(available).max(1);
-        Engine::new(Threads::own(count), options.pool_bytes.unwrap_or(DEFAULT_POOL_BYTES), false)
+        let pool_bytes = options.pool_bytes.unwrap_or(DEFAULT_POOL_BYTES);
+        Engine::new(Threads::own(count), pool_bytes, options.device, false)
     }
 
     /// The naive executor, one element at a time: the judge in tests, of no other use.
     pub fn reference() -> Engine {
-        Engine::new(Threads::own(1), 0, true)
+        Engine::new(Threads::own(1), 0, None, true)
     }
 
-    fn new(threads: Threads, pool_bytes: u64, reference: bool) -> Engine {
-        let memory = MemoryPool::new(pool_bytes);
-        let counters = Counters::default();
-        Engine { shared: Arc::new(Shared { threads, memory, counters, reference }) }
+    fn new(threads: Threads, pool_bytes: u64, device: Option<Device>, reference: bool) -> Engine {
+        let shared = Shared {
+            threads,
+            memory: MemoryPool::new(pool_bytes),
+            counters: Counters::default(),
+            reference,
+            device,
+            #[cfg(feature = "cuda")]
+            devices: cuda::Devices::default(),
+        };
+        Engine { shared: Arc::new(shared) }
+    }
+
+    /// An engine whose batches go to a CUDA device unless a call says otherwise.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] where there is no driver, no device, or none that the kernels fit;
+    /// [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    #[cfg(feature = "cuda")]
+    pub fn cuda(ordinal: u32) -> Result<Engine> {
+        let device = Some(Device::Cuda(ordinal));
+        let engine = Engine::with_options(EngineOptions { device, ..EngineOptions::default() });
+        engine.shared.devices.executor(ordinal)?;
+        Ok(engine)
+    }
+
+    /// The options with the place that a batch goes to, if that is the engine's to say.
+    pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
+        match self.shared.device {
+            Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
+            _ => Cow::Borrowed(collate),
+        }
     }
 
     /// Assembles one batch.
@@ -98,9 +147,36 @@ impl Engine {
         samples: &S,
         collate: &Collate,
     ) -> Result<Batch> {
-        let samples = samples.to_list();
-        let leaf = Leaf { samples: &samples, collate, path: "", out: None };
-        let mut filled = self.run(Plan::for_leaves(&[leaf])?)?;
+        self.assemble_with(samples, collate, RunOptions::default())
+    }
+
+    /// Assembles one batch by work enqueued on a stream, behind what is on it already. Nothing waits:
+    /// samples in device memory given by address have to stay until the stream has come so far, and
+    /// who uses the batch elsewhere than on this stream orders himself behind it
+    /// ([`Tensor::ready_on`]).
+    ///
+    /// # Errors
+    /// As [`Engine::assemble`]; [`Error::Argument`] for a stream of another device or context, or one
+    /// that is captured in a graph, where no memory can be had; [`Error::Cuda`].
+    pub fn assemble_on<'a, S: Samples<'a> + ?Sized>(
+        &self,
+        samples: &S,
+        collate: &Collate,
+        stream: &Stream,
+    ) -> Result<Batch> {
+        let options = RunOptions { stream: Some(*stream), ..RunOptions::default() };
+        self.assemble_with(samples, collate, options)
+    }
+
+    fn assemble_with<'a, S: Samples<'a> + ?Sized>(
+        &self,
+        samples: &S,
+        collate: &Collate,
+        options: RunOptions,
+    ) -> Result<Batch> {
+        let (samples, collate) = (samples.to_list(), self.placed(collate));
+        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
+        let mut filled = self.run_with(Plan::for_leaves(&[leaf])?, options)?;
         match filled.pop() {
             Some(Filled { data: Some(data), fields }) => Ok(Batch::new(data, fields)),
             _ => unreachable!("a plan of one leaf without an output gives one tensor"),
@@ -119,22 +195,22 @@ impl Engine {
         collate: &Collate,
         out: &mut impl AsTarget,
     ) -> Result<Fields> {
-        let samples = samples.to_list();
+        let (samples, collate) = (samples.to_list(), self.placed(collate));
         let target = out.as_target()?;
-        let leaf = Leaf { samples: &samples, collate, path: "", out: Some(&target) };
+        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
         let mut filled = self.run(Plan::for_leaves(&[leaf])?)?;
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
     /// Starts to stack `count` samples of one kind before all of them are known: what is pushed is
-    /// copied by other threads, and [`Engine::run_ahead`] makes the rest. `None` if that would not
+    /// copied by other threads, and [`Engine::run_with`] makes the rest. `None` if that would not
     /// pay, or if the batch is not such that rows are just copied.
     pub fn start_rows(&self, collate: &Collate, kind: &Kind, count: usize) -> Option<RowsAhead> {
         let row_bytes = kind.layout.numel() as u64 * kind.dtype.size() as u64;
         let is_plain = collate.form == Form::Stack
             && collate.transform == Transform::default()
             && collate.dtype.is_none_or(|dtype| dtype == kind.dtype)
-            && collate.device.unwrap_or(Device::Cpu) == Device::Cpu
+            && collate.device.or(self.shared.device).unwrap_or(Device::Cpu) == Device::Cpu
             && kind.device == Device::Cpu
             && kind.layout.is_compact();
         if !is_plain || self.shared.reference || !RowsAhead::pays_for(row_bytes, count) {
@@ -149,39 +225,41 @@ impl Engine {
     /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; nothing has been written then.
+    /// [`Error::OutOfMemory`]; nothing has been written then. For work on a device, as
+    /// [`Engine::assemble_on`].
     pub fn run(&self, plan: Plan<'_>) -> Result<Vec<Filled>> {
-        self.run_ahead(plan, Vec::new())
+        self.run_with(plan, RunOptions::default())
     }
 
-    /// As [`Engine::run`], with what was copied ahead for each leaf. Rows that turned out not to be
-    /// those of the plan are let go.
+    /// As [`Engine::run`], by a caller who knows more than the samples. Rows copied ahead that turned
+    /// out not to be those of the plan are let go.
     ///
     /// # Errors
     /// As [`Engine::run`].
-    pub fn run_ahead(
-        &self,
-        mut plan: Plan<'_>,
-        mut ahead: Vec<Option<RowsAhead>>,
-    ) -> Result<Vec<Filled>> {
+    pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let begin = Instant::now();
-        let mut tensors = Vec::with_capacity(plan.fields.len());
+        let mut filled: Vec<Filled> = plan
+            .specs
+            .iter()
+            .map(|spec| Ok(Filled { data: None, fields: Fields::new(spec)? }))
+            .collect::<Result<_>>()?;
+        let mut tensors: Vec<Option<Tensor>> = vec![None; plan.fields.len()];
+        #[cfg(feature = "cuda")]
+        self.run_on_devices(&mut plan, &options, &mut filled, &mut tensors)?;
         let mut addresses = Vec::with_capacity(plan.fields.len());
-        for field in &mut plan.fields {
-            let mut rows = ahead.get_mut(field.leaf).filter(|_| field.role == Role::Data);
-            let rows = rows.as_mut().and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
-            let copied = rows.and_then(RowsAhead::finish);
-            field.done = copied.is_some();
-            let tensor = match (field.out, copied) {
-                (Some(_), _) => None,
-                (None, Some(block)) => Some(block),
-                (None, None) => Some(self.shared.memory.allocate(field.bytes())?),
+        for (field, tensor) in plan.fields.iter_mut().zip(&mut tensors) {
+            let mut rows = options.ahead.get_mut(field.leaf);
+            let rows = rows.as_mut().filter(|_| field.role == Role::Data && !field.done);
+            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
+            if let Some(block) = rows.and_then(RowsAhead::finish) {
+                field.done = true;
+                *tensor = Some(block.into_tensor(field.dtype, field.layout.clone()));
+            } else if field.out.is_none() && !field.done {
+                *tensor = Some(self.host_tensor(field, plan.specs[field.leaf].device)?);
             }
-            .map(|block| tensor_of(block, field.dtype, field.layout.clone()));
             addresses.push(field.out.unwrap_or_else(|| {
                 tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)
             }));
-            tensors.push((field.leaf, field.role, tensor));
         }
         // SAFETY: an address is that of memory just allocated for the field's compact layout, which
         // nobody else has seen, or that of the target the plan borrows, whose layout the field has.
@@ -195,19 +273,56 @@ impl Engine {
             work.run(&outputs, threads.as_deref());
         }
         self.shared.counters.count(&plan, begin.elapsed());
-        let mut filled: Vec<Filled> = plan
-            .specs
-            .iter()
-            .map(|spec| Ok(Filled { data: None, fields: Fields::new(spec)? }))
-            .collect::<Result<_>>()?;
-        for (leaf, role, tensor) in tensors {
-            match role {
-                Role::Data => filled[leaf].data = tensor,
-                Role::Mask => filled[leaf].fields.mask = tensor,
-                Role::BatchIndex => filled[leaf].fields.batch_index = tensor,
+        for (field, tensor) in plan.fields.iter().zip(tensors) {
+            let filled = &mut filled[field.leaf];
+            match field.role {
+                Role::Data => filled.data = tensor,
+                Role::Mask => filled.fields.mask = tensor,
+                Role::BatchIndex => filled.fields.batch_index = tensor,
             }
         }
         Ok(filled)
+    }
+
+    /// Memory on the host for a field.
+    fn host_tensor(&self, field: &Field<'_>, device: Device) -> Result<Tensor> {
+        #[cfg(feature = "cuda")]
+        if device == Device::Pinned {
+            let ordinal = self.shared.ordinal();
+            let block = self.shared.devices.executor(ordinal)?.pinned(field.bytes())?;
+            return Ok(block.into_tensor(field.dtype, field.layout.clone()));
+        }
+        debug_assert!(device == Device::Cpu, "others are refused where a plan is made");
+        let block = self.shared.memory.allocate(field.bytes())?;
+        Ok(block.into_tensor(field.dtype, field.layout.clone()))
+    }
+
+    /// Runs what of a plan lies on a device.
+    #[cfg(feature = "cuda")]
+    fn run_on_devices(
+        &self,
+        plan: &mut Plan<'_>,
+        options: &RunOptions,
+        filled: &mut [Filled],
+        tensors: &mut [Option<Tensor>],
+    ) -> Result<()> {
+        let Some(ordinal) = cuda::ordinal_of(plan)? else { return Ok(()) };
+        let executor = self.shared.devices.executor(ordinal)?;
+        let threads = self.shared.threads.helpers()?;
+        let memory = &self.shared.memory;
+        let done = executor.run(plan, options, memory, threads.as_deref())?;
+        self.shared.counters.count_traffic(done.traffic);
+        for index in 0..plan.fields.len() {
+            plan.fields[index].done = cuda::is_device_field(plan, index);
+        }
+        for (index, tensor) in done.tensors {
+            tensors[index] = Some(tensor);
+        }
+        for (leaf, numbers) in done.numbers {
+            let fields = &mut filled[leaf].fields;
+            (fields.lengths, fields.offsets) = (numbers.lengths, numbers.offsets);
+        }
+        Ok(())
     }
 
     /// Zeroed memory from the output pool.
@@ -222,7 +337,7 @@ impl Engine {
         let layout = Layout::compact(dtype, shape)?;
         let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
         block.zero();
-        Ok(tensor_of(block, dtype, layout))
+        Ok(block.into_tensor(dtype, layout))
     }
 
     /// Notes a batch that was handed out as a view of its samples' memory.
@@ -243,23 +358,12 @@ impl Engine {
     /// Gives free output memory back to the system.
     pub fn empty_cache(&self) {
         self.shared.memory.empty();
+        #[cfg(feature = "cuda")]
+        self.shared.devices.empty();
     }
 
     /// Threads that work on a large batch, the calling one included.
     pub fn num_threads(&self) -> usize {
         self.shared.threads.count()
-    }
-}
-
-/// A block as a tensor. Whoever made the block sees to it that it is written in full before anybody
-/// else sees the tensor.
-fn tensor_of(block: Block, dtype: DType, layout: Layout) -> Tensor {
-    debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= block.size());
-    let data = block.data();
-    // SAFETY: the block holds all bytes of the compact layout, for as long as it lives, and is the
-    // owner.
-    #[allow(unsafe_code)]
-    unsafe {
-        Tensor::new_unchecked(Arc::new(block), data, dtype, Device::Cpu, layout, false)
     }
 }

@@ -84,6 +84,20 @@ impl Class {
         class
     }
 
+    /// The class of a kind whose bytes are laid out row-major.
+    #[cfg(feature = "cuda")]
+    pub fn of_bytes(kind: &Kind, table: &mut Vec<Dim>) -> Class {
+        let size = kind.dtype.size() as i64;
+        let mut step = size;
+        let mut dims: SmallVec<[Dim; 4]> = smallvec::smallvec![Dim::whole(size, 1, 1)];
+        for (&extent, &stride) in kind.layout.shape().iter().zip(kind.layout.strides()).rev() {
+            dims.push(Dim::whole(extent, stride.wrapping_mul(size), step));
+            // Of an empty sample nothing is read or written.
+            step = step.wrapping_mul(extent);
+        }
+        Class::new(DType::U8, dims.into_iter().rev(), Channel::None, 0, table)
+    }
+
     /// The class of a kind in a mask: only the padded dims, and nothing is read.
     pub fn of_mask(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
         let Placement::Padded(padded) = &spec.placement else {

@@ -62,6 +62,7 @@ mod sample;
 mod scalar;
 mod spec;
 mod stats;
+mod stream;
 mod target;
 mod tensor;
 
@@ -80,5 +81,6 @@ pub use sample::{SampleList, SampleView, Samples};
 pub use scalar::Scalar;
 pub use spec::{Padded, Placement, Spec};
 pub use stats::{Explain, Stats};
+pub use stream::{RunOptions, Stream};
 pub use target::{AsTarget, Target};
 pub use tensor::{Device, Owner, Tensor};

@@ -46,6 +46,26 @@ pub struct Leaf<'s, 'a> {
 pub struct Plan<'s> {
     pub(crate) specs: Vec<Spec>,
     pub(crate) fields: Vec<Field<'s>>,
+    /// The samples of each leaf, for an executor that has to move them first.
+    pub(crate) lists: Vec<Listed<'s>>,
+}
+
+/// The samples of a leaf. (A `Cow` would tie the plan to one lifetime.)
+#[derive(Debug)]
+pub(crate) enum Listed<'s> {
+    Borrowed(&'s SampleList<'s>),
+    Owned(SampleList<'s>),
+}
+
+impl<'s> std::ops::Deref for Listed<'s> {
+    type Target = SampleList<'s>;
+
+    fn deref(&self) -> &SampleList<'s> {
+        match self {
+            Listed::Borrowed(list) => list,
+            Listed::Owned(list) => list,
+        }
+    }
 }
 
 /// One tensor to write.
@@ -168,6 +188,26 @@ impl Starts {
 }
 
 impl Field<'_> {
+    fn into_owned<'o>(self) -> Field<'o> {
+        Field {
+            data: Cow::Owned(self.data.into_owned()),
+            class_ids: Cow::Owned(self.class_ids.into_owned()),
+            leaf: self.leaf,
+            role: self.role,
+            dtype: self.dtype,
+            out: self.out,
+            layout: self.layout,
+            op: self.op,
+            fill: self.fill,
+            classes: self.classes,
+            dims: self.dims,
+            starts: self.starts,
+            bytes_only: self.bytes_only,
+            ranges: self.ranges,
+            done: self.done,
+        }
+    }
+
     /// Elements of the output.
     pub fn numel(&self) -> u64 {
         self.layout.numel() as u64
@@ -206,7 +246,8 @@ impl<'s> Plan<'s> {
         match samples.to_list() {
             Cow::Borrowed(samples) => Plan::default().with_leaf(samples, collate, None),
             Cow::Owned(samples) => {
-                Ok(Plan::default().with_leaf(&samples, collate, None)?.into_owned())
+                let plan = Plan::default().with_leaf(&samples, collate, None)?.into_owned();
+                Ok(Plan { lists: vec![Listed::Owned(samples)], ..plan })
             }
         }
     }
@@ -249,16 +290,53 @@ impl<'s> Plan<'s> {
             self.fields.push(index_field(leaf, samples, offsets.clone(), layout));
         }
         self.specs.push(spec);
+        self.lists.push(Listed::Borrowed(samples));
         Ok(self)
     }
 
     fn into_owned<'o>(self) -> Plan<'o> {
-        let own = |field: Field<'s>| Field {
-            data: Cow::Owned(field.data.into_owned()),
-            class_ids: Cow::Owned(field.class_ids.into_owned()),
-            ..field
+        let fields = self.fields.into_iter().map(Field::into_owned).collect();
+        Plan { specs: self.specs, fields, lists: Vec::new() }
+    }
+
+    /// Lays samples out row-major, one after the other, as bytes: one field, and where each begins.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn packed(samples: &'s SampleList<'_>) -> Result<(Plan<'s>, Offsets)> {
+        let bytes = |index: usize| {
+            let kind = samples.kind(index);
+            bytes_of(kind.dtype, kind.layout.shape()) as i64
         };
-        Plan { specs: self.specs, fields: self.fields.into_iter().map(own).collect() }
+        let offsets = Offsets::from_lengths((0..samples.len()).map(bytes))?;
+        let mut dims = Vec::new();
+        let classes = samples.kinds().iter().map(|kind| Class::of_bytes(kind, &mut dims)).collect();
+        let mut field = Field {
+            leaf: 0,
+            role: Role::Data,
+            dtype: DType::U8,
+            out: None,
+            layout: Layout::compact(DType::U8, &[offsets.total()])?,
+            op: Op::Read { affine: false },
+            fill: [0; 16],
+            data: samples.data(),
+            class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+            classes,
+            dims,
+            starts: Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
+            bytes_only: false,
+            ranges: None,
+            done: false,
+        };
+        field.bytes_only = all_used(&field, |class| class.is_bytes(DType::U8, &field.dims));
+        Ok((Plan { fields: vec![field], ..Plan::default() }, offsets))
+    }
+
+    /// Makes a field read the same samples at another place.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn reread(&mut self, field: usize, samples: &SampleList<'_>) {
+        let old = &self.fields[field];
+        let (leaf, out) = (old.leaf, old.out);
+        let new = data_field(leaf, &self.specs[leaf], samples, old.layout.clone());
+        self.fields[field] = Field { out, ..new.into_owned() };
     }
 
     /// The batch of each leaf as it will be.
@@ -481,6 +559,10 @@ fn check_target(out: &Target<'_>, spec: &Spec, samples: &SampleList<'_>) -> Resu
             &spec.shape[..],
             out.layout.shape(),
         ))));
+    }
+    if out.device != spec.device {
+        let (expected, got) = (spec.device.to_string(), out.device.to_string());
+        return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
     }
     if out.dtype != spec.dtype {
         return Err(Error::DType(Box::new(Mismatch::new(None, spec.dtype, out.dtype))));

@@ -8,13 +8,15 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
 use crate::kinds::{same_dims, Kind, Kinds};
 use crate::layout::{compact_strides, Layout};
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{Device, Owner, Tensor};
 
 /// One sample: a borrowed tensor anywhere in memory.
 #[derive(Clone, Debug)]
 pub struct SampleView<'a> {
     data: *const u8,
     kind: Kind,
+    /// Of device memory, which is read after the call that took the view.
+    owner: Option<Owner>,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -74,7 +76,7 @@ impl<'a> SampleView<'a> {
     ///
     /// # Safety
     /// Every element that `layout` reaches from `data` is initialised memory of `device` that
-    /// nobody writes to or frees during `'a`.
+    /// nobody writes to or frees during `'a`; on a CUDA device until the work that reads it is done.
     #[allow(unsafe_code)]
     pub unsafe fn from_raw_parts(
         data: *const u8,
@@ -86,7 +88,7 @@ impl<'a> SampleView<'a> {
     }
 
     fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
-        SampleView { data, kind: Kind { dtype, device, layout }, memory: PhantomData }
+        SampleView { data, kind: Kind { dtype, device, layout }, owner: None, memory: PhantomData }
     }
 
     /// The extents.
@@ -102,7 +104,10 @@ impl<'a> SampleView<'a> {
 
 impl<'a> From<&'a Tensor> for SampleView<'a> {
     fn from(tensor: &'a Tensor) -> Self {
-        SampleView::new(tensor.data_ptr(), tensor.dtype(), tensor.device(), tensor.layout().clone())
+        let (data, layout) = (tensor.data_ptr(), tensor.layout().clone());
+        let view = SampleView::new(data, tensor.dtype(), tensor.device(), layout);
+        let is_host = matches!(tensor.device(), Device::Cpu);
+        SampleView { owner: (!is_host).then(|| tensor.owner().clone()), ..view }
     }
 }
 
@@ -119,6 +124,8 @@ pub struct SampleList<'a> {
     /// The kind of the last sample.
     last: u32,
     read_only: bool,
+    /// Owners of device memory that the list itself must keep: see `SampleView`.
+    owners: Vec<Owner>,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -226,6 +233,11 @@ impl<'a> SampleList<'a> {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
             kinds: Arc::new(Kinds::one(kind)),
             read_only: table.is_read_only(),
+            owners: if table.device() == Device::Cpu {
+                vec![]
+            } else {
+                vec![table.owner().clone()]
+            },
             ..SampleList::default()
         })
     }
@@ -239,6 +251,7 @@ impl<'a> SampleList<'a> {
     pub fn push_view(&mut self, view: &SampleView<'a>) {
         self.enter(&view.kind);
         self.append(view.data);
+        self.owners.extend(view.owner.clone());
     }
 
     /// Appends a foreign sample; `strides: None` means row-major without gaps.
@@ -310,6 +323,7 @@ impl<'a> SampleList<'a> {
             self.append(data);
         }
         self.read_only |= other.read_only;
+        self.owners.extend_from_slice(&other.owners);
     }
 
     /// Remembers that some sample must not be written to, so that a view of it is read-only.
@@ -350,6 +364,12 @@ impl<'a> SampleList<'a> {
     /// Whether there is no sample.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What keeps samples in device memory alive, as far as the list knows.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn owners(&self) -> &[Owner] {
+        &self.owners
     }
 
     /// The address of each sample's first element.
@@ -413,6 +433,7 @@ impl<'a> SampleList<'a> {
             kinds: Arc::clone(&self.kinds),
             last,
             read_only: self.read_only,
+            owners: self.owners.clone(),
             memory: PhantomData,
         })
     }

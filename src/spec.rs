@@ -21,6 +21,10 @@ pub struct Spec {
     pub dtype: DType,
     /// Number of samples.
     pub num_samples: usize,
+    /// Where the samples are; page-locked and other host memory together count as the latter.
+    pub source: Device,
+    /// Where the batch will be.
+    pub device: Device,
     /// How samples lie in the data.
     pub placement: Placement,
     /// Real extents: `[N]`, or `[N, k]` for a pad of `k != 1` dims.
@@ -74,7 +78,7 @@ impl Spec {
         if samples.is_empty() {
             return Err(Error::Empty);
         }
-        check_devices(samples, collate)?;
+        let (source, device) = check_devices(samples, collate)?;
         let used = UsedKinds::new(samples);
         let first = samples.kind(0);
         let ndim = first.layout.ndim();
@@ -111,6 +115,8 @@ impl Spec {
             shape: Dims::new(),
             dtype,
             num_samples: samples.len(),
+            source,
+            device,
             placement: Placement::Rows,
             lengths: None,
             max_length: None,
@@ -328,24 +334,42 @@ fn dtype_mismatch(
     (samples.kind(0).dtype.into(), samples.kind(index).dtype.into(), Error::DType)
 }
 
-fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<()> {
-    if let Some(device @ (Device::Cuda(_) | Device::Pinned)) = collate.device {
-        return Err(Error::NoDriver(format!("device=\"{device}\" asked of a host-only build")));
-    }
+/// Where the samples are and where the batch will be.
+fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<(Device, Device)> {
+    let first = samples.kind(0).device;
+    let mut source = first;
     let mut found = None;
-    if samples.kinds().iter().any(|kind| kind.device != Device::Cpu) {
-        for index in 0..samples.len() {
-            let device = samples.kind(index).device;
-            if device != Device::Cpu {
-                Mismatch::note(&mut found, index, || "cpu".into(), device.to_string().into());
+    if samples.kinds().len() > 1 {
+        for index in 1..samples.len() {
+            match (source, samples.kind(index).device) {
+                (known, own) if known == own => {}
+                // Both are host memory.
+                (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
+                    source = Device::Cpu;
+                }
+                (_, own) => {
+                    let expected = || first.to_string().into();
+                    Mismatch::note(&mut found, index, expected, own.to_string().into());
+                }
             }
         }
     }
-    match found {
-        Some(found) => {
-            Err(Error::Device(Box::new(found.with_hint("this engine reads host memory"))))
+    if let Some(found) = found {
+        let hint = "samples of one batch are all on the host or all on one device";
+        return Err(Error::Device(Box::new(found.with_hint(hint))));
+    }
+    let device = collate.device.unwrap_or(source);
+    match (source, device) {
+        (Device::Cuda(from), Device::Cuda(to)) if from != to => {
+            let found = Mismatch::new(Some(0), device.to_string(), source.to_string());
+            let hint = "copy the samples to that device first";
+            Err(Error::Device(Box::new(found.with_hint(hint))))
         }
-        None => Ok(()),
+        (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !cfg!(feature = "cuda") => {
+            let which = if device == Device::Cpu { source } else { device };
+            Err(Error::NoDriver(format!("{which}: this build of windrow works on the host only")))
+        }
+        places => Ok(places),
     }
 }
 

@@ -150,10 +150,30 @@ pub struct Stats {
     pub padding_bytes: u64,
     /// Batches that are views of their samples' memory: nothing was copied.
     pub views: u64,
-    /// Time spent moving bytes, not counting import and planning.
+    /// Kernels launched.
+    pub launches: u64,
+    /// Bytes copied from the host to a device.
+    pub bytes_to_device: u64,
+    /// Bytes copied from a device to the host.
+    pub bytes_to_host: u64,
+    /// Times a call waited for a device.
+    pub waits: u64,
+    /// Time spent moving bytes, not counting import and planning. Work on a device is enqueued, and
+    /// its own time is not in here.
     pub run_time: Duration,
     /// The output memory pool.
     pub pool: PoolStats,
+}
+
+/// What a run on a device came with.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) struct Traffic {
+    pub launches: u64,
+    pub bytes_to_device: u64,
+    pub bytes_to_host: u64,
+    /// Times the host waited for the device.
+    pub waits: u64,
 }
 
 /// Counters that many threads add to.
@@ -165,6 +185,10 @@ pub(crate) struct Counters {
     bytes_out: AtomicU64,
     padding_bytes: AtomicU64,
     views: AtomicU64,
+    launches: AtomicU64,
+    bytes_to_device: AtomicU64,
+    bytes_to_host: AtomicU64,
+    waits: AtomicU64,
     run_ns: AtomicU64,
 }
 
@@ -177,6 +201,15 @@ impl Counters {
         add(&self.bytes_out, plan.output_bytes());
         add(&self.padding_bytes, plan.padding_bytes());
         add(&self.run_ns, u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    #[cfg(feature = "cuda")]
+    pub fn count_traffic(&self, traffic: Traffic) {
+        let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
+        add(&self.launches, traffic.launches);
+        add(&self.bytes_to_device, traffic.bytes_to_device);
+        add(&self.bytes_to_host, traffic.bytes_to_host);
+        add(&self.waits, traffic.waits);
     }
 
     pub fn count_view(&self, samples: usize) {
@@ -194,14 +227,29 @@ impl Counters {
             bytes_out: get(&self.bytes_out),
             padding_bytes: get(&self.padding_bytes),
             views: get(&self.views),
+            launches: get(&self.launches),
+            bytes_to_device: get(&self.bytes_to_device),
+            bytes_to_host: get(&self.bytes_to_host),
+            waits: get(&self.waits),
             run_time: Duration::from_nanos(get(&self.run_ns)),
             pool,
         }
     }
 
     pub fn reset(&self) {
-        let Counters { batches, samples, bytes_in, bytes_out, padding_bytes, views, run_ns } = self;
-        for counter in [batches, samples, bytes_in, bytes_out, padding_bytes, views, run_ns] {
+        for counter in [
+            &self.batches,
+            &self.samples,
+            &self.bytes_in,
+            &self.bytes_out,
+            &self.padding_bytes,
+            &self.views,
+            &self.launches,
+            &self.bytes_to_device,
+            &self.bytes_to_host,
+            &self.waits,
+            &self.run_ns,
+        ] {
             counter.store(0, Ordering::Relaxed);
         }
     }

@@ -15,6 +15,7 @@ pub struct Target<'t> {
     pub(crate) data: *mut u8,
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
+    pub(crate) device: Device,
     memory: PhantomData<&'t mut [u8]>,
 }
 
@@ -29,17 +30,24 @@ impl<'t> Target<'t> {
             let got = format!("a slice of {} elements", data.len());
             return Err(Error::Shape(Box::new(Mismatch::new(None, shape, got))));
         }
-        Ok(Target { data: data.as_mut_ptr().cast(), dtype: T::DTYPE, layout, memory: PhantomData })
+        let (data, dtype, device) = (data.as_mut_ptr().cast(), T::DTYPE, Device::Cpu);
+        Ok(Target { data, dtype, layout, device, memory: PhantomData })
     }
 
-    /// An output at a raw address in host memory.
+    /// An output at a raw address.
     ///
     /// # Safety
-    /// Every element that `layout` reaches from `data` may be written to during `'t`, and nobody
-    /// else reads or writes it meanwhile.
+    /// Every element that `layout` reaches from `data` in the memory of `device` may be written to
+    /// during `'t`, and nobody else reads or writes it meanwhile. On a CUDA device that lasts until
+    /// the work enqueued is done.
     #[allow(unsafe_code)]
-    pub unsafe fn from_raw_parts(data: *mut u8, dtype: DType, layout: Layout) -> Target<'t> {
-        Target { data, dtype, layout, memory: PhantomData }
+    pub unsafe fn from_raw_parts(
+        data: *mut u8,
+        dtype: DType,
+        device: Device,
+        layout: Layout,
+    ) -> Target<'t> {
+        Target { data, dtype, layout, device, memory: PhantomData }
     }
 }
 
@@ -48,8 +56,7 @@ pub trait AsTarget {
     /// The memory.
     ///
     /// # Errors
-    /// [`Error::Layout`] if it is read-only or shared with somebody else; [`Error::Device`] if it is
-    /// not host memory.
+    /// [`Error::Layout`] if it is read-only or shared with somebody else.
     fn as_target(&mut self) -> Result<Target<'_>>;
 }
 
@@ -59,6 +66,7 @@ impl AsTarget for Target<'_> {
             data: self.data,
             dtype: self.dtype,
             layout: self.layout.clone(),
+            device: self.device,
             memory: PhantomData,
         })
     }
@@ -75,12 +83,8 @@ impl AsTarget for Tensor {
         if Arc::strong_count(self.owner()) + Arc::weak_count(self.owner()) != 1 {
             return refuse("memory that nobody else holds", "shared memory");
         }
-        if self.device() != Device::Cpu {
-            let mismatch = Mismatch::new(None, "cpu", self.device().to_string());
-            return Err(Error::Device(Box::new(mismatch)));
-        }
-        let (data, dtype, layout) = (self.data_ptr(), self.dtype(), self.layout().clone());
-        Ok(Target { data, dtype, layout, memory: PhantomData })
+        let (data, dtype, device) = (self.data_ptr(), self.dtype(), self.device());
+        Ok(Target { data, dtype, layout: self.layout().clone(), device, memory: PhantomData })
     }
 }
 

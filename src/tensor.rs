@@ -4,9 +4,12 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use crate::cuda::DeviceBlock;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
 use crate::layout::{Dims, Layout};
+use crate::stream::Stream;
 
 /// Where memory lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,6 +161,33 @@ impl Tensor {
     /// What keeps the memory alive.
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// Orders what is enqueued on a stream from now on behind the work that writes this tensor, and the
+    /// end of its memory behind what is on the stream then. Nothing for memory that is not windrow's.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a stream of another device or context; [`Error::Cuda`].
+    pub fn ready_on(&self, stream: Stream) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(block) = self.owner.downcast_ref::<DeviceBlock>() {
+            let current = block.context().enter()?;
+            return block.hand_to(&current, stream.handle());
+        }
+        let _ = stream;
+        Ok(())
+    }
+
+    /// Waits until this tensor has been written. Nothing for memory that is not windrow's.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn synchronize(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(block) = self.owner.downcast_ref::<DeviceBlock>() {
+            return block.synchronize();
+        }
+        Ok(())
     }
 
     /// The elements in row-major order.

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)] // Rows are pushed by address.
 
 use windrow::{
-    Collate, DType, Engine, EngineOptions, Leaf, Plan, RowsAhead, SampleList, SampleView, Transform,
+    Collate, DType, Engine, EngineOptions, Leaf, Plan, RowsAhead, RunOptions, SampleList,
+    SampleView, Transform,
 };
 
 fn engine() -> Engine {
@@ -29,6 +30,12 @@ fn push_all(engine: &Engine, samples: &SampleList<'_>) -> Option<RowsAhead> {
     Some(ahead)
 }
 
+fn options(ahead: RowsAhead) -> RunOptions {
+    let mut options = RunOptions::default();
+    options.ahead = vec![Some(ahead)];
+    options
+}
+
 fn plan<'s>(samples: &'s SampleList<'s>, collate: &'s Collate) -> Plan<'s> {
     Plan::for_leaves(&[Leaf { samples, collate, path: "", out: None }]).unwrap()
 }
@@ -42,8 +49,7 @@ fn the_batch_is_the_same_as_without() {
         let samples = list(&rows);
         let mut ahead = push_all(&engine, &samples).expect("more than a megabyte");
         ahead.close();
-        let filled =
-            engine.run_ahead(plan(&samples, &Collate::stack()), vec![Some(ahead)]).unwrap();
+        let filled = engine.run_with(plan(samples, collate), options(ahead)).unwrap();
         let data = filled[0].data.as_ref().unwrap();
         assert_eq!(data.shape(), [count as i64, len as i64]);
         assert!(*data.as_slice::<f32>().unwrap() == *rows.concat(), "{count} rows of {len}");
@@ -60,7 +66,7 @@ fn rows_of_another_batch_are_let_go() {
     let cast = Collate::stack().cast(DType::F64);
     for (samples, collate) in [(&half, &Collate::stack()), (&samples, &cast)] {
         let ahead = push_all(&engine, &list(&rows)).unwrap();
-        let filled = engine.run_ahead(plan(samples, collate), vec![Some(ahead)]).unwrap();
+        let filled = engine.run_with(plan(samples, collate), options(ahead)).unwrap();
         let expected = engine.assemble(samples, collate).unwrap();
         let (got, expected) = (filled[0].data.as_ref().unwrap(), expected.data());
         assert_eq!(got.dtype(), expected.dtype());

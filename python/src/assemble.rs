@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
-    Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, Owner, Plan, RowsAhead, Target,
-    Tensor,
+    Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, Owner, Plan, RowsAhead,
+    RunOptions, Target, Tensor,
 };
 
 use crate::batch::PyBatch;
@@ -83,7 +83,9 @@ fn run_jobs(engine: &Engine, jobs: &mut [Job]) -> windrow::Result<Vec<Batch>> {
         .filter(|(_, batch)| batch.is_none())
         .map(|((leaf, ahead), _)| (*leaf, ahead))
         .unzip();
-    let mut filled = engine.run_ahead(Plan::for_leaves(&rest)?, ahead)?.into_iter();
+    let mut run_options = RunOptions::default();
+    run_options.ahead = ahead;
+    let mut filled = engine.run_with(Plan::for_leaves(&rest)?, run_options)?.into_iter();
     let assembled = jobs.iter().zip(batches).map(|(job, view)| {
         view.or_else(|| {
             let filled = filled.next()?;
@@ -103,7 +105,7 @@ fn target_of(out: &Tensor) -> Target<'_> {
     // the call is the contract of `out=`.
     #[allow(unsafe_code)]
     unsafe {
-        Target::from_raw_parts(out.data_ptr(), out.dtype(), out.layout().clone())
+        Target::from_raw_parts(out.data_ptr(), out.dtype(), out.device(), out.layout().clone())
     }
 }
 

@@ -1,5 +1,73 @@
-//! The CUDA executor.
+//! The CUDA executor: runs the same plans as the host's, by one launch in the order of a stream.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | `executor` | what is enqueued, in which order, and what is kept alive until when |
+//! | `table`, `params` | the plan as the kernels read it |
+//! | `upload` | host samples to the device |
+//! | `memory` | outputs in stream order, page-locked host memory |
+//! | [`driver`] | the calls of the driver |
 
 pub(crate) mod driver;
+mod executor;
+mod memory;
 mod params;
 mod table;
+mod upload;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Error, Mismatch, Result};
+use crate::plan::Plan;
+use crate::tensor::Device;
+
+pub(crate) use executor::{is_device_field, Executor};
+pub(crate) use memory::DeviceBlock;
+
+/// The executors of an engine, made when they are first asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    executors: Mutex<BTreeMap<u32, Arc<Executor>>>,
+}
+
+impl Devices {
+    /// # Errors
+    /// As [`Executor::new`].
+    pub fn executor(&self, ordinal: u32) -> Result<Arc<Executor>> {
+        let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(executor) = executors.get(&ordinal) {
+            return Ok(Arc::clone(executor));
+        }
+        let executor = Executor::new(ordinal)?;
+        executors.insert(ordinal, Arc::clone(&executor));
+        Ok(executor)
+    }
+
+    /// Gives unused memory back to the devices and the system.
+    pub fn empty(&self) {
+        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        for executor in executors.values() {
+            // A device that fails has nothing to give back; the next batch says so.
+            let _ = executor.empty_cache();
+        }
+    }
+}
+
+/// The device that a plan needs, if it needs one.
+pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
+    let mut found = None;
+    for device in plan.specs.iter().flat_map(|spec| [spec.source, spec.device]) {
+        match (device, found) {
+            (Device::Cuda(ordinal), None) => found = Some(ordinal),
+            (Device::Cuda(ordinal), Some(known)) if ordinal != known => {
+                let (expected, got) = (Device::Cuda(known).to_string(), device.to_string());
+                let mismatch = Mismatch::new(None, expected, got);
+                let hint = "the leaves of one call lie on one device";
+                return Err(Error::Device(Box::new(mismatch.with_hint(hint))));
+            }
+            _ => {}
+        }
+    }
+    Ok(found)
+}

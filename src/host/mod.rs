@@ -19,7 +19,7 @@ use crate::plan::{saturating_sum, Field, Plan};
 
 pub use ahead::RowsAhead;
 pub use pool::PoolStats;
-pub(crate) use pool::{Block, MemoryPool, DEFAULT_POOL_BYTES};
+pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
 pub(crate) use reference::run as run_reference;
 pub(crate) use threads::Threads;
 
@@ -116,12 +116,7 @@ impl<'p> Work<'p> {
 
     /// Runs all tiles on the calling thread and on those of the pool.
     pub fn run(&self, outputs: &Outputs, threads: Option<&rayon::ThreadPool>) {
-        let next = AtomicUsize::new(0);
-        let take_tiles = || loop {
-            let tile = next.fetch_add(1, Ordering::Relaxed);
-            if tile >= self.tiling.count() {
-                break;
-            }
+        share_out(self.tiling.count(), threads, |tile| {
             let (field, elems) = self.tiling.locate(self.plan, tile);
             // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
             // stays inside the field, and every tile is taken once.
@@ -129,16 +124,50 @@ impl<'p> Work<'p> {
             unsafe {
                 tile::run(self.plan, &self.plan.fields[field], outputs.0[field], elems);
             }
-        };
-        let Some(pool) = threads else { return take_tiles() };
-        let helpers = pool.current_num_threads().min(self.tiling.count()).saturating_sub(1);
-        pool.in_place_scope(|scope| {
-            for _ in 0..helpers {
-                scope.spawn(|_| take_tiles());
-            }
-            take_tiles();
         });
     }
+}
+
+/// Runs the elements `elems` of one field, whose output lies where `outputs` says.
+#[cfg(feature = "cuda")]
+pub(crate) fn run_part(
+    plan: &Plan<'_>,
+    field: usize,
+    elems: std::ops::Range<u64>,
+    outputs: &Outputs,
+    threads: Option<&rayon::ThreadPool>,
+) {
+    let tile_elems = MIN_TILE_BYTES / plan.fields[field].dtype.size() as u64;
+    let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
+    share_out(count, threads, |tile| {
+        let begin = elems.start + tile as u64 * tile_elems;
+        let part = begin..(begin + tile_elems).min(elems.end);
+        // SAFETY: as for `Work::run`, of a part of the field.
+        #[allow(unsafe_code)]
+        unsafe {
+            tile::run(plan, &plan.fields[field], outputs.0[field], part);
+        }
+    });
+}
+
+/// Calls `run` for each tile, on the calling thread and on those of the pool.
+fn share_out(count: usize, threads: Option<&rayon::ThreadPool>, run: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    let take_tiles = || loop {
+        let tile = next.fetch_add(1, Ordering::Relaxed);
+        if tile >= count {
+            break;
+        }
+        run(tile);
+    };
+    let Some(pool) = threads else { return take_tiles() };
+    let helpers = pool.current_num_threads().min(count).saturating_sub(1);
+    pool.in_place_scope(|scope| {
+        for _ in 0..helpers {
+            scope.spawn(|_| take_tiles());
+        }
+        take_tiles();
+    });
 }
 
 /// Whether the bytes of an output are written around the caches.

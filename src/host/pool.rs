@@ -5,7 +5,11 @@ use std::alloc::{alloc, dealloc, Layout};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::layout;
+use crate::spec::bytes_of;
+use crate::tensor::{Device, Tensor};
 
 /// Bytes of free blocks a pool keeps if nothing else is asked for.
 pub(crate) const DEFAULT_POOL_BYTES: u64 = 1 << 30;
@@ -84,6 +88,15 @@ impl Block {
     /// Bytes of the block, at least as many as were asked for.
     pub fn size(&self) -> u64 {
         self.raw.as_ref().map_or(0, |raw| raw.layout.size() as u64)
+    }
+
+    /// The block as a tensor, whose owner it is. Whoever took the block sees to it that all of it is
+    /// written before anybody else sees the tensor.
+    pub fn into_tensor(self, dtype: DType, layout: layout::Layout) -> Tensor {
+        debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= self.size());
+        let data = self.data();
+        // SAFETY: the block holds all bytes of the compact layout, for as long as it lives.
+        unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Cpu, layout, false) }
     }
 
     /// Sets every byte to 0.

@@ -13,7 +13,7 @@ use crate::scalar::Scalar;
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
-    for (field, &out) in plan.fields.iter().zip(&outputs.0) {
+    for (field, &out) in plan.fields.iter().zip(&outputs.0).filter(|(field, _)| !field.done) {
         for elem in 0..field.numel() {
             // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output.
             unsafe { write_element(plan, field, out, elem) };

@@ -171,6 +171,12 @@ impl Current<'_> {
     pub(crate) fn context(&self) -> &Arc<Context> {
         self.context
     }
+
+    /// Blocks until everything enqueued on any stream of the device is done.
+    pub(crate) fn synchronize(&self) -> DriverResult<()> {
+        // SAFETY: takes no pointer; `self` says that a context is current.
+        unsafe { raw::cuCtxSynchronize() }.ok()
+    }
 }
 
 impl Drop for Current<'_> {

@@ -47,6 +47,7 @@ functions! {
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
     fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
     fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxSynchronize();
     fn cuCtxSetCurrent(context: CUcontext);
     fn cuCtxPushCurrent_v2(context: CUcontext);
     fn cuCtxPopCurrent_v2(context: *mut CUcontext);

@@ -1,0 +1,551 @@
+//! The executor: one launch for whatever of a plan lies on a device, in the order of a stream.
+#![allow(unsafe_code)] // Launches and copies between raw addresses.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytemuck::cast_slice;
+
+use super::driver::{
+    Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef, IMAGE,
+};
+use super::memory::{DeviceBlock, DeviceMemory, PinnedBlock, PinnedPool};
+use super::params;
+use super::table::{Table, Values};
+use super::upload;
+use crate::dtype::DType;
+use crate::error::{Error, Mismatch, Result};
+use crate::host::MemoryPool;
+use crate::layout::Layout;
+use crate::plan::{Op, Plan, Role};
+use crate::spec::{bytes_of, Placement};
+use crate::stats::Traffic;
+use crate::stream::RunOptions;
+use crate::tensor::{Device, Owner, Tensor};
+
+/// Threads of a block: what the kernels are written for.
+const BLOCK_THREADS: u32 = 256;
+
+/// Everything of one device: kernels, memory, a stream.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    context: Arc<Context>,
+    /// Gather and assemble, with small and with large parameters.
+    kernels: [[(Kernel, u32); 2]; 2],
+    memory: Arc<DeviceMemory>,
+    pinned: Arc<PinnedPool>,
+    events: Arc<EventPool>,
+    stream: Stream,
+    /// What is held until an event is reached.
+    pending: Mutex<VecDeque<(Arc<PooledEvent>, Vec<Owner>)>>,
+}
+
+/// What a run on a device gives.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// The tensor of each field that was run here and has memory of ours.
+    pub tensors: Vec<(usize, Tensor)>,
+    /// Lengths and offsets of each leaf whose batch lies on the device.
+    pub numbers: Vec<(usize, Numbers)>,
+    pub traffic: Traffic,
+}
+
+/// What is known on the host and belongs to a batch on the device.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    pub lengths: Option<Tensor>,
+    pub offsets: Option<Tensor>,
+}
+
+impl Executor {
+    /// # Errors
+    /// [`Error::NoDriver`], [`Error::Argument`] for a device that is not there, [`Error::Cuda`].
+    pub fn new(ordinal: u32) -> Result<Arc<Executor>> {
+        let context = Context::primary(ordinal)?;
+        if !context.info().has_pools {
+            return Err(Error::NoDriver(format!(
+                "cuda:{ordinal} ({}) has no stream-ordered memory, which windrow needs",
+                context.info().name
+            )));
+        }
+        let current = context.enter()?;
+        let module = current.load(IMAGE)?;
+        let num_sms = context.info().num_sms;
+        let kernel = |name: &str| -> DriverResult<(Kernel, u32)> {
+            let kernel = module.kernel(name)?;
+            let resident = kernel.resident_blocks(&current, BLOCK_THREADS, 0)?;
+            Ok((kernel, (resident * num_sms).max(1)))
+        };
+        let kernels = [
+            [kernel("windrow_gather_small")?, kernel("windrow_gather_large")?],
+            [kernel("windrow_assemble_small")?, kernel("windrow_assemble_large")?],
+        ];
+        let events = Arc::new(EventPool::default());
+        let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
+        drop(current);
+        let (pinned, pending) = (Arc::default(), Mutex::default());
+        Ok(Arc::new(Executor { context, kernels, memory, pinned, events, stream, pending }))
+    }
+
+    /// Runs the fields of a plan that are read from the device or written to it. Returns when all is
+    /// enqueued; for a batch on the host, when it is there.
+    pub fn run(
+        &self,
+        plan: &mut Plan<'_>,
+        options: &RunOptions,
+        host: &Arc<MemoryPool>,
+        threads: Option<&rayon::ThreadPool>,
+    ) -> Result<Done> {
+        let current = self.context.enter()?;
+        let stream = match options.stream {
+            // SAFETY: whoever made the `Stream` vouched for its handle.
+            Some(stream) => unsafe { current.foreign_stream(stream.handle()) }?,
+            None => self.stream.on(&current),
+        };
+        let is_capturing = stream.is_capturing()?;
+        if is_capturing {
+            check_capture(plan)?;
+        } else {
+            self.reap()?;
+        }
+        let mut run = Run {
+            executor: self,
+            current: &current,
+            stream,
+            is_capturing,
+            scratch: Vec::new(),
+            blocks: Vec::new(),
+            slots: Vec::new(),
+            done: Done::default(),
+        };
+        let finished = run.assemble(plan, options, host, threads);
+        if finished.is_err() && !is_capturing {
+            // What is under way must end before samples and memory are let go.
+            let _ = stream.synchronize();
+        }
+        finished.map(|()| run.done)
+    }
+
+    /// Page-locked host memory for a batch.
+    pub fn pinned(&self, bytes: u64) -> Result<PinnedBlock> {
+        self.pinned.take(&self.context.enter()?, bytes)
+    }
+
+    /// Lets go of what is no longer read.
+    fn reap(&self) -> Result<()> {
+        let mut reached = Vec::new();
+        {
+            let mut pending = self.pending();
+            while let Some((event, _)) = pending.front() {
+                if !event.query()? {
+                    break;
+                }
+                reached.extend(pending.pop_front());
+            }
+        }
+        // Owners may run anybody's code: not under the lock.
+        drop(reached);
+        Ok(())
+    }
+
+    /// Gives unused memory back. Waits for the device.
+    pub fn empty_cache(&self) -> Result<()> {
+        let current = self.context.enter()?;
+        current.synchronize()?;
+        self.reap()?;
+        self.pinned.empty(&current)?;
+        Ok(self.memory.trim(&current)?)
+    }
+
+    /// Bytes of device memory in use, page-locked bytes unused and in use.
+    pub fn bytes(&self) -> (u64, u64, u64) {
+        let (free, used) = self.pinned.bytes();
+        (self.memory.used_bytes(), free, used)
+    }
+
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    fn pending(&self) -> MutexGuard<'_, VecDeque<(Arc<PooledEvent>, Vec<Owner>)>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Executor {
+    fn drop(&mut self) {
+        let pending = std::mem::take(&mut *self.pending());
+        match self.context.enter() {
+            Ok(_current) => {
+                for (event, owners) in pending {
+                    // A failure means that nothing runs any more.
+                    let _ = event.synchronize();
+                    drop(owners);
+                }
+            }
+            // In a forked child they are the parent's.
+            Err(_) => std::mem::forget(pending),
+        }
+    }
+}
+
+/// One run.
+struct Run<'r> {
+    executor: &'r Executor,
+    current: &'r Current<'r>,
+    stream: StreamRef<'r>,
+    is_capturing: bool,
+    /// Device memory that the work itself needs.
+    scratch: Vec<DeviceBlock>,
+    /// Device memory that is written.
+    blocks: Vec<Arc<DeviceBlock>>,
+    /// Page-locked memory that is read once.
+    slots: Vec<PinnedBlock>,
+    done: Done,
+}
+
+/// Whether a field is run on the device: its data is read or written there, or it is written there.
+pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
+    let field = &plan.fields[field];
+    let spec = &plan.specs[field.leaf];
+    let reads = matches!(spec.source, Device::Cuda(_)) && field.role == Role::Data;
+    reads || matches!(spec.device, Device::Cuda(_))
+}
+
+impl Run<'_> {
+    fn assemble(
+        &mut self,
+        plan: &mut Plan<'_>,
+        options: &RunOptions,
+        host: &Arc<MemoryPool>,
+        threads: Option<&rayon::ThreadPool>,
+    ) -> Result<()> {
+        let own: Vec<usize> =
+            (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
+        self.order_behind_producers(plan, &own, options)?;
+
+        // Memory first, so that nothing is enqueued if there is none.
+        let mut places = vec![None; plan.fields.len()];
+        let mut back = Vec::new();
+        for &index in &own {
+            let (bytes, out) = (plan.fields[index].bytes(), plan.fields[index].out);
+            let on_device = matches!(plan.specs[plan.fields[index].leaf].device, Device::Cuda(_));
+            let address = match out.filter(|_| on_device) {
+                Some(out) => out.addr() as u64,
+                None => {
+                    let block = Arc::new(self.allocate(bytes)?);
+                    let address = block.address();
+                    match on_device {
+                        true => self.push_tensor(plan, index, &block),
+                        false => back.push((index, address)),
+                    }
+                    self.blocks.push(block);
+                    address
+                }
+            };
+            places[index] = Some(address);
+        }
+        let returned = back
+            .iter()
+            .map(|&(index, _)| self.host_memory(plan, index, host))
+            .collect::<Result<Vec<_>>>()?;
+        let numbers = self.numbers(plan)?;
+
+        for &index in &own {
+            if let (Some(place), true) = (places[index], self.must_upload(plan, index)) {
+                if self.upload(plan, index, place, threads)? {
+                    places[index] = None;
+                }
+            }
+        }
+        let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
+        self.launch(plan, &places, &values)?;
+
+        for (&(index, address), (memory, _)) in back.iter().zip(&returned) {
+            let bytes = plan.fields[index].bytes();
+            // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
+            // held until the stream has been waited for.
+            unsafe { self.stream.d2h(*memory, address, bytes as usize) }?;
+            self.done.traffic.bytes_to_host += bytes;
+        }
+        self.finish(plan, &own, options)?;
+        if !back.is_empty() {
+            self.stream.synchronize()?;
+            self.done.traffic.waits += 1;
+        }
+        let tensors = back
+            .iter()
+            .zip(returned)
+            .filter_map(|(&(index, _), (_, tensor))| Some((index, tensor?)));
+        self.done.tensors.extend(tensors);
+        Ok(())
+    }
+
+    /// One event for each distinct stream that wrote samples; and our own tensors know theirs.
+    fn order_behind_producers(
+        &mut self,
+        plan: &Plan<'_>,
+        own: &[usize],
+        options: &RunOptions,
+    ) -> Result<()> {
+        let handle = self.stream.handle();
+        let mut seen = vec![handle];
+        // What happens outside of a capture cannot be waited for in it.
+        let producers = options.producers.iter().filter(|_| !self.is_capturing);
+        for producer in producers.map(|stream| stream.handle()) {
+            if seen.contains(&producer) {
+                continue;
+            }
+            seen.push(producer);
+            // SAFETY: whoever made the `Stream` vouched for its handle.
+            let producer = unsafe { self.current.foreign_stream(producer) }?;
+            let event = self.executor.events.take(self.current)?;
+            producer.record(&event)?;
+            self.stream.wait(&event)?;
+        }
+        let lists = own.iter().map(|&field| plan.fields[field].leaf);
+        let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
+        for block in owners.filter_map(|owner| owner.downcast_ref::<DeviceBlock>()) {
+            if Arc::ptr_eq(block.context(), self.current.context()) && !self.is_capturing {
+                block.hand_to(self.current, handle)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<DeviceBlock> {
+        self.executor.memory.allocate(self.current, self.stream, bytes)
+    }
+
+    fn push_tensor(&mut self, plan: &Plan<'_>, index: usize, block: &Arc<DeviceBlock>) {
+        let field = &plan.fields[index];
+        let tensor = self.tensor(block, field.dtype, field.layout.clone());
+        self.done.tensors.push((index, tensor));
+    }
+
+    fn tensor(&self, block: &Arc<DeviceBlock>, dtype: DType, layout: Layout) -> Tensor {
+        let device = Device::Cuda(self.current.context().ordinal());
+        let (owner, data) = (Arc::clone(block) as Owner, block.address() as *mut u8);
+        // SAFETY: a block of as many bytes as the compact layout has, which is its owner.
+        unsafe { Tensor::new_unchecked(owner, data, dtype, device, layout, false) }
+    }
+
+    /// Memory on the host for a field read from the device: the caller's or ours.
+    fn host_memory(
+        &self,
+        plan: &Plan<'_>,
+        index: usize,
+        host: &Arc<MemoryPool>,
+    ) -> Result<(*mut u8, Option<Tensor>)> {
+        let field = &plan.fields[index];
+        let device = plan.specs[field.leaf].device;
+        if let Some(out) = field.out {
+            if !field.layout.is_compact() {
+                let got = format!("strides {:?}", field.layout.strides());
+                let expected = "a row-major output for a copy from a device";
+                return Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))));
+            }
+            return Ok((out, None));
+        }
+        let (dtype, layout) = (field.dtype, field.layout.clone());
+        let tensor = if device == Device::Pinned {
+            let block = self.executor.pinned.take(self.current, field.bytes())?;
+            block.into_tensor(dtype, layout)
+        } else {
+            host.allocate(field.bytes())?.into_tensor(dtype, layout)
+        };
+        Ok((tensor.data_ptr(), Some(tensor)))
+    }
+
+    /// Memory for lengths and offsets of batches on the device.
+    fn numbers(&mut self, plan: &Plan<'_>) -> Result<Vec<Number>> {
+        let mut all = Vec::new();
+        for (leaf, spec) in plan.specs.iter().enumerate() {
+            if !matches!(spec.device, Device::Cuda(_)) {
+                continue;
+            }
+            let mut numbers = Numbers::default();
+            let mut place = |run: &mut Self, dtype: DType, shape: &[i64], bytes: Vec<u8>| {
+                let block = Arc::new(run.allocate(bytes_of(dtype, shape))?);
+                all.push(Number { address: block.address(), dtype, bytes });
+                let tensor = run.tensor(&block, dtype, Layout::compact(dtype, shape)?);
+                run.blocks.push(block);
+                Ok::<_, Error>(tensor)
+            };
+            if let Some((lengths, shape)) = &spec.lengths {
+                let bytes = cast_slice(lengths).to_vec();
+                numbers.lengths = Some(place(self, DType::I64, shape, bytes)?);
+            }
+            if let Placement::Joined { offsets, .. } = &spec.placement {
+                let shape = [offsets.as_slice().len() as i64];
+                numbers.offsets = Some(if spec.offsets_i32 {
+                    place(self, DType::I32, &shape, cast_slice(&offsets.to_i32()?).to_vec())?
+                } else {
+                    place(self, DType::I64, &shape, cast_slice(offsets.as_slice()).to_vec())?
+                });
+            }
+            self.done.numbers.push((leaf, numbers));
+        }
+        Ok(all)
+    }
+
+    /// Whether a field reads pageable host memory. Page-locked memory the kernels read themselves.
+    fn must_upload(&self, plan: &Plan<'_>, index: usize) -> bool {
+        let field = &plan.fields[index];
+        let reads = matches!(field.op, Op::Read { .. });
+        reads && plan.specs[field.leaf].source == Device::Cpu && field.numel() > 0
+    }
+
+    /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the
+    /// kernel to work on. Says whether it is the batch.
+    fn upload(
+        &mut self,
+        plan: &mut Plan<'_>,
+        index: usize,
+        place: u64,
+        threads: Option<&rayon::ThreadPool>,
+    ) -> Result<bool> {
+        let field = &plan.fields[index];
+        let leaf = field.leaf;
+        if field.bytes_only && field.layout.is_compact() {
+            self.upload_field(plan, index, place, threads)?;
+            return Ok(true);
+        }
+        let staged = {
+            let (packed, offsets) = Plan::packed(&plan.lists[leaf])?;
+            let block = self.allocate(offsets.total() as u64)?;
+            self.upload_field(&packed, 0, block.address(), threads)?;
+            let device = Device::Cuda(self.current.context().ordinal());
+            let list = upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?;
+            self.scratch.push(block);
+            list
+        };
+        plan.reread(index, &staged);
+        Ok(false)
+    }
+
+    fn upload_field(
+        &mut self,
+        plan: &Plan<'_>,
+        index: usize,
+        place: u64,
+        threads: Option<&rayon::ThreadPool>,
+    ) -> Result<()> {
+        let (pinned, events) = (&self.executor.pinned, &self.executor.events);
+        upload::field(self.current, self.stream, pinned, events, plan, index, place, threads)?;
+        self.done.traffic.bytes_to_device += plan.fields[index].bytes();
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        plan: &Plan<'_>,
+        places: &[Option<u64>],
+        values: &[Values<'_>],
+    ) -> Result<()> {
+        let table = Table::new(plan, places, values, self.current.context().info().num_sms)?;
+        if table.num_tiles() == 0 {
+            return Ok(());
+        }
+        let address = if table.fits_inline() { None } else { Some(self.upload_table(&table)?) };
+        let parameters = table.parameters(address);
+        let is_large = parameters.len() * 8 > params::SMALL_BYTES;
+        let kernels = &self.executor.kernels[usize::from(!table.gathers)];
+        let (kernel, max_grid) = &kernels[usize::from(is_large)];
+        let grid = table.num_tiles().min(u64::from(*max_grid)) as u32;
+        let values = [parameters.as_ptr().cast()];
+        // SAFETY: the kernel has one parameter, of this size (`Table::parameters`). Samples and
+        // outputs are as the plan's maker promised, and held until the event after this.
+        unsafe { self.stream.launch(kernel, [grid, 1, 1], [BLOCK_THREADS, 1, 1], 0, &values) }?;
+        self.done.traffic.launches += 1;
+        Ok(())
+    }
+
+    /// Brings a table that is too large for parameters to the device.
+    fn upload_table(&mut self, table: &Table) -> Result<u64> {
+        let bytes = table.as_bytes();
+        if self.is_capturing {
+            let limit = params::LARGE_BYTES;
+            return Err(Error::Argument(format!(
+                "a batch whose table has {} bytes cannot be captured in a graph: at most {limit} go \
+                 into the parameters of a kernel; capture fewer samples, or a list of rows of one table",
+                bytes.len()
+            )));
+        }
+        let block = self.allocate(bytes.len() as u64)?;
+        let slot = self.executor.pinned.take(self.current, bytes.len() as u64)?;
+        // SAFETY: the slot has at least as many bytes and nobody else uses it; it and the block are
+        // held until the event after the launch.
+        unsafe {
+            slot.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.stream.h2d(block.address(), slot.as_ptr(), bytes.len())?;
+        }
+        self.done.traffic.bytes_to_device += bytes.len() as u64;
+        let address = block.address();
+        self.scratch.push(block);
+        self.slots.push(slot);
+        Ok(address)
+    }
+
+    /// Marks the end of the work, for all who have to wait for it.
+    fn finish(&mut self, plan: &Plan<'_>, own: &[usize], options: &RunOptions) -> Result<()> {
+        if self.is_capturing {
+            return Ok(());
+        }
+        let event = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&event)?;
+        for block in &self.blocks {
+            block.set_ready(Arc::clone(&event));
+        }
+        for block in self.scratch.drain(..) {
+            block.set_ready(Arc::clone(&event));
+        }
+        for slot in self.slots.drain(..) {
+            slot.free_after(Arc::clone(&event));
+        }
+        let lists = own.iter().flat_map(|&field| plan.lists[plan.fields[field].leaf].owners());
+        let held: Vec<Owner> = options.keep.iter().chain(lists).cloned().collect();
+        if !held.is_empty() {
+            self.executor.pending().push_back((event, held));
+        }
+        Ok(())
+    }
+}
+
+/// Numbers on their way to the device.
+struct Number {
+    address: u64,
+    dtype: DType,
+    bytes: Vec<u8>,
+}
+
+impl Number {
+    fn values(&self) -> Values<'_> {
+        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes }
+    }
+}
+
+/// Refuses what cannot be recorded in a graph: memory of ours, copies from and to pageable memory.
+fn check_capture(plan: &Plan<'_>) -> Result<()> {
+    let refuse = |what: &str| {
+        Err(Error::Argument(format!("the stream is being captured in a graph: {what}")))
+    };
+    for (index, field) in plan.fields.iter().enumerate() {
+        let spec = &plan.specs[field.leaf];
+        if !is_device_field(plan, index) || !matches!(spec.device, Device::Cuda(_)) {
+            return refuse("the samples and the batch have to be on the device");
+        }
+        if spec.source == Device::Cpu && field.role == Role::Data {
+            return refuse("samples in pageable host memory cannot be read in it");
+        }
+        if field.out.is_none() {
+            return refuse(
+                "give the memory to write to (out=), and ask for no mask or batch_index",
+            );
+        }
+        if spec.lengths.is_some() {
+            return refuse("lengths and offsets need memory: capture a stack");
+        }
+    }
+    Ok(())
+}

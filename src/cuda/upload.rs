@@ -1,0 +1,82 @@
+//! Host samples to a device: gathered by all threads into page-locked chunks, which are copied while
+//! the next ones are filled.
+#![allow(unsafe_code)] // Copies from raw addresses.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::driver::{Current, EventPool, PooledEvent, StreamRef};
+use super::memory::PinnedPool;
+use crate::error::Result;
+use crate::host::{self, Outputs};
+use crate::offsets::Offsets;
+use crate::plan::Plan;
+use crate::sample::SampleList;
+use crate::tensor::Device;
+
+/// Bytes of a chunk: long enough for the bus, short enough that the first copy starts soon.
+const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Chunks under way at once: one is filled, the others wait for the bus.
+const MAX_CHUNKS: usize = 4;
+
+/// Enqueues the bytes of a field, whose output is compact and lies at `place`.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn field(
+    current: &Current<'_>,
+    stream: StreamRef<'_>,
+    pinned: &Arc<PinnedPool>,
+    events: &Arc<EventPool>,
+    plan: &Plan<'_>,
+    index: usize,
+    place: u64,
+    threads: Option<&rayon::ThreadPool>,
+) -> Result<()> {
+    let field = &plan.fields[index];
+    let (numel, size) = (field.numel(), field.dtype.size() as u64);
+    let chunk_elems = CHUNK_BYTES / size;
+    let mut under_way: VecDeque<Arc<PooledEvent>> = VecDeque::new();
+    let mut begin = 0;
+    while begin < numel {
+        if under_way.len() == MAX_CHUNKS {
+            if let Some(oldest) = under_way.pop_front() {
+                oldest.synchronize()?;
+            }
+        }
+        let end = numel.min(begin + chunk_elems);
+        let bytes = (end - begin) * size;
+        let slot = pinned.take(current, bytes.min(CHUNK_BYTES))?;
+        let mut outputs = vec![std::ptr::null_mut(); plan.fields.len()];
+        outputs[index] = slot.as_ptr().wrapping_offset(-((begin * size) as isize));
+        // SAFETY: the elements `begin..end` of the compact output fall on the slot, which is ours.
+        let outputs = unsafe { Outputs::new(outputs) };
+        host::run_part(plan, index, begin..end, &outputs, threads);
+        // SAFETY: the slot is kept until the event; the place has room for the whole field and is
+        // held by the caller.
+        unsafe { stream.h2d(place + begin * size, slot.as_ptr(), bytes as usize) }?;
+        let event = Arc::new(events.take(current)?);
+        stream.record(&event)?;
+        slot.free_after(Arc::clone(&event));
+        under_way.push_back(event);
+        begin = end;
+    }
+    Ok(())
+}
+
+/// The same samples, row-major, where they lie on the device.
+pub(super) fn staged(
+    samples: &SampleList<'_>,
+    offsets: &Offsets,
+    base: u64,
+    device: Device,
+) -> Result<SampleList<'static>> {
+    let mut list = SampleList::new();
+    list.reserve(samples.len());
+    for (index, &offset) in offsets.as_slice()[..samples.len()].iter().enumerate() {
+        let kind = samples.kind(index);
+        let data = (base + offset as u64) as *const u8;
+        // SAFETY: so many bytes are being copied there, in the order of the stream that reads them.
+        unsafe { list.push(data, kind.dtype, device, kind.layout.shape(), None) }?;
+    }
+    Ok(list)
+}

@@ -1,0 +1,44 @@
+//! [`Stream`] and [`RunOptions`]: where work on a device is enqueued, and what it waits for.
+
+use crate::host::RowsAhead;
+use crate::tensor::Owner;
+
+/// A CUDA stream of anybody's, by its handle: 0 and 1 are the legacy default stream, 2 is that of the
+/// calling thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream(usize);
+
+impl Stream {
+    /// The legacy default stream, which is torch's current one unless told otherwise.
+    pub const LEGACY: Stream = Stream(1);
+
+    /// A stream by its handle (`cudaStream_t`, `CUstream`). It is never synchronised or destroyed.
+    ///
+    /// # Safety
+    /// The handle is that of a stream that exists as long as batches enqueued on it, or exported to it,
+    /// live.
+    #[allow(unsafe_code)]
+    pub unsafe fn from_raw(handle: usize) -> Stream {
+        // The two names of the legacy stream must compare equal.
+        Stream(handle.max(1))
+    }
+
+    /// The handle.
+    pub fn handle(self) -> usize {
+        self.0
+    }
+}
+
+/// How a plan is run, for callers that know more than its samples.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct RunOptions {
+    /// What was copied ahead for each leaf, by [`crate::Engine::start_rows`].
+    pub ahead: Vec<Option<RowsAhead>>,
+    /// Where work on a device is enqueued; `None` is a stream of the engine's own.
+    pub stream: Option<Stream>,
+    /// Streams that wrote the samples; the work waits for what they have enqueued so far.
+    pub producers: Vec<Stream>,
+    /// What keeps the samples' memory alive, held until they have been read.
+    pub keep: Vec<Owner>,
+}
