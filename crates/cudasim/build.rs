@@ -11,6 +11,9 @@ use std::thread;
 /// Marks, on the line before it, a kernel that uses barriers or warp intrinsics.
 const FIBERS: &str = "// cudasim: fibers";
 
+/// What a kernel begins with.
+const KERNEL: &str = "extern \"C\" __global__";
+
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
@@ -101,29 +104,46 @@ fn host_source(kernel: &Path) -> String {
     host + &format!("\nstatic const int registered[] = {{\n{registered}}};\n")
 }
 
-/// Names of the kernels in a .cu file, and whether they are marked as using barriers.
+/// Names of the kernels in a .cu file, and whether they are marked as using barriers. A macro may
+/// stand for the words before the name: `#define NAME extern "C" __global__ ...`.
 fn kernels_of(source: &str) -> Vec<(String, bool)> {
-    let pieces: Vec<&str> = source.split("extern \"C\" __global__").collect();
-    let pairs = pieces.windows(2);
-    pairs
-        .map(|pair| {
-            let fibers = pair[0].trim_end().ends_with(FIBERS);
-            let signature = pair[1].trim_start().trim_start_matches("void").trim_start();
-            // __launch_bounds__(...) may stand before the name, on either side of `void`.
-            let signature = match signature.strip_prefix("__launch_bounds__") {
-                Some(rest) => rest.split_once(')').expect("closing parenthesis").1.trim_start(),
-                None => signature,
-            };
-            let signature = signature.trim_start_matches("void").trim_start();
-            let name = signature.split('(').next().unwrap().trim();
-            assert!(
-                name.chars().all(|c| c.is_alphanumeric() || c == '_'),
-                "kernel signature not understood: {}",
-                signature.lines().next().unwrap_or_default()
-            );
-            (name.to_owned(), fibers)
-        })
-        .collect()
+    let mut openings = vec![KERNEL];
+    for line in source.lines() {
+        if let Some((name, _)) = line.strip_prefix("#define ").and_then(|l| l.split_once(KERNEL)) {
+            openings.push(name.trim());
+        }
+    }
+    let mut kernels = Vec::new();
+    let mut before = "";
+    for line in source.lines() {
+        let line = line.trim_start();
+        if openings.iter().any(|opening| line.starts_with(opening)) {
+            let rest = &source[offset_of(source, line)..];
+            kernels.push((kernel_name(rest, &openings), before == FIBERS));
+        }
+        before = line.trim_end();
+    }
+    kernels
+}
+
+fn offset_of(whole: &str, part: &str) -> usize {
+    part.as_ptr() as usize - whole.as_ptr() as usize
+}
+
+/// The first word that is followed by a parenthesis and is no launch bound.
+fn kernel_name(signature: &str, openings: &[&str]) -> String {
+    let mut rest = signature;
+    for opening in openings {
+        rest = rest.strip_prefix(opening).unwrap_or(rest);
+    }
+    loop {
+        let (head, tail) = rest.split_once('(').expect("the parameters of a kernel");
+        let name = head.split_whitespace().last().unwrap_or_default();
+        if name != "__launch_bounds__" {
+            return name.to_owned();
+        }
+        rest = tail.split_once(')').expect("the end of the launch bounds").1;
+    }
 }
 
 /// Two at a time; gives the object files.

@@ -244,7 +244,8 @@ API cuStreamSynchronize(CUstream handle) {
     if (CUresult forbidden = forbidden_by_capture()) return forbidden;
     Ticket end = stream->last();
     // To wait for the legacy stream is to wait for what it waits for.
-    if (stream == context->legacy) submit(stream, [] {}, &end);
+    if (stream == context->legacy)
+        if (CUresult failed = submit(stream, [] {}, &end)) return failed;
     guard.unlock();
     end.wait();
     trim_pools_on_sync(context);
@@ -255,7 +256,10 @@ API cuStreamQuery(CUstream handle) {
     ENTER_STREAM(context, stream, handle);
     if (CUresult forbidden = forbidden_on(stream)) return forbidden;
     if (CUresult forbidden = forbidden_by_capture()) return forbidden;
-    return stream->last().reached() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    bool ready = stream->last().reached();
+    if (stream == context->legacy)
+        for (Ticket& end : ends_of(context)) ready &= !end.stream->blocking() || end.reached();
+    return ready ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 API cuStreamGetCtx(CUstream handle, CUcontext* result) {

@@ -91,7 +91,7 @@ controls! {
     waits: fn() -> u64, c"cudasim_waits";
     hold: fn(), c"cudasim_hold";
     release: fn(), c"cudasim_release";
-    pause: fn(*mut c_void, c_int) -> c_int, c"cudasim_pause";
+    pause: fn(usize, c_int) -> c_int, c"cudasim_pause";
     synchronize_all: fn(), c"cudasim_synchronize_all";
     check_memory: fn(), c"cudasim_check_memory";
     live: fn(*mut Live), c"cudasim_live";
@@ -237,14 +237,14 @@ impl Sim {
         unsafe { (self.release)() }
     }
 
-    /// The same as [`Sim::hold`] for one stream; false if the handle is unknown.
-    pub fn pause(&self, stream: *mut c_void) -> bool {
+    /// The same as [`Sim::hold`] for one stream, by its handle; false if the handle is unknown.
+    pub fn pause(&self, stream: usize) -> bool {
         // SAFETY: the handle is only looked up.
         unsafe { (self.pause)(stream, 1) != 0 }
     }
 
     /// Ends [`Sim::pause`].
-    pub fn resume(&self, stream: *mut c_void) -> bool {
+    pub fn resume(&self, stream: usize) -> bool {
         // SAFETY: the handle is only looked up.
         unsafe { (self.pause)(stream, 0) != 0 }
     }
