@@ -1,0 +1,355 @@
+// The memory table: allocations with guard bytes and poison, pinned and registered host memory, and
+// what pointers say of themselves.
+
+#include "sim.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(p, size) ((void)(p), (void)(size))
+#define ASAN_UNPOISON_MEMORY_REGION(p, size) ((void)(p), (void)(size))
+#endif
+
+namespace cudasim {
+
+std::map<uintptr_t, Allocation> allocations;
+
+Allocation* find_memory(uintptr_t p, uintptr_t* base) {
+    auto i = allocations.upper_bound(p);
+    if (i == allocations.begin()) return nullptr;
+    --i;
+    if (base) *base = i->first;
+    return p - i->first < i->second.size ? &i->second : nullptr;
+}
+
+bool in_one_allocation(uintptr_t p, size_t size) {
+    uintptr_t base;
+    auto* allocation = find_memory(p, &base);
+    return allocation && size <= allocation->size - (p - base);
+}
+
+uint64_t new_buffer_id() {
+    static uint64_t last;
+    return ++last;
+}
+
+// ---- guards and poison -----------------------------------------------------------------------
+
+constexpr size_t kGuardBytes = 256;  // on either side, so that memory is aligned to as much
+constexpr unsigned char kGuard = 0xFD;
+
+char* guarded_new(size_t capacity) {
+    void* block;
+    if (posix_memalign(&block, kGuardBytes, capacity + 2 * kGuardBytes)) return nullptr;
+    char* p = static_cast<char*>(block) + kGuardBytes;
+    memset(block, kGuard, kGuardBytes);
+    memset(p, kFreed, capacity);
+    memset(p + capacity, kGuard, kGuardBytes);
+    ASAN_POISON_MEMORY_REGION(block, capacity + 2 * kGuardBytes);
+    return p;
+}
+
+void guarded_delete(char* p, size_t capacity) {
+    ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, capacity + 2 * kGuardBytes);
+    free(p - kGuardBytes);
+}
+
+static bool holds(const char* p, unsigned char value, size_t size) {
+    return !size || ((unsigned char)*p == value && !memcmp(p, p + 1, size - 1));
+}
+
+void begin_use(char* p, size_t size, size_t capacity) {
+    ASAN_UNPOISON_MEMORY_REGION(p, capacity);
+    memset(p, kFresh, size);
+    memset(p + size, kGuard, capacity - size);
+    ASAN_POISON_MEMORY_REGION(p + size, capacity - size);
+}
+
+static void check_guards(char* p, size_t size, size_t capacity) {
+    size_t behind = capacity - size + kGuardBytes;
+    ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, kGuardBytes);
+    ASAN_UNPOISON_MEMORY_REGION(p + size, behind);
+    if (!holds(p - kGuardBytes, kGuard, kGuardBytes))
+        misuse("write before the allocation of %zu bytes", size);
+    if (!holds(p + size, kGuard, behind)) misuse("write past the allocation of %zu bytes", size);
+    ASAN_POISON_MEMORY_REGION(p - kGuardBytes, kGuardBytes);
+    ASAN_POISON_MEMORY_REGION(p + size, behind);
+}
+
+void end_use(char* p, size_t size, size_t capacity) {
+    check_guards(p, size, capacity);
+    ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, capacity + 2 * kGuardBytes);
+    memset(p - kGuardBytes, kGuard, kGuardBytes);
+    memset(p, kFreed, capacity);
+    memset(p + capacity, kGuard, kGuardBytes);
+    ASAN_POISON_MEMORY_REGION(p - kGuardBytes, capacity + 2 * kGuardBytes);
+}
+
+void check_untouched(const char* p, size_t capacity) {
+    ASAN_UNPOISON_MEMORY_REGION(p, capacity);
+    if (!holds(p, kFreed, capacity)) misuse("write to freed memory, block of %zu bytes", capacity);
+    ASAN_POISON_MEMORY_REGION(p, capacity);
+}
+
+/// Memory freed last is kept for a while: late readers find 0xDD there, late writers are noticed.
+static std::deque<std::pair<char*, size_t>> quarantine;
+static size_t quarantined;
+
+static void retire(char* p, size_t size) {
+    constexpr size_t kMaxQuarantined = 16 << 20;
+    end_use(p, size, size);
+    quarantine.push_back({p, size});
+    quarantined += size;
+    while (quarantined > kMaxQuarantined) {
+        auto [oldest, bytes] = quarantine.front();
+        quarantine.pop_front();
+        quarantined -= bytes;
+        check_untouched(oldest, bytes);
+        guarded_delete(oldest, bytes);
+    }
+}
+
+void check_memory() {
+    for (auto [p, size] : quarantine) check_untouched(p, size);
+    for (auto& [address, memory] : allocations)
+        if (memory.kind != MemoryKind::registered)
+            check_guards((char*)address, memory.size, memory.capacity);
+}
+
+// ---- allocation ------------------------------------------------------------------------------
+
+static size_t used[4];
+
+bool take_device_memory(int device, size_t size) {
+    if (size > device_memory() - used[device]) return false;
+    used[device] += size;
+    return true;
+}
+
+void give_device_memory(int device, size_t size) { used[device] -= size; }
+size_t device_memory_used(int device) { return used[device]; }
+
+static bool on_device(const Allocation& memory) {
+    return memory.kind == MemoryKind::device || memory.kind == MemoryKind::managed;
+}
+
+static CUresult allocate(uintptr_t* result, size_t size, MemoryKind kind, unsigned flags,
+                         Context* context) {
+    if (!result || !size) return CUDA_ERROR_INVALID_VALUE;
+    Guard guard(global);
+    if (CUresult forbidden = forbidden_by_capture()) return forbidden;
+    Allocation memory{size, kind, context, context->device, flags, new_buffer_id(), nullptr, size};
+    if (on_device(memory) && !take_device_memory(memory.device, size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    char* p = guarded_new(size);
+    if (!p) {
+        if (on_device(memory)) give_device_memory(memory.device, size);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    begin_use(p, size, size);
+    *result = uintptr_t(p);
+    allocations[*result] = memory;
+    return CUDA_SUCCESS;
+}
+
+static void drop(std::map<uintptr_t, Allocation>::iterator entry) {
+    auto& [address, memory] = *entry;
+    if (on_device(memory)) give_device_memory(memory.device, memory.size);
+    if (memory.kind != MemoryKind::registered) retire((char*)address, memory.size);
+    allocations.erase(entry);
+}
+
+/// A synchronising free. Whoever waits does so before it, without the lock.
+static CUresult release(uintptr_t p, bool host, Context* context) {
+    if (!p) return CUDA_SUCCESS;
+    {
+        Guard guard(global);
+        if (CUresult forbidden = forbidden_by_capture()) return forbidden;
+    }
+    wait_for_all(context);
+    Guard guard(global);
+    auto entry = allocations.find(p);
+    bool known = entry != allocations.end() && entry->second.on_host() == host &&
+                 entry->second.kind != MemoryKind::registered;
+    if (!known) {
+        misuse("free of an address that is not allocated: %#zx", p);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (entry->second.pool) return free_pooled(entry, nullptr);
+    drop(entry);
+    return CUDA_SUCCESS;
+}
+
+void drop_memory_of(const Context* context) {
+    for (auto i = allocations.begin(); i != allocations.end();) {
+        auto entry = i++;
+        auto& memory = entry->second;
+        if (memory.pool) {
+            if (memory.device == context->device) free_pooled(entry, nullptr);
+        } else if (memory.context == context) {
+            drop(entry);
+        }
+    }
+    drop_pools_of(context);
+}
+
+}  // namespace cudasim
+
+using namespace cudasim;
+
+API cuMemAlloc_v2(CUdeviceptr* p, size_t size) {
+    ENTER_CONTEXT(context, nullptr);
+    return allocate((uintptr_t*)p, size, MemoryKind::device, 0, context);
+}
+
+API cuMemAllocManaged(CUdeviceptr* p, size_t size, unsigned flags) {
+    ENTER_CONTEXT(context, nullptr);
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST)
+        return CUDA_ERROR_INVALID_VALUE;
+    return allocate((uintptr_t*)p, size, MemoryKind::managed, flags, context);
+}
+
+API cuMemHostAlloc(void** p, size_t size, unsigned flags) {
+    ENTER_CONTEXT(context, nullptr);
+    if (flags > 7) return CUDA_ERROR_INVALID_VALUE;
+    return allocate((uintptr_t*)p, size, MemoryKind::pinned, flags, context);
+}
+
+API cuMemAllocHost_v2(void** p, size_t size) {
+    ENTER_CONTEXT(context, nullptr);
+    return allocate((uintptr_t*)p, size, MemoryKind::pinned, 0, context);
+}
+
+API cuMemFree_v2(CUdeviceptr p) {
+    ENTER_RELEASE(context, nullptr);
+    CUresult released = release(p, false, context);
+    return released ? released : code;
+}
+
+API cuMemFreeHost(void* p) {
+    ENTER_RELEASE(context, nullptr);
+    CUresult released = release(uintptr_t(p), true, context);
+    return released ? released : code;
+}
+
+API cuMemGetInfo_v2(size_t* available, size_t* total) {
+    ENTER_CONTEXT(context, nullptr);
+    Guard guard(global);
+    *total = device_memory();
+    *available = *total - device_memory_used(context->device);
+    return CUDA_SUCCESS;
+}
+
+// ---- host memory -----------------------------------------------------------------------------
+
+API cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* p, unsigned flags) {
+    ENTER_CONTEXT(context, nullptr);
+    Guard guard(global);
+    auto* memory = find_memory(uintptr_t(p));
+    if (!memory || !memory->on_host() || flags) return CUDA_ERROR_INVALID_VALUE;
+    *device = CUdeviceptr(p);
+    return CUDA_SUCCESS;
+}
+
+API cuMemHostGetFlags(unsigned* flags, void* p) {
+    ENTER_CONTEXT(context, nullptr);
+    Guard guard(global);
+    auto* memory = find_memory(uintptr_t(p));
+    if (!memory || memory->kind != MemoryKind::pinned) return CUDA_ERROR_INVALID_VALUE;
+    *flags = memory->flags;
+    return CUDA_SUCCESS;
+}
+
+API cuMemHostRegister_v2(void* p, size_t size, unsigned flags) {
+    ENTER_CONTEXT(context, nullptr);
+    auto address = uintptr_t(p);
+    if (!p || !size || flags > 15) return CUDA_ERROR_INVALID_VALUE;
+    Guard guard(global);
+    if (CUresult forbidden = forbidden_by_capture()) return forbidden;
+    auto next = allocations.lower_bound(address);
+    bool overlaps = next != allocations.end() && next->first < address + size;
+    if (overlaps || find_memory(address)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    allocations[address] = {size,  MemoryKind::registered, context, context->device,
+                            flags, new_buffer_id(),        nullptr, size};
+    return CUDA_SUCCESS;
+}
+
+API cuMemHostUnregister(void* p) {
+    ENTER_RELEASE(context, nullptr);
+    wait_for_all(context);
+    Guard guard(global);
+    auto entry = allocations.find(uintptr_t(p));
+    if (entry == allocations.end() || entry->second.kind != MemoryKind::registered) {
+        misuse("unregistering an address that is not registered: %p", p);
+        return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    }
+    drop(entry);
+    return code;
+}
+
+// ---- pointer attributes ----------------------------------------------------------------------
+
+/// Writes an attribute of `memory`, which is null for memory that CUDA does not know.
+static CUresult attribute_of(void* value, CUpointer_attribute attribute, uintptr_t p,
+                             const Allocation* memory, uintptr_t base) {
+    bool on_host = memory && memory->on_host();
+    bool managed = memory && memory->kind == MemoryKind::managed;
+    switch (attribute) {
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            *(CUcontext*)value = memory ? handle_of(memory->context) : nullptr;
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+            *(unsigned*)value = !memory ? 0 : on_host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+            *(CUdeviceptr*)value = memory ? p : 0;
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+            *(uintptr_t*)value = on_host || managed ? p : 0;
+            return on_host || managed || !memory ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            *(uint64_t*)value = memory ? memory->id : 0;
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned*)value = 0; return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned*)value = managed; return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+            *(int*)value = memory ? memory->device : -2;
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            *(uintptr_t*)value = memory ? base : 0;
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            *(size_t*)value = memory ? memory->size : 0;
+            return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned*)value = memory != nullptr; return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            *(CUmemoryPool*)value = memory ? handle_of(memory->pool.get()) : nullptr;
+            return CUDA_SUCCESS;
+        default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+API cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr p) {
+    ENTER();
+    Guard guard(global);
+    uintptr_t base;
+    auto* memory = find_memory(p, &base);
+    if (!value || !memory) return CUDA_ERROR_INVALID_VALUE;
+    return attribute_of(value, attribute, p, memory, base);
+}
+
+/// Unlike the above this is no error for memory that CUDA does not know, nor for attributes that a
+/// pointer has not: they come back as null.
+API cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** values,
+                           CUdeviceptr p) {
+    ENTER();
+    if (!count || !attributes || !values) return CUDA_ERROR_INVALID_VALUE;
+    Guard guard(global);
+    uintptr_t base;
+    auto* memory = find_memory(p, &base);
+    for (unsigned i = 0; i < count; i++) {
+        CUresult result = attribute_of(values[i], attributes[i], p, memory, base);
+        if (result == CUDA_ERROR_NOT_SUPPORTED) return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,291 @@
+// What the files of the simulator share: streams, events, contexts, memory, and the way into a call.
+#pragma once
+
+#define __CUDA_API_VERSION_INTERNAL  // every name as libcuda exports it, none redirected to a newer one
+#include <cuda.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cudasim.h"
+
+#define API extern "C" __attribute__((visibility("default"))) CUresult
+
+namespace cudasim {
+
+using Clock = std::chrono::steady_clock;
+using Random = std::mt19937_64;
+using Operation = std::function<void()>;
+
+struct Context;
+struct Stream;
+struct Capture;
+using StreamPtr = std::shared_ptr<Stream>;
+using CapturePtr = std::shared_ptr<Capture>;
+
+/// Guards every table. Never held while waiting for a stream: operations on a stream's thread, such
+/// as a stream-ordered free, take it.
+extern std::mutex global;
+using Guard = std::unique_lock<std::mutex>;
+
+// ---- the way into a call (control.cpp) -------------------------------------------------------
+
+/// Counts and traces a call and gives the code it must return at once, if any. `handle`: its stream.
+CUresult enter(const char* name, const void* handle = nullptr);
+/// The same for a call that needs a current context, which may hold a sticky error.
+CUresult enter(const char* name, const void* handle, Context*& context);
+/// Notes a use that is wrong whatever the timing; tests ask for the list.
+void misuse(const char* format, ...) __attribute__((format(printf, 1, 2)));
+/// False before cuInit and in a child forked after it: nothing may be touched.
+bool usable();
+
+#define ENTER() \
+    if (CUresult code = enter(__func__)) return code
+#define ENTER_CONTEXT(context, handle) \
+    Context* context;                  \
+    if (CUresult code = enter(__func__, handle, context)) return code
+/// For calls that release something: an injected or sticky error does not keep them from it, as a
+/// real driver reports earlier faults there. So a leak is the caller's in every run.
+#define ENTER_RELEASE(context, handle)                   \
+    Context* context = nullptr;                          \
+    CUresult code = enter(__func__, handle, context);    \
+    if (!usable() || !context) return code
+
+/// Objects by handle. A handle is a number that is never used twice, so that a stale one shows.
+template <class Handle, class T>
+struct Table {
+    std::map<Handle, std::shared_ptr<T>> all;
+
+    Handle add(std::shared_ptr<T> object);
+    std::shared_ptr<T> find(Handle handle) const {
+        auto i = all.find(handle);
+        return i == all.end() ? nullptr : i->second;
+    }
+    std::shared_ptr<T> remove(Handle handle) {
+        auto node = all.extract(handle);
+        return node.empty() ? nullptr : node.mapped();
+    }
+    void remove_of(const Context* context) {
+        std::erase_if(all, [&](auto& entry) { return entry.second->context == context; });
+    }
+    size_t count() const { return all.size(); }
+};
+
+uintptr_t new_handle();
+
+template <class Handle, class T>
+Handle Table<Handle, T>::add(std::shared_ptr<T> object) {
+    Handle handle = (Handle)new_handle();
+    all[handle] = std::move(object);
+    return handle;
+}
+
+// ---- contexts (device.cpp) -------------------------------------------------------------------
+
+/// A device's primary context.
+struct Context {
+    int device;
+    bool active = false;
+    unsigned retained = 0;
+    unsigned flags = 0;
+    CUresult sticky = CUDA_SUCCESS;  // guarded by control.cpp's lock
+    StreamPtr legacy;
+    std::map<std::thread::id, StreamPtr> per_thread;
+    std::vector<std::weak_ptr<Stream>> draining;  // destroyed with work pending
+};
+
+extern thread_local std::vector<CUcontext> context_stack;
+Context& context_at(int device);
+Context* context_of(CUcontext handle);
+CUcontext handle_of(const Context* context);
+int num_devices();
+size_t device_memory();
+int compute_capability();
+
+// ---- streams and events (stream.cpp, event.cpp) ----------------------------------------------
+
+/// A point in a stream: what an event captures when it is recorded.
+struct Ticket {
+    StreamPtr stream;
+    uint64_t number = 0;
+
+    bool reached() const;
+    void wait() const;
+};
+
+/// A queue and the thread that empties it. Operations are numbered from 1 in order of submission.
+struct Stream : std::enable_shared_from_this<Stream> {
+    Context* const context;
+    const unsigned flags;
+    const int priority;
+    CapturePtr capture;  // guarded by `global`
+    bool paused = false;
+
+    Stream(Context* context, unsigned flags, int priority);
+    bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
+    uint64_t push(Operation operation);
+    void wait(uint64_t number);
+    bool reached(uint64_t number);
+    Ticket last();
+    /// Lets the thread end once the queue is empty.
+    void close();
+    void reseed();
+
+    Random random;  // of the stream's thread
+
+  private:
+    void run();
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::deque<Operation> queue;
+    uint64_t submitted = 0, finished = 0;
+    bool started = false, closing = false;
+};
+
+/// The stream whose thread this is, or null.
+extern thread_local Stream* running;
+/// Whether this thread is inside a host function, which may not call CUDA.
+extern thread_local bool in_host_function;
+
+extern Table<CUstream, Stream> streams;
+/// Resolves a handle, the default streams included.
+CUresult find_stream(CUstream handle, Context* current, StreamPtr& stream);
+/// Queues an operation by the legacy rule, or makes a node of it while the stream is captured.
+CUresult submit(const StreamPtr& stream, Operation operation, Ticket* ticket = nullptr);
+/// The ends of all streams of a context.
+std::vector<Ticket> ends_of(const Context* context);
+void wait_for_all(const Context* context);
+/// A random delay, bounded by what the tests set.
+void random_delay(Random& random);
+uint64_t next_seed();
+void hold_streams(bool hold);
+void set_paused(Stream& stream, bool paused);
+
+struct Event {
+    Context* context;
+    unsigned flags;
+    Ticket ticket;
+    std::shared_ptr<Clock::time_point> time;
+    CapturePtr capture;  // of the last record, if it was captured
+    std::set<size_t> nodes;
+};
+
+extern Table<CUevent, Event> events;
+void ignore_wait(uint64_t n);
+uint64_t num_waits();
+
+// ---- capture and graphs (capture.cpp, graph.cpp) ---------------------------------------------
+
+struct Node {
+    Operation run;
+    std::set<size_t> after;
+};
+
+struct Graph {
+    Context* context;
+    std::vector<Node> nodes;
+};
+
+struct Capture {
+    uint64_t id;
+    CUstreamCaptureMode mode;
+    std::thread::id thread;
+    Stream* origin;
+    Context* context;
+    bool invalid = false;
+    std::shared_ptr<Graph> graph;
+    std::map<StreamPtr, std::set<size_t>> frontier;  // per captured stream: what comes next follows these
+};
+
+extern Table<CUgraph, Graph> graphs;
+/// Adds a node behind the stream's last ones.
+CUresult capture_node(const StreamPtr& stream, Operation operation);
+CUresult capture_record(const StreamPtr& stream, Event& event);
+CUresult capture_wait(const StreamPtr& stream, Event& event);
+/// For calls that might synchronise: refused, and the capture is lost, while one forbids them.
+CUresult forbidden_by_capture();
+/// For calls that a captured stream never allows.
+CUresult forbidden_on(const StreamPtr& stream);
+/// The legacy stream may not be used while a blocking stream of the context is captured.
+CUresult forbidden_on_legacy(const Context* context, bool invalidate = true);
+void end_captures_of(const Context* context);
+size_t num_graph_execs();
+void drop_graphs_of(const Context* context);
+
+// ---- memory (memory.cpp, pool.cpp) -----------------------------------------------------------
+
+enum class MemoryKind { device, pinned, registered, managed };
+struct Pool;
+
+/// An entry of the memory table.
+struct Allocation {
+    size_t size;
+    MemoryKind kind;
+    Context* context;  // null for pool memory, as a driver says it
+    int device;
+    unsigned flags;
+    uint64_t id;
+    std::shared_ptr<Pool> pool;
+    size_t capacity;  // of the block, for pool memory
+
+    bool on_host() const {
+        return kind == MemoryKind::pinned || kind == MemoryKind::registered;
+    }
+};
+
+extern std::map<uintptr_t, Allocation> allocations;
+/// The allocation that holds address `p`, or null.
+Allocation* find_memory(uintptr_t p, uintptr_t* base = nullptr);
+/// Whether [p, p + size) lies in one allocation.
+bool in_one_allocation(uintptr_t p, size_t size);
+
+/// Memory between guard bytes. Fresh memory holds 0xA5, freed memory 0xDD.
+constexpr unsigned char kFresh = 0xA5, kFreed = 0xDD;
+char* guarded_new(size_t capacity);
+void guarded_delete(char* p, size_t capacity);
+/// Marks [p + size, p + capacity) as out of bounds and the rest as usable, or all as freed.
+void begin_use(char* p, size_t size, size_t capacity);
+void end_use(char* p, size_t size, size_t capacity);
+/// Notes a misuse unless freed memory still holds 0xDD.
+void check_untouched(const char* p, size_t capacity);
+/// Takes bytes of the device's memory; false if there are not enough.
+bool take_device_memory(int device, size_t size);
+void give_device_memory(int device, size_t size);
+size_t device_memory_used(int device);
+uint64_t new_buffer_id();
+/// Notes writes outside live allocations and to those freed last. Streams must be idle.
+void check_memory();
+/// Drops all memory and pools of a context.
+void drop_memory_of(const Context* context);
+
+/// Gives memory of pools above their threshold back, as a synchronising call does.
+void trim_pools_on_sync(const Context* context);
+/// A stream-ordered free, or at once with no stream; `global` is held.
+CUresult free_pooled(std::map<uintptr_t, Allocation>::iterator entry, const StreamPtr& stream);
+void drop_pools_of(const Context* context);
+size_t num_pools();
+size_t pooled_bytes();
+CUmemoryPool handle_of(const Pool* pool);
+
+// ---- modules and kernels (module.cpp, exec.cpp) ----------------------------------------------
+
+const Kernel* find_kernel(const std::string& name);
+void run_grid(const Bound& kernel, dim3 grid, dim3 block);
+size_t num_modules();
+void drop_modules_of(const Context* context);
+
+}  // namespace cudasim
