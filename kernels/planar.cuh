@@ -62,8 +62,7 @@ WINDROW_DEVICE void write_bytes_of_pixels(const Target& to, const Image& image, 
     constexpr int size = dtype == kU8 ? 1 : dtype == kF32 ? 4 : 2;
     constexpr int pixels = 16 / size;
     uint32_t words[pixels * channels / 4];
-    const uint8_t* begin = at.src - (at.column - at.lo) * channels;
-    read_words(at.src, begin, begin + (at.hi - at.lo) * channels, words);
+    read_words(at.src, at.src - at.behind * channels, at.src + at.real * channels, words);
 #pragma unroll
     for (int c = 0; c < channels; ++c) {
         float a = 1, b = 0;
@@ -105,33 +104,51 @@ WINDROW_DEVICE void write_bytes(const Target& to, const Image& image, const Curs
 WINDROW_DEVICE void write_pixels(const Target& to, const Image& image, uint64_t pixel,
                                  uint32_t count) {
     auto find = [&](uint32_t i) {
-        return find_element(*image.cls, image.dims, image.num_dims, pixel + i, image.src,
+        return find_element(*image.cls, image.dims, image.num_dims, pixel + i, 1, image.src,
                             image.dst);
     };
-    const bool mapped = to.affine.a != nullptr;
-    if (image.cls->dtype == kU8 && count * to.size == 16) {
-        const Cursor at = find(0);
-        if (at.column >= at.lo && at.column < at.hi && at.hi - at.column >= count) {
-            switch (to.dtype) {
-                case kU8:
-                    if (!mapped) return write_bytes<kU8>(to, image, at);
-                    break;
-                case kF16: return write_bytes<kF16>(to, image, at);
-                case kBF16: return write_bytes<kBF16>(to, image, at);
-                case kF32: return write_bytes<kF32>(to, image, at);
-                default: break;
-            }
+    Cursor at = find(0);
+    if (count * to.size == 16 && at.lead == 0 && at.real >= count && at.dtype == kU8) {
+        switch (to.dtype) {
+            case kU8:
+                if (to.affine.a == nullptr) return write_bytes<kU8>(to, image, at);
+                break;
+            case kF16: return write_bytes<kF16>(to, image, at);
+            case kBF16: return write_bytes<kBF16>(to, image, at);
+            case kF32: return write_bytes<kF32>(to, image, at);
+            default: break;
         }
     }
-    for (uint32_t c = 0; c < image.channels; ++c) {
-        write_group(to, count, [&](uint32_t i) {
-            Cursor at = find(i);
-            at.src += c * at.src_size;
-            at.dst += c * image.plane;
-            at.channel = c;
-            at.channel_step = 0;
-            return at;
-        });
+    // Padding, the ends of rows, and dtypes that are seldom split into planes.
+#pragma unroll 1
+    for (uint32_t done = 0; done < count;) {
+        if (at.lead + at.real + at.tail == 0) {
+            at = find(done);
+        }
+        const bool is_real = at.lead == 0 && at.real > 0;
+        uint32_t n = at.lead > 0 ? at.lead : at.tail;
+        n = is_real ? 1 : n < count - done ? n : count - done;
+#pragma unroll 1
+        for (uint32_t c = 0; c < image.channels; ++c) {
+            uint8_t* dst = at.dst + c * image.plane;
+            Vec16 bits = to.fill;
+            if (is_real) {
+                bits = read_bytes(at.src + c * at.src_size, at.src_size);
+                if (at.dtype != kMoved) {
+                    uint64_t element[1] = {bits.lo};
+                    convert(element, at.dtype, to.dtype, to.affine,
+                            to.affine.channels > 1 ? c : 0, 0);
+                    bits.lo = element[0];
+                }
+            }
+            if (n * to.size == 16 && misalignment(dst, 16) == 0) {
+                store16(dst, bits);
+            } else {
+                store_elements(dst, bits, to.size, 0, n, to.aligned);
+            }
+        }
+        done += n;
+        at.advance(n, 1);
     }
 }
 

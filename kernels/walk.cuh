@@ -7,36 +7,62 @@
 
 namespace windrow {
 
-/// Where an element is, and the row it is in: the innermost loop at fixed outer coordinates.
-/// Elements [lo, hi) of the row are real, none if an outer coordinate is padding.
+/// Counts of elements that are compared with those of a group, at most 16, are cut off here.
+constexpr uint32_t kMany = 64;
+
+WINDROW_DEVICE uint32_t many(uint64_t count) {
+    return count < kMany ? static_cast<uint32_t>(count) : kMany;
+}
+
+/// Where an element is, and what is left of its row, the innermost loop at fixed outer coordinates,
+/// from it on: `lead` elements of padding, then `real` ones, then `tail` of padding; up to kMany.
 struct Cursor {
-    const uint8_t* src;  // of the element, if it is real
+    const uint8_t* src;  ///< of the element, if it is real
     uint8_t* dst;
-    uint64_t column;
-    uint64_t lo;
-    uint64_t hi;
-    uint64_t extent;
     int64_t src_stride;
     int64_t dst_stride;
     uint64_t sample;
-    uint64_t channel;  // of the column lo
+    uint32_t lead;
+    uint32_t real;
+    uint32_t tail;
+    uint32_t behind;   ///< real elements of the row in front of it, up to kMany
+    uint32_t channel;  ///< of the next real element, below the number of channels
     uint32_t channel_step;
-    uint8_t dtype;  // of the source
+    uint8_t dtype;  ///< of the source
     uint8_t src_size;
+
+    /// Goes `n` elements on, which are all real or none, and of this row.
+    WINDROW_DEVICE void advance(uint32_t n, uint32_t channels) {
+        src += n * src_stride;
+        dst += n * dst_stride;
+        if (lead > 0) {
+            lead -= n;
+        } else if (real > 0) {
+            real -= n;
+            behind += n;
+            channel += n * channel_step;
+            channel = channel < channels ? channel : channel % channels;
+        } else {
+            tail -= n;
+        }
+    }
 };
 
 /// The cursor at element `elem` of a sample, counted through `num_dims` loops from `dims` on.
 /// `src` and `dst` are the addresses of its first real element and of its first output element.
 /// Computes addresses only.
 WINDROW_DEVICE Cursor find_element(const Class& cls, const Dim* dims, uint32_t num_dims,
-                                   uint64_t elem, const uint8_t* src, uint8_t* dst) {
+                                   uint64_t elem, uint32_t channels, const uint8_t* src,
+                                   uint8_t* dst) {
     Cursor at;
-    at.channel = cls.channel == kNoChannel ? 0 : cls.channel_first;
-    at.channel_step = cls.channel == kInnerChannel;
+    uint64_t channel = cls.channel_first;
+    at.channel_step = 0;
     at.dtype = cls.dtype;
     at.src_size = cls.elem_size;
+    at.lead = at.real = at.tail = at.behind = 0;
     bool is_real = true;
     uint64_t rest = elem;
+#pragma unroll 1
     for (uint32_t d = num_dims; d-- > 0;) {
         const Dim& dim = dims[d];
         uint64_t coord = rest;
@@ -44,29 +70,35 @@ WINDROW_DEVICE Cursor find_element(const Class& cls, const Dim* dims, uint32_t n
             rest = divide(rest, dim.extent, dim.by_extent);
             coord -= rest * dim.extent;
         }
-        uint64_t real = coord - dim.lo;
+        const uint64_t real = coord - dim.lo;
         dst += static_cast<int64_t>(coord) * dim.dst_stride;
         src += static_cast<int64_t>(real) * dim.src_stride;
-        if (d + 1 == num_dims) {
-            at.column = coord;
-            at.lo = dim.lo;
-            at.hi = dim.hi;
-            at.extent = dim.extent;
-            at.src_stride = dim.src_stride;
-            at.dst_stride = dim.dst_stride;
-        } else {
+        const bool is_channel = cls.channel == kLoopChannel && d == cls.channel_dim;
+        if (d + 1 < num_dims) {
+            channel += is_channel ? real : 0;
             is_real = is_real && coord >= dim.lo && coord < dim.hi;
+            continue;
         }
-        if (cls.channel == kLoopChannel && d == cls.channel_dim) {
-            if (d + 1 == num_dims) {
-                at.channel_step = 1;
-            } else {
-                at.channel += real;
-            }
+        at.src_stride = dim.src_stride;
+        at.dst_stride = dim.dst_stride;
+        at.lead = coord < dim.lo ? many(dim.lo - coord) : 0;
+        at.real = coord < dim.hi ? many(dim.hi - (coord < dim.lo ? dim.lo : coord)) : 0;
+        at.tail = many(dim.extent - (coord < dim.hi ? dim.hi : coord));
+        at.behind = coord < dim.lo ? 0 : many(real);
+        if (is_channel || cls.channel == kInnerChannel) {
+            at.channel_step = 1;
+            channel += coord < dim.lo ? 0 : real;
         }
     }
     if (!is_real) {
-        at.lo = at.hi = at.extent;
+        at.tail = at.lead + at.real + at.tail;
+        at.lead = at.real = 0;
+    }
+    at.channel = 0;
+    if (channels > 1 && cls.channel != kNoChannel) {
+        at.channel = channel < channels        ? static_cast<uint32_t>(channel)
+                     : (channel >> 32) == 0 ? static_cast<uint32_t>(channel) % channels
+                                            : static_cast<uint32_t>(channel % channels);
     }
     at.src = src;
     at.dst = dst;
@@ -91,7 +123,7 @@ struct Target {
           aligned(field.aligned != 0) {
         bool has = op == kAffine && field.affine != 0;
         affine.a = has ? at<uint8_t>(table, field.affine) : nullptr;
-        affine.channels = field.channels;
+        affine.channels = has ? field.channels : 1;
         affine.wide = field.wide != 0;
         const uint64_t* words = reinterpret_cast<const uint64_t*>(field.fill);
         fill = repeated({words[0], words[1]}, size);
@@ -167,8 +199,7 @@ WINDROW_DEVICE Vec16 read_elements(const Target& to, const Cursor& at, uint32_t 
     if (at.dtype == to.dtype && to.affine.a == nullptr) {
         if (at.src_stride == size && most * size == 16) {
             n = most;
-            const uint8_t* begin = at.src - (at.column - at.lo) * size;
-            return read16(at.src, begin, begin + (at.hi - at.lo) * size);
+            return read16(at.src, at.src - at.behind * size, at.src + at.real * size);
         }
         if (size == 16) {
             n = 1;
@@ -178,23 +209,16 @@ WINDROW_DEVICE Vec16 read_elements(const Target& to, const Cursor& at, uint32_t 
     n = most < Policy::kRun ? most : Policy::kRun;
     uint64_t bits[Policy::kRun];
     read_run(at.src, at.src_stride, at.src_size, n, bits);
-    uint32_t channel = 0;
-    if (to.affine.a != nullptr && to.affine.channels > 1) {
-        uint64_t number = at.channel + (at.channel_step ? at.column - at.lo : 0);
-        channel = number < to.affine.channels ? static_cast<uint32_t>(number)
-                  : number >> 32 == 0 ? static_cast<uint32_t>(number) % to.affine.channels
-                                      : static_cast<uint32_t>(number % to.affine.channels);
-    }
-    convert(bits, at.dtype, to.dtype, to.affine, channel, at.channel_step);
-    uint64_t mask = size == 8 ? ~0ull : (1ull << (8 * size)) - 1;
+    convert(bits, at.dtype, to.dtype, to.affine, at.channel, at.channel_step);
+    const uint64_t mask = size == 8 ? ~0ull : (1ull << (8 * size)) - 1;
     Vec16 all = {0, 0};
 #pragma unroll
     for (uint32_t i = 0; i < Policy::kRun; ++i) {
-        if (i * size < 16) {
+        if (i < n) {
             all = all | shift_up({bits[i] & mask, 0}, i * size);
         }
     }
-    return all & first_bytes(n * size);
+    return all;
 }
 
 /// Writes `count` elements, at most 16 bytes of them. `find(i)` gives the cursor at the i-th; it is
@@ -207,45 +231,43 @@ WINDROW_DEVICE void write_group(const Target& to, uint32_t count, const Find& fi
     uint8_t* base = nullptr;  // elements [kept, done) of the group belong to base + i * size
     uint32_t kept = 0;
     Cursor at;
-    at.column = at.extent = 0;
-    for (uint32_t done = 0; done < count;) {
-        if (at.column == at.extent) {
+    at.lead = at.real = at.tail = 0;
+    // The last turn only stores.
+#pragma unroll 1
+    for (uint32_t done = 0;;) {
+        const bool is_over = done == count;
+        if (!is_over && at.lead + at.real + at.tail == 0) {
             at = find(done);
         }
-        // A run: elements of one row, all of them real or none.
-        const bool is_real = at.column >= at.lo && at.column < at.hi;
-        uint64_t until = is_real ? at.hi : at.column < at.lo ? at.lo : at.extent;
-        uint32_t n = count - done;
-        if (until - at.column < n) {
-            n = static_cast<uint32_t>(until - at.column);
-        }
-        if (at.dst_stride != size) {
-            n = 1;
-        }
-        if (at.dst != base + done * size) {
-            store_elements(base, group, size, kept, done, to.aligned);
+        if (is_over || at.dst != base + done * size) {
+            if (is_over && kept == 0 && count * size == 16 && misalignment(base, 16) == 0) {
+                store16(base, group);
+            } else {
+                store_elements(base, group, size, kept, done, to.aligned);
+            }
+            if (is_over) {
+                return;
+            }
             base = at.dst - done * size;
             kept = done;
         }
-        Vec16 bits;
-        if (!is_real) {
-            bits = to.fill & first_bytes(n * size);
-        } else if (to.op == kConst || to.op == kIndex) {
-            uint64_t number = to.op == kConst ? to.value : at.sample;
-            bits = repeated({number, 0}, size) & first_bytes(n * size);
-        } else {
-            bits = read_elements(to, at, n, n);
+        // A run: elements of the row, all of them real or none.
+        uint32_t n = at.lead > 0 ? at.lead : at.real > 0 ? at.real : at.tail;
+        n = n < count - done ? n : count - done;
+        if (at.dst_stride != size) {
+            n = 1;
         }
-        group = group | shift_up(bits, done * size);
+        Vec16 bits = to.fill;
+        if (at.lead == 0 && at.real > 0) {
+            if (to.op == kConst || to.op == kIndex) {
+                bits = repeated({to.op == kConst ? to.value : at.sample, 0}, size);
+            } else {
+                bits = read_elements(to, at, n, n);
+            }
+        }
+        group = group | shift_up(bits & first_bytes(n * size), done * size);
         done += n;
-        at.column += n;
-        at.src += n * at.src_stride;
-        at.dst += n * at.dst_stride;
-    }
-    if (kept == 0 && count * size == 16 && misalignment(base, 16) == 0) {
-        store16(base, group);
-    } else {
-        store_elements(base, group, size, kept, count, to.aligned);
+        at.advance(n, to.affine.channels);
     }
 }
 
@@ -255,7 +277,7 @@ WINDROW_DEVICE const Class& class_of(const uint64_t* table, const Field& field, 
     return at<Class>(table, field.classes)[id];
 }
 
-/// The address of a sample's first output element. `owner` is where its elements are.
+/// The address of a sample's first output element.
 WINDROW_DEVICE uint8_t* output_of(const Field& field, const Samples& samples, uint64_t sample) {
     uint64_t steps = samples.offsets == nullptr ? sample : samples.offsets[sample];
     return field.out + static_cast<int64_t>(steps) * field.step;
@@ -295,7 +317,8 @@ WINDROW_DEVICE void walk_tile(const uint64_t* table, const Field& field, uint64_
             Owner owner = samples.of(from + i);
             const Class& cls = class_of(table, field, owner.sample);
             Cursor at = find_element(cls, ::windrow::at<Dim>(table, cls.dims), cls.num_dims,
-                                     owner.skip, source_of(table, field, owner.sample),
+                                     owner.skip, to.affine.channels,
+                                     source_of(table, field, owner.sample),
                                      output_of(field, samples, owner.sample));
             at.sample = owner.sample;
             return at;
