@@ -131,7 +131,7 @@ WINDROW_DEVICE void write_pixels(const Target& to, const Image& image, uint64_t 
 #pragma unroll 1
         for (uint32_t c = 0; c < image.channels; ++c) {
             uint8_t* dst = at.dst + c * image.plane;
-            Vec16 bits = to.fill;
+            Vec16 bits;
             if (is_real) {
                 bits = read_bytes(at.src + c * at.src_size, at.src_size);
                 if (at.dtype != kMoved) {
@@ -140,6 +140,8 @@ WINDROW_DEVICE void write_pixels(const Target& to, const Image& image, uint64_t 
                             to.affine.channels > 1 ? c : 0, 0);
                     bits.lo = element[0];
                 }
+            } else {
+                bits = to.fill();
             }
             if (n * to.size == 16 && misalignment(dst, 16) == 0) {
                 store16(dst, bits);

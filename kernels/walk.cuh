@@ -105,28 +105,30 @@ WINDROW_DEVICE Cursor find_element(const Class& cls, const Dim* dims, uint32_t n
     return at;
 }
 
-/// What a thread needs to know of its field.
+/// What a thread keeps of its field. The rest is read again where it is needed: registers are
+/// scarcer than loads from the first cache.
 struct Target {
+    const Field* field;
     Affine affine;
-    Vec16 fill;  // over and over
     uint32_t size;
     uint8_t dtype;
-    uint8_t op;
-    uint8_t value;
     bool aligned;
 
     WINDROW_DEVICE Target(const uint64_t* table, const Field& field)
-        : size(field.elem_size),
+        : field(&field),
+          size(field.elem_size),
           dtype(field.dtype),
-          op(field.op),
-          value(field.value),
           aligned(field.aligned != 0) {
-        bool has = op == kAffine && field.affine != 0;
+        const bool has = field.op == kAffine && field.affine != 0;
         affine.a = has ? at<uint8_t>(table, field.affine) : nullptr;
         affine.channels = has ? field.channels : 1;
         affine.wide = field.wide != 0;
-        const uint64_t* words = reinterpret_cast<const uint64_t*>(field.fill);
-        fill = repeated({words[0], words[1]}, size);
+    }
+
+    /// The padding, over and over.
+    WINDROW_DEVICE Vec16 fill() const {
+        const uint64_t* words = reinterpret_cast<const uint64_t*>(field->fill);
+        return repeated({words[0], words[1]}, size);
     }
 };
 
@@ -257,13 +259,14 @@ WINDROW_DEVICE void write_group(const Target& to, uint32_t count, const Find& fi
         if (at.dst_stride != size) {
             n = 1;
         }
-        Vec16 bits = to.fill;
-        if (at.lead == 0 && at.real > 0) {
-            if (to.op == kConst || to.op == kIndex) {
-                bits = repeated({to.op == kConst ? to.value : at.sample, 0}, size);
-            } else {
-                bits = read_elements(to, at, n, n);
-            }
+        Vec16 bits;
+        const uint8_t op = to.field->op;
+        if (at.lead > 0 || at.real == 0) {
+            bits = to.fill();
+        } else if (op == kConst || op == kIndex) {
+            bits = repeated({op == kConst ? to.field->value : at.sample, 0}, size);
+        } else {
+            bits = read_elements(to, at, n, n);
         }
         group = group | shift_up(bits & first_bytes(n * size), done * size);
         done += n;
@@ -307,14 +310,14 @@ WINDROW_DEVICE void walk_tile(const uint64_t* table, const Field& field, uint64_
     const uint64_t left = field.numel - begin;
     const uint32_t num = left < tile_elems ? static_cast<uint32_t>(left) : tile_elems;
     const uint32_t phase = to.aligned ? phase_of(field.out, to.size) : 0;
-    const Samples samples(table, field, tile, begin, tile_elems);
     for (uint32_t group = threadIdx.x; group * width < num + phase; group += Policy::kThreads) {
         // Relative to the tile.
         uint32_t from = group == 0 ? 0 : group * width - phase;
         uint32_t to_elem = group * width + width - phase;
         to_elem = to_elem < num ? to_elem : num;
         write_group(to, to_elem - from, [&](uint32_t i) {
-            Owner owner = samples.of(from + i);
+            const Samples samples(table, field, tile, begin, tile_elems);
+            const Owner owner = samples.of(from + i);
             const Class& cls = class_of(table, field, owner.sample);
             Cursor at = find_element(cls, ::windrow::at<Dim>(table, cls.dims), cls.num_dims,
                                      owner.skip, to.affine.channels,
