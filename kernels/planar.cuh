@@ -5,15 +5,15 @@
 
 namespace windrow {
 
-/// The pixels of one sample. `plane` is the distance of planes in bytes.
+/// The pixels of one sample: addresses of its first real element and of its first output element.
 struct Image {
     const Class* cls;
-    const Dim* dims;  // of the pixels
-    uint32_t num_dims;
-    uint32_t channels;
-    int64_t plane;
+    const Dim* dims;  ///< the channels, then the pixels
     const uint8_t* src;
     uint8_t* dst;
+
+    WINDROW_DEVICE uint32_t channels() const { return static_cast<uint32_t>(dims[0].extent); }
+    WINDROW_DEVICE int64_t plane() const { return dims[0].dst_stride; }
 };
 
 /// `num` 32-bit words from `src` on, of any alignment. [begin, end) may be read.
@@ -82,7 +82,7 @@ WINDROW_DEVICE void write_bytes_of_pixels(const Target& to, const Image& image, 
             }
             (i * size < 8 ? bits.lo : bits.hi) |= x << (8 * (i * size % 8));
         }
-        uint8_t* dst = at.dst + c * image.plane;
+        uint8_t* dst = at.dst + c * image.plane();
         if (misalignment(dst, 16) == 0) {
             store16(dst, bits);
         } else {
@@ -93,62 +93,68 @@ WINDROW_DEVICE void write_bytes_of_pixels(const Target& to, const Image& image, 
 
 template <uint8_t dtype>
 WINDROW_DEVICE void write_bytes(const Target& to, const Image& image, const Cursor& at) {
-    switch (image.channels) {
+    switch (image.channels()) {
         case 2: return write_bytes_of_pixels<dtype, 2>(to, image, at);
         case 3: return write_bytes_of_pixels<dtype, 3>(to, image, at);
         default: return write_bytes_of_pixels<dtype, 4>(to, image, at);
     }
 }
 
+/// Writes the pixels `at` is at in every plane: one if they are real, up to `most` of padding.
+/// Returns how many. Reads that pixel and nothing else.
+WINDROW_DEVICE uint32_t write_few(const Target& to, const Image& image, const Cursor& at,
+                                  uint32_t most) {
+    const bool is_real = at.lead == 0 && at.real > 0;
+    const uint32_t padding = at.lead > 0 ? at.lead : at.tail;
+    const uint32_t n = is_real ? 1 : padding < most ? padding : most;
+#pragma unroll 1
+    for (uint32_t c = 0; c < image.channels(); ++c) {
+        uint8_t* dst = at.dst + c * image.plane();
+        Vec16 bits;
+        if (is_real) {
+            bits = read_bytes(at.src + c * at.src_size, at.src_size);
+            if (at.dtype != kMoved) {
+                uint64_t element[1] = {bits.lo};
+                const uint32_t channel = to.affine.channels > 1 ? c : 0;
+                convert(element, at.dtype, to.dtype, to.affine, channel, 0);
+                bits.lo = element[0];
+            }
+        } else {
+            bits = to.fill();
+        }
+        if (n * to.size == 16 && misalignment(dst, 16) == 0) {
+            store16(dst, bits);
+        } else {
+            store_elements(dst, bits, to.size, 0, n, to.aligned);
+        }
+    }
+    return n;
+}
+
 /// Writes `count` pixels from `pixel` on in every plane, at most 16 bytes of each.
 WINDROW_DEVICE void write_pixels(const Target& to, const Image& image, uint64_t pixel,
                                  uint32_t count) {
-    auto find = [&](uint32_t i) {
-        return find_element(*image.cls, image.dims, image.num_dims, pixel + i, 1, image.src,
-                            image.dst);
-    };
-    Cursor at = find(0);
-    if (count * to.size == 16 && at.lead == 0 && at.real >= count && at.dtype == kU8) {
-        switch (to.dtype) {
-            case kU8:
-                if (to.affine.a == nullptr) return write_bytes<kU8>(to, image, at);
-                break;
-            case kF16: return write_bytes<kF16>(to, image, at);
-            case kBF16: return write_bytes<kBF16>(to, image, at);
-            case kF32: return write_bytes<kF32>(to, image, at);
-            default: break;
-        }
-    }
-    // Padding, the ends of rows, and dtypes that are seldom split into planes.
+    Cursor at;
+    at.lead = at.real = at.tail = 0;
 #pragma unroll 1
     for (uint32_t done = 0; done < count;) {
         if (at.lead + at.real + at.tail == 0) {
-            at = find(done);
+            at = find_element(*image.cls, image.dims + 1, image.cls->num_dims - 1, pixel + done, 1,
+                              image.src, image.dst);
         }
-        const bool is_real = at.lead == 0 && at.real > 0;
-        uint32_t n = at.lead > 0 ? at.lead : at.tail;
-        n = is_real ? 1 : n < count - done ? n : count - done;
-#pragma unroll 1
-        for (uint32_t c = 0; c < image.channels; ++c) {
-            uint8_t* dst = at.dst + c * image.plane;
-            Vec16 bits;
-            if (is_real) {
-                bits = read_bytes(at.src + c * at.src_size, at.src_size);
-                if (at.dtype != kMoved) {
-                    uint64_t element[1] = {bits.lo};
-                    convert(element, at.dtype, to.dtype, to.affine,
-                            to.affine.channels > 1 ? c : 0, 0);
-                    bits.lo = element[0];
-                }
-            } else {
-                bits = to.fill();
-            }
-            if (n * to.size == 16 && misalignment(dst, 16) == 0) {
-                store16(dst, bits);
-            } else {
-                store_elements(dst, bits, to.size, 0, n, to.aligned);
+        if (count * to.size == 16 && at.lead == 0 && at.real >= count && at.dtype == kU8) {
+            switch (to.dtype) {
+                case kU8:
+                    if (to.affine.a == nullptr) return write_bytes<kU8>(to, image, at);
+                    break;
+                case kF16: return write_bytes<kF16>(to, image, at);
+                case kBF16: return write_bytes<kBF16>(to, image, at);
+                case kF32: return write_bytes<kF32>(to, image, at);
+                default: break;
             }
         }
+        // Padding, the ends of rows, and dtypes that are seldom split into planes.
+        const uint32_t n = write_few(to, image, at, count - done);
         done += n;
         at.advance(n, 1);
     }
@@ -160,12 +166,13 @@ struct Extent {
     uint64_t end;
 };
 
-WINDROW_DEVICE Extent extent_of(const Samples& samples, uint64_t unit, uint64_t sample) {
-    if (samples.offsets == nullptr) {
-        return {sample * unit, (sample + 1) * unit};
+WINDROW_DEVICE Extent extent_of(const uint64_t* table, const Field& field, uint64_t sample) {
+    if (field.offsets == 0) {
+        return {sample * field.unit, (sample + 1) * field.unit};
     }
-    const int64_t* ends = samples.offsets + sample;
-    return {static_cast<uint64_t>(ends[0]) * unit, static_cast<uint64_t>(ends[1]) * unit};
+    const int64_t* ends = at<int64_t>(table, field.offsets) + sample;
+    return {static_cast<uint64_t>(ends[0]) * field.unit,
+            static_cast<uint64_t>(ends[1]) * field.unit};
 }
 
 /// Writes the pixels of one tile of a kPlanar field. Samples are shared out over teams of threads,
@@ -180,15 +187,15 @@ WINDROW_DEVICE void planar_tile(const uint64_t* table, const Field& field, uint6
         return;
     }
     const uint64_t end = field.numel - begin < tile_elems ? field.numel : begin + tile_elems;
-    const uint32_t num_elems = static_cast<uint32_t>(end - begin);
-    const Samples samples(table, field, tile, begin, tile_elems);
-    const Owner owner = samples.of(0);
-    const bool shared = owner.left < num_elems && owner.skip + owner.left <
-                                                      width * uint64_t{Policy::kBlockGroups};
+    const Owner owner = Samples(table, field, tile, begin, tile_elems).of(0);
+    const bool shared = owner.left < end - begin &&
+                        owner.skip + owner.left < width * uint64_t{Policy::kBlockGroups};
     const uint32_t team_size = shared ? Policy::kTeam : kThreads;
-    const uint32_t team = threadIdx.x / team_size, teams = kThreads / team_size;
-    for (uint64_t sample = owner.sample + team; sample < field.num_samples; sample += teams) {
-        const Extent own = extent_of(samples, field.unit, sample);
+    const uint32_t teams = kThreads / team_size;
+#pragma unroll 1
+    for (uint64_t sample = owner.sample + threadIdx.x / team_size; sample < field.num_samples;
+         sample += teams) {
+        const Extent own = extent_of(table, field, sample);
         if (own.begin >= end) {
             break;
         }
@@ -196,29 +203,21 @@ WINDROW_DEVICE void planar_tile(const uint64_t* table, const Field& field, uint6
             continue;
         }
         const Class& cls = class_of(table, field, sample);
-        const Dim* dims = at<Dim>(table, cls.dims);
-        const uint32_t channels = static_cast<uint32_t>(dims[0].extent);
-        const Image image = {&cls,
-                             dims + 1,
-                             cls.num_dims - 1u,
-                             channels,
-                             dims[0].dst_stride,
-                             source_of(table, field, sample),
-                             output_of(field, samples, sample)};
+        const Image image = {&cls, at<Dim>(table, cls.dims), source_of(table, field, sample),
+                             output_of(table, field, sample)};
         // Pixels of the sample whose first channel would be counted in.
-        const uint64_t first =
-            own.begin >= begin ? 0 : (begin - own.begin + channels - 1) / channels;
-        const uint64_t last =
-            ((own.end < end ? own.end : end) - own.begin + channels - 1) / channels;
-        const uint32_t phase =
-            to.aligned ? phase_of(image.dst + first * to.size, to.size) : 0;
-        const uint64_t num = last - first;
-        for (uint64_t group = threadIdx.x % team_size; group * width < num + phase;
+        const uint32_t channels = image.channels();
+        const uint64_t skip = own.begin < begin ? begin - own.begin : 0;
+        const uint64_t first = skip == 0 ? 0 : (skip + channels - 1) / channels;
+        const uint64_t until = (own.end < end ? own.end : end) - own.begin + channels - 1;
+        const uint32_t num = static_cast<uint32_t>(until / channels - first);
+        const uint32_t phase = to.aligned ? phase_of(image.dst + first * to.size, to.size) : 0;
+#pragma unroll 1
+        for (uint32_t group = threadIdx.x % team_size; group * width < num + phase;
              group += team_size) {
-            uint64_t from = group == 0 ? 0 : group * width - phase;
-            uint64_t until = group * width + width - phase;
-            until = until < num ? until : num;
-            write_pixels(to, image, first + from, static_cast<uint32_t>(until - from));
+            const uint32_t from = group == 0 ? 0 : group * width - phase;
+            const uint32_t behind = group * width + width - phase;
+            write_pixels(to, image, first + from, (behind < num ? behind : num) - from);
         }
     }
 }

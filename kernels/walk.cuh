@@ -281,9 +281,10 @@ WINDROW_DEVICE const Class& class_of(const uint64_t* table, const Field& field, 
 }
 
 /// The address of a sample's first output element.
-WINDROW_DEVICE uint8_t* output_of(const Field& field, const Samples& samples, uint64_t sample) {
-    uint64_t steps = samples.offsets == nullptr ? sample : samples.offsets[sample];
-    return field.out + static_cast<int64_t>(steps) * field.step;
+WINDROW_DEVICE uint8_t* output_of(const uint64_t* table, const Field& field, uint64_t sample) {
+    const int64_t steps = field.offsets == 0 ? static_cast<int64_t>(sample)
+                                             : at<int64_t>(table, field.offsets)[sample];
+    return field.out + steps * field.step;
 }
 
 /// The address of a sample's first real element.
@@ -310,6 +311,7 @@ WINDROW_DEVICE void walk_tile(const uint64_t* table, const Field& field, uint64_
     const uint64_t left = field.numel - begin;
     const uint32_t num = left < tile_elems ? static_cast<uint32_t>(left) : tile_elems;
     const uint32_t phase = to.aligned ? phase_of(field.out, to.size) : 0;
+#pragma unroll 1
     for (uint32_t group = threadIdx.x; group * width < num + phase; group += Policy::kThreads) {
         // Relative to the tile.
         uint32_t from = group == 0 ? 0 : group * width - phase;
@@ -322,7 +324,7 @@ WINDROW_DEVICE void walk_tile(const uint64_t* table, const Field& field, uint64_
             Cursor at = find_element(cls, ::windrow::at<Dim>(table, cls.dims), cls.num_dims,
                                      owner.skip, to.affine.channels,
                                      source_of(table, field, owner.sample),
-                                     output_of(field, samples, owner.sample));
+                                     output_of(table, field, owner.sample));
             at.sample = owner.sample;
             return at;
         });
