@@ -165,19 +165,16 @@ WINDROW_DEVICE uint64_t truncated(Float x) {
     return x >= limit ? most : static_cast<uint64_t>(static_cast<Wide>(x));
 }
 
-/// What the bits of one dtype mean. `kIntegral`: bool or an integer.
+/// What the bits of one dtype mean: `wrapped` modulo 2^64 (bool and integers), `single` rounded to
+/// float32, `odd` rounded to odd, `wide` rounded to float64, and the way back, rounded once.
 template <uint8_t dtype>
 struct Number;
 
 template <class T, class Wide>
 struct Integer {
-    static constexpr bool kIntegral = true;
-    static constexpr bool kHalf = false;
-    /// Modulo 2^64.
     static WINDROW_DEVICE uint64_t wrapped(uint64_t bits) {
         return static_cast<uint64_t>(static_cast<Wide>(static_cast<T>(bits)));
     }
-    static WINDROW_DEVICE uint64_t from_wrapped(uint64_t bits) { return bits; }
     static WINDROW_DEVICE float single(uint64_t bits) {
         return static_cast<float>(static_cast<T>(bits));
     }
@@ -210,10 +207,7 @@ template <> struct Number<kU64> : Integer<uint64_t, uint64_t> {};
 /// Any byte but zero is true.
 template <>
 struct Number<kBool> {
-    static constexpr bool kIntegral = true;
-    static constexpr bool kHalf = false;
     static WINDROW_DEVICE uint64_t wrapped(uint64_t bits) { return (bits & 0xFF) != 0; }
-    static WINDROW_DEVICE uint64_t from_wrapped(uint64_t bits) { return bits != 0; }
     static WINDROW_DEVICE float single(uint64_t bits) { return wrapped(bits) ? 1.0f : 0.0f; }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return wrapped(bits) ? 1.0 : 0.0; }
@@ -222,14 +216,11 @@ struct Number<kBool> {
 };
 
 struct Floating {
-    static constexpr bool kIntegral = false;
     static WINDROW_DEVICE uint64_t wrapped(uint64_t) { return 0; }
-    static WINDROW_DEVICE uint64_t from_wrapped(uint64_t) { return 0; }
 };
 
 template <>
 struct Number<kF16> : Floating {
-    static constexpr bool kHalf = true;
     static WINDROW_DEVICE float single(uint64_t bits) { return from_f16(bits & 0xFFFF); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
@@ -239,7 +230,6 @@ struct Number<kF16> : Floating {
 
 template <>
 struct Number<kBF16> : Floating {
-    static constexpr bool kHalf = true;
     static WINDROW_DEVICE float single(uint64_t bits) { return from_bf16(bits & 0xFFFF); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
@@ -249,7 +239,6 @@ struct Number<kBF16> : Floating {
 
 template <>
 struct Number<kF32> : Floating {
-    static constexpr bool kHalf = false;
     static WINDROW_DEVICE float single(uint64_t bits) {
         return float_of(static_cast<uint32_t>(bits));
     }
@@ -261,7 +250,6 @@ struct Number<kF32> : Floating {
 
 template <>
 struct Number<kF64> : Floating {
-    static constexpr bool kHalf = false;
     static WINDROW_DEVICE float single(uint64_t bits) { return narrow(double_of(bits)); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return to_odd(double_of(bits)); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return double_of(bits); }
@@ -306,55 +294,70 @@ struct Affine {
     }
 };
 
-/// Converts `n` elements at once; `step` is 1 if each is of the next channel, else 0. Float64
-/// arithmetic is for float64 elements on either side, whatever the width of the coefficients:
-/// rounded to float32 they are what a field without float64 would be given.
+/// Whether a conversion needs float64 arithmetic, or rounding to odd.
+WINDROW_DEVICE bool is_rare(uint8_t from, uint8_t to, bool mapped) {
+    const bool is_long = from == kI32 || from == kI64 || from == kU32 || from == kU64;
+    return from == kF64 || to == kF64 || (is_long && is_half(to) && !mapped);
+}
+
+/// Converts one element where is_rare() says so. Float64 arithmetic is for float64 elements on
+/// either side, whatever the width of the coefficients: rounded to float32 they are what a field
+/// without float64 would be given.
+WINDROW_DEVICE uint64_t convert_rare(uint64_t bits, uint8_t from, uint8_t to, const Affine& affine,
+                                     uint32_t channel) {
+    if (from != kF64 && to != kF64) {
+        float x = 0;
+        with_number(from, [&](auto number) { x = number.odd(bits); });
+        return to == kF16 ? to_f16(x) : to_bf16(x);
+    }
+    double x = 0;
+    with_number(from, [&](auto number) { x = number.wide(bits); });
+    if (affine.a != nullptr) {
+        x = multiply_add(x, affine.get<double>(channel),
+                         affine.get<double>(channel + affine.channels));
+    }
+    with_number(to, [&](auto number) { bits = number.from(x); });
+    return bits;
+}
+
+/// Converts `n` elements; `step` is 1 if each is of the next channel, else 0.
 template <int n>
 WINDROW_DEVICE void convert(uint64_t (&bits)[n], uint8_t from, uint8_t to, const Affine& affine,
                             uint32_t channel, uint32_t step) {
-    if (affine.a == nullptr && (from == to || (is_integral(from) && is_integral(to)))) {
-        if (from != to) {
-            with_number(from, [&](auto number) {
+    const bool mapped = affine.a != nullptr;
+    if (!mapped && from == to) {
+        return;
+    }
+    if (!mapped && is_integral(from) && is_integral(to)) {
+        with_number(from, [&](auto number) {
 #pragma unroll
-                for (int i = 0; i < n; ++i) bits[i] = number.wrapped(bits[i]);
-            });
-            if (to == kBool) {
+            for (int i = 0; i < n; ++i) bits[i] = number.wrapped(bits[i]);
+        });
+        if (to == kBool) {
 #pragma unroll
-                for (int i = 0; i < n; ++i) bits[i] = bits[i] != 0;
-            }
+            for (int i = 0; i < n; ++i) bits[i] = bits[i] != 0;
         }
         return;
     }
-    auto next = [&] {
-        channel = channel + step < affine.channels ? channel + step : 0;
-    };
-    if (from == kF64 || to == kF64) {
-        double x[n];
-        with_number(from, [&](auto number) {
+    auto next = [&] { channel = channel + step < affine.channels ? channel + step : 0; };
+    if (is_rare(from, to, mapped)) {
+        // One by one, to save registers: the next is always the first.
+#pragma unroll 1
+        for (int i = 0; i < n; ++i) {
+            const uint64_t done = convert_rare(bits[0], from, to, affine, channel);
 #pragma unroll
-            for (int i = 0; i < n; ++i) x[i] = number.wide(bits[i]);
-        });
-        if (affine.a != nullptr) {
-#pragma unroll
-            for (int i = 0; i < n; ++i) {
-                x[i] = multiply_add(x[i], affine.get<double>(channel),
-                                    affine.get<double>(channel + affine.channels));
-                next();
-            }
+            for (int k = 1; k < n; ++k) bits[k - 1] = bits[k];
+            bits[n - 1] = done;
+            next();
         }
-        with_number(to, [&](auto number) {
-#pragma unroll
-            for (int i = 0; i < n; ++i) bits[i] = number.from(x[i]);
-        });
         return;
     }
     float x[n];
-    const bool odd = affine.a == nullptr && is_half(to);
     with_number(from, [&](auto number) {
 #pragma unroll
-        for (int i = 0; i < n; ++i) x[i] = odd ? number.odd(bits[i]) : number.single(bits[i]);
+        for (int i = 0; i < n; ++i) x[i] = number.single(bits[i]);
     });
-    if (affine.a != nullptr) {
+    if (mapped) {
 #pragma unroll
         for (int i = 0; i < n; ++i) {
             x[i] = multiply_add(x[i], affine.get<float>(channel),
