@@ -61,20 +61,23 @@ template <uint8_t dtype, int channels>
 WINDROW_DEVICE void write_bytes_of_pixels(const Target& to, const Image& image, const Cursor& at) {
     constexpr int size = dtype == kU8 ? 1 : dtype == kF32 ? 4 : 2;
     constexpr int pixels = 16 / size;
-    uint32_t words[pixels * channels / 4];
+    constexpr int num = pixels * channels / 4;
+    uint32_t words[num];
     read_words(at.src, at.src - at.behind * channels, at.src + at.real * channels, words);
-#pragma unroll
+    // One plane after the other, to save registers: the next channel's bytes move to the first's
+    // places.
+#pragma unroll 1
     for (int c = 0; c < channels; ++c) {
         float a = 1, b = 0;
         if (dtype != kU8 && to.affine.a != nullptr) {
-            uint32_t index = to.affine.channels > 1 ? c : 0;
+            const uint32_t index = to.affine.channels > 1 ? c : 0;
             a = to.affine.get<float>(index);
             b = to.affine.get<float>(index + to.affine.channels);
         }
         Vec16 bits = {0, 0};
 #pragma unroll
         for (int i = 0; i < pixels; ++i) {
-            int byte = i * channels + c;
+            const int byte = i * channels;
             uint64_t x = words[byte / 4] >> (8 * (byte % 4)) & 0xFF;
             if (dtype != kU8) {
                 // 1 and 0 change no value, so a mere cast needs no code of its own.
@@ -87,6 +90,10 @@ WINDROW_DEVICE void write_bytes_of_pixels(const Target& to, const Image& image, 
             store16(dst, bits);
         } else {
             store_elements(dst, bits, size, 0, pixels, to.aligned);
+        }
+#pragma unroll
+        for (int i = 0; i < num; ++i) {
+            words[i] = funnel(words[i], i + 1 < num ? words[i + 1] : 0, 8);
         }
     }
 }
