@@ -80,9 +80,19 @@ WINDROW_DEVICE Vec16 load16(const uint8_t* p) {
 template <class T>
 WINDROW_DEVICE void store(uint8_t* p, T value) {
 #ifdef __CUDA_ARCH__
-    *reinterpret_cast<T*>(p) = value;
+    __stwb(reinterpret_cast<T*>(p), value);
 #else
     assert(reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0);
+    memcpy(p, &value, sizeof value);
+#endif
+}
+
+template <>
+WINDROW_DEVICE void store<uint64_t>(uint8_t* p, uint64_t value) {
+#ifdef __CUDA_ARCH__
+    __stwb(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(value));
+#else
+    assert(reinterpret_cast<uintptr_t>(p) % 8 == 0);
     memcpy(p, &value, sizeof value);
 #endif
 }
@@ -90,9 +100,9 @@ WINDROW_DEVICE void store(uint8_t* p, T value) {
 /// Writes the 16 bytes at `p`.
 WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
 #ifdef __CUDA_ARCH__
-    *reinterpret_cast<uint4*>(p) =
-        make_uint4(static_cast<uint32_t>(v.lo), static_cast<uint32_t>(v.lo >> 32),
-                   static_cast<uint32_t>(v.hi), static_cast<uint32_t>(v.hi >> 32));
+    __stwb(reinterpret_cast<uint4*>(p),
+           make_uint4(static_cast<uint32_t>(v.lo), static_cast<uint32_t>(v.lo >> 32),
+                      static_cast<uint32_t>(v.hi), static_cast<uint32_t>(v.hi >> 32)));
 #else
     assert(reinterpret_cast<uintptr_t>(p) % 16 == 0);
     memcpy(p, &v, sizeof v);

@@ -28,7 +28,8 @@ enum Kind : uint8_t {
     /// counted in: of the elements [begin, end) counted through all samples, the pixels from
     /// ceil(begin / channels) to ceil(end / channels).
     kPlanar = 2,
-    /// Words of the table itself, `numel` elements from position `data` on: lengths, offsets.
+    /// Words of the table itself, `numel` elements from position `data` on: lengths, offsets. Tiles
+    /// are counted as those of kWalk.
     kTable = 3,
 };
 
@@ -117,7 +118,8 @@ struct Field {
     uint8_t dtype;
     uint8_t elem_size;
     uint8_t value;         ///< of kConst
-    uint8_t wide;          ///< 1: a and b are float64, else float32
+    uint8_t wide;          ///< 1: a and b are float64, else float32; the arithmetic is float64
+                           ///< where an element is so before or after, whatever this says
     uint8_t aligned;       ///< 1: `out` is a multiple of elem_size
     uint8_t reserved[5];
     uint8_t fill[16];      ///< bits of the padding
