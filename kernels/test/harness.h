@@ -154,14 +154,6 @@ struct Batch {
         }
         for (size_t i = 0; i < outputs.size(); ++i) {
             Output& output = *outputs[i];
-            if (getenv("DBG") && output.memory != output.expected) {
-                Field& f = fields[i];
-                printf("numel %lu unit %lu step %ld dtype %d size %d op %d aligned %d chans %u wide %d cls: ", f.numel, f.unit, f.step, f.dtype, f.elem_size, f.op, f.aligned, f.channels, f.wide);
-                const Class* c = reinterpret_cast<const Class*>(table.data() + f.classes);
-                for (uint64_t k = 0; k < f.num_samples; ++k) { auto& q = c[f.class_ids ? k : 0]; printf("[dt %d ch %d dim %d first %u:", q.dtype, q.channel, q.channel_dim, q.channel_first);
-                 for (int d = 0; d < q.num_dims; ++d) { auto& l = reinterpret_cast<const Dim*>(table.data()+q.dims)[d]; printf(" (%lu %lu-%lu %ld %ld)", l.extent, l.lo, l.hi, l.src_stride, l.dst_stride);} puts("]"); }
-                fflush(stdout);
-            }
             for (size_t at = 0; at < output.memory.size(); ++at) {
                 CHECK(output.memory[at] == output.expected[at],
                       "%s: output %zu of %zu, byte %td: %02x, not %02x; tiles of %u", what, i,

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "copy_test.h"
+#include "far_test.h"
 #include "walk_test.h"
 
 void on_read(const void* p, size_t bytes) { on_read_checked(p, bytes); }
@@ -17,6 +18,8 @@ void timed(const char* name, const F& test) {
 int main() {
     timed("copy", test_copy);
     timed("pairs", test_pairs);
-    timed("walk", [] { test_walk(false, 1500); });
-    timed("planar", [] { test_walk(true, 1500); });
+    timed("casts", test_casts);
+    timed("far", test_far);
+    timed("walk", [] { test_walk(false, 1000); });
+    timed("planar", [] { test_walk(true, 1200); });
 }

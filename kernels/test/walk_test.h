@@ -172,6 +172,26 @@ inline bool has_f64(const Case& c) {
     return f64;
 }
 
+/// Single elements: every float16 and bfloat16, and many of the rest, to every dtype.
+inline void test_casts() {
+    const Affine none = {nullptr, 1, false};
+    for (int from = 0; from < kMoved; ++from) {
+        bool all = from == kF16 || from == kBF16;
+        for (uint64_t i = 0; i < (all ? 65536 : 20000); ++i) {
+            uint64_t mask = ~0ull >> (64 - 8 * oracle::kSizes[from]);
+            uint64_t bits = (all ? i : special(from)) & mask;
+            for (int to = 0; to < kMoved; ++to) {
+                uint64_t got[1] = {bits};
+                convert(got, from, to, none, 0, 0);
+                uint64_t want = oracle::convert(from, to, bits, nullptr, nullptr);
+                mask = ~0ull >> (64 - 8 * oracle::kSizes[to]);
+                CHECK(((got[0] ^ want) & mask) == 0, "dtype %d to %d: %lx gives %lx, not %lx", from,
+                      to, bits, got[0] & mask, want & mask);
+            }
+        }
+    }
+}
+
 /// Every pair, with and without a map.
 inline void test_pairs() {
     for (int from = 0; from < kMoved; ++from) {
