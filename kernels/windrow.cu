@@ -65,26 +65,26 @@ WINDROW_DEVICE void assemble_fields(const Params<bytes>& params) {
 
 }  // namespace windrow
 
+using windrow::Policy;
 using SmallParams = windrow::Params<windrow::kSmallBytes>;
 using LargeParams = windrow::Params<windrow::kLargeBytes>;
 
-#define WINDROW_KERNEL(blocks) \
-    extern "C" __global__ void __launch_bounds__(windrow::Policy::kThreads, blocks)
-#define WINDROW_GATHER WINDROW_KERNEL(windrow::Policy::kGatherBlocks)
-#define WINDROW_ASSEMBLE WINDROW_KERNEL(windrow::Policy::kAssembleBlocks)
-
-WINDROW_GATHER windrow_gather_small(const __grid_constant__ SmallParams params) {
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kGatherBlocks)
+    windrow_gather_small(const __grid_constant__ SmallParams params) {
     windrow::gather_fields(params);
 }
 
-WINDROW_GATHER windrow_gather_large(const __grid_constant__ LargeParams params) {
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kGatherBlocks)
+    windrow_gather_large(const __grid_constant__ LargeParams params) {
     windrow::gather_fields(params);
 }
 
-WINDROW_ASSEMBLE windrow_assemble_small(const __grid_constant__ SmallParams params) {
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAssembleBlocks)
+    windrow_assemble_small(const __grid_constant__ SmallParams params) {
     windrow::assemble_fields(params);
 }
 
-WINDROW_ASSEMBLE windrow_assemble_large(const __grid_constant__ LargeParams params) {
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAssembleBlocks)
+    windrow_assemble_large(const __grid_constant__ LargeParams params) {
     windrow::assemble_fields(params);
 }
