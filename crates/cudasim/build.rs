@@ -42,7 +42,7 @@ fn main() {
         sources.push((source, vec!["-Wall".to_owned(), "-Wextra".into()]));
     }
     files(&sim, "h");
-    let mut folders = vec![here.join("tests")];
+    let mut folders = vec![here.join("kernels")];
     let kernels = here.join("../../kernels");
     if kernels.is_dir() {
         files(&kernels, "h");

@@ -124,12 +124,6 @@ static CUresult status_of(const StreamPtr& stream, CUstreamCaptureStatus* status
 
 using namespace cudasim;
 
-#define ENTER_STREAM(context, stream, handle) \
-    ENTER_CONTEXT(context, handle);           \
-    Guard guard(global);                      \
-    StreamPtr stream;                         \
-    if (CUresult unknown = find_stream(handle, context, stream)) return unknown
-
 API cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
     ENTER_STREAM(context, stream, handle);
     if (unsigned(mode) > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
@@ -171,7 +165,7 @@ API cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
     return status_of(stream, status, nullptr);
 }
 
-// Graphs in the making are not handed out: where a caller asks for more than the status, it gets null.
+// Graphs in the making are not handed out: who asks for more than the status gets null.
 static CUresult capture_info(const StreamPtr& stream, CUstreamCaptureStatus* status,
                              cuuint64_t* id, CUgraph* graph, const CUgraphNode** nodes,
                              size_t* num_nodes) {

@@ -63,7 +63,8 @@ static CUresult copy(Rows dst, Rows src, size_t width, size_t height, CUstream h
 
 static CUresult copy(CUdeviceptr dst, Side dst_side, CUdeviceptr src, Side src_side, size_t size,
                      CUstream handle, bool synchronous, Context* context) {
-    return copy({dst, size, dst_side}, {src, size, src_side}, size, 1, handle, synchronous, context);
+    Rows to{dst, size, dst_side}, from{src, size, src_side};
+    return copy(to, from, size, 1, handle, synchronous, context);
 }
 
 template <class T>

@@ -321,7 +321,9 @@ static CUresult attribute_of(void* value, CUpointer_attribute attribute, uintptr
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
             *(size_t*)value = memory ? memory->size : 0;
             return CUDA_SUCCESS;
-        case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned*)value = memory != nullptr; return CUDA_SUCCESS;
+        case CU_POINTER_ATTRIBUTE_MAPPED:
+            *(unsigned*)value = memory != nullptr;
+            return CUDA_SUCCESS;
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
             *(CUmemoryPool*)value = memory ? handle_of(memory->pool.get()) : nullptr;
             return CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// Modules, functions and launches. A kernel must be named in the image and be compiled for the host.
+// Modules, functions, launches. A kernel must be named in the image and compiled for the host.
 
 #include "sim.h"
 

@@ -1,7 +1,8 @@
-// What the files of the simulator share: streams, events, contexts, memory, and the way into a call.
+// What the files of the simulator share: contexts, streams, events, memory, the way into a call.
 #pragma once
 
-#define __CUDA_API_VERSION_INTERNAL  // every name as libcuda exports it, none redirected to a newer one
+// Every name as libcuda exports it, none redirected to a newer one.
+#define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 
 #include <atomic>
@@ -36,8 +37,7 @@ struct Capture;
 using StreamPtr = std::shared_ptr<Stream>;
 using CapturePtr = std::shared_ptr<Capture>;
 
-/// Guards every table. Never held while waiting for a stream: operations on a stream's thread, such
-/// as a stream-ordered free, take it.
+/// Guards every table. Never held while waiting for a stream, whose operations may take it.
 extern std::mutex global;
 using Guard = std::unique_lock<std::mutex>;
 
@@ -164,6 +164,11 @@ extern thread_local bool in_host_function;
 extern Table<CUstream, Stream> streams;
 /// Resolves a handle, the default streams included.
 CUresult find_stream(CUstream handle, Context* current, StreamPtr& stream);
+#define ENTER_STREAM(context, stream, handle) \
+    ENTER_CONTEXT(context, handle);           \
+    Guard guard(global);                      \
+    StreamPtr stream;                         \
+    if (CUresult unknown = find_stream(handle, context, stream)) return unknown
 /// Queues an operation by the legacy rule, or makes a node of it while the stream is captured.
 CUresult submit(const StreamPtr& stream, Operation operation, Ticket* ticket = nullptr);
 /// The ends of all streams of a context.
@@ -208,7 +213,8 @@ struct Capture {
     Context* context;
     bool invalid = false;
     std::shared_ptr<Graph> graph;
-    std::map<StreamPtr, std::set<size_t>> frontier;  // per captured stream: what comes next follows these
+    /// Per captured stream, the nodes that its next one follows.
+    std::map<StreamPtr, std::set<size_t>> frontier;
 };
 
 extern Table<CUgraph, Graph> graphs;

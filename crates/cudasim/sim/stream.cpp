@@ -194,12 +194,6 @@ using namespace cudasim;
 
 // ---- the driver's functions ------------------------------------------------------------------
 
-#define ENTER_STREAM(context, stream, handle) \
-    ENTER_CONTEXT(context, handle);           \
-    Guard guard(global);                      \
-    StreamPtr stream;                         \
-    if (CUresult unknown = find_stream(handle, context, stream)) return unknown
-
 static CUresult create(CUstream* handle, unsigned flags, int priority, Context* context) {
     if (!handle || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     Guard guard(global);

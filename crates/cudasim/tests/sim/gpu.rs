@@ -205,7 +205,7 @@ impl Gpu {
         result
     }
 
-    /// A kernel of tests/kernels.cu.
+    /// A kernel of kernels/test.cu.
     pub fn kernel(&self, name: &str) -> usize {
         let (mut module, mut function) = (0, 0);
         assert_eq!(self.cuModuleLoadData(&mut module, image(name).as_ptr()), 0);

@@ -35,7 +35,8 @@ extern "C" __global__ void sim_halve(const uint8_t* src, __half* dst, uint64_t c
 
 /// One block per row: shared memory, a block barrier and warp shuffles.
 // cudasim: fibers
-extern "C" __global__ void __launch_bounds__(256) sim_row_sum(const float* x, float* out, int cols) {
+extern "C" __global__ void __launch_bounds__(256)
+    sim_row_sum(const float* x, float* out, int cols) {
     __shared__ alignas(16) float part[32];
     float sum = 0.f;
     for (int c = threadIdx.x; c < cols; c += blockDim.x) sum += x[(size_t)blockIdx.x * cols + c];
