@@ -43,7 +43,7 @@ using Guard = std::unique_lock<std::mutex>;
 
 // ---- the way into a call (control.cpp) -------------------------------------------------------
 
-/// Counts and traces a call and gives the code it must return at once, if any. `handle`: its stream.
+/// Counts and traces a call; gives the code it must return at once, if any. `handle`: its stream.
 CUresult enter(const char* name, const void* handle = nullptr);
 /// The same for a call that needs a current context, which may hold a sticky error.
 CUresult enter(const char* name, const void* handle, Context*& context);
