@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-/// Marks, on the line before it, a kernel that uses barriers or warp intrinsics.
+/// Marks, on a line right before it, a kernel that uses barriers or warp intrinsics.
 const FIBERS: &str = "// cudasim: fibers";
 
-/// What a kernel begins with.
-const KERNEL: &str = "extern \"C\" __global__";
+/// What a kernel begins with once sim/cudasim.h has replaced `__global__`.
+const KERNEL: &str = "CUDASIM_KERNEL";
 
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
@@ -51,12 +51,16 @@ fn main() {
     }
     for folder in folders {
         for kernel in files(&folder, "cu") {
-            let source = out.join(kernel.file_name().unwrap()).with_extension("cu.cpp");
-            fs::write(&source, host_source(&kernel)).unwrap();
             let include = text(&sim.join("cudasim.h"));
             let own = ["-include", &include, "-I", &text(&folder), "-ffp-contract=off"];
             let own = own.into_iter().chain(["-Wno-unknown-pragmas", "-Wno-attributes"]);
-            sources.push((source, own.map(String::from).collect()));
+            let own: Vec<String> = own.map(String::from).collect();
+            let mut scan = Command::new(compiler());
+            scan.args(&flags).args(&own).args(["-DCUDASIM_SCAN", "-E", "-P", "-x", "c++"]);
+            let preprocessed = run(scan.arg(&kernel));
+            let source = out.join(kernel.file_name().unwrap()).with_extension("cu.cpp");
+            fs::write(&source, host_source(&kernel, &preprocessed)).unwrap();
+            sources.push((source, own));
         }
     }
 
@@ -88,13 +92,13 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
 ///
 /// Parameters by value may be 32 kB, and a loop over threads would copy them for each one: so
 /// `const __grid_constant__ P p` becomes `const __grid_constant__ P& p`.
-fn host_source(kernel: &Path) -> String {
+fn host_source(kernel: &Path, preprocessed: &str) -> String {
     let source = fs::read_to_string(kernel).unwrap();
     let mut registered = String::new();
-    for (name, fibers) in kernels_of(&source) {
+    for (name, fibers) in kernels_of(&source, preprocessed) {
         registered += &format!("    cudasim::reg(\"{name}\", &{name}, {fibers}),\n");
     }
-    assert!(!registered.is_empty(), "{} has no extern \"C\" __global__ kernel", kernel.display());
+    assert!(!registered.is_empty(), "{} has no kernel", kernel.display());
     let mut parts = source.split("__grid_constant__ ");
     let mut host = format!("#line 1 \"{}\"\n{}", kernel.display(), parts.next().unwrap());
     for part in parts {
@@ -104,46 +108,18 @@ fn host_source(kernel: &Path) -> String {
     host + &format!("\nstatic const int registered[] = {{\n{registered}}};\n")
 }
 
-/// Names of the kernels in a .cu file, and whether they are marked as using barriers. A macro may
-/// stand for the words before the name: `#define NAME extern "C" __global__ ...`.
-fn kernels_of(source: &str) -> Vec<(String, bool)> {
-    let mut openings = vec![KERNEL];
-    for line in source.lines() {
-        if let Some((name, _)) = line.strip_prefix("#define ").and_then(|l| l.split_once(KERNEL)) {
-            openings.push(name.trim());
-        }
-    }
-    let mut kernels = Vec::new();
-    let mut before = "";
-    for line in source.lines() {
-        let line = line.trim_start();
-        if openings.iter().any(|opening| line.starts_with(opening)) {
-            let rest = &source[offset_of(source, line)..];
-            kernels.push((kernel_name(rest, &openings), before == FIBERS));
-        }
-        before = line.trim_end();
-    }
-    kernels
-}
-
-fn offset_of(whole: &str, part: &str) -> usize {
-    part.as_ptr() as usize - whole.as_ptr() as usize
-}
-
-/// The first word that is followed by a parenthesis and is no launch bound.
-fn kernel_name(signature: &str, openings: &[&str]) -> String {
-    let mut rest = signature;
-    for opening in openings {
-        rest = rest.strip_prefix(opening).unwrap_or(rest);
-    }
-    loop {
-        let (head, tail) = rest.split_once('(').expect("the parameters of a kernel");
-        let name = head.split_whitespace().last().unwrap_or_default();
-        if name != "__launch_bounds__" {
-            return name.to_owned();
-        }
-        rest = tail.split_once(')').expect("the end of the launch bounds").1;
-    }
+/// Names of the kernels in a .cu file, and whether they are marked as using barriers.
+fn kernels_of(source: &str, preprocessed: &str) -> Vec<(String, bool)> {
+    let name_of =
+        |kernel: &str| kernel.split('(').next()?.split_whitespace().last().map(String::from);
+    let names = preprocessed.split(KERNEL).skip(1).filter_map(name_of);
+    let marked = |name: &str| {
+        let (before, _) = source.split_once(&format!("{name}(")).unwrap_or_default();
+        // Up to the end of what comes before the kernel: the last blank line.
+        let declaration = before.rfind("\n\n").map_or(before, |blank| &before[blank..]);
+        declaration.lines().any(|line| line.trim() == FIBERS)
+    };
+    names.map(|name| (name.clone(), marked(&name))).collect()
 }
 
 /// Two at a time; gives the object files.
@@ -164,7 +140,8 @@ fn compile_all(sources: &[(PathBuf, Vec<String>)], flags: &[String], out: &Path)
     sources.iter().map(|(source, _)| object(source)).collect()
 }
 
-fn run(command: &mut Command) {
+/// Runs a compiler, passes its warnings on and gives its output.
+fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| {
         panic!("the simulator needs a C++20 compiler, $CXX or g++: {error}");
     });
@@ -173,6 +150,7 @@ fn run(command: &mut Command) {
     for line in messages.lines().filter(|line| line.contains("warning:")) {
         println!("cargo:warning={line}");
     }
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn text(path: &Path) -> String {

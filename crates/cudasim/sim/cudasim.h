@@ -28,6 +28,12 @@
 #undef __maxnreg__
 #define __maxnreg__(...)
 
+// build.rs looks for kernels behind the preprocessor, whatever macros they are declared by.
+#ifdef CUDASIM_SCAN
+#undef __global__
+#define __global__ CUDASIM_KERNEL
+#endif
+
 namespace cudasim {
 
 struct Block;
