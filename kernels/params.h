@@ -105,7 +105,8 @@ struct Field {
     uint64_t first_tile;
     uint64_t num_samples;
     Divisor by_unit;
-    uint32_t data;         ///< position of the samples' addresses (of their first element read)
+    uint32_t data;         ///< position of the samples' addresses (of their first element read);
+                           ///< unused by kConst and kIndex
     uint32_t class_ids;    ///< position of a uint32 each; 0: all are of the first class
     uint32_t classes;      ///< position of the first Class
     uint32_t offsets;      ///< joined: position of num_samples + 1 int64; 0: rows

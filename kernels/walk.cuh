@@ -287,9 +287,12 @@ WINDROW_DEVICE uint8_t* output_of(const uint64_t* table, const Field& field, uin
     return field.out + steps * field.step;
 }
 
-/// The address of a sample's first real element.
+/// The address of a sample's first real element; any address where nothing is read.
 WINDROW_DEVICE const uint8_t* source_of(const uint64_t* table, const Field& field,
                                         uint64_t sample) {
+    if (field.op == kConst || field.op == kIndex) {
+        return field.out;
+    }
     return reinterpret_cast<const uint8_t*>(table[field.data + sample]);
 }
 

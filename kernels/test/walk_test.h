@@ -111,7 +111,7 @@ inline void add_case(Batch& batch, Case& c) {
     field.step = c.step;
     field.num_samples = c.samples.size();
     field.by_unit = divisor(c.unit);
-    field.data = batch.put(data);
+    field.data = c.op == kConst || c.op == kIndex ? ~0u : batch.put(data);
     bool one = std::all_of(ids.begin(), ids.end(), [](uint32_t id) { return id == 0; });
     if (!one || pick(2) == 0) field.class_ids = batch.put(ids);
     field.classes = batch.put(c.classes);
@@ -139,11 +139,15 @@ inline void add_case(Batch& batch, Case& c) {
 inline uint64_t special(int dtype) {
     if (dtype <= kU64 || pick(4) == 0) {
         uint64_t one = 1ull << pick(64);
+        // A bit above a tie of a narrower type.
+        if (pick(4) == 0) return one | one >> (pick(2) ? 8 : pick(64)) | pick(3);
         return pick(2) ? rng() >> pick(64) : pick(2) ? one - pick(3) : ~one + pick(3);
     }
     oracle::Format f = oracle::format(dtype);
     uint64_t sign = pick(2) << (f.width() - 1), top = (1ull << f.exponent) - 1;
-    uint64_t fractions[] = {0, 1, 1ull << (f.fraction - 1), (1ull << f.fraction) - 1, rng()};
+    uint64_t tie = (1ull << f.fraction) >> (pick(2) ? 8 : 11);
+    uint64_t fractions[] = {tie + pick(3) - 1, 1, 1ull << (f.fraction - 1),
+                            (1ull << f.fraction) - 1, pick(2) ? 0 : rng()};
     // Zeros and subnormals, near 1, near the limits of the integers and of float16, NaN, infinity.
     uint64_t near = f.bias() + (f.exponent < 8 ? pick(30) - 14 : pick(100) - 30);
     uint64_t exponents[] = {0, near & top, near & top, top, rng() & top};
