@@ -10,14 +10,14 @@
 
 namespace windrow {
 
-/// The bytes of one sample from one of them on: `skip` are in front of `src`, `left` at and behind it.
+/// The bytes of one sample from `src` on: `left` of them, and `skip` in front.
 struct Run {
     const uint8_t* src;
     uint64_t skip;
     uint64_t left;
 };
 
-/// The bytes [from, to) of a tile, 1 to 16, of as many samples as they come from. Reads these and no
+/// The bytes [from, to) of a tile, 1 to 16, of as many samples as they come from. Reads no
 /// others. `find(pos)` gives the run from byte `pos` of the tile on.
 template <class Find>
 WINDROW_DEVICE Vec16 gather(uint32_t from, uint32_t to, const Find& find) {

@@ -1,7 +1,7 @@
 // kPlanar: channels that lie interleaved in the source become planes of the output.
 //
-// Fast for uint8 to uint8, float16, bfloat16 and float32; other dtypes are right, but one pixel at a
-// time: kWalk suits them better. To be measured for the fast ones: a thread's 24 bytes (3 channels,
+// Fast for uint8 to uint8, float16, bfloat16 and float32; other dtypes are right, but one pixel at
+// a time: kWalk suits them better. To be measured for the fast ones: a thread's 24 bytes (3 channels,
 // 2-byte output) come as three 8-byte loads that share sectors with its neighbours', against
 // 16-byte loads through shared memory.
 #pragma once
@@ -60,8 +60,8 @@ WINDROW_DEVICE void read_words(const uint8_t* src, const uint8_t* begin, const u
     }
 }
 
-/// Writes one group of uint8 pixels, 16 bytes of each plane: `dtype` is the output's. `at` is at the
-/// first; all are real and of its row. Reads bytes of the row.
+/// Writes one group of uint8 pixels, 16 bytes of each plane: `dtype` is the output's. `at` is at
+/// the first; all are real and of its row. Reads bytes of the row.
 template <uint8_t dtype, int channels>
 WINDROW_DEVICE void write_bytes_of_pixels(const Target& to, const Image& image, const Cursor& at) {
     constexpr int size = dtype == kU8 ? 1 : dtype == kF32 ? 4 : 2;

@@ -72,7 +72,8 @@ struct Samples {
         if (offsets == nullptr) {
             uint64_t sample = first;
             if (skip >= unit) {
-                uint32_t steps = by_unit.is_small ? divide(static_cast<uint32_t>(skip), by_unit) : 1;
+                const uint32_t steps =
+                    by_unit.is_small ? divide(static_cast<uint32_t>(skip), by_unit) : 1;
                 sample += steps;
                 skip -= steps * unit;
             }

@@ -193,7 +193,7 @@ WINDROW_DEVICE void read_run(const uint8_t* src, int64_t stride, uint32_t size, 
 }
 
 /// Real elements of one row, as many as fit 16 bytes and at most Policy::kRun where they are
-/// converted: sets `n`, 1 at least and `most` at most, and returns their bits in the output's dtype.
+/// converted: sets `n`, 1 at least and `most` at most, and returns their bits as the output's.
 /// Reads their source elements; where adjacent ones are moved, also others of the row.
 WINDROW_DEVICE Vec16 read_elements(const Target& to, const Cursor& at, uint32_t most,
                                    uint32_t& n) {

@@ -67,7 +67,8 @@ inline Value read(int dtype, uint64_t bits) {
         return {sign ? -INFINITY : INFINITY, 0};
     }
     Wide x = exponent == 0 ? ldexpl(fraction, 1 - f.bias() - f.fraction)
-                           : ldexpl(fraction | 1ull << f.fraction, exponent - f.bias() - f.fraction);
+                           : ldexpl(fraction | 1ull << f.fraction,
+                                    exponent - f.bias() - f.fraction);
     return {sign ? -x : x, 0};
 }
 

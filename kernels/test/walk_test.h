@@ -95,8 +95,9 @@ inline void add_case(Batch& batch, Case& c) {
                     if (cls.channel != kNoChannel) channel += cls.channel_first;
                     memcpy(&x, bits, 8);
                     if (!c.a.empty()) channel %= c.a.size();
-                    x = oracle::convert(cls.dtype, c.dtype, x, c.a.empty() ? nullptr : &c.a[channel],
-                                        c.a.empty() ? nullptr : &c.b[channel]);
+                    bool mapped = !c.a.empty();
+                    x = oracle::convert(cls.dtype, c.dtype, x, mapped ? &c.a[channel] : nullptr,
+                                        mapped ? &c.b[channel] : nullptr);
                     memcpy(bits, &x, 8);
                 }
             }
