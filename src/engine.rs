@@ -347,7 +347,13 @@ impl Engine {
 
     /// What was done since the engine was made or the counters were reset.
     pub fn stats(&self) -> Stats {
-        self.shared.counters.snapshot(self.shared.memory.stats())
+        let stats = self.shared.counters.snapshot(self.shared.memory.stats());
+        #[cfg(feature = "cuda")]
+        let stats = {
+            let (device_bytes, pinned_bytes) = self.shared.devices.bytes();
+            Stats { device_bytes, pinned_bytes, ..stats }
+        };
+        stats
     }
 
     /// Sets the counters to 0; the pool's figures of memory stay.

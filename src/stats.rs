@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use crate::geometry::Class;
 use crate::host::{PoolStats, Tiling};
+use crate::kinds::Kind;
 use crate::plan::{saturating_sum, Field, Op, Plan, Role};
-use crate::spec::{bytes_of, Placement};
+use crate::spec::{bytes_of, Placement, Spec};
+use crate::tensor::Device;
 use crate::DType;
 
 /// The account of a plan, before it is run.
@@ -35,6 +37,10 @@ pub struct Explain {
     pub tiles: usize,
     /// Kernel launches; 0 on the host.
     pub launches: usize,
+    /// Bytes that cross from the host to a device.
+    pub bytes_to_device: u64,
+    /// Bytes that cross from a device to the host, which the call waits for.
+    pub bytes_to_host: u64,
     /// Shape and dtype of each leaf's data.
     pub outputs: Vec<(Vec<i64>, DType)>,
 }
@@ -42,7 +48,13 @@ pub struct Explain {
 impl Explain {
     pub(crate) fn new(plan: &Plan<'_>) -> Explain {
         let data = || plan.fields.iter().filter(|field| field.role == Role::Data);
-        let mut paths = data().map(path_of);
+        let launches = |field: &Field<'_>| on_device(plan, field) && !is_upload(plan, field);
+        let has_numbers = |spec: &Spec| {
+            let numbers =
+                spec.lengths.is_some() || matches!(spec.placement, Placement::Joined { .. });
+            numbers && matches!(spec.device, Device::Cuda(_))
+        };
+        let mut paths = data().map(|field| path_of(plan, field));
         let first = paths.next().unwrap_or("gather");
         let path = if paths.all(|path| path == first) { first } else { "mixed" };
         let written = saturating_sum(data().map(Field::bytes));
@@ -57,7 +69,9 @@ impl Explain {
             padding_waste: if written == 0 { 0.0 } else { padding_bytes as f64 / written as f64 },
             ranges: data().map(num_ranges).sum(),
             tiles: Tiling::new(plan).count(),
-            launches: 0,
+            launches: usize::from(data().any(launches) || plan.specs.iter().any(has_numbers)),
+            bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field))),
+            bytes_to_host: saturating_sum(data().map(|field| bytes_to_host(plan, field))),
             outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
         }
     }
@@ -79,7 +93,51 @@ fn num_ranges(field: &Field<'_>) -> usize {
     }
 }
 
-fn path_of(field: &Field<'_>) -> &'static str {
+/// Whether the data of a leaf is read or written on a device.
+fn on_device(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+    let spec = &plan.specs[field.leaf];
+    [spec.source, spec.device].iter().any(|device| matches!(device, Device::Cuda(_)))
+}
+
+/// Whether host samples become the batch on a device by the copy alone.
+pub(crate) fn is_upload(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+    let spec = &plan.specs[field.leaf];
+    let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
+    crosses && field.role == Role::Data && field.bytes_only && field.layout.is_compact()
+}
+
+fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
+    let spec = &plan.specs[field.leaf];
+    match (spec.source, spec.device) {
+        (Device::Cpu, Device::Cuda(_)) => {
+            let list = &plan.lists[field.leaf];
+            let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
+            saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
+        }
+        _ => 0,
+    }
+}
+
+fn bytes_to_host(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
+    let spec = &plan.specs[field.leaf];
+    let crosses = matches!(spec.source, Device::Cuda(_)) && !matches!(spec.device, Device::Cuda(_));
+    if crosses {
+        field.bytes()
+    } else {
+        0
+    }
+}
+
+fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> &'static str {
+    let spec = &plan.specs[field.leaf];
+    match (spec.source, spec.device) {
+        (Device::Cpu, Device::Cuda(_)) => {
+            return if is_upload(plan, field) { "upload" } else { "staged" };
+        }
+        (Device::Pinned, Device::Cuda(_)) => return "direct pinned",
+        (Device::Cuda(_), Device::Cpu | Device::Pinned) => return "download",
+        _ => {}
+    }
     let casts = |class: &Class| class.dtype != field.dtype;
     match field.op {
         Op::Read { affine: true } => "transform",
@@ -130,7 +188,13 @@ impl fmt::Display for Explain {
         )?;
         writeln!(f, "ranges         {}", self.ranges)?;
         writeln!(f, "tiles          {}", self.tiles)?;
-        write!(f, "launches       {}", self.launches)
+        write!(f, "launches       {}", self.launches)?;
+        let crossing =
+            [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];
+        for (way, bytes) in crossing.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            write!(f, "\n{way:<14} {bytes} bytes")?;
+        }
+        Ok(())
     }
 }
 
@@ -158,6 +222,10 @@ pub struct Stats {
     pub bytes_to_host: u64,
     /// Times a call waited for a device.
     pub waits: u64,
+    /// Bytes of batches in device memory.
+    pub device_bytes: u64,
+    /// Page-locked host memory of windrow's own: bytes unused, bytes in use.
+    pub pinned_bytes: (u64, u64),
     /// Time spent moving bytes, not counting import and planning. Work on a device is enqueued, and
     /// its own time is not in here.
     pub run_time: Duration,
@@ -231,6 +299,8 @@ impl Counters {
             bytes_to_device: get(&self.bytes_to_device),
             bytes_to_host: get(&self.bytes_to_host),
             waits: get(&self.waits),
+            device_bytes: 0,
+            pinned_bytes: (0, 0),
             run_time: Duration::from_nanos(get(&self.run_ns)),
             pool,
         }

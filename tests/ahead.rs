@@ -49,8 +49,7 @@ fn the_batch_is_the_same_as_without() {
         let samples = list(&rows);
         let mut ahead = push_all(&engine, &samples).expect("more than a megabyte");
         ahead.close();
-        let filled =
-            engine.run_with(plan(&samples, &Collate::stack()), options(ahead)).unwrap();
+        let filled = engine.run_with(plan(&samples, &Collate::stack()), options(ahead)).unwrap();
         let data = filled[0].data.as_ref().unwrap();
         assert_eq!(data.shape(), [count as i64, len as i64]);
         assert!(*data.as_slice::<f32>().unwrap() == *rows.concat(), "{count} rows of {len}");

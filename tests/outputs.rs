@@ -83,6 +83,7 @@ fn outputs_that_overlap_samples() {
                     Target::from_raw_parts(
                         address.add(from),
                         DType::U8,
+                        windrow::Device::Cpu,
                         Layout::compact(DType::U8, &[2, 6]).unwrap(),
                     ),
                 )

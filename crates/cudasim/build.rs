@@ -2,6 +2,9 @@
 //!
 //! `WINDROW_SIM_ASAN=1` adds AddressSanitizer; what loads the library then needs libasan preloaded.
 
+#[path = "../../build/nvcc.rs"]
+mod nvcc;
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +35,10 @@ fn main() {
     ]
     .map(String::from)
     .into();
-    flags.extend(["-isystem".into(), text(&cuda_include_dir())]);
+    flags.extend([
+        "-isystem".into(),
+        text(&nvcc::find().unwrap_or_else(|text| panic!("{text}")).include),
+    ]);
     if env::var("WINDROW_SIM_ASAN").is_ok_and(|value| value == "1") {
         flags.extend(["-fsanitize=address", "-fno-omit-frame-pointer"].map(String::from));
     }
@@ -44,15 +50,15 @@ fn main() {
     files(&sim, "h");
     let mut folders = vec![here.join("kernels")];
     let kernels = here.join("../../kernels");
-    if kernels.is_dir() {
-        files(&kernels, "h");
-        files(&kernels, "cuh");
-        folders.push(kernels);
-    }
+    files(&kernels, "h");
+    files(&kernels, "cuh");
+    folders.push(kernels);
     for folder in folders {
         for kernel in files(&folder, "cu") {
             let include = text(&sim.join("cudasim.h"));
             let own = ["-include", &include, "-I", &text(&folder), "-ffp-contract=off"];
+            // The table of a launch is read through casts, as nvcc allows it.
+            let own = own.into_iter().chain(["-fno-strict-aliasing"]);
             let own = own.into_iter().chain(["-Wno-unknown-pragmas", "-Wno-attributes"]);
             let own: Vec<String> = own.map(String::from).collect();
             let mut scan = Command::new(compiler());
@@ -155,33 +161,4 @@ fn run(command: &mut Command) -> String {
 
 fn text(path: &Path) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
-}
-
-/// Where cuda.h is: beside nvcc, which is `$NVCC`, on `PATH`, in `$CUDA_HOME/bin`, or in the PyPI
-/// packages of `$PYO3_PYTHON` or python3.
-fn cuda_include_dir() -> PathBuf {
-    for variable in ["NVCC", "PATH", "CUDA_HOME", "PYO3_PYTHON"] {
-        println!("cargo:rerun-if-env-changed={variable}");
-    }
-    let mut programs: Vec<PathBuf> = env::var_os("NVCC").map(PathBuf::from).into_iter().collect();
-    let path = env::var_os("PATH").unwrap_or_default();
-    programs.extend(env::split_paths(&path).map(|folder| folder.join("nvcc")));
-    programs.extend(env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("bin/nvcc")));
-    let python = env::var_os("PYO3_PYTHON").unwrap_or_else(|| "python3".into());
-    let ask = ["-c", "import nvidia; print(*nvidia.__path__, sep='\\n')"];
-    if let Ok(output) = Command::new(python).args(ask).output() {
-        let folders = String::from_utf8_lossy(&output.stdout).into_owned();
-        programs.extend(folders.lines().map(|folder| Path::new(folder).join("cu13/bin/nvcc")));
-    }
-    let include = |nvcc: &PathBuf| {
-        let real = fs::canonicalize(nvcc).ok()?;
-        let folder = real.parent()?.parent()?.join("include");
-        folder.join("cuda.h").is_file().then_some(folder)
-    };
-    programs.iter().find_map(include).unwrap_or_else(|| {
-        panic!(
-            "the simulator needs the CUDA 13 headers: looked beside $NVCC, nvcc on PATH, \
-             $CUDA_HOME/bin/nvcc, and nvidia/cu13/bin/nvcc of $PYO3_PYTHON or python3"
-        )
-    })
 }

@@ -19,7 +19,7 @@ use crate::host::MemoryPool;
 use crate::layout::Layout;
 use crate::plan::{Op, Plan, Role};
 use crate::spec::{bytes_of, Placement};
-use crate::stats::Traffic;
+use crate::stats::{is_upload, Traffic};
 use crate::stream::RunOptions;
 use crate::tensor::{Device, Owner, Tensor};
 
@@ -157,14 +157,9 @@ impl Executor {
         Ok(self.memory.trim(&current)?)
     }
 
-    /// Bytes of device memory in use, page-locked bytes unused and in use.
-    pub fn bytes(&self) -> (u64, u64, u64) {
-        let (free, used) = self.pinned.bytes();
-        (self.memory.used_bytes(), free, used)
-    }
-
-    pub fn context(&self) -> &Arc<Context> {
-        &self.context
+    /// Bytes of device memory in use; page-locked bytes unused and in use.
+    pub fn bytes(&self) -> (u64, (u64, u64)) {
+        (self.memory.used_bytes(), self.pinned.bytes())
     }
 
     fn pending(&self) -> MutexGuard<'_, VecDeque<(Arc<PooledEvent>, Vec<Owner>)>> {
@@ -405,9 +400,8 @@ impl Run<'_> {
         place: u64,
         threads: Option<&rayon::ThreadPool>,
     ) -> Result<bool> {
-        let field = &plan.fields[index];
-        let leaf = field.leaf;
-        if field.bytes_only && field.layout.is_compact() {
+        let leaf = plan.fields[index].leaf;
+        if is_upload(plan, &plan.fields[index]) {
             self.upload_field(plan, index, place, threads)?;
             return Ok(true);
         }

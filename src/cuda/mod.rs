@@ -44,6 +44,15 @@ impl Devices {
         Ok(executor)
     }
 
+    /// Bytes of device memory in use; page-locked bytes unused and in use.
+    pub fn bytes(&self) -> (u64, (u64, u64)) {
+        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = executors.values().map(|executor| executor.bytes());
+        all.fold((0, (0, 0)), |(device, (free, used)), (own, (own_free, own_used))| {
+            (device + own, (free + own_free, used + own_used))
+        })
+    }
+
     /// Gives unused memory back to the devices and the system.
     pub fn empty(&self) {
         let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);

@@ -160,11 +160,7 @@ impl Builder {
             Op::Read { affine: true } => plan.specs[field.leaf].affine.as_ref(),
             _ => None,
         };
-        let used = |class: &Class| class.num_real > 0;
-        let is_planar = matches!(field.op, Op::Read { .. })
-            && matches!(field.starts, Starts::Rows { .. })
-            && field.classes.iter().filter(|class| used(class)).all(|class| class.planar)
-            && field.classes.iter().any(used);
+        let is_planar = matches!(field.starts, Starts::Rows { .. }) && is_planar(field);
         let f64 = DType::F64;
         let is_wide = field.dtype == f64 || field.classes.iter().any(|class| class.dtype == f64);
         let (op, value) = match field.op {
@@ -332,6 +328,21 @@ impl Builder {
         u32::try_from(self.words.len())
             .map_err(|_| Error::TooLarge("a table of more than 2^32 words".into()))
     }
+}
+
+/// Whether the kernel for interleaved bytes to planes is the one for a field. Others go through it
+/// one pixel at a time.
+fn is_planar(field: &Field<'_>) -> bool {
+    let mut used = field.classes.iter().filter(|class| class.num_real > 0).peekable();
+    let is_quick = match field.op {
+        Op::Read { affine } => match field.dtype {
+            DType::F16 | DType::BF16 | DType::F32 => true,
+            DType::U8 => !affine,
+            _ => false,
+        },
+        _ => false,
+    };
+    is_quick && used.peek().is_some() && used.all(|class| class.planar && class.dtype == DType::U8)
 }
 
 /// Structs of the table are made of whole words.

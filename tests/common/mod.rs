@@ -10,6 +10,8 @@
 
 pub mod ask;
 pub mod convert;
+#[cfg(feature = "cuda")]
+pub mod device;
 pub mod oracle;
 pub mod runner;
 pub mod sample;

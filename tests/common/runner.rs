@@ -4,10 +4,13 @@
 use std::sync::{Arc, OnceLock};
 
 use windrow::{
-    Batch, DType, Device, Element, Engine, EngineOptions, Fields, Layout, Plan, Target, Tensor,
+    Batch, Collate, DType, Device, Element, Engine, EngineOptions, Fields, Layout, Plan,
+    SampleView, Target, Tensor,
 };
 
 use super::ask::{Ask, Form};
+#[cfg(feature = "cuda")]
+use super::device;
 use super::oracle::{oracle, Expected};
 use super::sample::{compact, ordered, views, Sample};
 
@@ -89,6 +92,54 @@ impl Runner {
                 frame.check(&name, &expected.data);
             }
         }
+        #[cfg(feature = "cuda")]
+        self.check_on_device(name, samples, ask, &expected);
+    }
+
+    /// The same on a device: from the host, from the device, from page-locked memory; to the device,
+    /// to memory of the caller's there, back to the host.
+    #[cfg(feature = "cuda")]
+    fn check_on_device(&self, name: &str, samples: &[Sample], ask: &Ask, expected: &Expected) {
+        let Some(engine) = device::engine() else { return };
+        let collate = ask.collate();
+        let run = |place: &str, views: &[SampleView<'_>], collate: &Collate| {
+            let batch = engine.assemble(views, collate);
+            let batch = batch.unwrap_or_else(|e| panic!("{name}, {place}: {e}"));
+            check_batch(&format!("{name}, {place}"), &batch, expected);
+        };
+        run("host to device", &views(samples), &collate);
+
+        let bytes: Vec<_> = samples.iter().map(|s| device::Bytes::of(s.memory().0)).collect();
+        let here = Device::Cuda(0);
+        let at = |(sample, bytes): (&Sample, &device::Bytes)| {
+            // SAFETY: a copy of the sample's memory, which lives until the results have been read.
+            unsafe { sample.view_at(bytes.address as *const u8, here) }
+        };
+        let views: Vec<_> = samples.iter().zip(&bytes).map(at).collect();
+        run("on the device", &views, &collate);
+        run("device to host", &views, &collate.clone().device(Device::Cpu));
+        run("device to pinned", &views, &collate.clone().device(Device::Pinned));
+
+        let pinned: Vec<_> =
+            samples.iter().map(|s| device::PinnedBytes::of(s.memory().0)).collect();
+        let at = |(sample, bytes): (&Sample, &device::PinnedBytes)| {
+            // SAFETY: as above.
+            unsafe { sample.view_at(bytes.address, Device::Pinned) }
+        };
+        let pinned_views: Vec<_> = samples.iter().zip(&pinned).map(at).collect();
+        run("pinned to device", &pinned_views, &collate);
+        run("pinned to pinned", &pinned_views, &collate.clone().device(Device::Pinned));
+
+        for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate() {
+            let name = format!("{name}, into variant {variant} on the device");
+            let frame = Frame::new(expected.dtype, &expected.shape, &strides, 1 + 5 * variant);
+            frame.check_on_device(&name, &expected.data, |target| {
+                let fields = engine.assemble_into(&views, &collate, target);
+                let fields = fields.unwrap_or_else(|e| panic!("{name}: {e}"));
+                check_fields(&name, &fields, expected, &ask.form);
+            });
+        }
+        device::enter();
     }
 }
 
@@ -125,8 +176,20 @@ impl Frame {
         // SAFETY: the buffer was made as large as the layout's span, from `first` on, and is borrowed.
         unsafe {
             let data = self.bytes.as_mut_ptr().add(self.first);
-            Target::from_raw_parts(data, self.dtype, self.layout.clone())
+            Target::from_raw_parts(data, self.dtype, Device::Cpu, self.layout.clone())
         }
+    }
+
+    /// Has a copy of the buffer on the device written to, and checks it.
+    #[cfg(feature = "cuda")]
+    pub fn check_on_device(mut self, name: &str, data: &[u8], write: impl FnOnce(&mut Target<'_>)) {
+        let bytes = device::Bytes::of(&self.bytes);
+        let first = (bytes.address as *mut u8).wrapping_add(self.first);
+        let (dtype, layout) = (self.dtype, self.layout.clone());
+        // SAFETY: a copy of the buffer, large enough for the layout, alive until it has been read.
+        write(&mut unsafe { Target::from_raw_parts(first, dtype, Device::Cuda(0), layout) });
+        self.bytes = bytes.to_host();
+        self.check(name, data);
     }
 
     /// The buffer as it must be: `data` in place of the elements, poison elsewhere.
@@ -169,10 +232,24 @@ pub fn same_bytes(name: &str, size: usize, want: &[u8], got: &[u8]) {
     }
 }
 
-/// The bytes of a host tensor, row-major.
+/// The bytes of a tensor, row-major.
 pub fn bytes_of(tensor: &Tensor) -> Vec<u8> {
-    assert_eq!(tensor.device(), Device::Cpu);
     let size = tensor.dtype().size();
+    #[cfg(feature = "cuda")]
+    if matches!(tensor.device(), Device::Cuda(_)) {
+        tensor.synchronize().expect("work that ends well");
+        let span = tensor.layout().byte_span(tensor.dtype());
+        let low = tensor.data_ptr().wrapping_offset(span.start as isize);
+        let memory = device::read(low.addr() as u64, (span.end - span.start) as usize);
+        let mut bytes = Vec::with_capacity(tensor.nbytes());
+        super::coordinates(tensor.shape(), |coords| {
+            let step: i64 =
+                coords.iter().zip(tensor.strides()).map(|(coord, stride)| coord * stride).sum();
+            let at = (step * size as i64 - span.start) as usize;
+            bytes.extend_from_slice(&memory[at..at + size]);
+        });
+        return bytes;
+    }
     let mut bytes = Vec::with_capacity(tensor.nbytes());
     if tensor.layout().is_compact() && tensor.nbytes() > 0 {
         // SAFETY: a tensor is good for all elements of its layout, which are `nbytes` in a row.
@@ -249,7 +326,7 @@ fn check_extras(name: &str, fields: &Fields, expected: &Expected) {
     check_tensor(name, fields.batch_index.as_ref(), index);
 }
 
-fn check_tensor<T: Element + PartialEq + std::fmt::Debug>(
+fn check_tensor<T: Element + std::fmt::Debug>(
     name: &str,
     got: Option<&Tensor>,
     want: Option<(&[i64], &[T])>,
@@ -257,9 +334,12 @@ fn check_tensor<T: Element + PartialEq + std::fmt::Debug>(
     match (got, want) {
         (None, None) => {}
         (Some(got), Some((shape, elements))) => {
-            assert_eq!(got.shape(), shape, "{name}");
-            let got = got.as_slice::<T>().unwrap_or_else(|e| panic!("{name}: {e}"));
-            assert!(got == elements, "{name}: expected {elements:?}, got {got:?}");
+            assert_eq!((got.shape(), got.dtype()), (shape, T::DTYPE), "{name}");
+            // SAFETY: plain numbers, seen as their bytes.
+            let elements = unsafe {
+                std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements))
+            };
+            same_bytes(name, size_of::<T>(), elements, &bytes_of(got));
         }
         (got, want) => panic!("{name}: expected {want:?}, got {got:?}"),
     }

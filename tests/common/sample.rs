@@ -135,6 +135,25 @@ impl Sample {
         self.shape.iter().product()
     }
 
+    /// The memory the sample lies in, and the position of its first element there.
+    pub fn memory(&self) -> (&[u8], usize) {
+        (&self.buffer, self.first)
+    }
+
+    /// The sample as the library takes it, in a copy of its memory at `base` on another device. Its
+    /// alignment there is what it is here to 16 bytes.
+    ///
+    /// # Safety
+    /// As [`SampleView::from_raw_parts`].
+    pub unsafe fn view_at(&self, base: *const u8, device: Device) -> SampleView<'static> {
+        let layout =
+            Layout::try_new(self.dtype, &self.shape, Some(&self.strides)).expect("a sound layout");
+        // SAFETY: the caller's promise.
+        unsafe {
+            SampleView::from_raw_parts(base.wrapping_add(self.first), self.dtype, device, layout)
+        }
+    }
+
     /// The sample as the library takes it.
     pub fn view(&self) -> SampleView<'_> {
         let layout =
