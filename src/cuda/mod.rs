@@ -55,8 +55,12 @@ impl Devices {
 
     /// Gives unused memory back to the devices and the system.
     pub fn empty(&self) {
-        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
-        for executor in executors.values() {
+        // Not under the lock: what is let go of may run anybody's code.
+        let executors: Vec<_> = {
+            let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+            executors.values().cloned().collect()
+        };
+        for executor in executors {
             // A device that fails has nothing to give back; the next batch says so.
             let _ = executor.empty_cache();
         }
