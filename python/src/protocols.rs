@@ -376,10 +376,12 @@ impl<'py> Importer<'py> {
         let stream = match interface.get_item("stream")?.filter(|stream| !stream.is_none()) {
             None => None,
             Some(stream) => match stream.extract::<i64>()? {
-                0 => return Err(PyValueError::new_err(format!(
+                0 => {
+                    return Err(PyValueError::new_err(format!(
                     "sample {index}: stream 0 in a CUDA array interface; the default streams are \
                          1 (legacy) and 2 (per thread)"
-                ))),
+                )))
+                }
                 handle => Some(from_handle(handle)?),
             },
         };

@@ -337,7 +337,8 @@ impl Run<'_> {
         let lists = own.iter().map(|&field| plan.fields[field].leaf);
         let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
         for block in owners.filter_map(|owner| owner.downcast_ref::<DeviceBlock>()) {
-            if Arc::ptr_eq(block.context(), self.current.context()) && !self.is_capturing {
+            // Another engine's blocks too: the context of a device is one, whoever retains it.
+            if block.context().raw() == self.current.context().raw() && !self.is_capturing {
                 block.hand_to(self.current, handle)?;
             }
         }
