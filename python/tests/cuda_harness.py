@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint64, c_void_p
 
 import numpy as np
@@ -111,11 +112,12 @@ class Driver:
 
     @contextlib.contextmanager
     def paused(self, *streams):
-        """The streams begin nothing until the end of the block."""
+        """The streams begin nothing until the end of the block, when others have had time to go ahead."""
         for stream in streams:
             self.pause(stream)
         try:
             yield
+            time.sleep(0.005)
         finally:
             for stream in streams:
                 self.pause(stream, False)

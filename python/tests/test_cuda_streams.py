@@ -74,12 +74,13 @@ def test_the_producer_is_waited_for(sim, streams, offer, target):
 
 
 @pytest.mark.parametrize("offer", ["cai", "dlpack"])
+@pytest.mark.parametrize("late", range(3))
 @pytest.mark.parametrize("asked", [None, "own", LEGACY, PER_THREAD])
-def test_every_distinct_producer_is_waited_for(sim, streams, offer, asked):
+def test_every_distinct_producer_is_waited_for(sim, streams, offer, asked, late):
     producers = [streams() for _ in range(3)]
     consumer = streams() if asked == "own" else asked
     make = OFFERS[offer](None)
-    with sim.paused(*producers):
+    with sim.paused(producers[late]):
         samples = [make(sim, row, producers[i % 3]) for i, row in enumerate(ROWS)]
         batch = wr.stack(samples, stream=consumer)
         read = later(sim, batch, consumer or LEGACY)
