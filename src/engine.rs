@@ -308,7 +308,8 @@ impl Engine {
     ) -> Result<()> {
         let Some(ordinal) = cuda::ordinal_of(plan)? else { return Ok(()) };
         let executor = self.shared.devices.executor(ordinal)?;
-        let threads = self.shared.threads.helpers()?;
+        let gathers = plan.specs.iter().any(|spec| spec.source == Device::Cpu);
+        let threads = if gathers { self.shared.threads.helpers()? } else { None };
         let memory = &self.shared.memory;
         let done = executor.run(plan, options, memory, threads.as_deref())?;
         self.shared.counters.count_traffic(done.traffic);
