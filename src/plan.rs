@@ -330,6 +330,16 @@ impl<'s> Plan<'s> {
         Ok((Plan { fields: vec![field], ..Plan::default() }, offsets))
     }
 
+    /// Gives the data of a leaf a row-major layout; returns the one it had.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn make_compact(&mut self, field: usize) -> Result<Layout> {
+        let old = &self.fields[field];
+        let (leaf, out) = (old.leaf, old.out);
+        let layout = Layout::compact(old.dtype, old.layout.shape())?;
+        let new = data_field(leaf, &self.specs[leaf], &self.lists[leaf], layout).into_owned();
+        Ok(std::mem::replace(&mut self.fields[field], Field { out, ..new }).layout)
+    }
+
     /// Makes a field read the same samples at another place.
     #[cfg(feature = "cuda")]
     pub(crate) fn reread(&mut self, field: usize, samples: &SampleList<'_>) {

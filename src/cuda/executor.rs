@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytemuck::cast_slice;
 
+use super::download;
 use super::driver::{
     Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef, IMAGE,
 };
@@ -14,7 +15,7 @@ use super::params;
 use super::table::{Table, Values};
 use super::upload;
 use crate::dtype::DType;
-use crate::error::{Error, Mismatch, Result};
+use crate::error::{Error, Result};
 use crate::host::MemoryPool;
 use crate::layout::Layout;
 use crate::plan::{Op, Plan, Role};
@@ -45,6 +46,8 @@ pub(crate) struct Executor {
 pub(crate) struct Done {
     /// The tensor of each field that was run here and has memory of ours.
     pub tensors: Vec<(usize, Tensor)>,
+    /// Batches that came back to be spread over an output of the caller's that is not row-major.
+    pub spread: Vec<(Tensor, *mut u8, Layout)>,
     /// Lengths and offsets of each leaf whose batch lies on the device.
     pub numbers: Vec<(usize, Numbers)>,
     pub traffic: Traffic,
@@ -222,6 +225,7 @@ impl Run<'_> {
         // Memory first, so that nothing is enqueued if there is none.
         let mut places = vec![None; plan.fields.len()];
         let mut back = Vec::new();
+        let mut spread = vec![None; plan.fields.len()];
         for &index in &own {
             let (bytes, out) = (plan.fields[index].bytes(), plan.fields[index].out);
             let on_device = matches!(plan.specs[plan.fields[index].leaf].device, Device::Cuda(_));
@@ -230,9 +234,14 @@ impl Run<'_> {
                 None => {
                     let block = Arc::new(self.allocate(bytes)?);
                     let address = block.address();
-                    match on_device {
-                        true => self.push_tensor(plan, index, &block),
-                        false => back.push((index, address)),
+                    if on_device {
+                        self.push_tensor(plan, index, &block);
+                    } else {
+                        back.push((index, address));
+                        if let Some(out) = out.filter(|_| !plan.fields[index].layout.is_compact()) {
+                            spread[index] = Some((out, plan.make_compact(index)?));
+                            plan.fields[index].out = None;
+                        }
                     }
                     self.blocks.push(block);
                     address
@@ -256,11 +265,21 @@ impl Run<'_> {
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
         self.launch(plan, &places, &values)?;
 
-        for (&(index, address), (memory, _)) in back.iter().zip(&returned) {
+        for (&(index, address), (memory, tensor)) in back.iter().zip(&returned) {
             let bytes = plan.fields[index].bytes();
+            let (pinned, events) = (&self.executor.pinned, &self.executor.events);
+            let is_pinned = tensor.as_ref().is_some_and(|t| t.device() == Device::Pinned);
             // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
             // held until the stream has been waited for.
-            unsafe { self.stream.d2h(*memory, address, bytes as usize) }?;
+            unsafe {
+                let (current, stream) = (self.current, self.stream);
+                match is_pinned {
+                    true => stream.d2h(*memory, address, bytes as usize)?,
+                    false => download::bytes(
+                        current, stream, pinned, events, address, *memory, bytes, threads,
+                    )?,
+                }
+            }
             self.done.traffic.bytes_to_host += bytes;
         }
         self.finish(plan, &own, options)?;
@@ -268,11 +287,13 @@ impl Run<'_> {
             self.stream.synchronize()?;
             self.done.traffic.waits += 1;
         }
-        let tensors = back
-            .iter()
-            .zip(returned)
-            .filter_map(|(&(index, _), (_, tensor))| Some((index, tensor?)));
-        self.done.tensors.extend(tensors);
+        for (&(index, _), (_, tensor)) in back.iter().zip(returned) {
+            match (tensor, spread[index].take()) {
+                (Some(tensor), Some((out, layout))) => self.done.spread.push((tensor, out, layout)),
+                (Some(tensor), None) => self.done.tensors.push((index, tensor)),
+                (None, _) => {}
+            }
+        }
         Ok(())
     }
 
@@ -335,11 +356,6 @@ impl Run<'_> {
         let field = &plan.fields[index];
         let device = plan.specs[field.leaf].device;
         if let Some(out) = field.out {
-            if !field.layout.is_compact() {
-                let got = format!("strides {:?}", field.layout.strides());
-                let expected = "a row-major output for a copy from a device";
-                return Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))));
-            }
             return Ok((out, None));
         }
         let (dtype, layout) = (field.dtype, field.layout.clone());

@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `executor` | what is enqueued, in which order, and what is kept alive until when |
 //! | `table`, `params` | the plan as the kernels read it |
-//! | `upload` | host samples to the device |
+//! | `upload`, `download` | host samples to the device, batches back |
 //! | `memory` | outputs in stream order, page-locked host memory |
 //! | [`driver`] | the calls of the driver |
 
+mod download;
 pub(crate) mod driver;
 mod executor;
 mod memory;
