@@ -1,4 +1,5 @@
 //! Who assembles the batch, or copies as many bytes.
+#![allow(clippy::too_many_arguments, reason = "the driver's")]
 
 use lazy_driver::Function;
 use std::ffi::c_void;

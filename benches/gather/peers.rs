@@ -41,6 +41,7 @@ impl Peers {
         };
         // SAFETY: peers.cu defines these names with these parameters: pointers and streams are
         // carried as integers of their size.
+        #[allow(clippy::missing_transmute_annotations, reason = "the fields have the types")]
         unsafe {
             Ok(Peers {
                 nothing: transmute::<*mut c_void, _>(find(c"peer_nothing")?),
