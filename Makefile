@@ -56,7 +56,7 @@ lint: $(NVCC_READY)
 	$(WITH_NVCC) scripts/msrv --features cuda
 
 bench: $(VENV)/.bench $(VENV)/.windrow
-	$(CARGO) bench --locked --bench '*'
+	$(CARGO) bench --locked --bench host
 	$(PY) -m windrow bench
 
 gpu-check: $(NVCC_READY) $(VENV)/.windrow
