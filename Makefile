@@ -19,12 +19,15 @@ PIP := $(PY) -m pip install --disable-pip-version-check
 # What a recipe of the CUDA engine needs and begins with, on the platforms that have one.
 ifneq (,$(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)))
 NVCC_READY := $(VENV)/.cuda
-WITH_NVCC := PYO3_PYTHON=$(abspath $(PY))
+NVCC_PYTHON := PYO3_PYTHON=$(abspath $(PY))
+WITH_NVCC := $(NVCC_PYTHON)
+# A stand-in for the driver, so that the tests of devices run without one; one that is set is used.
+TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(NVCC_PYTHON) $(CARGO) run -q --locked -p cudasim --example path)}
 else
 WITH_NVCC := @echo "SKIP: no CUDA engine on this platform:"
 endif
 SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell find src python/src \
-	python/python -name '*.rs' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
+	python/python kernels build build.rs -name '*.rs' -o -name '*.cu*' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
 
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
@@ -44,11 +47,11 @@ test-rust:
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
-	$(PY) -m pytest python/tests
+	$(TEST_DRIVER) $(PY) -m pytest python/tests
 
 lint: $(NVCC_READY)
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(WITH_NVCC) $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check
@@ -71,9 +74,9 @@ $(VENV)/.venv:
 	$(PIP) --quiet --upgrade pip 'maturin>=1.10,<2'
 	@touch $@
 
-$(VENV)/.windrow: $(VENV)/.venv $(SOURCES)
+$(VENV)/.windrow: $(VENV)/.venv $(NVCC_READY) $(SOURCES)
 	rm -rf target/wheels
-	$(PY) -m maturin build --release --locked --manifest-path python/Cargo.toml --interpreter $(PY) --out target/wheels
+	$(NVCC_PYTHON) $(PY) -m maturin build --release --locked --manifest-path python/Cargo.toml --interpreter $(PY) --out target/wheels
 	$(PIP) --quiet --force-reinstall --no-deps target/wheels/*.whl
 	@touch $@
 

@@ -355,16 +355,61 @@ impl Engine {
         Ok(())
     }
 
+    /// The stream that work on a device is enqueued on if nobody names another.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    pub fn stream(&self, ordinal: u32) -> Result<Stream> {
+        #[cfg(feature = "cuda")]
+        return self.shared.devices.executor(ordinal)?.stream();
+        #[cfg(not(feature = "cuda"))]
+        host_only(Device::Cuda(ordinal))
+    }
+
+    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
+    /// streams of one device.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    pub fn order(&self, ordinal: u32, producers: &[Stream], consumer: Stream) -> Result<()> {
+        if producers.iter().all(|&producer| producer == consumer) {
+            return Ok(());
+        }
+        #[cfg(feature = "cuda")]
+        return self.shared.devices.executor(ordinal)?.order(producers, consumer);
+        #[cfg(not(feature = "cuda"))]
+        host_only(Device::Cuda(ordinal))
+    }
+
     /// Zeroed memory from the output pool.
     ///
     /// # Errors
-    /// [`Error::NoDriver`] for memory that is not the host's; as [`Layout::try_new`] for an impossible
-    /// shape; [`Error::OutOfMemory`].
+    /// [`Error::NoDriver`] for memory of a device that is not there; as [`Layout::try_new`] for an
+    /// impossible shape; [`Error::OutOfMemory`].
     pub fn empty(&self, dtype: DType, shape: &[i64], device: Device) -> Result<Tensor> {
-        if device != Device::Cpu {
-            return Err(Error::NoDriver(format!("memory on {device} asked of a host-only build")));
-        }
         let layout = Layout::compact(dtype, shape)?;
+        #[cfg(feature = "cuda")]
+        match device {
+            Device::Cuda(ordinal) => {
+                let executor = self.shared.devices.executor(ordinal)?;
+                return executor.zeroed(dtype, layout, bytes_of(dtype, shape));
+            }
+            Device::Pinned => {
+                let executor = self.shared.devices.executor(self.shared.ordinal())?;
+                let tensor = executor.pinned(bytes_of(dtype, shape))?.into_tensor(dtype, layout);
+                // SAFETY: memory just taken for this layout, which nobody else has.
+                #[allow(unsafe_code)]
+                unsafe {
+                    tensor.data_ptr().write_bytes(0, tensor.nbytes());
+                }
+                return Ok(tensor);
+            }
+            Device::Cpu => {}
+        }
+        #[cfg(not(feature = "cuda"))]
+        if device != Device::Cpu {
+            return host_only(device);
+        }
         let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
         block.zero();
         Ok(block.into_tensor(dtype, layout))
@@ -402,4 +447,9 @@ impl Engine {
     pub fn num_threads(&self) -> usize {
         self.shared.threads.count()
     }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn host_only<T>(device: Device) -> Result<T> {
+    Err(Error::NoDriver(format!("{device}: this build of windrow works on the host only")))
 }

@@ -55,6 +55,7 @@ mod batch;
 mod collate;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod devices;
 pub mod dlpack;
 mod dtype;
 mod engine;
@@ -76,6 +77,7 @@ mod tensor;
 pub use affine::Affine;
 pub use batch::{Batch, Fields};
 pub use collate::{Collate, Form, Mask, Pad, PerDim, Side, Transform};
+pub use devices::{cuda_build, device_of, devices, CudaBuild, DeviceInfo};
 pub use dtype::{DType, Element};
 pub use engine::{Engine, EngineOptions, Filled};
 pub use error::{DriverError, Error, Facet, Mismatch, Result};

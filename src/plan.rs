@@ -367,7 +367,8 @@ impl<'s> Plan<'s> {
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
         let field =
             self.fields.iter().find(|field| field.leaf == leaf && field.role == Role::Data)?;
-        if !field.bytes_only {
+        let spec = &self.specs[leaf];
+        if !field.bytes_only || spec.source != spec.device {
             return None;
         }
         if field.bytes() == 0 {

@@ -6,14 +6,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
     Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, Owner, Plan, RowsAhead,
-    RunOptions, Target, Tensor,
+    RunOptions, Stream, Target, Tensor,
 };
 
 use crate::batch::PyBatch;
 use crate::engine::PyExplain;
 use crate::errors::{to_py_err, OrPyErr};
-use crate::keep::refuses_writes;
+use crate::import::Reading;
+use crate::keep::{refuses_writes, Keep};
 use crate::options::{CopyMode, Options};
+use crate::order::Order;
 use crate::samples::{samples_of, Imported};
 use crate::tensor::tensor_of;
 
@@ -25,6 +27,7 @@ pub(crate) struct Job {
     pub collate: Collate,
     pub path: String,
     pub out: Option<Tensor>,
+    pub stream: Option<Stream>,
     pub copy: CopyMode,
 }
 
@@ -33,28 +36,26 @@ impl Job {
     pub fn new(
         options: Options<'_>,
         path: &str,
-        import: impl FnOnce(Option<(&Engine, &Collate)>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Job> {
         let may_copy = options.out.is_none() && options.copy == CopyMode::Always;
         let stacker = may_copy.then_some((&options.engine, &options.collate));
-        let (samples, ahead) = import(stacker)?;
-        let out = options.out.map(|out| output_of(&out, path)).transpose()?;
+        let (owned, stream) = (options.may_view(), options.stream);
+        let (samples, ahead) = import(Reading { path, owned, stream, stacker })?;
+        let out = options.out.map(|out| output_of(&out, path, stream)).transpose()?;
         let (collate, copy) = (options.collate, options.copy);
-        Ok(Job { ahead, samples, collate, path: path.to_owned(), out, copy })
+        Ok(Job { ahead, samples, collate, path: path.to_owned(), out, stream, copy })
     }
 }
 
 /// The memory of `out=`, refused if it must not be written to.
-pub(crate) fn output_of(out: &Bound<'_, PyAny>, path: &str) -> PyResult<Tensor> {
-    let tensor = tensor_of(out, true)?;
-    let mismatch = if tensor.is_read_only() || refuses_writes(out) {
-        Error::Layout(Box::new(Mismatch::new(None, "writable memory", "read-only memory")))
-    } else if tensor.device() != Device::Cpu {
-        Error::Device(Box::new(Mismatch::new(None, "cpu", tensor.device().to_string())))
-    } else {
-        return Ok(tensor);
-    };
-    Err(to_py_err(out.py(), &mismatch.at_path(path)))
+fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<Tensor> {
+    let tensor = tensor_of(out, Reading { stream, ..Reading::OWNED })?;
+    if tensor.is_read_only() || refuses_writes(out) {
+        let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
+        return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
+    }
+    Ok(tensor)
 }
 
 /// Plans all jobs as one and runs them, without the interpreter lock.
@@ -83,17 +84,87 @@ fn run_jobs(engine: &Engine, jobs: &mut [Job]) -> windrow::Result<Vec<Batch>> {
         .filter(|(_, batch)| batch.is_none())
         .map(|((leaf, ahead), _)| (*leaf, ahead))
         .unzip();
-    let mut run_options = RunOptions::default();
+    let plan = Plan::for_leaves(&rest)?;
+    let mut run_options = order_of(engine, jobs, &plan)?;
     run_options.ahead = ahead;
-    let mut filled = engine.run_with(Plan::for_leaves(&rest)?, run_options)?.into_iter();
+    let stream = run_options.stream;
+    let mut filled = engine.run_with(plan, run_options)?.into_iter();
     let assembled = jobs.iter().zip(batches).map(|(job, view)| {
-        view.or_else(|| {
-            let filled = filled.next()?;
-            Some(Batch::new(filled.data.or_else(|| job.out.clone())?, filled.fields))
-        })
-        .ok_or(Error::Empty)
+        view.map(Ok)
+            .or_else(|| {
+                let filled = filled.next()?;
+                let data = match (filled.data, &job.out) {
+                    (Some(data), _) => Ok(data),
+                    (None, Some(out)) => written_on(out, stream),
+                    (None, None) => Err(Error::Empty),
+                };
+                Some(data.map(|data| Batch::new(data, filled.fields)))
+            })
+            .unwrap_or(Err(Error::Empty))
     });
     assembled.collect()
+}
+
+/// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
+/// for work on the host.
+fn order_of(engine: &Engine, jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<RunOptions> {
+    let mut options = RunOptions::default();
+    let asked = jobs.iter().find_map(|job| job.stream);
+    let devices = plan.specs().iter().flat_map(|spec| [spec.source, spec.device]);
+    let ordinal = devices.into_iter().find_map(|device| match device {
+        Device::Cuda(ordinal) => Some(ordinal),
+        _ => None,
+    });
+    let Some(ordinal) = ordinal else {
+        return match asked {
+            Some(_) if !plan.specs().is_empty() => Err(Error::Argument(
+                "stream= is for batches on a CUDA device; host memory has no streams".into(),
+            )),
+            _ => Ok(options),
+        };
+    };
+    // Outputs first: their memory may be in use by what was enqueued where it was allocated.
+    let mut order = Order::default();
+    for out in jobs.iter().filter_map(|job| job.out.as_ref()) {
+        order.merge(Order::of(out));
+        options.keep.push(Arc::clone(out.owner()));
+    }
+    for job in jobs {
+        order.merge(Order::of_owners(&job.samples.owners));
+        if job.samples.list.kinds().iter().any(|kind| kind.device != Device::Cpu) {
+            options.keep.push(Arc::clone(&job.samples.owners) as Owner);
+        }
+    }
+    let tensors = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
+    options.keep.extend(tensors);
+    options.stream = Some(match asked.or(order.current) {
+        Some(stream) => stream,
+        None => engine.stream(ordinal)?,
+    });
+    options.producers = order.producers;
+    Ok(options)
+}
+
+/// The output given, which is written when the stream has come so far.
+fn written_on(out: &Tensor, stream: Option<Stream>) -> windrow::Result<Tensor> {
+    let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return Ok(out.clone()) };
+    let mut order = Order::of(out);
+    for tensor in &order.tensors {
+        tensor.written_on(stream)?;
+    }
+    order.behind(stream);
+    order.current = Some(stream);
+    let owner = Keep::of(out.clone(), order);
+    let (dtype, layout) = (out.dtype(), out.layout().clone());
+    // SAFETY: the same memory, whose owner the new one holds.
+    #[allow(unsafe_code)]
+    Ok(unsafe {
+        Tensor::new_unchecked(Arc::new(owner), out.data_ptr(), dtype, out.device(), layout, false)
+    })
+}
+
+fn is_cuda(device: Device) -> bool {
+    matches!(device, Device::Cuda(_))
 }
 
 fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
@@ -101,7 +172,7 @@ fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
 }
 
 fn target_of(out: &Tensor) -> Target<'_> {
-    // SAFETY: the tensor is writable host memory (`output_of`); that nobody else touches it during
+    // SAFETY: the tensor is writable (`output_of`); that nobody else touches it during
     // the call is the contract of `out=`.
     #[allow(unsafe_code)]
     unsafe {
@@ -117,7 +188,10 @@ fn view_of(
     mode: CopyMode,
 ) -> windrow::Result<Option<Batch>> {
     let plan = Plan::for_leaves(&[*leaf])?;
-    let Some(data) = plan.as_view(0).filter(|_| job.out.is_none()) else {
+    let spec = &plan.specs()[0];
+    // Lengths and offsets of a batch on a device lie there too, so that somebody has to write them.
+    let is_free = job.out.is_none() && !(spec.lengths.is_some() && is_cuda(spec.device));
+    let Some(data) = plan.as_view(0).filter(|_| is_free) else {
         return match mode {
             CopyMode::Never => {
                 let why = "copy=False, but the samples do not form the batch in memory".to_owned();
@@ -126,14 +200,13 @@ fn view_of(
             _ => Ok(None),
         };
     };
-    let spec = &plan.specs()[0];
     let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
     let owner: Owner = Arc::clone(&job.samples.owners) as Owner;
     let read_only = job.samples.list.is_read_only();
     // SAFETY: the samples lie there one after the other, and their owners are held.
     #[allow(unsafe_code)]
     let tensor = unsafe {
-        Tensor::new_unchecked(owner, data.cast_mut(), spec.dtype, Device::Cpu, layout, read_only)
+        Tensor::new_unchecked(owner, data.cast_mut(), spec.dtype, spec.device, layout, read_only)
     };
     engine.count_view(spec.num_samples);
     Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
@@ -147,8 +220,7 @@ fn assemble(
     let py = samples.py();
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
-    let owned = options.may_view();
-    let job = Job::new(options, "", |stacker| samples_of(samples, "", owned, stacker))?;
+    let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
     let mut batches = run(py, &engine, &mut [job])?;
     Ok(PyBatch::from(batches.remove(0)))
 }
@@ -295,8 +367,8 @@ pub(crate) fn explain(
 ) -> PyResult<PyExplain> {
     let py = samples.py();
     let options = Options::parse(form, kwargs)?;
-    let owned = options.may_view();
-    let job = Job::new(options, "", |_| samples_of(samples, "", owned, None))?;
+    let job =
+        Job::new(options, "", |reading| samples_of(samples, Reading { stacker: None, ..reading }))?;
     let explain = py.detach(|| -> windrow::Result<_> {
         let target = job.out.as_ref().map(target_of);
         let plan = Plan::for_leaves(&[leaf_of(&job, target.as_ref())])?;

@@ -8,7 +8,6 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
-use windrow::dlpack::device_to_dl;
 use windrow::{Batch, Tensor};
 
 use crate::errors::OrPyErr;
@@ -121,13 +120,11 @@ tensor_methods!(PyBatch, {
         };
         let kwargs = PyDict::new(py);
         kwargs.set_item("offsets", export::torch(py, offsets)?)?;
-        let lengths = self
-            .batch
-            .lengths()
-            .map(|lengths| lengths.as_slice::<i64>())
-            .transpose()
-            .or_py_err(py)?;
-        let shortest = lengths.and_then(|all| all.iter().min().copied()).unwrap_or(0);
+        // From the host's account of the samples: the lengths may lie on a device.
+        let lengths = (0..self.batch.len()).map(|index| self.batch.sample(index));
+        let lengths = lengths.map(|sample| Ok(sample?.shape().first().copied().unwrap_or(0)));
+        let lengths = lengths.collect::<windrow::Result<Vec<i64>>>().or_py_err(py)?;
+        let shortest = lengths.into_iter().min().unwrap_or(0);
         // Given here, or torch would read them back from the offsets.
         kwargs.set_item("min_seqlen", shortest)?;
         kwargs.set_item("max_seqlen", longest)?;

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use windrow::{Device, EngineOptions, Explain};
+use windrow::{DType, Device, EngineOptions, Explain};
 
-use crate::errors::{CudaUnavailable, OrPyErr};
+use crate::errors::OrPyErr;
 
 /// Engine(threads=None, device=None, pool_bytes=None)
 /// --
@@ -17,11 +17,12 @@ use crate::errors::{CudaUnavailable, OrPyErr};
 ///
 /// Args:
 ///     threads (int): threads for a large batch, the calling one included; None: one for each core.
-///     device (str): where batches are assembled if the call does not say; this build has ``"cpu"``.
+///     device (str): where batches are assembled if the call does not say; None: where the samples are.
 ///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
 #[pyclass(name = "Engine", module = "windrow", frozen)]
 pub(crate) struct PyEngine {
     engine: windrow::Engine,
+    device: Option<Device>,
 }
 
 impl PyEngine {
@@ -43,16 +44,15 @@ impl PyEngine {
         if threads == Some(0) {
             return Err(PyValueError::new_err("threads=0; it is at least 1"));
         }
-        if let Some(device) = device {
-            if device.str()?.to_string().parse::<Device>().or_py_err(py)? != Device::Cpu {
-                return Err(CudaUnavailable::new_err(format!(
-                    "device={device}: this build has the host engine only"
-                )));
-            }
-        }
         let mut options = EngineOptions::default();
         (options.threads, options.pool_bytes) = (threads, pool_bytes);
-        Ok(PyEngine { engine: windrow::Engine::with_options(options) })
+        options.device = device.map(device_of).transpose()?;
+        let engine = windrow::Engine::with_options(options);
+        if let Some(device) = options.device {
+            // Said here rather than at the first batch.
+            py.detach(|| engine.empty(DType::U8, &[0], device)).or_py_err(py)?;
+        }
+        Ok(PyEngine { engine, device: options.device })
     }
 
     /// Counters of this engine, as those of :func:`stats`.
@@ -77,8 +77,14 @@ impl PyEngine {
     }
 
     fn __repr__(&self) -> String {
-        format!("Engine(threads={}, device=cpu)", self.engine.num_threads())
+        let device = self.device.map_or_else(|| "None".to_owned(), |device| device.to_string());
+        format!("Engine(threads={}, device={device})", self.engine.num_threads())
     }
+}
+
+/// A device by its name or by an object that prints as one, as torch's do.
+pub(crate) fn device_of(device: &Bound<'_, PyAny>) -> PyResult<Device> {
+    device.str()?.to_string().parse().or_py_err(device.py())
 }
 
 /// The engine of the module's functions.
@@ -100,7 +106,7 @@ pub(crate) struct PyExplain(pub Explain);
 #[pymethods]
 impl PyExplain {
     /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
-    /// the data, 0 to 1), ranges, tiles, launches, outputs.
+    /// the data, 0 to 1), ranges, tiles, launches, bytes_to_device, bytes_to_host, outputs.
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.0;
         let dict = PyDict::new(py);
@@ -114,6 +120,8 @@ impl PyExplain {
         dict.set_item("ranges", explain.ranges)?;
         dict.set_item("tiles", explain.tiles)?;
         dict.set_item("launches", explain.launches)?;
+        dict.set_item("bytes_to_device", explain.bytes_to_device)?;
+        dict.set_item("bytes_to_host", explain.bytes_to_host)?;
         let outputs = explain
             .outputs
             .iter()
@@ -143,23 +151,62 @@ impl PyExplain {
 /// cuda_available()
 /// --
 ///
-/// Whether batches can be assembled on a CUDA device. This build has the host engine only: False.
+/// Whether there is a CUDA device to assemble batches on. Starts the driver: workers that are to use
+/// it have to be spawned, not forked, from then on.
 #[pyfunction]
-pub(crate) fn cuda_available() -> bool {
-    false
+pub(crate) fn cuda_available(py: Python<'_>) -> bool {
+    py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
 }
 
 /// devices()
 /// --
 ///
-/// The names that ``device=`` takes on this machine.
+/// What ``device=`` takes on this machine: a dict each with ``device`` (``"cpu"``, ``"cuda:0"``) and
+/// ``name``; of CUDA devices also ``index``, ``compute_capability`` (a tuple), ``multiprocessors`` and
+/// ``total_memory`` (bytes). Starts the driver, as :func:`cuda_available`.
 #[pyfunction]
-pub(crate) fn devices() -> Vec<&'static str> {
-    vec!["cpu"]
+pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let entry = |device: Device, name: &str| -> PyResult<Bound<'_, PyDict>> {
+        let entry = PyDict::new(py);
+        entry.set_item("device", device.to_string())?;
+        entry.set_item("name", name)?;
+        Ok(entry)
+    };
+    let found = py.detach(windrow::devices).unwrap_or_default();
+    let mut all = vec![entry(Device::Cpu, "host memory")?];
+    if !found.is_empty() {
+        all.push(entry(Device::Pinned, "page-locked host memory")?);
+    }
+    for (index, info) in found.iter().enumerate() {
+        let entry = entry(info.device, &info.name)?;
+        entry.set_item("index", index)?;
+        entry.set_item("compute_capability", info.compute_capability)?;
+        entry.set_item("multiprocessors", info.num_multiprocessors)?;
+        entry.set_item("total_memory", info.total_bytes)?;
+        all.push(entry);
+    }
+    Ok(all)
+}
+
+/// cuda_build()
+/// --
+///
+/// ``toolkit``, ``targets`` of the kernels and ``driver`` (newest CUDA version it supports).
+///
+/// Raises:
+///     CudaUnavailable: with the reason and the cure.
+#[pyfunction]
+pub(crate) fn cuda_build(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let build = py.detach(windrow::cuda_build).or_py_err(py)?;
+    let dict = PyDict::new(py);
+    dict.set_item("toolkit", build.toolkit)?;
+    dict.set_item("targets", build.targets)?;
+    dict.set_item("driver", build.driver)?;
+    Ok(dict)
 }
 
 fn stats_of<'py>(py: Python<'py>, engine: &windrow::Engine) -> PyResult<Bound<'py, PyDict>> {
-    let stats = engine.stats();
+    let stats = py.detach(|| engine.stats());
     let dict = PyDict::new(py);
     dict.set_item("batches", stats.batches)?;
     dict.set_item("samples", stats.samples)?;
@@ -167,12 +214,18 @@ fn stats_of<'py>(py: Python<'py>, engine: &windrow::Engine) -> PyResult<Bound<'p
     dict.set_item("bytes_out", stats.bytes_out)?;
     dict.set_item("padding_bytes", stats.padding_bytes)?;
     dict.set_item("views", stats.views)?;
-    dict.set_item("launches", 0)?;
+    dict.set_item("launches", stats.launches)?;
+    dict.set_item("bytes_to_device", stats.bytes_to_device)?;
+    dict.set_item("bytes_to_host", stats.bytes_to_host)?;
+    dict.set_item("waits", stats.waits)?;
     dict.set_item("run_seconds", stats.run_time.as_secs_f64())?;
     dict.set_item("pool_bytes", stats.pool.free_bytes)?;
     dict.set_item("pool_used_bytes", stats.pool.used_bytes)?;
     dict.set_item("pool_hits", stats.pool.hits)?;
     dict.set_item("pool_misses", stats.pool.misses)?;
+    dict.set_item("device_bytes", stats.device_bytes)?;
+    dict.set_item("pinned_bytes", stats.pinned_bytes.0)?;
+    dict.set_item("pinned_used_bytes", stats.pinned_bytes.1)?;
     Ok(dict)
 }
 
@@ -180,8 +233,9 @@ fn stats_of<'py>(py: Python<'py>, engine: &windrow::Engine) -> PyResult<Bound<'p
 /// --
 ///
 /// What the default engine did since it was made or :func:`reset_stats`: batches, samples, bytes_in,
-/// bytes_out, padding_bytes, views, launches, run_seconds, pool_bytes (free), pool_used_bytes,
-/// pool_hits, pool_misses.
+/// bytes_out, padding_bytes, views, launches, bytes_to_device, bytes_to_host, waits (for a device),
+/// run_seconds, pool_bytes (free), pool_used_bytes, pool_hits, pool_misses, device_bytes (in use),
+/// pinned_bytes (free), pinned_used_bytes.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     stats_of(py, default_engine())
@@ -199,7 +253,8 @@ pub(crate) fn reset_stats() {
 /// empty_cache()
 /// --
 ///
-/// Gives the default engine's free output memory back to the system.
+/// Gives the default engine's free output memory back to the system and the devices, for which it
+/// waits, and lets go of samples that were still being read.
 #[pyfunction]
 pub(crate) fn empty_cache(py: Python<'_>) {
     py.detach(|| default_engine().empty_cache());

@@ -11,11 +11,12 @@ use windrow::dlpack::{
     read_tensor, read_versioned, DLDeviceType, DLManagedTensorVersioned, DLPackExchangeAPI,
     DLPackExchangeAPIHeader, DLPackVersion, DLTensor, DLPACK_EXCHANGE_API,
 };
-use windrow::{DType, Device, Tensor};
+use windrow::{DType, Device, Stream, Tensor};
 
 use crate::batch::PyBatch;
 use crate::engine::default_engine;
-use crate::errors::to_py_err;
+use crate::errors::{to_py_err, OrPyErr};
+use crate::order::ready_on;
 use crate::tensor::PyTensor;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {
@@ -93,6 +94,7 @@ unsafe extern "C" fn from_py_object(
         // frozen, so the tensor stays where it is while the object lives.
         unsafe {
             let (_object, tensor) = tensor_in(py, object)?;
+            ready_on(&*tensor, Stream::LEGACY).or_py_err(py)?;
             *out = (*tensor).to_dlpack().as_ptr();
         }
         Ok(())
@@ -104,6 +106,7 @@ unsafe extern "C" fn borrow_from_py_object(object: *mut c_void, out: *mut DLTens
         // SAFETY: as above; the shape and strides lent belong to the object.
         unsafe {
             let (_object, tensor) = tensor_in(py, object)?;
+            ready_on(&*tensor, Stream::LEGACY).or_py_err(py)?;
             *out = (*tensor).borrow_tensor();
         }
         Ok(())
@@ -148,7 +151,9 @@ unsafe extern "C" fn allocate(
             let read = read_tensor(&asked)?;
             (read.dtype, read.device, read.shape.to_vec())
         };
-        default_engine().empty(dtype, &shape, device)
+        let tensor = default_engine().empty(dtype, &shape, device)?;
+        ready_on(&tensor, Stream::LEGACY)?;
+        Ok(tensor)
     });
     let text = match catch_unwind(body) {
         Ok(Ok(tensor)) => {
@@ -167,17 +172,19 @@ unsafe extern "C" fn allocate(
     -1
 }
 
+/// The legacy default stream, behind which every tensor of this table comes: the streams that batches
+/// are really written on are many, and may be gone.
 unsafe extern "C" fn current_work_stream(
     device: DLDeviceType,
     _id: i32,
     out: *mut *mut c_void,
 ) -> c_int {
-    if device != DLDeviceType::CPU {
+    if !matches!(device, DLDeviceType::CPU | DLDeviceType::CUDA | DLDeviceType::CUDA_HOST) {
         return attached(|_| {
-            Err(PyRuntimeError::new_err("this build of windrow works on the host only"))
+            Err(PyRuntimeError::new_err("windrow works on the host and on CUDA devices"))
         });
     }
-    // SAFETY: a place for the result. Host memory has no stream.
+    // SAFETY: a place for the result. NULL is the default stream, and no stream on the host.
     unsafe { *out = std::ptr::null_mut() };
     0
 }

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Capsules and buffer views are raw structs.
 
 use std::ffi::{c_int, c_void, CStr};
+use std::sync::Arc;
 
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyImportError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -9,13 +10,15 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 use windrow::dlpack::{
-    device_to_dl, DLManagedTensor, DLManagedTensorVersioned, DLTENSOR, DLTENSOR_VERSIONED,
-    FLAG_IS_COPIED,
+    device_to_dl, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLTENSOR,
+    DLTENSOR_VERSIONED, FLAG_IS_COPIED,
 };
-use windrow::{Collate, DType, Device, SampleList, Tensor};
+use windrow::{Collate, DType, Device, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
 use crate::engine::index_engine;
-use crate::errors::OrPyErr;
+use crate::errors::{DeviceError, OrPyErr};
+use crate::order::{ready_on, Order};
+use crate::stream::from_handle;
 use crate::tensor::PyTensor;
 
 /// Code letter of the struct module, for dtypes that have one.
@@ -114,7 +117,36 @@ pub(crate) fn dtype_of_kind(kind: u8, size: usize) -> Option<DType> {
     })
 }
 
-/// `__dlpack__` of a host tensor.
+/// `__dlpack_device__`: page-locked memory says here what it is; in a capsule, where torch refuses
+/// that, it is host memory.
+pub(crate) fn dlpack_device(tensor: &Tensor) -> (i32, i32) {
+    let device = device_to_dl(tensor.device());
+    match tensor.device() {
+        Device::Pinned => (DLDeviceType::CUDA_HOST.0, 0),
+        _ => (device.device_type.0, device.device_id),
+    }
+}
+
+/// The stream that a consumer named; `None` if it waits by itself, or if there is nothing to wait for.
+fn consumer_stream(tensor: &Tensor, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Stream>> {
+    let handle: Option<i64> = stream
+        .map(|stream| stream.extract())
+        .transpose()
+        .map_err(|_| PyTypeError::new_err("stream is None or an int"))?;
+    match (tensor.device(), handle) {
+        (Device::Cuda(_), None) => Ok(Some(Stream::LEGACY)),
+        (Device::Cuda(_), Some(-1)) | (_, None) => Ok(None),
+        (Device::Cuda(_), Some(0)) => Err(PyValueError::new_err(
+            "stream=0 is ambiguous; the default streams are 1 (legacy) and 2 (per thread)",
+        )),
+        (Device::Cuda(_), Some(handle)) => from_handle(handle).map(Some),
+        (_, Some(handle)) => Err(PyValueError::new_err(format!(
+            "stream={handle} for host memory, which has no streams"
+        ))),
+    }
+}
+
+/// `__dlpack__`.
 pub(crate) fn dlpack<'py>(
     py: Python<'py>,
     tensor: &Tensor,
@@ -123,13 +155,7 @@ pub(crate) fn dlpack<'py>(
     dl_device: Option<&Bound<'py, PyAny>>,
     copy: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(stream) = stream {
-        let handle: i64 =
-            stream.extract().map_err(|_| PyTypeError::new_err("stream is None or an int"))?;
-        return Err(PyValueError::new_err(format!(
-            "stream={handle} for host memory, which has no streams"
-        )));
-    }
+    let stream = consumer_stream(tensor, stream)?;
     let versioned = match max_version {
         None => false,
         Some(version) => {
@@ -140,27 +166,36 @@ pub(crate) fn dlpack<'py>(
                 >= 1
         }
     };
-    let own = device_to_dl(tensor.device());
+    let mut target = tensor.device();
     if let Some(device) = dl_device {
         let asked: (i64, i64) = device
             .extract()
             .map_err(|_| PyTypeError::new_err("dl_device is None or a tuple of two ints"))?;
-        if asked != (i64::from(own.device_type.0), i64::from(own.device_id)) {
+        let is = |(kind, id): (i32, i32)| asked == (i64::from(kind), i64::from(id));
+        let host = (DLDeviceType::CPU.0, 0);
+        if is(host) {
+            target = if target == Device::Pinned { target } else { Device::Cpu };
+        } else if !is(dlpack_device(tensor)) {
             return Err(PyBufferError::new_err(format!(
-                "cannot export host memory to device {asked:?}"
+                "cannot export memory of {target} to device {asked:?}"
             )));
         }
     }
-    let copies = match copy {
-        None => false,
-        Some(copy) => copy
-            .cast::<PyBool>()
-            .map_err(|_| PyTypeError::new_err("copy is None, True or False"))?
-            .is_true(),
-    };
+    let copy = copy
+        .map(|copy| copy.cast::<PyBool>().map(|copy| copy.is_true()))
+        .transpose()
+        .map_err(|_| PyTypeError::new_err("copy is None, True or False"))?;
+    let moves = target != tensor.device();
+    if moves && copy == Some(false) {
+        return Err(PyBufferError::new_err(format!(
+            "memory of {} is read on the host through a copy, and copy=False forbids one",
+            tensor.device()
+        )));
+    }
+    let copies = moves || copy == Some(true);
     let copied;
     let tensor = if copies {
-        copied = duplicate(tensor).or_py_err(py)?;
+        copied = py.detach(|| duplicate(tensor, target, stream)).or_py_err(py)?;
         &copied
     } else {
         tensor
@@ -169,6 +204,9 @@ pub(crate) fn dlpack<'py>(
         return Err(PyBufferError::new_err(
             "read-only memory can be exported from DLPack 1.0 on only; ask with max_version",
         ));
+    }
+    if let Some(stream) = stream {
+        ready_on(tensor, stream).or_py_err(py)?;
     }
     let (pointer, name, destructor): (*mut c_void, &CStr, ffi::PyCapsule_Destructor) = if versioned
     {
@@ -236,11 +274,27 @@ unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// A row-major copy in memory of its own.
-pub(crate) fn duplicate(tensor: &Tensor) -> windrow::Result<Tensor> {
+/// A row-major copy on a device in memory of its own.
+fn duplicate(tensor: &Tensor, device: Device, stream: Option<Stream>) -> windrow::Result<Tensor> {
+    copy_of(tensor, &Collate::stack().device(device), stream)?.select(0)
+}
+
+/// What a form makes of one tensor, behind all that still writes it. Not in the user's counters.
+pub(crate) fn copy_of(
+    tensor: &Tensor,
+    collate: &Collate,
+    stream: Option<Stream>,
+) -> windrow::Result<Tensor> {
     let mut one = SampleList::new();
     one.push_view(&tensor.into());
-    index_engine().assemble(&one, &Collate::stack())?.data().select(0)
+    let order = Order::of(tensor);
+    let mut options = RunOptions::default();
+    options.stream = stream.or(order.current);
+    options.producers = order.producers;
+    options.keep = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner())).collect();
+    let leaf = Leaf { samples: &one, collate, path: "", out: None };
+    let filled = index_engine().run_with(Plan::for_leaves(&[leaf])?, options)?;
+    filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
 }
 
 /// `__array_interface__` of a host tensor.
@@ -253,17 +307,53 @@ pub(crate) fn array_interface<'py>(
     let typestr = typestr.ok_or_else(|| {
         PyAttributeError::new_err(format!("{} has no __array_interface__", tensor.dtype()))
     })?;
+    described(py, tensor, &typestr)
+}
+
+/// `__cuda_array_interface__` of a device tensor, version 3. The legacy default stream is ordered
+/// behind the tensor and named: ours may be gone before the consumer looks.
+pub(crate) fn cuda_array_interface<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+) -> PyResult<Bound<'py, PyDict>> {
+    let typestr = typestr_of(tensor.dtype()).filter(|_| matches!(tensor.device(), Device::Cuda(_)));
+    let typestr = typestr.ok_or_else(|| {
+        let (dtype, device) = (tensor.dtype(), tensor.device());
+        PyAttributeError::new_err(format!("{dtype} on {device} has no __cuda_array_interface__"))
+    })?;
+    ready_on(tensor, Stream::LEGACY).or_py_err(py)?;
+    let interface = described(py, tensor, &typestr)?;
+    interface.set_item("stream", Stream::LEGACY.handle())?;
+    Ok(interface)
+}
+
+/// What the array interfaces have in common.
+fn described<'py>(py: Python<'py>, tensor: &Tensor, typestr: &str) -> PyResult<Bound<'py, PyDict>> {
     let size = tensor.dtype().size() as i64;
+    let is_empty_on_device =
+        matches!(tensor.device(), Device::Cuda(_)) && tensor.shape().contains(&0);
+    let address = if is_empty_on_device { 0 } else { tensor.data_ptr().expose_provenance() };
     let interface = PyDict::new(py);
     interface.set_item("version", 3)?;
     interface.set_item("shape", PyTuple::new(py, tensor.shape())?)?;
     interface.set_item("typestr", typestr)?;
-    interface.set_item("data", (tensor.data_ptr().expose_provenance(), tensor.is_read_only()))?;
+    interface.set_item("data", (address, tensor.is_read_only()))?;
     interface.set_item(
         "strides",
         PyTuple::new(py, tensor.strides().iter().map(|stride| stride * size))?,
     )?;
     Ok(interface)
+}
+
+/// Refuses what only host memory can do.
+fn on_host(tensor: &Tensor, what: &str) -> PyResult<()> {
+    match tensor.device() {
+        Device::Cuda(ordinal) => Err(DeviceError::new_err(format!(
+            "{what} reads host memory, and this is on cuda:{ordinal}; assemble it with \
+             device=\"cpu\", or take .torch(), .cupy() or .jax() of it"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Fills in a buffer view.
@@ -281,6 +371,7 @@ pub(crate) unsafe fn get_buffer(
     }
     // SAFETY: Python's view; NULL marks a failed request.
     unsafe { (*view).obj = std::ptr::null_mut() };
+    on_host(tensor, "the buffer protocol")?;
     let wants = |flag: c_int| flags & flag == flag;
     let Some(format) = format_of(tensor.dtype()) else {
         return Err(PyBufferError::new_err(format!("{} has no buffer format", tensor.dtype())));
@@ -332,6 +423,7 @@ pub(crate) unsafe fn release_buffer(view: *mut ffi::Py_buffer) {
 
 /// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
 pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    on_host(tensor, "NumPy")?;
     let numpy = py.import(intern!(py, "numpy"))?;
     let asarray = |tensor: Tensor| {
         numpy.call_method1(intern!(py, "asarray"), (Bound::new(py, PyTensor::from(tensor))?,))
@@ -350,6 +442,13 @@ pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
 
 /// Zero-copy torch tensor.
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if let Device::Cuda(_) = tensor.device() {
+        // Asked by torch itself, which names its current stream.
+        let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
+        return py
+            .import(intern!(py, "torch"))?
+            .call_method1(intern!(py, "from_dlpack"), (object,));
+    }
     let version = (1, 3).into_pyobject(py)?.into_any();
     let capsule = dlpack(py, tensor, None, Some(&version), None, None)?;
     py.import(intern!(py, "torch.utils.dlpack"))?
@@ -364,6 +463,10 @@ pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, 
 
 /// CuPy array; of host memory a copy on the current device.
 pub(crate) fn cupy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if let Device::Cuda(_) = tensor.device() {
+        let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
+        return py.import("cupy")?.call_method1(intern!(py, "from_dlpack"), (object,));
+    }
     py.import("cupy")?.call_method1("asarray", (numpy(py, tensor)?,))
 }
 

@@ -5,14 +5,17 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 use windrow::dlpack::{
-    self, DLDataType, DLDevice, DLPackExchangeAPI, DLTensor, ForeignTensor, ManagedTensor,
+    self, DLDataType, DLDevice, DLDeviceType, DLPackExchangeAPI, DLTensor, ForeignTensor,
+    ManagedTensor,
 };
-use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList};
+use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList, Stream};
 
 use crate::batch::PyBatch;
 use crate::errors::to_py_err;
 use crate::keep::Keep;
+use crate::order::Order;
 use crate::sources::{route_of, Route, STORAGE_WORD, TENSOR_WORD};
+use crate::stream::current_of;
 use crate::tensor::PyTensor;
 
 /// How many samples ahead storage is asked for; tensors and objects twice and four times as far.
@@ -29,6 +32,24 @@ fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
+/// How objects are read.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Reading<'a> {
+    /// The leaf they belong to, for errors.
+    pub path: &'a str,
+    /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
+    pub owned: bool,
+    /// Where work on them will be enqueued, if that is known.
+    pub stream: Option<Stream>,
+    /// May stack them meanwhile.
+    pub stacker: Option<(&'a Engine, &'a Collate)>,
+}
+
+impl Reading<'_> {
+    /// To be kept.
+    pub const OWNED: Self = Reading { path: "", owned: true, stream: None, stacker: None };
+}
+
 /// Reads objects one after the other into a list.
 pub(crate) struct Importer<'py> {
     pub py: Python<'py>,
@@ -38,15 +59,17 @@ pub(crate) struct Importer<'py> {
     pub keep: Keep,
     /// The leaf these samples belong to, for errors.
     pub path: String,
-    /// Ask for owned tensors even where a borrowed one would do: those know if they are read-only.
     owned: bool,
+    /// Where work on the samples will be enqueued, if that is known.
+    pub stream: Option<Stream>,
     /// There is one object, and no list that it has a position in.
     pub lone: bool,
     last: Option<(*mut ffi::PyTypeObject, Route)>,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     repeat: Option<(DLDataType, DLDevice, i32)>,
     guard: Option<LazyBits<'py>>,
-    pub dlpack_kwargs: Option<Bound<'py, PyDict>>,
+    /// Arguments of `__dlpack__`, for the host and for devices.
+    pub dlpack_kwargs: [Option<Bound<'py, PyDict>>; 2],
 }
 
 /// torch's questions for bits that its exchange API leaves out.
@@ -56,19 +79,20 @@ struct LazyBits<'py> {
 }
 
 impl<'py> Importer<'py> {
-    pub fn new(py: Python<'py>, path: &str, owned: bool) -> Importer<'py> {
+    pub fn new(py: Python<'py>, reading: Reading<'_>) -> Importer<'py> {
         Importer {
             py,
             list: SampleList::new(),
             keep: Keep::default(),
-            path: path.to_owned(),
-            owned,
+            path: reading.path.to_owned(),
+            owned: reading.owned,
+            stream: reading.stream,
             lone: false,
             last: None,
             repeat: None,
             guard: None,
             ahead: None,
-            dlpack_kwargs: None,
+            dlpack_kwargs: [None, None],
         }
     }
 
@@ -196,10 +220,15 @@ impl<'py> Importer<'py> {
                 self.ahead = None;
                 // SAFETY: as above; valid while the object lives and is not resized.
                 let foreign = unsafe { dlpack::read_tensor(&tensor) };
-                let foreign = foreign.map_err(|error| self.error(error, index))?;
+                let mut foreign = foreign.map_err(|error| self.error(error, index))?;
                 let asked = may_lie && self.check_lazy_bits(object, &foreign, index)?;
+                let looked_up = self.place(&mut foreign, tensor.device.device_type, index)?;
+                self.follow(api, foreign.device, index)?;
                 self.push(&foreign, index)?;
-                let repeats = !asked && foreign.strides.is_some() && !foreign.shape.contains(&0);
+                let repeats = !asked
+                    && !looked_up
+                    && foreign.strides.is_some()
+                    && !foreign.shape.contains(&0);
                 self.repeat = repeats.then_some((tensor.dtype, tensor.device, tensor.ndim));
                 Ok(())
             }
@@ -261,12 +290,49 @@ impl<'py> Importer<'py> {
         // SAFETY: the table gave us a tensor of our own.
         let managed = unsafe { ManagedTensor::from_versioned(managed) };
         let managed = managed.map_err(|error| self.error(error, index))?;
-        let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+        let mut foreign = managed.tensor().map_err(|error| self.error(error, index))?;
         if may_lie {
             self.check_lazy_bits(object, &foreign, index)?;
         }
+        self.place(&mut foreign, managed.device_type(), index)?;
+        self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)?;
         self.keep.managed.push(managed);
+        Ok(())
+    }
+
+    /// Page-locked and managed memory has no ordinal in DLPack, and the former may be claimed of any
+    /// host memory: the driver knows. Says whether it was asked.
+    pub fn place(
+        &self,
+        foreign: &mut ForeignTensor<'_>,
+        kind: DLDeviceType,
+        index: usize,
+    ) -> PyResult<bool> {
+        let looked_up = matches!(kind, DLDeviceType::CUDA_HOST | DLDeviceType::CUDA_MANAGED);
+        if looked_up && !foreign.shape.contains(&0) {
+            match windrow::device_of(foreign.data.addr()) {
+                Ok(Device::Cpu) if foreign.device != Device::Cpu => {
+                    let got = "an address that the driver does not know";
+                    return Err(self.layout_error(index, "managed memory", got));
+                }
+                Ok(device) => foreign.device = device,
+                // Host memory can be read without a driver.
+                Err(_) if foreign.device == Device::Cpu => {}
+                Err(error) => return Err(self.error(error, index)),
+            }
+        }
+        Ok(looked_up)
+    }
+
+    /// Work goes on the stream that the library works on now: what it has enqueued comes before, and
+    /// what it will enqueue after.
+    #[inline]
+    fn follow(&mut self, api: &DLPackExchangeAPI, device: Device, index: usize) -> PyResult<()> {
+        let Device::Cuda(ordinal) = device else { return Ok(()) };
+        let stream = current_of(api, ordinal).ok_or_else(|| self.exchange_failed(index))?;
+        self.keep.order.behind(stream);
+        self.keep.order.current.get_or_insert(stream);
         Ok(())
     }
 
@@ -327,6 +393,9 @@ impl<'py> Importer<'py> {
             read_only: tensor.is_read_only(),
         };
         self.push(&foreign, index)?;
+        if tensor.device() != Device::Cpu {
+            self.keep.order.merge(Order::of(&tensor));
+        }
         self.keep.tensors.push(tensor);
         Ok(())
     }

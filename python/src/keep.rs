@@ -6,6 +6,8 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use windrow::dlpack::ManagedTensor;
 
+use crate::order::Order;
+
 /// Everything that keeps the samples of one import alive.
 #[derive(Default)]
 pub(crate) struct Keep {
@@ -13,8 +15,20 @@ pub(crate) struct Keep {
     pub managed: Vec<ManagedTensor>,
     pub buffers: Vec<Buffer>,
     pub tensors: Vec<windrow::Tensor>,
+    /// What work on device memory among it waits for.
+    pub order: Order,
     /// Python numbers, in chunks that never move.
     pub numbers: Vec<Vec<[u8; 8]>>,
+}
+
+impl Keep {
+    /// Keeps a tensor, the work on which waits for `order`.
+    pub fn of(tensor: windrow::Tensor, order: Order) -> Keep {
+        let mut keep = Keep::default();
+        keep.tensors.push(tensor);
+        keep.order = order;
+        keep
+    }
 }
 
 impl Drop for Keep {

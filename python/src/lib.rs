@@ -1,7 +1,8 @@
 //! The Python package `windrow`: thin bindings with the names of the engine.
 //!
 //! import (any array-like to a sample) -> options (keyword arguments to a `Collate`) -> assemble
-//! (the calls) -> tensor and batch (the results) -> export (DLPack and friends).
+//! (the calls) -> tensor and batch (the results) -> export (DLPack and friends). On devices, order is
+//! kept across all of these: who wrote the samples is waited for, who reads the batch waits.
 
 mod assemble;
 mod batch;
@@ -12,9 +13,11 @@ mod export;
 mod import;
 mod keep;
 mod options;
+mod order;
 mod protocols;
 mod samples;
 mod sources;
+mod stream;
 mod tensor;
 mod tree;
 
@@ -42,6 +45,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(tensor::asarray, m)?,
         wrap_pyfunction!(engine::cuda_available, m)?,
         wrap_pyfunction!(engine::devices, m)?,
+        wrap_pyfunction!(engine::cuda_build, m)?,
         wrap_pyfunction!(engine::stats, m)?,
         wrap_pyfunction!(engine::reset_stats, m)?,
         wrap_pyfunction!(engine::empty_cache, m)?,

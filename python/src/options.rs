@@ -3,10 +3,11 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString, PyType};
-use windrow::{Collate, DType, Device, Engine, Pad, PerDim, Scalar, Side, Transform};
+use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side, Stream, Transform};
 
-use crate::engine::{default_engine, PyEngine};
+use crate::engine::{default_engine, device_of, PyEngine};
 use crate::errors::OrPyErr;
+use crate::stream::stream_of;
 
 /// What a call may do instead of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub(crate) enum CopyMode {
 pub(crate) struct Options<'py> {
     pub collate: Collate,
     pub out: Option<Bound<'py, PyAny>>,
+    /// Where work on a device is enqueued, if the caller says so.
+    pub stream: Option<Stream>,
     pub copy: CopyMode,
     pub engine: Engine,
 }
@@ -119,8 +122,7 @@ impl<'py> Options<'py> {
             collate = collate.cast(dtype_of(&dtype)?);
         }
         if let Some(device) = kwargs.get("device")? {
-            let name = device.str()?.to_string();
-            collate = collate.device(name.parse::<Device>().or_py_err(device.py())?);
+            collate = collate.device(device_of(&device)?);
         }
         if let Some(transform) = kwargs.get("transform")? {
             let Ok(transform) = transform.cast::<PyTransform>() else {
@@ -131,11 +133,7 @@ impl<'py> Options<'py> {
             };
             collate = collate.transform(transform.get().transform.clone());
         }
-        if kwargs.get("stream")?.is_some() {
-            return Err(PyValueError::new_err(
-                "stream= is for batches on a CUDA device; host memory has no streams",
-            ));
-        }
+        let stream = kwargs.get("stream")?.map(|stream| stream_of(&stream)).transpose()?;
         let copy = match kwargs.raw("copy")? {
             None => CopyMode::Always,
             Some(copy) if copy.is_none() => CopyMode::IfNeeded,
@@ -168,7 +166,8 @@ impl<'py> Options<'py> {
         }
         let read: Vec<&str> = COMMON.iter().chain(read).copied().collect();
         kwargs.finish(&read)?;
-        Ok(Options { collate, out, copy, engine })
+        let collate = engine.placed(&collate).into_owned();
+        Ok(Options { collate, out, stream, copy, engine })
     }
 
     /// Whether the samples' own memory may become the batch.

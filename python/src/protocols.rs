@@ -10,15 +10,16 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use windrow::dlpack::{
-    self, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
+    self, DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::{DType, Device, Dims, Error, Mismatch};
+use windrow::{DType, Device, Dims, Error, Mismatch, Stream};
 
 use crate::errors::not_array_like;
 use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr};
 use crate::import::Importer;
 use crate::keep::Buffer;
+use crate::stream::from_handle;
 
 /// NumPy's `PyArrayInterface`, see "The array interface protocol" in its documentation.
 #[repr(C)]
@@ -54,9 +55,10 @@ impl<'py> Importer<'py> {
             }
         }
         if object.hasattr(intern!(self.py, "__cuda_array_interface__"))? {
-            let mismatch = Mismatch::new(Some(index), "cpu", "cuda")
-                .with_hint("this engine reads host memory");
-            return Err(self.error(Error::Device(Box::new(mismatch)), index));
+            match self.import_cuda_array_interface(object, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
+                done => return done,
+            }
         }
         // SAFETY: a live object; the answer is a flag.
         if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
@@ -134,21 +136,22 @@ impl<'py> Importer<'py> {
     fn import_dlpack(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let (device_type, device_id): (i32, i32) =
             object.call_method0(intern!(self.py, "__dlpack_device__"))?.extract()?;
-        let device = dlpack::DLDevice { device_type: dlpack::DLDeviceType(device_type), device_id };
+        let kind = dlpack::DLDeviceType(device_type);
+        let device = dlpack::DLDevice { device_type: kind, device_id };
         let place = dlpack::device_from_dl(device).map_err(|error| self.error(error, index))?;
-        if place != Device::Cpu {
-            let mismatch = Mismatch::new(Some(index), "cpu", place.to_string())
-                .with_hint("this engine reads host memory");
-            return Err(self.error(Error::Device(Box::new(mismatch)), index));
-        }
+        let on_device = place != Device::Cpu;
+        // The producer orders this stream behind his work. It is always named: what a producer does
+        // when it is not differs from library to library.
+        let stream = on_device.then(|| self.stream.unwrap_or(Stream::LEGACY));
+        let handle = stream.map(Stream::handle);
         let method = object.getattr(intern!(self.py, "__dlpack__"))?;
-        let kwargs = match &self.dlpack_kwargs {
-            Some(kwargs) => kwargs,
-            None => {
+        let kwargs = match &mut self.dlpack_kwargs[usize::from(on_device)] {
+            Some(kwargs) => &*kwargs,
+            place => {
                 let kwargs = PyDict::new(self.py);
-                kwargs.set_item("stream", self.py.None())?;
+                kwargs.set_item("stream", handle)?;
                 kwargs.set_item("max_version", (1, 3))?;
-                self.dlpack_kwargs.insert(kwargs)
+                &*place.insert(kwargs)
             }
         };
         // Producers older than these arguments refuse them.
@@ -156,9 +159,12 @@ impl<'py> Importer<'py> {
         let capsule = match method.call((), Some(kwargs)) {
             Err(error) if is_type_error(&error) => {
                 let stream_only = PyDict::new(self.py);
-                stream_only.set_item("stream", self.py.None())?;
+                stream_only.set_item("stream", handle)?;
                 match method.call((), Some(&stream_only)) {
-                    Err(again) if is_type_error(&again) => method.call0().map_err(|_| error)?,
+                    // Without a stream a device's memory cannot be waited for.
+                    Err(again) if is_type_error(&again) && !on_device => {
+                        method.call0().map_err(|_| error)?
+                    }
                     done => done?,
                 }
             }
@@ -169,11 +175,21 @@ impl<'py> Importer<'py> {
                 "sample {index}: __dlpack__ did not return a capsule"
             )));
         };
-        self.consume(&capsule, index)
+        self.consume(&capsule, kind, index)?;
+        if let Some(stream) = stream {
+            self.keep.order.behind(stream);
+            self.keep.order.current.get_or_insert(stream);
+        }
+        Ok(())
     }
 
     /// Takes the tensor out of a capsule. Until it is found fit the capsule keeps it.
-    fn consume(&mut self, capsule: &Bound<'py, PyCapsule>, index: usize) -> PyResult<()> {
+    fn consume(
+        &mut self,
+        capsule: &Bound<'py, PyCapsule>,
+        announced: DLDeviceType,
+        index: usize,
+    ) -> PyResult<()> {
         let named = |name: &CStr| capsule.pointer_checked(Some(name)).ok();
         let managed = if let Some(pointer) = named(DLTENSOR_VERSIONED) {
             // SAFETY: a capsule of this name holds such a tensor, alive while the capsule is unused.
@@ -199,7 +215,19 @@ impl<'py> Importer<'py> {
             };
             return Err(PyValueError::new_err(format!("sample {index}: {what}")));
         };
-        let foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+        let mut foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+        let is_cuda = |kind| matches!(kind, DLDeviceType::CUDA | DLDeviceType::CUDA_MANAGED);
+        if is_cuda(managed.device_type()) != is_cuda(announced) {
+            let (expected, got) = (announced.to_string(), managed.device_type().to_string());
+            let mismatch = Mismatch::new(Some(index), expected, got);
+            return Err(self.error(Error::Device(Box::new(mismatch)), index));
+        }
+        // Producers of page-locked memory say so here or there.
+        let kind = match managed.device_type() {
+            DLDeviceType::CPU => announced,
+            kind => kind,
+        };
+        self.place(&mut foreign, kind, index)?;
         self.push(&foreign, index)?;
         self.keep.managed.push(managed);
         Ok(())
@@ -257,42 +285,10 @@ impl<'py> Importer<'py> {
 
     fn import_array_interface(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let interface = object.getattr("__array_interface__")?.cast_into::<PyDict>()?;
-        let required = |key: &str| {
-            interface.get_item(key)?.ok_or_else(|| {
-                PyTypeError::new_err(format!(
-                    "sample {index}: __array_interface__ has no \"{key}\""
-                ))
-            })
-        };
-        let shape: Vec<i64> = required("shape")?.extract()?;
-        let typestr: String = required("typestr")?.extract()?;
-        // NumPy knows the types of ml_dtypes by name only.
-        let by_name = || {
-            object
-                .getattr("dtype")
-                .and_then(|dtype| dtype.getattr("name"))
-                .and_then(|name| name.extract::<String>())
-        };
-        let dtype = match typestr.as_bytes() {
-            [_, b'V', ..] => by_name().ok().and_then(|name| name.parse::<DType>().ok()),
-            typestr => dtype_of_typestr(typestr),
-        };
-        let Some(dtype) = dtype else {
-            return Err(self.layout_error(
-                index,
-                "a native number format",
-                &format!("typestr {typestr:?}"),
-            ));
-        };
+        let (dtype, shape, strides) =
+            self.described(object, &interface, "__array_interface__", index)?;
         let optional =
             |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
-        if optional("mask")?.is_some() {
-            return Err(self.layout_error(index, "an array without a mask", "a masked array"));
-        }
-        let strides: Option<Vec<i64>> =
-            optional("strides")?.map(|strides| strides.extract()).transpose()?;
-        let strides =
-            strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
         let (data, read_only) = match optional("data")? {
             Some(pair) if pair.is_instance_of::<PyTuple>() => {
                 let (address, read_only): (usize, bool) = pair.extract()?;
@@ -336,6 +332,112 @@ impl<'py> Importer<'py> {
         // The interface may belong to a temporary; the object itself is kept by the caller.
         self.keep.objects.push(interface.into_any().unbind());
         Ok(())
+    }
+
+    /// The CUDA array interface, versions 2 and 3: it names no device and keeps nothing alive.
+    fn import_cuda_array_interface(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        index: usize,
+    ) -> PyResult<()> {
+        let interface =
+            object.getattr(intern!(self.py, "__cuda_array_interface__"))?.cast_into::<PyDict>()?;
+        let (dtype, shape, strides) =
+            self.described(object, &interface, "__cuda_array_interface__", index)?;
+        let Some(data) = interface.get_item("data")? else {
+            return Err(PyTypeError::new_err(format!(
+                "sample {index}: __cuda_array_interface__ has no \"data\""
+            )));
+        };
+        let (address, read_only): (usize, bool) = data.extract()?;
+        let is_empty = shape.contains(&0);
+        if address == 0 && !is_empty {
+            return Err(self.layout_error(index, "an address", "NULL with elements"));
+        }
+        let device = match is_empty {
+            // An address without memory says nothing: empty samples lie where the others do.
+            true => match self.list.is_empty() {
+                true => Device::Cuda(0),
+                false => self.list.kind(0).device,
+            },
+            false => {
+                let device = windrow::device_of(address);
+                device.map_err(|error| self.error(error, index))?
+            }
+        };
+        if device == Device::Cpu {
+            let mismatch = Mismatch::new(
+                Some(index),
+                "memory of a CUDA device",
+                "an address that the driver does not know",
+            );
+            return Err(self.error(Error::Device(Box::new(mismatch)), index));
+        }
+        let stream = match interface.get_item("stream")?.filter(|stream| !stream.is_none()) {
+            None => None,
+            Some(stream) => match stream.extract::<i64>()? {
+                0 => {
+                    return Err(PyValueError::new_err(format!(
+                    "sample {index}: stream 0 in a CUDA array interface; the default streams are \
+                         1 (legacy) and 2 (per thread)"
+                )))
+                }
+                handle => Some(from_handle(handle)?),
+            },
+        };
+        let data = std::ptr::with_exposed_provenance_mut::<u8>(address);
+        let strides = strides.as_deref();
+        let foreign = ForeignTensor { data, dtype, device, shape: &shape, strides, read_only };
+        self.push(&foreign, index)?;
+        if let Some(stream) = stream {
+            self.keep.order.behind(stream);
+            self.keep.order.current.get_or_insert(stream);
+        }
+        // The interface may belong to a temporary; the object itself is kept by the caller.
+        self.keep.objects.push(interface.into_any().unbind());
+        Ok(())
+    }
+
+    /// Dtype, shape and strides, in elements, of an array interface of either kind.
+    fn described(
+        &self,
+        object: &Bound<'py, PyAny>,
+        interface: &Bound<'py, PyDict>,
+        name: &str,
+        index: usize,
+    ) -> PyResult<(DType, Vec<i64>, Option<Vec<i64>>)> {
+        let required = |key: &str| {
+            interface.get_item(key)?.ok_or_else(|| {
+                PyTypeError::new_err(format!("sample {index}: {name} has no \"{key}\""))
+            })
+        };
+        let shape: Vec<i64> = required("shape")?.extract()?;
+        let typestr: String = required("typestr")?.extract()?;
+        // NumPy knows the types of ml_dtypes by name only.
+        let by_name = || {
+            object
+                .getattr("dtype")
+                .and_then(|dtype| dtype.getattr("name"))
+                .and_then(|name| name.extract::<String>())
+        };
+        let dtype = match typestr.as_bytes() {
+            [_, b'V', ..] => by_name().ok().and_then(|name| name.parse::<DType>().ok()),
+            typestr => dtype_of_typestr(typestr),
+        };
+        let Some(dtype) = dtype else {
+            let got = format!("typestr {typestr:?}");
+            return Err(self.layout_error(index, "a native number format", &got));
+        };
+        let optional =
+            |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
+        if optional("mask")?.is_some() {
+            return Err(self.layout_error(index, "an array without a mask", "a masked array"));
+        }
+        let strides: Option<Vec<i64>> =
+            optional("strides")?.map(|strides| strides.extract()).transpose()?;
+        let strides =
+            strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
+        Ok((dtype, shape, strides))
     }
 
     /// Byte strides to element strides.

@@ -6,10 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use windrow::{Collate, DType, Engine, Owner, RowsAhead, SampleList, Tensor};
+use windrow::{Collate, DType, Device, Owner, RowsAhead, SampleList, Tensor};
 
 use crate::errors::OrPyErr;
-use crate::import::Importer;
+use crate::export::copy_of;
+use crate::import::{Importer, Reading};
+use crate::keep::Keep;
+use crate::order::Order;
 use crate::sources::is_tensor;
 use crate::tensor::{tensor_of, PyTensor};
 
@@ -22,22 +25,20 @@ pub(crate) struct Imported {
 
 impl Imported {
     /// The rows of a table.
-    fn from_table(table: &Bound<'_, PyAny>) -> PyResult<Imported> {
+    fn from_table(table: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Imported> {
         let py = table.py();
-        let table = tensor_of(table, true)?;
+        let table = tensor_of(table, Reading { owned: true, ..reading })?;
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
         let list = unsafe { SampleList::rows_from_raw_parts(&table) }.or_py_err(py)?;
-        Ok(Imported { list, owners: Arc::new(vec![Arc::new(table) as Owner]) })
+        let order = Order::of(&table);
+        Ok(Imported { list, owners: Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]) })
     }
 
-    /// Imports every sample of a list, tuple or other iterable; of a tensor every row. With a
-    /// `stacker`, rows may already be copied meanwhile.
+    /// Imports every sample of a list, tuple or other iterable; of a tensor every row.
     pub fn new(
         samples: &Bound<'_, PyAny>,
-        path: &str,
-        owned: bool,
-        stacker: Option<(&Engine, &Collate)>,
+        reading: Reading<'_>,
     ) -> PyResult<(Imported, Option<RowsAhead>)> {
         let py = samples.py();
         let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
@@ -53,7 +54,7 @@ impl Imported {
                 samples.get_type().qualname()?
             )));
         } else if is_tensor(samples)? {
-            return Ok((Imported::from_table(samples)?, None));
+            return Ok((Imported::from_table(samples, reading)?, None));
         } else {
             let sequence = py.get_type::<PyTuple>().call1((samples,));
             sequence
@@ -67,8 +68,8 @@ impl Imported {
                 })?
                 .cast_into::<PyTuple>()?
         };
-        let mut importer = Importer::new(py, path, owned);
-        importer.import_tuple(&tuple, stacker)?;
+        let mut importer = Importer::new(py, reading);
+        importer.import_tuple(&tuple, reading.stacker)?;
         Ok(Imported::from_importer(importer))
     }
 
@@ -76,12 +77,10 @@ impl Imported {
     pub fn from_objects(
         py: Python<'_>,
         objects: Vec<Bound<'_, PyAny>>,
-        path: &str,
-        owned: bool,
-        stacker: Option<(&Engine, &Collate)>,
+        reading: Reading<'_>,
     ) -> PyResult<(Imported, Option<RowsAhead>)> {
-        let mut importer = Importer::new(py, path, owned);
-        importer.import_objects(objects, stacker)?;
+        let mut importer = Importer::new(py, reading);
+        importer.import_objects(objects, reading.stacker)?;
         Ok(Imported::from_importer(importer))
     }
 
@@ -91,18 +90,15 @@ impl Imported {
     }
 }
 
-/// Either a list imported before or samples imported now; `owned` also finds out which are read-only,
-/// and `stacker` may stack them meanwhile.
+/// Either a list imported before or samples imported now.
 pub(crate) fn samples_of(
     samples: &Bound<'_, PyAny>,
-    path: &str,
-    owned: bool,
-    stacker: Option<(&Engine, &Collate)>,
+    reading: Reading<'_>,
 ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
     match samples.cast_exact::<PySampleList>() {
         Ok(list) => Ok((list.get().snapshot(), None)),
         Err(_) => {
-            let (imported, ahead) = Imported::new(samples, path, owned, stacker)?;
+            let (imported, ahead) = Imported::new(samples, reading)?;
             Ok((Arc::new(imported), ahead))
         }
     }
@@ -139,7 +135,7 @@ impl PySampleList {
 
     fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
         let position = self.snapshot().list.len();
-        let mut importer = Importer::new(objects.py(), "", true);
+        let mut importer = Importer::new(objects.py(), Reading::OWNED);
         importer
             .import_tuple(objects, None)
             .map_err(|error| error_at(objects.py(), error, position))?;
@@ -171,7 +167,7 @@ impl PySampleList {
             None => Imported::default(),
             Some(samples) => match samples.cast_exact::<PySampleList>() {
                 Ok(list) => (*list.get().snapshot()).clone(),
-                Err(_) => Imported::new(samples, "", true, None)?.0,
+                Err(_) => Imported::new(samples, Reading::OWNED)?.0,
             },
         };
         Ok(PySampleList::from_imported(imported))
@@ -261,7 +257,7 @@ fn integers(indices: &Bound<'_, PyAny>) -> PyResult<Cow<'static, [i64]>> {
             range.try_iter()?.map(|item| item?.extract()).collect::<PyResult<_>>()?,
         ));
     }
-    let tensor = tensor_of(indices, false)?;
+    let tensor = tensor_of(indices, Reading::default())?;
     if tensor.shape().len() != 1 || !(tensor.dtype().is_integer()) {
         return Err(PyTypeError::new_err(format!(
             "indices are integers of one dim, not {} of {} dims",
@@ -272,12 +268,10 @@ fn integers(indices: &Bound<'_, PyAny>) -> PyResult<Cow<'static, [i64]>> {
     if tensor.shape()[0] == 0 {
         return Ok(Cow::Owned(Vec::new()));
     }
-    // The engine itself casts and straightens them.
-    let mut row = SampleList::new();
-    row.push_view(&(&tensor).into());
-    let collate = windrow::Collate::concat(0).cast(DType::I64);
-    let batch = crate::engine::index_engine().assemble(&row, &collate).or_py_err(py)?;
-    let values = batch.data().as_slice::<i64>().or_py_err(py)?.to_vec();
+    // The engine itself casts, straightens and fetches them.
+    let collate = Collate::concat(0).cast(DType::I64).device(Device::Cpu);
+    let row = py.detach(|| copy_of(&tensor, &collate, None)).or_py_err(py)?;
+    let values = row.as_slice::<i64>().or_py_err(py)?.to_vec();
     let beyond = tensor.dtype() == DType::U64 && values.iter().any(|&value| value < 0);
     match beyond {
         true => Err(PyIndexError::new_err("an index beyond 63 bits")),

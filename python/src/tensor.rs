@@ -8,11 +8,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use windrow::dlpack::device_to_dl;
 use windrow::{Owner, Tensor};
 
 use crate::export;
-use crate::import::Importer;
+use crate::import::{Importer, Reading};
 
 /// A strided piece of memory that keeps its owner alive. Made by the assembling calls and
 /// :func:`asarray`.
@@ -113,13 +112,17 @@ macro_rules! tensor_methods {
             }
 
             fn __dlpack_device__(&self) -> (i32, i32) {
-                let device = device_to_dl(self.inner().device());
-                (device.device_type.0, device.device_id)
+                export::dlpack_device(self.inner())
             }
 
             #[getter]
             fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
                 export::array_interface(py, self.inner())
+            }
+
+            #[getter]
+            fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+                export::cuda_array_interface(py, self.inner())
             }
 
             #[pyo3(signature = (dtype = None, copy = None))]
@@ -171,9 +174,9 @@ tensor_methods!(PyTensor, {
     }
 });
 
-/// A single array-like as a tensor of the same memory. `owned` also finds out whether it is read-only.
-pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, owned: bool) -> PyResult<Tensor> {
-    let mut importer = Importer::new(object.py(), "", owned);
+/// A single array-like as a tensor of the same memory.
+pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Tensor> {
+    let mut importer = Importer::new(object.py(), reading);
     importer.lone = true;
     importer.import(object, 0)?;
     let Importer { list, mut keep, .. } = importer;
@@ -205,5 +208,5 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, owned: bool) -> PyResult<Tens
 #[pyfunction]
 #[pyo3(signature = (x, /))]
 pub(crate) fn asarray(x: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
-    Ok(PyTensor(tensor_of(x, true)?))
+    Ok(PyTensor(tensor_of(x, Reading::OWNED)?))
 }

@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
+use windrow::Stream;
 
 use crate::assemble::{run, Job};
 use crate::batch::PyBatch;
@@ -35,6 +36,7 @@ struct Walk<'a, 'py> {
     sep: &'a str,
     /// Options of leaves that no spec names.
     common: Option<&'a Bound<'py, PyDict>>,
+    stream: Option<Stream>,
     specs: Vec<Spec<'py>>,
     jobs: Vec<Job>,
     paths: Vec<String>,
@@ -98,8 +100,8 @@ pub(crate) fn collate<'py>(
         None => None,
     };
     let specs = spec.map(read_specs).transpose()?.unwrap_or_default();
-    let mut walk =
-        Walk { py, sep, common: common.as_ref(), specs, jobs: Vec::new(), paths: Vec::new() };
+    let (stream, common) = (options.stream, common.as_ref());
+    let mut walk = Walk { py, sep, common, stream, specs, jobs: Vec::new(), paths: Vec::new() };
     let tree = walk.node(samples, String::new(), options.out.as_ref())?;
     if let Some(unused) = walk.specs.iter().find(|spec| !spec.used) {
         return Err(PyValueError::new_err(format!(
@@ -300,9 +302,12 @@ impl<'py> Walk<'_, 'py> {
         let (form, kwargs) = self.options_of(&path)?;
         let mut options = Options::parse(&form, Some(&kwargs))?;
         options.out = out.cloned().or(options.out);
-        let (py, owned) = (self.py, options.may_view());
-        let job = Job::new(options, &path, |stacker| {
-            let (column, ahead) = Imported::from_objects(py, samples, &path, owned, stacker)?;
+        if options.stream != self.stream {
+            return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
+        }
+        let py = self.py;
+        let job = Job::new(options, &path, |reading| {
+            let (column, ahead) = Imported::from_objects(py, samples, reading)?;
             Ok((Arc::new(column), ahead))
         })?;
         self.jobs.push(job);

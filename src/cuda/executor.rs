@@ -135,6 +135,42 @@ impl Executor {
         finished.map(|()| run.done)
     }
 
+    /// The stream of work that no stream was named for.
+    pub fn stream(&self) -> Result<crate::Stream> {
+        let current = self.context.enter()?;
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.stream.on(&current).handle()) })
+    }
+
+    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now.
+    pub fn order(&self, producers: &[crate::Stream], consumer: crate::Stream) -> Result<()> {
+        let current = self.context.enter()?;
+        for producer in producers.iter().filter(|&&producer| producer != consumer) {
+            let event = self.events.take(&current)?;
+            // SAFETY: whoever made the `Stream`s vouched for their handles.
+            unsafe {
+                current.foreign_stream(producer.handle())?.record(&event)?;
+                current.foreign_stream(consumer.handle())?.wait(&event)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Zeroed memory, written in the order of the stream of our own.
+    pub fn zeroed(&self, dtype: DType, layout: Layout, bytes: u64) -> Result<Tensor> {
+        let current = self.context.enter()?;
+        let stream = self.stream.on(&current);
+        let block = Arc::new(self.memory.allocate(&current, stream, bytes)?);
+        // SAFETY: a block of so many bytes, which nobody else has.
+        unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
+        let event = Arc::new(self.events.take(&current)?);
+        stream.record(&event)?;
+        block.set_ready(event);
+        let (data, device) = (block.address() as *mut u8, Device::Cuda(self.context.ordinal()));
+        // SAFETY: as many bytes as the compact layout has, owned by the block.
+        Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
+    }
+
     /// Page-locked host memory for a batch.
     pub fn pinned(&self, bytes: u64) -> Result<PinnedBlock> {
         self.pinned.take(&self.context.enter()?, bytes)

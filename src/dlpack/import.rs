@@ -296,6 +296,17 @@ impl ManagedTensor {
         }
     }
 
+    /// The kind of memory, in the producer's words.
+    pub fn device_type(&self) -> DLDeviceType {
+        // SAFETY: the struct is alive and unchanged until drop, and of major version 1.
+        unsafe {
+            match self.0 {
+                Kind::Versioned(managed) => (*managed.as_ptr()).dl_tensor.device.device_type,
+                Kind::Legacy(managed) => (*managed.as_ptr()).dl_tensor.device.device_type,
+            }
+        }
+    }
+
     /// Whether the producer says that it made a copy for us. False proves nothing: torch copies
     /// without saying so.
     pub fn is_copied(&self) -> bool {

@@ -25,6 +25,10 @@ _Shape = Tuple[int, ...]
 _ArrayLike = Any
 _DType = Any
 _Samples = Union["SampleList", Iterable[_ArrayLike]]
+# A name, or whatever prints as one, such as a torch.device.
+_Device = Any
+# A handle, a stream of torch or CuPy, anything with __cuda_stream__.
+_Stream = Any
 
 class _Mismatch:
     index: Optional[int]
@@ -72,6 +76,8 @@ class _TensorLike:
     def __dlpack_device__(self) -> Tuple[int, int]: ...
     @property
     def __array_interface__(self) -> Dict[str, Any]: ...
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]: ...
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Any: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
@@ -127,18 +133,39 @@ class _Stats(TypedDict):
     padding_bytes: int
     views: int
     launches: int
+    bytes_to_device: int
+    bytes_to_host: int
+    waits: int
     run_seconds: float
     pool_bytes: int
     pool_used_bytes: int
     pool_hits: int
     pool_misses: int
+    device_bytes: int
+    pinned_bytes: int
+    pinned_used_bytes: int
+
+class _DeviceRequired(TypedDict):
+    device: str
+    name: str
+
+class _DeviceInfo(_DeviceRequired, total=False):
+    index: int
+    compute_capability: Tuple[int, int]
+    multiprocessors: int
+    total_memory: int
+
+class _CudaBuild(TypedDict):
+    toolkit: str
+    targets: str
+    driver: Tuple[int, int]
 
 @final
 class Engine:
     def __new__(
         cls,
         threads: Optional[int] = None,
-        device: Optional[str] = None,
+        device: Optional[_Device] = None,
         pool_bytes: Optional[int] = None,
     ) -> "Engine": ...
     @property
@@ -159,6 +186,8 @@ class Explain:
     ranges: int
     tiles: int
     launches: int
+    bytes_to_device: int
+    bytes_to_host: int
     outputs: List[Tuple[_Shape, str]]
     def as_dict(self) -> Dict[str, Any]: ...
 
@@ -166,9 +195,9 @@ def stack(
     samples: _Samples,
     *,
     dtype: _DType = None,
-    device: Optional[str] = None,
+    device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
-    stream: Optional[int] = None,
+    stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -178,9 +207,9 @@ def concat(
     *,
     dim: int = 0,
     dtype: _DType = None,
-    device: Optional[str] = None,
+    device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
-    stream: Optional[int] = None,
+    stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -196,9 +225,9 @@ def pad(
     truncate: bool = False,
     mask: Optional[str] = None,
     dtype: _DType = None,
-    device: Optional[str] = None,
+    device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
-    stream: Optional[int] = None,
+    stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -209,9 +238,9 @@ def ragged(
     offsets_dtype: _DType = "int64",
     batch_index: bool = False,
     dtype: _DType = None,
-    device: Optional[str] = None,
+    device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,
-    stream: Optional[int] = None,
+    stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -222,9 +251,9 @@ def collate(
     *,
     sep: str = ".",
     dtype: _DType = None,
-    device: Optional[str] = None,
+    device: Optional[_Device] = None,
     out: Any = None,
-    stream: Optional[int] = None,
+    stream: Optional[_Stream] = None,
     transform: Optional[Transform] = None,
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
@@ -234,7 +263,8 @@ def asarray(x: _ArrayLike, /) -> Tensor: ...
 def check_options(form: str, /, **arguments: Any) -> None: ...
 def import_route(object: Any) -> str: ...
 def cuda_available() -> bool: ...
-def devices() -> List[str]: ...
+def devices() -> List[_DeviceInfo]: ...
+def cuda_build() -> _CudaBuild: ...
 def stats() -> _Stats: ...
 def reset_stats() -> None: ...
 def empty_cache() -> None: ...

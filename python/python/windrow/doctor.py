@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 import warnings
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import windrow as wr
 from windrow import _windrow
@@ -55,14 +55,55 @@ def kernels() -> str:
 
 
 def cuda() -> str:
-    """Whether a CUDA device can be used, else the reason."""
-    if wr.cuda_available():
-        return ", ".join(name for name in wr.devices() if name.startswith("cuda"))
+    """The driver and what the kernels were compiled for, or why there is no CUDA."""
     try:
-        wr.stack([1], device="cuda")
+        build = _windrow.cuda_build()
     except Exception as error:
-        return f"not available: {error}"
-    return "not available"
+        return str(error)
+    major, minor = build["driver"]
+    return f"driver for CUDA {major}.{minor}; kernels by nvcc {build['toolkit']} for {build['targets']}"
+
+
+def cuda_devices() -> Iterator[str]:
+    """A line for each device, with what happens there: the first batch loads the kernels."""
+    for device in wr.devices():
+        if not device["device"].startswith("cuda"):
+            continue
+        major, minor = device["compute_capability"]
+        text = (
+            f"{device['device']}, {device['name']}, compute capability {major}.{minor}, "
+            f"{device['multiprocessors']} multiprocessors, {device['total_memory'] / 2**30:.1f} GiB"
+        )
+        try:
+            wr.Engine(device=device["device"])
+        except Exception as error:
+            text += f"; not usable: {error}"
+        yield text
+
+
+def locked_memory() -> str:
+    """How much host memory a process may lock, and what is locked for copies to devices."""
+    try:
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    except (ImportError, OSError):
+        return "unknown"
+    limit = "no limit" if soft < 0 else f"limit {soft / 2**20:.0f} MiB, which the driver is not bound by"
+    stats = wr.stats()
+    return f"{stats['pinned_bytes']} bytes free, {stats['pinned_used_bytes']} in use; {limit}"
+
+
+def cuda_paths() -> Iterator[str]:
+    """The path of a stack for each place of samples and batch."""
+    host = [wr.asarray(bytearray(1 << 12)) for _ in range(4)]
+    places = {"cpu": host, "pinned": list(wr.stack(host, device="pinned")), "cuda": list(wr.stack(host, device="cuda"))}
+    for source, samples in places.items():
+        for target in places:
+            plan = wr.explain(samples, device=target)
+            cast = wr.explain(samples, device=target, dtype="float32")
+            crossing = plan.bytes_to_device + plan.bytes_to_host
+            yield f"{source:7} -> {target:7} {plan.path}, {crossing} of 16384 bytes staged; with a cast {cast.path}"
 
 
 def memory() -> str:
@@ -153,13 +194,19 @@ def main(argv: List[str]) -> int:
         "kernels": kernels(),
         "threads": f"{wr.Engine().threads} for a large batch",
         "pool": f"{stats['pool_bytes']} bytes free, {stats['pool_used_bytes']} in use, 1 GiB at most kept free",
-        "devices": ", ".join(wr.devices()),
         "cuda": cuda(),
         "memory": memory(),
         "/dev/shm": shared_memory(),
     }
     for name, text in lines.items():
         print(f"{name:11}{text}")
+    if wr.cuda_available():
+        for text in cuda_devices():
+            print(f"{'device':11}{text}")
+        print(f"{'pinned':11}{locked_memory()}")
+        print("\nfrom, to, how")
+        for text in cuda_paths():
+            print(f"  {text}")
     print("\nlibrary, version, how its tensors are read, time to read one")
     libraries()
     return 0

@@ -13,6 +13,7 @@ use super::error::DriverResult;
 use super::init::{forked, init, quietly};
 use super::raw;
 use crate::error::{DriverError, Error, Result};
+use crate::{devices, tensor};
 
 /// CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, which cust does not know.
 const MEMORY_POOLS_SUPPORTED: c_uint = 115;
@@ -24,6 +25,20 @@ const MEMORY_POOLS_SUPPORTED: c_uint = 115;
 pub(crate) fn device_count() -> Result<u32> {
     init()?;
     Ok(Device::num_devices().map_err(|e| DriverError::from_cust("cuDeviceGetCount", e))?)
+}
+
+/// A device for those who choose one.
+pub(crate) fn describe(ordinal: u32) -> Result<devices::DeviceInfo> {
+    let device = Device::get_device(ordinal);
+    let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
+    let info = DeviceInfo::of(device)?;
+    Ok(devices::DeviceInfo {
+        device: tensor::Device::Cuda(ordinal),
+        name: info.name,
+        compute_capability: info.capability,
+        num_multiprocessors: info.num_sms,
+        total_bytes: info.total_bytes,
+    })
 }
 
 /// What the engine has to know of a device.

@@ -61,7 +61,7 @@ pub(super) fn forked() -> Option<Error> {
 }
 
 /// The newest CUDA version that the driver supports, as in (13, 0).
-pub(super) fn driver_version() -> std::result::Result<(u32, u32), DriverError> {
+pub(crate) fn driver_version() -> std::result::Result<(u32, u32), DriverError> {
     let mut version = 0;
     // SAFETY: the pointer is to a live integer.
     unsafe { raw::cuDriverGetVersion(&raw mut version) }.ok()?;

@@ -34,10 +34,10 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use context::{device_count, Context, Current, DeviceInfo};
+pub(crate) use context::{describe, device_count, Context, Current, DeviceInfo};
 pub(crate) use error::DriverResult;
 pub(crate) use event::{Event, EventPool, PooledEvent};
-pub(crate) use init::init;
+pub(crate) use init::{driver_version, init};
 pub(crate) use memory::{
     pointer_info, DevicePtr, MemPool, MemoryKind, Pinned, PointerInfo, Registered,
 };

@@ -1,0 +1,53 @@
+//! Streams as Python names them, and the current one of a library.
+#![allow(unsafe_code)] // A handle is somebody's word.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBool;
+use windrow::dlpack::{DLDeviceType, DLPackExchangeAPI};
+use windrow::Stream;
+
+/// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a stream of torch or CuPy.
+pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
+    let refuse = || {
+        let kind = object.get_type();
+        PyTypeError::new_err(format!(
+            "stream is an int, a stream of torch or CuPy, or an object with __cuda_stream__, not {kind}"
+        ))
+    };
+    let handle = if object.is_instance_of::<PyBool>() {
+        return Err(refuse());
+    } else if let Ok(handle) = object.extract::<i64>() {
+        handle
+    } else if let Ok(protocol) = object.getattr("__cuda_stream__") {
+        // A method in later drafts of the protocol, a property in the first ones.
+        let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };
+        let (version, handle): (i64, i64) = answer.extract()?;
+        if version != 0 {
+            return Err(PyValueError::new_err(format!("version {version} of __cuda_stream__")));
+        }
+        handle
+    } else {
+        let named = ["cuda_stream", "ptr"].iter().find_map(|&name| object.getattr(name).ok());
+        named.ok_or_else(refuse)?.extract().map_err(|_| refuse())?
+    };
+    from_handle(handle)
+}
+
+/// A stream by a handle that the caller was given as such.
+pub(crate) fn from_handle(handle: i64) -> PyResult<Stream> {
+    let handle = usize::try_from(handle)
+        .map_err(|_| PyValueError::new_err(format!("stream={handle} is no stream's handle")))?;
+    // SAFETY: its giver vouches for it, as the documentation of `stream=` and of the protocols asks.
+    Ok(unsafe { Stream::from_raw(handle) })
+}
+
+/// The stream that a library works on now; `None` after a refusal, with Python's error set.
+pub(crate) fn current_of(api: &DLPackExchangeAPI, ordinal: u32) -> Option<Stream> {
+    let Some(current) = api.current_work_stream else { return Some(Stream::LEGACY) };
+    let mut handle = std::ptr::null_mut();
+    // SAFETY: the table's contract: a device of this kind, a place for the answer.
+    let code = unsafe { current(DLDeviceType::CUDA, ordinal as i32, &mut handle) };
+    // SAFETY: the library's own stream.
+    (code == 0).then(|| unsafe { Stream::from_raw(handle.addr()) })
+}

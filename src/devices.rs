@@ -1,0 +1,92 @@
+//! What CUDA there is: devices, the driver, whose memory an address is.
+
+#[cfg(feature = "cuda")]
+use crate::cuda::driver;
+#[cfg(not(feature = "cuda"))]
+use crate::error::Error;
+use crate::error::Result;
+use crate::tensor::Device;
+
+/// A CUDA device, as its driver describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device as batches name it.
+    pub device: Device,
+    /// The product's name.
+    pub name: String,
+    /// Compute capability: (9, 0).
+    pub compute_capability: (u32, u32),
+    /// Number of multiprocessors.
+    pub num_multiprocessors: u32,
+    /// Bytes of its memory.
+    pub total_bytes: u64,
+}
+
+/// The compiled kernels, and the driver that runs them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CudaBuild {
+    /// Version of the toolkit that compiled the kernels, as in `13.0.88`.
+    pub toolkit: &'static str,
+    /// What they were compiled for, as in `sm_90 compute_120`.
+    pub targets: &'static str,
+    /// The newest CUDA version that the driver supports, as in (13, 0).
+    pub driver: (u32, u32),
+}
+
+#[cfg(not(feature = "cuda"))]
+fn host_only<T>() -> Result<T> {
+    Err(Error::NoDriver("this build of windrow works on the host only".into()))
+}
+
+/// The CUDA devices that this process may use. Starts the driver.
+///
+/// # Errors
+/// [`crate::Error::NoDriver`] without a driver or a device; [`crate::Error::Cuda`].
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    #[cfg(feature = "cuda")]
+    return (0..driver::device_count()?).map(driver::describe).collect();
+    #[cfg(not(feature = "cuda"))]
+    host_only()
+}
+
+/// The place of an address, by the driver's word: managed memory counts as that of its device. Starts
+/// the driver.
+///
+/// # Errors
+/// [`crate::Error::NoDriver`]; [`crate::Error::Cuda`].
+pub fn device_of(address: usize) -> Result<Device> {
+    #[cfg(feature = "cuda")]
+    {
+        driver::init()?;
+        let info = driver::pointer_info(address as u64)?;
+        Ok(match (info.kind, info.ordinal) {
+            (driver::MemoryKind::Pinned, _) => Device::Pinned,
+            (driver::MemoryKind::Device | driver::MemoryKind::Managed, Some(ordinal)) => {
+                Device::Cuda(ordinal)
+            }
+            _ => Device::Cpu,
+        })
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = address;
+        host_only()
+    }
+}
+
+/// What the kernels were compiled for, and for what the driver is. Starts the driver.
+///
+/// # Errors
+/// [`crate::Error::NoDriver`]; [`crate::Error::Cuda`].
+pub fn cuda_build() -> Result<CudaBuild> {
+    #[cfg(feature = "cuda")]
+    {
+        driver::init()?;
+        let (toolkit, targets) = (driver::TOOLKIT, driver::TARGETS);
+        Ok(CudaBuild { toolkit, targets, driver: driver::driver_version()? })
+    }
+    #[cfg(not(feature = "cuda"))]
+    host_only()
+}
