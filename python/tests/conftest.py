@@ -1,8 +1,12 @@
 """Fixtures of the Python tests. `oracle.py` holds the expected values, `helpers.py` the comparisons."""
 
+import os
+
 import pytest
 
+import cuda_harness
 import dlpack_harness
+import windrow as wr
 
 
 @pytest.fixture(autouse=True)
@@ -21,3 +25,36 @@ def torch():
 @pytest.fixture
 def jax():
     return pytest.importorskip("jax")
+
+
+@pytest.fixture(scope="session")
+def any_driver():
+    """The driver that windrow uses, simulated or real; skips where there is none."""
+    if not wr.cuda_available():
+        try:
+            wr.stack([1], device="cuda")
+            reason = "no device"
+        except wr.CudaUnavailable as error:
+            reason = str(error)
+        if os.environ.get("WINDROW_REQUIRE_GPU") == "1":
+            pytest.fail(f"WINDROW_REQUIRE_GPU=1: {reason}")
+        pytest.skip(f"SKIP: {reason}")
+    return cuda_harness.Driver()
+
+
+@pytest.fixture
+def driver(any_driver):
+    """The driver. At the end of a test nothing may have been misused."""
+    yield any_driver
+    if any_driver.is_simulated:
+        any_driver.reset()
+        assert any_driver.misuse() == []
+
+
+@pytest.fixture
+def sim(driver):
+    """The simulated driver, whose streams can be made to wait."""
+    if not driver.is_simulated:
+        pytest.skip("SKIP: this needs the simulated driver (WINDROW_CUDA_DRIVER)")
+    driver.reset()
+    return driver

@@ -1,0 +1,317 @@
+"""A device library in miniature: memory and streams by the driver itself, offered by each interface there is.
+
+Works with the simulated driver (`WINDROW_CUDA_DRIVER`) and with a real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint64, c_void_p
+
+import numpy as np
+
+import oracle
+from dlpack_harness import DLPackExchangeAPI, DLPackVersion, DLTensor, Handle, exchange_capsule, managed, shape_of
+
+CUDA, CUDA_HOST, CUDA_MANAGED = 2, 3, 13
+LEGACY, PER_THREAD = 1, 2
+JUNK = 0xEE
+
+_SIGNATURES = {
+    "cuInit": [c_uint],
+    "cuDeviceGetCount": [POINTER(c_int)],
+    "cuDevicePrimaryCtxRetain": [POINTER(c_void_p), c_int],
+    "cuCtxSetCurrent": [c_void_p],
+    "cuCtxSynchronize": [],
+    "cuMemAlloc_v2": [POINTER(c_uint64), c_size_t],
+    "cuMemFree_v2": [c_uint64],
+    "cuMemAllocManaged": [POINTER(c_uint64), c_size_t, c_uint],
+    "cuMemHostAlloc": [POINTER(c_void_p), c_size_t, c_uint],
+    "cuMemFreeHost": [c_void_p],
+    "cuMemcpyHtoD_v2": [c_uint64, c_void_p, c_size_t],
+    "cuMemcpyHtoDAsync_v2": [c_uint64, c_void_p, c_size_t, c_void_p],
+    "cuMemcpyDtoHAsync_v2": [c_void_p, c_uint64, c_size_t, c_void_p],
+    "cuMemsetD8Async": [c_uint64, ctypes.c_ubyte, c_size_t, c_void_p],
+    "cuStreamCreate": [POINTER(c_void_p), c_uint],
+    "cuStreamDestroy_v2": [c_void_p],
+    "cuStreamSynchronize": [c_void_p],
+    "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint],
+    "cuEventCreate": [POINTER(c_void_p), c_uint],
+    "cuEventRecord": [c_void_p, c_void_p],
+    "cuEventDestroy_v2": [c_void_p],
+}
+
+
+class Live(ctypes.Structure):
+    """What exists in the simulated driver."""
+
+    _fields_ = [
+        (name, c_uint64)
+        for name in "device_allocations device_bytes pooled_bytes pinned_allocations pinned_bytes registered pools "
+        "streams events graphs graph_execs modules contexts".split()
+    ]
+
+
+class Driver:
+    """Calls by name; a code other than 0 fails the test."""
+
+    def __init__(self):
+        self.library = ctypes.CDLL(os.environ.get("WINDROW_CUDA_DRIVER") or "libcuda.so.1")
+        self.is_simulated = hasattr(self.library, "cudasim_hold")
+        self._call("cuInit", 0)
+        count, context = c_int(), c_void_p()
+        self._call("cuDeviceGetCount", byref(count))
+        self.num_devices = count.value
+        self._call("cuDevicePrimaryCtxRetain", byref(context), 0)
+        self.context = context
+
+    def _call(self, name, *arguments):
+        function = getattr(self.library, name)
+        function.argtypes = _SIGNATURES[name]
+        code = function(*arguments)
+        assert code == 0, f"{name} returned {code}"
+
+    def __getattr__(self, name):
+        def call(*arguments):
+            self._call("cuCtxSetCurrent", self.context)
+            self._call(name, *arguments)
+
+        return call
+
+    def stream(self):
+        """A new stream without order against the default one."""
+        handle = c_void_p()
+        self.cuStreamCreate(byref(handle), 1)
+        return handle.value
+
+    def after(self, producer, consumer):
+        """What comes next on `consumer` waits for what is on `producer`."""
+        event = c_void_p()
+        self.cuEventCreate(byref(event), 2)
+        self.cuEventRecord(event, producer)
+        self.cuStreamWaitEvent(consumer, event, 0)
+        self.cuEventDestroy_v2(event)
+
+    # The simulated driver's controls
+
+    def pause(self, stream, paused=True):
+        function = self.library.cudasim_pause
+        function.argtypes = [c_void_p, c_int]
+        assert function(stream, paused)
+
+    @contextlib.contextmanager
+    def paused(self, *streams):
+        """The streams begin nothing until the end of the block."""
+        for stream in streams:
+            self.pause(stream)
+        try:
+            yield
+        finally:
+            for stream in streams:
+                self.pause(stream, False)
+
+    @contextlib.contextmanager
+    def paused_briefly(self, *streams, seconds=0.05):
+        """As `paused`, for calls that wait: another thread ends it meanwhile."""
+        for stream in streams:
+            self.pause(stream)
+        timer = threading.Timer(seconds, lambda: [self.pause(stream, False) for stream in streams])
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.join()
+
+    def hold(self):
+        self.library.cudasim_hold()
+
+    def release(self):
+        self.library.cudasim_release()
+
+    def fail(self, name, code, nth=1):
+        function = self.library.cudasim_fail
+        function.argtypes = [c_char_p, c_uint64, c_uint]
+        function.restype = None
+        function(name.encode(), nth, code)
+
+    def reset(self):
+        self.library.cudasim_reset()
+
+    def misuse(self):
+        """Wrong calls, and writes outside of allocations."""
+        self.library.cudasim_check_memory()
+        function = self.library.cudasim_take_errors
+        function.restype = c_void_p
+        text = function()
+        lines = ctypes.string_at(text).decode().splitlines()
+        self.library.cudasim_free(c_void_p(text))
+        return lines
+
+    def live(self):
+        live = Live()
+        self.library.cudasim_live(byref(live))
+        return {name: getattr(live, name) for name, _ in Live._fields_}
+
+
+class Memory:
+    """`array`'s bytes on the device, freed with the object. With `stream` they arrive in the order of that stream."""
+
+    freed = 0
+
+    def __init__(self, driver, array, *, kind="device", stream=None):
+        array = np.array(array, order="C")
+        self.driver, self.array, self.kind, self.stream = driver, array, kind, stream
+        address, size = c_uint64(), max(1, array.nbytes)
+        if kind == "pinned":
+            place = c_void_p()
+            driver.cuMemHostAlloc(byref(place), size, 0)
+            address.value = place.value
+            ctypes.memmove(address.value, array.ctypes.data, array.nbytes)
+        elif kind == "managed":
+            driver.cuMemAllocManaged(byref(address), size, 1)
+        else:
+            driver.cuMemAlloc_v2(byref(address), size)
+        self.address = address.value
+        if kind != "pinned" and array.nbytes:
+            if stream is None:
+                driver.cuMemcpyHtoD_v2(self.address, array.ctypes.data, array.nbytes)
+            else:
+                self.late = Memory(driver, array, kind="pinned")
+                driver.cuMemsetD8Async(self.address, JUNK, array.nbytes, stream)
+                driver.cuMemcpyHtoDAsync_v2(self.address, self.late.address, array.nbytes, stream)
+
+    def __del__(self):
+        if self.kind == "pinned":
+            self.driver.cuMemFreeHost(self.address)
+        else:
+            self.driver.cuMemFree_v2(self.address)
+        Memory.freed += 1
+
+
+class Cai(Memory):
+    """The CUDA array interface. `says` goes over what it tells; None leaves a key out."""
+
+    def __init__(self, driver, array, *, says=None, version=3, **memory):
+        super().__init__(driver, array, **memory)
+        self.interface = {
+            "version": version,
+            "shape": self.array.shape,
+            "typestr": self.array.dtype.str,
+            "data": (self.address, False),
+            "strides": None,
+        }
+        if self.stream is not None and version == 3:
+            self.interface["stream"] = self.stream
+        self.interface.update(says or {})
+
+    @property
+    def __cuda_array_interface__(self):
+        return dict(self.interface)
+
+
+class Dlpack(Memory):
+    """`__dlpack__` as the standard has it: the consumer's stream waits for ours."""
+
+    device_types = {"device": CUDA, "managed": CUDA_MANAGED, "pinned": CUDA_HOST}
+
+    def __init__(self, driver, array, *, capsule_device=None, **memory):
+        super().__init__(driver, array, **memory)
+        self.device = (self.device_types[self.kind], 0)
+        self.capsule_device = capsule_device or self.device
+        self.asked, self.handles = [], []
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        self.asked.append(stream)
+        if self.device[0] == CUDA:
+            assert stream not in (None, 0)
+        if self.stream is not None and stream is not None and stream != -1:
+            self.driver.after(self.stream, stream)
+        handle = Handle(self.array, device=self.capsule_device, data=self.address)
+        self.handles.append(handle)
+        handle.kept = handle.capsule()
+        return handle.kept
+
+
+_FROM = ctypes.PYFUNCTYPE(c_int, ctypes.py_object, c_void_p)
+_STREAM = ctypes.PYFUNCTYPE(c_int, c_int32, c_int32, c_void_p)
+
+
+@_FROM
+def _borrow(thing, out):
+    ctypes.memmove(out, ctypes.addressof(thing.view.struct.dl_tensor), ctypes.sizeof(DLTensor))
+    return 0
+
+
+def table_type(current, *, borrow=True):
+    """A type with an exchange table whose current stream is `current[0]`, as torch's is that of the thread."""
+
+    @_FROM
+    def own(thing, out):
+        handle = Handle(thing.array, device=thing.device, data=thing.address)
+        thing.handles.append(handle)
+        c_void_p.from_address(out).value = handle.address
+        return 0
+
+    @_STREAM
+    def work_stream(kind, index, out):
+        assert (kind, index) == (CUDA, 0)
+        c_void_p.from_address(out).value = current[0]
+        return 0
+
+    table = DLPackExchangeAPI(version=DLPackVersion(1, 3))
+    table.managed_tensor_from_py_object_no_sync = ctypes.cast(own, c_void_p).value
+    table.dltensor_from_py_object_no_sync = ctypes.cast(_borrow, c_void_p).value if borrow else None
+    table.current_work_stream = ctypes.cast(work_stream, c_void_p).value
+
+    class Tabled(Memory):
+        keep = table, own, work_stream
+        __dlpack_c_exchange_api__ = exchange_capsule(table)
+
+        def __init__(self, driver, array, **memory):
+            super().__init__(driver, array, **memory)
+            self.device, self.handles = (Dlpack.device_types[self.kind], 0), []
+            self.view = Handle(self.array, device=self.device, data=self.address)
+
+    return Tabled
+
+
+def copy_out(driver, address, nbytes, stream):
+    """Bytes of the device as they are when `stream` has come to this point, and nothing else is waited for."""
+    place = Memory(driver, np.zeros(max(1, nbytes), np.uint8), kind="pinned")
+    if nbytes:
+        driver.cuMemcpyDtoHAsync_v2(place.address, address, nbytes, stream)
+    return place
+
+
+def later(driver, tensor, stream=LEGACY):
+    """Reads a compact device tensor or batch on a stream; the array comes when it is called for."""
+    capsule = tensor.__dlpack__(stream=stream, max_version=(1, 0))
+    struct = managed(capsule).dl_tensor
+    assert (struct.device.device_type, struct.device.device_id) == (CUDA, 0)
+    storage = oracle.STORAGE[tensor.dtype]
+    shape = shape_of(struct)
+    nbytes = int(np.prod(shape, dtype=np.int64)) * storage.itemsize
+    place = copy_out(driver, struct.data, nbytes, stream)
+
+    def array():
+        driver.cuStreamSynchronize(stream)
+        return np.frombuffer(ctypes.string_at(place.address, nbytes), storage).reshape(shape)
+
+    array.capsule = capsule
+    return array
+
+
+def fetch(driver, tensor, stream=LEGACY):
+    """The array of a compact device tensor or batch, read on a stream."""
+    return later(driver, tensor, stream)()
+
+
+def plain(tensor):
+    """The array of any tensor through a plain copy to the host."""
+    return np.from_dlpack(tensor, device="cpu") if tensor.device.startswith("cuda") else tensor.numpy()

@@ -1,0 +1,357 @@
+"""Every form on a device: from the host, on the device, and back, by the simulated driver or a real one."""
+
+import subprocess
+import sys
+import os
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from cuda_harness import CUDA, CUDA_HOST, LEGACY, Cai, Dlpack, Memory, fetch, plain, table_type
+from helpers import assert_same, paint_values, refusal
+
+ROWS = [paint_values((4, 6), "float32", seed) for seed in range(5)]
+UNEVEN = [paint_values((n, 3), "float32", n) for n in (4, 0, 2, 7)]
+IMAGES = [paint_values((6, 5, 3), "uint8", seed) for seed in range(4)]
+CHW = dict(scale=1 / 255, mean=[0.5, 0.4, 0.3], std=[0.2, 0.3, 0.4], channel_dim=2, permute=(2, 0, 1))
+
+CALLS = {
+    "stack": (wr.stack, ROWS, {}),
+    "cast": (wr.stack, ROWS, {"dtype": "float16"}),
+    "transform": (wr.stack, IMAGES, {"dtype": "float32", "transform": wr.Transform(**CHW)}),
+    "concat": (wr.concat, UNEVEN, {}),
+    "concat dim": (wr.concat, ROWS, {"dim": 1}),
+    "pad": (wr.pad, UNEVEN, {"value": 7, "mask": "real", "multiple_of": 4, "dims": 0}),
+    "pad center": (wr.pad, UNEVEN, {"side": "center", "size": (9, 3)}),
+    "ragged": (wr.ragged, UNEVEN, {"batch_index": True, "offsets_dtype": "int32"}),
+}
+FIELDS = ("data", "lengths", "offsets", "mask", "batch_index")
+
+
+def on(driver, place, arrays):
+    """The arrays as samples that lie in a place."""
+    if place == "cpu":
+        return arrays
+    if place == "pinned":
+        return [Dlpack(driver, array, kind="pinned") for array in arrays]
+    return [Cai(driver, array) for array in arrays]
+
+
+def check(driver, batch, want, target):
+    """Every field of a batch in a place against those of the same batch on the host."""
+    assert batch.device == {"cuda": "cuda:0"}.get(target, target)
+    assert (batch.shape, batch.dtype, batch.max_length, len(batch)) == (want.shape, want.dtype, want.max_length, len(want))
+    for name in FIELDS:
+        got, expected = getattr(batch, name), getattr(want, name)
+        assert (got is None) == (expected is None), name
+        if got is not None:
+            if target == "cuda":
+                assert got.device == "cuda:0", name
+            assert_same(plain(got), expected.numpy())
+    for i, sample in enumerate(batch):
+        if target != "cuda" or sample.shape and 0 in sample.shape:
+            continue
+        assert_same(plain(sample), want[i].numpy())
+    if target == "cuda":
+        assert_same(fetch(driver, batch), want.numpy())
+
+
+@pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])
+@pytest.mark.parametrize("source", ["cpu", "pinned", "cuda"])
+@pytest.mark.parametrize("call", CALLS)
+def test_every_form_from_and_to_every_place(driver, call, source, target):
+    form, arrays, arguments = CALLS[call]
+    want = form(arrays, **arguments)
+    batch = form(on(driver, source, arrays), device=target, **arguments)
+    check(driver, batch, want, target)
+
+
+def test_the_default_is_where_the_samples_are(driver):
+    assert wr.stack(on(driver, "cuda", ROWS)).device == "cuda:0"
+    assert wr.stack(on(driver, "pinned", ROWS)).device == "pinned"
+    assert wr.stack(ROWS).device == "cpu"
+
+
+def test_collate_is_one_launch(driver):
+    trees = [{"x": x, "n": i, "text": "t"} for i, x in enumerate(ROWS)]
+    spec = {"x": wr.Pad(size=(5, 6), mask="real")}
+    want = wr.collate(trees, spec)
+    trees = [{**tree, "x": Cai(driver, tree["x"]), "n": Cai(driver, np.int64(tree["n"]))} for tree in trees]
+    engine = wr.Engine()
+    got = wr.collate(trees, spec, engine=engine, device="cuda")
+    assert engine.stats()["launches"] == 1
+    check(driver, got["x"], want["x"], "cuda")
+    check(driver, got["n"], want["n"], "cuda")
+
+
+def test_an_engine_with_a_device(driver):
+    engine = wr.Engine(device="cuda:0")
+    assert "cuda:0" in repr(engine)
+    batch = wr.stack(ROWS, engine=engine)
+    check(driver, batch, wr.stack(ROWS), "cuda")
+    tree = wr.collate([{"x": row} for row in ROWS], engine=engine)
+    assert tree["x"].device == "cuda:0"
+    assert wr.stack(ROWS, engine=engine, device="cpu").device == "cpu"
+    stats = engine.stats()
+    assert stats["bytes_to_device"] == 2 * sum(row.nbytes for row in ROWS)
+    assert stats["device_bytes"] == batch.nbytes + tree["x"].nbytes
+
+
+def test_counters(driver):
+    engine = wr.Engine()
+    batch = wr.stack(on(driver, "cuda", ROWS), engine=engine)
+    stats = engine.stats()
+    assert (stats["launches"], stats["waits"], stats["bytes_to_host"]) == (1, 0, 0)
+    wr.stack(batch, device="cpu", engine=engine)
+    stats = engine.stats()
+    assert (stats["waits"], stats["bytes_to_host"]) == (1, batch.nbytes)
+    assert stats["device_bytes"] == batch.nbytes
+    del batch
+    assert wr.explain(ROWS, device="cuda").as_dict()["bytes_to_device"] == sum(row.nbytes for row in ROWS)
+
+
+def test_sample_lists_of_device_memory(driver):
+    listed = wr.SampleList(on(driver, "cuda", ROWS))
+    want = np.stack([ROWS[3], ROWS[0]])
+    assert_same(fetch(driver, wr.stack(listed.take([3, 0]))), want)
+    index = Cai(driver, np.array([3, 0], np.int32))
+    assert_same(fetch(driver, wr.stack(listed.take(index))), want)
+    assert_same(plain(listed[3]), ROWS[3])
+    table = wr.SampleList(Cai(driver, np.stack(ROWS)))
+    assert_same(fetch(driver, wr.stack(table.take([3, 0]))), want)
+    assert_same(fetch(driver, wr.stack(wr.stack(ROWS, device="cuda"))), np.stack(ROWS))
+
+
+def test_views_stay_on_the_device(driver):
+    table = Cai(driver, np.stack(ROWS))
+    view = wr.stack(table, copy=False)
+    assert view.device == "cuda:0" and view.data_ptr() == table.address
+    assert_same(fetch(driver, view), np.stack(ROWS))
+    # A view cannot move.
+    refusal(lambda: wr.stack(table, copy=False, device="cpu"), ValueError)
+    assert wr.stack(np.stack(ROWS), copy=None, device="cuda").device == "cuda:0"
+    # Its lengths would have to be written.
+    refusal(lambda: wr.ragged([table], copy=False), ValueError)
+
+
+@pytest.mark.parametrize("offered", [Cai, Dlpack])
+def test_out(driver, offered):
+    want = np.stack(ROWS)
+    out = offered(driver, np.zeros_like(want))
+    batch = wr.stack(on(driver, "cuda", ROWS), out=out)
+    assert batch.data_ptr() == out.address
+    assert_same(fetch(driver, batch), want)
+    batch = wr.stack(ROWS, out=out, device="cuda")
+    assert_same(fetch(driver, batch), want)
+    host = np.zeros_like(want)
+    wr.stack(on(driver, "cuda", ROWS), out=host, device="cpu")
+    assert_same(host, want)
+
+
+def test_out_of_our_own(driver):
+    out = wr.stack([np.zeros_like(row) for row in ROWS], device="cuda")
+    batch = wr.stack(on(driver, "cuda", ROWS), out=out)
+    assert batch.data_ptr() == out.data_ptr()
+    assert_same(fetch(driver, batch), np.stack(ROWS))
+    assert_same(fetch(driver, out), np.stack(ROWS))
+
+
+def test_out_that_does_not_fit(driver):
+    samples = on(driver, "cuda", ROWS)
+    error = refusal(lambda: wr.stack(samples, out=np.zeros((5, 4, 6), "f4")), wr.DeviceError, "cuda:0", "cpu", index=None)
+    assert (error.expected, error.got) == ("cuda:0", "cpu")
+    out = Cai(driver, np.zeros((5, 4, 6), "f4"))
+    refusal(lambda: wr.stack(ROWS, out=out), wr.DeviceError)
+    out.interface["data"] = (out.address, True)
+    refusal(lambda: wr.stack(samples, out=out), wr.LayoutError, "read-only")
+    refusal(lambda: wr.stack(wr.stack(ROWS, device="cuda"), out=Cai(driver, np.zeros((5, 4, 5), "f4"))), wr.ShapeError)
+
+
+def test_places_that_are_mixed(driver):
+    samples = [*on(driver, "cuda", ROWS[:2]), ROWS[2], *on(driver, "cuda", ROWS[3:])]
+    refusal(lambda: wr.stack(samples), wr.DeviceError, "sample 2", "cuda:0", "cpu", index=2)
+    trees = [{"x": sample} for sample in samples]
+    refusal(lambda: wr.collate(trees), wr.DeviceError, "sample 2", index=2, path="x")
+    pinned = on(driver, "pinned", ROWS[:2])
+    assert wr.stack([*pinned, ROWS[2]]).device == "cpu"
+
+
+def test_a_device_that_is_not_there(driver):
+    refusal(lambda: wr.stack(ROWS, device=f"cuda:{driver.num_devices}"), ValueError, "CUDA device")
+    refusal(lambda: wr.Engine(device=f"cuda:{driver.num_devices}"), ValueError)
+
+
+def test_devices_by_objects_that_print_as_one(driver):
+    class Printed:
+        def __str__(self):
+            return "cuda:0"
+
+    assert wr.stack(ROWS, device=Printed()).device == "cuda:0"
+
+
+def test_devices_tells_what_there_is(driver):
+    (device, *_) = [device for device in wr.devices() if device["device"] == "cuda:0"]
+    assert device["index"] == 0 and device["name"]
+    assert device["total_memory"] > 0 and device["multiprocessors"] > 0
+    major, minor = device["compute_capability"]
+    assert major >= 5 and minor >= 0
+    assert {"cpu", "pinned"} <= {device["device"] for device in wr.devices()}
+
+
+def test_what_only_the_host_can_do(driver):
+    batch = wr.ragged(UNEVEN, device="cuda")
+    for call in (batch.numpy, lambda: memoryview(batch), lambda: np.asarray(batch), batch.data.numpy, batch.__array__):
+        refusal(call, wr.DeviceError, 'device="cpu"')
+    assert not hasattr(batch, "__array_interface__")
+
+
+def test_pinned_batches_are_host_memory_to_others(driver):
+    batch = wr.stack(on(driver, "cuda", ROWS), device="pinned")
+    assert batch.__dlpack_device__() == (CUDA_HOST, 0)
+    assert not hasattr(batch, "__cuda_array_interface__")
+    for array in (batch.numpy(), np.from_dlpack(batch), np.asarray(memoryview(batch))):
+        assert_same(array, np.stack(ROWS))
+    torch = pytest.importorskip("torch")
+    assert_same(torch.from_dlpack(batch).numpy(), np.stack(ROWS))
+    # And to us they are what they are.
+    assert wr.stack(batch).device == "pinned"
+    assert wr.explain(batch, device="cuda").path == "direct pinned"
+
+
+def test_managed_memory_is_that_of_its_device(driver):
+    for samples in (
+        [Cai(driver, row, kind="managed") for row in ROWS],
+        [Dlpack(driver, row, kind="managed") for row in ROWS],
+        [table_type([0])(driver, row, kind="managed") for row in ROWS[:1]] * len(ROWS),
+    ):
+        batch = wr.stack(samples)
+        assert batch.device == "cuda:0"
+        assert_same(fetch(driver, batch)[0], ROWS[0])
+
+
+def test_claims_of_page_locked_memory_are_looked_up(driver):
+    claimed = Dlpack(driver, ROWS[0], kind="pinned")
+    assert wr.asarray(claimed).device == "pinned"
+    # Said by the object, not by the capsule, as torch does.
+    claimed.capsule_device = (1, 0)
+    assert wr.asarray(claimed).device == "pinned"
+    claimed.address_of_its_own, claimed.address = claimed.address, ROWS[0].ctypes.data
+    assert wr.asarray(claimed).device == "cpu"
+    claimed.address = claimed.address_of_its_own
+
+
+def test_torch_reads_its_own_current_stream(driver):
+    torch = pytest.importorskip("torch")
+    if driver.is_simulated or not torch.cuda.is_available():
+        pytest.skip("SKIP: torch has no CUDA device here")
+    samples = [torch.from_numpy(row).cuda() for row in ROWS]
+    batch = wr.stack(samples).torch()
+    assert batch.device.type == "cuda"
+    assert_same(batch.cpu().numpy(), np.stack(ROWS))
+
+
+def run(code, **environment):
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_driver_at_all():
+    run(
+        """
+import windrow as wr
+assert wr.cuda_available() is False
+assert [device["device"] for device in wr.devices()] == ["cpu"]
+for call in (
+    lambda: wr.stack([b"abc"], device="cuda"),
+    lambda: wr.stack([b"abc"], device="cuda:1"),
+    lambda: wr.stack([b"abc"], device="pinned"),
+    lambda: wr.Engine(device="cuda"),
+):
+    try:
+        call()
+    except wr.CudaUnavailable as error:
+        assert "/nonexistent/libcuda.so" in str(error), error
+    else:
+        raise AssertionError
+assert bytes(memoryview(wr.stack([b"abc"]))) == b"abc"
+wr.empty_cache(); wr.stats()
+""",
+        WINDROW_CUDA_DRIVER="/nonexistent/libcuda.so",
+    )
+
+
+def test_a_child_forked_after_the_driver_began(driver):
+    run(
+        """
+import os
+import windrow as wr
+batch = wr.stack([b"abc"], device="cuda")
+pid = os.fork()
+if pid == 0:
+    ok = wr.cuda_available() is False
+    for call in (
+        lambda: wr.stack([b"abc"], device="cuda"),
+        lambda: wr.stack(batch, device="cpu"),
+        lambda: batch.__dlpack__(),
+    ):
+        try:
+            call()
+            ok = False
+        except wr.CudaUnavailable as error:
+            ok = ok and "fork" in str(error)
+    ok = ok and bytes(memoryview(wr.stack([b"abc"]))) == b"abc"
+    wr.empty_cache()
+    del batch
+    os._exit(0 if ok else 3)
+assert os.waitpid(pid, 0)[1] == 0
+assert wr.stack(batch, device="cpu").numpy().tobytes() == b"abc"
+"""
+    )
+
+
+def test_a_child_forked_before_may_use_it(driver):
+    run(
+        """
+import os
+import windrow as wr
+wr.stack([b"abc"])
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if wr.stack([b"abc"], device="cuda").device == "cuda:0" else 3)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+    )
+
+
+def test_failures_of_the_driver(sim):
+    samples = on(sim, "cuda", ROWS)
+    wr.stack(samples)
+    sim.fail("cuLaunchKernel", 999)
+    error = refusal(lambda: wr.stack(samples), wr.CudaError, "cuLaunchKernel", code=999)
+    assert error.function == "cuLaunchKernel" and error.name == "CUDA_ERROR_UNKNOWN"
+    refusal(lambda: wr.stack([np.zeros(1 << 20, "u1")] * 2048, device="cuda"), MemoryError)
+    assert_same(fetch(sim, wr.stack(samples)), np.stack(ROWS))
+
+
+def test_nothing_is_left(sim):
+    def everything():
+        engine = wr.Engine()
+        for form, arrays, arguments in CALLS.values():
+            for source in ("cpu", "cuda", "pinned"):
+                for target in ("cpu", "cuda", "pinned"):
+                    form(on(sim, source, arrays), device=target, engine=engine, **arguments)
+        fetch(sim, wr.stack(on(sim, "cuda", ROWS), out=Dlpack(sim, np.zeros((5, 4, 6), "f4")), engine=engine))
+
+    def live():
+        wr.empty_cache()
+        sim.library.cudasim_synchronize_all()
+        return sim.live()
+
+    everything()
+    before, freed = live(), Memory.freed
+    everything()
+    assert live() == before
+    assert Memory.freed > freed
