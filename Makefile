@@ -4,6 +4,7 @@
 #   make test    Rust tests, type checks, Python tests
 #   make lint    format, clippy, docs, oldest supported compiler
 #   make bench   criterion benches and the comparison with torch, NumPy and DALI
+#   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -31,7 +32,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench miri test-rust test-python
+.PHONY: demo test lint bench gpu-check miri test-rust test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -58,8 +59,11 @@ lint: $(NVCC_READY)
 	$(WITH_NVCC) scripts/msrv --features cuda
 
 bench: $(VENV)/.bench $(VENV)/.windrow
-	$(CARGO) bench --locked --bench '*'
+	$(CARGO) bench --locked --bench host
 	$(PY) -m windrow bench
+
+gpu-check: $(NVCC_READY) $(VENV)/.windrow
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)
 
 miri:
 	scripts/miri

@@ -14,11 +14,17 @@ use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BY
 use crate::kinds::Kind;
 use crate::layout::Layout;
 use crate::plan::{Field, Leaf, Plan, Role};
+#[cfg(feature = "cuda")]
+use crate::sample::SampleList;
 use crate::sample::Samples;
 use crate::spec::bytes_of;
+#[cfg(feature = "cuda")]
+use crate::spec::Spec;
 use crate::stats::{Counters, Stats};
 use crate::stream::{RunOptions, Stream};
 use crate::target::AsTarget;
+#[cfg(feature = "cuda")]
+use crate::target::Target;
 use crate::tensor::{Device, Tensor};
 
 /// Assembles batches. Cheap to clone: clones share threads, memory and counters.
@@ -308,7 +314,11 @@ impl Engine {
     ) -> Result<()> {
         let Some(ordinal) = cuda::ordinal_of(plan)? else { return Ok(()) };
         let executor = self.shared.devices.executor(ordinal)?;
-        let threads = self.shared.threads.helpers()?;
+        let is_host = |spec: &Spec| [spec.source, spec.device].contains(&Device::Cpu);
+        let threads = match plan.specs.iter().any(is_host) {
+            true => self.shared.threads.helpers()?,
+            false => None,
+        };
         let memory = &self.shared.memory;
         let done = executor.run(plan, options, memory, threads.as_deref())?;
         self.shared.counters.count_traffic(done.traffic);
@@ -318,10 +328,30 @@ impl Engine {
         for (index, tensor) in done.tensors {
             tensors[index] = Some(tensor);
         }
+        for (tensor, out, layout) in done.spread {
+            self.spread(&tensor, out, layout)?;
+        }
         for (leaf, numbers) in done.numbers {
             let fields = &mut filled[leaf].fields;
             (fields.lengths, fields.offsets) = (numbers.lengths, numbers.offsets);
         }
+        Ok(())
+    }
+
+    /// Copies a batch that came from a device to an output with gaps or in another order.
+    #[cfg(feature = "cuda")]
+    fn spread(&self, tensor: &Tensor, out: *mut u8, layout: Layout) -> Result<()> {
+        let (mut samples, collate) = (SampleList::new(), Collate::concat(0).device(Device::Cpu));
+        samples.push_view(&tensor.into());
+        // SAFETY: the output that the plan borrows.
+        #[allow(unsafe_code)]
+        let target = unsafe { Target::from_raw_parts(out, tensor.dtype(), Device::Cpu, layout) };
+        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
+        let plan = Plan::for_leaves(&[leaf])?;
+        // SAFETY: as above; the plan has one field.
+        #[allow(unsafe_code)]
+        let outputs = unsafe { Outputs::new(vec![out]) };
+        host::Work::new(&plan).run(&outputs, self.shared.threads.helpers()?.as_deref());
         Ok(())
     }
 

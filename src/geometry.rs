@@ -49,7 +49,7 @@ pub(crate) struct Class {
     pub src_offset: i64,
     pub channel: Channel,
     /// The outermost loop runs over channels that lie interleaved in the source: all of them can be
-    /// read together.
+    /// read together, in rows that go upwards or downwards in memory.
     pub planar: bool,
     /// Real elements of a sample.
     pub num_real: u64,
@@ -185,7 +185,7 @@ impl Class {
         (2..=4).contains(&channels.extent)
             && channels.is_whole()
             && channels.src_stride == size
-            && pixels.src_stride == size * channels.extent as i64
+            && pixels.src_stride.unsigned_abs() == size as u64 * channels.extent
             && pixels.dst_stride == dtype.size() as i64
             && matches!(self.channel, Channel::None | Channel::Loop { dim: 0, first: 0, .. })
     }

@@ -9,7 +9,7 @@
 //! | 1 samples | [`SampleView`], [`SampleList`] | an address for each, every distinct layout once |
 //! | 2 collate | [`Collate`], [`Spec`] | form and options; the shapes of the batch, and every error of input |
 //! | 3 plan | [`Plan`] | flat tables: loops, merged ranges, who owns which output bytes; no memory yet |
-//! | 4 engine | [`Engine`] | threads and output memory; runs plans |
+//! | 4 engine | [`Engine`] | threads and output memory; runs plans: the host's part in `host`, a device's in `cuda` |
 //! | 5 batch | [`Batch`], [`Tensor`] | the result and zero-copy views of its samples |
 //! | export | [`dlpack`] | managed tensors for others |
 //!
@@ -21,6 +21,13 @@
 //! | [`Collate::concat`] | equal but for one dim | joined along it, lengths, offsets |
 //! | [`Collate::pad`] | equal rank | `[N, *max]`, lengths, perhaps a mask |
 //! | [`Collate::ragged`] | equal but for dim 0 | values `[sum, *rest]`, offsets, lengths |
+//!
+//! # On a GPU
+//!
+//! With feature `cuda` the same plan runs on a device: one launch for all leaves, on a stream of the
+//! caller's ([`Engine::assemble_on`]) or of the engine's own. Nothing waits for the device unless the
+//! batch is wanted on the host. Who uses a batch elsewhere than on that stream orders himself behind it
+//! by [`Tensor::ready_on`]. The driver is found at run time; without one [`Error::NoDriver`] says so.
 //!
 //! # Why not ...?
 //!

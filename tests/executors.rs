@@ -75,6 +75,36 @@ fn every_length_in_every_form() {
 }
 
 #[test]
+fn mirrored_rows_of_every_length() {
+    let order = [2, 0, 1];
+    for width in (1..=40).chain([340, 341, 342, 343, 4095, 4096, 4097]) {
+        for channels in [1, 2, 3, 4, 5, 8] {
+            let shape = [2, width, channels];
+            // From the right edge of an image to the left, in rows without gaps.
+            let strides = [width * channels, -channels, 1];
+            let mirrored = |dtype, seed| Sample::strided(dtype, &shape, &strides, seed);
+            let name = format!("{shape:?} mirrored");
+            for dtype in [DType::U8, DType::I16, DType::F32, DType::F64] {
+                let samples = [mirrored(dtype, 1), mirrored(dtype, 2)];
+                runner().check(&name, &samples, &Ask::stack());
+                runner().check(&name, &samples, &Ask::stack().permute(&order));
+                if width > 40 {
+                    break;
+                }
+            }
+            let samples = [mirrored(DType::U8, 3), mirrored(DType::U8, 4)];
+            let plain = Ask::stack().cast(DType::F32);
+            runner().check(&name, &samples, &plain.clone().scaled());
+            for dim in [0, 2] {
+                let normalised = plain.clone().normalised(shape[dim] as usize, dim as i64);
+                runner().check(&name, &samples, &normalised);
+                runner().check(&name, &samples, &normalised.permute(&order));
+            }
+        }
+    }
+}
+
+#[test]
 fn rows_of_every_length_with_channels() {
     for &length in LENGTHS {
         let shape = [length % 5, length, 3];

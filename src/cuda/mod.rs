@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `executor` | what is enqueued, in which order, and what is kept alive until when |
 //! | `table`, `params` | the plan as the kernels read it |
-//! | `upload` | host samples to the device |
+//! | `upload`, `download` | host samples to the device, batches back |
 //! | `memory` | outputs in stream order, page-locked host memory |
 //! | [`driver`] | the calls of the driver |
 
+mod download;
 pub(crate) mod driver;
 mod executor;
 mod memory;
@@ -55,12 +56,11 @@ impl Devices {
 
     /// Gives unused memory back to the devices and the system.
     pub fn empty(&self) {
-        // Not under the lock: what is let go of may run anybody's code.
-        let executors: Vec<_> = {
-            let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
-            executors.values().cloned().collect()
-        };
-        for executor in executors {
+        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = executors.values().cloned().collect();
+        // What is let go may run anybody's code: not under the lock.
+        drop(executors);
+        for executor in all {
             // A device that fails has nothing to give back; the next batch says so.
             let _ = executor.empty_cache();
         }

@@ -342,7 +342,10 @@ fn is_planar(field: &Field<'_>) -> bool {
         },
         _ => false,
     };
-    is_quick && used.peek().is_some() && used.all(|class| class.planar && class.dtype == DType::U8)
+    let goes_up =
+        |class: &Class| field.dims[class.dims.clone()].last().is_some_and(|dim| dim.src_stride > 0);
+    let fits = |class: &Class| class.planar && class.dtype == DType::U8 && goes_up(class);
+    is_quick && used.peek().is_some() && used.all(fits)
 }
 
 /// Structs of the table are made of whole words.

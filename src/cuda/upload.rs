@@ -15,10 +15,10 @@ use crate::sample::SampleList;
 use crate::tensor::Device;
 
 /// Bytes of a chunk: long enough for the bus, short enough that the first copy starts soon.
-const CHUNK_BYTES: u64 = 4 << 20;
+pub(super) const CHUNK_BYTES: u64 = 4 << 20;
 
 /// Chunks under way at once: one is filled, the others wait for the bus.
-const MAX_CHUNKS: usize = 4;
+pub(super) const MAX_CHUNKS: usize = 4;
 
 /// Enqueues the bytes of a field, whose output is compact and lies at `place`.
 #[allow(clippy::too_many_arguments)]

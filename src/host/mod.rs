@@ -13,6 +13,8 @@ mod simd;
 mod threads;
 mod tile;
 
+#[cfg(feature = "cuda")]
+use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::plan::{saturating_sum, Field, Plan};
@@ -147,6 +149,28 @@ pub(crate) fn run_part(
         unsafe {
             tile::run(plan, &plan.fields[field], outputs.0[field], part);
         }
+    });
+}
+
+/// Copies bytes by all threads.
+///
+/// # Safety
+/// `bytes` are readable at `from`, and writable at `to` by nobody else; they do not overlap.
+#[cfg(feature = "cuda")]
+#[allow(unsafe_code)]
+pub(crate) unsafe fn copy(
+    from: *const u8,
+    to: *mut u8,
+    bytes: u64,
+    threads: Option<&rayon::ThreadPool>,
+) {
+    let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));
+    share_out(bytes.div_ceil(MAX_TILE_BYTES) as usize, threads, |tile| {
+        let begin = tile as u64 * MAX_TILE_BYTES;
+        let len = MAX_TILE_BYTES.min(bytes - begin) as usize;
+        let (from, to) = (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed));
+        // SAFETY: a part of what the caller promised; tiles are disjoint.
+        unsafe { rows::copy_bytes(from.add(begin as usize), to.add(begin as usize), len, false) };
     });
 }
 

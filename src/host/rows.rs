@@ -18,8 +18,10 @@ mod planar;
 #[cfg(test)]
 #[path = "rows_tests.rs"]
 mod tests;
+mod turn;
 
 pub(crate) use interleave::interleave_rows;
+pub(crate) use turn::{for_turned_blocks, turn};
 
 /// `len` elements from `src` to `dst`.
 ///

@@ -155,7 +155,7 @@ unsafe fn write_sample(
         _ if class.planar => {
             let planar = rows::planar_row(class.dtype, field.dtype);
             // SAFETY: as for this function.
-            unsafe { write_planar(planar, field, affine, place, own) };
+            unsafe { write_planar(planar, class, field, affine, place, own) };
         }
         _ if has_short_rows(place.dims) => {
             // SAFETY: as for this function.
@@ -167,28 +167,70 @@ unsafe fn write_sample(
             } else {
                 rows::cast_row(class.dtype, field.dtype)
             };
+            let width = class.dtype.size();
             walk(place, own, fill, |src, dst, dim, len, _, _| {
+                let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
                 // SAFETY: the walk gives real elements only, inside the sample and its place.
-                unsafe { row(src, dim.src_stride as isize, dst, dim.dst_stride as isize, len) };
+                unsafe {
+                    in_order(src, from, width, len, |src, from, done, len| {
+                        row(src, from, dst.wrapping_offset(done as isize * to), to, len);
+                    });
+                }
             });
         }
         Some(affine) => {
             let row: AffineFn = rows::affine_row(class.dtype, field.dtype);
+            let width = class.dtype.size();
             walk(place, own, fill, |src, dst, dim, len, column, coords| {
-                let (channel, periodic) = match class.channel {
+                let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+                let channel_at = |done: usize| match class.channel {
                     Channel::None => (0, false),
                     Channel::Loop { dim, first, .. } => {
                         ((coords[dim] - place.dims[dim].lo) as usize + first, false)
                     }
                     Channel::Inner { first } => {
-                        (((column - dim.lo) % affine.channels() as u64) as usize + first, true)
+                        let column = column - dim.lo + done as u64;
+                        ((column % affine.channels() as u64) as usize + first, true)
                     }
                 };
-                let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
                 // SAFETY: as above.
-                unsafe { row(src, from, dst, to, len, affine, channel, periodic) };
+                unsafe {
+                    in_order(src, from, width, len, |src, from, done, len| {
+                        let dst = dst.wrapping_offset(done as isize * to);
+                        let (channel, periodic) = channel_at(done);
+                        row(src, from, dst, to, len, affine, channel, periodic);
+                    });
+                }
             });
         }
+    }
+}
+
+/// Whether pixels of `width` bytes are read backwards without gaps.
+fn goes_down(stride: isize, width: usize) -> bool {
+    stride == -(width as isize)
+}
+
+/// Calls `read` with a row of pixels as it is, or, if it goes down in memory, with blocks of it that are
+/// turned round: address, stride, pixels before, pixels.
+///
+/// # Safety
+/// `len` pixels of `width` bytes can be read from `src`, `stride` bytes apart.
+unsafe fn in_order(
+    src: *const u8,
+    stride: isize,
+    width: usize,
+    len: usize,
+    mut read: impl FnMut(*const u8, isize, usize, usize),
+) {
+    if !goes_down(stride, width) {
+        return read(src, stride, 0, len);
+    }
+    // SAFETY: the caller's promise, for a row that goes down.
+    unsafe {
+        rows::for_turned_blocks(src, width, len, |src, done, len| {
+            read(src, width as isize, done, len);
+        });
     }
 }
 
@@ -199,6 +241,7 @@ unsafe fn write_sample(
 /// As [`run`], for a class that is `planar`.
 unsafe fn write_planar(
     planar: PlanarFn,
+    class: &Class,
     field: &Field<'_>,
     affine: Option<&Affine>,
     place: &Place<'_>,
@@ -215,9 +258,14 @@ unsafe fn write_planar(
         }
     };
     let range = own.start.div_ceil(channels)..own.end.div_ceil(channels);
-    walk(&pixels, range, fill, |src, dst, _, len, _, _| {
+    let pixel = channels as usize * class.dtype.size();
+    walk(&pixels, range, fill, |src, dst, dim, len, _, _| {
         // SAFETY: `len` real pixels of adjacent channels, and their places in every plane.
-        unsafe { planar(src, dst, plane, len, channels as usize, affine) };
+        unsafe {
+            in_order(src, dim.src_stride as isize, pixel, len, |src, _, done, len| {
+                planar(src, dst.add(done * size), plane, len, channels as usize, affine);
+            });
+        }
     });
 }
 
@@ -261,6 +309,16 @@ unsafe fn write_short_rows(
     let is_whole = short.lo == 0 && short.hi == short.extent;
     let interleave = rows::interleave_rows(size, short.extent as usize)
         .filter(|_| is_whole && step == size as isize);
+    // Whole pixels in the opposite order, an image mirrored left to right: turned round at once.
+    let pixel = short.extent as usize * class.dtype.size();
+    let is_mirrored = is_whole
+        && step == size as isize
+        && short.src_stride == class.dtype.size() as i64
+        && dims.last().is_some_and(|next| {
+            goes_down(next.src_stride as isize, pixel)
+                && next.dst_stride == short.extent as i64 * size as i64
+        })
+        && !matches!(class.channel, Channel::Loop { dim, .. } if dim + 1 == dims.len());
     let mut held = [std::mem::MaybeUninit::<u64>::uninit(); 4 * SHORT_ROW_BLOCK];
     let range = own.start.div_ceil(short.extent)..own.end.div_ceil(short.extent);
     let fill =
@@ -288,6 +346,33 @@ unsafe fn write_short_rows(
                 }
             }
         };
+        if is_mirrored {
+            let (channel, periodic) = match class.channel {
+                Channel::None => (0, false),
+                Channel::Inner { first } => (first, true),
+                Channel::Loop { dim, first, .. } => {
+                    ((coords[dim] - dims[dim].lo) as usize + first, false)
+                }
+            };
+            let width = class.dtype.size() as isize;
+            if affine.is_none() && class.dtype == field.dtype {
+                // SAFETY: as below.
+                return unsafe { rows::turn(src, dst, pixel, len) };
+            }
+            // SAFETY: `len` whole pixels, and as many places in the output without gaps.
+            return unsafe {
+                rows::for_turned_blocks(src, pixel, len, |src, done, count| {
+                    let dst = dst.wrapping_offset(done as isize * to);
+                    let len = count * short.extent as usize;
+                    match affine {
+                        Some((affine, row)) => {
+                            row(src, width, dst, step, len, affine, channel, periodic);
+                        }
+                        None => move_row(src, width, dst, step, len),
+                    }
+                });
+            };
+        }
         fill_from(dst, to, len, 0..short.lo);
         fill_from(dst, to, len, short.hi..short.extent);
         for done in (0..len).step_by(SHORT_ROW_BLOCK) {

@@ -139,7 +139,19 @@ impl Runner {
                 check_fields(&name, &fields, expected, &ask.form);
             });
         }
-        device::enter();
+        let to_host = collate.clone().device(Device::Cpu);
+        for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate() {
+            let name = format!("{name}, from the device into variant {variant}");
+            let mut frame = Frame::new(expected.dtype, &expected.shape, &strides, 1 + 5 * variant);
+            let fields = engine.assemble_into(&views, &to_host, &mut frame.target());
+            check_fields(
+                &name,
+                &fields.unwrap_or_else(|e| panic!("{name}: {e}")),
+                expected,
+                &ask.form,
+            );
+            frame.check(&name, &expected.data);
+        }
     }
 }
 

@@ -1,0 +1,99 @@
+//! Rows that are read backwards, as of a mirrored image: turned round block by block, in the first
+//! cache, so that the loops for rows in order can go on from there.
+
+#[cfg(target_arch = "x86_64")]
+use crate::host::simd::has_avx2;
+
+/// Bytes of a block.
+const BLOCK_BYTES: usize = 4096;
+
+/// Calls `f` with `len` pixels of `pixel` bytes in blocks: where the block is, how many pixels of the
+/// row come before it, and how many it has. The first pixel is at `src`, the others below it.
+///
+/// # Safety
+/// `len` pixels can be read from `src` downwards, none larger than a block.
+#[inline]
+pub(crate) unsafe fn for_turned_blocks(
+    src: *const u8,
+    pixel: usize,
+    len: usize,
+    mut f: impl FnMut(*const u8, usize, usize),
+) {
+    let mut held = std::mem::MaybeUninit::<[u64; BLOCK_BYTES / 8]>::uninit();
+    let block = BLOCK_BYTES / pixel;
+    for done in (0..len).step_by(block) {
+        let count = block.min(len - done);
+        // SAFETY: pixels of the row, and a block that has room for them.
+        unsafe { turn(src.sub(done * pixel), held.as_mut_ptr().cast(), pixel, count) };
+        f(held.as_ptr().cast(), done, count);
+    }
+}
+
+/// Copies `len` pixels of `pixel` bytes in the opposite order.
+///
+/// # Safety
+/// As for [`for_turned_blocks`]; as many can be written from `dst` upwards, elsewhere.
+pub(crate) unsafe fn turn(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
+    let mut done = 0;
+    #[cfg(target_arch = "x86_64")]
+    if has_avx2() {
+        // SAFETY: AVX2 was just found, and SSSE3 is part of it; the rest is the caller's promise.
+        done = unsafe { turn_vectors(src, dst, pixel, len) };
+    }
+    for i in done..len {
+        // SAFETY: `i < len`.
+        unsafe { dst.add(i * pixel).copy_from_nonoverlapping(src.sub(i * pixel), pixel) };
+    }
+}
+
+/// For pixels of up to 16 bytes: which byte of a vector goes to each place of it.
+#[cfg(target_arch = "x86_64")]
+static ORDERS: [[u8; 16]; 17] = {
+    let mut orders = [[0x80; 16]; 17];
+    let mut pixel = 1;
+    while pixel <= 16 {
+        let step = 16 / pixel;
+        let mut place = 0;
+        while place < step * pixel {
+            let from = (step - 1 - place / pixel) * pixel + place % pixel;
+            orders[pixel][16 - step * pixel + place] = from as u8;
+            place += 1;
+        }
+        pixel += 1;
+    }
+    orders
+};
+
+/// As many as whole vectors cover; says how many those are.
+///
+/// # Safety
+/// As for [`turn`], on a processor with SSSE3.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "ssse3")]
+#[allow(unused_unsafe, reason = "these intrinsics are unsafe in Rust 1.85 and safe since")]
+unsafe fn turn_vectors(src: *const u8, dst: *mut u8, pixel: usize, len: usize) -> usize {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_shuffle_epi8, _mm_storeu_si128};
+    let step = 16 / pixel;
+    // A vector of `step` pixels may stick out, by less than a pixel, towards the first one, where it is
+    // read as where it is written. So that one is left out, and later vectors of the source come first:
+    // memory is read upwards, and what sticks out is written over.
+    if step == 0 || len <= step {
+        return 0;
+    }
+    let count = (len - 1) / step;
+    // SAFETY: each vector has the pixels `i..i + step` for some `i >= 1`, where `i + step <= len`: the
+    // load begins at the lowest of them and ends below the end of pixel `i - 1`; the store ends with
+    // the highest place and begins in that of pixel `i - 1`, which is written later.
+    unsafe {
+        let order = _mm_loadu_si128(ORDERS[pixel].as_ptr().cast());
+        let bytes = step * pixel;
+        let (mut low, mut high) = (src.sub(count * bytes), dst.add(count * bytes + pixel));
+        for _ in 0..count {
+            let pixels = _mm_shuffle_epi8(_mm_loadu_si128(low.cast::<__m128i>()), order);
+            _mm_storeu_si128(high.sub(16).cast(), pixels);
+            (low, high) = (low.add(bytes), high.sub(bytes));
+        }
+        dst.copy_from_nonoverlapping(src, pixel);
+    }
+    1 + count * step
+}
