@@ -247,9 +247,12 @@ fn assemble(
 /// Args:
 ///     samples: a list of array-likes, or a :class:`SampleList`.
 ///     dtype: of the batch; None keeps the samples', which must then be one.
-///     device (str): where the batch shall lie; None: where the samples are.
+///     device (str): where the batch shall lie, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
+///         None: where the samples are.
 ///     out: a writable array-like of exactly the result's shape, dtype and device.
-///     stream: for CUDA devices.
+///     stream: of a CUDA device, for the work to be enqueued on: a handle, a stream of torch or CuPy,
+///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
+///         written on, else one of the engine's own.
 ///     transform (Transform): arithmetic and axis order on the way.
 ///     copy (bool or None): None may return a view where the samples already form the batch in
 ///         memory, False must.
@@ -262,6 +265,8 @@ fn assemble(
 ///     ShapeError, DTypeError, DeviceError, LayoutError: a sample, or ``out``, does not fit; nothing
 ///         was written.
 ///     ValueError: no samples, or an argument that is wrong by itself.
+///     CudaUnavailable: a device was asked for, and there is no driver, or this process was forked
+///         after its parent had begun to use one. CudaError: a call of the driver failed.
 ///     TypeError: a sample is not an array-like.
 ///
 /// Example:
