@@ -258,6 +258,45 @@ def run(code, **environment):
     assert done.returncode == 0, done.stderr
 
 
+def test_several_devices(sim):
+    run(
+        """
+import windrow as wr
+
+def refused(call, *texts, index=None):
+    try:
+        call()
+    except wr.DeviceError as error:
+        assert all(text in str(error) for text in texts), error
+        assert index is None or error.index == index
+    else:
+        raise AssertionError(texts)
+
+assert [device["device"] for device in wr.devices()] == ["cpu", "pinned", "cuda:0", "cuda:1"]
+first, second = (wr.stack([b"abc", b"def"], device=name) for name in ("cuda:0", "cuda:1"))
+assert (first.device, second.device) == ("cuda:0", "cuda:1")
+assert second.__dlpack_device__() == (2, 1)
+assert wr.stack(second, device="cpu").numpy().tobytes() == b"abcdef"
+refused(lambda: wr.stack([first[0], first[1], second[0]]), "sample 2", "cuda:0", "cuda:1", index=2)
+refused(lambda: wr.stack(second, device="cuda:0"), "cuda:0", "cuda:1")
+refused(lambda: wr.collate([{"x": first[0], "y": second[0]}]), "cuda:0", "cuda:1")
+refused(lambda: wr.stack([first[0]], out=wr.stack([b"xyz"], device="cuda:1")), "out")
+
+class Unplaced:
+    __cuda_array_interface__ = second.__cuda_array_interface__
+assert wr.asarray(Unplaced()).device == "cuda:1"
+assert wr.stack([Unplaced()], device="cpu").numpy().tobytes() == b"abcdef"
+try:
+    first.__dlpack__(dl_device=(2, 1))
+except BufferError:
+    pass
+else:
+    raise AssertionError
+""",
+        CUDASIM_DEVICES="2",
+    )
+
+
 def test_no_driver_at_all():
     run(
         """
