@@ -89,9 +89,12 @@ def locked_memory() -> str:
         soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     except (ImportError, OSError):
         return "unknown"
-    limit = "no limit" if soft < 0 else f"limit {soft / 2**20:.0f} MiB, which the driver is not bound by"
+    limit = "none" if soft < 0 else f"{soft / 2**20:.0f} MiB"
     stats = wr.stats()
-    return f"{stats['pinned_bytes']} bytes free, {stats['pinned_used_bytes']} in use; {limit}"
+    return (
+        f"{stats['pinned_bytes']} bytes free, {stats['pinned_used_bytes']} in use; "
+        f"RLIMIT_MEMLOCK {limit}, by which most drivers are not bound"
+    )
 
 
 def cuda_paths() -> Iterator[str]:
@@ -203,10 +206,14 @@ def main(argv: List[str]) -> int:
     if wr.cuda_available():
         for text in cuda_devices():
             print(f"{'device':11}{text}")
+        print(f"{'in use':11}{stats['device_bytes']} bytes of devices")
         print(f"{'pinned':11}{locked_memory()}")
         print("\nfrom, to, how")
-        for text in cuda_paths():
-            print(f"  {text}")
+        try:
+            for text in cuda_paths():
+                print(f"  {text}")
+        except Exception as error:
+            print(f"  nothing goes: {error}")
     print("\nlibrary, version, how its tensors are read, time to read one")
     libraries()
     return 0
