@@ -178,21 +178,6 @@ impl Tensor {
         Ok(())
     }
 
-    /// Says that this tensor was written anew by what is on a stream now. Nothing for memory that is
-    /// not windrow's.
-    ///
-    /// # Errors
-    /// As [`Tensor::ready_on`].
-    pub fn written_on(&self, stream: Stream) -> Result<()> {
-        #[cfg(feature = "cuda")]
-        if let Some(block) = self.owner.downcast_ref::<DeviceBlock>() {
-            let current = block.context().enter()?;
-            return block.written_on(&current, stream.handle());
-        }
-        let _ = stream;
-        Ok(())
-    }
-
     /// Waits until this tensor has been written. Nothing for memory that is not windrow's.
     ///
     /// # Errors

@@ -95,7 +95,7 @@ fn run_jobs(engine: &Engine, jobs: &mut [Job]) -> windrow::Result<Vec<Batch>> {
                 let filled = filled.next()?;
                 let data = match (filled.data, &job.out) {
                     (Some(data), _) => Ok(data),
-                    (None, Some(out)) => written_on(out, stream),
+                    (None, Some(out)) => Ok(written_on(out, stream)),
                     (None, None) => Err(Error::Empty),
                 };
                 Some(data.map(|data| Batch::new(data, filled.fields)))
@@ -126,7 +126,12 @@ fn order_of(engine: &Engine, jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<R
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
     let mut order = Order::default();
     for out in jobs.iter().filter_map(|job| job.out.as_ref()) {
-        order.merge(Order::of(out));
+        let mut own = Order::of(out);
+        if block_of(&own).is_some() {
+            // The engine itself orders the work behind and before others on memory of its own.
+            own.tensors.clear();
+        }
+        order.merge(own);
         options.keep.push(Arc::clone(out.owner()));
     }
     for job in jobs {
@@ -146,21 +151,18 @@ fn order_of(engine: &Engine, jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<R
 }
 
 /// The output given, which is written when the stream has come so far.
-fn written_on(out: &Tensor, stream: Option<Stream>) -> windrow::Result<Tensor> {
-    let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return Ok(out.clone()) };
+fn written_on(out: &Tensor, stream: Option<Stream>) -> Tensor {
+    let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
     let mut order = Order::of(out);
-    for tensor in &order.tensors {
-        tensor.written_on(stream)?;
-    }
     order.behind(stream);
     order.current = Some(stream);
     let owner = Keep::of(out.clone(), order);
     let (dtype, layout) = (out.dtype(), out.layout().clone());
     // SAFETY: the same memory, whose owner the new one holds.
     #[allow(unsafe_code)]
-    Ok(unsafe {
+    unsafe {
         Tensor::new_unchecked(Arc::new(owner), out.data_ptr(), dtype, out.device(), layout, false)
-    })
+    }
 }
 
 fn is_cuda(device: Device) -> bool {
@@ -172,11 +174,23 @@ fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
 }
 
 fn target_of(out: &Tensor) -> Target<'_> {
-    // SAFETY: the tensor is writable (`output_of`); that nobody else touches it during
-    // the call is the contract of `out=`.
+    // SAFETY: the tensor is writable (`output_of`); that nobody else touches it during the call is the
+    // contract of `out=`.
     #[allow(unsafe_code)]
-    unsafe {
+    let target = unsafe {
         Target::from_raw_parts(out.data_ptr(), out.dtype(), out.device(), out.layout().clone())
+    };
+    match block_of(&Order::of(out)) {
+        Some(owner) => target.owned_by(owner),
+        None => target,
+    }
+}
+
+/// The owner of memory that is windrow's own.
+fn block_of(order: &Order) -> Option<&Owner> {
+    match &order.tensors[..] {
+        [only] => Some(only.owner()),
+        _ => None,
     }
 }
 
@@ -233,9 +247,12 @@ fn assemble(
 /// Args:
 ///     samples: a list of array-likes, or a :class:`SampleList`.
 ///     dtype: of the batch; None keeps the samples', which must then be one.
-///     device (str): where the batch shall lie; None: where the samples are.
+///     device (str): where the batch shall lie, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
+///         None: where the samples are.
 ///     out: a writable array-like of exactly the result's shape, dtype and device.
-///     stream: for CUDA devices.
+///     stream: of a CUDA device, for the work to be enqueued on: a handle, a stream of torch or CuPy,
+///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
+///         written on, else one of the engine's own.
 ///     transform (Transform): arithmetic and axis order on the way.
 ///     copy (bool or None): None may return a view where the samples already form the batch in
 ///         memory, False must.
@@ -248,6 +265,8 @@ fn assemble(
 ///     ShapeError, DTypeError, DeviceError, LayoutError: a sample, or ``out``, does not fit; nothing
 ///         was written.
 ///     ValueError: no samples, or an argument that is wrong by itself.
+///     CudaUnavailable: a device was asked for, and there is no driver, or this process was forked
+///         after its parent had begun to use one. CudaError: a call of the driver failed.
 ///     TypeError: a sample is not an array-like.
 ///
 /// Example:

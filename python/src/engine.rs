@@ -25,6 +25,18 @@ pub(crate) struct PyEngine {
     device: Option<Device>,
 }
 
+impl Drop for PyEngine {
+    /// An engine waits for its work on devices, which others may need the interpreter lock for.
+    fn drop(&mut self) {
+        let engine = std::mem::replace(&mut self.engine, default_engine().clone());
+        let mut held = Some(engine);
+        Python::try_attach(|py| {
+            let engine = held.take();
+            py.detach(|| drop(engine));
+        });
+    }
+}
+
 impl PyEngine {
     pub fn engine(&self) -> &windrow::Engine {
         &self.engine
@@ -257,5 +269,8 @@ pub(crate) fn reset_stats() {
 /// waits, and lets go of samples that were still being read.
 #[pyfunction]
 pub(crate) fn empty_cache(py: Python<'_>) {
-    py.detach(|| default_engine().empty_cache());
+    py.detach(|| {
+        default_engine().empty_cache();
+        index_engine().empty_cache();
+    });
 }

@@ -136,7 +136,9 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)? {
         Route::Tensor | Route::Batch | Route::Exchange { .. } | Route::ArrayStruct => true,
         Route::Number => false,
-        Route::Protocols => object.hasattr("__dlpack__")?,
+        Route::Protocols => {
+            object.hasattr("__dlpack__")? || object.hasattr("__cuda_array_interface__")?
+        }
     })
 }
 

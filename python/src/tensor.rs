@@ -77,7 +77,7 @@ macro_rules! tensor_methods {
                 self.inner().data_ptr().expose_provenance()
             }
 
-            /// A NumPy array of the same memory; bfloat16 and float8 need the package ml_dtypes.
+            /// A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes.
             fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 export::numpy(py, self.inner())
             }

@@ -48,6 +48,8 @@ def driver(any_driver):
     yield any_driver
     if any_driver.is_simulated:
         any_driver.reset()
+    any_driver.free()
+    if any_driver.is_simulated:
         assert any_driver.misuse() == []
 
 

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import threading
+import time
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint64, c_void_p
 
 import numpy as np
@@ -67,6 +68,13 @@ class Driver:
         self.num_devices = count.value
         self._call("cuDevicePrimaryCtxRetain", byref(context), 0)
         self.context = context
+        self.unused = []
+
+    def free(self):
+        """Frees the memory of objects that are gone."""
+        while self.unused:
+            kind, address = self.unused.pop()
+            (self.cuMemFreeHost if kind == "pinned" else self.cuMemFree_v2)(address)
 
     def _call(self, name, *arguments):
         function = getattr(self.library, name)
@@ -104,11 +112,12 @@ class Driver:
 
     @contextlib.contextmanager
     def paused(self, *streams):
-        """The streams begin nothing until the end of the block."""
+        """The streams begin nothing until the end of the block, when others have had time to go ahead."""
         for stream in streams:
             self.pause(stream)
         try:
             yield
+            time.sleep(0.005)
         finally:
             for stream in streams:
                 self.pause(stream, False)
@@ -157,7 +166,10 @@ class Driver:
 
 
 class Memory:
-    """`array`'s bytes on the device, freed with the object. With `stream` they arrive in the order of that stream."""
+    """`array`'s bytes on the device. With `stream` they arrive in the order of that stream.
+
+    A free waits for the device, whose streams a test may have stopped: it is left to `Driver.free`.
+    """
 
     freed = 0
 
@@ -184,10 +196,7 @@ class Memory:
                 driver.cuMemcpyHtoDAsync_v2(self.address, self.late.address, array.nbytes, stream)
 
     def __del__(self):
-        if self.kind == "pinned":
-            self.driver.cuMemFreeHost(self.address)
-        else:
-            self.driver.cuMemFree_v2(self.address)
+        self.driver.unused.append((self.kind, self.address))
         Memory.freed += 1
 
 

@@ -1,14 +1,14 @@
 """Every form on a device: from the host, on the device, and back, by the simulated driver or a real one."""
 
+import os
 import subprocess
 import sys
-import os
 
 import numpy as np
 import pytest
 
 import windrow as wr
-from cuda_harness import CUDA, CUDA_HOST, LEGACY, Cai, Dlpack, Memory, fetch, plain, table_type
+from cuda_harness import CUDA_HOST, Cai, Dlpack, Memory, fetch, plain, table_type
 from helpers import assert_same, paint_values, refusal
 
 ROWS = [paint_values((4, 6), "float32", seed) for seed in range(5)]
@@ -347,6 +347,7 @@ def test_nothing_is_left(sim):
 
     def live():
         wr.empty_cache()
+        sim.free()
         sim.library.cudasim_synchronize_all()
         return sim.live()
 

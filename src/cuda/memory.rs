@@ -169,19 +169,6 @@ impl DeviceBlock {
         Ok(())
     }
 
-    /// Says that the block has been written anew when a stream has come as far as it is filled now.
-    pub fn written_on(&self, current: &Current<'_>, handle: usize) -> Result<()> {
-        // SAFETY: the handle is of a `Stream`, whose maker vouched for it.
-        let stream = unsafe { current.foreign_stream(handle) }?;
-        // What a captured graph does later is its owner's to order.
-        if !stream.is_capturing()? {
-            let event = Arc::new(self.memory.events.take(current)?);
-            stream.record(&event)?;
-            self.set_ready(event);
-        }
-        Ok(())
-    }
-
     /// Orders a stream behind the writing of the block, and the block's end behind that stream.
     pub fn hand_to(&self, current: &Current<'_>, handle: usize) -> Result<()> {
         // SAFETY: the handle is of a `Stream`, whose maker vouched for it.
