@@ -18,6 +18,7 @@ use crate::sample::{SampleList, Samples};
 use crate::spec::{bytes_of, Placement, Spec};
 use crate::stats::Explain;
 use crate::target::Target;
+use crate::tensor::Owner;
 
 /// One leaf of a tree of samples: its samples, its options and perhaps its output.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,8 @@ pub struct Plan<'s> {
     pub(crate) fields: Vec<Field<'s>>,
     /// The samples of each leaf, for an executor that has to move them first.
     pub(crate) lists: Vec<Listed<'s>>,
+    /// Of outputs that have one to be told of the work: see [`Target::owned_by`].
+    pub(crate) out_owners: Vec<Owner>,
 }
 
 /// The samples of a leaf. (A `Cow` would tie the plan to one lifetime.)
@@ -279,6 +282,7 @@ impl<'s> Plan<'s> {
             }
         };
         let leaf = self.specs.len();
+        self.out_owners.extend(out.and_then(|out| out.owner.clone()));
         let out = out.map(|out| out.data);
         self.fields.push(Field { out, ..data_field(leaf, &spec, samples, layout) });
         if let Some(shape) = spec.mask_shape() {
@@ -296,7 +300,7 @@ impl<'s> Plan<'s> {
 
     fn into_owned<'o>(self) -> Plan<'o> {
         let fields = self.fields.into_iter().map(Field::into_owned).collect();
-        Plan { specs: self.specs, fields, lists: Vec::new() }
+        Plan { specs: self.specs, fields, ..Plan::default() }
     }
 
     /// Lays samples out row-major, one after the other, as bytes: one field, and where each begins.

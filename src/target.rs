@@ -7,7 +7,7 @@ use crate::batch::Batch;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
 use crate::layout::Layout;
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{Device, Owner, Tensor};
 
 /// Memory to write to, borrowed for as long as the call takes.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct Target<'t> {
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
     pub(crate) device: Device,
+    /// Of memory on a device: windrow's knows who has work on it.
+    pub(crate) owner: Option<Owner>,
     memory: PhantomData<&'t mut [u8]>,
 }
 
@@ -31,7 +33,7 @@ impl<'t> Target<'t> {
             return Err(Error::Shape(Box::new(Mismatch::new(None, shape, got))));
         }
         let (data, dtype, device) = (data.as_mut_ptr().cast(), T::DTYPE, Device::Cpu);
-        Ok(Target { data, dtype, layout, device, memory: PhantomData })
+        Ok(Target { data, dtype, layout, device, owner: None, memory: PhantomData })
     }
 
     /// An output at a raw address.
@@ -47,7 +49,16 @@ impl<'t> Target<'t> {
         device: Device,
         layout: Layout,
     ) -> Target<'t> {
-        Target { data, dtype, layout, device, memory: PhantomData }
+        Target { data, dtype, layout, device, owner: None, memory: PhantomData }
+    }
+
+    /// Names the owner of the memory. If that is windrow's, on a device, the work waits for all who
+    /// were handed the memory ([`Tensor::ready_on`]), and who gets it next, or frees it, waits for
+    /// the work.
+    #[must_use]
+    pub fn owned_by(mut self, owner: &Owner) -> Target<'t> {
+        self.owner = matches!(self.device, Device::Cuda(_)).then(|| Arc::clone(owner));
+        self
     }
 }
 
@@ -67,6 +78,7 @@ impl AsTarget for Target<'_> {
             dtype: self.dtype,
             layout: self.layout.clone(),
             device: self.device,
+            owner: self.owner.clone(),
             memory: PhantomData,
         })
     }
@@ -84,7 +96,9 @@ impl AsTarget for Tensor {
             return refuse("memory that nobody else holds", "shared memory");
         }
         let (data, dtype, device) = (self.data_ptr(), self.dtype(), self.device());
-        Ok(Target { data, dtype, layout: self.layout().clone(), device, memory: PhantomData })
+        let layout = self.layout().clone();
+        let target = Target { data, dtype, layout, device, owner: None, memory: PhantomData };
+        Ok(target.owned_by(self.owner()))
     }
 }
 

@@ -113,15 +113,21 @@ impl Executor {
             current: &current,
             stream,
             is_capturing,
-            scratch: Vec::new(),
             blocks: Vec::new(),
             slots: Vec::new(),
             done: Done::default(),
         };
-        let finished = run.assemble(plan, options, host, threads);
-        if finished.is_err() && !is_capturing {
-            // What is under way must end before samples and memory are let go.
-            let _ = stream.synchronize();
+        let own: Vec<usize> =
+            (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
+        run.order_behind_producers(plan, &own, options)?;
+        let finished = run.assemble(plan, &own, options, host, threads);
+        // What is under way must end before samples and memory are let go.
+        if finished.is_err()
+            && !is_capturing
+            && stream.synchronize().or_else(|_| current.synchronize()).is_err()
+        {
+            // The device has failed: what it may still write to is not given back.
+            run.blocks.drain(..).for_each(std::mem::forget);
         }
         finished.map(|()| run.done)
     }
@@ -190,9 +196,7 @@ struct Run<'r> {
     current: &'r Current<'r>,
     stream: StreamRef<'r>,
     is_capturing: bool,
-    /// Device memory that the work itself needs.
-    scratch: Vec<DeviceBlock>,
-    /// Device memory that is written.
+    /// Device memory had for this run: given back behind it, whether it fails or not.
     blocks: Vec<Arc<DeviceBlock>>,
     /// Page-locked memory that is read once.
     slots: Vec<PinnedBlock>,
@@ -211,31 +215,26 @@ impl Run<'_> {
     fn assemble(
         &mut self,
         plan: &mut Plan<'_>,
+        own: &[usize],
         options: &RunOptions,
         host: &Arc<MemoryPool>,
         threads: Option<&rayon::ThreadPool>,
     ) -> Result<()> {
-        let own: Vec<usize> =
-            (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
-        self.order_behind_producers(plan, &own, options)?;
-
         // Memory first, so that nothing is enqueued if there is none.
         let mut places = vec![None; plan.fields.len()];
         let mut back = Vec::new();
-        for &index in &own {
+        for &index in own {
             let (bytes, out) = (plan.fields[index].bytes(), plan.fields[index].out);
             let on_device = matches!(plan.specs[plan.fields[index].leaf].device, Device::Cuda(_));
             let address = match out.filter(|_| on_device) {
                 Some(out) => out.addr() as u64,
                 None => {
-                    let block = Arc::new(self.allocate(bytes)?);
-                    let address = block.address();
+                    let block = self.allocate(bytes)?;
                     match on_device {
                         true => self.push_tensor(plan, index, &block),
-                        false => back.push((index, address)),
+                        false => back.push((index, block.address())),
                     }
-                    self.blocks.push(block);
-                    address
+                    block.address()
                 }
             };
             places[index] = Some(address);
@@ -246,7 +245,7 @@ impl Run<'_> {
             .collect::<Result<Vec<_>>>()?;
         let numbers = self.numbers(plan)?;
 
-        for &index in &own {
+        for &index in own {
             if let (Some(place), true) = (places[index], self.must_upload(plan, index)) {
                 if self.upload(plan, index, place, threads)? {
                     places[index] = None;
@@ -263,7 +262,7 @@ impl Run<'_> {
             unsafe { self.stream.d2h(*memory, address, bytes as usize) }?;
             self.done.traffic.bytes_to_host += bytes;
         }
-        self.finish(plan, &own, options)?;
+        self.finish(plan, own, options)?;
         if !back.is_empty() {
             self.stream.synchronize()?;
             self.done.traffic.waits += 1;
@@ -283,33 +282,64 @@ impl Run<'_> {
         own: &[usize],
         options: &RunOptions,
     ) -> Result<()> {
-        let handle = self.stream.handle();
-        let mut seen = vec![handle];
-        // What happens outside of a capture cannot be waited for in it.
-        let producers = options.producers.iter().filter(|_| !self.is_capturing);
-        for producer in producers.map(|stream| stream.handle()) {
+        let mut seen = vec![self.stream.handle()];
+        for producer in options.producers.iter().map(|stream| stream.handle()) {
             if seen.contains(&producer) {
                 continue;
             }
             seen.push(producer);
             // SAFETY: whoever made the `Stream` vouched for its handle.
             let producer = unsafe { self.current.foreign_stream(producer) }?;
+            match (self.is_capturing, producer.is_capturing()?) {
+                // What happens outside of a capture cannot be waited for in it.
+                (true, false) => continue,
+                // To wait for it would draw our stream into the capture.
+                (false, true) => {
+                    return Err(Error::Argument(
+                        "the samples come from a stream that is being captured in a graph, and the \
+                         batch is to be assembled outside of it"
+                            .into(),
+                    ));
+                }
+                _ => {}
+            }
             let event = self.executor.events.take(self.current)?;
             producer.record(&event)?;
             self.stream.wait(&event)?;
         }
+        if self.is_capturing {
+            return Ok(());
+        }
         let lists = own.iter().map(|&field| plan.fields[field].leaf);
         let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
-        for block in owners.filter_map(|owner| owner.downcast_ref::<DeviceBlock>()) {
-            if Arc::ptr_eq(block.context(), self.current.context()) && !self.is_capturing {
-                block.hand_to(self.current, handle)?;
-            }
+        for block in self.blocks_of(owners) {
+            block.wait_on(self.stream)?;
+        }
+        for block in self.blocks_of(&plan.out_owners) {
+            block.wait_for_users(self.current, &self.executor.events, self.stream)?;
         }
         Ok(())
     }
 
-    fn allocate(&self, bytes: u64) -> Result<DeviceBlock> {
-        self.executor.memory.allocate(self.current, self.stream, bytes)
+    /// Memory of windrow's on this device, of whatever engine.
+    fn block_of<'o>(&self, owner: &'o Owner) -> Option<&'o DeviceBlock> {
+        let block = owner.downcast_ref::<DeviceBlock>()?;
+        (block.context().raw() == self.current.context().raw()).then_some(block)
+    }
+
+    /// Each one once, however many samples lie in it.
+    fn blocks_of<'o>(&self, owners: impl IntoIterator<Item = &'o Owner>) -> Vec<&'o DeviceBlock> {
+        let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
+        let mut blocks: Vec<_> = blocks.collect();
+        blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
+        blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        blocks
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
+        let block = Arc::new(self.executor.memory.allocate(self.current, self.stream, bytes)?);
+        self.blocks.push(Arc::clone(&block));
+        Ok(block)
     }
 
     fn push_tensor(&mut self, plan: &Plan<'_>, index: usize, block: &Arc<DeviceBlock>) {
@@ -361,11 +391,9 @@ impl Run<'_> {
             }
             let mut numbers = Numbers::default();
             let mut place = |run: &mut Self, dtype: DType, shape: &[i64], bytes: Vec<u8>| {
-                let block = Arc::new(run.allocate(bytes_of(dtype, shape))?);
+                let block = run.allocate(bytes_of(dtype, shape))?;
                 all.push(Number { address: block.address(), dtype, bytes });
-                let tensor = run.tensor(&block, dtype, Layout::compact(dtype, shape)?);
-                run.blocks.push(block);
-                Ok::<_, Error>(tensor)
+                Ok::<_, Error>(run.tensor(&block, dtype, Layout::compact(dtype, shape)?))
             };
             if let Some((lengths, shape)) = &spec.lengths {
                 let bytes = cast_slice(lengths).to_vec();
@@ -410,9 +438,7 @@ impl Run<'_> {
             let block = self.allocate(offsets.total() as u64)?;
             self.upload_field(&packed, 0, block.address(), threads)?;
             let device = Device::Cuda(self.current.context().ordinal());
-            let list = upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?;
-            self.scratch.push(block);
-            list
+            upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?
         };
         plan.reread(index, &staged);
         Ok(false)
@@ -475,10 +501,8 @@ impl Run<'_> {
             self.stream.h2d(block.address(), slot.as_ptr(), bytes.len())?;
         }
         self.done.traffic.bytes_to_device += bytes.len() as u64;
-        let address = block.address();
-        self.scratch.push(block);
         self.slots.push(slot);
-        Ok(address)
+        Ok(block.address())
     }
 
     /// Marks the end of the work, for all who have to wait for it.
@@ -488,17 +512,20 @@ impl Run<'_> {
         }
         let event = Arc::new(self.executor.events.take(self.current)?);
         self.stream.record(&event)?;
-        for block in &self.blocks {
-            block.set_ready(Arc::clone(&event));
-        }
-        for block in self.scratch.drain(..) {
+        for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
             block.set_ready(Arc::clone(&event));
         }
         for slot in self.slots.drain(..) {
             slot.free_after(Arc::clone(&event));
         }
         let lists = own.iter().flat_map(|&field| plan.lists[plan.fields[field].leaf].owners());
-        let held: Vec<Owner> = options.keep.iter().chain(lists).cloned().collect();
+        let owners = || options.keep.iter().chain(lists.clone());
+        // Our own memory waits by itself, which spares it being held.
+        for block in self.blocks_of(owners()) {
+            block.set_read(self.stream.handle(), Arc::clone(&event));
+        }
+        let held: Vec<Owner> =
+            owners().filter(|owner| self.block_of(owner).is_none()).cloned().collect();
         if !held.is_empty() {
             self.executor.pending().push_back((event, held));
         }

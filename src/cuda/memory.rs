@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use super::driver::{
     Context, Current, DevicePtr, DriverResult, EventPool, MemPool, Pinned, PooledEvent, Stream,
@@ -38,9 +39,21 @@ pub(crate) struct DeviceBlock {
 struct Users {
     /// Reached when the block has been written.
     ready: Option<Arc<PooledEvent>>,
-    /// Handles of streams that may have work on the block.
-    streams: Vec<usize>,
+    /// The last batch on each stream that reads the block.
+    readers: Vec<(Handed, Arc<PooledEvent>)>,
+    /// Streams of others that may have work on the block.
+    streams: Vec<Handed>,
 }
+
+/// A stream by its handle, and for [`PER_THREAD`], which is another one on each thread, whose.
+type Handed = (usize, Option<ThreadId>);
+
+fn handed(handle: usize) -> Handed {
+    (handle, (handle == PER_THREAD).then(|| thread::current().id()))
+}
+
+/// The handle of the calling thread's own stream.
+const PER_THREAD: usize = 2;
 
 impl DeviceMemory {
     pub fn new(current: &Current<'_>, events: &Arc<EventPool>) -> DriverResult<Arc<DeviceMemory>> {
@@ -101,20 +114,76 @@ impl DeviceBlock {
         self.address
     }
 
-    /// Says when the block has been written.
+    /// Says when the block has been written, behind all who read it before.
     pub fn set_ready(&self, event: Arc<PooledEvent>) {
-        self.users().ready = Some(event);
+        let mut users = self.users();
+        users.ready = Some(event);
+        users.readers.clear();
+    }
+
+    /// Says when work on a stream of this handle has read the block.
+    pub fn set_read(&self, handle: usize, event: Arc<PooledEvent>) {
+        let (stream, mut users) = (handed(handle), self.users());
+        // Within a stream the last one says it all.
+        users.readers.retain(|(reader, _)| *reader != stream);
+        users.readers.push((stream, event));
+    }
+
+    /// Orders a stream behind the writing of the block.
+    pub fn wait_on(&self, stream: StreamRef<'_>) -> Result<()> {
+        let ready = self.users().ready.clone();
+        ready.map_or(Ok(()), |ready| Ok(stream.wait(&ready)?))
+    }
+
+    /// Orders a stream behind everything that has been enqueued on the block, so that it may be
+    /// written anew.
+    pub fn wait_for_users(
+        &self,
+        current: &Current<'_>,
+        events: &Arc<EventPool>,
+        stream: StreamRef<'_>,
+    ) -> Result<()> {
+        self.wait_on(stream)?;
+        let (readers, streams) = {
+            let users = self.users();
+            (users.readers.clone(), users.streams.clone())
+        };
+        for (_, event) in &readers {
+            stream.wait(event)?;
+        }
+        for &(handle, thread) in &streams {
+            if thread.is_some_and(|thread| thread != thread::current().id()) {
+                // That thread's stream has no name here.
+                current.synchronize()?;
+                continue;
+            }
+            // SAFETY: as for `hand_to`.
+            let user = unsafe { current.foreign_stream(handle) }?;
+            // What a captured graph does later is its owner's to order.
+            if handle != stream.handle() && !user.is_capturing()? {
+                let event = events.take(current)?;
+                user.record(&event)?;
+                stream.wait(&event)?;
+            }
+        }
+        Ok(())
     }
 
     /// Orders a stream behind the writing of the block, and the block's end behind that stream.
     pub fn hand_to(&self, current: &Current<'_>, handle: usize) -> Result<()> {
-        let mut users = self.users();
-        if let Some(ready) = &users.ready {
-            // SAFETY: the handle is of a `Stream`, whose maker vouched for it.
-            unsafe { current.foreign_stream(handle) }?.wait(ready)?;
+        // SAFETY: the handle is of a `Stream`, whose maker vouched for it.
+        let stream = unsafe { current.foreign_stream(handle) }?;
+        if stream.is_capturing()? {
+            return Err(Error::Argument(
+                "the stream is being captured in a graph, which cannot wait for work outside of it: \
+                 hand the batch over before"
+                    .into(),
+            ));
         }
-        if !users.streams.contains(&handle) {
-            users.streams.push(handle);
+        self.wait_on(stream)?;
+        let (user, mut users) = (handed(handle), self.users());
+        if !users.streams.contains(&user) {
+            users.streams.push(user);
         }
         Ok(())
     }
@@ -137,24 +206,7 @@ impl DeviceBlock {
     /// Enqueues the end of the block.
     fn give_back(&self, current: &Current<'_>) -> Result<()> {
         let release = self.memory.release.on(current);
-        let users = self.users();
-        let wait = || -> Result<()> {
-            if let Some(ready) = &users.ready {
-                release.wait(ready)?;
-            }
-            for &handle in &users.streams {
-                // SAFETY: as for `hand_to`.
-                let stream = unsafe { current.foreign_stream(handle) }?;
-                // What a captured graph does later is its owner's to order.
-                if !stream.is_capturing()? {
-                    let event = self.memory.events.take(current)?;
-                    stream.record(&event)?;
-                    release.wait(&event)?;
-                }
-            }
-            Ok(())
-        };
-        if wait().is_err() {
+        if self.wait_for_users(current, &self.memory.events, release).is_err() {
             // Order cannot be told any more: then everything has to end first.
             current.synchronize()?;
         }
@@ -239,9 +291,9 @@ impl PinnedPool {
     }
 
     fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
-        let mut state = self.state();
         let fits = |free: &Free| free.pinned.len() == size;
-        let mut found = None;
+        let foreign = |free: &Free| fits(free) && matches!(free.until, Until::EverythingIsDone);
+        let mut state = self.state();
         for (index, free) in state.free.iter().enumerate().filter(|(_, free)| fits(free)) {
             let is_free = match &free.until {
                 Until::Now => true,
@@ -249,19 +301,26 @@ impl PinnedPool {
                 Until::EverythingIsDone => false,
             };
             if is_free {
-                found = Some(index);
-                break;
+                return Ok(Some(state.free.swap_remove(index).pinned));
             }
         }
-        let foreign = |free: &Free| fits(free) && matches!(free.until, Until::EverythingIsDone);
-        if found.is_none() && state.free.iter().any(foreign) {
-            current.synchronize()?;
-            for free in &mut state.free {
-                free.until = Until::Now;
-            }
-            found = state.free.iter().position(fits);
+        if !state.free.iter().any(foreign) {
+            return Ok(None);
         }
-        Ok(found.map(|index| state.free.swap_remove(index).pinned))
+        let all = std::mem::take(&mut state.free);
+        let (waiting, others) = all.into_iter().partition(foreign);
+        state.free = others;
+        // The device may take its time: others can give blocks back meanwhile.
+        drop(state);
+        let waiting: Vec<Free> = waiting;
+        let until = |done: bool| if done { Until::Now } else { Until::EverythingIsDone };
+        let synchronized = current.synchronize();
+        let is_done = synchronized.is_ok();
+        let mut waiting = waiting.into_iter().map(|free| Free { until: until(is_done), ..free });
+        let found = if is_done { waiting.next() } else { None };
+        self.state().free.extend(waiting);
+        synchronized?;
+        Ok(found.map(|free| free.pinned))
     }
 
     /// Unlocks and frees what lies unused. Waits for the device.

@@ -56,7 +56,10 @@ impl Devices {
     /// Gives unused memory back to the devices and the system.
     pub fn empty(&self) {
         let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
-        for executor in executors.values() {
+        let all: Vec<_> = executors.values().cloned().collect();
+        // What is let go may run anybody's code: not under the lock.
+        drop(executors);
+        for executor in all {
             // A device that fails has nothing to give back; the next batch says so.
             let _ = executor.empty_cache();
         }

@@ -1,0 +1,197 @@
+//! Graphs: what can be recorded, and what is refused without harm.
+
+use windrow::{
+    AsTarget, Collate, DType, Device, Engine, Error, Leaf, Mask, Pad, Plan, RunOptions, SampleList,
+    SampleView, Stream, Target, Transform,
+};
+
+use crate::rig::{consume, on_gpu, run, Buffer, Gpu, Lane, Rows};
+
+const THREAD_LOCAL: u32 = 1;
+
+/// An engine that has what it makes at its first use, which a capture does not allow.
+fn ready() -> Engine {
+    Engine::cuda(0).unwrap()
+}
+
+fn on(stream: Stream) -> RunOptions {
+    let mut options = RunOptions::default();
+    options.stream = Some(stream);
+    options
+}
+
+/// Runs a leaf into memory of the caller's.
+fn into(
+    engine: &Engine,
+    samples: &SampleList<'_>,
+    collate: &Collate,
+    target: &Target<'_>,
+    options: RunOptions,
+) -> windrow::Result<()> {
+    let collate = engine.placed(collate);
+    let leaf = Leaf { samples, collate: &collate, path: "", out: Some(target) };
+    engine.run_with(Plan::for_leaves(&[leaf])?, options).map(drop)
+}
+
+struct Exec<'g>(&'g Gpu, usize);
+
+impl Drop for Exec<'_> {
+    fn drop(&mut self) {
+        assert_eq!(self.0.cuGraphExecDestroy(self.1), 0);
+    }
+}
+
+fn end_capture<'g>(gpu: &'g Gpu, lane: &Lane<'_>) -> Exec<'g> {
+    let (mut graph, mut exec) = (0, 0);
+    assert_eq!(gpu.cuStreamEndCapture(lane.handle, &mut graph), 0);
+    assert_eq!(gpu.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
+    assert_eq!(gpu.cuGraphDestroy(graph), 0);
+    Exec(gpu, exec)
+}
+
+#[test]
+fn a_graph_is_replayed_with_other_contents() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (ready(), Lane::new(gpu));
+        let turned = Transform::new().scale(0.5).permute([1, 0]);
+        for (collate, dtype) in [
+            (Collate::stack(), DType::U8),
+            (Collate::stack().transform(turned).cast(DType::F32), DType::F32),
+        ] {
+            let shapes: &[&[i64]] = &[&[9, 4][..]; 30];
+            let rows = Rows::new(0, DType::U8, shapes);
+            let memory = rows.upload(gpu);
+            let samples = rows.at(memory.iter().map(|b| b.address));
+            let len = rows.expected(&collate)[0].len();
+            let out = Buffer::poisoned(gpu, len);
+            let shape = if dtype == DType::U8 { [30, 9, 4] } else { [30, 4, 9] };
+            let mut tensor = out.tensor(dtype, &shape);
+            let target = tensor.as_target().unwrap();
+            let calls = gpu.sim.live();
+            assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, THREAD_LOCAL), 0);
+            into(&engine, &samples, &collate, &target, on(lane.stream())).unwrap();
+            // Another in the same graph; producers outside of it have to be done before.
+            let mut options = on(lane.stream());
+            options.producers = vec![Stream::LEGACY];
+            into(&engine, &samples, &collate, &target, options).unwrap();
+            let exec = end_capture(gpu, &lane);
+            assert_eq!(gpu.sim.live().device_allocations, calls.device_allocations);
+            assert!(out.read().iter().all(|&byte| byte == 0xA5));
+            for seed in 1..6 {
+                let rows = Rows::new(seed, DType::U8, shapes);
+                for (buffer, bytes) in memory.iter().zip(&rows.bytes) {
+                    lane.write(buffer.address, bytes);
+                }
+                assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+                assert!(out.read() == rows.expected(&collate)[0], "seed {seed}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
+    on_gpu(|gpu| {
+        let (engine, lane, consumer) = (ready(), Lane::new(gpu), Lane::new(gpu));
+        let rows = Rows::new(5, DType::U8, &[&[6, 3], &[6, 3]]);
+        let many = Rows::new(6, DType::U8, &[&[1][..]; 4500]);
+        let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
+        let samples = rows.at(memory.iter().map(|b| b.address));
+        let scattered = many.at((0..4500).map(|i| packed.address + (i * 7919) % 4500));
+        let earlier = engine.assemble(&samples, &Collate::stack()).unwrap();
+        let (out, out_many) = (Buffer::poisoned(gpu, 36), Buffer::poisoned(gpu, 4500));
+        let (mut tensor, mut all) =
+            (out.tensor(DType::U8, &[2, 6, 3]), out_many.tensor(DType::U8, &[4500, 1]));
+        let (target, large) = (tensor.as_target().unwrap(), all.as_target().unwrap());
+        let mut pageable = [0u8; 36];
+        let pageable = Target::from_slice(&mut pageable[..], &[2, 6, 3]).unwrap();
+        let stack = Collate::stack();
+        let here = || on(lane.stream());
+        let masked = Collate::pad(Pad::new().mask(Mask::Real));
+
+        assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, THREAD_LOCAL), 0);
+        let refused = [
+            engine.assemble_on(&samples, &stack, &lane.stream()).map(drop),
+            engine.assemble_on(&rows.on_host(), &stack, &lane.stream()).map(drop),
+            run(&engine, &samples, &stack.clone().device(Device::Cpu), here()).map(drop),
+            run(&engine, &samples, &stack.clone().device(Device::Pinned), here()).map(drop),
+            into(&engine, &rows.on_host(), &stack, &target, here()),
+            into(&engine, &samples, &masked, &target, here()),
+            into(&engine, &samples, &Collate::pad(Pad::new()), &target, here()),
+            into(&engine, &samples, &stack.clone().device(Device::Cpu), &pageable, here()),
+            into(&engine, &scattered, &stack, &large, here()),
+            earlier.data().ready_on(lane.stream()),
+        ];
+        for (number, refused) in refused.into_iter().enumerate() {
+            let error = refused.expect_err(&format!("call {number}"));
+            assert!(
+                matches!(&error, Error::Argument(text) if text.contains("captured")),
+                "{error}"
+            );
+        }
+        // Nor is a stream of ours drawn into it.
+        let mut behind = RunOptions::default();
+        behind.producers = vec![lane.stream()];
+        let error = run(&engine, &samples, &stack, behind).unwrap_err();
+        assert!(matches!(&error, Error::Argument(text) if text.contains("captured")), "{error}");
+
+        into(&engine, &samples, &stack, &target, here()).unwrap();
+        let exec = end_capture(gpu, &lane);
+        assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+        assert_eq!(out.read(), rows.bytes.concat());
+
+        let batch = engine.assemble_on(&rows.on_host(), &stack, &lane.stream()).unwrap();
+        assert_eq!(consume(&consumer, &batch), [rows.bytes.concat()]);
+        assert_eq!(consume(&consumer, &earlier), [rows.bytes.concat()]);
+    });
+}
+
+#[test]
+fn streams_of_one_capture_are_ordered() {
+    on_gpu(|gpu| {
+        let (engine, origin, side) = (ready(), Lane::new(gpu), Lane::new(gpu));
+        let rows = Rows::new(5, DType::U8, &[&[64]]);
+        let (source, staged) = (Buffer::of(gpu, &rows.bytes[0]), Buffer::poisoned(gpu, 64));
+        let out = Buffer::poisoned(gpu, 64);
+        let (fork, mut tensor) = (gpu.event(), out.tensor(DType::U8, &[1, 64]));
+        assert_eq!(gpu.cuStreamBeginCapture_v2(origin.handle, THREAD_LOCAL), 0);
+        assert_eq!(gpu.cuEventRecord(fork, origin.handle), 0);
+        assert_eq!(gpu.cuStreamWaitEvent(side.handle, fork, 0), 0);
+        let code = gpu.cuMemcpyDtoDAsync_v2(staged.address, source.address, 64, side.handle);
+        assert_eq!(code, 0);
+        let (mut options, target) = (on(origin.stream()), tensor.as_target().unwrap());
+        options.producers = vec![side.stream()];
+        // Joins the side stream too: else the capture could not end.
+        let samples = rows.at([staged.address]);
+        into(&engine, &samples, &Collate::stack(), &target, options).unwrap();
+        let exec = end_capture(gpu, &origin);
+        for seed in 0..20 {
+            gpu.sim.set_seed(seed);
+            let rows = Rows::new(seed, DType::U8, &[&[64]]);
+            origin.write(source.address, &rows.bytes[0]);
+            assert_eq!(gpu.cuGraphLaunch(exec.1, origin.handle), 0);
+            assert_eq!(out.read(), rows.bytes[0]);
+        }
+        gpu.cuEventDestroy_v2(fork);
+    });
+}
+
+#[test]
+fn a_capture_that_failed_is_no_end_of_the_engine() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (ready(), Lane::new(gpu));
+        let rows = Rows::new(5, DType::U8, &[&[64]]);
+        let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 64));
+        let mut tensor = out.tensor(DType::U8, &[1, 64]);
+        let (samples, target) = (rows.at([memory[0].address]), tensor.as_target().unwrap());
+        assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, THREAD_LOCAL), 0);
+        assert_ne!(gpu.cuStreamSynchronize(lane.handle), 0);
+        let error = into(&engine, &samples, &Collate::stack(), &target, on(lane.stream()));
+        assert!(matches!(error, Err(Error::Cuda(e)) if e.code == 901));
+        assert_ne!(gpu.cuStreamEndCapture(lane.handle, &mut 0), 0);
+        into(&engine, &samples, &Collate::stack(), &target, on(lane.stream())).unwrap();
+        assert_eq!(out.read(), rows.bytes[0]);
+        let again = [SampleView::from(&tensor)];
+        drop(engine.assemble(&again, &Collate::stack()).unwrap());
+    });
+}

@@ -1,0 +1,315 @@
+//! Every driver call of every kind of batch fails once, in several ways.
+
+use std::process::abort;
+use std::sync::mpsc::{channel, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use cudasim::Live;
+use windrow::{
+    Batch, Collate, DType, Device, Engine, Error, Mask, Pad, RunOptions, Stream, Target, Transform,
+};
+
+use crate::rig::{consume, engine, parts, run, start, Buffer, Gpu, Lane, Rows, HERE};
+
+const OUT_OF_MEMORY: u32 = 2;
+const INVALID_HANDLE: u32 = 400;
+const LAUNCH_FAILED: u32 = 719;
+const UNKNOWN: u32 = 999;
+
+/// Ends the process if the test hangs.
+fn watched(test: impl FnOnce()) {
+    let (done, end) = channel::<()>();
+    let watchdog = thread::spawn(move || {
+        if end.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("a call hangs");
+            abort();
+        }
+    });
+    test();
+    drop(done);
+    watchdog.join().unwrap();
+}
+
+/// The contexts stay for as long as the device is used.
+fn without_contexts(gpu: &Gpu) -> Live {
+    Live { contexts: 0, pooled_bytes: 0, ..gpu.sim.live() }
+}
+
+/// What the kinds of calls work on.
+struct Setting<'g> {
+    gpu: &'g Gpu,
+    lane: Lane<'g>,
+    rows: Rows,
+    many: Rows,
+    memory: Vec<Buffer<'g>>,
+    packed: Buffer<'g>,
+    out: Buffer<'g>,
+}
+
+/// Bytes on either side of `Setting::out`.
+const MARGIN: usize = 64;
+
+impl<'g> Setting<'g> {
+    fn new(gpu: &'g Gpu) -> Setting<'g> {
+        let rows = Rows::new(1, DType::U8, &[&[5, 3], &[2, 3], &[9, 3]]);
+        let many = Rows::new(2, DType::U8, &[&[2][..]; 4400]);
+        let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
+        let out = Buffer::poisoned(gpu, 16 * 3 + 2 * MARGIN);
+        Setting { gpu, lane: Lane::new(gpu), rows, many, memory, packed, out }
+    }
+
+    fn samples(&self) -> windrow::SampleList<'static> {
+        self.rows.at(self.memory.iter().map(|b| b.address))
+    }
+
+    fn scattered(&self) -> windrow::SampleList<'static> {
+        // Neighbours would be merged.
+        self.many.at((0..4400).rev().map(|i| self.packed.address + 2 * i))
+    }
+}
+
+fn transformed() -> Collate {
+    let transform = Transform::new().scale(2.0).mean([1.0, 2.0, 3.0]).channel_dim(1);
+    Collate::pad(Pad::new().mask(Mask::Real)).transform(transform).cast(DType::F32)
+}
+
+/// One kind of call, and the bytes it must give.
+struct Call {
+    name: &'static str,
+    run: fn(&Setting<'_>, &Engine) -> windrow::Result<Option<Batch>>,
+    expected: fn(&Setting<'_>) -> Vec<Vec<u8>>,
+}
+
+fn concat_of(setting: &Setting<'_>) -> Vec<Vec<u8>> {
+    setting.rows.expected(&Collate::ragged())
+}
+
+const CALLS: &[Call] = &[
+    Call {
+        name: "gather on the device",
+        run: |s, engine| engine.assemble(&s.samples(), &Collate::ragged()).map(Some),
+        expected: concat_of,
+    },
+    Call {
+        name: "transform with a mask",
+        run: |s, engine| engine.assemble(&s.samples(), &transformed()).map(Some),
+        expected: |s| s.rows.expected(&transformed()),
+    },
+    Call {
+        name: "upload",
+        run: |s, engine| engine.assemble(&s.rows.on_host(), &Collate::ragged()).map(Some),
+        expected: concat_of,
+    },
+    Call {
+        name: "staged upload",
+        run: |s, engine| engine.assemble(&s.rows.on_host(), &transformed()).map(Some),
+        expected: |s| s.rows.expected(&transformed()),
+    },
+    Call {
+        name: "to the host",
+        run: |s, engine| {
+            engine.assemble(&s.samples(), &Collate::ragged().device(Device::Cpu)).map(Some)
+        },
+        expected: concat_of,
+    },
+    Call {
+        name: "to pinned memory",
+        run: |s, engine| {
+            engine.assemble(&s.samples(), &transformed().device(Device::Pinned)).map(Some)
+        },
+        expected: |s| s.rows.expected(&transformed()),
+    },
+    Call {
+        name: "large table",
+        run: |s, engine| engine.assemble(&s.scattered(), &Collate::stack()).map(Some),
+        expected: |s| {
+            let backwards: Vec<u8> = s.many.bytes.iter().rev().flatten().copied().collect();
+            vec![backwards]
+        },
+    },
+    Call {
+        name: "producers and a stream",
+        run: |s, engine| {
+            let mut options = RunOptions::default();
+            options.stream = Some(s.lane.stream());
+            options.producers = vec![Stream::LEGACY, s.lane.stream()];
+            run(engine, &s.samples(), &Collate::ragged(), options).map(Some)
+        },
+        expected: concat_of,
+    },
+    Call {
+        name: "our own batch as a sample",
+        run: |s, engine| {
+            let a = engine.assemble(&s.samples(), &Collate::ragged())?;
+            let list = windrow::SampleList::rows(a.data())?;
+            engine.assemble(&list, &Collate::stack()).map(Some)
+        },
+        expected: |s| vec![s.rows.bytes.concat()],
+    },
+    Call {
+        name: "memory of the caller's",
+        run: |s, engine| {
+            let layout = windrow::Layout::compact(DType::U8, &[16, 3]).unwrap();
+            let data = (s.out.address as *mut u8).wrapping_add(MARGIN);
+            // SAFETY: the middle of a buffer that outlives the call.
+            let mut out = unsafe { Target::from_raw_parts(data, DType::U8, HERE, layout) };
+            engine.assemble_into(&s.samples(), &Collate::concat(0), &mut out).map(|_| None)
+        },
+        expected: |s| vec![s.rows.bytes.concat()],
+    },
+];
+
+/// What is in the batch; around memory of the caller's, nothing has been touched.
+fn check(setting: &Setting<'_>, call: &Call, batch: Option<Batch>, what: &str) {
+    let got = match &batch {
+        Some(batch) => consume(&setting.lane, batch),
+        None => vec![setting.out.read()[MARGIN..][..48].to_vec()],
+    };
+    assert!(got == (call.expected)(setting), "{what}: wrong bytes");
+    assert!(batch.is_none_or(|batch| parts(&batch).len() == got.len()));
+}
+
+fn is_untouched(setting: &Setting<'_>) -> bool {
+    let out = setting.out.read();
+    out[..MARGIN].iter().chain(&out[MARGIN + 48..]).all(|&byte| byte == 0xA5)
+}
+
+/// The functions that `work` calls.
+fn traced(gpu: &Gpu, work: impl FnOnce()) -> Vec<String> {
+    gpu.sim.trace(true);
+    work();
+    let lines = gpu.sim.take_trace();
+    gpu.sim.trace(false);
+    lines.iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+}
+
+fn check_error(error: &Error, function: &str, code: u32, what: &str) {
+    match error {
+        Error::Cuda(e) => assert_eq!((e.function, e.code), (function, code), "{what}"),
+        Error::OutOfMemory { bytes } => {
+            assert!(code == OUT_OF_MEMORY && *bytes > 0, "{what}: {error}")
+        }
+        _ => panic!("{what}: {error}"),
+    }
+}
+
+#[test]
+fn each_call_of_a_batch_fails_once() {
+    watched(|| {
+        for code in [OUT_OF_MEMORY, INVALID_HANDLE, UNKNOWN, LAUNCH_FAILED] {
+            for call in CALLS {
+                sweep(call, code);
+            }
+        }
+    });
+}
+
+fn sweep(call: &Call, code: u32) {
+    let gpu = start();
+    {
+        let setting = Setting::new(&gpu);
+        let before = without_contexts(&gpu);
+        let engine = engine();
+        // What is made once is there, and memory to be used again.
+        for _ in 0..3 {
+            check(&setting, call, (call.run)(&setting, &engine).unwrap(), call.name);
+        }
+        let mut result = None;
+        let functions = traced(&gpu, || result = (call.run)(&setting, &engine).unwrap());
+        let drops = traced(&gpu, || drop(result));
+        // After a sticky error the memory is gone with the context.
+        let mut leaks = code == LAUNCH_FAILED;
+        for (k, function) in (1..).zip(&functions) {
+            let what = format!("{}: {code} from call {k}, {function}", call.name);
+            gpu.sim.fail_call(k, code);
+            let result = (call.run)(&setting, &engine);
+            gpu.sim.clear_faults();
+            match result {
+                Ok(batch) => check(&setting, call, batch, &what),
+                Err(error) => check_error(&error, function, code, &what),
+            }
+            assert!(is_untouched(&setting), "{what}");
+            let again = (call.run)(&setting, &engine);
+            let again = again.unwrap_or_else(|error| panic!("{what}, then {error}"));
+            check(&setting, call, again, &what);
+            assert_eq!(gpu.sim.take_errors(), [""; 0], "{what}");
+            // Without a context nothing can be released.
+            leaks |= function == "cuCtxPushCurrent_v2";
+        }
+        for (k, function) in (1..).zip(&drops) {
+            let what = format!("{}: {code} from call {k} of its end, {function}", call.name);
+            let result = (call.run)(&setting, &engine).unwrap();
+            gpu.sim.fail_call(k, code);
+            drop(result);
+            gpu.sim.clear_faults();
+            let again = (call.run)(&setting, &engine);
+            check(&setting, call, again.unwrap(), &what);
+            assert_eq!(gpu.sim.take_errors(), [""; 0], "{what}");
+            leaks |= function == "cuCtxPushCurrent_v2";
+        }
+        engine.empty_cache();
+        drop(engine);
+        gpu.sim.check_memory();
+        assert_eq!(gpu.sim.take_errors(), [""; 0], "{}", call.name);
+        if !leaks {
+            assert_eq!(without_contexts(&gpu), before, "{}, {code}", call.name);
+        }
+    }
+}
+
+#[test]
+fn each_call_of_making_an_engine_fails_once() {
+    watched(|| {
+        let gpu = start();
+        let mut kept = None;
+        let functions = traced(&gpu, || kept = Some(Engine::cuda(0).unwrap()));
+        drop(kept);
+        for code in [OUT_OF_MEMORY, INVALID_HANDLE, UNKNOWN, LAUNCH_FAILED] {
+            for (k, function) in (1..).zip(&functions) {
+                let what = format!("{code} from call {k}, {function}");
+                let before = without_contexts(&gpu);
+                gpu.sim.fail_call(k, code);
+                let result = Engine::cuda(0);
+                gpu.sim.clear_faults();
+                match &result {
+                    Ok(_) | Err(Error::NoDriver(_)) => {}
+                    Err(Error::Cuda(e)) => assert_eq!(e.code, code, "{what}: {e}"),
+                    Err(error) => panic!("{what}: {error}"),
+                }
+                println!("{what}: {:?}", result.as_ref().map(|_| ()).map_err(Error::to_string));
+                drop(result);
+                let engine = Engine::cuda(0).unwrap_or_else(|e| panic!("{what}, then {e}"));
+                let rows = Rows::new(1, DType::U8, &[&[5]]);
+                let batch = engine.assemble(&rows.on_host(), &Collate::stack()).unwrap();
+                let lane = Lane::new(&gpu);
+                assert_eq!(consume(&lane, &batch), rows.bytes, "{what}");
+                drop((batch, engine, lane));
+                assert_eq!(gpu.sim.take_errors(), [""; 0], "{what}");
+                if code != LAUNCH_FAILED && function != "cuCtxPushCurrent_v2" {
+                    assert_eq!(without_contexts(&gpu), before, "{what}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn memory_that_lies_unused_is_given_back_before_there_is_none() {
+    crate::rig::on_gpu(|gpu| {
+        // 64 MiB in all: see `Gpu::new`.
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (small, large) = (vec![1u8; 5 << 20], vec![2u8; 50 << 20]);
+        for bytes in [&small, &large, &small] {
+            let views = [windrow::SampleView::from_slice(bytes, &[bytes.len() as i64]).unwrap()];
+            let batch = engine.assemble(&views, &Collate::stack()).unwrap();
+            assert!(consume(&lane, &batch)[0] == *bytes);
+        }
+        let views: [_; 2] = std::array::from_fn(|_| {
+            windrow::SampleView::from_slice(&large, &[large.len() as i64]).unwrap()
+        });
+        let error = engine.assemble(&views, &Collate::stack()).unwrap_err();
+        assert_eq!(error, Error::OutOfMemory { bytes: 100 << 20 });
+        assert_eq!(engine.stats().device_bytes, 0);
+    });
+}

@@ -1,0 +1,234 @@
+//! What is kept alive until when.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use windrow::{Collate, DType, Device, Engine, Owner, RunOptions, SampleView};
+
+use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
+
+/// Counts when it is let go.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn counted(count: &Arc<AtomicUsize>) -> Owner {
+    Arc::new(Counted(Arc::clone(count)))
+}
+
+fn keeping(owners: Vec<Owner>) -> RunOptions {
+    let mut options = RunOptions::default();
+    options.keep = owners;
+    options
+}
+
+/// Long enough for what the streams may do at all.
+fn settle() {
+    thread::sleep(Duration::from_millis(20));
+}
+
+/// Samples on the device with an owner given in the options, and one of a tensor.
+fn held_call(gpu: &Gpu, then: impl FnOnce(Engine, &dyn Fn())) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let engine = engine();
+    let rows = Rows::new(1, DType::U8, &[&[100]]);
+    let memory = rows.upload(gpu);
+    let held = hold(gpu);
+    let samples = rows.at([memory[0].address]);
+    let options = keeping(vec![counted(&count)]);
+    drop(run(&engine, &samples, &Collate::stack(), options).unwrap());
+
+    let layout = windrow::Layout::compact(DType::U8, &[100]).unwrap();
+    let data = memory[0].address as *mut u8;
+    // SAFETY: the buffer outlives the test's work.
+    let tensor = unsafe {
+        windrow::Tensor::new_unchecked(counted(&count), data, DType::U8, HERE, layout, true)
+    };
+    drop(engine.assemble(&[SampleView::from(&tensor)], &Collate::stack()).unwrap());
+    drop(tensor);
+
+    let number = || count.load(Ordering::Relaxed);
+    settle();
+    assert_eq!(number(), 0);
+    // The next call looks, and finds nothing done.
+    drop(run(&engine, &samples, &Collate::stack(), keeping(vec![])).unwrap());
+    assert_eq!(number(), 0);
+    drop(held);
+    gpu.sim.synchronize_all();
+    assert_eq!(number(), 0);
+    let check = || assert_eq!(number(), 2);
+    then(engine, &check);
+    assert_eq!(number(), 2);
+}
+
+#[test]
+fn samples_are_let_go_by_the_next_call() {
+    on_gpu(|gpu| {
+        held_call(gpu, |engine, check| {
+            let rows = Rows::new(1, DType::U8, &[&[100]]);
+            let batch = engine.assemble(&rows.on_host(), &Collate::stack()).unwrap();
+            check();
+            drop(batch);
+        });
+    });
+}
+
+#[test]
+fn samples_are_let_go_by_emptying_the_cache_and_by_the_end_of_the_engine() {
+    on_gpu(|gpu| {
+        held_call(gpu, |engine, check| {
+            engine.empty_cache();
+            check();
+        });
+        held_call(gpu, |engine, check| {
+            drop(engine);
+            check();
+        });
+    });
+}
+
+#[test]
+fn the_end_of_an_engine_waits_for_the_samples_being_read() {
+    on_gpu(|gpu| {
+        let count = Arc::new(AtomicUsize::new(0));
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[100]]));
+        let memory = rows.upload(gpu);
+        let held = hold(gpu);
+        let samples = rows.at([memory[0].address]);
+        let options = keeping(vec![counted(&count)]);
+        let batch = run(&engine, &samples, &Collate::stack(), options).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(engine));
+            settle();
+            assert_eq!(count.load(Ordering::Relaxed), 0);
+            drop(held);
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        // The batch outlives its engine.
+        let consumer = Lane::new(gpu);
+        assert_eq!(consume(&consumer, &batch), rows.bytes);
+        drop(batch);
+    });
+}
+
+#[test]
+fn a_batch_dropped_early_is_there_until_its_consumer_is_done() {
+    on_gpu(|gpu| {
+        let (engine, consumer) = (engine(), Lane::new(gpu));
+        let rows = Rows::new(3, DType::U8, &[&[5000]]);
+        let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 5000));
+        let paused = consumer.pause();
+        let samples = rows.at([memory[0].address]);
+        let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+        batch.data().ready_on(consumer.stream()).unwrap();
+        consumer.copy(&copy, batch.data());
+        drop(batch);
+        settle();
+        // Others take memory of the same size meanwhile.
+        let others: Vec<_> =
+            (0..4).map(|_| engine.assemble(&samples, &Collate::stack()).unwrap()).collect();
+        others.iter().for_each(|other| other.data().synchronize().unwrap());
+        drop(paused);
+        assert_eq!(copy.read(), rows.bytes[0]);
+        drop(others);
+        assert_eq!(engine.stats().device_bytes, 0);
+    });
+}
+
+#[test]
+fn slots_and_tables_wait_for_their_copies() {
+    on_gpu(|gpu| {
+        let (engine, work, consumer) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let shapes: Vec<&[i64]> = (0..2600).map(|i| [&[3][..], &[5]][i % 2]).collect();
+        let all: Vec<_> = (0..4).map(|seed| Rows::new(seed, DType::U8, &shapes)).collect();
+        let paused = work.pause();
+        // Uploads, and tables of more than 32 kB, all behind a stream that stands still.
+        let batches: Vec<_> = all
+            .iter()
+            .map(|rows| {
+                let cast = Collate::ragged().cast(DType::I16);
+                let uploaded = engine.assemble_on(&rows.on_host(), &cast, &work.stream()).unwrap();
+                (uploaded, rows.expected(&cast))
+            })
+            .collect();
+        settle();
+        drop(paused);
+        for (batch, expected) in &batches {
+            assert!(consume(&consumer, batch) == *expected);
+        }
+        // Everything is used again, not allocated anew.
+        let pinned = engine.stats().pinned_bytes;
+        assert_eq!(pinned.1, 0);
+        drop(engine.assemble(&all[0].on_host(), &Collate::ragged()).unwrap());
+        assert_eq!(engine.stats().pinned_bytes, pinned);
+    });
+}
+
+#[test]
+fn pinned_batches_are_not_used_again_while_copied_from() {
+    on_gpu(|gpu| {
+        let (engine, others) = (engine(), Lane::new(gpu));
+        let (old, new) = (Rows::new(1, DType::U8, &[&[900]]), Rows::new(2, DType::U8, &[&[900]]));
+        let collate = Collate::stack().device(Device::Pinned);
+        let copy = Buffer::poisoned(gpu, 900);
+        let batch = engine.assemble(&old.on_host(), &collate).unwrap();
+        let paused = others.pause();
+        let from = batch.data().data_ptr().cast_const().cast();
+        assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, 900, others.handle), 0);
+        drop(batch);
+        // Finds the block, and waits for whatever may read it.
+        let next = thread::scope(|scope| {
+            let next = scope.spawn(|| engine.assemble(&new.on_host(), &collate).unwrap());
+            settle();
+            assert!(!next.is_finished());
+            // Others can give back theirs meanwhile.
+            drop(engine.stats());
+            drop(paused);
+            next.join().unwrap()
+        });
+        assert_eq!(copy.read(), old.bytes[0]);
+        assert_eq!(crate::rig::host_bytes(next.data()), new.bytes[0]);
+    });
+}
+
+#[test]
+fn a_batch_on_the_stream_of_its_thread_may_end_on_another() {
+    on_gpu(|gpu| {
+        let engine = engine();
+        let rows = Rows::new(3, DType::U8, &[&[400]]);
+        let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 400));
+        // SAFETY: each thread has such a stream.
+        let own = unsafe { windrow::Stream::from_raw(2) };
+        let batch = engine.assemble(&rows.at([memory[0].address]), &Collate::stack()).unwrap();
+        gpu.sim.set_delay_us(3000);
+        Lane::linger_on(gpu, 2);
+        batch.data().ready_on(own).unwrap();
+        let from = batch.data().data_ptr() as u64;
+        assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, from, 400, 2), 0);
+        thread::scope(|scope| scope.spawn(|| drop(batch)).join().unwrap());
+        assert_eq!(copy.read(), rows.bytes[0]);
+        gpu.sim.set_delay_us(0);
+    });
+}
+
+#[test]
+fn a_sample_outlives_the_engine_that_read_it() {
+    on_gpu(|gpu| {
+        let (one, two, consumer) = (engine(), engine(), Lane::new(gpu));
+        let rows = Rows::new(3, DType::U8, &[&[400]]);
+        let a = one.assemble(&rows.on_host(), &Collate::stack()).unwrap();
+        let b = two.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
+        let c = one.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
+        // Their streams go, and what knows of them stays.
+        drop((one, two));
+        for batch in [a, b, c] {
+            assert_eq!(consume(&consumer, &batch), rows.bytes);
+        }
+    });
+}

@@ -1,0 +1,264 @@
+//! What the tests share: device 0, memory and streams on it, samples and what they must become.
+
+use std::ffi::{c_void, CString};
+use std::ptr::null_mut;
+use std::sync::{Once, OnceLock};
+
+use cudasim::Live;
+use windrow::{
+    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Plan, RunOptions, SampleList,
+    SampleView, Stream, Tensor,
+};
+
+pub use crate::gpu::Gpu;
+
+pub const HERE: Device = Device::Cuda(0);
+
+/// Runs a test, and looks for misuse and leaks after it.
+pub fn on_gpu(test: impl FnOnce(&Gpu)) {
+    let gpu = start();
+    test(&gpu);
+    gpu.sim.check_memory();
+    assert_eq!(gpu.sim.take_errors(), [""; 0]);
+    let live = gpu.sim.live();
+    assert_eq!(live, Live { contexts: live.contexts, ..Live::default() }, "leaks");
+}
+
+/// The simulator as the driver of this process, without delays.
+pub fn start() -> Gpu {
+    static LOADED: Once = Once::new();
+    LOADED.call_once(|| {
+        let library = CString::new(cudasim::LIBRARY).unwrap();
+        lazy_driver::load_from(&library).unwrap();
+    });
+    let gpu = Gpu::new();
+    gpu.sim.set_delay_us(0);
+    gpu
+}
+
+/// An engine for device 0 with one thread.
+pub fn engine() -> Engine {
+    let mut options = EngineOptions::default();
+    (options.threads, options.device) = (Some(1), Some(HERE));
+    Engine::with_options(options)
+}
+
+/// Memory on the device.
+pub struct Buffer<'g> {
+    gpu: &'g Gpu,
+    pub address: u64,
+    pub len: usize,
+}
+
+impl<'g> Buffer<'g> {
+    pub fn of(gpu: &'g Gpu, bytes: &[u8]) -> Buffer<'g> {
+        let buffer = Buffer::poisoned(gpu, bytes.len());
+        assert_eq!(gpu.cuMemcpyHtoD_v2(buffer.address, bytes.as_ptr().cast(), bytes.len()), 0);
+        buffer
+    }
+
+    pub fn poisoned(gpu: &'g Gpu, len: usize) -> Buffer<'g> {
+        let mut address = 0;
+        assert_eq!(gpu.cuMemAlloc_v2(&mut address, len.max(1)), 0);
+        Buffer { gpu, address, len }
+    }
+
+    /// What is there when everything is done.
+    pub fn read(&self) -> Vec<u8> {
+        assert_eq!(self.gpu.cuCtxSynchronize(), 0);
+        let mut bytes = vec![0; self.len];
+        let code = self.gpu.cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), self.address, self.len);
+        assert_eq!(code, 0);
+        bytes
+    }
+
+    /// As a row-major output.
+    pub fn tensor(&self, dtype: DType, shape: &[i64]) -> Tensor {
+        let layout = Layout::compact(dtype, shape).unwrap();
+        let data = self.address as *mut u8;
+        // SAFETY: the tests keep the buffer for longer than the tensor.
+        unsafe { Tensor::new_unchecked(std::sync::Arc::new(()), data, dtype, HERE, layout, false) }
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        self.gpu.cuMemFree_v2(self.address);
+    }
+}
+
+/// A stream of somebody else.
+pub struct Lane<'g> {
+    gpu: &'g Gpu,
+    pub handle: usize,
+}
+
+impl<'g> Lane<'g> {
+    pub fn new(gpu: &'g Gpu) -> Lane<'g> {
+        Lane { gpu, handle: gpu.stream() }
+    }
+
+    pub fn stream(&self) -> Stream {
+        // SAFETY: lives as long as what the tests enqueue on it.
+        unsafe { Stream::from_raw(self.handle) }
+    }
+
+    /// Enqueues new contents for memory on the device.
+    pub fn write(&self, to: u64, bytes: &[u8]) {
+        let (from, len) = (bytes.as_ptr().cast(), bytes.len());
+        assert_eq!(self.gpu.cuMemcpyHtoDAsync_v2(to, from, len, self.handle), 0);
+    }
+
+    /// Enqueues operations that do nothing but be late.
+    pub fn linger(&self) {
+        Lane::linger_on(self.gpu, self.handle);
+    }
+
+    pub fn linger_on(gpu: &Gpu, stream: usize) {
+        extern "C" fn nothing(_: *mut c_void) {}
+        for _ in 0..12 {
+            assert_eq!(gpu.cuLaunchHostFunc(stream, nothing, null_mut()), 0);
+        }
+    }
+
+    /// Enqueues a copy on the device.
+    pub fn copy(&self, to: &Buffer<'_>, from: &Tensor) {
+        let (bytes, from) = (from.nbytes(), from.data_ptr() as u64);
+        assert_eq!(self.gpu.cuMemcpyDtoDAsync_v2(to.address, from, bytes, self.handle), 0);
+    }
+
+    pub fn pause(&self) -> Paused<'g> {
+        assert!(self.gpu.sim.pause(self.handle));
+        Paused { gpu: self.gpu, stream: Some(self.handle) }
+    }
+}
+
+impl Drop for Lane<'_> {
+    fn drop(&mut self) {
+        self.gpu.cuStreamDestroy_v2(self.handle);
+    }
+}
+
+/// While it lives a stream, or every stream, begins nothing new. Declared after the engine, so that a
+/// test that fails ends.
+pub struct Paused<'g> {
+    gpu: &'g Gpu,
+    stream: Option<usize>,
+}
+
+pub fn hold(gpu: &Gpu) -> Paused<'_> {
+    gpu.sim.hold();
+    Paused { gpu, stream: None }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        match self.stream {
+            Some(stream) => drop(self.gpu.sim.resume(stream)),
+            None => self.gpu.sim.release(),
+        }
+    }
+}
+
+/// Samples, as bytes on the host.
+pub struct Rows {
+    pub dtype: DType,
+    pub shapes: Vec<Vec<i64>>,
+    pub bytes: Vec<Vec<u8>>,
+}
+
+impl Rows {
+    pub fn new(seed: u64, dtype: DType, shapes: &[&[i64]]) -> Rows {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut byte = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        let bytes = |shape: &&[i64]| {
+            let len = shape.iter().product::<i64>() as usize * dtype.size();
+            (0..len).map(|_| byte()).collect()
+        };
+        let bytes = shapes.iter().map(bytes).collect();
+        Rows { dtype, shapes: shapes.iter().map(|shape| shape.to_vec()).collect(), bytes }
+    }
+
+    fn view<'v>(&self, index: usize, data: *const u8, device: Device) -> SampleView<'v> {
+        let layout = Layout::compact(self.dtype, &self.shapes[index]).unwrap();
+        // SAFETY: the tests keep the memory until the batch has been read.
+        unsafe { SampleView::from_raw_parts(data, self.dtype, device, layout) }
+    }
+
+    pub fn on_host(&self) -> SampleList<'_> {
+        self.bytes.iter().enumerate().map(|(i, b)| self.view(i, b.as_ptr(), Device::Cpu)).collect()
+    }
+
+    /// The same samples in copies on the device.
+    pub fn at(&self, addresses: impl IntoIterator<Item = u64>) -> SampleList<'static> {
+        let views = addresses.into_iter().enumerate();
+        views.map(|(i, address)| self.view(i, address as *const u8, HERE)).collect()
+    }
+
+    pub fn upload<'g>(&self, gpu: &'g Gpu) -> Vec<Buffer<'g>> {
+        self.bytes.iter().map(|bytes| Buffer::of(gpu, bytes)).collect()
+    }
+
+    /// The batch by the host executor.
+    pub fn expected(&self, collate: &Collate) -> Vec<Vec<u8>> {
+        static HOST: OnceLock<Engine> = OnceLock::new();
+        let host = HOST.get_or_init(|| {
+            let mut options = EngineOptions::default();
+            options.threads = Some(1);
+            Engine::with_options(options)
+        });
+        let collate = collate.clone().device(Device::Cpu);
+        let batch = host.assemble(&self.on_host(), &collate).unwrap();
+        parts(&batch).into_iter().map(host_bytes).collect()
+    }
+}
+
+/// Runs one leaf with options.
+pub fn run(
+    engine: &Engine,
+    samples: &SampleList<'_>,
+    collate: &Collate,
+    options: RunOptions,
+) -> windrow::Result<Batch> {
+    let collate = engine.placed(collate);
+    let filled = engine.run_with(Plan::new(samples, &collate)?, options)?.remove(0);
+    Ok(Batch::new(filled.data.expect("no output was given"), filled.fields))
+}
+
+/// All tensors of a batch.
+pub fn parts(batch: &Batch) -> Vec<&Tensor> {
+    let others = [batch.lengths(), batch.offsets(), batch.mask(), batch.batch_index()];
+    std::iter::once(batch.data()).chain(others.into_iter().flatten()).collect()
+}
+
+pub fn host_bytes(tensor: &Tensor) -> Vec<u8> {
+    assert!(!matches!(tensor.device(), Device::Cuda(_)));
+    if tensor.nbytes() == 0 {
+        return Vec::new();
+    }
+    // SAFETY: a compact tensor on the host, written when its batch was returned.
+    unsafe { std::slice::from_raw_parts(tensor.data_ptr(), tensor.nbytes()) }.to_vec()
+}
+
+/// Reads a batch as a consumer on a stream does, behind nothing but [`Tensor::ready_on`].
+pub fn consume(lane: &Lane<'_>, batch: &Batch) -> Vec<Vec<u8>> {
+    let read = |tensor: &Tensor| {
+        if !matches!(tensor.device(), Device::Cuda(_)) {
+            return host_bytes(tensor);
+        }
+        tensor.ready_on(lane.stream()).unwrap();
+        let mut bytes = vec![0; tensor.nbytes()];
+        let (to, from) = (bytes.as_mut_ptr().cast(), tensor.data_ptr() as u64);
+        if !bytes.is_empty() {
+            // Waits for the stream: the destination is pageable.
+            assert_eq!(lane.gpu.cuMemcpyDtoHAsync_v2(to, from, bytes.len(), lane.handle), 0);
+        }
+        bytes
+    };
+    parts(batch).into_iter().map(read).collect()
+}

@@ -1,0 +1,262 @@
+//! Programs in which a missing wait, or memory let go too early, gives wrong bytes under some delays.
+
+use cudasim::Sim;
+use windrow::{Collate, DType, Device, Engine, Pad, RunOptions, SampleList, SampleView, Transform};
+
+use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, Lane, Rows};
+
+/// Says what went wrong.
+type Outcome = Result<(), String>;
+
+pub struct Scenario {
+    pub name: &'static str,
+    pub run: fn(&Gpu, u64) -> Outcome,
+}
+
+macro_rules! scenarios {
+    ($($name:ident),* $(,)?) => {
+        pub const ALL: &[Scenario] =
+            &[$(Scenario { name: stringify!($name), run: $name }),*];
+    };
+}
+
+scenarios! {
+    producers, chain_on_streams, chain_of_engines, written_again, small_uploads, staged_uploads,
+    chunks, to_the_host, to_pinned, large_tables, dropped_at_once, legacy_stream,
+}
+
+/// Misuse that a scenario has led to.
+pub fn misuse(sim: &Sim) -> Outcome {
+    sim.check_memory();
+    match sim.take_errors().as_slice() {
+        [] => Ok(()),
+        errors => Err(errors.join("\n")),
+    }
+}
+
+fn same(what: &str, got: &[Vec<u8>], expected: &[Vec<u8>]) -> Outcome {
+    match got == expected {
+        true => Ok(()),
+        false => Err(format!("{what}: wrong bytes")),
+    }
+}
+
+fn padded() -> Collate {
+    Collate::pad(Pad::new().value(7)).transform(Transform::new().scale(0.5)).cast(DType::F32)
+}
+
+const UNEVEN: &[&[i64]] = &[&[40, 3], &[7, 3], &[0, 3], &[64, 3]];
+
+/// Several streams write the samples; another reads the batch.
+fn producers(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, rows) = (engine(), Rows::new(seed, DType::U8, UNEVEN));
+    let (lanes, consumer) = ([Lane::new(gpu), Lane::new(gpu)], Lane::new(gpu));
+    let memory: Vec<_> =
+        rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
+    lanes.iter().for_each(Lane::linger);
+    for (index, (buffer, bytes)) in memory.iter().zip(&rows.bytes).enumerate() {
+        lanes[index % 2].write(buffer.address, bytes);
+    }
+    let mut options = RunOptions::default();
+    options.producers = [0, 1, 0].map(|lane: usize| lanes[lane].stream()).to_vec();
+    let batch = run(&engine, &rows.at(memory.iter().map(|b| b.address)), &padded(), options);
+    let got = consume(&consumer, &batch.unwrap());
+    engine.empty_cache();
+    same("batch", &got, &rows.expected(&padded()))
+}
+
+/// A batch on one stream is a sample of the next on another, and let go before it is read.
+fn chain_on_streams(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, rows) = (engine(), Rows::new(seed, DType::F32, &[&[50], &[50]]));
+    let (first, second, third) = (Lane::new(gpu), Lane::new(gpu), Lane::new(gpu));
+    let memory = rows.upload(gpu);
+    let samples = rows.at(memory.iter().map(|b| b.address));
+    first.linger();
+    let a = engine.assemble_on(&samples, &Collate::stack(), &first.stream()).unwrap();
+    let views = [SampleView::from(a.data()), SampleView::from(a.data())];
+    second.linger();
+    let b = engine.assemble_on(&views, &Collate::stack(), &second.stream()).unwrap();
+    drop(a);
+    // Memory that was free too early is written by this one.
+    let c = engine.assemble_on(&samples, &Collate::stack(), &third.stream()).unwrap();
+    let got = [consume(&third, &b), consume(&first, &c)].concat();
+    drop((b, c));
+    engine.empty_cache();
+    let once = rows.bytes.concat();
+    same("batches", &got, &[[&once[..], &once[..]].concat(), once])
+}
+
+/// The same between engines, which have streams of their own.
+fn chain_of_engines(gpu: &Gpu, seed: u64) -> Outcome {
+    let (one, two) = (engine(), engine());
+    let (rows, consumer) = (Rows::new(seed, DType::U8, UNEVEN), Lane::new(gpu));
+    let a = one.assemble(&rows.on_host(), &Collate::ragged().batch_index()).unwrap();
+    let b = two.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
+    drop(one);
+    let before = consume(&consumer, &a);
+    drop(a);
+    let got = consume(&consumer, &b);
+    drop(b);
+    two.empty_cache();
+    same("ragged", &before, &rows.expected(&Collate::ragged().batch_index()))?;
+    same("stack", &got, &[rows.bytes.concat()])
+}
+
+/// A batch is the output of the next call while others read it.
+fn written_again(gpu: &Gpu, seed: u64) -> Outcome {
+    let engine = engine();
+    let (old, new) = ([0, 1].map(|i| Rows::new(2 * seed + i, DType::U8, &[&[300], &[300]]))).into();
+    let (reader, writer, late) = (Lane::new(gpu), Lane::new(gpu), Lane::new(gpu));
+    let copy = Buffer::poisoned(gpu, 600);
+    let (old_memory, new_memory) = (Rows::upload(&old, gpu), Rows::upload(&new, gpu));
+    let at = |rows: &Rows, memory: &[Buffer<'_>]| rows.at(memory.iter().map(|b| b.address));
+    let samples = at(&old, &old_memory);
+    writer.linger();
+    let mut batch = engine.assemble_on(&samples, &Collate::stack(), &writer.stream()).unwrap();
+    batch.data().ready_on(reader.stream()).unwrap();
+    reader.linger();
+    reader.copy(&copy, batch.data());
+    let samples = at(&new, &new_memory);
+    engine.assemble_into(&samples, &Collate::stack(), &mut batch).unwrap();
+    let got = consume(&late, &batch);
+    // Written once more, and let go with the work under way.
+    engine.assemble_into(&samples, &Collate::stack(), &mut batch).unwrap();
+    drop(batch);
+    engine.empty_cache();
+    same("new contents", &got, &[new.bytes.concat()])?;
+    same("old contents", &[copy.read()], &[old.bytes.concat()])
+}
+
+/// Page-locked slots are used again and again.
+fn small_uploads(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let all: Vec<_> =
+        (0..6).map(|i| Rows::new(6 * seed + i, DType::I16, &[&[300], &[200]])).collect();
+    let upload = |rows: &Rows| engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+    let batches: Vec<_> = all.iter().map(upload).collect();
+    for (rows, batch) in all.iter().zip(batches) {
+        same("batch", &consume(&consumer, &batch), &rows.expected(&Collate::ragged()))?;
+    }
+    engine.empty_cache();
+    Ok(())
+}
+
+/// Samples go to memory that the work itself needs.
+fn staged_uploads(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let all: Vec<_> = (0..4).map(|i| Rows::new(4 * seed + i, DType::U8, UNEVEN)).collect();
+    let upload = |rows: &Rows| engine.assemble(&rows.on_host(), &padded()).unwrap();
+    let batches: Vec<_> = all.iter().map(upload).collect();
+    for (rows, batch) in all.iter().zip(batches) {
+        same("batch", &consume(&consumer, &batch), &rows.expected(&padded()))?;
+    }
+    engine.empty_cache();
+    Ok(())
+}
+
+/// More chunks than are under way at once; few distinct bytes, for it is many.
+fn chunks(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let row: Vec<u8> = Rows::new(seed, DType::U8, &[&[65_521]]).bytes.remove(0);
+    let samples: SampleList<'_> =
+        (0..330).map(|_| SampleView::from_slice(&row, &[65_521]).unwrap()).collect();
+    let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+    let got = consume(&consumer, &batch);
+    match got[0].chunks(row.len()).all(|got| got == row) && got[0].len() == 330 * row.len() {
+        true => Ok(()),
+        false => Err("wrong bytes".into()),
+    }
+}
+
+fn home(gpu: &Gpu, seed: u64, device: Device) -> Outcome {
+    let engine = engine();
+    let collate = padded().device(device);
+    let (rows, lane) = (Rows::new(seed, DType::U8, UNEVEN), Lane::new(gpu));
+    let memory: Vec<_> =
+        rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
+    lane.linger();
+    for (buffer, bytes) in memory.iter().zip(&rows.bytes) {
+        lane.write(buffer.address, bytes);
+    }
+    let mut options = RunOptions::default();
+    options.producers = vec![lane.stream()];
+    let batch = run(&engine, &rows.at(memory.iter().map(|b| b.address)), &collate, options);
+    let batch = batch.unwrap();
+    let got: Vec<_> = crate::rig::parts(&batch).into_iter().map(host_bytes).collect();
+    drop(batch);
+    engine.empty_cache();
+    same("batch", &got, &rows.expected(&collate))
+}
+
+fn to_the_host(gpu: &Gpu, seed: u64) -> Outcome {
+    home(gpu, seed, Device::Cpu)
+}
+
+fn to_pinned(gpu: &Gpu, seed: u64) -> Outcome {
+    home(gpu, seed, Device::Pinned)
+}
+
+/// Tables that do not fit into parameters, one call behind the other.
+fn large_tables(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let shapes: Vec<&[i64]> = (0..2600).map(|i| [&[3][..], &[1], &[8]][i % 3]).collect();
+    let all: Vec<_> = (0..3).map(|i| Rows::new(3 * seed + i, DType::U8, &shapes)).collect();
+    let memory: Vec<_> = all.iter().map(|rows| Buffer::of(gpu, &rows.bytes.concat())).collect();
+    let mut batches = Vec::new();
+    for (rows, buffer) in all.iter().zip(&memory) {
+        let ends = rows.bytes.iter().scan(buffer.address, |at, bytes| {
+            *at += bytes.len() as u64;
+            Some(*at - bytes.len() as u64)
+        });
+        let backwards = rows.at(ends);
+        batches.push(engine.assemble(&backwards, &Collate::pad(Pad::new())).unwrap());
+    }
+    for (rows, batch) in all.iter().zip(batches) {
+        same("batch", &consume(&consumer, &batch), &rows.expected(&Collate::pad(Pad::new())))?;
+    }
+    engine.empty_cache();
+    Ok(())
+}
+
+/// Batches that nobody waits for, and memory that goes to the next ones.
+fn dropped_at_once(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let rows = Rows::new(seed, DType::U8, &[&[3000], &[3000]]);
+    let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 6000));
+    let samples = rows.at(memory.iter().map(|b| b.address));
+    for _ in 0..3 {
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+    }
+    let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+    batch.data().ready_on(consumer.stream()).unwrap();
+    consumer.linger();
+    consumer.copy(&copy, batch.data());
+    drop(batch);
+    for _ in 0..3 {
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+    }
+    engine.empty_cache();
+    same("copy", &[copy.read()], &[rows.bytes.concat()])
+}
+
+/// The default stream as producer, as consumer and as the place of the work.
+fn legacy_stream(gpu: &Gpu, seed: u64) -> Outcome {
+    let engine: Engine = engine();
+    let rows = Rows::new(seed, DType::U8, &[&[500], &[500]]);
+    let (memory, copy) = (Buffer::poisoned(gpu, 1000), Buffer::poisoned(gpu, 2000));
+    let (legacy, bytes) = (windrow::Stream::LEGACY, rows.bytes.concat());
+    Lane::linger_on(gpu, 0);
+    assert_eq!(gpu.cuMemcpyHtoDAsync_v2(memory.address, bytes.as_ptr().cast(), 1000, 0), 0);
+    let samples = rows.at([memory.address, memory.address + 500]);
+    let mut options = RunOptions::default();
+    options.producers = vec![legacy];
+    let a = run(&engine, &samples, &Collate::stack(), options).unwrap();
+    let b = engine.assemble_on(&[SampleView::from(a.data())], &Collate::stack(), &legacy).unwrap();
+    for (tensor, to) in [(a.data(), copy.address), (b.data(), copy.address + 1000)] {
+        tensor.ready_on(legacy).unwrap();
+        assert_eq!(gpu.cuMemcpyDtoDAsync_v2(to, tensor.data_ptr() as u64, 1000, 0), 0);
+    }
+    drop((a, b));
+    engine.empty_cache();
+    same("copies", &[copy.read()], &[[&bytes[..], &bytes[..]].concat()])
+}

@@ -1,0 +1,81 @@
+//! Every wait for an event matters: without it a scenario goes wrong under some delays.
+
+use std::env;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::rig::start;
+use crate::scenarios::{misuse, ALL};
+
+/// Which scenario to run without which wait, in a process of its own, for it may well crash.
+const CASE: &str = "CUDASIM_TEST_IGNORED_WAIT";
+const SEEDS: u64 = 40;
+
+/// The child: does nothing unless told to. Fails if the missing wait shows.
+#[test]
+fn child_with_an_ignored_wait() {
+    let Ok(case) = env::var(CASE) else { return };
+    let (name, n) = case.split_once(' ').unwrap();
+    let scenario = ALL.iter().find(|scenario| scenario.name == name).unwrap();
+    let gpu = start();
+    for seed in 0..SEEDS {
+        gpu.sim.clear_faults();
+        gpu.sim.set_seed(seed);
+        gpu.sim.set_delay_us(if seed % 2 == 0 { 1500 } else { 4000 });
+        gpu.sim.ignore_wait(n.parse().unwrap());
+        let outcome = (scenario.run)(&gpu, seed).and_then(|()| misuse(&gpu.sim));
+        outcome.unwrap_or_else(|why| panic!("{name}, seed {seed}: {why}"));
+    }
+}
+
+/// Whether the child fails, or has not ended after a while.
+fn shows(name: &str, n: u64) -> bool {
+    let mut child = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "waits::child_with_an_ignored_wait"])
+        .env(CASE, format!("{name} {n}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return !status.success();
+        }
+        if begin.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return true;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// For each reason that the engine has to wait, a wait of a scenario, by its number there, that is
+/// for nothing else. (The others of a scenario are mostly said twice: a batch that has been read
+/// waits for nobody when it is let go.)
+const MATTERS: &[(&str, u64, &str)] = &[];
+
+#[test]
+fn every_kind_of_wait_matters() {
+    let silent = MATTERS.iter().filter(|(name, n, _)| !shows(name, *n));
+    let silent: Vec<_> = silent.map(|(name, n, why)| format!("{name} {n}: {why}")).collect();
+    assert!(silent.is_empty(), "not noticed:\n{}", silent.join("\n"));
+}
+
+/// What the table above is made from.
+#[test]
+#[ignore = "a report, which takes minutes"]
+fn which_waits_show() {
+    for scenario in ALL.iter().filter(|scenario| scenario.name != "chunks") {
+        let waits = {
+            let gpu = start();
+            let before = gpu.sim.waits();
+            (scenario.run)(&gpu, 0).unwrap();
+            gpu.sim.waits() - before
+        };
+        let shown: Vec<u64> = (1..=waits).filter(|&n| shows(scenario.name, n)).collect();
+        println!("{}: of {waits} waits {shown:?} show", scenario.name);
+    }
+}
