@@ -345,6 +345,10 @@ fn is_planar(field: &Field<'_>) -> bool {
     is_quick && used.peek().is_some() && used.all(|class| class.planar && class.dtype == DType::U8)
 }
 
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
+
 /// Structs of the table are made of whole words.
 const _: () = {
     const fn in_words<T: Pod>() -> bool {
