@@ -43,7 +43,7 @@ test-rust:
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 test-cuda: $(NVCC_READY)
 	$(WITH_NVCC) $(CARGO) test --locked -p cudasim
-	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$($(CARGO) run --quiet --locked -p cudasim --example path) \
+	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$($(CARGO) run --quiet --locked -p cudasim --profile test --example path) \
 		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 $(CARGO) test --locked --features cuda --tests'
 
 test-python: $(VENV)/.test $(VENV)/.windrow

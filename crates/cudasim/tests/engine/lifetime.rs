@@ -187,8 +187,8 @@ fn pinned_batches_are_not_used_again_while_copied_from() {
             let next = scope.spawn(|| engine.assemble(&new.on_host(), &collate).unwrap());
             settle();
             assert!(!next.is_finished());
-            // Others can give back theirs meanwhile.
-            drop(engine.stats());
+            // Others can have theirs meanwhile.
+            let _ = engine.stats();
             drop(paused);
             next.join().unwrap()
         });
