@@ -1,7 +1,7 @@
 # The recipes of this repository; people and .ci/run call the same ones.
 #
 #   make demo    assemble photographs, text and sound; check and time against NumPy and torch
-#   make test    Rust tests, type checks, Python tests
+#   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
 #   make lint    format, clippy, docs, oldest supported compiler
 #   make bench   criterion benches and the comparison with torch, NumPy and DALI
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
@@ -32,17 +32,23 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench gpu-check miri test-rust test-python
+.PHONY: demo test lint bench gpu-check miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
 	$(PY) -m windrow demo
 
-test: test-rust test-python
+test: test-rust test-cuda test-python
 
 test-rust:
 	$(CARGO) test --locked --all-targets
 	$(CARGO) test --locked --doc
+
+# Without a GPU: on the simulated driver, which crates/cudasim builds.
+test-cuda: $(NVCC_READY)
+	$(WITH_NVCC) $(CARGO) test --locked -p cudasim
+	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$($(CARGO) run --quiet --locked -p cudasim --profile test --example path) \
+		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 $(CARGO) test --locked --features cuda --tests'
 
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow

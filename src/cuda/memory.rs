@@ -307,17 +307,17 @@ impl PinnedPool {
         if !state.free.iter().any(foreign) {
             return Ok(None);
         }
-        let all = std::mem::take(&mut state.free);
-        let (waiting, others) = all.into_iter().partition(foreign);
+        let (mut waiting, others): (Vec<Free>, Vec<Free>) =
+            std::mem::take(&mut state.free).into_iter().partition(foreign);
         state.free = others;
         // The device may take its time: others can give blocks back meanwhile.
         drop(state);
-        let waiting: Vec<Free> = waiting;
-        let until = |done: bool| if done { Until::Now } else { Until::EverythingIsDone };
         let synchronized = current.synchronize();
-        let is_done = synchronized.is_ok();
-        let mut waiting = waiting.into_iter().map(|free| Free { until: until(is_done), ..free });
-        let found = if is_done { waiting.next() } else { None };
+        let mut found = None;
+        if synchronized.is_ok() {
+            waiting.iter_mut().for_each(|free| free.until = Until::Now);
+            found = waiting.pop();
+        }
         self.state().free.extend(waiting);
         synchronized?;
         Ok(found.map(|free| free.pinned))

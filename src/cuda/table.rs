@@ -348,6 +348,10 @@ fn is_planar(field: &Field<'_>) -> bool {
     is_quick && used.peek().is_some() && used.all(fits)
 }
 
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;
+
 /// Structs of the table are made of whole words.
 const _: () = {
     const fn in_words<T: Pod>() -> bool {

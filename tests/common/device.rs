@@ -46,7 +46,6 @@ driver! {
     cuMemFree_v2(address: u64);
     cuMemHostAlloc(address: *mut *mut u8, bytes: usize, flags: u32);
     cuMemFreeHost(address: *mut u8);
-    cuMemcpyHtoD_v2(to: u64, from: *const u8, bytes: usize);
     cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize);
     cuStreamCreate(stream: *mut usize, flags: u32);
     cuStreamDestroy_v2(stream: usize);
@@ -81,14 +80,26 @@ pub struct Bytes {
 
 impl Bytes {
     pub fn of(host: &[u8]) -> Bytes {
+        Bytes::each([host]).remove(0)
+    }
+
+    /// An allocation each, and one wait for all.
+    pub fn each<'h>(hosts: impl IntoIterator<Item = &'h [u8]>) -> Vec<Bytes> {
         enter();
-        let mut address = 0;
-        // SAFETY: a place for the address; then as many bytes as were asked for.
-        unsafe {
-            assert_eq!(cuMemAlloc_v2(&raw mut address, host.len().max(1)), 0);
-            assert_eq!(cuMemcpyHtoD_v2(address, host.as_ptr(), host.len()), 0);
-        }
-        Bytes { address, len: host.len() }
+        let upload = |host: &[u8]| {
+            let mut address = 0;
+            // SAFETY: a place for the address; then as many bytes as were asked for, which pageable
+            // memory is read for during the call.
+            unsafe {
+                assert_eq!(cuMemAlloc_v2(&raw mut address, host.len().max(1)), 0);
+                assert_eq!(cuMemcpyHtoDAsync_v2(address, host.as_ptr(), host.len(), 0), 0);
+            }
+            Bytes { address, len: host.len() }
+        };
+        let all = hosts.into_iter().map(upload).collect();
+        // SAFETY: a context is current.
+        assert_eq!(unsafe { cuCtxSynchronize() }, 0);
+        all
     }
 
     pub fn to_host(&self) -> Vec<u8> {

@@ -109,7 +109,7 @@ impl Runner {
         };
         run("host to device", &views(samples), &collate);
 
-        let bytes: Vec<_> = samples.iter().map(|s| device::Bytes::of(s.memory().0)).collect();
+        let bytes = device::Bytes::each(samples.iter().map(|s| s.memory().0));
         let here = Device::Cuda(0);
         let at = |(sample, bytes): (&Sample, &device::Bytes)| {
             // SAFETY: a copy of the sample's memory, which lives until the results have been read.

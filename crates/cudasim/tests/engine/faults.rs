@@ -38,7 +38,6 @@ fn without_contexts(gpu: &Gpu) -> Live {
 
 /// What the kinds of calls work on.
 struct Setting<'g> {
-    gpu: &'g Gpu,
     lane: Lane<'g>,
     rows: Rows,
     many: Rows,
@@ -56,7 +55,7 @@ impl<'g> Setting<'g> {
         let many = Rows::new(2, DType::U8, &[&[2][..]; 4400]);
         let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
         let out = Buffer::poisoned(gpu, 16 * 3 + 2 * MARGIN);
-        Setting { gpu, lane: Lane::new(gpu), rows, many, memory, packed, out }
+        Setting { lane: Lane::new(gpu), rows, many, memory, packed, out }
     }
 
     fn samples(&self) -> windrow::SampleList<'static> {

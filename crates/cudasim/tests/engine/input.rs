@@ -1,1 +1,162 @@
-//! .
+//! Input that is wrong on a device: typed errors, nothing written, and the engine goes on.
+
+use windrow::{
+    Collate, DType, Device, Engine, Error, Layout, Leaf, Plan, RunOptions, SampleList, SampleView,
+    Stream, Target,
+};
+
+use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
+
+const THERE: Device = Device::Cuda(1);
+
+fn view(address: u64, dtype: DType, shape: &[i64], device: Device) -> SampleView<'static> {
+    let layout = Layout::compact(dtype, shape).unwrap();
+    // SAFETY: the tests keep the memory, or expect an error before it is read.
+    unsafe { SampleView::from_raw_parts(address as *const u8, dtype, device, layout) }
+}
+
+fn target(address: u64, shape: &[i64], device: Device) -> Target<'static> {
+    let layout = Layout::compact(DType::U8, shape).unwrap();
+    // SAFETY: as above.
+    unsafe { Target::from_raw_parts(address as *mut u8, DType::U8, device, layout) }
+}
+
+/// A good batch, to see that the engine still works.
+fn still_works(gpu: &Gpu, engine: &Engine) {
+    let (rows, lane) = (Rows::new(9, DType::U8, &[&[30], &[40]]), Lane::new(gpu));
+    let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+    assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+    drop(batch);
+}
+
+#[test]
+fn devices_that_are_not_there_or_not_the_same() {
+    on_gpu(|gpu| {
+        let (engine, bytes) = (engine(), Buffer::of(gpu, &[1; 64]));
+        let stack = Collate::stack();
+        // Two devices: see `Gpu::new`.
+        let nowhere = [view(bytes.address, DType::U8, &[4], Device::Cuda(7))];
+        for result in [
+            engine.assemble(&nowhere, &stack.clone().device(Device::Cuda(7))).map(drop),
+            engine
+                .assemble(
+                    &[SampleView::from_slice(&[1u8], &[1]).unwrap()],
+                    &stack.clone().device(Device::Cuda(7)),
+                )
+                .map(drop),
+            Engine::cuda(7).map(drop),
+        ] {
+            assert!(
+                matches!(&result, Err(Error::Argument(t)) if t.contains("cuda:7")),
+                "{result:?}"
+            );
+        }
+        let other = [view(bytes.address, DType::U8, &[4], THERE)];
+        let error = engine.assemble(&other, &stack).unwrap_err();
+        assert!(matches!(error, Error::Device(_)), "{error}");
+        let mixed = [
+            view(bytes.address, DType::U8, &[4], HERE),
+            view(bytes.address, DType::U8, &[4], THERE),
+        ];
+        let error = engine.assemble(&mixed, &stack).unwrap_err();
+        assert!(matches!(error, Error::Device(_)), "{error}");
+
+        let lists = [HERE, THERE]
+            .map(|device| SampleList::from_iter([view(bytes.address, DType::U8, &[4], device)]));
+        let collates = [HERE, THERE].map(|device| stack.clone().device(device));
+        let leaves: Vec<_> = lists
+            .iter()
+            .zip(&collates)
+            .map(|(samples, collate)| Leaf { samples, collate, path: "", out: None })
+            .collect();
+        let error = engine.run(Plan::for_leaves(&leaves).unwrap()).unwrap_err();
+        assert!(matches!(error, Error::Device(_)), "{error}");
+        still_works(gpu, &engine);
+    });
+}
+
+#[test]
+fn outputs_on_the_wrong_device_or_over_a_sample() {
+    on_gpu(|gpu| {
+        let (engine, memory) = (engine(), Buffer::of(gpu, &[3; 256]));
+        let samples = [view(memory.address, DType::U8, &[64], HERE)];
+        let mut host = [0u8; 64];
+        let mut pageable = Target::from_slice(&mut host[..], &[1, 64]).unwrap();
+        let mut there = target(memory.address + 128, &[1, 64], THERE);
+        for out in [&mut pageable, &mut there] {
+            let error = engine.assemble_into(&samples, &Collate::stack(), out).unwrap_err();
+            assert!(matches!(error, Error::Device(_)), "{error}");
+        }
+        let mut over = target(memory.address + 63, &[1, 64], HERE);
+        let error = engine.assemble_into(&samples, &Collate::stack(), &mut over).unwrap_err();
+        assert!(matches!(error, Error::Layout(_)), "{error}");
+        let mut small = target(memory.address + 128, &[1, 63], HERE);
+        let error = engine.assemble_into(&samples, &Collate::stack(), &mut small).unwrap_err();
+        assert!(matches!(error, Error::Shape(_)), "{error}");
+        assert_eq!(memory.read(), [3; 256]);
+        let mut beside = target(memory.address + 64, &[1, 64], HERE);
+        engine.assemble_into(&samples, &Collate::stack(), &mut beside).unwrap();
+        assert_eq!(memory.read(), [3; 256]);
+        still_works(gpu, &engine);
+    });
+}
+
+#[test]
+fn streams_of_others_and_streams_that_are_gone() {
+    on_gpu(|gpu| {
+        let engine = engine();
+        let rows = Rows::new(1, DType::U8, &[&[16]]);
+        let memory = rows.upload(gpu);
+        let samples = rows.at([memory[0].address]);
+        let mut there = 0;
+        assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, 1), 0);
+        assert_eq!(gpu.cuCtxSetCurrent(there), 0);
+        let foreign = gpu.stream();
+        assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
+        let gone = gpu.stream();
+        assert_eq!(gpu.cuStreamDestroy_v2(gone), 0);
+        let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+        for (handle, is_foreign) in [(foreign, true), (gone, false)] {
+            // SAFETY: the simulator looks handles up before it uses them.
+            let stream = unsafe { Stream::from_raw(handle) };
+            let mut behind = RunOptions::default();
+            behind.producers = vec![stream];
+            for result in [
+                engine.assemble_on(&samples, &Collate::stack(), &stream).map(drop),
+                run(&engine, &samples, &Collate::stack(), behind).map(drop),
+                batch.data().ready_on(stream),
+            ] {
+                match result {
+                    Err(Error::Argument(text)) => assert!(is_foreign && text.contains("context")),
+                    Err(Error::Cuda(e)) => assert!(!is_foreign && e.code == 400, "{e}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        drop(batch);
+        assert_eq!(gpu.sim.take_errors().len(), 3); // each use of the stream that is gone
+        assert_eq!(gpu.cuStreamDestroy_v2(foreign), 0);
+        still_works(gpu, &engine);
+    });
+}
+
+#[test]
+fn nothing_to_read() {
+    on_gpu(|gpu| {
+        let (engine, lane, bytes) = (engine(), Lane::new(gpu), Buffer::of(gpu, &[5; 8]));
+        let empty = || view(0, DType::F32, &[0, 3], HERE);
+        let batch = engine.assemble(&[empty(), empty()], &Collate::stack()).unwrap();
+        assert_eq!(batch.data().shape(), [2, 0, 3]);
+        batch.data().ready_on(lane.stream()).unwrap();
+        batch.data().synchronize().unwrap();
+        drop(batch);
+        let some = view(bytes.address, DType::F32, &[1, 2], HERE);
+        let none = view(0, DType::F32, &[0, 2], HERE);
+        let batch = engine.assemble(&[none, some], &Collate::ragged()).unwrap();
+        assert_eq!(consume(&lane, &batch)[0], [5; 8]);
+        drop(batch);
+        let none: [SampleView<'_>; 0] = [];
+        assert_eq!(engine.assemble(&none, &Collate::stack()).unwrap_err(), Error::Empty);
+        still_works(gpu, &engine);
+    });
+}

@@ -117,6 +117,36 @@ fn the_end_of_an_engine_waits_for_the_samples_being_read() {
     });
 }
 
+/// An owner that asks for more than memory when it is let go, as a Python object may.
+struct Reentrant(Engine);
+
+impl Drop for Reentrant {
+    fn drop(&mut self) {
+        self.0.empty_cache();
+        let rows = Rows::new(1, DType::U8, &[&[10]]);
+        drop(self.0.assemble(&rows.on_host(), &Collate::stack()).unwrap());
+        assert_eq!(self.0.stats().device_bytes, 0);
+    }
+}
+
+#[test]
+fn owners_may_use_the_engine_when_they_are_let_go() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[10]]));
+        let memory = rows.upload(gpu);
+        for empties in [true, false] {
+            let options = keeping(vec![Arc::new(Reentrant(engine.clone()))]);
+            let samples = rows.at([memory[0].address]);
+            drop(run(&engine, &samples, &Collate::stack(), options).unwrap());
+            gpu.sim.synchronize_all();
+            match empties {
+                true => engine.empty_cache(),
+                false => drop(engine.assemble(&samples, &Collate::stack()).unwrap()),
+            }
+        }
+    });
+}
+
 #[test]
 fn a_batch_dropped_early_is_there_until_its_consumer_is_done() {
     on_gpu(|gpu| {
@@ -187,8 +217,8 @@ fn pinned_batches_are_not_used_again_while_copied_from() {
             let next = scope.spawn(|| engine.assemble(&new.on_host(), &collate).unwrap());
             settle();
             assert!(!next.is_finished());
-            // Others can give back theirs meanwhile.
-            drop(engine.stats());
+            // Others can have theirs meanwhile.
+            let _ = engine.stats();
             drop(paused);
             next.join().unwrap()
         });

@@ -1,1 +1,91 @@
-//! .
+//! What a process can be told of the driver only once: no device, an old driver, another GPU, little
+//! memory; and forks.
+
+use std::env;
+use std::process::Command;
+
+use windrow::{Collate, DType, Device, Engine, Error};
+
+use crate::rig::{consume, start, Lane, Rows};
+
+const CASE: &str = "CUDASIM_TEST_PROCESS";
+
+/// Runs a case in a process with these settings.
+fn in_process(case: &str, settings: &[(&str, &str)]) {
+    let mut child = Command::new(env::current_exe().unwrap());
+    child.args(["--exact", "processes::child", "--nocapture"]).env(CASE, case);
+    let output = child.envs(settings.iter().copied()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{case}: {}\n{text}", output.status);
+}
+
+/// The child: does nothing unless told to.
+#[test]
+fn child() {
+    let Ok(case) = env::var(CASE) else { return };
+    env::set_var("WINDROW_CUDA_DRIVER", cudasim::LIBRARY);
+    let refused = |words: &[&str]| {
+        for _ in 0..2 {
+            let Err(Error::NoDriver(text)) = Engine::cuda(0) else { panic!("no error") };
+            assert!(words.iter().all(|word| text.contains(word)), "{text}");
+        }
+        // The host goes on.
+        let rows = Rows::new(1, DType::U8, &[&[5]]);
+        let host = Engine::host();
+        assert!(host.assemble(&rows.on_host(), &Collate::stack()).is_ok());
+        let collate = Collate::stack().device(Device::Cuda(0));
+        let error = host.assemble(&rows.on_host(), &collate).unwrap_err();
+        assert!(matches!(error, Error::NoDriver(_)), "{error}");
+    };
+    match case.as_str() {
+        "none" => refused(&["no device"]),
+        "old" => refused(&["CUDA 12.4", "update the driver"]),
+        "other" => refused(&["compute capability 7.5", "WINDROW_CUDA_ARCHS=75"]),
+        "fork" => forked(),
+        _ => panic!("{case}"),
+    }
+}
+
+#[test]
+fn drivers_that_do_not_fit() {
+    in_process("none", &[("CUDASIM_DEVICES", "0")]);
+    // The simulator refuses images for their targets alone.
+    in_process("old", &[("CUDASIM_DRIVER_VERSION", "12040"), ("CUDASIM_CAPABILITY", "75")]);
+    in_process("other", &[("CUDASIM_CAPABILITY", "75")]);
+}
+
+#[test]
+fn a_fork_after_the_first_use() {
+    in_process("fork", &[]);
+}
+
+fn forked() {
+    let gpu = start();
+    let engine = Engine::cuda(0).unwrap();
+    let (rows, lane) = (Rows::new(1, DType::U8, &[&[500], &[700]]), Lane::new(&gpu));
+    let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+    let memory = rows.upload(&gpu);
+    let samples = rows.at(memory.iter().map(|b| b.address));
+    // SAFETY: the child takes no lock that another thread may hold, and ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut ok = true;
+        let mut refused = |result: windrow::Result<()>| {
+            ok &= matches!(&result, Err(Error::NoDriver(text)) if text.contains("spawn"));
+        };
+        refused(Engine::cuda(0).map(drop));
+        refused(engine.assemble(&samples, &Collate::ragged()).map(drop));
+        refused(batch.data().synchronize());
+        refused(batch.data().ready_on(windrow::Stream::LEGACY));
+        drop((batch, engine));
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!ok)) };
+    }
+    let mut status = -1;
+    // SAFETY: a child of ours, and a live integer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+    let again = engine.assemble(&samples, &Collate::ragged()).unwrap();
+    assert_eq!(consume(&lane, &again), rows.expected(&Collate::ragged()));
+}

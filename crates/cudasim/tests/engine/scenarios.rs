@@ -21,7 +21,7 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    producers, chain_on_streams, chain_of_engines, written_again, small_uploads, staged_uploads,
+    producers, chain_on_streams, chain_of_engines, written_again, overwritten, small_uploads, staged_uploads,
     chunks, to_the_host, to_pinned, large_tables, dropped_at_once, legacy_stream,
 }
 
@@ -76,6 +76,7 @@ fn chain_on_streams(gpu: &Gpu, seed: u64) -> Outcome {
     let views = [SampleView::from(a.data()), SampleView::from(a.data())];
     second.linger();
     let b = engine.assemble_on(&views, &Collate::stack(), &second.stream()).unwrap();
+    drop(views);
     drop(a);
     // Memory that was free too early is written by this one.
     let c = engine.assemble_on(&samples, &Collate::stack(), &third.stream()).unwrap();
@@ -125,6 +126,28 @@ fn written_again(gpu: &Gpu, seed: u64) -> Outcome {
     engine.empty_cache();
     same("new contents", &got, &[new.bytes.concat()])?;
     same("old contents", &[copy.read()], &[old.bytes.concat()])
+}
+
+/// The same while the first write, or a batch of which it is a sample, is still to come.
+fn overwritten(gpu: &Gpu, seed: u64) -> Outcome {
+    let engine = engine();
+    let [old, new] = [0, 1].map(|i| Rows::new(2 * seed + i, DType::U8, &[&[300], &[300]]));
+    let (writer, reader, late) = (Lane::new(gpu), Lane::new(gpu), Lane::new(gpu));
+    let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
+    let before = old.at(old_memory.iter().map(|b| b.address));
+    let after = new.at(new_memory.iter().map(|b| b.address));
+    let stack = Collate::stack();
+    writer.linger();
+    let mut a = engine.assemble_on(&before, &stack, &writer.stream()).unwrap();
+    engine.assemble_into(&after, &stack, &mut a).unwrap();
+    let mut b = engine.assemble_on(&before, &stack, &writer.stream()).unwrap();
+    reader.linger();
+    let c = engine.assemble_on(&[SampleView::from(b.data())], &stack, &reader.stream()).unwrap();
+    engine.assemble_into(&after, &stack, &mut b).unwrap();
+    let got = [consume(&late, &a), consume(&late, &b), consume(&late, &c)].concat();
+    drop((a, b, c));
+    engine.empty_cache();
+    same("batches", &got, &[new.bytes.concat(), new.bytes.concat(), old.bytes.concat()])
 }
 
 /// Page-locked slots are used again and again.

@@ -55,7 +55,22 @@ fn shows(name: &str, n: u64) -> bool {
 /// For each reason that the engine has to wait, a wait of a scenario, by its number there, that is
 /// for nothing else. (The others of a scenario are mostly said twice: a batch that has been read
 /// waits for nobody when it is let go.)
-const MATTERS: &[(&str, u64, &str)] = &[];
+const MATTERS: &[(&str, u64, &str)] = &[
+    ("producers", 1, "a batch for a stream that writes its samples"),
+    ("producers", 2, "... for a second one"),
+    ("legacy_stream", 1, "... for the default stream"),
+    ("chain_on_streams", 1, "a batch for a sample that is a batch"),
+    ("chain_of_engines", 1, "... of another engine"),
+    ("overwritten", 1, "an output for what was written there before"),
+    ("overwritten", 4, "... for a batch of which it is a sample"),
+    ("written_again", 3, "... for those who were handed it"),
+    ("producers", 3, "who is handed a batch"),
+    ("written_again", 4, "... that was written again"),
+    ("dropped_at_once", 1, "the end of a batch for its writing"),
+    ("written_again", 8, "... for its last writing"),
+    ("chain_on_streams", 3, "... for a batch of which it is a sample"),
+    ("dropped_at_once", 6, "... for those who were handed it"),
+];
 
 #[test]
 fn every_kind_of_wait_matters() {
