@@ -10,10 +10,11 @@ use crate::collate::{Collate, Form, Transform};
 use crate::cuda;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::field::{Field, Role};
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::kinds::Kind;
 use crate::layout::Layout;
-use crate::plan::{Field, Leaf, Plan, Role};
+use crate::plan::{Leaf, Plan};
 #[cfg(feature = "cuda")]
 use crate::sample::SampleList;
 use crate::sample::Samples;

@@ -60,6 +60,7 @@ pub mod dlpack;
 mod dtype;
 mod engine;
 mod error;
+mod field;
 mod geometry;
 mod host;
 mod kinds;

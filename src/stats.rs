@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::field::{saturating_sum, Field, Op, Role};
 use crate::geometry::Class;
 use crate::host::{PoolStats, Tiling};
 use crate::kinds::Kind;
-use crate::plan::{saturating_sum, Field, Op, Plan, Role};
+use crate::plan::Plan;
 use crate::spec::{bytes_of, Placement, Spec};
 use crate::tensor::Device;
 use crate::DType;

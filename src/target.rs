@@ -1,12 +1,15 @@
 //! [`Target`]: memory of the caller's that a batch is assembled into.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::Batch;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
 use crate::layout::Layout;
+use crate::sample::SampleList;
+use crate::spec::Spec;
 use crate::tensor::{Device, Owner, Tensor};
 
 /// Memory to write to, borrowed for as long as the call takes.
@@ -106,4 +109,66 @@ impl AsTarget for Batch {
     fn as_target(&mut self) -> Result<Target<'_>> {
         self.data_mut().as_target()
     }
+}
+
+pub(crate) fn check_target(out: &Target<'_>, spec: &Spec, samples: &SampleList<'_>) -> Result<()> {
+    if out.layout.shape() != &spec.shape[..] {
+        return Err(Error::Shape(Box::new(Mismatch::new(
+            None,
+            &spec.shape[..],
+            out.layout.shape(),
+        ))));
+    }
+    if out.device != spec.device {
+        let (expected, got) = (spec.device.to_string(), out.device.to_string());
+        return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
+    }
+    if out.dtype != spec.dtype {
+        return Err(Error::DType(Box::new(Mismatch::new(None, spec.dtype, out.dtype))));
+    }
+    if elements_overlap(&out.layout) {
+        let got = format!("strides {:?} for shape {:?}", out.layout.strides(), out.layout.shape());
+        return Err(Error::Layout(Box::new(Mismatch::new(
+            None,
+            "elements with a place of their own",
+            got,
+        ))));
+    }
+    let own = absolute(out.data, &out.layout, out.dtype);
+    for (index, &data) in samples.data().iter().enumerate() {
+        let kind = samples.kind(index);
+        let other = absolute(data, &kind.layout, kind.dtype);
+        if own.start.max(other.start) < own.end.min(other.end) {
+            let mismatch =
+                Mismatch::new(Some(index), "memory apart from out", "memory that overlaps out");
+            return Err(Error::Layout(Box::new(mismatch)));
+        }
+    }
+    Ok(())
+}
+
+fn absolute(data: *const u8, layout: &Layout, dtype: DType) -> Range<i128> {
+    let span = layout.byte_span(dtype);
+    let base = data.addr() as i128;
+    base + i128::from(span.start)..base + i128::from(span.end)
+}
+
+/// Whether two indices may reach the same element: true unless every stride, taken by size, steps
+/// over all that the smaller ones reach.
+fn elements_overlap(layout: &Layout) -> bool {
+    let mut dims: Vec<(u64, u64)> = layout
+        .strides()
+        .iter()
+        .zip(layout.shape())
+        .filter(|(_, &extent)| extent > 1)
+        .map(|(stride, &extent)| (stride.unsigned_abs(), extent as u64))
+        .collect();
+    dims.sort_unstable();
+    let mut reach = 0u64;
+    layout.numel() > 0
+        && dims.into_iter().any(|(stride, extent)| {
+            let overlaps = stride <= reach;
+            reach = reach.saturating_add((extent - 1).saturating_mul(stride));
+            overlaps
+        })
 }

@@ -77,8 +77,10 @@ fn every_length_in_every_form() {
 #[test]
 fn mirrored_rows_of_every_length() {
     let order = [2, 0, 1];
-    for width in (1..=40).chain([340, 341, 342, 343, 4095, 4096, 4097]) {
-        for channels in [1, 2, 3, 4, 5, 8] {
+    // Around one and two vectors of every size of pixel, and around a block of some.
+    let widths = (1..=18).chain([31, 32, 33, 34, 341, 342, 4097]);
+    for (width, channels) in widths.flat_map(|width| [1, 2, 3, 4, 5].map(|c| (width, c))) {
+        if width < 300 || channels % 2 == 1 {
             let shape = [2, width, channels];
             // From the right edge of an image to the left, in rows without gaps.
             let strides = [width * channels, -channels, 1];

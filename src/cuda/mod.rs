@@ -2,7 +2,8 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | `executor` | what is enqueued, in which order, and what is kept alive until when |
+//! | `executor` | what there is of one device, and what is kept alive until when |
+//! | `run` | what is enqueued, in which order |
 //! | `table`, `params` | the plan as the kernels read it |
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | `memory` | outputs in stream order, page-locked host memory |
@@ -13,6 +14,7 @@ pub(crate) mod driver;
 mod executor;
 mod memory;
 mod params;
+mod run;
 mod table;
 mod upload;
 
@@ -23,8 +25,9 @@ use crate::error::{Error, Mismatch, Result};
 use crate::plan::Plan;
 use crate::tensor::Device;
 
-pub(crate) use executor::{is_device_field, Executor};
+pub(crate) use executor::Executor;
 pub(crate) use memory::DeviceBlock;
+pub(crate) use run::is_device_field;
 
 /// The executors of an engine, made when they are first asked for.
 #[derive(Debug, Default)]

@@ -5,8 +5,9 @@ use bytemuck::{bytes_of, cast_slice, Pod, Zeroable};
 use super::params::{self, code_of, Divisor, Header, Kind};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::field::{Field, Op, Starts};
 use crate::geometry::{Channel, Class};
-use crate::plan::{Field, Op, Plan, Starts};
+use crate::plan::Plan;
 
 /// The largest tile: what the threads of a block have in flight at once.
 const MAX_TILE_BYTES: u64 = 16 << 10;

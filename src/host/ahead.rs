@@ -7,9 +7,9 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Arc;
 
+use crate::field::{Field, Op, Starts};
 use crate::host::pool::Block;
 use crate::host::{rows, tile, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
-use crate::plan::{Field, Op, Starts};
 
 /// Bytes that are copied at a time: few enough that the last ones do not keep the others waiting.
 const CHUNK_BYTES: usize = 32 << 10;

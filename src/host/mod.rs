@@ -17,7 +17,8 @@ mod tile;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::plan::{saturating_sum, Field, Plan};
+use crate::field::{saturating_sum, Field};
+use crate::plan::Plan;
 
 pub use ahead::RowsAhead;
 pub use pool::PoolStats;

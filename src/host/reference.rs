@@ -6,9 +6,10 @@ use half::{bf16, f16};
 
 use crate::affine::Affine;
 use crate::dtype::DType;
+use crate::field::{Field, Op};
 use crate::geometry::Channel;
 use crate::host::Outputs;
-use crate::plan::{Field, Op, Plan};
+use crate::plan::Plan;
 use crate::scalar::Scalar;
 
 /// Runs a plan.

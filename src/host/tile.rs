@@ -6,10 +6,11 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::affine::Affine;
+use crate::field::{CopyRange, Field, Op, Starts};
 use crate::geometry::{Channel, Class, Dim};
 use crate::host::is_streaming;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
-use crate::plan::{CopyRange, Field, Op, Plan, Starts};
+use crate::plan::Plan;
 
 /// Writes the elements `elems` of a field.
 ///

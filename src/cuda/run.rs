@@ -1,0 +1,440 @@
+//! One run of a plan on a device: what is enqueued, and in which order.
+#![allow(unsafe_code)] // Launches and copies between raw addresses.
+
+use std::sync::Arc;
+
+use bytemuck::cast_slice;
+
+use super::download;
+use super::driver::{Current, StreamRef};
+use super::executor::Executor;
+use super::memory::{DeviceBlock, PinnedBlock};
+use super::params;
+use super::table::{Table, Values};
+use super::upload;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::field::{Op, Role};
+use crate::host::MemoryPool;
+use crate::layout::Layout;
+use crate::plan::Plan;
+use crate::spec::{bytes_of, Placement};
+use crate::stats::{is_upload, Traffic};
+use crate::stream::RunOptions;
+use crate::tensor::{Device, Owner, Tensor};
+
+/// Threads of a block: what the kernels are written for.
+pub(super) const BLOCK_THREADS: u32 = 256;
+
+/// What a run on a device gives.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// The tensor of each field that was run here and has memory of ours.
+    pub tensors: Vec<(usize, Tensor)>,
+    /// Batches that came back to be spread over an output of the caller's that is not row-major.
+    pub spread: Vec<(Tensor, *mut u8, Layout)>,
+    /// Lengths and offsets of each leaf whose batch lies on the device.
+    pub numbers: Vec<(usize, Numbers)>,
+    pub traffic: Traffic,
+}
+
+/// What is known on the host and belongs to a batch on the device.
+#[derive(Debug, Default)]
+pub(crate) struct Numbers {
+    pub lengths: Option<Tensor>,
+    pub offsets: Option<Tensor>,
+}
+
+/// One run.
+pub(super) struct Run<'r> {
+    pub executor: &'r Executor,
+    pub current: &'r Current<'r>,
+    pub stream: StreamRef<'r>,
+    pub is_capturing: bool,
+    /// Device memory had for this run: given back behind it, whether it fails or not.
+    pub blocks: Vec<Arc<DeviceBlock>>,
+    /// Page-locked memory that is read once.
+    pub slots: Vec<PinnedBlock>,
+    pub done: Done,
+}
+
+/// Whether a field is run on the device: its data is read or written there, or it is written there.
+pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
+    let field = &plan.fields[field];
+    let spec = &plan.specs[field.leaf];
+    let reads = matches!(spec.source, Device::Cuda(_)) && field.role == Role::Data;
+    reads || matches!(spec.device, Device::Cuda(_))
+}
+
+impl Run<'_> {
+    pub fn assemble(
+        &mut self,
+        plan: &mut Plan<'_>,
+        own: &[usize],
+        options: &RunOptions,
+        host: &Arc<MemoryPool>,
+        threads: Option<&rayon::ThreadPool>,
+    ) -> Result<()> {
+        // Memory first, so that nothing is enqueued if there is none.
+        let mut places = vec![None; plan.fields.len()];
+        let mut back = Vec::new();
+        let mut spread = vec![None; plan.fields.len()];
+        for &index in own {
+            let (bytes, out) = (plan.fields[index].bytes(), plan.fields[index].out);
+            let on_device = matches!(plan.specs[plan.fields[index].leaf].device, Device::Cuda(_));
+            let address = match out.filter(|_| on_device) {
+                Some(out) => out.addr() as u64,
+                None => {
+                    let block = self.allocate(bytes)?;
+                    if on_device {
+                        self.push_tensor(plan, index, &block);
+                    } else {
+                        back.push((index, block.address()));
+                        if let Some(out) = out.filter(|_| !plan.fields[index].layout.is_compact()) {
+                            spread[index] = Some((out, plan.make_compact(index)?));
+                            plan.fields[index].out = None;
+                        }
+                    }
+                    block.address()
+                }
+            };
+            places[index] = Some(address);
+        }
+        let returned = back
+            .iter()
+            .map(|&(index, _)| self.host_memory(plan, index, host))
+            .collect::<Result<Vec<_>>>()?;
+        let numbers = self.numbers(plan)?;
+
+        for &index in own {
+            if let (Some(place), true) = (places[index], self.must_upload(plan, index)) {
+                if self.upload(plan, index, place, threads)? {
+                    places[index] = None;
+                }
+            }
+        }
+        let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
+        self.launch(plan, &places, &values)?;
+
+        for (&(index, address), (memory, tensor)) in back.iter().zip(&returned) {
+            let bytes = plan.fields[index].bytes();
+            let (pinned, events) = (&self.executor.pinned, &self.executor.events);
+            let is_pinned = tensor.as_ref().is_some_and(|t| t.device() == Device::Pinned);
+            // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
+            // held until the stream has been waited for.
+            unsafe {
+                let (current, stream) = (self.current, self.stream);
+                match is_pinned {
+                    true => stream.d2h(*memory, address, bytes as usize)?,
+                    false => download::bytes(
+                        current, stream, pinned, events, address, *memory, bytes, threads,
+                    )?,
+                }
+            }
+            self.done.traffic.bytes_to_host += bytes;
+        }
+        self.finish(plan, own, options)?;
+        if !back.is_empty() {
+            self.stream.synchronize()?;
+            self.done.traffic.waits += 1;
+        }
+        for (&(index, _), (_, tensor)) in back.iter().zip(returned) {
+            match (tensor, spread[index].take()) {
+                (Some(tensor), Some((out, layout))) => self.done.spread.push((tensor, out, layout)),
+                (Some(tensor), None) => self.done.tensors.push((index, tensor)),
+                (None, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// One event for each distinct stream that wrote samples; and our own tensors know theirs.
+    pub fn order_behind_producers(
+        &mut self,
+        plan: &Plan<'_>,
+        own: &[usize],
+        options: &RunOptions,
+    ) -> Result<()> {
+        let mut seen = vec![self.stream.handle()];
+        for producer in options.producers.iter().map(|stream| stream.handle()) {
+            if seen.contains(&producer) {
+                continue;
+            }
+            seen.push(producer);
+            // SAFETY: whoever made the `Stream` vouched for its handle.
+            let producer = unsafe { self.current.foreign_stream(producer) }?;
+            match (self.is_capturing, producer.is_capturing()?) {
+                // What happens outside of a capture cannot be waited for in it.
+                (true, false) => continue,
+                // To wait for it would draw our stream into the capture.
+                (false, true) => {
+                    return Err(Error::Argument(
+                        "the samples come from a stream that is being captured in a graph, and the \
+                         batch is to be assembled outside of it"
+                            .into(),
+                    ));
+                }
+                _ => {}
+            }
+            let event = self.executor.events.take(self.current)?;
+            producer.record(&event)?;
+            self.stream.wait(&event)?;
+        }
+        if self.is_capturing {
+            return Ok(());
+        }
+        let lists = own.iter().map(|&field| plan.fields[field].leaf);
+        let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
+        for block in self.blocks_of(owners) {
+            block.wait_on(self.stream)?;
+        }
+        for block in self.blocks_of(&plan.out_owners) {
+            block.wait_for_users(self.current, &self.executor.events, self.stream)?;
+        }
+        Ok(())
+    }
+
+    /// Memory of windrow's on this device, of whatever engine.
+    fn block_of<'o>(&self, owner: &'o Owner) -> Option<&'o DeviceBlock> {
+        let block = owner.downcast_ref::<DeviceBlock>()?;
+        (block.context().raw() == self.current.context().raw()).then_some(block)
+    }
+
+    /// Each one once, however many samples lie in it.
+    fn blocks_of<'o>(&self, owners: impl IntoIterator<Item = &'o Owner>) -> Vec<&'o DeviceBlock> {
+        let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
+        let mut blocks: Vec<_> = blocks.collect();
+        blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
+        blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        blocks
+    }
+
+    fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
+        let block = Arc::new(self.executor.memory.allocate(self.current, self.stream, bytes)?);
+        self.blocks.push(Arc::clone(&block));
+        Ok(block)
+    }
+
+    fn push_tensor(&mut self, plan: &Plan<'_>, index: usize, block: &Arc<DeviceBlock>) {
+        let field = &plan.fields[index];
+        let tensor = self.tensor(block, field.dtype, field.layout.clone());
+        self.done.tensors.push((index, tensor));
+    }
+
+    fn tensor(&self, block: &Arc<DeviceBlock>, dtype: DType, layout: Layout) -> Tensor {
+        let device = Device::Cuda(self.current.context().ordinal());
+        let (owner, data) = (Arc::clone(block) as Owner, block.address() as *mut u8);
+        // SAFETY: a block of as many bytes as the compact layout has, which is its owner.
+        unsafe { Tensor::new_unchecked(owner, data, dtype, device, layout, false) }
+    }
+
+    /// Memory on the host for a field read from the device: the caller's or ours.
+    fn host_memory(
+        &self,
+        plan: &Plan<'_>,
+        index: usize,
+        host: &Arc<MemoryPool>,
+    ) -> Result<(*mut u8, Option<Tensor>)> {
+        let field = &plan.fields[index];
+        let device = plan.specs[field.leaf].device;
+        if let Some(out) = field.out {
+            return Ok((out, None));
+        }
+        let (dtype, layout) = (field.dtype, field.layout.clone());
+        let tensor = if device == Device::Pinned {
+            let block = self.executor.pinned.take(self.current, field.bytes())?;
+            block.into_tensor(dtype, layout)
+        } else {
+            host.allocate(field.bytes())?.into_tensor(dtype, layout)
+        };
+        Ok((tensor.data_ptr(), Some(tensor)))
+    }
+
+    /// Memory for lengths and offsets of batches on the device.
+    fn numbers(&mut self, plan: &Plan<'_>) -> Result<Vec<Number>> {
+        let mut all = Vec::new();
+        for (leaf, spec) in plan.specs.iter().enumerate() {
+            if !matches!(spec.device, Device::Cuda(_)) {
+                continue;
+            }
+            let mut numbers = Numbers::default();
+            let mut place = |run: &mut Self, dtype: DType, shape: &[i64], bytes: Vec<u8>| {
+                let block = run.allocate(bytes_of(dtype, shape))?;
+                all.push(Number { address: block.address(), dtype, bytes });
+                Ok::<_, Error>(run.tensor(&block, dtype, Layout::compact(dtype, shape)?))
+            };
+            if let Some((lengths, shape)) = &spec.lengths {
+                let bytes = cast_slice(lengths).to_vec();
+                numbers.lengths = Some(place(self, DType::I64, shape, bytes)?);
+            }
+            if let Placement::Joined { offsets, .. } = &spec.placement {
+                let shape = [offsets.as_slice().len() as i64];
+                numbers.offsets = Some(if spec.offsets_i32 {
+                    place(self, DType::I32, &shape, cast_slice(&offsets.to_i32()?).to_vec())?
+                } else {
+                    place(self, DType::I64, &shape, cast_slice(offsets.as_slice()).to_vec())?
+                });
+            }
+            self.done.numbers.push((leaf, numbers));
+        }
+        Ok(all)
+    }
+
+    /// Whether a field reads pageable host memory. Page-locked memory the kernels read themselves.
+    fn must_upload(&self, plan: &Plan<'_>, index: usize) -> bool {
+        let field = &plan.fields[index];
+        let reads = matches!(field.op, Op::Read { .. });
+        reads && plan.specs[field.leaf].source == Device::Cpu && field.numel() > 0
+    }
+
+    /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the
+    /// kernel to work on. Says whether it is the batch.
+    fn upload(
+        &mut self,
+        plan: &mut Plan<'_>,
+        index: usize,
+        place: u64,
+        threads: Option<&rayon::ThreadPool>,
+    ) -> Result<bool> {
+        let leaf = plan.fields[index].leaf;
+        if is_upload(plan, &plan.fields[index]) {
+            self.upload_field(plan, index, place, threads)?;
+            return Ok(true);
+        }
+        let staged = {
+            let (packed, offsets) = Plan::packed(&plan.lists[leaf])?;
+            let block = self.allocate(offsets.total() as u64)?;
+            self.upload_field(&packed, 0, block.address(), threads)?;
+            let device = Device::Cuda(self.current.context().ordinal());
+            upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?
+        };
+        plan.reread(index, &staged);
+        Ok(false)
+    }
+
+    fn upload_field(
+        &mut self,
+        plan: &Plan<'_>,
+        index: usize,
+        place: u64,
+        threads: Option<&rayon::ThreadPool>,
+    ) -> Result<()> {
+        let (pinned, events) = (&self.executor.pinned, &self.executor.events);
+        upload::field(self.current, self.stream, pinned, events, plan, index, place, threads)?;
+        self.done.traffic.bytes_to_device += plan.fields[index].bytes();
+        Ok(())
+    }
+
+    fn launch(
+        &mut self,
+        plan: &Plan<'_>,
+        places: &[Option<u64>],
+        values: &[Values<'_>],
+    ) -> Result<()> {
+        let table = Table::new(plan, places, values, self.current.context().info().num_sms)?;
+        if table.num_tiles() == 0 {
+            return Ok(());
+        }
+        let address = if table.fits_inline() { None } else { Some(self.upload_table(&table)?) };
+        let parameters = table.parameters(address);
+        let is_large = parameters.len() * 8 > params::SMALL_BYTES;
+        let kernels = &self.executor.kernels[usize::from(!table.gathers)];
+        let (kernel, max_grid) = &kernels[usize::from(is_large)];
+        let grid = table.num_tiles().min(u64::from(*max_grid)) as u32;
+        let values = [parameters.as_ptr().cast()];
+        // SAFETY: the kernel has one parameter, of this size (`Table::parameters`). Samples and
+        // outputs are as the plan's maker promised, and held until the event after this.
+        unsafe { self.stream.launch(kernel, [grid, 1, 1], [BLOCK_THREADS, 1, 1], 0, &values) }?;
+        self.done.traffic.launches += 1;
+        Ok(())
+    }
+
+    /// Brings a table that is too large for parameters to the device.
+    fn upload_table(&mut self, table: &Table) -> Result<u64> {
+        let bytes = table.as_bytes();
+        if self.is_capturing {
+            let limit = params::LARGE_BYTES;
+            return Err(Error::Argument(format!(
+                "a batch whose table has {} bytes cannot be captured in a graph: at most {limit} go \
+                 into the parameters of a kernel; capture fewer samples, or a list of rows of one table",
+                bytes.len()
+            )));
+        }
+        let block = self.allocate(bytes.len() as u64)?;
+        let slot = self.executor.pinned.take(self.current, bytes.len() as u64)?;
+        // SAFETY: the slot has at least as many bytes and nobody else uses it; it and the block are
+        // held until the event after the launch.
+        unsafe {
+            slot.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            self.stream.h2d(block.address(), slot.as_ptr(), bytes.len())?;
+        }
+        self.done.traffic.bytes_to_device += bytes.len() as u64;
+        self.slots.push(slot);
+        Ok(block.address())
+    }
+
+    /// Marks the end of the work, for all who have to wait for it.
+    fn finish(&mut self, plan: &Plan<'_>, own: &[usize], options: &RunOptions) -> Result<()> {
+        if self.is_capturing {
+            return Ok(());
+        }
+        let event = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&event)?;
+        for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
+            block.set_ready(Arc::clone(&event));
+        }
+        for slot in self.slots.drain(..) {
+            slot.free_after(Arc::clone(&event));
+        }
+        let lists = own.iter().flat_map(|&field| plan.lists[plan.fields[field].leaf].owners());
+        let owners = || options.keep.iter().chain(lists.clone());
+        // Our own memory waits by itself, which spares it being held.
+        for block in self.blocks_of(owners()) {
+            block.set_read(self.stream.handle(), Arc::clone(&event));
+        }
+        let held: Vec<Owner> =
+            owners().filter(|owner| self.block_of(owner).is_none()).cloned().collect();
+        if !held.is_empty() {
+            self.executor.pending().push_back((event, held));
+        }
+        Ok(())
+    }
+}
+
+/// Numbers on their way to the device.
+struct Number {
+    address: u64,
+    dtype: DType,
+    bytes: Vec<u8>,
+}
+
+impl Number {
+    fn values(&self) -> Values<'_> {
+        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes }
+    }
+}
+
+/// Refuses what cannot be recorded in a graph: memory of ours, copies from and to pageable memory.
+pub(super) fn check_capture(plan: &Plan<'_>) -> Result<()> {
+    let refuse = |what: &str| {
+        Err(Error::Argument(format!("the stream is being captured in a graph: {what}")))
+    };
+    for (index, field) in plan.fields.iter().enumerate() {
+        let spec = &plan.specs[field.leaf];
+        if !is_device_field(plan, index) || !matches!(spec.device, Device::Cuda(_)) {
+            return refuse("the samples and the batch have to be on the device");
+        }
+        if spec.source == Device::Cpu && field.role == Role::Data {
+            return refuse("samples in pageable host memory cannot be read in it");
+        }
+        if field.out.is_none() {
+            return refuse(
+                "give the memory to write to (out=), and ask for no mask or batch_index",
+            );
+        }
+        if spec.lengths.is_some() {
+            return refuse("lengths and offsets need memory: capture a stack");
+        }
+    }
+    Ok(())
+}
