@@ -515,3 +515,29 @@ fn neighbours_in_memory_are_merged() {
         assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
     }
 }
+
+#[test]
+fn pixels_that_become_one_short_row() {
+    for shape in [[2, 2, 9], [1, 3, 9], [4, 2, 9], [2, 3, 9], [2, 2, 0], [2, 4, 1]] {
+        let samples = [
+            Sample::rich(DType::U8, &shape, 1),
+            Sample::rich(DType::U8, &[shape[0], shape[1], 12], 2),
+        ];
+        let pad = PadAsk {
+            dims: Some(vec![2]),
+            side: PerDim::Each(vec![Side::Right, Side::Right, Side::Center]),
+            truncate: true,
+            ..PadAsk::default()
+        };
+        for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]] {
+            for to in [DType::Bool, DType::F32, DType::F16] {
+                for ask in [Ask::pad(pad.clone()), Ask::stack()] {
+                    let stacks = matches!(ask.form, Form::Stack);
+                    let samples = if stacks { &samples[1..] } else { &samples[..] };
+                    let ask = ask.cast(to).normalised(shape[1] as usize, 1).permute(&order);
+                    runner().check(&format!("{shape:?}, {order:?} to {to}"), samples, &ask);
+                }
+            }
+        }
+    }
+}

@@ -332,7 +332,11 @@ unsafe fn write_short_rows(
                 .wrapping_offset(done as isize * from);
             let (channel, periodic) = match class.channel {
                 Channel::None => (0, false),
-                Channel::Inner { first } => ((place - short.lo) as usize + first, false),
+                // Several pixels may have become one row.
+                Channel::Inner { first } => {
+                    let channels = affine.map_or(1, |(affine, _)| affine.channels());
+                    ((place - short.lo) as usize % channels + first, false)
+                }
                 Channel::Loop { dim, first, .. } if dim < coords.len() => {
                     ((coords[dim] - dims[dim].lo) as usize + first, false)
                 }
