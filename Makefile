@@ -19,10 +19,11 @@ PIP := $(PY) -m pip install --disable-pip-version-check
 # What a recipe of the CUDA engine needs and begins with, on the platforms that have one.
 ifneq (,$(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)))
 NVCC_READY := $(VENV)/.cuda
-NVCC_PYTHON := PYO3_PYTHON=$(abspath $(PY))
-WITH_NVCC := $(NVCC_PYTHON)
+# Not among the packages of the environment: torch's put headers of another release into the same folder.
+WITH_NVCC := CUDA_HOME=$${CUDA_HOME:-$(abspath $(VENV))/nvcc/nvidia/cu13}
+WHEEL_NVCC := $(WITH_NVCC)
 # A stand-in for the driver, so that the tests of devices run without one; one that is set is used.
-TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(NVCC_PYTHON) $(CARGO) run -q --locked -p cudasim --example path)}
+TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) $(CARGO) run -q --locked -p cudasim --example path)}
 else
 WITH_NVCC := @echo "SKIP: no CUDA engine on this platform:"
 endif
@@ -82,12 +83,12 @@ $(VENV)/.venv:
 
 $(VENV)/.windrow: $(VENV)/.venv $(NVCC_READY) $(SOURCES)
 	rm -rf target/wheels
-	$(NVCC_PYTHON) $(PY) -m maturin build --release --locked --manifest-path python/Cargo.toml --interpreter $(PY) --out target/wheels
+	$(WHEEL_NVCC) $(PY) -m maturin build --release --locked --manifest-path python/Cargo.toml --interpreter $(PY) --out target/wheels
 	$(PIP) --quiet --force-reinstall --no-deps target/wheels/*.whl
 	@touch $@
 
 $(VENV)/.cuda: python/requirements/cuda.txt $(VENV)/.venv
-	$(PIP) --quiet -r $<
+	$(PIP) --quiet --upgrade --target $(VENV)/nvcc -r $<
 	@touch $@
 
 $(VENV)/.demo: python/requirements/demo.txt $(VENV)/.venv
