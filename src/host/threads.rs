@@ -80,10 +80,10 @@ impl Made {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 pub(crate) use linux::Ids;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 #[allow(unsafe_code)] // Calls of the system.
 mod linux {
     use std::mem::MaybeUninit;
@@ -134,11 +134,11 @@ mod linux {
     }
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), miri))]
 pub(crate) use elsewhere::Ids;
 
 /// Other systems place their threads themselves.
-#[cfg(not(target_os = "linux"))]
+#[cfg(any(not(target_os = "linux"), miri))]
 mod elsewhere {
     #[derive(Debug)]
     pub(crate) struct Ids;
