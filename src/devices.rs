@@ -35,11 +35,6 @@ pub struct CudaBuild {
     pub driver: (u32, u32),
 }
 
-#[cfg(not(feature = "cuda"))]
-fn host_only<T>() -> Result<T> {
-    Err(Error::NoDriver("this build of windrow works on the host only".into()))
-}
-
 /// The CUDA devices that this process may use. Starts the driver.
 ///
 /// # Errors
@@ -48,7 +43,7 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
     #[cfg(feature = "cuda")]
     return (0..driver::device_count()?).map(driver::describe).collect();
     #[cfg(not(feature = "cuda"))]
-    host_only()
+    Err(Error::host_only("CUDA"))
 }
 
 /// The place of an address, by the driver's word: managed memory counts as that of its device. Starts
@@ -72,7 +67,7 @@ pub fn device_of(address: usize) -> Result<Device> {
     #[cfg(not(feature = "cuda"))]
     {
         let _ = address;
-        host_only()
+        Err(Error::host_only("CUDA"))
     }
 }
 
@@ -88,5 +83,5 @@ pub fn cuda_build() -> Result<CudaBuild> {
         Ok(CudaBuild { toolkit, targets, driver: driver::driver_version()? })
     }
     #[cfg(not(feature = "cuda"))]
-    host_only()
+    Err(Error::host_only("CUDA"))
 }

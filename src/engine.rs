@@ -251,18 +251,28 @@ impl Engine {
             .map(|spec| Ok(Filled { data: None, fields: Fields::new(spec)? }))
             .collect::<Result<_>>()?;
         let mut tensors: Vec<Option<Tensor>> = vec![None; plan.fields.len()];
+        // All memory on the host first: without it nothing is written, on a device either.
+        let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
+        for (index, tensor) in tensors.iter_mut().enumerate() {
+            #[cfg(feature = "cuda")]
+            {
+                plan.fields[index].done = cuda::is_device_field(&plan, index);
+            }
+            let field = &plan.fields[index];
+            let mut rows = options.ahead.get_mut(field.leaf);
+            let rows = rows.as_mut().filter(|_| field.role == Role::Data && !field.done);
+            copied.push(rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field)));
+            if copied[index].is_none() && field.out.is_none() && !field.done {
+                *tensor = Some(self.host_tensor(field, plan.specs[field.leaf].device)?);
+            }
+        }
         #[cfg(feature = "cuda")]
         self.run_on_devices(&mut plan, &options, &mut filled, &mut tensors)?;
         let mut addresses = Vec::with_capacity(plan.fields.len());
-        for (field, tensor) in plan.fields.iter_mut().zip(&mut tensors) {
-            let mut rows = options.ahead.get_mut(field.leaf);
-            let rows = rows.as_mut().filter(|_| field.role == Role::Data && !field.done);
-            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
+        for ((field, tensor), rows) in plan.fields.iter_mut().zip(&mut tensors).zip(copied) {
             if let Some(block) = rows.and_then(RowsAhead::finish) {
                 field.done = true;
                 *tensor = Some(block.into_tensor(field.dtype, field.layout.clone()));
-            } else if field.out.is_none() && !field.done {
-                *tensor = Some(self.host_tensor(field, plan.specs[field.leaf].device)?);
             }
             addresses.push(field.out.unwrap_or_else(|| {
                 tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)
@@ -323,9 +333,6 @@ impl Engine {
         let memory = &self.shared.memory;
         let done = executor.run(plan, options, memory, threads.as_deref())?;
         self.shared.counters.count_traffic(done.traffic);
-        for index in 0..plan.fields.len() {
-            plan.fields[index].done = cuda::is_device_field(plan, index);
-        }
         for (index, tensor) in done.tensors {
             tensors[index] = Some(tensor);
         }
@@ -364,7 +371,7 @@ impl Engine {
         #[cfg(feature = "cuda")]
         return self.shared.devices.executor(ordinal)?.stream();
         #[cfg(not(feature = "cuda"))]
-        host_only(Device::Cuda(ordinal))
+        Err(Error::host_only(Device::Cuda(ordinal)))
     }
 
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
@@ -379,7 +386,7 @@ impl Engine {
         #[cfg(feature = "cuda")]
         return self.shared.devices.executor(ordinal)?.order(producers, consumer);
         #[cfg(not(feature = "cuda"))]
-        host_only(Device::Cuda(ordinal))
+        Err(Error::host_only(Device::Cuda(ordinal)))
     }
 
     /// Zeroed memory from the output pool.
@@ -409,7 +416,7 @@ impl Engine {
         }
         #[cfg(not(feature = "cuda"))]
         if device != Device::Cpu {
-            return host_only(device);
+            return Err(Error::host_only(device));
         }
         let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
         block.zero();
@@ -448,9 +455,4 @@ impl Engine {
     pub fn num_threads(&self) -> usize {
         self.shared.threads.count()
     }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn host_only<T>(device: Device) -> Result<T> {
-    Err(Error::NoDriver(format!("{device}: this build of windrow works on the host only")))
 }

@@ -133,6 +133,13 @@ impl fmt::Display for Tuple<'_> {
     }
 }
 
+impl Error {
+    /// What a build without the CUDA engine says of a device.
+    pub(crate) fn host_only(what: impl Display) -> Error {
+        Error::NoDriver(format!("{what}: this build of windrow works on the host only"))
+    }
+}
+
 impl Mismatch {
     /// One offender: sample `index`, or `out` when there is none.
     pub fn new(index: Option<usize>, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {

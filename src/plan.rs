@@ -150,19 +150,19 @@ impl<'s> Plan<'s> {
     #[cfg(feature = "cuda")]
     pub(crate) fn make_compact(&mut self, field: usize) -> Result<Layout> {
         let old = &self.fields[field];
-        let (leaf, out) = (old.leaf, old.out);
+        let (leaf, out, done) = (old.leaf, old.out, old.done);
         let layout = Layout::compact(old.dtype, old.layout.shape())?;
         let new = data_field(leaf, &self.specs[leaf], &self.lists[leaf], layout).into_owned();
-        Ok(std::mem::replace(&mut self.fields[field], Field { out, ..new }).layout)
+        Ok(std::mem::replace(&mut self.fields[field], Field { out, done, ..new }).layout)
     }
 
     /// Makes a field read the same samples at another place.
     #[cfg(feature = "cuda")]
     pub(crate) fn reread(&mut self, field: usize, samples: &SampleList<'_>) {
         let old = &self.fields[field];
-        let (leaf, out) = (old.leaf, old.out);
+        let (leaf, out, done) = (old.leaf, old.out, old.done);
         let new = data_field(leaf, &self.specs[leaf], samples, old.layout.clone());
-        self.fields[field] = Field { out, ..new.into_owned() };
+        self.fields[field] = Field { out, done, ..new.into_owned() };
     }
 
     /// The batch of each leaf as it will be.

@@ -367,7 +367,7 @@ fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<(Device,
         }
         (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !cfg!(feature = "cuda") => {
             let which = if device == Device::Cpu { source } else { device };
-            Err(Error::NoDriver(format!("{which}: this build of windrow works on the host only")))
+            Err(Error::host_only(which))
         }
         places => Ok(places),
     }

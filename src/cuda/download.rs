@@ -5,8 +5,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::driver::{Current, EventPool, PooledEvent, StreamRef};
-use super::memory::{PinnedBlock, PinnedPool};
+use super::driver::PooledEvent;
+use super::memory::PinnedBlock;
+use super::run::Run;
 use super::upload::{CHUNK_BYTES, MAX_CHUNKS};
 use crate::error::Result;
 use crate::host;
@@ -25,12 +26,8 @@ struct Chunk {
 /// # Safety
 /// `bytes` are readable at `from` on the device, in the order of the stream, and writable at `to` by
 /// nobody else.
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn bytes(
-    current: &Current<'_>,
-    stream: StreamRef<'_>,
-    pinned: &Arc<PinnedPool>,
-    events: &Arc<EventPool>,
+    run: &mut Run<'_>,
     from: u64,
     to: *mut u8,
     bytes: u64,
@@ -41,16 +38,15 @@ pub(super) unsafe fn bytes(
     while begin < bytes || !under_way.is_empty() {
         if begin < bytes && under_way.len() < MAX_CHUNKS {
             let chunk = CHUNK_BYTES.min(bytes - begin);
-            let slot = pinned.take(current, chunk)?;
+            let slot = run.slot(chunk)?;
             // SAFETY: the slot has room for the chunk and is held until the event; the rest is the
             // caller's promise.
-            unsafe { stream.d2h(slot.as_ptr(), from + begin, chunk as usize) }?;
-            let reached = Arc::new(events.take(current)?);
-            stream.record(&reached)?;
+            unsafe { run.stream.d2h(slot.as_ptr(), from + begin, chunk as usize) }?;
+            let reached = run.event()?;
             under_way.push_back(Chunk { slot, reached, offset: begin, bytes: chunk });
             begin += chunk;
         } else if let Some(chunk) = under_way.pop_front() {
-            chunk.reached.synchronize()?;
+            run.wait(&chunk.reached)?;
             // SAFETY: the chunk has arrived in the slot; its place is the caller's promise.
             unsafe {
                 let to = to.add(chunk.offset as usize);

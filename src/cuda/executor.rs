@@ -115,12 +115,14 @@ impl Executor {
     pub fn order(&self, producers: &[crate::Stream], consumer: crate::Stream) -> Result<()> {
         let current = self.context.enter()?;
         for producer in producers.iter().filter(|&&producer| producer != consumer) {
-            let event = self.events.take(&current)?;
             // SAFETY: whoever made the `Stream`s vouched for their handles.
-            unsafe {
-                current.foreign_stream(producer.handle())?.record(&event)?;
-                current.foreign_stream(consumer.handle())?.wait(&event)?;
-            }
+            let (first, then) = unsafe {
+                (
+                    current.foreign_stream(producer.handle())?,
+                    current.foreign_stream(consumer.handle())?,
+                )
+            };
+            self.events.order(&current, first, then)?;
         }
         Ok(())
     }

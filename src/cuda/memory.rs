@@ -161,9 +161,7 @@ impl DeviceBlock {
             let user = unsafe { current.foreign_stream(handle) }?;
             // What a captured graph does later is its owner's to order.
             if handle != stream.handle() && !user.is_capturing()? {
-                let event = events.take(current)?;
-                user.record(&event)?;
-                stream.wait(&event)?;
+                events.order(current, user, stream)?;
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytemuck::cast_slice;
 
 use super::download;
-use super::driver::{Current, StreamRef};
+use super::driver::{Current, PooledEvent, StreamRef};
 use super::executor::Executor;
 use super::memory::{DeviceBlock, PinnedBlock};
 use super::params;
@@ -116,25 +116,23 @@ impl Run<'_> {
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
         self.launch(plan, &places, &values)?;
 
-        for (&(index, address), (memory, tensor)) in back.iter().zip(&returned) {
+        let mut is_copying = false;
+        for (&(index, address), (memory, _)) in back.iter().zip(&returned) {
             let bytes = plan.fields[index].bytes();
-            let (pinned, events) = (&self.executor.pinned, &self.executor.events);
-            let is_pinned = tensor.as_ref().is_some_and(|t| t.device() == Device::Pinned);
+            let is_pinned = plan.specs[plan.fields[index].leaf].device == Device::Pinned;
             // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
-            // held until the stream has been waited for.
+            // held until the copy is done.
             unsafe {
-                let (current, stream) = (self.current, self.stream);
                 match is_pinned {
-                    true => stream.d2h(*memory, address, bytes as usize)?,
-                    false => download::bytes(
-                        current, stream, pinned, events, address, *memory, bytes, threads,
-                    )?,
+                    true => self.stream.d2h(*memory, address, bytes as usize)?,
+                    false => download::bytes(self, address, *memory, bytes, threads)?,
                 }
             }
+            is_copying |= is_pinned;
             self.done.traffic.bytes_to_host += bytes;
         }
         self.finish(plan, own, options)?;
-        if !back.is_empty() {
+        if is_copying {
             self.stream.synchronize()?;
             self.done.traffic.waits += 1;
         }
@@ -176,9 +174,7 @@ impl Run<'_> {
                 }
                 _ => {}
             }
-            let event = self.executor.events.take(self.current)?;
-            producer.record(&event)?;
-            self.stream.wait(&event)?;
+            self.executor.events.order(self.current, producer, self.stream)?;
         }
         if self.is_capturing {
             return Ok(());
@@ -207,6 +203,24 @@ impl Run<'_> {
         blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
         blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
         blocks
+    }
+
+    /// A point behind what is enqueued so far.
+    pub fn event(&self) -> Result<Arc<PooledEvent>> {
+        let event = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&event)?;
+        Ok(event)
+    }
+
+    /// Page-locked memory.
+    pub fn slot(&self, bytes: u64) -> Result<PinnedBlock> {
+        self.executor.pinned.take(self.current, bytes)
+    }
+
+    /// Blocks until a point is reached.
+    pub fn wait(&mut self, event: &PooledEvent) -> Result<()> {
+        self.done.traffic.waits += 1;
+        Ok(event.synchronize()?)
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
@@ -319,8 +333,7 @@ impl Run<'_> {
         place: u64,
         threads: Option<&rayon::ThreadPool>,
     ) -> Result<()> {
-        let (pinned, events) = (&self.executor.pinned, &self.executor.events);
-        upload::field(self.current, self.stream, pinned, events, plan, index, place, threads)?;
+        upload::field(self, plan, index, place, threads)?;
         self.done.traffic.bytes_to_device += plan.fields[index].bytes();
         Ok(())
     }

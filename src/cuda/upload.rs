@@ -5,8 +5,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::driver::{Current, EventPool, PooledEvent, StreamRef};
-use super::memory::PinnedPool;
+use super::driver::PooledEvent;
+use super::run::Run;
 use crate::error::Result;
 use crate::host::{self, Outputs};
 use crate::offsets::Offsets;
@@ -21,12 +21,8 @@ pub(super) const CHUNK_BYTES: u64 = 4 << 20;
 pub(super) const MAX_CHUNKS: usize = 4;
 
 /// Enqueues the bytes of a field, whose output is compact and lies at `place`.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn field(
-    current: &Current<'_>,
-    stream: StreamRef<'_>,
-    pinned: &Arc<PinnedPool>,
-    events: &Arc<EventPool>,
+    run: &mut Run<'_>,
     plan: &Plan<'_>,
     index: usize,
     place: u64,
@@ -40,12 +36,12 @@ pub(super) fn field(
     while begin < numel {
         if under_way.len() == MAX_CHUNKS {
             if let Some(oldest) = under_way.pop_front() {
-                oldest.synchronize()?;
+                run.wait(&oldest)?;
             }
         }
         let end = numel.min(begin + chunk_elems);
         let bytes = (end - begin) * size;
-        let slot = pinned.take(current, bytes.min(CHUNK_BYTES))?;
+        let slot = run.slot(bytes)?;
         let mut outputs = vec![std::ptr::null_mut(); plan.fields.len()];
         outputs[index] = slot.as_ptr().wrapping_offset(-((begin * size) as isize));
         // SAFETY: the elements `begin..end` of the compact output fall on the slot, which is ours.
@@ -53,9 +49,8 @@ pub(super) fn field(
         host::run_part(plan, index, begin..end, &outputs, threads);
         // SAFETY: the slot is kept until the event; the place has room for the whole field and is
         // held by the caller.
-        unsafe { stream.h2d(place + begin * size, slot.as_ptr(), bytes as usize) }?;
-        let event = Arc::new(events.take(current)?);
-        stream.record(&event)?;
+        unsafe { run.stream.h2d(place + begin * size, slot.as_ptr(), bytes as usize) }?;
+        let event = run.event()?;
         slot.free_after(Arc::clone(&event));
         under_way.push_back(event);
         begin = end;

@@ -9,6 +9,7 @@ use cust::sys::CUevent;
 use super::context::{Context, Current};
 use super::error::DriverResult;
 use super::raw;
+use super::stream::StreamRef;
 
 /// CU_EVENT_DISABLE_TIMING: such events are cheaper.
 const DISABLE_TIMING: u32 = 2;
@@ -92,6 +93,18 @@ impl EventPool {
         let event = free.map_or_else(|| current.event(), Ok)?;
         debug_assert!(Arc::ptr_eq(&event.context, current.context), "one pool for each context");
         Ok(PooledEvent { event: Some(event), pool: self.clone() })
+    }
+
+    /// Orders what is enqueued on `then` from now on behind what is on `first` now.
+    pub(crate) fn order(
+        self: &Arc<Self>,
+        current: &Current<'_>,
+        first: StreamRef<'_>,
+        then: StreamRef<'_>,
+    ) -> DriverResult<()> {
+        let event = self.take(current)?;
+        first.record(&event)?;
+        then.wait(&event)
     }
 
     /// How many lie ready.
