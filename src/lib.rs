@@ -91,6 +91,6 @@ pub use sample::{SampleList, SampleView, Samples};
 pub use scalar::Scalar;
 pub use spec::{Padded, Placement, Spec};
 pub use stats::{Explain, Stats};
-pub use stream::{RunOptions, Stream};
+pub use stream::{OutputMemory, RunOptions, Stream};
 pub use target::{AsTarget, Target};
 pub use tensor::{Device, Owner, Tensor};

@@ -1,7 +1,13 @@
-//! [`Stream`] and [`RunOptions`]: where work on a device is enqueued, and what it waits for.
+//! [`Stream`] and [`RunOptions`]: where work on a device is enqueued, what it waits for, and whose
+//! memory it writes.
 
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::dtype::DType;
+use crate::error::Result;
 use crate::host::RowsAhead;
-use crate::tensor::Owner;
+use crate::tensor::{Owner, Tensor};
 
 /// A CUDA stream of anybody's, by its handle: 0 and 1 are the legacy default stream, 2 is that of the
 /// calling thread.
@@ -41,4 +47,21 @@ pub struct RunOptions {
     pub producers: Vec<Stream>,
     /// What keeps the samples' memory alive, held until they have been read.
     pub keep: Vec<Owner>,
+    /// Where outputs on a device lie; `None` is the engine's own pool.
+    pub memory: Option<Arc<dyn OutputMemory>>,
+}
+
+/// Another library's allocator of device memory, so that its users get outputs in memory that it knows,
+/// and two pools do not hoard what the other one needs.
+pub trait OutputMemory: Debug + Send + Sync {
+    /// The stream that the memory belongs to: a block that is let go may be given out again at once,
+    /// for use in the order of this stream.
+    fn stream(&self) -> Stream;
+
+    /// A row-major tensor on a device, or `None` to take it from the engine's pool after all. Called
+    /// before anything is enqueued, by the thread that runs the plan, which holds no lock then.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`], or whatever keeps the library from giving memory.
+    fn allocate(&self, dtype: DType, shape: &[i64], ordinal: u32) -> Result<Option<Tensor>>;
 }

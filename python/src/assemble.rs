@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
-    Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, Owner, Plan, RowsAhead,
-    RunOptions, Stream, Target, Tensor,
+    Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, OutputMemory, Owner, Plan,
+    RowsAhead, RunOptions, Stream, Target, Tensor,
 };
 
 use crate::batch::PyBatch;
@@ -18,6 +18,7 @@ use crate::options::{CopyMode, Options};
 use crate::order::Order;
 use crate::samples::{samples_of, Imported};
 use crate::tensor::tensor_of;
+use crate::torch_memory::TorchMemory;
 
 /// One leaf, ready to be planned.
 pub(crate) struct Job {
@@ -60,10 +61,22 @@ fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyRe
 
 /// Plans all jobs as one and runs them, without the interpreter lock.
 pub(crate) fn run(py: Python<'_>, engine: &Engine, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
-    py.detach(|| run_jobs(engine, jobs)).or_py_err(py)
+    let mut memory = None;
+    let batches = py.detach(|| run_jobs(engine, jobs, &mut memory));
+    batches.map_err(|error| {
+        let error = to_py_err(py, &error);
+        if let Some(cause) = memory.as_ref().and_then(|memory| memory.take_raised()) {
+            error.set_cause(py, Some(cause));
+        }
+        error
+    })
 }
 
-fn run_jobs(engine: &Engine, jobs: &mut [Job]) -> windrow::Result<Vec<Batch>> {
+fn run_jobs(
+    engine: &Engine,
+    jobs: &mut [Job],
+    memory: &mut Option<Arc<TorchMemory>>,
+) -> windrow::Result<Vec<Batch>> {
     let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
     let jobs = &*jobs;
     let targets: Vec<Option<Target<'_>>> =
@@ -85,15 +98,18 @@ fn run_jobs(engine: &Engine, jobs: &mut [Job]) -> windrow::Result<Vec<Batch>> {
         .map(|((leaf, ahead), _)| (*leaf, ahead))
         .unzip();
     let plan = Plan::for_leaves(&rest)?;
-    let mut run_options = order_of(engine, jobs, &plan)?;
+    let mut run_options = order_of(engine, jobs, &plan, memory)?;
     run_options.ahead = ahead;
     let stream = run_options.stream;
     let mut filled = engine.run_with(plan, run_options)?.into_iter();
+    // Memory of torch's does not know by itself who writes it.
+    let is_elsewhere = memory.as_ref().is_some_and(|memory| Some(memory.stream()) != stream);
     let assembled = jobs.iter().zip(batches).map(|(job, view)| {
         view.map(Ok)
             .or_else(|| {
                 let filled = filled.next()?;
                 let data = match (filled.data, &job.out) {
+                    (Some(data), _) if is_elsewhere => Ok(written_on(&data, stream)),
                     (Some(data), _) => Ok(data),
                     (None, Some(out)) => Ok(written_on(out, stream)),
                     (None, None) => Err(Error::Empty),
@@ -107,7 +123,12 @@ fn run_jobs(engine: &Engine, jobs: &mut [Job]) -> windrow::Result<Vec<Batch>> {
 
 /// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
 /// for work on the host.
-fn order_of(engine: &Engine, jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<RunOptions> {
+fn order_of(
+    engine: &Engine,
+    jobs: &[Job],
+    plan: &Plan<'_>,
+    memory: &mut Option<Arc<TorchMemory>>,
+) -> windrow::Result<RunOptions> {
     let mut options = RunOptions::default();
     let asked = jobs.iter().find_map(|job| job.stream);
     let devices = plan.specs().iter().flat_map(|spec| [spec.source, spec.device]);
@@ -142,27 +163,25 @@ fn order_of(engine: &Engine, jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<R
     }
     let tensors = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
     options.keep.extend(tensors);
-    options.stream = Some(match asked.or(order.current) {
-        Some(stream) => stream,
-        None => engine.stream(ordinal)?,
-    });
+    if plan.specs().iter().any(|spec| is_cuda(spec.device)) {
+        *memory = TorchMemory::for_samples(engine, &order, ordinal)?;
+    }
+    options.stream = match asked.or(order.current) {
+        Some(stream) => Some(stream),
+        None => Some(memory.as_ref().map_or_else(|| engine.stream(ordinal), |m| Ok(m.stream()))?),
+    };
+    options.memory = memory.clone().map(|memory| memory as Arc<dyn OutputMemory>);
     options.producers = order.producers;
     Ok(options)
 }
 
-/// The output given, which is written when the stream has come so far.
+/// An output that is written when the stream has come so far.
 fn written_on(out: &Tensor, stream: Option<Stream>) -> Tensor {
     let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
     let mut order = Order::of(out);
     order.behind(stream);
     order.current = Some(stream);
-    let owner = Keep::of(out.clone(), order);
-    let (dtype, layout) = (out.dtype(), out.layout().clone());
-    // SAFETY: the same memory, whose owner the new one holds.
-    #[allow(unsafe_code)]
-    unsafe {
-        Tensor::new_unchecked(Arc::new(owner), out.data_ptr(), dtype, out.device(), layout, false)
-    }
+    Keep::around(out, order, None)
 }
 
 fn is_cuda(device: Device) -> bool {

@@ -20,6 +20,7 @@ use crate::errors::{DeviceError, OrPyErr};
 use crate::order::{ready_on, Order};
 use crate::stream::from_handle;
 use crate::tensor::PyTensor;
+use crate::torch_memory;
 
 /// Code letter of the struct module, for dtypes that have one.
 fn format_of(dtype: DType) -> Option<&'static CStr> {
@@ -442,6 +443,9 @@ pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
 
 /// Zero-copy torch tensor.
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(whole) = torch_memory::whole_of(py, tensor)? {
+        return Ok(whole);
+    }
     if let Device::Cuda(_) = tensor.device() {
         // Asked by torch itself, which names its current stream.
         let object = Bound::new(py, PyTensor::from(tensor.clone()))?;

@@ -197,13 +197,16 @@ impl<'py> Importer<'py> {
                 let route = route_of(object)?;
                 self.last = Some((class, route));
                 self.repeat = None;
+                if let Route::Exchange { api, is_torch: true, .. } = route {
+                    self.keep.order.torch = Some(api);
+                }
                 route
             }
         };
         match route {
-            Route::Exchange { api, may_lie, writable, .. } => {
+            Route::Exchange { api, may_lie, is_torch, .. } => {
                 let borrow =
-                    api.dltensor_from_py_object_no_sync.filter(|_| writable || !self.owned);
+                    api.dltensor_from_py_object_no_sync.filter(|_| is_torch || !self.owned);
                 let Some(borrow) = borrow else {
                     return self.import_owned(object, api, may_lie, index);
                 };

@@ -1,10 +1,13 @@
 //! What keeps imported samples alive, and gives them back.
 #![allow(unsafe_code)] // Reference counts and buffer views.
 
+use std::sync::Arc;
+
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use windrow::dlpack::ManagedTensor;
+use windrow::Tensor;
 
 use crate::order::Order;
 
@@ -14,20 +17,34 @@ pub(crate) struct Keep {
     pub objects: Vec<Py<PyAny>>,
     pub managed: Vec<ManagedTensor>,
     pub buffers: Vec<Buffer>,
-    pub tensors: Vec<windrow::Tensor>,
+    pub tensors: Vec<Tensor>,
     /// What work on device memory among it waits for.
     pub order: Order,
+    /// The object is a tensor of torch's that was made for this output.
+    pub is_output: bool,
     /// Python numbers, in chunks that never move.
     pub numbers: Vec<Vec<[u8; 8]>>,
 }
 
 impl Keep {
     /// Keeps a tensor, the work on which waits for `order`.
-    pub fn of(tensor: windrow::Tensor, order: Order) -> Keep {
+    pub fn of(tensor: Tensor, order: Order) -> Keep {
         let mut keep = Keep::default();
         keep.tensors.push(tensor);
         keep.order = order;
         keep
+    }
+
+    /// The same tensor under an owner that knows what it waits for, and which tensor of torch's lent the
+    /// memory.
+    pub fn around(tensor: &Tensor, order: Order, lender: Option<Py<PyAny>>) -> Tensor {
+        let mut keep = Keep::of(tensor.clone(), order);
+        keep.is_output = lender.is_some();
+        keep.objects.extend(lender);
+        let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
+        let (data, device, read_only) = (tensor.data_ptr(), tensor.device(), tensor.is_read_only());
+        // SAFETY: the same memory, whose owner the new one holds.
+        unsafe { Tensor::new_unchecked(Arc::new(keep), data, dtype, device, layout, read_only) }
     }
 }
 

@@ -19,6 +19,7 @@ mod samples;
 mod sources;
 mod stream;
 mod tensor;
+mod torch_memory;
 mod tree;
 
 use pyo3::prelude::*;

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use windrow::dlpack::ManagedTensor;
+use windrow::dlpack::{DLPackExchangeAPI, ManagedTensor};
 use windrow::{Device, Owner, Stream, Tensor};
 
 use crate::engine::default_engine;
 use crate::keep::Keep;
+use crate::torch_memory;
 
 /// Who may still be writing.
 #[derive(Clone, Default)]
@@ -19,6 +20,8 @@ pub(crate) struct Order {
     pub current: Option<Stream>,
     /// Tensors of our own, which know when they are written.
     pub tensors: Vec<Tensor>,
+    /// torch's table, if samples are torch's: so shall the outputs be.
+    pub torch: Option<&'static DLPackExchangeAPI>,
 }
 
 impl Order {
@@ -31,6 +34,7 @@ impl Order {
 
     pub fn merge(&mut self, other: Order) {
         self.current = self.current.or(other.current);
+        self.torch = self.torch.or(other.torch);
         for stream in other.producers {
             self.behind(stream);
         }
@@ -45,11 +49,11 @@ impl Order {
 
     /// What a tensor waits for; nothing if it lies on the host.
     pub fn of(tensor: &Tensor) -> Order {
-        if tensor.device() == Device::Cpu {
-            return Order::default();
-        }
         Order::of_owner(tensor.owner()).unwrap_or_else(|| {
             let mut order = Order::default();
+            if tensor.device() == Device::Cpu {
+                return order;
+            }
             if tensor.owner().is::<ManagedTensor>() {
                 // It came through our own exchange table, whose users work on this stream.
                 order.behind(Stream::LEGACY);
@@ -78,9 +82,11 @@ impl Order {
     }
 }
 
-/// Orders what is enqueued on a stream from now on behind all that still writes a tensor.
+/// Orders what is enqueued on a stream from now on behind all that still writes a tensor. The memory
+/// stays until that work is done.
 pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
+    torch_memory::used_on(tensor, ordinal, stream)?;
     let order = Order::of(tensor);
     for tensor in &order.tensors {
         tensor.ready_on(stream)?;

@@ -22,10 +22,10 @@ pub(crate) enum Route {
     /// A Python bool, int or float: a sample without dims.
     Number,
     /// The C exchange API of the type: no Python call for each object. `may_lie` types have lazy
-    /// conjugation and negation bits, which that API leaves out; `writable` types have no read-only
-    /// tensors; of `chained` types it is known where an object points to its tensor, and that to its
+    /// conjugation and negation bits, which that API leaves out; tensors of torch's are never
+    /// read-only, and have an allocator for outputs; of `chained` types it is known where an object points to its tensor, and that to its
     /// storage.
-    Exchange { api: &'static DLPackExchangeAPI, may_lie: bool, writable: bool, chained: bool },
+    Exchange { api: &'static DLPackExchangeAPI, may_lie: bool, is_torch: bool, chained: bool },
     /// A plain NumPy array: its struct says in a third of the time what a capsule says.
     ArrayStruct,
     /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
@@ -83,10 +83,10 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     let Some(api) = exchange_api(class) else { return Ok(Route::Protocols) };
     let may_lie = class.hasattr("is_neg")? && class.hasattr("is_conj")?;
     let name = class.fully_qualified_name()?;
-    let writable =
+    let is_torch =
         ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
-    let chained = writable && is_chained(object);
-    Ok(Route::Exchange { api, may_lie, writable, chained })
+    let chained = is_torch && is_chained(object);
+    Ok(Route::Exchange { api, may_lie, is_torch, chained })
 }
 
 /// Words from the start of a torch tensor object to the address of its tensor.

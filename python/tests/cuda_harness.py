@@ -43,6 +43,12 @@ _SIGNATURES = {
     "cuEventCreate": [POINTER(c_void_p), c_uint],
     "cuEventRecord": [c_void_p, c_void_p],
     "cuEventDestroy_v2": [c_void_p],
+    "cuStreamBeginCapture_v2": [c_void_p, c_int],
+    "cuStreamEndCapture": [c_void_p, POINTER(c_void_p)],
+    "cuGraphInstantiateWithFlags": [POINTER(c_void_p), c_void_p, c_uint64],
+    "cuGraphLaunch": [c_void_p, c_void_p],
+    "cuGraphExecDestroy": [c_void_p],
+    "cuGraphDestroy": [c_void_p],
 }
 
 
@@ -102,6 +108,18 @@ class Driver:
         self.cuEventRecord(event, producer)
         self.cuStreamWaitEvent(consumer, event, 0)
         self.cuEventDestroy_v2(event)
+
+    @contextlib.contextmanager
+    def captured(self, stream):
+        """What comes on `stream` goes into a graph; the block gets a function that replays it, and one that frees it."""
+        graph, runnable, call = c_void_p(), c_void_p(), {}
+        self.cuStreamBeginCapture_v2(stream, 1)
+        yield call
+        self.cuStreamEndCapture(stream, byref(graph))
+        self.cuGraphInstantiateWithFlags(byref(runnable), graph, 0)
+        self.cuGraphDestroy(graph)
+        call["replay"] = lambda: self.cuGraphLaunch(runnable, stream)
+        call["free"] = lambda: self.cuGraphExecDestroy(runnable)
 
     # The simulated driver's controls
 

@@ -26,6 +26,45 @@ def with_torch():
         want = (torch.stack(equal) * 2, torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) + 1)
     stream.synchronize()
     assert got[0].is_cuda and all(torch.equal(a, b) for a, b in zip(got, want))
+    memory_of_torch(torch)
+    captured_by_torch(torch)
+
+
+def memory_of_torch(torch):
+    """Batches lie in torch's memory, and torch gives it out again while their readers still run."""
+    samples = [torch.full((1 << 16,), i, device="cuda", dtype=torch.float32) for i in range(64)]
+    before = torch.cuda.memory_allocated()
+    batch = wr.stack(samples)
+    assert torch.cuda.memory_allocated() - before == batch.nbytes
+    assert batch.torch() is batch.torch() and batch.torch().data_ptr() == batch.data_ptr()
+    del batch
+    side, sums = torch.cuda.Stream(), []
+    for turn in range(50):
+        batch = wr.stack(samples[turn % 7 :], stream=side if turn % 3 == 0 else None)
+        other = torch.from_dlpack(batch) if turn % 2 else batch.torch()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            other.record_stream(side)
+            sums.append(other.sum(1))
+        del batch, other
+    torch.cuda.synchronize()
+    for turn, got in enumerate(sums):
+        assert got.tolist() == [i * 65536.0 for i in range(turn % 7, 64)], turn
+
+
+def captured_by_torch(torch):
+    """A call in torch's own capture, without `out`: its allocator keeps the memory for the graph."""
+    samples = [torch.zeros(257, device="cuda") for _ in range(33)]
+    wr.pad(samples, mask="real")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = wr.pad(samples, mask="real", size=300)
+    for i, sample in enumerate(samples):
+        sample.fill_(i + 1)
+    graph.replay()
+    want = torch.arange(1, 34, device="cuda", dtype=torch.float32)
+    assert torch.equal(batch.torch().sum(1), want * 257) and int(batch.mask.torch().sum()) == 33 * 257
 
 
 def with_cupy():

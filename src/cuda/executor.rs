@@ -76,7 +76,7 @@ impl Executor {
         };
         let is_capturing = stream.is_capturing()?;
         if is_capturing {
-            check_capture(plan)?;
+            check_capture(plan, options, stream)?;
         } else {
             self.reap()?;
         }
@@ -85,13 +85,15 @@ impl Executor {
             current: &current,
             stream,
             is_capturing,
+            producers: Vec::new(),
             blocks: Vec::new(),
             slots: Vec::new(),
+            lent: Vec::new(),
             done: Done::default(),
         };
         let own: Vec<usize> =
             (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
-        run.order_behind_producers(plan, &own, options)?;
+        run.find_producers(options)?;
         let finished = run.assemble(plan, &own, options, host, threads);
         // What is under way must end before samples and memory are let go.
         if finished.is_err()
@@ -100,6 +102,7 @@ impl Executor {
         {
             // The device has failed: what it may still write to is not given back.
             run.blocks.drain(..).for_each(std::mem::forget);
+            run.lent.drain(..).for_each(std::mem::forget);
         }
         finished.map(|()| run.done)
     }

@@ -20,7 +20,7 @@ use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::spec::{bytes_of, Placement};
 use crate::stats::{is_upload, Traffic};
-use crate::stream::RunOptions;
+use crate::stream::{OutputMemory, RunOptions, Stream};
 use crate::tensor::{Device, Owner, Tensor};
 
 /// Threads of a block: what the kernels are written for.
@@ -51,10 +51,14 @@ pub(super) struct Run<'r> {
     pub current: &'r Current<'r>,
     pub stream: StreamRef<'r>,
     pub is_capturing: bool,
+    /// What the work waits for.
+    pub producers: Vec<StreamRef<'r>>,
     /// Device memory had for this run: given back behind it, whether it fails or not.
     pub blocks: Vec<Arc<DeviceBlock>>,
     /// Page-locked memory that is read once.
     pub slots: Vec<PinnedBlock>,
+    /// Owners of outputs in memory of another library's.
+    pub lent: Vec<Owner>,
     pub done: Done,
 }
 
@@ -84,16 +88,19 @@ impl Run<'_> {
             let on_device = matches!(plan.specs[plan.fields[index].leaf].device, Device::Cuda(_));
             let address = match out.filter(|_| on_device) {
                 Some(out) => out.addr() as u64,
+                None if on_device => {
+                    let field = &plan.fields[index];
+                    let tensor = self.output(options, field.dtype, field.layout.clone())?;
+                    let address = tensor.data_ptr().addr() as u64;
+                    self.done.tensors.push((index, tensor));
+                    address
+                }
                 None => {
                     let block = self.allocate(bytes)?;
-                    if on_device {
-                        self.push_tensor(plan, index, &block);
-                    } else {
-                        back.push((index, block.address()));
-                        if let Some(out) = out.filter(|_| !plan.fields[index].layout.is_compact()) {
-                            spread[index] = Some((out, plan.make_compact(index)?));
-                            plan.fields[index].out = None;
-                        }
+                    back.push((index, block.address()));
+                    if let Some(out) = out.filter(|_| !plan.fields[index].layout.is_compact()) {
+                        spread[index] = Some((out, plan.make_compact(index)?));
+                        plan.fields[index].out = None;
                     }
                     block.address()
                 }
@@ -104,7 +111,9 @@ impl Run<'_> {
             .iter()
             .map(|&(index, _)| self.host_memory(plan, index, host))
             .collect::<Result<Vec<_>>>()?;
-        let numbers = self.numbers(plan)?;
+        let numbers = self.numbers(plan, options)?;
+        // Behind the allocations: memory just given may be in use by work that is enqueued already.
+        self.order_behind_producers(plan, own, options)?;
 
         for &index in own {
             if let (Some(place), true) = (places[index], self.must_upload(plan, index)) {
@@ -146,15 +155,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// One event for each distinct stream that wrote samples; and our own tensors know theirs.
-    pub fn order_behind_producers(
-        &mut self,
-        plan: &Plan<'_>,
-        own: &[usize],
-        options: &RunOptions,
-    ) -> Result<()> {
+    /// The distinct streams that have to be waited for: those that wrote samples, and the one that
+    /// memory for outputs belongs to.
+    pub fn find_producers(&mut self, options: &RunOptions) -> Result<()> {
+        let lender = options.memory.iter().map(|memory| memory.stream());
         let mut seen = vec![self.stream.handle()];
-        for producer in options.producers.iter().map(|stream| stream.handle()) {
+        for producer in options.producers.iter().copied().chain(lender).map(Stream::handle) {
             if seen.contains(&producer) {
                 continue;
             }
@@ -174,6 +180,19 @@ impl Run<'_> {
                 }
                 _ => {}
             }
+            self.producers.push(producer);
+        }
+        Ok(())
+    }
+
+    /// One event for each producer; and our own tensors know theirs.
+    fn order_behind_producers(
+        &mut self,
+        plan: &Plan<'_>,
+        own: &[usize],
+        options: &RunOptions,
+    ) -> Result<()> {
+        for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;
         }
         if self.is_capturing {
@@ -229,17 +248,33 @@ impl Run<'_> {
         Ok(block)
     }
 
-    fn push_tensor(&mut self, plan: &Plan<'_>, index: usize, block: &Arc<DeviceBlock>) {
-        let field = &plan.fields[index];
-        let tensor = self.tensor(block, field.dtype, field.layout.clone());
-        self.done.tensors.push((index, tensor));
-    }
-
-    fn tensor(&self, block: &Arc<DeviceBlock>, dtype: DType, layout: Layout) -> Tensor {
-        let device = Device::Cuda(self.current.context().ordinal());
-        let (owner, data) = (Arc::clone(block) as Owner, block.address() as *mut u8);
+    /// Memory on the device for an output, row-major.
+    fn output(&mut self, options: &RunOptions, dtype: DType, layout: Layout) -> Result<Tensor> {
+        let ordinal = self.current.context().ordinal();
+        let device = Device::Cuda(ordinal);
+        if let Some(memory) = &options.memory {
+            if let Some(tensor) = memory.allocate(dtype, layout.shape(), ordinal)? {
+                let is_fit = (tensor.dtype(), tensor.device()) == (dtype, device)
+                    && tensor.shape() == layout.shape()
+                    && tensor.layout().is_compact()
+                    && !tensor.is_read_only();
+                if !is_fit {
+                    return Err(Error::Argument(format!(
+                        "asked for a row-major output, {dtype} {:?} on {device}, the allocator gave {tensor:?}",
+                        layout.shape()
+                    )));
+                }
+                self.lent.push(Arc::clone(tensor.owner()));
+                return Ok(tensor);
+            }
+        }
+        if self.is_capturing {
+            return Err(refused_in_capture("the allocator has no memory for this dtype"));
+        }
+        let block = self.allocate(bytes_of(dtype, layout.shape()))?;
+        let data = block.address() as *mut u8;
         // SAFETY: a block of as many bytes as the compact layout has, which is its owner.
-        unsafe { Tensor::new_unchecked(owner, data, dtype, device, layout, false) }
+        Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }
 
     /// Memory on the host for a field read from the device: the caller's or ours.
@@ -265,7 +300,7 @@ impl Run<'_> {
     }
 
     /// Memory for lengths and offsets of batches on the device.
-    fn numbers(&mut self, plan: &Plan<'_>) -> Result<Vec<Number>> {
+    fn numbers(&mut self, plan: &Plan<'_>, options: &RunOptions) -> Result<Vec<Number>> {
         let mut all = Vec::new();
         for (leaf, spec) in plan.specs.iter().enumerate() {
             if !matches!(spec.device, Device::Cuda(_)) {
@@ -273,9 +308,9 @@ impl Run<'_> {
             }
             let mut numbers = Numbers::default();
             let mut place = |run: &mut Self, dtype: DType, shape: &[i64], bytes: Vec<u8>| {
-                let block = run.allocate(bytes_of(dtype, shape))?;
-                all.push(Number { address: block.address(), dtype, bytes });
-                Ok::<_, Error>(run.tensor(&block, dtype, Layout::compact(dtype, shape)?))
+                let tensor = run.output(options, dtype, Layout::compact(dtype, shape)?)?;
+                all.push(Number { address: tensor.data_ptr().addr() as u64, dtype, bytes });
+                Ok::<_, Error>(tensor)
             };
             if let Some((lengths, shape)) = &spec.lengths {
                 let bytes = cast_slice(lengths).to_vec();
@@ -400,7 +435,14 @@ impl Run<'_> {
             slot.free_after(Arc::clone(&event));
         }
         let lists = own.iter().flat_map(|&field| plan.lists[plan.fields[field].leaf].owners());
-        let owners = || options.keep.iter().chain(lists.clone());
+        // In its own order, another library may give its memory out again at once.
+        let is_elsewhere =
+            |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
+        let lent = match options.memory.as_ref().is_some_and(is_elsewhere) {
+            true => &self.lent[..],
+            false => &[],
+        };
+        let owners = || options.keep.iter().chain(lists.clone()).chain(lent);
         // Our own memory waits by itself, which spares it being held.
         for block in self.blocks_of(owners()) {
             block.set_read(self.stream.handle(), Arc::clone(&event));
@@ -427,11 +469,20 @@ impl Number {
     }
 }
 
+fn refused_in_capture(what: &str) -> Error {
+    Error::Argument(format!("the stream is being captured in a graph: {what}"))
+}
+
 /// Refuses what cannot be recorded in a graph: memory of ours, copies from and to pageable memory.
-pub(super) fn check_capture(plan: &Plan<'_>) -> Result<()> {
-    let refuse = |what: &str| {
-        Err(Error::Argument(format!("the stream is being captured in a graph: {what}")))
-    };
+/// Another library's memory it may be, if that belongs to the stream: such libraries know of captures.
+pub(super) fn check_capture(
+    plan: &Plan<'_>,
+    options: &RunOptions,
+    stream: StreamRef<'_>,
+) -> Result<()> {
+    let has_memory =
+        options.memory.as_ref().is_some_and(|memory| memory.stream().handle() == stream.handle());
+    let refuse = |what| Err(refused_in_capture(what));
     for (index, field) in plan.fields.iter().enumerate() {
         let spec = &plan.specs[field.leaf];
         if !is_device_field(plan, index) || !matches!(spec.device, Device::Cuda(_)) {
@@ -439,6 +490,9 @@ pub(super) fn check_capture(plan: &Plan<'_>) -> Result<()> {
         }
         if spec.source == Device::Cpu && field.role == Role::Data {
             return refuse("samples in pageable host memory cannot be read in it");
+        }
+        if has_memory {
+            continue;
         }
         if field.out.is_none() {
             return refuse(

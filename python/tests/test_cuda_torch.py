@@ -1,0 +1,225 @@
+"""Batches of torch's tensors on a device are torch's tensors, in memory of its allocator. With a torch in miniature;
+with torch itself: scripts/gpu_check/interop.py."""
+
+import ctypes
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from cuda_harness import JUNK, LEGACY, Cai, copy_out, fetch, later
+from helpers import assert_same, paint_values, settle
+from test_cuda_streams import ROWS, WANT, streams  # noqa: F401
+from torch_standin import OutOfMemoryError, Torch
+
+
+@pytest.fixture
+def torch(sim, streams, monkeypatch):  # noqa: F811
+    module = Torch(sim, streams())
+    monkeypatch.setitem(sys.modules, "torch", module)
+    yield module
+    gc.collect()
+    wr.empty_cache()
+    gc.collect()
+    module.empty_cache()
+
+
+@pytest.fixture
+def samples(torch):
+    return [torch.Tensor(row) for row in ROWS]
+
+
+def read(torch, tensor):
+    """The bytes of a tensor of torch's as its current stream finds them."""
+    place = copy_out(torch.driver, tensor.address, tensor.array.nbytes, torch.current[0])
+
+    def array():
+        torch.driver.cuStreamSynchronize(torch.current[0])
+        raw = ctypes.string_at(place.address, tensor.array.nbytes)
+        return np.frombuffer(raw, tensor.array.dtype).reshape(tensor.array.shape)
+
+    return array
+
+
+def test_every_tensor_of_a_batch_is_torchs(torch, samples):
+    batch = wr.pad([torch.Tensor(row[:n]) for n, row in enumerate(ROWS)], dims=0, mask="real")
+    parts = [batch.data, batch.mask, batch.lengths]
+    assert [part.data_ptr() for part in parts] == [address for address, _ in torch.made]
+    tensor = batch.torch()
+    assert type(tensor) is torch.Tensor and tensor is batch.data.torch() and tensor.dtype == "float32"
+    want = np.zeros((5, 4, 6), np.float32)
+    for n, row in enumerate(ROWS):
+        want[n, :n] = row[:n]
+    assert_same(read(torch, tensor)(), want)
+    assert_same(read(torch, batch.lengths.torch())(), np.arange(5))
+    torch.made.clear()
+    ragged = wr.ragged(samples, batch_index=True)
+    assert len(torch.made) == 4
+    assert_same(read(torch, ragged.torch())(), np.concatenate(ROWS))
+    assert_same(read(torch, ragged.offsets.torch())(), np.arange(0, 21, 4))
+    assert_same(read(torch, ragged.batch_index.torch())(), np.repeat(np.arange(5), 4))
+
+
+@pytest.mark.parametrize("place", ["host", "device"])
+def test_leaves_and_lists_of_samples(torch, place):
+    trees = [{"x": torch.Tensor(row, place=place), "y": n} for n, row in enumerate(ROWS)]
+    out = wr.collate(trees, {"y": wr.Stack(device="cuda")}, device="cuda")
+    assert_same(read(torch, out["x"].torch())(), WANT)
+    assert_same(read(torch, out["y"].torch())(), np.arange(5))
+    listed = wr.SampleList([tree["x"] for tree in trees])
+    assert_same(read(torch, wr.stack(listed.take([4, 0]), device="cuda").torch())(), WANT[[4, 0]])
+    table = torch.Tensor(WANT, place=place)
+    assert_same(read(torch, wr.stack(wr.SampleList(table).take([3]), device="cuda").torch())(), WANT[[3]])
+    assert len(torch.made) == 4
+
+
+def test_a_batch_as_samples_gives_torchs_again(torch, samples):
+    again = wr.stack(list(wr.stack(samples)))
+    assert_same(read(torch, again.torch())(), WANT)
+
+
+def test_host_samples_without_devices_of_torch(torch):
+    torch.available = False
+    batch = wr.stack([torch.Tensor(row, place="host") for row in ROWS], device="cuda")
+    assert not torch.made
+    assert_same(fetch(torch.driver, batch), WANT)
+
+
+def test_dtypes_that_torch_lacks(torch, samples):
+    batch = wr.stack(samples, dtype="uint16", transform=wr.Transform(scale=0))
+    assert batch.dtype == "uint16" and not torch.made
+
+
+def test_samples_of_others(torch, sim):
+    batch = wr.stack([Cai(sim, row) for row in ROWS])
+    assert not torch.made
+    assert_same(fetch(sim, batch), WANT)
+
+
+# Order
+
+
+def test_a_block_goes_from_batch_to_batch_in_the_order_of_the_stream(torch, samples):
+    with torch.driver.paused(torch.current[0]):
+        reads = []
+        for n in range(5):
+            batch = wr.stack(samples[n:])
+            reads.append(read(torch, batch.torch()))
+            del batch
+            gc.collect()
+            wr.stack([torch.Tensor(np.full_like(row, 9)) for row in ROWS[n:]])
+    for n, array in enumerate(reads):
+        assert_same(array(), WANT[n:])
+
+
+def test_a_block_still_in_use_where_it_was_made(torch, samples, streams):  # noqa: F811
+    """torch's stream has work queued on the block: other streams wait for it before they write."""
+    other = streams()
+    with torch.driver.paused(torch.current[0]):
+        batch = wr.stack(samples, stream=other)  # the block's own junk is queued
+    assert_same(read(torch, batch.torch())(), WANT)
+
+
+def test_torch_waits_for_another_stream(torch, samples, streams):  # noqa: F811
+    other = streams()
+    with torch.driver.paused(other):
+        batch = wr.stack(samples, stream=other)
+        array = read(torch, batch.torch())
+    assert_same(array(), WANT)
+
+
+def test_a_block_written_on_another_stream_is_held(torch, samples, streams):  # noqa: F811
+    other = streams()
+    with torch.driver.paused(other):
+        batch = wr.stack(samples, stream=other)
+        address = batch.data_ptr()
+        del batch
+        settle()
+        tensor = torch.Tensor(WANT, place="cache")
+        assert tensor.address != address
+        torch.driver.cuMemsetD8Async(tensor.address, 0, tensor.array.nbytes, torch.current[0])
+    torch.driver.cuStreamSynchronize(other)
+    wr.stack(samples)
+    settle()
+    assert address in torch.unused[WANT.nbytes]
+
+
+def test_torch_is_told_of_streams_that_read(torch, samples, streams):  # noqa: F811
+    other = streams()
+    batch = wr.stack(samples)
+    tensor = batch.torch()
+    assert tensor.streams == []
+    assert_same(later(torch.driver, batch, other)(), WANT)
+    assert_same(later(torch.driver, batch, LEGACY)(), WANT)
+    assert tensor.streams == [other, LEGACY]
+    torch.current[0] = elsewhere = streams()
+    assert batch.torch() is tensor and tensor.streams == [other, LEGACY, elsewhere]
+
+
+def test_a_capture_needs_no_out(torch, samples, streams):  # noqa: F811
+    """torch's allocator knows of captures, so that a graph may have all that a batch consists of."""
+    stream = torch.current[0]
+
+    def assemble(**options):
+        return wr.pad(samples, mask="real", size=(5, 6), **options)
+
+    assemble()  # torch has the memory now
+    gc.collect()
+    with torch.driver.captured(stream) as graph:
+        batch = assemble()
+    rows = [paint_values((4, 6), "float32", 50 + n) for n in range(5)]
+    for sample, row in zip(samples, rows):
+        torch.driver.cuMemcpyHtoDAsync_v2(sample.address, row.ctypes.data, row.nbytes, stream)
+    graph["replay"]()
+    assert_same(read(torch, batch.torch())(), np.pad(rows, ((0, 0), (0, 1), (0, 0))))
+    assert_same(read(torch, batch.lengths.torch())(), np.tile([4, 6], (5, 1)))
+    graph["free"]()
+    # Memory of another stream than that which is captured is another matter.
+    other = streams()
+    with torch.driver.captured(other) as graph:
+        with pytest.raises(ValueError, match="captured"):
+            assemble(stream=other)
+    graph["free"]()
+
+
+# Faults
+
+
+def test_out_of_memory(torch, samples):
+    torch.refusals = 1
+    assert_same(read(torch, wr.stack(samples).torch())(), WANT)
+    torch.refusals = 2
+    with pytest.raises(MemoryError, match="480") as caught:
+        wr.stack(samples)
+    assert isinstance(caught.value.__cause__, OutOfMemoryError)
+    assert_same(read(torch, wr.stack(samples).torch())(), WANT)
+
+
+def test_memory_that_does_not_fit(torch, samples, monkeypatch):
+    monkeypatch.setattr(torch, "empty", lambda shape, **_: torch.Tensor(paint_values((3,), "float32"), place="cache"))
+    with pytest.raises(ValueError, match="the allocator gave"):
+        wr.stack(samples)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert_same(read(torch, wr.stack(samples).torch())(), WANT)
+
+
+def test_a_launch_that_fails_gives_the_memory_back(torch, samples):
+    wr.stack(samples)
+    settle()
+    unused = {size: len(blocks) for size, blocks in torch.unused.items()}
+    torch.driver.fail("cuLaunchKernel", 701)
+    with pytest.raises(wr.CudaError):
+        wr.stack(samples)
+    settle()
+    assert {size: len(blocks) for size, blocks in torch.unused.items()} == unused
+    assert_same(read(torch, wr.stack(samples).torch())(), WANT)
+
+
+def test_nothing_is_written_beyond(torch, samples):
+    whole = torch.Tensor(np.full(1 << 12, JUNK, np.uint8))
+    wr.stack(samples)
+    assert_same(fetch(torch.driver, wr.asarray(whole)), whole.array)
+    assert torch.driver.misuse() == []

@@ -1,0 +1,98 @@
+"""torch in miniature, on the simulated driver: tensors with an exchange table, a current stream, a caching allocator
+that gives a block out again as soon as its tensor is gone."""
+
+from __future__ import annotations
+
+import types
+from ctypes import byref, c_uint64
+
+import numpy as np
+
+import oracle
+from cuda_harness import CUDA, JUNK, LEGACY, table_type
+from dlpack_harness import Handle
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch has it."""
+
+
+class Torch(types.ModuleType):
+    """What windrow asks of torch. `current` is the stream that it works on."""
+
+    OutOfMemoryError = OutOfMemoryError
+
+    def __init__(self, driver, stream):
+        super().__init__("torch")
+        self.driver, self.current = driver, [stream]
+        self.made, self.unused, self.busy, self.owned = [], {}, [], []
+        self.available, self.refusals = True, 0
+        self.cuda = types.SimpleNamespace(
+            is_available=lambda: self.available,
+            default_stream=lambda ordinal: LEGACY,
+            ExternalStream=lambda handle, ordinal: handle,
+        )
+        self.Tensor = tensor_type(self)
+        for name in oracle.STORAGE:
+            if name not in ("float8_e3m4", "uint16"):
+                setattr(self, name, name)
+
+    def empty(self, shape, *, dtype, device):
+        assert device == "cuda:0"
+        if self.refusals:
+            self.refusals -= 1
+            raise OutOfMemoryError("CUDA out of memory. Tried to allocate a lot")
+        tensor = self.Tensor(np.zeros(shape, oracle.STORAGE[dtype]), dtype=dtype, place="cache")
+        self.made.append((tensor.address, tensor.stream))
+        return tensor
+
+    def block(self, size):
+        """Unused memory, or new; junk either way, in the order of the current stream."""
+        same = self.unused.setdefault(size, [])
+        if not same:
+            address = c_uint64()
+            self.driver.cuMemAlloc_v2(byref(address), size)
+            self.owned.append(address.value)
+            same.append(address.value)
+        address = same.pop()
+        self.driver.cuMemsetD8Async(address, JUNK, size, self.current[0])
+        return address
+
+    def empty_cache(self):
+        self.driver.free()
+        while self.owned:
+            self.driver.cuMemFree_v2(self.owned.pop())
+
+
+def tensor_type(torch):
+    base = table_type(torch.current)
+
+    class Tensor(base):
+        def __init__(self, array, *, dtype=None, place="device", stream=None):
+            array = np.array(array, order="C")
+            self.place, self.stream, self.streams, self.handles = place, stream, [], []
+            self.shape, self.dtype = array.shape, dtype
+            if place == "device":
+                super().__init__(torch.driver, array, stream=stream)
+                return
+            self.array, self.device = array, (CUDA if place == "cache" else 1, 0)
+            self.address = array.ctypes.data
+            if place == "cache":
+                self.stream, self.address = torch.current[0], torch.block(max(1, array.nbytes))
+            self.view = Handle(array, device=self.device, data=self.address)
+
+        def data_ptr(self):
+            return self.address
+
+        def record_stream(self, stream):
+            self.streams.append(stream)
+
+        def __del__(self):
+            if self.place == "device":
+                super().__del__()
+            elif self.place == "cache":
+                unused = torch.busy if self.streams else torch.unused[max(1, self.array.nbytes)]
+                unused.append(self.address)
+
+    Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"
+    return Tensor
