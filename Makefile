@@ -50,6 +50,7 @@ test-cuda: $(NVCC_READY)
 	$(WITH_NVCC) $(CARGO) test --locked -p cudasim
 	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$($(CARGO) run --quiet --locked -p cudasim --profile test --example path) \
 		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 $(CARGO) test --locked --features cuda --tests'
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/kernel_report --check
 
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow

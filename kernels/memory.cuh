@@ -4,8 +4,8 @@
 //
 // Sources are never written while a launch reads them (the plan refuses outputs that overlap), so
 // loads take the read-only path. They may stay in the first cache: neighbouring lanes share the
-// words of a misaligned source. Outputs stay in the second cache for whoever reads them next.
-// To be measured: L1::no_allocate for aligned sources, evict-first for outputs beyond that cache.
+// words of a misaligned source. Outputs stay in the second cache for whoever reads them next. Other
+// hints for vectors are a matter of policy.
 #pragma once
 
 #include <stddef.h>
@@ -15,6 +15,8 @@
 #ifndef __CUDA_ARCH__
 #include <assert.h>
 #endif
+
+#include "policy.h"
 
 #ifdef __CUDACC__
 #define WINDROW_DEVICE __device__ __forceinline__
@@ -65,7 +67,14 @@ WINDROW_DEVICE uint64_t load<uint64_t>(const uint8_t* p) {
 /// Reads the 16 bytes at `p`.
 WINDROW_DEVICE Vec16 load16(const uint8_t* p) {
 #ifdef __CUDA_ARCH__
-    uint4 v = __ldg(reinterpret_cast<const uint4*>(p));
+    uint4 v;
+    if (Policy::kLoad == 1) {
+        asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+            : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+            : "l"(__cvta_generic_to_global(p)));
+    } else {
+        v = __ldg(reinterpret_cast<const uint4*>(p));
+    }
     return {v.x | static_cast<uint64_t>(v.y) << 32, v.z | static_cast<uint64_t>(v.w) << 32};
 #else
     assert(reinterpret_cast<uintptr_t>(p) % 16 == 0);
@@ -100,9 +109,13 @@ WINDROW_DEVICE void store<uint64_t>(uint8_t* p, uint64_t value) {
 /// Writes the 16 bytes at `p`.
 WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
 #ifdef __CUDA_ARCH__
-    __stwb(reinterpret_cast<uint4*>(p),
-           make_uint4(static_cast<uint32_t>(v.lo), static_cast<uint32_t>(v.lo >> 32),
-                      static_cast<uint32_t>(v.hi), static_cast<uint32_t>(v.hi >> 32)));
+    const uint4 bits = make_uint4(static_cast<uint32_t>(v.lo), static_cast<uint32_t>(v.lo >> 32),
+                                  static_cast<uint32_t>(v.hi), static_cast<uint32_t>(v.hi >> 32));
+    if (Policy::kStore == 1) {
+        __stcs(reinterpret_cast<uint4*>(p), bits);
+    } else {
+        __stwb(reinterpret_cast<uint4*>(p), bits);
+    }
 #else
     assert(reinterpret_cast<uintptr_t>(p) % 16 == 0);
     memcpy(p, &v, sizeof v);
