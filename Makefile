@@ -5,6 +5,7 @@
 #   make lint    format, clippy, docs, oldest supported compiler
 #   make bench   criterion benches and the comparison with torch, NumPy and DALI
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
+#   make docs    the documentation as a site, in out/docs/
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -33,7 +34,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench gpu-check miri test-rust test-cuda test-python
+.PHONY: demo test lint bench gpu-check docs miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -73,6 +74,9 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 gpu-check: $(NVCC_READY) $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)
 
+docs: $(VENV)/.docs $(VENV)/.windrow
+	$(PY) -m mkdocs build --quiet
+
 miri:
 	scripts/miri
 
@@ -101,6 +105,10 @@ $(VENV)/.demo: python/requirements/demo.txt $(VENV)/.venv
 $(VENV)/.test: python/requirements/test.txt $(VENV)/.demo
 	$(PIP) -r $<
 	@$(call optional,'paddlepaddle>=3.0',its tests are skipped.)
+	@touch $@
+
+$(VENV)/.docs: python/requirements/docs.txt $(VENV)/.venv
+	$(PIP) --quiet -r $<
 	@touch $@
 
 $(VENV)/.bench: python/requirements/bench.txt $(VENV)/.venv

@@ -258,13 +258,10 @@ fn assemble(
     Ok(PyBatch::from(batches.remove(0)))
 }
 
-/// stack(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)
-/// --
-///
 /// Samples of equal shape along a new dim 0.
 ///
 /// Args:
-///     samples: a list of array-likes, or a :class:`SampleList`.
+///     samples: a list of array-likes, or a `SampleList`.
 ///     dtype: of the batch; None keeps the samples', which must then be one.
 ///     device (str): where the batch shall lie, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
 ///         None: where the samples are.
@@ -288,7 +285,7 @@ fn assemble(
 ///         after its parent had begun to use one. CudaError: a call of the driver failed.
 ///     TypeError: a sample is not an array-like.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> batch = wr.stack([b"abc", b"def"], dtype="int32")
 ///     >>> batch.shape, batch.dtype
@@ -304,15 +301,12 @@ pub(crate) fn stack(
     assemble("stack", samples, kwargs)
 }
 
-/// concat(samples, *, dim=0, **common)
-/// --
-///
-/// Samples that are equal but for ``dim``, joined along it. ``common`` as for :func:`stack`.
+/// Samples that are equal but for ``dim``, joined along it. ``common`` as for `stack`.
 ///
 /// Returns:
 ///     Batch: ``data``, ``lengths`` int64 ``[N]`` and ``offsets`` int64 ``[N + 1]`` along ``dim``.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> batch = wr.concat([b"ab", b"cde"])
 ///     >>> batch.shape, memoryview(batch.offsets).tolist()
@@ -326,10 +320,7 @@ pub(crate) fn concat(
     assemble("concat", samples, kwargs)
 }
 
-/// pad(samples, *, value=0, side="right", dims=None, size=None, multiple_of=1, truncate=False, mask=None, **common)
-/// --
-///
-/// Samples of equal rank, filled up to the largest. ``common`` as for :func:`stack`.
+/// Samples of equal rank, filled up to the largest. ``common`` as for `stack`.
 ///
 /// Args:
 ///     value: number that padding holds; it must be exact in an integer dtype, and is not transformed.
@@ -350,7 +341,7 @@ pub(crate) fn concat(
 ///     Batch: ``data[N, *max]``, ``lengths`` int64 ``[N]`` when one dim is padded, else ``[N, k]``,
 ///     and ``mask`` bool ``[N, *padded dims]``.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> batch = wr.pad([b"a", b"bcd"], value=46, mask="real")
 ///     >>> bytes(batch), memoryview(batch.mask).tolist()
@@ -364,16 +355,13 @@ pub(crate) fn pad(
     assemble("pad", samples, kwargs)
 }
 
-/// ragged(samples, *, offsets_dtype="int64", batch_index=False, **common)
-/// --
-///
-/// Samples that are equal but for dim 0, one after the other. ``common`` as for :func:`stack`.
+/// Samples that are equal but for dim 0, one after the other. ``common`` as for `stack`.
 ///
 /// Returns:
 ///     Batch: ``data`` = values ``[sum, *rest]``, ``offsets[N + 1]``, ``lengths`` int64 ``[N]``,
 ///     ``max_length`` (int) and, if asked for, ``batch_index`` int64 ``[sum]``.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> batch = wr.ragged([b"ab", b"", b"c"], batch_index=True)
 ///     >>> memoryview(batch.offsets).tolist(), memoryview(batch.batch_index).tolist(), batch.max_length
@@ -387,12 +375,9 @@ pub(crate) fn ragged(
     assemble("ragged", samples, kwargs)
 }
 
-/// explain(samples, form="stack", **arguments)
-/// --
-///
 /// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> wr.explain([b"abc", b"d"], "pad").as_dict()["padding_bytes"]
 ///     2
@@ -419,9 +404,6 @@ pub(crate) fn explain(
     Ok(PyExplain(explain.or_py_err(py)?))
 }
 
-/// check_options(form, /, **arguments)
-/// --
-///
 /// Raises what a call of ``form`` with these arguments would, without samples.
 #[pyfunction]
 #[pyo3(signature = (form, /, **kwargs))]

@@ -108,9 +108,6 @@ tensor_methods!(PyBatch, {
         Ok(PyTuple::new(slf.py(), items)?.try_iter()?.into_any())
     }
 
-    /// nested()
-    /// --
-    ///
     /// torch's jagged nested tensor of a ragged batch, sharing its memory.
     fn nested<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (Some(offsets), Some(longest)) = (self.batch.offsets(), self.batch.max_length()) else {

@@ -9,9 +9,6 @@ use windrow::{DType, Device, EngineOptions, Explain};
 
 use crate::errors::OrPyErr;
 
-/// Engine(threads=None, device=None, pool_bytes=None)
-/// --
-///
 /// An engine with a thread pool and an output memory pool of its own. The module's functions use a
 /// default one.
 ///
@@ -67,7 +64,7 @@ impl PyEngine {
         Ok(PyEngine { engine, device: options.device })
     }
 
-    /// Counters of this engine, as those of :func:`stats`.
+    /// Counters of this engine, as those of `stats`.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         stats_of(py, &self.engine)
     }
@@ -111,7 +108,7 @@ pub(crate) fn index_engine() -> &'static windrow::Engine {
     ENGINE.get_or_init(windrow::Engine::host)
 }
 
-/// The plan of a call, not run. ``str()`` is a readable account, :meth:`as_dict` the same as data.
+/// The plan of a call, not run. ``str()`` is a readable account, `as_dict` the same as data.
 #[pyclass(name = "Explain", module = "windrow", frozen)]
 pub(crate) struct PyExplain(pub Explain);
 
@@ -160,9 +157,6 @@ impl PyExplain {
     }
 }
 
-/// cuda_available()
-/// --
-///
 /// Whether there is a CUDA device to assemble batches on. Starts the driver: workers that are to use
 /// it have to be spawned, not forked, from then on.
 #[pyfunction]
@@ -170,12 +164,9 @@ pub(crate) fn cuda_available(py: Python<'_>) -> bool {
     py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
 }
 
-/// devices()
-/// --
-///
 /// What ``device=`` takes on this machine: a dict each with ``device`` (``"cpu"``, ``"cuda:0"``) and
 /// ``name``; of CUDA devices also ``index``, ``compute_capability`` (a tuple), ``multiprocessors`` and
-/// ``total_memory`` (bytes). Starts the driver, as :func:`cuda_available`.
+/// ``total_memory`` (bytes). Starts the driver, as `cuda_available`.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let entry = |device: Device, name: &str| -> PyResult<Bound<'_, PyDict>> {
@@ -200,9 +191,6 @@ pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     Ok(all)
 }
 
-/// cuda_build()
-/// --
-///
 /// ``toolkit``, ``targets`` of the kernels and ``driver`` (newest CUDA version it supports).
 ///
 /// Raises:
@@ -241,10 +229,7 @@ fn stats_of<'py>(py: Python<'py>, engine: &windrow::Engine) -> PyResult<Bound<'p
     Ok(dict)
 }
 
-/// stats()
-/// --
-///
-/// What the default engine did since it was made or :func:`reset_stats`: batches, samples, bytes_in,
+/// What the default engine did since it was made or `reset_stats`: batches, samples, bytes_in,
 /// bytes_out, padding_bytes, views, launches, bytes_to_device, bytes_to_host, waits (for a device),
 /// run_seconds, pool_bytes (free), pool_used_bytes, pool_hits, pool_misses, device_bytes (in use),
 /// pinned_bytes (free), pinned_used_bytes.
@@ -253,18 +238,12 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     stats_of(py, default_engine())
 }
 
-/// reset_stats()
-/// --
-///
 /// Sets the counters of the default engine to 0.
 #[pyfunction]
 pub(crate) fn reset_stats() {
     default_engine().reset_stats();
 }
 
-/// empty_cache()
-/// --
-///
 /// Gives the default engine's free output memory back to the system and the devices, for which it
 /// waits, and lets go of samples that were still being read.
 #[pyfunction]

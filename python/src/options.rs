@@ -295,9 +295,6 @@ pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     name.parse().map_err(|_| refuse())
 }
 
-/// Transform(scale=1.0, mean=None, std=None, channel_dim=None, permute=None)
-/// --
-///
 /// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
 ///
 /// Evaluated as one fused multiply-add ``x * a[c] + b[c]``, ``a = scale / std`` and
@@ -311,7 +308,7 @@ pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 ///         that extent.
 ///     permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> chw = wr.Transform(scale=1 / 255, mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5],
 ///     ...                    channel_dim=2, permute=(2, 0, 1))

@@ -104,16 +104,13 @@ pub(crate) fn samples_of(
     }
 }
 
-/// SampleList(samples=())
-/// --
-///
 /// Samples imported, checked and kept alive once. Every assembling call takes one in place of a list.
 ///
 /// Args:
 ///     samples: an iterable of array-likes, of any shapes and dtypes, or one tensor, whose rows along
 ///         dim 0 are registered without anything kept for each of them.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> rows = wr.SampleList([b"ab", b"cd", b"ef"])
 ///     >>> wr.stack(rows.take([2, 0])).shape
@@ -173,9 +170,6 @@ impl PySampleList {
         Ok(PySampleList::from_imported(imported))
     }
 
-    /// take(indices)
-    /// --
-    ///
     /// The samples at these positions, in this order, as a new list that shares their memory.
     ///
     /// Args:
@@ -193,17 +187,11 @@ impl PySampleList {
         Ok(PySampleList::from_imported(Imported { list, owners: Arc::clone(&own.owners) }))
     }
 
-    /// append(sample)
-    /// --
-    ///
     /// Imports one more sample.
     fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         self.add(&PyTuple::new(sample.py(), [sample])?)
     }
 
-    /// extend(samples)
-    /// --
-    ///
     /// Imports more samples; on an error none of them.
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;

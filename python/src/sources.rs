@@ -142,9 +142,6 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     })
 }
 
-/// import_route(object)
-/// --
-///
 /// How objects of this type are read: ``"tensor"``, ``"number"``, ``"exchange"``, ``"array struct"`` or ``"protocols"``.
 #[pyfunction]
 pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {

@@ -14,7 +14,7 @@ use crate::export;
 use crate::import::{Importer, Reading};
 
 /// A strided piece of memory that keeps its owner alive. Made by the assembling calls and
-/// :func:`asarray`.
+/// `asarray`.
 ///
 /// Attributes:
 ///     shape (tuple of int), strides (tuple of int, in elements), dtype (str), device (str),
@@ -197,10 +197,7 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyRe
     })
 }
 
-/// asarray(x, /)
-/// --
-///
-/// A :class:`Tensor` of the same memory as any array-like; the array-like is kept alive.
+/// A `Tensor` of the same memory as any array-like; the array-like is kept alive.
 ///
 /// Raises:
 ///     TypeError: if ``x`` is not an array-like.

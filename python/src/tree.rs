@@ -50,26 +50,23 @@ struct Spec<'py> {
     used: bool,
 }
 
-/// collate(samples, spec=None, *, sep=".", **common)
-/// --
-///
-/// A list of trees to one tree of the same shape, every tensor leaf a :class:`Batch`, in one call.
+/// A list of trees to one tree of the same shape, every tensor leaf a `Batch`, in one call.
 ///
 /// Args:
 ///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple and dataclass.
 ///         str and bytes leaves become lists; Python floats float64, ints int64.
-///     spec (dict): leaf path, with globs, to :class:`Stack`, :class:`Concat`, :class:`Pad` or
-///         :class:`Ragged`. An exact path goes before a glob, an earlier glob before a later one.
+///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
+///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
 ///         Leaves nobody names are stacked.
 ///     sep (str): joins the keys of a path.
 ///     out: a tree of the same shape to write to.
-///     common: as for :func:`stack`; a spec's own arguments go first.
+///     common: as for `stack`; a spec's own arguments go first.
 ///
 /// Raises:
 ///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
 ///         and the sample; and whatever the leaf's form raises, with ``.path``.
 ///
-/// Example:
+/// Examples:
 ///     >>> import windrow as wr
 ///     >>> batch = wr.collate([{"x": [1, 2.5], "id": "a"}, {"x": [3, 4.5], "id": "b"}])
 ///     >>> memoryview(batch["x"][1]).tolist(), batch["id"]

@@ -1,22 +1,27 @@
-"""The examples of the README run and give what their comments say."""
+"""The examples of the README and of the documentation run and give what their comments say."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+ROOT = Path(__file__).parents[2]
 
 
-def test_there_are_examples():
-    assert BLOCKS
+def blocks(file):
+    return re.findall(r"```python\n(.*?)```", (ROOT / file).read_text(encoding="utf-8"), re.S)
 
 
-@pytest.mark.parametrize("code", BLOCKS)
-def test_example(code):
-    lines = code.splitlines()
-    printed = []
-    exec("\n".join(lines), {"print": lambda value: printed.append(getattr(value, "tolist", lambda: value)())})
-    expected = [line.split("#", 1)[1].strip() for line in lines if line.startswith("print(")]
-    assert [str(value) for value in printed] == expected
+@pytest.mark.parametrize("file", ["README.md", "docs/index.md"])
+def test_examples(file):
+    """Blocks of one file go on from each other."""
+    names, wanted, printed = {}, [], []
+    names["print"] = lambda *values: printed.append(" ".join(map(shown, values)))
+    for code in blocks(file):
+        wanted += re.findall(r"print\(.*\)\s*# (.*)", code)
+        exec(re.sub(r"print\((\w+)\)\n", r"str(\1)\n", code), names)
+    assert wanted and printed == wanted
+
+
+def shown(value):
+    return str(getattr(value, "tolist", lambda: value)())
