@@ -219,10 +219,13 @@ fn sweep(call: &Call, code: u32, of_contexts: bool) {
             check(&setting, call, (call.run)(&setting, &engine).unwrap(), call.name);
         }
         let mut result = None;
+        // What is done by then decides what is asked for: each call finds the same.
+        gpu.sim.synchronize_all();
         let functions = traced(&gpu, || result = (call.run)(&setting, &engine).unwrap());
         let drops = traced(&gpu, || drop(result));
         for (k, function) in (1..).zip(&functions).filter(is_chosen) {
             let what = format!("{}: {code} from call {k}, {function}", call.name);
+            gpu.sim.synchronize_all();
             gpu.sim.fail_call(k, code);
             let result = (call.run)(&setting, &engine);
             gpu.sim.clear_faults();
