@@ -251,6 +251,8 @@ impl Engine {
             .map(|spec| Ok(Filled { data: None, fields: Fields::new(spec)? }))
             .collect::<Result<_>>()?;
         let mut tensors: Vec<Option<Tensor>> = vec![None; plan.fields.len()];
+        #[cfg(feature = "cuda")]
+        let device = self.device_of(&plan, &options)?;
         // All memory on the host first: without it nothing is written, on a device either.
         let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
         for (index, tensor) in tensors.iter_mut().enumerate() {
@@ -267,7 +269,9 @@ impl Engine {
             }
         }
         #[cfg(feature = "cuda")]
-        self.run_on_devices(&mut plan, &options, &mut filled, &mut tensors)?;
+        if let Some(device) = device {
+            self.run_on_device(device, &mut plan, &options, &mut filled, &mut tensors)?;
+        }
         let mut addresses = Vec::with_capacity(plan.fields.len());
         for ((field, tensor), rows) in plan.fields.iter_mut().zip(&mut tensors).zip(copied) {
             if let Some(block) = rows.and_then(RowsAhead::finish) {
@@ -314,24 +318,37 @@ impl Engine {
         Ok(block.into_tensor(field.dtype, field.layout.clone()))
     }
 
+    /// The executor of what of a plan lies on a device, and whether it goes to a graph instead of being
+    /// run. What a capture does not allow is refused here, before it can harm the capture.
+    #[cfg(feature = "cuda")]
+    fn device_of(
+        &self,
+        plan: &Plan<'_>,
+        options: &RunOptions,
+    ) -> Result<Option<(Arc<cuda::Executor>, bool)>> {
+        let Some(ordinal) = cuda::ordinal_of(plan)? else { return Ok(None) };
+        let executor = self.shared.devices.executor_on(ordinal, options.stream)?;
+        let is_capturing = executor.is_capturing(plan, options)?;
+        Ok(Some((executor, is_capturing)))
+    }
+
     /// Runs what of a plan lies on a device.
     #[cfg(feature = "cuda")]
-    fn run_on_devices(
+    fn run_on_device(
         &self,
+        (executor, is_capturing): (Arc<cuda::Executor>, bool),
         plan: &mut Plan<'_>,
         options: &RunOptions,
         filled: &mut [Filled],
         tensors: &mut [Option<Tensor>],
     ) -> Result<()> {
-        let Some(ordinal) = cuda::ordinal_of(plan)? else { return Ok(()) };
-        let executor = self.shared.devices.executor(ordinal)?;
         let is_host = |spec: &Spec| [spec.source, spec.device].contains(&Device::Cpu);
         let threads = match plan.specs.iter().any(is_host) {
             true => self.shared.threads.helpers()?,
             false => None,
         };
         let memory = &self.shared.memory;
-        let done = executor.run(plan, options, memory, threads.as_deref())?;
+        let done = executor.run(plan, options, is_capturing, memory, threads.as_deref())?;
         self.shared.counters.count_traffic(done.traffic);
         for (index, tensor) in done.tensors {
             tensors[index] = Some(tensor);

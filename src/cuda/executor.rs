@@ -4,9 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Context, DriverResult, EventPool, Kernel, PooledEvent, Stream, IMAGE};
+use super::driver::{
+    Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef, IMAGE,
+};
 use super::memory::{DeviceMemory, PinnedBlock, PinnedPool};
-use super::run::{check_capture, is_device_field, Done, Run, BLOCK_THREADS};
+use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run, BLOCK_THREADS};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::host::MemoryPool;
@@ -30,9 +32,12 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
+    /// `stream`: where the first work goes, if the caller has said so.
+    ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::Argument`] for a device that is not there, [`Error::Cuda`].
-    pub fn new(ordinal: u32) -> Result<Arc<Executor>> {
+    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there, or a stream that is being
+    /// captured; [`Error::Cuda`].
+    pub fn new(ordinal: u32, stream: Option<crate::Stream>) -> Result<Arc<Executor>> {
         let context = Context::primary(ordinal)?;
         if !context.info().has_pools {
             return Err(Error::NoDriver(format!(
@@ -41,6 +46,15 @@ impl Executor {
             )));
         }
         let current = context.enter()?;
+        if let Some(stream) = stream {
+            // SAFETY: whoever made the `Stream` vouched for its handle.
+            if unsafe { current.foreign_stream(stream.handle()) }?.is_capturing()? {
+                return Err(refused_in_capture(
+                    "this engine has not used the device yet, and what it needs cannot be loaded in a \
+                     capture; assemble one batch before (or make the engine by Engine::cuda)",
+                ));
+            }
+        }
         let module = current.load(IMAGE)?;
         let num_sms = context.info().num_sms;
         let kernel = |name: &str| -> DriverResult<(Kernel, u32)> {
@@ -59,25 +73,45 @@ impl Executor {
         Ok(Arc::new(Executor { context, kernels, memory, pinned, events, stream, pending }))
     }
 
+    /// Whether work goes to a graph instead of to the device. Asked before anything else is done.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if this plan cannot be recorded in a graph; the capture goes on.
+    pub fn is_capturing(&self, plan: &Plan<'_>, options: &RunOptions) -> Result<bool> {
+        let current = self.context.enter()?;
+        let stream = self.stream_for(&current, options)?;
+        let is_capturing = stream.is_capturing()?;
+        if is_capturing {
+            check_capture(plan, options, stream)?;
+        }
+        Ok(is_capturing)
+    }
+
+    fn stream_for<'c>(
+        &'c self,
+        current: &'c Current<'_>,
+        options: &RunOptions,
+    ) -> Result<StreamRef<'c>> {
+        match options.stream {
+            // SAFETY: whoever made the `Stream` vouched for its handle.
+            Some(stream) => unsafe { current.foreign_stream(stream.handle()) },
+            None => Ok(self.stream.on(current)),
+        }
+    }
+
     /// Runs the fields of a plan that are read from the device or written to it. Returns when all is
     /// enqueued; for a batch on the host, when it is there.
     pub fn run(
         &self,
         plan: &mut Plan<'_>,
         options: &RunOptions,
+        is_capturing: bool,
         host: &Arc<MemoryPool>,
         threads: Option<&rayon::ThreadPool>,
     ) -> Result<Done> {
         let current = self.context.enter()?;
-        let stream = match options.stream {
-            // SAFETY: whoever made the `Stream` vouched for its handle.
-            Some(stream) => unsafe { current.foreign_stream(stream.handle()) }?,
-            None => self.stream.on(&current),
-        };
-        let is_capturing = stream.is_capturing()?;
-        if is_capturing {
-            check_capture(plan, options, stream)?;
-        } else {
+        let stream = self.stream_for(&current, options)?;
+        if !is_capturing {
             self.reap()?;
         }
         let mut run = Run {

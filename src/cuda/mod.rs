@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Mismatch, Result};
 use crate::plan::Plan;
+use crate::stream::Stream;
 use crate::tensor::Device;
 
 pub(crate) use executor::Executor;
@@ -39,11 +40,19 @@ impl Devices {
     /// # Errors
     /// As [`Executor::new`].
     pub fn executor(&self, ordinal: u32) -> Result<Arc<Executor>> {
+        self.executor_on(ordinal, None)
+    }
+
+    /// The executor for work on a stream.
+    ///
+    /// # Errors
+    /// As [`Executor::new`].
+    pub fn executor_on(&self, ordinal: u32, stream: Option<Stream>) -> Result<Arc<Executor>> {
         let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(executor) = executors.get(&ordinal) {
             return Ok(Arc::clone(executor));
         }
-        let executor = Executor::new(ordinal)?;
+        let executor = Executor::new(ordinal, stream)?;
         executors.insert(ordinal, Arc::clone(&executor));
         Ok(executor)
     }

@@ -1,6 +1,7 @@
 //! One run of a plan on a device: what is enqueued, and in which order.
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use bytemuck::cast_slice;
@@ -402,9 +403,9 @@ impl Run<'_> {
         let bytes = table.as_bytes();
         if self.is_capturing {
             let limit = params::LARGE_BYTES;
-            return Err(Error::Argument(format!(
-                "a batch whose table has {} bytes cannot be captured in a graph: at most {limit} go \
-                 into the parameters of a kernel; capture fewer samples, or a list of rows of one table",
+            return Err(refused_in_capture(format_args!(
+                "this batch's table has {} bytes, of which at most {limit} go into the parameters of a \
+                 kernel; capture fewer samples, or a list of rows of one table",
                 bytes.len()
             )));
         }
@@ -469,7 +470,8 @@ impl Number {
     }
 }
 
-fn refused_in_capture(what: &str) -> Error {
+/// What cannot be done while the stream is captured, and the cure.
+pub(super) fn refused_in_capture(what: impl Display) -> Error {
     Error::Argument(format!("the stream is being captured in a graph: {what}"))
 }
 
@@ -482,7 +484,7 @@ pub(super) fn check_capture(
 ) -> Result<()> {
     let has_memory =
         options.memory.as_ref().is_some_and(|memory| memory.stream().handle() == stream.handle());
-    let refuse = |what| Err(refused_in_capture(what));
+    let refuse = |what: &str| Err(refused_in_capture(what));
     for (index, field) in plan.fields.iter().enumerate() {
         let spec = &plan.specs[field.leaf];
         if !is_device_field(plan, index) || !matches!(spec.device, Device::Cuda(_)) {

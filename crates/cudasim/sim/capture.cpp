@@ -30,6 +30,16 @@ CUresult forbidden_on(const StreamPtr& stream) {
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+CUresult forbidden_of_context(const Context* context) {
+    CUresult code = CUDA_SUCCESS;
+    for (auto& capture : captures) {
+        if (capture->context != context) continue;
+        capture->invalid = true;
+        code = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return code;
+}
+
 CUresult forbidden_on_legacy(const Context* context, bool invalidate) {
     CUresult code = CUDA_SUCCESS;
     for (auto& capture : captures) {

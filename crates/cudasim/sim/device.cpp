@@ -307,7 +307,11 @@ API cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 
 API cuCtxSynchronize() {
     ENTER_CONTEXT(context, nullptr);
-    if (CUresult forbidden = forbidden_by_capture()) return forbidden;
+    {
+        Guard guard(global);
+        if (CUresult forbidden = forbidden_of_context(context)) return forbidden;
+        if (CUresult forbidden = forbidden_by_capture()) return forbidden;
+    }
     wait_for_all(context);
     trim_pools_on_sync(context);
     return CUDA_SUCCESS;

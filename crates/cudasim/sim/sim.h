@@ -226,6 +226,8 @@ CUresult capture_wait(const StreamPtr& stream, Event& event);
 CUresult forbidden_by_capture();
 /// For calls that a captured stream never allows.
 CUresult forbidden_on(const StreamPtr& stream);
+/// For calls that would cover captured streams: refused in whatever mode, and their captures are lost.
+CUresult forbidden_of_context(const Context* context);
 /// The legacy stream may not be used while a blocking stream of the context is captured.
 CUresult forbidden_on_legacy(const Context* context, bool invalidate = true);
 void end_captures_of(const Context* context);

@@ -17,6 +17,8 @@ use crate::{devices, tensor};
 
 /// CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, which cust does not know.
 const MEMORY_POOLS_SUPPORTED: c_uint = 115;
+/// CU_STREAM_CAPTURE_MODE_RELAXED.
+const CAPTURE_MODE_RELAXED: c_uint = 2;
 
 /// Devices that this process may use.
 ///
@@ -106,6 +108,7 @@ impl Context {
         if ordinal >= count {
             return Err(Error::Argument(format!("cuda:{ordinal}: there are {count} CUDA devices")));
         }
+        let _relaxed = Relaxed::new();
         let device = Device::get_device(ordinal);
         let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
         let info = DeviceInfo::of(device)?;
@@ -151,7 +154,7 @@ impl Context {
     fn push(self: &Arc<Self>) -> DriverResult<Current<'_>> {
         // SAFETY: a context that is retained while `self` lives.
         unsafe { raw::cuCtxPushCurrent_v2(self.raw()) }.ok()?;
-        Ok(Current { context: self, thread: PhantomData })
+        Ok(Current { context: self, _relaxed: Relaxed::new(), thread: PhantomData })
     }
 
     /// Runs the release of an object of this context, from a drop.
@@ -173,11 +176,39 @@ impl Drop for Context {
     }
 }
 
+/// A guard: calls of this thread that a capture forbids, for they might wait for the device, are let
+/// through. Captures of graphs on streams of others, which are none of ours, neither fail us nor are
+/// they lost.
+#[derive(Debug)]
+struct Relaxed {
+    /// The mode to go back to; `None` if the driver did not take ours.
+    before: Option<c_uint>,
+}
+
+impl Relaxed {
+    fn new() -> Relaxed {
+        let mut mode = CAPTURE_MODE_RELAXED;
+        // SAFETY: a live integer, which the driver exchanges with the thread's.
+        let code = unsafe { raw::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        Relaxed { before: code.ok().is_ok().then_some(mode) }
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        if let Some(mut mode) = self.before {
+            // SAFETY: as above. An error means that the driver is gone.
+            let _ = unsafe { raw::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+        }
+    }
+}
+
 /// A guard: its context is current on this thread. Guards end in the reverse order of their start,
 /// as values of nested scopes do.
 #[derive(Debug)]
 pub(crate) struct Current<'c> {
     pub(super) context: &'c Arc<Context>,
+    _relaxed: Relaxed,
     /// What is current is a matter of one thread: the guard stays on it.
     thread: PhantomData<*mut ()>,
 }

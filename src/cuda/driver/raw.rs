@@ -58,6 +58,7 @@ functions! {
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);
     fn cuEventDestroy_v2(event: CUevent);

@@ -5,9 +5,11 @@ use windrow::{
     SampleView, Stream, Target, Transform,
 };
 
-use crate::rig::{consume, on_gpu, run, Buffer, Gpu, Lane, Rows};
+use crate::rig::{consume, engine, host_bytes, on_gpu, run, Buffer, Gpu, Lane, Rows};
 
+const GLOBAL: u32 = 0;
 const THREAD_LOCAL: u32 = 1;
+const RELAXED: u32 = 2;
 
 /// An engine that has what it makes at its first use, which a capture does not allow.
 fn ready() -> Engine {
@@ -143,6 +145,89 @@ fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
         let batch = engine.assemble_on(&rows.on_host(), &stack, &lane.stream()).unwrap();
         assert_eq!(consume(&consumer, &batch), [rows.bytes.concat()]);
         assert_eq!(consume(&consumer, &earlier), [rows.bytes.concat()]);
+    });
+}
+
+#[test]
+fn the_first_use_of_an_engine_is_refused_and_the_capture_goes_on() {
+    on_gpu(|gpu| {
+        let (ready, lane) = (ready(), Lane::new(gpu));
+        let rows = Rows::new(5, DType::U8, &[&[64]]);
+        let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 64));
+        let samples = rows.at([memory[0].address]);
+        let mut tensor = out.tensor(DType::U8, &[1, 64]);
+        let target = tensor.as_target().unwrap();
+        let stack = Collate::stack();
+        for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+            let fresh = engine();
+            assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, mode), 0);
+            let before = gpu.sim.live();
+            for error in [
+                into(&fresh, &samples, &stack, &target, on(lane.stream())).unwrap_err(),
+                fresh.assemble_on(&rows.on_host(), &stack, &lane.stream()).unwrap_err(),
+            ] {
+                assert!(
+                    matches!(&error, Error::Argument(text)
+                        if text.contains("captured") && text.contains("one batch before")),
+                    "{error}"
+                );
+            }
+            assert_eq!(gpu.sim.live(), before);
+            into(&ready, &samples, &stack, &target, on(lane.stream())).unwrap();
+            let exec = end_capture(gpu, &lane);
+            lane.write(out.address, &[0; 64]);
+            assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+            assert_eq!(out.read(), rows.bytes[0]);
+
+            // The cure.
+            let batch = fresh.assemble_on(&samples, &stack, &lane.stream()).unwrap();
+            assert_eq!(consume(&lane, &batch), rows.bytes);
+            assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, mode), 0);
+            into(&fresh, &samples, &stack, &target, on(lane.stream())).unwrap();
+            let exec = end_capture(gpu, &lane);
+            lane.write(out.address, &[0; 64]);
+            assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+            assert_eq!(out.read(), rows.bytes[0]);
+        }
+    });
+}
+
+#[test]
+fn captures_of_others_are_left_alone() {
+    on_gpu(|gpu| {
+        let (lane, consumer, source) = (Lane::new(gpu), Lane::new(gpu), Buffer::of(gpu, &[1; 64]));
+        let rows = Rows::new(5, DType::U8, &[&[9, 3], &[4, 3]]);
+        let (memory, to) = (rows.upload(gpu), Buffer::poisoned(gpu, 64));
+        let samples = rows.at(memory.iter().map(|b| b.address));
+        let collate = Collate::pad(Pad::new().mask(Mask::Real));
+        let expected = rows.expected(&collate);
+        // Everything that a capture forbids: modules, memory, events asked, waits of the host.
+        let work = || {
+            let engine = engine();
+            for list in [&samples, &rows.on_host(), &samples] {
+                let batch = engine.assemble(list, &collate).unwrap();
+                batch.data().synchronize().unwrap();
+                batch.data().ready_on(consumer.stream()).unwrap();
+            }
+            // Page-locked memory of a batch is used again when the whole device is idle: only once here.
+            for device in [Device::Cpu, Device::Pinned] {
+                let batch = engine.assemble(&samples, &collate.clone().device(device)).unwrap();
+                assert_eq!(host_bytes(batch.data()), expected[0]);
+            }
+        };
+        for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+            assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, mode), 0);
+            assert_eq!(gpu.cuMemcpyDtoDAsync_v2(to.address, source.address, 64, lane.handle), 0);
+            work();
+            std::thread::scope(|scope| scope.spawn(work).join().unwrap());
+            let mut of_thread = GLOBAL;
+            gpu.cuThreadExchangeStreamCaptureMode(&mut of_thread);
+            assert_eq!(of_thread, GLOBAL, "the thread's own mode is back");
+            let exec = end_capture(gpu, &lane);
+            lane.write(to.address, &[0; 64]);
+            assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+            assert_eq!(to.read(), [1; 64]);
+        }
     });
 }
 

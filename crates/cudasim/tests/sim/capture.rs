@@ -203,6 +203,10 @@ fn modes_say_which_threads_are_bound() {
     assert_eq!((mode, allocate()), (GLOBAL, 0));
     gpu.cuThreadExchangeStreamCaptureMode(&mut mode);
     assert!(end(&gpu, stream).is_ok());
+    // But not to wait for a context that is being captured.
+    gpu.cuStreamBeginCapture_v2(stream, RELAXED);
+    assert_eq!(gpu.cuCtxSynchronize(), UNSUPPORTED);
+    assert_eq!(end(&gpu, stream), Err(INVALIDATED));
 }
 
 #[test]
