@@ -262,7 +262,10 @@ impl fmt::Display for Error {
                 f.write_str(text)
             }
             Error::OutOfMemory { bytes } => {
-                write!(f, "could not allocate {bytes} bytes for the batch")
+                write!(
+                    f,
+                    "could not allocate {bytes} bytes for the batch: make it smaller, or let go of others"
+                )
             }
             Error::NoDriver(text) => write!(f, "CUDA is not available: {text}"),
             Error::Cuda(error) => error.fmt(f),
@@ -274,7 +277,21 @@ impl std::error::Error for Error {}
 
 impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} ({}): {}", self.function, self.name, self.code, self.text)
+        write!(f, "{}: {} ({}): {}", self.function, self.name, self.code, self.text)?;
+        if self.is_sticky() {
+            f.write_str(
+                "; the device's context is lost with all that is in it: restart the process",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl DriverError {
+    /// A kernel or the device has failed and the context with it: every later call fails in the same
+    /// way.
+    pub(crate) fn is_sticky(&self) -> bool {
+        matches!(self.code, 214 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721)
     }
 }
 

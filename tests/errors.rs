@@ -410,7 +410,10 @@ fn batches_beyond_64_bits_or_all_memory() {
 
     let error = refused(&[half], &Collate::stack());
     assert_eq!(error, Error::OutOfMemory { bytes: 1 << 62 });
-    assert_eq!(error.to_string(), "could not allocate 4611686018427387904 bytes for the batch");
+    assert_eq!(
+        error.to_string(),
+        "could not allocate 4611686018427387904 bytes for the batch: make it smaller, or let go of others"
+    );
     let small = SampleView::from_slice(&[1u8], &[1]).unwrap();
     let error = refused(&[small], &Collate::pad(Pad::new().size(1 << 59).mask(Mask::Real)));
     assert_eq!(variant(&error), Is::OutOfMemory);

@@ -161,6 +161,11 @@ def test_the_array_interface_is_checked(sim):
     refusal(lambda: read(typestr=">f4"), wr.LayoutError, "typestr")
     refusal(lambda: read(strides=(24, 3)), wr.LayoutError, "strides")
     refusal(lambda: read(data=(ROWS[0].ctypes.data, False)), wr.DeviceError)
+    gone = Cai(sim, ROWS[0])
+    address = gone.address
+    del gone
+    sim.free()
+    refusal(lambda: read(data=(address, False)), wr.DeviceError, "the driver does not know")
     assert read(np.zeros(3, "c8")).dtype == "complex64"
 
 

@@ -26,6 +26,11 @@ int compute_capability() {
     return capability;
 }
 
+int driver_version() {
+    static int version = setting("CUDASIM_DRIVER_VERSION", CUDA_VERSION);
+    return version;
+}
+
 Context& context_at(int device) {
     static auto* all = new std::vector<Context>(kMaxDevices);
     (*all)[device].device = device;
@@ -99,7 +104,7 @@ API cuInit(unsigned flags) {
 API cuDriverGetVersion(int* version) {
     ENTER();
     if (!version) return CUDA_ERROR_INVALID_VALUE;
-    *version = setting("CUDASIM_DRIVER_VERSION", 13000);
+    *version = driver_version();
     return CUDA_SUCCESS;
 }
 

@@ -38,13 +38,20 @@ static T read(const char* p) {
     return value;
 }
 
+/// Whether a driver reads what the toolkit of these headers writes: machine code of its own major
+/// version, PTX of its own version or an older one.
+static bool is_too_new(bool is_ptx) {
+    int driver = driver_version();
+    return is_ptx ? driver < CUDA_VERSION : driver / 1000 < CUDA_VERSION / 1000;
+}
+
 /// Walks the parts of a fatbin: machine code and PTX, each for one architecture.
 static CUresult check_parts(Module& module) {
     constexpr uint16_t kPtx = 1, kElf = 2;
     constexpr uint64_t kCompressed = 0x2000 | 0x8000;
     const std::string& image = module.image;
     int device = compute_capability();
-    bool any = false, fits = false;
+    bool any = false, fits = false, ptx_too_new = false;
     for (size_t at = 16; at + 64 <= image.size();) {
         const char* part = image.data() + at;
         auto kind = read<uint16_t>(part);
@@ -53,11 +60,14 @@ static CUresult check_parts(Module& module) {
         int arch = read<uint32_t>(part + 28);
         if ((kind != kPtx && kind != kElf) || header < 64) break;
         any = true;
-        fits |= arch <= device && (kind == kPtx || arch / 10 == device / 10);
+        bool for_device = arch <= device && (kind == kPtx || arch / 10 == device / 10);
+        fits |= for_device && !is_too_new(kind == kPtx);
+        ptx_too_new |= for_device && kind == kPtx && is_too_new(true);
         module.names_hidden |= (read<uint64_t>(part + 40) & kCompressed) != 0;
         at += header + size;
     }
-    return any && !fits ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_SUCCESS;
+    if (!any || fits) return CUDA_SUCCESS;
+    return ptx_too_new ? CUDA_ERROR_UNSUPPORTED_PTX_VERSION : CUDA_ERROR_NO_BINARY_FOR_GPU;
 }
 
 /// A fatbin starts with a magic word, version and header size, then the size of the rest (u64).

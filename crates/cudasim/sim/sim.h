@@ -114,6 +114,7 @@ CUcontext handle_of(const Context* context);
 int num_devices();
 size_t device_memory();
 int compute_capability();
+int driver_version();
 
 // ---- streams and events (stream.cpp, event.cpp) ----------------------------------------------
 

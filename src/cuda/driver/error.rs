@@ -92,11 +92,6 @@ impl DriverError {
     pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self.code, NOT_FOUND | NOT_SUPPORTED)
     }
-
-    /// A kernel has failed and the context with it: every later call fails in the same way.
-    pub(crate) fn is_sticky(&self) -> bool {
-        matches!(self.code, 214 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721)
-    }
 }
 
 /// In a forked child the driver answers NOT_INITIALIZED; there the cure is worth more than the code.

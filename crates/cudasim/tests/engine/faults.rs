@@ -297,6 +297,45 @@ fn each_call_of_making_an_engine_fails_once() {
 }
 
 #[test]
+fn a_device_that_is_lost_fails_every_call_and_nothing_hangs() {
+    watched(|| {
+        let gpu = start();
+        let (setting, engine) = (Setting::new(&gpu), engine());
+        let lost = |error: Error| match &error {
+            Error::Cuda(e) if e.code == LAUNCH_FAILED => {
+                assert!(error.to_string().contains("restart the process"), "{error}");
+            }
+            _ => panic!("{error}"),
+        };
+        for call in CALLS {
+            let batch = (call.run)(&setting, &engine).unwrap();
+            // As after a kernel of somebody else's: every call gives the code.
+            gpu.sim.fail_function("cuCtxSynchronize", 1, LAUNCH_FAILED);
+            assert_eq!(gpu.cuCtxSynchronize(), LAUNCH_FAILED);
+            for _ in 0..2 {
+                lost((call.run)(&setting, &engine).map(drop).unwrap_err());
+            }
+            if let Some(tensor) = batch.as_ref().map(Batch::data) {
+                if matches!(tensor.device(), Device::Cuda(_)) {
+                    lost(tensor.ready_on(setting.lane.stream()).unwrap_err());
+                    lost(tensor.synchronize().unwrap_err());
+                }
+            }
+            drop(batch);
+            engine.empty_cache();
+            lost(Engine::cuda(0).map(drop).unwrap_err());
+            let host = Engine::host().assemble(&setting.rows.on_host(), &Collate::ragged());
+            assert!(host.is_ok());
+            // In the place of a new process.
+            gpu.sim.clear_faults();
+            let batch = (call.run)(&setting, &engine).unwrap();
+            check(&setting, call, batch, call.name);
+            assert_eq!(gpu.sim.take_errors(), [""; 0], "{}", call.name);
+        }
+    });
+}
+
+#[test]
 fn memory_that_lies_unused_is_given_back_before_there_is_none() {
     crate::rig::on_gpu(|gpu| {
         // 64 MiB in all: see `Gpu::new`.

@@ -141,6 +141,32 @@ fn streams_of_others_and_streams_that_are_gone() {
 }
 
 #[test]
+fn whose_memory_an_address_is() {
+    on_gpu(|gpu| {
+        let place = |address: u64| windrow::device_of(address as usize).unwrap();
+        let here = Buffer::of(gpu, &[1; 64]);
+        let (mut there, mut context) = (0, 0);
+        assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut context, 1), 0);
+        assert_eq!(gpu.cuCtxSetCurrent(context), 0);
+        assert_eq!(gpu.cuMemAlloc_v2(&mut there, 64), 0);
+        assert_eq!((place(here.address + 63), place(there)), (HERE, THERE));
+        assert_eq!(gpu.cuMemFree_v2(there), 0);
+        assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
+        let mut pages = vec![0_u8; 8192];
+        let address = pages.as_ptr() as u64;
+        assert_eq!(place(address), Device::Cpu);
+        assert_eq!(gpu.cuMemHostRegister_v2(pages.as_mut_ptr(), 8192, 0), 0);
+        assert_eq!(place(address), Device::Pinned);
+        assert_eq!(gpu.cuMemHostUnregister(pages.as_mut_ptr()), 0);
+        // What is no longer the driver's is not taken for a device's: importers refuse it as that.
+        let freed = here.address;
+        drop(here);
+        assert_eq!([address, there, freed, 0].map(place), [Device::Cpu; 4]);
+        still_works(gpu, &engine());
+    });
+}
+
+#[test]
 fn nothing_to_read() {
     on_gpu(|gpu| {
         let (engine, lane, bytes) = (engine(), Lane::new(gpu), Buffer::of(gpu, &[5; 8]));

@@ -1,5 +1,5 @@
-//! What a process can be told of the driver only once: no device, an old driver, another GPU, little
-//! memory; and forks.
+//! What a process can be told of the driver only once: none, no device, an old one, another GPU; and
+//! forks.
 
 use std::env;
 use std::process::Command;
@@ -23,7 +23,9 @@ fn in_process(case: &str, settings: &[(&str, &str)]) {
 #[test]
 fn child() {
     let Ok(case) = env::var(CASE) else { return };
-    env::set_var("WINDROW_CUDA_DRIVER", cudasim::LIBRARY);
+    let missing = "/nonexistent/libcuda.so";
+    let driver = if case == "missing" { missing } else { cudasim::LIBRARY };
+    env::set_var("WINDROW_CUDA_DRIVER", driver);
     let refused = |words: &[&str]| {
         for _ in 0..2 {
             let Err(Error::NoDriver(text)) = Engine::cuda(0) else { panic!("no error") };
@@ -38,8 +40,13 @@ fn child() {
         assert!(matches!(error, Error::NoDriver(_)), "{error}");
     };
     match case.as_str() {
-        "none" => refused(&["no device"]),
-        "old" => refused(&["CUDA 12.4", "update the driver"]),
+        "missing" => refused(&["no driver found", missing]),
+        "none" => refused(&["no device", "CUDA_VISIBLE_DEVICES"]),
+        "old" => {
+            let toolkit = windrow::cuda_build().unwrap().toolkit;
+            let toolkit = format!("compiled with CUDA {toolkit}");
+            refused(&["supports CUDA 11.4", &toolkit, "update the driver to", "a CUDA 11 toolkit"]);
+        }
         "other" => refused(&["compute capability 7.5", "WINDROW_CUDA_ARCHS=75"]),
         "fork" => forked(),
         _ => panic!("{case}"),
@@ -48,9 +55,9 @@ fn child() {
 
 #[test]
 fn drivers_that_do_not_fit() {
+    in_process("missing", &[]);
     in_process("none", &[("CUDASIM_DEVICES", "0")]);
-    // The simulator refuses images for their targets alone.
-    in_process("old", &[("CUDASIM_DRIVER_VERSION", "12040"), ("CUDASIM_CAPABILITY", "75")]);
+    in_process("old", &[("CUDASIM_DRIVER_VERSION", "11040")]);
     in_process("other", &[("CUDASIM_CAPABILITY", "75")]);
 }
 
