@@ -11,15 +11,13 @@ use crate::scenarios::{misuse, ALL};
 
 const SEEDS: u64 = 200;
 
-/// Every scenario under `SEEDS` seeds; the one that moves much memory under fewer.
 #[test]
 fn scenarios_give_the_right_bytes_whatever_the_delays() {
     for scenario in ALL {
         let begin = Instant::now();
-        let seeds = if scenario.name == "chunks" { 10 } else { SEEDS };
         on_gpu(|gpu| {
             gpu.sim.set_delay_us(300);
-            for seed in 0..seeds {
+            for seed in 0..SEEDS {
                 gpu.sim.set_seed(seed);
                 let outcome = (scenario.run)(gpu, seed).and_then(|()| misuse(&gpu.sim));
                 outcome.unwrap_or_else(|why| panic!("{}, seed {seed}: {why}", scenario.name));
