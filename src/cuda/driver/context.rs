@@ -51,7 +51,6 @@ pub(crate) struct DeviceInfo {
     pub(crate) capability: (u32, u32),
     pub(crate) num_sms: u32,
     pub(crate) total_bytes: u64,
-    pub(crate) l2_bytes: u64,
     /// Stream-ordered allocation.
     pub(crate) has_pools: bool,
 }
@@ -78,7 +77,6 @@ impl DeviceInfo {
             num_sms: attribute(DeviceAttribute::MultiprocessorCount)?,
             total_bytes: total.map_err(|e| DriverError::from_cust("cuDeviceTotalMem_v2", e))?
                 as u64,
-            l2_bytes: attribute(DeviceAttribute::L2CacheSize)?.into(),
             // A driver that does not know the question has no pools.
             has_pools: code.ok().is_ok() && has_pools != 0,
         })

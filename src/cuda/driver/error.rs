@@ -14,7 +14,6 @@ pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
 pub(super) const OUT_OF_MEMORY: u32 = 2;
 pub(super) const NOT_INITIALIZED: u32 = 3;
-pub(super) const DEINITIALIZED: u32 = 4;
 pub(super) const STUB_LIBRARY: u32 = 34;
 pub(super) const NO_DEVICE: u32 = 100;
 pub(super) const NO_BINARY_FOR_GPU: u32 = 209;
@@ -77,15 +76,6 @@ impl DriverError {
 
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.code == OUT_OF_MEMORY
-    }
-
-    pub(crate) fn is_no_device(&self) -> bool {
-        self.code == NO_DEVICE
-    }
-
-    /// The driver has been torn down, as it is while a process exits.
-    pub(crate) fn is_deinitialized(&self) -> bool {
-        self.code == DEINITIALIZED
     }
 
     /// There is no such function in this driver, or the device cannot do it.

@@ -27,20 +27,11 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Current<'_> {
-    /// An event for order alone.
+    /// An event for order, which does not tell the time.
     pub(crate) fn event(&self) -> DriverResult<Event> {
-        self.new_event(DISABLE_TIMING)
-    }
-
-    /// An event that also tells the time, for benches.
-    pub(crate) fn timing_event(&self) -> DriverResult<Event> {
-        self.new_event(0)
-    }
-
-    fn new_event(&self, flags: u32) -> DriverResult<Event> {
         let mut raw = null_mut();
         // SAFETY: a live pointer to write to; `self` says that a context is current.
-        unsafe { raw::cuEventCreate(&raw mut raw, flags) }.ok()?;
+        unsafe { raw::cuEventCreate(&raw mut raw, DISABLE_TIMING) }.ok()?;
         Ok(Event { raw, context: self.context.clone() })
     }
 }
@@ -60,14 +51,6 @@ impl Event {
     pub(crate) fn synchronize(&self) -> DriverResult<()> {
         // SAFETY: a live event.
         unsafe { raw::cuEventSynchronize(self.raw) }.ok()
-    }
-
-    /// Milliseconds from `start` to this one; both made by [`Current::timing_event`] and reached.
-    pub(crate) fn milliseconds_since(&self, start: &Event) -> DriverResult<f32> {
-        let mut milliseconds = 0.0;
-        // SAFETY: two live events; ones without a time give an error.
-        unsafe { raw::cuEventElapsedTime(&raw mut milliseconds, start.raw, self.raw) }.ok()?;
-        Ok(milliseconds)
     }
 }
 
@@ -108,7 +91,8 @@ impl EventPool {
     }
 
     /// How many lie ready.
-    pub(crate) fn num_free(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn num_free(&self) -> usize {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }

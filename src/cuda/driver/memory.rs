@@ -20,7 +20,7 @@ const RELEASE_THRESHOLD: u32 = 4;
 const PINNED_ALLOCATION: u32 = 1;
 /// CU_MEM_LOCATION_TYPE_DEVICE.
 const ON_DEVICE: i32 = 1;
-/// CU_MEMHOSTALLOC_PORTABLE and CU_MEMHOSTREGISTER_PORTABLE: pinned for every context.
+/// CU_MEMHOSTALLOC_PORTABLE: pinned for every context.
 const PORTABLE: u32 = 1;
 
 /// Device memory in the order of streams.
@@ -82,20 +82,6 @@ impl Current<'_> {
         }
         let address = NonNull::new(address.cast()).unwrap_or(NonNull::dangling());
         Ok(Pinned { address, bytes, context: self.context.clone() })
-    }
-
-    /// Page-locks memory that is there already.
-    ///
-    /// # Safety
-    /// The memory stays allocated until the result is dropped.
-    pub(crate) unsafe fn register(
-        &self,
-        address: *mut u8,
-        bytes: usize,
-    ) -> DriverResult<Registered> {
-        // SAFETY: the caller vouches for the memory; the driver refuses what it cannot lock.
-        unsafe { raw::cuMemHostRegister_v2(address.cast(), bytes, PORTABLE) }.ok()?;
-        Ok(Registered { address: address.cast(), context: self.context.clone() })
     }
 }
 
@@ -173,27 +159,6 @@ impl Drop for Pinned {
                 let _ = unsafe { raw::cuMemFreeHost(self.address.as_ptr().cast()) };
             });
         }
-    }
-}
-
-/// Memory that is page-locked until this is dropped.
-#[derive(Debug)]
-pub(crate) struct Registered {
-    address: *mut c_void,
-    context: Arc<Context>,
-}
-
-// SAFETY: an address that is never dereferenced.
-unsafe impl Send for Registered {}
-// SAFETY: as above.
-unsafe impl Sync for Registered {}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        self.context.release(|| {
-            // SAFETY: registered by `register`, unregistered once.
-            let _ = unsafe { raw::cuMemHostUnregister(self.address) };
-        });
     }
 }
 

@@ -6,7 +6,7 @@
 //! | [`Current`] | a guard: that context is current on this thread | [`Context::enter`] |
 //! | [`Stream`], [`StreamRef`] | a stream of ours; any stream, ours or foreign, as a place for work | [`Current`] |
 //! | [`Event`], [`EventPool`] | a point in a stream's work | [`Current`], [`EventPool::take`] |
-//! | [`MemPool`], [`Pinned`], [`Registered`] | device and page-locked memory | [`Current`] |
+//! | [`MemPool`], [`Pinned`] | device and page-locked memory | [`Current`] |
 //! | [`Module`], [`Kernel`] | the image of the kernels, one kernel | [`Current::load`], [`Module::kernel`] |
 //!
 //! Everything hangs on [`Current`], so no call can be made without a context, and whatever owns a
@@ -20,8 +20,6 @@
 
 // The driver is a C library called through addresses found at run time.
 #![allow(unsafe_code)]
-// A layer is written whole; the executor uses what it uses.
-#![allow(dead_code, unused_imports)]
 
 mod context;
 mod error;
@@ -34,12 +32,10 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use context::{describe, device_count, Context, Current, DeviceInfo};
+pub(crate) use context::{describe, device_count, Context, Current};
 pub(crate) use error::DriverResult;
-pub(crate) use event::{Event, EventPool, PooledEvent};
+pub(crate) use event::{EventPool, PooledEvent};
 pub(crate) use init::{driver_version, init};
-pub(crate) use memory::{
-    pointer_info, DevicePtr, MemPool, MemoryKind, Pinned, PointerInfo, Registered,
-};
-pub(crate) use module::{Kernel, Module, IMAGE, TARGETS, TOOLKIT};
-pub(crate) use stream::{Copy2D, CopyBatch, Direction, Stream, StreamRef};
+pub(crate) use memory::{pointer_info, DevicePtr, MemPool, MemoryKind, Pinned};
+pub(crate) use module::{Kernel, IMAGE, TARGETS, TOOLKIT};
+pub(crate) use stream::{Stream, StreamRef};

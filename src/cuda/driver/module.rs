@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cust::function::{BlockSize, FunctionAttribute};
+use cust::function::BlockSize;
 use cust::sys::CUfunction;
 
 use super::context::{Context, Current, DeviceInfo};
@@ -83,19 +83,7 @@ impl Module {
     /// A kernel by its name in the image.
     pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> DriverResult<Kernel> {
         let function = self.function(name)?;
-        let attribute = |attribute| {
-            let value = function.get_attribute(attribute);
-            let value = value.map_err(|e| DriverError::from_cust("cuFuncGetAttribute", e))?;
-            Ok::<_, DriverError>(value.unsigned_abs())
-        };
-        Ok(Kernel {
-            raw: function.to_raw(),
-            name: name.to_owned(),
-            num_registers: attribute(FunctionAttribute::NumRegisters)?,
-            shared_bytes: attribute(FunctionAttribute::SharedMemorySizeBytes)?,
-            max_threads: attribute(FunctionAttribute::MaxThreadsPerBlock)?,
-            module: self.clone(),
-        })
+        Ok(Kernel { raw: function.to_raw(), name: name.to_owned(), module: self.clone() })
     }
 
     fn function(&self, name: &str) -> DriverResult<cust::function::Function<'_>> {
@@ -121,11 +109,6 @@ pub(crate) struct Kernel {
     raw: CUfunction,
     name: String,
     module: Arc<Module>,
-    pub(crate) num_registers: u32,
-    /// Shared memory that it declares itself.
-    pub(crate) shared_bytes: u32,
-    /// Threads that a block of it can have at most.
-    pub(crate) max_threads: u32,
 }
 
 // SAFETY: the handle of immutable code, which the driver takes from any thread.
@@ -136,10 +119,6 @@ unsafe impl Sync for Kernel {}
 impl Kernel {
     pub(super) fn raw(&self) -> CUfunction {
         self.raw
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     /// Blocks of this size that one multiprocessor runs at a time.
@@ -168,7 +147,6 @@ mod tests {
             capability: (7, 5),
             num_sms: 1,
             total_bytes: 1,
-            l2_bytes: 1,
             has_pools: true,
         };
         let told = |code, driver| {

@@ -54,7 +54,6 @@ functions! {
 
     fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
     fn cuStreamDestroy_v2(stream: CUstream);
-    fn cuStreamQuery(stream: CUstream);
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
@@ -65,7 +64,6 @@ functions! {
     fn cuEventRecord(event: CUevent, stream: CUstream);
     fn cuEventQuery(event: CUevent);
     fn cuEventSynchronize(event: CUevent);
-    fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
 
     fn cuLaunchKernel(
         kernel: CUfunction,
@@ -80,16 +78,12 @@ functions! {
 
     fn cuMemcpyHtoDAsync_v2(dst: DevicePtr, src: *const c_void, bytes: usize, stream: CUstream);
     fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: DevicePtr, bytes: usize, stream: CUstream);
-    fn cuMemcpyDtoDAsync_v2(dst: DevicePtr, src: DevicePtr, bytes: usize, stream: CUstream);
-    fn cuMemcpy2DAsync_v2(copy: *const Memcpy2D, stream: CUstream);
     fn cuMemcpyBatchAsync_v2(
         dsts: *const DevicePtr, srcs: *const DevicePtr, sizes: *const usize, count: usize,
         attributes: *const MemcpyAttributes, first_copies: *const usize, num_attributes: usize,
         stream: CUstream
     );
     fn cuMemsetD8Async(dst: DevicePtr, value: u8, count: usize, stream: CUstream);
-    fn cuMemsetD16Async(dst: DevicePtr, value: u16, count: usize, stream: CUstream);
-    fn cuMemsetD32Async(dst: DevicePtr, value: u32, count: usize, stream: CUstream);
 
     fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const MemPoolProps);
     fn cuMemPoolDestroy(pool: CUmemoryPool);
@@ -101,8 +95,6 @@ functions! {
     fn cuMemFreeAsync(address: DevicePtr, stream: CUstream);
     fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
     fn cuMemFreeHost(address: *mut c_void);
-    fn cuMemHostRegister_v2(address: *mut c_void, bytes: usize, flags: c_uint);
-    fn cuMemHostUnregister(address: *mut c_void);
     fn cuPointerGetAttributes(
         count: c_uint, attributes: *const c_uint, values: *mut *mut c_void, address: DevicePtr
     );
@@ -111,29 +103,6 @@ functions! {
 /// CU_MEMORYTYPE_*.
 pub(super) const MEMORY_TYPE_HOST: c_uint = 1;
 pub(super) const MEMORY_TYPE_DEVICE: c_uint = 2;
-
-/// CUDA_MEMCPY2D.
-#[repr(C)]
-#[derive(Debug)]
-pub(super) struct Memcpy2D {
-    pub(super) src: Memcpy2DSide,
-    pub(super) dst: Memcpy2DSide,
-    pub(super) width_bytes: usize,
-    pub(super) height: usize,
-}
-
-/// One half of CUDA_MEMCPY2D.
-#[repr(C)]
-#[derive(Debug)]
-pub(super) struct Memcpy2DSide {
-    pub(super) x_bytes: usize,
-    pub(super) y: usize,
-    pub(super) memory_type: c_uint,
-    pub(super) host: *mut c_void,
-    pub(super) device: DevicePtr,
-    pub(super) array: *mut c_void,
-    pub(super) pitch: usize,
-}
 
 /// CUmemLocation.
 #[repr(C)]
@@ -165,7 +134,6 @@ pub(super) struct MemcpyAttributes {
 }
 
 const _: () = {
-    assert!(size_of::<Memcpy2D>() == 128);
     assert!(size_of::<MemPoolProps>() == 88);
     assert!(size_of::<MemcpyAttributes>() == 24);
 };

@@ -14,7 +14,7 @@ use super::error::DriverResult;
 use super::event::Event;
 use super::memory::DevicePtr;
 use super::module::Kernel;
-use super::raw::{self, LAST_DEFAULT_STREAM, MEMORY_TYPE_DEVICE, MEMORY_TYPE_HOST};
+use super::raw::{self, LAST_DEFAULT_STREAM};
 use crate::error::{Error, Result};
 
 /// CU_STREAM_NON_BLOCKING: no order against the legacy default stream, which is torch's.
@@ -113,12 +113,6 @@ impl StreamRef<'_> {
         unsafe { raw::cuEventRecord(event.raw(), self.raw) }.ok()
     }
 
-    /// Whether everything enqueued is done. Not while the stream is captured.
-    pub(crate) fn query(self) -> DriverResult<bool> {
-        // SAFETY: a live stream.
-        unsafe { raw::cuStreamQuery(self.raw) }.is_ready()
-    }
-
     /// Blocks until everything enqueued is done.
     pub(crate) fn synchronize(self) -> DriverResult<()> {
         // SAFETY: a live stream.
@@ -172,25 +166,6 @@ impl StreamRef<'_> {
         code.ok()
     }
 
-    /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends
-    /// there. If the stream fails before, it never runs and what it owns is never dropped.
-    pub(crate) fn host_func(self, call: Box<dyn FnOnce() + Send>) -> DriverResult<()> {
-        unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: the box made below; the driver runs this once.
-            let call = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
-            // Nothing above could take the panic; its message has been printed.
-            let _ = catch_unwind(AssertUnwindSafe(call));
-        }
-        let data = Box::into_raw(Box::new(call));
-        // SAFETY: `run` takes the box over, and it may move to another thread.
-        let enqueued = unsafe { raw::cuLaunchHostFunc(self.raw, run, data.cast()) }.ok();
-        if enqueued.is_err() {
-            // SAFETY: not enqueued, so still ours.
-            drop(unsafe { Box::from_raw(data) });
-        }
-        enqueued
-    }
-
     /// Copies from host memory. Pageable memory is read during the call, pinned memory later.
     ///
     /// # Safety
@@ -214,20 +189,6 @@ impl StreamRef<'_> {
         unsafe { self.copy(Direction::DeviceToHost, dst as u64, src, bytes) }
     }
 
-    /// Copies within device memory.
-    ///
-    /// # Safety
-    /// As for [`StreamRef::h2d`], and the ranges do not overlap.
-    pub(crate) unsafe fn d2d(
-        self,
-        dst: DevicePtr,
-        src: DevicePtr,
-        bytes: usize,
-    ) -> DriverResult<()> {
-        // SAFETY: the caller's to uphold.
-        unsafe { self.copy(Direction::DeviceToDevice, dst, src, bytes) }
-    }
-
     unsafe fn copy(
         self,
         direction: Direction,
@@ -248,42 +209,44 @@ impl StreamRef<'_> {
                 Direction::DeviceToHost => {
                     raw::cuMemcpyDtoHAsync_v2(dst as *mut c_void, src, bytes, s)
                 }
-                Direction::DeviceToDevice => raw::cuMemcpyDtoDAsync_v2(dst, src, bytes, s),
             }
         };
         code.ok()
     }
 
-    /// Copies rows.
+    /// Sets bytes.
     ///
     /// # Safety
-    /// As for [`StreamRef::h2d`], for every row.
-    pub(crate) unsafe fn copy_2d(self, copy: &Copy2D) -> DriverResult<()> {
-        if copy.row_bytes == 0 || copy.rows == 0 {
+    /// `bytes` are writable at `dst` until this has run.
+    pub(crate) unsafe fn memset(self, dst: DevicePtr, value: u8, bytes: usize) -> DriverResult<()> {
+        if bytes == 0 {
             return Ok(());
         }
-        let (to_host, from_host) = match copy.direction {
-            Direction::HostToDevice => (false, true),
-            Direction::DeviceToHost => (true, false),
-            Direction::DeviceToDevice => (false, false),
-        };
-        let side = |address: u64, pitch, is_host: bool| raw::Memcpy2DSide {
-            x_bytes: 0,
-            y: 0,
-            memory_type: if is_host { MEMORY_TYPE_HOST } else { MEMORY_TYPE_DEVICE },
-            host: if is_host { address as *mut c_void } else { null_mut() },
-            device: if is_host { 0 } else { address },
-            array: null_mut(),
-            pitch,
-        };
-        let copy = raw::Memcpy2D {
-            src: side(copy.src, copy.src_pitch, from_host),
-            dst: side(copy.dst, copy.dst_pitch, to_host),
-            width_bytes: copy.row_bytes,
-            height: copy.rows,
-        };
-        // SAFETY: a live description; the memory is the caller's to uphold.
-        unsafe { raw::cuMemcpy2DAsync_v2(&raw const copy, self.raw) }.ok()
+        // SAFETY: the caller's to uphold.
+        unsafe { raw::cuMemsetD8Async(dst, value, bytes, self.raw) }.ok()
+    }
+}
+
+/// What a batch does without: only tests call it.
+#[allow(dead_code)]
+impl StreamRef<'_> {
+    /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends
+    /// there. If the stream fails before, it never runs and what it owns is never dropped.
+    pub(crate) fn host_func(self, call: Box<dyn FnOnce() + Send>) -> DriverResult<()> {
+        unsafe extern "C" fn run(data: *mut c_void) {
+            // SAFETY: the box made below; the driver runs this once.
+            let call = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
+            // Nothing above could take the panic; its message has been printed.
+            let _ = catch_unwind(AssertUnwindSafe(call));
+        }
+        let data = Box::into_raw(Box::new(call));
+        // SAFETY: `run` takes the box over, and it may move to another thread.
+        let enqueued = unsafe { raw::cuLaunchHostFunc(self.raw, run, data.cast()) }.ok();
+        if enqueued.is_err() {
+            // SAFETY: not enqueued, so still ours.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        enqueued
     }
 
     /// Copies many ranges: in one call where driver and stream can, else one by one. In no order
@@ -322,18 +285,6 @@ impl StreamRef<'_> {
         };
         code.ok()
     }
-
-    /// Sets bytes.
-    ///
-    /// # Safety
-    /// `bytes` are writable at `dst` until this has run.
-    pub(crate) unsafe fn memset(self, dst: DevicePtr, value: u8, bytes: usize) -> DriverResult<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's to uphold.
-        unsafe { raw::cuMemsetD8Async(dst, value, bytes, self.raw) }.ok()
-    }
 }
 
 /// Which way a copy goes.
@@ -341,19 +292,6 @@ impl StreamRef<'_> {
 pub(crate) enum Direction {
     HostToDevice,
     DeviceToHost,
-    DeviceToDevice,
-}
-
-/// Rows at a pitch. Addresses are those of the host or the device, as the direction says.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Copy2D {
-    pub(crate) direction: Direction,
-    pub(crate) dst: u64,
-    pub(crate) dst_pitch: usize,
-    pub(crate) src: u64,
-    pub(crate) src_pitch: usize,
-    pub(crate) row_bytes: usize,
-    pub(crate) rows: usize,
 }
 
 /// Ranges to copy one way, in the three lists that the driver takes.
@@ -365,6 +303,7 @@ pub(crate) struct CopyBatch {
     sizes: Vec<usize>,
 }
 
+#[allow(dead_code)]
 impl CopyBatch {
     pub(crate) fn new(direction: Direction) -> CopyBatch {
         CopyBatch { direction, dsts: Vec::new(), srcs: Vec::new(), sizes: Vec::new() }
@@ -377,12 +316,6 @@ impl CopyBatch {
             self.srcs.push(src);
             self.sizes.push(bytes);
         }
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.dsts.clear();
-        self.srcs.clear();
-        self.sizes.clear();
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use super::error::{NOT_FOUND, NO_DEVICE};
+use super::stream::{CopyBatch, Direction};
 use super::*;
 use crate::error::{DriverError, Error};
 
@@ -34,7 +35,7 @@ fn without_a_driver_everything_is_an_error() {
     assert_eq!(Context::primary(0).unwrap_err(), error);
     if lazy_driver::load().is_err() {
         let error = pointer_info(0).unwrap_err();
-        assert!(error.is_no_device());
+        assert_eq!(error.code, NO_DEVICE);
         assert_eq!(
             error.to_string(),
             "cuPointerGetAttributes: CUDA_ERROR_NO_DEVICE (100): the driver has no text for it"
@@ -46,8 +47,6 @@ fn without_a_driver_everything_is_an_error() {
 fn kinds_of_errors() {
     let kind = |code| DriverError::from_code("cuMemAllocAsync", code);
     assert!(kind(2).is_out_of_memory() && !kind(2).is_sticky());
-    assert!(kind(4).is_deinitialized());
-    assert!(kind(NO_DEVICE).is_no_device());
     assert!(kind(NOT_FOUND).is_unsupported() && kind(801).is_unsupported());
     assert!(kind(700).is_sticky() && kind(719).is_sticky() && !kind(600).is_sticky());
     assert!(matches!(Error::from(kind(3)), Error::Cuda(e) if e.code == 3));
@@ -105,28 +104,26 @@ fn copies_and_waits_between_streams() {
     // SAFETY: pinned memory of that size that no work uses yet.
     unsafe { source.as_ptr().copy_from_nonoverlapping(expected.as_ptr(), 4096) };
 
-    let [a, b] = [(); 2].map(|()| pool.alloc(uploads, 4096).unwrap());
+    let device = pool.alloc(uploads, 4096).unwrap();
     let copied = events.take(&current).unwrap();
     let done = events.take(&current).unwrap();
     let mut halves = CopyBatch::new(Direction::HostToDevice);
-    halves.push(a, source.as_ptr() as u64, 2048);
-    halves.push(a, source.as_ptr() as u64, 0);
-    halves.push(a + 2048, source.as_ptr() as u64 + 2048, 2048);
+    halves.push(device, source.as_ptr() as u64, 2048);
+    halves.push(device, source.as_ptr() as u64, 0);
+    halves.push(device + 2048, source.as_ptr() as u64 + 2048, 2048);
     assert_eq!(halves.len(), 2);
     // SAFETY: all ranges lie in the memory above, which lives until `synchronize` below.
     unsafe {
         uploads.copy_batch(&halves).unwrap();
         uploads.record(&copied).unwrap();
         work.wait(&copied).unwrap();
-        work.memset(b, 0xEE, 4096).unwrap();
-        work.d2d(b, a, 4096 - 64).unwrap();
-        work.d2h(result.as_ptr(), b, 4096).unwrap();
+        work.memset(device + 4032, 0xEE, 64).unwrap();
+        work.d2h(result.as_ptr(), device, 4096).unwrap();
         work.record(&done).unwrap();
-        pool.free(work, a).unwrap();
-        pool.free(work, b).unwrap();
+        pool.free(work, device).unwrap();
     }
     work.synchronize().unwrap();
-    assert!(done.query().unwrap() && work.query().unwrap());
+    assert!(done.query().unwrap());
     assert!(!work.is_capturing().unwrap());
     // SAFETY: nothing writes to it any more.
     let got = unsafe { std::slice::from_raw_parts(result.as_ptr(), 4096) };
@@ -135,34 +132,6 @@ fn copies_and_waits_between_streams() {
     drop((copied, done));
     assert_eq!(events.num_free(), 2);
     pool.trim(0).unwrap();
-}
-
-#[test]
-fn rows_at_a_pitch() {
-    let Some(context) = context() else { return };
-    let current = context.enter().unwrap();
-    let (stream, pool) = (current.stream(0).unwrap(), current.mem_pool().unwrap());
-    let stream = stream.on(&current);
-    let (source, mut result) = (paint(60), vec![0u8; 30]);
-    let device = pool.alloc(stream, 30).unwrap();
-    let copy = Copy2D {
-        direction: Direction::HostToDevice,
-        dst: device,
-        dst_pitch: 10,
-        src: source.as_ptr() as u64,
-        src_pitch: 20,
-        row_bytes: 10,
-        rows: 3,
-    };
-    // SAFETY: three rows of 10 bytes in 60 and in 30 bytes, all alive until `synchronize`.
-    unsafe {
-        stream.copy_2d(&copy).unwrap();
-        stream.d2h(result.as_mut_ptr(), device, 30).unwrap();
-        pool.free(stream, device).unwrap();
-    }
-    stream.synchronize().unwrap();
-    let rows: Vec<u8> = source.chunks(20).flat_map(|row| &row[..10]).copied().collect();
-    assert_eq!(result, rows);
 }
 
 #[test]
@@ -202,11 +171,6 @@ fn pointers_of_every_kind() {
     assert_eq!(kind(pinned.as_ptr()), MemoryKind::Pinned);
     assert_eq!(kind(pageable.as_ptr()), MemoryKind::Pageable);
     assert_eq!(pointer_info(pageable.as_ptr() as u64).unwrap().ordinal, None);
-    // SAFETY: the memory outlives the registration.
-    let registered = unsafe { current.register(pageable.as_ptr().cast_mut(), 8192) }.unwrap();
-    assert_eq!(kind(pageable.as_ptr()), MemoryKind::Pinned);
-    drop(registered);
-    assert_eq!(kind(pageable.as_ptr()), MemoryKind::Pageable);
     // SAFETY: allocated above, used by no work.
     unsafe { pool.free(stream, device) }.unwrap();
     assert_eq!(current.pinned(0).unwrap().len(), 0);
@@ -227,12 +191,6 @@ fn foreign_streams() {
         stream.wait(&event).unwrap();
         event.synchronize().unwrap();
     }
-    let [start, end] = [(); 2].map(|()| current.timing_event().unwrap());
-    let stream = ours.on(&current);
-    stream.record(&start).unwrap();
-    stream.record(&end).unwrap();
-    end.synchronize().unwrap();
-    assert!(end.milliseconds_since(&start).unwrap() >= 0.0);
 }
 
 #[test]
