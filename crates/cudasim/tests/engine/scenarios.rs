@@ -21,7 +21,7 @@ macro_rules! scenarios {
 }
 
 scenarios! {
-    producers, chain_on_streams, chain_of_engines, written_again, overwritten, small_uploads, staged_uploads,
+    producers, ordered_by_hand, chain_on_streams, chain_of_engines, written_again, overwritten, small_uploads, staged_uploads,
     chunks, to_the_host, to_pinned, large_tables, dropped_at_once, legacy_stream,
 }
 
@@ -60,6 +60,23 @@ fn producers(gpu: &Gpu, seed: u64) -> Outcome {
     let mut options = RunOptions::default();
     options.producers = [0, 1, 0].map(|lane: usize| lanes[lane].stream()).to_vec();
     let batch = run(&engine, &rows.at(memory.iter().map(|b| b.address)), &padded(), options);
+    let got = consume(&consumer, &batch.unwrap());
+    engine.empty_cache();
+    same("batch", &got, &rows.expected(&padded()))
+}
+
+/// The same told to the engine beforehand, for the stream of its own.
+fn ordered_by_hand(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, rows) = (engine(), Rows::new(seed, DType::U8, UNEVEN));
+    let (lanes, consumer) = ([Lane::new(gpu), Lane::new(gpu)], Lane::new(gpu));
+    let memory: Vec<_> =
+        rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
+    lanes.iter().for_each(Lane::linger);
+    for (index, (buffer, bytes)) in memory.iter().zip(&rows.bytes).enumerate() {
+        lanes[index % 2].write(buffer.address, bytes);
+    }
+    engine.order(0, &lanes.each_ref().map(Lane::stream), engine.stream(0).unwrap()).unwrap();
+    let batch = engine.assemble(&rows.at(memory.iter().map(|b| b.address)), &padded());
     let got = consume(&consumer, &batch.unwrap());
     engine.empty_cache();
     same("batch", &got, &rows.expected(&padded()))
