@@ -451,7 +451,7 @@ impl Engine {
         #[cfg(feature = "cuda")]
         let stats = {
             let (device_bytes, pinned_bytes) = self.shared.devices.bytes();
-            Stats { device_bytes, pinned_bytes, ..stats }
+            Stats { waits: self.shared.devices.waits(), device_bytes, pinned_bytes, ..stats }
         };
         stats
     }
@@ -459,6 +459,8 @@ impl Engine {
     /// Sets the counters to 0; the pool's figures of memory stay.
     pub fn reset_stats(&self) {
         self.shared.counters.reset();
+        #[cfg(feature = "cuda")]
+        self.shared.devices.reset_waits();
     }
 
     /// Gives free output memory back to the system.

@@ -221,7 +221,8 @@ pub struct Stats {
     pub bytes_to_device: u64,
     /// Bytes copied from a device to the host.
     pub bytes_to_host: u64,
-    /// Times a call waited for a device.
+    /// Times the host waited for a device: for a batch or chunks of one, for memory to be used again,
+    /// or because it was asked to.
     pub waits: u64,
     /// Bytes of batches in device memory.
     pub device_bytes: u64,
@@ -241,8 +242,6 @@ pub(crate) struct Traffic {
     pub launches: u64,
     pub bytes_to_device: u64,
     pub bytes_to_host: u64,
-    /// Times the host waited for the device.
-    pub waits: u64,
 }
 
 /// Counters that many threads add to.
@@ -257,7 +256,6 @@ pub(crate) struct Counters {
     launches: AtomicU64,
     bytes_to_device: AtomicU64,
     bytes_to_host: AtomicU64,
-    waits: AtomicU64,
     run_ns: AtomicU64,
 }
 
@@ -278,7 +276,6 @@ impl Counters {
         add(&self.launches, traffic.launches);
         add(&self.bytes_to_device, traffic.bytes_to_device);
         add(&self.bytes_to_host, traffic.bytes_to_host);
-        add(&self.waits, traffic.waits);
     }
 
     pub fn count_view(&self, samples: usize) {
@@ -299,7 +296,7 @@ impl Counters {
             launches: get(&self.launches),
             bytes_to_device: get(&self.bytes_to_device),
             bytes_to_host: get(&self.bytes_to_host),
-            waits: get(&self.waits),
+            waits: 0,
             device_bytes: 0,
             pinned_bytes: (0, 0),
             run_time: Duration::from_nanos(get(&self.run_ns)),
@@ -318,7 +315,6 @@ impl Counters {
             &self.launches,
             &self.bytes_to_device,
             &self.bytes_to_host,
-            &self.waits,
             &self.run_ns,
         ] {
             counter.store(0, Ordering::Relaxed);

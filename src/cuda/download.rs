@@ -46,7 +46,7 @@ pub(super) unsafe fn bytes(
             under_way.push_back(Chunk { slot, reached, offset: begin, bytes: chunk });
             begin += chunk;
         } else if let Some(chunk) = under_way.pop_front() {
-            run.wait(&chunk.reached)?;
+            chunk.reached.synchronize()?;
             // SAFETY: the chunk has arrived in the slot; its place is the caller's promise.
             unsafe {
                 let to = to.add(chunk.offset as usize);

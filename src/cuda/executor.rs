@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{
@@ -213,6 +214,11 @@ impl Executor {
     /// Bytes of device memory in use; page-locked bytes unused and in use.
     pub fn bytes(&self) -> (u64, (u64, u64)) {
         (self.memory.used_bytes(), self.pinned.bytes())
+    }
+
+    /// Times the host waited for the device.
+    pub fn waits(&self) -> &AtomicU64 {
+        self.context.waits()
     }
 
     pub(super) fn pending(&self) -> MutexGuard<'_, VecDeque<(Arc<PooledEvent>, Vec<Owner>)>> {

@@ -19,6 +19,7 @@ mod table;
 mod upload;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Mismatch, Result};
@@ -64,6 +65,21 @@ impl Devices {
         all.fold((0, (0, 0)), |(device, (free, used)), (own, (own_free, own_used))| {
             (device + own, (free + own_free, used + own_used))
         })
+    }
+
+    /// Times the host waited for a device.
+    pub fn waits(&self) -> u64 {
+        self.sum(|waits| waits.load(Ordering::Relaxed))
+    }
+
+    /// Counts waits anew.
+    pub fn reset_waits(&self) {
+        self.sum(|waits| waits.swap(0, Ordering::Relaxed));
+    }
+
+    fn sum(&self, of: impl Fn(&AtomicU64) -> u64) -> u64 {
+        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
+        executors.values().map(|executor| of(executor.waits())).sum()
     }
 
     /// Gives unused memory back to the devices and the system.

@@ -144,7 +144,6 @@ impl Run<'_> {
         self.finish(plan, own, options)?;
         if is_copying {
             self.stream.synchronize()?;
-            self.done.traffic.waits += 1;
         }
         for (&(index, _), (_, tensor)) in back.iter().zip(returned) {
             match (tensor, spread[index].take()) {
@@ -235,12 +234,6 @@ impl Run<'_> {
     /// Page-locked memory.
     pub fn slot(&self, bytes: u64) -> Result<PinnedBlock> {
         self.executor.pinned.take(self.current, bytes)
-    }
-
-    /// Blocks until a point is reached.
-    pub fn wait(&mut self, event: &PooledEvent) -> Result<()> {
-        self.done.traffic.waits += 1;
-        Ok(event.synchronize()?)
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {

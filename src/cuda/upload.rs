@@ -36,7 +36,7 @@ pub(super) fn field(
     while begin < numel {
         if under_way.len() == MAX_CHUNKS {
             if let Some(oldest) = under_way.pop_front() {
-                run.wait(&oldest)?;
+                oldest.synchronize()?;
             }
         }
         let end = numel.min(begin + chunk_elems);

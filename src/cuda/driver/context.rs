@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use cust::device::{Device, DeviceAttribute};
@@ -91,6 +92,7 @@ pub(crate) struct Context {
     device: CUdevice,
     ordinal: u32,
     info: DeviceInfo,
+    waits: AtomicU64,
 }
 
 impl Context {
@@ -118,7 +120,8 @@ impl Context {
         unsafe { raw::cuCtxSetCurrent(before) }.ok()?;
         let inner = inner.map_err(|e| DriverError::from_cust("cuDevicePrimaryCtxRetain", e))?;
         let inner = ManuallyDrop::new(inner);
-        Ok(Arc::new(Context { inner, device: device.as_raw(), ordinal, info }))
+        let waits = AtomicU64::new(0);
+        Ok(Arc::new(Context { inner, device: device.as_raw(), ordinal, info, waits }))
     }
 
     pub(crate) fn ordinal(&self) -> u32 {
@@ -132,6 +135,15 @@ impl Context {
     /// To be compared with the context of a stream or a pointer.
     pub(crate) fn raw(&self) -> CUcontext {
         self.inner.as_raw()
+    }
+
+    /// How often the host has waited for the device, for whatever reason.
+    pub(crate) fn waits(&self) -> &AtomicU64 {
+        &self.waits
+    }
+
+    pub(super) fn count_wait(&self) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn device(&self) -> CUdevice {
@@ -218,6 +230,7 @@ impl Current<'_> {
 
     /// Blocks until everything enqueued on any stream of the device is done.
     pub(crate) fn synchronize(&self) -> DriverResult<()> {
+        self.context.count_wait();
         // SAFETY: takes no pointer; `self` says that a context is current.
         unsafe { raw::cuCtxSynchronize() }.ok()
     }

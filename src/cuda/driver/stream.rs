@@ -1,7 +1,6 @@
 //! [`Stream`] and [`StreamRef`]: where work goes, in order.
 
 use std::ffi::c_void;
-use std::marker::PhantomData;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ impl Stream {
     /// The stream as a place for work.
     pub(crate) fn on<'c>(&'c self, current: &'c Current<'_>) -> StreamRef<'c> {
         debug_assert!(Arc::ptr_eq(&self.context, current.context), "a stream of this context");
-        StreamRef { raw: self.raw, current: PhantomData }
+        StreamRef { raw: self.raw, context: current.context }
     }
 }
 
@@ -80,7 +79,7 @@ impl Current<'_> {
                 )));
             }
         }
-        Ok(StreamRef { raw, current: PhantomData })
+        Ok(StreamRef { raw, context: self.context })
     }
 }
 
@@ -88,7 +87,7 @@ impl Current<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamRef<'c> {
     raw: CUstream,
-    current: PhantomData<&'c Current<'c>>,
+    context: &'c Context,
 }
 
 impl StreamRef<'_> {
@@ -115,6 +114,7 @@ impl StreamRef<'_> {
 
     /// Blocks until everything enqueued is done.
     pub(crate) fn synchronize(self) -> DriverResult<()> {
+        self.context.count_wait();
         // SAFETY: a live stream.
         unsafe { raw::cuStreamSynchronize(self.raw) }.ok()
     }

@@ -349,8 +349,11 @@ fn memory_that_lies_unused_is_given_back_before_there_is_none() {
         let views: [_; 2] = std::array::from_fn(|_| {
             windrow::SampleView::from_slice(&large, &[large.len() as i64]).unwrap()
         });
+        engine.reset_stats();
         let error = engine.assemble(&views, &Collate::stack()).unwrap_err();
         assert_eq!(error, Error::OutOfMemory { bytes: 100 << 20 });
+        // For memory on its way back, and for the work of the call that failed.
+        assert_eq!(engine.stats().waits, 2);
         assert_eq!(engine.stats().device_bytes, 0);
     });
 }

@@ -224,6 +224,9 @@ fn pinned_batches_are_not_used_again_while_copied_from() {
         });
         assert_eq!(copy.read(), old.bytes[0]);
         assert_eq!(crate::rig::host_bytes(next.data()), new.bytes[0]);
+        assert_eq!(engine.stats().waits, 1);
+        engine.reset_stats();
+        assert_eq!(engine.stats().waits, 0);
     });
 }
 
