@@ -251,7 +251,8 @@ enum Until {
     Now,
     /// A copy of ours has read it.
     Event(Arc<PooledEvent>),
-    /// A block that others had: they may have copies under way on streams we know nothing of.
+    /// A block that others had: they may have copies under way on streams we know nothing of, of any
+    /// device.
     EverythingIsDone,
 }
 
@@ -310,7 +311,7 @@ impl PinnedPool {
         state.free = others;
         // The device may take its time: others can give blocks back meanwhile.
         drop(state);
-        let synchronized = current.synchronize();
+        let synchronized = current.synchronize_all();
         let mut found = None;
         if synchronized.is_ok() {
             waiting.iter_mut().for_each(|free| free.until = Until::Now);
@@ -321,11 +322,11 @@ impl PinnedPool {
         Ok(found.map(|free| free.pinned))
     }
 
-    /// Unlocks and frees what lies unused. Waits for the device.
+    /// Unlocks and frees what lies unused. Waits for all devices.
     pub fn empty(&self, current: &Current<'_>) -> Result<()> {
         let free = std::mem::take(&mut self.state().free);
         if !free.is_empty() {
-            current.synchronize()?;
+            current.synchronize_all()?;
         }
         Ok(())
     }

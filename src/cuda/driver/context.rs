@@ -234,6 +234,28 @@ impl Current<'_> {
         // SAFETY: takes no pointer; `self` says that a context is current.
         unsafe { raw::cuCtxSynchronize() }.ok()
     }
+
+    /// Blocks until everything enqueued on any device is done, those used by other libraries included.
+    pub(crate) fn synchronize_all(&self) -> Result<()> {
+        self.synchronize()?;
+        for ordinal in (0..device_count()?).filter(|&ordinal| ordinal != self.context.ordinal) {
+            if is_in_use(ordinal)? {
+                Context::primary(ordinal)?.enter()?.synchronize()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether anybody in this process has the primary context of a device.
+fn is_in_use(ordinal: u32) -> DriverResult<bool> {
+    let device = Device::get_device(ordinal);
+    let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
+    let (mut flags, mut active) = (0, 0);
+    // SAFETY: a device that cust has from the driver, and two live integers.
+    unsafe { raw::cuDevicePrimaryCtxGetState(device.as_raw(), &raw mut flags, &raw mut active) }
+        .ok()?;
+    Ok(active != 0)
 }
 
 impl Drop for Current<'_> {

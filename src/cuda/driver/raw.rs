@@ -46,6 +46,7 @@ functions! {
     fn cuDriverGetVersion(version: *mut c_int);
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_uint, device: CUdevice);
     fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
+    fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
     fn cuCtxGetCurrent(context: *mut CUcontext);
     fn cuCtxSynchronize();
     fn cuCtxSetCurrent(context: CUcontext);

@@ -203,30 +203,76 @@ fn slots_and_tables_wait_for_their_copies() {
 #[test]
 fn pinned_batches_are_not_used_again_while_copied_from() {
     on_gpu(|gpu| {
-        let (engine, others) = (engine(), Lane::new(gpu));
-        let (old, new) = (Rows::new(1, DType::U8, &[&[900]]), Rows::new(2, DType::U8, &[&[900]]));
-        let collate = Collate::stack().device(Device::Pinned);
-        let copy = Buffer::poisoned(gpu, 900);
-        let batch = engine.assemble(&old.on_host(), &collate).unwrap();
-        let paused = others.pause();
-        let from = batch.data().data_ptr().cast_const().cast();
-        assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, 900, others.handle), 0);
-        drop(batch);
-        // Finds the block, and waits for whatever may read it.
-        let next = thread::scope(|scope| {
-            let next = scope.spawn(|| engine.assemble(&new.on_host(), &collate).unwrap());
-            settle();
-            assert!(!next.is_finished());
-            // Others can have theirs meanwhile.
-            let _ = engine.stats();
-            drop(paused);
-            next.join().unwrap()
-        });
-        assert_eq!(copy.read(), old.bytes[0]);
-        assert_eq!(crate::rig::host_bytes(next.data()), new.bytes[0]);
-        assert_eq!(engine.stats().waits, 1);
-        engine.reset_stats();
-        assert_eq!(engine.stats().waits, 0);
+        for ordinal in [0, 1] {
+            copied_by_others(gpu, ordinal);
+        }
+    });
+}
+
+/// Somebody else copies a page-locked batch of device 0 to any device.
+fn copied_by_others(gpu: &Gpu, ordinal: i32) {
+    let engine = engine();
+    let (old, new) = (Rows::new(1, DType::U8, &[&[900]]), Rows::new(2, DType::U8, &[&[900]]));
+    let collate = Collate::stack().device(Device::Pinned);
+    let batch = engine.assemble(&old.on_host(), &collate).unwrap();
+    let mut there = 0;
+    assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, ordinal), 0);
+    assert_eq!(gpu.cuCtxSetCurrent(there), 0);
+    let (others, copy) = (Lane::new(gpu), Buffer::poisoned(gpu, 900));
+    let paused = others.pause();
+    let from = batch.data().data_ptr().cast_const().cast();
+    assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, 900, others.handle), 0);
+    drop(batch);
+    // Finds the block, and waits for whatever may read it.
+    let next = thread::scope(|scope| {
+        let next = scope.spawn(|| engine.assemble(&new.on_host(), &collate).unwrap());
+        settle();
+        assert!(!next.is_finished());
+        // Others can have theirs meanwhile.
+        let _ = engine.stats();
+        drop(paused);
+        next.join().unwrap()
+    });
+    assert_eq!(copy.read(), old.bytes[0]);
+    assert_eq!(crate::rig::host_bytes(next.data()), new.bytes[0]);
+    assert_eq!(engine.stats().waits, 1);
+    engine.reset_stats();
+    assert_eq!(engine.stats().waits, 0);
+    drop((others, copy));
+    assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
+}
+
+#[test]
+fn pinned_batches_are_samples_of_another_device() {
+    on_gpu(|gpu| {
+        let first = engine();
+        let mut there = 0;
+        assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, 1), 0);
+        let pinned = Collate::stack().device(Device::Pinned);
+        // Read by the kernel, and copied by the device's engine.
+        for (seed, bytes) in [(1, 900), (2, 40_000)] {
+            let second = Engine::cuda(1).unwrap();
+            let rows = [3 * seed, 3 * seed + 1]
+                .map(|seed| Rows::new(seed, DType::U8, &[&[bytes], &[bytes]]));
+            let memory = rows[0].upload(gpu);
+            let samples = rows[0].at(memory.iter().map(|b| b.address));
+            let batch = first.assemble(&samples, &pinned).unwrap();
+            let held = hold(gpu);
+            let list = windrow::SampleList::rows(batch.data()).unwrap();
+            let copy = second.assemble(&list, &Collate::stack()).unwrap();
+            assert_eq!(copy.data().device(), Device::Cuda(1));
+            drop(list);
+            drop(batch);
+            // Held by the one who reads it: nobody else gets its memory.
+            let next = first.assemble(&rows[1].on_host(), &pinned).unwrap();
+            drop(held);
+            assert_eq!(gpu.cuCtxSetCurrent(there), 0);
+            let lane = Lane::new(gpu);
+            assert_eq!(consume(&lane, &copy), [rows[0].bytes.concat()]);
+            drop((copy, lane));
+            assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
+            assert_eq!(crate::rig::host_bytes(next.data()), rows[1].bytes.concat());
+        }
     });
 }
 
