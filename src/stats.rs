@@ -9,6 +9,7 @@ use crate::geometry::Class;
 use crate::host::{PoolStats, Tiling};
 use crate::kinds::Kind;
 use crate::plan::Plan;
+use crate::sample::SampleList;
 use crate::spec::{bytes_of, Placement, Spec};
 use crate::tensor::Device;
 use crate::DType;
@@ -18,7 +19,9 @@ use crate::DType;
 #[non_exhaustive]
 pub struct Explain {
     /// How the data moves: `"view"` (it does not), `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
-    /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ.
+    /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ. Between host and device: `"upload"` (the samples become
+    /// the batch by copies), `"staged"` (they are copied, then worked on), the same for page-locked samples
+    /// `"copied pinned"`, `"direct pinned"` (read over the bus) and `"download"`.
     pub path: &'static str,
     /// Number of samples of the first leaf.
     pub samples: usize,
@@ -107,15 +110,34 @@ pub(crate) fn is_upload(plan: &Plan<'_>, field: &Field<'_>) -> bool {
     crosses && field.role == Role::Data && field.bytes_only && field.layout.is_compact()
 }
 
+/// Bytes of a sample, on average, from which page-locked samples are brought to the device by its copy
+/// engine; smaller ones the kernels read over the bus themselves. Kernels get less out of the bus, and
+/// a copy costs as much to start however small it is. From figures of others for one H100; the bench
+/// `gather` times both ways (W8).
+const MIN_COPIED_BYTES: u64 = 28 << 10;
+
+/// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
+/// In a graph they are not, for that would need memory.
+pub(crate) fn is_copied(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+    let (spec, list) = (&plan.specs[field.leaf], &plan.lists[field.leaf]);
+    spec.source == Device::Pinned
+        && matches!(spec.device, Device::Cuda(_))
+        && matches!(field.op, Op::Read { .. })
+        && list.kinds().iter().all(|kind| kind.layout.is_compact())
+        && sample_bytes(list) >= MIN_COPIED_BYTES.saturating_mul(list.len() as u64)
+}
+
+fn sample_bytes(list: &SampleList<'_>) -> u64 {
+    let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
+    saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
+}
+
 fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
     let spec = &plan.specs[field.leaf];
-    match (spec.source, spec.device) {
-        (Device::Cpu, Device::Cuda(_)) => {
-            let list = &plan.lists[field.leaf];
-            let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
-            saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
-        }
-        _ => 0,
+    let is_upload = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
+    match is_upload || is_copied(plan, field) {
+        true => sample_bytes(&plan.lists[field.leaf]),
+        false => 0,
     }
 }
 
@@ -135,7 +157,9 @@ fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> &'static str {
         (Device::Cpu, Device::Cuda(_)) => {
             return if is_upload(plan, field) { "upload" } else { "staged" };
         }
-        (Device::Pinned, Device::Cuda(_)) => return "direct pinned",
+        (Device::Pinned, Device::Cuda(_)) => {
+            return if is_copied(plan, field) { "copied pinned" } else { "direct pinned" };
+        }
         (Device::Cuda(_), Device::Cpu | Device::Pinned) => return "download",
         _ => {}
     }

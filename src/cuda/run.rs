@@ -20,7 +20,7 @@ use crate::host::MemoryPool;
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::spec::{bytes_of, Placement};
-use crate::stats::{is_upload, Traffic};
+use crate::stats::{is_copied, is_upload, Traffic};
 use crate::stream::{OutputMemory, RunOptions, Stream};
 use crate::tensor::{Device, Owner, Tensor};
 
@@ -323,11 +323,13 @@ impl Run<'_> {
         Ok(all)
     }
 
-    /// Whether a field reads pageable host memory. Page-locked memory the kernels read themselves.
+    /// Whether the samples of a field have to be brought to the device. Other host memory, which is
+    /// page-locked, the kernels read themselves.
     fn must_upload(&self, plan: &Plan<'_>, index: usize) -> bool {
         let field = &plan.fields[index];
-        let reads = matches!(field.op, Op::Read { .. });
-        reads && plan.specs[field.leaf].source == Device::Cpu && field.numel() > 0
+        let reads = matches!(field.op, Op::Read { .. }) && field.numel() > 0;
+        let is_pageable = plan.specs[field.leaf].source == Device::Cpu;
+        reads && (is_pageable || !self.is_capturing && is_copied(plan, field))
     }
 
     /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the
@@ -346,8 +348,14 @@ impl Run<'_> {
         }
         let staged = {
             let (packed, offsets) = Plan::packed(&plan.lists[leaf])?;
-            let block = self.allocate(offsets.total() as u64)?;
-            self.upload_field(&packed, 0, block.address(), threads)?;
+            let (block, bytes) = (self.allocate(offsets.total() as u64)?, offsets.total() as u64);
+            match plan.specs[leaf].source {
+                Device::Pinned => {
+                    upload::copied(self, &plan.lists[leaf], &offsets, block.address())?;
+                    self.done.traffic.bytes_to_device += bytes;
+                }
+                _ => self.upload_field(&packed, 0, block.address(), threads)?,
+            }
             let device = Device::Cuda(self.current.context().ordinal());
             upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?
         };

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::driver::PooledEvent;
+use super::driver::{CopyBatch, Direction, PooledEvent};
 use super::run::Run;
 use crate::error::Result;
 use crate::host::{self, Outputs};
@@ -56,6 +56,24 @@ pub(super) fn field(
         begin = end;
     }
     Ok(())
+}
+
+/// Enqueues copies of page-locked samples, each row-major, to where they belong in memory from `base`
+/// on.
+pub(super) fn copied(
+    run: &Run<'_>,
+    samples: &SampleList<'_>,
+    offsets: &Offsets,
+    base: u64,
+) -> Result<()> {
+    let mut copies = CopyBatch::new(Direction::HostToDevice);
+    for (index, ends) in offsets.as_slice().windows(2).enumerate() {
+        let from = samples.address(index).addr() as u64;
+        copies.push(base + ends[0] as u64, from, (ends[1] - ends[0]) as usize);
+    }
+    // SAFETY: samples are as their maker promised, and held until the event behind the work; the caller
+    // holds memory for all of them.
+    Ok(unsafe { run.stream.copy_batch(&copies) }?)
 }
 
 /// The same samples, row-major, where they lie on the device.

@@ -38,4 +38,4 @@ pub(crate) use event::{EventPool, PooledEvent};
 pub(crate) use init::{driver_version, init};
 pub(crate) use memory::{pointer_info, DevicePtr, MemPool, MemoryKind, Pinned};
 pub(crate) use module::{Kernel, IMAGE, TARGETS, TOOLKIT};
-pub(crate) use stream::{Stream, StreamRef};
+pub(crate) use stream::{CopyBatch, Direction, Stream, StreamRef};

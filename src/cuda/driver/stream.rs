@@ -214,41 +214,6 @@ impl StreamRef<'_> {
         code.ok()
     }
 
-    /// Sets bytes.
-    ///
-    /// # Safety
-    /// `bytes` are writable at `dst` until this has run.
-    pub(crate) unsafe fn memset(self, dst: DevicePtr, value: u8, bytes: usize) -> DriverResult<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller's to uphold.
-        unsafe { raw::cuMemsetD8Async(dst, value, bytes, self.raw) }.ok()
-    }
-}
-
-/// What a batch does without: only tests call it.
-#[allow(dead_code)]
-impl StreamRef<'_> {
-    /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends
-    /// there. If the stream fails before, it never runs and what it owns is never dropped.
-    pub(crate) fn host_func(self, call: Box<dyn FnOnce() + Send>) -> DriverResult<()> {
-        unsafe extern "C" fn run(data: *mut c_void) {
-            // SAFETY: the box made below; the driver runs this once.
-            let call = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
-            // Nothing above could take the panic; its message has been printed.
-            let _ = catch_unwind(AssertUnwindSafe(call));
-        }
-        let data = Box::into_raw(Box::new(call));
-        // SAFETY: `run` takes the box over, and it may move to another thread.
-        let enqueued = unsafe { raw::cuLaunchHostFunc(self.raw, run, data.cast()) }.ok();
-        if enqueued.is_err() {
-            // SAFETY: not enqueued, so still ours.
-            drop(unsafe { Box::from_raw(data) });
-        }
-        enqueued
-    }
-
     /// Copies many ranges: in one call where driver and stream can, else one by one. In no order
     /// among each other.
     ///
@@ -285,6 +250,41 @@ impl StreamRef<'_> {
         };
         code.ok()
     }
+
+    /// Sets bytes.
+    ///
+    /// # Safety
+    /// `bytes` are writable at `dst` until this has run.
+    pub(crate) unsafe fn memset(self, dst: DevicePtr, value: u8, bytes: usize) -> DriverResult<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's to uphold.
+        unsafe { raw::cuMemsetD8Async(dst, value, bytes, self.raw) }.ok()
+    }
+}
+
+/// What a batch does without: only tests call it.
+#[allow(dead_code)]
+impl StreamRef<'_> {
+    /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends
+    /// there. If the stream fails before, it never runs and what it owns is never dropped.
+    pub(crate) fn host_func(self, call: Box<dyn FnOnce() + Send>) -> DriverResult<()> {
+        unsafe extern "C" fn run(data: *mut c_void) {
+            // SAFETY: the box made below; the driver runs this once.
+            let call = unsafe { Box::from_raw(data.cast::<Box<dyn FnOnce() + Send>>()) };
+            // Nothing above could take the panic; its message has been printed.
+            let _ = catch_unwind(AssertUnwindSafe(call));
+        }
+        let data = Box::into_raw(Box::new(call));
+        // SAFETY: `run` takes the box over, and it may move to another thread.
+        let enqueued = unsafe { raw::cuLaunchHostFunc(self.raw, run, data.cast()) }.ok();
+        if enqueued.is_err() {
+            // SAFETY: not enqueued, so still ours.
+            drop(unsafe { Box::from_raw(data) });
+        }
+        enqueued
+    }
 }
 
 /// Which way a copy goes.
@@ -303,7 +303,6 @@ pub(crate) struct CopyBatch {
     sizes: Vec<usize>,
 }
 
-#[allow(dead_code)]
 impl CopyBatch {
     pub(crate) fn new(direction: Direction) -> CopyBatch {
         CopyBatch { direction, dsts: Vec::new(), srcs: Vec::new(), sizes: Vec::new() }
@@ -318,7 +317,8 @@ impl CopyBatch {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.sizes.len()
     }
 }

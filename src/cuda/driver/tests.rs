@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use super::error::{NOT_FOUND, NO_DEVICE};
-use super::stream::{CopyBatch, Direction};
 use super::*;
 use crate::error::{DriverError, Error};
 

@@ -10,7 +10,7 @@ use windrow::{
     Batch, Collate, DType, Device, Engine, Error, Mask, Pad, RunOptions, Stream, Target, Transform,
 };
 
-use crate::rig::{consume, engine, parts, run, start, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, parts, run, start, Buffer, Gpu, Lane, Pinned, Rows, HERE};
 
 const OUT_OF_MEMORY: u32 = 2;
 const INVALID_HANDLE: u32 = 400;
@@ -44,6 +44,8 @@ struct Setting<'g> {
     memory: Vec<Buffer<'g>>,
     packed: Buffer<'g>,
     out: Buffer<'g>,
+    large: Rows,
+    pinned: Pinned<'g>,
 }
 
 /// Bytes on either side of `Setting::out`.
@@ -55,7 +57,13 @@ impl<'g> Setting<'g> {
         let many = Rows::new(2, DType::U8, &[&[2][..]; 4400]);
         let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
         let out = Buffer::poisoned(gpu, 16 * 3 + 2 * MARGIN);
-        Setting { lane: Lane::new(gpu), rows, many, memory, packed, out }
+        let large = Rows::new(3, DType::U8, &[&[30_000], &[30_000]]);
+        let pinned = large.pinned(gpu);
+        for (&to, from) in pinned.addresses.iter().zip(&large.bytes) {
+            // SAFETY: memory of that size, which nobody uses yet.
+            unsafe { (to as *mut u8).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        }
+        Setting { lane: Lane::new(gpu), rows, many, memory, packed, out, large, pinned }
     }
 
     fn samples(&self) -> windrow::SampleList<'static> {
@@ -104,6 +112,14 @@ const CALLS: &[Call] = &[
         name: "staged upload",
         run: |s, engine| engine.assemble(&s.rows.on_host(), &transformed()).map(Some),
         expected: |s| s.rows.expected(&transformed()),
+    },
+    Call {
+        name: "page-locked samples, copied",
+        run: |s, engine| {
+            let large = s.large.on(Device::Pinned, &s.pinned.addresses);
+            engine.assemble(&large, &Collate::stack().device(HERE)).map(Some)
+        },
+        expected: |s| vec![s.large.bytes.concat()],
     },
     Call {
         name: "to the host",

@@ -87,6 +87,20 @@ impl Drop for Buffer<'_> {
     }
 }
 
+/// Page-locked memory of somebody else.
+pub struct Pinned<'g> {
+    gpu: &'g Gpu,
+    pub addresses: Vec<u64>,
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        for &address in &self.addresses {
+            self.gpu.cuMemFreeHost(address as *mut u32);
+        }
+    }
+}
+
 /// A stream of somebody else.
 pub struct Lane<'g> {
     gpu: &'g Gpu,
@@ -196,8 +210,23 @@ impl Rows {
 
     /// The same samples in copies on the device.
     pub fn at(&self, addresses: impl IntoIterator<Item = u64>) -> SampleList<'static> {
-        let views = addresses.into_iter().enumerate();
-        views.map(|(i, address)| self.view(i, address as *const u8, HERE)).collect()
+        self.on(HERE, &addresses.into_iter().collect::<Vec<_>>())
+    }
+
+    /// The same samples at other addresses.
+    pub fn on(&self, device: Device, addresses: &[u64]) -> SampleList<'static> {
+        let views = addresses.iter().enumerate();
+        views.map(|(i, address)| self.view(i, *address as *const u8, device)).collect()
+    }
+
+    /// Page-locked memory for the samples, with nothing in it.
+    pub fn pinned<'g>(&self, gpu: &'g Gpu) -> Pinned<'g> {
+        let place = |bytes: &Vec<u8>| {
+            let mut address = null_mut();
+            assert_eq!(gpu.cuMemHostAlloc(&mut address, bytes.len().max(1), 0), 0);
+            address as u64
+        };
+        Pinned { gpu, addresses: self.bytes.iter().map(place).collect() }
     }
 
     pub fn upload<'g>(&self, gpu: &'g Gpu) -> Vec<Buffer<'g>> {

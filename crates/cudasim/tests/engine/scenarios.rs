@@ -22,7 +22,7 @@ macro_rules! scenarios {
 
 scenarios! {
     producers, ordered_by_hand, chain_on_streams, chain_of_engines, written_again, overwritten, small_uploads, staged_uploads,
-    chunks, to_the_host, to_pinned, large_tables, dropped_at_once, legacy_stream,
+    chunks, pinned_samples, to_the_host, to_pinned, large_tables, dropped_at_once, legacy_stream,
 }
 
 /// Misuse that a scenario has led to.
@@ -206,6 +206,27 @@ fn chunks(gpu: &Gpu, seed: u64) -> Outcome {
         true => Ok(()),
         false => Err("wrong bytes".into()),
     }
+}
+
+/// Page-locked samples that are still to be written, read by the kernel or copied.
+fn pinned_samples(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, lane, consumer) = (engine(), Lane::new(gpu), Lane::new(gpu));
+    for shapes in [UNEVEN, &[&[20_000, 3], &[7, 3]]] {
+        let rows = Rows::new(seed, DType::U8, shapes);
+        let (memory, pinned) = (rows.upload(gpu), rows.pinned(gpu));
+        lane.linger();
+        for (from, to) in memory.iter().zip(&pinned.addresses) {
+            let to = *to as *mut std::ffi::c_void;
+            assert_eq!(gpu.cuMemcpyDtoHAsync_v2(to.cast(), from.address, from.len, lane.handle), 0);
+        }
+        let mut options = RunOptions::default();
+        options.producers = vec![lane.stream()];
+        let batch = run(&engine, &rows.on(Device::Pinned, &pinned.addresses), &padded(), options);
+        let got = consume(&consumer, &batch.unwrap());
+        same("batch", &got, &rows.expected(&padded()))?;
+    }
+    engine.empty_cache();
+    Ok(())
 }
 
 fn home(gpu: &Gpu, seed: u64, device: Device) -> Outcome {
