@@ -4,13 +4,19 @@
 use lazy_driver::Function;
 use std::ffi::c_void;
 use std::mem::transmute;
-use windrow::{Device, Engine, Fields, Leaf, Plan, RunOptions, Target};
+use windrow::{Device, Engine, Fields, Leaf, Plan, RunOptions, SampleList, Target};
 
 use super::gpu::{allocate, check, Gpu, Outcome};
 use super::workloads::{Set, Workload};
 
 pub const WINDROW: &str = "windrow";
 pub const COPY: &str = "one cuMemcpyDtoD of as many bytes";
+/// The same across the bus.
+pub const BUS_COPY: &str = "one cuMemcpyHtoD of as many bytes";
+/// Other ways for page-locked samples, see [`Set::others`].
+pub const DIRECT: &str = "windrow, read by the kernel";
+pub const RING: &str = "windrow, through the staging ring";
+pub const BATCH: &str = "cuMemcpyBatchAsync";
 pub const COPY16: &str = "copy kernel, 16 bytes a lane";
 pub const EMPTY: &str = "one empty launch";
 
@@ -28,13 +34,14 @@ pub fn windrow(
     engine: &Engine,
     workload: &Workload,
     set: &Set,
+    samples: &SampleList<'_>,
 ) -> Result<Fields, String> {
     let data = workload.expected().data();
     let (out, layout) = (set.out.address as *mut u8, data.layout().clone());
     // SAFETY: as many bytes as the batch has, which are read only behind this on the same stream.
     let target = unsafe { Target::from_raw_parts(out, data.dtype(), Device::Cuda(0), layout) };
-    let collate = workload.collate();
-    let leaf = Leaf { samples: &set.samples, collate, path: "", out: Some(&target) };
+    let collate = workload.collate().clone().device(Device::Cuda(0));
+    let leaf = Leaf { samples, collate: &collate, path: "", out: Some(&target) };
     let mut options = RunOptions::default();
     options.stream = Some(gpu.windrow_stream());
     let filled = Plan::for_leaves(&[leaf]).and_then(|plan| engine.run_with(plan, options));
@@ -53,23 +60,34 @@ pub fn of<'a>(
     let mut add = |name, is_batch, run: Box<dyn Fn(&Set) -> Outcome + 'a>| {
         all.push(Contender { name, is_batch, run });
     };
-    add(WINDROW, true, Box::new(|set| windrow(gpu, engine, workload, set).map(drop)));
-    let copy = |set: &Set| gpu.copy(set.copy_to.address, set.copy_from.address, set.copy_to.len);
-    add(COPY, false, Box::new(copy));
+    add(WINDROW, true, Box::new(|set| windrow(gpu, engine, workload, set, &set.samples).map(drop)));
+    for (index, name) in [DIRECT, RING].into_iter().enumerate().filter(|_| workload.is_pinned) {
+        let run =
+            move |set: &Set| windrow(gpu, engine, workload, set, &set.others[index]).map(drop);
+        add(name, true, Box::new(run));
+    }
+    let copy = |to, from, bytes| match workload.is_pinned {
+        true => gpu.upload(to, from, bytes),
+        false => gpu.copy(to, from, bytes),
+    };
+    let name = if workload.is_pinned { BUS_COPY } else { COPY };
+    let all_at_once =
+        move |set: &Set| copy(set.copy_to.address, set.copy_from.address(), set.copy_to.len);
+    add(name, false, Box::new(all_at_once));
     if workload.is_copy {
         add(
-            "cuMemcpyDtoDAsync for each sample",
+            "cuMemcpyAsync for each sample",
             true,
-            Box::new(|set| {
+            Box::new(move |set| {
                 let copies = set.to.iter().zip(&set.from).zip(&set.sizes);
                 copies
                     .into_iter()
-                    .try_for_each(|((to, from), size)| gpu.copy(*to, *from, *size as usize))
+                    .try_for_each(|((to, from), size)| copy(*to, *from, *size as usize))
             }),
         );
         match lazy_driver::entry(Function::cuMemcpyBatchAsync_v2) {
             Some(_) => {
-                add("cuMemcpyBatchAsync", true, Box::new(|set| copy_batch(gpu, set)));
+                add(BATCH, true, Box::new(|set| copy_batch(gpu, set)));
             }
             None => absent.push("cuMemcpyBatchAsync: this driver does not have it".into()),
         }
@@ -85,7 +103,7 @@ pub fn of<'a>(
         COPY16,
         false,
         Box::new(move |set| {
-            let (to, from) = (set.copy_to.address, set.copy_from.address);
+            let (to, from) = (set.copy_to.address, set.copy_from.address());
             peers.copy16(to, from, set.copy_to.len as u64, gpu.stream)
         }),
     );

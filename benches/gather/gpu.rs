@@ -15,7 +15,7 @@ use super::peers::Peers;
 #[path = "../../tests/common/device.rs"]
 pub mod device;
 
-use device::{cuMemAlloc_v2, cuStreamCreate, cuStreamSynchronize, Bytes};
+use device::{cuMemAlloc_v2, cuMemcpyHtoDAsync_v2, cuStreamCreate, cuStreamSynchronize, Bytes};
 
 driver! {
     cuDriverGetVersion(version: *mut i32);
@@ -90,6 +90,13 @@ impl Gpu {
     pub fn copy(&self, to: u64, from: u64, bytes: usize) -> Outcome {
         // SAFETY: callers name memory of their own that is at least so large.
         check("cuMemcpyDtoDAsync", unsafe { cuMemcpyDtoDAsync_v2(to, from, bytes, self.stream) })
+    }
+
+    /// The same from page-locked memory of the host.
+    pub fn upload(&self, to: u64, from: u64, bytes: usize) -> Outcome {
+        // SAFETY: as above.
+        let code = unsafe { cuMemcpyHtoDAsync_v2(to, from as *const u8, bytes, self.stream) };
+        check("cuMemcpyHtoDAsync", code)
     }
 
     /// Times one run between two events. The stream is kept busy for `delay_us` first, so that the

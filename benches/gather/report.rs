@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::Command;
 
-use super::contenders::{COPY, COPY16, EMPTY, WINDROW};
+use super::contenders::{BATCH, BUS_COPY, COPY, COPY16, DIRECT, EMPTY, RING, WINDROW};
 use super::gpu::{describe, Outcome, Timed};
 use super::workloads::Workload;
 
@@ -67,6 +67,11 @@ impl Block {
         Some(self.median(of, is_cold)? / self.median(name, is_cold)?)
     }
 
+    fn share_of_copy(&self, name: &str, is_cold: bool) -> Option<f64> {
+        let share = |copy| self.share(name, copy, is_cold);
+        share(COPY).or_else(|| share(BUS_COPY))
+    }
+
     fn print(&self) {
         let megabytes = self.bytes_moved as f64 / 1e6;
         println!("\n{} ({} samples, {megabytes:.1} MB)", self.name, self.num_samples);
@@ -83,7 +88,7 @@ impl Block {
                 EMPTY => (String::new(), String::new()),
                 name => (
                     format!("{:.0}", self.bytes_moved as f64 / median / 1e3),
-                    self.share(name, COPY, series.is_cold)
+                    self.share_of_copy(name, series.is_cold)
                         .map_or(String::new(), |s| format!("{s:.3}")),
                 ),
             };
@@ -103,10 +108,8 @@ impl Block {
         let series = |series: &Series| {
             let [low, median, high] = series.device_us();
             let [host_low, host, host_high] = series.host_us();
-            let ratio = |to: &str| {
-                let ratio = self.share(series.name, to, series.is_cold);
-                ratio.map_or("null".into(), |ratio| format!("{ratio:.4}"))
-            };
+            let told =
+                |ratio: Option<f64>| ratio.map_or("null".into(), |ratio| format!("{ratio:.4}"));
             // Above 1: windrow is faster by this factor.
             let ours = self.share(WINDROW, series.name, series.is_cold);
             format!(
@@ -118,9 +121,9 @@ impl Block {
                 series.is_cold,
                 series.runs.len(),
                 series.late(),
-                ratio(COPY),
-                ratio(COPY16),
-                ours.map_or("null".into(), |ours| format!("{ours:.4}")),
+                told(self.share_of_copy(series.name, series.is_cold)),
+                told(self.share(series.name, COPY16, series.is_cold)),
+                told(ours),
             )
         };
         let all: Vec<String> = self.series.iter().map(series).collect();
@@ -241,6 +244,16 @@ impl Report {
                     false,
                     found,
                 ));
+            }
+            for (other, what) in [
+                (DIRECT, "times as fast as read by the kernel"),
+                (RING, "times as fast as through the ring"),
+                (BATCH, "times as fast as cuMemcpyBatchAsync"),
+            ] {
+                let found = block.share(WINDROW, other, true);
+                if found.is_some() && block.series(BUS_COPY, true).is_some() {
+                    all.push(Target::new(&block.name, what, 0.95, true, found));
+                }
             }
             let bound = 10.0 + 0.02 * block.num_samples as f64;
             let found = block.series(WINDROW, true).map(|series| series.host_us()[1]);

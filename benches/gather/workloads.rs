@@ -2,7 +2,8 @@
 
 use windrow::{Batch, Collate, DType, Device, Engine, Mask, Pad, Plan, SampleList, Transform};
 
-use super::gpu::{allocate, device::Bytes};
+use super::gpu::allocate;
+use super::gpu::device::{Bytes, PinnedBytes};
 use super::peers::Tables;
 
 /// A sequence of pseudo-random numbers.
@@ -45,6 +46,8 @@ pub struct Workload {
     shapes: Vec<Vec<i64>>,
     offsets: Vec<usize>,
     collate: Collate,
+    /// The samples lie in page-locked memory of the host, not on the device.
+    pub is_pinned: bool,
     /// The samples' bytes as they are, one after the other: what copies can do too.
     pub is_copy: bool,
     arena: Vec<u8>,
@@ -89,7 +92,25 @@ impl Workload {
         let bytes_moved = explain.bytes_read + explain.bytes_written;
         drop(list);
         let name = name.to_owned();
-        Workload { name, dtype, shapes, offsets, collate, is_copy, arena, expected, bytes_moved }
+        Workload {
+            name,
+            dtype,
+            shapes,
+            offsets,
+            collate,
+            is_pinned: false,
+            is_copy,
+            arena,
+            expected,
+            bytes_moved,
+        }
+    }
+
+    /// The same from page-locked memory. What crosses the bus counts.
+    fn pinned(mut self) -> Workload {
+        self.is_pinned = true;
+        self.bytes_moved = self.sizes().iter().sum();
+        self
     }
 
     pub fn num_samples(&self) -> usize {
@@ -118,16 +139,29 @@ impl Workload {
 
     /// Memory of its own with the samples in it.
     pub fn set(&self) -> Result<Set, String> {
-        let source = Bytes::of(&self.arena);
+        let home = |bytes: &[u8]| match self.is_pinned {
+            true => Home::Host(PinnedBytes::of(bytes)),
+            false => Home::Device(Bytes::of(bytes)),
+        };
+        let source = home(&self.arena);
         let out = allocate(self.expected.data().nbytes())?;
-        let half = (self.bytes_moved as usize / 2).next_multiple_of(16);
+        let half = match self.is_pinned {
+            true => self.bytes_moved,
+            false => self.bytes_moved / 2,
+        };
+        let half = (half as usize).next_multiple_of(16);
         let noise: Vec<u8> = self.arena.iter().copied().cycle().take(half).collect();
-        let samples =
-            list(source.address, Device::Cuda(0), self.dtype, &self.shapes, &self.offsets);
+        let at = |device| list(source.address(), device, self.dtype, &self.shapes, &self.offsets);
+        let samples = at(if self.is_pinned { Device::Pinned } else { Device::Cuda(0) });
+        let others = match self.is_pinned {
+            true => vec![at(Device::Cuda(0)), at(Device::Cpu)],
+            false => Vec::new(),
+        };
         let mut set = Set {
             samples,
+            others,
             out,
-            copy_from: Bytes::of(&noise),
+            copy_from: home(&noise),
             copy_to: allocate(half)?,
             from: Vec::new(),
             to: Vec::new(),
@@ -137,7 +171,7 @@ impl Workload {
         };
         if self.is_copy {
             set.sizes = self.sizes();
-            set.from = self.offsets.iter().map(|&at| set.source.address + at as u64).collect();
+            set.from = self.offsets.iter().map(|&at| set.source.address() + at as u64).collect();
             let mut end = set.out.address;
             for size in &set.sizes {
                 set.to.push(end);
@@ -169,18 +203,36 @@ fn list(
     list
 }
 
+/// Memory that samples lie in.
+pub enum Home {
+    Device(Bytes),
+    Host(PinnedBytes),
+}
+
+impl Home {
+    pub fn address(&self) -> u64 {
+        match self {
+            Home::Device(bytes) => bytes.address,
+            Home::Host(bytes) => bytes.address as u64,
+        }
+    }
+}
+
 /// The memory of one run.
 pub struct Set {
     pub samples: SampleList<'static>,
+    /// Page-locked samples under other names: as memory of the device, which the kernel reads in
+    /// place, and as pageable memory, which goes through the staging ring.
+    pub others: Vec<SampleList<'static>>,
     pub out: Bytes,
     /// As many bytes as the batch reads and writes, for plain copies.
-    pub copy_from: Bytes,
+    pub copy_from: Home,
     pub copy_to: Bytes,
     pub from: Vec<u64>,
     pub to: Vec<u64>,
     pub sizes: Vec<u64>,
     tables: Option<[Bytes; 3]>,
-    source: Bytes,
+    source: Home,
 }
 
 impl Set {
@@ -265,6 +317,22 @@ pub fn all(scale: usize) -> Vec<Make> {
             .transform(normalised());
         let name = "W7: 32 images of many sizes, u8 HWC to f16 [3, 800, 1344], mask";
         Workload::new(name, DType::U8, shapes, Lie::Scattered, collate)
+    }));
+    for (length, label) in
+        [(4 << 10, "4 KiB"), (16 << 10, "16 KiB"), (32 << 10, "32 KiB"), (128 << 10, "128 KiB")]
+    {
+        let count = some((32_usize << 20).div_ceil(length));
+        all.push(Box::new(move || {
+            let shapes = bytes(count, length as i64);
+            let name = format!("W8: 32 MiB of {label}, page-locked");
+            Workload::new(&name, DType::U8, shapes, Lie::Scattered, Collate::stack()).pinned()
+        }));
+    }
+    all.push(Box::new(move || {
+        let collate = Collate::stack().cast(DType::F16).transform(normalised());
+        let shapes = vec![vec![224, 224, 3]; some(256)];
+        let name = "W8b: W1 from page-locked memory";
+        Workload::new(name, DType::U8, shapes, Lie::Scattered, collate).pinned()
     }));
     all.push(Box::new(move || {
         let name = "W10a: 100 000 rows of 77 B, misaligned";

@@ -192,6 +192,29 @@ fn the_first_use_of_an_engine_is_refused_and_the_capture_goes_on() {
     });
 }
 
+/// Outside of a graph they would be copied first, to memory of ours.
+#[test]
+fn large_page_locked_samples_are_read_by_the_kernel() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (ready(), Lane::new(gpu));
+        let rows = Rows::new(5, DType::U8, &[&[30_000], &[30_000]]);
+        let (pinned, out) = (rows.pinned(gpu), Buffer::poisoned(gpu, 60_000));
+        let samples = rows.on(Device::Pinned, &pinned.addresses);
+        let mut tensor = out.tensor(DType::U8, &[2, 30_000]);
+        let target = tensor.as_target().unwrap();
+        assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, THREAD_LOCAL), 0);
+        into(&engine, &samples, &Collate::stack(), &target, on(lane.stream())).unwrap();
+        let exec = end_capture(gpu, &lane);
+        for (&to, from) in pinned.addresses.iter().zip(&rows.bytes) {
+            // SAFETY: memory of that size, which nobody uses yet.
+            unsafe { (to as *mut u8).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        }
+        assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+        assert_eq!(out.read(), rows.bytes.concat());
+        assert_eq!(engine.stats().bytes_to_device, 0);
+    });
+}
+
 #[test]
 fn captures_of_others_are_left_alone() {
     on_gpu(|gpu| {
