@@ -42,8 +42,7 @@ fn build() -> Result<(), String> {
     let unit = out.join("windrow.cu");
     fs::write(&unit, one_unit(&kernels)?).map_err(|e| format!("{}: {e}", unit.display()))?;
     let mut command = Command::new(&nvcc.path);
-    // Uncompressed, so that the simulated driver finds the kernels' names in it.
-    command.args(["-fatbin", "-O3", "-std=c++17", "--threads", "0", "--no-compress"]);
+    command.args(["-fatbin", "-O3", "-std=c++17", "--threads", "0"]);
     command.args(targets.iter().map(|t| format!("-gencode=arch=compute_{},code={t}", t.arch)));
     command.arg("-o").arg(out.join("windrow.fatbin")).arg(&unit);
     let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
