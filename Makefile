@@ -3,7 +3,7 @@
 #   make demo    assemble photographs, text and sound; check and time against NumPy and torch
 #   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
 #   make lint    format, clippy, docs, oldest supported compiler
-#   make bench   criterion benches and the comparison with torch, NumPy and DALI
+#   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
@@ -67,9 +67,11 @@ lint: $(NVCC_READY)
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda
 
+# BENCH_FLAGS: options of `python -m windrow bench`, such as --quick.
 bench: $(VENV)/.bench $(VENV)/.windrow
 	$(CARGO) bench --locked --bench host
-	$(PY) -m windrow bench
+	mkdir -p out/bench
+	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json $(BENCH_FLAGS)
 
 gpu-check: $(NVCC_READY) $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)

@@ -8,7 +8,7 @@ from typing import List
 
 COMMANDS = {
     "demo": "assemble photographs, text and sound; check and time against NumPy and torch",
-    "bench": "compare with torch, NumPy and DALI; --help lists its options",
+    "bench": "compare with torch, NumPy, DALI and others; --help lists the options",
     "doctor": "say what this build can do on this machine",
 }
 

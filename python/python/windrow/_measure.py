@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import datetime
+import functools
 import gc
 import os
 import platform
@@ -62,6 +63,12 @@ def transform() -> wr.Transform:
     return wr.Transform(scale=1 / 255, mean=MEAN, std=STD, channel_dim=2, permute=(2, 0, 1))
 
 
+@functools.lru_cache(maxsize=1)
+def random_bytes(count: int) -> Array:
+    """Bytes to copy, kept for the next one that asks for as many."""
+    return np.random.default_rng(0).integers(0, 256, count, np.uint8)
+
+
 class Memcpy:
     """Plain copies of large blocks on a number of threads: what the memory of this machine gives."""
 
@@ -69,7 +76,7 @@ class Memcpy:
         self.num_bytes = max(num_bytes, 1)
         self.threads = threads
         self.places = max(total_bytes // self.num_bytes, 1)
-        self.source = np.random.default_rng(0).integers(0, 256, self.places * self.num_bytes, np.uint8)
+        self.source = random_bytes(self.places * self.num_bytes)
         self.target = np.zeros(self.num_bytes, np.uint8)
         self.pool = ThreadPoolExecutor(threads)
         self.calls = 0
@@ -88,14 +95,18 @@ class Memcpy:
 
 
 def interleave(
-    calls: Dict[str, Callable[[], object]], seconds: float, rounds: Tuple[int, int] = (5, 101)
+    calls: Dict[str, Callable[[], object]],
+    seconds: float,
+    rounds: Tuple[int, int] = (5, 101),
+    tick: Callable[[float], None] = lambda share: None,
 ) -> Dict[str, List[float]]:
     """Seconds of each call: one of each in turn, so that a slow spell of the machine hits all alike.
 
     A result is dropped before the next call, outside the clock: every library may reuse its memory.
     A pause lets the threads of the last one fall asleep: OpenMP's spin for a while. What it freed in
     small pieces the C allocator merges at the next large request, which for thousands of pieces takes
-    longer than some of the calls: that too is done outside the clock.
+    longer than some of the calls: that too is done outside the clock. `tick` is told between rounds what
+    share of them is done.
     """
     times: Dict[str, List[float]] = {name: [] for name in calls}
     for call in calls.values():
@@ -107,6 +118,7 @@ def interleave(
         for done in range(rounds[1]):
             if done >= rounds[0] and time.perf_counter() > end:
                 break
+            tick(min(1 - (end - time.perf_counter()) / seconds, done / rounds[0], 1.0))
             for name, call in calls.items():
                 time.sleep(0.002)
                 bytearray(1 << 16)

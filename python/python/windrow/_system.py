@@ -5,15 +5,22 @@ from __future__ import annotations
 import importlib
 import os
 import platform
-from typing import Any
+from typing import Any, Tuple
+
+
+def load(name: str) -> Tuple[Any, str]:
+    """A module and an empty string, or None and why it is not there."""
+    try:
+        return importlib.import_module(name), ""
+    except ModuleNotFoundError as error:
+        return None, f"{error.name} is not installed"
+    except Exception as error:
+        return None, f"{name} does not load: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def optional(name: str) -> Any:
     """The module, or None where it is not installed or does not load."""
-    try:
-        return importlib.import_module(name)
-    except Exception:
-        return None
+    return load(name)[0]
 
 
 def num_cores() -> int:

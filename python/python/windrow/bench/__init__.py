@@ -1,0 +1,21 @@
+"""`python -m windrow bench`: windrow beside every other library here that makes batches, outputs compared first.
+
+| module | what is in it |
+|---|---|
+| `command` | the options, and the order of things |
+| `samples`, `workload` | random data, scattered or in one piece; who takes part, and who cannot and why |
+| `catalogue` | the workloads by name, from `moves`, `pixels`, `lengths` and `trees` |
+| `sweeps` | the same over a range of sizes, numbers, leaves and threads |
+| `measure` | outputs verified, calls timed in turn, targets judged |
+| `results` | a report as tables; no more than the standard library, for scripts without a build |
+"""
+
+from typing import List
+
+
+def main(argv: List[str]) -> int:
+    """The command line, see `windrow.bench.command`."""
+    # Not above: what reads results needs neither NumPy nor the compiled module.
+    from windrow.bench import command
+
+    return command.main(argv)

@@ -1,0 +1,92 @@
+"""The workloads by name. W1 to W10 have the numbers of the project's plan; H and L are what only a host is asked."""
+
+from __future__ import annotations
+
+from typing import Dict, List
+
+from windrow.bench.lengths import padded, ragged
+from windrow.bench.moves import random_batch, stack, upload
+from windrow.bench.pixels import frames, normalise, padded_images
+from windrow.bench.trees import ENVIRONMENT, fields, graphs, leaves
+from windrow.bench.workload import MEMCPY, Definition, Target
+
+STACKS = ("torch.stack", "np.stack", "DALI as_batch")
+OUTS = ("torch.stack(out=)", "np.stack(out=)", "DALI as_batch")
+PCM = 1 / 32768
+
+
+def images(targets: List[Target], dtype: str) -> Definition:
+    return Definition(f"normalise 256 x (224, 224, 3) uint8 to {dtype} CHW", normalise((224, 224, 3), 256, dtype, targets))
+
+
+def large(kib: int) -> Definition:
+    targets = [Target("windrow, out=", (MEMCPY,), 0.95), Target("windrow", (MEMCPY,), 0.95)]
+    return Definition(f"stack {65536 // kib} x {kib} KiB", stack((kib << 10,), 65536 // kib, "uint8", targets))
+
+
+WORKLOADS: Dict[str, Definition] = {
+    "W1": images([Target("windrow", ("torch eager",), 4.0), Target("windrow", (MEMCPY,), 0.7)], "float16"),
+    "W1-f32": images([Target("windrow", ("torch eager",), 4.0), Target("windrow", (MEMCPY,), 0.7)], "float32"),
+    "W2": Definition(
+        "pad 4096 int32 rows of 16..2048 to int64, mask",
+        padded(16, 2048, 4096, "int32", "int64", [Target("windrow", ("pad_sequence, cast, mask",), 2.0), Target("windrow", (MEMCPY,), 0.7)]),
+    ),
+    "W2b": Definition(
+        "pad 4096 int32 rows of 16..2048, mask", padded(16, 2048, 4096, "int32", "int32", [Target("windrow", (MEMCPY,), 0.7)])
+    ),
+    "W3": Definition(
+        "stack 100 000 x 128 float32", stack((128,), 100_000, "float32", [Target("windrow", ("torch.stack", "np.stack"), 3.0)])
+    ),
+    "W4a": Definition(
+        "ragged 512 float32 clips of 1..15 s",
+        ragged(16_000, 240_000, 512, "float32", "float32", [Target("windrow", ("torch.cat, offsets",), 1.5)]),
+    ),
+    "W4b": Definition(
+        "ragged 512 int16 clips of 1..15 s to float32", ragged(16_000, 240_000, 512, "int16", "float32", [], PCM)
+    ),
+    "W4c": Definition(
+        "pad 512 int16 clips of 1..15 s to float32, mask", padded(16_000, 240_000, 512, "int16", "float32", [], PCM)
+    ),
+    "W5": Definition(
+        "collate 4096 dicts of 8 fields, 249 bytes", fields(ENVIRONMENT, 4096, [Target("windrow", ("default_collate",), 6.0)])
+    ),
+    "W5b": Definition("stack 256 x (4, 84, 84) uint8 to float16", frames((4, 84, 84), 256, "float16")),
+    "W6": Definition(
+        "stack 4096 pages of 32 KiB", stack((32768,), 4096, "uint8", [Target("windrow, out=", (MEMCPY,), 0.95)])
+    ),
+    "W7": Definition("pad 32 images up to (800, 1333, 3) uint8 to float16 CHW, mask", padded_images(32, (800, 1333))),
+    "W8": Definition(
+        "upload 4096 x 4 KiB from page-locked memory",
+        upload((4096,), 4096, "uint8"),
+        no_host="page-locked memory to a device: needs a GPU",
+    ),
+    "W9": Definition("collate 256 graphs of 200..400 nodes x 64, edges counted on", graphs(256)),
+    "W10a": Definition("stack 100 000 x 77 uint8, at any byte", stack((77,), 100_000, "uint8", [], odd=True)),
+    "W10b": Definition(
+        "normalise 256 x (225, 225, 3) uint8 to float16 CHW, at any byte", normalise((225, 225, 3), 256, "float16", [], odd=True)
+    ),
+    "H1": Definition(
+        "stack 256 x (224, 224, 3) uint8",
+        stack(
+            (224, 224, 3),
+            256,
+            "uint8",
+            [Target("windrow, out=", OUTS, 1.0), Target("windrow", STACKS, 1.0), Target("windrow, out=", (MEMCPY,), 0.95)],
+        ),
+    ),
+    "H3": Definition("stack 4096 x 128 float32", stack((128,), 4096, "float32", [Target("windrow", STACKS[:2], 3.0)])),
+    "tree8": Definition(
+        "collate 4096 dicts of 8 x 32 float32", fields(leaves(8), 4096, [Target("windrow", ("default_collate",), 6.0)])
+    ),
+    "small": Definition(
+        "stack 8 x 64 float32", stack((64,), 8, "float32", [Target("windrow", ("torch.stack",), 1.0)], repeat=100)
+    ),
+    "index": Definition("4096 of 1 000 000 x 128 float32 by indices", random_batch(1_000_000, 4096)),
+    "audio": Definition(
+        "ragged 512 float32 clips of 0.5..4 s",
+        ragged(8_000, 64_000, 512, "float32", "float32", [Target("windrow", ("torch.cat, offsets",), 1.5)]),
+    ),
+    "L64": large(64),
+    "L256": large(256),
+    "L1024": large(1024),
+}

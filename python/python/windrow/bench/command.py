@@ -1,0 +1,189 @@
+"""`python -m windrow bench`: windrow beside every other library here that makes batches.
+
+Outputs are compared with the expected values first; who gives others is reported as wrong and not timed. Samples
+hold random data, lie scattered, then all in one piece, and rotate so that none is in a cache; contenders take turns;
+medians and quartiles are reported, and what share they reach of a plain copy of as many bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from typing import Any, Dict, List, Tuple
+
+import windrow as wr
+from windrow._measure import format_table, machine
+from windrow._system import load
+from windrow.bench import results
+from windrow.bench.catalogue import WORKLOADS
+from windrow.bench.measure import Pace, judge, measure
+from windrow.bench.moves import sized
+from windrow.bench.progress import Progress
+from windrow.bench.samples import LAYOUTS, Setting, torch
+from windrow.bench.sweeps import SWEEPS, Point, Sweep
+from windrow.bench.workload import LIBRARIES, Definition, Skip, Workload
+
+Step = Tuple[str, Definition, Setting]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(prog="python -m windrow bench", description=__doc__)
+    made.add_argument("--list", action="store_true", help="say which workloads, sweeps and libraries there are")
+    made.add_argument("--only", action="append", metavar="NAME", default=[], help="workloads that begin with NAME: W4, H1; again for more")
+    made.add_argument("--size", action="append", metavar="COUNTxBYTES", type=size, default=[], help="stack of samples of that size instead; again for more")
+    made.add_argument("--scale", type=float, default=1.0, metavar="F", help="times the number of samples")
+    made.add_argument("--layout", choices=LAYOUTS, help="one layout of samples only")
+    made.add_argument("--sweep", nargs="?", const="all", choices=["all", "none", *(sweep.name for sweep in SWEEPS)], help="sweeps to run: all where nothing is selected")
+    made.add_argument("--threads", type=int, metavar="N", help="threads of windrow, torch and the plain copy")
+    made.add_argument("--device", default="cpu", help="where samples and batches lie: cpu or cuda")
+    made.add_argument("--warm", action="store_true", help="one list of samples again and again: in the caches, as far as it fits")
+    made.add_argument("--seconds", type=float, default=3.0, help="time for each workload, 3 if not given")
+    made.add_argument("--quick", action="store_true", help="few samples, few rounds: shows that it works, not how fast")
+    made.add_argument("--markdown", action="store_true", help="tables in Markdown")
+    made.add_argument("--json", metavar="FILE", help="also write everything as JSON")
+    made.add_argument("--commit", help="what is measured, as it shall stand in the report")
+    made.add_argument("--read", metavar="FILE", help="measure nothing: take the JSON of an earlier run")
+    return made
+
+
+def size(value: str) -> Tuple[int, int]:
+    count, _, sample_bytes = value.partition("x")
+    if not (count.isdigit() and sample_bytes.isdigit() and int(count) and int(sample_bytes)):
+        raise argparse.ArgumentTypeError("two numbers above 0, such as 4096x512")
+    return int(count), int(sample_bytes)
+
+
+def listing() -> str:
+    """Workloads, sweeps, and which libraries are there."""
+    lines = [f"{name:8}{definition.title}" for name, definition in WORKLOADS.items()]
+    lines += ["", *(f"--sweep {sweep.name:16}{sweep.title}" for sweep in SWEEPS), ""]
+    return "\n".join(lines + [f"{library:12}{load(module)[1] or 'is here'}" for library, module in LIBRARIES.items()])
+
+
+def selected(options: argparse.Namespace) -> Dict[str, Definition]:
+    """The workloads that are asked for."""
+    if options.size:
+        return {f"{count}x{sample_bytes}": sized(count, sample_bytes) for count, sample_bytes in options.size}
+    if not options.only:
+        return WORKLOADS
+    found = {name: made for name, made in WORKLOADS.items() if any(name.startswith(only) for only in options.only)}
+    unknown = [only for only in options.only if not any(name.startswith(only) for name in WORKLOADS)]
+    if unknown:
+        raise SystemExit(f"no workload begins with {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    return found
+
+
+def setting(options: argparse.Namespace) -> Setting:
+    """How all workloads are run; ends the program where the device is not there."""
+    if options.device != "cpu" and not (torch and torch.cuda.is_available() and wr.cuda_available()):
+        reason = "torch is not installed" if torch is None else "torch finds no CUDA device" if not torch.cuda.is_available() else "no driver"
+        raise Skip(f"device {options.device}: {reason}")
+    if options.threads and torch:
+        torch.set_num_threads(options.threads)
+    engine = wr.Engine(threads=options.threads) if options.threads else None
+    scale = options.scale / 16 if options.quick else options.scale
+    return Setting(LAYOUTS[0], options.device, options.warm, scale, options.quick, options.threads, engine)
+
+
+def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
+    """Measures a workload: what a report says of it."""
+    found, (bytes_read, bytes_written) = measure(workload, pace, progress.tick)
+    return {
+        "name": workload.name,
+        "title": workload.title,
+        "layout": workload.setting.layout,
+        "device": workload.setting.device,
+        "bytes_read": bytes_read,
+        "bytes_written": bytes_written,
+        "bytes": bytes_read + bytes_written,
+        "results": [vars(result) for result in found],
+        "targets": [judge(target, found) for target in workload.targets],
+    }
+
+
+def show(found: Dict[str, Any], as_markdown: bool) -> None:
+    """Prints the table of one workload, its targets, and who was not timed."""
+    print(f"\n{'### ' if as_markdown else ''}{results.heading(found)}\n")
+    print(format_table(results.HEADER, results.rows(found), as_markdown))
+    print("\n" + "\n".join(f"- {note}" if as_markdown else note for note in results.notes(found)), flush=True)
+
+
+def run_sweep(sweep: Sweep, points: List[Point], pace: Pace, progress: Progress) -> Dict[str, Any]:
+    """Measures the points of a sweep."""
+    found = []
+    threads = torch.get_num_threads() if torch else 0
+    for point in points:
+        progress.begin(f"{sweep.title}: {point.x}, {point.setting.layout}")
+        if torch:
+            torch.set_num_threads(point.setting.threads or threads)
+        found.append({"x": point.x, "samples": point.num_samples, **entry(point(), pace, progress)})
+        progress.end()
+    if torch:
+        torch.set_num_threads(threads)
+    return {"name": sweep.name, "title": sweep.title, "axis": sweep.axis, "unit": sweep.unit, "points": found}
+
+
+def run(options: argparse.Namespace) -> results.Report:
+    """Measures what is asked for."""
+    base = setting(options)
+    pace = Pace(options.seconds / 20, 3, 20) if options.quick else Pace(options.seconds)
+    of_point = Pace(pace.seconds / 8, 5 if not options.quick else 3, 100)
+    info = machine("torch", "nvidia.dali", "jax", "cupy")
+    if torch and not base.on_host:
+        info["device"] = torch.cuda.get_device_name(base.device)
+    info.update({"commit": options.commit} if options.commit else {})
+    print(", ".join(f"{key} {value}" for key, value in info.items()))
+    asked = options.sweep or ("none" if options.only or options.size else "all")
+    sweeps = [(sweep, sweep.points(base)) for sweep in SWEEPS if asked in ("all", sweep.name)] if base.on_host else []
+    places = [options.layout] if options.layout else list(LAYOUTS)
+    steps: List[Step] = [(name, made, replace(base, layout=place)) for name, made in selected(options).items() for place in places]
+    progress = Progress(len(steps) + sum(len(points) for _, points in sweeps))
+    workloads, skipped = [], []
+    for name, made, how in steps:
+        progress.begin(f"{name}, {how.layout}: {made.title}")
+        try:
+            workloads.append(entry(made(name, how), pace, progress))
+            progress.end()
+            show(workloads[-1], options.markdown)
+        except Skip as reason:
+            progress.end()
+            skipped.append(f"{name}, {how.layout}: {made.title}: {reason}")
+            print(f"\nSKIP {skipped[-1]}", flush=True)
+    swept = []
+    for sweep, points in sweeps:
+        swept.append(run_sweep(sweep, points, of_point, progress))
+        print(f"\n{sweep.title}, ns per sample\n\n{results.sweep_table(swept[-1])}", flush=True)
+    chosen = {key: value for key, value in vars(options).items() if value not in (None, False, []) and key not in ("json", "commit")}
+    return {"schema": results.SCHEMA, "machine": info, "options": chosen, "workloads": workloads, "skipped": skipped, "sweeps": swept}
+
+
+def main(argv: List[str]) -> int:
+    """The command line; 1 if windrow gave a wrong batch."""
+    options = parser().parse_args(argv)
+    if options.list:
+        print(listing())
+        return 0
+    if options.read:
+        with open(options.read, encoding="utf-8") as file:
+            report = json.load(file)
+        print(results.about(report["machine"]))
+        for found in report["workloads"]:
+            show(found, options.markdown)
+    else:
+        try:
+            report = run(options)
+        except Skip as reason:
+            print(f"SKIP {reason}")
+            return 0
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(report, file, indent=1)
+    ours = (result for found in report["workloads"] for result in found["results"] if result["name"].startswith("windrow"))
+    return int(any(result["problem"] for result in ours))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,161 @@
+"""Outputs verified, calls timed in turn, targets judged."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import windrow as wr
+from windrow._measure import Array, Memcpy, difference, interleave, quartiles
+from windrow._system import cache_bytes, num_cores
+from windrow.bench.samples import Samples, Setting, torch
+from windrow.bench.workload import MEMCPY, Target, Workload
+
+SLOW_SECONDS = 2.0
+"""Who takes longer for one batch is timed no further: the others would wait."""
+
+
+@dataclass
+class Pace:
+    """How long and how often one workload is timed: seconds, fewest rounds, most rounds."""
+
+    seconds: float = 5.0
+    fewest: int = 9
+    most: int = 200
+
+
+@dataclass
+class Result:
+    """One contender: its quartiles in seconds, or why it has none."""
+
+    name: str
+    quartiles: Optional[List[float]]
+    # Of the speed of the fastest plain copy.
+    share: Optional[float]
+    problem: str = ""
+    # The way of windrow that it is held against.
+    against: str = ""
+
+
+def to_host(value: Any) -> Any:
+    """A result of any library in host memory."""
+    value = value.data if isinstance(value, wr.Batch) else value
+    if hasattr(value, "cpu") and callable(value.cpu):
+        return value.cpu()
+    if getattr(value, "device", "cpu") not in ("cpu", "pinned") and hasattr(value, "torch"):
+        return value.torch().cpu()
+    return value.get() if hasattr(value, "get") and hasattr(value, "__cuda_array_interface__") else value
+
+
+def finished(call: Callable[[], Any], setting: Setting) -> Callable[[], Any]:
+    """The call, waiting until the device has done it."""
+    if setting.on_host:
+        return call
+
+    def wait() -> Any:
+        result = call()
+        torch.cuda.synchronize(setting.device)
+        return result
+
+    return wait
+
+
+def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
+    """So many calls as one."""
+    if times == 1:
+        return call
+
+    def calls() -> Any:
+        for _ in range(times - 1):
+            call()
+        return call()
+
+    return calls
+
+
+def verify(workload: Workload, name: str, want: Tuple[Array, ...]) -> str:
+    """What is wrong with a contender or its output, or nothing."""
+    samples = workload.sets[-1]
+    run = finished(lambda: workload.contenders.calls[name](samples), workload.setting)
+    try:
+        begin = time.perf_counter()
+        got = run()
+        seconds = time.perf_counter() - begin
+        if seconds > SLOW_SECONDS:
+            # The first call may have compiled something.
+            begin = time.perf_counter()
+            got = run()
+            seconds = time.perf_counter() - begin
+        values = got if isinstance(got, tuple) else (got,)
+        if len(values) != len(want):
+            return f"WRONG: {len(values)} tensors instead of {len(want)}"
+        # The definition's own roundings are asked of windrow only.
+        tolerance = 0.0 if name.startswith("windrow") else workload.tolerance
+        for value, expected in zip(values, want):
+            text = difference(to_host(value), expected, tolerance if expected.dtype.kind == "f" else 0.0)
+            if text:
+                return f"WRONG: {text}"
+    except Exception as error:
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return f"slow: {seconds:.1f} s for one batch, timed no further" if seconds > SLOW_SECONDS else ""
+
+
+class DeviceCopy:
+    """A plain copy on the device of as many bytes."""
+
+    def __init__(self, num_bytes: int, device: str) -> None:
+        self.source = torch.randint(0, 256, (max(num_bytes, 1),), dtype=torch.uint8, device=device)
+        self.target = torch.empty_like(self.source)
+
+    def __call__(self) -> None:
+        self.target.copy_(self.source)
+
+
+def copies(num_bytes: int, setting: Setting) -> Dict[str, Callable[[], object]]:
+    """What the memory of this machine gives, by the name of each contender."""
+    if not setting.on_host:
+        return {f"{MEMCPY}, device": DeviceCopy(num_bytes, setting.device)}
+    counts = sorted({1, setting.threads or num_cores()})
+    # Like the samples: in no cache, unless they are asked to be.
+    total = 0 if setting.warm or setting.quick else 2 * cache_bytes()
+    return {f"{MEMCPY}, threads: {threads}": Memcpy(num_bytes, threads, total) for threads in counts}
+
+
+def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lambda share: None) -> Tuple[List[Result], Tuple[int, int]]:
+    """Verifies and times the contenders and the copy they are held against; and the bytes read and written."""
+    want = workload.expected(workload.sets[-1])
+    num_bytes = workload.bytes_of(want)
+    problems = {name: verify(workload, name, want) for name in workload.contenders.calls}
+    del want
+    turn = itertools.count()
+
+    def next_samples() -> Samples:
+        return workload.sets[next(turn) % len(workload.sets)]
+
+    def bind(name: str) -> Callable[[], object]:
+        return lambda: workload.contenders.calls[name](next_samples())
+
+    # A copy reads and writes each byte once, so half of what is moved.
+    calls = copies(sum(num_bytes) // 2, workload.setting)
+    calls.update({name: bind(name) for name, text in problems.items() if not text})
+    calls = {name: finished(repeated(call, workload.repeat), workload.setting) for name, call in calls.items()}
+    times = interleave(calls, pace.seconds, (pace.fewest, pace.most), tick)
+    found = {name: [value / workload.repeat for value in quartiles(values)] for name, values in times.items()}
+    floor = min(values[1] for name, values in found.items() if name.startswith(MEMCPY))
+    against = workload.contenders.against
+    results = [Result(name, values, floor / values[1], "", against.get(name, "")) for name, values in found.items()]
+    results += [Result(name, None, None, text, against[name]) for name, text in problems.items() if text]
+    return results + [Result(name, None, None, text) for name, text in workload.contenders.absent.items()], num_bytes
+
+
+def judge(target: Target, results: List[Result]) -> Dict[str, Any]:
+    """A target with the ratio that was measured; None where one side is missing."""
+    medians = {result.name: result.quartiles[1] for result in results if result.quartiles}
+    peers = {name: median for name, median in medians.items() if name.startswith(MEMCPY)}
+    if target.peers != (MEMCPY,):
+        peers = {name: medians[name] for name in target.peers if name in medians}
+    fastest = min(peers, key=lambda name: peers[name], default="")
+    ratio = peers[fastest] / medians[target.ours] if fastest and target.ours in medians else None
+    return {"ours": target.ours, "peer": fastest or ", ".join(target.peers), "at_least": target.at_least, "ratio": ratio}

@@ -1,0 +1,38 @@
+"""How far a run is, on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+WIDTH = 24
+
+
+class Progress:
+    """One line that is written over; nothing where there is no terminal."""
+
+    def __init__(self, total: int, stream: TextIO = sys.stderr) -> None:
+        self.total = max(total, 1)
+        self.done = 0
+        self.what = ""
+        self.stream = stream
+        self.shown = stream.isatty()
+
+    def begin(self, what: str) -> None:
+        self.what = what
+        self.tick(0.0)
+
+    def tick(self, share: float) -> None:
+        """`share` of the current step is done."""
+        if self.shown:
+            full = int(WIDTH * min((self.done + share) / self.total, 1.0))
+            bar = "#" * full + "." * (WIDTH - full)
+            self.stream.write(f"\r\x1b[K[{bar}] {self.done + 1}/{self.total} {self.what}")
+            self.stream.flush()
+
+    def end(self) -> None:
+        """The current step is done; the line is free for what it found."""
+        self.done += 1
+        if self.shown:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()

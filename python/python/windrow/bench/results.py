@@ -1,0 +1,195 @@
+"""Results as they are in a JSON file, and what the tables and plots take from them.
+
+A report is `{"schema", "machine", "options", "workloads", "sweeps"}`. A workload has a name, title, layout, device,
+bytes read and written, results (seconds as quartiles, or a problem) and targets; a point of a sweep is a
+workload with `x` and `samples`. Nothing but the standard library: scripts read committed results with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional
+
+SCHEMA = 2
+MEMCPY = "memcpy"
+
+Entry = Dict[str, Any]
+Report = Dict[str, Any]
+
+
+def median(result: Optional[Entry]) -> Optional[float]:
+    """Seconds, or None for who was not timed."""
+    return result["quartiles"][1] if result and result.get("quartiles") else None
+
+
+def find(entry: Entry, name: str) -> Optional[Entry]:
+    return next((result for result in entry["results"] if result["name"] == name), None)
+
+
+def layout(entry: Entry) -> str:
+    return str(entry.get("layout", "scattered"))
+
+
+def is_peer(result: Entry) -> bool:
+    return not result["name"].startswith(("windrow", MEMCPY))
+
+
+def ratio(entry: Entry, result: Entry) -> Optional[float]:
+    """How many times windrow's time a contender takes, each with `out=`, by index or neither; below 1 windrow loses."""
+    against = result.get("against") or ("windrow, out=" if "out=" in result["name"] else "windrow")
+    ours = median(find(entry, against)) or median(find(entry, "windrow"))
+    theirs = median(result)
+    return theirs / ours if ours and theirs and is_peer(result) else None
+
+
+def throughput(entry: Entry, result: Optional[Entry]) -> Optional[float]:
+    """GB/s, bytes read plus bytes written."""
+    seconds = median(result)
+    return entry["bytes"] / seconds / 1e9 if seconds else None
+
+
+def fastest_peer(entry: Entry) -> Optional[Entry]:
+    """The fastest of the others; like with like, so none that is spared its allocation or its import."""
+    # Results of the first schema do not say what a contender is held against.
+    timed = [result for result in entry["results"] if is_peer(result) and median(result)]
+    alike = [r for r in timed if r.get("against", "windrow") == "windrow" and "out=" not in r["name"]]
+    return min(alike, key=lambda result: median(result) or 0.0, default=None)
+
+
+def losses(entry: Entry) -> List[Entry]:
+    """Contenders that are faster than windrow."""
+    return [result for result in entry["results"] if (ratio(entry, result) or 1.0) < 1.0]
+
+
+class Pair(NamedTuple):
+    """A workload from scattered samples, and from the same in one piece."""
+
+    scattered: Entry
+    contiguous: Optional[Entry]
+
+
+def pairs(report: Report) -> List[Pair]:
+    """The workloads of a report in which windrow was timed, in their order."""
+    timed = [entry for entry in report["workloads"] if median(find(entry, "windrow"))]
+    whole = {entry["name"]: entry for entry in timed if layout(entry) == "contiguous"}
+    return [Pair(entry, whole.get(entry["name"])) for entry in timed if layout(entry) == "scattered"]
+
+
+def about(machine: Dict[str, str]) -> str:
+    """The machine in one line."""
+    keys = ("cpu", "device", "cores", "python", "numpy", "torch", "nvidia.dali", "jax", "date", "commit")
+    return ", ".join(f"{key} {machine[key]}" for key in keys if machine.get(key))
+
+
+# Text
+
+
+def milliseconds(seconds: Optional[float]) -> str:
+    """Three digits that count; `-` for nothing."""
+    if seconds is None:
+        return "-"
+    ms = seconds * 1e3
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms" if ms >= 1 else f"{ms * 1e3:.3g} us"
+
+
+def number(value: Optional[float]) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def versus(value: Optional[float]) -> str:
+    """A ratio, with the word for one below 1."""
+    return f"{number(value)} LOSS" if value is not None and value < 1 else number(value)
+
+
+HEADER = ("contender", "lower quartile", "median", "upper quartile", "GB/s", "of memcpy", "its time / windrow's")
+
+
+def rows(entry: Entry) -> List[List[str]]:
+    """The table of one workload, below HEADER."""
+    found = []
+    for result in entry["results"]:
+        cells = [milliseconds(value) for value in result.get("quartiles") or (None, None, None)]
+        rate = throughput(entry, result)
+        speed = "-" if rate is None else f"{rate:.1f}"
+        found.append([result["name"], *cells, speed, number(result.get("share")), versus(ratio(entry, result))])
+    return found
+
+
+def notes(entry: Entry) -> List[str]:
+    """Who was not timed and why, and what became of the targets."""
+    found = [f"{result['name']}: {result['problem']}" for result in entry["results"] if result.get("problem")]
+    for target in entry.get("targets", []):
+        value = target["ratio"]
+        text = "not measured" if value is None else f"{value:.2f}, {'reached' if value >= target['at_least'] else 'MISSED'}"
+        found.append(f"{target['peer']} / {target['ours']}: wanted {target['at_least']}, {text}")
+    return found
+
+
+def heading(entry: Entry) -> str:
+    moved = f"{entry['bytes_read'] / 1e6:.1f} MB read, {entry['bytes_written'] / 1e6:.1f} MB written"
+    return f"{entry['name']}, {layout(entry)}: {entry['title']}, {moved}"
+
+
+def markdown(header: List[str], lines: List[List[str]]) -> str:
+    """A table, the first column to the left."""
+    body = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join(["| " + " | ".join(header) + " |", "|---|" + "---:|" * (len(header) - 1), *body])
+
+
+def summary(report: Report) -> str:
+    """One line for each workload, in Markdown: windrow from both layouts, and the fastest of the others."""
+    found = pairs(report)
+    both = any(pair.contiguous for pair in found)
+    lines = []
+    for entry, whole in found:
+        ours, best = find(entry, "windrow"), fastest_peer(entry)
+        mark = versus(ratio(entry, best)) if best else "-"
+        line = [f"{entry['title']}", milliseconds(median(ours)), milliseconds(median(best)), best["name"] if best else "-"]
+        line += [mark.replace("LOSS", "**loss**"), number(ours.get("share") if ours else None)]
+        if both:
+            line.insert(2, milliseconds(median(find(whole, "windrow"))) if whole else "-")
+        lines.append(line)
+    header = ["workload", "windrow", "fastest other", "", "others / windrow", "of memcpy"]
+    if both:
+        header.insert(2, "from one piece")
+    return markdown(header, lines)
+
+
+class Curve(NamedTuple):
+    """A contender of a sweep: seconds for one sample and GB/s, by x."""
+
+    name: str
+    layout: str
+    seconds: Dict[int, float]
+    rate: Dict[int, float]
+
+
+def curves(sweep: Entry) -> List[Curve]:
+    """The contenders of a sweep that were timed anywhere; of the plain copies the fastest at each x."""
+    found: Dict[Any, Curve] = {}
+    for place in ("scattered", "contiguous"):
+        for point in (point for point in sweep["points"] if layout(point) == place):
+            for result in point["results"]:
+                seconds, rate = median(result), throughput(point, result)
+                copy = result["name"].startswith(MEMCPY)
+                if seconds is None or rate is None or (copy and place == "contiguous"):
+                    continue
+                name = MEMCPY if copy else result["name"]
+                curve = found.setdefault((name, place), Curve(name, place, {}, {}))
+                if rate > curve.rate.get(point["x"], 0.0):
+                    curve.rate[point["x"]] = rate
+                    curve.seconds[point["x"]] = seconds / point["samples"]
+    return sorted(found.values(), key=lambda curve: curve.name == MEMCPY)
+
+
+def label(curve: Curve) -> str:
+    return f"{curve.name}, one piece" if curve.layout == "contiguous" else curve.name
+
+
+def sweep_table(sweep: Entry) -> str:
+    """One line for each x, in Markdown: nanoseconds per sample of each contender."""
+    found = curves(sweep)
+    lines = [
+        [f"{x}", *(f"{curve.seconds[x] * 1e9:.0f}" if x in curve.seconds else "-" for curve in found)]
+        for x in sorted({point["x"] for point in sweep["points"]})
+    ]
+    return markdown([sweep["axis"], *map(label, found)], lines)

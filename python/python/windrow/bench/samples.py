@@ -1,0 +1,148 @@
+"""Samples of random data: each somewhere in memory, or all in one piece, on the host or on a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+import windrow as wr
+from windrow._measure import Array
+from windrow._system import cache_bytes, optional
+
+torch = optional("torch")
+
+LAYOUTS = ("scattered", "contiguous")
+"""Each sample in memory of its own, allocated in another order than listed; or one after another in one piece."""
+
+Shape = Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a workload is run."""
+
+    layout: str = LAYOUTS[0]
+    device: str = "cpu"
+    # The same samples again and again, so that they are in the caches as far as they fit.
+    warm: bool = False
+    # Times the number of samples.
+    scale: float = 1.0
+    # Shows that it works, not how fast: leaves out what takes long to prepare.
+    quick: bool = False
+    # Threads of windrow, torch and the plain copy; None leaves each its default.
+    threads: Optional[int] = None
+    engine: Optional[wr.Engine] = None
+
+    @property
+    def on_host(self) -> bool:
+        return self.device == "cpu"
+
+    def count(self, num_samples: int) -> int:
+        """The number of samples, scaled."""
+        return max(int(num_samples * self.scale), 2)
+
+
+@dataclass
+class Samples:
+    """One list of samples: arrays or dicts of arrays on the host, and the same as torch tensors.
+
+    On the host both are the same memory; on a device the arrays are what the tensors are copies of.
+    """
+
+    arrays: List[Any]
+    tensors: List[Any]
+    # The one piece of memory that samples of equal shape are rows of.
+    table: Any = None
+    # Which rows of a larger list they are.
+    indices: Array = None
+    others: Dict[str, List[Any]] = field(default_factory=dict)
+
+    @property
+    def best(self) -> Sequence[Any]:
+        """What windrow is given: torch tensors, where torch is installed."""
+        return self.tensors or self.arrays
+
+    def of(self, library: str, convert: Callable[[Any], Any]) -> List[Any]:
+        """The samples as those of another library, converted once."""
+        if library not in self.others:
+            self.others[library] = [convert(sample) for sample in self.best]
+        return self.others[library]
+
+    @property
+    def num_bytes(self) -> int:
+        return num_bytes(self.arrays)
+
+
+def num_bytes(trees: Iterable[Any]) -> int:
+    """Bytes of the arrays in a list of arrays or of dicts of them."""
+    return sum(num_bytes(tree.values()) if isinstance(tree, dict) else int(tree.nbytes) for tree in trees)
+
+
+def footprint(trees: List[Any]) -> int:
+    """Bytes that a call touches: the samples, and some 500 for the objects that each of them is."""
+    objects = sum(len(tree) if isinstance(tree, dict) else 1 for tree in trees)
+    return num_bytes(trees) + 500 * objects
+
+
+def noise(count: int, dtype: str, rng: np.random.Generator) -> Array:
+    """Random elements; floats in [0, 1). Zeros and constants would flatter caches and clocks."""
+    if dtype.startswith("float"):
+        return rng.random(count, np.float32).astype(dtype)
+    if dtype == "bool":
+        return rng.integers(0, 2, count, np.uint8).view(bool)
+    return rng.integers(0, 256, count * np.dtype(dtype).itemsize, np.uint8).view(dtype)
+
+
+def empty(count: int, dtype: str) -> Tuple[Array, Any]:
+    """New memory on the host as an array and, with torch, as a tensor."""
+    if torch is None:
+        return np.empty(count, dtype), None
+    tensor = torch.empty(count, dtype=getattr(torch, dtype))
+    return tensor.numpy(), tensor
+
+
+def samples_of(shapes: Sequence[Shape], dtype: str, setting: Setting, rng: np.random.Generator, odd: bool = False) -> Samples:
+    """Samples of random data. `odd`: scattered ones begin anywhere, not at a multiple of 16 bytes."""
+    sizes = np.array([int(np.prod(shape)) for shape in shapes])
+    ends = np.cumsum(sizes)
+    data = noise(int(sizes.sum()), dtype, rng)
+    slots: List[Tuple[Any, Any]] = [(None, None)] * len(shapes)
+    table = None
+    if setting.layout == "contiguous":
+        array, table = empty(len(data), dtype)
+        array[:] = data
+        table = table if setting.on_host or table is None else table.to(setting.device)
+        for i, shape in enumerate(shapes):
+            piece = slice(int(ends[i] - sizes[i]), int(ends[i]))
+            slots[i] = (array[piece].reshape(shape), None if table is None else table[piece].view(shape))
+        whole = array if table is None else table
+        table = whole.reshape(len(shapes), *shapes[0]) if len(set(shapes)) == 1 else None
+    else:
+        shifts = rng.integers(1, 16, len(shapes)) if odd else np.zeros(len(shapes), np.int64)
+        for i in rng.permutation(len(shapes)):
+            piece = slice(int(shifts[i]), int(shifts[i] + sizes[i]))
+            array, tensor = empty(int(sizes[i]) + 16 * odd, dtype)
+            array[piece] = data[ends[i] - sizes[i] : ends[i]]
+            if tensor is not None:
+                # A device has odd addresses too: the whole buffer goes there.
+                tensor = (tensor if setting.on_host else tensor.to(setting.device))[piece].view(shapes[i])
+            slots[i] = (array[piece].reshape(shapes[i]), tensor)
+    arrays, tensors = [list(column) for column in zip(*slots)]
+    return Samples(arrays, tensors if torch else [], table)
+
+
+def trees_of(fields: Mapping[str, Tuple[Sequence[Shape], str]], setting: Setting, rng: np.random.Generator) -> Samples:
+    """Samples that are dicts, of a list of shapes and a dtype for each key."""
+    columns = {key: samples_of(shapes, dtype, setting, rng) for key, (shapes, dtype) in fields.items()}
+    arrays = [dict(zip(columns, row)) for row in zip(*(column.arrays for column in columns.values()))]
+    tensors = [dict(zip(columns, row)) for row in zip(*(column.tensors for column in columns.values()))]
+    return Samples(arrays, tensors)
+
+
+def sets_of(make: Callable[[], Samples], setting: Setting) -> List[Samples]:
+    """Lists that take turns: so many that the next one is in no cache; just one if warm."""
+    sets = [make()]
+    more = max(1, min(63, 2 * cache_bytes() // footprint(sets[0].arrays)))
+    return sets + [make() for _ in range(0 if setting.warm else 1 if setting.quick else more)]

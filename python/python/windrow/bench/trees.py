@@ -1,0 +1,127 @@
+"""Workloads of samples that are dicts: fields of environments, graphs."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Tuple
+
+import numpy as np
+
+import windrow as wr
+from windrow._measure import Array
+from windrow.bench.samples import Samples, Setting, Shape, sets_of, torch, trees_of
+from windrow.bench.workload import TOO_MANY_FOR_JAX, Contenders, Target, Workload, module
+
+ENVIRONMENT: Dict[str, Tuple[Shape, str]] = {
+    "observation": ((48,), "float32"),
+    "action": ((8,), "float32"),
+    "step": ((), "int64"),
+    "reward": ((), "float32"),
+    "value": ((), "float32"),
+    "log_prob": ((), "float32"),
+    "discount": ((), "float32"),
+    "done": ((), "bool"),
+}
+"""Eight fields, 249 bytes."""
+
+
+def leaves(num_leaves: int, shape: Shape = (32,)) -> Dict[str, Tuple[Shape, str]]:
+    """So many fields of one shape."""
+    return {f"leaf{i}": (shape, "float32") for i in range(num_leaves)}
+
+
+def fields(kinds: Dict[str, Tuple[Shape, str]], num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+    """Dicts of equal shapes to one dict of batches."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        rng, count, engine = np.random.default_rng(9), setting.count(num_samples), setting.engine
+        columns = {key: ([shape] * count, dtype) for key, (shape, dtype) in kinds.items()}
+        sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
+        found = Contenders(setting)
+        found.add("windrow", "windrow", lambda s: tuple(wr.collate(s.best, engine=engine).values()))
+        found.add("torch", "default_collate", lambda s: tuple(torch.utils.data.default_collate(s.tensors).values()))
+        found.add(
+            "torch", "torch.stack for each field", lambda s: tuple(torch.stack([tree[key] for tree in s.tensors]) for key in kinds)
+        )
+        found.add("NumPy", "np.stack for each field", lambda s: by_numpy(s, kinds))
+        found.add("TensorDict", "TensorDict", tensordict_stack)
+        reason = "" if count <= TOO_MANY_FOR_JAX else f"more than {TOO_MANY_FOR_JAX} operands"
+        found.add("JAX", "jnp.stack for each field", lambda s: jax_fields(s, kinds), cannot=reason)
+        found.add("DALI", "DALI", lambda s: None, cannot="takes no dicts")
+        return Workload(name, title, setting, sets, lambda s: by_numpy(s, kinds), found, targets)
+
+    return make
+
+
+def by_numpy(s: Samples, kinds: Dict[str, Any]) -> Tuple[Array, ...]:
+    return tuple(np.stack([tree[key] for tree in s.arrays]) for key in kinds)
+
+
+def jax_fields(s: Samples, kinds: Dict[str, Any]) -> Tuple[Any, ...]:
+    jnp = module("JAX")
+    trees = s.of("JAX", lambda tree: {key: jnp.asarray(np.asarray(leaf)) for key, leaf in tree.items()})
+    return tuple(jnp.stack([tree[key] for tree in trees]).block_until_ready() for key in kinds)
+
+
+def tensordict_stack(s: Samples) -> Tuple[Any, ...]:
+    tensordict = module("TensorDict")
+    trees = s.of("TensorDict", lambda tree: tensordict.TensorDict(tree, batch_size=[]))
+    return tuple(torch.stack(trees).values())
+
+
+# Graphs
+
+
+def graphs(num_samples: int) -> Callable[..., Workload]:
+    """Nodes and edges of graphs as one graph: the ends of an edge count on from the nodes before."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        rng, count, engine = np.random.default_rng(10), setting.count(num_samples), setting.engine
+        nodes, edges = rng.integers(200, 401, count), rng.integers(400, 801, count)
+        columns = {
+            "x": ([(int(n), 64) for n in nodes], "float32"),
+            "edge_index": ([(2, int(n)) for n in edges], "int64"),
+        }
+        sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
+        spec = {"x": wr.Ragged(batch_index=True), "edge_index": wr.Concat(dim=1)}
+        before = np.cumsum(nodes) - nodes
+
+        def expected(s: Samples) -> Tuple[Array, ...]:
+            x = np.concatenate([graph["x"] for graph in s.arrays])
+            edge_index = np.concatenate([graph["edge_index"] + n for graph, n in zip(s.arrays, before)], 1)
+            return x, edge_index, np.repeat(np.arange(count), nodes)
+
+        def by_torch(s: Samples) -> Tuple[Any, ...]:
+            sizes = torch.tensor([len(graph["x"]) for graph in s.tensors], device=setting.device)
+            ends = torch.cumsum(sizes, 0)
+            x = torch.cat([graph["x"] for graph in s.tensors])
+            edge_index = torch.cat([graph["edge_index"] for graph in s.tensors], 1)
+            edge_index += torch.repeat_interleave(
+                ends - sizes, torch.tensor([graph["edge_index"].shape[1] for graph in s.tensors], device=setting.device)
+            )
+            return x, edge_index, torch.repeat_interleave(torch.arange(count, device=setting.device), sizes)
+
+        def by_windrow(s: Samples) -> Tuple[Any, ...]:
+            batch = wr.collate(s.best, spec, engine=engine)
+            x, edge_index = batch["x"], batch["edge_index"]
+            if torch is None:
+                joined = edge_index.numpy()
+                joined += np.repeat(x.offsets.numpy()[:-1], edge_index.lengths.numpy())
+            else:
+                joined = edge_index.torch()
+                joined += torch.repeat_interleave(x.offsets.torch()[:-1], edge_index.lengths.torch())
+            return x.data, joined, x.batch_index
+
+        found = Contenders(setting)
+        found.add("windrow", "windrow", by_windrow)
+        found.add("torch", "torch.cat, increments added", by_torch)
+        found.add("NumPy", "np.concatenate, increments added", expected)
+        found.add("PyG", "PyG Batch", pyg_batch)
+        return Workload(name, title, setting, sets, expected, found)
+
+    return make
+
+
+def pyg_batch(s: Samples) -> Tuple[Any, ...]:
+    data = module("PyG")
+    made = data.Batch.from_data_list(s.of("PyG", lambda graph: data.Data(**graph)))
+    return made.x, made.edge_index, made.batch

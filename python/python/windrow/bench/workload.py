@@ -1,0 +1,123 @@
+"""What a workload is: samples, the batch they must give, who makes it and how, and who cannot and why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Tuple
+
+from windrow._measure import Array
+from windrow._system import load
+from windrow.bench.samples import Samples, Setting, num_bytes
+
+Contender = Callable[[Samples], Any]
+"""Makes one tensor or a tuple of them."""
+
+Oracle = Callable[[Samples], Tuple[Array, ...]]
+
+MEMCPY = "memcpy"
+"""The contender that copies as many bytes as were moved, in one block."""
+
+TOO_MANY_FOR_JAX = 1024
+"""Each sample is an operand of a compiled program: 4096 took 9 s to compile."""
+
+LIBRARIES = {
+    "NumPy": "numpy",
+    "torch": "torch",
+    "DALI": "nvidia.dali.experimental.dynamic",
+    "JAX": "jax.numpy",
+    "CuPy": "cupy",
+    "PyG": "torch_geometric.data",
+    "TensorDict": "tensordict",
+}
+"""The libraries that windrow is compared with, and the module of each."""
+
+# JAX would take three quarters of a GPU at its first use, and make 64-bit integers ones of 32.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+os.environ.setdefault("JAX_ENABLE_X64", "1")
+
+
+def module(library: str) -> Any:
+    """The module of a library that is there, see `missing`."""
+    return load(LIBRARIES[library])[0]
+
+
+def missing(library: str, setting: Setting) -> str:
+    """Why a library cannot take part, or nothing."""
+    if library == "NumPy" and not setting.on_host:
+        return "host memory only"
+    if library == "CuPy" and setting.on_host:
+        return "device memory only"
+    if library == "DALI" and not setting.on_host:
+        return "not compared on a device"
+    return load(LIBRARIES[library])[1] if library in LIBRARIES else ""
+
+
+@dataclass
+class Contenders:
+    """Who takes part, and who cannot and why."""
+
+    setting: Setting
+    calls: Dict[str, Contender] = field(default_factory=dict)
+    # The way of windrow that does the same as the contender: with `out=`, by index.
+    against: Dict[str, str] = field(default_factory=dict)
+    absent: Dict[str, str] = field(default_factory=dict)
+
+    def add(self, library: str, name: str, call: Contender, against: str = "windrow", cannot: str = "") -> None:
+        """One contender; `cannot` says why it is not able to, and is empty if it is."""
+        reason = cannot or missing(library, self.setting)
+        if reason:
+            self.absent[name] = reason
+        else:
+            self.calls[name] = call
+            self.against[name] = against
+
+
+@dataclass
+class Target:
+    """A ratio that the project asks of itself: the fastest of `peers` against `ours`."""
+
+    ours: str
+    peers: Tuple[str, ...]
+    at_least: float
+
+
+@dataclass
+class Workload:
+    """Samples, contenders, expected values."""
+
+    name: str
+    title: str
+    setting: Setting
+    sets: List[Samples]
+    expected: Oracle
+    contenders: Contenders
+    targets: List[Target] = field(default_factory=list)
+    # How far a contender other than windrow may be off where it rounds more often than is defined.
+    tolerance: float = 0.0
+    # Calls in one measurement, where a single one is too short for the clock.
+    repeat: int = 1
+
+    def bytes_of(self, expected: Tuple[Array, ...]) -> Tuple[int, int]:
+        """Bytes read and bytes written for one batch."""
+        return self.sets[0].num_bytes, num_bytes(expected)
+
+
+class Skip(Exception):
+    """Why a workload is not run."""
+
+
+@dataclass
+class Definition:
+    """A workload that can be made in any setting."""
+
+    title: str
+    make: Callable[[str, str, Setting], Workload]
+    # Why it cannot be run on the host, or nothing.
+    no_host: str = ""
+
+    def __call__(self, name: str, setting: Setting) -> Workload:
+        """Makes it; raises Skip where it cannot be run."""
+        if setting.on_host and self.no_host:
+            raise Skip(self.no_host)
+        return self.make(name, self.title, setting)
