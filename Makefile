@@ -71,7 +71,8 @@ lint: $(NVCC_READY)
 bench: $(VENV)/.bench $(VENV)/.windrow
 	$(CARGO) bench --locked --bench host
 	mkdir -p out/bench
-	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json $(BENCH_FLAGS)
+	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
+		--html out/bench/report.html $(BENCH_FLAGS)
 
 gpu-check: $(NVCC_READY) $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)

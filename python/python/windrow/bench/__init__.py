@@ -7,7 +7,8 @@
 | `catalogue` | the workloads by name, from `moves`, `pixels`, `lengths` and `trees` |
 | `sweeps` | the same over a range of sizes, numbers, leaves and threads |
 | `measure` | outputs verified, calls timed in turn, targets judged |
-| `results` | a report as tables; no more than the standard library, for scripts without a build |
+| `results`, `chart`, `plots` | a report as tables and plots; no more than the standard library, for scripts without a build |
+| `page` | a report as one HTML page |
 """
 
 from typing import List

@@ -13,6 +13,7 @@ from windrow.bench.workload import MEMCPY, Definition, Target
 STACKS = ("torch.stack", "np.stack", "DALI as_batch")
 OUTS = ("torch.stack(out=)", "np.stack(out=)", "DALI as_batch")
 PCM = 1 / 32768
+FLOOR = Target("windrow", (MEMCPY,), 0.7)
 
 
 def images(targets: List[Target], dtype: str) -> Definition:
@@ -25,14 +26,14 @@ def large(kib: int) -> Definition:
 
 
 WORKLOADS: Dict[str, Definition] = {
-    "W1": images([Target("windrow", ("torch eager",), 4.0), Target("windrow", (MEMCPY,), 0.7)], "float16"),
-    "W1-f32": images([Target("windrow", ("torch eager",), 4.0), Target("windrow", (MEMCPY,), 0.7)], "float32"),
+    "W1": images([Target("windrow", ("torch eager",), 4.0), FLOOR], "float16"),
+    "W1-f32": images([Target("windrow", ("torch eager",), 4.0), FLOOR], "float32"),
     "W2": Definition(
         "pad 4096 int32 rows of 16..2048 to int64, mask",
-        padded(16, 2048, 4096, "int32", "int64", [Target("windrow", ("pad_sequence, cast, mask",), 2.0), Target("windrow", (MEMCPY,), 0.7)]),
+        padded(16, 2048, 4096, "int32", "int64", [Target("windrow", ("pad_sequence, cast, mask",), 2.0), FLOOR]),
     ),
     "W2b": Definition(
-        "pad 4096 int32 rows of 16..2048, mask", padded(16, 2048, 4096, "int32", "int32", [Target("windrow", (MEMCPY,), 0.7)])
+        "pad 4096 int32 rows of 16..2048, mask", padded(16, 2048, 4096, "int32", "int32", [FLOOR])
     ),
     "W3": Definition(
         "stack 100 000 x 128 float32", stack((128,), 100_000, "float32", [Target("windrow", ("torch.stack", "np.stack"), 3.0)])

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Tuple
 import windrow as wr
 from windrow._measure import format_table, machine
 from windrow._system import load
-from windrow.bench import results
+from windrow.bench import page, results
 from windrow.bench.catalogue import WORKLOADS
 from windrow.bench.measure import Pace, judge, measure
 from windrow.bench.moves import sized
@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="few samples, few rounds: shows that it works, not how fast")
     made.add_argument("--markdown", action="store_true", help="tables in Markdown")
     made.add_argument("--json", metavar="FILE", help="also write everything as JSON")
+    made.add_argument("--html", metavar="FILE", help="also write a page with tables and plots")
     made.add_argument("--commit", help="what is measured, as it shall stand in the report")
     made.add_argument("--read", metavar="FILE", help="measure nothing: take the JSON of an earlier run")
     return made
@@ -156,7 +157,7 @@ def run(options: argparse.Namespace) -> results.Report:
     for sweep, points in sweeps:
         swept.append(run_sweep(sweep, points, of_point, progress))
         print(f"\n{sweep.title}, ns per sample\n\n{results.sweep_table(swept[-1])}", flush=True)
-    chosen = {key: value for key, value in vars(options).items() if value not in (None, False, []) and key not in ("json", "commit")}
+    chosen = {key: value for key, value in vars(options).items() if value not in (None, False, []) and key not in ("json", "html", "commit")}
     return {"schema": results.SCHEMA, "machine": info, "options": chosen, "workloads": workloads, "skipped": skipped, "sweeps": swept}
 
 
@@ -178,9 +179,10 @@ def main(argv: List[str]) -> int:
         except Skip as reason:
             print(f"SKIP {reason}")
             return 0
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(report, file, indent=1)
+    for path, text in ((options.json, json.dumps(report, indent=1)), (options.html, page.render(report) if options.html else "")):
+        if path:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
     ours = (result for found in report["workloads"] for result in found["results"] if result["name"].startswith("windrow"))
     return int(any(result["problem"] for result in ours))
 

@@ -99,9 +99,9 @@ def by_threads(count: int, size: int) -> Callable[[Setting], List[Point]]:
 
 
 SWEEPS: Tuple[Sweep, ...] = (
-    Sweep("bytes", f"stack {TOTAL_BYTES >> 20} MiB, at most {MOST_SAMPLES} samples", "bytes per sample", "B", by_bytes),
-    Sweep("samples", f"stack samples of {ROW_BYTES} B", "samples", "", by_samples),
-    Sweep("leaves", "collate 4096 dicts of leaves of 128 B", "leaves per sample", "", by_leaves),
-    Sweep("threads-images", "stack 256 x 150 528 B", "threads", "", by_threads(256, 150_528)),
-    Sweep("threads-rows", "stack 65 536 x 512 B", "threads", "", by_threads(65_536, 512)),
+    Sweep("bytes", f"Throughput against sample size: stack {TOTAL_BYTES >> 20} MiB, at most {MOST_SAMPLES} samples", "bytes per sample", "B", by_bytes),
+    Sweep("samples", f"Throughput against number of samples of {ROW_BYTES} B: stack", "samples", "", by_samples),
+    Sweep("leaves", "Time against leaves: collate 4096 dicts, 128 B a leaf", "leaves per sample", "", by_leaves),
+    Sweep("threads-images", "Throughput against threads: stack 256 x 150 528 B", "threads", "", by_threads(256, 150_528)),
+    Sweep("threads-rows", "Throughput against threads: stack 65 536 x 512 B", "threads", "", by_threads(65_536, 512)),
 )

@@ -120,4 +120,5 @@ class Definition:
         """Makes it; raises Skip where it cannot be run."""
         if setting.on_host and self.no_host:
             raise Skip(self.no_host)
-        return self.make(name, self.title, setting)
+        some = "" if setting.scale == 1 else f", {setting.scale:g} of the samples"
+        return self.make(name, self.title + some, setting)

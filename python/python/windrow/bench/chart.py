@@ -1,0 +1,221 @@
+"""Plots as SVG: lines over axes that may be logarithmic, bars and pairs of dots. Colours come from style sheets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import List, Sequence, Tuple
+from xml.sax.saxutils import escape, quoteattr
+
+WIDTH = 760
+PALETTE = (
+    ("#1f6feb", "#58a6ff"),
+    ("#d1590a", "#f0883e"),
+    ("#1a7f37", "#3fb950"),
+    ("#8250df", "#bc8cff"),
+    ("#bf3989", "#f778ba"),
+    ("#0e7490", "#22d3ee"),
+    ("#6e7781", "#8b949e"),
+)
+"""Each series' colour on a light and on a dark ground; the last is for what all are held against."""
+
+
+def style(dark: bool) -> str:
+    """The style sheet of the plots on one ground."""
+    ink, faint, line, ground = ("#e6edf3", "#9da7b1", "#30363d", "#0d1117") if dark else ("#1f2328", "#59636e", "#d8dee4", "#ffffff")
+    rules = [
+        f"text{{fill:{ink};font:13px system-ui,sans-serif}}",
+        f"text.faint{{fill:{faint};font-size:12px}}",
+        "text.title{font-size:15px;font-weight:600}",
+        f".grid{{stroke:{line}}}",
+        f".axis{{stroke:{faint}}}",
+        ".line{fill:none;stroke-width:2}",
+        ".dashed{stroke-dasharray:6 4}",
+        ".dotted{stroke-dasharray:2 3}",
+        f".hollow{{fill:{ground};stroke-width:2}}",
+        *(f".s{i}{{stroke:{colours[dark]}}}" for i, colours in enumerate(PALETTE)),
+        *(f".f{i}{{fill:{colours[dark]}}}" for i, colours in enumerate(PALETTE)),
+    ]
+    return "".join(f"svg.plot {rule}" for rule in rules)
+
+
+def sheet() -> str:
+    """Style for light and for dark."""
+    return f"{style(False)}@media(prefers-color-scheme:dark){{{style(True)}}}"
+
+
+@dataclass
+class Series:
+    """A name and its points."""
+
+    name: str
+    points: List[Tuple[float, float]]
+    colour: int
+    stroke: str = ""
+
+
+@dataclass
+class Axis:
+    """Where a value lies between two pixels, and which values are marked."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+    log: bool
+
+    @staticmethod
+    def around(values: Sequence[float], begin: float, end: float, log: bool) -> Axis:
+        """From the smallest to the largest value, or from 0 where it is linear, and a little beyond."""
+        high = max(values) * (1.25 if log else 1.08)
+        low = min(values) * 0.8 if log else 0.0
+        return Axis(low, high if high > low else low + 1, begin, end, log)
+
+    def at(self, value: float) -> float:
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        part = ((math.log(value) if self.log else value) - low) / (high - low)
+        return round(self.begin + part * (self.end - self.begin), 1)
+
+    def ticks(self) -> List[float]:
+        if not self.log:
+            step = 10 ** math.floor(math.log10(self.high))
+            step = next(step * part for part in (0.1, 0.2, 0.25, 0.5, 1.0, 2.0) if self.high / (step * part) <= 8)
+            return [i * step for i in range(int(self.high / step) + 1)]
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        parts = (1, 2, 5) if self.high / self.low < 300 else (1,)
+        return [part * 10.0**n for n in decades for part in parts if self.low <= part * 10.0**n <= self.high]
+
+
+def short(value: float) -> str:
+    """A number for an axis."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"
+
+
+def binary(value: float) -> str:
+    """A number that is a power of two, for an axis."""
+    for unit, size in (("Mi", 1 << 20), ("Ki", 1 << 10)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g}"
+
+
+def text(x: float, y: float, value: str, anchor: str = "start", kind: str = "", turn: str = "") -> str:
+    extra = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{extra}{turn}>{escape(value)}</text>'
+
+
+def rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
+    return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
+
+
+def dot(x: float, y: float, colour: int, hint: str, hollow: bool = False) -> str:
+    kind = f"hollow s{colour}" if hollow else f"f{colour}"
+    return f'<circle cx="{x:g}" cy="{y:g}" r="{4.5 if hollow else 4}" class="{kind}"><title>{escape(hint)}</title></circle>'
+
+
+def frame(title: str, height: float, body: List[str], standalone: bool) -> str:
+    """The picture around its parts; `standalone` ones bring their style."""
+    inner = f"<style>{sheet()}</style>" if standalone else ""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label={quoteattr(title)}>'
+    return "\n".join([head + inner, text(16, 22, title, kind="title"), *body, "</svg>\n"])
+
+
+def legend(entries: Sequence[Tuple[str, int, str]], top: float) -> Tuple[List[str], float]:
+    """Names with their strokes or dots, in lines as wide as the picture; and where they end."""
+    body, x, y = [], 16.0, top
+    for name, colour, stroke in entries:
+        width = 40 + 7.0 * len(name)
+        if x + width > WIDTH:
+            x, y = 16.0, y + 20
+        if stroke in ("bar", "dot", "hollow"):
+            mark = f'<rect x="{x:g}" y="{y - 9:g}" width="14" height="10" class="f{colour}"/>'
+            body.append(mark if stroke == "bar" else dot(x + 8, y - 4, colour, name, stroke == "hollow"))
+        else:
+            body.append(rule(x, y - 4, x + 20, y - 4, f"line s{colour} {stroke}".rstrip()))
+        body.append(text(x + 26, y, name))
+        x += width
+    return body, y + 14
+
+
+def lines(
+    title: str, series: Sequence[Series], x_label: str, y_label: str, log_x: bool, log_y: bool, standalone: bool = False, powers: bool = False
+) -> str:
+    """One line for each series. `powers`: x is marked at its own values, in powers of two."""
+    body, top = legend([(s.name, s.colour, s.stroke) for s in series], 48)
+    left, right, bottom = 64.0, WIDTH - 20.0, top + 300
+    every = [point for s in series for point in s.points]
+    across = Axis.around([x for x, _ in every], left, right, log_x)
+    up = Axis.around([y for _, y in every], bottom, top, log_y)
+    for value in up.ticks():
+        body += [rule(left, up.at(value), right, up.at(value), "grid"), text(left - 8, up.at(value) + 4, short(value), "end", "faint")]
+    for value in sorted({x for x, _ in every}) if powers else across.ticks():
+        label = binary(value) if powers else short(value)
+        body += [rule(across.at(value), top, across.at(value), bottom, "grid"), text(across.at(value), bottom + 18, label, "middle", "faint")]
+    body += [rule(left, bottom, right, bottom, "axis"), rule(left, top, left, bottom, "axis")]
+    for s in series:
+        places = [(across.at(x), up.at(y)) for x, y in s.points]
+        path = " ".join(f"{x:g},{y:g}" for x, y in places)
+        body.append(f'<polyline points="{path}" class="{f"line s{s.colour} {s.stroke}".rstrip()}"/>')
+        hints = [f"{s.name}: {y:.3g} at {binary(x) if powers else short(x)}" for x, y in s.points]
+        body += [dot(x, y, s.colour, hint, s.stroke == "dashed") for (x, y), hint in zip(places, hints)]
+    middle = (top + bottom) / 2
+    body.append(text((left + right) / 2, bottom + 40, x_label, "middle"))
+    body.append(text(18, middle, y_label, "middle", turn=f' transform="rotate(-90 18 {middle:g})"'))
+    return frame(title, bottom + 52, body, standalone)
+
+
+@dataclass
+class Row:
+    """A label and a value for each series; None where there is none."""
+
+    label: str
+    values: List["float | None"]
+
+
+def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
+    """Horizontal bars, a group for each row, and a rule at 1."""
+    body, top = legend([(name, colour, "bar") for name, colour in names], 48)
+    thick, left, right = 9.0, 104.0, WIDTH - 48.0
+    group = thick * len(names) + 9
+    bottom = top + group * len(rows)
+    across = Axis.around([1.0, *(v for row in rows for v in row.values if v)], left, right, False)
+    for value in across.ticks():
+        body += [rule(across.at(value), top, across.at(value), bottom, "grid"), text(across.at(value), bottom + 16, f"{value:g}", "middle", "faint")]
+    for i, row in enumerate(rows):
+        y = top + i * group + 5
+        body.append(text(left - 8, y + group / 2, row.label, "end"))
+        for j, (share, (name, colour)) in enumerate(zip(row.values, names)):
+            if share is not None:
+                width = max(across.at(share) - left, 0.5)
+                shape = f'<rect x="{left:g}" y="{y + j * thick:g}" width="{width:.1f}" height="{thick - 1:g}" class="f{colour}">'
+                body.append(f"{shape}<title>{escape(f'{row.label}, {name}: {share:.2f}')}</title></rect>")
+    body += [rule(across.at(1), top, across.at(1), bottom, "axis"), rule(left, top, left, bottom, "axis")]
+    body.append(text((left + right) / 2, bottom + 38, x_label, "middle"))
+    return frame(title, bottom + 50, body, standalone)
+
+
+def dumbbells(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
+    """For each row and name a full and a hollow dot, joined: the values come in pairs, of each name one after another."""
+    marks = [(f"{name}, {place}", colour, kind) for name, colour in names for place, kind in (("scattered", "dot"), ("in one piece", "hollow"))]
+    body, top = legend(marks, 48)
+    left, right, step = 104.0, WIDTH - 32.0, 15.0
+    group = step * len(names) + 8
+    bottom = top + group * len(rows)
+    across = Axis.around([v for row in rows for v in row.values if v], left, right, True)
+    for value in across.ticks():
+        body += [rule(across.at(value), top, across.at(value), bottom, "grid"), text(across.at(value), bottom + 16, f"{value:g}", "middle", "faint")]
+    for i, row in enumerate(rows):
+        y = top + i * group + 12
+        body.append(text(left - 8, y + step * (len(names) - 1) / 2 + 4, row.label, "end"))
+        for j, (name, colour) in enumerate(names):
+            pair = [(v, kind) for v, kind in zip(row.values[2 * j : 2 * j + 2], ("scattered", "in one piece")) if v]
+            if len(pair) == 2:
+                body.append(rule(across.at(pair[0][0]), y + j * step, across.at(pair[1][0]), y + j * step, f"line s{colour}"))
+            for speed, kind in pair:
+                hint = f"{row.label}, {name}, {kind}: {speed:.3g}"
+                body.append(dot(across.at(speed), y + j * step, colour, hint, kind != "scattered"))
+    body.append(text((left + right) / 2, bottom + 38, x_label, "middle"))
+    return frame(title, bottom + 50, body, standalone)
