@@ -4,6 +4,7 @@
 #   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
 #   make lint    format, clippy, docs, oldest supported compiler
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
+#   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
@@ -34,7 +35,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench gpu-check docs miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-check gpu-check docs miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -74,6 +75,9 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
 		--html out/bench/report.html $(BENCH_FLAGS)
 
+bench-check: $(VENV)/.bench-check $(VENV)/.windrow
+	CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
+
 gpu-check: $(NVCC_READY) $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)
 
@@ -112,6 +116,10 @@ $(VENV)/.test: python/requirements/test.txt $(VENV)/.demo
 
 $(VENV)/.docs: python/requirements/docs.txt $(VENV)/.venv
 	$(PIP) --quiet -r $<
+	@touch $@
+
+$(VENV)/.bench-check: $(VENV)/.venv
+	$(PIP) --quiet 'numpy>=1.22'
 	@touch $@
 
 $(VENV)/.bench: python/requirements/bench.txt $(VENV)/.venv

@@ -1,0 +1,142 @@
+//! Fixed inputs for counting instructions: `scripts/bench_check` runs this under callgrind.
+//!
+//! `instructions CASE TIMES` does one thing so many times, on one thread; what once costs is the difference
+//! of two counts, so that what comes before does not matter. `instructions --list` names the cases. Without
+//! arguments, as under `cargo bench` and `cargo test`, each runs once.
+
+use std::hint::black_box;
+
+use windrow::{
+    Collate, DType, Engine, EngineOptions, Leaf, Mask, Pad, Plan, SampleList, SampleView, Transform,
+};
+
+/// A name and what is done so many times.
+type Case = (&'static str, fn(&Engine, usize));
+
+const CASES: [Case; 7] = [
+    ("list and plan 4096 rows of 64 B", plan_rows),
+    ("stack 4096 rows of 64 B", stack_rows),
+    ("collate 8 leaves of 512 samples", collate_leaves),
+    ("take 4096 of 8192 rows of a table", take_rows),
+    ("pad 512 rows of int32 to int64, mask", pad_rows),
+    ("ragged 1024 rows of int32", ragged_rows),
+    ("normalise 2 images of 64 x 64 to float16 planes", normalise_images),
+];
+
+/// Element `i` of any input.
+fn byte(i: usize) -> u8 {
+    (i * 7919 % 251) as u8
+}
+
+/// The places of `count` things in an order without any pattern, the same in every run.
+fn shuffled(count: usize) -> impl Iterator<Item = usize> {
+    (0..count).map(move |i| i * 2477 % count)
+}
+
+/// So many samples of so many bytes in shuffled order, with gaps, so that none are one run of memory.
+fn rows(bytes: &[u8], count: usize, length: usize) -> SampleList<'_> {
+    let view = |i| {
+        let begin = i * (length + 8);
+        SampleView::from_slice(&bytes[begin..begin + length], &[length as i64]).expect("a row")
+    };
+    shuffled(count).map(view).collect()
+}
+
+fn bytes_for(count: usize, length: usize) -> Vec<u8> {
+    (0..count * (length + 8)).map(byte).collect()
+}
+
+/// 4-byte tokens, of lengths from 1 to 64.
+fn tokens(count: usize) -> Vec<Vec<i32>> {
+    (0..count).map(|i| (0..i * 37 % 64 + 1).map(|x| (x * i) as i32).collect()).collect()
+}
+
+fn token_list(rows: &[Vec<i32>]) -> SampleList<'_> {
+    rows.iter()
+        .map(|row| SampleView::from_slice(row, &[row.len() as i64]).expect("a row"))
+        .collect()
+}
+
+fn plan_rows(_: &Engine, times: usize) {
+    let bytes = bytes_for(4096, 64);
+    let collate = Collate::stack();
+    for _ in 0..times {
+        let list = rows(&bytes, 4096, 64);
+        black_box(Plan::new(&list, &collate).expect("a plan"));
+    }
+}
+
+fn assemble(engine: &Engine, list: &SampleList<'_>, collate: &Collate, times: usize) {
+    for _ in 0..times {
+        black_box(engine.assemble(list, collate).expect("a batch"));
+    }
+}
+
+fn stack_rows(engine: &Engine, times: usize) {
+    let bytes = bytes_for(4096, 64);
+    assemble(engine, &rows(&bytes, 4096, 64), &Collate::stack(), times);
+}
+
+fn collate_leaves(engine: &Engine, times: usize) {
+    let bytes = bytes_for(512, 256);
+    let paths = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let lists: Vec<_> = (1..=8).map(|i| rows(&bytes, 512, 32 * i)).collect();
+    let collate = Collate::stack();
+    let leaf = |(samples, path)| Leaf { samples, collate: &collate, path, out: None };
+    for _ in 0..times {
+        let leaves: Vec<_> = lists.iter().zip(paths).map(leaf).collect();
+        let plan = Plan::for_leaves(&leaves).expect("a plan");
+        black_box(engine.run(plan).expect("batches"));
+    }
+}
+
+fn take_rows(engine: &Engine, times: usize) {
+    let bytes = bytes_for(8192, 120);
+    let table = rows(&bytes, 8192, 120);
+    let indices: Vec<i64> = shuffled(8192).take(4096).map(|i| i as i64).collect();
+    for _ in 0..times {
+        let list = table.take(indices.iter().copied()).expect("rows of the table");
+        black_box(engine.assemble(&list, &Collate::stack()).expect("a batch"));
+    }
+}
+
+fn pad_rows(engine: &Engine, times: usize) {
+    let rows = tokens(512);
+    let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
+    assemble(engine, &token_list(&rows), &collate, times);
+}
+
+fn ragged_rows(engine: &Engine, times: usize) {
+    let rows = tokens(1024);
+    assemble(engine, &token_list(&rows), &Collate::ragged().batch_index(), times);
+}
+
+fn normalise_images(engine: &Engine, times: usize) {
+    let images = [0, 1].map(|i| (i..i + 64 * 64 * 3).map(byte).collect::<Vec<_>>());
+    let view = |image| SampleView::from_slice(image, &[64, 64, 3]).expect("an image");
+    let list: SampleList<'_> = images.iter().map(|image| view(image.as_slice())).collect();
+    let transform = Transform::new()
+        .scale(1.0 / 255.0)
+        .mean([0.485, 0.456, 0.406])
+        .std([0.229, 0.224, 0.225])
+        .channel_dim(2)
+        .permute([2, 0, 1]);
+    assemble(engine, &list, &Collate::stack().cast(DType::F16).transform(transform), times);
+}
+
+fn main() {
+    // Cargo's own arguments, such as --bench, are none of ours.
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|x| !x.starts_with("--") || x == "--list").collect();
+    let mut options = EngineOptions::default();
+    options.threads = Some(1);
+    let engine = Engine::with_options(options);
+    match arguments.as_slice() {
+        [list] if list == "--list" => CASES.iter().for_each(|(name, _)| println!("{name}")),
+        [name, times] => {
+            let (_, case) = CASES.iter().find(|(known, _)| known == name).expect("a known case");
+            case(&engine, times.parse().expect("a number of times"));
+        }
+        _ => CASES.iter().for_each(|(_, case)| case(&engine, 1)),
+    }
+}
