@@ -118,7 +118,7 @@ def interleave(
         for done in range(rounds[1]):
             if done >= rounds[0] and time.perf_counter() > end:
                 break
-            tick(min(1 - (end - time.perf_counter()) / seconds, done / rounds[0], 1.0))
+            tick(min(1 - (end - time.perf_counter()) / max(seconds, 1e-9), done / rounds[0], 1.0))
             for name, call in calls.items():
                 time.sleep(0.002)
                 bytearray(1 << 16)

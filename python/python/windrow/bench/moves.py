@@ -55,7 +55,7 @@ def stack_contenders(count: int, shape: Shape, dtype: str, sets: List[Samples], 
         rows = torch.arange(count, device=setting.device) if torch else None
         way = TAKE if row <= 4096 else "windrow"
         found.add("torch", "torch.index_select of the one table", lambda s: torch.index_select(s.table, 0, rows), way)
-        found.add("NumPy", "copy of the one table", lambda s: np.array(s.table))
+        found.add("NumPy", "copy of the one table", lambda s: np.array(s.array_table))
     return found
 
 
@@ -118,7 +118,7 @@ def random_batch(num_samples: int, batch: int) -> Callable[..., Workload]:
         found.add("torch", "torch.stack of the same items", lambda s: torch.stack([pool.tensors[i] for i in s.indices]))
         found.add("NumPy", "np.stack of the same items", lambda s: np.stack([pool.arrays[i] for i in s.indices]))
         found.add("torch", "torch.index_select of one table", lambda s: torch.index_select(s.table, 0, drawn[id(s)]))
-        found.add("NumPy", "np.take of one table", lambda s: np.take(s.table, s.indices, 0))
+        found.add("NumPy", "np.take of one table", lambda s: np.take(s.array_table, s.indices, 0))
         targets = [
             Target("windrow", ("torch.stack of the same items",), 8.0),
             Target("windrow", ("torch.index_select of one table",), 1.0),

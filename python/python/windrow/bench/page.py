@@ -46,7 +46,7 @@ def of_workload(entry: Entry) -> str:
     mark = f' <span class="bad">{lost} faster than windrow</span>' if lost else ""
     notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes(entry))
     return (
-        f"<details open><summary><h3>{escape(results.heading(entry))}</h3>{mark}</summary>"
+        f'<details open="open"><summary><h3>{escape(results.heading(entry))}</h3>{mark}</summary>'
         f"{table(list(results.HEADER), results.rows(entry), kinds)}{f'<ul>{notes}</ul>' if notes else ''}</details>"
     )
 

@@ -71,6 +71,11 @@ class Samples:
         return self.others[library]
 
     @property
+    def array_table(self) -> Array:
+        """The table as NumPy knows it."""
+        return self.table if torch is None else self.table.numpy()
+
+    @property
     def num_bytes(self) -> int:
         return num_bytes(self.arrays)
 

@@ -1,0 +1,297 @@
+"""The benchmark's own code, where it could be wrong: statistics, contenders, the report, the page."""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from windrow._measure import difference, interleave, quartiles
+from windrow.bench import chart, command, page, plots, results, samples, workload
+from windrow.bench.catalogue import WORKLOADS
+from windrow.bench.measure import Pace, Result, judge, measure
+from windrow.bench.samples import Setting
+from windrow.bench.sweeps import SWEEPS
+from windrow.bench.workload import Contenders, Definition, Skip, Target, Workload
+
+ROOT = Path(__file__).parents[2]
+QUICK = Setting(scale=1 / 512, quick=True, warm=True)
+PACE = Pace(0.0, 2, 2)
+
+
+def workload_of(**calls):
+    """Eight rows to stack, by contenders of the given names."""
+    rng = np.random.default_rng(0)
+    sets = [samples.samples_of([(4,)] * 8, "float32", QUICK, rng)]
+    found = Contenders(QUICK)
+    for name, call in calls.items():
+        found.add("windrow" if name == "windrow" else "someone", name, call)
+    return Workload("T", "a test", QUICK, sets, lambda s: (np.stack(s.arrays),), found)
+
+
+def right(s):
+    return np.stack(s.arrays)
+
+
+# Statistics
+
+
+def test_quartiles_are_those_of_statistics():
+    values = [5.0, 1.0, 4.0, 2.0, 3.0, 9.0]
+    assert quartiles(values) == pytest.approx(tuple(np.percentile(values, [25, 50, 75])))
+    assert quartiles(values)[1] == statistics.median(values)
+
+
+def test_calls_take_turns():
+    order = []
+    times = interleave({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 0.0, (3, 5))
+    assert order == ["a", "b"] * 4, "one call of each before the clock starts, then three rounds"
+    assert [len(values) for values in times.values()] == [3, 3]
+
+
+def test_repeated_calls_are_divided():
+    calls = []
+    made = replace(workload_of(windrow=lambda s: (calls.append(1), right(s))[1]), repeat=10)
+    found, _ = measure(made, PACE)
+    assert len(calls) == 1 + 3 * 10, "verified once; one round before the clock and two by it"
+    assert next(r for r in found if r.name == "windrow").quartiles[1] < 0.01
+
+
+def test_a_target_takes_the_fastest_peer():
+    timed = [Result(name, [0.0, seconds, 9.0], None) for name, seconds in (("windrow", 2.0), ("a", 6.0), ("b", 3.0))]
+    assert judge(Target("windrow", ("a", "b", "c"), 2.0), timed) == {
+        "ours": "windrow",
+        "peer": "b",
+        "at_least": 2.0,
+        "ratio": 1.5,
+    }
+    assert judge(Target("windrow", ("c",), 2.0), timed)["ratio"] is None
+
+
+# Contenders
+
+
+@pytest.mark.parametrize(
+    "broken, text",
+    [
+        (lambda s: right(s) + 1, "32 of 32 elements differ"),
+        (lambda s: right(s)[::-1], "elements differ"),
+        (lambda s: right(s).astype("float64"), "float64 (8, 4) instead of float32 (8, 4)"),
+        (lambda s: right(s)[:7], "float32 (7, 4) instead of float32 (8, 4)"),
+        (lambda s: (right(s), right(s)), "2 tensors instead of 1"),
+    ],
+)
+def test_wrong_output_is_reported_and_not_timed(broken, text):
+    found, _ = measure(workload_of(windrow=right, broken=broken), PACE)
+    result = next(r for r in found if r.name == "broken")
+    assert result.quartiles is None and result.share is None
+    assert result.problem.startswith("WRONG: ") and text in result.problem
+    assert next(r for r in found if r.name == "windrow").quartiles
+
+
+def test_nan_is_wrong_with_a_tolerance_too():
+    want = np.zeros(4, np.float32)
+    assert difference(np.full(4, np.nan, np.float32), want, 0.1) == "4 of 4 elements differ"
+    assert difference(np.full(4, 0.05, np.float32), want, 0.1) == ""
+
+
+def test_a_contender_that_raises_is_reported_and_the_run_goes_on():
+    def fails(s):
+        raise MemoryError("no room\nfor this")
+
+    found, _ = measure(workload_of(windrow=right, fails=fails), PACE)
+    assert next(r for r in found if r.name == "fails").problem == "MemoryError: no room"
+    assert next(r for r in found if r.name == "windrow").quartiles
+
+
+def test_a_slow_contender_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("windrow.bench.measure.SLOW_SECONDS", -1.0)
+    found, _ = measure(workload_of(windrow=right), PACE)
+    assert re.fullmatch(r"slow: 0\.0 s for one batch, timed no further", found[-1].problem)
+
+
+def test_a_missing_library_is_reported_and_the_run_goes_on(monkeypatch):
+    monkeypatch.setitem(workload.LIBRARIES, "DALI", "no_such_module")
+    found, _ = measure(WORKLOADS["H3"]("H3", QUICK), PACE)
+    assert next(r for r in found if r.name == "DALI as_batch").problem == "no_such_module is not installed"
+    assert next(r for r in found if r.name == "np.stack").quartiles
+
+
+def test_windrow_giving_a_wrong_batch_ends_with_1(monkeypatch, capsys):
+    made = Definition("a test", lambda name, title, setting: workload_of(windrow=lambda s: right(s) + 1, other=right))
+    monkeypatch.setitem(WORKLOADS, "T", made)
+    assert command.main(["--quick", "--only", "T"]) == 1
+    assert "windrow: WRONG: 32 of 32 elements differ" in capsys.readouterr().out
+
+
+# Workloads
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("layout", samples.LAYOUTS)
+def test_every_workload_is_right(name, layout):
+    try:
+        made = WORKLOADS[name](name, replace(QUICK, layout=layout))
+    except Skip as reason:
+        assert name == "W8" and "needs a GPU" in str(reason)
+        return
+    found, num_bytes = measure(made, PACE)
+    assert [r.problem for r in found if r.problem.startswith("WRONG")] == []
+    assert next(r for r in found if r.name == "windrow").quartiles
+    assert min(num_bytes) > 0
+
+
+def test_contiguous_samples_follow_one_another_and_scattered_ones_do_not():
+    rng = np.random.default_rng(0)
+    for layout, adjacent in (("contiguous", 99), ("scattered", 50)):
+        made = samples.samples_of([(128,)] * 100, "float32", replace(QUICK, layout=layout), rng)
+        addresses = [array.ctypes.data for array in made.arrays]
+        found = sum(b - a == 512 for a, b in zip(addresses, addresses[1:]))
+        assert found == adjacent if layout == "contiguous" else found < adjacent
+
+
+def test_odd_samples_begin_at_any_byte():
+    made = samples.samples_of([(77,)] * 64, "uint8", QUICK, np.random.default_rng(0), odd=True)
+    assert len({array.ctypes.data % 16 for array in made.arrays}) > 8
+
+
+# The report
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    options = ["--quick", "--scale", "0.05", "--only", "W2", "--only", "H3", "--only", "W8", "--sweep", "samples", "--commit", "abc"]
+    run = subprocess.run(
+        [sys.executable, "-m", "windrow", "bench", *options, "--json", str(folder / "r.json"), "--html", str(folder / "r.html")],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return run.stdout, json.loads((folder / "r.json").read_text()), (folder / "r.html").read_text(encoding="utf-8")
+
+
+def test_json_has_what_tables_and_plots_need(report):
+    found = report[1]
+    assert set(found) == {"schema", "machine", "options", "workloads", "skipped", "sweeps"}
+    assert found["machine"]["commit"] == "abc" and found["options"]["quick"]
+    assert [(e["name"], e["layout"]) for e in found["workloads"]] == [
+        (name, layout) for name in ("W2", "W2b", "H3") for layout in samples.LAYOUTS
+    ]
+    assert all("needs a GPU" in line for line in found["skipped"]) and len(found["skipped"]) == 2
+    for entry in found["workloads"] + [point for sweep in found["sweeps"] for point in sweep["points"]]:
+        assert entry["bytes"] == entry["bytes_read"] + entry["bytes_written"] > 0
+        for result in entry["results"]:
+            assert set(result) == {"name", "quartiles", "share", "problem", "against"}
+            assert bool(result["quartiles"]) == (not result["problem"])
+            assert not result["quartiles"] or result["quartiles"] == sorted(result["quartiles"])
+
+
+def test_the_printed_text_names_each_workload_and_each_skip(report):
+    text = report[0]
+    assert "W2, scattered: pad 4096 int32 rows" in text and "SKIP W8, scattered" in text
+    assert "\r" not in text, "a progress bar is for terminals"
+
+
+def test_an_earlier_run_is_read_again(report, tmp_path, capsys):
+    (tmp_path / "r.json").write_text(json.dumps(report[1]))
+    assert command.main(["--read", str(tmp_path / "r.json"), "--html", str(tmp_path / "again.html")]) == 0
+    assert (tmp_path / "again.html").read_text(encoding="utf-8") == report[2]
+
+
+def test_the_page_is_well_formed_and_has_everything(report):
+    text = report[2]
+    body = re.sub(r"<style>.*?</style>", "", text.replace("<!DOCTYPE html>", "").replace("&nbsp;", " "), flags=re.S)
+    body = re.sub(r"<meta [^>]*>", "", body)
+    root = ElementTree.fromstring(body)
+    words = "".join(root.itertext())
+    for entry in report[1]["workloads"]:
+        assert results.heading(entry) in words
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}svg")) == len(plots.plots(report[1])) == 3
+    assert "http" not in re.sub(r'xmlns="[^"]*"', "", text) and "<script" not in text
+
+
+def test_losses_are_marked():
+    entry = {
+        "name": "T",
+        "title": "a < b",
+        "layout": "scattered",
+        "bytes": 2_000_000,
+        "bytes_read": 1_000_000,
+        "bytes_written": 1_000_000,
+        "results": [vars(Result(name, [t, t, t], 0.5, "", against)) for name, t, against in (
+            ("memcpy, threads: 1", 0.0005, ""),
+            ("windrow", 0.002, ""),
+            ("windrow, out=", 0.001, ""),
+            ("fast", 0.001, "windrow"),
+            ("even(out=)", 0.0015, "windrow, out="),
+        )],
+        "targets": [],
+    }
+    assert [loser["name"] for loser in results.losses(entry)] == ["fast"]
+    assert results.rows(entry)[3] == ["fast", "1.00 ms", "1.00 ms", "1.00 ms", "2.0", "0.50", "0.50 LOSS"]
+    found = {"machine": {"cpu": "<x>"}, "options": {}, "workloads": [entry], "sweeps": []}
+    assert "| a < b | 2.00 ms | 1.00 ms | fast | 0.50 **loss** | 0.50 |" in results.summary(found)
+    text = page.render(found)
+    assert 'class="loss"' in text and "a &lt; b" in text and "<x>" not in text
+
+
+def test_plots_of_any_values_are_well_formed():
+    series = [chart.Series("a & b", [(1, 1e-3), (1024, 40.0)], 0), chart.Series("one", [(1, 1.0)], 1, "dashed")]
+    for powers in (True, False):
+        picture = ElementTree.fromstring(chart.lines("t", series, "x (B)", "y", True, True, standalone=True, powers=powers))
+        words = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+        assert {"a & b", "x (B)", "y"} <= set(words)
+    rows = [chart.Row("W1", [0.5, None]), chart.Row("W2", [1.5, 0.1])]
+    ElementTree.fromstring(chart.bars("t", [("a", 0), ("b", 1)], rows, "share"))
+    ElementTree.fromstring(chart.dumbbells("t", [("a", 0)], rows, "GB/s"))
+
+
+@pytest.mark.parametrize("low, high", [(0.001, 40), (3, 4), (1, 1_000_000)])
+def test_ticks_lie_on_the_axis(low, high):
+    for log in (True, False):
+        axis = chart.Axis.around([low, high], 0, 100, log)
+        assert len(axis.ticks()) <= 13
+        assert all(0 <= axis.at(tick) <= 100 for tick in axis.ticks())
+
+
+# Options
+
+
+def test_listing_names_all(capsys):
+    assert command.main(["--list"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in [*WORKLOADS, *(sweep.name for sweep in SWEEPS), *workload.LIBRARIES])
+
+
+def test_unknown_names_and_sizes_are_refused(capsys):
+    with pytest.raises(SystemExit, match="no workload begins with W99"):
+        command.main(["--quick", "--only", "W99"])
+    for size in ("x", "0x5", "4096", "1x2x3"):
+        with pytest.raises(SystemExit):
+            command.main(["--size", size])
+    assert "two numbers above 0, such as 4096x512" in capsys.readouterr().err
+
+
+def test_a_size_of_ones_own(capsys):
+    assert command.main(["--quick", "--size", "64x100", "--layout", "scattered", "--threads", "1"]) == 0
+    text = capsys.readouterr().out
+    assert "64x100, scattered: stack 64 x 100 B" in text and "memcpy, threads: 2" not in text
+
+
+def test_a_device_that_is_not_there_is_skipped_with_the_reason(capsys):
+    torch = samples.torch
+    if torch is not None and torch.cuda.is_available():
+        pytest.skip("SKIP: there is a device")
+    assert command.main(["--quick", "--device", "cuda"]) == 0
+    assert re.match(r"SKIP device cuda: torch (finds no CUDA device|is not installed)", capsys.readouterr().out)
+
+
+def test_the_tables_and_plots_of_the_repository_are_those_of_the_newest_result():
+    subprocess.run([sys.executable, str(ROOT / "scripts/readme_table"), "--check"], check=True)
