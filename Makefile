@@ -4,6 +4,7 @@
 #   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
 #   make lint    format, clippy, docs, oldest supported compiler
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
+#   make bench-publish  the same, then the tables and plots of README.md and docs/ from it
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
@@ -35,7 +36,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-check gpu-check docs miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-publish bench-check gpu-check docs miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -74,6 +75,9 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 	mkdir -p out/bench
 	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
 		--html out/bench/report.html $(BENCH_FLAGS)
+
+bench-publish: bench
+	scripts/readme_table --publish out/bench/host.json
 
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow
 	CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
