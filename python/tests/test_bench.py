@@ -270,6 +270,15 @@ def test_listing_names_all(capsys):
     assert all(name in text for name in [*WORKLOADS, *(sweep.name for sweep in SWEEPS), *workload.LIBRARIES])
 
 
+def test_a_number_is_not_the_beginning_of_another():
+    def chosen(*only):
+        return list(command.selected(command.parser().parse_args([f"--only={name}" for name in only])))
+
+    assert chosen("W1") == ["W1", "W1-f32"]
+    assert chosen("W4", "H1") == ["W4a", "W4b", "W4c", "H1"]
+    assert chosen("H") == ["H1", "H3"]
+
+
 def test_unknown_names_and_sizes_are_refused(capsys):
     with pytest.raises(SystemExit, match="no workload begins with W99"):
         command.main(["--quick", "--only", "W99"])

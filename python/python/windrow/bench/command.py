@@ -64,14 +64,20 @@ def listing() -> str:
     return "\n".join(lines + [f"{library:12}{load(module)[1] or 'is here'}" for library, module in LIBRARIES.items()])
 
 
+def begins(name: str, only: str) -> bool:
+    """W4 is meant by W4a; W1 is not by W10a."""
+    rest = name[len(only) :]
+    return name.startswith(only) and not (only[-1:].isdigit() and rest[:1].isdigit())
+
+
 def selected(options: argparse.Namespace) -> Dict[str, Definition]:
     """The workloads that are asked for."""
     if options.size:
         return {f"{count}x{sample_bytes}": sized(count, sample_bytes) for count, sample_bytes in options.size}
     if not options.only:
         return WORKLOADS
-    found = {name: made for name, made in WORKLOADS.items() if any(name.startswith(only) for only in options.only)}
-    unknown = [only for only in options.only if not any(name.startswith(only) for name in WORKLOADS)]
+    found = {name: made for name, made in WORKLOADS.items() if any(begins(name, only) for only in options.only)}
+    unknown = [only for only in options.only if not any(begins(name, only) for name in WORKLOADS)]
     if unknown:
         raise SystemExit(f"no workload begins with {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     return found
@@ -80,7 +86,8 @@ def selected(options: argparse.Namespace) -> Dict[str, Definition]:
 def setting(options: argparse.Namespace) -> Setting:
     """How all workloads are run; ends the program where the device is not there."""
     if options.device != "cpu" and not (torch and torch.cuda.is_available() and wr.cuda_available()):
-        reason = "torch is not installed" if torch is None else "torch finds no CUDA device" if not torch.cuda.is_available() else "no driver"
+        found = "no driver" if torch and torch.cuda.is_available() else "torch finds no CUDA device"
+        reason = found if torch else "torch is not installed"
         raise Skip(f"device {options.device}: {reason}")
     if options.threads and torch:
         torch.set_num_threads(options.threads)
