@@ -6,6 +6,7 @@
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
 #   make bench-publish  the same, then the tables and plots of README.md and docs/ from it
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
+#   make examples  build the examples for candle, burn and ONNX Runtime, and run the first two
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
@@ -36,7 +37,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-publish bench-check gpu-check docs miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -81,6 +82,12 @@ bench-publish: bench
 
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow
 	CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
+
+EXAMPLES := --manifest-path examples/frameworks/Cargo.toml --target-dir target/examples --locked
+examples:
+	$(CARGO) build $(EXAMPLES) --examples --features candle,burn,ort
+	$(CARGO) run --quiet $(EXAMPLES) --example candle --features candle,burn,ort
+	$(CARGO) run --quiet $(EXAMPLES) --example burn --features candle,burn,ort
 
 gpu-check: $(NVCC_READY) $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)

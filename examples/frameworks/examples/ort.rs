@@ -1,7 +1,8 @@
 //! A batch of windrow's as the input of an ONNX Runtime session, without a copy.
 //!
-//! `cargo run -- path/to/libonnxruntime.so`; the PyPI package onnxruntime has one in its folder `capi`.
-//! With `--features cuda` and `--cuda` the batch is assembled on a GPU and read there.
+//! `cargo run --example ort --features ort -- path/to/libonnxruntime.so`; the PyPI package onnxruntime has
+//! one in its folder `capi`. With the feature `cuda` too, and `--cuda`, the batch is assembled on a GPU and
+//! read there.
 
 use std::error::Error;
 

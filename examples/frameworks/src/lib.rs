@@ -1,0 +1,21 @@
+//! What the examples share.
+
+use windrow::{Collate, Element, Engine, Fields, Plan, Samples, Target};
+
+/// What an example may fail with.
+pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// A batch in a vector, which frameworks take over without a copy; its shape; and lengths and mask.
+pub fn assemble<'a, T: Element + Default, S: Samples<'a> + ?Sized>(
+    engine: &Engine,
+    samples: &S,
+    collate: &Collate,
+) -> windrow::Result<(Vec<T>, Vec<usize>, Fields)> {
+    let collate = collate.clone().cast(T::DTYPE);
+    let shape = Plan::new(samples, &collate)?.specs()[0].shape.to_vec();
+    let extents: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
+    let mut data = vec![T::default(); extents.iter().product()];
+    let mut target = Target::from_slice(&mut data, &shape)?;
+    let fields = engine.assemble_into(samples, &collate, &mut target)?;
+    Ok((data, extents, fields))
+}
