@@ -215,14 +215,15 @@ impl<'py> Importer<'py> {
                 if unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
                     return Err(self.exchange_failed(index));
                 }
-                // SAFETY: filled in by the call.
-                let tensor = unsafe { tensor.assume_init() };
-                if self.push_repeated(&tensor) {
+                // SAFETY: filled in by the call. Not moved: loads as wide as a move's wait for the
+                // narrow stores that were just made.
+                let tensor = unsafe { tensor.assume_init_ref() };
+                if self.push_repeated(tensor) {
                     return Ok(());
                 }
                 self.ahead = None;
                 // SAFETY: as above; valid while the object lives and is not resized.
-                let foreign = unsafe { dlpack::read_tensor(&tensor) };
+                let foreign = unsafe { dlpack::read_tensor(tensor) };
                 let mut foreign = foreign.map_err(|error| self.error(error, index))?;
                 let asked = may_lie && self.check_lazy_bits(object, &foreign, index)?;
                 let looked_up = self.place(&mut foreign, tensor.device.device_type, index)?;

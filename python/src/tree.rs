@@ -179,53 +179,75 @@ impl<'py> Walk<'_, 'py> {
         path: &str,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Node<'py>> {
-        let keys = first.keys()?;
+        let keys: Vec<Bound<'py, PyAny>> = first.keys()?.iter().collect();
+        let mut columns: Vec<_> =
+            keys.iter().map(|_| Vec::with_capacity(samples.len())).collect();
+        // Sample by sample: a mapping is asked for all its items while it is in a cache.
         for (index, sample) in samples.iter().enumerate() {
             let Ok(mapping) = sample.cast::<PyMapping>() else {
                 return Err(uneven(path, index, first.as_any(), sample));
             };
-            if mapping.len()? == keys.len() {
-                continue;
+            // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
+            let dict = sample.cast_exact::<PyDict>().ok();
+            if dict.map_or_else(|| mapping.len(), |dict| Ok(dict.len()))? != keys.len() {
+                for key in mapping.keys()?.iter() {
+                    if !first.contains(&key)? {
+                        return Err(self.extra_key(path, index, &key, samples)?);
+                    }
+                }
             }
-            for key in mapping.keys()?.iter() {
-                if !first.contains(&key)? {
-                    let here = count_with(samples, &key)?;
-                    return Err(PyKeyError::new_err(format!(
-                        "sample {index} at {:?}: a key that sample 0 has not; {here} of {} samples have it",
-                        self.join(path, &key.str()?.to_string()),
-                        samples.len()
-                    )));
+            for (key, column) in keys.iter().zip(&mut columns) {
+                let item = match dict {
+                    Some(dict) => dict.get_item(key)?,
+                    None => match sample.get_item(key) {
+                        Err(error) if error.is_instance_of::<PyKeyError>(self.py) => None,
+                        item => Some(item?),
+                    },
+                };
+                match item {
+                    Some(item) => column.push(item),
+                    None => return Err(self.missing_key(path, index, key, samples)?),
                 }
             }
         }
         let mut children = Vec::with_capacity(keys.len());
-        for key in keys.iter() {
+        for (key, column) in keys.into_iter().zip(columns) {
             let path = self.join(path, &key.str()?.to_string());
-            let mut column = Vec::with_capacity(samples.len());
-            for (index, sample) in samples.iter().enumerate() {
-                // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
-                let item = match sample.cast_exact::<PyDict>() {
-                    Ok(dict) => match dict.get_item(&key)? {
-                        Some(item) => Ok(item),
-                        None => Err(PyKeyError::new_err(())),
-                    },
-                    Err(_) => sample.get_item(&key),
-                };
-                match item {
-                    Ok(item) => column.push(item),
-                    Err(error) if error.is_instance_of::<PyKeyError>(self.py) => {
-                        let have = count_with(samples, &key)?;
-                        let text = format!("sample {index} at {path:?}: the key is missing; {have} of {} samples have it", samples.len());
-                        return Err(PyKeyError::new_err(text));
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
             let out = out.map(|out| out.get_item(&key)).transpose()?;
             let child = self.node(column, path, out.as_ref())?;
             children.push((key, child));
         }
         Ok(Node::Mapping(first.as_any().clone(), children))
+    }
+
+    fn extra_key(
+        &self,
+        path: &str,
+        index: usize,
+        key: &Bound<'py, PyAny>,
+        samples: &[Bound<'py, PyAny>],
+    ) -> PyResult<PyErr> {
+        Ok(PyKeyError::new_err(format!(
+            "sample {index} at {:?}: a key that sample 0 has not; {} of {} samples have it",
+            self.join(path, &key.str()?.to_string()),
+            count_with(samples, key)?,
+            samples.len()
+        )))
+    }
+
+    fn missing_key(
+        &self,
+        path: &str,
+        index: usize,
+        key: &Bound<'py, PyAny>,
+        samples: &[Bound<'py, PyAny>],
+    ) -> PyResult<PyErr> {
+        Ok(PyKeyError::new_err(format!(
+            "sample {index} at {:?}: the key is missing; {} of {} samples have it",
+            self.join(path, &key.str()?.to_string()),
+            count_with(samples, key)?,
+            samples.len()
+        )))
     }
 
     fn sequence(
