@@ -291,7 +291,7 @@ impl Engine {
         } else {
             let work = host::Work::new(&plan);
             let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
-            work.run(&outputs, threads.as_deref());
+            work.run(&outputs, threads.as_ref());
         }
         self.shared.counters.count(&plan, begin.elapsed());
         for (field, tensor) in plan.fields.iter().zip(tensors) {
@@ -348,7 +348,7 @@ impl Engine {
             false => None,
         };
         let memory = &self.shared.memory;
-        let done = executor.run(plan, options, is_capturing, memory, threads.as_deref())?;
+        let done = executor.run(plan, options, is_capturing, memory, threads.as_ref())?;
         self.shared.counters.count_traffic(done.traffic);
         for (index, tensor) in done.tensors {
             tensors[index] = Some(tensor);
@@ -376,7 +376,7 @@ impl Engine {
         // SAFETY: as above; the plan has one field.
         #[allow(unsafe_code)]
         let outputs = unsafe { Outputs::new(vec![out]) };
-        host::Work::new(&plan).run(&outputs, self.shared.threads.helpers()?.as_deref());
+        host::Work::new(&plan).run(&outputs, self.shared.threads.helpers()?.as_ref());
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use super::memory::PinnedBlock;
 use super::run::Run;
 use super::upload::{CHUNK_BYTES, MAX_CHUNKS};
 use crate::error::Result;
-use crate::host;
+use crate::host::{self, Helpers};
 
 /// A chunk under way.
 struct Chunk {
@@ -31,7 +31,7 @@ pub(super) unsafe fn bytes(
     from: u64,
     to: *mut u8,
     bytes: u64,
-    threads: Option<&rayon::ThreadPool>,
+    threads: Option<&Helpers>,
 ) -> Result<()> {
     let mut under_way: VecDeque<Chunk> = VecDeque::new();
     let mut begin = 0;

@@ -12,7 +12,7 @@ use super::memory::{DeviceMemory, PinnedBlock, PinnedPool};
 use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run, BLOCK_THREADS};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::host::MemoryPool;
+use crate::host::{Helpers, MemoryPool};
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::stream::RunOptions;
@@ -108,7 +108,7 @@ impl Executor {
         options: &RunOptions,
         is_capturing: bool,
         host: &Arc<MemoryPool>,
-        threads: Option<&rayon::ThreadPool>,
+        threads: Option<&Helpers>,
     ) -> Result<Done> {
         let current = self.context.enter()?;
         let stream = self.stream_for(&current, options)?;

@@ -16,7 +16,7 @@ use super::upload;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::field::{Op, Role};
-use crate::host::MemoryPool;
+use crate::host::{Helpers, MemoryPool};
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::spec::{bytes_of, Placement};
@@ -78,7 +78,7 @@ impl Run<'_> {
         own: &[usize],
         options: &RunOptions,
         host: &Arc<MemoryPool>,
-        threads: Option<&rayon::ThreadPool>,
+        threads: Option<&Helpers>,
     ) -> Result<()> {
         // Memory first, so that nothing is enqueued if there is none.
         let mut places = vec![None; plan.fields.len()];
@@ -339,7 +339,7 @@ impl Run<'_> {
         plan: &mut Plan<'_>,
         index: usize,
         place: u64,
-        threads: Option<&rayon::ThreadPool>,
+        threads: Option<&Helpers>,
     ) -> Result<bool> {
         let leaf = plan.fields[index].leaf;
         if is_upload(plan, &plan.fields[index]) {
@@ -368,7 +368,7 @@ impl Run<'_> {
         plan: &Plan<'_>,
         index: usize,
         place: u64,
-        threads: Option<&rayon::ThreadPool>,
+        threads: Option<&Helpers>,
     ) -> Result<()> {
         upload::field(self, plan, index, place, threads)?;
         self.done.traffic.bytes_to_device += plan.fields[index].bytes();

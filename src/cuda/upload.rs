@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::driver::{CopyBatch, Direction, PooledEvent};
 use super::run::Run;
 use crate::error::Result;
-use crate::host::{self, Outputs};
+use crate::host::{self, Helpers, Outputs};
 use crate::offsets::Offsets;
 use crate::plan::Plan;
 use crate::sample::SampleList;
@@ -26,7 +26,7 @@ pub(super) fn field(
     plan: &Plan<'_>,
     index: usize,
     place: u64,
-    threads: Option<&rayon::ThreadPool>,
+    threads: Option<&Helpers>,
 ) -> Result<()> {
     let field = &plan.fields[index];
     let (numel, size) = (field.numel(), field.dtype.size() as u64);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::field::{Field, Op, Starts};
 use crate::host::pool::Block;
-use crate::host::{rows, tile, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
+use crate::host::{rows, tile, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
 
 /// Bytes that are copied at a time: few enough that the last ones do not keep the others waiting.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -57,7 +57,7 @@ impl RowsAhead {
         block: Block,
         row_bytes: usize,
         count: usize,
-        threads: &rayon::ThreadPool,
+        threads: &Helpers,
     ) -> RowsAhead {
         debug_assert!(row_bytes * count <= block.size() as usize);
         let shared = Arc::new(Shared {
@@ -72,9 +72,9 @@ impl RowsAhead {
             closed: AtomicBool::new(false),
             active: AtomicUsize::new(0),
         });
-        for _ in 0..(threads.current_num_threads() - 1).min(MAX_HELPERS) {
+        for _ in 0..threads.count.min(MAX_HELPERS) {
             let shared = Arc::clone(&shared);
-            threads.spawn(move || shared.help());
+            threads.pool.spawn(move || shared.help());
         }
         RowsAhead { block: Some(block), shared, len: 0 }
     }

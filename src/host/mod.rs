@@ -24,7 +24,7 @@ pub use ahead::RowsAhead;
 pub use pool::PoolStats;
 pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
 pub(crate) use reference::run as run_reference;
-pub(crate) use threads::Threads;
+pub(crate) use threads::{Helpers, Threads};
 
 /// Below this many bytes read and written, starting other threads costs more than it saves.
 const ONE_THREAD_BYTES: u64 = 1 << 20;
@@ -118,7 +118,7 @@ impl<'p> Work<'p> {
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.
-    pub fn run(&self, outputs: &Outputs, threads: Option<&rayon::ThreadPool>) {
+    pub fn run(&self, outputs: &Outputs, threads: Option<&Helpers>) {
         share_out(self.tiling.count(), threads, |tile| {
             let (field, elems) = self.tiling.locate(self.plan, tile);
             // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
@@ -138,7 +138,7 @@ pub(crate) fn run_part(
     field: usize,
     elems: std::ops::Range<u64>,
     outputs: &Outputs,
-    threads: Option<&rayon::ThreadPool>,
+    threads: Option<&Helpers>,
 ) {
     let tile_elems = MIN_TILE_BYTES / plan.fields[field].dtype.size() as u64;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
@@ -163,7 +163,7 @@ pub(crate) unsafe fn copy(
     from: *const u8,
     to: *mut u8,
     bytes: u64,
-    threads: Option<&rayon::ThreadPool>,
+    threads: Option<&Helpers>,
 ) {
     let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));
     share_out(bytes.div_ceil(MAX_TILE_BYTES) as usize, threads, |tile| {
@@ -176,7 +176,7 @@ pub(crate) unsafe fn copy(
 }
 
 /// Calls `run` for each tile, on the calling thread and on those of the pool.
-fn share_out(count: usize, threads: Option<&rayon::ThreadPool>, run: impl Fn(usize) + Sync) {
+fn share_out(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let take_tiles = || loop {
         let tile = next.fetch_add(1, Ordering::Relaxed);
@@ -185,10 +185,9 @@ fn share_out(count: usize, threads: Option<&rayon::ThreadPool>, run: impl Fn(usi
         }
         run(tile);
     };
-    let Some(pool) = threads else { return take_tiles() };
-    let helpers = pool.current_num_threads().min(count).saturating_sub(1);
-    pool.in_place_scope(|scope| {
-        for _ in 0..helpers {
+    let Some(threads) = threads else { return take_tiles() };
+    threads.pool.in_place_scope(|scope| {
+        for _ in 0..threads.count.min(count.saturating_sub(1)) {
             scope.spawn(|_| take_tiles());
         }
         take_tiles();

@@ -18,7 +18,15 @@ pub(crate) enum Threads {
     },
 }
 
-/// Threads made by a process.
+/// Threads that may help the calling one.
+#[derive(Debug)]
+pub(crate) struct Helpers {
+    pub pool: Arc<rayon::ThreadPool>,
+    /// How many of them, so that with the calling thread there are as many as the engine has.
+    pub count: usize,
+}
+
+/// Threads made by a process: one less than the engine has, as the calling thread works too.
 #[derive(Debug)]
 pub(crate) struct Made {
     process: u32,
@@ -44,11 +52,12 @@ impl Threads {
     ///
     /// # Errors
     /// [`Error::Argument`] if the system gives no threads.
-    pub fn helpers(&self) -> Result<Option<Arc<rayon::ThreadPool>>> {
-        let (count, made) = match self {
-            Threads::Given(pool) => return Ok(Some(Arc::clone(pool))),
-            Threads::Own { count: 0 | 1, .. } => return Ok(None),
-            Threads::Own { count, made } => (*count, made),
+    pub fn helpers(&self) -> Result<Option<Helpers>> {
+        let count = self.count().saturating_sub(1);
+        let made = match self {
+            Threads::Given(pool) => return Ok(Some(Helpers { pool: Arc::clone(pool), count })),
+            Threads::Own { .. } if count == 0 => return Ok(None),
+            Threads::Own { made, .. } => made,
         };
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
         let process = std::process::id();
@@ -61,7 +70,7 @@ impl Threads {
             none => none.insert(Made::new(process, count)?),
         };
         made.ids.keep_off_this_cpu();
-        Ok(Some(Arc::clone(&made.pool)))
+        Ok(Some(Helpers { pool: Arc::clone(&made.pool), count }))
     }
 }
 
