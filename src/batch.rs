@@ -16,18 +16,18 @@ pub struct Batch {
     fields: Fields,
 }
 
-/// What a batch has besides its data.
+/// What a batch has besides its data. Most have little of it, hence the boxes.
 #[derive(Clone, Debug)]
 pub struct Fields {
     /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
     /// `None` for a stack.
-    pub lengths: Option<Tensor>,
+    pub lengths: Option<Box<Tensor>>,
     /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
-    pub offsets: Option<Tensor>,
+    pub offsets: Option<Box<Tensor>>,
     /// Bool, `[N, *padded dims]`, if asked for.
-    pub mask: Option<Tensor>,
+    pub mask: Option<Box<Tensor>>,
     /// The sample of each row, int64 `[sum]`, if asked for.
-    pub batch_index: Option<Tensor>,
+    pub batch_index: Option<Box<Tensor>>,
     /// The largest length, for a ragged batch.
     pub max_length: Option<i64>,
     /// Number of samples.
@@ -44,17 +44,17 @@ impl Fields {
         let offsets = match &spec.placement {
             Placement::Joined { offsets, .. } => {
                 let shape = [offsets.as_slice().len() as i64];
-                Some(match spec.offsets_i32 {
+                Some(Box::new(match spec.offsets_i32 {
                     true => Tensor::from_vec(offsets.to_i32()?, &shape)?,
                     false => Tensor::from_vec(offsets.as_slice().to_vec(), &shape)?,
-                })
+                }))
             }
             _ => None,
         };
         let lengths = spec.lengths.as_ref();
         Ok(Fields {
             lengths: lengths
-                .map(|(all, shape)| Tensor::from_vec(all.clone(), shape))
+                .map(|(all, shape)| Tensor::from_vec(all.clone(), shape).map(Box::new))
                 .transpose()?,
             offsets,
             mask: None,
@@ -129,22 +129,22 @@ impl Batch {
     /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
     /// `None` for a stack.
     pub fn lengths(&self) -> Option<&Tensor> {
-        self.fields.lengths.as_ref()
+        self.fields.lengths.as_deref()
     }
 
     /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
     pub fn offsets(&self) -> Option<&Tensor> {
-        self.fields.offsets.as_ref()
+        self.fields.offsets.as_deref()
     }
 
     /// Bool, `[N, *padded dims]`, if asked for.
     pub fn mask(&self) -> Option<&Tensor> {
-        self.fields.mask.as_ref()
+        self.fields.mask.as_deref()
     }
 
     /// The sample of each row, int64 `[sum]`, if asked for.
     pub fn batch_index(&self) -> Option<&Tensor> {
-        self.fields.batch_index.as_ref()
+        self.fields.batch_index.as_deref()
     }
 
     /// The largest length, for a ragged batch.

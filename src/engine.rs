@@ -298,8 +298,8 @@ impl Engine {
             let filled = &mut filled[field.leaf];
             match field.role {
                 Role::Data => filled.data = tensor,
-                Role::Mask => filled.fields.mask = tensor,
-                Role::BatchIndex => filled.fields.batch_index = tensor,
+                Role::Mask => filled.fields.mask = tensor.map(Box::new),
+                Role::BatchIndex => filled.fields.batch_index = tensor.map(Box::new),
             }
         }
         Ok(filled)
@@ -358,7 +358,8 @@ impl Engine {
         }
         for (leaf, numbers) in done.numbers {
             let fields = &mut filled[leaf].fields;
-            (fields.lengths, fields.offsets) = (numbers.lengths, numbers.offsets);
+            fields.lengths = numbers.lengths.map(Box::new);
+            fields.offsets = numbers.offsets.map(Box::new);
         }
         Ok(())
     }

@@ -97,7 +97,14 @@ impl<'s> Plan<'s> {
     /// Every error of input, with the path of its leaf; and those of an unfit output: wrong shape or
     /// dtype, elements that share memory, overlap with a sample.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
-        leaves.iter().try_fold(Plan::default(), |plan, leaf| {
+        let count = leaves.len();
+        let empty = Plan {
+            specs: Vec::with_capacity(count),
+            fields: Vec::with_capacity(count),
+            lists: Vec::with_capacity(count),
+            out_owners: Vec::new(),
+        };
+        leaves.iter().try_fold(empty, |plan, leaf| {
             let planned = plan.with_leaf(leaf.samples, leaf.collate, leaf.out);
             planned.map_err(|error| error.at_path(leaf.path))
         })

@@ -1,5 +1,7 @@
 //! Stage 2. The batch a [`Collate`] makes of given samples: every shape, and every error of input.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
 
 use crate::affine::Affine;
@@ -448,7 +450,7 @@ fn resolve_channel_dim(
 struct UsedKinds<'a> {
     kinds: &'a [Kind],
     ids: Option<&'a [u32]>,
-    used: Vec<u32>,
+    used: Cow<'static, [u32]>,
     num_samples: usize,
 }
 
@@ -456,7 +458,7 @@ impl<'a> UsedKinds<'a> {
     fn new(samples: &'a SampleList<'_>) -> UsedKinds<'a> {
         let (kinds, ids) = (samples.kinds(), samples.kind_ids());
         let used = match ids {
-            None => vec![0],
+            None => Cow::Borrowed(&[0][..]),
             Some(ids) => {
                 let mut seen = vec![false; kinds.len()];
                 ids.iter()

@@ -1,5 +1,7 @@
 //! Keyword arguments to a `Collate`.
 
+use std::borrow::Cow;
+
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString, PyType};
@@ -61,13 +63,13 @@ impl<'py> Kwargs<'_, 'py> {
     }
 
     /// Refuses what nobody asked for.
-    fn finish(self, read: &[&str]) -> PyResult<()> {
+    fn finish(self, own: &[&str]) -> PyResult<()> {
         let Some(items) = self.items.filter(|items| items.len() > self.taken) else {
             return Ok(());
         };
         for key in items.keys() {
             let key: String = key.extract()?;
-            if !read.contains(&key.as_str()) {
+            if !COMMON.iter().chain(own).any(|name| *name == key) {
                 let form = self.form;
                 return Err(PyTypeError::new_err(format!(
                     "{form}() got an unexpected keyword argument '{key}'"
@@ -84,15 +86,15 @@ impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.
     pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
         let mut kwargs = Kwargs { form, items: kwargs, taken: 0 };
-        let (mut collate, read): (Collate, &[&str]) = match form {
+        let (mut collate, own): (Collate, &[&str]) = match form {
             "stack" | "collate" => (Collate::stack(), &[]),
             "concat" => {
                 let dim = kwargs.extract::<i64>("dim", "an int")?.unwrap_or(0);
                 (Collate::concat(dim), &["dim"])
             }
             "pad" => {
-                let read = &["value", "side", "dims", "size", "multiple_of", "truncate", "mask"];
-                (Collate::pad(pad_options(&mut kwargs)?), read)
+                let own = &["value", "side", "dims", "size", "multiple_of", "truncate", "mask"];
+                (Collate::pad(pad_options(&mut kwargs)?), own)
             }
             "ragged" => {
                 let mut collate = Collate::ragged();
@@ -164,9 +166,12 @@ impl<'py> Options<'py> {
         if out.is_some() && copy == CopyMode::Never {
             return Err(PyValueError::new_err("copy=False asks for a view, out= for a copy"));
         }
-        let read: Vec<&str> = COMMON.iter().chain(read).copied().collect();
-        kwargs.finish(&read)?;
-        let collate = engine.placed(&collate).into_owned();
+        kwargs.finish(own)?;
+        let placed = match engine.placed(&collate) {
+            Cow::Owned(placed) => Some(placed),
+            Cow::Borrowed(_) => None,
+        };
+        let collate = placed.unwrap_or(collate);
         Ok(Options { collate, out, stream, copy, engine })
     }
 

@@ -180,8 +180,7 @@ impl<'py> Walk<'_, 'py> {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Node<'py>> {
         let keys: Vec<Bound<'py, PyAny>> = first.keys()?.iter().collect();
-        let mut columns: Vec<_> =
-            keys.iter().map(|_| Vec::with_capacity(samples.len())).collect();
+        let mut columns: Vec<_> = keys.iter().map(|_| Vec::with_capacity(samples.len())).collect();
         // Sample by sample: a mapping is asked for all its items while it is in a cache.
         for (index, sample) in samples.iter().enumerate() {
             let Ok(mapping) = sample.cast::<PyMapping>() else {

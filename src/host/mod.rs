@@ -58,7 +58,8 @@ impl Tiling {
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
         let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
         let mut count = 0;
-        let mut first = vec![0];
+        let mut first = Vec::with_capacity(plan.fields.len() + 1);
+        first.push(0);
         for field in &plan.fields {
             if !field.done {
                 count += field.bytes().div_ceil(tile_bytes) as usize;
@@ -159,12 +160,7 @@ pub(crate) fn run_part(
 /// `bytes` are readable at `from`, and writable at `to` by nobody else; they do not overlap.
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
-pub(crate) unsafe fn copy(
-    from: *const u8,
-    to: *mut u8,
-    bytes: u64,
-    threads: Option<&Helpers>,
-) {
+pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Option<&Helpers>) {
     let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));
     share_out(bytes.div_ceil(MAX_TILE_BYTES) as usize, threads, |tile| {
         let begin = tile as u64 * MAX_TILE_BYTES;

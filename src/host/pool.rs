@@ -5,6 +5,8 @@ use std::alloc::{alloc, dealloc, Layout};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use smallvec::SmallVec;
+
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout;
@@ -109,9 +111,8 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let Some(raw) = self.raw.take() else { return };
-        let dropped = self.pool.give_back(raw);
         // Memory goes back to the system only after the lock is free.
-        drop(dropped);
+        drop(self.pool.give_back(raw));
     }
 }
 
@@ -165,16 +166,16 @@ impl MemoryPool {
     }
 
     /// Keeps a block for later; returns those that the cap pushes out.
-    fn give_back(&self, raw: Raw) -> Vec<Raw> {
+    fn give_back(&self, raw: Raw) -> SmallVec<[Raw; 1]> {
         let size = raw.layout.size() as u64;
         let mut state = self.lock();
         state.stats.used_bytes -= size;
         if raw.layout.size() < MIN_POOLED_BYTES || size > self.cap {
-            return vec![raw];
+            return smallvec::smallvec![raw];
         }
         state.stats.free_bytes += size;
         state.free.push(raw);
-        let mut dropped = Vec::new();
+        let mut dropped = SmallVec::new();
         while state.stats.free_bytes > self.cap {
             let oldest = state.free.remove(0);
             state.stats.free_bytes -= oldest.layout.size() as u64;

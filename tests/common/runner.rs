@@ -316,26 +316,38 @@ fn check_fields(name: &str, fields: &Fields, expected: &Expected, form: &Form) {
 
 fn check_extras(name: &str, fields: &Fields, expected: &Expected) {
     let lengths = expected.lengths.as_ref();
-    check_tensor(name, fields.lengths.as_ref(), lengths.map(|(shape, all)| (&shape[..], &all[..])));
-    match fields.offsets.as_ref().map(Tensor::dtype) {
+    check_tensor(
+        name,
+        fields.lengths.as_deref(),
+        lengths.map(|(shape, all)| (&shape[..], &all[..])),
+    );
+    match fields.offsets.as_deref().map(Tensor::dtype) {
         Some(DType::I32) => {
             let offsets: Vec<i32> = expected.offsets.iter().flatten().map(|&x| x as i32).collect();
-            check_tensor(name, fields.offsets.as_ref(), Some((&[offsets.len() as i64], &offsets)));
+            check_tensor(
+                name,
+                fields.offsets.as_deref(),
+                Some((&[offsets.len() as i64], &offsets)),
+            );
         }
         _ => {
             let shape = [expected.offsets.as_ref().map_or(0, Vec::len) as i64];
             let offsets = expected.offsets.as_ref().map(|all| (&shape[..], &all[..]));
-            check_tensor(name, fields.offsets.as_ref(), offsets);
+            check_tensor(name, fields.offsets.as_deref(), offsets);
         }
     }
     let mask = expected.mask.as_ref().map(|(shape, all)| {
         let all: Vec<bool> = all.iter().map(|&byte| byte == 1).collect();
         (&shape[..], all)
     });
-    check_tensor(name, fields.mask.as_ref(), mask.as_ref().map(|(shape, all)| (*shape, &all[..])));
+    check_tensor(
+        name,
+        fields.mask.as_deref(),
+        mask.as_ref().map(|(shape, all)| (*shape, &all[..])),
+    );
     let shape = [expected.batch_index.as_ref().map_or(0, Vec::len) as i64];
     let index = expected.batch_index.as_ref().map(|all| (&shape[..], &all[..]));
-    check_tensor(name, fields.batch_index.as_ref(), index);
+    check_tensor(name, fields.batch_index.as_deref(), index);
 }
 
 fn check_tensor<T: Element + std::fmt::Debug>(
