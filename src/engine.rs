@@ -245,17 +245,16 @@ impl Engine {
     /// As [`Engine::run`].
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let begin = Instant::now();
-        let mut filled: Vec<Filled> = plan
-            .specs
-            .iter()
-            .map(|spec| Ok(Filled { data: None, fields: Fields::new(spec)? }))
-            .collect::<Result<_>>()?;
-        let mut tensors: Vec<Option<Tensor>> = vec![None; plan.fields.len()];
+        let mut filled: Vec<Filled> = Vec::with_capacity(plan.specs.len());
+        for spec in &plan.specs {
+            filled.push(Filled { data: None, fields: Fields::new(spec)? });
+        }
         #[cfg(feature = "cuda")]
         let device = self.device_of(&plan, &options)?;
         // All memory on the host first: without it nothing is written, on a device either.
+        let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(plan.fields.len());
         let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
-        for (index, tensor) in tensors.iter_mut().enumerate() {
+        for index in 0..plan.fields.len() {
             #[cfg(feature = "cuda")]
             {
                 plan.fields[index].done = cuda::is_device_field(&plan, index);
@@ -263,10 +262,12 @@ impl Engine {
             let field = &plan.fields[index];
             let mut rows = options.ahead.get_mut(field.leaf);
             let rows = rows.as_mut().filter(|_| field.role == Role::Data && !field.done);
-            copied.push(rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field)));
-            if copied[index].is_none() && field.out.is_none() && !field.done {
-                *tensor = Some(self.host_tensor(field, plan.specs[field.leaf].device)?);
-            }
+            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
+            tensors.push(match rows.is_none() && field.out.is_none() && !field.done {
+                true => Some(self.host_tensor(field, plan.specs[field.leaf].device)?),
+                false => None,
+            });
+            copied.push(rows);
         }
         #[cfg(feature = "cuda")]
         if let Some(device) = device {

@@ -81,55 +81,50 @@ fn run_jobs(
     let jobs = &*jobs;
     let targets: Vec<Option<Target<'_>>> =
         jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
-    let leaves: Vec<Leaf<'_, '_>> =
-        jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref())).collect();
     let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
-    for (job, leaf) in jobs.iter().zip(&leaves) {
-        batches.push(match job.copy {
+    // Of those that are no views.
+    let mut leaves: Vec<Leaf<'_, '_>> = Vec::with_capacity(jobs.len());
+    let mut run_options = RunOptions::default();
+    for ((job, out), ahead) in jobs.iter().zip(&targets).zip(ahead) {
+        let leaf = leaf_of(job, out.as_ref());
+        let view = match job.copy {
             CopyMode::Always => None,
-            mode => view_of(engine, job, leaf, mode)?,
-        });
+            mode => view_of(engine, job, &leaf, mode)?,
+        };
+        if view.is_none() {
+            leaves.push(leaf);
+            run_options.ahead.push(ahead);
+        }
+        batches.push(view);
     }
-    let (rest, ahead): (Vec<Leaf<'_, '_>>, Vec<_>) = leaves
-        .iter()
-        .zip(ahead)
-        .zip(&batches)
-        .filter(|(_, batch)| batch.is_none())
-        .map(|((leaf, ahead), _)| (*leaf, ahead))
-        .unzip();
-    let plan = Plan::for_leaves(&rest)?;
-    let mut run_options = order_of(engine, jobs, &plan, memory)?;
-    run_options.ahead = ahead;
+    let plan = Plan::for_leaves(&leaves)?;
+    order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;
-    let mut filled = engine.run_with(plan, run_options)?.into_iter();
+    let filled = engine.run_with(plan, run_options)?;
     // Memory of torch's does not know by itself who writes it.
     let is_elsewhere = memory.as_ref().is_some_and(|memory| Some(memory.stream()) != stream);
-    let assembled = jobs.iter().zip(batches).map(|(job, view)| {
-        view.map(Ok)
-            .or_else(|| {
-                let filled = filled.next()?;
-                let data = match (filled.data, &job.out) {
-                    (Some(data), _) if is_elsewhere => Ok(written_on(&data, stream)),
-                    (Some(data), _) => Ok(data),
-                    (None, Some(out)) => Ok(written_on(out, stream)),
-                    (None, None) => Err(Error::Empty),
-                };
-                Some(data.map(|data| Batch::new(data, filled.fields)))
-            })
-            .unwrap_or(Err(Error::Empty))
-    });
-    assembled.collect()
+    let missing = jobs.iter().zip(&mut batches).filter(|(_, batch)| batch.is_none());
+    for ((job, batch), filled) in missing.zip(filled) {
+        let data = match (filled.data, &job.out) {
+            (Some(data), _) if is_elsewhere => written_on(&data, stream),
+            (Some(data), _) => data,
+            (None, Some(out)) => written_on(out, stream),
+            (None, None) => return Err(Error::Empty),
+        };
+        *batch = Some(Batch::new(data, filled.fields));
+    }
+    batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
 }
 
 /// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
 /// for work on the host.
-fn order_of(
+fn order_work(
     engine: &Engine,
     jobs: &[Job],
     plan: &Plan<'_>,
     memory: &mut Option<Arc<TorchMemory>>,
-) -> windrow::Result<RunOptions> {
-    let mut options = RunOptions::default();
+    options: &mut RunOptions,
+) -> windrow::Result<()> {
     let asked = jobs.iter().find_map(|job| job.stream);
     let devices = plan.specs().iter().flat_map(|spec| [spec.source, spec.device]);
     let ordinal = devices.into_iter().find_map(|device| match device {
@@ -141,7 +136,7 @@ fn order_of(
             Some(_) if !plan.specs().is_empty() => Err(Error::Argument(
                 "stream= is for batches on a CUDA device; host memory has no streams".into(),
             )),
-            _ => Ok(options),
+            _ => Ok(()),
         };
     };
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
@@ -172,7 +167,7 @@ fn order_of(
     };
     options.memory = memory.clone().map(|memory| memory as Arc<dyn OutputMemory>);
     options.producers = order.producers;
-    Ok(options)
+    Ok(())
 }
 
 /// An output that is written when the stream has come so far.
