@@ -36,6 +36,19 @@ pub struct Fields {
 }
 
 impl Fields {
+    /// Of a stack, which has nothing but samples.
+    pub(crate) fn of_rows(num_samples: usize) -> Fields {
+        Fields {
+            lengths: None,
+            offsets: None,
+            mask: None,
+            batch_index: None,
+            max_length: None,
+            num_samples,
+            parts: Parts::Rows,
+        }
+    }
+
     /// Lengths, offsets and whatever else is known without looking at a sample's elements.
     ///
     /// # Errors

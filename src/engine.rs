@@ -13,11 +13,9 @@ use crate::error::{Error, Result};
 use crate::field::{Field, Role};
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::kinds::Kind;
-use crate::layout::Layout;
+use crate::layout::{Dims, Layout};
 use crate::plan::{Leaf, Plan};
-#[cfg(feature = "cuda")]
-use crate::sample::SampleList;
-use crate::sample::Samples;
+use crate::sample::{SampleList, Samples};
 use crate::spec::bytes_of;
 #[cfg(feature = "cuda")]
 use crate::spec::Spec;
@@ -182,6 +180,9 @@ impl Engine {
         options: RunOptions,
     ) -> Result<Batch> {
         let (samples, collate) = (samples.to_list(), self.placed(collate));
+        if let Some(batch) = self.stack_small(&samples, &collate) {
+            return Ok(batch);
+        }
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
         let mut filled = self.run_with(Plan::for_leaves(&[leaf])?, options)?;
         match filled.pop() {
@@ -209,18 +210,52 @@ impl Engine {
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
+    /// Stacks samples on the host that are just copied, and too few bytes for other threads, without
+    /// the tables of a plan, which would take longer to make. `None` if they are not such, or if
+    /// anything is wrong with them, which a plan then tells.
+    pub fn stack_small(&self, samples: &SampleList<'_>, collate: &Collate) -> Option<Batch> {
+        let begin = Instant::now();
+        let kind = samples.kinds().first().filter(|_| samples.kind_ids().is_none())?;
+        if samples.is_empty() || !self.is_plain_stack(collate, kind) {
+            return None;
+        }
+        let rows = samples.len();
+        let shape: Dims =
+            std::iter::once(rows as i64).chain(kind.layout.shape().iter().copied()).collect();
+        let layout = Layout::compact(kind.dtype, &shape).ok()?;
+        let bytes = bytes_of(kind.dtype, &shape);
+        if !host::is_small(bytes.saturating_mul(2)) {
+            return None;
+        }
+        let block = self.shared.memory.allocate(bytes).ok()?;
+        // SAFETY: the samples are compact and of one shape, and the block, which is nobody else's,
+        // has room for as many.
+        #[allow(unsafe_code)]
+        unsafe {
+            host::copy_rows(&samples.data(), block.data(), bytes as usize / rows);
+        }
+        let tensor = block.into_tensor(kind.dtype, layout);
+        self.shared.counters.count_rows(rows, bytes, begin.elapsed());
+        Some(Batch::new(tensor, Fields::of_rows(rows)))
+    }
+
+    /// Whether a stack of such samples is their bytes, row by row, on the host.
+    fn is_plain_stack(&self, collate: &Collate, kind: &Kind) -> bool {
+        collate.form == Form::Stack
+            && collate.transform == Transform::default()
+            && collate.dtype.is_none_or(|dtype| dtype == kind.dtype)
+            && collate.device.or(self.shared.device).unwrap_or(Device::Cpu) == Device::Cpu
+            && kind.device == Device::Cpu
+            && kind.layout.is_compact()
+            && !self.shared.reference
+    }
+
     /// Starts to stack `count` samples of one kind before all of them are known: what is pushed is
     /// copied by other threads, and [`Engine::run_with`] makes the rest. `None` if that would not
     /// pay, or if the batch is not such that rows are just copied.
     pub fn start_rows(&self, collate: &Collate, kind: &Kind, count: usize) -> Option<RowsAhead> {
         let row_bytes = kind.layout.numel() as u64 * kind.dtype.size() as u64;
-        let is_plain = collate.form == Form::Stack
-            && collate.transform == Transform::default()
-            && collate.dtype.is_none_or(|dtype| dtype == kind.dtype)
-            && collate.device.or(self.shared.device).unwrap_or(Device::Cpu) == Device::Cpu
-            && kind.device == Device::Cpu
-            && kind.layout.is_compact();
-        if !is_plain || self.shared.reference || !RowsAhead::pays_for(row_bytes, count) {
+        if !self.is_plain_stack(collate, kind) || !RowsAhead::pays_for(row_bytes, count) {
             return None;
         }
         // Without threads or memory the plain way is taken, which says what is wrong.

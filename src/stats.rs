@@ -294,6 +294,16 @@ impl Counters {
         add(&self.run_ns, u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX));
     }
 
+    /// One batch of rows that were just copied.
+    pub fn count_rows(&self, rows: usize, bytes: u64, run_time: Duration) {
+        let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
+        add(&self.batches, 1);
+        add(&self.samples, rows as u64);
+        add(&self.bytes_in, bytes);
+        add(&self.bytes_out, bytes);
+        add(&self.run_ns, u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX));
+    }
+
     #[cfg(feature = "cuda")]
     pub fn count_traffic(&self, traffic: Traffic) {
         let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);

@@ -77,6 +77,11 @@ fn run_jobs(
     jobs: &mut [Job],
     memory: &mut Option<Arc<TorchMemory>>,
 ) -> windrow::Result<Vec<Batch>> {
+    if let [Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }] = &*jobs {
+        if let Some(batch) = engine.stack_small(&jobs[0].samples.list, &jobs[0].collate) {
+            return Ok(vec![batch]);
+        }
+    }
     let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
     let jobs = &*jobs;
     let targets: Vec<Option<Target<'_>>> =

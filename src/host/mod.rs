@@ -25,6 +25,7 @@ pub use pool::PoolStats;
 pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
 pub(crate) use reference::run as run_reference;
 pub(crate) use threads::{Helpers, Threads};
+pub(crate) use tile::copy_rows;
 
 /// Below this many bytes read and written, starting other threads costs more than it saves.
 const ONE_THREAD_BYTES: u64 = 1 << 20;
@@ -43,6 +44,11 @@ const STREAMING_BYTES: u64 = 32 << 20;
 /// lines saved. Measured on Zen 4, 51 MB: 512-byte runs 10.9 ms streamed and 6.4 ms plain, 2048-byte
 /// runs 5.4 and 7.6.
 const MIN_STREAMED_RUN_BYTES: u64 = 2048;
+
+/// Whether one thread had better do it alone, by bytes read and written.
+pub(crate) fn is_small(traffic: u64) -> bool {
+    traffic < ONE_THREAD_BYTES
+}
 
 /// The tiles of a plan: every field cut into equal runs of output bytes.
 #[derive(Clone, Debug)]
@@ -114,8 +120,7 @@ impl<'p> Work<'p> {
     /// Whether the batch is large enough to share out.
     pub fn wants_threads(&self) -> bool {
         let traffic = |field: &Field<'_>| field.bytes().saturating_add(field.bytes_read());
-        self.tiling.count() > 1
-            && saturating_sum(self.plan.fields.iter().map(traffic)) >= ONE_THREAD_BYTES
+        self.tiling.count() > 1 && !is_small(saturating_sum(self.plan.fields.iter().map(traffic)))
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.
