@@ -349,6 +349,29 @@ fn an_engine_inside_its_own_threads() {
     pool.install(|| rayon::scope(|scope| (0..6).for_each(|_| scope.spawn(|_| assemble()))));
 }
 
+/// Up to a limit a stack is copied without a plan, beyond it by one: nothing tells them apart.
+#[test]
+#[cfg(not(miri))]
+fn small_and_large_stacks_agree() {
+    let (engine, reference) = (Engine::host(), Engine::reference());
+    for (count, length) in [(1, 1), (3, 0), (8, 16), (255, 1024), (256, 1024), (257, 1024)] {
+        let rows: Vec<Vec<u16>> =
+            (0..count).map(|i| (0..length).map(|x| (31 * i + x) as u16).collect()).collect();
+        let samples: Vec<_> =
+            rows.iter().map(|row| SampleView::from_slice(row, &[length]).unwrap()).collect();
+        engine.reset_stats();
+        let batch = engine.assemble(&samples[..], &Collate::stack()).unwrap();
+        let want = reference.assemble(&samples[..], &Collate::stack()).unwrap();
+        assert_eq!(batch.data().shape(), [i64::from(count), length]);
+        assert!(batch.data().as_slice::<u16>() == want.data().as_slice::<u16>());
+        let (stats, bytes) = (engine.stats(), (2 * i64::from(count) * length) as u64);
+        assert_eq!((stats.batches, stats.samples), (1, count as u64));
+        assert_eq!((stats.bytes_in, stats.bytes_out, stats.padding_bytes), (bytes, bytes, 0));
+        let last = batch.sample(count as usize - 1).unwrap();
+        assert_eq!(last.as_slice::<u16>().unwrap(), rows[count as usize - 1]);
+    }
+}
+
 /// Counts its drops.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
 

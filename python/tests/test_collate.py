@@ -1,7 +1,9 @@
 """wr.collate: a list of trees to one tree of batches."""
 
-from collections import OrderedDict, namedtuple
+import sys
+from collections import ChainMap, OrderedDict, UserDict, namedtuple
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -238,6 +240,79 @@ def test_missing_key():
 
 def test_key_that_only_a_later_sample_has():
     refusal(lambda: wr.collate([{"a": 1}, {"a": 1, "z": 2}]), ANY, r"\bz\b")
+
+
+def test_the_first_sample_that_lacks_a_key_is_named():
+    trees = [{"a": 1, "b": 2}, {"a": 1, "b": 2}, {"a": 1, "c": 2}, {"b": 2}]
+    error = refusal(lambda: wr.collate(trees), KeyError, *names("b", 2))
+    assert "3 of 4 samples have it" in str(error)
+
+
+def test_mappings_of_several_types_with_their_own_lookup():
+    class Shifted(dict):
+        def __getitem__(self, key):
+            return dict.__getitem__(self, key) + 1
+
+    class Lazy(UserDict):
+        def __getitem__(self, key):
+            return leaf(7) if key == "a" else super().__getitem__(key)
+
+    trees = [
+        {"a": leaf(0), "b": leaf(1)},
+        OrderedDict(b=leaf(3), a=leaf(2)),
+        Shifted(a=leaf(4), b=leaf(5)),
+        Lazy(a=None, b=leaf(6)),
+        MappingProxyType({"a": leaf(8), "b": leaf(9)}),
+        ChainMap({"a": leaf(10)}, {"a": leaf(11), "b": leaf(12)}),
+    ]
+    tree = wr.collate(trees)
+    assert type(tree) is dict
+    assert_tensor(tree["a"], np.stack([leaf(0), leaf(2), leaf(4) + 1, leaf(7), leaf(8), leaf(10)]))
+    assert_tensor(tree["b"], np.stack([leaf(1), leaf(3), leaf(5) + 1, leaf(6), leaf(9), leaf(12)]))
+
+
+@pytest.mark.parametrize("change", [dict.clear, lambda tree: tree.pop("b", None), lambda tree: tree.update(c=1)])
+def test_a_lookup_that_changes_later_samples(change):
+    class Meddling(dict):
+        def __getitem__(self, key):
+            change(trees[2])
+            return dict.__getitem__(self, key)
+
+    trees = [{"a": leaf(0), "b": leaf(1)}, Meddling(a=leaf(2), b=leaf(3)), {"a": leaf(4), "b": leaf(5)}]
+    refusal(lambda: wr.collate(trees), KeyError, r"\bsample 2\b")
+
+
+def test_samples_are_let_go_after_a_lookup_that_raises():
+    class Broken(dict):
+        def __getitem__(self, key):
+            raise RuntimeError("no such luck")
+
+    arrays = [leaf(i) for i in range(64)]
+    before = [sys.getrefcount(array) for array in arrays]
+    trees = [{"a": array, "b": array} for array in arrays] + [Broken(a=1, b=2)]
+    with pytest.raises(RuntimeError, match="no such luck"):
+        wr.collate(trees)
+    del trees
+    assert [sys.getrefcount(array) for array in arrays] == before
+
+
+def test_leaves_dropped_from_the_samples_while_others_are_read():
+    class Dropping:
+        """An array-like that empties the tree of the sample before it."""
+
+        def __init__(self, i):
+            self.i = i
+
+        @property
+        def __array_interface__(self):
+            if self.i:
+                trees[self.i - 1].clear()
+            return leaf(self.i).__array_interface__ | {"data": leaf(self.i).tobytes()}
+
+    trees = [{"a": leaf(i), "b": Dropping(i)} for i in range(16)]
+    tree = wr.collate(trees)
+    assert_tensor(tree["a"], stacked(16))
+    assert_tensor(tree["b"], stacked(16))
 
 
 def test_none_leaf():
