@@ -146,7 +146,8 @@ impl<'py> Importer<'py> {
     /// Begins to stack after the first sample. Only for samples that are read without running Python
     /// code, which might change those that are being copied.
     fn start_ahead(&mut self, engine: &Engine, collate: &Collate, count: usize) {
-        if self.repeat.is_none() {
+        let is_array = matches!(self.last, Some((_, Route::ArrayStruct)));
+        if self.repeat.is_none() && !is_array {
             return;
         }
         self.ahead = engine.start_rows(collate, self.list.kind(0), count);
@@ -338,6 +339,18 @@ impl<'py> Importer<'py> {
         self.keep.order.behind(stream);
         self.keep.order.current.get_or_insert(stream);
         Ok(())
+    }
+
+    /// The last sample was read without running Python code: it may be copied ahead, if it is like
+    /// the first.
+    pub fn push_ahead(&mut self) {
+        match &mut self.ahead {
+            // SAFETY: just read and of the first one's kind; the caller keeps it alive.
+            Some(ahead) if self.list.kinds().len() == 1 => unsafe {
+                ahead.push(self.list.address(self.list.len() - 1));
+            },
+            _ => self.ahead = None,
+        }
     }
 
     pub fn error(&self, error: Error, index: usize) -> PyErr {

@@ -47,6 +47,7 @@ impl<'py> Importer<'py> {
     /// Interfaces that are looked up on the object, in this order; the first refusal is the one
     /// reported if none works.
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        self.ahead = None;
         let mut refusal: Option<PyErr> = None;
         if object.hasattr(intern!(self.py, "__dlpack__"))? {
             match self.import_dlpack(object, index) {
@@ -130,7 +131,9 @@ impl<'py> Importer<'py> {
             strides: strides.as_deref(),
             read_only: array.flags & ArrayStruct::WRITABLE == 0,
         };
-        self.push(&foreign, index)
+        self.push(&foreign, index)?;
+        self.push_ahead();
+        Ok(())
     }
 
     fn import_dlpack(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {

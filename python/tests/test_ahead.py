@@ -75,3 +75,62 @@ def test_counted_once():
     wr.stack(samples, engine=engine)
     stats = engine.stats()
     assert (stats["batches"], stats["samples"], stats["bytes_out"]) == (1, 2048, 2048 * 1024)
+
+
+def arrays(count, length=256):
+    data = np.arange(count * length, dtype=np.float32).reshape(count, length)
+    return data, [row.copy() for row in data]
+
+
+@pytest.mark.parametrize("count", [1023, 1024, 1025, 2048, 5000])
+@pytest.mark.parametrize("kind", [list, tuple, iter])
+def test_many_equal_arrays(count, kind):
+    data, samples = arrays(count)
+    assert np.array_equal(wr.stack(kind(samples), engine=ENGINE).numpy(), data)
+
+
+class Writer(np.ndarray):
+    """Runs Python code when read, which writes to another array."""
+
+    def __dlpack__(self, **kwargs):
+        self.other[:] = -1
+        return super().__dlpack__(**kwargs)
+
+
+@pytest.mark.parametrize("place", [1, 1000, 2047])
+def test_an_array_of_another_kind_is_fine(place):
+    data, samples = arrays(2048)
+    frozen = samples[place].copy()
+    frozen.flags.writeable = False
+    strided = np.stack([samples[place]] * 2, 1)[:, 0]
+    turned = samples[place][::-1].copy()[::-1]
+    for other in (frozen, strided, turned, torch.from_numpy(samples[place]), memoryview(samples[place])):
+        mixed = samples[:place] + [other] + samples[place + 1 :]
+        assert np.array_equal(wr.stack(mixed, engine=ENGINE).numpy(), data)
+
+
+@pytest.mark.parametrize("place", [1, 1000, 2047])
+def test_an_array_that_does_not_fit_is_named_and_nothing_stays_behind(place):
+    _, samples = arrays(2048)
+    engine = wr.Engine(threads=3)
+    for other, kind in [
+        (np.zeros(255, np.float32), wr.ShapeError),
+        (np.zeros(256, np.int32), wr.DTypeError),
+        (np.zeros(256, np.dtype(np.float32).newbyteorder()), (wr.LayoutError, BufferError)),
+        (object(), TypeError),
+    ]:
+        mixed = samples[:place] + [other] + samples[place + 1 :]
+        with pytest.raises(kind) as caught:
+            wr.stack(mixed, engine=engine)
+        assert f"sample {place}" in str(caught.value)
+    assert engine.stats()["pool_used_bytes"] == 0
+
+
+def test_python_code_that_writes_to_arrays_already_read():
+    data, samples = arrays(2048)
+    writer = samples[1000].view(Writer)
+    writer.other = samples[3]
+    batch = wr.stack(samples[:1000] + [writer] + samples[1001:], engine=ENGINE).numpy()
+    # Nothing of what was copied before it is used.
+    data[3] = -1
+    assert np.array_equal(batch, data)
