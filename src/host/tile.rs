@@ -426,6 +426,9 @@ unsafe fn write_short_rows(
     });
 }
 
+/// How many rows before they are read those that go down in memory are asked for.
+const ROWS_AHEAD: isize = 2;
+
 /// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,
 /// length. `read` gets the real elements: both addresses, the innermost loop, length, the first
 /// column and the coordinates of the outer loops.
@@ -449,6 +452,9 @@ fn walk(
     let mut at = range.start;
     let mut column = range.start % inner.extent;
     let dst_stride = inner.dst_stride as isize;
+    // The hardware fetches ahead what goes up in memory; rows that go down are asked for.
+    let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;
+    let downwards = outer.last().map(|dim| dim.src_stride as isize).filter(|&stride| stride < 0);
     while at < range.end {
         let end = inner.extent.min(column + (range.end - at));
         let (mut src, mut dst, mut is_real) = (place.src, place.dst, true);
@@ -458,6 +464,10 @@ fn walk(
                 (coord.wrapping_sub(dim.lo) as i64).wrapping_mul(dim.src_stride) as isize,
             );
             dst = dst.wrapping_offset((coord as i64 * dim.dst_stride) as isize);
+        }
+        if let Some(stride) = downwards {
+            let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
+            prefetch(src.wrapping_offset(ROWS_AHEAD * stride - back), row_bytes);
         }
         let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);
         let (lo, hi) = if is_real { (inner.lo, inner.hi) } else { (end, end) };
