@@ -339,6 +339,9 @@ impl<'py> Walk<'_, 'py> {
             Some(common) => common.copy()?,
             None => PyDict::new(self.py),
         };
+        if self.specs.is_empty() {
+            return Ok(("stack".to_owned(), kwargs));
+        }
         let matches = self
             .py
             .import(intern!(self.py, "fnmatch"))?
