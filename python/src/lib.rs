@@ -17,6 +17,7 @@ mod order;
 mod protocols;
 mod samples;
 mod sources;
+mod specs;
 mod stream;
 mod tensor;
 mod torch_memory;

@@ -13,6 +13,7 @@ use crate::batch::PyBatch;
 use crate::errors::not_array_like;
 use crate::options::Options;
 use crate::samples::Imported;
+use crate::specs::Specs;
 
 /// The shape of the trees, with a number in place of each tensor leaf.
 enum Node<'py> {
@@ -33,21 +34,11 @@ enum Node<'py> {
 /// Walks all trees at once.
 struct Walk<'a, 'py> {
     py: Python<'py>,
-    sep: &'a str,
     /// Options of leaves that no spec names.
     common: Option<&'a Bound<'py, PyDict>>,
     stream: Option<Stream>,
-    specs: Vec<Spec<'py>>,
+    specs: Specs<'a, 'py>,
     jobs: Vec<Job>,
-    paths: Vec<String>,
-}
-
-/// One entry of `spec`.
-struct Spec<'py> {
-    pattern: String,
-    form: String,
-    kwargs: Bound<'py, PyDict>,
-    used: bool,
 }
 
 /// A list of trees to one tree of the same shape, every tensor leaf a `Batch`, in one call.
@@ -96,41 +87,14 @@ pub(crate) fn collate<'py>(
         }
         None => None,
     };
-    let specs = spec.map(read_specs).transpose()?.unwrap_or_default();
+    let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
-    let mut walk = Walk { py, sep, common, stream, specs, jobs: Vec::new(), paths: Vec::new() };
+    let mut walk = Walk { py, common, stream, specs, jobs: Vec::new() };
     let tree = walk.node(samples, String::new(), options.out.as_ref())?;
-    if let Some(unused) = walk.specs.iter().find(|spec| !spec.used) {
-        return Err(PyValueError::new_err(format!(
-            "spec {:?} matches no leaf; the leaves are {}",
-            unused.pattern,
-            walk.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>().join(", ")
-        )));
-    }
+    walk.specs.all_used()?;
     let batches = run(py, &options.engine, &mut walk.jobs)?;
     let batches = batches.into_iter().map(|batch| Bound::new(py, PyBatch::from(batch)));
     build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
-}
-
-fn read_specs<'py>(spec: &Bound<'py, PyAny>) -> PyResult<Vec<Spec<'py>>> {
-    let one = |pattern: String, spec: &Bound<'py, PyAny>| -> PyResult<Spec<'py>> {
-        let form =
-            spec.getattr(intern!(spec.py(), "form")).and_then(|form| form.extract::<String>());
-        let kwargs = spec
-            .getattr(intern!(spec.py(), "kwargs"))
-            .and_then(|kwargs| Ok(kwargs.cast_into::<PyDict>()?));
-        match (form, kwargs) {
-            (Ok(form), Ok(kwargs)) => Ok(Spec { pattern, form, kwargs, used: false }),
-            _ => Err(PyTypeError::new_err(format!(
-                "spec of {pattern:?} is {}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged",
-                spec.repr()?
-            ))),
-        }
-    };
-    match spec.cast::<PyDict>() {
-        Err(_) => Ok(vec![one("*".to_owned(), spec)?]),
-        Ok(specs) => specs.iter().map(|(pattern, spec)| one(pattern.extract()?, &spec)).collect(),
-    }
 }
 
 impl<'py> Walk<'_, 'py> {
@@ -162,14 +126,6 @@ impl<'py> Walk<'_, 'py> {
             return self.dataclass(class, &samples, &path, out);
         }
         self.leaf(samples, path, out)
-    }
-
-    fn join(&self, path: &str, key: &str) -> String {
-        if path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{path}{}{key}", self.sep)
-        }
     }
 
     fn mapping(
@@ -211,7 +167,7 @@ impl<'py> Walk<'_, 'py> {
         }
         let mut children = Vec::with_capacity(keys.len());
         for (key, column) in keys.into_iter().zip(columns) {
-            let path = self.join(path, &key.str()?.to_string());
+            let path = self.specs.join(path, &key)?;
             let out = out.map(|out| out.get_item(&key)).transpose()?;
             let child = self.node(column, path, out.as_ref())?;
             children.push((key, child));
@@ -228,7 +184,7 @@ impl<'py> Walk<'_, 'py> {
     ) -> PyResult<PyErr> {
         Ok(PyKeyError::new_err(format!(
             "sample {index} at {:?}: a key that sample 0 has not; {} of {} samples have it",
-            self.join(path, &key.str()?.to_string()),
+            self.specs.join(path, key)?,
             count_with(samples, key)?,
             samples.len()
         )))
@@ -243,7 +199,7 @@ impl<'py> Walk<'_, 'py> {
     ) -> PyResult<PyErr> {
         Ok(PyKeyError::new_err(format!(
             "sample {index} at {:?}: the key is missing; {} of {} samples have it",
-            self.join(path, &key.str()?.to_string()),
+            self.specs.join(path, key)?,
             count_with(samples, key)?,
             samples.len()
         )))
@@ -278,7 +234,7 @@ impl<'py> Walk<'_, 'py> {
                 .map(|sample| sample.get_item(position))
                 .collect::<PyResult<Vec<_>>>()?;
             let out = out.map(|out| out.get_item(position)).transpose()?;
-            children.push(self.node(column, self.join(path, &name), out.as_ref())?);
+            children.push(self.node(column, self.specs.join_name(path, &name), out.as_ref())?);
         }
         Ok(children)
     }
@@ -302,7 +258,7 @@ impl<'py> Walk<'_, 'py> {
                 column.push(sample.getattr(name.as_str())?);
             }
             let out = out.map(|out| out.getattr(name.as_str())).transpose()?;
-            let child = self.node(column, self.join(path, &name), out.as_ref())?;
+            let child = self.node(column, self.specs.join_name(path, &name), out.as_ref())?;
             children.push((name, child));
         }
         Ok(Node::Dataclass(class, children))
@@ -317,8 +273,11 @@ impl<'py> Walk<'_, 'py> {
         if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
             return Err(not_array_like(Some(index), &path, &samples[index]));
         }
-        let (form, kwargs) = self.options_of(&path)?;
-        let mut options = Options::parse(&form, Some(&kwargs))?;
+        let named = self.specs.find(&path, self.common)?;
+        let mut options = match &named {
+            Some((form, kwargs)) => Options::parse(form, Some(kwargs))?,
+            None => Options::parse("stack", self.common)?,
+        };
         options.out = out.cloned().or(options.out);
         if options.stream != self.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
@@ -329,38 +288,7 @@ impl<'py> Walk<'_, 'py> {
             Ok((Arc::new(column), ahead))
         })?;
         self.jobs.push(job);
-        self.paths.push(path);
         Ok(Node::Leaf(self.jobs.len() - 1))
-    }
-
-    /// Form and arguments of a leaf: its spec's over the common ones.
-    fn options_of(&mut self, path: &str) -> PyResult<(String, Bound<'py, PyDict>)> {
-        let kwargs = match self.common {
-            Some(common) => common.copy()?,
-            None => PyDict::new(self.py),
-        };
-        if self.specs.is_empty() {
-            return Ok(("stack".to_owned(), kwargs));
-        }
-        let matches = self
-            .py
-            .import(intern!(self.py, "fnmatch"))?
-            .getattr(intern!(self.py, "fnmatchcase"))?;
-        let mut chosen = None;
-        for (position, spec) in self.specs.iter().enumerate() {
-            if spec.pattern == path {
-                chosen = Some(position);
-                break;
-            }
-            if chosen.is_none() && matches.call1((path, &spec.pattern))?.is_truthy()? {
-                chosen = Some(position);
-            }
-        }
-        let Some(position) = chosen else { return Ok(("stack".to_owned(), kwargs)) };
-        let spec = &mut self.specs[position];
-        spec.used = true;
-        kwargs.update(spec.kwargs.as_mapping())?;
-        Ok((spec.form.clone(), kwargs))
     }
 }
 

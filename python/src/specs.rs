@@ -1,0 +1,107 @@
+//! `spec=` of the collate calls: which leaf gets which form and arguments.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// All entries, and the leaves met so far.
+pub(crate) struct Specs<'a, 'py> {
+    sep: &'a str,
+    entries: Vec<Entry<'py>>,
+    paths: Vec<String>,
+}
+
+struct Entry<'py> {
+    pattern: String,
+    form: String,
+    kwargs: Bound<'py, PyDict>,
+    used: bool,
+}
+
+impl<'a, 'py> Specs<'a, 'py> {
+    /// A dict of path patterns, or one spec for all leaves.
+    pub fn new(spec: Option<&Bound<'py, PyAny>>, sep: &'a str) -> PyResult<Specs<'a, 'py>> {
+        let one = |pattern: String, spec: &Bound<'py, PyAny>| -> PyResult<Entry<'py>> {
+            let form =
+                spec.getattr(intern!(spec.py(), "form")).and_then(|form| form.extract::<String>());
+            let kwargs = spec
+                .getattr(intern!(spec.py(), "kwargs"))
+                .and_then(|kwargs| Ok(kwargs.cast_into::<PyDict>()?));
+            match (form, kwargs) {
+                (Ok(form), Ok(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
+                _ => Err(PyTypeError::new_err(format!(
+                    "spec of {pattern:?} is {}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged",
+                    spec.repr()?
+                ))),
+            }
+        };
+        let entries = match spec {
+            None => Vec::new(),
+            Some(spec) => match spec.cast::<PyDict>() {
+                Err(_) => vec![one("*".to_owned(), spec)?],
+                Ok(specs) => specs
+                    .iter()
+                    .map(|(pattern, spec)| one(pattern.extract()?, &spec))
+                    .collect::<PyResult<_>>()?,
+            },
+        };
+        Ok(Specs { sep, entries, paths: Vec::new() })
+    }
+
+    /// The path of a child by its key.
+    pub fn join(&self, path: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+        Ok(self.join_name(path, &key.str()?.to_string()))
+    }
+
+    pub fn join_name(&self, path: &str, name: &str) -> String {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}{}{name}", self.sep)
+        }
+    }
+
+    /// Form and arguments of a leaf that a spec names: the spec's over the common ones.
+    pub fn find(
+        &mut self,
+        path: &str,
+        common: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Option<(String, Bound<'py, PyDict>)>> {
+        let Some(py) = self.entries.first().map(|entry| entry.kwargs.py()) else {
+            return Ok(None);
+        };
+        self.paths.push(path.to_owned());
+        let matches = py.import(intern!(py, "fnmatch"))?.getattr(intern!(py, "fnmatchcase"))?;
+        let mut chosen = None;
+        for (position, entry) in self.entries.iter().enumerate() {
+            if entry.pattern == path {
+                chosen = Some(position);
+                break;
+            }
+            if chosen.is_none() && matches.call1((path, &entry.pattern))?.is_truthy()? {
+                chosen = Some(position);
+            }
+        }
+        let Some(position) = chosen else { return Ok(None) };
+        let entry = &mut self.entries[position];
+        entry.used = true;
+        let kwargs = match common {
+            Some(common) => common.copy()?,
+            None => PyDict::new(py),
+        };
+        kwargs.update(entry.kwargs.as_mapping())?;
+        Ok(Some((entry.form.clone(), kwargs)))
+    }
+
+    /// # Errors
+    /// An entry matched no leaf: names the leaves.
+    pub fn all_used(&self) -> PyResult<()> {
+        let Some(unused) = self.entries.iter().find(|entry| !entry.used) else { return Ok(()) };
+        Err(PyValueError::new_err(format!(
+            "spec {:?} matches no leaf; the leaves are {}",
+            unused.pattern,
+            self.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>().join(", ")
+        )))
+    }
+}
