@@ -47,6 +47,13 @@ impl Job {
         let (collate, copy) = (options.collate, options.copy);
         Ok(Job { ahead, samples, collate, path: path.to_owned(), out, stream, copy })
     }
+
+    /// Writes to memory that was found after the samples were read.
+    pub fn write_to(&mut self, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.out = Some(output_of(out, &self.path, self.stream)?);
+        self.ahead = None;
+        Ok(())
+    }
 }
 
 /// The memory of `out=`, refused if it must not be written to.

@@ -20,6 +20,7 @@ mod sources;
 mod specs;
 mod stream;
 mod tensor;
+mod torch;
 mod torch_memory;
 mod tree;
 
@@ -44,6 +45,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(assemble::explain, m)?,
         wrap_pyfunction!(assemble::check_options, m)?,
         wrap_pyfunction!(tree::collate, m)?,
+        wrap_pyfunction!(torch::collate_torch, m)?,
         wrap_pyfunction!(tensor::asarray, m)?,
         wrap_pyfunction!(engine::cuda_available, m)?,
         wrap_pyfunction!(engine::devices, m)?,

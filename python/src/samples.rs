@@ -28,9 +28,14 @@ impl Imported {
     fn from_table(table: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Imported> {
         let py = table.py();
         let table = tensor_of(table, Reading { owned: true, ..reading })?;
+        Imported::rows_of(table).or_py_err(py)
+    }
+
+    /// The rows of a tensor of our own.
+    pub fn rows_of(table: Tensor) -> windrow::Result<Imported> {
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
-        let list = unsafe { SampleList::rows_from_raw_parts(&table) }.or_py_err(py)?;
+        let list = unsafe { SampleList::rows_from_raw_parts(&table) }?;
         let order = Order::of(&table);
         Ok(Imported { list, owners: Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]) })
     }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyFloat, PyInt, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 
@@ -96,7 +97,7 @@ pub(crate) const TENSOR_WORD: usize = size_of::<ffi::PyObject>() / size_of::<usi
 pub(crate) const STORAGE_WORD: usize = 2;
 
 /// Whether this build of torch lays its tensors out as the constants above say, by torch's own word
-/// for both addresses. Only used to ask for memory ahead of time.
+/// for both addresses.
 fn is_chained(object: &Bound<'_, PyAny>) -> bool {
     let address =
         |object: &Bound<'_, PyAny>| -> PyResult<usize> { object.getattr("_cdata")?.extract() };
@@ -115,6 +116,46 @@ fn is_chained(object: &Bound<'_, PyAny>) -> bool {
     unsafe {
         let first = object.as_ptr().cast::<*const usize>().add(TENSOR_WORD).read();
         first.addr() == tensor && first.add(STORAGE_WORD).read() == storage
+    }
+}
+
+/// Where tensors of a type point to what they know of gradients: null in those that need none.
+#[derive(Clone, Copy)]
+pub(crate) struct AutogradWord(*mut ffi::PyTypeObject);
+
+impl AutogradWord {
+    /// The word after that of the storage.
+    const POSITION: usize = STORAGE_WORD + 1;
+
+    /// For tensors of the type of `object`, if it is laid out as this file says.
+    pub fn of(object: &Bound<'_, PyAny>) -> Option<AutogradWord> {
+        static SEEN: PyOnceLock<bool> = PyOnceLock::new();
+        let Ok(Route::Exchange { chained: true, .. }) = route_of(object) else { return None };
+        // SAFETY: a live object has a type.
+        #[allow(unsafe_code)]
+        let word = AutogradWord(unsafe { ffi::Py_TYPE(object.as_ptr()) });
+        // By torch's own example, once: the layout is that of its C++ class, the same for all.
+        let is_there = SEEN.get_or_try_init(object.py(), || -> PyResult<bool> {
+            let tensor = object.call_method1("new_empty", (1,))?;
+            let before = word.is_null(&tensor);
+            tensor.call_method0("requires_grad_")?;
+            Ok(before && !word.is_null(&tensor))
+        });
+        is_there.is_ok_and(|is_there| *is_there).then_some(word)
+    }
+
+    /// Whether it is null; false for an object of another type.
+    #[inline]
+    pub fn is_null(self, object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: a live object of the type that was found to be laid out so (`is_chained`), and the
+        // tensor it points to, which has a field there.
+        #[allow(unsafe_code)]
+        unsafe {
+            ffi::Py_TYPE(object.as_ptr()) == self.0 && {
+                let tensor = object.as_ptr().cast::<*const usize>().add(TENSOR_WORD).read();
+                tensor.add(AutogradWord::POSITION).read() == 0
+            }
+        }
     }
 }
 

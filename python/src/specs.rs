@@ -49,6 +49,10 @@ impl<'a, 'py> Specs<'a, 'py> {
         Ok(Specs { sep, entries, paths: Vec::new() })
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// The path of a child by its key.
     pub fn join(&self, path: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
         Ok(self.join_name(path, &key.str()?.to_string()))

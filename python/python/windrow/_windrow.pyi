@@ -258,6 +258,16 @@ def collate(
     copy: Optional[bool] = True,
     engine: Optional[Engine] = None,
 ) -> Any: ...
+def collate_torch(
+    samples: Any,
+    rules: Any,
+    spec: Any = None,
+    *,
+    sep: str = ".",
+    device: Optional[_Device] = None,
+    stream: Optional[_Stream] = None,
+    engine: Optional[Engine] = None,
+) -> Any: ...
 def explain(samples: _Samples, form: str = "stack", **arguments: Any) -> Explain: ...
 def asarray(x: _ArrayLike, /) -> Tensor: ...
 def check_options(form: str, /, **arguments: Any) -> None: ...

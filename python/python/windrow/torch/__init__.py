@@ -1,0 +1,12 @@
+"""windrow for torch's data loading: same results, assembled in one pass.
+
+    >>> import torch, windrow.torch
+    >>> loader = torch.utils.data.DataLoader([{"x": torch.ones(3)}] * 4, batch_size=2,
+    ...                                      collate_fn=windrow.torch.collate_fn())
+    >>> next(iter(loader))["x"].shape
+    torch.Size([2, 3])
+"""
+
+from windrow.torch._collate import Batch, Collator, collate_fn
+
+__all__ = ["Batch", "Collator", "collate_fn"]

@@ -1,0 +1,234 @@
+"""`collate_fn`: default_collate's results, assembled by windrow."""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+import pickle
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import torch
+import torch.utils.data
+
+import windrow as wr
+from windrow import _windrow
+from windrow.torch import _registry
+from windrow.torch._shared import share
+
+# torch's functions behave otherwise under these, so that they are left to work.
+_function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+class Batch(NamedTuple):
+    """A leaf that was padded, joined or packed: the fields of a :class:`windrow.Batch` as torch tensors.
+
+    Those that do not apply are None. It is pickled, pinned and moved as any namedtuple is.
+    """
+
+    data: torch.Tensor
+    lengths: Optional[torch.Tensor] = None
+    offsets: Optional[torch.Tensor] = None
+    mask: Optional[torch.Tensor] = None
+    batch_index: Optional[torch.Tensor] = None
+    max_length: Optional[int] = None
+
+
+def collate_fn(
+    spec: Any = None,
+    device: Any = None,
+    *,
+    sep: str = ".",
+    threads: Optional[int] = None,
+) -> "Collator":
+    """A ``collate_fn`` for ``DataLoader`` that returns what ``default_collate`` returns, sooner.
+
+    Leaves that ``spec`` names are padded, joined or packed instead. In a worker process batches are
+    written straight into shared memory; tensors below 64 KiB of one batch lie in one segment.
+
+    Args:
+        spec: as for :func:`windrow.collate`: leaf path, with globs, to :class:`windrow.Pad` and the
+            like. A leaf so named becomes a :class:`Batch` of tensors, or a tensor if it is stacked.
+        device: where tensors shall lie; None: where the samples are. ``"cuda"`` and ``"pinned"`` are
+            for the main process: in a worker, leave it to :class:`Prefetcher`.
+        sep: joins the keys of a path.
+        threads: for large batches; None: one in a worker, else as many as there are cores.
+
+    Returns:
+        Collator: a callable that pickles.
+
+    Raises:
+        CudaUnavailable: when called in a worker with a ``device`` other than the CPU.
+        RuntimeError, TypeError, ...: those of ``default_collate``; their ``__cause__`` names sample and
+            leaf. Leaves with a spec raise the errors of windrow.
+
+    Example:
+        >>> import torch, windrow as wr, windrow.torch
+        >>> collate = windrow.torch.collate_fn({"ids": wr.Pad(value=-1, mask="real")})
+        >>> batch = collate([{"ids": torch.tensor([1, 2]), "y": 0.5}, {"ids": torch.tensor([3]), "y": 1.5}])
+        >>> batch["ids"].data.tolist(), batch["ids"].lengths.tolist(), batch["y"].tolist()
+        ([[1, 2], [3, -1]], [2, 1], [0.5, 1.5])
+    """
+    return Collator(spec, device, sep, threads)
+
+
+class Collator:
+    """What :func:`collate_fn` returns. Holds arguments only; all else is made where it is used."""
+
+    def __init__(self, spec: Any, device: Any, sep: str, threads: Optional[int]) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads={threads}; it is at least 1")
+        self.spec = spec
+        self.device = None if device is None else str(device)
+        self.sep = sep
+        self.threads = threads
+        self._rules: Dict[bool, Rules] = {}
+
+    def __call__(self, batch: Any) -> Any:
+        """Collates a list of samples."""
+        in_worker = torch.utils.data.get_worker_info() is not None
+        rules = self._rules.get(in_worker)
+        if rules is None or not rules.is_current():
+            rules = self._rules[in_worker] = Rules(self, in_worker)
+        if self.spec is None and (is_watched() or not isinstance(batch, (list, tuple))):
+            return rules.other(batch)
+        return _windrow.collate_torch(batch, rules, self.spec, sep=self.sep, **rules.common)
+
+    def __repr__(self) -> str:
+        arguments = [f"{name}={value!r}" for name, value in self.__getstate__().items() if value is not None]
+        return f"collate_fn({', '.join(arguments)})"
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {name: getattr(self, name) for name in ("spec", "device", "sep", "threads")}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        specs = self.spec if isinstance(self.spec, dict) else {"*": self.spec}
+        for pattern, spec in specs.items():
+            for name, value in getattr(spec, "kwargs", {}).items():
+                try:
+                    pickle.dumps(value)
+                except Exception as error:
+                    raise pickle.PicklingError(
+                        f"spec of {pattern!r}: {name}={value!r} does not pickle ({error}), and workers that "
+                        "are spawned get the spec that way; leave it out of the spec"
+                    ) from error
+        return super().__reduce_ex__(protocol)
+
+
+class Rules:
+    """What the compiled walk asks of torch, for one collator in one kind of process."""
+
+    def __init__(self, collator: Collator, in_worker: bool) -> None:
+        device = collator.device
+        if in_worker and device is not None and torch.device(_torch_device(device)).type != "cpu":
+            raise wr.CudaUnavailable(
+                f"device={device!r} in a worker process, which must not touch CUDA; leave device out of "
+                "collate_fn() and give it to windrow.torch.Prefetcher(loader, device=...)"
+            )
+        self._module = _registry.find()
+        self._types = types()
+        self.kinds = self._types.kinds
+        self.classify = self._types.classify
+        self.allocate = share if in_worker else None
+        self._device = device
+        self.common: Dict[str, Any] = {}
+        if device is not None:
+            self.common["device"] = device
+        threads = collator.threads or (1 if in_worker else None)
+        if threads is not None:
+            self.common["engine"] = wr.Engine(threads=threads)
+
+    def is_current(self) -> bool:
+        """Whether torch's table is still the one this was made for."""
+        return bool(self._module.default_collate_fn_map == self._types.seen)
+
+    def other(self, column: Any) -> Any:
+        """A column that is not for the engine, by torch's functions."""
+        result = _scalars(column)
+        if result is None:
+            result = self._module.collate(column, collate_fn_map=self._types.table)
+        if self._device is not None and isinstance(result, torch.Tensor):
+            return to_device(result, self._device)
+        return result
+
+    def mapping(self, first: Any, children: Dict[Any, Any]) -> Any:
+        """A mapping like the first sample's, by torch's rules."""
+        try:
+            if isinstance(first, collections.abc.MutableMapping):
+                clone = copy.copy(first)
+                clone.update(children)
+                return clone
+            return type(first)(children)
+        except TypeError:
+            return children
+
+    def sequence(self, first: Any, children: List[Any]) -> Any:
+        """A sequence like the first sample's, by torch's rules."""
+        try:
+            if isinstance(first, collections.abc.MutableSequence):
+                clone = copy.copy(first)
+                for index, child in enumerate(children):
+                    clone[index] = child
+                return clone
+            return type(first)(children)
+        except TypeError:
+            return children
+
+    def fields(self, data: torch.Tensor, batch: wr.Batch) -> Batch:
+        """A leaf that has more than its data."""
+        def torch_of(field: Optional[wr.Tensor]) -> Optional[torch.Tensor]:
+            return None if field is None else field.torch()
+
+        return Batch(
+            data,
+            torch_of(batch.lengths),
+            torch_of(batch.offsets),
+            torch_of(batch.mask),
+            torch_of(batch.batch_index),
+            batch.max_length,
+        )
+
+
+_types: Optional[_registry.Types] = None
+# Functions of ours in torch's table, to those that they stand for.
+replaced: Dict[_registry.CollateFn, _registry.CollateFn] = {}
+
+
+def types() -> _registry.Types:
+    """The kinds of types by torch's table as it is."""
+    global _types
+    table = _registry.find().default_collate_fn_map
+    if _types is None or _types.seen != table:
+        _types = _registry.Types(table, replaced)
+    return _types
+
+
+def is_watched() -> bool:
+    """Whether torch's functions do something of their own now, or more than they say."""
+    return bool(_function_modes() or _dispatch_modes() or torch.is_inference_mode_enabled())
+
+
+def _scalars(column: Any) -> Optional[torch.Tensor]:
+    """NumPy scalars of one type: torch reads them one by one."""
+    np = _registry.numpy()
+    if np is None or not isinstance(column[0], (np.number, np.bool_)):
+        return None
+    if len(set(map(type, column))) > 1 or column[0].dtype.kind not in "biuf" or column[0].dtype.itemsize > 8:
+        return None
+    if is_watched():
+        return None
+    return torch.from_numpy(np.array(column))
+
+
+def _torch_device(device: str) -> str:
+    return "cuda" if device == "pinned" else device
+
+
+def to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """A tensor that torch made, where the others are."""
+    if device == "pinned":
+        return tensor.pin_memory()
+    return tensor.to(device)

@@ -1,0 +1,109 @@
+"""torch's table of collate functions, and what each type is to us.
+
+The table is private to torch: it is looked at in one place, and checked.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+from typing import Any, Callable, Dict, List, Tuple, Union
+
+import torch
+
+CollateFn = Callable[..., Any]
+CollateMap = Dict[Union[type, Tuple[type, ...]], CollateFn]
+
+# What the compiled part is told of a type; it knows them by these numbers.
+TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER = range(8)
+
+# Types made without end must not make a table grow with them.
+MAX_TYPES = 1024
+
+
+def find() -> Any:
+    """torch's module of collate functions.
+
+    Raises:
+        RuntimeError: this torch has not what we need of it.
+    """
+    try:
+        from torch.utils.data._utils import collate
+    except ImportError as error:
+        raise RuntimeError(_unfit(str(error))) from error
+    table = getattr(collate, "default_collate_fn_map", None)
+    if not isinstance(table, dict) or torch.Tensor not in table or not callable(getattr(collate, "collate", None)):
+        raise RuntimeError(_unfit("no collate() with a default_collate_fn_map"))
+    return collate
+
+
+def _unfit(reason: str) -> str:
+    return (
+        f"torch {torch.__version__} has no table of collate functions that windrow understands ({reason}); "
+        "torch 2.0 to 2.15 have one. windrow.collate does not need it"
+    )
+
+
+def numpy() -> Any:
+    """NumPy if torch can use it, else None."""
+    try:
+        import numpy
+
+        return numpy
+    except ImportError:
+        return None
+
+
+class Types:
+    """Kinds of types by the table as it was when this was made.
+
+    Attributes:
+        kinds: by exact type, filled as types are met.
+        table: torch's functions, without ours.
+        seen: the table that this was made from.
+    """
+
+    def __init__(self, table: CollateMap, ours: Dict[CollateFn, CollateFn]) -> None:
+        self.seen = dict(table)
+        self.table: CollateMap = {key: ours.get(fn, fn) for key, fn in table.items()}
+        self.kinds: Dict[type, int] = {}
+        module = find()
+        np = numpy()
+        arrays: Tuple[type, ...] = (np.ndarray, np.memmap) if np else ()
+        numbers = (float, int, bool)
+        # Only what torch's own functions do with types of exactly these is known to us.
+        self._known: List[Tuple[str, Tuple[type, ...], int]] = [
+            ("collate_tensor_fn", (torch.Tensor,), TENSOR),
+            ("collate_numpy_array_fn", arrays, ARRAY),
+            ("collate_float_fn", numbers, NUMBER),
+            ("collate_int_fn", numbers, NUMBER),
+            ("collate_str_fn", (object,), TEXT),
+        ]
+        self._module = module
+
+    def classify(self, elem: Any) -> int:
+        """The kind of a sample's type, which is remembered."""
+        kind = self._kind(elem)
+        if len(self.kinds) < MAX_TYPES:
+            self.kinds[type(elem)] = kind
+        return kind
+
+    def _kind(self, elem: Any) -> int:
+        function = self._function(elem)
+        if function is not None:
+            for name, types, kind in self._known:
+                if function is getattr(self._module, name, None):
+                    return kind if type(elem) in types or object in types else OTHER
+            return OTHER
+        if isinstance(elem, collections.abc.Mapping):
+            return MAPPING
+        if isinstance(elem, tuple) and hasattr(elem, "_fields"):
+            return NAMED
+        if isinstance(elem, collections.abc.Sequence):
+            return SEQUENCE
+        return OTHER
+
+    def _function(self, elem: Any) -> Any:
+        """As torch looks one up: by the exact type, then the first that it is an instance of."""
+        if type(elem) in self.table:
+            return self.table[type(elem)]
+        return next((fn for key, fn in self.table.items() if isinstance(elem, key)), None)

@@ -1,0 +1,49 @@
+"""Memory that other processes map, for the batches of workers."""
+
+from __future__ import annotations
+
+from typing import Any, List, Sequence, Tuple
+
+import torch
+
+# Tensors below this share one segment: each segment costs more than so few bytes. Larger ones have
+# one of their own, so that whoever keeps a batch's labels does not keep its images.
+SMALL_BYTES = 64 << 10
+_ALIGN = 64
+
+
+def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
+    """Uninitialised tensors of these dtypes and shapes, in torch's shared memory."""
+    wanted: List[Tuple[torch.dtype, Tuple[int, ...], int]] = []
+    small_bytes = 0
+    for name, shape in outputs:
+        dtype = getattr(torch, name)
+        nbytes = dtype.itemsize
+        for extent in shape:
+            nbytes *= extent
+        wanted.append((dtype, shape, nbytes))
+        if nbytes < SMALL_BYTES:
+            small_bytes += -(-nbytes // _ALIGN) * _ALIGN
+    segment = _segment(small_bytes) if small_bytes else None
+    tensors = []
+    start = 0
+    for dtype, shape, nbytes in wanted:
+        if nbytes == 0:
+            tensors.append(torch.empty(shape, dtype=dtype))
+        elif nbytes < SMALL_BYTES:
+            tensors.append(_view(segment, start // dtype.itemsize, dtype, shape))
+            start += -(-nbytes // _ALIGN) * _ALIGN
+        else:
+            tensors.append(_view(_segment(nbytes), 0, dtype, shape))
+    return tensors
+
+
+def _segment(nbytes: int) -> Any:
+    storages: Any = torch.UntypedStorage
+    return storages._new_shared(nbytes, device="cpu")
+
+
+def _view(segment: Any, start: int, dtype: torch.dtype, shape: Tuple[int, ...]) -> torch.Tensor:
+    tensor: Any = torch.empty(0, dtype=dtype)
+    view: torch.Tensor = tensor.set_(segment, start, shape)
+    return view
