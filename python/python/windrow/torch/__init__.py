@@ -8,5 +8,6 @@
 """
 
 from windrow.torch._collate import Batch, Collator, collate_fn
+from windrow.torch._install import install, uninstall
 
-__all__ = ["Batch", "Collator", "collate_fn"]
+__all__ = ["Batch", "Collator", "collate_fn", "install", "uninstall"]

@@ -1,0 +1,115 @@
+"""windrow behind every caller of torch's default_collate."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, Optional
+
+import torch
+import torch.utils.data
+
+import windrow as wr
+from windrow import _windrow
+from windrow.torch import _collate, _registry
+from windrow.torch._shared import share
+
+# A batch of tensors below both is left to torch.stack, which begins sooner: measured with tensors that
+# lie in the cache. Arrays and numbers torch reads one by one, and slowly.
+MIN_TENSOR_BYTES = 1 << 20
+MIN_TENSORS = 128
+
+_REFUSED = object()
+
+
+class _Columns:
+    """Rules for a column of tensors, arrays or numbers; any other is refused."""
+
+    def __init__(self, in_worker: bool) -> None:
+        self.kinds: Dict[type, int] = {torch.Tensor: _registry.TENSOR}
+        if not in_worker:
+            # There they would be written to shared memory now, and by torch when they are sent.
+            self.kinds.update({kind: _registry.NUMBER for kind in (float, int, bool)})
+        np = _registry.numpy()
+        if np is not None:
+            self.kinds.update({np.ndarray: _registry.ARRAY, np.memmap: _registry.ARRAY})
+        self.allocate = share if in_worker else None
+        self.engine = wr.Engine(threads=1) if in_worker else None
+
+    def classify(self, elem: Any) -> int:
+        return _registry.OTHER
+
+    def other(self, column: Any) -> Any:
+        return _REFUSED
+
+
+_columns = functools.lru_cache(maxsize=None)(_Columns)
+
+
+def _column_fn(original: _registry.CollateFn) -> _registry.CollateFn:
+    """torch's function for one kind of column, with the engine tried first."""
+
+    @functools.wraps(original)
+    def collate_column(batch: Any, *, collate_fn_map: Optional[_registry.CollateMap] = None) -> Any:
+        if _is_for_engine(batch, collate_fn_map):
+            columns = _columns(torch.utils.data.get_worker_info() is not None)
+            result = _windrow.collate_torch(batch, columns, engine=columns.engine)
+            if result is not _REFUSED:
+                return result
+        return original(batch, collate_fn_map=collate_fn_map)
+
+    return collate_column
+
+
+def _is_for_engine(batch: Any, table: Optional[_registry.CollateMap]) -> bool:
+    if type(batch) not in (list, tuple) or _collate.is_watched():
+        return False
+    if table is not None and table.get(torch.Tensor) not in _collate.replaced:
+        # The caller's own idea of tensors, which arrays become first.
+        return False
+    elem = batch[0] if batch else None
+    if type(elem) is not torch.Tensor or len(batch) >= MIN_TENSORS:
+        return True
+    return elem.numel() * elem.itemsize * len(batch) >= MIN_TENSOR_BYTES
+
+
+def install(worker_id: Optional[int] = None) -> None:
+    """Lets every caller of ``default_collate`` have tensors, arrays and numbers assembled by windrow.
+
+    Replaces entries of torch's table of collate functions, each with a function that gives the same
+    results and errors. Doing it again changes nothing. Workers that are forked inherit it; those that
+    are spawned need ``DataLoader(..., worker_init_fn=windrow.torch.install)``.
+
+    Args:
+        worker_id: not looked at; a ``worker_init_fn`` is given one.
+
+    Raises:
+        RuntimeError: this torch has no such table.
+
+    Example:
+        >>> import torch, windrow.torch
+        >>> windrow.torch.install()
+        >>> torch.utils.data.default_collate([{"x": 1.5}, {"x": 2.5}])
+        {'x': tensor([1.5000, 2.5000], dtype=torch.float64)}
+        >>> windrow.torch.uninstall()
+    """
+    module = _registry.find()
+    table = module.default_collate_fn_map
+    names = ("collate_tensor_fn", "collate_numpy_array_fn", "collate_float_fn", "collate_int_fn")
+    known = [getattr(module, name, None) for name in names]
+    for key, function in list(table.items()):
+        # Replaced in place: torch looks subclasses up in the order of the entries.
+        if function in known:
+            ours = _column_fn(function)
+            _collate.replaced[ours] = function
+            table[key] = ours
+
+
+def uninstall() -> None:
+    """Puts torch's own functions back where :func:`install` replaced them.
+
+    An entry that somebody has replaced since is left as it is.
+    """
+    table = _registry.find().default_collate_fn_map
+    for key, function in list(table.items()):
+        if function in _collate.replaced:
+            table[key] = _collate.replaced.pop(function)
