@@ -9,5 +9,6 @@
 
 from windrow.torch._collate import Batch, Collator, collate_fn
 from windrow.torch._install import install, uninstall
+from windrow.torch._prefetch import Prefetcher
 
-__all__ = ["Batch", "Collator", "collate_fn", "install", "uninstall"]
+__all__ = ["Batch", "Collator", "Prefetcher", "collate_fn", "install", "uninstall"]

@@ -1,0 +1,202 @@
+"""Batches to a device: staged in page-locked memory, copied on a stream of their own, handed over by an event."""
+
+from __future__ import annotations
+
+import collections.abc
+import copy
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+
+import torch
+import torch.utils.data
+
+import windrow as wr
+
+# The driver takes pageable copies up to this into its command buffer and returns at once; only larger
+# ones are staged.
+MIN_STAGED_BYTES = 64 << 10
+_ALIGN = 256
+
+
+def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """The tree with `function` applied to every tensor; containers keep their type, the rest is passed on."""
+    if isinstance(tree, torch.Tensor):
+        return function(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(map_tensors(item, function) for item in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)([map_tensors(item, function) for item in tree])
+    if isinstance(tree, collections.abc.Mapping):
+        items = {key: map_tensors(item, function) for key, item in tree.items()}
+        if type(tree) is dict or not isinstance(tree, collections.abc.MutableMapping):
+            return items
+        clone = copy.copy(tree)
+        clone.update(items)
+        return clone
+    return tree
+
+
+def tensors_of(tree: Any) -> List[torch.Tensor]:
+    """All tensors of a tree."""
+    found: List[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(tree, keep)
+    return found
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Bytes of the elements; 0 for a tensor that has no such memory."""
+    return tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0
+
+
+class Started(NamedTuple):
+    """A batch on its way."""
+
+    tree: Any
+    tensors: Tuple[torch.Tensor, ...]
+    event: Any
+
+
+class HostTransfer:
+    """Nowhere: for batches that stay on the host."""
+
+    def start(self, tree: Any) -> Started:
+        """Called where batches are made."""
+        return Started(tree, (), None)
+
+    def finish(self, started: Started) -> Any:
+        """Called where they are used."""
+        return started.tree
+
+
+class _Slot:
+    """One piece of page-locked memory, and the event behind which it is free."""
+
+    def __init__(self) -> None:
+        self.memory: Optional[torch.Tensor] = None
+        self.event: Any = None
+        # Sources of copies under way.
+        self.sources: List[torch.Tensor] = []
+
+
+class CudaTransfer:
+    """To a CUDA device.
+
+    Device memory is allocated on the transfer's stream, and a tensor handed over is recorded on the
+    consumer's current one: torch gives its memory to later batches only when what the consumer had
+    enqueued there, up to letting go of it, is done.
+
+    Args:
+        device: with its index.
+        depth: batches that may be under way.
+        cuda: ``torch.cuda``, or a stand-in.
+    """
+
+    def __init__(self, device: torch.device, depth: int, cuda: Any = torch.cuda) -> None:
+        self._device = device
+        self._cuda = cuda
+        self._stream = cuda.Stream(device=device)
+        self._slots = [_Slot() for _ in range(depth)]
+        self._turn = 0
+
+    def start(self, tree: Any) -> Started:
+        """Enqueues the copies of a batch; waits until the slot it takes is free."""
+        slot = self._slots[self._turn]
+        self._turn = (self._turn + 1) % len(self._slots)
+        if slot.event is not None:
+            slot.event.synchronize()
+        slot.sources.clear()
+        sources = [tensor for tensor in tensors_of(tree) if self._is_staged(tensor)]
+        self._reserve(slot, sum(_rounded(bytes_of(tensor)) for tensor in sources))
+        staged = {id(tensor) for tensor in sources}
+        moved: List[torch.Tensor] = []
+        taken = 0
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal taken
+            if tensor.device == self._device:
+                return tensor
+            source = tensor
+            if id(tensor) in staged and slot.memory is not None:
+                nbytes = bytes_of(tensor)
+                place = slot.memory[taken : taken + nbytes]
+                taken += _rounded(nbytes)
+                source = place.view(tensor.dtype).view(tensor.shape)
+                source.copy_(tensor)
+            slot.sources.append(source)
+            moved.append(self._upload(source))
+            return moved[-1]
+
+        with self._cuda.stream(self._stream):
+            tree = map_tensors(tree, move)
+            slot.event = self._cuda.Event()
+            slot.event.record(self._stream)
+        return Started(tree, tuple(moved), slot.event)
+
+    def finish(self, started: Started) -> Any:
+        """Lets the current stream wait for the copies, and the allocator know that it uses them."""
+        current = self._cuda.current_stream(self._device)
+        current.wait_event(started.event)
+        for tensor in started.tensors:
+            self._record(tensor, current)
+        return started.tree
+
+    def _is_staged(self, tensor: torch.Tensor) -> bool:
+        return (
+            tensor.device.type == "cpu"
+            and type(tensor) is torch.Tensor
+            and not tensor.requires_grad
+            and bytes_of(tensor) >= MIN_STAGED_BYTES
+            and tensor.is_contiguous()
+            and not (tensor.is_conj() or tensor.is_neg())
+            and not self._is_pinned(tensor)
+        )
+
+    def _reserve(self, slot: _Slot, nbytes: int) -> None:
+        if nbytes and (slot.memory is None or slot.memory.numel() < nbytes):
+            # A quarter more than asked, so that batches of slightly different sizes fit from then on.
+            slot.memory = self._pinned(nbytes + nbytes // 4)
+
+    # What a stand-in does otherwise.
+
+    def _pinned(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def _is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_pinned()
+
+    def _upload(self, source: torch.Tensor) -> torch.Tensor:
+        return source.to(self._device, non_blocking=True)
+
+    def _record(self, tensor: torch.Tensor, stream: Any) -> None:
+        tensor.record_stream(stream)
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def transfer_to(device: Any, depth: int) -> Any:
+    """The transfer to a device.
+
+    Raises:
+        CudaUnavailable: there is no CUDA device, or this is a worker process.
+        ValueError: for a device of another kind.
+    """
+    if device is None or torch.device(device).type == "cpu":
+        return HostTransfer()
+    device = torch.device(device)
+    if device.type != "cuda":
+        raise ValueError(f"device={str(device)!r}; it is None, 'cpu' or a CUDA device")
+    if torch.utils.data.get_worker_info() is not None:
+        raise wr.CudaUnavailable(
+            f"device={str(device)!r} in a worker process, which must not touch CUDA; move batches in the main process"
+        )
+    if not torch.cuda.is_available():
+        raise wr.CudaUnavailable(f"device={str(device)!r}, but torch sees no CUDA device")
+    # The thread that copies has a current device of its own.
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return CudaTransfer(torch.device("cuda", index), depth)
