@@ -123,6 +123,8 @@ $(VENV)/.demo: python/requirements/demo.txt $(VENV)/.venv
 $(VENV)/.test: python/requirements/test.txt $(VENV)/.demo
 	$(PIP) -r $<
 	@$(call optional,'paddlepaddle>=3.0',its tests are skipped.)
+	@$(call optional,'torchdata>=0.10',its tests are skipped.)
+	@$(call optional,'transformers>=4.45',its tests are skipped.)
 	@touch $@
 
 $(VENV)/.docs: python/requirements/docs.txt $(VENV)/.venv

@@ -7,8 +7,20 @@
     torch.Size([2, 3])
 """
 
+from typing import Any
+
 from windrow.torch._collate import Batch, Collator, collate_fn
 from windrow.torch._install import install, uninstall
 from windrow.torch._prefetch import Prefetcher
 
-__all__ = ["Batch", "Collator", "Prefetcher", "collate_fn", "install", "uninstall"]
+__all__ = ["Batch", "Collator", "Prefetcher", "ToDevice", "collate_fn", "install", "uninstall"]
+
+
+def __getattr__(name: str) -> Any:
+    # Needs torchdata, which the rest does not.
+    if name == "ToDevice":
+        from windrow.torch._nodes import ToDevice
+
+        return ToDevice
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
