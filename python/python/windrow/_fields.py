@@ -1,0 +1,52 @@
+"""What the helpers of :mod:`windrow.sequence` and :mod:`windrow.structure` take and give."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import windrow as wr
+
+
+def row(values: Any, what: str) -> Any:
+    """Lists of Python numbers as one array-like: int64, or float32 as torch makes of floats."""
+    if not isinstance(values, (list, tuple)):
+        return values
+    for code in "qf":
+        try:
+            return array.array(code, values)
+        except TypeError:
+            pass
+    raise TypeError(f"{what}: expected a list of numbers, or an array-like, got {str(values)[:40]}")
+
+
+def row_of(sample: Any, key: str, index: int) -> Any:
+    """One entry of a sample, as an array-like."""
+    try:
+        return row(sample[key], f"sample {index} at {key!r}")
+    except KeyError:
+        raise KeyError(f"sample {index}: the key {key!r} is missing") from None
+
+
+def numpy(field: Any) -> Any:
+    """A NumPy array of a batch or tensor."""
+    import numpy
+
+    return numpy.asarray(field.numpy() if hasattr(field, "numpy") else field)
+
+
+def give(field: Any, return_tensors: str) -> Any:
+    """A result as the caller wants it, of the same memory."""
+    if return_tensors == "np":
+        return numpy(field)
+    if isinstance(field, (wr.Batch, wr.Tensor)):
+        return field.torch()
+    import torch
+
+    return torch.from_numpy(field)
+
+
+def check(return_tensors: str) -> None:
+    """Refuses what `give` does not know."""
+    if return_tensors not in ("pt", "np"):
+        raise ValueError(f"return_tensors={return_tensors!r}; it is 'pt' or 'np'")

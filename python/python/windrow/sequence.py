@@ -1,0 +1,198 @@
+"""Batches of token sequences: padded, or packed for attention over sequences of unequal length.
+
+Both take what a tokenizer gives, dicts of lists or array-likes, and pickle as a ``collate_fn`` with
+``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``.
+"""
+
+from __future__ import annotations
+
+import array
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+import windrow as wr
+from windrow._fields import check, give, numpy, row_of
+
+__all__ = ["pack_tokens", "pad_tokens"]
+
+
+def pad_tokens(
+    features: Sequence[Mapping[str, Any]],
+    *,
+    padding: Union[bool, str] = True,
+    max_length: Optional[int] = None,
+    pad_to_multiple_of: Optional[int] = None,
+    padding_side: str = "right",
+    pad_token_id: int = 0,
+    label_pad_token_id: int = -100,
+    pad_values: Optional[Mapping[str, float]] = None,
+    return_attention_mask: bool = True,
+    return_tensors: str = "pt",
+) -> Dict[str, Any]:
+    """Pads every sequence of tokenized features, in Hugging Face's terms.
+
+    Args:
+        features: a list of mappings with ``input_ids``. Entries that are numbers are stacked; ``label``
+            becomes ``labels``.
+        padding: True or ``"longest"``; ``"max_length"``; False or ``"do_not_pad"``: unequal lengths are
+            then an error.
+        max_length: of ``padding="max_length"``.
+        pad_to_multiple_of: applied last, and to ``max_length`` too.
+        padding_side: ``"right"`` or ``"left"``.
+        pad_token_id, label_pad_token_id: what ``input_ids`` and ``labels`` are padded with.
+        pad_values: by key, for other entries; 1 for ``special_tokens_mask``, 0 for all else.
+        return_attention_mask: adds ``attention_mask`` if the features have none.
+        return_tensors: ``"pt"`` or ``"np"``.
+
+    Returns:
+        dict: by key, ``[N, length]``, whole numbers int64 and Python floats float32; ``attention_mask`` is 1 where a token is real. Each
+        key is as long as its own longest entry.
+
+    Raises:
+        ShapeError: lengths are unequal, or beyond ``max_length``. KeyError: an entry is missing.
+        ValueError: an argument is wrong.
+
+    Example:
+        >>> from windrow.sequence import pad_tokens
+        >>> batch = pad_tokens([{"input_ids": [5, 6, 7]}, {"input_ids": [8]}], padding_side="left")
+        >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist()
+        ([[5, 6, 7], [0, 0, 8]], [[1, 1, 1], [0, 0, 1]])
+    """
+    check(return_tensors)
+    how = {True: "longest", False: "do_not_pad"}.get(padding, padding) if isinstance(padding, bool) else padding
+    if how not in ("longest", "max_length", "do_not_pad"):
+        raise ValueError(f"padding={padding!r}; it is True, 'longest', 'max_length', False or 'do_not_pad'")
+    if how == "max_length" and max_length is None:
+        raise ValueError("padding='max_length' needs max_length=")
+    if padding_side not in ("right", "left"):
+        raise ValueError(f"padding_side={padding_side!r}; it is 'right' or 'left'")
+    values = {"input_ids": pad_token_id, "labels": label_pad_token_id, "special_tokens_mask": 1, **(pad_values or {})}
+    names = _names(features)
+    rows = [
+        {name: row_of(feature, key, index) for name, key in names.items()} for index, feature in enumerate(features)
+    ]
+    wants_mask = return_attention_mask and "attention_mask" not in names
+    spec: Dict[str, Any] = {}
+    for name, first in rows[0].items():
+        dtype = _dtype([row[name] for row in rows])
+        if how == "do_not_pad" or _is_scalar(first):
+            spec[name] = wr.Stack(dtype=dtype)
+            continue
+        spec[name] = wr.Pad(
+            value=values.get(name, 0),
+            side=padding_side,
+            dims=0,
+            size=max_length if how == "max_length" else None,
+            multiple_of=pad_to_multiple_of or 1,
+            mask="real" if name == "input_ids" and wants_mask else None,
+            dtype=dtype,
+        )
+    batch = wr.collate(rows, spec)
+    result = {name: give(field, return_tensors) for name, field in batch.items()}
+    if wants_mask:
+        ids = batch["input_ids"]
+        real = numpy(ids.mask).astype("int64") if ids.mask is not None else numpy(ids) * 0 + 1
+        result["attention_mask"] = give(real, return_tensors)
+    return result
+
+
+def pack_tokens(
+    features: Sequence[Mapping[str, Any]],
+    *,
+    separator_id: int = -100,
+    position_ids_start: int = 0,
+    return_flash_attn_kwargs: bool = False,
+    return_seq_idx: bool = False,
+    return_tensors: str = "pt",
+) -> Dict[str, Any]:
+    """Joins sequences to one row, with what attention needs to keep them apart; nothing is padded.
+
+    Args:
+        features: a list of mappings with ``input_ids`` and perhaps ``labels``, which otherwise are the
+            ids themselves.
+        separator_id: label of each sequence's first token, which no token before it predicts.
+        position_ids_start: position of each sequence's first token.
+        return_flash_attn_kwargs: names boundaries as models of transformers take them.
+        return_seq_idx: adds ``seq_idx`` int32 ``[1, total]``, the sequence of each token.
+        return_tensors: ``"pt"`` or ``"np"``.
+
+    Returns:
+        dict: ``input_ids``, ``labels``, ``position_ids`` int64 ``[1, total]``; ``cu_seqlens`` int32
+        ``[N + 1]`` and ``max_seqlen``, an int of the host. With ``return_flash_attn_kwargs`` these are
+        ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
+
+    Raises:
+        ShapeError: labels are not as many as ids. DTypeError: they are not whole numbers.
+        ValueError: more than 2^31 - 1 tokens.
+
+    Example:
+        >>> from windrow.sequence import pack_tokens
+        >>> batch = pack_tokens([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
+        >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["cu_seqlens"].tolist()
+        ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], [0, 3, 5])
+    """
+    import numpy as np
+
+    check(return_tensors)
+    names = {name: key for name, key in _names(features).items() if name in ("input_ids", "labels")}
+    rows = [
+        {name: row_of(feature, key, index) for name, key in names.items()} for index, feature in enumerate(features)
+    ]
+    for name in names:
+        if _dtype([row[name] for row in rows]) != "int64":
+            raise wr.DTypeError(f"{name!r} holds numbers that are not whole")
+    spec = {name: wr.Ragged(dtype="int64", offsets_dtype="int32") for name in names}
+    batch = wr.collate(rows, spec)
+    ids = batch["input_ids"]
+    offsets = numpy(ids.offsets)
+    starts, lengths = offsets[:-1].astype("int64"), np.diff(offsets)
+    if "labels" in batch:
+        labels = numpy(batch["labels"])
+        different = np.nonzero(np.diff(numpy(batch["labels"].offsets)) != lengths)[0]
+        if len(different):
+            index = int(different[0])
+            raise wr.ShapeError(f'sample {index} at "labels": expected {int(lengths[index])} labels, one for each id')
+    else:
+        labels = numpy(ids).copy()
+    labels[starts[lengths > 0]] = separator_id
+    positions = np.arange(len(labels)) - np.repeat(starts - position_ids_start, lengths)
+    result = {
+        "input_ids": give(numpy(ids)[None], return_tensors),
+        "labels": give(labels[None], return_tensors),
+        "position_ids": give(positions[None], return_tensors),
+    }
+    if return_seq_idx:
+        indices = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+        result["seq_idx"] = give(indices[None], return_tensors)
+    boundaries = give(ids.offsets, return_tensors)
+    if return_flash_attn_kwargs:
+        result.update(cu_seq_lens_q=boundaries, cu_seq_lens_k=boundaries)
+        result.update(max_length_q=ids.max_length, max_length_k=ids.max_length)
+    else:
+        result.update(cu_seqlens=boundaries, max_seqlen=ids.max_length)
+    return result
+
+
+def _names(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
+    """Keys of the result to keys of the features."""
+    if not features:
+        raise ValueError("an empty list of features makes no batch")
+    if "input_ids" not in features[0]:
+        raise KeyError("sample 0: the key 'input_ids' is missing")
+    keys: List[str] = [key for key in features[0] if features[0][key] is not None]
+    return {("labels" if key == "label" else key): key for key in keys}
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (bool, int, float)) or getattr(value, "ndim", 1) == 0
+
+
+def _dtype(column: Sequence[Any]) -> Optional[str]:
+    """int64 for whole numbers, float32 for Python's others; None, the samples' own, for the rest."""
+    if isinstance(column[0], float):
+        return "float32"
+    # An empty list says nothing of its dtype.
+    names = {wr.asarray(value).dtype for value in column if _is_scalar(value) or len(value)} or {"int64"}
+    if all("int" in name for name in names):
+        return "int64"
+    are_lists = all(type(value) is array.array for value in column)
+    return "float32" if are_lists else None

@@ -1,0 +1,286 @@
+"""Batches of images of unequal size, graphs, keyed features and requests of an inference server.
+
+They need NumPy, and torch for ``return_tensors="pt"``.
+"""
+
+from __future__ import annotations
+
+import array
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import windrow as wr
+from windrow._fields import check, give, numpy, row, row_of
+
+__all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
+
+
+class PaddedImages(NamedTuple):
+    """Images of one size, the mask that is True on padding, and the sizes they had."""
+
+    tensors: Any
+    mask: Any
+    sizes: List[Tuple[int, int]]
+
+
+def pad_images(
+    images: Sequence[Any],
+    *,
+    multiple_of: int = 1,
+    value: float = 0,
+    channels_last: bool = False,
+    transform: Optional[wr.Transform] = None,
+    dtype: Any = None,
+    return_tensors: str = "pt",
+) -> PaddedImages:
+    """Pads images at the right and bottom to the largest height and width, as DETR does.
+
+    Args:
+        images: array-likes ``[C, H, W]``, or ``[H, W, C]`` with ``channels_last``.
+        multiple_of: height and width are rounded up to it; what is added counts as padding.
+        value: of padding, not transformed.
+        transform, dtype: as for :func:`windrow.stack`: normalised and permuted on the way.
+
+    Returns:
+        PaddedImages: ``tensors`` ``[N, ...]``, ``mask`` bool ``[N, H, W]``, ``sizes`` a list of
+        ``(height, width)``.
+
+    Raises:
+        ShapeError: the images differ in channels or rank. ValueError: they are not of three dims.
+
+    Example:
+        >>> import numpy as np
+        >>> from windrow.structure import pad_images
+        >>> batch = pad_images([np.ones((3, 2, 5), "f4"), np.ones((3, 4, 3), "f4")], multiple_of=4)
+        >>> tuple(batch.tensors.shape), batch.sizes
+        ((2, 3, 4, 8), [(2, 5), (4, 3)])
+    """
+    check(return_tensors)
+    dims = (0, 1) if channels_last else (1, 2)
+    batch = wr.pad(
+        images, dims=dims, multiple_of=multiple_of, value=value, mask="pad", transform=transform, dtype=dtype
+    )
+    sizes = [(int(height), int(width)) for height, width in numpy(batch.lengths)]
+    return PaddedImages(give(batch, return_tensors), give(batch.mask, return_tensors), sizes)
+
+
+Increment = Union[str, int, Callable[[Mapping[str, Any]], int]]
+
+
+def concat_graphs(
+    graphs: Sequence[Mapping[str, Any]],
+    *,
+    cat_dims: Optional[Mapping[str, int]] = None,
+    increments: Optional[Mapping[str, Increment]] = None,
+    num_nodes: Union[str, Callable[[Mapping[str, Any]], int]] = "x",
+    follow_batch: Sequence[str] = (),
+    return_tensors: str = "pt",
+) -> Dict[str, Any]:
+    """Joins graphs to one graph of disconnected parts, as PyTorch Geometric batches ``Data``.
+
+    Args:
+        graphs: mappings of array-likes; an entry without dims becomes one of ``[N]``.
+        cat_dims: by key, the dim that an entry is joined along; -1 for keys with ``index`` or ``face``
+            in their name, else 0.
+        increments: by key, what the values of later graphs are raised by: a number for each graph,
+            ``"num_nodes"``, or a function of a graph. Without an entry ``"num_nodes"`` for keys with
+            ``index`` or ``face`` in their name, 0 for the rest.
+        num_nodes: the key whose length is a graph's number of nodes, or a function of a graph.
+        follow_batch: keys that get ``<key>_batch`` and ``<key>_ptr`` of their own.
+
+    Returns:
+        dict: by key; ``batch`` int64, the graph of each node, and ``ptr`` int64 ``[N + 1]``.
+
+    Raises:
+        ShapeError, DTypeError: entries do not fit together. KeyError: one is missing.
+
+    Example:
+        >>> import numpy as np
+        >>> from windrow.structure import concat_graphs
+        >>> ring = {"x": np.ones((3, 1)), "edge_index": np.array([[0, 1, 2], [1, 2, 0]])}
+        >>> batch = concat_graphs([ring, ring])
+        >>> batch["edge_index"].tolist(), batch["batch"].tolist()
+        ([[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]], [0, 0, 0, 1, 1, 1])
+    """
+    import numpy as np
+
+    check(return_tensors)
+    if not graphs:
+        raise ValueError("an empty list of graphs makes no batch")
+
+    def nodes(graph: Mapping[str, Any]) -> int:
+        return int(wr.asarray(graph[num_nodes]).shape[0] if isinstance(num_nodes, str) else num_nodes(graph))
+
+    def step(increment: Increment, graph: Mapping[str, Any]) -> int:
+        if isinstance(increment, int):
+            return increment
+        return nodes(graph) if increment == "num_nodes" else int(increment(graph))  # type: ignore[operator]
+
+    result: Dict[str, Any] = {}
+    boundaries: Dict[str, Any] = {}
+    for key in graphs[0]:
+        values = [row_of(graph, key, index) for index, graph in enumerate(graphs)]
+        is_index = "index" in key or "face" in key
+        if not wr.asarray(values[0]).ndim:
+            joined = numpy(wr.stack(values))
+            offsets = np.arange(len(values) + 1)
+            dim = 0
+        else:
+            dim = (cat_dims or {}).get(key, -1 if is_index else 0)
+            batch = wr.concat(values, dim=dim)
+            joined, offsets = numpy(batch), numpy(batch.offsets)
+        increment = (increments or {}).get(key, "num_nodes" if is_index else 0)
+        steps = [step(increment, graph) for graph in graphs[:-1]]
+        if any(steps):
+            raised = np.repeat(np.cumsum([0, *steps]), np.diff(offsets)).astype(joined.dtype)
+            shape = [1] * joined.ndim
+            shape[dim] = -1
+            np.add(joined, raised.reshape(shape), out=joined)
+        result[key] = give(joined, return_tensors)
+        boundaries[key] = offsets
+    for key in follow_batch:
+        result[f"{key}_batch"], result[f"{key}_ptr"] = _membership(boundaries[key], return_tensors)
+    counts = np.cumsum([0, *(nodes(graph) for graph in graphs)])
+    result["batch"], result["ptr"] = _membership(counts, return_tensors)
+    return result
+
+
+def _membership(offsets: Any, return_tensors: str) -> Tuple[Any, Any]:
+    """The sample of each row, and where each sample begins."""
+    import numpy as np
+
+    offsets = offsets.astype(np.int64)
+    samples = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return give(samples, return_tensors), give(offsets, return_tensors)
+
+
+class KeyedJagged(NamedTuple):
+    """Lists of values by key and sample, one after the other: all samples of the first key come first.
+
+    The arguments of torchrec's ``KeyedJaggedTensor``, in its order but for ``stride``, the batch size.
+    """
+
+    keys: List[str]
+    values: Any
+    weights: Any
+    lengths: Any
+    offsets: Any
+    stride: int
+
+
+def keyed_jagged(
+    samples: Sequence[Mapping[str, Any]],
+    keys: Optional[Sequence[str]] = None,
+    *,
+    weights: Optional[Sequence[Mapping[str, Any]]] = None,
+    dtype: Any = None,
+    return_tensors: str = "pt",
+) -> KeyedJagged:
+    """Gathers keyed lists of unequal length in key-major order.
+
+    Args:
+        samples: mappings from a key to a list or an array-like of one dim.
+        keys: which, and in which order; None: those of the first sample.
+        weights: like ``samples``, a weight for each value.
+        dtype: of the values.
+
+    Returns:
+        KeyedJagged: ``values`` ``[total]``, ``weights`` like it or None, ``lengths`` int64
+        ``[len(keys) * N]``, ``offsets`` int64 with one more.
+
+    Raises:
+        ShapeError: weights are not as many as values. KeyError: an entry is missing.
+
+    Example:
+        >>> from windrow.structure import keyed_jagged
+        >>> batch = keyed_jagged([{"user": [1, 2], "item": [7]}, {"user": [3], "item": []}])
+        >>> batch.values.tolist(), batch.lengths.tolist()
+        ([1, 2, 3, 7], [2, 1, 1, 0])
+    """
+    check(return_tensors)
+    if not samples:
+        raise ValueError("an empty list of samples makes no batch")
+    keys = list(samples[0] if keys is None else keys)
+
+    def gathered(trees: Sequence[Mapping[str, Any]], dtype: Any) -> wr.Batch:
+        rows = [row_of(tree, key, index) for key in keys for index, tree in enumerate(trees)]
+        if dtype is None and any(type(values) is array.array and not len(values) for values in rows):
+            # An empty list says nothing of its dtype.
+            dtype = wr.asarray(next((values for values in rows if len(values)), rows[0])).dtype
+        return wr.ragged(rows, dtype=dtype)
+
+    values = gathered(samples, dtype)
+    offsets = numpy(values.offsets)
+    weighed = None
+    if weights is not None:
+        weighed = gathered(weights, None)
+        different = [i for i, same in enumerate(numpy(weighed.offsets)[1:] == offsets[1:]) if not same]
+        if different or len(weights) != len(samples):
+            key, index = divmod(different[0] if different else 0, len(samples))
+            raise wr.ShapeError(f"sample {index} at {keys[key]!r}: weights are not as many as values")
+    return KeyedJagged(
+        keys,
+        give(values, return_tensors),
+        None if weighed is None else give(weighed, return_tensors),
+        give(values.lengths, return_tensors),
+        give(values.offsets, return_tensors),
+        len(samples),
+    )
+
+
+BATCH_INPUT_KINDS = (
+    "BATCH_ELEMENT_COUNT",
+    "BATCH_ACCUMULATED_ELEMENT_COUNT",
+    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO",
+    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
+    "BATCH_ITEM_SHAPE",
+    "BATCH_ITEM_SHAPE_FLATTEN",
+)
+
+
+def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> Any:
+    """A ``batch_input`` of Triton Inference Server for requests that are joined without padding.
+
+    Args:
+        kind: one of ``BATCH_INPUT_KINDS``.
+        requests: the source input of each request, array-likes ``[batch, *item]``.
+        dtype: of the result; ``"int32"`` or ``"float32"``, as the model's configuration says.
+
+    Returns:
+        numpy.ndarray: ``[N]`` counts, ``[N + 1]`` with zero, ``[max]`` of no meaning for
+        ``..._AS_SHAPE``; item shapes ``[items, rank]``, or one after the other.
+
+    Raises:
+        ValueError: another kind, or counts that ``dtype`` does not hold.
+
+    Example:
+        >>> import numpy as np
+        >>> from windrow.structure import batch_input
+        >>> requests = [np.ones((1, n)) for n in (3, 1, 2)]
+        >>> batch_input("BATCH_ACCUMULATED_ELEMENT_COUNT", requests).tolist()
+        [3, 4, 6]
+    """
+    import numpy as np
+
+    if kind not in BATCH_INPUT_KINDS:
+        raise ValueError(f"kind={kind!r}; it is one of {', '.join(BATCH_INPUT_KINDS)}")
+    if dtype not in ("int32", "float32"):
+        raise ValueError(f"dtype={dtype!r}; it is 'int32' or 'float32'")
+    shapes = [wr.asarray(row(request, f"request {index}")).shape for index, request in enumerate(requests)]
+    if not shapes or not all(shapes):
+        raise ValueError("a request is an array-like [batch, *item], and there is at least one")
+    counts = np.array([np.prod(shape, dtype=np.int64) for shape in shapes])
+    if kind.startswith("BATCH_ITEM_SHAPE"):
+        items: List[Tuple[int, ...]] = [shape[1:] for shape in shapes for _ in range(shape[0])]
+        if len({len(item) for item in items}) > 1:
+            raise wr.ShapeError("requests differ in rank")
+        shape = (-1,) if kind.endswith("FLATTEN") else (len(items), len(shapes[0]) - 1)
+        values: Any = np.array(items, dtype=np.int64).reshape(shape)
+    elif kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
+        return np.zeros(int(counts.max()), dtype)
+    elif kind == "BATCH_ELEMENT_COUNT":
+        values = counts
+    else:
+        values = np.cumsum([0, *counts] if kind.endswith("WITH_ZERO") else counts)
+    if values.size and values.max() > np.iinfo(np.int32).max:
+        raise ValueError(f"{kind}: {values.max()} is beyond 2^31 - 1")
+    return values.astype(dtype)

@@ -1,0 +1,189 @@
+"""windrow.sequence beside the collators of transformers that it follows."""
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from windrow.sequence import pack_tokens, pad_tokens
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers", reason="SKIP: transformers is not installed")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(transformers):
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordLevel({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]")
+    return lambda side, pad_id=0: transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizers.Tokenizer(model), pad_token="[PAD]", unk_token="[UNK]", padding_side=side
+    )
+
+
+def features(*extra, lengths=(3, 1, 5, 2)):
+    made = []
+    for i, n in enumerate(lengths):
+        ids = [10 * i + j + 5 for j in range(n)]
+        feature = {"input_ids": ids}
+        if "labels" in extra:
+            feature["labels"] = [-x for x in ids][: n - i % 2]
+        if "token labels" in extra:
+            feature["labels"] = [-x for x in ids]
+        if "types" in extra:
+            feature["token_type_ids"] = [i % 2] * n
+        if "mask" in extra:
+            feature["attention_mask"] = [1] * (n - 1) + [0]
+        if "special" in extra:
+            feature["special_tokens_mask"] = [0] * n
+        if "label" in extra:
+            feature["label"] = i
+        if "score" in extra:
+            feature["labels"] = i / 2
+        made.append(feature)
+    return made
+
+
+def assert_as(ours, theirs):
+    assert set(ours) == set(theirs)
+    for key, tensor in theirs.items():
+        if isinstance(tensor, int):
+            assert ours[key] == tensor and type(ours[key]) is int
+            continue
+        assert ours[key].dtype == tensor.dtype, key
+        assert ours[key].tolist() == tensor.tolist(), key
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("multiple", [None, 4])
+@pytest.mark.parametrize("padding, max_length", [(True, None), ("longest", None), ("max_length", 6), ("max_length", 8)])
+@pytest.mark.parametrize("extra", [(), ("types", "special"), ("mask",), ("label",), ("score",)])
+def test_as_data_collator_with_padding(transformers, tokenizer, side, multiple, padding, max_length, extra):
+    theirs = transformers.DataCollatorWithPadding(
+        tokenizer(side), padding=padding, max_length=max_length, pad_to_multiple_of=multiple
+    )(features(*extra))
+    ours = pad_tokens(
+        features(*extra), padding=padding, max_length=max_length, pad_to_multiple_of=multiple, padding_side=side
+    )
+    assert_as(ours, theirs)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("multiple", [None, 4])
+@pytest.mark.parametrize("padding, max_length", [(True, None), ("max_length", 7)])
+def test_as_data_collator_for_seq2seq(transformers, tokenizer, side, multiple, padding, max_length):
+    theirs = transformers.DataCollatorForSeq2Seq(
+        tokenizer(side), padding=padding, max_length=max_length, pad_to_multiple_of=multiple
+    )(features("labels"))
+    ours = pad_tokens(
+        features("labels"), padding=padding, max_length=max_length, pad_to_multiple_of=multiple, padding_side=side
+    )
+    assert_as(ours, theirs)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_as_data_collator_for_token_classification(transformers, tokenizer, side):
+    theirs = transformers.DataCollatorForTokenClassification(tokenizer(side))(features("token labels"))
+    assert_as(pad_tokens(features("token labels"), padding_side=side), theirs)
+
+
+def test_without_padding(transformers, tokenizer):
+    same = features(lengths=(3, 3))
+    theirs = transformers.DataCollatorWithPadding(tokenizer("right"), padding=False)(same)
+    assert_as(pad_tokens(same, padding=False), theirs)
+    with pytest.raises(wr.ShapeError) as error:
+        pad_tokens(features(), padding=False)
+    assert error.value.path == "input_ids" and error.value.index == 1
+
+
+@pytest.mark.parametrize("make", [list, tuple, np.array, torch.tensor, lambda ids: np.array(ids, np.int32)])
+@pytest.mark.parametrize("return_tensors", ["pt", "np"])
+def test_kinds_of_input_and_output(make, return_tensors):
+    batch = pad_tokens(
+        [{"input_ids": make([1, 2])}, {"input_ids": make([3])}],
+        pad_token_id=9,
+        return_tensors=return_tensors,
+        return_attention_mask=False,
+    )
+    assert list(batch) == ["input_ids"]
+    assert type(batch["input_ids"]) is (torch.Tensor if return_tensors == "pt" else np.ndarray)
+    assert batch["input_ids"].tolist() == [[1, 2], [3, 9]] and "int64" in str(batch["input_ids"].dtype)
+
+
+def test_empty_sequences_and_other_entries():
+    batch = pad_tokens(
+        [{"input_ids": [], "bbox": []}, {"input_ids": [4], "bbox": [0.5]}], pad_values={"bbox": -1}
+    )  # fmt: skip
+    assert batch["input_ids"].tolist() == [[0], [4]] and batch["attention_mask"].tolist() == [[0], [1]]
+    assert batch["bbox"].tolist() == [[-1.0], [0.5]] and batch["bbox"].dtype == torch.float32
+
+
+def test_nothing_is_rounded():
+    """Whole numbers first, others later."""
+    batch = pad_tokens([{"input_ids": [1], "w": [1]}, {"input_ids": [2], "w": [0.5]}])
+    assert batch["w"].tolist() == [[1.0], [0.5]]
+    with pytest.raises(wr.DTypeError):
+        pad_tokens([{"input_ids": [1], "w": np.ones(1)}, {"input_ids": [2], "w": np.ones(1, np.int32)}])
+
+
+@pytest.mark.parametrize("labels", [(), ("token labels",)])
+@pytest.mark.parametrize("flash", [False, True])
+@pytest.mark.parametrize("seq_idx", [False, True])
+def test_as_data_collator_with_flattening(transformers, labels, flash, seq_idx):
+    if not hasattr(transformers, "DataCollatorWithFlattening"):
+        pytest.skip("SKIP: this transformers has no DataCollatorWithFlattening")
+    arguments = {"return_flash_attn_kwargs": flash, "return_seq_idx": seq_idx}
+    theirs = transformers.DataCollatorWithFlattening(**arguments)(features(*labels))
+    ours = pack_tokens(features(*labels), **arguments)
+    if not flash:
+        assert ours.pop("cu_seqlens").tolist() == [0, 3, 4, 9, 11] and ours.pop("max_seqlen") == 5
+    assert_as(ours, theirs)
+
+
+def test_packing_by_torchs_own_functions():
+    rows = [torch.arange(n) for n in (4, 0, 2)]
+    batch = pack_tokens([{"input_ids": row} for row in rows], separator_id=-1, position_ids_start=2)
+    assert batch["input_ids"].equal(torch.cat(rows)[None])
+    assert batch["cu_seqlens"].equal(torch.tensor([0, 4, 4, 6], dtype=torch.int32))
+    assert batch["position_ids"].tolist() == [[2, 3, 4, 5, 2, 3]]
+    assert batch["labels"].tolist() == [[-1, 1, 2, 3, -1, 1]]
+    assert batch["max_seqlen"] == 4
+
+
+def test_samples_are_not_written_to():
+    ids = np.arange(1, 4)
+    pack_tokens([{"input_ids": ids, "labels": ids}])
+    assert ids.tolist() == [1, 2, 3]
+
+
+def test_they_pickle_as_a_collate_fn():
+    collate = pickle.loads(pickle.dumps(functools.partial(pad_tokens, pad_to_multiple_of=4)))
+    loader = torch.utils.data.DataLoader(features(), batch_size=2, num_workers=1, collate_fn=collate)
+    assert [tuple(batch["input_ids"].shape) for batch in loader] == [(2, 4), (2, 8)]
+
+
+@pytest.mark.parametrize(
+    "call, error, text",
+    [
+        (lambda: pad_tokens([]), ValueError, "empty list"),
+        (lambda: pack_tokens([{"ids": [1]}]), KeyError, "input_ids"),
+        (lambda: pad_tokens([{"input_ids": [1], "x": [1]}, {"input_ids": [1]}]), KeyError, "sample 1: the key 'x'"),
+        (lambda: pad_tokens(features(), padding="most"), ValueError, "padding='most'"),
+        (lambda: pad_tokens(features(), padding="max_length"), ValueError, "max_length="),
+        (lambda: pad_tokens(features(), padding="max_length", max_length=4), wr.ShapeError, "input_ids"),
+        (lambda: pad_tokens(features(), padding_side="middle"), ValueError, "padding_side"),
+        (lambda: pad_tokens(features(), return_tensors="tf"), ValueError, "return_tensors"),
+        (lambda: pad_tokens([{"input_ids": ["a"]}]), TypeError, "sample 0 at 'input_ids'"),
+        (lambda: pack_tokens([{"input_ids": [1, 2], "labels": [1]}]), wr.ShapeError, "sample 0 at \"labels\""),
+        (lambda: pack_tokens([{"input_ids": [1.5]}]), wr.DTypeError, "not whole"),
+        (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": np.ones(2)}]), wr.DTypeError, "not whole"),
+    ],
+)  # fmt: skip
+def test_errors(call, error, text):
+    with pytest.raises(error, match=text):
+        call()

@@ -1,0 +1,185 @@
+"""windrow.structure beside loops written out."""
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from helpers import paint
+from windrow import structure
+from windrow.structure import batch_input, concat_graphs, keyed_jagged, pad_images
+
+torch = pytest.importorskip("torch")
+
+
+def as_array(field):
+    return field.numpy() if isinstance(field, torch.Tensor) else field
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 32])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("return_tensors", ["pt", "np"])
+def test_images(multiple, channels_last, return_tensors):
+    sizes = [(5, 9), (7, 3), (1, 1), (7, 9)]
+    images = [paint((3, *size), "uint8", i) for i, size in enumerate(sizes)]
+    height, width = (-(-max(size[k] for size in sizes) // multiple) * multiple for k in (0, 1))
+    tensors = np.full((4, 3, height, width), 114, np.uint8)
+    mask = np.ones((4, height, width), bool)
+    for i, (h, w) in enumerate(sizes):
+        tensors[i, :, :h, :w] = images[i]
+        mask[i, :h, :w] = False
+    if channels_last:
+        images, tensors = [image.transpose(1, 2, 0) for image in images], tensors.transpose(0, 2, 3, 1)
+    batch = pad_images(
+        images, multiple_of=multiple, value=114, channels_last=channels_last, return_tensors=return_tensors
+    )
+    assert type(batch.tensors) is (torch.Tensor if return_tensors == "pt" else np.ndarray)
+    assert np.array_equal(as_array(batch.tensors), tensors) and np.array_equal(as_array(batch.mask), mask)
+    assert batch.sizes == sizes
+
+
+def test_images_of_one_size_have_a_mask_too():
+    batch = pad_images([np.ones((3, 4, 4), "f4")] * 2)
+    assert batch.mask.shape == (2, 4, 4) and not batch.mask.any() and batch.sizes == [(4, 4)] * 2
+
+
+def test_images_are_normalised_on_the_way():
+    images = [paint((n, 5, 3), "uint8", n) for n in (2, 4)]
+    chw = wr.Transform(scale=1 / 255, mean=[0.5] * 3, std=[0.25] * 3, channel_dim=2, permute=(2, 0, 1))
+    batch = pad_images(images, channels_last=True, transform=chw, dtype="float32", return_tensors="np")
+    assert batch.tensors.shape == (2, 3, 4, 5) and batch.mask.shape == (2, 4, 5)
+    expected = (images[1].transpose(2, 0, 1) / 255 - 0.5) / 0.25
+    assert np.allclose(batch.tensors[1], expected, atol=1e-6) and (batch.tensors[0, :, 2:] == 0).all()
+
+
+def test_images_that_do_not_fit():
+    with pytest.raises(wr.ShapeError):
+        pad_images([np.ones((3, 4, 4)), np.ones((1, 4, 4))])
+    with pytest.raises(wr.ShapeError):
+        pad_images([np.ones((3, 4, 4)), np.ones((4, 4))])
+    with pytest.raises(ValueError, match="2 dims"):
+        pad_images([np.ones((4, 4)), np.ones((3, 4))])
+
+
+def graph(i, n):
+    rng = np.random.default_rng(i)
+    edges = rng.integers(0, n, (2, 2 * n))
+    return {
+        "x": paint((n, 3), "float32", i),
+        "edge_index": edges,
+        "edge_attr": paint((2 * n,), "float64", i),
+        "y": i,
+        "face": rng.integers(0, n, (3, n)),
+        "adj": paint((2, n), "uint8", i),
+        "pairs": rng.integers(0, 2, (4,)),
+    }
+
+
+@pytest.mark.parametrize("return_tensors", ["pt", "np"])
+def test_graphs(return_tensors):
+    graphs = [graph(i, n) for i, n in enumerate((3, 1, 4))]
+    batch = concat_graphs(
+        graphs,
+        cat_dims={"adj": 1},
+        increments={"pairs": lambda graph: 10, "y": 0, "face": "num_nodes", "edge_attr": 0},
+        follow_batch=["pairs", "adj"],
+        return_tensors=return_tensors,
+    )
+    starts = [0, 3, 4]
+    expected = {
+        "x": np.concatenate([g["x"] for g in graphs]),
+        "edge_index": np.concatenate([g["edge_index"] + s for g, s in zip(graphs, starts)], axis=1),
+        "edge_attr": np.concatenate([g["edge_attr"] for g in graphs]),
+        "y": np.array([0, 1, 2]),
+        "face": np.concatenate([g["face"] + s for g, s in zip(graphs, starts)], axis=1),
+        "adj": np.concatenate([g["adj"] for g in graphs], axis=1),
+        "pairs": np.concatenate([g["pairs"] + 10 * i for i, g in enumerate(graphs)]),
+        "pairs_batch": np.repeat([0, 1, 2], 4),
+        "pairs_ptr": np.array([0, 4, 8, 12]),
+        "adj_batch": np.array([0, 0, 0, 1, 2, 2, 2, 2]),
+        "adj_ptr": np.array([0, 3, 4, 8]),
+        "batch": np.array([0, 0, 0, 1, 2, 2, 2, 2]),
+        "ptr": np.array([0, 3, 4, 8]),
+    }
+    assert set(batch) == set(expected)
+    for key, value in expected.items():
+        assert as_array(batch[key]).dtype == value.dtype and np.array_equal(as_array(batch[key]), value), key
+
+
+def test_graphs_without_nodes_or_edges():
+    empty = {"x": np.zeros((0, 2)), "edge_index": np.zeros((2, 0), np.int64)}
+    full = {"x": np.zeros((2, 2)), "edge_index": np.array([[0], [1]])}
+    batch = concat_graphs([full, empty, full], num_nodes=lambda graph: len(graph["x"]))
+    assert batch["edge_index"].tolist() == [[0, 2], [1, 3]] and batch["ptr"].tolist() == [0, 2, 2, 4]
+
+
+def test_graphs_that_do_not_fit():
+    with pytest.raises(KeyError, match="sample 1: the key 'y'"):
+        concat_graphs([{"x": np.ones((2, 1)), "y": 1}, {"x": np.ones((2, 1))}])
+    with pytest.raises(ValueError, match="empty list"):
+        concat_graphs([])
+
+
+@pytest.mark.parametrize("return_tensors", ["pt", "np"])
+def test_keyed_jagged(return_tensors):
+    samples = [{"a": [1, 2], "b": [], "c": [5]}, {"a": [], "b": [3], "c": [6, 7, 8]}]
+    weights = [{"a": [0.1, 0.2], "b": [], "c": [0.5]}, {"a": [], "b": [0.3], "c": [0.6, 0.7, 0.8]}]
+    batch = keyed_jagged(samples, ["c", "a", "b"], weights=weights, return_tensors=return_tensors)
+    assert batch.keys == ["c", "a", "b"] and batch.stride == 2
+    assert batch.values.tolist() == [5, 6, 7, 8, 1, 2, 3]
+    assert batch.lengths.tolist() == [1, 3, 2, 0, 0, 1] and batch.offsets.tolist() == [0, 1, 4, 6, 6, 6, 7]
+    assert np.allclose(as_array(batch.weights), [0.5, 0.6, 0.7, 0.8, 0.1, 0.2, 0.3])
+    assert "int64" in str(batch.values.dtype) and "float32" in str(batch.weights.dtype)
+
+
+def test_keyed_jagged_of_tensors_and_in_order():
+    samples = [{"b": torch.tensor([1.5])}, {"b": torch.tensor([])}]
+    batch = keyed_jagged(samples, dtype="float16")
+    assert batch.keys == ["b"] and batch.values.dtype == torch.float16 and batch.weights is None
+
+
+def test_keyed_jagged_that_does_not_fit():
+    samples = [{"a": [1, 2]}, {"a": [3]}]
+    with pytest.raises(wr.ShapeError, match="sample 1 at 'a'"):
+        keyed_jagged(samples, weights=[{"a": [1, 2]}, {"a": [3, 4]}])
+    with pytest.raises(KeyError, match="sample 1: the key 'b'"):
+        keyed_jagged([{"b": [1]}, {"a": [3]}])
+
+
+REQUESTS = [np.ones((1, 3), "f4"), np.ones((1, 1), "f4"), np.ones((1, 2), "f4")]
+
+
+@pytest.mark.parametrize(
+    "kind, expected",
+    [
+        ("BATCH_ELEMENT_COUNT", [3, 1, 2]),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT", [3, 4, 6]),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", [0, 3, 4, 6]),
+        ("BATCH_ITEM_SHAPE", [[3], [1], [2]]),
+        ("BATCH_ITEM_SHAPE_FLATTEN", [3, 1, 2]),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int32", "float32"])
+def test_batch_inputs(kind, expected, dtype):
+    value = batch_input(kind, REQUESTS, dtype=dtype)
+    assert value.dtype == dtype and value.tolist() == expected
+
+
+def test_batch_inputs_of_shape_and_of_larger_requests():
+    assert batch_input("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", REQUESTS).shape == (3,)
+    requests = [np.ones((2, 3, 4)), np.ones((1, 5, 2))]
+    assert batch_input("BATCH_ELEMENT_COUNT", requests).tolist() == [24, 10]
+    assert batch_input("BATCH_ITEM_SHAPE", requests).tolist() == [[3, 4], [3, 4], [5, 2]]
+    assert batch_input("BATCH_ITEM_SHAPE_FLATTEN", requests).tolist() == [3, 4, 3, 4, 5, 2]
+    assert len(structure.BATCH_INPUT_KINDS) == 6
+
+
+def test_batch_inputs_that_do_not_fit():
+    huge = np.broadcast_to(np.uint8(0), (1, 1 << 30))
+    with pytest.raises(ValueError, match="2\\^31"):
+        batch_input("BATCH_ACCUMULATED_ELEMENT_COUNT", [huge, huge])
+    with pytest.raises(ValueError, match="BATCH_SIZE"):
+        batch_input("BATCH_SIZE", REQUESTS)
+    with pytest.raises(ValueError, match="at least one"):
+        batch_input("BATCH_ELEMENT_COUNT", [])
+    with pytest.raises(wr.ShapeError, match="rank"):
+        batch_input("BATCH_ITEM_SHAPE", [np.ones((1, 2)), np.ones((1, 2, 2))])
