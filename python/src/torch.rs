@@ -279,14 +279,16 @@ impl<'py> Walk<'_, 'py> {
         path: &str,
     ) -> PyResult<Result<Node<'py>, Option<PyErr>>> {
         let items = &column.items;
-        let class = items[0].get_type();
-        let is_plain = matches!(kind, Kind::Tensor | Kind::Array | Kind::Number)
-            && items.iter().all(|item| item.get_type().is(&class));
-        if !is_plain || (kind == Kind::Tensor && self.any_requires_grad(items)?) {
+        let of_one_type = || {
+            let class = items[0].get_type();
+            items.iter().all(|item| item.get_type().is(&class))
+        };
+        let job = if kind == Kind::Other {
             return Ok(Err(None));
-        }
-        let job = if kind == Kind::Number {
-            let Some(row) = numbers(items)? else { return Ok(Err(None)) };
+        } else if kind == Kind::Number {
+            let Some(row) = of_one_type().then(|| numbers(items)).transpose()?.flatten() else {
+                return Ok(Err(None));
+            };
             if self.allocate.is_none() && !self.is_placed {
                 return Ok(Ok(Node::Done(export::torch(self.py, &row)?)));
             }
@@ -299,6 +301,10 @@ impl<'py> Walk<'_, 'py> {
             Ok(job) => job,
             Err(refusal) => return Ok(Err(Some(refusal))),
         };
+        // Looked at after the import, which asks for their memory ahead.
+        if !of_one_type() || (kind == Kind::Tensor && self.any_requires_grad(items)?) {
+            return Ok(Err(None));
+        }
         let kinds = job.samples.list.kinds();
         let first = &kinds[0];
         // torch promotes, and refuses what NumPy steps through backwards or has a dtype of others.

@@ -1,7 +1,10 @@
 """The examples in docstrings run, and every public name has one."""
 
 import doctest
+import importlib
 import inspect
+import subprocess
+import sys
 
 import pytest
 import windrow as wr
@@ -35,3 +38,29 @@ def test_the_package_example_runs():
 def test_signatures_name_their_arguments(name):
     parameters = inspect.signature(getattr(wr, name)).parameters
     assert {"samples", "dtype", "device", "out", "stream", "transform", "copy", "engine"} <= set(parameters)
+
+
+MODULES = ["sequence", "structure", "torch", "torch._collate", "torch._install", "torch._prefetch"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_modules_run(name):
+    pytest.importorskip("torch")
+    module = importlib.import_module(f"windrow.{name}")
+    found = doctest.testmod(module)
+    assert found.attempted and not found.failed
+
+
+@pytest.mark.parametrize("name", ["sequence", "structure", "torch"])
+def test_every_public_name_of_modules_is_documented(name):
+    pytest.importorskip("torch")
+    module = importlib.import_module(f"windrow.{name}")
+    for public in module.__all__:
+        if public == "ToDevice":
+            pytest.importorskip("torchdata", reason="SKIP: torchdata is not installed")
+        assert public.isupper() or (getattr(module, public).__doc__ or "").strip(), public
+
+
+def test_windrow_alone_imports_no_framework():
+    code = "import sys, windrow; print(sorted({'torch', 'numpy', 'jax', 'torchdata'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

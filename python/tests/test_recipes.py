@@ -1,0 +1,30 @@
+"""The recipes under examples/ run, each as a program of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
+NAMES = sorted(path.name for path in RECIPES.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipe(name):
+    pytest.importorskip("torch")
+    if name == "torchdata_nodes.py":
+        pytest.importorskip("torchdata", reason="SKIP: torchdata is not installed")
+    # The simulated driver is not torch's.
+    environment = {key: value for key, value in os.environ.items() if key != "WINDROW_CUDA_DRIVER"}
+    done = subprocess.run(
+        [sys.executable, str(RECIPES / name)], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip(), "a recipe shows what it made"
+
+
+def test_the_readme_names_them_all():
+    readme = (RECIPES.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"examples/recipes/{name}" not in readme] == []
