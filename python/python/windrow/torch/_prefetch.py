@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import threading
+import time
 import weakref
 from typing import Any, Deque, Iterable, Iterator, Optional
 
@@ -16,6 +17,8 @@ from windrow.torch._transfer import Started, bytes_of, tensors_of, transfer_to
 MIN_BYTES = 1 << 20
 # How long a loop that is left waits for the batch that is being fetched.
 JOIN_SECONDS = 10.0
+# How long after a broken connection the signal of a worker's death may come.
+SIGNAL_SECONDS = 1.0
 
 
 class Prefetcher:
@@ -142,6 +145,10 @@ class _Fetching:
                 return started
         error, self._error = self._error, None
         if error is not None:
+            if isinstance(error, (ConnectionError, EOFError)):
+                # A worker may have died, which torch says in a signal handler of the main thread, a
+                # little later, and which would be raised somewhere else.
+                time.sleep(SIGNAL_SECONDS)
             try:
                 raise error
             finally:
