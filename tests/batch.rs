@@ -362,9 +362,9 @@ fn small_and_large_stacks_agree() {
         engine.reset_stats();
         let batch = engine.assemble(&samples[..], &Collate::stack()).unwrap();
         let want = reference.assemble(&samples[..], &Collate::stack()).unwrap();
-        assert_eq!(batch.data().shape(), [i64::from(count), length]);
+        assert_eq!(batch.data().shape(), [count, length]);
         assert!(batch.data().as_slice::<u16>() == want.data().as_slice::<u16>());
-        let (stats, bytes) = (engine.stats(), (2 * i64::from(count) * length) as u64);
+        let (stats, bytes) = (engine.stats(), (2 * count * length) as u64);
         assert_eq!((stats.batches, stats.samples), (1, count as u64));
         assert_eq!((stats.bytes_in, stats.bytes_out, stats.padding_bytes), (bytes, bytes, 0));
         let last = batch.sample(count as usize - 1).unwrap();
