@@ -14,6 +14,7 @@ mod import;
 mod keep;
 mod options;
 mod order;
+mod pieces;
 mod protocols;
 mod samples;
 mod sources;

@@ -1,6 +1,5 @@
 //! `SampleList`: samples imported once.
 
-use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyTypeError};
@@ -13,6 +12,7 @@ use crate::export::copy_of;
 use crate::import::{Importer, Reading};
 use crate::keep::Keep;
 use crate::order::Order;
+use crate::pieces::{pieces, shaped_pieces};
 use crate::sources::is_tensor;
 use crate::tensor::{tensor_of, PyTensor};
 
@@ -141,11 +141,15 @@ impl PySampleList {
         importer
             .import_tuple(objects, None)
             .map_err(|error| error_at(objects.py(), error, position))?;
+        self.join(&Imported::from_importer(importer).0);
+        Ok(())
+    }
+
+    fn join(&self, other: &Imported) {
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         let own = Arc::make_mut(&mut guard);
-        own.list.extend(&importer.list);
-        Arc::make_mut(&mut own.owners).push(Arc::new(importer.keep));
-        Ok(())
+        own.list.extend(&other.list);
+        Arc::make_mut(&mut own.owners).extend(other.owners.iter().cloned());
     }
 }
 
@@ -183,7 +187,7 @@ impl PySampleList {
     /// Raises:
     ///     IndexError: for a position that is not in the list.
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
-        let indices = integers(indices)?;
+        let (indices, _) = integers(indices, "indices", 1)?;
         let own = self.snapshot();
         let list = own
             .list
@@ -192,13 +196,60 @@ impl PySampleList {
         Ok(PySampleList::from_imported(Imported { list, owners: Arc::clone(&own.owners) }))
     }
 
+    /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is
+    /// ``values[offsets[i]:offsets[i + 1]]``, as Arrow's lists and ragged batches lie in memory.
+    ///
+    /// Args:
+    ///     values: an array-like of at least one dim.
+    ///     offsets: integers ``[N + 1]``, none below the one before it.
+    ///     shapes: integers ``[N, k]``; ``values`` is then flat, row-major, and sample ``i`` has the
+    ///         shape ``shapes[i]``.
+    ///
+    /// Raises:
+    ///     ShapeError: for offsets that go back or beyond ``values``, and for a shape of another number of
+    ///         elements than its piece has.
+    ///
+    /// Example:
+    ///     >>> import windrow as wr
+    ///     >>> words = wr.SampleList.split(b"abcdef", [0, 1, 4, 6])
+    ///     >>> [bytes(row) for row in wr.pad(words, value=46).numpy()]
+    ///     [b'a..', b'bcd', b'ef.']
+    #[staticmethod]
+    #[pyo3(signature = (values, offsets, shapes = None))]
+    fn split(
+        values: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyAny>,
+        shapes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PySampleList> {
+        let table = tensor_of(values, Reading::OWNED)?;
+        let (offsets, _) = integers(offsets, "offsets", 1)?;
+        let list = match shapes {
+            None => pieces(&table, &offsets),
+            Some(shapes) => {
+                let (shapes, extents) = integers(shapes, "shapes", 2)?;
+                shaped_pieces(&table, &offsets, &shapes, &extents)
+            }
+        };
+        let (list, order) = (list.or_py_err(values.py())?, Order::of(&table));
+        let owners = Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]);
+        Ok(PySampleList::from_imported(Imported { list, owners }))
+    }
+
     /// Imports one more sample.
     fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         self.add(&PyTuple::new(sample.py(), [sample])?)
     }
 
     /// Imports more samples; on an error none of them.
+    ///
+    /// Args:
+    ///     samples: an iterable of array-likes, or another list, which is joined as it is.
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Ok(other) = samples.cast_exact::<PySampleList>() {
+            let other = other.get().snapshot();
+            self.join(&other);
+            return Ok(());
+        }
         let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;
         self.add(tuple.cast::<PyTuple>()?)
     }
@@ -239,27 +290,32 @@ impl PySampleList {
     }
 }
 
-/// Positions from any integer array-like of one dim, or from ints.
-fn integers(indices: &Bound<'_, PyAny>) -> PyResult<Cow<'static, [i64]>> {
-    let py = indices.py();
-    if indices.is_instance_of::<PyList>() || indices.is_instance_of::<PyTuple>() {
-        return Ok(Cow::Owned(indices.extract()?));
+/// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
+fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Vec<i64>, Vec<i64>)> {
+    let py = numbers.py();
+    let flat = |numbers: Vec<i64>| {
+        let len = numbers.len() as i64;
+        (numbers, vec![len])
+    };
+    if ndim == 1 && (numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>()) {
+        return Ok(flat(numbers.extract()?));
     }
-    if let Ok(range) = indices.cast::<pyo3::types::PyRange>() {
-        return Ok(Cow::Owned(
-            range.try_iter()?.map(|item| item?.extract()).collect::<PyResult<_>>()?,
-        ));
+    if let (1, Ok(range)) = (ndim, numbers.cast::<pyo3::types::PyRange>()) {
+        let items = range.try_iter()?.map(|item| item?.extract());
+        return Ok(flat(items.collect::<PyResult<_>>()?));
     }
-    let tensor = tensor_of(indices, Reading::default())?;
-    if tensor.shape().len() != 1 || !(tensor.dtype().is_integer()) {
+    let tensor = tensor_of(numbers, Reading::default())?;
+    let shape = tensor.shape().to_vec();
+    if shape.len() != ndim || !(tensor.dtype().is_integer()) {
+        let dims = if ndim == 1 { "one dim" } else { "two dims" };
         return Err(PyTypeError::new_err(format!(
-            "indices are integers of one dim, not {} of {} dims",
+            "{name} are integers of {dims}, not {} of {} dims",
             tensor.dtype(),
-            tensor.shape().len()
+            shape.len()
         )));
     }
-    if tensor.shape()[0] == 0 {
-        return Ok(Cow::Owned(Vec::new()));
+    if shape.contains(&0) {
+        return Ok((Vec::new(), shape));
     }
     // The engine itself casts, straightens and fetches them.
     let collate = Collate::concat(0).cast(DType::I64).device(Device::Cpu);
@@ -267,7 +323,7 @@ fn integers(indices: &Bound<'_, PyAny>) -> PyResult<Cow<'static, [i64]>> {
     let values = row.as_slice::<i64>().or_py_err(py)?.to_vec();
     let beyond = tensor.dtype() == DType::U64 && values.iter().any(|&value| value < 0);
     match beyond {
-        true => Err(PyIndexError::new_err("an index beyond 63 bits")),
-        false => Ok(Cow::Owned(values)),
+        true => Err(PyIndexError::new_err(format!("{name} beyond 63 bits"))),
+        false => Ok((values, shape)),
     }
 }

@@ -9,7 +9,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_tensor, assert_values, paint, refusal, settle
+from helpers import assert_same, assert_tensor, assert_values, memory, paint, refusal, settle
 
 ROWS = [paint((3, 4), "int32", 7 * i) for i in range(10)]
 
@@ -213,3 +213,95 @@ def library_table(request):
 def test_a_table_without_dims_has_no_rows():
     with pytest.raises(wr.ShapeError, match="at least one dim"):
         wr.SampleList(np.array(1.0))
+
+
+# split and joined
+
+
+@pytest.mark.parametrize("offsets", [[0, 3, 3, 10], [2, 5, 9], [4], [0, 10], [10, 10]])
+@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[::-1], lambda x: x[:, ::2], lambda x: x.T.copy().T])
+def test_split_gives_the_pieces(offsets, view):
+    values = view(paint((10, 4), "int16"))
+    for kind in (list, np.array, lambda x: np.array(x, np.int32)):
+        samples = wr.SampleList.split(values, kind(offsets))
+        assert len(samples) == len(offsets) - 1
+        for i, (start, end) in enumerate(zip(offsets, offsets[1:])):
+            assert_same(memory(samples[i]), values[start:end])
+            assert start == end or samples[i].data_ptr() == values[start:end].ctypes.data
+
+
+def test_split_of_empty_values():
+    samples = wr.SampleList.split(np.empty((0, 3), np.float32), [0, 0, 0])
+    assert_tensor(wr.ragged(samples), np.empty((0, 3), np.float32))
+
+
+def test_split_with_shapes():
+    shapes = np.array([[2, 3], [0, 7], [1, 1], [4, 1]])
+    offsets = np.concatenate([[0], np.cumsum(shapes.prod(axis=1))])
+    values = paint(int(offsets[-1]), "float64")
+    samples = wr.SampleList.split(values, offsets, shapes.astype(np.int32))
+    rows = [values[a:b].reshape(shape) for a, b, shape in zip(offsets, offsets[1:], shapes)]
+    for i, row in enumerate(rows):
+        assert_tensor(samples[i], row)
+    assert_tensor(wr.pad(samples, value=-1), oracle.pad(rows, "float64", -1).data)
+    assert_tensor(wr.SampleList.split(values[:2], [0, 1, 2], np.empty((2, 0), np.int64))[1], values[1])
+
+
+def test_split_keeps_its_values():
+    values = paint((6, 2), "int32")
+    watch = weakref.ref(values)
+    samples = wr.SampleList.split(values, [0, 1, 6])
+    want = values.copy()
+    del values
+    assert watch() is not None
+    assert_tensor(wr.concat(samples), want)
+    del samples
+    settle()
+    assert watch() is None
+
+
+def test_split_of_read_only_values_is_read_only():
+    values = paint(4)
+    values.flags.writeable = False
+    assert memoryview(wr.SampleList.split(values, [0, 4])[0]).readonly
+
+
+@pytest.mark.parametrize(
+    "offsets, index",
+    [([0, 5, 4, 10], 1), ([0, 11], 0), ([0, 5, 11], 1), ([-1, 5], 0), ([11], 0), ([], 0), ([0, 2**63 - 1], 0)],
+)
+def test_split_checks_offsets(offsets, index):
+    refusal(lambda: wr.SampleList.split(paint(10), offsets), wr.ShapeError, index=index)
+
+
+def test_split_checks_what_it_is_given():
+    flat = paint(6)
+    split = wr.SampleList.split
+    refusal(lambda: split(np.uint8(3), [0, 0]), wr.ShapeError)
+    refusal(lambda: split(flat, [[0, 6]]), TypeError)
+    refusal(lambda: split(flat, np.array([0.0, 6.0])), TypeError, "offsets are integers")
+    refusal(lambda: split(flat, [0, 6], np.array([6])), TypeError, "shapes are integers of two dims")
+    refusal(lambda: split(flat, [0, 6], np.array([[2, 2]])), wr.ShapeError, index=0)
+    refusal(lambda: split(flat, [0, 2, 6], np.array([[1, 2], [-2, -2]])), wr.ShapeError, index=1)
+    refusal(lambda: split(flat, [0, 0, 6], np.array([[0, 2], [2**62, 2**62]])), wr.ShapeError, index=1)
+    refusal(lambda: split(flat, [0, 6], np.array([[2, 3], [2, 3]])), wr.ShapeError, "1 shapes")
+    refusal(lambda: split(paint((3, 2)), [0, 3], np.array([[3, 2]])), wr.LayoutError, "flat")
+    refusal(lambda: split(paint(12)[::2], [0, 6], np.array([[3, 2]])), wr.LayoutError, "flat")
+
+
+def test_extend_by_another_list():
+    table = paint((5, 3), "int16")
+    samples = wr.SampleList(table[:2])
+    samples.extend(wr.SampleList(table[2:4]))
+    samples.extend(wr.SampleList())
+    samples.extend(wr.SampleList.split(table.reshape(-1), [12, 15]))
+    assert_tensor(wr.stack(samples), table)
+    samples.extend(samples)
+    assert_tensor(wr.stack(samples), np.concatenate([table, table]))
+
+
+def test_a_joined_list_outlives_the_other():
+    samples = wr.SampleList()
+    samples.extend(wr.SampleList(paint((4, 3))))
+    settle()
+    assert_tensor(wr.stack(samples), paint((4, 3)))
