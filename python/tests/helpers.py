@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,6 +190,21 @@ def usable():
     """Whether the default engine still assembles a batch."""
     rows = [paint(5, "int16", seed) for seed in range(3)]
     return bool((memory(wr.stack(rows)) == np.stack(rows)).all())
+
+
+def run_examples(file):
+    """The Python blocks of a page, which go on from each other, print what the comments behind say."""
+    text = (Path(__file__).parents[2] / file).read_text(encoding="utf-8")
+    names, wanted, printed = {}, [], []
+    names["print"] = lambda *values: printed.append(" ".join(map(_shown, values)))
+    for code in re.findall(r"```python\n(.*?)```", text, re.S):
+        wanted += re.findall(r"print\(.*\)\s*# (.*)", code)
+        exec(re.sub(r"print\((\w+)\)\n", r"str(\1)\n", code), names)
+    assert wanted and printed == wanted
+
+
+def _shown(value):
+    return str(getattr(value, "tolist", lambda: value)())
 
 
 def settle():

@@ -1,0 +1,162 @@
+"""`GatherCollate`: batches of Ray Data to torch tensors."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+
+import torch
+from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
+
+import windrow as wr
+from windrow.ray._columns import columns_of
+from windrow.spec import Stack
+
+# What a batch has beside its data, in the order of the results.
+FIELDS = ("lengths", "offsets", "mask", "batch_index")
+
+
+class Gather:
+    """Holds arguments only, so that it pickles and threads may share it."""
+
+    def __init__(self, spec: Any = None, device: Any = None, *, columns: Optional[Iterable[str]] = None) -> None:
+        self.spec = spec
+        self.device = device
+        self.columns = None if columns is None else tuple(columns)
+        if isinstance(spec, dict):
+            wrong = [pattern for pattern, leaf in spec.items() if not hasattr(leaf, "form")]
+        else:
+            wrong = [] if spec is None or hasattr(spec, "form") else ["*"]
+        if wrong:
+            raise TypeError(f"spec of {wrong[0]!r} is none; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged")
+
+    def batches(self, batch: Any, device: Any) -> Iterator[Tuple[str, wr.Batch, Dict[str, Any]]]:
+        """Name, batch and arguments of each column, one call of the engine each."""
+        columns = columns_of(batch, self.columns)
+        for (name, samples), spec in zip(columns.items(), self._specs(list(columns))):
+            kwargs = {"device": device, **spec.kwargs}
+            try:
+                if kwargs["device"] == "pinned":
+                    kwargs["device"] = None
+                    kwargs["out"] = _pinned(samples, spec, kwargs)
+                yield name, getattr(wr, spec.form)(samples, **kwargs), kwargs
+            except (ValueError, TypeError, BufferError) as error:
+                if error.args and isinstance(error.args[0], str):
+                    error.args = (f"column {name!r}: {error.args[0]}", *error.args[1:])
+                if hasattr(error, "path"):
+                    error.path = name
+                raise
+
+    def _specs(self, names: List[str]) -> List[Any]:
+        """The spec of each column: an exact name goes before a glob, an earlier glob before a later one."""
+        specs = self.spec if isinstance(self.spec, dict) else {"*": self.spec or Stack()}
+        chosen = [
+            name if name in specs else next((pattern for pattern in specs if fnmatchcase(name, pattern)), None)
+            for name in names
+        ]
+        for pattern in specs:
+            if pattern not in chosen:
+                there = ", ".join(map(repr, names))
+                raise ValueError(f"spec {pattern!r} matches no column; the columns are {there}")
+        return [Stack() if pattern is None else specs[pattern] for pattern in chosen]
+
+    def __call__(self, batch: Any) -> Dict[str, torch.Tensor]:
+        """A ``pyarrow.Table`` or a dict of NumPy arrays to a dict of tensors."""
+        device = self.device
+        if device == "auto":
+            from ray.train.torch import get_device
+
+            device = get_device()
+        tensors: Dict[str, torch.Tensor] = {}
+        for name, result, kwargs in self.batches(batch, device):
+            out = kwargs.get("out")
+            fields = named_fields(name, result)
+            for key, field in fields:
+                if key in tensors:
+                    raise ValueError(f"two results are named {key!r}; rename a column (Dataset.rename_columns)")
+                if out is None:
+                    tensors[key] = field.torch()
+                else:
+                    tensors[key] = out if key == name else field.torch().pin_memory()
+        return tensors
+
+
+def named_fields(name: str, batch: wr.Batch) -> List[Tuple[str, wr.Tensor]]:
+    """The data under the column's name, all else under that name and the field's."""
+    fields = [(name, batch.data)]
+    for field in FIELDS:
+        value = getattr(batch, field)
+        if value is not None:
+            fields.append((f"{name}_{field}", value))
+    return fields
+
+
+def _pinned(samples: wr.SampleList, spec: Any, kwargs: Dict[str, Any]) -> torch.Tensor:
+    """Page-locked memory of torch's for a result: torch does not lend it again while a copy from it
+    is under way, which it cannot know of other memory."""
+    if not torch.cuda.is_available():
+        raise wr.CudaUnavailable('device="pinned": torch finds no CUDA device to lock pages for')
+    (shape, dtype), *_ = wr.explain(samples, spec.form, **kwargs).outputs
+    return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True)
+
+
+class GatherCollate(Gather, ArrowBatchCollateFn):
+    """``collate_fn`` for ``Dataset.iter_torch_batches``, on Arrow batches.
+
+    Each column becomes one tensor ``[N, ...]`` under its name. Padded columns have ``<name>_lengths``
+    and, if asked for, ``<name>_mask`` beside it; ragged ones ``<name>_offsets``, ``<name>_lengths`` and,
+    if asked for, ``<name>_batch_index``. The result is a flat dict of tensors, which Ray then moves to
+    its own ``device=``.
+
+    =========================================== ====================================================
+    column                                      sample
+    =========================================== ====================================================
+    ints, floats                                a 0-d value
+    bool                                        a 0-d value; unpacked from bits, which is a copy
+    ``fixed_size_list<T>[k]``, nested too       ``[k]``
+    ``arrow.fixed_shape_tensor``, Ray's tensors their shape
+    ``list<T>``, of fixed-size lists too        ``[length, ...]``: name a ``wr.Pad`` or ``wr.Ragged``
+    Ray's variable-shaped tensors               the shape of each: as lists
+    struct                                      a column for each field, ``outer.inner``
+    =========================================== ====================================================
+
+    All but bools are read from Arrow's buffers as they lie, chunk by chunk, read-only blocks of the
+    object store included. Strings, dictionaries, nested lists, dates and nulls are errors.
+
+    Args:
+        spec: column name, with globs, to :class:`windrow.Pad` and the like, or one of those for all
+            columns. Columns that nobody names are stacked.
+        device: where the results shall lie. None: in host memory; ``"pinned"``: in page-locked memory
+            of torch's, from which Ray's ``device="cuda"`` copies without waiting; ``"cuda"``: there, the
+            padding done by a kernel; ``"auto"``: the device of this Ray Train worker.
+        columns: names of the columns to take; None: all.
+
+    Raises:
+        DTypeError: when called, for a column that is not of the above, and for a null, with ``.path``
+            the column and ``.index`` the row in the batch.
+        ShapeError: when called, for rows of several shapes in a column that is stacked.
+        ValueError: when called, for a spec that matches no column.
+        CudaUnavailable: when called, without the device that was asked for.
+
+    Example:
+        >>> import pyarrow as pa, windrow as wr, windrow.ray
+        >>> collate = windrow.ray.GatherCollate({"ids": wr.Pad(value=-1)})
+        >>> batch = collate(pa.table({"ids": [[1, 2, 3], [4]], "y": [0, 1]}))
+        >>> batch["ids"].tolist(), batch["ids_lengths"].tolist(), batch["y"].tolist()
+        ([[1, 2, 3], [4, -1, -1]], [3, 1], [0, 1])
+    """
+
+
+class NumpyGatherCollate(Gather, NumpyBatchCollateFn):
+    """As :class:`GatherCollate`, for Ray's NumPy batches: a dict of arrays.
+
+    Columns of varying shape are there arrays of objects, one array for each row: prefer Arrow batches,
+    which are read without them.
+
+    Example:
+        >>> import numpy as np, windrow as wr, windrow.ray
+        >>> collate = windrow.ray.NumpyGatherCollate({"ids": wr.Ragged()})
+        >>> ids = np.array([np.arange(2), np.arange(3)], dtype=object)
+        >>> collate({"ids": ids})["ids_offsets"].tolist()
+        [0, 2, 5]
+    """

@@ -1,0 +1,121 @@
+"""`pack` and `unpack`: batches made in `map_batches`, sent as one contiguous buffer each."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Iterable, List, Mapping, Optional
+
+import numpy as np
+import pyarrow as pa
+import torch
+from ray.data.collate_fn import ArrowBatchCollateFn
+
+import windrow as wr
+from windrow.ray._collate import Gather, named_fields
+
+HEADER = "windrow_header"
+ARENA = "windrow_arena"
+# Where tensors begin in the arena; its size is a multiple too, so that arenas one after the other in a
+# block keep it.
+_ALIGN = 64
+
+
+def pack(batch: Any, spec: Any = None, *, columns: Optional[Iterable[str]] = None) -> pa.Table:
+    """A batch to one row: all its tensors, assembled, in one contiguous buffer.
+
+    For ``Dataset.map_batches(windrow.ray.pack, batch_format="pyarrow", batch_size=N,
+    zero_copy_batch=True, fn_kwargs={"spec": ...})``, which pads on Ray's workers rather than beside the
+    model. Read with :class:`UnpackCollate` or :func:`unpack`.
+
+    Args:
+        batch: a ``pyarrow.Table`` or a dict of NumPy arrays.
+        spec, columns: as for :class:`GatherCollate`.
+
+    Returns:
+        pyarrow.Table: one row: ``windrow_header``, JSON of name, dtype, shape and byte offset of each
+        tensor, and ``windrow_arena``, their bytes.
+    """
+    parts: List[Any] = []
+    header: List[Any] = []
+    size = 0
+    for name, result, _ in Gather(spec, columns=columns).batches(batch, None):
+        for key, tensor in named_fields(name, result):
+            header.append([key, tensor.dtype, list(tensor.shape), size])
+            parts.append((size, _bytes_of(tensor)))
+            size += -(-tensor.nbytes // _ALIGN) * _ALIGN
+    arena = np.zeros(size, np.uint8)
+    for start, part in parts:
+        arena[start : start + len(part)] = part
+    offsets = pa.py_buffer(np.array([0, size], np.int64))
+    column = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(arena)])
+    return pa.table({HEADER: pa.array([json.dumps(header)]), ARENA: column})
+
+
+def _bytes_of(tensor: wr.Tensor) -> Any:
+    """The bytes of a compact tensor of any dtype, bfloat16 and float8 among them."""
+    return tensor.torch().reshape(-1).view(torch.uint8).numpy()
+
+
+def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
+    """The tensors of a packed batch, as views of one buffer.
+
+    Args:
+        batch: a ``pyarrow.Table`` of one row that :func:`pack` made, or such a row as a dict.
+        device: None: the tensors are views of the row's memory, that of the object store as a rule,
+            and must not be written to; else the buffer is copied there once: ``"cpu"``, ``"pinned"``,
+            ``"cuda"``.
+
+    Raises:
+        ValueError: for another number of rows: use ``batch_size=1``, a row is a whole batch.
+        KeyError: for rows that are not packed.
+
+    Example:
+        >>> import pyarrow as pa, windrow as wr, windrow.ray
+        >>> packed = windrow.ray.pack(pa.table({"ids": [[1, 2, 3], [4]]}), {"ids": wr.Pad()})
+        >>> packed.num_rows, windrow.ray.unpack(packed)["ids"].tolist()
+        (1, [[1, 2, 3], [4, 0, 0]])
+    """
+    arena = wr.asarray(_arena(batch)).torch()
+    if device == "pinned":
+        arena = arena.pin_memory()
+    elif device is not None:
+        arena = arena.to(device, copy=True)
+    tensors = {}
+    for name, dtype, shape, start in json.loads(_header(batch)):
+        kind = getattr(torch, dtype)
+        end = start + kind.itemsize * int(np.prod(shape, dtype=np.int64))
+        tensors[name] = arena[start:end].view(kind).view(shape)
+    return tensors
+
+
+def _header(batch: Any) -> str:
+    return str(batch[HEADER][0] if isinstance(batch, pa.Table) else batch[HEADER])
+
+
+def _arena(batch: Any) -> Any:
+    """The packed bytes, where they lie; a scalar of Arrow's would be a copy."""
+    if isinstance(batch, Mapping):
+        return np.frombuffer(batch[ARENA], np.uint8)
+    if not isinstance(batch, pa.Table):
+        raise TypeError(f"expected a pyarrow.Table or a row, got {type(batch).__name__}")
+    if batch.num_rows != 1:
+        raise ValueError(f"{batch.num_rows} packed batches at once; a row is a whole batch: use batch_size=1")
+    (chunk,) = (chunk for chunk in batch[ARENA].chunks if len(chunk))
+    _, offsets, data = chunk.buffers()
+    start, end = np.frombuffer(offsets, np.int64)[chunk.offset : chunk.offset + 2]
+    return np.frombuffer(data, np.uint8)[start:end]
+
+
+class UnpackCollate(ArrowBatchCollateFn):
+    """``collate_fn`` for ``iter_torch_batches(batch_size=1)`` of a dataset that :func:`pack` made.
+
+    Args:
+        device: as for :func:`unpack`.
+    """
+
+    def __init__(self, device: Any = None) -> None:
+        self.device = device
+
+    def __call__(self, batch: pa.Table) -> Dict[str, torch.Tensor]:
+        """The tensors of one packed batch, by name."""
+        return unpack(batch, self.device)
