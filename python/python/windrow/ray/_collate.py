@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
 
 import windrow as wr
+from windrow import _leaves
 from windrow.ray._columns import columns_of
-from windrow.spec import Stack
 
 # What a batch has beside its data, in the order of the results.
 FIELDS = ("lengths", "offsets", "mask", "batch_index")
@@ -23,42 +22,20 @@ class Gather:
         self.spec = spec
         self.device = device
         self.columns = None if columns is None else tuple(columns)
-        if isinstance(spec, dict):
-            wrong = [pattern for pattern, leaf in spec.items() if not hasattr(leaf, "form")]
-        else:
-            wrong = [] if spec is None or hasattr(spec, "form") else ["*"]
-        if wrong:
-            raise TypeError(f"spec of {wrong[0]!r} is none; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged")
+        _leaves.check(spec)
 
     def batches(self, batch: Any, device: Any) -> Iterator[Tuple[str, wr.Batch, Dict[str, Any]]]:
         """Name, batch and arguments of each column, one call of the engine each."""
         columns = columns_of(batch, self.columns)
-        for (name, samples), spec in zip(columns.items(), self._specs(list(columns))):
+        specs = _leaves.chosen(self.spec, list(columns), "column")
+        for (name, samples), spec in zip(columns.items(), specs):
             kwargs = {"device": device, **spec.kwargs}
-            try:
+            with _leaves.named("column", name):
                 if kwargs["device"] == "pinned":
                     kwargs["device"] = None
                     kwargs["out"] = _pinned(samples, spec, kwargs)
-                yield name, getattr(wr, spec.form)(samples, **kwargs), kwargs
-            except (ValueError, TypeError, BufferError) as error:
-                if error.args and isinstance(error.args[0], str):
-                    error.args = (f"column {name!r}: {error.args[0]}", *error.args[1:])
-                if hasattr(error, "path"):
-                    error.path = name
-                raise
-
-    def _specs(self, names: List[str]) -> List[Any]:
-        """The spec of each column: an exact name goes before a glob, an earlier glob before a later one."""
-        specs = self.spec if isinstance(self.spec, dict) else {"*": self.spec or Stack()}
-        chosen = [
-            name if name in specs else next((pattern for pattern in specs if fnmatchcase(name, pattern)), None)
-            for name in names
-        ]
-        for pattern in specs:
-            if pattern not in chosen:
-                there = ", ".join(map(repr, names))
-                raise ValueError(f"spec {pattern!r} matches no column; the columns are {there}")
-        return [Stack() if pattern is None else specs[pattern] for pattern in chosen]
+                result = getattr(wr, spec.form)(samples, **kwargs)
+            yield name, result, kwargs
 
     def __call__(self, batch: Any) -> Dict[str, torch.Tensor]:
         """A ``pyarrow.Table`` or a dict of NumPy arrays to a dict of tensors."""

@@ -1,0 +1,48 @@
+"""What the integrations do with the leaves of a spec where they assemble them one by one."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from typing import Any, Iterator, List
+
+from windrow.spec import Stack
+
+
+def check(spec: Any) -> None:
+    """Refuses, when it is given, a spec that is none."""
+    leaves = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
+    for pattern, leaf in leaves.items():
+        if not hasattr(leaf, "form"):
+            raise TypeError(f"spec of {pattern!r} is {leaf!r}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged")
+
+
+def chosen(spec: Any, names: List[str], what: str) -> List[Any]:
+    """The spec of each leaf, by the rules of :func:`windrow.collate`: an exact name goes before a glob,
+    an earlier glob before a later one, leaves that nobody names are stacked.
+
+    Raises:
+        ValueError: for a pattern that names no leaf; `what` says what leaves are called here.
+    """
+    specs = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
+    patterns = [
+        name if name in specs else next((pattern for pattern in specs if fnmatchcase(name, pattern)), None)
+        for name in names
+    ]
+    for pattern in specs:
+        if pattern not in patterns:
+            raise ValueError(f"spec {pattern!r} matches no {what}; there are {', '.join(map(repr, names))}")
+    return [Stack() if pattern is None else specs[pattern] for pattern in patterns]
+
+
+@contextmanager
+def named(what: str, name: str) -> Iterator[None]:
+    """Errors of the engine within name the leaf, in their text and as ``.path``."""
+    try:
+        yield
+    except (ValueError, TypeError, BufferError) as error:
+        if error.args and isinstance(error.args[0], str):
+            error.args = (f"{what} {name!r}: {error.args[0]}", *error.args[1:])
+        if hasattr(error, "path"):
+            error.path = name
+        raise

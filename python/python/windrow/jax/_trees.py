@@ -1,0 +1,73 @@
+"""Pytrees of samples taken apart by leaf, as JAX sees them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+import jax
+
+import windrow as wr
+
+# Tensors that a batch may have beside its data.
+FIELDS = ("lengths", "offsets", "mask", "batch_index")
+
+
+class Batch(NamedTuple):
+    """A leaf that was padded, joined or packed; the fields of a :class:`windrow.Batch`, and a pytree.
+
+    Those that do not apply are None. ``max_length`` is an int of the host: under ``jit`` pass it as a
+    static argument where it decides a shape.
+    """
+
+    data: Any
+    lengths: Any = None
+    offsets: Any = None
+    mask: Any = None
+    batch_index: Any = None
+    max_length: Optional[int] = None
+
+
+def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any]:
+    """Each sample's leaves by path, and what puts them together again.
+
+    Raises:
+        ValueError: for no samples, and for one whose tree differs from the first one's, by position.
+        TypeError: for a leaf that JAX does not look into though it is a container.
+    """
+    samples = list(samples)
+    if not samples:
+        raise ValueError("an empty list of samples makes no batch")
+    first, tree = jax.tree_util.tree_flatten_with_path(samples[0])
+    paths = [sep.join(map(_key, path)) for path, _ in first]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise ValueError(f"two leaves are at {twice!r}; give another sep=")
+    for path, (_, leaf) in zip(paths, first):
+        if dataclasses.is_dataclass(leaf) or isinstance(leaf, Mapping):
+            raise TypeError(
+                f"sample 0 at {path!r}: {type(leaf).__name__} is no pytree; "
+                "register it (jax.tree_util.register_dataclass, register_pytree_node)"
+            )
+    columns = [dict(zip(paths, (leaf for _, leaf in first)))]
+    for index, sample in enumerate(samples[1:], 1):
+        try:
+            leaves = tree.flatten_up_to(sample)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"sample {index}: its tree differs from sample 0's: {error}") from error
+        columns.append(dict(zip(paths, leaves)))
+    return columns, tree
+
+
+def _key(key: Any) -> str:
+    for name in ("key", "idx", "name"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return str(key)
+
+
+def fields_of(batch: wr.Batch) -> Dict[str, wr.Tensor]:
+    """The tensors that a batch has beside its data, by name."""
+    tensors = {name: getattr(batch, name) for name in FIELDS}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
