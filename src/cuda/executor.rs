@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{
-    Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef, IMAGE,
+    image, Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef,
 };
 use super::memory::{DeviceMemory, PinnedBlock, PinnedPool};
-use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run, BLOCK_THREADS};
+use super::policy::Policy;
+use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::host::{Helpers, MemoryPool};
@@ -22,7 +23,8 @@ use crate::tensor::{Device, Owner, Tensor};
 #[derive(Debug)]
 pub(crate) struct Executor {
     pub(super) context: Arc<Context>,
-    /// Gather and assemble, with small and with large parameters.
+    pub(super) policy: Policy,
+    /// Gather and assemble, with small and with large parameters, and the largest grid of each.
     pub(super) kernels: [[(Kernel, u32); 2]; 2],
     pub(super) memory: Arc<DeviceMemory>,
     pub(super) pinned: Arc<PinnedPool>,
@@ -56,12 +58,13 @@ impl Executor {
                 ));
             }
         }
-        let module = current.load(IMAGE)?;
+        let policy = Policy::of(context.info().capability)?;
+        let module = current.load(&image()?)?;
         let num_sms = context.info().num_sms;
         let kernel = |name: &str| -> DriverResult<(Kernel, u32)> {
             let kernel = module.kernel(name)?;
-            let resident = kernel.resident_blocks(&current, BLOCK_THREADS, 0)?;
-            Ok((kernel, (resident * num_sms).max(1)))
+            let resident = kernel.resident_blocks(&current, policy.threads, 0)?;
+            Ok((kernel, policy.max_grid(resident * num_sms)))
         };
         let kernels = [
             [kernel("windrow_gather_small")?, kernel("windrow_gather_large")?],
@@ -71,7 +74,7 @@ impl Executor {
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
         drop(current);
         let (pinned, pending) = (Arc::default(), Mutex::default());
-        Ok(Arc::new(Executor { context, kernels, memory, pinned, events, stream, pending }))
+        Ok(Arc::new(Executor { context, policy, kernels, memory, pinned, events, stream, pending }))
     }
 
     /// Whether work goes to a graph instead of to the device. Asked before anything else is done.

@@ -5,6 +5,7 @@
 //! | `executor` | what there is of one device, and what is kept alive until when |
 //! | `run` | what is enqueued, in which order |
 //! | `table`, `params` | the plan as the kernels read it |
+//! | `policy` | numbers of a launch that tuning may change |
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | `memory` | outputs in stream order, page-locked host memory |
 //! | [`driver`] | the calls of the driver |
@@ -14,6 +15,7 @@ pub(crate) mod driver;
 mod executor;
 mod memory;
 mod params;
+mod policy;
 mod run;
 mod table;
 mod upload;

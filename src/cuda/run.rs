@@ -24,9 +24,6 @@ use crate::stats::{is_copied, is_upload, Traffic};
 use crate::stream::{OutputMemory, RunOptions, Stream};
 use crate::tensor::{Device, Owner, Tensor};
 
-/// Threads of a block: what the kernels are written for.
-pub(super) const BLOCK_THREADS: u32 = 256;
-
 /// What a run on a device gives.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
@@ -381,11 +378,16 @@ impl Run<'_> {
         places: &[Option<u64>],
         values: &[Values<'_>],
     ) -> Result<()> {
-        let table = Table::new(plan, places, values, self.current.context().info().num_sms)?;
+        let (policy, num_sms) = (&self.executor.policy, self.current.context().info().num_sms);
+        let table = Table::new(plan, places, values, num_sms, policy)?;
         if table.num_tiles() == 0 {
             return Ok(());
         }
-        let address = if table.fits_inline() { None } else { Some(self.upload_table(&table)?) };
+        let address = if table.bytes() <= policy.inline_bytes {
+            None
+        } else {
+            Some(self.upload_table(&table)?)
+        };
         let parameters = table.parameters(address);
         let is_large = parameters.len() * 8 > params::SMALL_BYTES;
         let kernels = &self.executor.kernels[usize::from(!table.gathers)];
@@ -394,7 +396,7 @@ impl Run<'_> {
         let values = [parameters.as_ptr().cast()];
         // SAFETY: the kernel has one parameter, of this size (`Table::parameters`). Samples and
         // outputs are as the plan's maker promised, and held until the event after this.
-        unsafe { self.stream.launch(kernel, [grid, 1, 1], [BLOCK_THREADS, 1, 1], 0, &values) }?;
+        unsafe { self.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
         self.done.traffic.launches += 1;
         Ok(())
     }
@@ -403,7 +405,7 @@ impl Run<'_> {
     fn upload_table(&mut self, table: &Table) -> Result<u64> {
         let bytes = table.as_bytes();
         if self.is_capturing {
-            let limit = params::LARGE_BYTES;
+            let limit = self.executor.policy.inline_bytes;
             return Err(refused_in_capture(format_args!(
                 "this batch's table has {} bytes, of which at most {limit} go into the parameters of a \
                  kernel; capture fewer samples, or a list of rows of one table",

@@ -3,16 +3,12 @@
 use bytemuck::{bytes_of, cast_slice, Pod, Zeroable};
 
 use super::params::{self, code_of, Divisor, Header, Kind};
+use super::policy::Policy;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::field::{Field, Op, Starts};
 use crate::geometry::{Channel, Class};
 use crate::plan::Plan;
-
-/// The largest tile: what the threads of a block have in flight at once.
-const MAX_TILE_BYTES: u64 = 16 << 10;
-/// The smallest: below it a tile's set-up shows.
-const MIN_TILE_BYTES: u64 = 1 << 10;
 
 /// Numbers known on the host that a batch has on the device: lengths, offsets.
 #[derive(Debug)]
@@ -33,12 +29,13 @@ pub(super) struct Table {
 
 impl Table {
     /// `places` has the output address of each field of the plan, or `None` for one that is filled in
-    /// another way. `num_sms` multiprocessors share the tiles.
+    /// another way. `num_sms` multiprocessors share the tiles, of which the policy says how large they are.
     pub fn new(
         plan: &Plan<'_>,
         places: &[Option<u64>],
         values: &[Values<'_>],
         num_sms: u32,
+        policy: &Policy,
     ) -> Result<Table> {
         let fields = || plan.fields.iter().zip(places);
         let fields = || fields().filter_map(|(field, place)| Some((field, (*place)?)));
@@ -47,9 +44,7 @@ impl Table {
         let num_fields = fields().count() + values().count();
         let total: u64 = fields().map(|(field, _)| field.bytes()).sum::<u64>()
             + values().map(|values| values.bytes.len() as u64).sum::<u64>();
-        let tile_bytes = (total / (2 * u64::from(num_sms.max(1))))
-            .clamp(MIN_TILE_BYTES, MAX_TILE_BYTES)
-            .next_multiple_of(64);
+        let tile_bytes = policy.tile_bytes(total, num_sms);
         let mut builder = Builder {
             words: vec![0; num_fields * size_of::<params::Field>() / 8],
             num_fields: 0,
@@ -81,9 +76,9 @@ impl Table {
         cast_slice(&self.words)
     }
 
-    /// Whether it fits into the larger parameters.
-    pub fn fits_inline(&self) -> bool {
-        size_of::<Header>() + self.as_bytes().len() <= params::LARGE_BYTES
+    /// Bytes of the table with its header.
+    pub fn bytes(&self) -> u64 {
+        (size_of::<Header>() + self.as_bytes().len()) as u64
     }
 
     /// The parameters of a launch, for the table inside them (`None`) or at a device address; padded

@@ -28,9 +28,13 @@ fn samples(dtype: DType, shapes: &[&[i64]], gap: u64) -> SampleList<'static> {
     views.collect()
 }
 
+fn policy() -> Policy {
+    Policy::of((9, 0)).unwrap()
+}
+
 fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
     let plan = Plan::new(samples, &collate.clone().device(HERE)).unwrap();
-    Table::new(&plan, &vec![Some(out); plan.fields.len()], &[], 132).unwrap()
+    Table::new(&plan, &vec![Some(out); plan.fields.len()], &[], 132, &policy()).unwrap()
 }
 
 impl Table {
@@ -58,7 +62,8 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
             let list = samples(DType::U8, &vec![&[24][..]; count], 3);
             let table = table(&list, &Collate::stack(), OUT);
             assert_eq!(HEADER_BYTES + table.as_bytes().len(), fixed + 8 * count);
-            assert_eq!(table.fits_inline(), count <= most || larger.is_some());
+            let is_inline = table.bytes() <= policy().inline_bytes;
+            assert_eq!(is_inline, count <= most || larger.is_some());
             let Some(bytes) = [Some(limit), larger][usize::from(count > most)] else {
                 let parameters = table.parameters(Some(0x77));
                 assert_eq!((parameters.len() * 8, parameters[0]), (params::SMALL_BYTES, 0x77));
@@ -153,7 +158,7 @@ fn values_stand_in_the_table_itself() {
         Values { out: 0x40, dtype: DType::I32, bytes: &bytes },
         Values { out: 0x80, dtype: DType::I64, bytes: &[] },
     ];
-    let table = Table::new(&plan, &[Some(OUT)], &values, 1).unwrap();
+    let table = Table::new(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.num_fields, 2);
     let field = table.field(1);
     assert_eq!((field.out, field.numel, field.kind), (0x40, 5, Kind::Table as u8));

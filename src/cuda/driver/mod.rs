@@ -37,5 +37,5 @@ pub(crate) use error::DriverResult;
 pub(crate) use event::{EventPool, PooledEvent};
 pub(crate) use init::{driver_version, init};
 pub(crate) use memory::{pointer_info, DevicePtr, MemPool, MemoryKind, Pinned};
-pub(crate) use module::{Kernel, IMAGE, TARGETS, TOOLKIT};
+pub(crate) use module::{image, Kernel, TARGETS, TOOLKIT};
 pub(crate) use stream::{CopyBatch, Direction, Stream, StreamRef};

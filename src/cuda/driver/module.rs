@@ -1,5 +1,6 @@
 //! [`Module`]: the image of the kernels on a device. [`Kernel`]: one of them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use cust::function::BlockSize;
@@ -10,8 +11,21 @@ use super::error::{DriverResult, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
 use super::init::driver_version;
 use crate::error::{DriverError, Error, Result};
 
-/// The kernels, for every target.
-pub(crate) static IMAGE: &[u8] = {
+/// The kernels, for every target; or, for trials, those of the file that `$WINDROW_CUDA_IMAGE` names.
+///
+/// # Errors
+/// [`Error::Argument`] if that file cannot be read.
+// (The driver wants 8-byte alignment, which every allocator gives what is this large.)
+pub(crate) fn image() -> Result<Cow<'static, [u8]>> {
+    match std::env::var_os("WINDROW_CUDA_IMAGE") {
+        None => Ok(Cow::Borrowed(IMAGE)),
+        Some(path) => std::fs::read(&path).map(Cow::Owned).map_err(|error| {
+            Error::Argument(format!("WINDROW_CUDA_IMAGE={}: {error}", path.display()))
+        }),
+    }
+}
+
+static IMAGE: &[u8] = {
     /// The driver reads the image's header as 64-bit words.
     #[repr(C, align(16))]
     struct Aligned<T: ?Sized>(T);
