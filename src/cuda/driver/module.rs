@@ -1,6 +1,7 @@
 //! [`Module`]: the image of the kernels on a device. [`Kernel`]: one of them.
 
 use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 
 use cust::function::BlockSize;
@@ -20,7 +21,7 @@ pub(crate) fn image() -> Result<Cow<'static, [u8]>> {
     match std::env::var_os("WINDROW_CUDA_IMAGE") {
         None => Ok(Cow::Borrowed(IMAGE)),
         Some(path) => std::fs::read(&path).map(Cow::Owned).map_err(|error| {
-            Error::Argument(format!("WINDROW_CUDA_IMAGE={}: {error}", path.display()))
+            Error::Argument(format!("WINDROW_CUDA_IMAGE={}: {error}", Path::new(&path).display()))
         }),
     }
 }
