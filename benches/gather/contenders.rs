@@ -4,10 +4,10 @@
 use lazy_driver::Function;
 use std::ffi::c_void;
 use std::mem::transmute;
-use windrow::{Device, Engine, Fields, Leaf, Plan, RunOptions, SampleList, Target};
+use windrow::{Collate, Device, Engine, Fields, Leaf, Plan, RunOptions, SampleList, Target};
 
 use super::gpu::{allocate, check, Gpu, Outcome};
-use super::workloads::{Set, Workload};
+use super::workloads::{Lie, Set, Workload};
 
 pub const WINDROW: &str = "windrow";
 pub const COPY: &str = "one cuMemcpyDtoD of as many bytes";
@@ -28,53 +28,71 @@ pub struct Contender<'a> {
     pub run: Box<dyn Fn(&Set) -> Outcome + 'a>,
 }
 
-/// A batch by windrow, into the memory of the set.
+/// Batches by windrow in one call, into the memory of the set; a list of samples for each leaf.
 pub fn windrow(
     gpu: &Gpu,
     engine: &Engine,
     workload: &Workload,
     set: &Set,
-    samples: &SampleList<'_>,
-) -> Result<Fields, String> {
-    let data = workload.expected().data();
-    let (out, layout) = (set.out.address as *mut u8, data.layout().clone());
-    // SAFETY: as many bytes as the batch has, which are read only behind this on the same stream.
-    let target = unsafe { Target::from_raw_parts(out, data.dtype(), Device::Cuda(0), layout) };
-    let collate = workload.collate().clone().device(Device::Cuda(0));
-    let leaf = Leaf { samples, collate: &collate, path: "", out: Some(&target) };
+    samples: &[SampleList<'_>],
+) -> Result<Vec<Fields>, String> {
+    let target = |(expected, out): (&windrow::Batch, &u64)| {
+        let data = expected.data();
+        let (out, layout) = (*out as *mut u8, data.layout().clone());
+        // SAFETY: as many bytes as the batch has, which are read only behind this on the same stream.
+        unsafe { Target::from_raw_parts(out, data.dtype(), Device::Cuda(0), layout) }
+    };
+    let targets: Vec<_> = workload.expected.iter().zip(&set.out_at).map(target).collect();
+    let placed = |part: &super::workloads::Part| part.collate.clone().device(Device::Cuda(0));
+    let collates: Vec<Collate> = workload.parts.iter().map(placed).collect();
+    let leaves = workload.parts.iter().zip(samples).zip(collates.iter().zip(&targets));
+    let leaves: Vec<Leaf<'_, '_>> = leaves
+        .map(|((part, samples), (collate, out))| Leaf {
+            samples,
+            collate,
+            path: part.path,
+            out: Some(out),
+        })
+        .collect();
     let mut options = RunOptions::default();
     options.stream = Some(gpu.windrow_stream());
-    let filled = Plan::for_leaves(&[leaf]).and_then(|plan| engine.run_with(plan, options));
-    let mut filled = filled.map_err(|error| error.to_string())?;
-    filled.pop().map(|filled| filled.fields).ok_or_else(|| "no batch".into())
+    let filled = Plan::for_leaves(&leaves).and_then(|plan| engine.run_with(plan, options));
+    let filled = filled.map_err(|error| error.to_string())?;
+    Ok(filled.into_iter().map(|filled| filled.fields).collect())
 }
 
-/// Those that can do a workload, windrow first, and why others are not there.
+/// Those that can do a workload, windrow first, and why others are not there. Of a control, and for a
+/// sweep, only windrow and copies of as many bytes.
 pub fn of<'a>(
     gpu: &'a Gpu,
     engine: &'a Engine,
     workload: &'a Workload,
     sets: &[Set],
+    is_sweep: bool,
 ) -> (Vec<Contender<'a>>, Vec<String>) {
     let (mut all, mut absent) = (Vec::new(), Vec::new());
     let mut add = |name, is_batch, run: Box<dyn Fn(&Set) -> Outcome + 'a>| {
         all.push(Contender { name, is_batch, run });
     };
     add(WINDROW, true, Box::new(|set| windrow(gpu, engine, workload, set, &set.samples).map(drop)));
-    for (index, name) in [DIRECT, RING].into_iter().enumerate().filter(|_| workload.is_pinned) {
+    for (index, name) in [DIRECT, RING].into_iter().enumerate().filter(|_| workload.is_pinned()) {
         let run =
             move |set: &Set| windrow(gpu, engine, workload, set, &set.others[index]).map(drop);
         add(name, true, Box::new(run));
     }
-    let copy = |to, from, bytes| match workload.is_pinned {
+    let copy = |to, from, bytes| match workload.is_pinned() {
         true => gpu.upload(to, from, bytes),
         false => gpu.copy(to, from, bytes),
     };
-    let name = if workload.is_pinned { BUS_COPY } else { COPY };
+    let name = if workload.is_pinned() { BUS_COPY } else { COPY };
     let all_at_once =
         move |set: &Set| copy(set.copy_to.address, set.copy_from.address(), set.copy_to.len);
     add(name, false, Box::new(all_at_once));
-    if workload.is_copy {
+    if is_sweep {
+        return (all, absent);
+    }
+    let has_peers = workload.is_copy() && workload.lie != Lie::Contiguous;
+    if has_peers {
         add(
             "cuMemcpyAsync for each sample",
             true,
@@ -108,7 +126,7 @@ pub fn of<'a>(
         }),
     );
     add(EMPTY, false, Box::new(move |_| peers.nothing(gpu.stream)));
-    if let Some(tables) = sets[0].tables() {
+    if let Some(tables) = sets[0].tables().filter(|_| has_peers) {
         add(
             "a block for each buffer",
             true,

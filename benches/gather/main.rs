@@ -1,6 +1,9 @@
 //! The CUDA engine beside plain copies of the same bytes and other ways to gather them.
 //!
-//! `cargo bench --features cuda --bench gather -- [--quick] [--only TEXT] [--json FILE]`
+//! ```text
+//! cargo bench --features cuda --bench gather -- [--quick] [--only TEXT] [--json FILE]
+//!     --sweep [--table FILE]   few workloads, cold, windrow beside a copy: for trials of other numbers
+//! ```
 //!
 //! Time on the device is that between two events on one stream, which is kept busy until all is
 //! enqueued; time on the host is that until all is enqueued. Contenders take turns. `cold`: each run
@@ -19,14 +22,17 @@
 
 #[macro_use]
 mod gpu;
+mod catalogue;
 mod contenders;
 mod peers;
 mod report;
+mod targets;
 mod workloads;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use catalogue::Entry;
 use contenders::Contender;
 use gpu::device::{self, cuMemsetD8Async};
 use gpu::{check, Gpu, Outcome};
@@ -40,22 +46,34 @@ const COLD_BYTES: u64 = 300_000_000;
 /// What outputs hold before they are written.
 const POISON: u8 = 0xA5;
 
+#[derive(Default)]
 struct Options {
     quick: bool,
+    sweep: bool,
     only: Option<String>,
     json: Option<String>,
+    table: Option<String>,
+}
+
+impl Options {
+    fn wants(&self, entry: &Entry) -> bool {
+        let is_named = self.only.as_ref().is_none_or(|only| entry.name().contains(only));
+        is_named && (!self.sweep || catalogue::is_swept(entry))
+    }
 }
 
 fn options() -> Option<Options> {
-    let mut options = Options { quick: false, only: None, json: None };
+    let mut options = Options::default();
     let mut is_bench = false;
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--bench" => is_bench = true,
             "--quick" => options.quick = true,
+            "--sweep" => options.sweep = true,
             "--only" => options.only = arguments.next(),
             "--json" => options.json = arguments.next(),
+            "--table" => options.table = arguments.next(),
             _ => eprintln!("unknown argument {argument}"),
         }
     }
@@ -78,31 +96,34 @@ fn main() -> ExitCode {
 fn run(engine: &Engine, options: &Options) -> Outcome {
     let gpu = Gpu::new()?;
     let mut report = Report::new(options.quick);
-    for make in workloads::all(if options.quick { 64 } else { 1 }) {
-        let workload = make();
-        if options.only.as_ref().is_some_and(|only| !workload.name.contains(only)) {
-            continue;
-        }
+    let entries = catalogue::all(if options.quick { 64 } else { 1 });
+    for entry in entries.iter().filter(|entry| options.wants(entry)) {
+        let workload = entry.make();
         let count = match options.quick {
             true => 2,
             false => COLD_BYTES.div_ceil(workload.set_bytes()).clamp(2, 512) as usize,
         };
-        let sets = (0..count).map(|_| workload.set()).collect::<Result<Vec<_>, _>>()?;
-        let (contenders, absent) = contenders::of(&gpu, engine, &workload, &sets);
-        report.begin(&workload, &absent);
-        verify(&gpu, engine, &workload, &sets[0], &contenders)?;
-        for is_cold in [true, false] {
-            let overlaps = !workload.is_pinned;
-            for series in measure(&gpu, &sets, &contenders, is_cold, overlaps, options.quick)? {
+        let sets = (0..count).map(|_| workload.set(true)).collect::<Result<Vec<_>, _>>()?;
+        let (contenders, absent) = contenders::of(&gpu, engine, &workload, &sets, options.sweep);
+        let before = engine.stats();
+        verify(&gpu, engine, &workload, &sets[0], &contenders[..1])?;
+        // `verify` makes two batches.
+        let calls = |now: u64, before: u64| (now - before) / 2;
+        let launches = calls(engine.stats().launches, before.launches);
+        let uploaded = calls(engine.stats().bytes_to_device, before.bytes_to_device);
+        report.begin(entry, &workload, &absent, launches, uploaded);
+        verify(&gpu, engine, &workload, &sets[0], &contenders[1..])?;
+        for is_cold in [true, false].into_iter().filter(|is_cold| *is_cold || !options.sweep) {
+            for series in measure(&gpu, &sets, &contenders, &workload, is_cold, options.quick)? {
                 report.add(series);
             }
         }
         verify(&gpu, engine, &workload, &sets[0], &contenders[..1])?;
     }
-    report.finish(options.json.as_deref())
+    report.finish(options.json.as_deref(), options.table.as_deref())
 }
 
-/// Compares every output, and what windrow gives besides, with the host engine's batch.
+/// Compares every output, and what windrow gives besides, with the host engine's batches.
 fn verify(
     gpu: &Gpu,
     engine: &Engine,
@@ -110,59 +131,75 @@ fn verify(
     set: &Set,
     contenders: &[Contender<'_>],
 ) -> Outcome {
-    let expected = workload.expected();
     for contender in contenders.iter().filter(|contender| contender.is_batch) {
         // SAFETY: the set's own output.
         let code = unsafe { cuMemsetD8Async(set.out.address, POISON, set.out.len, gpu.stream) };
         check("cuMemsetD8Async", code)?;
         (contender.run)(set)?;
         gpu.synchronize()?;
-        same(&workload.name, contender.name, expected.data(), &set.out.to_host())?;
+        for ((part, expected), out) in
+            workload.parts.iter().zip(&workload.expected).zip(&set.out_at)
+        {
+            let got = device::read(*out, expected.data().nbytes());
+            same(part.path, contender.name, expected.data(), &got)?;
+        }
     }
-    let fields = contenders::windrow(gpu, engine, workload, set, &set.samples)?;
+    if contenders.first().is_none_or(|contender| contender.name != contenders::WINDROW) {
+        return Ok(());
+    }
+    let all = contenders::windrow(gpu, engine, workload, set, &set.samples)?;
     gpu.synchronize()?;
-    for (name, want, got) in
-        [("mask", expected.mask(), &fields.mask), ("lengths", expected.lengths(), &fields.lengths)]
-    {
-        if let (Some(want), Some(got)) = (want, got) {
-            let got = device::read(got.data_ptr().addr() as u64, got.nbytes());
-            same(&workload.name, name, want, &got)?;
+    for ((part, expected), fields) in workload.parts.iter().zip(&workload.expected).zip(&all) {
+        for (name, want, got) in [
+            ("mask", expected.mask(), &fields.mask),
+            ("lengths", expected.lengths(), &fields.lengths),
+            ("offsets", expected.offsets(), &fields.offsets),
+            ("batch_index", expected.batch_index(), &fields.batch_index),
+        ] {
+            if let (Some(want), Some(got)) = (want, got) {
+                let got = device::read(got.data_ptr().addr() as u64, got.nbytes());
+                same(part.path, name, want, &got)?;
+            }
         }
     }
     Ok(())
 }
 
-fn same(workload: &str, name: &str, want: &Tensor, got: &[u8]) -> Outcome {
+fn same(path: &str, name: &str, want: &Tensor, got: &[u8]) -> Outcome {
     // SAFETY: a tensor of the host engine, row-major.
     let want = unsafe { std::slice::from_raw_parts(want.data_ptr(), want.nbytes()) };
-    match want.iter().zip(got).position(|(want, got)| want != got) {
-        None if want.len() == got.len() => Ok(()),
-        at => Err(format!("{workload}: {name} gives a wrong batch, from byte {at:?} on")),
+    if want == got {
+        return Ok(());
     }
+    let at = want.iter().zip(got).position(|(want, got)| want != got);
+    Err(format!("{name} gives a wrong batch {path}, from byte {at:?} on"))
 }
 
 fn measure(
     gpu: &Gpu,
     sets: &[Set],
     contenders: &[Contender<'_>],
+    workload: &Workload,
     is_cold: bool,
-    overlaps: bool,
     quick: bool,
 ) -> Result<Vec<Series>, String> {
     // Slow ones, such as a driver call for each of 100 000 samples, run less often.
     let (repeats, fewest, budget) = match quick {
         true => (2, 2, Duration::ZERO),
-        false => (60, 3, Duration::from_millis(700)),
+        false => (60, 3, Duration::from_millis(400)),
     };
+    let overlaps = !workload.is_pinned();
     let mut all = Vec::new();
     let mut turn = 0;
     for contender in contenders {
-        let warm_ups = if quick { 1 } else { 3 };
         let mut host_us = 0.0;
-        for _ in 0..warm_ups {
+        for _ in 0..3 {
             host_us = gpu.timed(0.0, &|| (contender.run)(&sets[0]))?.host_us;
+            if quick || host_us > 50_000.0 {
+                break;
+            }
         }
-        all.push((Series::new(contender.name, is_cold), host_us, Duration::ZERO));
+        all.push((Series::new(contender, is_cold), host_us, Duration::ZERO));
     }
     for repeat in 0..repeats {
         for (contender, (series, host_us, spent)) in contenders.iter().zip(&mut all) {

@@ -1,22 +1,26 @@
-//! Tables, verdicts, JSON.
+//! Tables and JSON.
 
-use std::fmt::Write as _;
 use std::process::Command;
 
-use super::contenders::{BATCH, BUS_COPY, COPY, COPY16, DIRECT, EMPTY, RING, WINDROW};
+use super::catalogue::Entry;
+use super::contenders::{Contender, BUS_COPY, COPY, COPY16, EMPTY, WINDROW};
 use super::gpu::{describe, Outcome, Timed};
-use super::workloads::Workload;
+use super::targets;
+use super::workloads::{Lie, Workload};
 
 /// Runs of one contender.
 pub struct Series {
     pub name: &'static str,
     pub is_cold: bool,
+    /// Its output is the batch.
+    pub is_batch: bool,
     runs: Vec<Timed>,
 }
 
 impl Series {
-    pub fn new(name: &'static str, is_cold: bool) -> Series {
-        Series { name, is_cold, runs: Vec::new() }
+    pub fn new(contender: &Contender<'_>, is_cold: bool) -> Series {
+        let Contender { name, is_batch, .. } = *contender;
+        Series { name, is_cold, is_batch, runs: Vec::new() }
     }
 
     pub fn push(&mut self, timed: Timed) {
@@ -32,11 +36,11 @@ impl Series {
             .map(|part| values.get((part * last).round() as usize).copied().unwrap_or(0.0))
     }
 
-    fn device_us(&self) -> [f64; 3] {
+    pub fn device_us(&self) -> [f64; 3] {
         self.spread(|run| run.device_us)
     }
 
-    fn host_us(&self) -> [f64; 3] {
+    pub fn host_us(&self) -> [f64; 3] {
         self.spread(|run| run.host_us)
     }
 
@@ -45,42 +49,56 @@ impl Series {
     }
 }
 
-struct Block {
-    name: String,
-    num_samples: usize,
-    bytes_moved: u64,
+/// One workload.
+pub struct Block {
+    pub family: &'static str,
+    pub title: String,
+    pub lie: Lie,
+    pub name: String,
+    pub num_samples: usize,
+    pub bytes_moved: u64,
+    num_leaves: usize,
+    source_bytes: u64,
+    /// Of one call of windrow.
+    pub launches: u64,
+    uploaded: u64,
     absent: Vec<String>,
-    series: Vec<Series>,
+    pub series: Vec<Series>,
 }
 
 impl Block {
-    fn series(&self, name: &str, is_cold: bool) -> Option<&Series> {
+    pub fn series(&self, name: &str, is_cold: bool) -> Option<&Series> {
         self.series.iter().find(|series| series.name == name && series.is_cold == is_cold)
     }
 
-    fn median(&self, name: &str, is_cold: bool) -> Option<f64> {
+    pub fn median(&self, name: &str, is_cold: bool) -> Option<f64> {
         self.series(name, is_cold).map(|series| series.device_us()[1])
     }
 
     /// How much of the speed of a plain copy a contender reaches.
-    fn share(&self, name: &str, of: &str, is_cold: bool) -> Option<f64> {
+    pub fn share(&self, name: &str, of: &str, is_cold: bool) -> Option<f64> {
         Some(self.median(of, is_cold)? / self.median(name, is_cold)?)
     }
 
-    fn share_of_copy(&self, name: &str, is_cold: bool) -> Option<f64> {
+    /// The same of the better of a copy by the driver and one by a kernel; over the bus, of the former.
+    pub fn share_of_roof(&self, name: &str, is_cold: bool) -> Option<f64> {
         let share = |copy| self.share(name, copy, is_cold);
-        share(COPY).or_else(|| share(BUS_COPY))
+        let copies = [share(COPY), share(COPY16).filter(|_| self.lie != Lie::Pinned)];
+        copies.into_iter().flatten().min_by(f64::total_cmp).or_else(|| share(BUS_COPY))
     }
 
     fn print(&self) {
         let megabytes = self.bytes_moved as f64 / 1e6;
-        println!("\n{} ({} samples, {megabytes:.1} MB)", self.name, self.num_samples);
+        println!(
+            "\n{} ({} samples, {megabytes:.1} MB; launches {}, bytes to the device {})",
+            self.name, self.num_samples, self.launches, self.uploaded
+        );
         for reason in &self.absent {
             println!("  left out: {reason}");
         }
         println!(
             "  {:<34} {:<5} {:>10} {:>21} {:>8} {:>8} {:>10} {:>5} {:>5}",
-            "", "L2", "median us", "p10..p90", "GB/s", "of copy", "host us", "runs", "late"
+            "", "L2", "median us", "p10..p90", "GB/s", "of roof", "host us", "runs", "late"
         );
         for series in &self.series {
             let [low, median, high] = series.device_us();
@@ -88,7 +106,7 @@ impl Block {
                 EMPTY => (String::new(), String::new()),
                 name => (
                     format!("{:.0}", self.bytes_moved as f64 / median / 1e3),
-                    self.share_of_copy(name, series.is_cold)
+                    self.share_of_roof(name, series.is_cold)
                         .map_or(String::new(), |s| format!("{s:.3}")),
                 ),
             };
@@ -104,6 +122,13 @@ impl Block {
         }
     }
 
+    /// For scripts without a JSON reader: name, percentiles of windrow's cold runs, median of a copy.
+    fn line(&self) -> Option<String> {
+        let [low, median, high] = self.series(WINDROW, true)?.device_us();
+        let copy = self.median(COPY, true).unwrap_or_default();
+        Some(format!("{}\t{low:.3}\t{median:.3}\t{high:.3}\t{copy:.3}\n", self.name))
+    }
+
     fn json(&self) -> String {
         let series = |series: &Series| {
             let [low, median, high] = series.device_us();
@@ -113,26 +138,34 @@ impl Block {
             // Above 1: windrow is faster by this factor.
             let ours = self.share(WINDROW, series.name, series.is_cold);
             format!(
-                "{{\"name\": {}, \"cold\": {}, \"runs\": {}, \"late\": {}, \
+                "{{\"name\": {}, \"is_batch\": {}, \"cold\": {}, \"runs\": {}, \"late\": {}, \
                  \"device_us\": [{low:.3}, {median:.3}, {high:.3}], \
                  \"host_us\": [{host_low:.3}, {host:.3}, {host_high:.3}], \
-                 \"of_copy\": {}, \"of_copy_kernel\": {}, \"over_windrow\": {}}}",
+                 \"of_roof\": {}, \"over_windrow\": {}}}",
                 text(series.name),
+                series.is_batch,
                 series.is_cold,
                 series.runs.len(),
                 series.late(),
-                told(self.share_of_copy(series.name, series.is_cold)),
-                told(self.share(series.name, COPY16, series.is_cold)),
+                told(self.share_of_roof(series.name, series.is_cold)),
                 told(ours),
             )
         };
         let all: Vec<String> = self.series.iter().map(series).collect();
         let absent: Vec<String> = self.absent.iter().map(|reason| text(reason)).collect();
         format!(
-            "  {{\"name\": {}, \"samples\": {}, \"bytes\": {}, \"absent\": [{}], \"series\": [\n    {}]}}",
-            text(&self.name),
+            "  {{\"family\": {}, \"title\": {}, \"lie\": {}, \"samples\": {}, \"leaves\": {}, \
+             \"bytes\": {}, \"source_bytes\": {}, \"launches\": {}, \"bytes_to_device\": {}, \
+             \"absent\": [{}], \"series\": [\n    {}]}}",
+            text(self.family),
+            text(&self.title),
+            text(self.lie.label()),
             self.num_samples,
+            self.num_leaves,
             self.bytes_moved,
+            self.source_bytes,
+            self.launches,
+            self.uploaded,
             absent.join(", "),
             all.join(",\n    ")
         )
@@ -161,6 +194,8 @@ impl Report {
             ("power limit", smi("power.limit")),
             ("date", said(Command::new("date").args(["-u", "+%F"]))),
             ("commit", std::env::var("WINDROW_COMMIT").unwrap_or_else(|_| "not told".into())),
+            ("WINDROW_CUDA_POLICY", std::env::var("WINDROW_CUDA_POLICY").unwrap_or_default()),
+            ("WINDROW_CUDA_IMAGE", std::env::var("WINDROW_CUDA_IMAGE").unwrap_or_default()),
         ];
         for (key, value) in &machine {
             println!("{key}: {value}");
@@ -171,14 +206,28 @@ impl Report {
         Report { quick, machine, blocks: Vec::new() }
     }
 
-    pub fn begin(&mut self, workload: &Workload, absent: &[String]) {
+    pub fn begin(
+        &mut self,
+        entry: &Entry,
+        workload: &Workload,
+        absent: &[String],
+        launches: u64,
+        uploaded: u64,
+    ) {
         if let Some(block) = self.blocks.last() {
             block.print();
         }
         self.blocks.push(Block {
-            name: workload.name.clone(),
+            family: entry.family,
+            title: entry.title.clone(),
+            lie: entry.lie,
+            name: entry.name(),
             num_samples: workload.num_samples(),
-            bytes_moved: workload.bytes_moved,
+            bytes_moved: workload.bytes_moved(),
+            num_leaves: workload.parts.len(),
+            source_bytes: workload.source_bytes(),
+            launches,
+            uploaded,
             absent: absent.to_vec(),
             series: Vec::new(),
         });
@@ -190,12 +239,16 @@ impl Report {
         }
     }
 
-    pub fn finish(mut self, json: Option<&str>) -> Outcome {
+    pub fn finish(mut self, json: Option<&str>, table: Option<&str>) -> Outcome {
         if let Some(block) = self.blocks.last() {
             block.print();
         }
         self.machine.push(("clocks at the end (SM, memory)", smi("clocks.sm,clocks.mem")));
-        let targets = self.targets();
+        if let Some(path) = table {
+            let lines = self.blocks.iter().filter_map(Block::line);
+            write(path, &lines.collect::<String>())?;
+        }
+        let targets = targets::of(&self.blocks);
         println!("\nTargets, judged on medians{}", if self.quick { ": not these" } else { "" });
         for target in &targets {
             println!("  {}", target.line(self.quick));
@@ -215,107 +268,16 @@ impl Report {
             blocks.join(",\n"),
             targets.join(",\n  ")
         );
-        std::fs::write(path, all).map_err(|error| format!("{path}: {error}"))
-    }
-
-    /// What the project asks of itself.
-    fn targets(&self) -> Vec<Target> {
-        let mut all = Vec::new();
-        for block in &self.blocks {
-            let at_least = if block.name.contains("of 512 B") { 0.80 } else { 0.90 };
-            if block.name.starts_with("64 MiB") && !block.name.ends_with("contiguous") {
-                let found = block.share(WINDROW, COPY, true);
-                all.push(Target::new(&block.name, "of a device copy, cold", at_least, true, found));
-            }
-            if let Some(of) = block.name.strip_suffix("scattered") {
-                let control =
-                    self.blocks.iter().find(|block| block.name == format!("{of}contiguous"));
-                let control = control.and_then(|control| control.median(WINDROW, true));
-                let ours = block.median(WINDROW, true);
-                let found = control.zip(ours).map(|(control, ours)| ours / control);
-                all.push(Target::new(&block.name, "times contiguous, cold", 1.05, false, found));
-            }
-            if block.name.starts_with("small") {
-                let found = block.share(EMPTY, WINDROW, false);
-                all.push(Target::new(
-                    &block.name,
-                    "times an empty launch, warm",
-                    2.0,
-                    false,
-                    found,
-                ));
-            }
-            for (other, what) in [
-                (DIRECT, "times as fast as read by the kernel"),
-                (RING, "times as fast as through the ring"),
-                (BATCH, "times as fast as cuMemcpyBatchAsync"),
-            ] {
-                let found = block.share(WINDROW, other, true);
-                if found.is_some() && block.series(BUS_COPY, true).is_some() {
-                    all.push(Target::new(&block.name, what, 0.95, true, found));
-                }
-            }
-            let bound = 10.0 + 0.02 * block.num_samples as f64;
-            let found = block.series(WINDROW, true).map(|series| series.host_us()[1]);
-            all.push(Target::new(&block.name, "us on the host a call", bound, false, found));
-        }
-        all
+        write(path, &all)
     }
 }
 
-struct Target {
-    name: String,
-    what: &'static str,
-    bound: f64,
-    at_least: bool,
-    found: Option<f64>,
-}
-
-impl Target {
-    fn new(
-        name: &str,
-        what: &'static str,
-        bound: f64,
-        at_least: bool,
-        found: Option<f64>,
-    ) -> Target {
-        Target { name: name.into(), what, bound, at_least, found }
-    }
-
-    fn verdict(&self, quick: bool) -> &'static str {
-        match self.found {
-            None => "not measured",
-            Some(_) if quick => "not judged",
-            Some(found) if (found >= self.bound) == self.at_least || found == self.bound => {
-                "reached"
-            }
-            Some(_) => "MISSED",
-        }
-    }
-
-    fn line(&self, quick: bool) -> String {
-        let mut line = format!("{:<12} {}: ", self.verdict(quick), self.name);
-        let side = if self.at_least { "at least" } else { "at most" };
-        let found = self.found.map_or("nothing".into(), |found| format!("{found:.3}"));
-        let _ = write!(line, "{found} {}, wanted {side} {:.2}", self.what, self.bound);
-        line
-    }
-
-    fn json(&self, quick: bool) -> String {
-        format!(
-            "{{\"workload\": {}, \"what\": {}, \"bound\": {}, \"at_least\": {}, \"found\": {}, \"verdict\": {}}}",
-            text(&self.name),
-            text(self.what),
-            self.bound,
-            self.at_least,
-            self.found.map_or("null".into(), |found| format!("{found:.4}")),
-            text(self.verdict(quick))
-        )
-    }
+fn write(path: &str, text: &str) -> Outcome {
+    std::fs::write(path, text).map_err(|error| format!("{path}: {error}"))
 }
 
 /// A string of JSON.
-fn text(plain: &str) -> String {
+pub fn text(plain: &str) -> String {
     let mut quoted = String::from("\"");
     for character in plain.chars() {
         match character {

@@ -1,13 +1,13 @@
-//! The workloads: samples somewhere in one arena, and the batch that they shall become.
+//! A workload in memory: samples somewhere in one arena, and the batch that they shall become.
 
-use windrow::{Batch, Collate, DType, Device, Engine, Mask, Pad, Plan, SampleList, Transform};
+use windrow::{Batch, Collate, DType, Device, Engine, Leaf, Plan, SampleList};
 
 use super::gpu::allocate;
 use super::gpu::device::{Bytes, PinnedBytes};
 use super::peers::Tables;
 
 /// A sequence of pseudo-random numbers.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -17,7 +17,7 @@ impl Random {
         self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
     }
 
-    fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
@@ -26,156 +26,199 @@ impl Random {
             items.swap(i, self.below(i as u64 + 1) as usize);
         }
     }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(count + 8);
+        while bytes.len() < count {
+            bytes.extend_from_slice(&self.next().to_ne_bytes());
+        }
+        bytes
+    }
 }
 
 /// Where samples lie.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     /// In shuffled order, at multiples of 256.
     Scattered,
     /// The same, 1 to 15 bytes later.
     Misaligned,
-    /// One after the other, in the order of the batch.
+    /// One after the other, in the order of the batch: the control.
     Contiguous,
+    /// Scattered, in page-locked memory of the host.
+    Pinned,
 }
 
-/// A workload before there is memory for it.
+impl Lie {
+    pub fn label(self) -> &'static str {
+        match self {
+            Lie::Scattered => "scattered",
+            Lie::Misaligned => "misaligned",
+            Lie::Contiguous => "contiguous",
+            Lie::Pinned => "page-locked",
+        }
+    }
+}
+
+/// The samples of one leaf, and what they become.
+pub struct Part {
+    /// The leaf's path in the tree; empty if there is but one.
+    pub path: &'static str,
+    pub dtype: DType,
+    pub shapes: Vec<Vec<i64>>,
+    pub collate: Collate,
+}
+
+impl Part {
+    fn size(&self, sample: usize) -> usize {
+        self.shapes[sample].iter().product::<i64>() as usize * self.dtype.size()
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.shapes.len()).map(|sample| self.size(sample))
+    }
+
+    /// The bytes of the batch are those of the samples, one after the other: what copies can do too.
+    fn is_copy(&self) -> bool {
+        [Collate::stack(), Collate::ragged(), Collate::concat(0)].contains(&self.collate)
+    }
+}
+
+/// A workload before there is device memory for it.
 pub struct Workload {
-    pub name: String,
-    dtype: DType,
-    shapes: Vec<Vec<i64>>,
-    offsets: Vec<usize>,
-    collate: Collate,
-    /// The samples lie in page-locked memory of the host, not on the device.
-    pub is_pinned: bool,
-    /// The samples' bytes as they are, one after the other: what copies can do too.
-    pub is_copy: bool,
+    /// One for each leaf, as are `offsets` and `expected`.
+    pub parts: Vec<Part>,
+    pub lie: Lie,
+    /// Where in the arena each sample begins.
+    offsets: Vec<Vec<usize>>,
     arena: Vec<u8>,
     /// What the host's engine makes of it.
-    expected: Batch,
-    pub bytes_moved: u64,
+    pub expected: Vec<Batch>,
+    /// Where in the memory for outputs each leaf's begins, and how much there is.
+    out_at: Vec<usize>,
+    out_len: usize,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
 }
 
 impl Workload {
-    fn new(
-        name: &str,
-        dtype: DType,
-        shapes: Vec<Vec<i64>>,
-        lie: Lie,
-        collate: Collate,
-    ) -> Workload {
+    pub fn new(parts: Vec<Part>, lie: Lie) -> Workload {
         let mut random = Random(0x2545_F491_4F6C_DD1D);
-        let size = |shape: &[i64]| shape.iter().product::<i64>() as usize * dtype.size();
-        let mut order: Vec<usize> = (0..shapes.len()).collect();
-        if lie != Lie::Contiguous {
-            random.shuffle(&mut order);
+        let (offsets, end) = place(&parts, lie, &mut random);
+        let arena = random.bytes(end);
+        let base = arena.as_ptr().addr() as u64;
+        let lists = lists(base, Device::Cpu, &parts, &offsets);
+        let engine = Engine::host();
+        let leaves = parts.iter().zip(&lists);
+        let expected = leaves.clone().map(|(part, samples)| {
+            engine.assemble(samples, &part.collate).expect("a sound workload")
+        });
+        let expected: Vec<Batch> = expected.collect();
+        let leaves: Vec<Leaf<'_, '_>> = leaves
+            .map(|(part, samples)| Leaf {
+                samples,
+                collate: &part.collate,
+                path: part.path,
+                out: None,
+            })
+            .collect();
+        let explain = Plan::for_leaves(&leaves).expect("a sound workload").explain();
+        let mut out_len = 0;
+        let mut out_at = Vec::new();
+        for batch in &expected {
+            out_at.push(out_len);
+            out_len = (out_len + batch.data().nbytes()).next_multiple_of(256);
         }
-        let (mut offsets, mut end) = (vec![0; shapes.len()], 0);
-        for sample in order {
-            offsets[sample] = end;
-            if lie == Lie::Misaligned {
-                offsets[sample] += 1 + random.below(15) as usize;
-            }
-            end = offsets[sample] + size(&shapes[sample]);
-            if lie != Lie::Contiguous {
-                // A gap, so that no two samples are neighbours.
-                end = (end + 1).next_multiple_of(256);
-            }
-        }
-        let words = (0..end.div_ceil(8)).flat_map(|_| random.next().to_ne_bytes());
-        let arena: Vec<u8> = words.collect();
-        let is_copy = collate == Collate::stack();
-        let base = arena.as_ptr().addr();
-        let list = list(base as u64, Device::Cpu, dtype, &shapes, &offsets);
-        let expected = Engine::host().assemble(&list, &collate).expect("a sound workload");
-        let explain = Plan::new(&list, &collate).expect("a sound workload").explain();
-        let bytes_moved = explain.bytes_read + explain.bytes_written;
-        drop(list);
-        let name = name.to_owned();
         Workload {
-            name,
-            dtype,
-            shapes,
+            lie,
             offsets,
-            collate,
-            is_pinned: false,
-            is_copy,
             arena,
+            out_at,
+            out_len,
+            bytes_read: explain.bytes_read,
+            bytes_written: explain.bytes_written,
             expected,
-            bytes_moved,
+            parts,
         }
     }
 
-    /// The same from page-locked memory. What crosses the bus counts.
-    fn pinned(mut self) -> Workload {
-        self.is_pinned = true;
-        self.bytes_moved = self.sizes().iter().sum();
-        self
+    /// Those read and written; of page-locked samples, those that cross the bus.
+    pub fn bytes_moved(&self) -> u64 {
+        match self.is_pinned() {
+            true => self.source_bytes(),
+            false => self.bytes_read + self.bytes_written,
+        }
+    }
+
+    pub fn is_pinned(&self) -> bool {
+        self.lie == Lie::Pinned
+    }
+
+    /// Whether copies alone can do it.
+    pub fn is_copy(&self) -> bool {
+        self.parts.iter().all(Part::is_copy)
     }
 
     pub fn num_samples(&self) -> usize {
-        self.shapes.len()
+        self.parts.iter().map(|part| part.shapes.len()).sum()
     }
 
-    pub fn expected(&self) -> &Batch {
-        &self.expected
-    }
-
-    pub fn collate(&self) -> &Collate {
-        &self.collate
+    /// Bytes of all samples.
+    pub fn source_bytes(&self) -> u64 {
+        self.parts.iter().flat_map(Part::sizes).sum::<usize>() as u64
     }
 
     /// Bytes of one set of sources and outputs.
     pub fn set_bytes(&self) -> u64 {
-        (self.arena.len() + self.expected.data().nbytes()) as u64
+        (self.arena.len() + self.out_len) as u64
     }
 
-    /// Sizes of the samples in bytes.
-    fn sizes(&self) -> Vec<u64> {
-        let size =
-            |shape: &Vec<i64>| (shape.iter().product::<i64>() as usize * self.dtype.size()) as u64;
-        self.shapes.iter().map(size).collect()
-    }
-
-    /// Memory of its own with the samples in it.
-    pub fn set(&self) -> Result<Set, String> {
-        let home = |bytes: &[u8]| match self.is_pinned {
+    /// Memory of its own with the samples in it; and for plain copies, if there shall be any.
+    pub fn set(&self, with_copies: bool) -> Result<Set, String> {
+        let home = |bytes: &[u8]| match self.is_pinned() {
             true => Home::Host(PinnedBytes::of(bytes)),
             false => Home::Device(Bytes::of(bytes)),
         };
         let source = home(&self.arena);
-        let out = allocate(self.expected.data().nbytes())?;
-        let half = match self.is_pinned {
-            true => self.bytes_moved,
-            false => self.bytes_moved / 2,
-        };
-        let half = (half as usize).next_multiple_of(16);
-        let noise: Vec<u8> = self.arena.iter().copied().cycle().take(half).collect();
-        let at = |device| list(source.address(), device, self.dtype, &self.shapes, &self.offsets);
-        let samples = at(if self.is_pinned { Device::Pinned } else { Device::Cuda(0) });
-        let others = match self.is_pinned {
+        let at = |device| lists(source.address(), device, &self.parts, &self.offsets);
+        let samples = at(if self.is_pinned() { Device::Pinned } else { Device::Cuda(0) });
+        let others = match self.is_pinned() {
             true => vec![at(Device::Cuda(0)), at(Device::Cpu)],
             false => Vec::new(),
         };
+        let out = allocate(self.out_len)?;
+        let out_at: Vec<u64> = self.out_at.iter().map(|&at| out.address + at as u64).collect();
+        let mut copied = 16;
+        if with_copies {
+            let part = if self.is_pinned() { 1 } else { 2 };
+            copied = ((self.bytes_moved() / part) as usize).next_multiple_of(16);
+        }
+        let mut noise = Vec::with_capacity(copied);
+        while noise.len() < copied {
+            noise.extend_from_slice(&self.arena[..self.arena.len().min(copied - noise.len())]);
+        }
         let mut set = Set {
             samples,
             others,
-            out,
             copy_from: home(&noise),
-            copy_to: allocate(half)?,
+            copy_to: allocate(copied)?,
             from: Vec::new(),
             to: Vec::new(),
             sizes: Vec::new(),
             tables: None,
             source,
+            out,
+            out_at,
         };
-        if self.is_copy {
-            set.sizes = self.sizes();
-            set.from = self.offsets.iter().map(|&at| set.source.address() + at as u64).collect();
-            let mut end = set.out.address;
-            for size in &set.sizes {
-                set.to.push(end);
-                end += size;
+        if self.is_copy() && with_copies {
+            for (leaf, part) in self.parts.iter().enumerate() {
+                let mut end = set.out_at[leaf];
+                for (sample, size) in part.sizes().enumerate() {
+                    set.from.push(set.source.address() + self.offsets[leaf][sample] as u64);
+                    set.to.push(end);
+                    set.sizes.push(size as u64);
+                    end += size as u64;
+                }
             }
             let bytes = |words: &[u64]| {
                 Bytes::of(&words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<u8>>())
@@ -186,21 +229,54 @@ impl Workload {
     }
 }
 
-fn list(
+/// Where each sample of each leaf begins, and where the last ends.
+fn place(parts: &[Part], lie: Lie, random: &mut Random) -> (Vec<Vec<usize>>, usize) {
+    let all = |(leaf, part): (usize, &Part)| {
+        let samples = 0..part.shapes.len();
+        samples.map(move |sample| (leaf, sample))
+    };
+    let mut order: Vec<(usize, usize)> = parts.iter().enumerate().flat_map(all).collect();
+    if lie != Lie::Contiguous {
+        random.shuffle(&mut order);
+    }
+    let mut offsets: Vec<Vec<usize>> =
+        parts.iter().map(|part| vec![0; part.shapes.len()]).collect();
+    let mut end = 0;
+    for (leaf, sample) in order {
+        let mut begin = end;
+        if lie == Lie::Misaligned {
+            begin += 1 + random.below(15) as usize;
+        }
+        if lie == Lie::Contiguous && sample == 0 {
+            begin = begin.next_multiple_of(256);
+        }
+        offsets[leaf][sample] = begin;
+        end = begin + parts[leaf].size(sample);
+        if lie != Lie::Contiguous {
+            // A gap, so that no two samples are neighbours.
+            end = (end + 1).next_multiple_of(256);
+        }
+    }
+    (offsets, end)
+}
+
+fn lists(
     base: u64,
     device: Device,
-    dtype: DType,
-    shapes: &[Vec<i64>],
-    offsets: &[usize],
-) -> SampleList<'static> {
-    let mut list = SampleList::new();
-    list.reserve(shapes.len());
-    for (shape, offset) in shapes.iter().zip(offsets) {
-        let data = (base as *const u8).wrapping_add(*offset);
-        // SAFETY: inside an arena that outlives the list: that of the workload or of the set.
-        unsafe { list.push(data, dtype, device, shape, None) }.expect("a sound shape");
-    }
-    list
+    parts: &[Part],
+    offsets: &[Vec<usize>],
+) -> Vec<SampleList<'static>> {
+    let list = |(part, offsets): (&Part, &Vec<usize>)| {
+        let mut list = SampleList::new();
+        list.reserve(part.shapes.len());
+        for (shape, offset) in part.shapes.iter().zip(offsets) {
+            let data = (base as *const u8).wrapping_add(*offset);
+            // SAFETY: inside an arena that outlives the list: that of the workload or of the set.
+            unsafe { list.push(data, part.dtype, device, shape, None) }.expect("a sound shape");
+        }
+        list
+    };
+    parts.iter().zip(offsets).map(list).collect()
 }
 
 /// Memory that samples lie in.
@@ -220,11 +296,14 @@ impl Home {
 
 /// The memory of one run.
 pub struct Set {
-    pub samples: SampleList<'static>,
+    /// One list for each leaf.
+    pub samples: Vec<SampleList<'static>>,
     /// Page-locked samples under other names: as memory of the device, which the kernel reads in
     /// place, and as pageable memory, which goes through the staging ring.
-    pub others: Vec<SampleList<'static>>,
+    pub others: Vec<Vec<SampleList<'static>>>,
+    /// The outputs, and the address of each leaf's.
     pub out: Bytes,
+    pub out_at: Vec<u64>,
     /// As many bytes as the batch reads and writes, for plain copies.
     pub copy_from: Home,
     pub copy_to: Bytes,
@@ -242,108 +321,4 @@ impl Set {
         let count = self.sizes.len() as u32;
         Some(Tables { from: from.address, to: to.address, bytes: bytes.address, count })
     }
-}
-
-fn bytes(count: usize, length: i64) -> Vec<Vec<i64>> {
-    vec![vec![length]; count]
-}
-
-fn normalised() -> Transform {
-    let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
-    Transform::new().scale(1.0 / 255.0).mean(mean).std(std).channel_dim(2).permute([2, 0, 1])
-}
-
-/// A maker of one, so that only one is in memory at a time.
-pub type Make = Box<dyn Fn() -> Workload>;
-
-/// All of them; `scale` divides the numbers of samples.
-pub fn all(scale: usize) -> Vec<Make> {
-    let some = move |count: usize| (count / scale).max(8);
-    let mut all: Vec<Make> = Vec::new();
-    for (length, label) in [
-        (512, "512 B"),
-        (4 << 10, "4 KiB"),
-        (32 << 10, "32 KiB"),
-        (150_528, "150 KiB"),
-        (1 << 20, "1 MiB"),
-    ] {
-        for (lie, how) in [
-            (Lie::Scattered, "scattered"),
-            (Lie::Misaligned, "misaligned"),
-            (Lie::Contiguous, "contiguous"),
-        ] {
-            let count = some((64_usize << 20).div_ceil(length));
-            all.push(Box::new(move || {
-                let shapes = bytes(count, length as i64);
-                let name = format!("64 MiB of {label}, {how}");
-                Workload::new(&name, DType::U8, shapes, lie, Collate::stack())
-            }));
-        }
-    }
-    all.push(Box::new(|| {
-        let shapes = bytes(256, 3 << 10);
-        Workload::new("small: 256 x 3 KiB", DType::U8, shapes, Lie::Scattered, Collate::stack())
-    }));
-    all.push(Box::new(move || {
-        let collate = Collate::stack().cast(DType::F16).transform(normalised());
-        let shapes = vec![vec![224, 224, 3]; some(256)];
-        let name = "W1: 256 images 224 x 224 x 3, u8 HWC to f16 CHW, normalised";
-        Workload::new(name, DType::U8, shapes, Lie::Scattered, collate)
-    }));
-    all.push(Box::new(move || {
-        let mut random = Random(7);
-        let shapes = (0..some(4096)).map(|_| vec![16 + random.below(2033) as i64]).collect();
-        let collate = Collate::pad(Pad::new().size(2048).mask(Mask::Real)).cast(DType::I64);
-        let name = "W2: 4096 rows of 16..2048, i32 padded to i64, mask, lengths";
-        Workload::new(name, DType::I32, shapes, Lie::Scattered, collate)
-    }));
-    all.push(Box::new(move || {
-        let shapes = vec![vec![128]; some(100_000)];
-        let name = "W3: 100 000 rows of 128 f32";
-        Workload::new(name, DType::F32, shapes, Lie::Scattered, Collate::stack())
-    }));
-    all.push(Box::new(move || {
-        let shapes = bytes(some(4096), 32 << 10);
-        let name = "W6: 4096 pages of 32 KiB";
-        Workload::new(name, DType::U8, shapes, Lie::Scattered, Collate::stack())
-    }));
-    all.push(Box::new(move || {
-        let mut random = Random(11);
-        let shape = |_| vec![736 + random.below(65) as i64, 800 + random.below(545) as i64, 3];
-        let shapes = (0..some(32)).map(shape).collect();
-        let sizes = [Some(800), Some(1344), None];
-        let collate = Collate::pad(Pad::new().sizes(sizes).mask(Mask::Pad))
-            .cast(DType::F16)
-            .transform(normalised());
-        let name = "W7: 32 images of many sizes, u8 HWC to f16 [3, 800, 1344], mask";
-        Workload::new(name, DType::U8, shapes, Lie::Scattered, collate)
-    }));
-    for (length, label) in
-        [(4 << 10, "4 KiB"), (16 << 10, "16 KiB"), (32 << 10, "32 KiB"), (128 << 10, "128 KiB")]
-    {
-        let count = some((32_usize << 20).div_ceil(length));
-        all.push(Box::new(move || {
-            let shapes = bytes(count, length as i64);
-            let name = format!("W8: 32 MiB of {label}, page-locked");
-            Workload::new(&name, DType::U8, shapes, Lie::Scattered, Collate::stack()).pinned()
-        }));
-    }
-    all.push(Box::new(move || {
-        let collate = Collate::stack().cast(DType::F16).transform(normalised());
-        let shapes = vec![vec![224, 224, 3]; some(256)];
-        let name = "W8b: W1 from page-locked memory";
-        Workload::new(name, DType::U8, shapes, Lie::Scattered, collate).pinned()
-    }));
-    all.push(Box::new(move || {
-        let name = "W10a: 100 000 rows of 77 B, misaligned";
-        let shapes = bytes(some(100_000), 77);
-        Workload::new(name, DType::U8, shapes, Lie::Misaligned, Collate::stack())
-    }));
-    all.push(Box::new(move || {
-        let collate = Collate::stack().cast(DType::F16).transform(normalised());
-        let shapes = vec![vec![225, 225, 3]; some(256)];
-        let name = "W10b: 256 images 225 x 225 x 3, misaligned, u8 HWC to f16 CHW";
-        Workload::new(name, DType::U8, shapes, Lie::Misaligned, collate)
-    }));
-    all
 }
