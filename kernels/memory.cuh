@@ -113,6 +113,12 @@ WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
                                   static_cast<uint32_t>(v.hi), static_cast<uint32_t>(v.hi >> 32));
     if (Policy::kStore == 1) {
         __stcs(reinterpret_cast<uint4*>(p), bits);
+    } else if (Policy::kStore == 2) {
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                     :
+                     : "l"(__cvta_generic_to_global(p)), "r"(bits.x), "r"(bits.y), "r"(bits.z),
+                       "r"(bits.w)
+                     : "memory");
     } else {
         __stwb(reinterpret_cast<uint4*>(p), bits);
     }

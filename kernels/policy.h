@@ -46,7 +46,8 @@ struct Policy {
     /// 16-byte loads of sources: 0 read-only path, as all others; 1 the same, and not kept in the
     /// first cache.
     static constexpr unsigned kLoad = WINDROW_LOAD;
-    /// 16-byte stores: 0 written back whenever; 1 first to leave the second cache.
+    /// 16-byte stores: 0 written back whenever (the compiler makes STG.STRONG.SM of it); 1 first to
+    /// leave the second cache; 2 plain ones.
     static constexpr unsigned kStore = WINDROW_STORE;
 };
 

@@ -132,45 +132,42 @@ struct Target {
     }
 };
 
+/// The bits of Policy::kRun adjacent elements of `size` bytes, by loads of up to 16 bytes that are
+/// aligned to their width.
+template <uint32_t size>
+WINDROW_DEVICE void read_adjacent(const uint8_t* src, uint64_t (&bits)[Policy::kRun]) {
+    constexpr uint32_t kBytes = Policy::kRun * size < 16 ? Policy::kRun * size : 16;
+    constexpr uint32_t kElems = kBytes / size;
+    static_assert(kBytes >= 2 && (kBytes & (kBytes - 1)) == 0, "a load of so many bytes");
+#pragma unroll
+    for (uint32_t first = 0; first < Policy::kRun; first += kElems) {
+        const uint8_t* p = src + first * size;
+        const Vec16 all = kBytes == 16  ? load16(p)
+                          : kBytes == 8 ? Vec16{load<uint64_t>(p), 0}
+                          : kBytes == 4 ? Vec16{load<uint32_t>(p), 0}
+                                        : Vec16{load<uint16_t>(p), 0};
+#pragma unroll
+        for (uint32_t i = 0; i < kElems; ++i) {
+            const uint32_t shift = 8 * size * i;
+            bits[first + i] = (shift < 64 ? all.lo >> shift : all.hi >> (shift - 64)) &
+                              ~0ull >> (64 - 8 * size);
+        }
+    }
+}
+
 /// The bits of up to Policy::kRun elements of `size` bytes, `stride` bytes apart, at any alignment.
 /// Reads these elements and nothing else.
 WINDROW_DEVICE void read_run(const uint8_t* src, int64_t stride, uint32_t size, uint32_t n,
                              uint64_t (&bits)[Policy::kRun]) {
     constexpr uint32_t kRun = Policy::kRun;
-    static_assert(kRun == 4, "the wide loads below are for four elements");
-    // Adjacent ones by wide loads: at most 16 bytes each, aligned to their width.
     const uint32_t bytes = kRun * size;
     if (n == kRun && stride == size && size <= 8 &&
         misalignment(src, bytes < 16 ? bytes : 16) == 0) {
         switch (size) {
-            case 1: {
-                uint32_t all = load<uint32_t>(src);
-#pragma unroll
-                for (uint32_t i = 0; i < kRun; ++i) bits[i] = all >> (8 * i) & 0xFF;
-                return;
-            }
-            case 2: {
-                uint64_t all = load<uint64_t>(src);
-#pragma unroll
-                for (uint32_t i = 0; i < kRun; ++i) bits[i] = all >> (16 * i) & 0xFFFF;
-                return;
-            }
-            case 4: {
-                Vec16 all = load16(src);
-                bits[0] = all.lo & 0xFFFFFFFF;
-                bits[1] = all.lo >> 32;
-                bits[2] = all.hi & 0xFFFFFFFF;
-                bits[3] = all.hi >> 32;
-                return;
-            }
-            default: {
-                Vec16 first = load16(src), second = load16(src + 16);
-                bits[0] = first.lo;
-                bits[1] = first.hi;
-                bits[2] = second.lo;
-                bits[3] = second.hi;
-                return;
-            }
+            case 1: return read_adjacent<1>(src, bits);
+            case 2: return read_adjacent<2>(src, bits);
+            case 4: return read_adjacent<4>(src, bits);
+            default: return read_adjacent<8>(src, bits);
         }
     }
     auto read = [&](auto element) {
