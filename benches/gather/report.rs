@@ -184,6 +184,8 @@ impl Report {
     pub fn new(quick: bool) -> Report {
         let (gpu, driver_cuda, num_sms, l2) = describe();
         let quick = quick || gpu.starts_with("cudasim");
+        let image = std::env::var("WINDROW_CUDA_IMAGE").ok();
+        let image = image.map(|path| path.rsplit('/').next().unwrap_or_default().to_owned());
         let machine = vec![
             ("gpu", gpu),
             ("cuda of the driver", driver_cuda),
@@ -195,7 +197,7 @@ impl Report {
             ("date", said(Command::new("date").args(["-u", "+%F"]))),
             ("commit", std::env::var("WINDROW_COMMIT").unwrap_or_else(|_| "not told".into())),
             ("WINDROW_CUDA_POLICY", std::env::var("WINDROW_CUDA_POLICY").unwrap_or_default()),
-            ("WINDROW_CUDA_IMAGE", std::env::var("WINDROW_CUDA_IMAGE").unwrap_or_default()),
+            ("WINDROW_CUDA_IMAGE", image.unwrap_or_default()),
         ];
         for (key, value) in &machine {
             println!("{key}: {value}");
