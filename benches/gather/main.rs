@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --features cuda --bench gather -- [--quick] [--only TEXT] [--json FILE]
 //!     --sweep [--table FILE]   few workloads, cold, windrow beside a copy: for trials of other numbers
+//!     --predict                what each workload should take, before it is measured
 //! ```
 //!
 //! Time on the device is that between two events on one stream, which is kept busy until all is
@@ -25,6 +26,7 @@ mod gpu;
 mod catalogue;
 mod contenders;
 mod peers;
+mod predict;
 mod report;
 mod targets;
 mod workloads;
@@ -50,15 +52,20 @@ const POISON: u8 = 0xA5;
 struct Options {
     quick: bool,
     sweep: bool,
+    predict: bool,
     only: Option<String>,
     json: Option<String>,
     table: Option<String>,
 }
 
 impl Options {
-    fn wants(&self, entry: &Entry) -> bool {
-        let is_named = self.only.as_ref().is_none_or(|only| entry.name().contains(only));
-        is_named && (!self.sweep || catalogue::is_swept(entry))
+    /// The workloads that are asked for.
+    fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        let is_wanted = |entry: &Entry| {
+            let is_named = self.only.as_ref().is_none_or(|only| entry.name().contains(only));
+            is_named && (!self.sweep || catalogue::is_swept(entry))
+        };
+        catalogue::all(if self.quick { 64 } else { 1 }).into_iter().filter(is_wanted)
     }
 }
 
@@ -71,6 +78,7 @@ fn options() -> Option<Options> {
             "--bench" => is_bench = true,
             "--quick" => options.quick = true,
             "--sweep" => options.sweep = true,
+            "--predict" => options.predict = true,
             "--only" => options.only = arguments.next(),
             "--json" => options.json = arguments.next(),
             "--table" => options.table = arguments.next(),
@@ -83,8 +91,15 @@ fn options() -> Option<Options> {
 
 fn main() -> ExitCode {
     let Some(options) = options() else { return ExitCode::SUCCESS };
+    if options.predict {
+        predict::upload_all_tables();
+    }
     let Some(engine) = device::engine() else { return ExitCode::SUCCESS };
-    match run(engine, &options) {
+    let done = match options.predict {
+        true => predict::print(engine, options.entries()),
+        false => run(engine, &options),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("gather: {error}");
@@ -96,8 +111,7 @@ fn main() -> ExitCode {
 fn run(engine: &Engine, options: &Options) -> Outcome {
     let gpu = Gpu::new()?;
     let mut report = Report::new(options.quick);
-    let entries = catalogue::all(if options.quick { 64 } else { 1 });
-    for entry in entries.iter().filter(|entry| options.wants(entry)) {
+    for entry in options.entries() {
         let workload = entry.make();
         let count = match options.quick {
             true => 2,
@@ -111,7 +125,7 @@ fn run(engine: &Engine, options: &Options) -> Outcome {
         let calls = |now: u64, before: u64| (now - before) / 2;
         let launches = calls(engine.stats().launches, before.launches);
         let uploaded = calls(engine.stats().bytes_to_device, before.bytes_to_device);
-        report.begin(entry, &workload, &absent, launches, uploaded);
+        report.begin(&entry, &workload, &absent, launches, uploaded);
         verify(&gpu, engine, &workload, &sets[0], &contenders[1..])?;
         for is_cold in [true, false].into_iter().filter(|is_cold| *is_cold || !options.sweep) {
             for series in measure(&gpu, &sets, &contenders, &workload, is_cold, options.quick)? {
