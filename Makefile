@@ -53,7 +53,10 @@ test-rust:
 test-cuda: $(NVCC_READY)
 	$(WITH_NVCC) $(CARGO) test --locked -p cudasim
 	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$($(CARGO) run --quiet --locked -p cudasim --profile test --example path) \
-		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 $(CARGO) test --locked --features cuda --tests'
+		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1; export WINDROW_CUDA_DRIVER CUDASIM_DELAY_US WINDROW_REQUIRE_GPU; \
+		$(CARGO) test --locked --features cuda --tests && mkdir -p out && \
+		$(CARGO) test --locked --features cuda --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
+		$(PYTHON) scripts/gpu_plots --simulated out/gather-quick.json'
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/kernel_report --check
 
 test-python: $(VENV)/.test $(VENV)/.windrow
