@@ -467,7 +467,8 @@ fn walk(
         }
         if let Some(stride) = downwards {
             let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
-            prefetch(src.wrapping_offset(ROWS_AHEAD * stride - back), row_bytes);
+            let low = src.wrapping_offset(ROWS_AHEAD.wrapping_mul(stride).wrapping_sub(back));
+            prefetch(low, row_bytes);
         }
         let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);
         let (lo, hi) = if is_real { (inner.lo, inner.hi) } else { (end, end) };
