@@ -149,6 +149,7 @@ struct Place<'a> {
 ///
 /// # Safety
 /// As [`run`].
+#[inline(always)] // Called for every sample, however short.
 unsafe fn write_sample(
     field: &Field<'_>,
     class: &Class,
@@ -429,6 +430,15 @@ unsafe fn write_short_rows(
 /// How many rows before they are read those that go down in memory are asked for.
 const ROWS_AHEAD: isize = 2;
 
+/// Asks for the row [`ROWS_AHEAD`] further down. Apart, to keep the common case small.
+#[inline(never)]
+fn ask_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
+    let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;
+    let stride = rows.src_stride as isize;
+    let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
+    prefetch(src.wrapping_offset(ROWS_AHEAD.wrapping_mul(stride).wrapping_sub(back)), row_bytes);
+}
+
 /// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,
 /// length. `read` gets the real elements: both addresses, the innermost loop, length, the first
 /// column and the coordinates of the outer loops.
@@ -453,8 +463,7 @@ fn walk(
     let mut column = range.start % inner.extent;
     let dst_stride = inner.dst_stride as isize;
     // The hardware fetches ahead what goes up in memory; rows that go down are asked for.
-    let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;
-    let downwards = outer.last().map(|dim| dim.src_stride as isize).filter(|&stride| stride < 0);
+    let downwards = outer.last().filter(|dim| dim.src_stride < 0);
     while at < range.end {
         let end = inner.extent.min(column + (range.end - at));
         let (mut src, mut dst, mut is_real) = (place.src, place.dst, true);
@@ -465,10 +474,8 @@ fn walk(
             );
             dst = dst.wrapping_offset((coord as i64 * dim.dst_stride) as isize);
         }
-        if let Some(stride) = downwards {
-            let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
-            let low = src.wrapping_offset(ROWS_AHEAD.wrapping_mul(stride).wrapping_sub(back));
-            prefetch(low, row_bytes);
+        if let Some(rows) = downwards {
+            ask_ahead(src, rows, inner);
         }
         let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);
         let (lo, hi) = if is_real { (inner.lo, inner.hi) } else { (end, end) };
