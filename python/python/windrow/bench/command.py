@@ -23,7 +23,7 @@ from windrow.bench.moves import sized
 from windrow.bench.progress import Progress
 from windrow.bench.samples import LAYOUTS, Setting, torch
 from windrow.bench.sweeps import SWEEPS, Point, Sweep
-from windrow.bench.workload import LIBRARIES, Definition, Skip, Workload
+from windrow.bench.workload import LIBRARIES, MEMCPY, Definition, Skip, Workload
 
 Step = Tuple[str, Definition, Setting]
 
@@ -99,6 +99,9 @@ def setting(options: argparse.Namespace) -> Setting:
 def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
     """Measures a workload: what a report says of it."""
     found, (bytes_read, bytes_written) = measure(workload, pace, progress.tick)
+    # Beside other libraries the targets are those of scattered samples; the other layout is the control.
+    is_control = workload.setting.layout != LAYOUTS[0]
+    targets = [target for target in workload.targets if target.peers == (MEMCPY,) or not is_control]
     return {
         "name": workload.name,
         "title": workload.title,
@@ -108,7 +111,7 @@ def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
         "bytes_written": bytes_written,
         "bytes": bytes_read + bytes_written,
         "results": [vars(result) for result in found],
-        "targets": [judge(target, found) for target in workload.targets],
+        "targets": [judge(target, found) for target in targets],
     }
 
 
