@@ -98,10 +98,7 @@ struct Walk<'a, 'py> {
     error: Option<PyErr>,
 }
 
-/// collate_torch(samples, rules, spec=None, *, sep=".", **common)
-/// --
-///
-/// As :func:`collate`, by the rules of torch's ``default_collate``; see ``windrow.torch``.
+/// As `collate`, by the rules of torch's ``default_collate``; see ``windrow.torch``.
 #[pyfunction]
 #[pyo3(signature = (samples, rules, spec = None, *, sep = ".", **common), text_signature = "(samples, rules, spec=None, *, sep='.', device=None, stream=None, engine=None)")]
 pub(crate) fn collate_torch<'py>(

@@ -147,7 +147,8 @@ impl<'py> Walk<'_, 'py> {
             if dict.map_or_else(|| mapping.len(), |dict| Ok(dict.len()))? != keys.len() {
                 for key in mapping.keys()?.iter() {
                     if !first.contains(&key)? {
-                        return Err(self.extra_key(path, index, &key, samples)?);
+                        let what = "a key that sample 0 has not";
+                        return Err(self.uneven_key(path, index, &key, what, samples)?);
                     }
                 }
             }
@@ -161,7 +162,10 @@ impl<'py> Walk<'_, 'py> {
                 };
                 match item {
                     Some(item) => column.push(item),
-                    None => return Err(self.missing_key(path, index, key, samples)?),
+                    None => {
+                        let what = "the key is missing";
+                        return Err(self.uneven_key(path, index, key, what, samples)?);
+                    }
                 }
             }
         }
@@ -175,30 +179,17 @@ impl<'py> Walk<'_, 'py> {
         Ok(Node::Mapping(first.as_any().clone(), children))
     }
 
-    fn extra_key(
+    /// A key that not every sample has.
+    fn uneven_key(
         &self,
         path: &str,
         index: usize,
         key: &Bound<'py, PyAny>,
+        what: &str,
         samples: &[Bound<'py, PyAny>],
     ) -> PyResult<PyErr> {
         Ok(PyKeyError::new_err(format!(
-            "sample {index} at {:?}: a key that sample 0 has not; {} of {} samples have it",
-            self.specs.join(path, key)?,
-            count_with(samples, key)?,
-            samples.len()
-        )))
-    }
-
-    fn missing_key(
-        &self,
-        path: &str,
-        index: usize,
-        key: &Bound<'py, PyAny>,
-        samples: &[Bound<'py, PyAny>],
-    ) -> PyResult<PyErr> {
-        Ok(PyKeyError::new_err(format!(
-            "sample {index} at {:?}: the key is missing; {} of {} samples have it",
+            "sample {index} at {:?}: {what}; {} of {} samples have it",
             self.specs.join(path, key)?,
             count_with(samples, key)?,
             samples.len()

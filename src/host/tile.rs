@@ -149,7 +149,6 @@ struct Place<'a> {
 ///
 /// # Safety
 /// As [`run`].
-#[inline(always)] // Called for every sample, however short.
 unsafe fn write_sample(
     field: &Field<'_>,
     class: &Class,
@@ -427,7 +426,7 @@ unsafe fn write_short_rows(
     });
 }
 
-/// How many rows before they are read those that go down in memory are asked for.
+/// How many rows behind the one just read those that go down in memory are asked for.
 const ROWS_AHEAD: isize = 2;
 
 /// Asks for the row [`ROWS_AHEAD`] further down. Apart, to keep the common case small.
@@ -462,8 +461,6 @@ fn walk(
     let mut at = range.start;
     let mut column = range.start % inner.extent;
     let dst_stride = inner.dst_stride as isize;
-    // The hardware fetches ahead what goes up in memory; rows that go down are asked for.
-    let downwards = outer.last().filter(|dim| dim.src_stride < 0);
     while at < range.end {
         let end = inner.extent.min(column + (range.end - at));
         let (mut src, mut dst, mut is_real) = (place.src, place.dst, true);
@@ -473,9 +470,6 @@ fn walk(
                 (coord.wrapping_sub(dim.lo) as i64).wrapping_mul(dim.src_stride) as isize,
             );
             dst = dst.wrapping_offset((coord as i64 * dim.dst_stride) as isize);
-        }
-        if let Some(rows) = downwards {
-            ask_ahead(src, rows, inner);
         }
         let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);
         let (lo, hi) = if is_real { (inner.lo, inner.hi) } else { (end, end) };
@@ -496,6 +490,10 @@ fn walk(
         for (coord, dim) in coords.iter_mut().zip(outer).rev() {
             *coord += 1;
             if *coord < dim.extent {
+                // The hardware fetches ahead what goes up in memory; rows that go down are asked for.
+                if dim.src_stride < 0 {
+                    ask_ahead(src, dim, inner);
+                }
                 break;
             }
             *coord = 0;

@@ -18,7 +18,7 @@ def check(spec: Any) -> None:
 
 
 def chosen(spec: Any, names: List[str], what: str) -> List[Any]:
-    """The spec of each leaf, by the rules of :func:`windrow.collate`: an exact name goes before a glob,
+    """The spec of each leaf, by the rules of `windrow.collate`: an exact name goes before a glob,
     an earlier glob before a later one, leaves that nobody names are stacked.
 
     Raises:

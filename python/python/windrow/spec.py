@@ -1,4 +1,4 @@
-"""What :func:`windrow.collate` does with a leaf: a form and its keyword arguments."""
+"""What `windrow.collate` does with a leaf: a form and its keyword arguments."""
 
 from typing import Any, ClassVar, Dict
 
@@ -28,28 +28,28 @@ class _Spec:
 
 
 class Stack(_Spec):
-    """The leaf is stacked; takes the arguments of :func:`windrow.stack`."""
+    """The leaf is stacked; takes the arguments of `windrow.stack`."""
 
     form = "stack"
     __slots__ = ()
 
 
 class Concat(_Spec):
-    """The leaf is joined along a dim; takes the arguments of :func:`windrow.concat`."""
+    """The leaf is joined along a dim; takes the arguments of `windrow.concat`."""
 
     form = "concat"
     __slots__ = ()
 
 
 class Pad(_Spec):
-    """The leaf is padded; takes the arguments of :func:`windrow.pad`."""
+    """The leaf is padded; takes the arguments of `windrow.pad`."""
 
     form = "pad"
     __slots__ = ()
 
 
 class Ragged(_Spec):
-    """The leaf becomes values and offsets; takes the arguments of :func:`windrow.ragged`."""
+    """The leaf becomes values and offsets; takes the arguments of `windrow.ragged`."""
 
     form = "ragged"
     __slots__ = ()

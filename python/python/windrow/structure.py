@@ -38,7 +38,7 @@ def pad_images(
         images: array-likes ``[C, H, W]``, or ``[H, W, C]`` with ``channels_last``.
         multiple_of: height and width are rounded up to it; what is added counts as padding.
         value: of padding, not transformed.
-        transform, dtype: as for :func:`windrow.stack`: normalised and permuted on the way.
+        transform, dtype: as for `windrow.stack`: normalised and permuted on the way.
 
     Returns:
         PaddedImages: ``tensors`` ``[N, ...]``, ``mask`` bool ``[N, H, W]``, ``sizes`` a list of

@@ -7,8 +7,9 @@ from typing import Dict, List
 from windrow.bench.lengths import padded, ragged
 from windrow.bench.moves import random_batch, stack, upload
 from windrow.bench.pixels import frames, normalise, padded_images
+from windrow.bench.results import MEMCPY
 from windrow.bench.trees import ENVIRONMENT, fields, graphs, leaves
-from windrow.bench.workload import MEMCPY, Definition, Target
+from windrow.bench.workload import Definition, Target
 
 STACKS = ("torch.stack", "np.stack", "DALI as_batch")
 OUTS = ("torch.stack(out=)", "np.stack(out=)", "DALI as_batch")

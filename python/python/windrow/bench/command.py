@@ -23,7 +23,7 @@ from windrow.bench.moves import sized
 from windrow.bench.progress import Progress
 from windrow.bench.samples import LAYOUTS, Setting, torch
 from windrow.bench.sweeps import SWEEPS, Point, Sweep
-from windrow.bench.workload import LIBRARIES, MEMCPY, Definition, Skip, Workload
+from windrow.bench.workload import LIBRARIES, Definition, Skip, Workload
 
 Step = Tuple[str, Definition, Setting]
 
@@ -101,7 +101,7 @@ def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
     found, (bytes_read, bytes_written) = measure(workload, pace, progress.tick)
     # Beside other libraries the targets are those of scattered samples; the other layout is the control.
     is_control = workload.setting.layout != LAYOUTS[0]
-    targets = [target for target in workload.targets if target.peers == (MEMCPY,) or not is_control]
+    targets = [target for target in workload.targets if target.peers == (results.MEMCPY,) or not is_control]
     return {
         "name": workload.name,
         "title": workload.title,

@@ -10,8 +10,9 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import windrow as wr
 from windrow._measure import Array, Memcpy, difference, interleave, quartiles
 from windrow._system import cache_bytes, num_cores
+from windrow.bench.results import MEMCPY
 from windrow.bench.samples import Samples, Setting, torch
-from windrow.bench.workload import MEMCPY, Target, Workload
+from windrow.bench.workload import Target, Workload
 
 SLOW_SECONDS = 2.0
 """Who takes longer for one batch is timed no further: the others would wait."""

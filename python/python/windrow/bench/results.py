@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 SCHEMA = 2
 MEMCPY = "memcpy"
+"""The contender that copies as many bytes as were moved, in one block."""
 
 Entry = Dict[str, Any]
 Report = Dict[str, Any]

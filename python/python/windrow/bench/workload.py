@@ -15,9 +15,6 @@ Contender = Callable[[Samples], Any]
 
 Oracle = Callable[[Samples], Tuple[Array, ...]]
 
-MEMCPY = "memcpy"
-"""The contender that copies as many bytes as were moved, in one block."""
-
 TOO_MANY_FOR_JAX = 1024
 """Each sample is an operand of a compiled program: 4096 took 9 s to compile."""
 

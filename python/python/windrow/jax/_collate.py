@@ -18,7 +18,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     """A list of pytrees to one pytree of the same structure, assembled in one call, on JAX's device.
 
     Pytrees are what JAX takes for one, nodes of your own included (``jax.tree_util.register_*``). A
-    stacked leaf becomes a ``jax.Array``, any other a :class:`Batch` of arrays; strings become lists.
+    stacked leaf becomes a ``jax.Array``, any other a `Batch` of arrays; strings become lists.
 
     Placement: host leaves are assembled on the host and handed to ``jax.device_put``, all at once: on an
     accelerator that is one explicit copy, on the CPU none. The arrays are not committed to a device
@@ -30,18 +30,18 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
 
     Args:
         samples: a list of pytrees of one structure.
-        spec: leaf path, with globs, to :class:`windrow.Pad` and the like, or one of those for all
+        spec: leaf path, with globs, to `windrow.Pad` and the like, or one of those for all
             leaves; leaves that nobody names are stacked. A path is the keys, positions and attributes
             that JAX names, joined by ``sep``.
         sep (str): joins the parts of a path.
         device: a ``jax.Device`` or ``Sharding`` to commit the arrays to; None: JAX's default device.
-        common: ``dtype``, ``transform``, ``engine`` as for :func:`windrow.collate`.
+        common: ``dtype``, ``transform``, ``engine`` as for `windrow.collate`.
 
     Raises:
         ValueError: for a sample whose tree differs from the first one's, with its position; for a spec
             that names no leaf; for offsets beyond 32 bits without ``jax_enable_x64``.
         TypeError: for a container that is no pytree, with the cure.
-        ShapeError, DTypeError, LayoutError: as for :func:`windrow.collate`, with ``.path``.
+        ShapeError, DTypeError, LayoutError: as for `windrow.collate`, with ``.path``.
 
     Example:
         >>> import numpy as np, windrow as wr, windrow.jax
@@ -68,8 +68,8 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
 def stack(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
     """Every leaf of a list of pytrees stacked: ``jax.Array`` leaves ``[N, *shape]``.
 
-    Takes the arguments of :func:`collate` and, but for ``out``, ``stream`` and ``copy``, of
-    :func:`windrow.stack`.
+    Takes the arguments of `collate` and, but for ``out``, ``stream`` and ``copy``, of
+    `windrow.stack`.
 
     Example:
         >>> import numpy as np, windrow.jax
@@ -80,14 +80,14 @@ def stack(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
 
 
 def concat(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
-    """Every leaf of a list of pytrees joined along ``dim``: :class:`Batch` leaves with ``lengths`` and
-    ``offsets``. Takes the arguments of :func:`windrow.concat` as :func:`stack` does."""
+    """Every leaf of a list of pytrees joined along ``dim``: `Batch` leaves with ``lengths`` and
+    ``offsets``. Takes the arguments of `windrow.concat` as `stack` does."""
     return collate(samples, wr.Concat(**options), device=device)
 
 
 def pad(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
-    """Every leaf of a list of pytrees padded: :class:`Batch` leaves with ``lengths`` and, if asked for,
-    ``mask``. Takes the arguments of :func:`windrow.pad` as :func:`stack` does.
+    """Every leaf of a list of pytrees padded: `Batch` leaves with ``lengths`` and, if asked for,
+    ``mask``. Takes the arguments of `windrow.pad` as `stack` does.
 
     Example:
         >>> import numpy as np, windrow.jax
@@ -99,8 +99,8 @@ def pad(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
 
 
 def ragged(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any:
-    """Every leaf of a list of pytrees as values and offsets: :class:`Batch` leaves. Takes the arguments
-    of :func:`windrow.ragged` as :func:`stack` does."""
+    """Every leaf of a list of pytrees as values and offsets: `Batch` leaves. Takes the arguments
+    of `windrow.ragged` as `stack` does."""
     return collate(samples, wr.Ragged(**options), device=device)
 
 

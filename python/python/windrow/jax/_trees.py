@@ -15,7 +15,7 @@ FIELDS = ("lengths", "offsets", "mask", "batch_index")
 
 
 class Batch(NamedTuple):
-    """A leaf that was padded, joined or packed; the fields of a :class:`windrow.Batch`, and a pytree.
+    """A leaf that was padded, joined or packed; the fields of a `windrow.Batch`, and a pytree.
 
     Those that do not apply are None. ``max_length`` is an int of the host: under ``jit`` pass it as a
     static argument where it decides a shape.

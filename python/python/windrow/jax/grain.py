@@ -31,17 +31,17 @@ class BatchFn:
     worker or after a later step it copies the batch once, as it does its own, and so it does with leaves of dtypes that
     NumPy has not, bfloat16 and float8.
 
-    A stacked leaf becomes an array, any other a :class:`windrow.jax.Batch` of arrays; strings become
+    A stacked leaf becomes an array, any other a `windrow.jax.Batch` of arrays; strings become
     lists. The arrays stay on the host: ``jax.device_put`` moves a whole batch.
 
     Args:
-        spec: as for :func:`windrow.jax.collate`.
+        spec: as for `windrow.jax.collate`.
         sep (str): joins the parts of a path.
         threads: for large batches; None: one where the memory is shared, else as many as there are
             cores.
 
     Raises:
-        TypeError, ValueError, ...: when called, those of :func:`windrow.jax.collate`.
+        TypeError, ValueError, ...: when called, those of `windrow.jax.collate`.
 
     Example:
         >>> import numpy as np, windrow as wr, windrow.jax.grain

@@ -101,7 +101,7 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
     object store included. Strings, dictionaries, nested lists, dates and nulls are errors.
 
     Args:
-        spec: column name, with globs, to :class:`windrow.Pad` and the like, or one of those for all
+        spec: column name, with globs, to `windrow.Pad` and the like, or one of those for all
             columns. Columns that nobody names are stacked.
         device: where the results shall lie. None: in host memory; ``"pinned"``: in page-locked memory
             of torch's, from which Ray's ``device="cuda"`` copies without waiting; ``"cuda"``: there, the
@@ -125,7 +125,7 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
 
 
 class NumpyGatherCollate(Gather, NumpyBatchCollateFn):
-    """As :class:`GatherCollate`, for Ray's NumPy batches: a dict of arrays.
+    """As `GatherCollate`, for Ray's NumPy batches: a dict of arrays.
 
     Columns of varying shape are there arrays of objects, one array for each row: prefer Arrow batches,
     which are read without them.

@@ -25,11 +25,11 @@ def pack(batch: Any, spec: Any = None, *, columns: Optional[Iterable[str]] = Non
 
     For ``Dataset.map_batches(windrow.ray.pack, batch_format="pyarrow", batch_size=N,
     zero_copy_batch=True, fn_kwargs={"spec": ...})``, which pads on Ray's workers rather than beside the
-    model. Read with :class:`UnpackCollate` or :func:`unpack`.
+    model. Read with `UnpackCollate` or `unpack`.
 
     Args:
         batch: a ``pyarrow.Table`` or a dict of NumPy arrays.
-        spec, columns: as for :class:`GatherCollate`.
+        spec, columns: as for `GatherCollate`.
 
     Returns:
         pyarrow.Table: one row: ``windrow_header``, JSON of name, dtype, shape and byte offset of each
@@ -60,7 +60,7 @@ def unpack(batch: Any, device: Any = None) -> Dict[str, torch.Tensor]:
     """The tensors of a packed batch, as views of one buffer.
 
     Args:
-        batch: a ``pyarrow.Table`` of one row that :func:`pack` made, or such a row as a dict.
+        batch: a ``pyarrow.Table`` of one row that `pack` made, or such a row as a dict.
         device: None: the tensors are views of the row's memory, that of the object store as a rule,
             and must not be written to; else the buffer is copied there once: ``"cpu"``, ``"pinned"``,
             ``"cuda"``.
@@ -107,10 +107,10 @@ def _arena(batch: Any) -> Any:
 
 
 class UnpackCollate(ArrowBatchCollateFn):
-    """``collate_fn`` for ``iter_torch_batches(batch_size=1)`` of a dataset that :func:`pack` made.
+    """``collate_fn`` for ``iter_torch_batches(batch_size=1)`` of a dataset that `pack` made.
 
     Args:
-        device: as for :func:`unpack`.
+        device: as for `unpack`.
     """
 
     def __init__(self, device: Any = None) -> None:

@@ -21,7 +21,7 @@ _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
 
 class Batch(NamedTuple):
-    """A leaf that was padded, joined or packed: the fields of a :class:`windrow.Batch` as torch tensors.
+    """A leaf that was padded, joined or packed: the fields of a `windrow.Batch` as torch tensors.
 
     Those that do not apply are None. It is pickled, pinned and moved as any namedtuple is.
     """
@@ -47,10 +47,10 @@ def collate_fn(
     written straight into shared memory; tensors below 64 KiB of one batch lie in one segment.
 
     Args:
-        spec: as for :func:`windrow.collate`: leaf path, with globs, to :class:`windrow.Pad` and the
-            like. A leaf so named becomes a :class:`Batch` of tensors, or a tensor if it is stacked.
+        spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
+            like. A leaf so named becomes a `Batch` of tensors, or a tensor if it is stacked.
         device: where tensors shall lie; None: where the samples are. ``"cuda"`` and ``"pinned"`` are
-            for the main process: in a worker, leave it to :class:`Prefetcher`.
+            for the main process: in a worker, leave it to `Prefetcher`.
         sep: joins the keys of a path.
         threads: for large batches; None: one in a worker, else as many as there are cores.
 
@@ -73,7 +73,7 @@ def collate_fn(
 
 
 class Collator:
-    """What :func:`collate_fn` returns. Holds arguments only; all else is made where it is used."""
+    """What `collate_fn` returns. Holds arguments only; all else is made where it is used."""
 
     def __init__(self, spec: Any, device: Any, sep: str, threads: Optional[int]) -> None:
         if threads is not None and threads < 1:

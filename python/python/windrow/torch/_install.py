@@ -105,7 +105,7 @@ def install(worker_id: Optional[int] = None) -> None:
 
 
 def uninstall() -> None:
-    """Puts torch's own functions back where :func:`install` replaced them.
+    """Puts torch's own functions back where `install` replaced them.
 
     An entry that somebody has replaced since is left as it is.
     """

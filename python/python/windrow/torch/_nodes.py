@@ -21,11 +21,11 @@ class ToDevice(_nodes.BaseNode):  # type: ignore[misc]
     Args:
         source: a node that gives batches, such as ``Mapper(Batcher(...), windrow.torch.collate_fn())``,
             behind a ``Prefetcher`` of torchdata to fetch them on another thread.
-        device: as for :class:`windrow.torch.Prefetcher`.
+        device: as for `windrow.torch.Prefetcher`.
         depth (int): batches whose copies are under way; 0: each is moved when it is asked for.
 
     Raises:
-        CudaUnavailable, ValueError: as for :class:`windrow.torch.Prefetcher`, when first read from.
+        CudaUnavailable, ValueError: as for `windrow.torch.Prefetcher`, when first read from.
     """
 
     SOURCE_KEY = "source"
