@@ -1,4 +1,5 @@
-//! With feature `cuda`: compiles kernels/*.cu into one image for all GPUs. Without it: nothing.
+//! With feature `cuda`: compiles kernels/*.cu into one image for all GPUs. Without it: only looks whether
+//! this compiler knows AVX-512.
 
 #[path = "build/nvcc.rs"]
 mod nvcc;
@@ -18,7 +19,11 @@ const PTX: [u32; 2] = [80, 120];
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=build");
+    println!("cargo:rustc-check-cfg=cfg(avx512)");
     let set = |variable| env::var(variable).unwrap_or_default();
+    if set("CARGO_CFG_TARGET_ARCH") == "x86_64" && rustc_minor().is_some_and(|minor| minor >= 89) {
+        println!("cargo:rustc-cfg=avx512");
+    }
     let target = (set("CARGO_CFG_TARGET_OS"), set("CARGO_CFG_TARGET_ARCH"));
     // Another target does not get as far as the kernels: src/lib.rs refuses it.
     let supported = target.0 == "linux" && ["x86_64", "aarch64"].contains(&target.1.as_str());
@@ -29,6 +34,12 @@ fn main() {
         eprintln!("\nwindrow, feature `cuda`: {text}\n");
         exit(1);
     }
+}
+
+/// Functions for AVX-512 came with Rust 1.89.
+fn rustc_minor() -> Option<u32> {
+    let output = Command::new(env::var_os("RUSTC")?).arg("--version").output().ok()?;
+    String::from_utf8(output.stdout).ok()?.split('.').nth(1)?.parse().ok()
 }
 
 fn build() -> Result<(), String> {

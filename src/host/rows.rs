@@ -9,6 +9,8 @@
 use super::convert::{Bool, Elem, BF16, F16};
 #[cfg(target_arch = "x86_64")]
 use super::simd::has_avx2;
+#[cfg(avx512)]
+use super::simd::{gains_from_avx512, has_avx512};
 use super::simd::{Cast, Fma, Isa, Pairs, Plain, Real, Scratch, BLOCK};
 use crate::affine::Affine;
 use crate::dtype::DType;
@@ -100,9 +102,14 @@ macro_rules! with_width {
     };
 }
 
-/// The best compilation of the kernels that this processor runs.
+/// The best compilation of the kernels for a pair of dtypes that this processor runs.
 macro_rules! with_isa {
-    ($i:ident => $body:expr) => {{
+    ($src:expr, $dst:expr, $i:ident => $body:expr) => {{
+        #[cfg(avx512)]
+        if gains_from_avx512($src, $dst) && has_avx512() {
+            type $i = super::simd::Avx512;
+            return $body;
+        }
         #[cfg(target_arch = "x86_64")]
         if has_avx2() {
             type $i = super::simd::Avx2;
@@ -120,17 +127,17 @@ pub(crate) fn copy_row(width: usize) -> RowFn {
 
 /// Converts elements; both dtypes are arithmetic, or they are the same.
 pub(crate) fn cast_row(src: DType, dst: DType) -> RowFn {
-    with_isa!(I => cast_row_on::<I>(src, dst))
+    with_isa!(src, dst, I => cast_row_on::<I>(src, dst))
 }
 
 /// Transforms elements; both dtypes are arithmetic.
 pub(crate) fn affine_row(src: DType, dst: DType) -> AffineFn {
-    with_isa!(I => affine_row_on::<I>(src, dst))
+    with_isa!(src, dst, I => affine_row_on::<I>(src, dst))
 }
 
 /// Splits pixels into planes; both dtypes are arithmetic, or they are the same and only moved.
 pub(crate) fn planar_row(src: DType, dst: DType) -> PlanarFn {
-    with_isa!(I => planar_row_on::<I>(src, dst))
+    with_isa!(src, dst, I => planar_row_on::<I>(src, dst))
 }
 
 fn cast_row_on<I: Isa>(src: DType, dst: DType) -> RowFn {

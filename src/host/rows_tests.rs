@@ -247,6 +247,10 @@ macro_rules! compilations {
         if has_avx2() {
             rows.push($select::<super::super::simd::Avx2>($src, $dst));
         }
+        #[cfg(avx512)]
+        if has_avx512() {
+            rows.push($select::<super::super::simd::Avx512>($src, $dst));
+        }
         rows
     }};
 }

@@ -179,14 +179,18 @@ unsafe fn write_sample(
             unsafe { write_short_rows(field, class, affine, place, own) };
         }
         None => {
-            let row: RowFn = if class.dtype == field.dtype {
-                rows::copy_row(size)
-            } else {
-                rows::cast_row(class.dtype, field.dtype)
+            let is_moved = class.dtype == field.dtype;
+            let row: RowFn = match is_moved {
+                true => rows::copy_row(size),
+                false => rows::cast_row(class.dtype, field.dtype),
             };
             let width = class.dtype.size();
             walk(place, own, fill, |src, dst, dim, len, _, _| {
                 let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+                if is_moved && goes_down(from, width) && to == size as isize {
+                    // SAFETY: as below, and both rows lie without gaps.
+                    return unsafe { rows::turn(src, dst, width, len) };
+                }
                 // SAFETY: the walk gives real elements only, inside the sample and its place.
                 unsafe {
                     in_order(src, from, width, len, |src, from, done, len| {

@@ -34,13 +34,12 @@ pub(crate) unsafe fn for_turned_blocks(
 /// # Safety
 /// As for [`for_turned_blocks`]; as many can be written from `dst` upwards, elsewhere.
 pub(crate) unsafe fn turn(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
-    let mut done = 0;
     #[cfg(target_arch = "x86_64")]
-    if has_avx2() {
+    if len > 16 / pixel && pixel <= 16 && has_avx2() {
         // SAFETY: AVX2 was just found, and SSSE3 is part of it; the rest is the caller's promise.
-        done = unsafe { turn_vectors(src, dst, pixel, len) };
+        return unsafe { turn_vectors(src, dst, pixel, len) };
     }
-    for i in done..len {
+    for i in 0..len {
         // SAFETY: `i < len`.
         unsafe { dst.add(i * pixel).copy_from_nonoverlapping(src.sub(i * pixel), pixel) };
     }
@@ -64,22 +63,20 @@ static ORDERS: [[u8; 16]; 17] = {
     orders
 };
 
-/// As many as whole vectors cover; says how many those are.
+/// By vectors of whole pixels.
 ///
 /// # Safety
-/// As for [`turn`], on a processor with SSSE3.
+/// As for [`turn`], on a processor with SSSE3; a pixel fits a vector, and there are more than fill one.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "ssse3")]
 #[allow(unused_unsafe, reason = "these intrinsics are unsafe in Rust 1.85 and safe since")]
-unsafe fn turn_vectors(src: *const u8, dst: *mut u8, pixel: usize, len: usize) -> usize {
+unsafe fn turn_vectors(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_shuffle_epi8, _mm_storeu_si128};
     let step = 16 / pixel;
     // A vector of `step` pixels may stick out, by less than a pixel, towards the first one, where it is
     // read as where it is written. So that one is left out, and later vectors of the source come first:
-    // memory is read upwards, and what sticks out is written over.
-    if step == 0 || len <= step {
-        return 0;
-    }
+    // memory is read upwards, and what sticks out is written over. The very last vector is the one that
+    // ends with the row, which the next may overlap.
     let count = (len - 1) / step;
     // SAFETY: each vector has the pixels `i..i + step` for some `i >= 1`, where `i + step <= len`: the
     // load begins at the lowest of them and ends below the end of pixel `i - 1`; the store ends with
@@ -87,13 +84,38 @@ unsafe fn turn_vectors(src: *const u8, dst: *mut u8, pixel: usize, len: usize) -
     unsafe {
         let order = _mm_loadu_si128(ORDERS[pixel].as_ptr().cast());
         let bytes = step * pixel;
-        let (mut low, mut high) = (src.sub(count * bytes), dst.add(count * bytes + pixel));
-        for _ in 0..count {
+        let turn_one = |low: *const u8, high: *mut u8| {
             let pixels = _mm_shuffle_epi8(_mm_loadu_si128(low.cast::<__m128i>()), order);
             _mm_storeu_si128(high.sub(16).cast(), pixels);
+        };
+        turn_one(src.sub((len - 1) * pixel), dst.add(len * pixel));
+        let (mut low, mut high) = (src.sub(count * bytes), dst.add(count * bytes + pixel));
+        for _ in 0..count {
+            turn_one(low, high);
             (low, high) = (low.add(bytes), high.sub(bytes));
         }
         dst.copy_from_nonoverlapping(src, pixel);
     }
-    1 + count * step
+}
+
+#[cfg(test)]
+mod tests {
+    use super::turn;
+
+    #[test]
+    fn every_pixel_and_length() {
+        for pixel in 1..=17 {
+            for len in 0..=50 {
+                // Exactly the row: a byte that is read or written beyond it is a fault of the check.
+                let src: Vec<u8> = (0..len * pixel).map(|i| (i * 7 % 251) as u8).collect();
+                let mut dst = vec![0xA5; len * pixel + 2];
+                let last = src.as_ptr().wrapping_add((len * pixel).saturating_sub(pixel));
+                // SAFETY: `len` pixels from the last one downwards, and room for them after a byte.
+                unsafe { turn(last, dst.as_mut_ptr().add(1), pixel, len) };
+                let turned: Vec<u8> = src.chunks(pixel).rev().flatten().copied().collect();
+                assert_eq!(dst[1..dst.len() - 1], turned, "{len} pixels of {pixel} bytes");
+                assert_eq!((dst[0], dst[dst.len() - 1]), (0xA5, 0xA5));
+            }
+        }
+    }
 }
