@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::field::{Field, Op, Starts};
 use crate::host::pool::Block;
+use crate::host::share::Door;
 use crate::host::{rows, tile, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
 
 /// Bytes that are copied at a time: few enough that the last ones do not keep the others waiting.
@@ -41,8 +42,8 @@ struct Shared {
     next: AtomicUsize,
     /// No further rows will come.
     closed: AtomicBool,
-    /// Threads that may be copying.
-    active: AtomicUsize,
+    /// Of the threads that copy.
+    door: Door,
 }
 
 impl RowsAhead {
@@ -70,7 +71,7 @@ impl RowsAhead {
             published: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
-            active: AtomicUsize::new(0),
+            door: Door::default(),
         });
         for _ in 0..threads.count.min(MAX_HELPERS) {
             let shared = Arc::clone(&shared);
@@ -97,7 +98,7 @@ impl RowsAhead {
     /// Says that no further rows will come, so that the other threads can end.
     pub fn close(&mut self) {
         self.shared.published.store(self.len, Ordering::Release);
-        self.shared.closed.store(true, Ordering::SeqCst);
+        self.shared.closed.store(true, Ordering::Release);
     }
 
     /// Whether these are the rows that the field is made of.
@@ -120,26 +121,25 @@ impl RowsAhead {
     pub(crate) fn finish(mut self) -> Option<Block> {
         self.close();
         self.shared.copy_chunks();
-        self.shared.wait();
+        self.shared.door.close_and_wait();
         self.block.take()
     }
 }
 
 impl Drop for RowsAhead {
     fn drop(&mut self) {
-        self.shared.next.store(self.shared.rows.len(), Ordering::SeqCst);
+        self.shared.next.store(self.shared.rows.len(), Ordering::Relaxed);
         self.close();
-        self.shared.wait();
+        self.shared.door.close_and_wait();
     }
 }
 
 impl Shared {
     /// What another thread does.
     fn help(&self) {
-        // Entered before rows are taken, which `wait` relies on.
-        self.active.fetch_add(1, Ordering::SeqCst);
+        let Some(_inside) = self.door.enter() else { return };
         loop {
-            let closed = self.closed.load(Ordering::SeqCst);
+            let closed = self.closed.load(Ordering::Acquire);
             self.copy_chunks();
             if closed {
                 break;
@@ -149,7 +149,6 @@ impl Shared {
             }
             std::thread::yield_now();
         }
-        self.active.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Copies whatever is published and not taken.
@@ -185,14 +184,6 @@ impl Shared {
                 let dst = out.add((begin + index) * self.row_bytes);
                 rows::copy_bytes(src, dst, self.row_bytes, self.streaming);
             }
-        }
-    }
-
-    /// Returns when no other thread copies any more, or will.
-    fn wait(&self) {
-        while self.active.load(Ordering::SeqCst) > 0 {
-            std::hint::spin_loop();
-            std::thread::yield_now();
         }
     }
 }

@@ -9,16 +9,17 @@ mod convert;
 mod pool;
 mod reference;
 mod rows;
+mod share;
 mod simd;
 mod threads;
 mod tile;
 
 #[cfg(feature = "cuda")]
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::field::{saturating_sum, Field};
 use crate::plan::Plan;
+use share::share_out;
 
 pub use ahead::RowsAhead;
 pub use pool::PoolStats;
@@ -173,25 +174,6 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Opt
         let (from, to) = (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed));
         // SAFETY: a part of what the caller promised; tiles are disjoint.
         unsafe { rows::copy_bytes(from.add(begin as usize), to.add(begin as usize), len, false) };
-    });
-}
-
-/// Calls `run` for each tile, on the calling thread and on those of the pool.
-fn share_out(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
-    let next = AtomicUsize::new(0);
-    let take_tiles = || loop {
-        let tile = next.fetch_add(1, Ordering::Relaxed);
-        if tile >= count {
-            break;
-        }
-        run(tile);
-    };
-    let Some(threads) = threads else { return take_tiles() };
-    threads.pool.in_place_scope(|scope| {
-        for _ in 0..threads.count.min(count.saturating_sub(1)) {
-            scope.spawn(|_| take_tiles());
-        }
-        take_tiles();
     });
 }
 

@@ -1,0 +1,166 @@
+//! Work that is shared with threads which may come late.
+//!
+//! A thread that is asked for help may not get to run for milliseconds, where another library's threads
+//! spin on its core. Who asked waits for those that came, never for one that did not: it finds the door
+//! closed when it comes.
+#![allow(unsafe_code)] // A job outlives nobody who is inside, which the compiler cannot know.
+
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::Arc;
+
+use crate::host::Helpers;
+
+/// Lets helpers in until it is closed.
+#[derive(Debug, Default)]
+pub(super) struct Door {
+    closed: AtomicBool,
+    inside: AtomicUsize,
+}
+
+/// A helper that was let in; dropped, it has left.
+#[derive(Debug)]
+pub(super) struct Inside<'a>(&'a Door);
+
+impl Door {
+    /// Lets the calling thread in, unless the door is closed.
+    pub fn enter(&self) -> Option<Inside<'_>> {
+        // Counted first, and all of it in one order: either this thread sees that the door is closed, or
+        // who closed it sees this thread.
+        self.inside.fetch_add(1, Ordering::SeqCst);
+        let inside = Inside(self);
+        (!self.closed.load(Ordering::SeqCst)).then_some(inside)
+    }
+
+    /// Lets nobody in any more, and returns when all have left; what they wrote is seen then.
+    pub fn close_and_wait(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        while self.inside.load(Ordering::SeqCst) > 0 {
+            std::hint::spin_loop();
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What helpers do, without the lifetime of what it borrows.
+#[derive(Clone, Copy)]
+struct Job(*const (dyn Fn() + Sync));
+
+// SAFETY: what it points to is `Sync`.
+unsafe impl Send for Job {}
+
+/// Closes a door even if the one who opened it panics.
+struct Opened<'a>(&'a Door);
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.0.close_and_wait();
+    }
+}
+
+/// Calls `run` once for each number below `count`, on the calling thread and on those that help.
+///
+/// # Panics
+/// If `run` does.
+pub(super) fn share_out(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    let take_all = || loop {
+        let taken = next.fetch_add(1, Ordering::Relaxed);
+        if taken >= count {
+            break;
+        }
+        run(taken);
+    };
+    let Some(threads) = threads else { return take_all() };
+    let failed = AtomicBool::new(false);
+    let help = || {
+        if catch_unwind(AssertUnwindSafe(take_all)).is_err() {
+            failed.store(true, Ordering::Relaxed);
+        }
+    };
+    let help: &(dyn Fn() + Sync) = &help;
+    // SAFETY: only the lifetime changes. It is called by those inside of the door alone, and this function
+    // is not left, nor by a panic, before `Opened` has closed the door and all of them have left.
+    let job = Job(unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &(dyn Fn() + Sync)>(help) });
+    let door = Arc::new(Door::default());
+    let opened = Opened(&door);
+    for _ in 0..threads.count.min(count.saturating_sub(1)) {
+        let door = Arc::clone(&door);
+        threads.pool.spawn(move || {
+            let job = job;
+            if let Some(_inside) = door.enter() {
+                // SAFETY: inside of the door, so it lives.
+                unsafe { (*job.0)() };
+            }
+        });
+    }
+    take_all();
+    drop(opened);
+    assert!(!failed.load(Ordering::Relaxed), "a thread that helped panicked");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    fn helpers(count: usize) -> Helpers {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(count).build().unwrap();
+        Helpers { pool: Arc::new(pool), count }
+    }
+
+    #[test]
+    fn each_number_once() {
+        let threads = helpers(3);
+        for count in [0, 1, 2, 7, 1000] {
+            let seen: Vec<AtomicUsize> =
+                std::iter::repeat_with(AtomicUsize::default).take(count).collect();
+            share_out(count, Some(&threads), |i| {
+                seen[i].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(seen.iter().all(|times| times.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn helpers_that_do_not_come_are_not_waited_for() {
+        let threads = helpers(2);
+        let barrier = Arc::new(Barrier::new(3));
+        for _ in 0..2 {
+            let barrier = Arc::clone(&barrier);
+            threads.pool.spawn(move || {
+                barrier.wait();
+            });
+        }
+        let mine = std::thread::current().id();
+        share_out(100, Some(&threads), |_| assert_eq!(std::thread::current().id(), mine));
+        barrier.wait();
+        // They come now, and find it closed.
+        threads.pool.broadcast(|_| ());
+    }
+
+    #[test]
+    fn a_panic_is_the_callers_and_nobody_is_left_inside() {
+        let threads = helpers(2);
+        for bad in 0..20 {
+            let inside = AtomicUsize::new(0);
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                share_out(20, Some(&threads), |i| {
+                    inside.fetch_add(1, Ordering::Relaxed);
+                    let fails = i == bad;
+                    std::thread::yield_now();
+                    inside.fetch_sub(1, Ordering::Relaxed);
+                    assert!(!fails, "this one fails");
+                });
+            }));
+            assert!(outcome.is_err());
+            assert_eq!(inside.load(Ordering::Relaxed), 0);
+        }
+    }
+}
