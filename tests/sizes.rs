@@ -118,3 +118,21 @@ fn outputs_written_around_the_caches() {
         runner().check(&format!("{numel} of 16 bytes"), &samples, &Ask::ragged());
     }
 }
+
+#[test]
+fn rows_made_in_blocks_and_written_around_the_caches() {
+    // Copied, filled and, with their mask, padded rows; then rows and planes that are computed.
+    let lengths = [1 << 20, (1 << 20) - 1, 5, 0, 1000];
+    let samples: Vec<_> = lengths.map(|n| Sample::new(DType::C128, &[n], n as u64)).into();
+    runner().check("padded rows", &samples, &Ask::side(Side::Center));
+
+    let shape = [699, 701, 3];
+    let samples: Vec<_> = (0..3).map(|i| Sample::rich(DType::U8, &shape, i)).collect();
+    let ask = Ask::stack().cast(DType::F64).normalised(3, 2);
+    runner().check("rows of pixels", &samples, &ask);
+    let planes = ask.permute(&[2, 0, 1]);
+    runner().check("planes at odd places", &samples, &planes);
+    let shape = [704, 704, 3];
+    let samples: Vec<_> = (0..3).map(|i| Sample::rich(DType::U8, &shape, i)).collect();
+    runner().check("planes that begin at a line", &samples, &planes);
+}

@@ -5,6 +5,7 @@
 //! hold up the batch.
 
 mod ahead;
+mod around;
 mod convert;
 mod pool;
 mod reference;
@@ -177,10 +178,12 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Opt
     });
 }
 
-/// Whether the bytes of an output are written around the caches.
+/// Whether an output is written around the caches, as far as its rows are long enough.
 fn is_streaming(field: &Field<'_>) -> bool {
-    let runs = field.ranges.as_ref().map_or(field.data.len(), Vec::len) as u64;
-    field.bytes_only
-        && field.bytes() >= STREAMING_BYTES
-        && field.bytes() / runs.max(1) >= MIN_STREAMED_RUN_BYTES
+    let runs = match &field.ranges {
+        Some(ranges) => ranges.len() as u64,
+        None if field.bytes_only => field.data.len() as u64,
+        None => 0,
+    };
+    field.bytes() >= STREAMING_BYTES && field.bytes() / runs.max(1) >= MIN_STREAMED_RUN_BYTES
 }

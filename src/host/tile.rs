@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use crate::affine::Affine;
 use crate::field::{CopyRange, Field, Op, Starts};
 use crate::geometry::{Channel, Class, Dim};
-use crate::host::is_streaming;
+use crate::host::around::Rows;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
+use crate::host::{is_streaming, MIN_STREAMED_RUN_BYTES};
 use crate::plan::Plan;
 
 /// Writes the elements `elems` of a field.
@@ -39,7 +40,7 @@ pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems
                 dims: &field.dims[class.dims.clone()],
             };
             // SAFETY: as for this function; `own` lies inside the sample's own elements.
-            unsafe { write_sample(field, class, affine, sample, &place, own) };
+            unsafe { write_sample(field, class, affine, sample, &place, own, streaming) };
         });
     }
     if streaming {
@@ -156,23 +157,32 @@ unsafe fn write_sample(
     sample: usize,
     place: &Place<'_>,
     own: Range<u64>,
+    streaming: bool,
 ) {
     let size = field.dtype.size();
-    let fill = |dst: *mut u8, stride: isize, len: usize| {
-        // SAFETY: the walk stays inside the sample's place in the output.
-        unsafe { rows::fill_row(dst, stride, size, &field.fill, len) };
+    let row_at = |dst: *mut u8, stride: isize, len: usize| Rows {
+        around: streaming && stride == size as isize,
+        ..Rows::one(dst, size, len)
     };
+    let fill_with = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
+        // SAFETY: the walk stays inside the sample's place in the output.
+        unsafe {
+            row_at(dst, stride, len).write(|dst, _, _, len| {
+                rows::fill_row(dst, stride, size, value, len);
+            });
+        }
+    };
+    let fill = |dst: *mut u8, stride: isize, len: usize| fill_with(&field.fill, dst, stride, len);
     if let Some(value) = field.op.constant(sample) {
         return walk(place, own, fill, |_, dst, dim, len, _, _| {
-            // SAFETY: as above.
-            unsafe { rows::fill_row(dst, dim.dst_stride as isize, size, &value, len) };
+            fill_with(&value, dst, dim.dst_stride as isize, len);
         });
     }
     match affine {
         _ if class.planar => {
             let planar = rows::planar_row(class.dtype, field.dtype);
             // SAFETY: as for this function.
-            unsafe { write_planar(planar, class, field, affine, place, own) };
+            unsafe { write_planar(planar, class, field, affine, place, own, streaming) };
         }
         _ if has_short_rows(place.dims) => {
             // SAFETY: as for this function.
@@ -191,10 +201,18 @@ unsafe fn write_sample(
                     // SAFETY: as below, and both rows lie without gaps.
                     return unsafe { rows::turn(src, dst, width, len) };
                 }
+                if is_moved && from == width as isize && to == from {
+                    let around = streaming && (len * width) as u64 >= MIN_STREAMED_RUN_BYTES;
+                    // SAFETY: as above.
+                    return unsafe { rows::copy_bytes(src, dst, len * width, around) };
+                }
                 // SAFETY: the walk gives real elements only, inside the sample and its place.
                 unsafe {
                     in_order(src, from, width, len, |src, from, done, len| {
-                        row(src, from, dst.wrapping_offset(done as isize * to), to, len);
+                        let dst = dst.wrapping_offset(done as isize * to);
+                        row_at(dst, to, len).write(|dst, _, done, len| {
+                            row(src.wrapping_offset(done as isize * from), from, dst, to, len);
+                        });
                     });
                 }
             });
@@ -218,8 +236,11 @@ unsafe fn write_sample(
                 unsafe {
                     in_order(src, from, width, len, |src, from, done, len| {
                         let dst = dst.wrapping_offset(done as isize * to);
-                        let (channel, periodic) = channel_at(done);
-                        row(src, from, dst, to, len, affine, channel, periodic);
+                        row_at(dst, to, len).write(|dst, _, more, len| {
+                            let src = src.wrapping_offset(more as isize * from);
+                            let (channel, periodic) = channel_at(done + more);
+                            row(src, from, dst, to, len, affine, channel, periodic);
+                        });
                     });
                 }
             });
@@ -267,6 +288,7 @@ unsafe fn write_planar(
     affine: Option<&Affine>,
     place: &Place<'_>,
     own: Range<u64>,
+    streaming: bool,
 ) {
     let (channels, dims) = (place.dims[0].extent, &place.dims[1..]);
     let plane = place.dims[0].dst_stride as isize;
@@ -284,7 +306,12 @@ unsafe fn write_planar(
         // SAFETY: `len` real pixels of adjacent channels, and their places in every plane.
         unsafe {
             in_order(src, dim.src_stride as isize, pixel, len, |src, _, done, len| {
-                planar(src, dst.add(done * size), plane, len, channels as usize, affine);
+                let (dst, count) = (dst.add(done * size), channels as usize);
+                Rows { plane, count, around: streaming, ..Rows::one(dst, size, len) }.write(
+                    |dst, plane, done, len| {
+                        planar(src.add(done * pixel), dst, plane, len, count, affine);
+                    },
+                );
             });
         }
     });

@@ -1,0 +1,138 @@
+//! Rows written around the caches, for outputs that leave them before anyone reads: a store into a line
+//! that is in no cache otherwise fetches it first, only to write over it.
+#![allow(unsafe_code)] // Raw rows.
+
+use std::mem::MaybeUninit;
+
+use crate::host::rows;
+
+/// Bytes of a row that are made at once; a multiple of a cache line, and four stay in the first cache.
+const BLOCK_BYTES: usize = 2048;
+
+const LINE_BYTES: usize = 64;
+
+/// More rows than that are written as they come.
+const MAX_ROWS: usize = 4;
+
+#[repr(C, align(64))]
+struct Blocks(MaybeUninit<[u8; MAX_ROWS * BLOCK_BYTES]>);
+
+/// Rows that are written side by side, as the planes of an image are: `count` rows of `len` elements of
+/// `size` bytes without gaps, the first at `dst`, the others `plane` bytes apart.
+#[derive(Clone, Copy)]
+pub(super) struct Rows {
+    pub dst: *mut u8,
+    pub plane: isize,
+    pub count: usize,
+    pub size: usize,
+    pub len: usize,
+    /// Whether to write them around the caches.
+    pub around: bool,
+}
+
+impl Rows {
+    /// A single row, written as it comes.
+    pub fn one(dst: *mut u8, size: usize, len: usize) -> Rows {
+        Rows { dst, plane: 0, count: 1, size, len, around: false }
+    }
+
+    /// Calls `make` with all of the rows, or, to write them around the caches, with parts: where the first
+    /// row goes, the bytes between two of them, how many elements come before, how many there are.
+    ///
+    /// # Safety
+    /// The rows may be written to by nobody else; `make` writes what it is asked for, and no more.
+    #[inline]
+    pub unsafe fn write(self, mut make: impl FnMut(*mut u8, isize, usize, usize)) {
+        match self.around {
+            // SAFETY: the caller's promise.
+            true => unsafe { self.write_around(&mut make) },
+            false => make(self.dst, self.plane, 0, self.len),
+        }
+    }
+
+    /// Where the rows begin at one place of a line, whole lines are made in a block, and copied out past
+    /// the caches; the ends, and other rows, go straight to where they belong. Another thread may read
+    /// them after [`rows::stream_fence`].
+    ///
+    /// # Safety
+    /// As for [`Rows::write`].
+    #[inline(never)]
+    unsafe fn write_around(self, make: &mut dyn FnMut(*mut u8, isize, usize, usize)) {
+        let Rows { dst, plane, count, size, len, .. } = self;
+        let head = dst.align_offset(LINE_BYTES);
+        let is_even = head % size == 0 && (count == 1 || plane % LINE_BYTES as isize == 0);
+        let head = head / size;
+        if !is_even || count > MAX_ROWS || len < head + BLOCK_BYTES / size {
+            return make(dst, plane, 0, len);
+        }
+        let mut blocks = Blocks(MaybeUninit::uninit());
+        let block: *mut u8 = blocks.0.as_mut_ptr().cast();
+        make(dst, plane, 0, head);
+        let step = BLOCK_BYTES / size;
+        let lines = (len - head) / step * step;
+        for done in (head..head + lines).step_by(step) {
+            make(block, BLOCK_BYTES as isize, done, step);
+            for row in 0..count {
+                let to = dst.wrapping_offset(row as isize * plane).wrapping_add(done * size);
+                // SAFETY: `make` filled the block of each row, and `done + step <= len`.
+                unsafe { rows::copy_bytes(block.add(row * BLOCK_BYTES), to, BLOCK_BYTES, true) };
+            }
+        }
+        let done = head + lines;
+        make(dst.wrapping_add(done * size), plane, done, len - done);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What element `i` of row `row` is written as.
+    fn element(row: usize, i: usize, size: usize) -> Vec<u8> {
+        (0..size).map(|byte| (row * 89 + i * 31 + byte * 7) as u8 | 1).collect()
+    }
+
+    #[test]
+    fn every_begin_and_length() {
+        for size in [1, 2, 4, 8, 16] {
+            for count in [1, 3, 5] {
+                for (gap, begin) in [(64, 0), (64, 1), (64, 16), (64, 63), (5, 16)] {
+                    let block = BLOCK_BYTES / size;
+                    for len in [0, 1, block - 1, block, block + 1, 2 * block + 3, 3 * block + 64] {
+                        let plane = (len * size).next_multiple_of(64) + gap;
+                        let mut out = vec![0u8; count * plane + 256];
+                        let first = out.as_ptr().align_offset(64) + begin;
+                        // SAFETY: the rows lie inside of `out`, and each part inside of its row.
+                        unsafe {
+                            let dst = out.as_mut_ptr().add(first);
+                            let rows = Rows {
+                                plane: plane as isize,
+                                count,
+                                around: true,
+                                ..Rows::one(dst, size, len)
+                            };
+                            rows.write(|dst, plane, done, len| {
+                                for row in 0..count {
+                                    for i in 0..len {
+                                        let to = dst.offset(row as isize * plane).add(i * size);
+                                        let bytes = element(row, done + i, size);
+                                        to.copy_from_nonoverlapping(bytes.as_ptr(), size);
+                                    }
+                                }
+                            });
+                        }
+                        rows::stream_fence();
+                        let mut expected = vec![0u8; out.len()];
+                        for row in 0..count {
+                            for i in 0..len {
+                                let at = first + row * plane + i * size;
+                                expected[at..at + size].copy_from_slice(&element(row, i, size));
+                            }
+                        }
+                        assert_eq!(out, expected, "{count} rows of {len} x {size} from {begin}");
+                    }
+                }
+            }
+        }
+    }
+}
