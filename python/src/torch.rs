@@ -315,7 +315,7 @@ impl<'py> Walk<'_, 'py> {
             && (first.dtype == DType::BF16 || first.dtype.name().starts_with("float8"));
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
-            let refusal = run(self.py, &self.options.engine, &mut [job]).err();
+            let refusal = run(self.py, &self.options.engine, &mut [job], false).err();
             return Ok(Err(refusal));
         }
         if is_foreign || is_remote {
@@ -335,6 +335,7 @@ impl<'py> Walk<'_, 'py> {
             stream: self.options.stream,
             copy: CopyMode::Always,
             engine: self.options.engine.clone(),
+            may_start: true,
         }
     }
 
@@ -388,7 +389,7 @@ impl<'py> Walk<'_, 'py> {
         let leaves = std::mem::take(&mut self.leaves);
         let (mut jobs, outs): (Vec<Job>, Vec<_>) =
             leaves.into_iter().map(|leaf| (leaf.job, (leaf.is_named, leaf.out))).unzip();
-        let batches = run(self.py, &self.options.engine, &mut jobs)?;
+        let batches = run(self.py, &self.options.engine, &mut jobs, false)?;
         let results = batches.into_iter().zip(outs).map(|(batch, (is_named, out))| {
             let data = match out {
                 Some(out) => out,
