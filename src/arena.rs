@@ -3,10 +3,11 @@
 
 use crate::dtype::DType;
 use crate::engine::Filled;
-use crate::error::{Error, Result};
+use crate::error::{Error, Mismatch, Result};
 use crate::field::{Field, Role};
 use crate::layout::{Dims, Layout};
 use crate::spec::{bytes_of, Placement, Spec};
+use crate::target::AsTarget;
 use crate::tensor::{Device, Tensor};
 
 /// Tensors of an arena begin at multiples of this in host memory: a cache line.
@@ -84,6 +85,20 @@ impl Arena {
 
     pub fn bytes(&self) -> u64 {
         self.layout.numel() as u64
+    }
+
+    /// As much as there is to be of memory that the caller gives.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if it is read-only or shared, too small, or has gaps; [`Error::Device`];
+    /// [`Error::DType`].
+    pub fn accept(&self, given: &mut Tensor) -> Result<Tensor> {
+        let device = given.as_target()?.device;
+        if device != self.device {
+            let (expected, got) = (self.device.to_string(), device.to_string());
+            return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
+        }
+        given.part(0, DType::U8, self.layout.shape())
     }
 
     /// Bytes between tensors, and behind the last one.

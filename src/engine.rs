@@ -293,7 +293,7 @@ impl Engine {
     /// out not to be those of the plan are let go.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// As [`Engine::run`]; if memory given for an arena does not fit, is read-only or shared.
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let begin = Instant::now();
         let mut filled: Vec<Filled> = Vec::with_capacity(plan.specs.len());
@@ -305,7 +305,10 @@ impl Engine {
         // All memory on the host first: without it nothing is written, on a device either.
         let arena = match &plan.arena {
             Some(arena) if !matches!(arena.device, Device::Cuda(_)) => {
-                Some(self.host_tensor(DType::U8, arena.layout().clone(), arena.device)?)
+                Some(match options.arena.take() {
+                    Some(mut given) => arena.accept(&mut given)?,
+                    None => self.host_tensor(DType::U8, arena.layout().clone(), arena.device)?,
+                })
             }
             _ => None,
         };

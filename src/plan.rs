@@ -240,6 +240,11 @@ impl<'s> Plan<'s> {
         Explain::new(self)
     }
 
+    /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena.as_ref().map_or(0, Arena::bytes)
+    }
+
     /// The address of the batch, if the samples already form it in memory, row-major without gaps.
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
         let field =

@@ -87,7 +87,7 @@ impl Explain {
             launches: usize::from(launches),
             bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field))),
             bytes_to_host: saturating_sum(data().map(|field| bytes_to_host(plan, field))),
-            arena_bytes: arena.map_or(0, Arena::bytes),
+            arena_bytes: plan.arena_bytes(),
             arena_gap_bytes: arena.map_or(0, Arena::gap_bytes),
             outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
         }

@@ -12,7 +12,7 @@ use common::sample::views;
 use common::{oracle, runner, Ask, Expected, PadAsk, Sample};
 use windrow::{
     Batch, Collate, DType, Device, Engine, EngineOptions, Error, Facet, Fields, Filled, Leaf, Mask,
-    PerDim, Plan, SampleList, SampleView, Side, Target, Tensor,
+    PerDim, Plan, RunOptions, SampleList, SampleView, Side, Target, Tensor,
 };
 
 /// One leaf of a tree, and what it should become.
@@ -242,6 +242,40 @@ fn sizes_beyond_memory_are_errors() {
     let error = engine.run(Plan::in_arena(&[leaf]).unwrap()).unwrap_err();
     assert_eq!(error, Error::OutOfMemory { bytes: 1 << 62 });
     assert_eq!(engine.stats().pool.used_bytes, 0);
+}
+
+#[test]
+fn memory_of_the_callers() {
+    let cases = tree();
+    let lists = plain(&cases);
+    let leaves = leaves(&lists, &cases);
+    let engine = Engine::host();
+    let plan = || Plan::in_arena(&leaves).unwrap();
+    let (bytes, explain) = (plan().arena_bytes() as usize, plan().explain());
+    assert_eq!(bytes as u64, explain.arena_bytes);
+    let run = |given: Tensor| {
+        let mut options = RunOptions::default();
+        options.arena = Some(given);
+        engine.run_with(plan(), options)
+    };
+    // At a cache line, as the engine's own.
+    let memory = vec![0xEEu8; bytes + 300];
+    let first = memory.as_ptr().align_offset(64);
+    let given = Tensor::from_vec(memory, &[bytes as i64 + 300]).unwrap();
+    let given = given.part(first as u64, DType::U8, &[bytes as i64 + 7]).unwrap();
+    let address = given.data_ptr();
+    let error = run(given.clone()).unwrap_err();
+    assert_eq!(error.to_string(), "out: expected memory that nobody else holds, got shared memory");
+    let filled = run(given).unwrap();
+    assert_eq!(filled[0].fields.arena.as_ref().map(|arena| arena.data_ptr()), Some(address));
+    let explained = (explain.arena_bytes, explain.arena_gap_bytes);
+    check("given memory", filled, &cases, Device::Cpu, explained);
+    assert_eq!(engine.stats().pool.misses, 0);
+
+    let small = Tensor::from_vec(vec![0u8; bytes - 1], &[bytes as i64 - 1]).unwrap();
+    assert!(matches!(run(small), Err(Error::Layout(_))));
+    let words = Tensor::from_vec(vec![0u64; bytes], &[bytes as i64]).unwrap();
+    assert!(matches!(run(words), Err(Error::DType(_))));
 }
 
 #[test]

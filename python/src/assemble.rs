@@ -68,16 +68,39 @@ fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyRe
     Ok(tensor)
 }
 
-/// Plans all jobs as one and runs them, without the interpreter lock; into one allocation if it shall be
-/// an arena.
+/// Whether all outputs of a call lie in one allocation.
+pub(crate) enum Arena {
+    No,
+    /// Of the engine's, or of torch's on a device.
+    Own,
+    /// Of the caller's, on the host, [`arena_bytes`] long.
+    Given(Tensor),
+}
+
+impl Arena {
+    pub fn of(in_arena: bool) -> Arena {
+        match in_arena {
+            true => Arena::Own,
+            false => Arena::No,
+        }
+    }
+}
+
+/// How large the arena of these jobs will be.
+pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
+    let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
+    Ok(Plan::in_arena(&leaves)?.arena_bytes())
+}
+
+/// Plans all jobs as one and runs them, without the interpreter lock.
 pub(crate) fn run(
     py: Python<'_>,
     engine: &Engine,
     jobs: &mut [Job],
-    in_arena: bool,
+    arena: Arena,
 ) -> PyResult<Vec<Batch>> {
     let mut memory = None;
-    let batches = py.detach(|| run_jobs(engine, jobs, in_arena, &mut memory));
+    let batches = py.detach(|| run_jobs(engine, jobs, arena, &mut memory));
     batches.map_err(|error| {
         let error = to_py_err(py, &error);
         if let Some(cause) = memory.as_ref().and_then(|memory| memory.take_raised()) {
@@ -90,9 +113,10 @@ pub(crate) fn run(
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
-    in_arena: bool,
+    arena: Arena,
     memory: &mut Option<Arc<TorchMemory>>,
 ) -> windrow::Result<Vec<Batch>> {
+    let in_arena = !matches!(arena, Arena::No);
     if let ([Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }], false) =
         (&*jobs, in_arena)
     {
@@ -108,6 +132,9 @@ fn run_jobs(
     // Of those that are no views.
     let mut leaves: Vec<Leaf<'_, '_>> = Vec::with_capacity(jobs.len());
     let mut run_options = RunOptions::default();
+    if let Arena::Given(memory) = arena {
+        run_options.arena = Some(memory);
+    }
     for ((job, out), ahead) in jobs.iter().zip(&targets).zip(ahead) {
         let leaf = leaf_of(job, out.as_ref());
         let view = match (job.copy, in_arena) {
@@ -289,7 +316,7 @@ fn assemble(
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
     let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
-    let mut batches = run(py, &engine, &mut [job], false)?;
+    let mut batches = run(py, &engine, &mut [job], Arena::No)?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
 use windrow::{Batch, Engine, Stream};
 
-use crate::assemble::{run, Job};
+use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::errors::not_array_like;
 use crate::options::Options;
@@ -82,7 +82,7 @@ pub(crate) fn collate<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
     let (tree, mut jobs, engine) = walk(samples, spec, sep, common, !arena)?;
-    let batches = run(py, &engine, &mut jobs, arena)?;
+    let batches = run(py, &engine, &mut jobs, Arena::of(arena))?;
     let arena = batches.iter().find_map(Batch::arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
     let batches = batches.into_iter();
