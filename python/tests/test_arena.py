@@ -383,3 +383,16 @@ def test_every_view_waits_for_the_launch(sim, streams):  # noqa: F811
         assert_same(array(), memory(getattr(want[key], name)))
     dtype, shape, byte_offset = tree["ids"].arena_layout["data"]
     assert_same(whole()[byte_offset:][:36].view(dtype).reshape(shape), memory(want["ids"]))
+
+
+@pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])
+def test_a_launch_that_fails_leaves_nothing(sim, target):
+    engine = wr.Engine(device="cuda:0")
+    samples = [{"x": Cai(sim, paint((n, 2), "float32", n)), "y": Cai(sim, paint(3, "uint8", n))} for n in (2, 1, 3)]
+    sim.fail("cuLaunchKernel", 701)
+    refusal(lambda: wr.collate(samples, wr.Ragged(), arena=True, engine=engine, device=target), wr.CudaError)
+    settle()
+    stats = engine.stats()
+    assert stats["device_bytes"] == stats["pinned_used_bytes"] == stats["pool_used_bytes"] == 0
+    tree = wr.collate(samples, wr.Ragged(), arena=True, engine=engine, device=target)
+    assert_same(plain(tree["y"]), np.concatenate([paint(3, "uint8", n) for n in (2, 1, 3)]))
