@@ -1,9 +1,12 @@
 //! Stage 5. [`Batch`]: the result, and the views of its samples.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::collate::Side;
 use crate::error::{Error, Result};
+use crate::field::Role;
 use crate::layout::{Dims, Layout};
 use crate::offsets::Offsets;
 use crate::spec::{Placement, Spec};
@@ -28,6 +31,9 @@ pub struct Fields {
     pub mask: Option<Box<Tensor>>,
     /// The sample of each row, int64 `[sum]`, if asked for.
     pub batch_index: Option<Box<Tensor>>,
+    /// The bytes that all tensors of this batch, and of the others of its call, lie in: uint8, one
+    /// allocation. Only if asked for, see [`crate::Plan::in_arena`].
+    pub arena: Option<Box<Tensor>>,
     /// The largest length, for a ragged batch.
     pub max_length: Option<i64>,
     /// Number of samples.
@@ -38,14 +44,20 @@ pub struct Fields {
 impl Fields {
     /// Of a stack, which has nothing but samples.
     pub(crate) fn of_rows(num_samples: usize) -> Fields {
+        Fields::of_parts(num_samples, Parts::Rows)
+    }
+
+    /// Without tensors: of a batch that is to be made again, see [`Batch::try_new`].
+    pub fn of_parts(num_samples: usize, parts: Parts) -> Fields {
         Fields {
             lengths: None,
             offsets: None,
             mask: None,
             batch_index: None,
+            arena: None,
             max_length: None,
             num_samples,
-            parts: Parts::Rows,
+            parts,
         }
     }
 
@@ -72,24 +84,45 @@ impl Fields {
             offsets,
             mask: None,
             batch_index: None,
+            arena: None,
             max_length: spec.max_length,
             num_samples: spec.num_samples,
             parts: Parts::new(spec),
         })
     }
+
+    /// Where each sample's real part lies.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The lengths or the offsets.
+    pub(crate) fn number(&self, role: Role) -> Option<&Tensor> {
+        match role {
+            Role::Lengths => self.lengths.as_deref(),
+            Role::Offsets => self.offsets.as_deref(),
+            _ => None,
+        }
+    }
 }
 
-/// Where each sample's real part lies in the data.
+/// Where each sample's real part lies in the data of a batch.
 #[derive(Clone, Debug)]
-enum Parts {
+pub enum Parts {
+    /// Sample `i` is row `i`.
     Rows,
-    /// For each padded dim: its position in a sample's row, the side and, for each sample, the length.
+    /// Sample `i` lies in row `i`, within padding.
     Padded {
+        /// The padded dims: their position in a sample's row, and the side that padding lies on.
         dims: SmallVec<[(usize, Side); 4]>,
-        lengths: std::sync::Arc<[i64]>,
+        /// The real length of each sample along each of these dims, `[N, k]` row-major.
+        lengths: Arc<[i64]>,
     },
+    /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim.
     Joined {
+        /// The dim of the data.
         dim: usize,
+        /// The boundaries.
         offsets: Offsets,
     },
 }
@@ -118,7 +151,42 @@ impl Parts {
     }
 }
 
+impl Parts {
+    /// Whether all parts lie in data of this shape.
+    fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
+        let has_rows = shape.first() == Some(&(num_samples as i64));
+        match self {
+            Parts::Rows => has_rows,
+            Parts::Padded { dims, lengths } => {
+                let rows = || lengths.chunks_exact(dims.len().max(1));
+                has_rows
+                    && num_samples.checked_mul(dims.len()) == Some(lengths.len())
+                    && dims.iter().enumerate().all(|(k, &(dim, _))| {
+                        let room = shape[1..].get(dim);
+                        room.is_some_and(|room| rows().all(|row| (0..=*room).contains(&row[k])))
+                    })
+            }
+            Parts::Joined { dim, offsets } => {
+                offsets.num_samples() == num_samples && shape.get(*dim) == Some(&offsets.total())
+            }
+        }
+    }
+}
+
 impl Batch {
+    /// A batch made again of tensors that lie elsewhere by now, such as in a copy of an arena.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a part would lie outside of the data.
+    pub fn try_new(data: Tensor, fields: Fields) -> Result<Batch> {
+        if !fields.parts.fit(fields.num_samples, data.shape()) {
+            let text =
+                format!("{} samples in data of shape {:?}", fields.num_samples, data.shape());
+            return Err(Error::Argument(format!("{text}: {:?} do not fit", fields.parts)));
+        }
+        Ok(Batch { data, fields })
+    }
+
     /// A batch of data that lies elsewhere, such as a view of the samples themselves. The data has
     /// the shape of the spec that the fields were made of.
     pub fn new(data: Tensor, fields: Fields) -> Batch {
@@ -158,6 +226,11 @@ impl Batch {
     /// The sample of each row, int64 `[sum]`, if asked for.
     pub fn batch_index(&self) -> Option<&Tensor> {
         self.fields.batch_index.as_deref()
+    }
+
+    /// The bytes of all tensors of the call, if they were asked for in one allocation.
+    pub fn arena(&self) -> Option<&Tensor> {
+        self.fields.arena.as_deref()
     }
 
     /// The largest length, for a ragged batch.

@@ -137,6 +137,16 @@ impl Side {
     }
 }
 
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Side::Right => "right",
+            Side::Left => "left",
+            Side::Center => "center",
+        })
+    }
+}
+
 impl std::str::FromStr for Side {
     type Err = Error;
 

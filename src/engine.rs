@@ -10,7 +10,7 @@ use crate::collate::{Collate, Form, Transform};
 use crate::cuda;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::field::{Field, Role};
+use crate::field::Role;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::kinds::Kind;
 use crate::layout::{Dims, Layout};
@@ -71,6 +71,22 @@ pub struct Filled {
     pub data: Option<Tensor>,
     /// Everything else of the batch.
     pub fields: Fields,
+}
+
+impl Filled {
+    pub(crate) fn set(&mut self, role: Role, tensor: Tensor) {
+        let field = match role {
+            Role::Data => {
+                self.data = Some(tensor);
+                return;
+            }
+            Role::Mask => &mut self.fields.mask,
+            Role::BatchIndex => &mut self.fields.batch_index,
+            Role::Lengths => &mut self.fields.lengths,
+            Role::Offsets => &mut self.fields.offsets,
+        };
+        *field = Some(Box::new(tensor));
+    }
 }
 
 /// How an engine of its own threads and memory is made.
@@ -277,7 +293,7 @@ impl Engine {
     /// out not to be those of the plan are let go.
     ///
     /// # Errors
-    /// As [`Engine::run`].
+    /// As [`Engine::run`]; if memory given for an arena does not fit, is read-only or shared.
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let begin = Instant::now();
         let mut filled: Vec<Filled> = Vec::with_capacity(plan.specs.len());
@@ -287,6 +303,18 @@ impl Engine {
         #[cfg(feature = "cuda")]
         let device = self.device_of(&plan, &options)?;
         // All memory on the host first: without it nothing is written, on a device either.
+        let arena = match &plan.arena {
+            Some(arena) if !matches!(arena.device, Device::Cuda(_)) => {
+                Some(match options.arena.take() {
+                    Some(mut given) => arena.accept(&mut given)?,
+                    None => self.host_tensor(DType::U8, arena.layout().clone(), arena.device)?,
+                })
+            }
+            _ => None,
+        };
+        if let Some(memory) = &arena {
+            plan.place_in(memory);
+        }
         let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(plan.fields.len());
         let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
         for index in 0..plan.fields.len() {
@@ -299,15 +327,25 @@ impl Engine {
             let rows = rows.as_mut().filter(|_| field.role == Role::Data && !field.done);
             let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
             tensors.push(match rows.is_none() && field.out.is_none() && !field.done {
-                true => Some(self.host_tensor(field, plan.specs[field.leaf].device)?),
+                true => {
+                    let device = plan.specs[field.leaf].device;
+                    Some(self.host_tensor(field.dtype, field.layout.clone(), device)?)
+                }
                 false => None,
             });
             copied.push(rows);
         }
         #[cfg(feature = "cuda")]
-        if let Some(device) = device {
-            self.run_on_device(device, &mut plan, &options, &mut filled, &mut tensors)?;
-        }
+        let arena = match device {
+            Some(device) => arena.or(self.run_on_device(
+                device,
+                &mut plan,
+                &options,
+                &mut filled,
+                &mut tensors,
+            )?),
+            None => arena,
+        };
         let mut addresses = Vec::with_capacity(plan.fields.len());
         for ((field, tensor), rows) in plan.fields.iter_mut().zip(&mut tensors).zip(copied) {
             if let Some(block) = rows.and_then(RowsAhead::finish) {
@@ -331,27 +369,27 @@ impl Engine {
         }
         self.shared.counters.count(&plan, begin.elapsed());
         for (field, tensor) in plan.fields.iter().zip(tensors) {
-            let filled = &mut filled[field.leaf];
-            match field.role {
-                Role::Data => filled.data = tensor,
-                Role::Mask => filled.fields.mask = tensor.map(Box::new),
-                Role::BatchIndex => filled.fields.batch_index = tensor.map(Box::new),
+            if let Some(tensor) = tensor {
+                filled[field.leaf].set(field.role, tensor);
             }
+        }
+        if let (Some(arena), Some(memory)) = (&plan.arena, arena) {
+            arena.hand_out(&memory, &mut filled)?;
         }
         Ok(filled)
     }
 
-    /// Memory on the host for a field.
-    fn host_tensor(&self, field: &Field<'_>, device: Device) -> Result<Tensor> {
+    /// Memory on the host, row-major.
+    fn host_tensor(&self, dtype: DType, layout: Layout, device: Device) -> Result<Tensor> {
+        let bytes = bytes_of(dtype, layout.shape());
         #[cfg(feature = "cuda")]
         if device == Device::Pinned {
             let ordinal = self.shared.ordinal();
-            let block = self.shared.devices.executor(ordinal)?.pinned(field.bytes())?;
-            return Ok(block.into_tensor(field.dtype, field.layout.clone()));
+            let block = self.shared.devices.executor(ordinal)?.pinned(bytes)?;
+            return Ok(block.into_tensor(dtype, layout));
         }
         debug_assert!(device == Device::Cpu, "others are refused where a plan is made");
-        let block = self.shared.memory.allocate(field.bytes())?;
-        Ok(block.into_tensor(field.dtype, field.layout.clone()))
+        Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
     }
 
     /// The executor of what of a plan lies on a device, and whether it goes to a graph instead of being
@@ -368,7 +406,7 @@ impl Engine {
         Ok(Some((executor, is_capturing)))
     }
 
-    /// Runs what of a plan lies on a device.
+    /// Runs what of a plan lies on a device; gives the arena, if that does.
     #[cfg(feature = "cuda")]
     fn run_on_device(
         &self,
@@ -377,7 +415,7 @@ impl Engine {
         options: &RunOptions,
         filled: &mut [Filled],
         tensors: &mut [Option<Tensor>],
-    ) -> Result<()> {
+    ) -> Result<Option<Tensor>> {
         let is_host = |spec: &Spec| [spec.source, spec.device].contains(&Device::Cpu);
         let threads = match plan.specs.iter().any(is_host) {
             true => self.shared.threads.helpers()?,
@@ -397,7 +435,7 @@ impl Engine {
             fields.lengths = numbers.lengths.map(Box::new);
             fields.offsets = numbers.offsets.map(Box::new);
         }
-        Ok(())
+        Ok(done.arena)
     }
 
     /// Copies a batch that came from a device to an output with gaps or in another order.

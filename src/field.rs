@@ -56,6 +56,9 @@ pub(crate) enum Role {
     Data,
     Mask,
     BatchIndex,
+    /// Known before the plan runs, so that no field writes it; as `Offsets`.
+    Lengths,
+    Offsets,
 }
 
 /// What happens to an element on the way.

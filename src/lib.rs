@@ -51,6 +51,7 @@ compile_error!(
 );
 
 mod affine;
+mod arena;
 mod batch;
 mod collate;
 #[cfg(feature = "cuda")]
@@ -76,7 +77,7 @@ mod target;
 mod tensor;
 
 pub use affine::Affine;
-pub use batch::{Batch, Fields};
+pub use batch::{Batch, Fields, Parts};
 pub use collate::{Collate, Form, Mask, Pad, PerDim, Side, Transform};
 pub use devices::{cuda_build, device_of, devices, CudaBuild, DeviceInfo};
 pub use dtype::{DType, Element};

@@ -7,9 +7,10 @@
 
 use std::borrow::Cow;
 
+use crate::arena::Arena;
 use crate::collate::Collate;
 use crate::dtype::DType;
-use crate::error::Result;
+use crate::error::{Error, Mismatch, Result};
 #[cfg(feature = "cuda")]
 use crate::field::packed_field;
 use crate::field::{data_field, index_field, mask_field, Field, Role};
@@ -20,7 +21,7 @@ use crate::sample::{SampleList, Samples};
 use crate::spec::{Placement, Spec};
 use crate::stats::Explain;
 use crate::target::{check_target, Target};
-use crate::tensor::Owner;
+use crate::tensor::{Owner, Tensor};
 
 /// One leaf of a tree of samples: its samples, its options and perhaps its output.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +54,8 @@ pub struct Plan<'s> {
     pub(crate) lists: Vec<Listed<'s>>,
     /// Of outputs that have one to be told of the work: see [`Target::owned_by`].
     pub(crate) out_owners: Vec<Owner>,
+    /// Where all that is written lies, if it shares one allocation.
+    pub(crate) arena: Option<Arena>,
 }
 
 /// The samples of a leaf. (A `Cow` would tie the plan to one lifetime.)
@@ -103,11 +106,66 @@ impl<'s> Plan<'s> {
             fields: Vec::with_capacity(count),
             lists: Vec::with_capacity(count),
             out_owners: Vec::new(),
+            arena: None,
         };
         leaves.iter().try_fold(empty, |plan, leaf| {
             let planned = plan.with_leaf(leaf.samples, leaf.collate, leaf.out);
             planned.map_err(|error| error.at_path(leaf.path))
         })
+    }
+
+    /// Plans all leaves of a tree as one, with all tensors of all batches in one allocation, their
+    /// arena: one copy moves them, one message sends them. Tensors begin at multiples of 64 bytes in
+    /// host memory, of 256 in page-locked memory and on a device; between them are zeros.
+    ///
+    /// ```
+    /// use windrow::{Collate, DType, Engine, Leaf, Plan, SampleList, SampleView};
+    /// let rows: [&[i32]; 2] = [&[1, 2, 3], &[4]];
+    /// let (mut ids, mut labels) = (SampleList::new(), SampleList::new());
+    /// for (row, label) in rows.iter().zip(&[7u8, 8]) {
+    ///     ids.push_view(&SampleView::from_slice(row, &[row.len() as i64])?);
+    ///     labels.push_view(&SampleView::from_slice(std::slice::from_ref(label), &[])?);
+    /// }
+    /// let (ragged, stack) = (Collate::ragged(), Collate::stack());
+    /// let plan = Plan::in_arena(&[
+    ///     Leaf { samples: &ids, collate: &ragged, path: "ids", out: None },
+    ///     Leaf { samples: &labels, collate: &stack, path: "labels", out: None },
+    /// ])?;
+    /// assert_eq!(plan.explain().arena_bytes, 4 * 64); // values, lengths, offsets; labels
+    /// let filled = Engine::host().run(plan)?;
+    /// let arena = filled[0].fields.arena.as_deref().expect("the memory of both");
+    /// let copy = windrow::Tensor::from_vec(arena.as_slice::<u8>()?.to_vec(), arena.shape())?;
+    /// let values = copy.part(0, DType::I32, &[4])?; // where a copy of the bytes has them
+    /// assert_eq!(values.shape(), filled[0].data.as_ref().expect("no out").shape());
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Plan::for_leaves`]; [`Error::Argument`] for a leaf with an output of its own;
+    /// [`Error::Device`] for leaves in different places; [`Error::TooLarge`].
+    pub fn in_arena<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
+        if let Some(leaf) = leaves.iter().find(|leaf| leaf.out.is_some()) {
+            let text = "an arena is memory of its own: out= cannot be given with it";
+            return Err(Error::Argument(text.to_owned()).at_path(leaf.path));
+        }
+        let plan = Plan::for_leaves(leaves)?;
+        for (leaf, spec) in leaves.iter().zip(&plan.specs) {
+            let (expected, got) = (plan.specs[0].device, spec.device);
+            if got != expected {
+                let found = Mismatch::new(Some(0), expected.to_string(), got.to_string());
+                let hint = "an arena lies in one place: device= says which";
+                return Err(Error::Device(Box::new(found.with_hint(hint))).at_path(leaf.path));
+            }
+        }
+        let arena = Some(Arena::new(&plan.specs, &plan.fields)?);
+        Ok(Plan { arena, ..plan })
+    }
+
+    /// Has the fields written to their places in an arena.
+    pub(crate) fn place_in(&mut self, memory: &Tensor) {
+        for (field, place) in self.arena.iter().flat_map(|arena| arena.places(memory.data_ptr())) {
+            self.fields[field].out = Some(place);
+        }
     }
 
     fn with_leaf<'a: 's>(
@@ -180,6 +238,11 @@ impl<'s> Plan<'s> {
     /// A readable account: path, bytes, tiles, padding.
     pub fn explain(&self) -> Explain {
         Explain::new(self)
+    }
+
+    /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena.as_ref().map_or(0, Arena::bytes)
     }
 
     /// The address of the batch, if the samples already form it in memory, row-major without gaps.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::arena::Arena;
 use crate::field::{saturating_sum, Field, Op, Role};
 use crate::geometry::Class;
 use crate::host::{PoolStats, Tiling};
@@ -45,6 +46,10 @@ pub struct Explain {
     pub bytes_to_device: u64,
     /// Bytes that cross from a device to the host, which the call waits for.
     pub bytes_to_host: u64,
+    /// Bytes of the one allocation of all leaves; 0 without one.
+    pub arena_bytes: u64,
+    /// Those of them that lie between tensors, so that each begins aligned.
+    pub arena_gap_bytes: u64,
     /// Shape and dtype of each leaf's data.
     pub outputs: Vec<(Vec<i64>, DType)>,
 }
@@ -58,6 +63,12 @@ impl Explain {
                 spec.lengths.is_some() || matches!(spec.placement, Placement::Joined { .. });
             numbers && matches!(spec.device, Device::Cuda(_))
         };
+        let arena = plan.arena.as_ref();
+        let has_gaps =
+            |arena: &Arena| arena.gap_bytes() > 0 && matches!(arena.device, Device::Cuda(_));
+        let launches = data().any(launches)
+            || plan.specs.iter().any(has_numbers)
+            || arena.is_some_and(has_gaps);
         let mut paths = data().map(|field| path_of(plan, field));
         let first = paths.next().unwrap_or("gather");
         let path = if paths.all(|path| path == first) { first } else { "mixed" };
@@ -73,9 +84,11 @@ impl Explain {
             padding_waste: if written == 0 { 0.0 } else { padding_bytes as f64 / written as f64 },
             ranges: data().map(num_ranges).sum(),
             tiles: Tiling::new(plan).count(),
-            launches: usize::from(data().any(launches) || plan.specs.iter().any(has_numbers)),
+            launches: usize::from(launches),
             bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field))),
             bytes_to_host: saturating_sum(data().map(|field| bytes_to_host(plan, field))),
+            arena_bytes: plan.arena_bytes(),
+            arena_gap_bytes: arena.map_or(0, Arena::gap_bytes),
             outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
         }
     }
@@ -218,6 +231,10 @@ impl fmt::Display for Explain {
             [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];
         for (way, bytes) in crossing.into_iter().filter(|(_, bytes)| *bytes > 0) {
             write!(f, "\n{way:<14} {bytes} bytes")?;
+        }
+        if self.arena_bytes > 0 {
+            let (all, gaps) = (self.arena_bytes, self.arena_gap_bytes);
+            write!(f, "\narena          {all} bytes, {gaps} of them between tensors")?;
         }
         Ok(())
     }

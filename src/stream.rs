@@ -49,6 +49,9 @@ pub struct RunOptions {
     pub keep: Vec<Owner>,
     /// Where outputs on a device lie; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,
+    /// Host memory for the arena of a plan that has one: uint8, row-major, [`crate::Plan::arena_bytes`] or
+    /// more, writable and held by nobody else; `None` is the engine's own pool.
+    pub arena: Option<Tensor>,
 }
 
 /// Another library's allocator of device memory, so that its users get outputs in memory that it knows,

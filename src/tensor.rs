@@ -7,8 +7,9 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 use crate::cuda::DeviceBlock;
 use crate::dtype::{DType, Element};
-use crate::error::{Error, Mismatch, Result};
+use crate::error::{Error, Mismatch, Result, Tuple};
 use crate::layout::{Dims, Layout};
+use crate::spec::bytes_of;
 use crate::stream::Stream;
 
 /// Where memory lies.
@@ -248,6 +249,52 @@ impl Tensor {
         }
         let shift = if part.is_empty() { 0 } else { shift.unwrap_or(0) as isize };
         Ok(Tensor { data: self.data.wrapping_offset(shift), layout, ..self.clone() })
+    }
+
+    /// The same memory as bytes, uint8 `[nbytes]`, from which [`Tensor::part`] leads back.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if it is not row-major without gaps.
+    pub fn bytes(&self) -> Result<Tensor> {
+        if !self.layout.is_compact() {
+            let got = format!("strides {:?}", self.strides());
+            return Err(Error::Layout(Box::new(Mismatch::new(None, "compact memory", got))));
+        }
+        let layout = Layout::compact(DType::U8, &[self.nbytes() as i64])?;
+        Ok(Tensor { dtype: DType::U8, layout, ..self.clone() })
+    }
+
+    /// Bytes of this tensor as a row-major tensor of their own.
+    ///
+    /// # Errors
+    /// [`Error::DType`] if this is no tensor of bytes (uint8); [`Error::Layout`] if it has gaps, or if
+    /// the part would leave it.
+    ///
+    /// ```
+    /// use windrow::{DType, Tensor};
+    /// let bytes = Tensor::from_vec(vec![7u8; 128], &[128])?;
+    /// assert_eq!(bytes.part(64, DType::I16, &[2, 3])?.as_bits().shape(), [2, 3]);
+    /// assert!(bytes.part(124, DType::I16, &[3]).is_err());
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn part(&self, byte_offset: u64, dtype: DType, shape: &[i64]) -> Result<Tensor> {
+        if self.dtype != DType::U8 {
+            return Err(Error::DType(Box::new(Mismatch::new(None, DType::U8, self.dtype))));
+        }
+        let refuse = |expected: String, got: String| {
+            Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))))
+        };
+        if !self.layout.is_compact() {
+            return refuse("bytes without gaps".into(), format!("strides {:?}", self.strides()));
+        }
+        let layout = Layout::compact(dtype, shape)?;
+        let end = byte_offset.checked_add(bytes_of(dtype, shape));
+        if end.is_none_or(|end| end > self.nbytes() as u64) {
+            let expected = format!("{dtype} {} at byte {byte_offset}", Tuple(shape));
+            return refuse(expected, format!("{} bytes", self.nbytes()));
+        }
+        let data = self.data.wrapping_add(byte_offset as usize);
+        Ok(Tensor { data, dtype, layout, ..self.clone() })
     }
 
     /// The same memory as unsigned integers of the same width; complex numbers have none and stay.

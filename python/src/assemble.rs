@@ -19,6 +19,7 @@ use crate::order::Order;
 use crate::samples::{samples_of, Imported};
 use crate::tensor::tensor_of;
 use crate::torch_memory::TorchMemory;
+use crate::tree;
 
 /// One leaf, ready to be planned.
 pub(crate) struct Job {
@@ -39,8 +40,9 @@ impl Job {
         path: &str,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Job> {
-        let may_copy = options.out.is_none() && options.copy == CopyMode::Always;
-        let stacker = may_copy.then_some((&options.engine, &options.collate));
+        let may_start =
+            options.may_start && options.out.is_none() && options.copy == CopyMode::Always;
+        let stacker = may_start.then_some((&options.engine, &options.collate));
         let (owned, stream) = (options.may_view(), options.stream);
         let (samples, ahead) = import(Reading { path, owned, stream, stacker })?;
         let out = options.out.map(|out| output_of(&out, path, stream)).transpose()?;
@@ -66,10 +68,39 @@ fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyRe
     Ok(tensor)
 }
 
+/// Whether all outputs of a call lie in one allocation.
+pub(crate) enum Arena {
+    No,
+    /// Of the engine's, or of torch's on a device.
+    Own,
+    /// Of the caller's, on the host, [`arena_bytes`] long.
+    Given(Tensor),
+}
+
+impl Arena {
+    pub fn of(in_arena: bool) -> Arena {
+        match in_arena {
+            true => Arena::Own,
+            false => Arena::No,
+        }
+    }
+}
+
+/// How large the arena of these jobs will be.
+pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
+    let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
+    Ok(Plan::in_arena(&leaves)?.arena_bytes())
+}
+
 /// Plans all jobs as one and runs them, without the interpreter lock.
-pub(crate) fn run(py: Python<'_>, engine: &Engine, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
+pub(crate) fn run(
+    py: Python<'_>,
+    engine: &Engine,
+    jobs: &mut [Job],
+    arena: Arena,
+) -> PyResult<Vec<Batch>> {
     let mut memory = None;
-    let batches = py.detach(|| run_jobs(engine, jobs, &mut memory));
+    let batches = py.detach(|| run_jobs(engine, jobs, arena, &mut memory));
     batches.map_err(|error| {
         let error = to_py_err(py, &error);
         if let Some(cause) = memory.as_ref().and_then(|memory| memory.take_raised()) {
@@ -82,9 +113,13 @@ pub(crate) fn run(py: Python<'_>, engine: &Engine, jobs: &mut [Job]) -> PyResult
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
+    arena: Arena,
     memory: &mut Option<Arc<TorchMemory>>,
 ) -> windrow::Result<Vec<Batch>> {
-    if let [Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }] = &*jobs {
+    let in_arena = !matches!(arena, Arena::No);
+    if let ([Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }], false) =
+        (&*jobs, in_arena)
+    {
         if let Some(batch) = engine.stack_small(&jobs[0].samples.list, &jobs[0].collate) {
             return Ok(vec![batch]);
         }
@@ -97,11 +132,18 @@ fn run_jobs(
     // Of those that are no views.
     let mut leaves: Vec<Leaf<'_, '_>> = Vec::with_capacity(jobs.len());
     let mut run_options = RunOptions::default();
+    if let Arena::Given(memory) = arena {
+        run_options.arena = Some(memory);
+    }
     for ((job, out), ahead) in jobs.iter().zip(&targets).zip(ahead) {
         let leaf = leaf_of(job, out.as_ref());
-        let view = match job.copy {
-            CopyMode::Always => None,
-            mode => view_of(engine, job, &leaf, mode)?,
+        let view = match (job.copy, in_arena) {
+            (CopyMode::Never, true) => {
+                let why = "copy=False asks for a view, arena=True for a copy".to_owned();
+                return Err(Error::Argument(why).at_path(leaf.path));
+            }
+            (CopyMode::Always, _) | (_, true) => None,
+            (mode, false) => view_of(engine, job, &leaf, mode)?,
         };
         if view.is_none() {
             leaves.push(leaf);
@@ -109,14 +151,19 @@ fn run_jobs(
         }
         batches.push(view);
     }
-    let plan = Plan::for_leaves(&leaves)?;
+    let plan = plan_of(&leaves, in_arena)?;
     order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;
     let filled = engine.run_with(plan, run_options)?;
     // Memory of torch's does not know by itself who writes it.
     let is_elsewhere = memory.as_ref().is_some_and(|memory| Some(memory.stream()) != stream);
     let missing = jobs.iter().zip(&mut batches).filter(|(_, batch)| batch.is_none());
-    for ((job, batch), filled) in missing.zip(filled) {
+    for ((job, batch), mut filled) in missing.zip(filled) {
+        if is_elsewhere {
+            let Fields { lengths, offsets, mask, batch_index, arena, .. } = &mut filled.fields;
+            let fields = [lengths, offsets, mask, batch_index, arena];
+            fields.into_iter().flatten().for_each(|field| **field = written_on(field, stream));
+        }
         let data = match (filled.data, &job.out) {
             (Some(data), _) if is_elsewhere => written_on(&data, stream),
             (Some(data), _) => data,
@@ -126,6 +173,14 @@ fn run_jobs(
         *batch = Some(Batch::new(data, filled.fields));
     }
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
+}
+
+fn plan_of<'s>(leaves: &[Leaf<'s, 's>], in_arena: bool) -> windrow::Result<Plan<'s>> {
+    if in_arena {
+        Plan::in_arena(leaves)
+    } else {
+        Plan::for_leaves(leaves)
+    }
 }
 
 /// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
@@ -261,7 +316,7 @@ fn assemble(
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
     let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
-    let mut batches = run(py, &engine, &mut [job])?;
+    let mut batches = run(py, &engine, &mut [job], Arena::No)?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 
@@ -382,7 +437,8 @@ pub(crate) fn ragged(
     assemble("ragged", samples, kwargs)
 }
 
-/// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding.
+/// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding,
+/// bytes of an arena. ``form`` is the name of a function, ``"collate"`` too; the rest are its arguments.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -396,17 +452,24 @@ pub(crate) fn explain(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyExplain> {
     let py = samples.py();
-    let options = Options::parse(form, kwargs)?;
-    let job =
-        Job::new(options, "", |reading| samples_of(samples, Reading { stacker: None, ..reading }))?;
+    let (jobs, in_arena) = if form == "collate" {
+        tree::jobs_of(samples, kwargs)?
+    } else {
+        let options = Options { may_start: false, ..Options::parse(form, kwargs)? };
+        (vec![Job::new(options, "", |reading| samples_of(samples, reading))?], false)
+    };
     let explain = py.detach(|| -> windrow::Result<_> {
-        let target = job.out.as_ref().map(target_of);
-        let plan = Plan::for_leaves(&[leaf_of(&job, target.as_ref())])?;
-        let mut explain = plan.explain();
-        if job.copy != CopyMode::Always && plan.as_view(0).is_some() {
-            explain = explain.as_view();
+        let targets: Vec<_> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+        let leaves = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref()));
+        let plan = plan_of(&leaves.collect::<Vec<_>>(), in_arena)?;
+        let is_view = |(leaf, job): (usize, &Job)| {
+            job.copy != CopyMode::Always && plan.as_view(leaf).is_some()
+        };
+        let explain = plan.explain();
+        match !in_arena && !jobs.is_empty() && jobs.iter().enumerate().all(is_view) {
+            true => Ok(explain.as_view()),
+            false => Ok(explain),
         }
-        Ok(explain)
     });
     Ok(PyExplain(explain.or_py_err(py)?))
 }

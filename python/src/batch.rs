@@ -12,6 +12,7 @@ use windrow::{Batch, Tensor};
 
 use crate::errors::OrPyErr;
 use crate::export;
+use crate::pickle;
 use crate::tensor::{tensor_methods, PyTensor};
 
 /// One assembled batch. It stands for its ``data`` wherever an array-like is taken.
@@ -23,24 +24,54 @@ use crate::tensor::{tensor_methods, PyTensor};
 ///     offsets (Tensor or None): where each sample begins, ``[N + 1]``, for concat and ragged.
 ///     mask (Tensor or None): bool, ``[N, *padded dims]``, if asked for.
 ///     batch_index (Tensor or None): sample of each row, int64 ``[sum]``, if asked for.
+///     arena (Tensor or None): uint8, the one allocation of all leaves of `collate`, if asked for; the
+///         same object for each of them.
+///     arena_layout (dict or None): where in the arena each of the above is that this batch has: name
+///         to dtype, shape and byte offset.
 ///     max_length (int or None): the largest length of a ragged batch.
 ///     shape, dtype, device, ndim, nbytes: those of ``data``.
 #[pyclass(name = "Batch", module = "windrow", frozen, weakref)]
 pub(crate) struct PyBatch {
     batch: Batch,
     /// Each field as an object, made when first asked for.
-    fields: [PyOnceLock<Option<Py<PyTensor>>>; 5],
+    fields: [PyOnceLock<Option<Py<PyTensor>>>; 6],
 }
 
 impl From<Batch> for PyBatch {
     fn from(batch: Batch) -> Self {
-        PyBatch { batch, fields: [const { PyOnceLock::new() }; 5] }
+        PyBatch { batch, fields: [const { PyOnceLock::new() }; 6] }
     }
 }
 
 impl PyBatch {
+    /// One of several batches of one arena, which shall be the same object for all.
+    pub fn in_arena(batch: Batch, arena: Option<&Bound<'_, PyTensor>>) -> PyBatch {
+        let batch = PyBatch::from(batch);
+        if let Some(arena) = arena {
+            // Nobody has asked for it yet.
+            let _ = batch.fields[5].set(arena.py(), Some(arena.clone().unbind()));
+        }
+        batch
+    }
+
     pub fn inner(&self) -> &Tensor {
         self.batch.data()
+    }
+
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// The tensors that there are, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+        let fields = [
+            ("data", Some(self.batch.data())),
+            ("lengths", self.batch.lengths()),
+            ("offsets", self.batch.offsets()),
+            ("mask", self.batch.mask()),
+            ("batch_index", self.batch.batch_index()),
+        ];
+        fields.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
     }
 
     fn field(
@@ -79,6 +110,23 @@ tensor_methods!(PyBatch, {
     #[getter]
     fn batch_index(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
         self.field(py, 4, self.batch.batch_index())
+    }
+
+    #[getter]
+    fn arena(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 5, self.batch.arena())
+    }
+
+    #[getter]
+    fn arena_layout<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(arena) = self.batch.arena() else { return Ok(None) };
+        let layout = PyDict::new(py);
+        for (name, tensor) in self.tensors() {
+            let byte_offset = tensor.data_ptr().addr() - arena.data_ptr().addr();
+            let shape = PyTuple::new(py, tensor.shape())?;
+            layout.set_item(name, (tensor.dtype().name(), shape, byte_offset))?;
+        }
+        Ok(Some(layout))
     }
 
     #[getter]
@@ -133,6 +181,13 @@ tensor_methods!(PyBatch, {
         )
     }
 
+    fn __reduce_ex__<'py>(
+        slf: &Bound<'py, Self>,
+        _protocol: i32,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        pickle::reduce_batch(slf)
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let tuple = |shape: &[i64]| -> PyResult<String> {
             Ok(PyTuple::new(py, shape)?.repr()?.to_string())
@@ -145,16 +200,8 @@ tensor_methods!(PyBatch, {
             data.dtype(),
             data.device()
         );
-        let fields = [
-            ("lengths", self.batch.lengths()),
-            ("offsets", self.batch.offsets()),
-            ("mask", self.batch.mask()),
-            ("batch_index", self.batch.batch_index()),
-        ];
-        for (name, field) in fields {
-            if let Some(field) = field {
-                text += &format!(", {name}={} {}", field.dtype(), tuple(field.shape())?);
-            }
+        for (name, field) in self.tensors().skip(1) {
+            text += &format!(", {name}={} {}", field.dtype(), tuple(field.shape())?);
         }
         if let Some(longest) = self.batch.max_length() {
             text += &format!(", max_length={longest}");

@@ -115,7 +115,8 @@ pub(crate) struct PyExplain(pub Explain);
 #[pymethods]
 impl PyExplain {
     /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
-    /// the data, 0 to 1), ranges, tiles, launches, bytes_to_device, bytes_to_host, outputs.
+    /// the data, 0 to 1), ranges, tiles, launches, bytes_to_device, bytes_to_host, arena_bytes,
+    /// arena_gap_bytes (between tensors), outputs.
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.0;
         let dict = PyDict::new(py);
@@ -131,6 +132,8 @@ impl PyExplain {
         dict.set_item("launches", explain.launches)?;
         dict.set_item("bytes_to_device", explain.bytes_to_device)?;
         dict.set_item("bytes_to_host", explain.bytes_to_host)?;
+        dict.set_item("arena_bytes", explain.arena_bytes)?;
+        dict.set_item("arena_gap_bytes", explain.arena_gap_bytes)?;
         let outputs = explain
             .outputs
             .iter()

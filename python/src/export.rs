@@ -71,7 +71,8 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
     (dtype.size() == size).then_some(dtype)
 }
 
-fn typestr_of(dtype: DType) -> Option<String> {
+/// The array-interface typestr of a dtype that NumPy itself has.
+pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
     let kind = match dtype {
         DType::Bool => 'b',
         DType::F16 | DType::F32 | DType::F64 => 'f',

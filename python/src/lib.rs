@@ -14,6 +14,7 @@ mod import;
 mod keep;
 mod options;
 mod order;
+mod pickle;
 mod pieces;
 mod protocols;
 mod samples;
@@ -48,6 +49,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(tree::collate, m)?,
         wrap_pyfunction!(torch::collate_torch, m)?,
         wrap_pyfunction!(tensor::asarray, m)?,
+        wrap_pyfunction!(pickle::_tensor_of_bytes, m)?,
+        wrap_pyfunction!(pickle::_batch_of_fields, m)?,
         wrap_pyfunction!(engine::cuda_available, m)?,
         wrap_pyfunction!(engine::devices, m)?,
         wrap_pyfunction!(engine::cuda_build, m)?,

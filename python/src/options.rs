@@ -27,6 +27,8 @@ pub(crate) struct Options<'py> {
     pub stream: Option<Stream>,
     pub copy: CopyMode,
     pub engine: Engine,
+    /// Rows may be copied while later samples are still being read.
+    pub may_start: bool,
 }
 
 /// Keyword arguments that must all be taken.
@@ -172,7 +174,7 @@ impl<'py> Options<'py> {
             Cow::Borrowed(_) => None,
         };
         let collate = placed.unwrap_or(collate);
-        Ok(Options { collate, out, stream, copy, engine })
+        Ok(Options { collate, out, stream, copy, engine, may_start: true })
     }
 
     /// Whether the samples' own memory may become the batch.

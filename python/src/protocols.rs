@@ -16,7 +16,7 @@ use windrow::dlpack::{
 use windrow::{DType, Device, Dims, Error, Mismatch, Stream};
 
 use crate::errors::not_array_like;
-use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr};
+use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr, typestr_of};
 use crate::import::Importer;
 use crate::keep::Buffer;
 use crate::stream::from_handle;
@@ -100,7 +100,8 @@ impl<'py> Importer<'py> {
         let array = unsafe { &*pointer.cast::<ArrayStruct>() };
         let dtype = match array.flags & ArrayStruct::NOT_SWAPPED {
             0 => None,
-            _ => dtype_of_kind(array.kind, array.item_bytes as usize),
+            _ => dtype_of_kind(array.kind, array.item_bytes as usize)
+                .or_else(|| named_dtype(object, array.item_bytes as usize)),
         };
         let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
             return self.import_by_protocol(object, index);
@@ -244,7 +245,12 @@ impl<'py> Importer<'py> {
     }
 
     fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let buffer = Buffer::new(object, ffi::PyBUF_FULL_RO)?;
+        // NumPy's word for a dtype that the protocol has no letter for is a ValueError.
+        let no_letter = |error: PyErr| match error.is_instance_of::<PyValueError>(self.py) {
+            true => PyBufferError::new_err(error.value(self.py).to_string()),
+            false => error,
+        };
+        let buffer = Buffer::new(object, ffi::PyBUF_FULL_RO).map_err(no_letter)?;
         let view = buffer.view();
         let format = match view.format.is_null() {
             true => c"B",
@@ -416,17 +422,12 @@ impl<'py> Importer<'py> {
         };
         let shape: Vec<i64> = required("shape")?.extract()?;
         let typestr: String = required("typestr")?.extract()?;
-        // NumPy knows the types of ml_dtypes by name only.
-        let by_name = || {
-            object
-                .getattr("dtype")
-                .and_then(|dtype| dtype.getattr("name"))
-                .and_then(|name| name.extract::<String>())
-        };
-        let dtype = match typestr.as_bytes() {
-            [_, b'V', ..] => by_name().ok().and_then(|name| name.parse::<DType>().ok()),
-            typestr => dtype_of_typestr(typestr),
-        };
+        let dtype = dtype_of_typestr(typestr.as_bytes()).or_else(|| {
+            let is_swapped =
+                typestr.starts_with(if cfg!(target_endian = "little") { '>' } else { '<' });
+            let size = typestr.get(2..).filter(|_| !is_swapped)?.parse().ok()?;
+            named_dtype(object, size)
+        });
         let Some(dtype) = dtype else {
             let got = format!("typestr {typestr:?}");
             return Err(self.layout_error(index, "a native number format", &got));
@@ -462,6 +463,16 @@ impl<'py> Importer<'py> {
         }
         Ok(strides.iter().map(|stride| stride / size).collect())
     }
+}
+
+/// The dtype of an array by its name: that is how NumPy knows the types of ml_dtypes.
+fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> Option<DType> {
+    let py = array.py();
+    let dtype = array.getattr(intern!(py, "dtype")).ok()?;
+    let known: DType =
+        dtype.getattr(intern!(py, "name")).ok()?.extract::<&str>().ok()?.parse().ok()?;
+    // The others go by kind and byte order.
+    (typestr_of(known).is_none() && known.size() == item_bytes).then_some(known)
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {

@@ -12,6 +12,7 @@ use windrow::{Owner, Tensor};
 
 use crate::export;
 use crate::import::{Importer, Reading};
+use crate::pickle;
 
 /// A strided piece of memory that keeps its owner alive. Made by the assembling calls and
 /// `asarray`.
@@ -157,6 +158,14 @@ tensor_methods!(PyTensor, {
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.0.strides())
+    }
+
+    fn __reduce_ex__<'py>(
+        &self,
+        py: Python<'py>,
+        protocol: i32,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        pickle::reduce_tensor(py, &self.0, protocol)
     }
 
     fn __len__(&self) -> PyResult<usize> {

@@ -10,16 +10,18 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
-use windrow::{DType, Device, Spec, Tensor};
+use windrow::{Device, Spec, Tensor};
 
-use crate::assemble::{run, Job};
+use crate::assemble::{arena_bytes, run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::errors::OrPyErr;
 use crate::export;
+use crate::import::Reading;
 use crate::options::{CopyMode, Options};
 use crate::samples::Imported;
 use crate::sources::AutogradWord;
 use crate::specs::Specs;
+use crate::tensor::tensor_of;
 
 /// What `rules.kinds` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
 #[derive(Clone, Copy, PartialEq)]
@@ -88,6 +90,8 @@ struct Walk<'a, 'py> {
     kinds: Bound<'py, PyDict>,
     /// Gives memory for outputs; without it the engine does.
     allocate: Option<Bound<'py, PyAny>>,
+    /// All outputs lie in one allocation, which `allocate` gives by the byte.
+    in_arena: bool,
     common: Option<&'a Bound<'py, PyDict>>,
     options: Options<'py>,
     /// The caller says on which device the batch shall lie.
@@ -118,6 +122,7 @@ pub(crate) fn collate_torch<'py>(
         rules,
         kinds: rules.getattr(intern!(py, "kinds"))?.cast_into::<PyDict>()?,
         allocate: (!allocate.is_none()).then_some(allocate),
+        in_arena: rules.getattr(intern!(py, "arena"))?.is_truthy()?,
         common,
         options: Options::parse("collate", common)?,
         is_placed: matches!(common, Some(common) if common.contains("device")?),
@@ -130,8 +135,7 @@ pub(crate) fn collate_torch<'py>(
     if let Some(error) = walk.error {
         return Err(error);
     }
-    walk.place_outputs()?;
-    let results = walk.run()?;
+    let results = if walk.in_arena { walk.run_in_arena()? } else { walk.run()? };
     walk.build(&tree, &results)
 }
 
@@ -236,7 +240,8 @@ impl<'py> Walk<'_, 'py> {
 
     fn leaf(&mut self, kind: Kind, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
         if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
-            let options = Options::parse(&form, Some(&kwargs))?;
+            let mut options = Options::parse(&form, Some(&kwargs))?;
+            options.may_start = !self.in_arena;
             if kind == Kind::Tensor && self.any_requires_grad(&column.items)? {
                 return Err(PyRuntimeError::new_err(format!(
                     "{path:?}: a sample requires grad, which no batch of windrow carries on; detach() it"
@@ -286,7 +291,7 @@ impl<'py> Walk<'_, 'py> {
             let Some(row) = of_one_type().then(|| numbers(items)).transpose()?.flatten() else {
                 return Ok(Err(None));
             };
-            if self.allocate.is_none() && !self.is_placed {
+            if self.allocate.is_none() && !self.is_placed && !self.in_arena {
                 return Ok(Ok(Node::Done(export::torch(self.py, &row)?)));
             }
             let rows = Imported::rows_of(row).or_py_err(self.py)?;
@@ -311,11 +316,10 @@ impl<'py> Walk<'_, 'py> {
                 && kind.layout.shape() == first.layout.shape()
                 && kind.layout.strides().iter().all(|&stride| stride >= 0)
         });
-        let is_foreign = kind == Kind::Array
-            && (first.dtype == DType::BF16 || first.dtype.name().starts_with("float8"));
+        let is_foreign = kind == Kind::Array && export::typestr_of(first.dtype).is_none();
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
-            let refusal = run(self.py, &self.options.engine, &mut [job]).err();
+            let refusal = run(self.py, &self.options.engine, &mut [job], Arena::No).err();
             return Ok(Err(refusal));
         }
         if is_foreign || is_remote {
@@ -335,6 +339,7 @@ impl<'py> Walk<'_, 'py> {
             stream: self.options.stream,
             copy: CopyMode::Always,
             engine: self.options.engine.clone(),
+            may_start: !self.in_arena,
         }
     }
 
@@ -385,10 +390,11 @@ impl<'py> Walk<'_, 'py> {
     }
 
     fn run(&mut self) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.place_outputs()?;
         let leaves = std::mem::take(&mut self.leaves);
         let (mut jobs, outs): (Vec<Job>, Vec<_>) =
             leaves.into_iter().map(|leaf| (leaf.job, (leaf.is_named, leaf.out))).unzip();
-        let batches = run(self.py, &self.options.engine, &mut jobs)?;
+        let batches = run(self.py, &self.options.engine, &mut jobs, Arena::No)?;
         let results = batches.into_iter().zip(outs).map(|(batch, (is_named, out))| {
             let data = match out {
                 Some(out) => out,
@@ -400,6 +406,27 @@ impl<'py> Walk<'_, 'py> {
             }
             let batch = Bound::new(self.py, PyBatch::from(batch))?;
             self.rules.call_method1(intern!(self.py, "fields"), (data, batch))
+        });
+        results.collect()
+    }
+
+    /// As `run`, every tensor a view of one: of the segment that `allocate` gives, or of memory of the
+    /// engine's.
+    fn run_in_arena(&mut self) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (py, leaves) = (self.py, std::mem::take(&mut self.leaves));
+        let mut jobs: Vec<Job> = leaves.into_iter().map(|leaf| leaf.job).collect();
+        let mut arena = Arena::Own;
+        let mut segment = None;
+        if let (Some(allocate), false) = (&self.allocate, jobs.is_empty()) {
+            let bytes = arena_bytes(&jobs).or_py_err(py)?;
+            let tensor = allocate.call1((bytes,))?;
+            arena = Arena::Given(tensor_of(&tensor, Reading::OWNED)?);
+            segment = Some(tensor);
+        }
+        let batches = run(py, &self.options.engine, &mut jobs, arena)?;
+        let results = batches.into_iter().map(|batch| {
+            let batch = Bound::new(py, PyBatch::from(batch))?;
+            self.rules.call_method1(intern!(py, "views"), (batch, &segment))
         });
         results.collect()
     }

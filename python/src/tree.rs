@@ -6,14 +6,15 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
-use windrow::Stream;
+use windrow::{Batch, Engine, Stream};
 
-use crate::assemble::{run, Job};
+use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::errors::not_array_like;
 use crate::options::Options;
 use crate::samples::Imported;
 use crate::specs::Specs;
+use crate::tensor::PyTensor;
 
 /// The shape of the trees, with a number in place of each tensor leaf.
 enum Node<'py> {
@@ -37,6 +38,7 @@ struct Walk<'a, 'py> {
     /// Options of leaves that no spec names.
     common: Option<&'a Bound<'py, PyDict>>,
     stream: Option<Stream>,
+    may_start: bool,
     specs: Specs<'a, 'py>,
     jobs: Vec<Job>,
 }
@@ -50,10 +52,14 @@ struct Walk<'a, 'py> {
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
 ///         Leaves nobody names are stacked.
 ///     sep (str): joins the keys of a path.
+///     arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in
+///         page-locked memory and on a device), zeros between them: `Batch.arena`. One copy moves the
+///         whole tree, and it pickles as one buffer; `Batch.arena_layout` says what lies where.
 ///     out: a tree of the same shape to write to.
 ///     common: as for `stack`; a spec's own arguments go first.
 ///
 /// Raises:
+///     ValueError: ``arena=True`` with ``out`` or ``copy=False``. DeviceError: with leaves in several places.
 ///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
 ///         and the sample; and whatever the leaf's form raises, with ``.path``.
 ///
@@ -62,14 +68,56 @@ struct Walk<'a, 'py> {
 ///     >>> batch = wr.collate([{"x": [1, 2.5], "id": "a"}, {"x": [3, 4.5], "id": "b"}])
 ///     >>> memoryview(batch["x"][1]).tolist(), batch["id"]
 ///     ([2.5, 4.5], ['a', 'b'])
+///     >>> batch = wr.collate([{"x": [1, 2.5], "id": "a"}, {"x": [3, 4.5], "id": "b"}], arena=True)
+///     >>> batch["x"][0].arena.shape, batch["x"][1].arena_layout
+///     ((128,), {'data': ('float64', (2,), 64)})
 #[pyfunction]
-#[pyo3(signature = (samples, spec = None, *, sep = ".", **common), text_signature = "(samples, spec=None, *, sep='.', dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, spec = None, *, sep = ".", arena = false, **common), text_signature = "(samples, spec=None, *, sep='.', arena=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn collate<'py>(
     samples: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,
     sep: &str,
+    arena: bool,
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let py = samples.py();
+    let (tree, mut jobs, engine) = walk(samples, spec, sep, common, !arena)?;
+    let batches = run(py, &engine, &mut jobs, Arena::of(arena))?;
+    let arena = batches.iter().find_map(Batch::arena);
+    let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
+    let batches = batches.into_iter();
+    let batches = batches.map(|batch| Bound::new(py, PyBatch::in_arena(batch, arena.as_ref())));
+    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
+}
+
+/// The leaves of a call of `collate`, and whether it is for an arena.
+pub(crate) fn jobs_of(
+    samples: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<(Vec<Job>, bool)> {
+    let common = kwargs.map_or_else(|| Ok(PyDict::new(samples.py())), |kwargs| kwargs.copy())?;
+    let take = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+        let item = common.get_item(name)?;
+        if item.is_some() {
+            common.del_item(name)?;
+        }
+        Ok(item.filter(|item| !item.is_none()))
+    };
+    let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
+    let sep: Option<String> = sep.map(|sep| sep.extract()).transpose()?;
+    let sep = sep.as_deref().unwrap_or(".");
+    let (_, jobs, _) = walk(samples, spec.as_ref(), sep, Some(&common), false)?;
+    Ok((jobs, arena.map_or(Ok(false), |arena| arena.extract())?))
+}
+
+/// The tree of a list of trees, and a job for each of its leaves.
+fn walk<'py>(
+    samples: &Bound<'py, PyAny>,
+    spec: Option<&Bound<'py, PyAny>>,
+    sep: &str,
+    common: Option<&Bound<'py, PyDict>>,
+    may_start: bool,
+) -> PyResult<(Node<'py>, Vec<Job>, Engine)> {
     let py = samples.py();
     let options = Options::parse("collate", common)?;
     let samples: Vec<Bound<'py, PyAny>> = samples.try_iter()?.collect::<PyResult<_>>()?;
@@ -89,12 +137,10 @@ pub(crate) fn collate<'py>(
     };
     let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
-    let mut walk = Walk { py, common, stream, specs, jobs: Vec::new() };
+    let mut walk = Walk { py, common, stream, may_start, specs, jobs: Vec::new() };
     let tree = walk.node(samples, String::new(), options.out.as_ref())?;
     walk.specs.all_used()?;
-    let batches = run(py, &options.engine, &mut walk.jobs)?;
-    let batches = batches.into_iter().map(|batch| Bound::new(py, PyBatch::from(batch)));
-    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
+    Ok((tree, walk.jobs, options.engine))
 }
 
 impl<'py> Walk<'_, 'py> {
@@ -270,6 +316,7 @@ impl<'py> Walk<'_, 'py> {
             None => Options::parse("stack", self.common)?,
         };
         options.out = out.cloned().or(options.out);
+        options.may_start = self.may_start;
         if options.stream != self.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }

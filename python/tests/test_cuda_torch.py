@@ -130,6 +130,39 @@ def test_torch_waits_for_another_stream(torch, samples, streams):  # noqa: F811
     assert_same(array(), WANT)
 
 
+def test_torch_waits_for_all_of_a_batch(torch, samples, streams):  # noqa: F811
+    """Lengths, offsets, masks and indices are written by the same launch as the data."""
+    other = streams()
+    with torch.driver.paused(other):
+        padded = wr.pad(samples, size=(5, 6), mask="real", stream=other)
+        ragged = wr.ragged(samples, batch_index=True, stream=other)
+        fields = [padded.mask, padded.lengths, ragged.offsets, ragged.lengths, ragged.batch_index]
+        arrays = [read(torch, field.torch()) for field in fields]
+    want = [np.tile([[True]] * 4 + [[False]], (5, 1, 6)), np.tile([4, 6], (5, 1)), np.arange(0, 21, 4), np.full(5, 4)]
+    for array, expected in zip(arrays, [*want, np.repeat(np.arange(5), 4)]):
+        assert_same(array(), expected)
+
+
+def test_an_arena_is_one_tensor_of_torchs(torch, samples, streams):  # noqa: F811
+    other = streams()
+    trees = [{"x": sample, "n": torch.Tensor(np.int64(n))} for n, sample in enumerate(samples)]
+    with torch.driver.paused(other):
+        tree = wr.collate(trees, {"x": wr.Pad(size=(5, 6), mask="real")}, arena=True, stream=other)
+        arena = tree["x"].arena
+        assert len(torch.made) == 1 and torch.made[0][0] == arena.data_ptr()
+        array = read(torch, arena.torch())
+    assert type(arena.torch()) is torch.Tensor and arena.torch() is tree["n"].arena.torch()
+    raw = array()
+    for key, name, want in [
+        ("x", "data", np.pad(WANT, ((0, 0), (0, 1), (0, 0)))),
+        ("x", "lengths", np.tile([4, 6], (5, 1))),
+        ("n", "data", np.arange(5)),
+    ]:
+        dtype, shape, byte_offset = tree[key].arena_layout[name]
+        assert_same(raw[byte_offset : byte_offset + want.nbytes].view(dtype).reshape(shape), want)
+        assert_same(fetch(torch.driver, getattr(tree[key], name)), want)
+
+
 def test_a_block_written_on_another_stream_is_held(torch, samples, streams):  # noqa: F811
     other = streams()
     with torch.driver.paused(other):

@@ -12,7 +12,7 @@ import pytest
 import oracle
 import windrow as wr
 from dlpack_harness import Producer
-from helpers import assert_tensor, memory, paint, refusal
+from helpers import assert_tensor, memory, paint, paint_values, refusal
 
 
 class ArrayInterface:
@@ -412,6 +412,58 @@ def test_number_subclasses():
 
     assert_tensor(wr.stack([Color.RED, 1]), np.array([7, 1]))
     assert_tensor(wr.stack([Metres(1.5)]), np.array([1.5]))
+
+
+# ml_dtypes
+
+
+@pytest.mark.parametrize("name", ["bfloat16", *oracle.FLOAT8])
+def test_arrays_of_ml_dtypes(name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    bits = [paint((n, 4), name, n) for n in (3, 0, 2)]
+    arrays = [array.view(dtype) for array in bits]
+    batch = wr.pad(arrays, mask="real", value=1, dims=0)
+    want = np.full((3, 3, 4), np.ones((), dtype).view(oracle.STORAGE[name]))
+    for row, array in zip(want, bits):
+        row[: len(array)] = array
+    assert_tensor(batch, want, name)
+    assert batch.numpy().dtype == dtype
+    # With strides, of no dims, as a view, read-only, one at a time, as an output.
+    assert_tensor(wr.stack([array[:, ::-2] for array in arrays[:1]]), bits[0][None, :, ::-2], name)
+    assert_tensor(wr.stack([array.T for array in arrays[:1]], dtype=dtype), bits[0].T[None], name)
+    assert_tensor(wr.stack([arrays[0][0, 1], arrays[0][2, 3]]), np.array([bits[0][0, 1], bits[0][2, 3]]), name)
+    assert wr.asarray(arrays[0]).data_ptr() == arrays[0].ctypes.data
+    out = np.zeros((1, 3, 4), dtype)
+    wr.stack([read_only(arrays[0])], out=out)
+    assert (out.view(bits[0].dtype)[0] == bits[0]).all()
+    refusal(lambda: wr.stack([arrays[0]], out=read_only(out)), wr.LayoutError, "read-only")
+    assert wr.collate([{"x": arrays[0]}] * 2)["x"].dtype == name
+    assert list(wr.SampleList(arrays).take([2])[0].shape) == [2, 4]
+
+
+def test_casts_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    bits = paint_values((5, 3), "bfloat16")
+    half = bits.view(ml_dtypes.bfloat16)
+    assert_tensor(wr.stack([half], dtype="float32"), oracle.cast(bits, "bfloat16", "float32")[None])
+    for dtype in (ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)):
+        assert_tensor(wr.stack([half.astype("float32")], dtype=dtype), bits[None], "bfloat16")
+    refusal(lambda: wr.stack([half, half.astype("float32")]), wr.DTypeError, "expected bfloat16, got float32", index=1)
+    narrow = half.astype(ml_dtypes.float8_e5m2)
+    refusal(lambda: wr.stack([narrow], dtype="float32"), wr.DTypeError, "float8", "moved")
+
+
+def test_dtypes_nobody_else_has():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    unknown = [np.zeros(3, name) for name in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn, "M8[s]", "U3", "V2", "O")]
+    unknown.append(np.zeros(3, [("bfloat16", "u2")]))
+    for array in unknown:
+        refusal(lambda: wr.stack([np.zeros(3), array], dtype="float32"), (wr.LayoutError, TypeError, ValueError))
+    swapped = np.zeros(3, ml_dtypes.bfloat16)
+    swapped = ArrayInterface(swapped.view("u2"), typestr=">V2")
+    swapped.dtype = np.dtype(ml_dtypes.bfloat16)
+    refusal(lambda: wr.stack([swapped]), wr.LayoutError, "native")
 
 
 # no hard dependency

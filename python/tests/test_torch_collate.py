@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+from windrow.torch._transfer import tensors_of  # noqa: E402
 
 Pair = namedtuple("Pair", "left right")
 Color = enum.IntEnum("Color", "RED GREEN")
@@ -427,6 +428,60 @@ def test_workers(start, threads):
     for index, batch in enumerate(batches):
         assert batch.pop("shared").tolist() == [True, True, True]
         same(batch, default_collate(samples[4 * index : 4 * index + 4]))
+
+
+class Told:
+    """Says in how many storages the tensors of a batch lie, and whether all are shared."""
+
+    def __init__(self, collate):
+        self.collate = collate
+
+    def __call__(self, batch):
+        tree = self.collate(batch)
+        tensors = tensors_of(tree)
+        storages = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+        shared = all(tensor.is_shared() for tensor in tensors if tensor.numel())
+        return {"told": (len(storages), shared), "tree": tree}
+
+
+SEVERAL = [
+    {"x": f32(i, 3), "big": torch.full((20, 1000), i), "y": i, "f": i / 2, "a": np.full(4, i), "s": f"s{i}",
+     "e": torch.empty(0), "p": (i, f32(i, 2).bfloat16()), "none": torch.empty(0, 3)}
+    for i in range(8)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("start", START)
+def test_one_segment_for_a_batch(start):
+    collate = wt.collate_fn(arena=True)
+    same(collate(SEVERAL), default_collate(SEVERAL))
+    loader = DataLoader(
+        Samples(SEVERAL), batch_size=4, num_workers=2, collate_fn=Told(collate), multiprocessing_context=start
+    )
+    for index, batch in enumerate(loader):
+        assert batch["told"] == (1, True)
+        same(batch["tree"], default_collate(SEVERAL[4 * index : 4 * index + 4]))
+        storages = {tensor.untyped_storage().data_ptr() for tensor in tensors_of(batch["tree"]) if tensor.numel()}
+        assert len(storages) == 1
+
+
+def test_one_segment_with_specs():
+    samples = [{"ids": rows(i), "v": rows(i).float(), "y": i, "w": rows(0)} for i in range(4)]
+    spec = {"ids": wr.Pad(mask="real"), "v": wr.Ragged(batch_index=True), "w": wr.Stack(dtype="int32")}
+    loader = DataLoader(
+        Samples(samples), batch_size=4, num_workers=1, collate_fn=Told(wt.collate_fn(spec, arena=True))
+    )  # fmt: skip
+    (batch,) = loader
+    assert batch["told"] == (1, True)
+    plain = wt.collate_fn(spec)(samples)
+    same(batch["tree"], plain)
+    here = wt.collate_fn(spec, arena=True)(samples)
+    same(here, plain)
+    places = sorted(tensor.data_ptr() for tensor in tensors_of(here))
+    assert places[-1] - places[0] < 64 * 16 and all(place % 64 == places[0] % 64 for place in places)
+    with pytest.raises(wr.ShapeError):
+        wt.collate_fn({**spec, "ids": wr.Stack()}, arena=True)(samples)
+    assert "arena=True" in repr(pickle.loads(pickle.dumps(wt.collate_fn(arena=True))))
 
 
 @pytest.mark.parametrize("start", START[:2])

@@ -33,6 +33,8 @@ pub(crate) struct Done {
     pub spread: Vec<(Tensor, *mut u8, Layout)>,
     /// Lengths and offsets of each leaf whose batch lies on the device.
     pub numbers: Vec<(usize, Numbers)>,
+    /// What all of these lie in, if it is one allocation on the device.
+    pub arena: Option<Tensor>,
     pub traffic: Traffic,
 }
 
@@ -78,6 +80,12 @@ impl Run<'_> {
         threads: Option<&Helpers>,
     ) -> Result<()> {
         // Memory first, so that nothing is enqueued if there is none.
+        let arena = plan.arena.as_ref().filter(|arena| matches!(arena.device, Device::Cuda(_)));
+        if let Some(layout) = arena.map(|arena| arena.layout().clone()) {
+            let memory = self.output(options, DType::U8, layout)?;
+            plan.place_in(&memory);
+            self.done.arena = Some(memory);
+        }
         let mut places = vec![None; plan.fields.len()];
         let mut back = Vec::new();
         let mut spread = vec![None; plan.fields.len()];
@@ -290,7 +298,7 @@ impl Run<'_> {
         Ok((tensor.data_ptr(), Some(tensor)))
     }
 
-    /// Memory for lengths and offsets of batches on the device.
+    /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
     fn numbers(&mut self, plan: &Plan<'_>, options: &RunOptions) -> Result<Vec<Number>> {
         let mut all = Vec::new();
         for (leaf, spec) in plan.specs.iter().enumerate() {
@@ -298,24 +306,36 @@ impl Run<'_> {
                 continue;
             }
             let mut numbers = Numbers::default();
-            let mut place = |run: &mut Self, dtype: DType, shape: &[i64], bytes: Vec<u8>| {
-                let tensor = run.output(options, dtype, Layout::compact(dtype, shape)?)?;
+            let mut place = |run: &mut Self, role, dtype: DType, shape: &[i64], bytes: Vec<u8>| {
+                let tensor = match (&plan.arena, &run.done.arena) {
+                    (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
+                    _ => run.output(options, dtype, Layout::compact(dtype, shape)?)?,
+                };
                 all.push(Number { address: tensor.data_ptr().addr() as u64, dtype, bytes });
                 Ok::<_, Error>(tensor)
             };
             if let Some((lengths, shape)) = &spec.lengths {
                 let bytes = cast_slice(lengths).to_vec();
-                numbers.lengths = Some(place(self, DType::I64, shape, bytes)?);
+                numbers.lengths = Some(place(self, Role::Lengths, DType::I64, shape, bytes)?);
             }
             if let Placement::Joined { offsets, .. } = &spec.placement {
                 let shape = [offsets.as_slice().len() as i64];
-                numbers.offsets = Some(if spec.offsets_i32 {
-                    place(self, DType::I32, &shape, cast_slice(&offsets.to_i32()?).to_vec())?
-                } else {
-                    place(self, DType::I64, &shape, cast_slice(offsets.as_slice()).to_vec())?
-                });
+                let (dtype, bytes) = match spec.offsets_i32 {
+                    true => (DType::I32, cast_slice(&offsets.to_i32()?).to_vec()),
+                    false => (DType::I64, cast_slice(offsets.as_slice()).to_vec()),
+                };
+                numbers.offsets = Some(place(self, Role::Offsets, dtype, &shape, bytes)?);
             }
             self.done.numbers.push((leaf, numbers));
+        }
+        if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
+            let base = memory.data_ptr().addr() as u64;
+            let zeros = |(begin, count)| Number {
+                address: base + begin,
+                dtype: DType::U8,
+                bytes: vec![0; count],
+            };
+            all.extend(arena.gaps().map(zeros));
         }
         Ok(all)
     }

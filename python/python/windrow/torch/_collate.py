@@ -13,7 +13,7 @@ import torch.utils.data
 import windrow as wr
 from windrow import _windrow
 from windrow.torch import _registry
-from windrow.torch._shared import share
+from windrow.torch._shared import share, share_bytes, view
 
 # torch's functions behave otherwise under these, so that they are left to work.
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -40,6 +40,7 @@ def collate_fn(
     *,
     sep: str = ".",
     threads: Optional[int] = None,
+    arena: bool = False,
 ) -> "Collator":
     """A ``collate_fn`` for ``DataLoader`` that returns what ``default_collate`` returns, sooner.
 
@@ -53,6 +54,9 @@ def collate_fn(
             for the main process: in a worker, leave it to `Prefetcher`.
         sep: joins the keys of a path.
         threads: for large batches; None: one in a worker, else as many as there are cores.
+        arena: all tensors that windrow assembles, with their lengths, offsets and masks, in one
+            allocation, as `windrow.collate` has it; in a worker in one shared segment, which is one file
+            descriptor for each batch under way. Who keeps one of them keeps all.
 
     Returns:
         Collator: a callable that pickles.
@@ -69,19 +73,22 @@ def collate_fn(
         >>> batch["ids"].data.tolist(), batch["ids"].lengths.tolist(), batch["y"].tolist()
         ([[1, 2], [3, -1]], [2, 1], [0.5, 1.5])
     """
-    return Collator(spec, device, sep, threads)
+    return Collator(spec, device, sep, threads, arena)
 
 
 class Collator:
     """What `collate_fn` returns. Holds arguments only; all else is made where it is used."""
 
-    def __init__(self, spec: Any, device: Any, sep: str, threads: Optional[int]) -> None:
+    def __init__(
+        self, spec: Any, device: Any, sep: str, threads: Optional[int] = None, arena: bool = False
+    ) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"threads={threads}; it is at least 1")
         self.spec = spec
         self.device = None if device is None else str(device)
         self.sep = sep
         self.threads = threads
+        self.arena = arena
         self._rules: Dict[bool, Rules] = {}
 
     def __call__(self, batch: Any) -> Any:
@@ -95,11 +102,11 @@ class Collator:
         return _windrow.collate_torch(batch, rules, self.spec, sep=self.sep, **rules.common)
 
     def __repr__(self) -> str:
-        arguments = [f"{name}={value!r}" for name, value in self.__getstate__().items() if value is not None]
+        arguments = [f"{name}={value!r}" for name, value in self.__getstate__().items() if value not in (None, False)]
         return f"collate_fn({', '.join(arguments)})"
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {name: getattr(self, name) for name in ("spec", "device", "sep", "threads")}
+        return {name: getattr(self, name) for name in ("spec", "device", "sep", "threads", "arena")}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -132,7 +139,8 @@ class Rules:
         self._types = types()
         self.kinds = self._types.kinds
         self.classify = self._types.classify
-        self.allocate = share if in_worker else None
+        self.arena = collator.arena
+        self.allocate = (share_bytes if self.arena else share) if in_worker else None
         self._device = device
         self.common: Dict[str, Any] = {}
         if device is not None:
@@ -190,6 +198,15 @@ class Rules:
             torch_of(batch.batch_index),
             batch.max_length,
         )
+
+    def views(self, batch: wr.Batch, segment: Optional[torch.Tensor]) -> Any:
+        """A leaf in an arena: in this segment, or in memory of windrow's."""
+        layout = batch.arena_layout
+        assert layout is not None
+        if segment is None:
+            return self.fields(batch.torch(), batch) if len(layout) > 1 else batch.torch()
+        tensors = {name: view(segment, *place) for name, place in layout.items()}
+        return Batch(**tensors, max_length=batch.max_length) if len(tensors) > 1 else tensors["data"]
 
 
 _types: Optional[_registry.Types] = None

@@ -33,6 +33,7 @@ class _Columns:
         if np is not None:
             self.kinds.update({np.ndarray: _registry.ARRAY, np.memmap: _registry.ARRAY})
         self.allocate = share if in_worker else None
+        self.arena = False
         self.engine = wr.Engine(threads=1) if in_worker else None
 
     def classify(self, elem: Any) -> int:

@@ -38,6 +38,17 @@ def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
     return tensors
 
 
+def share_bytes(nbytes: int) -> torch.Tensor:
+    """One uninitialised segment of torch's shared memory."""
+    return _view(_segment(nbytes), 0, torch.uint8, (nbytes,)) if nbytes else torch.empty(0, dtype=torch.uint8)
+
+
+def view(memory: torch.Tensor, dtype: str, shape: Tuple[int, ...], byte_offset: int) -> torch.Tensor:
+    """A tensor that lies in a segment."""
+    kind = getattr(torch, dtype)
+    return _view(memory.untyped_storage(), byte_offset // kind.itemsize, kind, shape)
+
+
 def _segment(nbytes: int) -> Any:
     storages: Any = torch.UntypedStorage
     return storages._new_shared(nbytes, device="cpu")
