@@ -17,7 +17,7 @@ use crate::batch::PyBatch;
 use crate::errors::OrPyErr;
 use crate::export;
 use crate::options::{CopyMode, Options};
-use crate::samples::Imported;
+use crate::samples::{items_of, Imported};
 use crate::sources::AutogradWord;
 use crate::specs::Specs;
 
@@ -133,16 +133,6 @@ pub(crate) fn collate_torch<'py>(
     walk.place_outputs()?;
     let results = walk.run()?;
     walk.build(&tree, &results)
-}
-
-fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    if let Ok(list) = sequence.cast_exact::<PyList>() {
-        return Ok(list.iter().collect());
-    }
-    if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
-        return Ok(tuple.iter().collect());
-    }
-    sequence.try_iter()?.collect()
 }
 
 impl<'py> Walk<'_, 'py> {

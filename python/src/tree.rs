@@ -12,7 +12,7 @@ use crate::assemble::{run, Job};
 use crate::batch::PyBatch;
 use crate::errors::not_array_like;
 use crate::options::Options;
-use crate::samples::Imported;
+use crate::samples::{items_of, Imported};
 use crate::specs::Specs;
 
 /// The shape of the trees, with a number in place of each tensor leaf.
@@ -72,7 +72,7 @@ pub(crate) fn collate<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
     let options = Options::parse("collate", common)?;
-    let samples: Vec<Bound<'py, PyAny>> = samples.try_iter()?.collect::<PyResult<_>>()?;
+    let samples = items_of(samples)?;
     if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
     }
