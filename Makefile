@@ -9,6 +9,10 @@
 #   make examples  build the examples for candle, burn and ONNX Runtime, and run the first two
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
+#   make package  the wheel alone in a fresh environment; what the source distribution and the crates hold
+#   make wheels  every wheel of a release and the source distribution, each checked: out/wheels/
+#   make reproducible  the wheel twice, in two places: the same bytes
+#   make deny    licences, sources and doubles of all crates (cargo-deny)
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -37,7 +41,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs package wheels reproducible deny miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -98,6 +102,22 @@ gpu-check: $(NVCC_READY) $(VENV)/.windrow
 docs: $(VENV)/.docs $(VENV)/.windrow
 	$(PY) -m mkdocs build --quiet
 
+# The wheel of $(VENV)/.windrow, which is for this machine.
+package: $(VENV)/.package $(VENV)/.windrow
+	$(PY) scripts/wheel_check target/wheels/*.whl
+	PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/sdist_check
+
+wheels: $(VENV)/.package $(NVCC_READY)
+	$(PIP) --quiet ziglang
+	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/wheels
+
+reproducible: $(VENV)/.venv $(NVCC_READY)
+	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) scripts/reproducible
+
+deny:
+	@$(CARGO) deny --version >/dev/null 2>&1 || echo "SKIP: cargo-deny is not installed: cargo install --locked cargo-deny"
+	@! $(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) deny --workspace --all-features check licenses bans sources
+
 miri:
 	scripts/miri
 
@@ -134,6 +154,10 @@ $(VENV)/.test: python/requirements/test.txt python/requirements/jax.txt python/r
 
 $(VENV)/.docs: python/requirements/docs.txt $(VENV)/.venv
 	$(PIP) --quiet -r $<
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.venv
+	$(PIP) --quiet 'auditwheel>=6'
 	@touch $@
 
 $(VENV)/.bench-check: $(VENV)/.venv

@@ -70,8 +70,8 @@ impl PyEngine {
     }
 
     /// Sets the counters to 0.
-    fn reset_stats(&self) {
-        self.engine.reset_stats();
+    fn reset_stats(&self, py: Python<'_>) {
+        py.detach(|| self.engine.reset_stats());
     }
 
     /// Gives free output memory back to the system.
@@ -243,8 +243,8 @@ pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 
 /// Sets the counters of the default engine to 0.
 #[pyfunction]
-pub(crate) fn reset_stats() {
-    default_engine().reset_stats();
+pub(crate) fn reset_stats(py: Python<'_>) {
+    py.detach(|| default_engine().reset_stats());
 }
 
 /// Gives the default engine's free output memory back to the system and the devices, for which it

@@ -227,6 +227,20 @@ impl<'py> Importer<'py> {
                 let foreign = unsafe { dlpack::read_tensor(tensor) };
                 let mut foreign = foreign.map_err(|error| self.error(error, index))?;
                 let asked = may_lie && self.check_lazy_bits(object, &foreign, index)?;
+                let mut again = std::mem::MaybeUninit::<DLTensor>::uninit();
+                let mut tensor = tensor;
+                if asked {
+                    // The answer may have come from a mode of somebody's, which can resize the tensor.
+                    // SAFETY: as above.
+                    if unsafe { borrow(object.as_ptr().cast(), again.as_mut_ptr()) } != 0 {
+                        return Err(self.exchange_failed(index));
+                    }
+                    // SAFETY: as above.
+                    tensor = unsafe { again.assume_init_ref() };
+                    // SAFETY: as above.
+                    let foreign_again = unsafe { dlpack::read_tensor(tensor) };
+                    foreign = foreign_again.map_err(|error| self.error(error, index))?;
+                }
                 let looked_up = self.place(&mut foreign, tensor.device.device_type, index)?;
                 self.follow(api, foreign.device, index)?;
                 self.push(&foreign, index)?;

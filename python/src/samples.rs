@@ -95,6 +95,17 @@ impl Imported {
     }
 }
 
+/// The items of a sequence. Those of a list are taken at one moment, whatever other threads do to it.
+pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    if let Ok(list) = sequence.cast_exact::<PyList>() {
+        return Ok(list.to_tuple().iter().collect());
+    }
+    if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
+        return Ok(tuple.iter().collect());
+    }
+    sequence.try_iter()?.collect()
+}
+
 /// Either a list imported before or samples imported now.
 pub(crate) fn samples_of(
     samples: &Bound<'_, PyAny>,

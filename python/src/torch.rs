@@ -18,7 +18,7 @@ use crate::errors::OrPyErr;
 use crate::export;
 use crate::import::Reading;
 use crate::options::{CopyMode, Options};
-use crate::samples::Imported;
+use crate::samples::{items_of, Imported};
 use crate::sources::AutogradWord;
 use crate::specs::Specs;
 use crate::tensor::tensor_of;
@@ -137,16 +137,6 @@ pub(crate) fn collate_torch<'py>(
     }
     let results = if walk.in_arena { walk.run_in_arena()? } else { walk.run()? };
     walk.build(&tree, &results)
-}
-
-fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    if let Ok(list) = sequence.cast_exact::<PyList>() {
-        return Ok(list.iter().collect());
-    }
-    if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
-        return Ok(tuple.iter().collect());
-    }
-    sequence.try_iter()?.collect()
 }
 
 impl<'py> Walk<'_, 'py> {

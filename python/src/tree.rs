@@ -12,7 +12,7 @@ use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::errors::not_array_like;
 use crate::options::Options;
-use crate::samples::Imported;
+use crate::samples::{items_of, Imported};
 use crate::specs::Specs;
 use crate::tensor::PyTensor;
 
@@ -120,7 +120,7 @@ fn walk<'py>(
 ) -> PyResult<(Node<'py>, Vec<Job>, Engine)> {
     let py = samples.py();
     let options = Options::parse("collate", common)?;
-    let samples: Vec<Bound<'py, PyAny>> = samples.try_iter()?.collect::<PyResult<_>>()?;
+    let samples = items_of(samples)?;
     if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
     }

@@ -6,6 +6,7 @@ import gc
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,17 +87,15 @@ def memory(tensor):
     if 0 in tensor.shape:
         return np.empty(tensor.shape, storage)
 
-    class Holder:
-        keep = tensor
-        __array_interface__ = {
-            "version": 3,
-            "shape": tuple(tensor.shape),
-            "typestr": storage.str,
-            "data": (tensor.data_ptr(), False),
-            "strides": tuple(storage.itemsize * (s if n > 1 else 1) for n, s in zip(tensor.shape, tensor.strides)),
-        }
-
-    return np.asarray(Holder())
+    interface = {
+        "version": 3,
+        "shape": tuple(tensor.shape),
+        "typestr": storage.str,
+        "data": (tensor.data_ptr(), False),
+        "strides": tuple(storage.itemsize * (s if n > 1 else 1) for n, s in zip(tensor.shape, tensor.strides)),
+    }
+    # Not of a class made here: free-threaded 3.13 never lets go of classes, nor of what they hold.
+    return np.asarray(SimpleNamespace(keep=tensor, __array_interface__=interface))
 
 
 def pointer(array):

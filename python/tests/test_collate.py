@@ -43,6 +43,23 @@ def test_dict():
     assert_tensor(tree["b"], stacked(4, (2,), "float32"))
 
 
+def test_a_spec_that_changes_while_it_is_read():
+    spec = {}
+
+    class Growing(wr.Stack):
+        @property
+        def form(self):
+            spec.update({f"more{i}": wr.Stack() for i in range(100)})
+            return "stack"
+
+    growing = Growing()
+    spec.clear()
+    spec.update(a=growing, b=wr.Stack())
+    tree = wr.collate([{"a": leaf(i), "b": leaf(i)} for i in range(3)], spec)
+    assert_tensor(tree["a"], stacked(3))
+    assert len(spec) == 102
+
+
 def test_order_of_keys_is_that_of_the_first_sample():
     tree = wr.collate([{"b": leaf(0), "a": leaf(0)}, {"a": leaf(1), "b": leaf(1)}])
     assert list(tree) == ["b", "a"]

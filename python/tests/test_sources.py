@@ -211,6 +211,24 @@ def test_torch_conjugate_and_negated_views_are_refused(torch):
     assert_tensor(wr.stack([z.conj().imag.resolve_neg()]), -z.imag.numpy()[None])
 
 
+def test_torch_tensor_that_is_resized_while_it_is_asked_for_its_bits(torch):
+    """The question is answered by whatever mode is active, and what was lent before it may be gone."""
+    from torch.overrides import TorchFunctionMode
+
+    sample = torch.complex(torch.zeros(2), torch.ones(2))
+    grown = torch.complex(torch.arange(1000.0), torch.arange(1000.0))
+
+    class Resize(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is torch.Tensor.is_neg:
+                sample.resize_(grown.shape).copy_(grown)
+            return function(*args, **(kwargs or {}))
+
+    with Resize():
+        batch = wr.stack([sample])
+    assert_tensor(batch, grown.numpy()[None])
+
+
 def test_torch_tensors_without_dense_host_memory_are_refused(torch):
     from torch._subclasses.fake_tensor import FakeTensorMode
 

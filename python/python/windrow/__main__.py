@@ -28,7 +28,9 @@ def main(argv: List[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in NEEDS:
             raise
-        print(f"python -m windrow {argv[0]} needs {error.name}: pip install numpy pillow scikit-learn torch", file=sys.stderr)
+        if argv == ["demo"]:
+            return int(importlib.import_module("windrow._demo_plain").main(str(error.name)))
+        print(f"python -m windrow {' '.join(argv)} needs {error.name}: pip install numpy pillow scikit-learn torch", file=sys.stderr)
         return 1
 
 

@@ -218,9 +218,10 @@ def types() -> _registry.Types:
     """The kinds of types by torch's table as it is."""
     global _types
     table = _registry.find().default_collate_fn_map
-    if _types is None or _types.seen != table:
-        _types = _registry.Types(table, replaced)
-    return _types
+    known = _types
+    if known is None or known.seen != table:
+        _types = known = _registry.Types(table, replaced)
+    return known
 
 
 def is_watched() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any, Dict, Optional
 
 import torch
@@ -19,6 +20,8 @@ MIN_TENSOR_BYTES = 1 << 20
 MIN_TENSORS = 128
 
 _REFUSED = object()
+# Held while the table is changed.
+_changing = threading.Lock()
 
 
 class _Columns:
@@ -97,12 +100,13 @@ def install(worker_id: Optional[int] = None) -> None:
     table = module.default_collate_fn_map
     names = ("collate_tensor_fn", "collate_numpy_array_fn", "collate_float_fn", "collate_int_fn")
     known = [getattr(module, name, None) for name in names]
-    for key, function in list(table.items()):
-        # Replaced in place: torch looks subclasses up in the order of the entries.
-        if function in known:
-            ours = _column_fn(function)
-            _collate.replaced[ours] = function
-            table[key] = ours
+    with _changing:
+        for key, function in list(table.items()):
+            # Replaced in place: torch looks subclasses up in the order of the entries.
+            if function in known:
+                ours = _column_fn(function)
+                _collate.replaced[ours] = function
+                table[key] = ours
 
 
 def uninstall() -> None:
@@ -111,6 +115,7 @@ def uninstall() -> None:
     An entry that somebody has replaced since is left as it is.
     """
     table = _registry.find().default_collate_fn_map
-    for key, function in list(table.items()):
-        if function in _collate.replaced:
-            table[key] = _collate.replaced.pop(function)
+    with _changing:
+        for key, function in list(table.items()):
+            if function in _collate.replaced:
+                table[key] = _collate.replaced.pop(function)

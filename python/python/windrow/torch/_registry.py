@@ -64,7 +64,7 @@ class Types:
 
     def __init__(self, table: CollateMap, ours: Dict[CollateFn, CollateFn]) -> None:
         self.seen = dict(table)
-        self.table: CollateMap = {key: ours.get(fn, fn) for key, fn in table.items()}
+        self.table: CollateMap = {key: ours.get(fn, fn) for key, fn in self.seen.items()}
         self.kinds: Dict[type, int] = {}
         module = find()
         np = numpy()
