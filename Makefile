@@ -13,6 +13,8 @@
 #   make wheels  every wheel of a release and the source distribution, each checked: out/wheels/
 #   make reproducible  the wheel twice, in two places: the same bytes
 #   make deny    licences, sources and doubles of all crates (cargo-deny)
+#   make soak    a million random batches with failures: figures and memory have to stay flat
+#   make test-huge  tests that need minutes and 16 GB of memory
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -41,7 +43,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs package wheels reproducible deny miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs package wheels reproducible deny miri soak test-huge test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -67,6 +69,7 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
 	$(TEST_DRIVER) $(PY) -m pytest python/tests
+	$(PY) scripts/soak --seconds 20
 
 lint: $(NVCC_READY)
 	$(CARGO) fmt --all --check
@@ -120,6 +123,14 @@ deny:
 
 miri:
 	scripts/miri
+
+# SOAK_FLAGS: options of scripts/soak, such as --batches 10000.
+soak: $(VENV)/.test $(VENV)/.windrow
+	mkdir -p out
+	$(PY) scripts/soak --report out/soak.jsonl $(SOAK_FLAGS)
+
+test-huge: $(VENV)/.test $(VENV)/.windrow
+	WINDROW_HUGE=1 $(PY) -m pytest python/tests/test_resources.py -k "ten_million or gigabytes" -s
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "windrow needs Python 3.9 or newer")'

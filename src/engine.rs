@@ -277,7 +277,7 @@ impl Engine {
         // Without threads or memory the plain way is taken, which says what is wrong.
         let threads = self.shared.threads.helpers().ok()??;
         let block = self.shared.memory.allocate(row_bytes * count as u64).ok()?;
-        Some(RowsAhead::start(block, row_bytes as usize, count, &threads))
+        RowsAhead::start(block, row_bytes as usize, count, &threads)
     }
 
     /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.

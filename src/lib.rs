@@ -62,6 +62,7 @@ mod dtype;
 mod engine;
 mod error;
 mod field;
+mod fork;
 mod geometry;
 mod host;
 mod kinds;

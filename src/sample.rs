@@ -247,6 +247,16 @@ impl<'a> SampleList<'a> {
         self.data.each().reserve(additional);
     }
 
+    /// As [`SampleList::reserve`], for as many as somebody else says.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn try_reserve(&mut self, additional: usize) -> Result<()> {
+        let bytes = (additional as u64).saturating_mul(size_of::<*const u8>() as u64);
+        let reserved = self.data.each().try_reserve(additional);
+        reserved.map_err(|_| Error::OutOfMemory { bytes })
+    }
+
     /// Appends a sample that is already checked.
     pub fn push_view(&mut self, view: &SampleView<'a>) {
         self.enter(&view.kind);

@@ -80,6 +80,7 @@ impl Spec {
         if samples.is_empty() {
             return Err(Error::Empty);
         }
+        check_room(samples)?;
         let (source, device) = check_devices(samples, collate)?;
         let used = UsedKinds::new(samples);
         let first = samples.kind(0);
@@ -334,6 +335,27 @@ fn dtype_mismatch(
     index: usize,
 ) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
     (samples.kind(0).dtype.into(), samples.kind(index).dtype.into(), Error::DType)
+}
+
+/// Lists of fewer samples have small tables.
+const MANY_SAMPLES: usize = 1 << 14;
+
+/// The tables of a long list are megabytes, and an allocation that fails ends the process. So there
+/// has to be room for all of them before the first is made: addresses merged to ranges, and lengths
+/// and offsets, each up to three times, here and in the batch.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+fn check_room(samples: &SampleList<'_>) -> Result<()> {
+    if samples.len() < MANY_SAMPLES {
+        return Ok(());
+    }
+    let bytes = samples.len() * (64 + 24 * samples.kind(0).layout.ndim());
+    let mut room = Vec::<u8>::new();
+    room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
+    // Or it would not be asked for at all.
+    std::hint::black_box(&room);
+    Ok(())
 }
 
 /// Where the samples are and where the batch will be.

@@ -11,7 +11,7 @@ use windrow::{
 
 use crate::batch::PyBatch;
 use crate::engine::PyExplain;
-use crate::errors::{to_py_err, OrPyErr};
+use crate::errors::{is_answer, to_py_err, OrPyErr};
 use crate::import::Reading;
 use crate::keep::{refuses_writes, Keep};
 use crate::options::{CopyMode, Options};
@@ -61,7 +61,7 @@ impl Job {
 /// The memory of `out=`, refused if it must not be written to.
 fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<Tensor> {
     let tensor = tensor_of(out, Reading { stream, ..Reading::OWNED })?;
-    if tensor.is_read_only() || refuses_writes(out) {
+    if tensor.is_read_only() || refuses_writes(out)? {
         let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
     }
@@ -103,10 +103,14 @@ pub(crate) fn run(
     let batches = py.detach(|| run_jobs(engine, jobs, arena, &mut memory));
     batches.map_err(|error| {
         let error = to_py_err(py, &error);
-        if let Some(cause) = memory.as_ref().and_then(|memory| memory.take_raised()) {
-            error.set_cause(py, Some(cause));
+        match memory.as_ref().and_then(|memory| memory.take_raised()) {
+            Some(cause) if is_answer(py, &cause) => {
+                error.set_cause(py, Some(cause));
+                error
+            }
+            Some(cause) => cause,
+            None => error,
         }
-        error
     })
 }
 

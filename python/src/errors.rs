@@ -1,7 +1,9 @@
 //! The engine's errors as Python exceptions with attributes.
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyBufferError, PyException, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use windrow::{DriverError, Error, Facet, Mismatch};
@@ -104,6 +106,33 @@ pub(crate) trait OrPyErr<T> {
 impl<T> OrPyErr<T> for windrow::Result<T> {
     fn or_py_err(self, py: Python<'_>) -> PyResult<T> {
         self.map_err(|error| to_py_err(py, &error))
+    }
+}
+
+/// Whether an error is an answer to what was asked. KeyboardInterrupt, SystemExit and their like are
+/// not: they are passed on as they are, whatever was being tried.
+pub(crate) fn is_answer(py: Python<'_>, error: &PyErr) -> bool {
+    error.is_instance_of::<PyException>(py)
+}
+
+/// Says it in other words, if it is an answer at all.
+pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyErr) -> PyErr {
+    if is_answer(py, &error) {
+        words()
+    } else {
+        error
+    }
+}
+
+/// An attribute, or `None` where asking for it fails.
+pub(crate) fn attribute<'py>(
+    object: &Bound<'py, PyAny>,
+    name: &str,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    match object.getattr(name) {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_answer(object.py(), &error) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -16,7 +16,7 @@ use windrow::dlpack::{
 use windrow::{Collate, DType, Device, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
 use crate::engine::index_engine;
-use crate::errors::{DeviceError, OrPyErr};
+use crate::errors::{in_words, DeviceError, OrPyErr};
 use crate::order::{ready_on, Order};
 use crate::stream::from_handle;
 use crate::tensor::PyTensor;
@@ -130,11 +130,15 @@ pub(crate) fn dlpack_device(tensor: &Tensor) -> (i32, i32) {
 }
 
 /// The stream that a consumer named; `None` if it waits by itself, or if there is nothing to wait for.
-fn consumer_stream(tensor: &Tensor, stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Stream>> {
+fn consumer_stream(
+    py: Python<'_>,
+    tensor: &Tensor,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Stream>> {
     let handle: Option<i64> = stream
         .map(|stream| stream.extract())
         .transpose()
-        .map_err(|_| PyTypeError::new_err("stream is None or an int"))?;
+        .map_err(|e| in_words(py, e, || PyTypeError::new_err("stream is None or an int")))?;
     match (tensor.device(), handle) {
         (Device::Cuda(_), None) => Ok(Some(Stream::LEGACY)),
         (Device::Cuda(_), Some(-1)) | (_, None) => Ok(None),
@@ -157,7 +161,7 @@ pub(crate) fn dlpack<'py>(
     dl_device: Option<&Bound<'py, PyAny>>,
     copy: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let stream = consumer_stream(tensor, stream)?;
+    let stream = consumer_stream(py, tensor, stream)?;
     let versioned = match max_version {
         None => false,
         Some(version) => {
@@ -170,9 +174,9 @@ pub(crate) fn dlpack<'py>(
     };
     let mut target = tensor.device();
     if let Some(device) = dl_device {
-        let asked: (i64, i64) = device
-            .extract()
-            .map_err(|_| PyTypeError::new_err("dl_device is None or a tuple of two ints"))?;
+        let asked: (i64, i64) = device.extract().map_err(|e| {
+            in_words(py, e, || PyTypeError::new_err("dl_device is None or a tuple of two ints"))
+        })?;
         let is = |(kind, id): (i32, i32)| asked == (i64::from(kind), i64::from(id));
         let host = (DLDeviceType::CPU.0, 0);
         if is(host) {
@@ -254,8 +258,8 @@ unsafe fn delete_legacy(managed: *mut DLManagedTensor) {
     }
 }
 
-// A capsule that was consumed has another name, and nothing is left to free. The deleters are pure
-// Rust and raise nothing, so an exception in flight stays as it is.
+// A capsule that was consumed has another name, and nothing is left to free. The deleters raise
+// nothing, and what they let go of leaves an exception in flight as it is (`Keep`).
 unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
     // SAFETY: called by Python with a capsule; the name says what it holds.
     unsafe {

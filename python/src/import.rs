@@ -1,6 +1,7 @@
 //! Import: one object after the other to a sample, by the fastest route its type has.
 #![allow(unsafe_code)] // Foreign pointers enter here.
 
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
@@ -11,7 +12,7 @@ use windrow::dlpack::{
 use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList, Stream};
 
 use crate::batch::PyBatch;
-use crate::errors::to_py_err;
+use crate::errors::{is_answer, to_py_err, OrPyErr};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::sources::{route_of, Route, STORAGE_WORD, TENSOR_WORD};
@@ -30,6 +31,14 @@ fn prefetch_line(address: *const u8) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
+}
+
+fn room_for<T>(count: usize) -> PyResult<Vec<T>> {
+    let mut items = Vec::new();
+    items.try_reserve_exact(count).map_err(|_| {
+        PyMemoryError::new_err(format!("could not allocate a list of {count} samples"))
+    })?;
+    Ok(items)
 }
 
 /// How objects are read.
@@ -103,7 +112,8 @@ impl<'py> Importer<'py> {
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
         self.keep.objects.push(samples.clone().into_any().unbind());
-        let items: Vec<Borrowed<'_, 'py, PyAny>> = samples.iter_borrowed().collect();
+        let mut items = room_for(samples.len())?;
+        items.extend(samples.iter_borrowed());
         self.import_items(&items, stacker)
     }
 
@@ -113,8 +123,8 @@ impl<'py> Importer<'py> {
         samples: Vec<Bound<'py, PyAny>>,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        let items: Vec<Borrowed<'_, 'py, PyAny>> =
-            samples.iter().map(|sample| sample.as_borrowed()).collect();
+        let mut items = room_for(samples.len())?;
+        items.extend(samples.iter().map(|sample| sample.as_borrowed()));
         self.import_items(&items, stacker)?;
         self.keep.objects.extend(samples.into_iter().map(Bound::unbind));
         Ok(())
@@ -125,7 +135,7 @@ impl<'py> Importer<'py> {
         items: &[Borrowed<'_, 'py, PyAny>],
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        self.list.reserve(items.len());
+        self.list.try_reserve(items.len()).or_py_err(self.py)?;
         for (index, sample) in items.iter().enumerate() {
             self.prefetch(&items[index..]);
             if let Err(error) = self.import(sample, index) {
@@ -387,6 +397,7 @@ impl<'py> Importer<'py> {
 
     fn exchange_failed(&self, index: usize) -> PyErr {
         match PyErr::take(self.py) {
+            Some(error) if !is_answer(self.py, &error) => error,
             Some(cause) => self.wrap(cause, index),
             None => self.layout_error(
                 index,

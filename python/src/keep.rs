@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use windrow::dlpack::ManagedTensor;
 use windrow::Tensor;
 
+use crate::errors::is_answer;
 use crate::order::Order;
 
 /// Everything that keeps the samples of one import alive.
@@ -59,9 +60,21 @@ impl Drop for Keep {
             return;
         }
         let mut held = Some((objects, managed, buffers));
-        Python::try_attach(|_| drop(held.take()));
+        Python::try_attach(|_| without_exception(|| drop(held.take())));
         std::mem::forget(held);
     }
+}
+
+/// Runs anybody's code with no exception in flight, and then goes on with the one that was: an export
+/// may be let go while one is on its way, and a deleter written in Python would take it for its own.
+fn without_exception(run: impl FnOnce()) {
+    let (mut class, mut value, mut trace) =
+        (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: attached; three places for references, which are given back below.
+    unsafe { ffi::PyErr_Fetch(&mut class, &mut value, &mut trace) };
+    run();
+    // SAFETY: as above. What `run` left behind is replaced: a release has nobody to tell.
+    unsafe { ffi::PyErr_Restore(class, value, trace) };
 }
 
 /// A buffer view, released when dropped. The caller is attached then: `Keep` sees to it.
@@ -98,13 +111,19 @@ impl Buffer {
 
 /// Whether an object has the buffer protocol and refuses to be written to through it. Some producers
 /// say so there and nowhere else.
-pub(crate) fn refuses_writes(object: &Bound<'_, PyAny>) -> bool {
+pub(crate) fn refuses_writes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    let refused = |flags| match Buffer::new(object, flags) {
+        Ok(_) => Ok(None),
+        Err(error) if is_answer(py, &error) => Ok(Some(error)),
+        Err(error) => Err(error),
+    };
     // SAFETY: a live object; the answer is a flag.
     let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
-    has_buffer
-        && Buffer::new(object, ffi::PyBUF_FULL_RO).is_ok()
-        && Buffer::new(object, ffi::PyBUF_FULL).is_err_and(|error| {
-            error.is_instance_of::<PyBufferError>(object.py())
-                || error.is_instance_of::<pyo3::exceptions::PyValueError>(object.py())
-        })
+    if !has_buffer || refused(ffi::PyBUF_FULL_RO)?.is_some() {
+        return Ok(false);
+    }
+    Ok(refused(ffi::PyBUF_FULL)?.is_some_and(|error| {
+        error.is_instance_of::<PyBufferError>(py) || error.is_instance_of::<PyValueError>(py)
+    }))
 }

@@ -26,10 +26,28 @@ mod torch;
 mod torch_memory;
 mod tree;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
+
+/// Types, caches and the default engine are the process's: objects would cross from one interpreter
+/// to another, and be let go under the lock of the wrong one.
+fn refuse_subinterpreters(py: Python<'_>) -> PyResult<()> {
+    // SAFETY: attached, so there is a current interpreter; the main one has the number 0.
+    #[allow(unsafe_code)]
+    let id = unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) };
+    match id {
+        0 => Ok(()),
+        -1 => Err(PyErr::fetch(py)),
+        _ => Err(PyImportError::new_err(
+            "windrow works in the main interpreter only, not in a subinterpreter: use processes",
+        )),
+    }
+}
 
 #[pymodule(gil_used = false)]
 fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    refuse_subinterpreters(m.py())?;
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<tensor::PyTensor>()?;
     m.add_class::<batch::PyBatch>()?;

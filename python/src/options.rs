@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString
 use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side, Stream, Transform};
 
 use crate::engine::{default_engine, device_of, PyEngine};
-use crate::errors::OrPyErr;
+use crate::errors::{attribute, in_words, is_answer, OrPyErr};
 use crate::stream::stream_of;
 
 /// What a call may do instead of a copy.
@@ -60,7 +60,10 @@ impl<'py> Kwargs<'_, 'py> {
         let Some(item) = self.get(name)? else { return Ok(None) };
         match item.extract::<T>() {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(PyTypeError::new_err(format!("{name}={}; it is {what}", item.repr()?))),
+            Err(error) => {
+                let text = format!("{name}={}; it is {what}", item.repr()?);
+                Err(in_words(item.py(), error, || PyTypeError::new_err(text)))
+            }
         }
     }
 
@@ -144,11 +147,9 @@ impl<'py> Options<'py> {
             Some(copy) => match copy.extract::<bool>() {
                 Ok(true) => CopyMode::Always,
                 Ok(false) => CopyMode::Never,
-                Err(_) => {
-                    return Err(PyTypeError::new_err(format!(
-                        "copy={}; it is True, False or None",
-                        copy.repr()?
-                    )))
+                Err(error) => {
+                    let text = format!("copy={}; it is True, False or None", copy.repr()?);
+                    return Err(in_words(copy.py(), error, || PyTypeError::new_err(text)));
                 }
             },
         };
@@ -234,15 +235,21 @@ fn per_dim<'py, T>(item: &Bound<'py, PyAny>, name: &str, what: &str) -> PyResult
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
-    let refuse = |error: PyErr| match error.is_instance_of::<PyOverflowError>(item.py()) {
+    let py = item.py();
+    let refuse = |error: PyErr| match error.is_instance_of::<PyOverflowError>(py) {
         true => PyValueError::new_err(format!("{name}={item} is beyond 64 bits")),
-        false => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
+        false => {
+            in_words(py, error, || PyTypeError::new_err(format!("{name}={item}; it is {what}")))
+        }
     };
-    if item.is_instance_of::<PyString>() || item.try_iter().is_err() {
-        return item.extract::<T>().map(PerDim::All).map_err(refuse);
+    match item.try_iter() {
+        Ok(entries) if !item.is_instance_of::<PyString>() => {
+            let each = entries.map(|entry| entry?.extract::<T>());
+            each.collect::<PyResult<Vec<T>>>().map(PerDim::Each).map_err(refuse)
+        }
+        Err(error) if !is_answer(py, &error) => Err(error),
+        _ => item.extract::<T>().map(PerDim::All).map_err(refuse),
     }
-    let each = item.try_iter()?.map(|entry| entry?.extract::<T>());
-    each.collect::<PyResult<Vec<T>>>().map(PerDim::Each).map_err(refuse)
 }
 
 /// A number, exactly as given.
@@ -264,10 +271,11 @@ fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
         Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
             Err(PyValueError::new_err(format!("value={value} is beyond every dtype")))
         }
-        Err(_) => match value.extract::<f64>() {
-            Ok(float) => Ok(Scalar::Float(float)),
-            Err(_) => Err(PyTypeError::new_err(format!("value={}; it is a number", value.repr()?))),
-        },
+        Err(error) if !is_answer(value.py(), &error) => Err(error),
+        Err(_) => value.extract::<f64>().map(Scalar::Float).map_err(|error| {
+            let refuse = |value| PyTypeError::new_err(format!("value={value}; it is a number"));
+            in_words(value.py(), error, || value.repr().map_or_else(|error| error, refuse))
+        }),
     }
 }
 
@@ -283,9 +291,11 @@ pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
         class.name()?.to_string()
     } else if dtype.is_instance_of::<PyString>() {
         dtype.extract()?
-    } else if let Ok(name) = dtype.getattr("name") {
-        let order = dtype.getattr("byteorder").and_then(|order| order.extract::<String>());
-        if order.is_ok_and(|order| order == if cfg!(target_endian = "little") { ">" } else { "<" })
+    } else if let Some(name) = attribute(dtype, "name")? {
+        let order = attribute(dtype, "byteorder")?;
+        let order = order.and_then(|order| order.extract::<String>().ok());
+        if order
+            .is_some_and(|order| order == if cfg!(target_endian = "little") { ">" } else { "<" })
         {
             return Err(refuse());
         }

@@ -8,14 +8,14 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 use windrow::dlpack::{
     self, DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
 use windrow::{DType, Device, Dims, Error, Mismatch, Stream};
 
-use crate::errors::not_array_like;
+use crate::errors::{attribute, in_words, not_array_like};
 use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr, typestr_of};
 use crate::import::Importer;
 use crate::keep::Buffer;
@@ -49,14 +49,14 @@ impl<'py> Importer<'py> {
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
         let mut refusal: Option<PyErr> = None;
-        if object.hasattr(intern!(self.py, "__dlpack__"))? {
-            match self.import_dlpack(object, index) {
+        if let Some(method) = object.getattr_opt(intern!(self.py, "__dlpack__"))? {
+            match self.import_dlpack(object, &method, index) {
                 Err(error) if may_try_next(self.py, &error) => refusal = Some(error),
                 done => return done,
             }
         }
-        if object.hasattr(intern!(self.py, "__cuda_array_interface__"))? {
-            match self.import_cuda_array_interface(object, index) {
+        if let Some(found) = object.getattr_opt(intern!(self.py, "__cuda_array_interface__"))? {
+            match self.import_cuda_array_interface(object, found, index) {
                 Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
                 done => return done,
             }
@@ -68,8 +68,8 @@ impl<'py> Importer<'py> {
                 done => return done,
             }
         }
-        if object.hasattr(intern!(self.py, "__array_interface__"))? {
-            match self.import_array_interface(object, index) {
+        if let Some(found) = object.getattr_opt(intern!(self.py, "__array_interface__"))? {
+            match self.import_array_interface(object, found, index) {
                 Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
                 done => return done,
             }
@@ -98,10 +98,11 @@ impl<'py> Importer<'py> {
         }
         // SAFETY: as above; it lives as long as the capsule.
         let array = unsafe { &*pointer.cast::<ArrayStruct>() };
-        let dtype = match array.flags & ArrayStruct::NOT_SWAPPED {
-            0 => None,
-            _ => dtype_of_kind(array.kind, array.item_bytes as usize)
-                .or_else(|| named_dtype(object, array.item_bytes as usize)),
+        let item_bytes = array.item_bytes as usize;
+        let dtype = match dtype_of_kind(array.kind, item_bytes) {
+            _ if array.flags & ArrayStruct::NOT_SWAPPED == 0 => None,
+            None => named_dtype(object, item_bytes)?,
+            known => known,
         };
         let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
             return self.import_by_protocol(object, index);
@@ -137,7 +138,12 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    fn import_dlpack(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+    fn import_dlpack(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        method: &Bound<'py, PyAny>,
+        index: usize,
+    ) -> PyResult<()> {
         let (device_type, device_id): (i32, i32) =
             object.call_method0(intern!(self.py, "__dlpack_device__"))?.extract()?;
         let kind = dlpack::DLDeviceType(device_type);
@@ -148,7 +154,6 @@ impl<'py> Importer<'py> {
         // when it is not differs from library to library.
         let stream = on_device.then(|| self.stream.unwrap_or(Stream::LEGACY));
         let handle = stream.map(Stream::handle);
-        let method = object.getattr(intern!(self.py, "__dlpack__"))?;
         let kwargs = match &mut self.dlpack_kwargs[usize::from(on_device)] {
             Some(kwargs) => &*kwargs,
             place => {
@@ -167,7 +172,7 @@ impl<'py> Importer<'py> {
                 match method.call((), Some(&stream_only)) {
                     // Without a stream a device's memory cannot be waited for.
                     Err(again) if is_type_error(&again) && !on_device => {
-                        method.call0().map_err(|_| error)?
+                        method.call0().map_err(|last| in_words(self.py, last, || error))?
                     }
                     done => done?,
                 }
@@ -226,6 +231,9 @@ impl<'py> Importer<'py> {
             let mismatch = Mismatch::new(Some(index), expected, got);
             return Err(self.error(Error::Device(Box::new(mismatch)), index));
         }
+        if let Device::Cuda(_) = foreign.device {
+            self.check_device(&foreign, index)?;
+        }
         // Producers of page-locked memory say so here or there.
         let kind = match managed.device_type() {
             DLDeviceType::CPU => announced,
@@ -235,6 +243,29 @@ impl<'py> Importer<'py> {
         self.push(&foreign, index)?;
         self.keep.managed.push(managed);
         Ok(())
+    }
+
+    /// A kernel that reads an address which is no device memory ends all work of the process on that
+    /// device, so a producer is not simply believed.
+    fn check_device(&self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
+        if foreign.shape.contains(&0) {
+            return Ok(());
+        }
+        match windrow::device_of(foreign.data.addr()) {
+            Ok(device) if device == foreign.device => Ok(()),
+            Ok(device) => {
+                let expected = format!("memory of {}, as the producer says", foreign.device);
+                let got = match device {
+                    Device::Cpu => "an address that the driver does not know".to_owned(),
+                    other => format!("memory of {other}"),
+                };
+                let mismatch = Mismatch::new(Some(index), expected, got);
+                Err(self.error(Error::Device(Box::new(mismatch)), index))
+            }
+            // Without a driver nothing will be read.
+            Err(Error::NoDriver(_)) => Ok(()),
+            Err(error) => Err(self.error(error, index)),
+        }
     }
 
     fn check(&self, foreign: windrow::Result<ForeignTensor<'_>>, index: usize) -> PyResult<()> {
@@ -292,8 +323,13 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    fn import_array_interface(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let interface = object.getattr("__array_interface__")?.cast_into::<PyDict>()?;
+    fn import_array_interface(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        found: Bound<'py, PyAny>,
+        index: usize,
+    ) -> PyResult<()> {
+        let interface = found.cast_into::<PyDict>()?;
         let (dtype, shape, strides) =
             self.described(object, &interface, "__array_interface__", index)?;
         let optional =
@@ -347,10 +383,10 @@ impl<'py> Importer<'py> {
     fn import_cuda_array_interface(
         &mut self,
         object: &Bound<'py, PyAny>,
+        found: Bound<'py, PyAny>,
         index: usize,
     ) -> PyResult<()> {
-        let interface =
-            object.getattr(intern!(self.py, "__cuda_array_interface__"))?.cast_into::<PyDict>()?;
+        let interface = found.cast_into::<PyDict>()?;
         let (dtype, shape, strides) =
             self.described(object, &interface, "__cuda_array_interface__", index)?;
         let Some(data) = interface.get_item("data")? else {
@@ -420,14 +456,19 @@ impl<'py> Importer<'py> {
                 PyTypeError::new_err(format!("sample {index}: {name} has no \"{key}\""))
             })
         };
-        let shape: Vec<i64> = required("shape")?.extract()?;
+        let shape = ints(&required("shape")?)?;
         let typestr: String = required("typestr")?.extract()?;
-        let dtype = dtype_of_typestr(typestr.as_bytes()).or_else(|| {
-            let is_swapped =
-                typestr.starts_with(if cfg!(target_endian = "little") { '>' } else { '<' });
-            let size = typestr.get(2..).filter(|_| !is_swapped)?.parse().ok()?;
-            named_dtype(object, size)
-        });
+        let dtype = match dtype_of_typestr(typestr.as_bytes()) {
+            Some(dtype) => Some(dtype),
+            None => {
+                let is_swapped =
+                    typestr.starts_with(if cfg!(target_endian = "little") { '>' } else { '<' });
+                match typestr.get(2..).filter(|_| !is_swapped).and_then(|size| size.parse().ok()) {
+                    Some(size) => named_dtype(object, size)?,
+                    None => None,
+                }
+            }
+        };
         let Some(dtype) = dtype else {
             let got = format!("typestr {typestr:?}");
             return Err(self.layout_error(index, "a native number format", &got));
@@ -438,7 +479,7 @@ impl<'py> Importer<'py> {
             return Err(self.layout_error(index, "an array without a mask", "a masked array"));
         }
         let strides: Option<Vec<i64>> =
-            optional("strides")?.map(|strides| strides.extract()).transpose()?;
+            optional("strides")?.map(|strides| ints(&strides)).transpose()?;
         let strides =
             strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
         Ok((dtype, shape, strides))
@@ -466,13 +507,20 @@ impl<'py> Importer<'py> {
 }
 
 /// The dtype of an array by its name: that is how NumPy knows the types of ml_dtypes.
-fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> Option<DType> {
-    let py = array.py();
-    let dtype = array.getattr(intern!(py, "dtype")).ok()?;
-    let known: DType =
-        dtype.getattr(intern!(py, "name")).ok()?.extract::<&str>().ok()?.parse().ok()?;
+fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResult<Option<DType>> {
+    let dtype = attribute(array, "dtype")?;
+    let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
+    let known = name.and_then(|name| name.extract::<String>().ok()?.parse().ok());
     // The others go by kind and byte order.
-    (typestr_of(known).is_none() && known.size() == item_bytes).then_some(known)
+    Ok(known.filter(|&known: &DType| typestr_of(known).is_none() && known.size() == item_bytes))
+}
+
+/// The numbers of a tuple or list, as many as there are: what its `__len__` says is not asked.
+pub(crate) fn ints(numbers: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    if let Ok(list) = numbers.cast::<PyList>() {
+        return list.iter().map(|number| number.extract()).collect();
+    }
+    numbers.cast::<PyTuple>()?.iter().map(|number| number.extract()).collect()
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {

@@ -13,6 +13,7 @@ use crate::import::{Importer, Reading};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::pieces::{pieces, shaped_pieces};
+use crate::protocols::ints;
 use crate::sources::is_tensor;
 use crate::tensor::{tensor_of, PyTensor};
 
@@ -47,7 +48,7 @@ impl Imported {
     ) -> PyResult<(Imported, Option<RowsAhead>)> {
         let py = samples.py();
         let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
-            list.to_tuple()
+            list.as_sequence().to_tuple()?
         } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
             tuple.clone()
         } else if samples.is_instance_of::<PyString>()
@@ -64,12 +65,14 @@ impl Imported {
             let sequence = py.get_type::<PyTuple>().call1((samples,));
             sequence
                 .map_err(|error| {
-                    let hint = format!("expected a list of samples, got {}", samples.get_type());
-                    if error.is_instance_of::<PyTypeError>(py) {
-                        PyTypeError::new_err(hint)
-                    } else {
-                        error
+                    if !error.is_instance_of::<PyTypeError>(py) {
+                        return error;
                     }
+                    let hint = format!("expected a list of samples, got {}", samples.get_type());
+                    let hint = PyTypeError::new_err(hint);
+                    // Perhaps what an iterator raised on its way.
+                    hint.set_cause(py, Some(error));
+                    hint
                 })?
                 .cast_into::<PyTuple>()?
         };
@@ -309,7 +312,7 @@ fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Ve
         (numbers, vec![len])
     };
     if ndim == 1 && (numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>()) {
-        return Ok(flat(numbers.extract()?));
+        return Ok(flat(ints(numbers)?));
     }
     if let (1, Ok(range)) = (ndim, numbers.cast::<pyo3::types::PyRange>()) {
         let items = range.try_iter()?.map(|item| item?.extract());

@@ -7,10 +7,11 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyFloat, PyInt, PyType};
+use pyo3::types::{PyCapsule, PyDict, PyFloat, PyInt, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 
 use crate::batch::PyBatch;
+use crate::errors::attribute;
 use crate::tensor::PyTensor;
 
 /// The way from an object to a sample.
@@ -78,10 +79,10 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     if is_number && !class.hasattr("__array_interface__")? {
         return Ok(Route::Number);
     }
-    if class.fully_qualified_name()? == "numpy.ndarray" {
+    if is_numpy_array(class)? {
         return Ok(Route::ArrayStruct);
     }
-    let Some(api) = exchange_api(class) else { return Ok(Route::Protocols) };
+    let Some(api) = exchange_api(class)? else { return Ok(Route::Protocols) };
     let may_lie = class.hasattr("is_neg")? && class.hasattr("is_conj")?;
     let name = class.fully_qualified_name()?;
     let is_torch =
@@ -160,16 +161,32 @@ impl AutogradWord {
 }
 
 /// The exchange table of a type, if it has one that we understand.
-fn exchange_api(class: &Bound<'_, PyType>) -> Option<&'static DLPackExchangeAPI> {
-    let attribute = class.getattr("__dlpack_c_exchange_api__").ok()?;
+fn exchange_api(class: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+    let found = attribute(class, "__dlpack_c_exchange_api__")?;
     // An older form of this attribute is an int; only the capsule carries a promise.
-    let capsule = attribute.cast_into::<PyCapsule>().ok()?;
+    let capsule = found.and_then(|found| found.cast_into::<PyCapsule>().ok());
     let name: &CStr = DLPACK_EXCHANGE_API;
-    let table = capsule.pointer_checked(Some(name)).ok()?;
+    let table = capsule.and_then(|capsule| capsule.pointer_checked(Some(name)).ok());
     // SAFETY: a capsule of this name holds a table that lives as long as the process.
     #[allow(unsafe_code)]
-    let api = unsafe { DLPackExchangeAPI::find(table.as_ptr().cast()) }?;
-    api.managed_tensor_from_py_object_no_sync.is_some().then_some(api)
+    let api = table.and_then(|table| unsafe { DLPackExchangeAPI::find(table.as_ptr().cast()) });
+    Ok(api.filter(|api| api.managed_tensor_from_py_object_no_sync.is_some()))
+}
+
+/// Whether a class is NumPy's array type itself, whose `__array_struct__` is believed: others can
+/// have its name.
+fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    if class.fully_qualified_name()? != "numpy.ndarray" {
+        return Ok(false);
+    }
+    // SAFETY: attached; the interpreter's own dict, borrowed, or NULL when that is gone.
+    #[allow(unsafe_code)]
+    let modules =
+        unsafe { Bound::from_borrowed_ptr_or_opt(class.py(), ffi::PyImport_GetModuleDict()) };
+    let modules = modules.and_then(|modules| modules.cast_into::<PyDict>().ok());
+    let numpy = modules.map_or(Ok(None), |modules| modules.get_item("numpy"))?;
+    let Some(numpy) = numpy else { return Ok(false) };
+    Ok(attribute(&numpy, "ndarray")?.is_some_and(|known| class.is(&known)))
 }
 
 /// Whether an object is a tensor rather than a list of some.

@@ -5,6 +5,8 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::errors::attribute;
+
 /// All entries, and the leaves met so far.
 pub(crate) struct Specs<'a, 'py> {
     sep: &'a str,
@@ -23,13 +25,10 @@ impl<'a, 'py> Specs<'a, 'py> {
     /// A dict of path patterns, or one spec for all leaves.
     pub fn new(spec: Option<&Bound<'py, PyAny>>, sep: &'a str) -> PyResult<Specs<'a, 'py>> {
         let one = |pattern: String, spec: &Bound<'py, PyAny>| -> PyResult<Entry<'py>> {
-            let form =
-                spec.getattr(intern!(spec.py(), "form")).and_then(|form| form.extract::<String>());
-            let kwargs = spec
-                .getattr(intern!(spec.py(), "kwargs"))
-                .and_then(|kwargs| Ok(kwargs.cast_into::<PyDict>()?));
+            let form = attribute(spec, "form")?.and_then(|form| form.extract::<String>().ok());
+            let kwargs = attribute(spec, "kwargs")?.and_then(|kwargs| kwargs.cast_into().ok());
             match (form, kwargs) {
-                (Ok(form), Ok(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
+                (Some(form), Some(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
                 _ => Err(PyTypeError::new_err(format!(
                     "spec of {pattern:?} is {}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged",
                     spec.repr()?

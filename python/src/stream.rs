@@ -7,6 +7,8 @@ use pyo3::types::PyBool;
 use windrow::dlpack::{DLDeviceType, DLPackExchangeAPI};
 use windrow::Stream;
 
+use crate::errors::{attribute, is_answer};
+
 /// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a stream of torch or CuPy.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let refuse = || {
@@ -17,9 +19,9 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     };
     let handle = if object.is_instance_of::<PyBool>() {
         return Err(refuse());
-    } else if let Ok(handle) = object.extract::<i64>() {
+    } else if let Some(handle) = handle_of(object)? {
         handle
-    } else if let Ok(protocol) = object.getattr("__cuda_stream__") {
+    } else if let Some(protocol) = attribute(object, "__cuda_stream__")? {
         // A method in later drafts of the protocol, a property in the first ones.
         let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };
         let (version, handle): (i64, i64) = answer.extract()?;
@@ -28,10 +30,22 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
         }
         handle
     } else {
-        let named = ["cuda_stream", "ptr"].iter().find_map(|&name| object.getattr(name).ok());
-        named.ok_or_else(refuse)?.extract().map_err(|_| refuse())?
+        let named = match attribute(object, "cuda_stream")? {
+            None => attribute(object, "ptr")?,
+            found => found,
+        };
+        handle_of(&named.ok_or_else(refuse)?)?.ok_or_else(refuse)?
     };
     from_handle(handle)
+}
+
+/// An int, if it is one.
+fn handle_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
+    match object.extract() {
+        Ok(handle) => Ok(Some(handle)),
+        Err(error) if is_answer(object.py(), &error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// A stream by a handle that the caller was given as such.

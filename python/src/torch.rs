@@ -14,7 +14,7 @@ use windrow::{Device, Spec, Tensor};
 
 use crate::assemble::{arena_bytes, run, Arena, Job};
 use crate::batch::PyBatch;
-use crate::errors::OrPyErr;
+use crate::errors::{attribute, is_answer, OrPyErr};
 use crate::export;
 use crate::import::Reading;
 use crate::options::{CopyMode, Options};
@@ -192,7 +192,8 @@ impl<'py> Walk<'_, 'py> {
                 // Not there: as the mapping itself says it.
                 match found.and_then(|found| found.map_or_else(|| sample.get_item(key), Ok)) {
                     Ok(item) => items.push(item),
-                    Err(error) => *column = Err(error),
+                    Err(error) if is_answer(self.py, &error) => *column = Err(error),
+                    Err(error) => return Err(error),
                 }
             }
         }
@@ -213,7 +214,7 @@ impl<'py> Walk<'_, 'py> {
     ) -> PyResult<Vec<Node<'py>>> {
         let rows = samples.iter().map(items_of).collect::<PyResult<Vec<_>>>()?;
         let len = rows.iter().map(Vec::len).min().unwrap_or(0);
-        let fields = samples[0].getattr(intern!(self.py, "_fields")).ok();
+        let fields = attribute(&samples[0], "_fields")?;
         let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
         let mut children = Vec::with_capacity(len);
         for position in 0..len {
@@ -253,7 +254,7 @@ impl<'py> Walk<'_, 'py> {
                 if let (Some(refusal), None) = (refusal, error.cause(self.py)) {
                     error.set_cause(self.py, Some(refusal));
                 }
-                if self.specs.is_empty() {
+                if self.specs.is_empty() || !is_answer(self.py, &error) {
                     return Err(error);
                 }
                 // A spec that meets no leaf may be the reason, which is known at the end.
@@ -291,7 +292,8 @@ impl<'py> Walk<'_, 'py> {
         };
         let mut job = match job {
             Ok(job) => job,
-            Err(refusal) => return Ok(Err(Some(refusal))),
+            Err(refusal) if is_answer(self.py, &refusal) => return Ok(Err(Some(refusal))),
+            Err(error) => return Err(error),
         };
         // Looked at after the import, which asks for their memory ahead.
         if !of_one_type() || (kind == Kind::Tensor && self.any_requires_grad(items)?) {

@@ -160,7 +160,7 @@ impl<'py> Walk<'_, 'py> {
         let class = first.get_type();
         if first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>() {
             let fields: Option<Vec<String>> =
-                class.getattr("_fields").ok().map(|fields| fields.extract()).transpose()?;
+                class.getattr_opt("_fields")?.map(|fields| fields.extract()).transpose()?;
             let children = self.sequence(&samples, &path, fields.as_deref(), out)?;
             return Ok(match (fields, first.is_instance_of::<PyTuple>()) {
                 (Some(_), _) => Node::Named(class, children),
@@ -261,7 +261,8 @@ impl<'py> Walk<'_, 'py> {
                 )));
             }
         }
-        let mut children = Vec::with_capacity(len);
+        // Not made for as many: a subclass may say any number.
+        let mut children = Vec::new();
         for position in 0..len {
             let name = fields
                 .and_then(|fields| fields.get(position).cloned())

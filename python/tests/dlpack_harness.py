@@ -95,7 +95,7 @@ _live: dict[int, "Handle"] = {}
 
 
 @_deleter_type
-def _deleter(address):
+def counting_deleter(address):
     handle = _live.pop(address, None)
     if handle is None:
         _double_frees.append(address)
@@ -133,7 +133,7 @@ class Handle:
         if versioned:
             self.struct.version = DLPackVersion(*version)
             self.struct.flags = flags
-        self.struct.deleter = ctypes.cast(_deleter, c_void_p).value if deleter else None
+        self.struct.deleter = ctypes.cast(counting_deleter, c_void_p).value if deleter else None
         tensor = self.struct.dl_tensor
         tensor.data = fields.get("data", array.ctypes.data)
         tensor.device = DLDevice(*device)
@@ -152,7 +152,7 @@ class Handle:
     def drop(self, capsule):
         """What the destructor of a capsule does: an unused one calls the deleter."""
         if self.has_deleter and name_of(capsule) in (VERSIONED, LEGACY):
-            _deleter(self.address)
+            counting_deleter(self.address)
 
 
 class _Alone:

@@ -231,7 +231,8 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        let pending = std::mem::take(&mut *self.pending());
+        let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let pending = std::mem::take(pending);
         match self.context.enter() {
             Ok(_current) => {
                 for (event, owners) in pending {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use super::driver::{
-    Context, Current, DevicePtr, DriverResult, EventPool, MemPool, Pinned, PooledEvent, Stream,
-    StreamRef,
+    forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, Pinned, PooledEvent,
+    Stream, StreamRef,
 };
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -188,8 +188,9 @@ impl DeviceBlock {
 
     /// Blocks until the block has been written.
     pub fn synchronize(&self) -> Result<()> {
-        let ready = self.users().ready.clone();
+        // First: in a forked child the lock below may be one that nobody will ever release.
         let _current = self.memory.context.enter()?;
+        let ready = self.users().ready.clone();
         ready.map_or(Ok(()), |ready| Ok(ready.synchronize()?))
     }
 
@@ -364,6 +365,10 @@ impl PinnedBlock {
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
         let Some(pinned) = self.pinned.take() else { return };
+        if forked().is_some() {
+            // The parent's, and so may be the lock.
+            return std::mem::forget(pinned);
+        }
         let until = self.until.take().unwrap_or(Until::EverythingIsDone);
         let mut state = self.pool.state();
         state.used_bytes -= pinned.len() as u64;

@@ -51,6 +51,9 @@ impl Devices {
     /// # Errors
     /// As [`Executor::new`].
     pub fn executor_on(&self, ordinal: u32, stream: Option<Stream>) -> Result<Arc<Executor>> {
+        if let Some(error) = driver::forked() {
+            return Err(error);
+        }
         let mut executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(executor) = executors.get(&ordinal) {
             return Ok(Arc::clone(executor));
@@ -62,8 +65,8 @@ impl Devices {
 
     /// Bytes of device memory in use; page-locked bytes unused and in use.
     pub fn bytes(&self) -> (u64, (u64, u64)) {
-        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = executors.values().map(|executor| executor.bytes());
+        let all = self.all();
+        let all = all.iter().map(|executor| executor.bytes());
         all.fold((0, (0, 0)), |(device, (free, used)), (own, (own_free, own_used))| {
             (device + own, (free + own_free, used + own_used))
         })
@@ -80,17 +83,23 @@ impl Devices {
     }
 
     fn sum(&self, of: impl Fn(&AtomicU64) -> u64) -> u64 {
+        self.all().iter().map(|executor| of(executor.waits())).sum()
+    }
+
+    /// All that were made. In a forked child none: they are the parent's, and the lock may be one that
+    /// nobody will ever release.
+    fn all(&self) -> Vec<Arc<Executor>> {
+        if driver::forked().is_some() {
+            return Vec::new();
+        }
         let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
-        executors.values().map(|executor| of(executor.waits())).sum()
+        executors.values().cloned().collect()
     }
 
     /// Gives unused memory back to the devices and the system.
     pub fn empty(&self) {
-        let executors = self.executors.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: Vec<_> = executors.values().cloned().collect();
         // What is let go may run anybody's code: not under the lock.
-        drop(executors);
-        for executor in all {
+        for executor in self.all() {
             // A device that fails has nothing to give back; the next batch says so.
             let _ = executor.empty_cache();
         }

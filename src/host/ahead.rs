@@ -53,21 +53,24 @@ impl RowsAhead {
             && row_bytes.saturating_mul(count as u64) >= super::ONE_THREAD_BYTES
     }
 
-    /// Starts with no rows. The block holds `count` of them.
+    /// Starts with no rows. The block holds `count` of them. `None` without memory for their addresses.
     pub(crate) fn start(
         block: Block,
         row_bytes: usize,
         count: usize,
         threads: &Helpers,
-    ) -> RowsAhead {
+    ) -> Option<RowsAhead> {
         debug_assert!(row_bytes * count <= block.size() as usize);
+        let mut rows = Vec::new();
+        rows.try_reserve_exact(count).ok()?;
+        rows.resize_with(count, AtomicPtr::default);
         let shared = Arc::new(Shared {
             out: AtomicPtr::new(block.data()),
             row_bytes,
             chunk_rows: (CHUNK_BYTES / row_bytes).max(1),
             streaming: (row_bytes * count) as u64 >= STREAMING_BYTES
                 && row_bytes as u64 >= MIN_STREAMED_RUN_BYTES,
-            rows: std::iter::repeat_with(AtomicPtr::default).take(count).collect(),
+            rows: rows.into(),
             published: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
@@ -77,7 +80,7 @@ impl RowsAhead {
             let shared = Arc::clone(&shared);
             threads.pool.spawn(move || shared.help());
         }
-        RowsAhead { block: Some(block), shared, len: 0 }
+        Some(RowsAhead { block: Some(block), shared, len: 0 })
     }
 
     /// The next row; it may be read from now on until this value is finished or dropped.

@@ -3,12 +3,13 @@
 
 use std::alloc::{alloc, dealloc, Layout};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::fork::{ForkMutex, Guard};
 use crate::layout;
 use crate::spec::bytes_of;
 use crate::tensor::{Device, Tensor};
@@ -42,7 +43,7 @@ pub struct PoolStats {
 /// Free blocks, oldest first, with a cap on their bytes.
 #[derive(Debug)]
 pub(crate) struct MemoryPool {
-    state: Mutex<State>,
+    state: ForkMutex<State>,
     cap: u64,
 }
 
@@ -118,37 +119,29 @@ impl Drop for Block {
 
 impl MemoryPool {
     pub fn new(cap: u64) -> Arc<MemoryPool> {
-        Arc::new(MemoryPool { state: Mutex::default(), cap })
+        Arc::new(MemoryPool { state: ForkMutex::default(), cap })
     }
 
     /// Uninitialised memory, aligned to 64 bytes.
     pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Block> {
         let layout = block_layout(bytes).ok_or(Error::OutOfMemory { bytes })?;
-        let found = {
-            let mut state = self.lock();
-            let found =
-                if layout.size() < MIN_POOLED_BYTES { None } else { state.take(layout.size()) };
-            match &found {
-                Some(_) => state.stats.hits += 1,
-                None => state.stats.misses += 1,
-            }
-            found
-        };
+        let found = self.lock().take(layout.size());
         let raw = match found {
             Some(raw) => raw,
-            None => self.fresh(layout, bytes)?,
+            None => self.fresh(layout).ok_or_else(|| {
+                self.lock().stats.used_bytes -= layout.size() as u64;
+                Error::OutOfMemory { bytes }
+            })?,
         };
-        self.lock().stats.used_bytes += raw.layout.size() as u64;
         Ok(Block { raw: Some(raw), pool: Arc::clone(self) })
     }
 
     /// New memory; if there is none, the free blocks are let go and it is tried once more.
-    fn fresh(&self, layout: Layout, bytes: u64) -> Result<Raw> {
-        let raw = allocate_raw(layout).or_else(|| {
+    fn fresh(&self, layout: Layout) -> Option<Raw> {
+        allocate_raw(layout).or_else(|| {
             self.empty();
             allocate_raw(layout)
-        });
-        raw.ok_or(Error::OutOfMemory { bytes })
+        })
     }
 
     /// Lets all free blocks go.
@@ -184,16 +177,26 @@ impl MemoryPool {
         dropped
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while the lock is held; if it did, the figures would still be usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Guard<'_, State> {
+        self.state.lock()
     }
 }
 
 impl State {
+    /// Counts a block of so many bytes as used, and gives a free one if there is one for it.
+    fn take(&mut self, size: usize) -> Option<Raw> {
+        let found = if size < MIN_POOLED_BYTES { None } else { self.find(size) };
+        match &found {
+            Some(_) => self.stats.hits += 1,
+            None => self.stats.misses += 1,
+        }
+        self.stats.used_bytes += found.as_ref().map_or(size, |raw| raw.layout.size()) as u64;
+        found
+    }
+
     /// The smallest free block that fits and is not more than a quarter too large. Of equals the one
     /// used last: its pages are the likeliest to be in a cache.
-    fn take(&mut self, size: usize) -> Option<Raw> {
+    fn find(&mut self, size: usize) -> Option<Raw> {
         let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
         let (position, _) = self
             .free

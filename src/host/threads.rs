@@ -1,8 +1,9 @@
 //! The threads of an engine.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::fork::ForkMutex;
 
 /// Where the work is done.
 #[derive(Debug)]
@@ -14,7 +15,7 @@ pub(crate) enum Threads {
     Own {
         /// The calling thread included.
         count: usize,
-        made: Mutex<Option<Made>>,
+        made: ForkMutex<Option<Made>>,
     },
 }
 
@@ -30,14 +31,25 @@ pub(crate) struct Helpers {
 #[derive(Debug)]
 pub(crate) struct Made {
     process: u32,
-    pool: Arc<rayon::ThreadPool>,
+    /// Taken by `drop` only.
+    pool: Option<Arc<rayon::ThreadPool>>,
     ids: Arc<Ids>,
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // The parent's threads are not here: waiting for them, or for a lock that one of them
+            // held, would never end.
+            std::mem::forget(self.pool.take());
+        }
+    }
 }
 
 impl Threads {
     /// Threads to be made when they are wanted.
     pub fn own(count: usize) -> Threads {
-        Threads::Own { count, made: Mutex::new(None) }
+        Threads::Own { count, made: ForkMutex::new(None) }
     }
 
     /// Threads that work on a large batch, the calling one included.
@@ -59,18 +71,14 @@ impl Threads {
             Threads::Own { .. } if count == 0 => return Ok(None),
             Threads::Own { made, .. } => made,
         };
-        let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = made.lock();
         let process = std::process::id();
-        if made.as_ref().is_some_and(|made| made.process != process) {
-            // The parent's threads are not here: waiting for them, in a drop too, would never end.
-            std::mem::forget(made.take());
-        }
         let made = match &mut *made {
-            Some(made) => made,
+            Some(made) if made.process == process => made,
             none => none.insert(Made::new(process, count)?),
         };
         made.ids.keep_off_this_cpu();
-        Ok(Some(Helpers { pool: Arc::clone(&made.pool), count }))
+        Ok(made.pool.clone().map(|pool| Helpers { pool, count }))
     }
 }
 
@@ -83,9 +91,12 @@ impl Made {
             .thread_name(|index| format!("windrow-{index}"))
             .start_handler(move |index| entered.enter(index))
             .build();
-        let pool =
-            pool.map_err(|e| Error::Argument(format!("cannot start {count} threads: {e}")))?;
-        Ok(Made { process, pool: Arc::new(pool), ids })
+        let pool = pool.map_err(|e| {
+            Error::Argument(format!(
+                "cannot start {count} threads: {e}; an engine of one thread starts none"
+            ))
+        })?;
+        Ok(Made { process, pool: Some(Arc::new(pool)), ids })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::ptr::null_mut;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cust::sys::CUevent;
 
@@ -10,6 +10,7 @@ use super::context::{Context, Current};
 use super::error::DriverResult;
 use super::raw;
 use super::stream::StreamRef;
+use crate::fork::ForkMutex;
 
 /// CU_EVENT_DISABLE_TIMING: such events are cheaper.
 const DISABLE_TIMING: u32 = 2;
@@ -67,13 +68,13 @@ impl Drop for Event {
 /// Events of one context that are not in use, to be recorded anew.
 #[derive(Debug, Default)]
 pub(crate) struct EventPool {
-    free: Mutex<Vec<Event>>,
+    free: ForkMutex<Vec<Event>>,
 }
 
 impl EventPool {
     /// An event, new or used before.
     pub(crate) fn take(self: &Arc<Self>, current: &Current<'_>) -> DriverResult<PooledEvent> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let free = self.free.lock().pop();
         let event = free.map_or_else(|| current.event(), Ok)?;
         debug_assert!(Arc::ptr_eq(&event.context, current.context), "one pool for each context");
         Ok(PooledEvent { event: Some(event), pool: self.clone() })
@@ -94,7 +95,7 @@ impl EventPool {
     /// How many lie ready.
     #[cfg(test)]
     pub(super) fn num_free(&self) -> usize {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.free.lock().len()
     }
 }
 
@@ -116,7 +117,6 @@ impl Deref for PooledEvent {
 
 impl Drop for PooledEvent {
     fn drop(&mut self) {
-        let free = &mut self.pool.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.extend(self.event.take());
+        self.pool.free.lock().extend(self.event.take());
     }
 }

@@ -48,7 +48,7 @@ fn start() -> Result<()> {
 }
 
 /// In a child forked after the start of the driver: the error that says so.
-pub(super) fn forked() -> Option<Error> {
+pub(crate) fn forked() -> Option<Error> {
     let by = STARTED_BY.load(Ordering::Acquire);
     if by == 0 || by == process::id() {
         return None;

@@ -35,7 +35,7 @@ mod tests;
 pub(crate) use context::{describe, device_count, Context, Current};
 pub(crate) use error::DriverResult;
 pub(crate) use event::{EventPool, PooledEvent};
-pub(crate) use init::{driver_version, init};
+pub(crate) use init::{driver_version, forked, init};
 pub(crate) use memory::{pointer_info, DevicePtr, MemPool, MemoryKind, Pinned};
 pub(crate) use module::{image, Kernel, TARGETS, TOOLKIT};
 pub(crate) use stream::{CopyBatch, Direction, Stream, StreamRef};

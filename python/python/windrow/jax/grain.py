@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import jax
@@ -92,6 +93,7 @@ class BatchFn:
             if 0 not in shape and _is_numpys(dtype):
                 data = SharedMemoryArray(shape, np.dtype(dtype))
                 made.append(data)
+                _claim(data)
                 kwargs["out"] = data
         batch = getattr(wr, spec.form)(samples, **kwargs)
         if data is None:
@@ -109,6 +111,14 @@ class BatchFn:
         if self._engine is None or self._engine[0] != os.getpid():
             self._engine = os.getpid(), wr.Engine(threads=threads)
         return self._engine[1]
+
+
+def _claim(array: SharedMemoryArray) -> None:
+    """Has the system set the pages aside: of a full /dev/shm an error is made here, where the first
+    write to a page that is not there would end the process."""
+    if sys.platform == "linux":
+        with open(f"/dev/shm/{array.metadata.name}", "rb+") as segment:
+            os.posix_fallocate(segment.fileno(), 0, array.nbytes)
 
 
 def _is_numpys(name: str) -> bool:

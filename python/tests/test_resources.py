@@ -1,0 +1,482 @@
+"""Memory, threads, descriptors and shared memory that run out. A typed error, nothing leaked, and the next call right.
+
+WINDROW_HUGE=1 adds what takes minutes and gigabytes (`make test-huge`)."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import isolated
+import oracle
+import windrow as wr
+from dlpack_harness import Producer
+from helpers import assert_tensor, memory, paint, refusal, settle
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="SKIP: limits are set as Linux has them")
+
+huge = pytest.mark.skipif(os.environ.get("WINDROW_HUGE") != "1", reason="SKIP: minutes and gigabytes; WINDROW_HUGE=1 runs it")
+
+LIMITS = """
+import resource
+def mapped():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[0]) * resource.getpagesize()
+def leave(nbytes):
+    "Leaves so much of the address space."
+    resource.setrlimit(resource.RLIMIT_AS, (mapped() + nbytes, resource.RLIM_INFINITY))
+def free():
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+"""
+
+
+# address space
+
+ADDRESS_SPACE = """
+# More than an arena of the allocator can hold, which counts as mapped already.
+rows = [paint(1 << 20, seed=i) for i in range(8)] * 12
+trees = [{"x": row, "y": i} for i, row in enumerate(rows)]
+wr.stack(rows[:2])  # starts the threads
+calls = {
+    "stack": lambda: wr.stack(rows),
+    "cast": lambda: wr.stack(rows, dtype="float32"),
+    "concat": lambda: wr.concat(rows),
+    "pad": lambda: wr.pad([*rows, rows[0][:5]], mask="real"),
+    "ragged": lambda: wr.ragged(rows, batch_index=True),
+    "collate": lambda: wr.collate(trees),
+    "producers": lambda: wr.stack([Producer(row) for row in rows]),
+    "copy": lambda: whole.__dlpack__(copy=True),
+}
+whole = wr.stack(rows)
+wr.empty_cache()
+used = wr.stats()["pool_used_bytes"]
+for name, call in calls.items():
+    leave(24 << 20)
+    try:
+        call()
+    except MemoryError as error:
+        assert "could not allocate" in str(error), error
+        small = wr.stack(rows[:4])
+    else:
+        raise AssertionError(name)
+    finally:
+        free()
+    assert (small.numpy() == np.stack(rows[:4])).all(), name
+    del small
+    settle()
+    wr.empty_cache()
+    stats = wr.stats()
+    assert stats["pool_used_bytes"] == used and stats["pool_bytes"] == 0, (name, stats)
+    again = call()
+    del again
+assert_tensor(wr.stack(rows), np.stack(rows))
+"""
+
+
+def test_no_address_space_left():
+    isolated.run(LIMITS + ADDRESS_SPACE)
+
+
+MANY = """
+row = np.zeros(1, np.uint32)
+samples = [row] * 1_000_000
+lengths = [row[:0], row] * 500_000
+wr.stack(samples[:300_000])
+before = wr.stats()["pool_used_bytes"]
+refused = 0
+for call in (
+    lambda: wr.stack(samples),
+    lambda: wr.concat(samples),
+    lambda: wr.ragged(lengths, batch_index=True),
+    lambda: wr.pad(lengths, mask="real"),
+    lambda: wr.SampleList(samples),
+    lambda: wr.stack(samples, dtype="float64"),
+):
+    for room in range(4, 160, 26):
+        wr.empty_cache()
+        leave(room << 20)
+        try:
+            call()
+        except MemoryError:
+            refused += 1
+        finally:
+            free()
+    assert wr.stats()["pool_used_bytes"] == before
+assert refused > 6, refused
+assert (wr.stack(samples).numpy() == 0).all()
+"""
+
+
+def test_no_address_space_for_the_tables_of_long_lists():
+    """These are as large as the batch, where samples are a few bytes. Rust's own lists would end the process."""
+    isolated.run(LIMITS + MANY, timeout=300)
+
+
+# more than memory
+
+
+def broadcast(shape, dtype="uint8"):
+    """A sample that is one element in memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+TERABYTES = [(1 << 46,), (1 << 20, 1 << 26), (3, 1 << 45, 1)]
+FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.ragged}
+
+
+@pytest.mark.parametrize("shape", TERABYTES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_samples_larger_than_memory_are_refused_before_anything_is_done(form, shape):
+    settle()
+    before = wr.stats()["pool_used_bytes"]
+    refusal(lambda: FORMS[form]([broadcast(shape)] * 2), MemoryError, "could not allocate")
+    refusal(lambda: FORMS[form]([broadcast(shape)] * 2, dtype="float64"), MemoryError)
+    facts = wr.explain([broadcast(shape)] * 2, form).as_dict()
+    assert facts["bytes_written"] >= 2 << 46
+    settle()
+    assert wr.stats()["pool_used_bytes"] == before
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sizes_beyond_64_bits(form):
+    largest = broadcast((1 << 62,), "uint8")
+    for samples, options in (([largest] * 4, {}), ([largest], {"dtype": "float64"}), ([largest] * 2, {"dtype": "int16"})):
+        refusal(lambda: FORMS[form](samples, **options), (ValueError, MemoryError))
+    refusal(lambda: wr.pad([paint(3)], size=1 << 62, dtype="float64"), ValueError)
+    refusal(lambda: wr.pad([paint(3)] * 8, size=(1 << 62)), ValueError)
+    refusal(lambda: wr.pad([paint(3)], multiple_of=(1 << 63) - 1), (ValueError, MemoryError))
+
+
+def test_a_view_of_a_sample_larger_than_memory():
+    """Nothing has to be allocated for it."""
+
+    class Far:
+        array = paint(8)
+        __array_interface__ = {"version": 3, "shape": (1 << 45,), "typestr": "|u1", "data": (array.ctypes.data, False)}
+
+    batch = wr.stack([Far()], copy=False)
+    assert batch.shape == (1, 1 << 45) and batch.data_ptr() == Far.array.ctypes.data
+
+
+# nothing at all
+
+EMPTY_SHAPES = [(0,), (0, 3), (3, 0), (2, 0, 4), (0, 0), (1 << 40, 0), (0, 1 << 62)]
+
+
+@pytest.mark.parametrize("name", oracle.STORAGE)
+@pytest.mark.parametrize("shape", EMPTY_SHAPES, ids=str)
+def test_samples_without_elements(shape, name):
+    storage = oracle.STORAGE[name]
+    strides = (1,) * len(shape)
+
+    def producer():
+        return Producer(np.empty(0, storage), name=name, data=None, shape=shape, strides=strides)
+
+    def array():
+        return np.empty(shape, storage)
+
+    # NumPy has not all dtypes, nor all shapes.
+    is_numpys = name == storage.name and max(shape) < 1 << 60
+    for make in (producer, array) if is_numpys else (producer,):
+        rows = [make() for _ in range(3)]
+        batch = wr.stack(rows)
+        assert batch.shape == (3, *shape) and batch.dtype == name and batch.nbytes == 0 and len(batch) == 3
+        assert batch[1].shape == shape and batch.data.shape == batch.shape
+        joined = wr.concat(rows)
+        assert joined.shape == (3 * shape[0], *shape[1:])
+        assert memory(joined.offsets).tolist() == [n * shape[0] for n in range(4)]
+        assert memory(joined.lengths).tolist() == [shape[0]] * 3
+        ragged = wr.ragged(rows)
+        assert ragged.shape == joined.shape and ragged.max_length == shape[0]
+        if shape[0] < 9:
+            indexed = wr.ragged(rows, batch_index=True)
+            assert memory(indexed.batch_index).tolist() == [i for i in range(3) for _ in range(shape[0])]
+            padded = wr.pad(rows, dims=0, mask="real")
+            assert padded.shape == (3, *shape) and memory(padded.mask).tolist() == [[True] * shape[0]] * 3
+            assert memory(padded.lengths).tolist() == [shape[0]] * 3
+        if name in oracle.ARITHMETIC:
+            assert wr.stack(rows, dtype="float32", transform=wr.Transform(scale=2.0)).shape == (3, *shape)
+        batch.__dlpack__(max_version=(1, 0)), repr(batch), list(batch)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_sample_of_many_has_elements(form):
+    rows = [np.empty((0, 2), np.int32)] * 5 + [paint((3, 2), "int32")] + [np.empty((0, 2), np.int32)] * 5
+    if form == "stack":
+        refusal(lambda: wr.stack(rows), wr.ShapeError, index=5)
+        return
+    batch = FORMS[form](rows)
+    assert memory(batch.lengths).tolist() == [0] * 5 + [3] + [0] * 5
+    want = np.zeros((11, 3, 2), np.int32)
+    want[5] = paint((3, 2), "int32")
+    assert_tensor(batch, want if form == "pad" else paint((3, 2), "int32"))
+
+
+def test_samples_without_dims():
+    rows = [np.float32(n) for n in range(4)]
+    assert_tensor(wr.stack(rows), np.arange(4, dtype=np.float32))
+    assert_tensor(wr.pad(rows), np.arange(4, dtype=np.float32))
+    for form in ("concat", "ragged"):
+        refusal(lambda: FORMS[form](rows), (ValueError, wr.ShapeError))
+    for form in FORMS:
+        refusal(lambda: FORMS[form]([]), ValueError)
+        refusal(lambda: FORMS[form](wr.SampleList()), ValueError)
+        refusal(lambda: FORMS[form](np.empty((0, 3))), ValueError)
+
+
+# threads
+
+THREADS = """
+import ctypes
+rows = [paint(1 << 20, seed=i) for i in range(8)]
+small = rows[0][:100]
+resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+os.setresuid(65534, 65534, 0)
+engine = wr.Engine(threads=4)
+for _ in range(3):
+    try:
+        wr.stack(rows, engine=engine)
+    except ValueError as error:
+        assert "cannot start 3 threads" in str(error) and "one thread" in str(error), error
+    else:
+        raise AssertionError("threads were started")
+    assert_tensor(wr.stack([small], engine=engine), small[None])
+    one = wr.Engine(threads=1)
+    assert_tensor(wr.stack(rows, engine=one), np.stack(rows))
+    settle()
+    assert engine.stats()["pool_used_bytes"] == 0
+os.setresuid(0, 0, 0)
+assert_tensor(wr.stack(rows, engine=engine), np.stack(rows))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="SKIP: only root can become a user with a limit of threads")
+def test_no_threads_left():
+    isolated.run(LIMITS + THREADS)
+
+
+# descriptors and shared memory
+
+DESCRIPTORS = """
+import torch, windrow.torch
+from windrow.torch import _shared
+torch.multiprocessing.set_sharing_strategy("file_descriptor")
+leaves = [("uint8", (1 << 17,)) for _ in range(8)]
+_shared.share(leaves)
+settle()
+before = descriptors()
+resource.setrlimit(resource.RLIMIT_NOFILE, (before + 20, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+kept = []
+try:
+    while True:
+        kept.append(_shared.share(leaves))
+except RuntimeError as error:
+    assert "Too many open files" in str(error) or "unable to" in str(error), error
+assert 1 <= len(kept) < 20, len(kept)
+del kept
+gc.collect()
+assert descriptors() == before, (descriptors(), before)
+assert [t.shape for t in _shared.share(leaves)] == [(1 << 17,)] * 8
+rows = [paint(1 << 18, seed=i) for i in range(8)]
+assert_tensor(wr.stack(rows), np.stack(rows))
+"""
+
+
+def test_no_descriptors_left(torch):
+    isolated.run(LIMITS + DESCRIPTORS)
+
+
+LOADER = """
+import torch, windrow.torch
+class Images(torch.utils.data.Dataset):
+    def __len__(self):
+        return 512
+    def __getitem__(self, i):
+        return {"x": torch.full((1 << 15,), i % 251, dtype=torch.uint8), "y": i}
+if __name__ == "__main__":
+    torch.multiprocessing.set_sharing_strategy("file_descriptor")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    loader = torch.utils.data.DataLoader(Images(), 4, num_workers=2, collate_fn=windrow.torch.collate_fn())
+    before, segments = descriptors(), len(os.listdir("/dev/shm"))
+    seen = 0
+    for batch in loader:
+        assert (batch["x"] == (batch["y"] % 251)[:, None]).all()
+        seen += len(batch["y"])
+    assert seen == 512
+    del batch
+    gc.collect()
+    assert descriptors() <= before + 8, (descriptors(), before)
+    assert len(os.listdir("/dev/shm")) <= segments
+"""
+
+
+def test_a_loader_with_1024_descriptors(torch):
+    isolated.run(LIMITS + LOADER, timeout=300)
+
+
+def in_small_shm(script, tmp_path):
+    """Runs a script where /dev/shm holds 2 MiB."""
+    mount = "mount -t tmpfs -o size=2m tmpfs /dev/shm"
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "--mount", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("SKIP: this needs a mount namespace of its own (unshare --mount, as root)")
+    path = tmp_path / "small_shm.py"
+    path.write_text(isolated.PRELUDE + LIMITS + script)
+    isolated.run(
+        "import subprocess\n"
+        "done = subprocess.run(['unshare', '--mount', 'sh', '-c', sys.argv[1] + ' && exec \"$0\" \"$1\"', sys.executable, sys.argv[2]])\n"
+        "sys.exit(done.returncode)",
+        mount,
+        path,
+        timeout=300,
+    )
+
+
+def test_no_shared_memory_for_torch(torch, tmp_path):
+    script = """
+import torch, windrow.torch
+from windrow.torch import _shared
+class Rows(torch.utils.data.Dataset):
+    size = 1 << 20
+    def __len__(self):
+        return 12
+    def __getitem__(self, i):
+        return np.full(self.size, i, np.uint8)
+if __name__ == "__main__":
+    # torch leaves the empty file of an allocation that failed; what counts is that no memory stays.
+    room = lambda: os.statvfs("/dev/shm").f_bavail
+    whole = room()
+    try:
+        _shared.share([("uint8", (1 << 20,)), ("uint8", (4 << 20,))])
+    except RuntimeError as error:
+        assert "No space left" in str(error), error
+    gc.collect()
+    assert room() == whole
+    loader = torch.utils.data.DataLoader(Rows(), 4, num_workers=1, collate_fn=windrow.torch.collate_fn())
+    try:
+        list(loader)
+    except RuntimeError as error:
+        assert "No space left" in str(error), error
+    else:
+        raise AssertionError("4 MiB in 2 MiB")
+    del loader
+    gc.collect()
+    assert room() == whole
+    Rows.size = 1000
+    for batch in torch.utils.data.DataLoader(Rows(), 4, num_workers=1, collate_fn=windrow.torch.collate_fn()):
+        assert (batch == batch[:, :1]).all()
+"""
+    in_small_shm(script, tmp_path)
+
+
+def test_no_shared_memory_for_grain(tmp_path):
+    pytest.importorskip("jax", reason="SKIP: jax is not installed")
+    pytest.importorskip("grain", reason="SKIP: grain is not installed")
+    script = """
+import windrow.jax.grain
+make = windrow.jax.grain.BatchFn()
+make.enable_shared_memory_output()
+segments = lambda: sorted(os.listdir("/dev/shm"))
+before, open_before = segments(), None
+for _ in range(3):
+    try:
+        make([{"a": np.zeros(1000, np.uint8), "b": np.full(1 << 20, i, np.uint8)} for i in range(4)])
+    except OSError as error:
+        assert error.errno == 28, error
+    else:
+        raise AssertionError("4 MiB in 2 MiB")
+    gc.collect()
+    assert segments() == before, segments()
+    open_before = open_before or descriptors()
+    assert descriptors() == open_before
+batch = make([{"a": np.full(1000, i, np.uint8)} for i in range(4)])
+assert (np.asarray(batch["a"]) == np.arange(4)[:, None]).all()
+batch["a"].unlink_on_del()
+"""
+    in_small_shm(script, tmp_path)
+
+
+# devices
+
+
+def test_no_pinned_or_device_memory(sim):
+    """The driver says that there is none, at each call in turn that allocates."""
+    rows = [paint(1 << 16, seed=i) for i in range(4)]
+    for device in ("cuda", "pinned"):
+        assert_tensor_on(device, wr.stack(rows, device=device), rows)
+        settle()
+        wr.empty_cache()
+        before = wr.stats()
+        for nth in (1, 2):  # the second after what lay unused was given back
+            sim.fail({"cuda": "cuMemAllocFromPoolAsync", "pinned": "cuMemHostAlloc"}[device], 2, nth)
+        refusal(lambda: wr.stack(rows, device=device), MemoryError, "could not allocate")
+        settle()
+        after = wr.stats()
+        for key in ("pool_used_bytes", "device_bytes", "pinned_used_bytes", "batches"):
+            assert after[key] == before[key] + (key == "batches" and 1), key
+        assert_tensor_on(device, wr.stack(rows, device=device), rows)
+
+
+def assert_tensor_on(device, batch, rows):
+    assert batch.device.startswith(device)
+    assert_tensor(wr.stack([batch], device="cpu"), np.stack(rows)[None])
+
+
+# the largest
+
+
+@huge
+def test_ten_million_samples_of_four_bytes():
+    """Prints the memory beside the output."""
+    script = """
+def peak():
+    with open("/proc/self/status") as f:
+        return int(next(line for line in f if line.startswith("VmHWM")).split()[1]) << 10
+def reset_peak():
+    with open("/proc/self/clear_refs", "w") as f:
+        f.write("5")
+import helpers
+N = 10_000_000
+values = np.arange(N, dtype=np.uint32)
+rows = list(values.reshape(N, 1))
+table = wr.SampleList(rows)
+order = np.random.default_rng(0).permutation(N)
+for name, call, want in (
+    ("stack", lambda: wr.stack(rows), values[:, None]),
+    ("stack of a SampleList", lambda: wr.stack(table), values[:, None]),
+    ("stack of take", lambda: wr.stack(table.take(order)), values[order][:, None]),
+    ("stack of rows", lambda: wr.stack(values.reshape(N, 1)), values[:, None]),
+    ("concat", lambda: wr.concat(rows), values),
+    ("ragged", lambda: wr.ragged(rows, batch_index=True), values),
+    ("pad", lambda: wr.pad(rows, mask="real", dims=0), values[:, None]),
+    ("cast", lambda: wr.stack(rows, dtype="float32"), values[:, None].astype(np.float32)),
+):
+    wr.empty_cache()
+    gc.collect()
+    reset_peak()
+    before, begun = helpers.rss_bytes(), time.perf_counter()
+    batch = call()
+    took = time.perf_counter() - begun
+    outputs = sum(t.nbytes for t in (batch.data, batch.lengths, batch.offsets, batch.mask, batch.batch_index) if t is not None)
+    beside = (peak() - before - outputs) / N
+    print(f"{name}: {took:.2f} s, outputs {outputs / N:.1f} bytes a sample, beside them {beside:.1f}")
+    assert (batch.numpy() == want).all(), name
+    assert beside < 120, (name, beside)
+    del batch
+"""
+    print(isolated.run(script, timeout=1200))
+
+
+@huge
+def test_two_batches_of_more_than_four_gigabytes():
+    row = np.arange(1 << 20, dtype=np.uint32)
+    batch = wr.stack([row] * 1100)
+    array = batch.numpy()
+    assert array.nbytes > 1 << 32 and (array[::137] == row).all() and (array[-1] == row).all()
+    del batch, array
+    wide = wr.stack([broadcast(1 << 30)] * 5, out=None)
+    assert wide.shape == (5, 1 << 30) and not wide.numpy()[:, :: 1 << 20].any()

@@ -1,0 +1,94 @@
+//! Locks that a forked child finds free.
+//!
+//! A fork copies memory as it is, with the locks that other threads hold, and not those threads: the
+//! child would wait for ever. So a fork waits until all of these locks are free and keeps them so
+//! until it is done. Nobody may hold two of them, or call Python or a driver while holding one.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+/// Held for reading by whoever holds a [`ForkMutex`], for writing by a fork.
+static GATE: RwLock<()> = RwLock::new(());
+
+/// A mutex for short sections, which a fork waits for.
+#[derive(Debug)]
+pub(crate) struct ForkMutex<T>(Mutex<T>);
+
+/// What the mutex holds. The fields are dropped in this order.
+pub(crate) struct Guard<'m, T> {
+    value: MutexGuard<'m, T>,
+    _gate: RwLockReadGuard<'static, ()>,
+}
+
+impl<T> ForkMutex<T> {
+    pub fn new(value: T) -> ForkMutex<T> {
+        at_fork::watch();
+        ForkMutex(Mutex::new(value))
+    }
+
+    pub fn lock(&self) -> Guard<'_, T> {
+        let _gate = GATE.read().unwrap_or_else(PoisonError::into_inner);
+        // Nothing panics while such a lock is held; if it did, the figures would still be usable.
+        Guard { value: self.0.lock().unwrap_or_else(PoisonError::into_inner), _gate }
+    }
+}
+
+impl<T: Default> Default for ForkMutex<T> {
+    fn default() -> Self {
+        ForkMutex::new(T::default())
+    }
+}
+
+impl<T> std::ops::Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> std::ops::DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+#[cfg(all(unix, not(miri)))]
+mod at_fork {
+    use std::cell::Cell;
+    use std::sync::{Once, PoisonError, RwLockWriteGuard};
+
+    use super::GATE;
+
+    thread_local! {
+        /// The gate, while this thread forks; the child goes on in a copy of this thread.
+        static CLOSED: Cell<Option<RwLockWriteGuard<'static, ()>>> = const { Cell::new(None) };
+    }
+
+    extern "C" fn close() {
+        // A thread that is ending and forks does without.
+        let _ = CLOSED.try_with(|closed| {
+            closed.set(Some(GATE.write().unwrap_or_else(PoisonError::into_inner)));
+        });
+    }
+
+    extern "C" fn open() {
+        let _ = CLOSED.try_with(Cell::take);
+    }
+
+    /// Has every fork from now on go through the gate.
+    pub fn watch() {
+        static WATCHED: Once = Once::new();
+        // SAFETY: functions without arguments, which do not unwind and stay as long as the process.
+        #[allow(unsafe_code)]
+        WATCHED.call_once(|| unsafe {
+            // Refused for want of memory only; then a fork is as it would be without.
+            libc::pthread_atfork(Some(close), Some(open), Some(open));
+        });
+    }
+}
+
+#[cfg(any(not(unix), miri))]
+mod at_fork {
+    /// There is no fork.
+    pub fn watch() {}
+}
