@@ -678,17 +678,22 @@ def test_interrupted_in_the_middle():
 
 
 FORK = """
+big = [paint(1 << 20, seed=i) for i in range(2)]
+rows = [paint(1 << 15, seed=i) for i in range(3)]
 if sys.argv[1] == "threads":
-    # Makes the threads of engines, over and over.
-    rows = [paint(1 << 20, seed=i) for i in range(2)]
+    # Starts the threads of engines, one after the other.
+    engine = wr.Engine(threads=6)
     def work():
-        wr.stack(rows, engine=wr.Engine(threads=3))
+        global engine
+        engine = wr.Engine(threads=6)
+        wr.stack(big, engine=engine)
 else:
-    # Takes blocks of the pool and gives them back.
-    rows = [paint(4096, seed=i) for i in range(64)]
+    # Takes blocks of the pool and gives them back; with so many free ones that takes its time.
+    engine = None
+    many = [wr.stack(rows) for _ in range(2000)]
+    del many
     def work():
-        for _ in range(20):
-            wr.stack(rows)
+        wr.stack(rows)
 want = np.stack(rows)
 stop = False
 def busy():
@@ -706,7 +711,7 @@ try:
             signal.alarm(20)
             code = 1
             try:
-                big = [paint(1 << 20, seed=i) for i in range(2)]
+                assert (wr.stack(big, engine=engine).numpy() == np.stack(big)).all()
                 assert (wr.stack(rows).numpy() == want).all()
                 assert (wr.stack(big).numpy() == np.stack(big)).all()
                 assert (wr.stack(big, engine=wr.Engine(threads=2)).numpy() == np.stack(big)).all()
