@@ -1,12 +1,13 @@
 //! The assembling calls: import, plan, run without the interpreter lock, hand out.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
     Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, OutputMemory, Owner, Plan,
-    RowsAhead, RunOptions, Stream, Target, Tensor,
+    RowsAhead, RunOptions, Stage, Stream, Target, Tensor,
 };
 
 use crate::batch::PyBatch;
@@ -14,11 +15,13 @@ use crate::engine::PyExplain;
 use crate::errors::{to_py_err, OrPyErr};
 use crate::import::Reading;
 use crate::keep::{refuses_writes, Keep};
+use crate::logging::Records;
 use crate::options::{CopyMode, Options};
 use crate::order::Order;
 use crate::samples::{samples_of, Imported};
 use crate::tensor::tensor_of;
 use crate::torch_memory::TorchMemory;
+use crate::tree;
 
 /// One leaf, ready to be planned.
 pub(crate) struct Job {
@@ -66,10 +69,15 @@ fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyRe
     Ok(tensor)
 }
 
-/// Plans all jobs as one and runs them, without the interpreter lock.
-pub(crate) fn run(py: Python<'_>, engine: &Engine, jobs: &mut [Job]) -> PyResult<Vec<Batch>> {
+/// Plans all jobs as one and runs them, without the interpreter lock. `begin`: when the import ended.
+pub(crate) fn run(
+    py: Python<'_>,
+    engine: &Engine,
+    jobs: &mut [Job],
+    begin: Instant,
+) -> PyResult<Vec<Batch>> {
     let mut memory = None;
-    let batches = py.detach(|| run_jobs(engine, jobs, &mut memory));
+    let batches = py.detach(|| run_jobs(engine, jobs, begin, &mut memory));
     batches.map_err(|error| {
         let error = to_py_err(py, &error);
         if let Some(cause) = memory.as_ref().and_then(|memory| memory.take_raised()) {
@@ -82,10 +90,11 @@ pub(crate) fn run(py: Python<'_>, engine: &Engine, jobs: &mut [Job]) -> PyResult
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
+    begin: Instant,
     memory: &mut Option<Arc<TorchMemory>>,
 ) -> windrow::Result<Vec<Batch>> {
     if let [Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }] = &*jobs {
-        if let Some(batch) = engine.stack_small(&jobs[0].samples.list, &jobs[0].collate) {
+        if let Some(batch) = engine.stack_small(&jobs[0].samples.list, &jobs[0].collate, begin) {
             return Ok(vec![batch]);
         }
     }
@@ -109,7 +118,7 @@ fn run_jobs(
         }
         batches.push(view);
     }
-    let plan = Plan::for_leaves(&leaves)?;
+    let plan = engine.plan(&leaves, begin)?;
     order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;
     let filled = engine.run_with(plan, run_options)?;
@@ -228,18 +237,8 @@ fn view_of(
     mode: CopyMode,
 ) -> windrow::Result<Option<Batch>> {
     let plan = Plan::for_leaves(&[*leaf])?;
+    let Some(data) = view_in(&plan, 0, leaf, mode)? else { return Ok(None) };
     let spec = &plan.specs()[0];
-    // Lengths and offsets of a batch on a device lie there too, so that somebody has to write them.
-    let is_free = job.out.is_none() && !(spec.lengths.is_some() && is_cuda(spec.device));
-    let Some(data) = plan.as_view(0).filter(|_| is_free) else {
-        return match mode {
-            CopyMode::Never => {
-                let why = "copy=False, but the samples do not form the batch in memory".to_owned();
-                Err(Error::NotAView(why).at_path(leaf.path))
-            }
-            _ => Ok(None),
-        };
-    };
     let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
     let owner: Owner = Arc::clone(&job.samples.owners) as Owner;
     let read_only = job.samples.list.is_read_only();
@@ -252,16 +251,37 @@ fn view_of(
     Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
 }
 
+/// Where a leaf of a plan lies already, if the call may and can hand it out as it lies.
+fn view_in(
+    plan: &Plan<'_>,
+    position: usize,
+    leaf: &Leaf<'_, '_>,
+    mode: CopyMode,
+) -> windrow::Result<Option<*const u8>> {
+    let may_view = mode != CopyMode::Always && leaf.out.is_none();
+    match plan.as_view(position).filter(|_| may_view) {
+        None if mode == CopyMode::Never => {
+            let why =
+                "copy=False, but the samples do not form the batch in memory, with nothing left \
+                       to be written";
+            Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
+        }
+        view => Ok(view),
+    }
+}
+
 fn assemble(
     form: &str,
     samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = samples.py();
+    let _records = Records::of_call(py);
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
+    let span = engine.enter(Stage::Import);
     let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
-    let mut batches = run(py, &engine, &mut [job])?;
+    let mut batches = run(py, &engine, &mut [job], span.end())?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 
@@ -383,11 +403,16 @@ pub(crate) fn ragged(
 }
 
 /// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding.
+/// Raises what the call would. ``form`` is ``"stack"``, ``"concat"``, ``"pad"``, ``"ragged"`` or
+/// ``"collate"``, then with its ``spec`` and ``sep``.
 ///
 /// Examples:
 ///     >>> import windrow as wr
 ///     >>> wr.explain([b"abc", b"d"], "pad").as_dict()["padding_bytes"]
 ///     2
+///     >>> tree = wr.explain([{"x": [1.5], "n": 1}], "collate", dtype="float32")
+///     >>> tree.names, tree.paths
+///     (['x.0', 'n'], ['cast', 'cast'])
 #[pyfunction]
 #[pyo3(signature = (samples, form = "stack", **kwargs))]
 pub(crate) fn explain(
@@ -396,17 +421,27 @@ pub(crate) fn explain(
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyExplain> {
     let py = samples.py();
+    if form == "collate" {
+        return explain_jobs(py, &tree::jobs_of(samples, kwargs)?);
+    }
     let options = Options::parse(form, kwargs)?;
     let job =
         Job::new(options, "", |reading| samples_of(samples, Reading { stacker: None, ..reading }))?;
+    explain_jobs(py, &[job])
+}
+
+fn explain_jobs(py: Python<'_>, jobs: &[Job]) -> PyResult<PyExplain> {
     let explain = py.detach(|| -> windrow::Result<_> {
-        let target = job.out.as_ref().map(target_of);
-        let plan = Plan::for_leaves(&[leaf_of(&job, target.as_ref())])?;
-        let mut explain = plan.explain();
-        if job.copy != CopyMode::Always && plan.as_view(0).is_some() {
-            explain = explain.as_view();
-        }
-        Ok(explain)
+        let targets: Vec<Option<Target<'_>>> =
+            jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+        let leaves: Vec<Leaf<'_, '_>> =
+            jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref())).collect();
+        let plan = Plan::for_leaves(&leaves)?;
+        let is_view = |(position, job): (usize, &Job)| {
+            Ok(view_in(&plan, position, &leaves[position], job.copy)?.is_some())
+        };
+        let views = jobs.iter().enumerate().map(is_view).collect::<windrow::Result<Vec<bool>>>()?;
+        Ok(plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone())))
     });
     Ok(PyExplain(explain.or_py_err(py)?))
 }

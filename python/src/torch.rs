@@ -5,17 +5,19 @@
 //! own function: it knows what the result is, or which error is due.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
-use windrow::{DType, Device, Spec, Tensor};
+use windrow::{DType, Device, Spec, Stage, Tensor};
 
 use crate::assemble::{run, Job};
 use crate::batch::PyBatch;
 use crate::errors::OrPyErr;
 use crate::export;
+use crate::logging::Records;
 use crate::options::{CopyMode, Options};
 use crate::samples::Imported;
 use crate::sources::AutogradWord;
@@ -109,6 +111,7 @@ pub(crate) fn collate_torch<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
+    let _records = Records::of_call(py);
     // What torch does first, with the error of an empty or unfit batch.
     samples.get_item(0)?;
     let column = Column { items: items_of(samples)?, whole: Some(samples.clone()), zipped: false };
@@ -125,13 +128,15 @@ pub(crate) fn collate_torch<'py>(
         leaves: Vec::new(),
         error: None,
     };
+    let engine = walk.options.engine.clone();
+    let span = engine.enter(Stage::Import);
     let tree = walk.node(column, String::new())?;
     walk.specs.all_used()?;
     if let Some(error) = walk.error {
         return Err(error);
     }
     walk.place_outputs()?;
-    let results = walk.run()?;
+    let results = walk.run(span.end())?;
     walk.build(&tree, &results)
 }
 
@@ -315,7 +320,8 @@ impl<'py> Walk<'_, 'py> {
             && (first.dtype == DType::BF16 || first.dtype.name().starts_with("float8"));
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
-            let refusal = run(self.py, &self.options.engine, &mut [job]).err();
+            let engine = &self.options.engine;
+            let refusal = run(self.py, engine, &mut [job], Instant::now()).err();
             return Ok(Err(refusal));
         }
         if is_foreign || is_remote {
@@ -384,11 +390,11 @@ impl<'py> Walk<'_, 'py> {
         Ok(())
     }
 
-    fn run(&mut self) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn run(&mut self, begin: Instant) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let leaves = std::mem::take(&mut self.leaves);
         let (mut jobs, outs): (Vec<Job>, Vec<_>) =
             leaves.into_iter().map(|leaf| (leaf.job, (leaf.is_named, leaf.out))).unzip();
-        let batches = run(self.py, &self.options.engine, &mut jobs)?;
+        let batches = run(self.py, &self.options.engine, &mut jobs, begin)?;
         let results = batches.into_iter().zip(outs).map(|(batch, (is_named, out))| {
             let data = match out {
                 Some(out) => out,

@@ -6,11 +6,13 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
-use windrow::Stream;
+use windrow::{Stage, Stream};
 
 use crate::assemble::{run, Job};
 use crate::batch::PyBatch;
 use crate::errors::not_array_like;
+use crate::import::Reading;
+use crate::logging::Records;
 use crate::options::Options;
 use crate::samples::Imported;
 use crate::specs::Specs;
@@ -38,6 +40,7 @@ struct Walk<'a, 'py> {
     common: Option<&'a Bound<'py, PyDict>>,
     stream: Option<Stream>,
     specs: Specs<'a, 'py>,
+    may_copy: bool,
     jobs: Vec<Job>,
 }
 
@@ -71,7 +74,45 @@ pub(crate) fn collate<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
+    let _records = Records::of_call(py);
     let options = Options::parse("collate", common)?;
+    let span = options.engine.enter(Stage::Import);
+    let (tree, mut jobs) = import(samples, spec, sep, common, &options, true)?;
+    let batches = run(py, &options.engine, &mut jobs, span.end())?;
+    let batches = batches.into_iter().map(|batch| Bound::new(py, PyBatch::from(batch)));
+    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
+}
+
+/// The leaves that a call of `collate` with these arguments would plan. Nothing is copied yet.
+pub(crate) fn jobs_of(
+    samples: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<Vec<Job>> {
+    let py = samples.py();
+    let common = kwargs.map_or_else(|| Ok(PyDict::new(py)), |kwargs| kwargs.copy())?;
+    let take = |name: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+        let item = common.get_item(name)?;
+        if item.is_some() {
+            common.del_item(name)?;
+        }
+        Ok(item.filter(|item| !item.is_none()))
+    };
+    let (spec, sep) = (take("spec")?, take("sep")?);
+    let sep = sep.map_or_else(|| Ok(".".to_owned()), |sep| sep.extract())?;
+    let options = Options::parse("collate", Some(&common))?;
+    Ok(import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?.1)
+}
+
+/// Reads all leaves. `may_copy`: whether rows may be copied ahead of the plan.
+fn import<'py>(
+    samples: &Bound<'py, PyAny>,
+    spec: Option<&Bound<'py, PyAny>>,
+    sep: &str,
+    common: Option<&Bound<'py, PyDict>>,
+    options: &Options<'py>,
+    may_copy: bool,
+) -> PyResult<(Node<'py>, Vec<Job>)> {
+    let py = samples.py();
     let samples: Vec<Bound<'py, PyAny>> = samples.try_iter()?.collect::<PyResult<_>>()?;
     if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
@@ -89,12 +130,10 @@ pub(crate) fn collate<'py>(
     };
     let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
-    let mut walk = Walk { py, common, stream, specs, jobs: Vec::new() };
+    let mut walk = Walk { py, common, stream, specs, may_copy, jobs: Vec::new() };
     let tree = walk.node(samples, String::new(), options.out.as_ref())?;
     walk.specs.all_used()?;
-    let batches = run(py, &options.engine, &mut walk.jobs)?;
-    let batches = batches.into_iter().map(|batch| Bound::new(py, PyBatch::from(batch)));
-    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
+    Ok((tree, walk.jobs))
 }
 
 impl<'py> Walk<'_, 'py> {
@@ -273,8 +312,10 @@ impl<'py> Walk<'_, 'py> {
         if options.stream != self.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
-        let py = self.py;
+        let (py, may_copy) = (self.py, self.may_copy);
         let job = Job::new(options, &path, |reading| {
+            let stacker = reading.stacker.filter(|_| may_copy);
+            let reading = Reading { stacker, ..reading };
             let (column, ahead) = Imported::from_objects(py, samples, reading)?;
             Ok((Arc::new(column), ahead))
         })?;
