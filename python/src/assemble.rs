@@ -261,9 +261,7 @@ fn view_in(
     let may_view = mode != CopyMode::Always && leaf.out.is_none();
     match plan.as_view(position).filter(|_| may_view) {
         None if mode == CopyMode::Never => {
-            let why =
-                "copy=False, but the samples do not form the batch in memory, with nothing left \
-                       to be written";
+            let why = "copy=False, but the samples do not form the batch in memory, complete";
             Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
         }
         view => Ok(view),
