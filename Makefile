@@ -52,8 +52,8 @@ demo: $(VENV)/.demo $(VENV)/.windrow
 test: test-rust test-cuda test-python
 
 test-rust:
-	$(CARGO) test --locked --all-targets
-	$(CARGO) test --locked --doc
+	$(CARGO) test --locked --all-targets --features tracing
+	$(CARGO) test --locked --doc --features tracing
 
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 test-cuda: $(NVCC_READY)

@@ -10,16 +10,18 @@ use crate::collate::{Collate, Form, Transform};
 use crate::cuda;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::explain::Path;
 use crate::field::Role;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::kinds::Kind;
 use crate::layout::{Dims, Layout};
 use crate::plan::{Leaf, Plan};
 use crate::sample::{SampleList, Samples};
+use crate::span::{Span, Stage};
 use crate::spec::bytes_of;
 #[cfg(feature = "cuda")]
 use crate::spec::Spec;
-use crate::stats::{Counters, Stats};
+use crate::stats::{Counters, Stats, Tally};
 use crate::stream::{RunOptions, Stream};
 use crate::target::AsTarget;
 #[cfg(feature = "cuda")]
@@ -195,12 +197,13 @@ impl Engine {
         collate: &Collate,
         options: RunOptions,
     ) -> Result<Batch> {
+        let begin = Instant::now();
         let (samples, collate) = (samples.to_list(), self.placed(collate));
-        if let Some(batch) = self.stack_small(&samples, &collate) {
+        if let Some(batch) = self.stack_small(&samples, &collate, begin) {
             return Ok(batch);
         }
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
-        let mut filled = self.run_with(Plan::for_leaves(&[leaf])?, options)?;
+        let mut filled = self.run_with(self.plan(&[leaf], begin)?, options)?;
         match filled.pop() {
             Some(Filled { data: Some(data), fields }) => Ok(Batch::new(data, fields)),
             _ => unreachable!("a plan of one leaf without an output gives one tensor"),
@@ -222,15 +225,49 @@ impl Engine {
         let (samples, collate) = (samples.to_list(), self.placed(collate));
         let target = out.as_target()?;
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
-        let mut filled = self.run(Plan::for_leaves(&[leaf])?)?;
+        let mut filled = self.run(self.plan(&[leaf], Instant::now())?)?;
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
+    }
+
+    /// Begins a stage of the engine's work that is done outside of it, such as the import of a binding.
+    pub fn enter(&self, stage: Stage) -> Span<'_> {
+        match self.shared.counters.time_of(stage) {
+            Some(sum) => Span::timed(stage, Instant::now(), sum),
+            None => Span::enter(stage),
+        }
+    }
+
+    /// As [`Plan::for_leaves`], counted as a stage that began at `begin`.
+    ///
+    /// # Errors
+    /// As [`Plan::for_leaves`].
+    pub fn plan<'s, 'a: 's>(&self, leaves: &[Leaf<'s, 'a>], begin: Instant) -> Result<Plan<'s>> {
+        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
+        Plan::for_leaves(leaves)
+    }
+
+    /// As [`Plan::in_arena`], counted as a stage that began at `begin`.
+    ///
+    /// # Errors
+    /// As [`Plan::in_arena`].
+    pub fn plan_in_arena<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        begin: Instant,
+    ) -> Result<Plan<'s>> {
+        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
+        Plan::in_arena(leaves)
     }
 
     /// Stacks samples on the host that are just copied, and too few bytes for other threads, without
     /// the tables of a plan, which would take longer to make. `None` if they are not such, or if
-    /// anything is wrong with them, which a plan then tells.
-    pub fn stack_small(&self, samples: &SampleList<'_>, collate: &Collate) -> Option<Batch> {
-        let begin = Instant::now();
+    /// anything is wrong with them, which a plan then tells. `begin`: when the work on them began.
+    pub fn stack_small(
+        &self,
+        samples: &SampleList<'_>,
+        collate: &Collate,
+        begin: Instant,
+    ) -> Option<Batch> {
         let kind = samples.kinds().first().filter(|_| samples.kind_ids().is_none())?;
         if samples.is_empty() || !self.is_plain_stack(collate, kind) {
             return None;
@@ -243,15 +280,26 @@ impl Engine {
         if !host::is_small(bytes.saturating_mul(2)) {
             return None;
         }
+        let counters = &self.shared.counters;
+        let span = Span::timed(Stage::Run, begin, &counters.run_ns);
         let block = self.shared.memory.allocate(bytes).ok()?;
+        let (data, row_bytes) = (samples.data(), bytes as usize / rows);
+        let follows = |pair: &[*const u8]| pair[0].wrapping_add(row_bytes) == pair[1];
+        let is_one_range = row_bytes > 0 && data.windows(2).all(follows);
         // SAFETY: the samples are compact and of one shape, and the block, which is nobody else's,
-        // has room for as many.
+        // has room for as many. Neighbours in memory are one row as long as all of them.
         #[allow(unsafe_code)]
         unsafe {
-            host::copy_rows(&samples.data(), block.data(), bytes as usize / rows);
+            match is_one_range {
+                true => host::copy_rows(&data[..1], block.data(), bytes as usize),
+                false => host::copy_rows(&data, block.data(), row_bytes),
+            }
         }
+        let path = if is_one_range { Path::Memcpy } else { Path::Gather };
         let tensor = block.into_tensor(kind.dtype, layout);
-        self.shared.counters.count_rows(rows, bytes, begin.elapsed());
+        let tally = Tally::of_rows(path, rows, bytes);
+        counters.count(&tally);
+        span.note(&tally);
         Some(Batch::new(tensor, Fields::of_rows(rows)))
     }
 
@@ -295,7 +343,9 @@ impl Engine {
     /// # Errors
     /// As [`Engine::run`]; if memory given for an arena does not fit, is read-only or shared.
     pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
-        let begin = Instant::now();
+        let counters = &self.shared.counters;
+        let span = Span::timed(Stage::Run, Instant::now(), &counters.run_ns);
+        let tally = Tally::of_plan(&plan);
         let mut filled: Vec<Filled> = Vec::with_capacity(plan.specs.len());
         for spec in &plan.specs {
             filled.push(Filled { data: None, fields: Fields::new(spec)? });
@@ -367,7 +417,9 @@ impl Engine {
             let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
             work.run(&outputs, threads.as_ref());
         }
-        self.shared.counters.count(&plan, begin.elapsed());
+        counters.count(&tally);
+        span.note(&tally);
+        drop(span);
         for (field, tensor) in plan.fields.iter().zip(tensors) {
             if let Some(tensor) = tensor {
                 filled[field.leaf].set(field.role, tensor);
@@ -517,7 +569,7 @@ impl Engine {
 
     /// Notes a batch that was handed out as a view of its samples' memory.
     pub fn count_view(&self, num_samples: usize) {
-        self.shared.counters.count_view(num_samples);
+        self.shared.counters.count(&Tally::of_view(num_samples));
     }
 
     /// What was done since the engine was made or the counters were reset.
@@ -526,7 +578,8 @@ impl Engine {
         #[cfg(feature = "cuda")]
         let stats = {
             let (device_bytes, pinned_bytes) = self.shared.devices.bytes();
-            Stats { waits: self.shared.devices.waits(), device_bytes, pinned_bytes, ..stats }
+            let (waits, wait_time) = self.shared.devices.waits();
+            Stats { waits, wait_time, device_bytes, pinned_bytes, ..stats }
         };
         stats
     }

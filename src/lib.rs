@@ -29,6 +29,11 @@
 //! batch is wanted on the host. Who uses a batch elsewhere than on that stream orders himself behind it
 //! by [`Tensor::ready_on`]. The driver is found at run time; without one [`Error::NoDriver`] says so.
 //!
+//! # Who watches
+//!
+//! [`Plan::explain`] says what would be done, [`Engine::stats`] what was, by path and stage. Feature `tracing`
+//! makes a span of each [`Stage`]; with feature `cuda`, `WINDROW_NVTX=1` makes NVTX ranges of them.
+//!
 //! # Why not ...?
 //!
 //! - *A lazy graph of operations?* A batch is assembled once; a plan that is made and run in one call
@@ -61,6 +66,7 @@ pub mod dlpack;
 mod dtype;
 mod engine;
 mod error;
+mod explain;
 mod field;
 mod fork;
 mod geometry;
@@ -71,6 +77,7 @@ mod offsets;
 mod plan;
 mod sample;
 mod scalar;
+mod span;
 mod spec;
 mod stats;
 mod stream;
@@ -84,6 +91,7 @@ pub use devices::{cuda_build, device_of, devices, CudaBuild, DeviceInfo};
 pub use dtype::{DType, Element};
 pub use engine::{Engine, EngineOptions, Filled};
 pub use error::{DriverError, Error, Facet, Mismatch, Result};
+pub use explain::Explain;
 pub use host::{PoolStats, RowsAhead};
 pub use kinds::Kind;
 pub use layout::{Dims, Layout, MAX_NDIM};
@@ -91,8 +99,9 @@ pub use offsets::Offsets;
 pub use plan::{Leaf, Plan};
 pub use sample::{SampleList, SampleView, Samples};
 pub use scalar::Scalar;
+pub use span::{nvtx_state, Span, Stage};
 pub use spec::{Padded, Placement, Spec};
-pub use stats::{Explain, Stats};
+pub use stats::Stats;
 pub use stream::{OutputMemory, RunOptions, Stream};
 pub use target::{AsTarget, Target};
 pub use tensor::{Device, Owner, Tensor};

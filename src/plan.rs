@@ -11,17 +11,17 @@ use crate::arena::Arena;
 use crate::collate::Collate;
 use crate::dtype::DType;
 use crate::error::{Error, Mismatch, Result};
+use crate::explain::Explain;
 #[cfg(feature = "cuda")]
 use crate::field::packed_field;
-use crate::field::{data_field, index_field, mask_field, Field, Role};
+use crate::field::{data_field, index_field, mask_field, Field};
 use crate::layout::Layout;
 #[cfg(feature = "cuda")]
 use crate::offsets::Offsets;
 use crate::sample::{SampleList, Samples};
 use crate::spec::{Placement, Spec};
-use crate::stats::Explain;
 use crate::target::{check_target, Target};
-use crate::tensor::{Owner, Tensor};
+use crate::tensor::{Device, Owner, Tensor};
 
 /// One leaf of a tree of samples: its samples, its options and perhaps its output.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +237,13 @@ impl<'s> Plan<'s> {
 
     /// A readable account: path, bytes, tiles, padding.
     pub fn explain(&self) -> Explain {
-        Explain::new(self)
+        self.explain_with(&[])
+    }
+
+    /// As [`Plan::explain`], for a caller who hands leaves out as views of their samples' memory: those
+    /// that are marked in `views`, by position.
+    pub fn explain_with(&self, views: &[bool]) -> Explain {
+        Explain::new(self, views)
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.
@@ -245,12 +251,14 @@ impl<'s> Plan<'s> {
         self.arena.as_ref().map_or(0, Arena::bytes)
     }
 
-    /// The address of the batch, if the samples already form it in memory, row-major without gaps.
+    /// The address of the batch, if the samples already form it in memory, row-major without gaps, and
+    /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device.
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
-        let field =
-            self.fields.iter().find(|field| field.leaf == leaf && field.role == Role::Data)?;
+        let mut fields = self.fields.iter().filter(|field| field.leaf == leaf);
+        let (Some(field), None) = (fields.next(), fields.next()) else { return None };
         let spec = &self.specs[leaf];
-        if !field.bytes_only || spec.source != spec.device {
+        let has_numbers = spec.lengths.is_some() && matches!(spec.device, Device::Cuda(_));
+        if !field.bytes_only || spec.source != spec.device || has_numbers {
             return None;
         }
         if field.bytes() == 0 {

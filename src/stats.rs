@@ -1,244 +1,16 @@
-//! What was done, and what would be done: the counters of an engine and the account of a plan.
+//! [`Stats`]: what an engine has done, and the counters behind it.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::arena::Arena;
-use crate::field::{saturating_sum, Field, Op, Role};
-use crate::geometry::Class;
-use crate::host::{PoolStats, Tiling};
-use crate::kinds::Kind;
+use smallvec::{smallvec, SmallVec};
+
+use crate::explain::{share, Path};
+use crate::field::{saturating_sum, Field};
+use crate::host::PoolStats;
 use crate::plan::Plan;
-use crate::sample::SampleList;
-use crate::spec::{bytes_of, Placement, Spec};
-use crate::tensor::Device;
-use crate::DType;
-
-/// The account of a plan, before it is run.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Explain {
-    /// How the data moves: `"view"` (it does not), `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
-    /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ. Between host and device: `"upload"` (the samples become
-    /// the batch by copies), `"staged"` (they are copied, then worked on), the same for page-locked samples
-    /// `"copied pinned"`, `"direct pinned"` (read over the bus) and `"download"`.
-    pub path: &'static str,
-    /// Number of samples of the first leaf.
-    pub samples: usize,
-    /// Number of leaves.
-    pub leaves: usize,
-    /// Bytes read of samples.
-    pub bytes_read: u64,
-    /// Bytes written: data, masks, indices.
-    pub bytes_written: u64,
-    /// Bytes written that are padding.
-    pub padding_bytes: u64,
-    /// `padding_bytes` as a share of the data, 0 to 1.
-    pub padding_waste: f64,
-    /// Copies left after neighbours were merged; 0 where bytes are not just moved.
-    pub ranges: usize,
-    /// Tiles that threads take.
-    pub tiles: usize,
-    /// Kernel launches; 0 on the host.
-    pub launches: usize,
-    /// Bytes that cross from the host to a device.
-    pub bytes_to_device: u64,
-    /// Bytes that cross from a device to the host, which the call waits for.
-    pub bytes_to_host: u64,
-    /// Bytes of the one allocation of all leaves; 0 without one.
-    pub arena_bytes: u64,
-    /// Those of them that lie between tensors, so that each begins aligned.
-    pub arena_gap_bytes: u64,
-    /// Shape and dtype of each leaf's data.
-    pub outputs: Vec<(Vec<i64>, DType)>,
-}
-
-impl Explain {
-    pub(crate) fn new(plan: &Plan<'_>) -> Explain {
-        let data = || plan.fields.iter().filter(|field| field.role == Role::Data);
-        let launches = |field: &Field<'_>| on_device(plan, field) && !is_upload(plan, field);
-        let has_numbers = |spec: &Spec| {
-            let numbers =
-                spec.lengths.is_some() || matches!(spec.placement, Placement::Joined { .. });
-            numbers && matches!(spec.device, Device::Cuda(_))
-        };
-        let arena = plan.arena.as_ref();
-        let has_gaps =
-            |arena: &Arena| arena.gap_bytes() > 0 && matches!(arena.device, Device::Cuda(_));
-        let launches = data().any(launches)
-            || plan.specs.iter().any(has_numbers)
-            || arena.is_some_and(has_gaps);
-        let mut paths = data().map(|field| path_of(plan, field));
-        let first = paths.next().unwrap_or("gather");
-        let path = if paths.all(|path| path == first) { first } else { "mixed" };
-        let written = saturating_sum(data().map(Field::bytes));
-        let padding_bytes = plan.padding_bytes();
-        Explain {
-            path,
-            samples: plan.specs.first().map_or(0, |spec| spec.num_samples),
-            leaves: plan.specs.len(),
-            bytes_read: saturating_sum(plan.fields.iter().map(Field::bytes_read)),
-            bytes_written: saturating_sum(plan.fields.iter().map(Field::bytes)),
-            padding_bytes,
-            padding_waste: if written == 0 { 0.0 } else { padding_bytes as f64 / written as f64 },
-            ranges: data().map(num_ranges).sum(),
-            tiles: Tiling::new(plan).count(),
-            launches: usize::from(launches),
-            bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field))),
-            bytes_to_host: saturating_sum(data().map(|field| bytes_to_host(plan, field))),
-            arena_bytes: plan.arena_bytes(),
-            arena_gap_bytes: arena.map_or(0, Arena::gap_bytes),
-            outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
-        }
-    }
-}
-
-impl Explain {
-    /// The account of a batch that is a view of its samples' memory: nothing moves.
-    #[must_use]
-    pub fn as_view(self) -> Explain {
-        Explain { path: "view", bytes_read: 0, bytes_written: 0, tiles: 0, ranges: 0, ..self }
-    }
-}
-
-fn num_ranges(field: &Field<'_>) -> usize {
-    match &field.ranges {
-        Some(ranges) => ranges.len(),
-        None if field.bytes_only => field.data.len(),
-        None => 0,
-    }
-}
-
-/// Whether the data of a leaf is read or written on a device.
-fn on_device(plan: &Plan<'_>, field: &Field<'_>) -> bool {
-    let spec = &plan.specs[field.leaf];
-    [spec.source, spec.device].iter().any(|device| matches!(device, Device::Cuda(_)))
-}
-
-/// Whether host samples become the batch on a device by the copy alone.
-pub(crate) fn is_upload(plan: &Plan<'_>, field: &Field<'_>) -> bool {
-    let spec = &plan.specs[field.leaf];
-    let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
-    crosses && field.role == Role::Data && field.bytes_only && field.layout.is_compact()
-}
-
-/// Bytes of a sample, on average, from which page-locked samples are brought to the device by its copy
-/// engine; smaller ones the kernels read over the bus themselves. Kernels get less out of the bus, and
-/// a copy costs as much to start however small it is. From figures of others for one H100; the bench
-/// `gather` times both ways (W8).
-const MIN_COPIED_BYTES: u64 = 28 << 10;
-
-/// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
-/// In a graph they are not, for that would need memory.
-pub(crate) fn is_copied(plan: &Plan<'_>, field: &Field<'_>) -> bool {
-    let (spec, list) = (&plan.specs[field.leaf], &plan.lists[field.leaf]);
-    spec.source == Device::Pinned
-        && matches!(spec.device, Device::Cuda(_))
-        && matches!(field.op, Op::Read { .. })
-        && list.kinds().iter().all(|kind| kind.layout.is_compact())
-        && sample_bytes(list) >= MIN_COPIED_BYTES.saturating_mul(list.len() as u64)
-}
-
-fn sample_bytes(list: &SampleList<'_>) -> u64 {
-    let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
-    saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
-}
-
-fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
-    let spec = &plan.specs[field.leaf];
-    let is_upload = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
-    match is_upload || is_copied(plan, field) {
-        true => sample_bytes(&plan.lists[field.leaf]),
-        false => 0,
-    }
-}
-
-fn bytes_to_host(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
-    let spec = &plan.specs[field.leaf];
-    let crosses = matches!(spec.source, Device::Cuda(_)) && !matches!(spec.device, Device::Cuda(_));
-    if crosses {
-        field.bytes()
-    } else {
-        0
-    }
-}
-
-fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> &'static str {
-    let spec = &plan.specs[field.leaf];
-    match (spec.source, spec.device) {
-        (Device::Cpu, Device::Cuda(_)) => {
-            return if is_upload(plan, field) { "upload" } else { "staged" };
-        }
-        (Device::Pinned, Device::Cuda(_)) => {
-            return if is_copied(plan, field) { "copied pinned" } else { "direct pinned" };
-        }
-        (Device::Cuda(_), Device::Cpu | Device::Pinned) => return "download",
-        _ => {}
-    }
-    let casts = |class: &Class| class.dtype != field.dtype;
-    match field.op {
-        Op::Read { affine: true } => "transform",
-        _ if field.bytes_only && num_ranges(field) == 1 => "memcpy",
-        _ if field.bytes_only => "gather",
-        _ if (0..field.data.len()).any(|sample| casts(field.class_of(sample))) => "cast",
-        _ => "strided",
-    }
-}
-
-impl Plan<'_> {
-    /// Bytes of the data that hold padding.
-    pub(crate) fn padding_bytes(&self) -> u64 {
-        let data = self.fields.iter().filter(|field| field.role == Role::Data);
-        data.filter(|field| matches!(self.specs[field.leaf].placement, Placement::Padded(_)))
-            .map(|field| {
-                let real: u64 =
-                    (0..field.data.len()).map(|sample| field.class_of(sample).num_real).sum();
-                field.bytes() - real * field.dtype.size() as u64
-            })
-            .sum()
-    }
-
-    /// Bytes of everything the plan makes, offsets and lengths included.
-    pub(crate) fn output_bytes(&self) -> u64 {
-        let fields = saturating_sum(self.fields.iter().map(Field::bytes));
-        let lengths = |spec: &crate::spec::Spec| {
-            spec.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
-        };
-        fields.saturating_add(saturating_sum(self.specs.iter().map(lengths)))
-    }
-}
-
-impl fmt::Display for Explain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "path           {}", self.path)?;
-        writeln!(f, "samples        {}", self.samples)?;
-        for (shape, dtype) in &self.outputs {
-            writeln!(f, "output         {} {dtype}", crate::error::Tuple(shape))?;
-        }
-        writeln!(f, "bytes read     {}", self.bytes_read)?;
-        writeln!(f, "bytes written  {}", self.bytes_written)?;
-        writeln!(
-            f,
-            "padding        {} bytes, {:.1} %",
-            self.padding_bytes,
-            self.padding_waste * 100.0
-        )?;
-        writeln!(f, "ranges         {}", self.ranges)?;
-        writeln!(f, "tiles          {}", self.tiles)?;
-        write!(f, "launches       {}", self.launches)?;
-        let crossing =
-            [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];
-        for (way, bytes) in crossing.into_iter().filter(|(_, bytes)| *bytes > 0) {
-            write!(f, "\n{way:<14} {bytes} bytes")?;
-        }
-        if self.arena_bytes > 0 {
-            let (all, gaps) = (self.arena_bytes, self.arena_gap_bytes);
-            write!(f, "\narena          {all} bytes, {gaps} of them between tensors")?;
-        }
-        Ok(())
-    }
-}
+use crate::span::Stage;
 
 /// The counters of an engine since it was made or reset.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -252,8 +24,12 @@ pub struct Stats {
     pub bytes_in: u64,
     /// Bytes of batches.
     pub bytes_out: u64,
-    /// Bytes of batches that are padding.
+    /// Bytes of the data of batches; `bytes_out` has masks, indices, lengths and offsets too.
+    pub data_bytes: u64,
+    /// Bytes of data that are padding.
     pub padding_bytes: u64,
+    /// Batches by how their data moved, by the names of [`crate::Explain::path`]; their sum is `batches`.
+    pub paths: BTreeMap<&'static str, u64>,
     /// Batches that are views of their samples' memory: nothing was copied.
     pub views: u64,
     /// Kernels launched.
@@ -269,9 +45,15 @@ pub struct Stats {
     pub device_bytes: u64,
     /// Page-locked host memory of windrow's own: bytes unused, bytes in use.
     pub pinned_bytes: (u64, u64),
+    /// Time of reading samples, for bindings that say when they do ([`crate::Engine::enter`]).
+    pub import_time: Duration,
+    /// Time of checking and planning. Batches small enough to need no plan add nothing.
+    pub plan_time: Duration,
     /// Time spent moving bytes, not counting import and planning. Work on a device is enqueued, and
     /// its own time is not in here.
     pub run_time: Duration,
+    /// Time that the host waited for a device, part of it within `run_time`.
+    pub wait_time: Duration,
     /// The output memory pool.
     pub pool: PoolStats,
 }
@@ -285,89 +67,154 @@ pub(crate) struct Traffic {
     pub bytes_to_host: u64,
 }
 
+impl Stats {
+    /// `padding_bytes` as a share of the data, 0 to 1.
+    pub fn padding_waste(&self) -> f64 {
+        share(self.padding_bytes, self.data_bytes)
+    }
+}
+
+/// What one run did.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// Of each leaf.
+    pub paths: SmallVec<[Path; 4]>,
+    pub samples: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub data_bytes: u64,
+    pub padding_bytes: u64,
+}
+
+impl Tally {
+    /// To be asked before the run, which changes what is planned.
+    pub fn of_plan(plan: &Plan<'_>) -> Tally {
+        Tally {
+            paths: plan.paths().collect(),
+            samples: plan.specs.iter().map(|spec| spec.num_samples as u64).sum(),
+            bytes_in: saturating_sum(plan.fields.iter().map(Field::bytes_read)),
+            bytes_out: plan.output_bytes(),
+            data_bytes: plan.data_bytes(),
+            padding_bytes: plan.padding_bytes(),
+        }
+    }
+
+    /// One batch of rows of so many bytes in all.
+    pub fn of_rows(path: Path, rows: usize, bytes: u64) -> Tally {
+        Tally {
+            paths: smallvec![path],
+            samples: rows as u64,
+            bytes_in: bytes,
+            bytes_out: bytes,
+            data_bytes: bytes,
+            padding_bytes: 0,
+        }
+    }
+
+    /// One batch that is a view.
+    pub fn of_view(samples: usize) -> Tally {
+        Tally::of_rows(Path::View, samples, 0)
+    }
+}
+
 /// Counters that many threads add to.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    batches: AtomicU64,
+    /// Batches by [`Path`].
+    paths: [AtomicU64; Path::ALL.len()],
     samples: AtomicU64,
     bytes_in: AtomicU64,
     bytes_out: AtomicU64,
+    data_bytes: AtomicU64,
     padding_bytes: AtomicU64,
-    views: AtomicU64,
     launches: AtomicU64,
     bytes_to_device: AtomicU64,
     bytes_to_host: AtomicU64,
-    run_ns: AtomicU64,
+    import_ns: AtomicU64,
+    pub plan_ns: AtomicU64,
+    pub run_ns: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    // An addition takes a fourth of a look at the clock, and a small call makes several.
+    if n > 0 {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
 }
 
 impl Counters {
-    pub fn count(&self, plan: &Plan<'_>, run_time: Duration) {
-        let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
-        add(&self.batches, plan.specs.len() as u64);
-        add(&self.samples, plan.specs.iter().map(|spec| spec.num_samples as u64).sum());
-        add(&self.bytes_in, saturating_sum(plan.fields.iter().map(Field::bytes_read)));
-        add(&self.bytes_out, plan.output_bytes());
-        add(&self.padding_bytes, plan.padding_bytes());
-        add(&self.run_ns, u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX));
-    }
-
-    /// One batch of rows that were just copied.
-    pub fn count_rows(&self, rows: usize, bytes: u64, run_time: Duration) {
-        let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
-        add(&self.batches, 1);
-        add(&self.samples, rows as u64);
-        add(&self.bytes_in, bytes);
-        add(&self.bytes_out, bytes);
-        add(&self.run_ns, u64::try_from(run_time.as_nanos()).unwrap_or(u64::MAX));
+    pub fn count(&self, tally: &Tally) {
+        for &path in &tally.paths {
+            add(&self.paths[path as usize], 1);
+        }
+        add(&self.samples, tally.samples);
+        add(&self.bytes_in, tally.bytes_in);
+        add(&self.bytes_out, tally.bytes_out);
+        add(&self.data_bytes, tally.data_bytes);
+        add(&self.padding_bytes, tally.padding_bytes);
     }
 
     #[cfg(feature = "cuda")]
     pub fn count_traffic(&self, traffic: Traffic) {
-        let add = |counter: &AtomicU64, n: u64| counter.fetch_add(n, Ordering::Relaxed);
         add(&self.launches, traffic.launches);
         add(&self.bytes_to_device, traffic.bytes_to_device);
         add(&self.bytes_to_host, traffic.bytes_to_host);
     }
 
-    pub fn count_view(&self, samples: usize) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.samples.fetch_add(samples as u64, Ordering::Relaxed);
-        self.views.fetch_add(1, Ordering::Relaxed);
+    /// Where the time of a stage is summed.
+    pub fn time_of(&self, stage: Stage) -> Option<&AtomicU64> {
+        match stage {
+            Stage::Import => Some(&self.import_ns),
+            Stage::Plan => Some(&self.plan_ns),
+            Stage::Run => Some(&self.run_ns),
+            _ => None,
+        }
     }
 
     pub fn snapshot(&self, pool: PoolStats) -> Stats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let time = |counter: &AtomicU64| Duration::from_nanos(get(counter));
+        let paths =
+            Path::ALL.iter().zip(&self.paths).map(|(path, count)| (path.name(), get(count)));
+        let paths: BTreeMap<_, _> = paths.filter(|&(_, count)| count > 0).collect();
         Stats {
-            batches: get(&self.batches),
+            batches: paths.values().sum(),
             samples: get(&self.samples),
             bytes_in: get(&self.bytes_in),
             bytes_out: get(&self.bytes_out),
+            data_bytes: get(&self.data_bytes),
             padding_bytes: get(&self.padding_bytes),
-            views: get(&self.views),
+            views: paths.get(Path::View.name()).copied().unwrap_or(0),
+            paths,
             launches: get(&self.launches),
             bytes_to_device: get(&self.bytes_to_device),
             bytes_to_host: get(&self.bytes_to_host),
             waits: 0,
             device_bytes: 0,
             pinned_bytes: (0, 0),
-            run_time: Duration::from_nanos(get(&self.run_ns)),
+            import_time: time(&self.import_ns),
+            plan_time: time(&self.plan_ns),
+            run_time: time(&self.run_ns),
+            wait_time: Duration::ZERO,
             pool,
         }
     }
 
     pub fn reset(&self) {
-        for counter in [
-            &self.batches,
+        let counters = [
             &self.samples,
             &self.bytes_in,
             &self.bytes_out,
+            &self.data_bytes,
             &self.padding_bytes,
-            &self.views,
             &self.launches,
             &self.bytes_to_device,
             &self.bytes_to_host,
+            &self.import_ns,
+            &self.plan_ns,
             &self.run_ns,
-        ] {
+        ];
+        for counter in counters.into_iter().chain(&self.paths) {
             counter.store(0, Ordering::Relaxed);
         }
     }

@@ -6,11 +6,12 @@ mod common;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
     Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Layout, Mask, Offsets,
-    Pad, PerDim, Plan, SampleList, SampleView, Side, Tensor, Transform,
+    Pad, PerDim, Plan, SampleList, SampleView, Side, Stage, Tensor, Transform,
 };
 
 fn rows(lengths: &[usize]) -> Vec<Vec<i32>> {
@@ -205,18 +206,26 @@ fn counters() {
     assert_eq!((stats.batches, stats.samples, stats.views), (1, 2, 0));
     assert_eq!((stats.bytes_in, stats.padding_bytes), (32, 8));
     // 40 of data, 10 of the mask, 16 of lengths.
-    assert_eq!(stats.bytes_out, 66);
+    assert_eq!((stats.bytes_out, stats.data_bytes, stats.padding_waste()), (66, 40, 0.2));
+    assert_eq!(stats.paths, [("strided", 1)].into());
+    assert!(stats.plan_time.as_nanos() > 0 && stats.run_time.as_nanos() > 0);
+    assert_eq!((stats.import_time.as_nanos(), stats.wait_time.as_nanos()), (0, 0));
     assert!(engine.assemble(&views(&rows), &Collate::stack()).is_err());
     engine.count_view(7);
     let stats = engine.clone().stats();
     assert_eq!((stats.batches, stats.samples, stats.views, stats.bytes_out), (2, 9, 1, 66));
+    assert_eq!(stats.paths, [("strided", 1), ("view", 1)].into());
+    drop(engine.enter(Stage::Import));
+    assert!(engine.stats().import_time.as_nanos() > 0);
     engine.reset_stats();
     let stats = engine.stats();
     assert_eq!(
         (stats.batches, stats.samples, stats.bytes_in, stats.bytes_out, stats.views),
         (0, 0, 0, 0, 0)
     );
-    assert_eq!(stats.run_time.as_nanos(), 0);
+    assert_eq!(stats.paths, [].into());
+    let times = [stats.import_time, stats.plan_time, stats.run_time, stats.wait_time];
+    assert_eq!(times, [Duration::ZERO; 4]);
     assert!(stats.pool.misses > 0, "figures of memory stay");
     assert_eq!(engine_of(3, 0).num_threads(), 3);
     assert_eq!(engine_of(0, 0).num_threads(), 1);

@@ -9,7 +9,7 @@ use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
-use windrow::{Collate, DType, Mask, PerDim, Plan, SampleList, Scalar, Side};
+use windrow::{Collate, DType, Engine, Mask, PerDim, Plan, SampleList, Scalar, Side};
 
 /// `PROPTEST_CASES` overrides the number of cases.
 fn config(cases: u32) -> ProptestConfig {
@@ -276,5 +276,11 @@ proptest! {
         prop_assert_eq!((explain.samples, explain.leaves, explain.launches), (lengths.len(), 1, 0));
         let waste = if all == 0 { 0.0 } else { (all - real) as f64 / all as f64 };
         prop_assert_eq!(explain.padding_waste, waste);
+        let engine = Engine::reference();
+        engine.assemble(&views, &collate).unwrap();
+        let stats = engine.stats();
+        prop_assert_eq!(&stats.paths, &[(explain.path, 1)].into());
+        prop_assert_eq!((stats.bytes_in, stats.data_bytes), (explain.bytes_read, all as u64));
+        prop_assert_eq!((stats.padding_bytes, stats.padding_waste()), (explain.padding_bytes, waste));
     }
 }

@@ -1,12 +1,13 @@
 //! The assembling calls: import, plan, run without the interpreter lock, hand out.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
     Batch, Collate, Device, Engine, Error, Fields, Leaf, Mismatch, OutputMemory, Owner, Plan,
-    RowsAhead, RunOptions, Stream, Target, Tensor,
+    RowsAhead, RunOptions, Stage, Stream, Target, Tensor,
 };
 
 use crate::batch::PyBatch;
@@ -14,6 +15,7 @@ use crate::engine::PyExplain;
 use crate::errors::{is_answer, to_py_err, OrPyErr};
 use crate::import::Reading;
 use crate::keep::{refuses_writes, Keep};
+use crate::logging::Records;
 use crate::options::{CopyMode, Options};
 use crate::order::Order;
 use crate::samples::{samples_of, Imported};
@@ -92,15 +94,16 @@ pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
     Ok(Plan::in_arena(&leaves)?.arena_bytes())
 }
 
-/// Plans all jobs as one and runs them, without the interpreter lock.
+/// Plans all jobs as one and runs them, without the interpreter lock. `begin`: when the import ended.
 pub(crate) fn run(
     py: Python<'_>,
     engine: &Engine,
     jobs: &mut [Job],
     arena: Arena,
+    begin: Instant,
 ) -> PyResult<Vec<Batch>> {
     let mut memory = None;
-    let batches = py.detach(|| run_jobs(engine, jobs, arena, &mut memory));
+    let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory));
     batches.map_err(|error| {
         let error = to_py_err(py, &error);
         match memory.as_ref().and_then(|memory| memory.take_raised()) {
@@ -118,13 +121,14 @@ fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
     arena: Arena,
+    begin: Instant,
     memory: &mut Option<Arc<TorchMemory>>,
 ) -> windrow::Result<Vec<Batch>> {
     let in_arena = !matches!(arena, Arena::No);
     if let ([Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }], false) =
         (&*jobs, in_arena)
     {
-        if let Some(batch) = engine.stack_small(&jobs[0].samples.list, &jobs[0].collate) {
+        if let Some(batch) = engine.stack_small(&jobs[0].samples.list, &jobs[0].collate, begin) {
             return Ok(vec![batch]);
         }
     }
@@ -141,13 +145,9 @@ fn run_jobs(
     }
     for ((job, out), ahead) in jobs.iter().zip(&targets).zip(ahead) {
         let leaf = leaf_of(job, out.as_ref());
-        let view = match (job.copy, in_arena) {
-            (CopyMode::Never, true) => {
-                let why = "copy=False asks for a view, arena=True for a copy".to_owned();
-                return Err(Error::Argument(why).at_path(leaf.path));
-            }
-            (CopyMode::Always, _) | (_, true) => None,
-            (mode, false) => view_of(engine, job, &leaf, mode)?,
+        let view = match may_view(job, in_arena)? {
+            true => view_of(engine, job, &leaf)?,
+            false => None,
         };
         if view.is_none() {
             leaves.push(leaf);
@@ -155,7 +155,10 @@ fn run_jobs(
         }
         batches.push(view);
     }
-    let plan = plan_of(&leaves, in_arena)?;
+    let plan = match in_arena {
+        true => engine.plan_in_arena(&leaves, begin)?,
+        false => engine.plan(&leaves, begin)?,
+    };
     order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;
     let filled = engine.run_with(plan, run_options)?;
@@ -179,11 +182,14 @@ fn run_jobs(
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
 }
 
-fn plan_of<'s>(leaves: &[Leaf<'s, 's>], in_arena: bool) -> windrow::Result<Plan<'s>> {
-    if in_arena {
-        Plan::in_arena(leaves)
-    } else {
-        Plan::for_leaves(leaves)
+/// Whether a leaf may be handed out as it lies.
+fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
+    match (job.copy, in_arena) {
+        (CopyMode::Never, true) => {
+            let why = "copy=False asks for a view, arena=True for a copy".to_owned();
+            Err(Error::Argument(why).at_path(&job.path))
+        }
+        (mode, _) => Ok(mode != CopyMode::Always && !in_arena),
     }
 }
 
@@ -280,25 +286,10 @@ fn block_of(order: &Order) -> Option<&Owner> {
 }
 
 /// The samples' own memory, if they form the batch there.
-fn view_of(
-    engine: &Engine,
-    job: &Job,
-    leaf: &Leaf<'_, '_>,
-    mode: CopyMode,
-) -> windrow::Result<Option<Batch>> {
+fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<Option<Batch>> {
     let plan = Plan::for_leaves(&[*leaf])?;
+    let Some(data) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
     let spec = &plan.specs()[0];
-    // Lengths and offsets of a batch on a device lie there too, so that somebody has to write them.
-    let is_free = job.out.is_none() && !(spec.lengths.is_some() && is_cuda(spec.device));
-    let Some(data) = plan.as_view(0).filter(|_| is_free) else {
-        return match mode {
-            CopyMode::Never => {
-                let why = "copy=False, but the samples do not form the batch in memory".to_owned();
-                Err(Error::NotAView(why).at_path(leaf.path))
-            }
-            _ => Ok(None),
-        };
-    };
     let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
     let owner: Owner = Arc::clone(&job.samples.owners) as Owner;
     let read_only = job.samples.list.is_read_only();
@@ -311,16 +302,34 @@ fn view_of(
     Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
 }
 
+/// Where a leaf of a plan that the call may hand out as it lies does lie, if it can.
+fn view_in(
+    plan: &Plan<'_>,
+    position: usize,
+    leaf: &Leaf<'_, '_>,
+    mode: CopyMode,
+) -> windrow::Result<Option<*const u8>> {
+    match plan.as_view(position).filter(|_| leaf.out.is_none()) {
+        None if mode == CopyMode::Never => {
+            let why = "copy=False, but the samples do not form the batch in memory, complete";
+            Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
+        }
+        view => Ok(view),
+    }
+}
+
 fn assemble(
     form: &str,
     samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = samples.py();
+    let _records = Records::of_call(py);
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
+    let span = engine.enter(Stage::Import);
     let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
-    let mut batches = run(py, &engine, &mut [job], Arena::No)?;
+    let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 
@@ -442,12 +451,16 @@ pub(crate) fn ragged(
 }
 
 /// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding,
-/// bytes of an arena. ``form`` is the name of a function, ``"collate"`` too; the rest are its arguments.
+/// bytes of an arena. Raises what the call would. ``form`` is ``"stack"``, ``"concat"``, ``"pad"``,
+/// ``"ragged"`` or ``"collate"``, then with its ``spec``, ``sep`` and ``arena``.
 ///
 /// Examples:
 ///     >>> import windrow as wr
 ///     >>> wr.explain([b"abc", b"d"], "pad").as_dict()["padding_bytes"]
 ///     2
+///     >>> tree = wr.explain([{"x": [1.5], "n": 1}], "collate", dtype="float32")
+///     >>> tree.names, tree.paths
+///     (['x.0', 'n'], ['cast', 'cast'])
 #[pyfunction]
 #[pyo3(signature = (samples, form = "stack", **kwargs))]
 pub(crate) fn explain(
@@ -463,17 +476,22 @@ pub(crate) fn explain(
         (vec![Job::new(options, "", |reading| samples_of(samples, reading))?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
+        let may_view = jobs.iter().map(|job| may_view(job, in_arena));
+        let may_view = may_view.collect::<windrow::Result<Vec<bool>>>()?;
         let targets: Vec<_> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
         let leaves = jobs.iter().zip(&targets).map(|(job, out)| leaf_of(job, out.as_ref()));
-        let plan = plan_of(&leaves.collect::<Vec<_>>(), in_arena)?;
-        let is_view = |(leaf, job): (usize, &Job)| {
-            job.copy != CopyMode::Always && plan.as_view(leaf).is_some()
+        let leaves: Vec<_> = leaves.collect();
+        let plan = match in_arena {
+            true => Plan::in_arena(&leaves)?,
+            false => Plan::for_leaves(&leaves)?,
         };
-        let explain = plan.explain();
-        match !in_arena && !jobs.is_empty() && jobs.iter().enumerate().all(is_view) {
-            true => Ok(explain.as_view()),
-            false => Ok(explain),
-        }
+        let is_view = |(position, may_view): (usize, bool)| match may_view {
+            true => Ok(view_in(&plan, position, &leaves[position], jobs[position].copy)?.is_some()),
+            false => Ok(false),
+        };
+        let views = may_view.into_iter().enumerate().map(is_view);
+        let views = views.collect::<windrow::Result<Vec<bool>>>()?;
+        Ok(plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone())))
     });
     Ok(PyExplain(explain.or_py_err(py)?))
 }

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use windrow::{DType, Device, EngineOptions, Explain};
 
 use crate::errors::OrPyErr;
+use crate::logging;
 
 /// An engine with a thread pool and an output memory pool of its own. The module's functions use a
 /// default one.
@@ -116,7 +117,8 @@ pub(crate) struct PyExplain(pub Explain);
 impl PyExplain {
     /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
     /// the data, 0 to 1), ranges, tiles, launches, bytes_to_device, bytes_to_host, arena_bytes,
-    /// arena_gap_bytes (between tensors), outputs.
+    /// arena_gap_bytes (between tensors); and for each leaf outputs (shape and dtype), paths and names
+    /// (where it is in its tree, ``""`` for a plain list).
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.0;
         let dict = PyDict::new(py);
@@ -139,6 +141,8 @@ impl PyExplain {
             .iter()
             .map(|(shape, dtype)| Ok((PyTuple::new(py, shape)?, dtype.name())));
         dict.set_item("outputs", outputs.collect::<PyResult<Vec<_>>>()?)?;
+        dict.set_item("paths", &explain.paths)?;
+        dict.set_item("names", &explain.names)?;
         Ok(dict)
     }
 
@@ -158,6 +162,16 @@ impl PyExplain {
     fn __repr__(&self) -> String {
         self.0.to_string()
     }
+}
+
+/// What watches the calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None while ranges go to
+/// a profiler, else why not).
+#[pyfunction]
+pub(crate) fn watchers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("logging", logging::is_on())?;
+    dict.set_item("nvtx", py.detach(windrow::nvtx_state).err())?;
+    Ok(dict)
 }
 
 /// Whether there is a CUDA device to assemble batches on. Starts the driver: workers that are to use
@@ -215,13 +229,19 @@ fn stats_of<'py>(py: Python<'py>, engine: &windrow::Engine) -> PyResult<Bound<'p
     dict.set_item("samples", stats.samples)?;
     dict.set_item("bytes_in", stats.bytes_in)?;
     dict.set_item("bytes_out", stats.bytes_out)?;
+    dict.set_item("data_bytes", stats.data_bytes)?;
     dict.set_item("padding_bytes", stats.padding_bytes)?;
+    dict.set_item("padding_waste", stats.padding_waste())?;
+    dict.set_item("paths", &stats.paths)?;
     dict.set_item("views", stats.views)?;
     dict.set_item("launches", stats.launches)?;
     dict.set_item("bytes_to_device", stats.bytes_to_device)?;
     dict.set_item("bytes_to_host", stats.bytes_to_host)?;
     dict.set_item("waits", stats.waits)?;
+    dict.set_item("import_seconds", stats.import_time.as_secs_f64())?;
+    dict.set_item("plan_seconds", stats.plan_time.as_secs_f64())?;
     dict.set_item("run_seconds", stats.run_time.as_secs_f64())?;
+    dict.set_item("wait_seconds", stats.wait_time.as_secs_f64())?;
     dict.set_item("pool_bytes", stats.pool.free_bytes)?;
     dict.set_item("pool_used_bytes", stats.pool.used_bytes)?;
     dict.set_item("pool_hits", stats.pool.hits)?;
@@ -232,10 +252,14 @@ fn stats_of<'py>(py: Python<'py>, engine: &windrow::Engine) -> PyResult<Bound<'p
     Ok(dict)
 }
 
-/// What the default engine did since it was made or `reset_stats`: batches, samples, bytes_in,
-/// bytes_out, padding_bytes, views, launches, bytes_to_device, bytes_to_host, waits (for a device),
-/// run_seconds, pool_bytes (free), pool_used_bytes, pool_hits, pool_misses, device_bytes (in use),
-/// pinned_bytes (free), pinned_used_bytes.
+/// What the default engine did since it was made or `reset_stats`.
+///
+/// Counts: batches (a tree has one for each leaf), samples, paths (batches by how their data moved, in
+/// the words of `explain`; a dict), views, launches, waits (for a device). Bytes: bytes_in, bytes_out,
+/// data_bytes, padding_bytes, padding_waste (share of the data, 0 to 1), bytes_to_device, bytes_to_host,
+/// and now: pool_bytes (free), pool_used_bytes, device_bytes (in use), pinned_bytes (free),
+/// pinned_used_bytes; with pool_hits and pool_misses. Seconds of the calling threads: import_seconds,
+/// plan_seconds, run_seconds, and wait_seconds, which are part of these.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     stats_of(py, default_engine())

@@ -13,10 +13,13 @@ use windrow::dlpack::{
     device_to_dl, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLTENSOR,
     DLTENSOR_VERSIONED, FLAG_IS_COPIED,
 };
-use windrow::{Collate, DType, Device, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
+use windrow::{
+    Collate, DType, Device, Error, Leaf, Plan, RunOptions, SampleList, Span, Stage, Stream, Tensor,
+};
 
 use crate::engine::index_engine;
 use crate::errors::{in_words, DeviceError, OrPyErr};
+use crate::logging::Records;
 use crate::order::{ready_on, Order};
 use crate::stream::from_handle;
 use crate::tensor::PyTensor;
@@ -129,6 +132,12 @@ pub(crate) fn dlpack_device(tensor: &Tensor) -> (i32, i32) {
     }
 }
 
+/// A stage of its own, to be dropped at its end.
+fn exporting(py: Python<'_>) -> (Span<'static>, Records<'_>) {
+    let records = Records::of_call(py);
+    (Span::enter(Stage::Export), records)
+}
+
 /// The stream that a consumer named; `None` if it waits by itself, or if there is nothing to wait for.
 fn consumer_stream(
     py: Python<'_>,
@@ -161,6 +170,7 @@ pub(crate) fn dlpack<'py>(
     dl_device: Option<&Bound<'py, PyAny>>,
     copy: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _stage = exporting(py);
     let stream = consumer_stream(py, tensor, stream)?;
     let versioned = match max_version {
         None => false,
@@ -429,6 +439,7 @@ pub(crate) unsafe fn release_buffer(view: *mut ffi::Py_buffer) {
 
 /// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
 pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let _stage = exporting(py);
     on_host(tensor, "NumPy")?;
     let numpy = py.import(intern!(py, "numpy"))?;
     let asarray = |tensor: Tensor| {

@@ -12,6 +12,7 @@ mod exchange;
 mod export;
 mod import;
 mod keep;
+mod logging;
 mod options;
 mod order;
 mod pickle;
@@ -72,6 +73,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(engine::cuda_available, m)?,
         wrap_pyfunction!(engine::devices, m)?,
         wrap_pyfunction!(engine::cuda_build, m)?,
+        wrap_pyfunction!(engine::watchers, m)?,
+        wrap_pyfunction!(logging::set_logging, m)?,
         wrap_pyfunction!(engine::stats, m)?,
         wrap_pyfunction!(engine::reset_stats, m)?,
         wrap_pyfunction!(engine::empty_cache, m)?,

@@ -5,18 +5,20 @@
 //! own function: it knows what the result is, or which error is due.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
-use windrow::{Device, Spec, Tensor};
+use windrow::{Device, Span, Spec, Stage, Tensor};
 
 use crate::assemble::{arena_bytes, run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::errors::{attribute, is_answer, OrPyErr};
 use crate::export;
 use crate::import::Reading;
+use crate::logging::Records;
 use crate::options::{CopyMode, Options};
 use crate::samples::{items_of, Imported};
 use crate::sources::AutogradWord;
@@ -113,6 +115,7 @@ pub(crate) fn collate_torch<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
+    let _records = Records::of_call(py);
     // What torch does first, with the error of an empty or unfit batch.
     samples.get_item(0)?;
     let column = Column { items: items_of(samples)?, whole: Some(samples.clone()), zipped: false };
@@ -130,12 +133,14 @@ pub(crate) fn collate_torch<'py>(
         leaves: Vec::new(),
         error: None,
     };
+    let engine = walk.options.engine.clone();
+    let span = engine.enter(Stage::Import);
     let tree = walk.node(column, String::new())?;
     walk.specs.all_used()?;
     if let Some(error) = walk.error {
         return Err(error);
     }
-    let results = if walk.in_arena { walk.run_in_arena()? } else { walk.run()? };
+    let results = if walk.in_arena { walk.run_in_arena(span)? } else { walk.run(span)? };
     walk.build(&tree, &results)
 }
 
@@ -311,7 +316,8 @@ impl<'py> Walk<'_, 'py> {
         let is_foreign = kind == Kind::Array && export::typestr_of(first.dtype).is_none();
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
-            let refusal = run(self.py, &self.options.engine, &mut [job], Arena::No).err();
+            let engine = &self.options.engine;
+            let refusal = run(self.py, engine, &mut [job], Arena::No, Instant::now()).err();
             return Ok(Err(refusal));
         }
         if is_foreign || is_remote {
@@ -381,12 +387,13 @@ impl<'py> Walk<'_, 'py> {
         Ok(())
     }
 
-    fn run(&mut self) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    /// `import`: the stage that ends when the outputs have their places.
+    fn run(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         self.place_outputs()?;
         let leaves = std::mem::take(&mut self.leaves);
         let (mut jobs, outs): (Vec<Job>, Vec<_>) =
             leaves.into_iter().map(|leaf| (leaf.job, (leaf.is_named, leaf.out))).unzip();
-        let batches = run(self.py, &self.options.engine, &mut jobs, Arena::No)?;
+        let batches = run(self.py, &self.options.engine, &mut jobs, Arena::No, import.end())?;
         let results = batches.into_iter().zip(outs).map(|(batch, (is_named, out))| {
             let data = match out {
                 Some(out) => out,
@@ -404,7 +411,7 @@ impl<'py> Walk<'_, 'py> {
 
     /// As `run`, every tensor a view of one: of the segment that `allocate` gives, or of memory of the
     /// engine's.
-    fn run_in_arena(&mut self) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn run_in_arena(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (py, leaves) = (self.py, std::mem::take(&mut self.leaves));
         let mut jobs: Vec<Job> = leaves.into_iter().map(|leaf| leaf.job).collect();
         let mut arena = Arena::Own;
@@ -415,7 +422,7 @@ impl<'py> Walk<'_, 'py> {
             arena = Arena::Given(tensor_of(&tensor, Reading::OWNED)?);
             segment = Some(tensor);
         }
-        let batches = run(py, &self.options.engine, &mut jobs, arena)?;
+        let batches = run(py, &self.options.engine, &mut jobs, arena, import.end())?;
         let results = batches.into_iter().map(|batch| {
             let batch = Bound::new(py, PyBatch::from(batch))?;
             self.rules.call_method1(intern!(py, "views"), (batch, &segment))

@@ -6,11 +6,12 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
-use windrow::{Batch, Engine, Stream};
+use windrow::{Batch, Stage, Stream};
 
 use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::errors::not_array_like;
+use crate::logging::Records;
 use crate::options::Options;
 use crate::samples::{items_of, Imported};
 use crate::specs::Specs;
@@ -81,8 +82,11 @@ pub(crate) fn collate<'py>(
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
-    let (tree, mut jobs, engine) = walk(samples, spec, sep, common, !arena)?;
-    let batches = run(py, &engine, &mut jobs, Arena::of(arena))?;
+    let _records = Records::of_call(py);
+    let options = Options::parse("collate", common)?;
+    let span = options.engine.enter(Stage::Import);
+    let (tree, mut jobs) = import(samples, spec, sep, common, &options, !arena)?;
+    let batches = run(py, &options.engine, &mut jobs, Arena::of(arena), span.end())?;
     let arena = batches.iter().find_map(Batch::arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
     let batches = batches.into_iter();
@@ -90,7 +94,8 @@ pub(crate) fn collate<'py>(
     build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
 }
 
-/// The leaves of a call of `collate`, and whether it is for an arena.
+/// The leaves that a call of `collate` with these arguments would plan, and whether in an arena. Nothing
+/// is copied yet.
 pub(crate) fn jobs_of(
     samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
@@ -104,22 +109,23 @@ pub(crate) fn jobs_of(
         Ok(item.filter(|item| !item.is_none()))
     };
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
-    let sep: Option<String> = sep.map(|sep| sep.extract()).transpose()?;
-    let sep = sep.as_deref().unwrap_or(".");
-    let (_, jobs, _) = walk(samples, spec.as_ref(), sep, Some(&common), false)?;
-    Ok((jobs, arena.map_or(Ok(false), |arena| arena.extract())?))
+    let sep = sep.map_or_else(|| Ok(".".to_owned()), |sep| sep.extract())?;
+    let in_arena = arena.map_or(Ok(false), |arena| arena.extract())?;
+    let options = Options::parse("collate", Some(&common))?;
+    let (_, jobs) = import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
+    Ok((jobs, in_arena))
 }
 
-/// The tree of a list of trees, and a job for each of its leaves.
-fn walk<'py>(
+/// Reads all leaves. `may_start`: whether rows may be copied ahead of the plan.
+fn import<'py>(
     samples: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,
     sep: &str,
     common: Option<&Bound<'py, PyDict>>,
+    options: &Options<'py>,
     may_start: bool,
-) -> PyResult<(Node<'py>, Vec<Job>, Engine)> {
+) -> PyResult<(Node<'py>, Vec<Job>)> {
     let py = samples.py();
-    let options = Options::parse("collate", common)?;
     let samples = items_of(samples)?;
     if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
@@ -140,7 +146,7 @@ fn walk<'py>(
     let mut walk = Walk { py, common, stream, may_start, specs, jobs: Vec::new() };
     let tree = walk.node(samples, String::new(), options.out.as_ref())?;
     walk.specs.all_used()?;
-    Ok((tree, walk.jobs, options.engine))
+    Ok((tree, walk.jobs))
 }
 
 impl<'py> Walk<'_, 'py> {

@@ -1,5 +1,7 @@
 """Every form on a device: from the host, on the device, and back, by the simulated driver or a real one."""
 
+import itertools
+import logging
 import os
 import subprocess
 import sys
@@ -9,7 +11,7 @@ import pytest
 
 import windrow as wr
 from cuda_harness import CUDA_HOST, Cai, Dlpack, Memory, fetch, plain, table_type
-from helpers import assert_same, paint_values, refusal
+from helpers import assert_same, paint, paint_values, refusal
 
 ROWS = [paint_values((4, 6), "float32", seed) for seed in range(5)]
 UNEVEN = [paint_values((n, 3), "float32", n) for n in (4, 0, 2, 7)]
@@ -395,6 +397,53 @@ def test_nothing_is_left(sim):
     everything()
     assert live() == before
     assert Memory.freed > freed
+
+
+def test_stats_and_records_of_devices(driver):
+    engine = wr.Engine()
+    rows = [paint(3000, "float32", n) for n in range(4)]
+    samples = {source: on(driver, source, rows) for source in ("cpu", "pinned", "cuda")}
+    told = []
+    handler = logging.Handler()
+    handler.emit = told.append
+    logger = logging.getLogger("windrow")
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    wr.set_logging()
+    try:
+        paths = {}
+        for source, target, dtype in itertools.product(samples, ("cpu", "pinned", "cuda"), (None, "float64")):
+            before = engine.stats()
+            plan = wr.explain(samples[source], device=target, dtype=dtype)
+            wr.stack(samples[source], device=target, dtype=dtype, engine=engine)
+            after = engine.stats()
+            assert after["paths"].get(plan.path, 0) == before["paths"].get(plan.path, 0) + 1
+            assert after["launches"] - before["launches"] == plan.launches
+            paths[plan.path] = paths.get(plan.path, 0) + 1
+    finally:
+        wr.set_logging(False)
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    stats = engine.stats()
+    assert stats["paths"] == paths and stats["batches"] == 18
+    assert {"upload", "staged", "direct pinned", "download"} <= set(paths)
+    assert stats["waits"] > 0 and 0 < stats["wait_seconds"] < stats["run_seconds"]
+    names = [record.name for record in told]
+    assert names.count("windrow.run") == 18
+    # No launch makes an upload.
+    assert names.count("windrow.launch") >= stats["launches"] and names.count("windrow.wait") == stats["waits"]
+    engine.reset_stats()
+    assert engine.stats()["wait_seconds"] == 0 and engine.stats()["paths"] == {}
+
+
+def test_a_view_on_a_device_launches_nothing(driver):
+    rows = wr.stack(ROWS, device="cuda")
+    plan = wr.explain(list(rows), copy=None)
+    assert (plan.path, plan.launches, plan.tiles) == ("view", 0, 0)
+    engine = wr.Engine()
+    batch = wr.stack(list(rows), copy=None, engine=engine)
+    assert batch.data_ptr() == rows.data_ptr()
+    assert engine.stats()["paths"] == {"view": 1} and engine.stats()["launches"] == 0
 
 
 def doctor(**environment):

@@ -2,11 +2,10 @@
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{
-    image, Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef,
+    image, Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef, Waits,
 };
 use super::memory::{DeviceMemory, PinnedBlock, PinnedPool};
 use super::policy::Policy;
@@ -219,8 +218,8 @@ impl Executor {
         (self.memory.used_bytes(), self.pinned.bytes())
     }
 
-    /// Times the host waited for the device.
-    pub fn waits(&self) -> &AtomicU64 {
+    /// How the host waited for the device.
+    pub fn waits(&self) -> &Waits {
         self.context.waits()
     }
 

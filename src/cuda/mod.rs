@@ -7,6 +7,7 @@
 //! | `table`, `params` | the plan as the kernels read it |
 //! | `policy` | numbers of a launch that tuning may change |
 //! | `upload`, `download` | host samples to the device, batches back |
+//! | [`nvtx`] | ranges for profilers |
 //! | `memory` | outputs in stream order, page-locked host memory |
 //! | [`driver`] | the calls of the driver |
 
@@ -14,6 +15,7 @@ mod download;
 pub(crate) mod driver;
 mod executor;
 mod memory;
+pub(crate) mod nvtx;
 mod params;
 mod policy;
 mod run;
@@ -21,8 +23,8 @@ mod table;
 mod upload;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::error::{Error, Mismatch, Result};
 use crate::plan::Plan;
@@ -72,18 +74,16 @@ impl Devices {
         })
     }
 
-    /// Times the host waited for a device.
-    pub fn waits(&self) -> u64 {
-        self.sum(|waits| waits.load(Ordering::Relaxed))
+    /// Times the host waited for a device, and for how long.
+    pub fn waits(&self) -> (u64, Duration) {
+        let all = self.all();
+        let waits = all.iter().map(|executor| executor.waits().get());
+        waits.fold(Default::default(), |(n, time), (own_n, own)| (n + own_n, time + own))
     }
 
     /// Counts waits anew.
     pub fn reset_waits(&self) {
-        self.sum(|waits| waits.swap(0, Ordering::Relaxed));
-    }
-
-    fn sum(&self, of: impl Fn(&AtomicU64) -> u64) -> u64 {
-        self.all().iter().map(|executor| of(executor.waits())).sum()
+        self.all().iter().for_each(|executor| executor.waits().reset());
     }
 
     /// All that were made. In a forked child none: they are the parent's, and the lock may be one that

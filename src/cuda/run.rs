@@ -15,12 +15,14 @@ use super::table::{Table, Values};
 use super::upload;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::explain::{is_copied, is_upload};
 use crate::field::{Op, Role};
 use crate::host::{Helpers, MemoryPool};
 use crate::layout::Layout;
 use crate::plan::Plan;
+use crate::span::{Span, Stage};
 use crate::spec::{bytes_of, Placement};
-use crate::stats::{is_copied, is_upload, Traffic};
+use crate::stats::Traffic;
 use crate::stream::{OutputMemory, RunOptions, Stream};
 use crate::tensor::{Device, Owner, Tensor};
 
@@ -398,6 +400,7 @@ impl Run<'_> {
         places: &[Option<u64>],
         values: &[Values<'_>],
     ) -> Result<()> {
+        let _span = Span::enter(Stage::Launch);
         let (policy, num_sms) = (&self.executor.policy, self.current.context().info().num_sms);
         let table = Table::new(plan, places, values, num_sms, policy)?;
         if table.num_tiles() == 0 {

@@ -61,7 +61,8 @@ pub(crate) struct Tiling {
 }
 
 impl Tiling {
-    pub fn new(plan: &Plan<'_>) -> Tiling {
+    /// Of the fields that are to be run.
+    pub fn new(plan: &Plan<'_>, is_run: impl Fn(&Field<'_>) -> bool) -> Tiling {
         let total = saturating_sum(plan.fields.iter().map(Field::bytes));
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
         let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
@@ -69,7 +70,7 @@ impl Tiling {
         let mut first = Vec::with_capacity(plan.fields.len() + 1);
         first.push(0);
         for field in &plan.fields {
-            if !field.done {
+            if is_run(field) {
                 count += field.bytes().div_ceil(tile_bytes) as usize;
             }
             first.push(count);
@@ -116,7 +117,7 @@ pub(crate) struct Work<'p> {
 
 impl<'p> Work<'p> {
     pub fn new(plan: &'p Plan<'p>) -> Work<'p> {
-        Work { plan, tiling: Tiling::new(plan) }
+        Work { plan, tiling: Tiling::new(plan, |field| !field.done) }
     }
 
     /// Whether the batch is large enough to share out.

@@ -5,6 +5,8 @@
     (2, 3)
 """
 
+import os as _os
+
 from windrow._windrow import (
     Batch,
     CudaError,
@@ -29,6 +31,7 @@ from windrow._windrow import (
     pad,
     ragged,
     reset_stats,
+    set_logging,
     stack,
     stats,
 )
@@ -62,6 +65,13 @@ __all__ = [
     "pad",
     "ragged",
     "reset_stats",
+    "set_logging",
     "stack",
     "stats",
 ]
+
+if _os.environ.get("WINDROW_LOG", "0") not in ("", "0"):
+    from windrow import _log
+
+    _log.to_stderr()
+    set_logging(True)

@@ -137,13 +137,19 @@ class _Stats(TypedDict):
     samples: int
     bytes_in: int
     bytes_out: int
+    data_bytes: int
     padding_bytes: int
+    padding_waste: float
+    paths: Dict[str, int]
     views: int
     launches: int
     bytes_to_device: int
     bytes_to_host: int
     waits: int
+    import_seconds: float
+    plan_seconds: float
     run_seconds: float
+    wait_seconds: float
     pool_bytes: int
     pool_used_bytes: int
     pool_hits: int
@@ -166,6 +172,10 @@ class _CudaBuild(TypedDict):
     toolkit: str
     targets: str
     driver: Tuple[int, int]
+
+class _Watchers(TypedDict):
+    logging: bool
+    nvtx: Optional[str]
 
 @final
 class Engine:
@@ -198,6 +208,8 @@ class Explain:
     arena_bytes: int
     arena_gap_bytes: int
     outputs: List[Tuple[_Shape, str]]
+    paths: List[str]
+    names: List[str]
     def as_dict(self) -> Dict[str, Any]: ...
 
 def stack(
@@ -293,6 +305,8 @@ def import_route(object: Any) -> str: ...
 def cuda_available() -> bool: ...
 def devices() -> List[_DeviceInfo]: ...
 def cuda_build() -> _CudaBuild: ...
+def watchers() -> _Watchers: ...
+def set_logging(enabled: bool = True) -> None: ...
 def stats() -> _Stats: ...
 def reset_stats() -> None: ...
 def empty_cache() -> None: ...

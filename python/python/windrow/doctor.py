@@ -1,19 +1,23 @@
-"""`python -m windrow doctor`: what this build can do on this machine, and how it reads whose tensors."""
+"""`python -m windrow doctor [--json]`: what this build can do on this machine, and how it reads whose tensors.
+
+For bug reports: run it in the environment and with the variables in which the bug shows."""
 
 from __future__ import annotations
 
 import array
+import json
+import os
 import platform
 import shutil
 import statistics
 import sys
 import time
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import windrow as wr
 from windrow import _windrow
-from windrow._system import cpu_name, num_cores, optional
+from windrow._system import cpu_name, load, num_cores
 
 # What the kernels for x86-64 are compiled for beside the baseline; all of it or nothing is used.
 KERNEL_FLAGS = ("avx2", "fma", "f16c")
@@ -151,71 +155,110 @@ def route(value: Any) -> str:
     return min(offered, key=PROTOCOLS.index, default="none")
 
 
-def import_cost(make: Callable[[], Any]) -> str:
-    """Nanoseconds to read one of a thousand, or why it cannot be read."""
-    try:
-        values = [make() for _ in range(1000)]
+def import_cost(make: Callable[[], Any]) -> float:
+    """Nanoseconds to read one of a thousand."""
+    values = [make() for _ in range(1000)]
+    wr.SampleList(values)
+    times = []
+    for _ in range(9):
+        begin = time.perf_counter_ns()
         wr.SampleList(values)
-        times = []
-        for _ in range(9):
-            begin = time.perf_counter_ns()
-            wr.SampleList(values)
-            times.append((time.perf_counter_ns() - begin) / len(values))
+        times.append((time.perf_counter_ns() - begin) / len(values))
+    return statistics.median(times)
+
+
+def library(name: str, probe: Callable[[Any], Any]) -> Dict[str, Any]:
+    """Version of a library, how its tensors are read, and what reading one costs; or what is wrong."""
+    module, reason = load(name)
+    if module is None:
+        return {"library": name, "problem": reason}
+    about = {"library": name, "version": getattr(module, "__version__", platform.python_version())}
+    try:
+        value = probe(module)
     except Exception as error:
-        return f"refused: {error}"
-    return f"{statistics.median(times):.0f} ns"
+        return {**about, "problem": f"makes no tensor here: {error}"}
+    about["read by"] = route(value)
+    try:
+        return {**about, "nanoseconds": round(import_cost(lambda: probe(module)))}
+    except Exception as error:
+        return {**about, "problem": f"refused: {error}"}
 
 
-def libraries() -> None:
-    """One line for each library: version, route, cost."""
-    # Some libraries warn when they are loaded.
-    warnings.simplefilter("ignore")
-    for name, probe in PROBES.items():
-        module = optional(name)
-        if module is None:
-            print(f"  {name:10} not installed or does not load")
-            continue
-        version = getattr(module, "__version__", platform.python_version())
-        try:
-            value = probe(module)
-        except Exception as error:
-            print(f"  {name:10} {version:16} makes no tensor here: {error}")
-            continue
-        print(f"  {name:10} {version:16} {route(value):20} {import_cost(lambda: probe(module))}")
+def libraries() -> List[Dict[str, Any]]:
+    """All of them. Some warn when they are loaded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [library(name, probe) for name, probe in PROBES.items()]
 
 
-def main(argv: List[str]) -> int:
-    """The command line; takes no options."""
-    if argv:
-        print(__doc__)
-        return 0 if argv in (["-h"], ["--help"]) else 2
+def huge_pages() -> str:
+    """Whether the kernel gives huge pages to those who ask, as windrow does for batches of some megabytes."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as file:
+            mode = file.read().split("[")[-1].split("]")[0]
+    except OSError:
+        return "unknown"
+    return "never: large batches take longer to be written for the first time" if mode == "never" else mode
+
+
+def variables() -> str:
+    """Those of windrow's and its neighbours' that are set."""
+    names = [name for name in os.environ if name.startswith("WINDROW_")]
+    names += [name for name in ("CUDA_VISIBLE_DEVICES", "NVTX_INJECTION64_PATH") if name in os.environ]
+    return ", ".join(f"{name}={os.environ[name]}" for name in sorted(names)) or "none"
+
+
+def facts() -> Dict[str, str]:
+    """What there is, by name."""
     stats = wr.stats()
-    lines = {
+    watchers = _windrow.watchers()
+    return {
         "windrow": f"{wr.__version__}, {getattr(_windrow, '__file__', '?')}",
-        "python": f"{platform.python_version()}, {platform.system()} {platform.machine()}",
+        "python": f"{platform.python_version()}, {platform.platform()}",
         "processor": f"{cpu_name()}, {num_cores()} cores for this process",
         "kernels": kernels(),
         "threads": f"{wr.Engine().threads} for a large batch",
         "pool": f"{stats['pool_bytes']} bytes free, {stats['pool_used_bytes']} in use, 1 GiB at most kept free",
         "cuda": cuda(),
         "memory": memory(),
+        "huge pages": huge_pages(),
         "/dev/shm": shared_memory(),
+        "logging": "on" if watchers["logging"] else "off; WINDROW_LOG=1 or wr.set_logging() turns it on",
+        "nvtx": watchers["nvtx"] or "on, a profiler listens",
+        "variables": variables(),
     }
-    for name, text in lines.items():
-        print(f"{name:11}{text}")
-    if wr.cuda_available():
-        for text in cuda_devices():
-            print(f"{'device':11}{text}")
-        print(f"{'in use':11}{stats['device_bytes']} bytes of devices")
-        print(f"{'pinned':11}{locked_memory()}")
-        print("\nfrom, to, how")
-        try:
-            for text in cuda_paths():
-                print(f"  {text}")
-        except Exception as error:
-            print(f"  nothing goes: {error}")
+
+
+def cuda_facts() -> Iterator[Tuple[str, str]]:
+    """What there is of devices."""
+    for text in cuda_devices():
+        yield "device", text
+    yield "in use", f"{wr.stats()['device_bytes']} bytes of devices"
+    yield "pinned", locked_memory()
+    try:
+        for text in cuda_paths():
+            yield "path", text
+    except Exception as error:
+        yield "path", f"none: {error}"
+
+
+def main(argv: List[str]) -> int:
+    """The command line."""
+    if argv not in ([], ["--json"]):
+        print(__doc__)
+        return 0 if argv in (["-h"], ["--help"]) else 2
+    about = facts()
+    devices = list(cuda_facts()) if wr.cuda_available() else []
+    rows = libraries()
+    if argv:
+        print(json.dumps({**about, "devices": [f"{name}: {text}" for name, text in devices], "libraries": rows}, indent=1))
+        return 0
+    for name, text in [*about.items(), *devices]:
+        print(f"{name:12}{text}")
     print("\nlibrary, version, how its tensors are read, time to read one")
-    libraries()
+    for row in rows:
+        problem = f"  {row['problem']}" if "problem" in row else f"{row['nanoseconds']:6} ns"
+        print(f"  {row['library']:10} {row.get('version', ''):16} {row.get('read by', ''):20}{problem}")
     return 0
 
 

@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cust::device::{Device, DeviceAttribute};
 use cust::sys::{CUcontext, CUdevice};
@@ -14,6 +15,7 @@ use super::error::DriverResult;
 use super::init::{forked, init, quietly};
 use super::raw;
 use crate::error::{DriverError, Error, Result};
+use crate::span::{Span, Stage};
 use crate::{devices, tensor};
 
 /// CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, which cust does not know.
@@ -84,6 +86,31 @@ impl DeviceInfo {
     }
 }
 
+/// How the host has waited for a device.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    count: AtomicU64,
+    nanos: AtomicU64,
+}
+
+impl Waits {
+    /// One more, until the span is dropped.
+    pub(super) fn begin(&self) -> Span<'_> {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        Span::timed(Stage::Wait, Instant::now(), &self.nanos)
+    }
+
+    pub(crate) fn get(&self) -> (u64, Duration) {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        (self.count.load(Ordering::Relaxed), Duration::from_nanos(nanos))
+    }
+
+    pub(crate) fn reset(&self) {
+        self.count.store(0, Ordering::Relaxed);
+        self.nanos.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The primary context of a device, retained until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -92,7 +119,7 @@ pub(crate) struct Context {
     device: CUdevice,
     ordinal: u32,
     info: DeviceInfo,
-    waits: AtomicU64,
+    waits: Waits,
 }
 
 impl Context {
@@ -120,7 +147,7 @@ impl Context {
         unsafe { raw::cuCtxSetCurrent(before) }.ok()?;
         let inner = inner.map_err(|e| DriverError::from_cust("cuDevicePrimaryCtxRetain", e))?;
         let inner = ManuallyDrop::new(inner);
-        let waits = AtomicU64::new(0);
+        let waits = Waits::default();
         Ok(Arc::new(Context { inner, device: device.as_raw(), ordinal, info, waits }))
     }
 
@@ -137,13 +164,9 @@ impl Context {
         self.inner.as_raw()
     }
 
-    /// How often the host has waited for the device, for whatever reason.
-    pub(crate) fn waits(&self) -> &AtomicU64 {
+    /// How the host has waited for the device, for whatever reason.
+    pub(crate) fn waits(&self) -> &Waits {
         &self.waits
-    }
-
-    pub(super) fn count_wait(&self) {
-        self.waits.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn device(&self) -> CUdevice {
@@ -230,7 +253,7 @@ impl Current<'_> {
 
     /// Blocks until everything enqueued on any stream of the device is done.
     pub(crate) fn synchronize(&self) -> DriverResult<()> {
-        self.context.count_wait();
+        let _wait = self.context.waits().begin();
         // SAFETY: takes no pointer; `self` says that a context is current.
         unsafe { raw::cuCtxSynchronize() }.ok()
     }

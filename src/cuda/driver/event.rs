@@ -50,7 +50,7 @@ impl Event {
 
     /// Blocks until then.
     pub(crate) fn synchronize(&self) -> DriverResult<()> {
-        self.context.count_wait();
+        let _wait = self.context.waits().begin();
         // SAFETY: a live event.
         unsafe { raw::cuEventSynchronize(self.raw) }.ok()
     }

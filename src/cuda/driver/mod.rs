@@ -32,7 +32,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use context::{describe, device_count, Context, Current};
+pub(crate) use context::{describe, device_count, Context, Current, Waits};
 pub(crate) use error::DriverResult;
 pub(crate) use event::{EventPool, PooledEvent};
 pub(crate) use init::{driver_version, forked, init};

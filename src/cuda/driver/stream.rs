@@ -114,7 +114,7 @@ impl StreamRef<'_> {
 
     /// Blocks until everything enqueued is done.
     pub(crate) fn synchronize(self) -> DriverResult<()> {
-        self.context.count_wait();
+        let _wait = self.context.waits().begin();
         // SAFETY: a live stream.
         unsafe { raw::cuStreamSynchronize(self.raw) }.ok()
     }

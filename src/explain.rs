@@ -1,0 +1,330 @@
+//! [`Explain`]: the account of a plan, and the names of the ways in which data moves.
+
+use std::fmt;
+
+use crate::arena::Arena;
+use crate::field::{saturating_sum, Field, Op, Role};
+use crate::geometry::Class;
+use crate::host::Tiling;
+use crate::kinds::Kind;
+use crate::plan::Plan;
+use crate::sample::SampleList;
+use crate::spec::{bytes_of, Placement, Spec};
+use crate::tensor::Device;
+use crate::DType;
+
+/// The account of a plan, before it is run.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Explain {
+    /// How the data moves: `"view"` (it does not), `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
+    /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ. Between host and device: `"upload"` (the samples become
+    /// the batch by copies), `"staged"` (they are copied, then worked on), the same for page-locked samples
+    /// `"copied pinned"`, `"direct pinned"` (read over the bus) and `"download"`.
+    pub path: &'static str,
+    /// Number of samples of the first leaf.
+    pub samples: usize,
+    /// Number of leaves.
+    pub leaves: usize,
+    /// Bytes read of samples.
+    pub bytes_read: u64,
+    /// Bytes written: data, masks, indices.
+    pub bytes_written: u64,
+    /// Bytes written that are padding.
+    pub padding_bytes: u64,
+    /// `padding_bytes` as a share of the data, 0 to 1.
+    pub padding_waste: f64,
+    /// Copies left after neighbours were merged; 0 where bytes are not just moved.
+    pub ranges: usize,
+    /// Tiles that threads take.
+    pub tiles: usize,
+    /// Kernel launches; 0 on the host.
+    pub launches: usize,
+    /// Bytes that cross from the host to a device.
+    pub bytes_to_device: u64,
+    /// Bytes that cross from a device to the host, which the call waits for.
+    pub bytes_to_host: u64,
+    /// Bytes of the one allocation of all leaves; 0 without one.
+    pub arena_bytes: u64,
+    /// Those of them that lie between tensors, so that each begins aligned.
+    pub arena_gap_bytes: u64,
+    /// Shape and dtype of each leaf's data.
+    pub outputs: Vec<(Vec<i64>, DType)>,
+    /// How the data of each leaf moves.
+    pub paths: Vec<&'static str>,
+    /// Where each leaf is in its tree, if the caller said so: see [`Explain::named`].
+    pub names: Vec<String>,
+}
+
+impl Explain {
+    /// `views`: of each leaf, whether it is handed out as a view. Those that are not named are not.
+    pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
+        let is_view = |leaf: usize| views.get(leaf) == Some(&true);
+        let fields = || plan.fields.iter().filter(|field| !is_view(field.leaf));
+        let data = || fields().filter(|field| field.role == Role::Data);
+        let launches = |field: &Field<'_>| on_device(plan, field) && !is_upload(plan, field);
+        let has_numbers = |(leaf, spec): (usize, &Spec)| {
+            let numbers =
+                spec.lengths.is_some() || matches!(spec.placement, Placement::Joined { .. });
+            numbers && matches!(spec.device, Device::Cuda(_)) && !is_view(leaf)
+        };
+        let arena = plan.arena.as_ref();
+        let has_gaps =
+            |arena: &Arena| arena.gap_bytes() > 0 && matches!(arena.device, Device::Cuda(_));
+        let launches = data().any(launches)
+            || plan.specs.iter().enumerate().any(has_numbers)
+            || arena.is_some_and(has_gaps);
+        let paths: Vec<&'static str> = plan
+            .paths()
+            .enumerate()
+            .map(|(leaf, path)| if is_view(leaf) { Path::View } else { path }.name())
+            .collect();
+        let path = match paths.split_first() {
+            Some((first, rest)) if rest.iter().any(|path| path != first) => "mixed",
+            Some((first, _)) => first,
+            None => Path::Gather.name(),
+        };
+        let written = saturating_sum(data().map(Field::bytes));
+        let padding_bytes = plan.padding_bytes();
+        Explain {
+            path,
+            samples: plan.specs.first().map_or(0, |spec| spec.num_samples),
+            leaves: plan.specs.len(),
+            bytes_read: saturating_sum(fields().map(Field::bytes_read)),
+            bytes_written: saturating_sum(fields().map(Field::bytes)),
+            padding_bytes,
+            padding_waste: share(padding_bytes, written),
+            ranges: data().map(num_ranges).sum(),
+            tiles: Tiling::new(plan, |field| !is_view(field.leaf)).count(),
+            launches: usize::from(launches),
+            bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field))),
+            bytes_to_host: saturating_sum(data().map(|field| bytes_to_host(plan, field))),
+            arena_bytes: plan.arena_bytes(),
+            arena_gap_bytes: arena.map_or(0, Arena::gap_bytes),
+            outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
+            paths,
+            names: Vec::new(),
+        }
+    }
+
+    /// With the names of the leaves, in the order in which they were planned.
+    #[must_use]
+    pub fn named(self, names: impl IntoIterator<Item = String>) -> Explain {
+        Explain { names: names.into_iter().collect(), ..self }
+    }
+}
+
+/// `part` of `whole`, 0 to 1; nothing of nothing is 0.
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// How the data of a leaf moves: what [`Explain::path`] says of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Path {
+    View,
+    Memcpy,
+    Gather,
+    Strided,
+    Cast,
+    Transform,
+    Upload,
+    Staged,
+    CopiedPinned,
+    DirectPinned,
+    Download,
+}
+
+impl Path {
+    /// In the order of their numbers.
+    pub const ALL: [Path; 11] = [
+        Path::View,
+        Path::Memcpy,
+        Path::Gather,
+        Path::Strided,
+        Path::Cast,
+        Path::Transform,
+        Path::Upload,
+        Path::Staged,
+        Path::CopiedPinned,
+        Path::DirectPinned,
+        Path::Download,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::View => "view",
+            Path::Memcpy => "memcpy",
+            Path::Gather => "gather",
+            Path::Strided => "strided",
+            Path::Cast => "cast",
+            Path::Transform => "transform",
+            Path::Upload => "upload",
+            Path::Staged => "staged",
+            Path::CopiedPinned => "copied pinned",
+            Path::DirectPinned => "direct pinned",
+            Path::Download => "download",
+        }
+    }
+}
+
+fn num_ranges(field: &Field<'_>) -> usize {
+    match &field.ranges {
+        Some(ranges) => ranges.len(),
+        None if field.bytes_only => field.data.len(),
+        None => 0,
+    }
+}
+
+/// Whether the data of a leaf is read or written on a device.
+fn on_device(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+    let spec = &plan.specs[field.leaf];
+    [spec.source, spec.device].iter().any(|device| matches!(device, Device::Cuda(_)))
+}
+
+/// Whether host samples become the batch on a device by the copy alone.
+pub(crate) fn is_upload(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+    let spec = &plan.specs[field.leaf];
+    let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
+    crosses && field.role == Role::Data && field.bytes_only && field.layout.is_compact()
+}
+
+/// Bytes of a sample, on average, from which page-locked samples are brought to the device by its copy
+/// engine; smaller ones the kernels read over the bus themselves. Kernels get less out of the bus, and
+/// a copy costs as much to start however small it is. From figures of others for one H100; the bench
+/// `gather` times both ways (W8).
+const MIN_COPIED_BYTES: u64 = 28 << 10;
+
+/// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
+/// In a graph they are not, for that would need memory.
+pub(crate) fn is_copied(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+    let (spec, list) = (&plan.specs[field.leaf], &plan.lists[field.leaf]);
+    spec.source == Device::Pinned
+        && matches!(spec.device, Device::Cuda(_))
+        && matches!(field.op, Op::Read { .. })
+        && list.kinds().iter().all(|kind| kind.layout.is_compact())
+        && sample_bytes(list) >= MIN_COPIED_BYTES.saturating_mul(list.len() as u64)
+}
+
+fn sample_bytes(list: &SampleList<'_>) -> u64 {
+    let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
+    saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
+}
+
+fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
+    let spec = &plan.specs[field.leaf];
+    let is_upload = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
+    match is_upload || is_copied(plan, field) {
+        true => sample_bytes(&plan.lists[field.leaf]),
+        false => 0,
+    }
+}
+
+fn bytes_to_host(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
+    let spec = &plan.specs[field.leaf];
+    let crosses = matches!(spec.source, Device::Cuda(_)) && !matches!(spec.device, Device::Cuda(_));
+    if crosses {
+        field.bytes()
+    } else {
+        0
+    }
+}
+
+fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> Path {
+    let spec = &plan.specs[field.leaf];
+    match (spec.source, spec.device) {
+        (Device::Cpu, Device::Cuda(_)) if is_upload(plan, field) => return Path::Upload,
+        (Device::Cpu, Device::Cuda(_)) => return Path::Staged,
+        (Device::Pinned, Device::Cuda(_)) if is_copied(plan, field) => return Path::CopiedPinned,
+        (Device::Pinned, Device::Cuda(_)) => return Path::DirectPinned,
+        (Device::Cuda(_), Device::Cpu | Device::Pinned) => return Path::Download,
+        _ => {}
+    }
+    let casts = |class: &Class| class.dtype != field.dtype;
+    match field.op {
+        Op::Read { affine: true } => Path::Transform,
+        _ if field.bytes_only && num_ranges(field) == 1 => Path::Memcpy,
+        _ if field.bytes_only => Path::Gather,
+        _ => match &*field.class_ids {
+            [] if casts(&field.classes[0]) => Path::Cast,
+            ids if ids.iter().any(|&id| casts(&field.classes[id as usize])) => Path::Cast,
+            _ => Path::Strided,
+        },
+    }
+}
+
+impl Plan<'_> {
+    /// How the data of each leaf moves. To be asked before a run, which changes what is planned.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = Path> + '_ {
+        let data = self.fields.iter().filter(|field| field.role == Role::Data);
+        data.map(|field| path_of(self, field))
+    }
+
+    /// Bytes of the data.
+    pub(crate) fn data_bytes(&self) -> u64 {
+        let data = self.fields.iter().filter(|field| field.role == Role::Data);
+        saturating_sum(data.map(Field::bytes))
+    }
+
+    /// Bytes of the data that hold padding.
+    pub(crate) fn padding_bytes(&self) -> u64 {
+        let data = self.fields.iter().filter(|field| field.role == Role::Data);
+        data.filter(|field| matches!(self.specs[field.leaf].placement, Placement::Padded(_)))
+            .map(|field| {
+                let real: u64 =
+                    (0..field.data.len()).map(|sample| field.class_of(sample).num_real).sum();
+                field.bytes() - real * field.dtype.size() as u64
+            })
+            .sum()
+    }
+
+    /// Bytes of everything the plan makes, offsets and lengths included.
+    pub(crate) fn output_bytes(&self) -> u64 {
+        let fields = saturating_sum(self.fields.iter().map(Field::bytes));
+        let lengths = |spec: &crate::spec::Spec| {
+            spec.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
+        };
+        fields.saturating_add(saturating_sum(self.specs.iter().map(lengths)))
+    }
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "path           {}", self.path)?;
+        writeln!(f, "samples        {}", self.samples)?;
+        for (leaf, (shape, dtype)) in self.outputs.iter().enumerate() {
+            let name = self.names.get(leaf).map_or("", String::as_str);
+            let space = if name.is_empty() { "" } else { " " };
+            write!(f, "output         {name}{space}{} {dtype}", crate::error::Tuple(shape))?;
+            match self.path {
+                "mixed" => writeln!(f, ", {}", self.paths[leaf])?,
+                _ => writeln!(f)?,
+            }
+        }
+        writeln!(f, "bytes read     {}", self.bytes_read)?;
+        writeln!(f, "bytes written  {}", self.bytes_written)?;
+        writeln!(
+            f,
+            "padding        {} bytes, {:.1} %",
+            self.padding_bytes,
+            self.padding_waste * 100.0
+        )?;
+        writeln!(f, "ranges         {}", self.ranges)?;
+        writeln!(f, "tiles          {}", self.tiles)?;
+        write!(f, "launches       {}", self.launches)?;
+        let crossing =
+            [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];
+        for (way, bytes) in crossing.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            write!(f, "\n{way:<14} {bytes} bytes")?;
+        }
+        if self.arena_bytes > 0 {
+            let (all, gaps) = (self.arena_bytes, self.arena_gap_bytes);
+            write!(f, "\narena          {all} bytes, {gaps} of them between tensors")?;
+        }
+        Ok(())
+    }
+}
