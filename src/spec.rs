@@ -80,6 +80,7 @@ impl Spec {
         if samples.is_empty() {
             return Err(Error::Empty);
         }
+        samples.check_rows(0)?;
         let (source, device) = check_devices(samples, collate)?;
         let used = UsedKinds::new(samples);
         let first = samples.kind(0);

@@ -11,7 +11,7 @@ use windrow::dlpack::{
 use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList, Stream};
 
 use crate::batch::PyBatch;
-use crate::errors::to_py_err;
+use crate::errors::{to_py_err, OrPyErr};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::sources::{route_of, Route, STORAGE_WORD, TENSOR_WORD};
@@ -125,7 +125,7 @@ impl<'py> Importer<'py> {
         items: &[Borrowed<'_, 'py, PyAny>],
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        self.list.reserve(items.len());
+        self.list.reserve(items.len()).or_py_err(self.py)?;
         for (index, sample) in items.iter().enumerate() {
             self.prefetch(&items[index..]);
             if let Err(error) = self.import(sample, index) {

@@ -141,15 +141,15 @@ impl PySampleList {
         importer
             .import_tuple(objects, None)
             .map_err(|error| error_at(objects.py(), error, position))?;
-        self.join(&Imported::from_importer(importer).0);
-        Ok(())
+        self.join(&Imported::from_importer(importer).0).or_py_err(objects.py())
     }
 
-    fn join(&self, other: &Imported) {
+    fn join(&self, other: &Imported) -> windrow::Result<()> {
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         let own = Arc::make_mut(&mut guard);
-        own.list.extend(&other.list);
+        own.list.extend(&other.list)?;
         Arc::make_mut(&mut own.owners).extend(other.owners.iter().cloned());
+        Ok(())
     }
 }
 
@@ -247,8 +247,7 @@ impl PySampleList {
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(other) = samples.cast_exact::<PySampleList>() {
             let other = other.get().snapshot();
-            self.join(&other);
-            return Ok(());
+            return self.join(&other).or_py_err(samples.py());
         }
         let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;
         self.add(tuple.cast::<PyTuple>()?)
