@@ -244,8 +244,10 @@ fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let refused = match Plan::new(&views, &collate) {
         Err(error) => Some(error),
         Ok(plan) => {
-            let spec = &plan.specs()[0];
-            if spec.shape.iter().product::<i64>() > 4 * LARGEST || !judged(&ask, spec.dtype) {
+            // A mask may be large where there are no elements.
+            let (numel, bytes) =
+                (plan.specs()[0].shape.iter().product::<i64>(), plan.explain().bytes_written);
+            if numel > 4 * LARGEST || bytes > 64 << 10 || !judged(&ask, plan.specs()[0].dtype) {
                 return Ok(());
             }
             None

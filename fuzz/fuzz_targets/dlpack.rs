@@ -366,6 +366,7 @@ fn read(tensor: &Tensor, want: &[u8], engines: &[Engine]) {
             Ok(batch) => batch,
             // Strides of an empty batch may be beyond 64 bits.
             Err(Error::TooLarge(_)) if want.is_empty() => return,
+            Err(Error::Argument(_)) if tensor.shape().len() == 64 => return,
             Err(error) => panic!("two equal samples: {error}"),
         };
         // SAFETY: a batch is compact.
@@ -374,7 +375,12 @@ fn read(tensor: &Tensor, want: &[u8], engines: &[Engine]) {
         assert_eq!(&got[..want.len()], want);
         assert_eq!(&got[want.len()..], want);
         if !tensor.shape().is_empty() {
-            let rows = SampleList::rows(tensor).expect("a dim");
+            let rows = match SampleList::rows(tensor) {
+                Ok(rows) => rows,
+                // So may an empty table's rows.
+                Err(Error::TooLarge(_)) if want.is_empty() => return,
+                Err(error) => panic!("a table: {error}"),
+            };
             if (1..100_000).contains(&rows.len()) {
                 let batch = engine.assemble(&rows, &Collate::stack()).expect("the rows of a table");
                 // SAFETY: as above.

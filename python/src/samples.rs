@@ -297,7 +297,9 @@ fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Ve
         (numbers, vec![len])
     };
     if ndim == 1 && (numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>()) {
-        return Ok(flat(numbers.extract()?));
+        // One by one: a subclass may say anything of its length.
+        let items = numbers.try_iter()?.map(|item| item?.extract());
+        return Ok(flat(items.collect::<PyResult<_>>()?));
     }
     if let (1, Ok(range)) = (ndim, numbers.cast::<pyo3::types::PyRange>()) {
         let items = range.try_iter()?.map(|item| item?.extract());

@@ -40,9 +40,14 @@ impl<'a, 'py> Specs<'a, 'py> {
             None => Vec::new(),
             Some(spec) => match spec.cast::<PyDict>() {
                 Err(_) => vec![one("*".to_owned(), spec)?],
+                // A list of them: looking at one may change the dict.
                 Ok(specs) => specs
+                    .items()
                     .iter()
-                    .map(|(pattern, spec)| one(pattern.extract()?, &spec))
+                    .map(|item| {
+                        let (pattern, spec): (String, Bound<'py, PyAny>) = item.extract()?;
+                        one(pattern, &spec)
+                    })
                     .collect::<PyResult<_>>()?,
             },
         };

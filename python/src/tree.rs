@@ -215,7 +215,8 @@ impl<'py> Walk<'_, 'py> {
                 )));
             }
         }
-        let mut children = Vec::with_capacity(len);
+        // Not with room for `len`: a subclass may say anything.
+        let mut children = Vec::new();
         for position in 0..len {
             let name = fields
                 .and_then(|fields| fields.get(position).cloned())
