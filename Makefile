@@ -9,6 +9,7 @@
 #   make examples  build the examples for candle, burn and ONNX Runtime, and run the first two
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
+#   make fuzz    five minutes of fuzzing (cargo-fuzz); scripts/fuzz SECONDS for more
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -37,7 +38,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs fuzz miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -70,6 +71,7 @@ lint: $(NVCC_READY)
 	$(WITH_NVCC) $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check
+	scripts/unsafe_table --check
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda
 
@@ -97,6 +99,9 @@ gpu-check: $(NVCC_READY) $(VENV)/.windrow
 
 docs: $(VENV)/.docs $(VENV)/.windrow
 	$(PY) -m mkdocs build --quiet
+
+fuzz: $(VENV)/.test $(VENV)/.windrow
+	PYTHON=$(abspath $(PY)) scripts/fuzz
 
 miri:
 	scripts/miri
