@@ -75,6 +75,13 @@ fn large() -> Vec<(&'static str, Vec<Tensor>, Collate)> {
         let length = |i: u64| 20_000 + scale * (i as i64 * 7919 % 9973);
         (0..9).map(|i| sample(dtype, &[length(i)], i)).collect::<Vec<_>>()
     };
+    let planar = |dtype| (0..6).map(|i| sample(dtype, &[3, 150, 131], i)).collect::<Vec<_>>();
+    let mirrored = |dtype| {
+        let layout = Layout::try_new(dtype, &[150, 131, 3], Some(&[131 * 3, -3, 1])).unwrap();
+        let flipped = |image: Tensor| image.view(130 * 3, layout.clone()).unwrap();
+        images(dtype).into_iter().map(flipped).collect::<Vec<_>>()
+    };
+    let pixels = Transform::new().permute([1, 2, 0]);
     let (mean, std) = (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]);
     let normal = Transform::new().scale(1.0 / 255.0).mean(mean).std(std).channel_dim(2);
     let planes = normal.clone().permute([2, 0, 1]);
@@ -84,6 +91,9 @@ fn large() -> Vec<(&'static str, Vec<Tensor>, Collate)> {
     vec![
         ("copies", images(DType::U8), Collate::stack()),
         ("turned copies", images(DType::I16), Collate::stack().transform(turned)),
+        ("mirrored", mirrored(DType::U8), Collate::stack()),
+        ("interleaved bytes", planar(DType::U8), Collate::stack().transform(pixels.clone())),
+        ("interleaved floats", planar(DType::F32), Collate::stack().transform(pixels)),
         ("planes", images(DType::U8), Collate::stack().cast(DType::F16).transform(planes.clone())),
         ("pixels", images(DType::U8), Collate::stack().cast(DType::BF16).transform(normal)),
         ("crops", images(DType::F32), Collate::pad(crop.mask(Mask::Pad)).transform(planes)),
@@ -113,6 +123,9 @@ fn small() -> Vec<(&'static str, Vec<Tensor>, Collate)> {
 #[cfg(not(miri))] // Loops over every pair of dtypes, which take hours there.
 fn instruction_sets_threads_and_executors_agree() {
     let (engines, naive) = (engines(), Engine::reference());
+    for isa in forced::NAMES.iter().filter(|isa| !forced::is_here(isa)) {
+        eprintln!("SKIP: {isa} is not there; the best of the others runs in its place");
+    }
     let mut compared = 0;
     for (large, cases) in [(true, large()), (false, small())] {
         for (name, tensors, collate) in cases {
@@ -134,5 +147,5 @@ fn instruction_sets_threads_and_executors_agree() {
             forced::up_to(None);
         }
     }
-    assert!(compared >= 2 * (4 * 8 + 2 * 13 * 13), "{compared}");
+    assert!(compared >= 2 * (4 * 11 + 2 * 13 * 13), "{compared}");
 }
