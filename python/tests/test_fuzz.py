@@ -85,3 +85,31 @@ def test_more_rows_than_memory():
             rows.extend(rows)
         assert len(rows) == 2**45
         assert wr.stack(rows.take([5, -1])).numpy().tolist() == table[:2].tolist()
+
+
+def test_outputs_of_a_tree_that_share_memory():
+    """All leaves are written at the same time: `out` of one must not be that of another, nor its samples."""
+    x, y = np.arange(6, dtype=np.int32), np.arange(6, dtype=np.int32) * 10
+    samples = [{"a": x, "b": y}] * 2
+    out = np.full((4, 6), 0x5A, np.int32)
+    for a, b in [(out[:2], out[:2]), (out[:2], out[1:3]), (out[::2], out[1:3]), (out[:2], out[1::-1])]:
+        with pytest.raises(wr.LayoutError, match='the output at "a"') as error:
+            wr.collate(samples, out={"a": a, "b": b})
+        assert error.value.path == "b" and (out == 0x5A).all()
+    own = np.arange(12, dtype=np.int32).reshape(2, 6)
+    with pytest.raises(wr.LayoutError, match='the output at "b"') as error:
+        wr.collate([{"a": y, "b": y}, {"a": own[1], "b": y}], out={"a": out[:2], "b": own})
+    assert (error.value.path, error.value.index) == ("a", 1)
+    assert own.ravel().tolist() == list(range(12)) and (out == 0x5A).all()
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_outputs_of_a_tree_side_by_side(step):
+    """Columns of one table are apart, though their bytes lie between each other."""
+    samples = [{"a": np.arange(3) + i, "b": np.arange(2) - i, "c": np.int64(i)} for i in range(4)]
+    table = np.full((4, 6), 99)[::step]
+    wr.collate(samples, out={"a": table[:, 1:4], "b": table[:, 4:], "c": table[:, 0]})
+    want = [[i, *range(i, i + 3), -i, 1 - i] for i in range(4)]
+    assert table.tolist() == want
+    with pytest.raises(wr.LayoutError):
+        wr.collate(samples, out={"a": table[:, :3], "b": table[:, 2:4], "c": np.zeros(4, int)})
