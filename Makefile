@@ -15,6 +15,7 @@
 #   make deny    licences, sources and doubles of all crates (cargo-deny)
 #   make soak    a million random batches with failures: figures and memory have to stay flat
 #   make test-huge  tests that need minutes and 16 GB of memory
+#   make fuzz    five minutes of fuzzing (cargo-fuzz); scripts/fuzz SECONDS for more
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -43,7 +44,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs package wheels reproducible deny miri soak test-huge test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -77,6 +78,7 @@ lint: $(NVCC_READY)
 	$(WITH_NVCC) $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check
+	scripts/unsafe_table --check
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda
 
@@ -120,6 +122,9 @@ reproducible: $(VENV)/.venv $(NVCC_READY)
 deny:
 	@$(CARGO) deny --version >/dev/null 2>&1 || echo "SKIP: cargo-deny is not installed: cargo install --locked cargo-deny"
 	@! $(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) deny --workspace --all-features check licenses bans sources
+
+fuzz: $(VENV)/.test $(VENV)/.windrow
+	PYTHON=$(abspath $(PY)) scripts/fuzz
 
 miri:
 	scripts/miri

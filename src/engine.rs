@@ -273,6 +273,7 @@ impl Engine {
             return None;
         }
         let rows = samples.len();
+        samples.check_rows(0).ok()?;
         let shape: Dims =
             std::iter::once(rows as i64).chain(kind.layout.shape().iter().copied()).collect();
         let layout = Layout::compact(kind.dtype, &shape).ok()?;
@@ -324,7 +325,7 @@ impl Engine {
         }
         // Without threads or memory the plain way is taken, which says what is wrong.
         let threads = self.shared.threads.helpers().ok()??;
-        let block = self.shared.memory.allocate(row_bytes * count as u64).ok()?;
+        let block = self.shared.memory.allocate(row_bytes.checked_mul(count as u64)?).ok()?;
         RowsAhead::start(block, row_bytes as usize, count, &threads)
     }
 

@@ -20,7 +20,7 @@ use crate::layout::Layout;
 use crate::offsets::Offsets;
 use crate::sample::{SampleList, Samples};
 use crate::spec::{Placement, Spec};
-use crate::target::{check_target, Target};
+use crate::target::{check_apart, check_target, Target};
 use crate::tensor::{Device, Owner, Tensor};
 
 /// One leaf of a tree of samples: its samples, its options and perhaps its output.
@@ -98,7 +98,7 @@ impl<'s> Plan<'s> {
     ///
     /// # Errors
     /// Every error of input, with the path of its leaf; and those of an unfit output: wrong shape or
-    /// dtype, elements that share memory, overlap with a sample.
+    /// dtype, elements that share memory, overlap with a sample or with another output.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         let count = leaves.len();
         let empty = Plan {
@@ -108,10 +108,14 @@ impl<'s> Plan<'s> {
             out_owners: Vec::new(),
             arena: None,
         };
-        leaves.iter().try_fold(empty, |plan, leaf| {
+        let plan = leaves.iter().try_fold(empty, |plan, leaf| {
             let planned = plan.with_leaf(leaf.samples, leaf.collate, leaf.out);
             planned.map_err(|error| error.at_path(leaf.path))
-        })
+        })?;
+        if count > 1 {
+            check_apart(leaves)?;
+        }
+        Ok(plan)
     }
 
     /// Plans all leaves of a tree as one, with all tensors of all batches in one allocation, their

@@ -63,9 +63,10 @@ impl<'a> SampleView<'a> {
     ) -> Result<SampleView<'a>> {
         let layout = Layout::try_new(T::DTYPE, shape, Some(strides))?;
         let span = layout.byte_span(T::DTYPE);
-        if (span.end - span.start) as u64 > size_of_val(data) as u64 {
+        let span_bytes = span.end.abs_diff(span.start);
+        if span_bytes > size_of_val(data) as u64 {
             let expected = format!("at most {} bytes", size_of_val(data));
-            let got = format!("strides that span {} bytes", span.end - span.start);
+            let got = format!("strides that span {span_bytes} bytes");
             return Err(Error::Layout(Box::new(Mismatch::new(Some(0), expected, got))));
         }
         let first = data.as_ptr().cast::<u8>().wrapping_offset(-span.start as isize);
@@ -243,18 +244,20 @@ impl<'a> SampleList<'a> {
     }
 
     /// Makes room for further samples.
-    pub fn reserve(&mut self, additional: usize) {
-        self.data.each().reserve(additional);
-    }
-
-    /// As [`SampleList::reserve`], for as many as somebody else says.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn try_reserve(&mut self, additional: usize) -> Result<()> {
-        let bytes = (additional as u64).saturating_mul(size_of::<*const u8>() as u64);
-        let reserved = self.data.each().try_reserve(additional);
-        reserved.map_err(|_| Error::OutOfMemory { bytes })
+    /// [`Error::OutOfMemory`]; the list is then unchanged.
+    pub fn reserve(&mut self, additional: usize) -> Result<()> {
+        self.check_rows(additional)?;
+        self.data.each().try_reserve(additional).map_err(|_| no_room(additional))
+    }
+
+    /// A table may have more rows than there is memory to tell them apart, if they are empty or all
+    /// the same. Refused before anything is made for each of them, `additional` samples included.
+    pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
+        let Addresses::Rows { len, .. } = self.data else { return Ok(()) };
+        let count = len.saturating_add(additional);
+        Vec::<*const u8>::new().try_reserve_exact(count).map_err(|_| no_room(count))
     }
 
     /// Appends a sample that is already checked.
@@ -326,14 +329,19 @@ impl<'a> SampleList<'a> {
     }
 
     /// Appends all samples of another list.
-    pub fn extend(&mut self, other: &SampleList<'a>) {
-        self.reserve(other.len());
+    ///
+    /// # Errors
+    /// As [`SampleList::reserve`].
+    pub fn extend(&mut self, other: &SampleList<'a>) -> Result<()> {
+        other.check_rows(0)?;
+        self.reserve(other.len())?;
         for (index, &data) in other.data().iter().enumerate() {
             self.enter(other.kind(index));
             self.append(data);
         }
         self.read_only |= other.read_only;
         self.owners.extend_from_slice(&other.owners);
+        Ok(())
     }
 
     /// Remembers that some sample must not be written to, so that a view of it is read-only.
@@ -449,6 +457,11 @@ impl<'a> SampleList<'a> {
     }
 }
 
+#[cold]
+fn no_room(count: usize) -> Error {
+    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
+}
+
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     fn from_iter<I: IntoIterator<Item = SampleView<'a>>>(views: I) -> Self {
         let mut list = SampleList::new();
@@ -474,7 +487,7 @@ impl<'a> Samples<'a> for SampleList<'a> {
 impl<'a> Samples<'a> for [SampleView<'a>] {
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
         let mut list = SampleList::new();
-        list.reserve(self.len());
+        list.data.each().reserve(self.len());
         for view in self {
             list.push_view(view);
         }
@@ -544,6 +557,8 @@ mod tests {
         let data = [1i32, 2, 3, 4, 5, 6];
         assert!(SampleView::from_slice(&data, &[7]).is_err());
         assert!(SampleView::with_strides(&data, &[3, 2], &[2, 2]).is_err());
+        let far = SampleView::with_strides(&[0u8], &[2, 2], &[i64::MIN + 1, i64::MAX - 1]);
+        assert!(matches!(far, Err(Error::Layout(_))), "a span of more than 63 bits");
         let reversed = SampleView::with_strides(&data, &[6], &[-1]).unwrap();
         assert_eq!(reversed.data, data[5..].as_ptr().cast());
     }

@@ -80,6 +80,7 @@ impl Spec {
         if samples.is_empty() {
             return Err(Error::Empty);
         }
+        samples.check_rows(0)?;
         check_room(samples)?;
         let (source, device) = check_devices(samples, collate)?;
         let used = UsedKinds::new(samples);
@@ -350,7 +351,7 @@ fn check_room(samples: &SampleList<'_>) -> Result<()> {
     if samples.len() < MANY_SAMPLES {
         return Ok(());
     }
-    let bytes = samples.len() * (64 + 24 * samples.kind(0).layout.ndim());
+    let bytes = samples.len().saturating_mul(64 + 24 * samples.kind(0).layout.ndim());
     let mut room = Vec::<u8>::new();
     room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
     // Or it would not be asked for at all.

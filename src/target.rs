@@ -8,6 +8,7 @@ use crate::batch::Batch;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
 use crate::layout::Layout;
+use crate::plan::Leaf;
 use crate::sample::SampleList;
 use crate::spec::Spec;
 use crate::tensor::{Device, Owner, Tensor};
@@ -62,6 +63,11 @@ impl<'t> Target<'t> {
     pub fn owned_by(mut self, owner: &Owner) -> Target<'t> {
         self.owner = matches!(self.device, Device::Cuda(_)).then(|| Arc::clone(owner));
         self
+    }
+
+    /// The addresses it reaches.
+    fn span(&self) -> Range<i128> {
+        absolute(self.data, &self.layout, self.dtype)
     }
 }
 
@@ -134,17 +140,72 @@ pub(crate) fn check_target(out: &Target<'_>, spec: &Spec, samples: &SampleList<'
             got,
         ))));
     }
-    let own = absolute(out.data, &out.layout, out.dtype);
-    for (index, &data) in samples.data().iter().enumerate() {
-        let kind = samples.kind(index);
-        let other = absolute(data, &kind.layout, kind.dtype);
-        if own.start.max(other.start) < own.end.min(other.end) {
-            let mismatch =
-                Mismatch::new(Some(index), "memory apart from out", "memory that overlaps out");
-            return Err(Error::Layout(Box::new(mismatch)));
+    let own = out.span();
+    match overlapping(samples, |other| overlap(&own, other)) {
+        Some(index) => Err(not_apart(Some(index), "out")),
+        None => Ok(()),
+    }
+}
+
+/// Leaves of one plan are written at the same time: no output may lie over another one, or over the
+/// samples of another leaf.
+pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
+    let mut outs: Vec<(usize, &Target<'_>, Range<i128>)> = Vec::new();
+    for (leaf, out) in leaves.iter().enumerate().filter_map(|(i, leaf)| Some((i, leaf.out?))) {
+        let span = out.span();
+        let shared =
+            outs.iter().find(|(_, other, of)| overlap(&span, of) && !side_by_side(out, other));
+        if let Some((other, ..)) = shared {
+            let whose = format!("the output at {:?}", leaves[*other].path);
+            return Err(not_apart(None, &whose).at_path(leaves[leaf].path));
+        }
+        outs.push((leaf, out, span));
+    }
+    for (leaf, Leaf { samples, path, .. }) in leaves.iter().enumerate() {
+        for (other, _, span) in outs.iter().filter(|(other, ..)| *other != leaf) {
+            if let Some(index) = overlapping(samples, |of| overlap(span, of)) {
+                let whose = format!("the output at {:?}", leaves[*other].path);
+                return Err(not_apart(Some(index), &whose).at_path(path));
+            }
         }
     }
     Ok(())
+}
+
+fn not_apart(index: Option<usize>, whose: &str) -> Error {
+    let (expected, got) =
+        (format!("memory apart from {whose}"), format!("memory that overlaps {whose}"));
+    Error::Layout(Box::new(Mismatch::new(index, expected, got)))
+}
+
+/// The first sample whose bytes are among those.
+fn overlapping(samples: &SampleList<'_>, hit: impl Fn(&Range<i128>) -> bool) -> Option<usize> {
+    (0..samples.len()).find(|&index| {
+        let kind = samples.kind(index);
+        hit(&absolute(samples.address(index), &kind.layout, kind.dtype))
+    })
+}
+
+fn overlap(one: &Range<i128>, other: &Range<i128>) -> bool {
+    one.start.max(other.start) < one.end.min(other.end)
+}
+
+/// Whether two outputs are columns of one table: rows as far apart, and within a row different bytes.
+fn side_by_side(one: &Target<'_>, other: &Target<'_>) -> bool {
+    let row = |target: &Target<'_>| -> Option<(i128, Range<i128>)> {
+        let (shape, strides) = (target.layout.shape(), target.layout.strides());
+        let pitch = i128::from(*strides.first()?) * target.dtype.size() as i128;
+        let row = Layout::try_new(target.dtype, &shape[1..], Some(&strides[1..])).ok()?;
+        Some((pitch, absolute(target.data, &row, target.dtype)))
+    };
+    let (Some((pitch, a)), Some((other_pitch, b))) = (row(one), row(other)) else { return false };
+    if pitch != other_pitch || pitch == 0 {
+        return false;
+    }
+    // Where the second row begins, seen from the first, within the pitch.
+    let pitch = pitch.abs();
+    let ahead = (b.start - a.start).rem_euclid(pitch);
+    a.end - a.start <= ahead && ahead + (b.end - b.start) <= pitch
 }
 
 fn absolute(data: *const u8, layout: &Layout, dtype: DType) -> Range<i128> {

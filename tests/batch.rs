@@ -292,20 +292,20 @@ fn lists_of_samples() {
         let error = list.take([0, index]).unwrap_err();
         assert_eq!(error, Error::Argument(format!("index {index} in a list of 4 samples")));
     }
-    list.extend(&taken);
-    list.extend(&SampleList::new());
+    list.extend(&taken).unwrap();
+    list.extend(&SampleList::new()).unwrap();
     assert_eq!(list.len(), 8);
     let batch = engine.assemble(&list, &Collate::ragged()).unwrap();
     assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [2, 2, 3, 0, 3, 0, 2, 2]);
     let mut grown = SampleList::new();
-    grown.extend(&list.take([3]).unwrap());
-    grown.extend(&list);
+    grown.extend(&list.take([3]).unwrap()).unwrap();
+    grown.extend(&list).unwrap();
     let batch = engine.assemble(&grown.take([0, 1, 3]).unwrap(), &Collate::ragged()).unwrap();
     assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap(), [0, 2, 3]);
     assert!(!grown.is_read_only());
     grown.mark_read_only();
     assert!(grown.take([0]).unwrap().is_read_only());
-    list.extend(&grown);
+    list.extend(&grown).unwrap();
     assert!(list.is_read_only());
 }
 

@@ -6,8 +6,8 @@ use common::runner::Frame;
 use common::sample::views;
 use common::{runner, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, SampleView,
-    Scalar, Side, Transform,
+    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, SampleList,
+    SampleView, Scalar, Side, Tensor, Transform,
 };
 
 /// What an error must be.
@@ -448,5 +448,34 @@ fn names_that_are_not() {
     }
     for device in [Device::Cpu, Device::Pinned, Device::Cuda(7)] {
         assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+    }
+}
+
+/// Tables whose rows are empty or all the same may have more of them than memory has addresses.
+#[test]
+#[cfg(not(miri))] // Miri stops where memory is refused.
+fn more_rows_than_memory() {
+    let element = vec![7u8];
+    let count = 1i64 << 50;
+    let layout = |shape: &[i64]| Layout::try_new(DType::U8, shape, Some(&[0, 1])).unwrap();
+    let no_elements = Tensor::from_vec(Vec::<u8>::new(), &[count, 0]).unwrap();
+    let one_row = Tensor::from_vec(element, &[1]).unwrap().view(0, layout(&[count, 1])).unwrap();
+    for table in [&no_elements, &one_row] {
+        let rows = SampleList::rows(table).unwrap();
+        let bytes = 8 << 50;
+        for engine in [Engine::host(), Engine::reference()] {
+            for collate in [Collate::stack(), Collate::ragged(), Collate::pad(Pad::new())] {
+                let error = engine.assemble(&rows, &collate).unwrap_err();
+                assert_eq!(error, Error::OutOfMemory { bytes });
+            }
+        }
+        let mut grown = rows.clone();
+        assert_eq!(grown.reserve(1), Err(Error::OutOfMemory { bytes: bytes + 8 }));
+        assert_eq!(grown.extend(&rows), Err(Error::OutOfMemory { bytes }));
+        let mut few = SampleList::new();
+        assert_eq!(few.extend(&rows), Err(Error::OutOfMemory { bytes }));
+        assert_eq!((grown.len(), few.len()), (1 << 50, 0));
+        let some = rows.take([-1, 0, count / 2]).unwrap();
+        assert_eq!(Engine::host().assemble(&some, &Collate::stack()).unwrap().len(), 3);
     }
 }

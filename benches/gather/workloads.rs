@@ -268,7 +268,7 @@ fn lists(
 ) -> Vec<SampleList<'static>> {
     let list = |(part, offsets): (&Part, &Vec<usize>)| {
         let mut list = SampleList::new();
-        list.reserve(part.shapes.len());
+        list.reserve(part.shapes.len()).expect("memory");
         for (shape, offset) in part.shapes.iter().zip(offsets) {
             let data = (base as *const u8).wrapping_add(*offset);
             // SAFETY: inside an arena that outlives the list: that of the workload or of the set.

@@ -135,7 +135,7 @@ impl<'py> Importer<'py> {
         items: &[Borrowed<'_, 'py, PyAny>],
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        self.list.try_reserve(items.len()).or_py_err(self.py)?;
+        self.list.reserve(items.len()).or_py_err(self.py)?;
         for (index, sample) in items.iter().enumerate() {
             self.prefetch(&items[index..]);
             if let Err(error) = self.import(sample, index) {

@@ -7,7 +7,7 @@ pub(crate) fn pieces(values: &Tensor, offsets: &[i64]) -> Result<SampleList<'sta
     check_offsets(values, offsets)?;
     let (mut shape, strides) = (values.shape().to_vec(), values.strides());
     let mut list = SampleList::new();
-    list.reserve(offsets.len() - 1);
+    list.reserve(offsets.len() - 1)?;
     for bounds in offsets.windows(2) {
         shape[0] = bounds[1] - bounds[0];
         push(&mut list, values, bounds[0], &shape, Some(strides))?;
@@ -39,7 +39,7 @@ pub(crate) fn shaped_pieces(
         return Err(refuse(0, expected, format!("{}", extents[0])));
     }
     let mut list = SampleList::new();
-    list.reserve(count);
+    list.reserve(count)?;
     for (index, bounds) in offsets.windows(2).enumerate() {
         let shape = &shapes[index * ndim..][..ndim];
         let numel = shape.iter().try_fold(1i64, |numel, &extent| match extent {

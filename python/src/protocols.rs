@@ -8,12 +8,12 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PySequence, PyTuple};
 use windrow::dlpack::{
     self, DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::{DType, Device, Dims, Error, Mismatch, Stream};
+use windrow::{DType, Device, Dims, Error, Mismatch, Stream, MAX_NDIM};
 
 use crate::errors::{attribute, in_words, not_array_like};
 use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr, typestr_of};
@@ -349,7 +349,7 @@ impl<'py> Importer<'py> {
                 let fits = offset.checked_add(span.start).is_some_and(|low| low >= 0)
                     && offset.checked_add(span.end).is_some_and(|high| high <= view.len as i64);
                 if !fits {
-                    let got = format!("{} bytes from {offset} on", span.end - span.start);
+                    let got = format!("{} bytes from {offset} on", span.end.abs_diff(span.start));
                     return Err(self.layout_error(
                         index,
                         &format!("at most {} bytes", view.len),
@@ -456,7 +456,7 @@ impl<'py> Importer<'py> {
                 PyTypeError::new_err(format!("sample {index}: {name} has no \"{key}\""))
             })
         };
-        let shape = ints(&required("shape")?)?;
+        let shape = dims_of(&required("shape")?)?;
         let typestr: String = required("typestr")?.extract()?;
         let dtype = match dtype_of_typestr(typestr.as_bytes()) {
             Some(dtype) => Some(dtype),
@@ -478,8 +478,7 @@ impl<'py> Importer<'py> {
         if optional("mask")?.is_some() {
             return Err(self.layout_error(index, "an array without a mask", "a masked array"));
         }
-        let strides: Option<Vec<i64>> =
-            optional("strides")?.map(|strides| ints(&strides)).transpose()?;
+        let strides = optional("strides")?.map(|strides| dims_of(&strides)).transpose()?;
         let strides =
             strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
         Ok((dtype, shape, strides))
@@ -515,12 +514,11 @@ fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResult<Option<D
     Ok(known.filter(|&known: &DType| typestr_of(known).is_none() && known.size() == item_bytes))
 }
 
-/// The numbers of a tuple or list, as many as there are: what its `__len__` says is not asked.
-pub(crate) fn ints(numbers: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    if let Ok(list) = numbers.cast::<PyList>() {
-        return list.iter().map(|number| number.extract()).collect();
-    }
-    numbers.cast::<PyTuple>()?.iter().map(|number| number.extract()).collect()
+/// A sequence of dims, of which one more than there can be is read: it may say anything of its length,
+/// and have no end.
+fn dims_of(dims: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
+    let entries = dims.cast::<PySequence>()?.try_iter()?;
+    entries.take(MAX_NDIM + 1).map(|entry| entry?.extract()).collect()
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {

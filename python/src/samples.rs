@@ -13,7 +13,6 @@ use crate::import::{Importer, Reading};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::pieces::{pieces, shaped_pieces};
-use crate::protocols::ints;
 use crate::sources::is_tensor;
 use crate::tensor::{tensor_of, PyTensor};
 
@@ -155,15 +154,15 @@ impl PySampleList {
         importer
             .import_tuple(objects, None)
             .map_err(|error| error_at(objects.py(), error, position))?;
-        self.join(&Imported::from_importer(importer).0);
-        Ok(())
+        self.join(&Imported::from_importer(importer).0).or_py_err(objects.py())
     }
 
-    fn join(&self, other: &Imported) {
+    fn join(&self, other: &Imported) -> windrow::Result<()> {
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         let own = Arc::make_mut(&mut guard);
-        own.list.extend(&other.list);
+        own.list.extend(&other.list)?;
         Arc::make_mut(&mut own.owners).extend(other.owners.iter().cloned());
+        Ok(())
     }
 }
 
@@ -261,8 +260,7 @@ impl PySampleList {
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(other) = samples.cast_exact::<PySampleList>() {
             let other = other.get().snapshot();
-            self.join(&other);
-            return Ok(());
+            return self.join(&other).or_py_err(samples.py());
         }
         let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;
         self.add(tuple.cast::<PyTuple>()?)
@@ -312,7 +310,9 @@ fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Ve
         (numbers, vec![len])
     };
     if ndim == 1 && (numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>()) {
-        return Ok(flat(ints(numbers)?));
+        // One by one: a subclass may say anything of its length.
+        let items = numbers.try_iter()?.map(|item| item?.extract());
+        return Ok(flat(items.collect::<PyResult<_>>()?));
     }
     if let (1, Ok(range)) = (ndim, numbers.cast::<pyo3::types::PyRange>()) {
         let items = range.try_iter()?.map(|item| item?.extract());

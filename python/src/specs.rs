@@ -39,11 +39,13 @@ impl<'a, 'py> Specs<'a, 'py> {
             None => Vec::new(),
             Some(spec) => match spec.cast::<PyDict>() {
                 Err(_) => vec![one("*".to_owned(), spec)?],
-                // A copy: reading a spec may run code that changes the dict, and so may other threads.
                 Ok(specs) => specs
-                    .copy()?
+                    .items()
                     .iter()
-                    .map(|(pattern, spec)| one(pattern.extract()?, &spec))
+                    .map(|item| {
+                        let (pattern, spec): (String, Bound<'py, PyAny>) = item.extract()?;
+                        one(pattern, &spec)
+                    })
                     .collect::<PyResult<_>>()?,
             },
         };

@@ -84,7 +84,7 @@ pub(super) fn staged(
     device: Device,
 ) -> Result<SampleList<'static>> {
     let mut list = SampleList::new();
-    list.reserve(samples.len());
+    list.reserve(samples.len())?;
     for (index, &offset) in offsets.as_slice()[..samples.len()].iter().enumerate() {
         let kind = samples.kind(index);
         let data = (base + offset as u64) as *const u8;

@@ -7,6 +7,8 @@
 mod ahead;
 mod around;
 mod convert;
+#[cfg(test)]
+mod determinism_tests;
 mod pool;
 mod reference;
 mod rows;

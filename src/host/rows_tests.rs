@@ -244,11 +244,11 @@ macro_rules! compilations {
         #[allow(unused_mut, reason = "there is one compilation where there is no AVX2")]
         let mut rows = vec![$select::<Plain>($src, $dst)];
         #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
+        if super::super::simd::detects_avx2() {
             rows.push($select::<super::super::simd::Avx2>($src, $dst));
         }
         #[cfg(avx512)]
-        if has_avx512() {
+        if super::super::simd::detects_avx512() {
             rows.push($select::<super::super::simd::Avx512>($src, $dst));
         }
         rows

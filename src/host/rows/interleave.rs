@@ -27,7 +27,7 @@ macro_rules! pick {
 /// Interleaves 2, 3 or 4 rows of elements of `width` bytes; `None` for other numbers.
 pub(crate) fn interleave_rows(width: usize, channels: usize) -> Option<InterleaveFn> {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
+    if crate::host::simd::has_avx2() {
         return pick!(with_avx2, width, channels);
     }
     pick!(plain, width, channels)
