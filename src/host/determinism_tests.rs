@@ -51,8 +51,7 @@ fn bytes(batch: &Batch) -> Vec<Vec<u8>> {
 /// One for each number of threads; the naive one is apart.
 fn engines() -> Vec<(String, Engine)> {
     let with = |threads| {
-        let mut options = EngineOptions::default();
-        options.threads = Some(threads);
+        let options = EngineOptions { threads: Some(threads), ..EngineOptions::default() };
         (format!("{threads} threads"), Engine::with_options(options))
     };
     #[cfg_attr(not(feature = "cuda"), allow(unused_mut, reason = "no device to add"))]
