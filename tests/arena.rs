@@ -261,8 +261,9 @@ fn memory_of_the_callers() {
     // At a cache line, as the engine's own.
     let memory = vec![0xEEu8; bytes + 300];
     let first = memory.as_ptr().align_offset(64);
-    let given = Tensor::from_vec(memory, &[bytes as i64 + 300]).unwrap();
-    let given = given.part(first as u64, DType::U8, &[bytes as i64 + 7]).unwrap();
+    let whole = Tensor::from_vec(memory, &[bytes as i64 + 300]).unwrap();
+    let given = whole.part(first as u64, DType::U8, &[bytes as i64 + 7]).unwrap();
+    drop(whole);
     let address = given.data_ptr();
     let error = run(given.clone()).unwrap_err();
     assert_eq!(error.to_string(), "out: expected memory that nobody else holds, got shared memory");
