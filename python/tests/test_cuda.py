@@ -1,5 +1,6 @@
 """Every form on a device: from the host, on the device, and back, by the simulated driver or a real one."""
 
+import gc
 import itertools
 import logging
 import os
@@ -387,6 +388,7 @@ def test_nothing_is_left(sim):
         fetch(sim, wr.stack(on(sim, "cuda", ROWS), out=Dlpack(sim, np.zeros((5, 4, 6), "f4")), engine=engine))
 
     def live():
+        gc.collect()  # Tracebacks of earlier tests hold samples.
         wr.empty_cache()
         sim.free()
         sim.library.cudasim_synchronize_all()
