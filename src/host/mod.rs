@@ -13,9 +13,11 @@ mod pool;
 mod reference;
 mod rows;
 mod share;
+mod short_rows;
 mod simd;
 mod threads;
 mod tile;
+mod walk;
 
 #[cfg(feature = "cuda")]
 use std::sync::atomic::{AtomicPtr, Ordering};

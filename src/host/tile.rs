@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use crate::affine::Affine;
 use crate::field::{CopyRange, Field, Op, Starts};
-use crate::geometry::{Channel, Class, Dim};
+use crate::geometry::{Channel, Class};
 use crate::host::around::Rows;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
+use crate::host::short_rows::{has_short_rows, write_short_rows};
+use crate::host::walk::{goes_down, in_order, walk, Place};
 use crate::host::{is_streaming, MIN_STREAMED_RUN_BYTES};
 use crate::plan::Plan;
 
@@ -28,20 +28,14 @@ pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems
         // SAFETY: as for this function.
         unsafe { copy_runs(field, out, elems, streaming) };
     } else {
-        let affine = match field.op {
-            Op::Read { affine: true } => plan.specs[field.leaf].affine.as_ref(),
-            _ => None,
-        };
-        for_samples(field, elems, |sample, own| {
-            let class = field.class_of(sample);
-            let place = Place {
-                src: field.data[sample].wrapping_offset(class.src_offset as isize),
-                dst: out.wrapping_offset(field.starts.byte_offset(sample) as isize),
-                dims: &field.dims[class.dims.clone()],
-            };
-            // SAFETY: as for this function; `own` lies inside the sample's own elements.
-            unsafe { write_sample(field, class, affine, sample, &place, own, streaming) };
-        });
+        // Two compilations, so that outputs that stay in the caches do not pay for the others.
+        // SAFETY: as for this function.
+        unsafe {
+            match streaming {
+                true => convert::<true>(plan, field, out, elems),
+                false => convert::<false>(plan, field, out, elems),
+            }
+        }
     }
     if streaming {
         rows::stream_fence();
@@ -138,51 +132,103 @@ pub(super) fn prefetch(data: *const u8, bytes: usize) {
     let _ = (data, bytes);
 }
 
-/// A sample's place: addresses of its first real element to be read and of its first element in the
-/// output, and the loops between.
-struct Place<'a> {
-    src: *const u8,
-    dst: *mut u8,
-    dims: &'a [Dim],
+/// Writes the elements `elems` of a field that is more than a copy of bytes.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn convert<const STREAMING: bool>(
+    plan: &Plan<'_>,
+    field: &Field<'_>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    // SAFETY: as for this function.
+    unsafe {
+        match field.op {
+            Op::Read { affine } => {
+                let affine = affine.then(|| plan.specs[field.leaf].affine.as_ref()).flatten();
+                write_samples::<STREAMING>(field, affine, out, elems);
+            }
+            Op::Const(_) | Op::Index => write_constants::<STREAMING>(field, out, elems),
+        }
+    }
+}
+
+/// Writes samples of which nothing is read, padding included.
+///
+/// # Safety
+/// As [`run`], for a field whose op has a constant.
+unsafe fn write_constants<const STREAMING: bool>(
+    field: &Field<'_>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    let size = field.dtype.size();
+    let write = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
+        let around = STREAMING && stride == size as isize;
+        // SAFETY: the walk stays inside the sample's place in the output.
+        unsafe {
+            Rows { around, ..Rows::one(dst, size, len) }
+                .write(|dst, _, _, len| rows::fill_row(dst, stride, size, value, len));
+        }
+    };
+    for_samples(field, elems, |sample, own| {
+        let place = Place::of(field, field.class_of(sample), sample, out);
+        let value = field.op.constant(sample).unwrap_or(field.fill);
+        let fill = |dst: *mut u8, stride: isize, len: usize| write(&field.fill, dst, stride, len);
+        walk(&place, own, fill, |_, dst, dim, len, _, _| {
+            write(&value, dst, dim.dst_stride as isize, len);
+        });
+    });
+}
+
+/// Writes samples that are read, padding included.
+///
+/// # Safety
+/// As [`run`].
+unsafe fn write_samples<const STREAMING: bool>(
+    field: &Field<'_>,
+    affine: Option<&Affine>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    for_samples(field, elems, |sample, own| {
+        let class = field.class_of(sample);
+        let place = Place::of(field, class, sample, out);
+        // SAFETY: as for this function; `own` lies inside the sample's own elements.
+        unsafe { write_sample::<STREAMING>(field, class, affine, &place, own) };
+    });
 }
 
 /// Writes the elements `own` of one sample, padding included.
 ///
 /// # Safety
 /// As [`run`].
-unsafe fn write_sample(
+unsafe fn write_sample<const STREAMING: bool>(
     field: &Field<'_>,
     class: &Class,
     affine: Option<&Affine>,
-    sample: usize,
     place: &Place<'_>,
     own: Range<u64>,
-    streaming: bool,
 ) {
     let size = field.dtype.size();
     let row_at = |dst: *mut u8, stride: isize, len: usize| Rows {
-        around: streaming && stride == size as isize,
+        around: STREAMING && stride == size as isize,
         ..Rows::one(dst, size, len)
     };
-    let fill_with = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
+    let fill = |dst: *mut u8, stride: isize, len: usize| {
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe {
             row_at(dst, stride, len).write(|dst, _, _, len| {
-                rows::fill_row(dst, stride, size, value, len);
+                rows::fill_row(dst, stride, size, &field.fill, len);
             });
         }
     };
-    let fill = |dst: *mut u8, stride: isize, len: usize| fill_with(&field.fill, dst, stride, len);
-    if let Some(value) = field.op.constant(sample) {
-        return walk(place, own, fill, |_, dst, dim, len, _, _| {
-            fill_with(&value, dst, dim.dst_stride as isize, len);
-        });
-    }
     match affine {
         _ if class.planar => {
             let planar = rows::planar_row(class.dtype, field.dtype);
             // SAFETY: as for this function.
-            unsafe { write_planar(planar, class, field, affine, place, own, streaming) };
+            unsafe { write_planar(planar, class, field, affine, place, own, STREAMING) };
         }
         _ if has_short_rows(place.dims) => {
             // SAFETY: as for this function.
@@ -202,7 +248,7 @@ unsafe fn write_sample(
                     return unsafe { rows::turn(src, dst, width, len) };
                 }
                 if is_moved && from == width as isize && to == from {
-                    let around = streaming && (len * width) as u64 >= MIN_STREAMED_RUN_BYTES;
+                    let around = STREAMING && (len * width) as u64 >= MIN_STREAMED_RUN_BYTES;
                     // SAFETY: as above.
                     return unsafe { rows::copy_bytes(src, dst, len * width, around) };
                 }
@@ -248,34 +294,6 @@ unsafe fn write_sample(
     }
 }
 
-/// Whether pixels of `width` bytes are read backwards without gaps.
-fn goes_down(stride: isize, width: usize) -> bool {
-    stride == -(width as isize)
-}
-
-/// Calls `read` with a row of pixels as it is, or, if it goes down in memory, with blocks of it that are
-/// turned round: address, stride, pixels before, pixels.
-///
-/// # Safety
-/// `len` pixels of `width` bytes can be read from `src`, `stride` bytes apart.
-unsafe fn in_order(
-    src: *const u8,
-    stride: isize,
-    width: usize,
-    len: usize,
-    mut read: impl FnMut(*const u8, isize, usize, usize),
-) {
-    if !goes_down(stride, width) {
-        return read(src, stride, 0, len);
-    }
-    // SAFETY: the caller's promise, for a row that goes down.
-    unsafe {
-        rows::for_turned_blocks(src, width, len, |src, done, len| {
-            read(src, width as isize, done, len);
-        });
-    }
-}
-
 /// Interleaved channels to planes, all channels of a pixel at once. Of the elements `own`, counted
 /// over all planes, the pixels are those whose first channel would be counted in.
 ///
@@ -315,219 +333,4 @@ unsafe fn write_planar(
             });
         }
     });
-}
-
-/// Rows of at most this many elements, a pixel's channels for example, are not worth a call each.
-const SHORT_ROW: u64 = 8;
-
-/// Elements of a short row's neighbours that are read at once; their outputs stay in the first cache.
-const SHORT_ROW_BLOCK: usize = 256;
-
-fn has_short_rows(dims: &[Dim]) -> bool {
-    matches!(dims, [.., next, short] if short.extent <= SHORT_ROW && next.extent > short.extent)
-}
-
-/// Short rows, read along the next dim instead: for every place in the row, all its neighbours. Of the
-/// elements `own` the rows are those whose first element would be counted in.
-///
-/// # Safety
-/// As [`run`].
-unsafe fn write_short_rows(
-    field: &Field<'_>,
-    class: &Class,
-    affine: Option<&Affine>,
-    place: &Place<'_>,
-    own: Range<u64>,
-) {
-    let Some((short, dims)) = place.dims.split_last() else { return };
-    let (size, step) = (field.dtype.size(), short.dst_stride as isize);
-    let move_row: RowFn = match class.dtype == field.dtype {
-        true => rows::copy_row(size),
-        false => rows::cast_row(class.dtype, field.dtype),
-    };
-    let affine = affine.map(|affine| (affine, rows::affine_row(class.dtype, field.dtype)));
-    let fill_from = |dst: *mut u8, stride: isize, len: usize, places: Range<u64>| {
-        for place in places {
-            // SAFETY: places of the short row, of as many neighbours as the walk gave.
-            unsafe {
-                rows::fill_row(dst.offset(place as isize * step), stride, size, &field.fill, len)
-            };
-        }
-    };
-    let is_whole = short.lo == 0 && short.hi == short.extent;
-    let interleave = rows::interleave_rows(size, short.extent as usize)
-        .filter(|_| is_whole && step == size as isize);
-    // Whole pixels in the opposite order, an image mirrored left to right: turned round at once.
-    let pixel = short.extent as usize * class.dtype.size();
-    let is_mirrored = is_whole
-        && step == size as isize
-        && short.src_stride == class.dtype.size() as i64
-        && dims.last().is_some_and(|next| {
-            goes_down(next.src_stride as isize, pixel)
-                && next.dst_stride == short.extent as i64 * size as i64
-        })
-        && !matches!(class.channel, Channel::Loop { dim, .. } if dim + 1 == dims.len());
-    let mut held = [std::mem::MaybeUninit::<u64>::uninit(); 4 * SHORT_ROW_BLOCK];
-    let range = own.start.div_ceil(short.extent)..own.end.div_ceil(short.extent);
-    let fill =
-        |dst: *mut u8, stride: isize, len: usize| fill_from(dst, stride, len, 0..short.extent);
-    walk(&Place { dims, ..*place }, range, fill, |src, dst, next, len, column, coords| {
-        let (from, to) = (next.src_stride as isize, next.dst_stride as isize);
-        let read = |place: u64, done: usize, dst: *mut u8, to: isize, len: usize| {
-            let src = src
-                .wrapping_offset((place - short.lo) as isize * short.src_stride as isize)
-                .wrapping_offset(done as isize * from);
-            let (channel, periodic) = match class.channel {
-                Channel::None => (0, false),
-                // Several pixels may have become one row.
-                Channel::Inner { first } => {
-                    let channels = affine.map_or(1, |(affine, _)| affine.channels());
-                    ((place - short.lo) as usize % channels + first, false)
-                }
-                Channel::Loop { dim, first, .. } if dim < coords.len() => {
-                    ((coords[dim] - dims[dim].lo) as usize + first, false)
-                }
-                Channel::Loop { first, .. } => ((column - next.lo) as usize + done + first, true),
-            };
-            // SAFETY: real elements of the sample, `len` neighbours from `done` on, and their places
-            // in the output or in `held`.
-            unsafe {
-                match affine {
-                    Some((affine, row)) => row(src, from, dst, to, len, affine, channel, periodic),
-                    None => move_row(src, from, dst, to, len),
-                }
-            }
-        };
-        if is_mirrored {
-            let (channel, periodic) = match class.channel {
-                Channel::None => (0, false),
-                Channel::Inner { first } => (first, true),
-                Channel::Loop { dim, first, .. } => {
-                    ((coords[dim] - dims[dim].lo) as usize + first, false)
-                }
-            };
-            let width = class.dtype.size() as isize;
-            if affine.is_none() && class.dtype == field.dtype {
-                // SAFETY: as below.
-                return unsafe { rows::turn(src, dst, pixel, len) };
-            }
-            // SAFETY: `len` whole pixels, and as many places in the output without gaps.
-            return unsafe {
-                rows::for_turned_blocks(src, pixel, len, |src, done, count| {
-                    let dst = dst.wrapping_offset(done as isize * to);
-                    let len = count * short.extent as usize;
-                    match affine {
-                        Some((affine, row)) => {
-                            row(src, width, dst, step, len, affine, channel, periodic);
-                        }
-                        None => move_row(src, width, dst, step, len),
-                    }
-                });
-            };
-        }
-        fill_from(dst, to, len, 0..short.lo);
-        fill_from(dst, to, len, short.hi..short.extent);
-        for done in (0..len).step_by(SHORT_ROW_BLOCK) {
-            let count = SHORT_ROW_BLOCK.min(len - done);
-            let dst = dst.wrapping_offset(done as isize * to);
-            match interleave.filter(|_| to == step * short.extent as isize) {
-                Some(interleave) => {
-                    let (row_bytes, held) =
-                        (SHORT_ROW_BLOCK * size, held.as_mut_ptr().cast::<u8>());
-                    for place in 0..short.extent {
-                        read(
-                            place,
-                            done,
-                            held.wrapping_add(place as usize * row_bytes),
-                            step,
-                            count,
-                        );
-                    }
-                    // SAFETY: at most four rows of a block of at most eight bytes each were filled in,
-                    // and the pixels are those of this part of the output.
-                    unsafe { interleave(held, row_bytes, dst, count) };
-                }
-                None => {
-                    for place in short.lo..short.hi {
-                        read(place, done, dst.wrapping_offset(place as isize * step), to, count);
-                    }
-                }
-            }
-        }
-    });
-}
-
-/// How many rows behind the one just read those that go down in memory are asked for.
-const ROWS_AHEAD: isize = 2;
-
-/// Asks for the row [`ROWS_AHEAD`] further down. Apart, to keep the common case small.
-#[inline(never)]
-fn ask_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
-    let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;
-    let stride = rows.src_stride as isize;
-    let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
-    prefetch(src.wrapping_offset(ROWS_AHEAD.wrapping_mul(stride).wrapping_sub(back)), row_bytes);
-}
-
-/// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,
-/// length. `read` gets the real elements: both addresses, the innermost loop, length, the first
-/// column and the coordinates of the outer loops.
-#[inline]
-fn walk(
-    place: &Place<'_>,
-    range: Range<u64>,
-    mut fill: impl FnMut(*mut u8, isize, usize),
-    mut read: impl FnMut(*const u8, *mut u8, &Dim, usize, u64, &[u64]),
-) {
-    let Some((inner, outer)) = place.dims.split_last() else { return };
-    if range.is_empty() {
-        return;
-    }
-    let mut coords: SmallVec<[u64; 8]> = smallvec::smallvec![0; outer.len()];
-    let mut row = range.start / inner.extent;
-    for (coord, dim) in coords.iter_mut().zip(outer).rev() {
-        *coord = row % dim.extent;
-        row /= dim.extent;
-    }
-    let mut at = range.start;
-    let mut column = range.start % inner.extent;
-    let dst_stride = inner.dst_stride as isize;
-    while at < range.end {
-        let end = inner.extent.min(column + (range.end - at));
-        let (mut src, mut dst, mut is_real) = (place.src, place.dst, true);
-        for (&coord, dim) in coords.iter().zip(outer) {
-            is_real &= (dim.lo..dim.hi).contains(&coord);
-            src = src.wrapping_offset(
-                (coord.wrapping_sub(dim.lo) as i64).wrapping_mul(dim.src_stride) as isize,
-            );
-            dst = dst.wrapping_offset((coord as i64 * dim.dst_stride) as isize);
-        }
-        let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);
-        let (lo, hi) = if is_real { (inner.lo, inner.hi) } else { (end, end) };
-        if column < lo.min(end) {
-            fill(to(column), dst_stride, (lo.min(end) - column) as usize);
-        }
-        let (from, until) = (column.max(lo), end.min(hi));
-        if from < until {
-            let src = src.wrapping_offset((from - inner.lo) as isize * inner.src_stride as isize);
-            read(src, to(from), inner, (until - from) as usize, from, &coords);
-        }
-        let tail = column.max(hi);
-        if tail < end {
-            fill(to(tail), dst_stride, (end - tail) as usize);
-        }
-        at += end - column;
-        column = 0;
-        for (coord, dim) in coords.iter_mut().zip(outer).rev() {
-            *coord += 1;
-            if *coord < dim.extent {
-                // The hardware fetches ahead what goes up in memory; rows that go down are asked for.
-                if dim.src_stride < 0 {
-                    ask_ahead(src, dim, inner);
-                }
-                break;
-            }
-            *coord = 0;
-        }
-    }
 }

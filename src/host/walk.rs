@@ -1,0 +1,133 @@
+//! The way through one sample's elements, row by row.
+#![allow(unsafe_code)] // Rows that go down in memory.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use crate::field::Field;
+use crate::geometry::{Class, Dim};
+use crate::host::rows;
+use crate::host::tile::prefetch;
+
+/// A sample's place: addresses of its first real element to be read and of its first element in the
+/// output, and the loops between.
+pub(super) struct Place<'a> {
+    pub src: *const u8,
+    pub dst: *mut u8,
+    pub dims: &'a [Dim],
+}
+
+impl<'a> Place<'a> {
+    #[inline]
+    pub fn of(field: &'a Field<'_>, class: &Class, sample: usize, out: *mut u8) -> Place<'a> {
+        Place {
+            src: field.data[sample].wrapping_offset(class.src_offset as isize),
+            dst: out.wrapping_offset(field.starts.byte_offset(sample) as isize),
+            dims: &field.dims[class.dims.clone()],
+        }
+    }
+}
+
+/// Whether pixels of `width` bytes are read backwards without gaps.
+pub(super) fn goes_down(stride: isize, width: usize) -> bool {
+    stride == -(width as isize)
+}
+
+/// Calls `read` with a row of pixels as it is, or, if it goes down in memory, with blocks of it that are
+/// turned round: address, stride, pixels before, pixels.
+///
+/// # Safety
+/// `len` pixels of `width` bytes can be read from `src`, `stride` bytes apart.
+pub(super) unsafe fn in_order(
+    src: *const u8,
+    stride: isize,
+    width: usize,
+    len: usize,
+    mut read: impl FnMut(*const u8, isize, usize, usize),
+) {
+    if !goes_down(stride, width) {
+        return read(src, stride, 0, len);
+    }
+    // SAFETY: the caller's promise, for a row that goes down.
+    unsafe {
+        rows::for_turned_blocks(src, width, len, |src, done, len| {
+            read(src, width as isize, done, len);
+        });
+    }
+}
+
+/// How many rows behind the one just read those that go down in memory are asked for.
+const ROWS_AHEAD: isize = 2;
+
+/// Asks for the row [`ROWS_AHEAD`] further down. Apart, to keep the common case small.
+#[inline(never)]
+fn ask_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
+    let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;
+    let stride = rows.src_stride as isize;
+    let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
+    prefetch(src.wrapping_offset(ROWS_AHEAD.wrapping_mul(stride).wrapping_sub(back)), row_bytes);
+}
+
+/// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,
+/// length. `read` gets the real elements: both addresses, the innermost loop, length, the first
+/// column and the coordinates of the outer loops.
+#[inline]
+pub(super) fn walk(
+    place: &Place<'_>,
+    range: Range<u64>,
+    mut fill: impl FnMut(*mut u8, isize, usize),
+    mut read: impl FnMut(*const u8, *mut u8, &Dim, usize, u64, &[u64]),
+) {
+    let Some((inner, outer)) = place.dims.split_last() else { return };
+    if range.is_empty() {
+        return;
+    }
+    let mut coords: SmallVec<[u64; 8]> = smallvec::smallvec![0; outer.len()];
+    let mut row = range.start / inner.extent;
+    for (coord, dim) in coords.iter_mut().zip(outer).rev() {
+        *coord = row % dim.extent;
+        row /= dim.extent;
+    }
+    let mut at = range.start;
+    let mut column = range.start % inner.extent;
+    let dst_stride = inner.dst_stride as isize;
+    while at < range.end {
+        let end = inner.extent.min(column + (range.end - at));
+        let (mut src, mut dst, mut is_real) = (place.src, place.dst, true);
+        for (&coord, dim) in coords.iter().zip(outer) {
+            is_real &= (dim.lo..dim.hi).contains(&coord);
+            src = src.wrapping_offset(
+                (coord.wrapping_sub(dim.lo) as i64).wrapping_mul(dim.src_stride) as isize,
+            );
+            dst = dst.wrapping_offset((coord as i64 * dim.dst_stride) as isize);
+        }
+        let to = |column: u64| dst.wrapping_offset(column as isize * dst_stride);
+        let (lo, hi) = if is_real { (inner.lo, inner.hi) } else { (end, end) };
+        if column < lo.min(end) {
+            fill(to(column), dst_stride, (lo.min(end) - column) as usize);
+        }
+        let (from, until) = (column.max(lo), end.min(hi));
+        if from < until {
+            let src = src.wrapping_offset((from - inner.lo) as isize * inner.src_stride as isize);
+            read(src, to(from), inner, (until - from) as usize, from, &coords);
+        }
+        let tail = column.max(hi);
+        if tail < end {
+            fill(to(tail), dst_stride, (end - tail) as usize);
+        }
+        at += end - column;
+        column = 0;
+        for (coord, dim) in coords.iter_mut().zip(outer).rev() {
+            *coord += 1;
+            if *coord < dim.extent {
+                // The hardware fetches ahead what goes up in memory; rows that go down are asked for.
+                if dim.src_stride < 0 {
+                    ask_ahead(src, dim, inner);
+                }
+                break;
+            }
+            *coord = 0;
+        }
+    }
+}
