@@ -34,7 +34,7 @@ NVCC_READY := $(VENV)/.cuda
 WITH_NVCC := CUDA_HOME=$${CUDA_HOME:-$(abspath $(VENV))/nvcc/nvidia/cu13}
 WHEEL_NVCC := $(WITH_NVCC)
 # A stand-in for the driver, so that the tests of devices run without one; one that is set is used.
-TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) $(CARGO) run -q --locked -p cudasim --example path)}
+TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) $(CARGO) run -q --locked -p cudasim --profile test --example path)}
 else
 WITH_NVCC := @echo "SKIP: no CUDA engine on this platform:"
 endif
@@ -56,20 +56,22 @@ test-rust:
 	$(CARGO) test --locked --all-targets --features tracing
 	$(CARGO) test --locked --doc --features tracing
 
+# One set of features for both, so that nothing is compiled twice.
+BOTH := -p windrow -p cudasim --features windrow/cuda
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 test-cuda: $(NVCC_READY)
-	$(WITH_NVCC) $(CARGO) test --locked -p cudasim
 	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$($(CARGO) run --quiet --locked -p cudasim --profile test --example path) \
 		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1; export WINDROW_CUDA_DRIVER CUDASIM_DELAY_US WINDROW_REQUIRE_GPU; \
-		$(CARGO) test --locked --features cuda --tests && mkdir -p out && \
-		$(CARGO) test --locked --features cuda --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
+		$(CARGO) test --locked $(BOTH) --tests && mkdir -p out && \
+		$(CARGO) test --locked $(BOTH) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
 		$(PYTHON) scripts/gpu_plots --simulated out/gather-quick.json'
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/kernel_report --check
 
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
-	$(TEST_DRIVER) $(PY) -m pytest python/tests
+	$(TEST_DRIVER) $(PY) -m pytest -n 2 --dist loadfile -m "not alone" python/tests
+	$(TEST_DRIVER) $(PY) -m pytest -m alone python/tests
 	$(PY) scripts/soak --seconds 20
 
 lint: $(NVCC_READY)

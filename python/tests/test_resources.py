@@ -315,6 +315,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.alone
 def test_a_loader_with_1024_descriptors(torch):
     isolated.run(LIMITS + LOADER, timeout=300)
 
