@@ -4,9 +4,10 @@
 #   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
 #   make lint    format, clippy, docs, oldest supported compiler
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
-#   make bench-publish  the same, then the tables and plots of README.md and docs/ from it
+#   make bench-pipelines  torch's DataLoader, default_collate and Ray Data with windrow and without
+#   make bench-publish  both, then the tables and plots of README.md and docs/ from it
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
-#   make examples  build the examples for candle, burn and ONNX Runtime, and run the first two
+#   make examples  build and run the examples for candle, burn and ONNX Runtime
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
 #   make package  the wheel alone in a fresh environment; what the source distribution and the crates hold
@@ -44,7 +45,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -91,17 +92,25 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
 		--html out/bench/report.html $(BENCH_FLAGS)
 
-bench-publish: bench
+bench-pipelines: $(VENV)/.test $(VENV)/.windrow
+	mkdir -p out/bench
+	$(PY) benches/pipelines/run.py --commit "$$(git describe --always --dirty)" --json out/bench/pipelines.json
+
+bench-publish: bench bench-pipelines
 	scripts/readme_table --publish out/bench/host.json
+	scripts/readme_table --publish out/bench/pipelines.json
 
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow
 	CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
 
 EXAMPLES := --manifest-path examples/frameworks/Cargo.toml --target-dir target/examples --locked
-examples:
+ONNX_RUNTIME := $(VENV)/lib/python*/site-packages/onnxruntime/capi/libonnxruntime.so.*
+examples: $(VENV)/.onnx
 	$(CARGO) build $(EXAMPLES) --examples --features candle,burn,ort
 	$(CARGO) run --quiet $(EXAMPLES) --example candle --features candle,burn,ort
 	$(CARGO) run --quiet $(EXAMPLES) --example burn --features candle,burn,ort
+	@set -- $(ONNX_RUNTIME); test -f "$$1" || { echo "SKIP the example ort: no ONNX Runtime"; exit 0; }; set -x; \
+		$(CARGO) run --quiet $(EXAMPLES) --example ort --features candle,burn,ort -- "$$1"
 
 gpu-check: $(NVCC_READY) $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)
@@ -176,6 +185,11 @@ $(VENV)/.docs: python/requirements/docs.txt $(VENV)/.venv
 
 $(VENV)/.package: $(VENV)/.venv
 	$(PIP) --quiet 'auditwheel>=6'
+	@touch $@
+
+# Only for its library, which the example links at run time.
+$(VENV)/.onnx: $(VENV)/.venv
+	@$(call optional,'onnxruntime>=1.22',its example is built and not run.)
 	@touch $@
 
 $(VENV)/.bench-check: $(VENV)/.venv
