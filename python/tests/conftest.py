@@ -1,5 +1,6 @@
 """Fixtures of the Python tests. `oracle.py` holds the expected values, `helpers.py` the comparisons."""
 
+import gc
 import os
 
 import pytest
@@ -7,6 +8,13 @@ import pytest
 import cuda_harness
 import dlpack_harness
 import windrow as wr
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_to_collect():
+    """Sets aside the million objects that torch, JAX and Ray bring, or each `gc.collect` goes through them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
