@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::affine::Affine;
 use crate::field::{CopyRange, Field, Op, Starts};
 use crate::geometry::{Channel, Class};
-use crate::host::around::Rows;
+use crate::host::around::{is_touched, Rows};
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::walk::{goes_down, in_order, walk, Place};
@@ -20,7 +20,8 @@ use crate::plan::Plan;
 /// written to, and no other thread writes these elements.
 pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems: Range<u64>) {
     let size = field.dtype.size() as u64;
-    let streaming = is_streaming(field);
+    let end = out.wrapping_add((elems.end * size) as usize);
+    let streaming = is_streaming(field) && is_touched(end);
     if let Some(ranges) = &field.ranges {
         // SAFETY: as for this function; ranges cover the output once.
         unsafe { copy_ranges(ranges, out, elems.start * size..elems.end * size, streaming) };
