@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 from windrow._measure import interleave, quartiles
 
 SIDE = 224
-EPOCHS = 9
+EPOCHS = 11
 NUM_IMAGES = 2048
 DISTINCT = 512
 """Images held; 77 MB as uint8, more than the caches."""

@@ -7,6 +7,7 @@ once without. All results are compared before anything is timed. The contenders 
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Callable, Dict
 
 import numpy as np
@@ -20,7 +21,7 @@ from loader import line
 from ray.data.collate_fn import NumpyBatchCollateFn
 from windrow._measure import interleave
 
-ROWS, LONGEST, BATCH_SIZE, ROUNDS = 20_000, 512, 256, 9
+ROWS, LONGEST, BATCH_SIZE, ROUNDS = 20_000, 512, 256, 21
 
 
 class PadSequence(NumpyBatchCollateFn):
@@ -64,7 +65,8 @@ def dataset(rows: int, longest: int, blocks: int = 8) -> Any:
 
 def measure(say: Callable[[Dict[str, Any]], None]) -> None:
     """Rows padded by iteration and by the collate alone, with lengths and mask and without."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    logging.getLogger("ray.data").setLevel("ERROR")
     ray.data.DataContext.get_current().enable_progress_bars = False
     try:
         for mask in (False, True):
