@@ -128,6 +128,7 @@ wheels: $(VENV)/.package $(NVCC_READY)
 	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/wheels
 
 reproducible: $(VENV)/.venv $(NVCC_READY)
+	$(PIP) --quiet ziglang
 	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) scripts/reproducible
 
 deny:

@@ -25,15 +25,18 @@ pub struct Nvcc {
 /// # Errors
 /// A text with every place tried and three cures.
 pub fn find() -> Result<Nvcc, String> {
-    for variable in ["NVCC", "PATH", "CUDA_HOME", "PYO3_PYTHON"] {
-        println!("cargo:rerun-if-env-changed={variable}");
-    }
+    let read = |variable| println!("cargo:rerun-if-env-changed={variable}");
+    read("NVCC");
     // One that was asked for by name is the one to use, or to complain about.
     if let Some(path) = env::var_os("NVCC") {
         return Nvcc::ask(Path::new(&path)).map_err(|reason| format!("$NVCC: {reason}"));
     }
     let mut tried = String::from("\n  - $NVCC: not set");
-    for place in [on_path, in_cuda_home, in_python] {
+    let places: [(&str, fn() -> Result<PathBuf, String>); 3] =
+        [("PATH", on_path), ("CUDA_HOME", in_cuda_home), ("PYO3_PYTHON", in_python)];
+    for (variable, place) in places {
+        // Not before it is read: maturin sets the last one for each interpreter, and the kernels stay the same.
+        read(variable);
         match place().and_then(|path| Nvcc::ask(&path)) {
             Ok(nvcc) => return Ok(nvcc),
             Err(reason) => tried += &format!("\n  - {reason}"),
