@@ -19,6 +19,9 @@ pub struct Nvcc {
     pub arches: Vec<u32>,
 }
 
+/// Where a compiler may be, or why there is none.
+type Place = fn() -> Result<PathBuf, String>;
+
 /// `$NVCC` if set, else the first that works of `PATH`, `$CUDA_HOME/bin` and the PyPI packages of
 /// `$PYO3_PYTHON`, or of `python3`. Tells cargo which variables it read.
 ///
@@ -32,7 +35,7 @@ pub fn find() -> Result<Nvcc, String> {
         return Nvcc::ask(Path::new(&path)).map_err(|reason| format!("$NVCC: {reason}"));
     }
     let mut tried = String::from("\n  - $NVCC: not set");
-    let places: [(&str, fn() -> Result<PathBuf, String>); 3] =
+    let places: [(&str, Place); 3] =
         [("PATH", on_path), ("CUDA_HOME", in_cuda_home), ("PYO3_PYTHON", in_python)];
     for (variable, place) in places {
         // Not before it is read: maturin sets the last one for each interpreter, and the kernels stay the same.
