@@ -19,27 +19,40 @@ use crate::plan::Plan;
 /// The samples of the plan are alive; every element that the field's layout reaches from `out` may be
 /// written to, and no other thread writes these elements.
 pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems: Range<u64>) {
-    let size = field.dtype.size() as u64;
-    let end = out.wrapping_add((elems.end * size) as usize);
-    let streaming = is_streaming(field) && is_touched(end);
-    if let Some(ranges) = &field.ranges {
-        // SAFETY: as for this function; ranges cover the output once.
-        unsafe { copy_ranges(ranges, out, elems.start * size..elems.end * size, streaming) };
-    } else if field.bytes_only {
-        // SAFETY: as for this function.
-        unsafe { copy_runs(field, out, elems, streaming) };
-    } else {
-        // Two compilations, so that outputs that stay in the caches do not pay for the others.
-        // SAFETY: as for this function.
-        unsafe {
-            match streaming {
-                true => convert::<true>(plan, field, out, elems),
-                false => convert::<false>(plan, field, out, elems),
-            }
+    let end = (elems.end * field.dtype.size() as u64) as usize;
+    // Two compilations, so that outputs that stay in the caches do not pay for the others.
+    // SAFETY: as for this function.
+    unsafe {
+        if is_streaming(field) && is_touched(out.wrapping_add(end)) {
+            write::<true>(plan, field, out, elems);
+            rows::stream_fence();
+        } else {
+            write::<false>(plan, field, out, elems);
         }
     }
-    if streaming {
-        rows::stream_fence();
+}
+
+/// # Safety
+/// As [`run`].
+unsafe fn write<const STREAMING: bool>(
+    plan: &Plan<'_>,
+    field: &Field<'_>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    let size = field.dtype.size() as u64;
+    // SAFETY: as for this function; ranges cover the output once.
+    unsafe {
+        if let Some(ranges) = &field.ranges {
+            copy_ranges::<STREAMING>(ranges, out, elems.start * size..elems.end * size);
+        } else if field.bytes_only {
+            copy_runs::<STREAMING>(field, out, elems);
+        } else if let Op::Read { affine } = field.op {
+            let affine = affine.then(|| plan.specs[field.leaf].affine.as_ref()).flatten();
+            write_samples::<STREAMING>(field, affine, out, elems);
+        } else {
+            write_constants::<STREAMING>(field, out, elems);
+        }
     }
 }
 
@@ -60,7 +73,11 @@ fn for_samples(field: &Field<'_>, elems: Range<u64>, mut f: impl FnMut(usize, Ra
 
 /// # Safety
 /// As [`run`]; `bytes` is in bounds of the output.
-unsafe fn copy_ranges(ranges: &[CopyRange], out: *mut u8, bytes: Range<u64>, streaming: bool) {
+unsafe fn copy_ranges<const STREAMING: bool>(
+    ranges: &[CopyRange],
+    out: *mut u8,
+    bytes: Range<u64>,
+) {
     let first = ranges.partition_point(|range| range.dst + range.size <= bytes.start);
     for range in &ranges[first..] {
         let begin = range.dst.max(bytes.start);
@@ -71,7 +88,7 @@ unsafe fn copy_ranges(ranges: &[CopyRange], out: *mut u8, bytes: Range<u64>, str
         // SAFETY: `begin..end` is inside both this range and the output.
         unsafe {
             let src = range.src.add((begin - range.dst) as usize);
-            rows::copy_bytes(src, out.add(begin as usize), (end - begin) as usize, streaming);
+            rows::copy_bytes(src, out.add(begin as usize), (end - begin) as usize, STREAMING);
         }
     }
 }
@@ -96,7 +113,7 @@ pub(crate) unsafe fn copy_rows(data: &[*const u8], out: *mut u8, size: usize) {
 ///
 /// # Safety
 /// As [`run`], for a field that is `bytes_only`.
-unsafe fn copy_runs(field: &Field<'_>, out: *mut u8, elems: Range<u64>, streaming: bool) {
+unsafe fn copy_runs<const STREAMING: bool>(field: &Field<'_>, out: *mut u8, elems: Range<u64>) {
     let size = field.dtype.size();
     for_samples(field, elems, |sample, own| {
         prefetch_ahead(field, sample);
@@ -106,7 +123,7 @@ unsafe fn copy_runs(field: &Field<'_>, out: *mut u8, elems: Range<u64>, streamin
         // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
         unsafe {
             let len = (own.end - own.start) as usize * size;
-            rows::copy_bytes(src.add(skip), dst.add(skip), len, streaming);
+            rows::copy_bytes(src.add(skip), dst.add(skip), len, STREAMING);
         }
     });
 }
@@ -131,28 +148,6 @@ pub(super) fn prefetch(data: *const u8, bytes: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (data, bytes);
-}
-
-/// Writes the elements `elems` of a field that is more than a copy of bytes.
-///
-/// # Safety
-/// As [`run`].
-unsafe fn convert<const STREAMING: bool>(
-    plan: &Plan<'_>,
-    field: &Field<'_>,
-    out: *mut u8,
-    elems: Range<u64>,
-) {
-    // SAFETY: as for this function.
-    unsafe {
-        match field.op {
-            Op::Read { affine } => {
-                let affine = affine.then(|| plan.specs[field.leaf].affine.as_ref()).flatten();
-                write_samples::<STREAMING>(field, affine, out, elems);
-            }
-            Op::Const(_) | Op::Index => write_constants::<STREAMING>(field, out, elems),
-        }
-    }
 }
 
 /// Writes samples of which nothing is read, padding included.
