@@ -4,10 +4,18 @@
 //! child would wait for ever. So a fork waits until all of these locks are free and keeps them so
 //! until it is done. Nobody may hold two of them, or call Python or a driver while holding one.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::PoisonError;
+
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 /// Held for reading by whoever holds a [`ForkMutex`], for writing by a fork.
+#[cfg(not(windrow_loom))]
 static GATE: RwLock<()> = RwLock::new(());
+
+#[cfg(windrow_loom)]
+crate::sync::lazy_static! {
+    static ref GATE: RwLock<()> = RwLock::new(());
+}
 
 /// A mutex for short sections, which a fork waits for.
 #[derive(Debug)]
@@ -52,7 +60,7 @@ impl<T> std::ops::DerefMut for Guard<'_, T> {
     }
 }
 
-#[cfg(all(unix, not(miri)))]
+#[cfg(all(unix, not(any(miri, windrow_loom))))]
 mod at_fork {
     use std::cell::Cell;
     use std::sync::{Once, PoisonError, RwLockWriteGuard};
@@ -87,8 +95,38 @@ mod at_fork {
     }
 }
 
-#[cfg(any(not(unix), miri))]
+#[cfg(any(not(unix), miri, windrow_loom))]
 mod at_fork {
     /// There is no fork.
     pub fn watch() {}
+}
+
+#[cfg(all(test, windrow_loom))]
+mod model_tests {
+    use std::sync::Arc;
+
+    use super::{ForkMutex, GATE};
+    use crate::sync::thread;
+
+    /// Who forks finds all locks free, and who holds one meanwhile gets on.
+    #[test]
+    fn a_fork_finds_the_locks_free() {
+        loom::model(|| {
+            let locks = Arc::new([ForkMutex::new(0), ForkMutex::new(0)]);
+            let other = Arc::clone(&locks);
+            let other = thread::spawn(move || {
+                *other[0].lock() += 1;
+                *other[1].lock() += 1;
+            });
+            let forking = Arc::clone(&locks);
+            let forking = thread::spawn(move || {
+                let _closed = GATE.write().unwrap();
+                assert!(forking.iter().all(|lock| lock.0.try_lock().is_ok()));
+            });
+            *locks[0].lock() += 1;
+            other.join().unwrap();
+            forking.join().unwrap();
+            assert_eq!((*locks[0].lock(), *locks[1].lock()), (2, 1));
+        });
+    }
 }

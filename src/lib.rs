@@ -81,6 +81,7 @@ mod span;
 mod spec;
 mod stats;
 mod stream;
+mod sync;
 mod target;
 mod tensor;
 

@@ -4,13 +4,14 @@
 //! Meanwhile the other threads of the engine copy the rows that are there.
 #![allow(unsafe_code)] // Copies between raw addresses.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use crate::field::{Field, Op, Starts};
 use crate::host::pool::Block;
 use crate::host::share::Door;
 use crate::host::{rows, tile, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use crate::sync::{spin_loop, thread, Watched};
 
 /// Bytes that are copied at a time: few enough that the last ones do not keep the others waiting.
 const CHUNK_BYTES: usize = 32 << 10;
@@ -32,6 +33,7 @@ pub struct RowsAhead {
 #[derive(Debug)]
 struct Shared {
     out: AtomicPtr<u8>,
+    written: Watched,
     row_bytes: usize,
     chunk_rows: usize,
     streaming: bool,
@@ -66,6 +68,7 @@ impl RowsAhead {
         rows.resize_with(count, AtomicPtr::default);
         let shared = Arc::new(Shared {
             out: AtomicPtr::new(block.data()),
+            written: Watched::default(),
             row_bytes,
             chunk_rows: (CHUNK_BYTES / row_bytes).max(1),
             streaming: (row_bytes * count) as u64 >= STREAMING_BYTES
@@ -78,7 +81,7 @@ impl RowsAhead {
         });
         for _ in 0..threads.count.min(MAX_HELPERS) {
             let shared = Arc::clone(&shared);
-            threads.pool.spawn(move || shared.help());
+            threads.spawn(move || shared.help());
         }
         Some(RowsAhead { block: Some(block), shared, len: 0 })
     }
@@ -125,6 +128,7 @@ impl RowsAhead {
         self.close();
         self.shared.copy_chunks();
         self.shared.door.close_and_wait();
+        self.shared.written.own();
         self.block.take()
     }
 }
@@ -134,6 +138,7 @@ impl Drop for RowsAhead {
         self.shared.next.store(self.shared.rows.len(), Ordering::Relaxed);
         self.close();
         self.shared.door.close_and_wait();
+        self.shared.written.own();
     }
 }
 
@@ -148,9 +153,9 @@ impl Shared {
                 break;
             }
             for _ in 0..64 {
-                std::hint::spin_loop();
+                spin_loop();
             }
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
@@ -176,11 +181,13 @@ impl Shared {
 
     fn copy_rows(&self, begin: usize, end: usize) {
         let out = self.out.load(Ordering::Relaxed);
+        self.written.share();
         for (index, row) in self.rows[begin..end].iter().enumerate() {
             if let Some(ahead) = self.rows[begin..end].get(index + 4) {
                 tile::prefetch(ahead.load(Ordering::Relaxed), self.row_bytes);
             }
             let src = row.load(Ordering::Relaxed);
+            debug_assert!(!src.is_null(), "published");
             // SAFETY: a published row is readable (`push`) until the owner of this has waited for us,
             // and so long the block, which holds all rows, is the owner's; each row is taken once.
             unsafe {

@@ -9,6 +9,8 @@ mod around;
 mod convert;
 #[cfg(test)]
 mod determinism_tests;
+#[cfg(all(test, windrow_loom))]
+mod model_tests;
 mod pool;
 mod reference;
 mod rows;

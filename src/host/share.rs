@@ -6,17 +6,21 @@
 #![allow(unsafe_code)] // A job outlives nobody who is inside, which the compiler cannot know.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use crate::host::Helpers;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{spin_loop, thread};
 
 /// Lets helpers in until it is closed.
 #[derive(Debug, Default)]
 pub(super) struct Door {
-    closed: AtomicBool,
-    inside: AtomicUsize,
+    /// How many are inside, and [`CLOSED`]. One word, so that whoever comes is either counted before the
+    /// door is closed, or sees that it is.
+    state: AtomicUsize,
 }
+
+const CLOSED: usize = 1 << (usize::BITS - 1);
 
 /// A helper that was let in; dropped, it has left.
 #[derive(Debug)]
@@ -25,26 +29,24 @@ pub(super) struct Inside<'a>(&'a Door);
 impl Door {
     /// Lets the calling thread in, unless the door is closed.
     pub fn enter(&self) -> Option<Inside<'_>> {
-        // Counted first, and all of it in one order: either this thread sees that the door is closed, or
-        // who closed it sees this thread.
-        self.inside.fetch_add(1, Ordering::SeqCst);
+        let before = self.state.fetch_add(1, Ordering::Acquire);
         let inside = Inside(self);
-        (!self.closed.load(Ordering::SeqCst)).then_some(inside)
+        (before & CLOSED == 0).then_some(inside)
     }
 
     /// Lets nobody in any more, and returns when all have left; what they wrote is seen then.
     pub fn close_and_wait(&self) {
-        self.closed.store(true, Ordering::SeqCst);
-        while self.inside.load(Ordering::SeqCst) > 0 {
-            std::hint::spin_loop();
-            std::thread::yield_now();
+        self.state.fetch_or(CLOSED, Ordering::Relaxed);
+        while self.state.load(Ordering::Acquire) != CLOSED {
+            spin_loop();
+            thread::yield_now();
         }
     }
 }
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+        self.0.state.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -92,7 +94,7 @@ pub(super) fn share_out(count: usize, threads: Option<&Helpers>, run: impl Fn(us
     let opened = Opened(&door);
     for _ in 0..threads.count.min(count.saturating_sub(1)) {
         let door = Arc::clone(&door);
-        threads.pool.spawn(move || {
+        threads.spawn(move || {
             let job = job;
             if let Some(_inside) = door.enter() {
                 // SAFETY: inside of the door, so it lives.

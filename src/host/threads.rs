@@ -22,9 +22,24 @@ pub(crate) enum Threads {
 /// Threads that may help the calling one.
 #[derive(Debug)]
 pub(crate) struct Helpers {
+    #[cfg_attr(windrow_loom, allow(dead_code))] // Its threads are loom's.
     pub pool: Arc<rayon::ThreadPool>,
     /// How many of them, so that with the calling thread there are as many as the engine has.
     pub count: usize,
+}
+
+impl Helpers {
+    /// Has one of them do this, when it comes to it.
+    #[cfg(not(windrow_loom))]
+    pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
+        self.pool.spawn(work);
+    }
+
+    /// As a thread of the checker's.
+    #[cfg(windrow_loom)]
+    pub fn spawn(&self, work: impl FnOnce() + Send + 'static) {
+        drop(crate::sync::thread::spawn(work));
+    }
 }
 
 /// Threads made by a process: one less than the engine has, as the calling thread works too.
