@@ -12,13 +12,13 @@ use windrow::{
 
 use crate::rig::{consume, engine, parts, run, start, Buffer, Gpu, Lane, Pinned, Rows, HERE};
 
-const OUT_OF_MEMORY: u32 = 2;
-const INVALID_HANDLE: u32 = 400;
-const LAUNCH_FAILED: u32 = 719;
-const UNKNOWN: u32 = 999;
+pub const OUT_OF_MEMORY: u32 = 2;
+pub const INVALID_HANDLE: u32 = 400;
+pub const LAUNCH_FAILED: u32 = 719;
+pub const UNKNOWN: u32 = 999;
 
 /// Ends the process if the test hangs.
-fn watched(test: impl FnOnce()) {
+pub fn watched(test: impl FnOnce()) {
     let (done, end) = channel::<()>();
     let watchdog = thread::spawn(move || {
         if end.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
@@ -32,12 +32,12 @@ fn watched(test: impl FnOnce()) {
 }
 
 /// The contexts stay for as long as the device is used.
-fn without_contexts(gpu: &Gpu) -> Live {
+pub fn without_contexts(gpu: &Gpu) -> Live {
     Live { contexts: 0, pooled_bytes: 0, ..gpu.sim.live() }
 }
 
 /// What the kinds of calls work on.
-struct Setting<'g> {
+pub struct Setting<'g> {
     lane: Lane<'g>,
     rows: Rows,
     many: Rows,
@@ -52,7 +52,7 @@ struct Setting<'g> {
 const MARGIN: usize = 64;
 
 impl<'g> Setting<'g> {
-    fn new(gpu: &'g Gpu) -> Setting<'g> {
+    pub fn new(gpu: &'g Gpu) -> Setting<'g> {
         let rows = Rows::new(1, DType::U8, &[&[5, 3], &[2, 3], &[9, 3]]);
         let many = Rows::new(2, DType::U8, &[&[2][..]; 4400]);
         let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
@@ -82,9 +82,9 @@ fn transformed() -> Collate {
 }
 
 /// One kind of call, and the bytes it must give.
-struct Call {
-    name: &'static str,
-    run: fn(&Setting<'_>, &Engine) -> windrow::Result<Option<Batch>>,
+pub struct Call {
+    pub name: &'static str,
+    pub run: fn(&Setting<'_>, &Engine) -> windrow::Result<Option<Batch>>,
     expected: fn(&Setting<'_>) -> Vec<Vec<u8>>,
 }
 
@@ -92,7 +92,7 @@ fn concat_of(setting: &Setting<'_>) -> Vec<Vec<u8>> {
     setting.rows.expected(&Collate::ragged())
 }
 
-const CALLS: &[Call] = &[
+pub const CALLS: &[Call] = &[
     Call {
         name: "gather on the device",
         run: |s, engine| engine.assemble(&s.samples(), &Collate::ragged()).map(Some),
@@ -176,7 +176,7 @@ const CALLS: &[Call] = &[
 ];
 
 /// What is in the batch; around memory of the caller's, nothing has been touched.
-fn check(setting: &Setting<'_>, call: &Call, batch: Option<Batch>, what: &str) {
+pub fn check(setting: &Setting<'_>, call: &Call, batch: Option<Batch>, what: &str) {
     let got = match &batch {
         Some(batch) => consume(&setting.lane, batch),
         None => vec![setting.out.read()[MARGIN..][..48].to_vec()],
@@ -191,7 +191,7 @@ fn is_untouched(setting: &Setting<'_>) -> bool {
 }
 
 /// The functions that `work` calls.
-fn traced(gpu: &Gpu, work: impl FnOnce()) -> Vec<String> {
+pub fn traced(gpu: &Gpu, work: impl FnOnce()) -> Vec<String> {
     gpu.sim.trace(true);
     work();
     let lines = gpu.sim.take_trace();

@@ -18,18 +18,18 @@ impl Drop for Counted {
     }
 }
 
-fn counted(count: &Arc<AtomicUsize>) -> Owner {
+pub fn counted(count: &Arc<AtomicUsize>) -> Owner {
     Arc::new(Counted(Arc::clone(count)))
 }
 
-fn keeping(owners: Vec<Owner>) -> RunOptions {
+pub fn keeping(owners: Vec<Owner>) -> RunOptions {
     let mut options = RunOptions::default();
     options.keep = owners;
     options
 }
 
 /// Long enough for what the streams may do at all.
-fn settle() {
+pub fn settle() {
     thread::sleep(Duration::from_millis(20));
 }
 

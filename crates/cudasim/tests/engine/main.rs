@@ -24,9 +24,12 @@ mod faults;
 #[allow(dead_code, reason = "shared with the tests of the simulator itself")]
 #[path = "../sim/gpu.rs"]
 mod gpu;
+mod held;
 mod input;
 mod lifetime;
+mod losses;
 mod order;
+mod pairs;
 mod processes;
 mod rig;
 mod scenarios;

@@ -1,5 +1,7 @@
 //! Stream order under random delays.
 
+use std::env;
+use std::ops::Range;
 use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
@@ -9,7 +11,14 @@ use windrow::{Collate, DType, SampleView};
 use crate::rig::{consume, engine, on_gpu, Lane, Rows};
 use crate::scenarios::{misuse, ALL};
 
-const SEEDS: u64 = 200;
+/// `FIRST..END` in the environment takes other seeds: see docs/testing.md.
+const SEEDS: &str = "CUDASIM_TEST_SEEDS";
+
+fn seeds() -> Range<u64> {
+    let Ok(seeds) = env::var(SEEDS) else { return 0..200 };
+    let (first, end) = seeds.split_once("..").expect("FIRST..END");
+    first.parse().unwrap()..end.parse().unwrap()
+}
 
 #[test]
 fn scenarios_give_the_right_bytes_whatever_the_delays() {
@@ -17,7 +26,7 @@ fn scenarios_give_the_right_bytes_whatever_the_delays() {
         let begin = Instant::now();
         on_gpu(|gpu| {
             gpu.sim.set_delay_us(300);
-            for seed in 0..SEEDS {
+            for seed in seeds() {
                 gpu.sim.set_seed(seed);
                 let outcome = (scenario.run)(gpu, seed).and_then(|()| misuse(&gpu.sim));
                 outcome.unwrap_or_else(|why| panic!("{}, seed {seed}: {why}", scenario.name));

@@ -49,6 +49,7 @@ fn child() {
         }
         "other" => refused(&["compute capability 7.5", "WINDROW_CUDA_ARCHS=75"]),
         "fork" => forked(),
+        "two" => two(),
         _ => panic!("{case}"),
     }
 }
@@ -64,6 +65,55 @@ fn drivers_that_do_not_fit() {
 #[test]
 fn a_fork_after_the_first_use() {
     in_process("fork", &[]);
+}
+
+#[test]
+fn two_processes_and_memory_that_they_share() {
+    in_process("two", &[]);
+}
+
+/// A worker forked before the first use: both use the device, and one fills what the other reads.
+fn two() {
+    const BYTES: usize = 5000;
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: new memory, which stays.
+    let shared = unsafe { libc::mmap(std::ptr::null_mut(), BYTES, access, kind, -1, 0) };
+    assert_ne!(shared, libc::MAP_FAILED);
+    let shared = shared.cast::<u8>();
+    let work = |seed: u64| {
+        let (gpu, engine) = (start(), Engine::cuda(0).unwrap());
+        gpu.sim.set_seed(seed);
+        gpu.sim.set_delay_us(200);
+        let lane = Lane::new(&gpu);
+        for seed in seed..seed + 20 {
+            let rows = Rows::new(seed, DType::U8, &[&[500], &[700]]);
+            let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+        }
+    };
+    let row = Rows::new(3, DType::U8, &[&[BYTES as i64]]).bytes.remove(0);
+    // SAFETY: nothing of CUDA has been used, and the child ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let worked = std::panic::catch_unwind(|| work(100)).is_ok();
+        // SAFETY: as many bytes, which the parent reads when this process has ended.
+        unsafe {
+            shared.copy_from_nonoverlapping(row.as_ptr(), BYTES);
+            libc::_exit(i32::from(!worked));
+        }
+    }
+    work(200);
+    let mut status = -1;
+    // SAFETY: a child of ours, and a live integer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    let (gpu, engine) = (start(), Engine::cuda(0).unwrap());
+    // SAFETY: mapped, and nobody writes to it any more.
+    let bytes = unsafe { std::slice::from_raw_parts(shared, BYTES) };
+    let samples = [windrow::SampleView::from_slice(bytes, &[BYTES as i64]).unwrap()];
+    let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+    assert_eq!(consume(&Lane::new(&gpu), &batch)[0], row);
 }
 
 fn forked() {

@@ -142,8 +142,7 @@ impl<'g> Lane<'g> {
     }
 
     pub fn pause(&self) -> Paused<'g> {
-        assert!(self.gpu.sim.pause(self.handle));
-        Paused { gpu: self.gpu, stream: Some(self.handle) }
+        Paused::stream(self.gpu, self.handle)
     }
 }
 
@@ -158,6 +157,13 @@ impl Drop for Lane<'_> {
 pub struct Paused<'g> {
     gpu: &'g Gpu,
     stream: Option<usize>,
+}
+
+impl<'g> Paused<'g> {
+    pub fn stream(gpu: &'g Gpu, handle: usize) -> Paused<'g> {
+        assert!(gpu.sim.pause(handle));
+        Paused { gpu, stream: Some(handle) }
+    }
 }
 
 pub fn hold(gpu: &Gpu) -> Paused<'_> {

@@ -1,0 +1,197 @@
+//! Waits that random delays seldom show: a stream stands still, and nobody gets ahead of it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::thread;
+
+use windrow::{
+    Collate, DType, Device, Engine, Error, Layout, OutputMemory, Owner, RunOptions, SampleView,
+    Stream, Tensor,
+};
+
+use crate::lifetime::{counted, keeping, settle};
+use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
+
+/// The engine's own stream stands still.
+fn pause_own<'g>(gpu: &'g Gpu, engine: &Engine) -> Paused<'g> {
+    Paused::stream(gpu, engine.stream(0).unwrap().handle())
+}
+
+/// Runs `work` on another thread: it has not ended while the stream stands still, and ends after.
+fn waits<T: Send>(paused: Paused<'_>, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let work = scope.spawn(work);
+        settle();
+        let early = work.is_finished();
+        drop(paused);
+        let result = work.join().unwrap();
+        assert!(!early, "did not wait");
+        result
+    })
+}
+
+#[test]
+fn a_call_that_fails_ends_behind_its_work() {
+    on_gpu(|gpu| {
+        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
+        let memory = rows.upload(gpu);
+        let samples = rows.at([memory[0].address]);
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+        let paused = lane.pause();
+        // Marks the end: the kernel is enqueued by then.
+        gpu.sim.fail_function("cuEventRecord", 1, 400);
+        let stream = lane.stream();
+        let error = waits(paused, || {
+            engine.assemble_on(&samples, &Collate::stack(), &stream).map(drop).unwrap_err()
+        });
+        assert!(matches!(error, Error::Cuda(e) if e.function == "cuEventRecord"));
+    });
+}
+
+#[test]
+fn zeros_are_there_when_they_are_handed_over() {
+    on_gpu(|gpu| {
+        let (engine, lane, copy) = (engine(), Lane::new(gpu), Buffer::poisoned(gpu, 400));
+        drop(engine.empty(DType::U8, &[400], HERE).unwrap());
+        let paused = pause_own(gpu, &engine);
+        let zeros = engine.empty(DType::U8, &[400], HERE).unwrap();
+        zeros.ready_on(lane.stream()).unwrap();
+        lane.copy(&copy, &zeros);
+        settle();
+        drop(paused);
+        assert_eq!(copy.read(), [0; 400]);
+    });
+}
+
+#[test]
+fn to_synchronize_is_to_wait() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+        let paused = pause_own(gpu, &engine);
+        let batch = engine.assemble(&rows.on_host(), &Collate::stack()).unwrap();
+        waits(paused, || batch.data().synchronize().unwrap());
+    });
+}
+
+#[test]
+fn emptying_the_cache_waits_for_samples_being_read() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+        let (memory, count) = (rows.upload(gpu), Arc::new(AtomicUsize::new(0)));
+        let paused = pause_own(gpu, &engine);
+        let samples = rows.at([memory[0].address]);
+        let batch = run(&engine, &samples, &Collate::stack(), keeping(vec![counted(&count)]));
+        waits(paused, || engine.empty_cache());
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+        drop(batch);
+    });
+}
+
+#[test]
+fn memory_whose_order_is_lost_ends_behind_everything() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+        let memory = rows.upload(gpu);
+        let paused = pause_own(gpu, &engine);
+        let samples = rows.at([memory[0].address]);
+        let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+        gpu.sim.fail_function("cuStreamWaitEvent", 1, 400);
+        waits(paused, || drop(batch));
+    });
+}
+
+#[test]
+fn the_fifth_chunk_waits_for_the_first() {
+    on_gpu(|gpu| {
+        let (engine, bytes) = (engine(), vec![3u8; (16 << 20) + 1]);
+        let paused = pause_own(gpu, &engine);
+        let batch = waits(paused, || {
+            let view = SampleView::from_slice(&bytes, &[bytes.len() as i64]).unwrap();
+            engine.assemble(&[view], &Collate::stack()).unwrap()
+        });
+        assert!(consume(&Lane::new(gpu), &batch)[0] == bytes);
+        let (unused, used) = engine.stats().pinned_bytes;
+        assert!(unused <= 20 << 20 && used == 0, "{unused} {used}");
+    });
+}
+
+#[test]
+fn page_locked_memory_is_freed_behind_all_devices() {
+    on_gpu(|gpu| {
+        for ordinal in [0, 1] {
+            let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[900]]));
+            let collate = Collate::stack().device(Device::Pinned);
+            let batch = engine.assemble(&rows.on_host(), &collate).unwrap();
+            let mut there = 0;
+            assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, ordinal), 0);
+            assert_eq!(gpu.cuCtxSetCurrent(there), 0);
+            let (others, copy) = (Lane::new(gpu), Buffer::poisoned(gpu, 900));
+            let paused = others.pause();
+            let from = batch.data().data_ptr().cast_const().cast();
+            assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, 900, others.handle), 0);
+            drop(batch);
+            waits(paused, || engine.empty_cache());
+            assert_eq!(copy.read(), rows.bytes[0]);
+            drop((others, copy));
+            assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
+        }
+    });
+}
+
+/// Another library's memory, which it still writes to when it gives it out.
+#[derive(Debug)]
+struct Lender {
+    /// The address of a [`Gpu`], for lack of a lifetime.
+    gpu: usize,
+    stream: Stream,
+    address: u64,
+    old: Vec<u8>,
+    freed: Arc<AtomicUsize>,
+}
+
+impl OutputMemory for Lender {
+    fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    fn allocate(&self, dtype: DType, shape: &[i64], _: u32) -> windrow::Result<Option<Tensor>> {
+        // SAFETY: the test keeps it for longer.
+        let gpu = unsafe { &*(self.gpu as *const Gpu) };
+        let (from, stream) = (self.old.as_ptr().cast(), self.stream.handle());
+        assert_eq!(gpu.cuMemcpyHtoDAsync_v2(self.address, from, self.old.len(), stream), 0);
+        let layout = Layout::compact(dtype, shape)?;
+        let (owner, data): (Owner, _) = (counted(&self.freed), self.address as *mut u8);
+        // SAFETY: the test keeps as many bytes for longer.
+        Ok(Some(unsafe { Tensor::new_unchecked(owner, data, dtype, HERE, layout, false) }))
+    }
+}
+
+#[test]
+fn lent_memory_is_written_behind_its_lender_and_held_until_then() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let rows = Rows::new(1, DType::U8, &[&[300]]);
+        let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 300));
+        let samples = rows.at([memory[0].address]);
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+        let freed = Arc::new(AtomicUsize::new(0));
+        let mut options = RunOptions::default();
+        options.memory = Some(Arc::new(Lender {
+            gpu: std::ptr::from_ref(gpu).addr(),
+            stream: lane.stream(),
+            address: out.address,
+            old: vec![7; 300],
+            freed: Arc::clone(&freed),
+        }));
+        let paused = lane.pause();
+        drop(run(&engine, &samples, &Collate::stack(), options).unwrap());
+        settle();
+        // Nobody reads the batch, but it is still to be written.
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+        assert_eq!(freed.load(Ordering::Relaxed), 0);
+        drop(paused);
+        assert_eq!(out.read(), rows.bytes[0]);
+        engine.empty_cache();
+        assert_eq!(freed.load(Ordering::Relaxed), 1);
+    });
+}
