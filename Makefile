@@ -17,6 +17,8 @@
 #   make soak    a million random batches with failures: figures and memory have to stay flat
 #   make test-huge  tests that need minutes and 16 GB of memory
 #   make fuzz    five minutes of fuzzing (cargo-fuzz); scripts/fuzz SECONDS for more
+#   make model   how threads can meet, in every interleaving (loom)
+#   make wait-mutants  each wait of the CUDA engine left out: the tests have to notice
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -45,7 +47,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri model wait-mutants test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -140,6 +142,12 @@ fuzz: $(VENV)/.test $(VENV)/.windrow
 
 miri:
 	scripts/miri
+
+model:
+	CARGO=$(CARGO) scripts/model
+
+wait-mutants: $(NVCC_READY)
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/wait_mutants
 
 # SOAK_FLAGS: options of scripts/soak, such as --batches 10000.
 soak: $(VENV)/.test $(VENV)/.windrow
