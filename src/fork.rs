@@ -100,33 +100,3 @@ mod at_fork {
     /// There is no fork.
     pub fn watch() {}
 }
-
-#[cfg(all(test, windrow_loom))]
-mod model_tests {
-    use std::sync::Arc;
-
-    use super::{ForkMutex, GATE};
-    use crate::sync::thread;
-
-    /// Who forks finds all locks free, and who holds one meanwhile gets on.
-    #[test]
-    fn a_fork_finds_the_locks_free() {
-        loom::model(|| {
-            let locks = Arc::new([ForkMutex::new(0), ForkMutex::new(0)]);
-            let other = Arc::clone(&locks);
-            let other = thread::spawn(move || {
-                *other[0].lock() += 1;
-                *other[1].lock() += 1;
-            });
-            let forking = Arc::clone(&locks);
-            let forking = thread::spawn(move || {
-                let _closed = GATE.write().unwrap();
-                assert!(forking.iter().all(|lock| lock.0.try_lock().is_ok()));
-            });
-            *locks[0].lock() += 1;
-            other.join().unwrap();
-            forking.join().unwrap();
-            assert_eq!((*locks[0].lock(), *locks[1].lock()), (2, 1));
-        });
-    }
-}

@@ -103,13 +103,13 @@ fn memory_whose_order_is_lost_ends_behind_everything() {
 #[test]
 fn the_fifth_chunk_waits_for_the_first() {
     on_gpu(|gpu| {
-        let (engine, bytes) = (engine(), vec![3u8; (16 << 20) + 1]);
+        let (engine, lane, bytes) = (engine(), Lane::new(gpu), vec![3u8; (16 << 20) + 1]);
         let paused = pause_own(gpu, &engine);
         let batch = waits(paused, || {
             let view = SampleView::from_slice(&bytes, &[bytes.len() as i64]).unwrap();
             engine.assemble(&[view], &Collate::stack()).unwrap()
         });
-        assert!(consume(&Lane::new(gpu), &batch)[0] == bytes);
+        assert!(consume(&lane, &batch)[0] == bytes);
         let (unused, used) = engine.stats().pinned_bytes;
         assert!(unused <= 20 << 20 && used == 0, "{unused} {used}");
     });
