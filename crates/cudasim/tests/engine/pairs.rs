@@ -27,6 +27,7 @@ fn is_needed_to_release(function: &str) -> bool {
 }
 
 #[test]
+#[ignore = "unfinished: the second fault does not always hit the call that it is named for, as events are used again"]
 fn pairs_of_calls_of_a_batch_fail() {
     let is_all = env::var_os(ALL).is_some();
     let codes = if is_all { CODES } else { &CODES[..1] };
