@@ -1,24 +1,18 @@
 //! Two driver calls of a batch fail: every call of it, and every one that follows then, to the end of
 //! the batch.
 
-use std::env;
-
-use windrow::Error;
+use windrow::{Engine, Error};
 
 use crate::faults::{
-    check, traced, watched, without_contexts, Call, Setting, CALLS, INVALID_HANDLE, LAUNCH_FAILED,
-    OUT_OF_MEMORY, UNKNOWN,
+    check, traced, watched, Call, Setting, CALLS, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY,
+    UNKNOWN,
 };
-use crate::rig::{engine, start};
-
-/// Set, it takes all pairs and all codes; else one pair in [`STEP`], of the first codes.
-const ALL: &str = "CUDASIM_TEST_PAIRS";
-const STEP: usize = 13;
+use crate::rig::{engine, start, Gpu};
 
 const CODES: &[[u32; 2]] =
     &[[INVALID_HANDLE; 2], [OUT_OF_MEMORY, UNKNOWN], [UNKNOWN, LAUNCH_FAILED]];
 
-/// What these are for is lost without them: memory that may still be written to is not given back.
+/// Memory that may still be written to is kept where one of these fails, as it cannot be known when it is free.
 fn is_needed_to_release(function: &str) -> bool {
     matches!(
         function,
@@ -27,79 +21,71 @@ fn is_needed_to_release(function: &str) -> bool {
 }
 
 #[test]
-#[ignore = "unfinished: the second fault does not always hit the call that it is named for, as events are used again"]
 fn pairs_of_calls_of_a_batch_fail() {
-    let is_all = env::var_os(ALL).is_some();
-    let codes = if is_all { CODES } else { &CODES[..1] };
-    for &codes in codes {
+    for &codes in CODES {
         for call in CALLS {
-            watched(|| {
-                for with_needed in [false, true] {
-                    let count = pairs(call, codes, with_needed, if is_all { 1 } else { STEP });
-                    println!("{}, {codes:?}, {with_needed}: {count} pairs", call.name);
-                }
-            });
+            watched(|| println!("{}, {codes:?}: {} pairs", call.name, pairs(call, codes)));
         }
     }
 }
 
-/// The pairs of one kind of call, of which neither or one is among the needed ones.
-fn pairs(call: &Call, codes: [u32; 2], with_needed: bool, step: usize) -> usize {
+/// Allocations of any kind that are there, once nothing is kept for later.
+fn allocations(gpu: &Gpu, engine: &Engine) -> [u64; 3] {
+    gpu.sim.synchronize_all();
+    engine.empty_cache();
+    gpu.sim.synchronize_all();
+    let live = gpu.sim.live();
+    [live.device_allocations, live.pinned_allocations, live.registered]
+}
+
+/// The pairs of one kind of call.
+fn pairs(call: &Call, codes: [u32; 2]) -> usize {
     let gpu = start();
     let setting = Setting::new(&gpu);
-    let before = without_contexts(&gpu);
     let engine = engine();
     let run = || (call.run)(&setting, &engine);
     for _ in 0..3 {
         check(&setting, call, run().unwrap(), call.name);
     }
-    let traced = |k: usize| {
-        // What is done by then decides what is asked for: each call finds the same.
-        gpu.sim.synchronize_all();
-        gpu.sim.fail_call(k as u64, codes[0]);
-        let functions = traced(&gpu, || drop(run()));
-        gpu.sim.clear_faults();
-        functions
-    };
-    let (mut seen, mut count) = (0, 0);
-    for first in 1..=traced(0).len() {
-        let functions = traced(first);
-        for second in first + 1..=functions.len() {
-            let names = [&functions[first - 1], &functions[second - 1]];
-            if names.iter().any(|name| is_needed_to_release(name)) != with_needed {
-                continue;
-            }
-            seen += 1;
-            if seen % step != 0 {
-                continue;
-            }
-            count += 1;
-            let what = format!("{}: {codes:?} from calls {first}, {second}, {names:?}", call.name);
+    let mut before = allocations(&gpu, &engine);
+    let mut count = 0;
+    let longest = traced(&gpu, || drop(run())).len();
+    for first in 1..=longest {
+        // What is done after a failure may take more calls than a run that succeeds.
+        for second in first + 1..=longest + 8 {
             gpu.sim.synchronize_all();
             gpu.sim.fail_call(first as u64, codes[0]);
             gpu.sim.fail_call(second as u64, codes[1]);
-            match run() {
-                Ok(batch) if gpu.sim.pending_faults() == 0 => {
-                    gpu.sim.clear_faults();
-                    check(&setting, call, batch, &what);
-                }
+            let mut outcome = None;
+            let functions = traced(&gpu, || outcome = Some(run()));
+            // Past the end there is nothing to fail.
+            let is_hit = gpu.sim.pending_faults() == 0;
+            gpu.sim.clear_faults();
+            let hit: Vec<&str> = [first, second]
+                .iter()
+                .filter_map(|&at| functions.get(at - 1).map(String::as_str))
+                .collect();
+            count += usize::from(is_hit);
+            let what = format!("{}: {codes:?} from calls {first}, {second}, {hit:?}", call.name);
+            match outcome.unwrap() {
+                Ok(batch) if is_hit => check(&setting, call, batch, &what),
                 Ok(batch) => drop(batch),
                 Err(Error::Cuda(e)) => assert!(codes.contains(&e.code), "{what}: {e}"),
                 Err(Error::OutOfMemory { .. }) if codes.contains(&OUT_OF_MEMORY) => {}
                 Err(error) => panic!("{what}: {error}"),
             }
-            gpu.sim.clear_faults();
             let again = run().unwrap_or_else(|error| panic!("{what}, then {error}"));
             check(&setting, call, again, &what);
             assert_eq!(gpu.sim.take_errors(), [""; 0], "{what}");
+            let now = allocations(&gpu, &engine);
+            if hit.iter().any(|name| is_needed_to_release(name)) || codes.contains(&LAUNCH_FAILED) {
+                before = now;
+            }
+            assert_eq!(now, before, "{what}");
         }
     }
-    engine.empty_cache();
     drop(engine);
     gpu.sim.check_memory();
     assert_eq!(gpu.sim.take_errors(), [""; 0], "{}", call.name);
-    if !with_needed && !codes.contains(&LAUNCH_FAILED) {
-        assert_eq!(without_contexts(&gpu), before, "{}, {codes:?}", call.name);
-    }
     count
 }
