@@ -2,12 +2,18 @@
 
 import gc
 import os
+import signal
 
 import pytest
 
 import cuda_harness
 import dlpack_harness
 import windrow as wr
+
+
+# What a shell starts in the background ignores interrupts, and so do the processes that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="module")
