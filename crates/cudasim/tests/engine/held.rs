@@ -138,7 +138,7 @@ fn page_locked_memory_is_freed_behind_all_devices() {
     });
 }
 
-/// Another library's memory, which it still writes to when it gives it out.
+/// Another library's memory, which it still writes to when it gives it out, by a stream that stands still.
 #[derive(Debug)]
 struct Lender {
     /// The address of a [`Gpu`], for lack of a lifetime.
@@ -158,6 +158,9 @@ impl OutputMemory for Lender {
         // SAFETY: the test keeps it for longer.
         let gpu = unsafe { &*(self.gpu as *const Gpu) };
         let (from, stream) = (self.old.as_ptr().cast(), self.stream.handle());
+        // Not before, and with nothing left: who had waited for the stream by now would not wait for the copy.
+        assert_eq!(gpu.cuStreamSynchronize(stream), 0);
+        assert!(gpu.sim.pause(stream));
         assert_eq!(gpu.cuMemcpyHtoDAsync_v2(self.address, from, self.old.len(), stream), 0);
         let layout = Layout::compact(dtype, shape)?;
         let (owner, data): (Owner, _) = (counted(&self.freed), self.address as *mut u8);
@@ -183,13 +186,12 @@ fn lent_memory_is_written_behind_its_lender_and_held_until_then() {
             old: vec![7; 300],
             freed: Arc::clone(&freed),
         }));
-        let paused = lane.pause();
         drop(run(&engine, &samples, &Collate::stack(), options).unwrap());
         settle();
         // Nobody reads the batch, but it is still to be written.
         drop(engine.assemble(&samples, &Collate::stack()).unwrap());
         assert_eq!(freed.load(Ordering::Relaxed), 0);
-        drop(paused);
+        assert!(gpu.sim.resume(lane.handle));
         assert_eq!(out.read(), rows.bytes[0]);
         engine.empty_cache();
         assert_eq!(freed.load(Ordering::Relaxed), 1);
