@@ -300,8 +300,10 @@ def test_an_interrupt_in_a_handler_is_not_lost(filtered):
 def test_records_of_many_threads(records):
     large = [paint((1024, 1024), "uint8", n) for n in range(4)]
     engine = wr.Engine(threads=2)
+    together = threading.Barrier(4)  # One that ends before another begins leaves it its number.
 
     def work():
+        together.wait()
         for _ in range(5):
             wr.stack(large, engine=engine)
             wr.stack([np.float32(1)] * 3000, engine=engine)
