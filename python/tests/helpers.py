@@ -213,6 +213,12 @@ def settle():
         wr.asarray(b"settle")
 
 
+def held():
+    """Bytes of the default engine's pool that belong to somebody."""
+    settle()
+    return wr.stats()["pool_used_bytes"]
+
+
 def rss_bytes():
     """Resident memory where the system tells it, else the peak."""
     try:

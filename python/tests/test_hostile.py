@@ -3,16 +3,11 @@ locked, nothing swallowed, and the next call as if nothing had been. docs/testin
 
 import ctypes
 import dataclasses
-import gc
-import os
-import sys
-import threading
 from collections import UserDict
 
 import numpy as np
 import pytest
 
-import isolated
 import windrow as wr
 from dlpack_harness import (
     CPU,
@@ -22,19 +17,10 @@ from dlpack_harness import (
     Handle,
     Producer,
     call_deleter,
-    counting_deleter,
     managed,
     rename,
 )
-from helpers import TYPED, assert_tensor, freed_once, memory, paint, refusal, settle, usable
-
-FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.ragged}
-
-
-def held():
-    """Bytes of the default engine's pool that belong to somebody."""
-    settle()
-    return wr.stats()["pool_used_bytes"]
+from helpers import TYPED, assert_tensor, freed_once, held, memory, paint, refusal, settle, usable
 
 
 # exceptions that are no answers
@@ -287,128 +273,6 @@ def test_raising_in_the_middle_frees_what_came_before():
     assert usable()
 
 
-# deleters
-
-
-_call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class Deleting(Producer):
-    """Its deleters run Python code, `act`, which has the whole interpreter to itself."""
-
-    def __init__(self, array, act, **build):
-        super().__init__(array, **build)
-        self.act, self.acted, self.failures = act, 0, []
-        self.deleter = _call(self.delete)
-
-    def delete(self, address):
-        counting_deleter(address)
-        self.acted += 1
-        try:
-            self.act()
-        except BaseException as error:
-            self.failures.append(error)
-
-    def __dlpack__(self, **kwargs):
-        capsule = super().__dlpack__(**kwargs)
-        self.handles[-1].struct.deleter = ctypes.cast(self.deleter, ctypes.c_void_p).value
-        return capsule
-
-
-def everything():
-    """Enters windrow by every door."""
-    rows = [paint(300_000, seed=i) for i in range(4)]
-    assert_tensor(wr.stack(rows), np.stack(rows))
-    samples = wr.SampleList(rows[:2])
-    samples.append(rows[2])
-    wr.pad(samples, mask="real"), wr.ragged(rows), wr.collate([{"x": row} for row in rows])
-    wr.stats(), wr.empty_cache(), wr.explain(rows), wr.Engine(threads=2), wr.asarray(rows[0])
-    with pytest.raises(wr.ShapeError):
-        wr.stack([paint(1), paint(2)])
-    gc.collect()
-
-
-def uses():
-    """Ways to use samples and let go of them again."""
-
-    def after_a_call(samples):
-        wr.stack(samples)
-
-    def after_an_error(samples):
-        with pytest.raises(wr.ShapeError):
-            wr.stack([*samples, paint(1)])
-
-    def after_an_error_of_import(samples):
-        with pytest.raises(TypeError):
-            wr.stack([*samples, object()])
-
-    def with_a_view(samples):
-        wr.stack(samples[:1], copy=False).numpy()
-
-    def with_a_list(samples):
-        kept = wr.SampleList(samples)
-        kept.extend(samples)
-        kept.take([0, 0, 1])
-
-    def with_a_tree(samples):
-        wr.collate([{"x": sample} for sample in samples])
-
-    def as_output(samples):
-        wr.stack([paint(64)], out=samples[0])
-
-    def by_another_thread(samples):
-        kept = [wr.stack(samples[:1], copy=False)]
-        thread = threading.Thread(target=kept.clear)
-        thread.start()
-        thread.join()
-
-    def by_a_consumer_without_the_lock(samples):
-        capsule = wr.stack(samples[:1], copy=False).__dlpack__(max_version=(1, 0))
-        struct = managed(capsule)
-        rename(capsule, b"used_dltensor_versioned")
-        thread = threading.Thread(target=call_deleter, args=(struct,))
-        thread.start()
-        thread.join()
-
-    def while_an_exception_is_in_flight(samples):
-        with pytest.raises(TypeError, match="PyCapsule"):
-            int(wr.stack(samples[:1], copy=False).__dlpack__())
-
-    return {name: use for name, use in locals().items()}
-
-
-@pytest.mark.parametrize("use", uses().values(), ids=uses())
-def test_deleters_that_enter_windrow(use):
-    before = held()
-    shape = (1, 64) if use.__name__ == "as_output" else (64,)
-    producers = [Deleting(paint(64, seed=i).reshape(shape), everything) for i in range(3)]
-    use(producers)
-    settle()
-    for producer in producers:
-        producer.close()
-        assert producer.failures == []
-        assert producer.acted == len(producer.handles) and producer.deleted == [1] * len(producer.handles)
-    assert held() == before and usable()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_deleters_that_raise():
-    """Nobody could be told: Python reports it as unraisable, and what was being done goes on."""
-
-    class Complaining(Deleting):
-        def delete(self, address):
-            super().delete(address)
-            raise KeyboardInterrupt("from a deleter")
-
-    producers = [Complaining(paint(4, seed=i), lambda: None) for i in range(3)]
-    assert_tensor(wr.stack(producers), np.stack([paint(4, seed=i) for i in range(3)]))
-    freed_once(*producers)
-    with pytest.raises(wr.ShapeError) as caught:
-        wr.stack([*producers, paint(5)])
-    assert caught.value.index == 3 and caught.value.__cause__ is None
-    freed_once(*producers)
-
-
 # consumers
 
 
@@ -617,157 +481,3 @@ def test_memory_that_is_held_cannot_be_resized():
     del samples
     settle()
     grown.clear()
-
-
-def test_a_tensor_resized_by_a_deleter(torch):
-    """The deleter runs when the bytes have been moved."""
-    tensor = torch.arange(4, dtype=torch.uint8)
-    producer = Deleting(paint(4, seed=5), lambda: tensor.resize_(1 << 20).fill_(9))
-    batch = wr.stack([tensor, producer])
-    settle()
-    producer.close()
-    assert producer.acted == 1 and tensor.shape == (1 << 20,)
-    assert_tensor(batch, np.stack([np.arange(4, dtype=np.uint8), paint(4, seed=5)]))
-
-
-# signals
-
-
-INTERRUPT = """
-rows = [paint(1 << 20, seed=i) for i in range(8)] * 8
-want = np.stack(rows)
-out = np.empty_like(want)
-wr.stack(rows)
-interrupted = 0
-for n in range(12):
-    wr.empty_cache()
-    begun = threading.Event()
-    def interrupt():
-        begun.wait()
-        time.sleep(0.001 * (n % 4))
-        os.kill(os.getpid(), signal.SIGINT)
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        begun.set()
-        if n % 2:
-            kept = wr.stack(rows)
-        else:
-            kept = wr.collate([{"x": row, "y": i} for i, row in enumerate(rows)])
-        while True:
-            pass
-    except KeyboardInterrupt:
-        interrupted += 1
-    thread.join()
-    kept = None
-    settle()
-    assert wr.stats()["pool_used_bytes"] == 0, wr.stats()
-assert interrupted == 12
-assert (wr.stack(rows, out=out).numpy() == want).all() and (out == want).all()
-"""
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="SKIP: no SIGINT by os.kill")
-def test_interrupted_in_the_middle():
-    """A signal is looked at by Python code, of which none runs while windrow moves bytes: the call ends, then
-    KeyboardInterrupt is raised and the batch is let go of."""
-    isolated.run(INTERRUPT)
-
-
-# forks
-
-
-FORK = """
-big = [paint(1 << 20, seed=i) for i in range(2)]
-rows = [paint(1 << 15, seed=i) for i in range(3)]
-if sys.argv[1] == "threads":
-    # Starts the threads of engines, one after the other.
-    engine = wr.Engine(threads=6)
-    def work():
-        global engine
-        engine = wr.Engine(threads=6)
-        wr.stack(big, engine=engine)
-else:
-    # Takes blocks of the pool and gives them back; with so many free ones that takes its time.
-    engine = None
-    many = [wr.stack(rows) for _ in range(2000)]
-    del many
-    def work():
-        wr.stack(rows)
-want = np.stack(rows)
-stop = False
-def busy():
-    while not stop:
-        work()
-threads = [threading.Thread(target=busy) for _ in range(3)]
-for thread in threads:
-    thread.start()
-kept = wr.stack(rows, engine=wr.Engine(threads=2))
-view = wr.stack(rows[:1], copy=False)
-try:
-    for n in range(int(sys.argv[2])):
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(20)
-            code = 1
-            try:
-                assert (wr.stack(big, engine=engine).numpy() == np.stack(big)).all()
-                assert (wr.stack(rows).numpy() == want).all()
-                assert (wr.stack(big).numpy() == np.stack(big)).all()
-                assert (wr.stack(big, engine=wr.Engine(threads=2)).numpy() == np.stack(big)).all()
-                assert wr.stats()["pool_used_bytes"] >= 0
-                wr.empty_cache()
-                del kept, view
-                gc.collect()
-                code = 0
-            finally:
-                os._exit(code)
-        _, status = os.waitpid(pid, 0)
-        assert status == 0, f"child {n}: status {status:#x}"
-finally:
-    stop = True
-for thread in threads:
-    thread.join()
-assert (wr.stack(rows).numpy() == want).all() and (kept.numpy() == want).all()
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="SKIP: no fork on this system")
-@pytest.mark.parametrize("busy", ["pool", "threads"])
-def test_a_fork_while_other_threads_assemble(busy):
-    isolated.run(FORK, busy, 60, timeout=300)
-
-
-# interpreters
-
-
-SUBINTERPRETER = """
-try:
-    import _interpreters as interpreters
-except ImportError:
-    import _xxsubinterpreters as interpreters
-script = f'''
-import sys
-sys.path[:] = {sys.path!r}
-try:
-    import windrow
-except ImportError as error:
-    assert "subinterpreter" in str(error), error
-else:
-    raise SystemExit("windrow was imported")
-'''
-for _ in range(2):
-    one = interpreters.create()
-    failed = interpreters.run_string(one, script)
-    assert failed is None, failed
-    interpreters.destroy(one)
-assert_tensor(wr.stack([paint(3)]), paint((1, 3)))
-"""
-
-
-def test_subinterpreters_are_refused():
-    try:
-        __import__("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
-    except ImportError:
-        pytest.skip("SKIP: this Python has no subinterpreters")
-    isolated.run(SUBINTERPRETER)

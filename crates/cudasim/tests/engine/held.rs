@@ -9,7 +9,7 @@ use windrow::{
     Stream, Tensor,
 };
 
-use crate::lifetime::{counted, keeping, settle};
+use crate::lifetime::{copy_slowly, counted, elsewhere, keeping, settle};
 use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
 
 /// The engine's own stream stands still.
@@ -122,14 +122,8 @@ fn page_locked_memory_is_freed_behind_all_devices() {
             let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[900]]));
             let collate = Collate::stack().device(Device::Pinned);
             let batch = engine.assemble(&rows.on_host(), &collate).unwrap();
-            let mut there = 0;
-            assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, ordinal), 0);
-            assert_eq!(gpu.cuCtxSetCurrent(there), 0);
-            let (others, copy) = (Lane::new(gpu), Buffer::poisoned(gpu, 900));
-            let paused = others.pause();
-            let from = batch.data().data_ptr().cast_const().cast();
-            assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, 900, others.handle), 0);
-            drop(batch);
+            let (others, copy) = elsewhere(gpu, ordinal);
+            let paused = copy_slowly(gpu, &others, &copy, batch);
             waits(paused, || engine.empty_cache());
             assert_eq!(copy.read(), rows.bytes[0]);
             drop((others, copy));

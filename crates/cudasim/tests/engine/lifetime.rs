@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use windrow::{Collate, DType, Device, Engine, Owner, RunOptions, SampleView};
+use windrow::{Batch, Collate, DType, Device, Engine, Owner, RunOptions, SampleView};
 
-use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
 
 /// Counts when it is let go.
 struct Counted(Arc<AtomicUsize>);
@@ -209,20 +209,35 @@ fn pinned_batches_are_not_used_again_while_copied_from() {
     });
 }
 
+/// A stream and 900 bytes on any device, which is current then.
+pub fn elsewhere(gpu: &Gpu, ordinal: i32) -> (Lane<'_>, Buffer<'_>) {
+    let mut there = 0;
+    assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, ordinal), 0);
+    assert_eq!(gpu.cuCtxSetCurrent(there), 0);
+    (Lane::new(gpu), Buffer::poisoned(gpu, 900))
+}
+
+/// Lets go of a page-locked batch that a stream, which stands still, is to copy.
+pub fn copy_slowly<'g>(
+    gpu: &'g Gpu,
+    lane: &Lane<'g>,
+    copy: &Buffer<'_>,
+    batch: Batch,
+) -> Paused<'g> {
+    let paused = lane.pause();
+    let from = batch.data().data_ptr().cast_const().cast();
+    assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, 900, lane.handle), 0);
+    paused
+}
+
 /// Somebody else copies a page-locked batch of device 0 to any device.
 fn copied_by_others(gpu: &Gpu, ordinal: i32) {
     let engine = engine();
     let (old, new) = (Rows::new(1, DType::U8, &[&[900]]), Rows::new(2, DType::U8, &[&[900]]));
     let collate = Collate::stack().device(Device::Pinned);
     let batch = engine.assemble(&old.on_host(), &collate).unwrap();
-    let mut there = 0;
-    assert_eq!(gpu.cuDevicePrimaryCtxRetain(&mut there, ordinal), 0);
-    assert_eq!(gpu.cuCtxSetCurrent(there), 0);
-    let (others, copy) = (Lane::new(gpu), Buffer::poisoned(gpu, 900));
-    let paused = others.pause();
-    let from = batch.data().data_ptr().cast_const().cast();
-    assert_eq!(gpu.cuMemcpyHtoDAsync_v2(copy.address, from, 900, others.handle), 0);
-    drop(batch);
+    let (others, copy) = elsewhere(gpu, ordinal);
+    let paused = copy_slowly(gpu, &others, &copy, batch);
     // Finds the block, and waits for whatever may read it.
     let next = thread::scope(|scope| {
         let next = scope.spawn(|| engine.assemble(&new.on_host(), &collate).unwrap());

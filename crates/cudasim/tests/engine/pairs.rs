@@ -78,6 +78,7 @@ fn pairs(call: &Call, codes: [u32; 2]) -> usize {
             check(&setting, call, again, &what);
             assert_eq!(gpu.sim.take_errors(), [""; 0], "{what}");
             let now = allocations(&gpu, &engine);
+            // Nothing can be given back to a device that is lost.
             if hit.iter().any(|name| is_needed_to_release(name)) || codes.contains(&LAUNCH_FAILED) {
                 before = now;
             }

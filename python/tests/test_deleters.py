@@ -1,0 +1,141 @@
+"""Deleters that do what they should not, and the memory of theirs that is held meanwhile."""
+
+import ctypes
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from dlpack_harness import Producer, call_deleter, counting_deleter, managed, rename
+from helpers import assert_tensor, freed_once, held, paint, settle, usable
+
+_call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Deleting(Producer):
+    """Its deleters run Python code, `act`, which has the whole interpreter to itself."""
+
+    def __init__(self, array, act, **build):
+        super().__init__(array, **build)
+        self.act, self.acted, self.failures = act, 0, []
+        self.deleter = _call(self.delete)
+
+    def delete(self, address):
+        counting_deleter(address)
+        self.acted += 1
+        try:
+            self.act()
+        except BaseException as error:
+            self.failures.append(error)
+
+    def __dlpack__(self, **kwargs):
+        capsule = super().__dlpack__(**kwargs)
+        self.handles[-1].struct.deleter = ctypes.cast(self.deleter, ctypes.c_void_p).value
+        return capsule
+
+
+def everything():
+    """Enters windrow by every door."""
+    rows = [paint(300_000, seed=i) for i in range(4)]
+    assert_tensor(wr.stack(rows), np.stack(rows))
+    samples = wr.SampleList(rows[:2])
+    samples.append(rows[2])
+    wr.pad(samples, mask="real"), wr.ragged(rows), wr.collate([{"x": row} for row in rows])
+    wr.stats(), wr.empty_cache(), wr.explain(rows), wr.Engine(threads=2), wr.asarray(rows[0])
+    with pytest.raises(wr.ShapeError):
+        wr.stack([paint(1), paint(2)])
+    gc.collect()
+
+
+def uses():
+    """Ways to use samples and let go of them again."""
+
+    def after_a_call(samples):
+        wr.stack(samples)
+
+    def after_an_error(samples):
+        with pytest.raises(wr.ShapeError):
+            wr.stack([*samples, paint(1)])
+
+    def after_an_error_of_import(samples):
+        with pytest.raises(TypeError):
+            wr.stack([*samples, object()])
+
+    def with_a_view(samples):
+        wr.stack(samples[:1], copy=False).numpy()
+
+    def with_a_list(samples):
+        kept = wr.SampleList(samples)
+        kept.extend(samples)
+        kept.take([0, 0, 1])
+
+    def with_a_tree(samples):
+        wr.collate([{"x": sample} for sample in samples])
+
+    def as_output(samples):
+        wr.stack([paint(64)], out=samples[0])
+
+    def by_another_thread(samples):
+        kept = [wr.stack(samples[:1], copy=False)]
+        thread = threading.Thread(target=kept.clear)
+        thread.start()
+        thread.join()
+
+    def by_a_consumer_without_the_lock(samples):
+        capsule = wr.stack(samples[:1], copy=False).__dlpack__(max_version=(1, 0))
+        struct = managed(capsule)
+        rename(capsule, b"used_dltensor_versioned")
+        thread = threading.Thread(target=call_deleter, args=(struct,))
+        thread.start()
+        thread.join()
+
+    def while_an_exception_is_in_flight(samples):
+        with pytest.raises(TypeError, match="PyCapsule"):
+            int(wr.stack(samples[:1], copy=False).__dlpack__())
+
+    return {name: use for name, use in locals().items()}
+
+
+@pytest.mark.parametrize("use", uses().values(), ids=uses())
+def test_deleters_that_enter_windrow(use):
+    before = held()
+    shape = (1, 64) if use.__name__ == "as_output" else (64,)
+    producers = [Deleting(paint(64, seed=i).reshape(shape), everything) for i in range(3)]
+    use(producers)
+    settle()
+    for producer in producers:
+        producer.close()
+        assert producer.failures == []
+        assert producer.acted == len(producer.handles) and producer.deleted == [1] * len(producer.handles)
+    assert held() == before and usable()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_deleters_that_raise():
+    """Nobody could be told: Python reports it as unraisable, and what was being done goes on."""
+
+    class Complaining(Deleting):
+        def delete(self, address):
+            super().delete(address)
+            raise KeyboardInterrupt("from a deleter")
+
+    producers = [Complaining(paint(4, seed=i), lambda: None) for i in range(3)]
+    assert_tensor(wr.stack(producers), np.stack([paint(4, seed=i) for i in range(3)]))
+    freed_once(*producers)
+    with pytest.raises(wr.ShapeError) as caught:
+        wr.stack([*producers, paint(5)])
+    assert caught.value.index == 3 and caught.value.__cause__ is None
+    freed_once(*producers)
+
+
+def test_a_tensor_resized_by_a_deleter(torch):
+    """The deleter runs when the bytes have been moved."""
+    tensor = torch.arange(4, dtype=torch.uint8)
+    producer = Deleting(paint(4, seed=5), lambda: tensor.resize_(1 << 20).fill_(9))
+    batch = wr.stack([tensor, producer])
+    settle()
+    producer.close()
+    assert producer.acted == 1 and tensor.shape == (1 << 20,)
+    assert_tensor(batch, np.stack([np.arange(4, dtype=np.uint8), paint(4, seed=5)]))
