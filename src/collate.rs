@@ -318,7 +318,7 @@ impl Pad {
 ///
 /// Evaluated as one fused multiply-add `x * a[c] + b[c]` with `a = scale / std` and
 /// `b = -mean / std` formed in float64: in float32, or in float64 when source or result is float64,
-/// then rounded once, to nearest even.
+/// then rounded once, to nearest even. Both have to be finite, so that no `std` is 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transform {
     pub(crate) scale: f64,
@@ -407,7 +407,16 @@ impl Transform {
             let std = at(&self.std, c, 1.0);
             (self.scale / std, -at(&self.mean, c, 0.0) / std)
         };
-        let (a, b) = (0..channels).map(pair).unzip();
+        let (a, b): (Vec<f64>, Vec<f64>) = (0..channels).map(pair).unzip();
+        // Of two NaN, the sample's and one from here, each way to multiply and add keeps another.
+        if let Some(c) = (0..channels).find(|&c| !a[c].is_finite() || !b[c].is_finite()) {
+            return Err(Error::Argument(format!(
+                "scale={}, mean={} and std={} of channel {c} give no finite factor and offset",
+                self.scale,
+                at(&self.mean, c, 0.0),
+                at(&self.std, c, 1.0)
+            )));
+        }
         Ok(Some(Affine::new(a, b)))
     }
 }

@@ -267,6 +267,29 @@ fn channels_that_do_not_fit() {
 }
 
 #[test]
+fn transforms_of_finite_coefficients() {
+    let (nan, infinite) = (f64::NAN, f64::INFINITY);
+    for (scale, mean, std, channel) in [
+        (1.0, [0.0, 0.0], [1.0, 0.0], 1),
+        (1.0, [0.0, 5.0], [1.0, -0.0], 1),
+        (nan, [0.0, 0.0], [1.0, 1.0], 0),
+        (infinite, [0.0, 0.0], [1.0, 1.0], 0),
+        (1.0, [0.0, nan], [1.0, 1.0], 1),
+        (1.0, [-infinite, 0.0], [1.0, 1.0], 0),
+        (1.0, [0.0, 0.0], [1.0, nan], 1),
+        (1e300, [0.0, 0.0], [1.0, 1e-300], 1),
+        (1.0, [1e300, 0.0], [1e-300, 1.0], 0),
+    ] {
+        let transform = Transform::new().scale(scale).mean(mean).std(std);
+        let text = format!(
+            "scale={scale}, mean={} and std={} of channel {channel} give no finite factor and offset",
+            mean[channel], std[channel]
+        );
+        check(&[&[2, 3]], &Collate::stack().transform(transform), Is::Argument, &text);
+    }
+}
+
+#[test]
 fn padding_that_does_not_fit() {
     let pad = |pad: Pad| Collate::pad(pad);
     check(

@@ -325,6 +325,8 @@ pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 ///         that extent.
 ///     permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
 ///
+/// A call whose ``scale / std`` or ``-mean / std`` is not finite, as with a ``std`` of 0, raises ``ValueError``.
+///
 /// Examples:
 ///     >>> import windrow as wr
 ///     >>> chw = wr.Transform(scale=1 / 255, mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5],

@@ -135,9 +135,13 @@ impl AutogradWord {
         // SAFETY: a live object has a type.
         #[allow(unsafe_code)]
         let word = AutogradWord(unsafe { ffi::Py_TYPE(object.as_ptr()) });
-        // By torch's own example, once: the layout is that of its C++ class, the same for all.
-        let is_there = SEEN.get_or_try_init(object.py(), || -> PyResult<bool> {
-            let tensor = object.call_method1("new_empty", (1,))?;
+        // By torch's own example, once: the layout is that of its C++ class, the same for all. Of
+        // floats, as integers refuse to require gradients.
+        let py = object.py();
+        let is_there = SEEN.get_or_try_init(py, || -> PyResult<bool> {
+            let kwargs = PyDict::new(py);
+            kwargs.set_item("dtype", py.import("torch")?.getattr("float32")?)?;
+            let tensor = object.call_method("new_empty", (1,), Some(&kwargs))?;
             let before = word.is_null(&tensor);
             tensor.call_method0("requires_grad_")?;
             Ok(before && !word.is_null(&tensor))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+import isolated
 import windrow as wr
 
 torch = pytest.importorskip("torch")
@@ -523,3 +524,30 @@ def test_gradients_in_a_worker_are_refused_as_by_torch():
     for collate in (None, wt.collate_fn()):
         with pytest.raises(RuntimeError, match="automatic differentiation"):
             list(DataLoader(Samples(samples), batch_size=2, num_workers=1, collate_fn=collate))
+
+
+def test_samples_are_not_asked_for_gradients_one_by_one():
+    # In a process of its own, as the first tensors of a process are looked at closer.
+    isolated.run("""
+import torch, windrow.torch as wt
+asked = []
+
+class Grad:
+    def __get__(self, tensor, owner):
+        asked.append(1)
+        return Grad.known.__get__(tensor, owner)
+
+Grad.known = torch._C.TensorBase.requires_grad
+made, new_empty = [], torch.Tensor.new_empty
+torch.Tensor.new_empty = lambda *args, **kwargs: made.append(1) or new_empty(*args, **kwargs)
+torch.Tensor.requires_grad = Grad()
+collate = wt.collate_fn()
+for dtype in (torch.uint8, torch.int64, torch.float32, torch.uint8):
+    batch = collate([torch.ones(3, dtype=dtype) for _ in range(5)])
+    assert batch.sum() == 15 and batch.dtype == dtype
+assert len(made) == 1, made
+assert not asked, asked
+grad = torch.ones(3)
+grad.grad = torch.ones(3)
+assert collate([grad, torch.ones(3)]).sum() == 6 and len(asked) == 1
+""")

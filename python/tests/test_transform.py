@@ -109,6 +109,11 @@ def test_channel_dim_that_cannot_be_found(shape):
     refusal(lambda: wr.stack([paint(shape)], dtype="float32", transform=wr.Transform(**IMAGENET)), ValueError)
 
 
+@pytest.mark.parametrize("coefficients", [{"std": 0.0}, {"mean": [1.0, 2.0], "std": [1.0, 0.0]}, {"scale": np.nan}, {"mean": -np.inf}, {"std": 5e-324}])
+def test_coefficients_that_are_not_finite(coefficients):
+    refusal(lambda: wr.stack([paint((3, 2))], dtype="float32", transform=wr.Transform(**coefficients)), ValueError)
+
+
 @pytest.mark.parametrize("permute", list(itertools.permutations(range(3))) + [(-1, 0, 1), (0, -1, -2)])
 @pytest.mark.parametrize("name", ["uint8", "int16", "float32", "float64", "complex128"])
 def test_permute_alone(permute, name):
