@@ -87,6 +87,10 @@ impl Kinds {
             self.enter(0);
         }
         if id > 0 {
+            if self.all.len() > self.newest.capacity() {
+                // Where lengths differ there are soon as many kinds as samples.
+                self.newest.reserve(4 * self.all.len());
+            }
             self.enter(id);
         }
         id

@@ -303,7 +303,7 @@ impl<'a> SampleList<'a> {
             Some(id) => self.last = id,
             None => {
                 let layout = Layout::try_new(dtype, shape, strides)?;
-                self.enter(&Kind { dtype, device, layout });
+                self.last = Arc::make_mut(&mut self.kinds).insert(Kind { dtype, device, layout });
             }
         }
         self.append(data);
