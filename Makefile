@@ -19,6 +19,7 @@
 #   make fuzz    five minutes of fuzzing (cargo-fuzz); scripts/fuzz SECONDS for more
 #   make model   how threads can meet, in every interleaving (loom)
 #   make tsan    the host suite under ThreadSanitizer
+#   make asan    the Python tests with the extension under AddressSanitizer
 #   make wait-mutants  each wait of the CUDA engine left out: the tests have to notice
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
@@ -48,7 +49,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri model tsan wait-mutants test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri model tsan asan wait-mutants test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -149,6 +150,9 @@ model:
 
 tsan:
 	CARGO=$(CARGO) scripts/tsan
+
+asan: $(VENV)/.test
+	PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/asan_wheel
 
 wait-mutants: $(NVCC_READY)
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/wait_mutants
