@@ -61,6 +61,10 @@ mod batch;
 mod collate;
 #[cfg(feature = "cuda")]
 mod cuda;
+// Of the engine only what the models need, without a driver.
+#[cfg(all(test, windrow_loom))]
+#[path = "cuda/model_tests.rs"]
+mod cuda_model_tests;
 mod devices;
 pub mod dlpack;
 mod dtype;

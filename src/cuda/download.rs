@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::driver::PooledEvent;
-use super::memory::PinnedBlock;
+use super::pinned::PinnedBlock;
 use super::run::Run;
 use super::upload::{CHUNK_BYTES, MAX_CHUNKS};
 use crate::error::Result;

@@ -1,13 +1,14 @@
 //! The executor: one launch for whatever of a plan lies on a device, in the order of a stream.
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::driver::{
-    image, Context, Current, DriverResult, EventPool, Kernel, PooledEvent, Stream, StreamRef, Waits,
+    image, Context, Current, DriverResult, EventPool, Kernel, Stream, StreamRef, Waits,
 };
-use super::memory::{DeviceMemory, PinnedBlock, PinnedPool};
+use super::held::Held;
+use super::memory::DeviceMemory;
+use super::pinned::{PinnedBlock, PinnedPool};
 use super::policy::Policy;
 use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run};
 use crate::dtype::DType;
@@ -16,7 +17,7 @@ use crate::host::{Helpers, MemoryPool};
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::stream::RunOptions;
-use crate::tensor::{Device, Owner, Tensor};
+use crate::tensor::{Device, Tensor};
 
 /// Everything of one device: kernels, memory, a stream.
 #[derive(Debug)]
@@ -29,8 +30,7 @@ pub(crate) struct Executor {
     pub(super) pinned: Arc<PinnedPool>,
     pub(super) events: Arc<EventPool>,
     pub(super) stream: Stream,
-    /// What is held until an event is reached.
-    pub(super) pending: Mutex<VecDeque<(Arc<PooledEvent>, Vec<Owner>)>>,
+    pub(super) held: Held,
 }
 
 impl Executor {
@@ -72,8 +72,8 @@ impl Executor {
         let events = Arc::new(EventPool::default());
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
         drop(current);
-        let (pinned, pending) = (Arc::default(), Mutex::default());
-        Ok(Arc::new(Executor { context, policy, kernels, memory, pinned, events, stream, pending }))
+        let (pinned, held) = (Arc::default(), Held::default());
+        Ok(Arc::new(Executor { context, policy, kernels, memory, pinned, events, stream, held }))
     }
 
     /// Whether work goes to a graph instead of to the device. Asked before anything else is done.
@@ -115,7 +115,7 @@ impl Executor {
         let current = self.context.enter()?;
         let stream = self.stream_for(&current, options)?;
         if !is_capturing {
-            self.reap()?;
+            self.held.reap()?;
         }
         let mut run = Run {
             executor: self,
@@ -187,28 +187,11 @@ impl Executor {
         self.pinned.take(&self.context.enter()?, bytes)
     }
 
-    /// Lets go of what is no longer read.
-    fn reap(&self) -> Result<()> {
-        let mut reached = Vec::new();
-        {
-            let mut pending = self.pending();
-            while let Some((event, _)) = pending.front() {
-                if !event.query()? {
-                    break;
-                }
-                reached.extend(pending.pop_front());
-            }
-        }
-        // Owners may run anybody's code: not under the lock.
-        drop(reached);
-        Ok(())
-    }
-
     /// Gives unused memory back. Waits for the device.
     pub fn empty_cache(&self) -> Result<()> {
         let current = self.context.enter()?;
         current.synchronize()?;
-        self.reap()?;
+        self.held.reap()?;
         self.pinned.empty(&current)?;
         Ok(self.memory.trim(&current)?)
     }
@@ -222,26 +205,14 @@ impl Executor {
     pub fn waits(&self) -> &Waits {
         self.context.waits()
     }
-
-    pub(super) fn pending(&self) -> MutexGuard<'_, VecDeque<(Arc<PooledEvent>, Vec<Owner>)>> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        let pending = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let pending = std::mem::take(pending);
         match self.context.enter() {
-            Ok(_current) => {
-                for (event, owners) in pending {
-                    // A failure means that nothing runs any more.
-                    let _ = event.synchronize();
-                    drop(owners);
-                }
-            }
+            Ok(_current) => self.held.finish(),
             // In a forked child they are the parent's.
-            Err(_) => std::mem::forget(pending),
+            Err(_) => self.held.forget(),
         }
     }
 }

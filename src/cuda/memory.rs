@@ -1,4 +1,4 @@
-//! Output memory on a device, and page-locked memory on the host.
+//! Output memory on a device.
 #![allow(unsafe_code)] // Memory given back to the driver.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,13 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use super::driver::{
-    forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, Pinned, PooledEvent,
-    Stream, StreamRef,
+    Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream, StreamRef,
 };
-use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::layout::Layout;
-use crate::tensor::{Device, Tensor};
 
 /// Device memory in stream order.
 #[derive(Debug)]
@@ -225,153 +221,5 @@ impl Drop for DeviceBlock {
         if let Ok(current) = self.memory.context.enter() {
             let _ = self.give_back(&current);
         }
-    }
-}
-
-/// Page-locked blocks, used again: locking pages takes longer than filling them.
-#[derive(Debug, Default)]
-pub(super) struct PinnedPool {
-    state: Mutex<PinnedState>,
-}
-
-#[derive(Debug, Default)]
-struct PinnedState {
-    free: Vec<Free>,
-    used_bytes: u64,
-}
-
-#[derive(Debug)]
-struct Free {
-    pinned: Pinned,
-    until: Until,
-}
-
-/// When a free block may be written to again.
-#[derive(Debug)]
-enum Until {
-    Now,
-    /// A copy of ours has read it.
-    Event(Arc<PooledEvent>),
-    /// A block that others had: they may have copies under way on streams we know nothing of, of any
-    /// device.
-    EverythingIsDone,
-}
-
-/// Page-locked host memory in use.
-#[derive(Debug)]
-pub(crate) struct PinnedBlock {
-    pinned: Option<Pinned>,
-    until: Option<Until>,
-    pool: Arc<PinnedPool>,
-}
-
-/// Blocks are powers of two from here on.
-const MIN_PINNED_BYTES: usize = 64 << 10;
-
-impl PinnedPool {
-    /// A block of at least `bytes` that nothing reads any more.
-    pub fn take(self: &Arc<Self>, current: &Current<'_>, bytes: u64) -> Result<PinnedBlock> {
-        let size = usize::try_from(bytes).ok().and_then(usize::checked_next_power_of_two);
-        let size = size.ok_or(Error::OutOfMemory { bytes })?.max(MIN_PINNED_BYTES);
-        let pinned = match self.find(current, size)? {
-            Some(pinned) => pinned,
-            None => match current.pinned(size) {
-                Err(error) if error.is_out_of_memory() => {
-                    self.empty(current)?;
-                    current.pinned(size).map_err(|error| match error.is_out_of_memory() {
-                        true => Error::OutOfMemory { bytes },
-                        false => error.into(),
-                    })?
-                }
-                pinned => pinned?,
-            },
-        };
-        self.state().used_bytes += pinned.len() as u64;
-        Ok(PinnedBlock { pinned: Some(pinned), until: None, pool: Arc::clone(self) })
-    }
-
-    fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
-        let fits = |free: &Free| free.pinned.len() == size;
-        let foreign = |free: &Free| fits(free) && matches!(free.until, Until::EverythingIsDone);
-        let mut state = self.state();
-        for (index, free) in state.free.iter().enumerate().filter(|(_, free)| fits(free)) {
-            let is_free = match &free.until {
-                Until::Now => true,
-                Until::Event(event) => event.query()?,
-                Until::EverythingIsDone => false,
-            };
-            if is_free {
-                return Ok(Some(state.free.swap_remove(index).pinned));
-            }
-        }
-        if !state.free.iter().any(foreign) {
-            return Ok(None);
-        }
-        let (mut waiting, others): (Vec<Free>, Vec<Free>) =
-            std::mem::take(&mut state.free).into_iter().partition(foreign);
-        state.free = others;
-        // The device may take its time: others can give blocks back meanwhile.
-        drop(state);
-        let synchronized = current.synchronize_all();
-        let mut found = None;
-        if synchronized.is_ok() {
-            waiting.iter_mut().for_each(|free| free.until = Until::Now);
-            found = waiting.pop();
-        }
-        self.state().free.extend(waiting);
-        synchronized?;
-        Ok(found.map(|free| free.pinned))
-    }
-
-    /// Unlocks and frees what lies unused. Waits for all devices.
-    pub fn empty(&self, current: &Current<'_>) -> Result<()> {
-        let free = std::mem::take(&mut self.state().free);
-        if !free.is_empty() {
-            current.synchronize_all()?;
-        }
-        Ok(())
-    }
-
-    /// Bytes that lie unused, and bytes in use.
-    pub fn bytes(&self) -> (u64, u64) {
-        let state = self.state();
-        (state.free.iter().map(|free| free.pinned.len() as u64).sum(), state.used_bytes)
-    }
-
-    fn state(&self) -> MutexGuard<'_, PinnedState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PinnedBlock {
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.pinned.as_ref().map_or(std::ptr::null_mut(), Pinned::as_ptr)
-    }
-
-    /// The block as a tensor, whose owner it is.
-    pub fn into_tensor(self, dtype: DType, layout: Layout) -> Tensor {
-        let data = self.as_ptr();
-        debug_assert!(layout.is_compact());
-        // SAFETY: whoever took the block asked for the bytes of this compact layout.
-        unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Pinned, layout, false) }
-    }
-
-    /// The block may be used again when the event is reached.
-    pub fn free_after(mut self, event: Arc<PooledEvent>) {
-        self.until = Some(Until::Event(event));
-    }
-}
-
-impl Drop for PinnedBlock {
-    fn drop(&mut self) {
-        let Some(pinned) = self.pinned.take() else { return };
-        if forked().is_some() {
-            // The parent's, and so may be the lock.
-            return std::mem::forget(pinned);
-        }
-        let until = self.until.take().unwrap_or(Until::EverythingIsDone);
-        let mut state = self.pool.state();
-        state.used_bytes -= pinned.len() as u64;
-        state.free.push(Free { pinned, until });
     }
 }

@@ -2,21 +2,25 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | `executor` | what there is of one device, and what is kept alive until when |
+//! | `executor` | what there is of one device |
+//! | `held` | what is kept alive until when |
 //! | `run` | what is enqueued, in which order |
 //! | `table`, `params` | the plan as the kernels read it |
 //! | `policy` | numbers of a launch that tuning may change |
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | [`nvtx`] | ranges for profilers |
-//! | `memory` | outputs in stream order, page-locked host memory |
+//! | `memory` | outputs in stream order |
+//! | `pinned` | page-locked host memory |
 //! | [`driver`] | the calls of the driver |
 
 mod download;
 pub(crate) mod driver;
 mod executor;
+mod held;
 mod memory;
 pub(crate) mod nvtx;
 mod params;
+mod pinned;
 mod policy;
 mod run;
 mod table;

@@ -9,8 +9,9 @@ use bytemuck::cast_slice;
 use super::download;
 use super::driver::{Current, PooledEvent, StreamRef};
 use super::executor::Executor;
-use super::memory::{DeviceBlock, PinnedBlock};
+use super::memory::DeviceBlock;
 use super::params;
+use super::pinned::PinnedBlock;
 use super::table::{Table, Values};
 use super::upload;
 use crate::dtype::DType;
@@ -477,7 +478,7 @@ impl Run<'_> {
         let held: Vec<Owner> =
             owners().filter(|owner| self.block_of(owner).is_none()).cloned().collect();
         if !held.is_empty() {
-            self.executor.pending().push_back((event, held));
+            self.executor.held.until(event, held);
         }
         Ok(())
     }

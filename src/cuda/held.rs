@@ -1,0 +1,60 @@
+//! What is kept alive until the device is done with it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, PoisonError};
+
+use super::driver::PooledEvent;
+use crate::error::Result;
+use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::Owner;
+
+/// Owners of samples, in the order of the batches that read them.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    pending: Mutex<Pending>,
+}
+
+type Pending = VecDeque<(Arc<PooledEvent>, Vec<Owner>)>;
+
+impl Held {
+    /// Keeps owners until the event is reached.
+    pub fn until(&self, event: Arc<PooledEvent>, owners: Vec<Owner>) {
+        self.pending().push_back((event, owners));
+    }
+
+    /// Lets go of what is no longer read.
+    pub fn reap(&self) -> Result<()> {
+        let mut reached = Vec::new();
+        {
+            let mut pending = self.pending();
+            while let Some((event, _)) = pending.front() {
+                if !event.query()? {
+                    break;
+                }
+                reached.extend(pending.pop_front());
+            }
+        }
+        // Owners may run anybody's code: not under the lock.
+        drop(reached);
+        Ok(())
+    }
+
+    /// Lets go of everything when it is no longer read.
+    pub fn finish(&self) {
+        let pending = std::mem::take(&mut *self.pending());
+        for (event, owners) in pending {
+            // A failure means that nothing runs any more.
+            let _ = event.synchronize();
+            drop(owners);
+        }
+    }
+
+    /// Never lets go.
+    pub fn forget(&self) {
+        std::mem::forget(std::mem::take(&mut *self.pending()));
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
