@@ -423,9 +423,11 @@ def test_a_class_by_the_name_of_numpys():
     ndarray.__module__, ndarray.__qualname__ = "numpy", "ndarray"
     refusal(lambda: wr.stack([ndarray()]), TypeError, "expected an array-like")
 
+    array = paint(4)
+
     class ndarray:  # noqa: F811
         def __array_interface__(self):
-            return paint(4).__array_interface__
+            return array.__array_interface__
 
     ndarray.__module__, ndarray.__qualname__ = "numpy", "ndarray"
     ndarray.__array_interface__ = property(ndarray.__array_interface__)

@@ -366,7 +366,8 @@ if __name__ == "__main__":
         raise AssertionError("4 MiB in 2 MiB")
     del loader
     gc.collect()
-    assert room() == whole
+    # A page for each semaphore of a queue may be left, where nobody counts references at once.
+    assert room() > whole - 64
     Rows.size = 1000
     for batch in torch.utils.data.DataLoader(Rows(), 4, num_workers=1, collate_fn=windrow.torch.collate_fn()):
         assert (batch == batch[:, :1]).all()
