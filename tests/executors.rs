@@ -394,6 +394,20 @@ fn channels_of_many() {
 }
 
 #[test]
+fn one_mean_or_one_deviation_for_many_channels() {
+    let samples = [Sample::rich(DType::U8, &[4, 5, 3], 0), Sample::rich(DType::U8, &[4, 5, 3], 9)];
+    let both = Ask::stack().cast(DType::F32).normalised(3, 2);
+    for ask in [
+        Ask { mean: vec![0.485], ..both.clone() },
+        Ask { mean: vec![], ..both.clone() },
+        Ask { std: vec![0.229], ..both.clone() },
+        Ask { std: vec![], ..both },
+    ] {
+        runner().check(&format!("{ask:?}"), &samples, &ask);
+    }
+}
+
+#[test]
 fn concat_along_every_dim_with_every_order() {
     for dim in 0..3 {
         let samples: Vec<_> = [2, 0, 5, 1]
