@@ -319,6 +319,20 @@ mod tests {
     }
 
     #[test]
+    fn large_blocks_lie_at_huge_pages() {
+        let step = HUGE_PAGE_BYTES / 16;
+        for (bytes, align) in [
+            (1, ALIGN),
+            (HUGE_PAGE_BYTES - step, ALIGN),
+            (HUGE_PAGE_BYTES, HUGE_PAGE_BYTES),
+            (HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES),
+        ] {
+            let layout = block_layout(bytes as u64).unwrap();
+            assert!(layout.size() >= bytes && layout.align() == align, "{bytes}: {layout:?}");
+        }
+    }
+
+    #[test]
     #[cfg(not(miri))] // Miri ends the program instead of answering NULL.
     fn impossible_sizes_are_errors() {
         let pool = MemoryPool::new(0);
