@@ -319,6 +319,20 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_an_eighth_of_a_power_of_two_apart() {
+        let power = 2 * MIN_POOLED_BYTES;
+        let mut sizes: Vec<_> = (power / 2 + 1..=power)
+            .map(|bytes| {
+                let size = block_layout(bytes as u64).unwrap().size();
+                assert!((bytes..bytes + power / 16).contains(&size), "{bytes}: {size}");
+                size
+            })
+            .collect();
+        sizes.dedup();
+        assert_eq!(sizes.len(), 8);
+    }
+
+    #[test]
     fn large_blocks_lie_at_huge_pages() {
         let step = HUGE_PAGE_BYTES / 16;
         for (bytes, align) in [
