@@ -54,7 +54,7 @@ unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: 
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,
                 Channel::Inner { first } => {
                     let column = (coords[dims.len() - 1] - dims[dims.len() - 1].lo) as usize;
-                    first + column % affine.map_or(1, Affine::channels)
+                    first + column
                 }
             };
             convert_one(class.dtype, field.dtype, bits, affine.map(|affine| (affine, channel)))
