@@ -96,6 +96,7 @@ fn mirrored_rows_of_every_length() {
             }
             let samples = [mirrored(DType::U8, 3), mirrored(DType::U8, 4)];
             let plain = Ask::stack().cast(DType::F32);
+            runner().check(&name, &samples, &plain);
             runner().check(&name, &samples, &plain.clone().scaled());
             for dim in [0, 2] {
                 let normalised = plain.clone().normalised(shape[dim] as usize, dim as i64);
