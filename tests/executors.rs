@@ -529,6 +529,16 @@ fn neighbours_in_memory_are_merged() {
         rows.iter().rev().for_each(|row| want.extend_from_slice(row.as_slice::<u16>().unwrap()));
         assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
     }
+    // Two ranges: the second half, then the first.
+    let halves = [&views[32..], &views[..32]].concat();
+    let plan = windrow::Plan::new(&halves, &stack).unwrap();
+    assert_eq!((plan.explain().path, plan.explain().ranges), ("gather", 2));
+    let want: Vec<_> =
+        (32..64).chain(0..32).flat_map(|i| rows[i].as_slice::<u16>().unwrap().to_vec()).collect();
+    for (name, engine) in runner().engines() {
+        let batch = engine.assemble(&halves, &stack).unwrap();
+        assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
+    }
 }
 
 #[test]
