@@ -21,6 +21,7 @@
 #   make tsan    the host suite under ThreadSanitizer
 #   make asan    the Python tests with the extension under AddressSanitizer
 #   make wait-mutants  each wait of the CUDA engine left out: the tests have to notice
+#   make mutants  the host's code changed in a thousand places: the tests have to notice (cargo-mutants)
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
@@ -49,7 +50,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri model tsan asan wait-mutants test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri model tsan asan wait-mutants mutants test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -156,6 +157,10 @@ asan: $(VENV)/.test
 
 wait-mutants: $(NVCC_READY)
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/wait_mutants
+
+mutants: $(VENV)/.venv
+	$(PIP) --quiet tree-sitter tree-sitter-rust
+	CARGO=$(CARGO) $(PY) scripts/mutants
 
 # SOAK_FLAGS: options of scripts/soak, such as --batches 10000.
 soak: $(VENV)/.test $(VENV)/.windrow

@@ -123,3 +123,21 @@ elements! {
     bool => Bool, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32,
     u64 => U64, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64, [f32; 2] => C64, [f64; 2] => C128,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_those_of_the_names() {
+        for &dtype in DType::ALL {
+            let name = dtype.name();
+            let begins = |with: &[&str]| with.iter().any(|with| name.starts_with(with));
+            let is_float = begins(&["float", "bfloat"]) && !begins(&["float8"]);
+            let is_integer = begins(&["int", "uint"]);
+            assert_eq!(dtype.is_float(), is_float, "{name}");
+            assert_eq!(dtype.is_integer(), is_integer, "{name}");
+            assert_eq!(dtype.is_arithmetic(), is_float || is_integer || name == "bool", "{name}");
+        }
+    }
+}

@@ -124,11 +124,8 @@ impl Layout {
             } else {
                 (extent - 1).checked_mul(stride)?.checked_mul(size)?
             };
-            if reach < 0 {
-                low = low.checked_add(reach)?;
-            } else {
-                high = high.checked_add(reach)?;
-            }
+            low = low.checked_add(reach.min(0))?;
+            high = high.checked_add(reach.max(0))?;
         }
         Some(low..high.checked_add(size)?)
     }

@@ -99,6 +99,10 @@ mod tests {
             assert!(Offsets::try_new(boundaries).is_err());
         }
         assert_eq!(Offsets::try_new(vec![0]).unwrap().num_samples(), 0);
+        let offsets = Offsets::try_new(vec![0, 3, 3, 7]).unwrap();
+        assert_eq!(offsets, Offsets::from_lengths([3, 0, 4]).unwrap());
+        assert_eq!(offsets.lengths().collect::<Vec<_>>(), [3, 0, 4]);
+        assert_eq!((offsets.num_samples(), offsets.total()), (3, 7));
     }
 
     #[test]

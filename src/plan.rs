@@ -112,9 +112,7 @@ impl<'s> Plan<'s> {
             let planned = plan.with_leaf(leaf.samples, leaf.collate, leaf.out);
             planned.map_err(|error| error.at_path(leaf.path))
         })?;
-        if count > 1 {
-            check_apart(leaves)?;
-        }
+        check_apart(leaves)?;
         Ok(plan)
     }
 

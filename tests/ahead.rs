@@ -3,7 +3,7 @@
 
 use windrow::{
     Collate, DType, Engine, EngineOptions, Leaf, Plan, RowsAhead, RunOptions, SampleList,
-    SampleView, Transform,
+    SampleView, Tensor, Transform,
 };
 
 fn engine() -> Engine {
@@ -54,28 +54,41 @@ fn the_batch_is_the_same_as_without() {
         assert_eq!(data.shape(), [count as i64, len as i64]);
         assert!(*data.as_slice::<f32>().unwrap() == *rows.concat(), "{count} rows of {len}");
     }
-    assert_eq!(engine.stats().batches, 5);
+    let stats = engine.stats();
+    assert_eq!(stats.batches, 5);
+    assert_eq!(stats.pool.hits + stats.pool.misses, 5, "the rows copied ahead are the batch");
+}
+
+fn bytes(tensor: &Tensor) -> &[u8] {
+    let len = tensor.shape().iter().product::<i64>() as usize * tensor.dtype().size();
+    // SAFETY: batches are row-major without gaps.
+    unsafe { std::slice::from_raw_parts(tensor.data_ptr(), len) }
 }
 
 #[test]
 fn rows_of_another_batch_are_let_go() {
     let engine = engine();
-    let rows = rows(4096, 128);
+    let (rows, narrow) = (rows(4096, 128), rows(4096, 64));
     let samples = list(&rows);
     let half = samples.take(0..2048).unwrap();
-    let cast = Collate::stack().cast(DType::F64);
-    for (samples, collate) in [(&half, &Collate::stack()), (&samples, &cast)] {
+    let square: SampleList<'_> =
+        rows.iter().map(|row| SampleView::from_slice(&row[..], &[8, 16]).unwrap()).collect();
+    let turned = Transform::new().permute([1, 0]);
+    for (samples, collate) in [
+        (&half, Collate::stack()),
+        (&list(&narrow), Collate::stack()),
+        (&samples, Collate::concat(0)),
+        (&samples, Collate::stack().cast(DType::F64)),
+        (&samples, Collate::stack().cast(DType::I32)),
+        (&samples, Collate::stack().transform(Transform::new().scale(2.0))),
+        (&square, Collate::stack().transform(turned)),
+    ] {
         let ahead = push_all(&engine, &list(&rows)).unwrap();
-        let filled = engine.run_with(plan(samples, collate), options(ahead)).unwrap();
-        let expected = engine.assemble(samples, collate).unwrap();
+        let filled = engine.run_with(plan(samples, &collate), options(ahead)).unwrap();
+        let expected = engine.assemble(samples, &collate).unwrap();
         let (got, expected) = (filled[0].data.as_ref().unwrap(), expected.data());
-        assert_eq!(got.dtype(), expected.dtype());
-        match got.dtype() {
-            DType::F64 => {
-                assert!(got.as_slice::<f64>().unwrap() == expected.as_slice::<f64>().unwrap())
-            }
-            _ => assert!(got.as_slice::<f32>().unwrap() == expected.as_slice::<f32>().unwrap()),
-        }
+        assert_eq!((got.dtype(), got.shape()), (expected.dtype(), expected.shape()));
+        assert!(bytes(got) == bytes(expected), "{collate:?}");
     }
 }
 

@@ -472,6 +472,12 @@ fn names_that_are_not() {
     for device in [Device::Cpu, Device::Pinned, Device::Cuda(7)] {
         assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
     }
+    for (name, side) in [("right", Side::Right), ("left", Side::Left), ("center", Side::Center)] {
+        assert_eq!((side.to_string(), name.parse::<Side>().unwrap()), (name.to_owned(), side));
+    }
+    for (name, mask) in [("real", Mask::Real), ("pad", Mask::Pad)] {
+        assert_eq!(name.parse::<Mask>().unwrap(), mask);
+    }
 }
 
 /// Tables whose rows are empty or all the same may have more of them than memory has addresses.

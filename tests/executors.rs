@@ -96,6 +96,7 @@ fn mirrored_rows_of_every_length() {
             }
             let samples = [mirrored(DType::U8, 3), mirrored(DType::U8, 4)];
             let plain = Ask::stack().cast(DType::F32);
+            runner().check(&name, &samples, &plain);
             runner().check(&name, &samples, &plain.clone().scaled());
             for dim in [0, 2] {
                 let normalised = plain.clone().normalised(shape[dim] as usize, dim as i64);
@@ -394,6 +395,20 @@ fn channels_of_many() {
 }
 
 #[test]
+fn one_mean_or_one_deviation_for_many_channels() {
+    let samples = [Sample::rich(DType::U8, &[4, 5, 3], 0), Sample::rich(DType::U8, &[4, 5, 3], 9)];
+    let both = Ask::stack().cast(DType::F32).normalised(3, 2);
+    for ask in [
+        Ask { mean: vec![0.485], ..both.clone() },
+        Ask { mean: vec![], ..both.clone() },
+        Ask { std: vec![0.229], ..both.clone() },
+        Ask { std: vec![], ..both },
+    ] {
+        runner().check(&format!("{ask:?}"), &samples, &ask);
+    }
+}
+
+#[test]
 fn concat_along_every_dim_with_every_order() {
     for dim in 0..3 {
         let samples: Vec<_> = [2, 0, 5, 1]
@@ -512,6 +527,16 @@ fn neighbours_in_memory_are_merged() {
         let batch = engine.assemble(&backwards, &windrow::Collate::concat(0)).unwrap();
         let mut want = Vec::new();
         rows.iter().rev().for_each(|row| want.extend_from_slice(row.as_slice::<u16>().unwrap()));
+        assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
+    }
+    // Two ranges: the second half, then the first.
+    let halves = [&views[32..], &views[..32]].concat();
+    let plan = windrow::Plan::new(&halves, &stack).unwrap();
+    assert_eq!((plan.explain().path, plan.explain().ranges), ("gather", 2));
+    let want: Vec<_> =
+        (32..64).chain(0..32).flat_map(|i| rows[i].as_slice::<u16>().unwrap().to_vec()).collect();
+    for (name, engine) in runner().engines() {
+        let batch = engine.assemble(&halves, &stack).unwrap();
         assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
     }
 }

@@ -10,8 +10,8 @@ use common::runner::{bytes_of, Frame};
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{
-    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Pad, PerDim, Plan, SampleView,
-    Side, Target, Tensor,
+    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Leaf, Pad, PerDim, Plan,
+    SampleList, SampleView, Side, Target, Tensor,
 };
 
 fn two_rows() -> [Sample; 2] {
@@ -103,6 +103,51 @@ fn outputs_that_overlap_samples() {
         }
         // SAFETY: as above.
         unsafe { address.write_bytes(9, 64) };
+    }
+    drop(memory);
+}
+
+#[test]
+fn outputs_of_two_leaves() {
+    let mut memory = vec![9u8; 24];
+    let address = memory.as_mut_ptr();
+    let collate = Collate::stack();
+    let sample = |from: usize| {
+        let layout = Layout::compact(DType::U8, &[4]).unwrap();
+        // SAFETY: inside of `memory`, which lives on; no batch is made here.
+        let view = unsafe {
+            SampleView::from_raw_parts(address.add(from), DType::U8, Device::Cpu, layout)
+        };
+        SampleList::from_iter([view])
+    };
+    let target = |from: usize| {
+        let layout = Layout::compact(DType::U8, &[1, 4]).unwrap();
+        // SAFETY: as above.
+        unsafe { Target::from_raw_parts(address.add(from), DType::U8, Device::Cpu, layout) }
+    };
+    // The first leaf is read at 4 and written at 8.
+    for (read, written, overlap) in [
+        (0, 12, None),
+        (0, 11, Some(("out at \"b\": ", "the output at \"a\""))),
+        (0, 16, None),
+        (4, 16, None),
+        (11, 16, Some(("sample 0 at \"b\": ", "the output at \"a\""))),
+        (12, 16, None),
+        (12, 4, Some(("sample 0 at \"a\": ", "the output at \"b\""))),
+        (12, 0, None),
+    ] {
+        let (samples, targets) = ([sample(4), sample(read)], [target(8), target(written)]);
+        let leaf = |i: usize, path| Leaf {
+            samples: &samples[i],
+            collate: &collate,
+            path,
+            out: Some(&targets[i]),
+        };
+        let planned = Plan::for_leaves(&[leaf(0, "a"), leaf(1, "b")]);
+        let text = overlap.map(|(at, whose)| {
+            format!("{at}expected memory apart from {whose}, got memory that overlaps {whose}")
+        });
+        assert_eq!(planned.err().map(|error| error.to_string()), text, "{read} to {written}");
     }
     drop(memory);
 }

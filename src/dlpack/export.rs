@@ -74,7 +74,7 @@ struct Block<H> {
 /// Puts `tensor` into a block of its own. `wrap` makes the struct from its tensor part.
 fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     let ndim = tensor.layout().ndim();
-    let (allocated, dims_at) = alloc::Layout::array::<i64>(2 * ndim)
+    let (allocated, dims_at) = alloc::Layout::array::<[i64; 2]>(ndim)
         .and_then(|dims| alloc::Layout::new::<Block<H>>().extend(dims))
         .expect("a few hundred bytes");
     // SAFETY: a block is never empty.

@@ -195,6 +195,12 @@ fn exported_fields_are_what_every_consumer_takes() {
         assert_eq!(dims(&dl_tensor), (tensor.shape().to_vec(), tensor.strides().to_vec()));
         delete(managed);
     }
+    // A flag that the tensor has anyway is not taken away by asking for it.
+    let again = scalar.to_dlpack_with(FLAG_READ_ONLY);
+    // SAFETY: alive until `delete`.
+    assert_eq!(unsafe { (*again.as_ptr()).flags }, FLAG_READ_ONLY);
+    delete(again);
+    assert_eq!([FLAG_READ_ONLY, FLAG_IS_COPIED, FLAG_IS_SUBBYTE_TYPE_PADDED], [1, 2, 4]);
     let lent = empty.borrow_tensor();
     assert!(lent.data.is_null());
     assert_eq!(dims(&lent), (vec![0, 3], vec![3, 1]));
@@ -209,10 +215,12 @@ fn exports_are_independent_and_outlive_the_tensor() {
     let shapes = unsafe {
         let (first, second, old) = (first.as_ref(), second.as_ref(), old.as_ref());
         [&first.dl_tensor, &second.dl_tensor, &old.dl_tensor, &tensor.borrow_tensor()]
-            .map(|tensor| tensor.shape)
+            .map(|tensor| (tensor.shape, tensor.strides))
     };
-    for (i, shape) in shapes.iter().enumerate() {
-        assert!(!shapes[..i].contains(shape), "exports share their dims");
+    for (i, (shape, strides)) in shapes.iter().enumerate() {
+        for (other, others) in &shapes[..i] {
+            assert!(shape != other && strides != others, "exports share their dims");
+        }
     }
     drop(tensor);
     // SAFETY: alive until its deleter; the consumer may write to its own struct.

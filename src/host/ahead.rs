@@ -111,9 +111,7 @@ impl RowsAhead {
     pub(crate) fn fits(&self, field: &Field<'_>) -> bool {
         let row_bytes = self.shared.row_bytes as u64;
         let rows = match field.starts {
-            Starts::Rows { elems, step } => {
-                elems * field.dtype.size() as u64 == row_bytes && step as u64 == row_bytes
-            }
+            Starts::Rows { elems, .. } => elems * field.dtype.size() as u64 == row_bytes,
             Starts::Joined { .. } => false,
         };
         rows && field.bytes_only

@@ -367,3 +367,35 @@ fn i64_to_odd(x: i64) -> f32 {
     let fits = x.wrapping_add(1 << 53) as u64 >> 54 == 0;
     f64_to_odd(if fits { x } else { short } as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What lies below keeps `to_int_unchecked` inside of its range: a limit itself is outside.
+    #[test]
+    fn nothing_lies_between_a_float_and_the_one_below() {
+        for power in -1022..1023 {
+            let x = f64::from_bits(((power + 1023) as u64) << 52);
+            let below = x.next_below();
+            assert!(below < x && [below, x].contains(&(below + (x - below) / 2.0)), "{x:e}");
+            let x = x as f32;
+            if x.is_normal() {
+                let below = x.next_below();
+                assert!(below < x && [below, x].contains(&(below + (x - below) / 2.0)), "{x:e}");
+            }
+        }
+    }
+
+    /// Types of up to 16 bits are exact in float32, so rounding to odd changes none of them. The rows
+    /// know that and do not ask.
+    #[test]
+    fn small_integers_are_exact_when_rounded_to_odd() {
+        for x in i16::MIN..=i16::MAX {
+            assert_eq!((x.to_f32_odd(), (x as u16).to_f32_odd()), (x.into(), (x as u16).into()));
+            assert_eq!((x as i8).to_f32_odd(), (x as i8).into());
+            assert_eq!((x as u8).to_f32_odd(), (x as u8).into());
+            assert_eq!(Bool(x as u8).to_f32_odd(), f32::from(u8::from(x as u8 != 0)));
+        }
+    }
+}

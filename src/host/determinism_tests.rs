@@ -125,6 +125,13 @@ fn instruction_sets_threads_and_executors_agree() {
     for isa in forced::NAMES.iter().filter(|isa| !forced::is_here(isa)) {
         eprintln!("SKIP: {isa} is not there; the best of the others runs in its place");
     }
+    for (best, isa) in forced::NAMES.iter().enumerate() {
+        forced::up_to(Some(isa));
+        for (position, other) in forced::NAMES.iter().enumerate() {
+            let expected = position <= best && forced::is_here(other);
+            assert_eq!(forced::is_used(other), expected, "{other} under {isa}");
+        }
+    }
     let mut compared = 0;
     for (large, cases) in [(true, large()), (false, small())] {
         for (name, tensors, collate) in cases {

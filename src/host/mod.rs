@@ -129,7 +129,7 @@ impl<'p> Work<'p> {
     /// Whether the batch is large enough to share out.
     pub fn wants_threads(&self) -> bool {
         let traffic = |field: &Field<'_>| field.bytes().saturating_add(field.bytes_read());
-        self.tiling.count() > 1 && !is_small(saturating_sum(self.plan.fields.iter().map(traffic)))
+        !is_small(saturating_sum(self.plan.fields.iter().map(traffic)))
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.
@@ -193,4 +193,83 @@ fn is_streaming(field: &Field<'_>) -> bool {
         None => 0,
     };
     field.bytes() >= STREAMING_BYTES && field.bytes() / runs.max(1) >= MIN_STREAMED_RUN_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collate, DType, Mask, Pad, SampleView};
+
+    fn view(row: &[u8]) -> SampleView<'_> {
+        SampleView::from_slice(row, &[row.len() as i64]).unwrap()
+    }
+
+    #[test]
+    fn tiles_cover_each_field_once() {
+        let row = vec![0f64; 100_000];
+        let views = [1, 99_999, 3, 100_000]
+            .map(|len| SampleView::from_slice(&row[..len], &[len as i64]).unwrap());
+        for (collate, done) in [
+            (Collate::ragged().batch_index(), None),
+            (Collate::pad(Pad::new().size(500_000).mask(Mask::Pad)), None),
+            (Collate::pad(Pad::new().mask(Mask::Pad)), Some(0)),
+            (Collate::pad(Pad::new().mask(Mask::Pad)), Some(1)),
+        ] {
+            let mut plan = Plan::new(&views, &collate).unwrap();
+            if let Some(field) = done {
+                plan.fields[field].done = true;
+            }
+            let Work { tiling, .. } = Work::new(&plan);
+            let mut next = vec![0; plan.fields.len()];
+            for tile in 0..tiling.count() {
+                let (field, elems) = tiling.locate(&plan, tile);
+                assert_eq!(elems.start, next[field], "{collate:?}");
+                next[field] = elems.end;
+                let bytes = (elems.end - elems.start) * plan.fields[field].dtype.size() as u64;
+                let is_last = elems.end == plan.fields[field].numel();
+                assert!(0 < bytes && bytes <= MAX_TILE_BYTES, "{bytes} bytes, {collate:?}");
+                assert!(is_last || bytes >= MIN_TILE_BYTES && bytes % 64 == 0, "{bytes} bytes");
+            }
+            for (field, next) in plan.fields.iter().zip(next) {
+                assert_eq!(next, if field.done { 0 } else { field.numel() }, "{collate:?}");
+            }
+        }
+        assert_eq!(Work::new(&Plan::default()).tiling.count(), 0);
+    }
+
+    #[test]
+    fn threads_are_wanted_from_a_size_on() {
+        // Every byte is read once and written once.
+        let half = (ONE_THREAD_BYTES / 2) as usize;
+        let row = vec![0; half];
+        for (len, wanted) in [(1, false), (half - 1, false), (half, true)] {
+            let views = [view(&row[..len])];
+            let plan = Plan::new(&views, &Collate::stack()).unwrap();
+            assert_eq!(Work::new(&plan).wants_threads(), wanted, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn large_outputs_of_long_runs_go_around_the_caches() {
+        let run = MIN_STREAMED_RUN_BYTES as usize;
+        let count = STREAMING_BYTES as usize / run;
+        let row = vec![0; run];
+        let is_streamed = |views: &[SampleView<'_>], collate: &Collate| {
+            is_streaming(&Plan::new(views, collate).unwrap().fields[0])
+        };
+        // One row again and again: each is a run of its own.
+        for (len, count, streamed) in
+            [(run, count, true), (run, count - 1, false), (run - 1, 2 * count, false)]
+        {
+            let views = vec![view(&row[..len]); count];
+            assert_eq!(is_streamed(&views, &Collate::stack()), streamed, "{count} of {len}");
+        }
+        // Neighbours in memory are one run, and what is converted is made in blocks.
+        let whole = vec![0; STREAMING_BYTES as usize];
+        let neighbours: Vec<_> = whole.chunks(run / 2).map(view).collect();
+        assert!(is_streamed(&neighbours, &Collate::stack()));
+        assert!(!is_streamed(&neighbours[1..], &Collate::stack()));
+        let short = vec![view(&row[..run / 4]); 2 * count];
+        assert!(is_streamed(&short, &Collate::stack().cast(DType::I16)));
+    }
 }

@@ -264,6 +264,89 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_what_is_kept() {
+        let kept = |cap: u64, count: usize, bytes: usize| {
+            let pool = MemoryPool::new(cap);
+            let blocks: Vec<_> = (0..count).map(|_| pool.allocate(bytes as u64).unwrap()).collect();
+            let used: u64 = blocks.iter().map(Block::size).sum();
+            assert_eq!(pool.stats().used_bytes, used);
+            drop(blocks);
+            let hit = pool.allocate(bytes as u64).unwrap();
+            let stats = pool.stats();
+            assert_eq!(
+                (stats.hits + stats.misses, stats.used_bytes),
+                (count as u64 + 1, hit.size())
+            );
+            let free = stats.free_bytes + stats.hits * hit.size();
+            drop(hit);
+            assert_eq!(pool.stats().free_bytes, free, "{count} of {bytes} under {cap}");
+            free
+        };
+        let block = block_layout(100_000).unwrap().size() as u64;
+        for (cap, count, expected) in [
+            (block - 1, 1, 0),
+            (block, 1, block),
+            (block, 3, block),
+            (3 * block - 1, 3, 2 * block),
+            (3 * block, 3, 3 * block),
+            (3 * block, 5, 3 * block),
+        ] {
+            assert_eq!(kept(cap, count, 100_000), expected, "{count} blocks, {cap} bytes");
+        }
+        // The largest size below the limit is a step of sizes away from it.
+        let below = MIN_POOLED_BYTES - MIN_POOLED_BYTES / 16;
+        assert_eq!(block_layout(below as u64).unwrap().size(), below);
+        for bytes in [1, below] {
+            assert_eq!(kept(1 << 20, 2, bytes), 0, "{bytes} bytes");
+        }
+        assert_eq!(kept(1 << 20, 2, MIN_POOLED_BYTES), 2 * MIN_POOLED_BYTES as u64);
+    }
+
+    #[test]
+    fn blocks_up_to_a_quarter_larger_fit() {
+        let size = MIN_POOLED_BYTES as u64;
+        let step = size / 8;
+        let quarter = size + size / 4;
+        for (free, fits) in
+            [(size - step / 2, false), (size, true), (quarter, true), (quarter + step, false)]
+        {
+            assert_eq!(block_layout(free).unwrap().size() as u64, free);
+            let pool = MemoryPool::new(1 << 30);
+            drop(pool.allocate(free).unwrap());
+            drop(pool.allocate(size).unwrap());
+            assert_eq!(pool.stats().hits, u64::from(fits), "{free} bytes for {size}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_an_eighth_of_a_power_of_two_apart() {
+        let power = 2 * MIN_POOLED_BYTES;
+        let mut sizes: Vec<_> = (power / 2 + 1..=power)
+            .map(|bytes| {
+                let size = block_layout(bytes as u64).unwrap().size();
+                assert!((bytes..bytes + power / 16).contains(&size), "{bytes}: {size}");
+                size
+            })
+            .collect();
+        sizes.dedup();
+        assert_eq!(sizes.len(), 8);
+    }
+
+    #[test]
+    fn large_blocks_lie_at_huge_pages() {
+        let step = HUGE_PAGE_BYTES / 16;
+        for (bytes, align) in [
+            (1, ALIGN),
+            (HUGE_PAGE_BYTES - step, ALIGN),
+            (HUGE_PAGE_BYTES, HUGE_PAGE_BYTES),
+            (HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES),
+        ] {
+            let layout = block_layout(bytes as u64).unwrap();
+            assert!(layout.size() >= bytes && layout.align() == align, "{bytes}: {layout:?}");
+        }
+    }
+
+    #[test]
     #[cfg(not(miri))] // Miri ends the program instead of answering NULL.
     fn impossible_sizes_are_errors() {
         let pool = MemoryPool::new(0);

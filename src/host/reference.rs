@@ -54,7 +54,7 @@ unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: 
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,
                 Channel::Inner { first } => {
                     let column = (coords[dims.len() - 1] - dims[dims.len() - 1].lo) as usize;
-                    first + column % affine.map_or(1, Affine::channels)
+                    first + column
                 }
             };
             convert_one(class.dtype, field.dtype, bits, affine.map(|affine| (affine, channel)))
@@ -92,15 +92,12 @@ fn convert_one(
 }
 
 fn read(dtype: DType, bits: [u8; 16]) -> Scalar {
-    let low = |n: usize| {
-        i128::from(u64::from_le_bytes(std::array::from_fn(|i| if i < n { bits[i] } else { 0 })))
-    };
-    let size = dtype.size();
-    let unsigned = low(size);
+    // Beyond the element there are zeros.
+    let unsigned = i128::from(u64::from_le_bytes(std::array::from_fn(|i| bits[i])));
     match dtype {
         DType::Bool => Scalar::Int(i128::from(bits[0] != 0)),
         DType::I8 | DType::I16 | DType::I32 | DType::I64 => {
-            let sign = 1 << (8 * size - 1);
+            let sign = 1 << (8 * dtype.size() - 1);
             Scalar::Int(if unsigned & sign == 0 { unsigned } else { unsigned - 2 * sign })
         }
         DType::F16 => Scalar::Float(f16::from_le_bytes([bits[0], bits[1]]).into()),

@@ -538,3 +538,18 @@ fn copies_and_fills() {
         }
     }
 }
+
+#[test]
+fn rows_without_elements_are_not_read() {
+    use std::ptr::{null, null_mut};
+    for width in [1, 2, 4, 8, 16] {
+        // SAFETY: no elements, so there need not be any memory.
+        unsafe { copy_row(width)(null(), 0, null_mut(), 1 - width as isize, 0) };
+    }
+    for (src, dst) in pairs() {
+        for row in compilations!(cast_row_on(src, dst)) {
+            // SAFETY: as above.
+            unsafe { row(null(), 0, null_mut(), -1, 0) };
+        }
+    }
+}

@@ -131,6 +131,15 @@ mod tests {
     }
 
     #[test]
+    fn helpers_help() {
+        // Whoever has a number waits for the others to have theirs.
+        let all = Barrier::new(3);
+        share_out(3, Some(&helpers(2)), |_| {
+            all.wait();
+        });
+    }
+
+    #[test]
     fn helpers_that_do_not_come_are_not_waited_for() {
         let threads = helpers(2);
         let barrier = Arc::new(Barrier::new(3));

@@ -446,6 +446,17 @@ pub(super) mod forced {
         }
     }
 
+    /// Whether rows are made with it, or could be.
+    pub fn is_used(name: &str) -> bool {
+        match name {
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => super::has_avx2(),
+            #[cfg(avx512)]
+            "avx512" => super::has_avx512(),
+            name => name == "plain",
+        }
+    }
+
     fn position(name: &str) -> usize {
         NAMES.iter().position(|known| *known == name).expect("a name of the list")
     }

@@ -188,3 +188,34 @@ mod elsewhere {
         pub fn keep_off_this_cpu(&self) {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_made_once() {
+        let threads = Threads::own(3);
+        let (first, second) = (threads.helpers().unwrap().unwrap(), threads.helpers().unwrap());
+        assert!(Arc::ptr_eq(&first.pool, &second.unwrap().pool));
+        assert_eq!((threads.count(), first.count, first.pool.current_num_threads()), (3, 2, 2));
+        assert!(Threads::own(1).helpers().unwrap().is_none());
+        let given = Threads::Given(Arc::clone(&first.pool));
+        let helpers = given.helpers().unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first.pool, &helpers.pool));
+        assert_eq!((given.count(), helpers.count), (2, 1));
+    }
+
+    #[test]
+    fn threads_end_with_their_owner() {
+        let threads = Threads::own(3);
+        drop(threads.helpers().unwrap());
+        let Threads::Own { made, .. } = &threads else { unreachable!("own") };
+        let ids = Arc::downgrade(&made.lock().as_ref().expect("made").ids);
+        drop(threads);
+        // The threads have a share of them until they end.
+        while ids.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+    }
+}

@@ -131,3 +131,88 @@ pub(super) fn walk(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// Every part of a place by coordinates: the offset that each element is read at, or padding.
+    #[test]
+    fn every_range_of_elements_and_no_others() {
+        // Extent, first and last real place, bytes from one to the next in the source.
+        for dims in [
+            &[(7, 0, 7, 1)][..],
+            &[(7, 2, 5, -3)],
+            &[(3, 0, 3, 40), (4, 1, 3, -6), (5, 2, 4, 1)],
+            &[(2, 0, 1, -9), (3, 0, 3, 3), (6, 0, 5, 2)],
+            &[(3, 1, 1, 5), (4, 0, 4, 1)],
+            &[(2, 0, 2, -20), (5, 4, 4, 1)],
+        ] {
+            let mut dims: Vec<Dim> = dims
+                .iter()
+                .map(|&(extent, lo, hi, src_stride)| Dim {
+                    extent,
+                    lo,
+                    hi,
+                    src_stride,
+                    dst_stride: 1,
+                })
+                .collect();
+            for outer in (1..dims.len()).rev() {
+                dims[outer - 1].dst_stride = dims[outer].dst_stride * dims[outer].extent as i64;
+            }
+            let numel = dims.iter().map(|dim| dim.extent).product::<u64>();
+            let mut out = vec![0u8; numel as usize];
+            // Addresses only: nothing is read.
+            let (src, dst) = (std::ptr::without_provenance::<u8>(1 << 20), out.as_mut_ptr());
+            let place = Place { src, dst, dims: &dims };
+            let element = |index: u64| {
+                let mut rest = index;
+                let mut at = Some(0);
+                for dim in dims.iter().rev() {
+                    let coord = rest % dim.extent;
+                    rest /= dim.extent;
+                    at = at
+                        .filter(|_| (dim.lo..dim.hi).contains(&coord))
+                        .map(|at| at + (coord - dim.lo) as i64 * dim.src_stride);
+                }
+                at
+            };
+            for (begin, end) in (0..=numel).flat_map(|a| (a..=numel).map(move |b| (a, b))) {
+                let seen = RefCell::new(vec![Vec::new(); numel as usize]);
+                let note =
+                    |to: *mut u8, stride: isize, len: usize, at: &dyn Fn(i64) -> Option<i64>| {
+                        assert!(len > 0, "called for nothing");
+                        for i in 0..len {
+                            let place = to.addr() - dst.addr() + i * stride as usize;
+                            seen.borrow_mut()[place].push(at(i as i64));
+                        }
+                    };
+                walk(
+                    &place,
+                    begin..end,
+                    |to, stride, len| note(to, stride, len, &|_| None),
+                    |from, to, dim, len, column, coords| {
+                        let first = from.addr() as i64 - src.addr() as i64;
+                        note(to, dim.dst_stride as isize, len, &|i| {
+                            Some(first + i * dim.src_stride)
+                        });
+                        let mut index = 0;
+                        for (coord, dim) in coords.iter().chain([&column]).zip(&dims) {
+                            index = index * dim.extent + coord;
+                        }
+                        assert_eq!(index, (to.addr() - dst.addr()) as u64, "coordinates");
+                    },
+                );
+                let expected: Vec<_> = (0..numel)
+                    .map(|index| {
+                        Vec::from_iter((begin..end).contains(&index).then(|| element(index)))
+                    })
+                    .collect();
+                assert_eq!(seen.into_inner(), expected, "{begin}..{end} of {dims:?}");
+            }
+        }
+    }
+}
