@@ -14,6 +14,7 @@
 #   make wheels  every wheel of a release and the source distribution, each checked: out/wheels/
 #   make reproducible  the wheel twice, in two places: the same bytes
 #   make deny    licences, sources and doubles of all crates (cargo-deny)
+#   make semver  the crate's public names against those of the last release (cargo-semver-checks)
 #   make soak    a million random batches with failures: figures and memory have to stay flat
 #   make test-huge  tests that need minutes and 16 GB of memory
 #   make fuzz    five minutes of fuzzing (cargo-fuzz); scripts/fuzz SECONDS for more
@@ -50,7 +51,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny soak test-huge fuzz miri model tsan asan wait-mutants mutants test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny semver soak test-huge fuzz miri model tsan asan wait-mutants mutants test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -161,6 +162,11 @@ wait-mutants: $(NVCC_READY)
 mutants: $(VENV)/.venv
 	$(PIP) --quiet tree-sitter tree-sitter-rust
 	CARGO=$(CARGO) $(PY) scripts/mutants
+
+# Before there is a release: the names as they were when this was written.
+SEMVER_BASELINE ?= $(or $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null),5915359)
+semver:
+	$(CARGO) semver-checks --package windrow --baseline-rev $(SEMVER_BASELINE)
 
 # SOAK_FLAGS: options of scripts/soak, such as --batches 10000.
 soak: $(VENV)/.test $(VENV)/.windrow

@@ -2,6 +2,7 @@
 runs into a torn-down interpreter."""
 
 import sys
+import sysconfig
 
 import pytest
 
@@ -120,6 +121,8 @@ SAYS = {"a running thread": "worked", "atexit": "late", "finalizers": "late 4"}
 def test_the_process_ends_well(alive, code):
     if "import torch" in ALIVE[alive]:
         pytest.importorskip("torch")
+    if "daemon" in alive and sysconfig.get_config_var("Py_GIL_DISABLED") and sys.version_info < (3, 14):
+        pytest.skip("SKIP: PyO3 0.28, the last for 3.13t, cannot stand that CPython unwinds threads")
     script = f"{ALIVE[alive]}\nsys.exit({code})\n"
     said = isolated.run(script, code=code)
     assert SAYS.get(alive, "") in said
