@@ -24,6 +24,8 @@ from hypothesis import strategies as st
 import windrow as wr
 from hostile import SCALARS, VALUES, Mine, evil
 
+MAX_MEMORY = 4 << 30
+
 TYPESTRS = ["|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"]
 
 
@@ -315,6 +317,8 @@ def main():
     args = parser.parse_args()
     chosen = [target for target in TARGETS if not args.targets or target.__name__ in args.targets]
     counts = dict.fromkeys(chosen, 0)
+    # Calls ask for any size: more than this is refused to them, before the system kills others for it.
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.RLIM_INFINITY))
     end = time.monotonic() + args.seconds
     for number, target in enumerate(itertools.cycle(chosen), args.seed):
         if time.monotonic() > end:
