@@ -231,7 +231,8 @@ def arguments(data):
     repr(batch), len(batch), batch.shape
     for part in itertools.islice(iter(batch), 5):
         repr(part)
-    if form == "stack" and not kwargs:
+    # NumPy has its own mind on bytes and on numbers that lie.
+    if form == "stack" and not kwargs and all(type(sample) is np.ndarray for sample in samples):
         assert batch.numpy().tobytes() == np.stack([np.asarray(sample) for sample in samples]).tobytes()
 
 
