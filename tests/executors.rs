@@ -402,6 +402,25 @@ fn channels_cut_and_padded_of_short_rows() {
 }
 
 #[test]
+fn long_rows_of_channels_cut_and_padded() {
+    let samples = [1, 2].map(|seed| Sample::rich(DType::I16, &[3, 40], seed));
+    for size in [9, 21, 38, 39, 41, 50] {
+        for side in SIDES {
+            let pad = PadAsk {
+                side: PerDim::All(side),
+                size: PerDim::Each(vec![None, Some(size)]),
+                truncate: true,
+                ..PadAsk::default()
+            };
+            for dst in [DType::F32, DType::F16] {
+                let ask = Ask::pad(pad.clone()).cast(dst).normalised(40, 1);
+                runner().check(&format!("{ask:?}"), &samples, &ask);
+            }
+        }
+    }
+}
+
+#[test]
 fn channels_of_many() {
     for channels in [1, 2, 7, 8, 9, 31, 32, 33, 100, 257] {
         for (dim, shape) in [(0, [channels, 5, 3]), (1, [4, channels, 3]), (2, [3, 4, channels])] {
