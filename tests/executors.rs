@@ -403,18 +403,23 @@ fn channels_cut_and_padded_of_short_rows() {
 
 #[test]
 fn long_rows_of_channels_cut_and_padded() {
-    let samples = [1, 2].map(|seed| Sample::rich(DType::I16, &[3, 40], seed));
-    for size in [9, 21, 38, 39, 41, 50] {
-        for side in SIDES {
-            let pad = PadAsk {
-                side: PerDim::All(side),
-                size: PerDim::Each(vec![None, Some(size)]),
-                truncate: true,
-                ..PadAsk::default()
-            };
-            for dst in [DType::F32, DType::F16] {
-                let ask = Ask::pad(pad.clone()).cast(dst).normalised(40, 1);
-                runner().check(&format!("{ask:?}"), &samples, &ask);
+    // In one row, and as neighbours of short rows.
+    for (dim, shape) in [(1, [3, 40]), (0, [40, 3])] {
+        let samples = [1, 2].map(|seed| Sample::rich(DType::I16, &shape, seed));
+        for size in [9, 21, 38, 39, 41, 50] {
+            for side in SIDES {
+                let mut sizes = vec![None; 2];
+                sizes[dim] = Some(size);
+                let pad = PadAsk {
+                    side: PerDim::All(side),
+                    size: PerDim::Each(sizes),
+                    truncate: true,
+                    ..PadAsk::default()
+                };
+                for dst in [DType::F32, DType::F16] {
+                    let ask = Ask::pad(pad.clone()).cast(dst).normalised(40, dim as i64);
+                    runner().check(&format!("{ask:?}"), &samples, &ask);
+                }
             }
         }
     }
