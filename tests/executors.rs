@@ -377,6 +377,55 @@ fn channels_cut_and_padded() {
 }
 
 #[test]
+fn channels_cut_and_padded_of_short_rows() {
+    // As many bytes from one channel to the next; pixels upwards, then mirrored, then planes.
+    let layouts = [([5, 20, 3], [64, 3, 1]), ([5, 20, 3], [60, -3, 1]), ([5, 20, 3], [60, 1, 20])];
+    for (shape, strides) in layouts {
+        let samples = [1, 2].map(|seed| Sample::strided(DType::I16, &shape, &strides, seed));
+        for size in [1, 3, 4, 5, 6, 9] {
+            for side in SIDES {
+                let pad = PadAsk {
+                    side: PerDim::All(side),
+                    size: PerDim::Each(vec![Some(size), None, None]),
+                    truncate: true,
+                    ..PadAsk::default()
+                };
+                for dst in [DType::F32, DType::I16] {
+                    let ask = Ask::pad(pad.clone()).cast(dst);
+                    runner().check(&format!("{strides:?}, {ask:?}"), &samples, &ask);
+                    let ask = ask.normalised(5, 0);
+                    runner().check(&format!("{strides:?}, {ask:?}"), &samples, &ask);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_rows_of_channels_cut_and_padded() {
+    // In one row, and as neighbours of short rows.
+    for (dim, shape) in [(1, [3, 40]), (0, [40, 3])] {
+        let samples = [1, 2].map(|seed| Sample::rich(DType::I16, &shape, seed));
+        for size in [9, 21, 38, 39, 41, 50] {
+            for side in SIDES {
+                let mut sizes = vec![None; 2];
+                sizes[dim] = Some(size);
+                let pad = PadAsk {
+                    side: PerDim::All(side),
+                    size: PerDim::Each(sizes),
+                    truncate: true,
+                    ..PadAsk::default()
+                };
+                for dst in [DType::F32, DType::F16] {
+                    let ask = Ask::pad(pad.clone()).cast(dst).normalised(40, dim as i64);
+                    runner().check(&format!("{ask:?}"), &samples, &ask);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn channels_of_many() {
     for channels in [1, 2, 7, 8, 9, 31, 32, 33, 100, 257] {
         for (dim, shape) in [(0, [channels, 5, 3]), (1, [4, channels, 3]), (2, [3, 4, channels])] {
@@ -536,8 +585,38 @@ fn neighbours_in_memory_are_merged() {
     let want: Vec<_> =
         (32..64).chain(0..32).flat_map(|i| rows[i].as_slice::<u16>().unwrap().to_vec()).collect();
     for (name, engine) in runner().engines() {
-        let batch = engine.assemble(&halves, &stack).unwrap();
-        assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}");
+        // A small stack goes without a plan, and so without ranges.
+        for collate in [&stack, &windrow::Collate::concat(0)] {
+            let batch = engine.assemble(&halves, collate).unwrap();
+            assert_eq!(batch.data().as_slice::<u16>().unwrap(), want, "{name}, {collate:?}");
+        }
+    }
+}
+
+#[test]
+fn ranges_of_neighbours_across_tiles() {
+    // More than one tile: some begin inside a range, some hold several.
+    let whole: Vec<u16> = (0..600 * 997u32).map(|i| (i % 65_521) as u16).collect();
+    let parts = [590..600, 300..590, 0..1, 1..3, 3..7, 200..300, 7..200, 598..600];
+    let mut expected = Vec::new();
+    let mut views = Vec::new();
+    for part in &parts {
+        expected.extend_from_slice(&whole[part.start * 997..part.end * 997]);
+        for row in part.clone() {
+            let row = &whole[row * 997..][..997];
+            views.push(windrow::SampleView::from_slice(row, &[997]).unwrap());
+        }
+    }
+    for collate in [windrow::Collate::stack(), windrow::Collate::concat(0)] {
+        let plan = windrow::Plan::new(&views, &collate).unwrap();
+        // The three parts from row 0 on are one.
+        assert_eq!((plan.explain().path, plan.explain().ranges), ("gather", 6));
+        for (name, engine) in runner().engines() {
+            let batch = engine.assemble(&views, &collate).unwrap();
+            let got = batch.data().as_slice::<u16>().unwrap();
+            let differs = expected.iter().zip(got).position(|(want, got)| want != got);
+            assert_eq!((got.len(), differs), (expected.len(), None), "{name}, {collate:?}");
+        }
     }
 }
 

@@ -4,8 +4,9 @@
 
 mod common;
 
+use common::runner::{bytes_of, Frame};
 use common::{runner, Ask, PadAsk, Paint, Sample};
-use windrow::{DType, PerDim, Scalar, Side};
+use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side};
 
 /// Elements of a dtype just below, at and just above a number of bytes.
 fn around(bytes: i64, dtype: DType) -> [i64; 3] {
@@ -135,4 +136,22 @@ fn rows_made_in_blocks_and_written_around_the_caches() {
     let shape = [704, 704, 3];
     let samples: Vec<_> = (0..3).map(|i| Sample::rich(DType::U8, &shape, i)).collect();
     runner().check("planes that begin at a line", &samples, &planes);
+}
+
+#[test]
+fn large_outputs_with_gaps() {
+    // More than 32 MiB, filled and copied into every second element of memory that has been written to:
+    // nothing of it lies in whole lines.
+    let lengths = [(1 << 20) + 1, 1 << 20];
+    let shape = [2, (1 << 20) + 3];
+    let samples = lengths.map(|n| Sample::new(DType::C128, &[n], n as u64));
+    let views = common::sample::views(&samples);
+    let collate = Collate::pad(Pad::new().size(shape[1]).side(Side::Center).value(1));
+    let expected = Engine::reference().assemble(&views, &collate).expect("a batch");
+    let expected = bytes_of(expected.data());
+    for (name, engine) in runner().engines().iter().filter(|(name, _)| *name != "reference") {
+        let mut frame = Frame::new(DType::C128, &shape, &[2 * shape[1] + 1, 2], 0);
+        engine.assemble_into(&views, &collate, &mut frame.target()).expect("a batch");
+        frame.check(name, &expected);
+    }
 }

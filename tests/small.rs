@@ -14,7 +14,9 @@ use std::sync::Arc;
 use common::runner::bytes_of;
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Sample};
-use windrow::{Collate, DType, Engine, EngineOptions, Mask, PerDim, Side};
+use windrow::{
+    Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, PerDim, SampleView, Side,
+};
 
 fn samples(dtype: DType, shapes: &[&[i64]]) -> Vec<Sample> {
     shapes.iter().zip(0..).map(|(shape, seed)| Sample::rich(dtype, shape, seed)).collect()
@@ -83,6 +85,23 @@ fn nothing_at_all() {
         let samples = samples(DType::F32, &[shape, shape]);
         runner().check(&format!("{shape:?}"), &samples, &Ask::stack());
         runner().check(&format!("{shape:?}, padded"), &samples, &Ask::side(Side::Left));
+    }
+}
+
+#[test]
+#[allow(unsafe_code, reason = "samples at NULL")]
+fn nothing_at_no_address() {
+    let layout = Layout::compact(DType::F32, &[2, 0]).expect("a sound layout");
+    // SAFETY: there are no elements to be read.
+    let view =
+        unsafe { SampleView::from_raw_parts(std::ptr::null(), DType::F32, Device::Cpu, layout) };
+    let views = vec![view; 6];
+    for (name, engine) in runner().engines() {
+        for collate in [Collate::stack(), Collate::concat(0), Collate::pad(Pad::new())] {
+            let batch = engine.assemble(&views, &collate);
+            let batch = batch.unwrap_or_else(|e| panic!("{name}, {collate:?}: {e}"));
+            assert_eq!(batch.data().shape().iter().product::<i64>(), 0, "{name}, {collate:?}");
+        }
     }
 }
 

@@ -330,3 +330,46 @@ unsafe fn write_planar(
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Collate, Pad, SampleView};
+
+    #[test]
+    fn a_tile_writes_its_own_elements_only() {
+        let all: Vec<u32> = (1..=1000).collect();
+        let of = |begin: usize| {
+            SampleView::from_slice(&all[begin..begin + 100], &[100]).expect("a hundred")
+        };
+        let (halves, scattered) = ([of(500), of(600), of(0), of(100)], [of(0), of(300), of(7)]);
+        // Ranges of neighbours, runs of bytes, rows of elements, padding.
+        let cases = [
+            (&halves[..], Collate::stack()),
+            (&scattered[..], Collate::concat(0)),
+            (&scattered[..], Collate::stack().transform(crate::Transform::new().scale(0.5))),
+            (&scattered[..], Collate::pad(Pad::new().size(150))),
+        ];
+        for (case, (samples, collate)) in cases.iter().enumerate() {
+            let plan = Plan::new(*samples, collate).expect("a sound batch");
+            let field = &plan.fields[0];
+            assert_eq!(field.ranges.as_ref().map(Vec::len), (case == 0).then_some(2));
+            let numel = field.numel();
+            let run_into = |elems: Range<u64>| {
+                let mut out = vec![u32::MAX; numel as usize];
+                // SAFETY: the field's elements have four bytes each, as those of `out`.
+                unsafe { run(&plan, field, out.as_mut_ptr().cast(), elems) };
+                out
+            };
+            let whole = run_into(0..numel);
+            assert!(!whole.contains(&u32::MAX), "case {case}");
+            for elems in [0..1, 1..2, 99..101, 100..200, 150..250, 199..200, 200..201, 280..numel] {
+                let got = run_into(elems.clone());
+                for (at, (&got, &whole)) in got.iter().zip(&whole).enumerate() {
+                    let want = if elems.contains(&(at as u64)) { whole } else { u32::MAX };
+                    assert_eq!(got, want, "element {at} of {elems:?}, case {case}");
+                }
+            }
+        }
+    }
+}
