@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::tensor::Owner;
-use driver::{Copy, Device, Memory};
+use driver::{Device, Memory, Transfer};
 
 #[allow(dead_code)]
 #[path = "held.rs"]
@@ -68,13 +68,13 @@ mod driver {
     }
 
     /// A copy that the device makes from memory, at its leisure.
-    pub(super) struct Copy(thread::JoinHandle<()>);
+    pub(super) struct Transfer(thread::JoinHandle<()>);
 
-    impl Copy {
+    impl Transfer {
         /// Reads `value`, and says so by the event.
-        pub fn begin(from: &Arc<Memory>, value: u32, done: &Arc<PooledEvent>) -> Copy {
+        pub fn begin(from: &Arc<Memory>, value: u32, done: &Arc<PooledEvent>) -> Transfer {
             let (from, done) = (Arc::clone(from), Arc::clone(done));
-            Copy(thread::spawn(move || {
+            Transfer(thread::spawn(move || {
                 assert_eq!(from.read(), value, "written over before it was read");
                 drop(from);
                 done.0.store(true, Ordering::Release);
@@ -162,12 +162,12 @@ fn memory_of(block: &PinnedBlock) -> Arc<Memory> {
 }
 
 /// Fills a slot, lets the device copy from it, and gives it back until then.
-fn upload(pool: &Arc<PinnedPool>, device: &Device, value: u32) -> Copy {
+fn upload(pool: &Arc<PinnedPool>, device: &Device, value: u32) -> Transfer {
     let slot = pool.take(&device.enter(), 1).unwrap();
     let memory = memory_of(&slot);
     memory.write(value);
     let event = Arc::default();
-    let copy = Copy::begin(&memory, value, &event);
+    let copy = Transfer::begin(&memory, value, &event);
     slot.free_after(event);
     copy
 }
@@ -207,7 +207,7 @@ fn a_batch_that_others_had_is_used_again_when_every_device_is_done() {
         let batch = pool.take(&device.enter(), 1).unwrap();
         memory_of(&batch).write(7);
         // Somebody's copy, on a stream that we know nothing of.
-        let copy = Copy::begin(&memory_of(&batch), 7, &device.everything);
+        let copy = Transfer::begin(&memory_of(&batch), 7, &device.everything);
         drop(batch);
         let other = {
             let (pool, device) = (Arc::clone(&pool), Arc::clone(&device));
@@ -232,7 +232,7 @@ fn memory_is_freed_when_every_device_is_done() {
         let (pool, device) = (Arc::<PinnedPool>::default(), Device::default());
         let batch = pool.take(&device.enter(), 1).unwrap();
         memory_of(&batch).write(7);
-        let copy = Copy::begin(&memory_of(&batch), 7, &device.everything);
+        let copy = Transfer::begin(&memory_of(&batch), 7, &device.everything);
         drop(batch);
         pool.empty(&device.enter()).unwrap();
         assert_eq!(pool.bytes(), (0, 0));
@@ -258,7 +258,7 @@ fn samples_are_held_until_the_device_has_read_them() {
             let memory = Arc::<Memory>::default();
             memory.write(value);
             let event = Arc::default();
-            let copy = Copy::begin(&memory, value, &event);
+            let copy = Transfer::begin(&memory, value, &event);
             let owner: Owner = Arc::new(Sample(memory, Arc::clone(&gone)));
             held.until(event, vec![owner]);
             copy
@@ -271,7 +271,7 @@ fn samples_are_held_until_the_device_has_read_them() {
         let second = batch(2);
         held.reap().unwrap();
         other.join().unwrap();
-        held.finish();
+        Arc::try_unwrap(held).unwrap().finish();
         assert_eq!(gone.load(Ordering::Relaxed), 2);
         first.join();
         second.join();

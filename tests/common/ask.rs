@@ -37,6 +37,16 @@ impl Default for PadAsk {
     }
 }
 
+impl PadAsk {
+    /// Filled up or cut to these sizes.
+    pub fn cut(side: Side, size: PerDim<Option<i64>>) -> PadAsk {
+        PadAsk { side: PerDim::All(side), size, truncate: true, ..PadAsk::default() }
+    }
+}
+
+/// Every side.
+pub const SIDES: [Side; 3] = [Side::Right, Side::Left, Side::Center];
+
 /// One batch.
 #[derive(Clone, Debug)]
 pub struct Ask {
