@@ -1,14 +1,15 @@
 //! Output memory on a device.
 #![allow(unsafe_code)] // Memory given back to the driver.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, PoisonError};
 
 use super::driver::{
     Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream, StreamRef,
 };
 use crate::error::{Error, Result};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Device memory in stream order.
 #[derive(Debug)]

@@ -1,5 +1,5 @@
-//! The lists of the CUDA engine that threads meet at, beside a device whose work is a thread of its own: in every
-//! interleaving that loom finds (`make model`). `driver` stands for the real one, of which they need four names.
+//! The lists and the memory of the CUDA engine that threads meet at, beside a device whose work has threads of its own: in
+//! every interleaving that loom finds (`make model`). `driver` stands for the real one.
 #![allow(unsafe_code)] // Memory that loom watches.
 
 use std::sync::Arc;
@@ -8,148 +8,23 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
 use crate::tensor::Owner;
-use driver::{Device, Memory, Transfer};
+use driver::{Context, EventPool, Memory, PooledEvent, Transfer, STREAMS};
 
+#[path = "model_tests_driver.rs"]
+mod driver;
 #[allow(dead_code)]
 #[path = "held.rs"]
 mod held;
+#[allow(dead_code)]
+#[path = "memory.rs"]
+mod memory;
 #[allow(dead_code)]
 #[path = "pinned.rs"]
 mod pinned;
 
 use held::Held;
+use memory::{DeviceBlock, DeviceMemory};
 use pinned::{PinnedBlock, PinnedPool};
-
-mod driver {
-    use std::sync::Arc;
-
-    use loom::cell::UnsafeCell;
-    use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-    use loom::thread;
-
-    use crate::error::{Error, Result};
-
-    /// Bytes that loom sees the readers and writers of.
-    #[derive(Debug, Default)]
-    pub(super) struct Memory(UnsafeCell<u32>);
-
-    // SAFETY: loom fails where one writes while others are there.
-    unsafe impl Sync for Memory {}
-    // SAFETY: as above.
-    unsafe impl Send for Memory {}
-
-    impl Memory {
-        pub fn write(&self, value: u32) {
-            // SAFETY: as above.
-            self.0.with_mut(|cell| unsafe { *cell = value });
-        }
-
-        pub fn read(&self) -> u32 {
-            // SAFETY: as above.
-            self.0.with(|cell| unsafe { *cell })
-        }
-    }
-
-    /// Reached when the device has done what lies before it.
-    #[derive(Debug, Default)]
-    pub(super) struct PooledEvent(AtomicBool);
-
-    impl PooledEvent {
-        pub fn query(&self) -> Result<bool> {
-            Ok(self.0.load(Ordering::Acquire))
-        }
-
-        pub fn synchronize(&self) -> Result<()> {
-            while !self.query()? {
-                thread::yield_now();
-            }
-            Ok(())
-        }
-    }
-
-    /// A copy that the device makes from memory, at its leisure.
-    pub(super) struct Transfer(thread::JoinHandle<()>);
-
-    impl Transfer {
-        /// Reads `value`, and says so by the event.
-        pub fn begin(from: &Arc<Memory>, value: u32, done: &Arc<PooledEvent>) -> Transfer {
-            let (from, done) = (Arc::clone(from), Arc::clone(done));
-            Transfer(thread::spawn(move || {
-                assert_eq!(from.read(), value, "written over before it was read");
-                drop(from);
-                done.0.store(true, Ordering::Release);
-            }))
-        }
-
-        pub fn join(self) {
-            self.0.join().unwrap();
-        }
-    }
-
-    #[derive(Default)]
-    pub(super) struct Device {
-        /// What waits for everything waits for this.
-        pub everything: Arc<PooledEvent>,
-        made: AtomicUsize,
-    }
-
-    impl Device {
-        pub fn enter(&self) -> Current<'_> {
-            Current(self)
-        }
-
-        /// Blocks that were locked.
-        pub fn made(&self) -> usize {
-            self.made.load(Ordering::Relaxed)
-        }
-    }
-
-    pub(super) struct Current<'d>(&'d Device);
-
-    impl Current<'_> {
-        pub fn pinned(&self, len: usize) -> Result<Pinned> {
-            self.0.made.fetch_add(1, Ordering::Relaxed);
-            Ok(Pinned { memory: Arc::default(), len })
-        }
-
-        pub fn synchronize_all(&self) -> Result<()> {
-            self.0.everything.synchronize()
-        }
-    }
-
-    /// Page-locked memory; a device that still reads it when it is freed is at fault.
-    #[derive(Debug)]
-    pub(super) struct Pinned {
-        memory: Arc<Memory>,
-        len: usize,
-    }
-
-    impl Pinned {
-        pub fn as_ptr(&self) -> *mut u8 {
-            Arc::as_ptr(&self.memory).cast_mut().cast()
-        }
-
-        pub fn len(&self) -> usize {
-            self.len
-        }
-    }
-
-    impl Drop for Pinned {
-        fn drop(&mut self) {
-            self.memory.write(0);
-        }
-    }
-
-    impl Error {
-        pub(super) fn is_out_of_memory(&self) -> bool {
-            false
-        }
-    }
-
-    pub(super) fn forked() -> Option<Error> {
-        None
-    }
-}
 
 /// The memory behind a block, which the pool keeps alive as long as the block.
 fn memory_of(block: &PinnedBlock) -> Arc<Memory> {
@@ -162,11 +37,11 @@ fn memory_of(block: &PinnedBlock) -> Arc<Memory> {
 }
 
 /// Fills a slot, lets the device copy from it, and gives it back until then.
-fn upload(pool: &Arc<PinnedPool>, device: &Device, value: u32) -> Transfer {
-    let slot = pool.take(&device.enter(), 1).unwrap();
+fn upload(pool: &Arc<PinnedPool>, device: &Arc<Context>, value: u32) -> Transfer {
+    let slot = pool.take(&device.enter().unwrap(), 1).unwrap();
     let memory = memory_of(&slot);
     memory.write(value);
-    let event = Arc::default();
+    let event = Arc::<PooledEvent>::default();
     let copy = Transfer::begin(&memory, value, &event);
     slot.free_after(event);
     copy
@@ -175,7 +50,7 @@ fn upload(pool: &Arc<PinnedPool>, device: &Device, value: u32) -> Transfer {
 #[test]
 fn a_slot_is_not_written_again_while_the_device_copies_from_it() {
     loom::model(|| {
-        let (pool, device) = (Arc::<PinnedPool>::default(), Arc::new(Device::default()));
+        let (pool, device) = (Arc::<PinnedPool>::default(), Arc::<Context>::default());
         let other = {
             let (pool, device) = (Arc::clone(&pool), Arc::clone(&device));
             thread::spawn(move || upload(&pool, &device, 1).join())
@@ -192,7 +67,7 @@ fn a_slot_is_not_written_again_while_the_device_copies_from_it() {
 #[test]
 fn a_slot_that_is_done_with_is_taken_again() {
     loom::model(|| {
-        let (pool, device) = (Arc::<PinnedPool>::default(), Device::default());
+        let (pool, device) = (Arc::<PinnedPool>::default(), Arc::<Context>::default());
         for value in 0..2 {
             upload(&pool, &device, value).join();
         }
@@ -203,8 +78,8 @@ fn a_slot_that_is_done_with_is_taken_again() {
 #[test]
 fn a_batch_that_others_had_is_used_again_when_every_device_is_done() {
     loom::model(|| {
-        let (pool, device) = (Arc::<PinnedPool>::default(), Arc::new(Device::default()));
-        let batch = pool.take(&device.enter(), 1).unwrap();
+        let (pool, device) = (Arc::<PinnedPool>::default(), Arc::<Context>::default());
+        let batch = pool.take(&device.enter().unwrap(), 1).unwrap();
         memory_of(&batch).write(7);
         // Somebody's copy, on a stream that we know nothing of.
         let copy = Transfer::begin(&memory_of(&batch), 7, &device.everything);
@@ -212,11 +87,11 @@ fn a_batch_that_others_had_is_used_again_when_every_device_is_done() {
         let other = {
             let (pool, device) = (Arc::clone(&pool), Arc::clone(&device));
             thread::spawn(move || {
-                let batch = pool.take(&device.enter(), 1).unwrap();
+                let batch = pool.take(&device.enter().unwrap(), 1).unwrap();
                 memory_of(&batch).write(1);
             })
         };
-        let batch = pool.take(&device.enter(), 1).unwrap();
+        let batch = pool.take(&device.enter().unwrap(), 1).unwrap();
         memory_of(&batch).write(2);
         drop(batch);
         other.join().unwrap();
@@ -229,12 +104,12 @@ fn a_batch_that_others_had_is_used_again_when_every_device_is_done() {
 #[test]
 fn memory_is_freed_when_every_device_is_done() {
     loom::model(|| {
-        let (pool, device) = (Arc::<PinnedPool>::default(), Device::default());
-        let batch = pool.take(&device.enter(), 1).unwrap();
+        let (pool, device) = (Arc::<PinnedPool>::default(), Arc::<Context>::default());
+        let batch = pool.take(&device.enter().unwrap(), 1).unwrap();
         memory_of(&batch).write(7);
         let copy = Transfer::begin(&memory_of(&batch), 7, &device.everything);
         drop(batch);
-        pool.empty(&device.enter()).unwrap();
+        pool.empty(&device.enter().unwrap()).unwrap();
         assert_eq!(pool.bytes(), (0, 0));
         copy.join();
     });
@@ -257,7 +132,7 @@ fn samples_are_held_until_the_device_has_read_them() {
         let batch = |value: u32| {
             let memory = Arc::<Memory>::default();
             memory.write(value);
-            let event = Arc::default();
+            let event = Arc::<PooledEvent>::default();
             let copy = Transfer::begin(&memory, value, &event);
             let owner: Owner = Arc::new(Sample(memory, Arc::clone(&gone)));
             held.until(event, vec![owner]);
@@ -276,4 +151,108 @@ fn samples_are_held_until_the_device_has_read_them() {
         first.join();
         second.join();
     });
+}
+
+/// A block of device memory that the first stream writes.
+fn written(device: &Arc<Context>, value: u32) -> (Arc<DeviceBlock>, Transfer) {
+    let current = device.enter().unwrap();
+    let memory = DeviceMemory::new(&current, &Arc::<EventPool>::default()).unwrap();
+    // SAFETY: a handle of the model's.
+    let stream = unsafe { current.foreign_stream(STREAMS[0]) }.unwrap();
+    let block = memory.allocate(&current, stream, 4).unwrap();
+    let bytes = bytes_of(&block);
+    let work = stream.run(move || bytes.write(value));
+    let event = Arc::<PooledEvent>::default();
+    stream.record(&event);
+    block.set_ready(event);
+    (Arc::new(block), work)
+}
+
+/// The memory of a block, as the device has it.
+fn bytes_of(block: &DeviceBlock) -> Arc<Memory> {
+    let memory = block.address() as *const Memory;
+    // SAFETY: the address is of an `Arc`, counted once more.
+    unsafe {
+        Arc::increment_strong_count(memory);
+        Arc::from_raw(memory)
+    }
+}
+
+/// Has the device read a block on a stream; the block is told, or was handed to that stream before.
+fn read(device: &Arc<Context>, block: &DeviceBlock, value: u32, is_handed: bool) -> Transfer {
+    let current = device.enter().unwrap();
+    // SAFETY: a handle of the model's.
+    let stream = unsafe { current.foreign_stream(STREAMS[1]) }.unwrap();
+    match is_handed {
+        true => block.hand_to(&current, STREAMS[1]).unwrap(),
+        false => block.wait_on(stream).unwrap(),
+    }
+    let bytes = bytes_of(block);
+    let work =
+        stream.run(move || assert_eq!(bytes.read(), value, "written over before it was read"));
+    if !is_handed {
+        let event = Arc::<PooledEvent>::default();
+        stream.record(&event);
+        block.set_read(STREAMS[1], event);
+    }
+    work
+}
+
+/// Device memory ends behind its writer and its reader, whoever lets go last.
+fn ends_behind_its_users(is_handed: bool) {
+    loom::model(move || {
+        let device = Arc::<Context>::default();
+        let (block, written) = written(&device, 7);
+        let other = {
+            let (device, block) = (Arc::clone(&device), Arc::clone(&block));
+            thread::spawn(move || read(&device, &block, 7, is_handed))
+        };
+        drop(block);
+        other.join().unwrap().join();
+        written.join();
+    });
+}
+
+#[test]
+fn device_memory_ends_behind_its_writer() {
+    loom::model(|| {
+        let (block, written) = written(&Arc::default(), 7);
+        drop(block);
+        written.join();
+    });
+}
+
+#[test]
+fn device_memory_ends_behind_a_batch_that_reads_it() {
+    ends_behind_its_users(false);
+}
+
+#[test]
+fn device_memory_ends_behind_a_stream_it_was_handed_to() {
+    ends_behind_its_users(true);
+}
+
+#[test]
+fn device_memory_is_written_anew_behind_its_users() {
+    for is_handed in [false, true] {
+        loom::model(move || {
+            let device = Arc::<Context>::default();
+            let (block, written) = written(&device, 7);
+            let read = read(&device, &block, 7, is_handed);
+            let current = device.enter().unwrap();
+            // SAFETY: a handle of the model's.
+            let stream = unsafe { current.foreign_stream(STREAMS[2]) }.unwrap();
+            block.wait_for_users(&current, &Arc::<EventPool>::default(), stream).unwrap();
+            let bytes = bytes_of(&block);
+            let again = stream.run(move || bytes.write(9));
+            let event = Arc::<PooledEvent>::default();
+            stream.record(&event);
+            block.set_ready(event);
+            block.synchronize().unwrap();
+            assert_eq!(bytes_of(&block).read(), 9);
+            for work in [written, read, again] {
+                work.join();
+            }
+        });
+    }
 }
