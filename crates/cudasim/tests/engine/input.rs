@@ -1,11 +1,13 @@
 //! Input that is wrong on a device: typed errors, nothing written, and the engine goes on.
 
+use std::sync::Arc;
+
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, Leaf, Plan, RunOptions, SampleList, SampleView,
-    Stream, Target,
+    Collate, DType, Device, Engine, Error, Layout, Leaf, OutputMemory, Plan, RunOptions,
+    SampleList, SampleView, Stream, Target, Tensor,
 };
 
-use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, host_bytes, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
 
 const THERE: Device = Device::Cuda(1);
 
@@ -19,6 +21,20 @@ fn target(address: u64, shape: &[i64], device: Device) -> Target<'static> {
     let layout = Layout::compact(DType::U8, shape).unwrap();
     // SAFETY: as above.
     unsafe { Target::from_raw_parts(address as *mut u8, DType::U8, device, layout) }
+}
+
+/// Another library's allocator that gives this one tensor, whatever it is asked for.
+#[derive(Debug)]
+pub struct Lender(pub Tensor, pub Stream);
+
+impl OutputMemory for Lender {
+    fn stream(&self) -> Stream {
+        self.1
+    }
+
+    fn allocate(&self, _: DType, _: &[i64], _: u32) -> windrow::Result<Option<Tensor>> {
+        Ok(Some(self.0.clone()))
+    }
 }
 
 /// A good batch, to see that the engine still works.
@@ -98,6 +114,75 @@ fn outputs_on_the_wrong_device_or_over_a_sample() {
         engine.assemble_into(&samples, &Collate::stack(), &mut beside).unwrap();
         assert_eq!(memory.read(), [3; 256]);
         still_works(gpu, &engine);
+    });
+}
+
+#[test]
+fn small_stacks_on_the_host_are_not_read_from_the_device_in_place() {
+    on_gpu(|gpu| {
+        // The simulator's device memory could be: what is counted tells.
+        let (engine, rows) = (engine(), Rows::new(3, DType::I16, &[&[5, 2], &[5, 2]]));
+        let memory = rows.upload(gpu);
+        let samples = rows.at(memory.iter().map(|buffer| buffer.address));
+        let batch = engine.assemble(&samples, &Collate::stack().device(Device::Cpu)).unwrap();
+        assert_eq!(host_bytes(batch.data()), rows.expected(&Collate::stack())[0]);
+        let stats = engine.stats();
+        assert_eq!((stats.launches, stats.bytes_to_host), (1, 40));
+    });
+}
+
+#[test]
+fn memory_that_is_not_what_was_asked_for() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let rows = Rows::new(4, DType::I32, &[&[4, 3]]);
+        let memory = Buffer::of(gpu, &[3; 96]);
+        let lent = |dtype, device, shape: &[i64], strides, is_read_only| {
+            let layout = Layout::try_new(dtype, shape, strides).unwrap();
+            let data = memory.address as *mut u8;
+            // SAFETY: the buffer outlives the tensor.
+            unsafe {
+                Tensor::new_unchecked(Arc::new(()), data, dtype, device, layout, is_read_only)
+            }
+        };
+        let (asked, by_columns) = ([1, 4, 3], [12, 1, 4]);
+        for wrong in [
+            lent(DType::F32, HERE, &asked, None, false),
+            lent(DType::I32, THERE, &asked, None, false),
+            lent(DType::I32, Device::Cpu, &asked, None, false),
+            lent(DType::I32, HERE, &[1, 3, 4], None, false),
+            lent(DType::I32, HERE, &asked, Some(&by_columns[..]), false),
+            lent(DType::I32, HERE, &asked, None, true),
+        ] {
+            let mut options = RunOptions::default();
+            options.memory = Some(Arc::new(Lender(wrong, lane.stream())));
+            let error = run(&engine, &rows.on_host(), &Collate::stack(), options).unwrap_err();
+            assert!(matches!(&error, Error::Argument(t) if t.contains("allocator")), "{error}");
+        }
+        assert_eq!(memory.read(), [3; 96]);
+        still_works(gpu, &engine);
+    });
+}
+
+/// Copies in one call are for streams that somebody made.
+#[test]
+fn large_page_locked_samples_on_the_default_streams() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let rows = Rows::new(5, DType::U8, &[&[30_000], &[30_001]]);
+        let pinned = rows.pinned(gpu);
+        for (&to, from) in pinned.addresses.iter().zip(&rows.bytes) {
+            // SAFETY: memory of that size, which nobody uses yet.
+            unsafe { (to as *mut u8).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        }
+        let samples = rows.on(Device::Pinned, &pinned.addresses);
+        // SAFETY: the calling thread's own stream.
+        let own = unsafe { Stream::from_raw(2) };
+        for stream in [Stream::LEGACY, own, engine.stream(0).unwrap()] {
+            let batch = engine.assemble_on(&samples, &Collate::ragged(), &stream).unwrap();
+            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+        }
+        assert_eq!(engine.stats().bytes_to_device, 3 * 60_001);
     });
 }
 

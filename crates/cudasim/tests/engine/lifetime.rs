@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use windrow::{Batch, Collate, DType, Device, Engine, Owner, RunOptions, SampleView};
 
-use crate::rig::{consume, engine, hold, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
+use crate::rig::{
+    consume, engine, hold, host_bytes, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE,
+};
 
 /// Counts when it is let go.
 struct Counted(Arc<AtomicUsize>);
@@ -324,5 +326,53 @@ fn a_sample_outlives_the_engine_that_read_it() {
         for batch in [a, b, c] {
             assert_eq!(consume(&consumer, &batch), rows.bytes);
         }
+    });
+}
+
+#[test]
+fn page_locked_memory_is_zeroed() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[400]]));
+        let batch = engine.assemble(&rows.on_host(), &Collate::stack().device(Device::Pinned));
+        let dirty = batch.unwrap().data().data_ptr();
+        gpu.sim.synchronize_all();
+        let zeros = engine.empty(DType::U8, &[400], Device::Pinned).unwrap();
+        assert_eq!(zeros.data_ptr(), dirty, "the same memory again");
+        assert_eq!(host_bytes(&zeros), [0; 400]);
+    });
+}
+
+#[test]
+fn a_device_is_left_with_the_last_that_is_on_it() {
+    on_gpu(|gpu| {
+        let is_used = || {
+            let (mut flags, mut active) = (0, 0);
+            assert_eq!(gpu.cuDevicePrimaryCtxGetState(1, &mut flags, &mut active), 0);
+            active != 0
+        };
+        assert!(!is_used());
+        let (engine, rows) = (Engine::cuda(1).unwrap(), Rows::new(1, DType::U8, &[&[100]]));
+        let batch = engine.assemble(&rows.on_host(), &Collate::stack()).unwrap();
+        assert_eq!(batch.data().device(), Device::Cuda(1));
+        drop(engine);
+        assert!(is_used());
+        drop(batch);
+        assert!(!is_used());
+    });
+}
+
+/// Where a device can have no other pool.
+#[test]
+fn the_pool_of_the_device_is_everybodys() {
+    on_gpu(|gpu| {
+        let (rows, lane) = (Rows::new(1, DType::U8, &[&[100], &[3]]), Lane::new(gpu));
+        for _ in 0..2 {
+            gpu.sim.fail_function("cuMemPoolCreate", 1, 801);
+            let engine = engine();
+            let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
+            assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
+        }
+        // Then it lets go of what lies unused.
+        assert_eq!(gpu.cuCtxSynchronize(), 0);
     });
 }

@@ -1,12 +1,16 @@
 //! A device that is lost while batches are made ahead, and two devices of which one is.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
+use std::sync::Arc;
 use std::thread;
 
-use windrow::{Batch, Collate, DType, Device, Engine, Error};
+use windrow::{Batch, Collate, DType, Device, Engine, Error, Layout, RunOptions, Tensor};
 
 use crate::faults::{watched, LAUNCH_FAILED};
-use crate::rig::{consume, engine, start, Gpu, Lane, Rows};
+use crate::input::Lender;
+use crate::lifetime::counted;
+use crate::rig::{consume, engine, run, start, Buffer, Gpu, Lane, Rows, HERE};
 
 const BATCHES: u64 = 6;
 
@@ -129,5 +133,34 @@ fn of_two_devices_one_is_lost() {
         }
         assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
         assert_eq!(gpu.sim.take_errors(), [""; 0]);
+    });
+}
+
+/// The device may still write to it, for all that is known.
+#[test]
+fn lent_memory_is_not_given_back_when_the_device_is_lost() {
+    watched(|| {
+        let gpu = &start();
+        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[700]]));
+        let (memory, given_back) = (Buffer::poisoned(gpu, 700), Arc::new(AtomicUsize::new(0)));
+        let stack_in_lent = || {
+            let layout = Layout::compact(DType::U8, &[1, 700]).unwrap();
+            let (owner, data) = (counted(&given_back), memory.address as *mut u8);
+            // SAFETY: the buffer outlives the tensor.
+            let lent =
+                unsafe { Tensor::new_unchecked(owner, data, DType::U8, HERE, layout, false) };
+            let mut options = RunOptions::default();
+            options.memory = Some(Arc::new(Lender(lent, lane.stream())));
+            run(&engine, &rows.on_host(), &Collate::stack(), options)
+        };
+        stack_in_lent().unwrap().data().synchronize().unwrap();
+        gpu.sim.synchronize_all();
+        engine.empty_cache();
+        assert_eq!(given_back.load(Ordering::Relaxed), 1);
+        gpu.sim.fail_function("cuMemcpyHtoDAsync_v2", 1, LAUNCH_FAILED);
+        assert_eq!(code(stack_in_lent().unwrap_err()), LAUNCH_FAILED);
+        drop(engine);
+        assert_eq!(given_back.load(Ordering::Relaxed), 1);
+        gpu.sim.clear_faults();
     });
 }
