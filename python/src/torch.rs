@@ -238,7 +238,7 @@ impl<'py> Walk<'_, 'py> {
         if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
             let mut options = Options::parse(&form, Some(&kwargs))?;
             options.may_start = !self.in_arena;
-            if kind == Kind::Tensor && self.any_requires_grad(&column.items)? {
+            if self.any_requires_grad(kind, &column.items)? {
                 return Err(PyRuntimeError::new_err(format!(
                     "{path:?}: a sample requires grad, which no batch of windrow carries on; detach() it"
                 )));
@@ -301,7 +301,7 @@ impl<'py> Walk<'_, 'py> {
             Err(error) => return Err(error),
         };
         // Looked at after the import, which asks for their memory ahead.
-        if !of_one_type() || (kind == Kind::Tensor && self.any_requires_grad(items)?) {
+        if !of_one_type() || (kind == Kind::Tensor && self.any_requires_grad(kind, items)?) {
             return Ok(Err(None));
         }
         let kinds = job.samples.list.kinds();
@@ -353,11 +353,21 @@ impl<'py> Walk<'_, 'py> {
         })
     }
 
-    fn any_requires_grad(&self, items: &[Bound<'py, PyAny>]) -> PyResult<bool> {
-        let plain = AutogradWord::of(&items[0]);
+    /// `kind`: of the first. Under a spec samples of other libraries may be among them.
+    fn any_requires_grad(&self, kind: Kind, items: &[Bound<'py, PyAny>]) -> PyResult<bool> {
+        let (first, is_tensor) = (&items[0], kind == Kind::Tensor);
+        let plain = if is_tensor { AutogradWord::of(first) } else { None };
         for item in items {
-            let is_plain = plain.is_some_and(|word| word.is_null(item));
-            if !is_plain && item.getattr(intern!(self.py, "requires_grad"))?.is_truthy()? {
+            let is_plain = match is_tensor {
+                true => plain.is_some_and(|word| word.is_null(item)),
+                // What is like a first that is no tensor is none either.
+                false => item.get_type().is(first.get_type()),
+            };
+            if is_plain {
+                continue;
+            }
+            let asked = item.getattr_opt(intern!(self.py, "requires_grad"))?;
+            if asked.map_or(Ok(false), |asked| asked.is_truthy())? {
                 return Ok(true);
             }
         }

@@ -275,8 +275,8 @@ def _borrow(thing, out):
     return 0
 
 
-def table_type(current, *, borrow=True):
-    """A type with an exchange table whose current stream is `current[0]`, as torch's is that of the thread."""
+def table_type(current, *, borrow=True, code=0):
+    """A type with an exchange table whose current stream is `current[0]`, as torch's is that of the thread; `code` is its answer."""
 
     @_FROM
     def own(thing, out):
@@ -289,7 +289,7 @@ def table_type(current, *, borrow=True):
     def work_stream(kind, index, out):
         assert (kind, index) == (CUDA, 0)
         c_void_p.from_address(out).value = current[0]
-        return 0
+        return code
 
     table = DLPackExchangeAPI(version=DLPackVersion(1, 3))
     table.managed_tensor_from_py_object_no_sync = ctypes.cast(own, c_void_p).value

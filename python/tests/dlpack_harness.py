@@ -155,6 +155,14 @@ class Handle:
             counting_deleter(self.address)
 
 
+def bare_handle(array):
+    """A tensor whose deleter is a function of the interpreter: without the lock it crashes, with it it leaves an exception."""
+    handle = Handle(array)
+    del _live[handle.address]
+    handle.struct.deleter = ctypes.cast(_api.PyErr_NoMemory, c_void_p).value
+    return handle
+
+
 class _Alone:
     kept = object()
 
@@ -248,9 +256,9 @@ def exchange_table(cls):
     return DLPackExchangeAPI.from_address(_get_pointer(capsule, EXCHANGE))
 
 
-def exchange_capsule(table):
-    """A capsule for a table of our own; the table must stay alive."""
-    return _new(ctypes.addressof(table), EXCHANGE, None)
+def exchange_capsule(table, name=EXCHANGE):
+    """A capsule for a table of our own; the table, and a name, must stay alive."""
+    return _new(ctypes.addressof(table), name, None)
 
 
 def as_bf16(bits, **build):

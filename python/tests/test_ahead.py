@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import isolated
 import windrow as wr
 
 torch = pytest.importorskip("torch")
@@ -124,6 +125,28 @@ def test_an_array_that_does_not_fit_is_named_and_nothing_stays_behind(place):
             wr.stack(mixed, engine=engine)
         assert f"sample {place}" in str(caught.value)
     assert engine.stats()["pool_used_bytes"] == 0
+
+
+GUARD = """
+import mmap
+region = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+end = ctypes.addressof(ctypes.c_char.from_buffer(region)) + mmap.PAGESIZE
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(end), mmap.PAGESIZE, 0) == 0
+samples = [np.zeros(256, np.float32) for _ in range(20_000)]
+samples[1] = np.frombuffer(region, np.float32, 64, mmap.PAGESIZE - 256)
+for _ in range(5):
+    try:
+        wr.stack(samples, engine=wr.Engine(threads=3))
+    except wr.ShapeError as error:
+        assert error.index == 1
+    else:
+        raise SystemExit("stacked")
+"""
+
+
+def test_nothing_beyond_a_shorter_array_is_read():
+    """It ends where memory ends that can be read."""
+    isolated.run(GUARD)
 
 
 def test_python_code_that_writes_to_arrays_already_read():

@@ -177,6 +177,12 @@ def test_dlpack_producers_are_told_the_stream(sim, streams):
         assert [sample.asked for sample in samples] == [[told]] * len(ROWS)
 
 
+@pytest.mark.parametrize("borrow", [True, False])
+def test_a_table_without_a_current_stream_is_refused(sim, borrow):
+    kind = table_type([None], borrow=borrow, code=-1)
+    refusal(lambda: wr.stack([kind(sim, row) for row in ROWS]), wr.LayoutError, "refusal without a reason", index=0)
+
+
 def test_a_device_producer_without_streams_is_refused(sim):
     class Old(Dlpack):
         def __dlpack__(self):

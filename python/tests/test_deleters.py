@@ -3,12 +3,14 @@
 import ctypes
 import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
 
+import isolated
 import windrow as wr
-from dlpack_harness import Producer, call_deleter, counting_deleter, managed, rename
+from dlpack_harness import Given, Producer, bare_handle, call_deleter, counting_deleter, managed, rename
 from helpers import assert_tensor, freed_once, held, paint, settle, usable
 
 _call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -128,6 +130,58 @@ def test_deleters_that_raise():
         wr.stack([*producers, paint(5)])
     assert caught.value.index == 3 and caught.value.__cause__ is None
     freed_once(*producers)
+
+
+def test_deleters_that_leave_an_exception_behind():
+    handles = [bare_handle(paint(4, seed=i)) for i in range(3)]
+    batch = wr.stack([Given(handle.capsule()) for handle in handles])
+    assert_tensor(batch, np.stack([paint(4, seed=i) for i in range(3)]))
+    with pytest.raises(wr.ShapeError):
+        wr.stack([Given(handle.capsule()) for handle in handles] + [paint(5)])
+    with pytest.raises(TypeError, match="PyCapsule"):
+        int(wr.asarray(Given(handles[0].capsule())).__dlpack__())
+    assert usable()
+
+
+WITHOUT_THE_LOCK = """
+from dlpack_harness import Given, bare_handle, call_deleter, managed, rename
+handle = bare_handle(paint(4))
+capsule = wr.asarray(Given(handle.capsule())).__dlpack__(max_version=(1, 0))
+struct = managed(capsule)
+rename(capsule, b"used_dltensor_versioned")
+thread = threading.Thread(target=call_deleter, args=(struct,))
+thread.start()
+thread.join()
+assert_tensor(wr.stack([paint(3)]), paint((1, 3)))
+"""
+
+
+def test_deleters_are_called_with_the_lock():
+    isolated.run(WITHOUT_THE_LOCK)
+
+
+def test_an_exception_in_flight_is_given_back():
+    """An export that is let go while one is on its way neither loses nor keeps it."""
+
+    class Mine(Exception):
+        pass
+
+    class File:
+        def write(self, _):
+            raised.append(weakref.ref(error := Mine()))
+            try:
+                raise error
+            finally:
+                del error
+
+    raised, producers = [], [Producer(paint(4, seed=i)) for i in range(3)]
+    for producer in producers:
+        try:
+            print(wr.stack([producer], copy=False).__dlpack__(), file=File())
+        except Mine as error:
+            assert error is raised[-1]()
+    freed_once(*producers)
+    assert [ref() for ref in raised] == [None] * 3
 
 
 def test_a_tensor_resized_by_a_deleter(torch):

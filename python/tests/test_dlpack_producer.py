@@ -323,14 +323,19 @@ def test_p14_deleter_on_another_thread_without_the_gil(arguments, kind):
     assert gone(ref)
 
 
-@pytest.mark.parametrize("source", ["wr.stack([b'abc' * 5000])", "wr.asarray(bytearray(b'abc' * 5000))"])
+AT_EXIT = ["wr.stack([b'abc' * 5000])", "wr.asarray(bytearray(b'abc' * 5000))", "wr.asarray(Given(handle.capsule()))"]
+
+
+@pytest.mark.parametrize("source", AT_EXIT)
 @pytest.mark.parametrize("arguments", ["", "max_version=(1, 0)"])
 def test_p14_deleter_after_the_interpreter_has_gone(source, arguments):
     code = f"""
 import ctypes, sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-import windrow as wr
-from dlpack_harness import managed, name_of, rename
+import numpy as np, windrow as wr
+from dlpack_harness import Given, bare_handle, managed, name_of, rename
+handle = bare_handle(np.zeros(8))
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 capsule = ({source}).__dlpack__({arguments})
 struct = managed(capsule)
 address, deleter = ctypes.addressof(struct), struct.deleter

@@ -9,6 +9,7 @@ import weakref
 import numpy as np
 import pytest
 
+import isolated
 import oracle
 import windrow as wr
 from helpers import assert_tensor, assert_values, memory, paint, paint_values, pointer, poisoned, refusal, rss_bytes, settle
@@ -58,6 +59,7 @@ def test_out_is_kept_by_the_batch_and_released_with_it():
     batch = wr.stack([paint(3)] * 2, out=out)
     del out
     settle()
+    assert ref() is not None
     assert_tensor(batch, np.stack([paint(3)] * 2))
     del batch
     settle()
@@ -120,6 +122,24 @@ def test_no_leak_of_small_objects():
         small()
     settle()
     assert rss_bytes() - before < 16 << 20
+
+
+TYPES = """
+interface, made = paint(4).__array_interface__, set()
+for _ in range(300):
+    number = type("Number", (int,), {})
+    made.add(id(number))
+    assert_tensor(wr.stack([number(3)]), np.array([3]))
+    del number
+    gc.collect()
+    holder = type("Holder", (), {"__array_interface__": interface})
+    assert id(holder) not in made
+    assert_tensor(wr.stack([holder()]), paint((1, 4)))
+"""
+
+
+def test_types_are_not_taken_for_others_that_are_gone():
+    isolated.run(TYPES)
 
 
 # threads

@@ -146,6 +146,24 @@ def test_samples_are_kept_alive():
     assert all(ref() is None for ref in refs)
 
 
+def test_a_table_is_kept_alive_by_the_list_and_by_each_sample():
+    table = paint((5, 3), "int32").copy()
+    ref, want = weakref.ref(table), table.copy()
+    rows = wr.SampleList(table)
+    del table
+    settle()
+    assert ref() is not None
+    assert_tensor(wr.stack(rows), want)
+    row = rows[3]
+    del rows
+    settle()
+    assert ref() is not None
+    assert_tensor(row, want[3])
+    del row
+    settle()
+    assert ref() is None
+
+
 def test_a_batch_does_not_hold_the_list():
     row = ROWS[0].copy()
     ref = weakref.ref(row)
@@ -301,7 +319,13 @@ def test_extend_by_another_list():
 
 
 def test_a_joined_list_outlives_the_other():
-    samples = wr.SampleList()
-    samples.extend(wr.SampleList(paint((4, 3))))
+    table = paint((4, 3)).copy()
+    ref, samples = weakref.ref(table), wr.SampleList()
+    samples.extend(wr.SampleList(table))
+    del table
     settle()
+    assert ref() is not None
     assert_tensor(wr.stack(samples), paint((4, 3)))
+    del samples
+    settle()
+    assert ref() is None

@@ -248,6 +248,14 @@ def test_many_torch_tensors(torch):
     assert_tensor(wr.stack([row.clone() for row in rows]), rows.numpy())
 
 
+def test_numbers_after_many_torch_tensors(torch):
+    """What is looked at ahead of time may be of another type."""
+    for other in (3, 2.5, np.float32(7), np.array(8.5)):
+        samples = [torch.tensor(float(i)) for i in range(40)] + [other] * 40
+        want = np.concatenate([np.arange(40.0), np.full(40, other)]).astype("f4")
+        assert_tensor(wr.stack(samples, dtype="float32"), want)
+
+
 # JAX, Paddle, tvm-ffi
 
 

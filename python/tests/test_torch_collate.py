@@ -347,6 +347,19 @@ def test_errors_of_specs():
         wt.collate_fn({"x": "pad"})([{"x": 1}])
 
 
+def test_specs_for_samples_of_several_libraries():
+    spec = {"x": wr.Stack(dtype="float32")}
+    ones, grad = torch.ones(2), torch.ones(2, requires_grad=True)
+    for column in ([ones, np.full(2, 3.0)], [np.full(2, 3.0), ones], [torch.tensor(1.0), 3.0], [2, torch.tensor(1.0)]):
+        out = wt.collate_fn(spec)([{"x": x} for x in column])
+        assert out["x"].tolist() == [torch.as_tensor(x).tolist() for x in column]
+    for column in ([ones, np.ones(2), grad], [np.ones(2), grad], [1.0, grad[0].detach().requires_grad_()]):
+        with pytest.raises(RuntimeError, match='"x": a sample requires grad'):
+            wt.collate_fn(spec)([{"x": x} for x in column])
+    with pytest.raises(TypeError, match="expected an array-like"):
+        wt.collate_fn(spec)([{"x": ones}, {"x": "text"}])
+
+
 def test_arguments():
     assert wt.collate_fn(sep="/", spec={"a/b": wr.Pad()})([{"a": {"b": rows(i)}} for i in range(2)])
     with pytest.raises(ValueError, match="threads=0"):
