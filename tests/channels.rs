@@ -45,6 +45,33 @@ fn interleaved_channels_to_planes() {
     }
 }
 
+/// The other way round, with more pixels than are read at once.
+#[test]
+fn planes_to_interleaved_channels() {
+    for channels in [2, 3, 4, 5] {
+        for (height, width) in [(1, 1), (3, 31), (16, 16), (1, 257), (7, 97)] {
+            for dtype in [DType::U8, DType::U16, DType::F32, DType::F64, DType::C64] {
+                let shape = [channels, height, width];
+                let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &shape, i)).collect();
+                let pixels = Ask::stack().permute(&[1, 2, 0]);
+                runner().check(&format!("{dtype} {shape:?}"), &samples, &pixels);
+                for dst in [DType::U8, DType::F16, DType::F32, DType::F64] {
+                    if dtype.is_arithmetic() {
+                        let cast = pixels.clone().cast(dst);
+                        runner().check(&format!("{dtype} {shape:?} to {dst}"), &samples, &cast);
+                        let ask = cast.normalised(channels as usize, 0);
+                        runner().check(
+                            &format!("{dtype} {shape:?} to {dst}, affine"),
+                            &samples,
+                            &ask,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn planes_padded_and_cropped() {
     for channels in 2..=4 {
