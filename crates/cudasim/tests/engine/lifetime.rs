@@ -376,3 +376,25 @@ fn the_pool_of_the_device_is_everybodys() {
         assert_eq!(gpu.cuCtxSynchronize(), 0);
     });
 }
+
+/// Whoever gives pageable memory may write to it when the call has returned, whatever the device has done by then.
+#[test]
+fn pageable_samples_have_been_read_when_the_call_returns() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        for dtype in [DType::U8, DType::U16] {
+            let mut bytes = vec![5u8; 300];
+            let layout = windrow::Layout::compact(DType::U8, &[300]).unwrap();
+            // SAFETY: the bytes stay where they are until the batch has been read.
+            let sample = unsafe {
+                SampleView::from_raw_parts(bytes.as_mut_ptr(), DType::U8, Device::Cpu, layout)
+            };
+            let paused = Paused::stream(gpu, engine.stream(0).unwrap().handle());
+            let batch = engine.assemble(&[sample], &Collate::stack().cast(dtype)).unwrap();
+            bytes.fill(9);
+            drop(paused);
+            let five: &[u8] = if dtype == DType::U8 { &[5] } else { &[5, 0] };
+            assert_eq!(consume(&lane, &batch), [five.repeat(300)]);
+        }
+    });
+}
