@@ -28,12 +28,8 @@ use pinned::{PinnedBlock, PinnedPool};
 
 /// The memory behind a block, which the pool keeps alive as long as the block.
 fn memory_of(block: &PinnedBlock) -> Arc<Memory> {
-    let memory: *const Memory = block.as_ptr().cast();
-    // SAFETY: the pointer of the block's own `Arc`, counted once more.
-    unsafe {
-        Arc::increment_strong_count(memory);
-        Arc::from_raw(memory)
-    }
+    // SAFETY: the block is alive.
+    unsafe { Memory::at(block.as_ptr().cast()) }
 }
 
 /// Fills a slot, lets the device copy from it, and gives it back until then.
@@ -162,20 +158,14 @@ fn written(device: &Arc<Context>, value: u32) -> (Arc<DeviceBlock>, Transfer) {
     let block = memory.allocate(&current, stream, 4).unwrap();
     let bytes = bytes_of(&block);
     let work = stream.run(move || bytes.write(value));
-    let event = Arc::<PooledEvent>::default();
-    stream.record(&event);
-    block.set_ready(event);
+    block.set_ready(stream.event());
     (Arc::new(block), work)
 }
 
 /// The memory of a block, as the device has it.
 fn bytes_of(block: &DeviceBlock) -> Arc<Memory> {
-    let memory = block.address() as *const Memory;
-    // SAFETY: the address is of an `Arc`, counted once more.
-    unsafe {
-        Arc::increment_strong_count(memory);
-        Arc::from_raw(memory)
-    }
+    // SAFETY: the block is alive.
+    unsafe { Memory::at(block.address() as *const Memory) }
 }
 
 /// Has the device read a block on a stream; the block is told, or was handed to that stream before.
@@ -191,9 +181,7 @@ fn read(device: &Arc<Context>, block: &DeviceBlock, value: u32, is_handed: bool)
     let work =
         stream.run(move || assert_eq!(bytes.read(), value, "written over before it was read"));
     if !is_handed {
-        let event = Arc::<PooledEvent>::default();
-        stream.record(&event);
-        block.set_read(STREAMS[1], event);
+        block.set_read(STREAMS[1], stream.event());
     }
     work
 }
@@ -245,9 +233,7 @@ fn device_memory_is_written_anew_behind_its_users() {
             block.wait_for_users(&current, &Arc::<EventPool>::default(), stream).unwrap();
             let bytes = bytes_of(&block);
             let again = stream.run(move || bytes.write(9));
-            let event = Arc::<PooledEvent>::default();
-            stream.record(&event);
-            block.set_ready(event);
+            block.set_ready(stream.event());
             block.synchronize().unwrap();
             assert_eq!(bytes_of(&block).read(), 9);
             for work in [written, read, again] {

@@ -23,6 +23,18 @@ unsafe impl Sync for Memory {}
 unsafe impl Send for Memory {}
 
 impl Memory {
+    /// The memory behind an address, kept alive.
+    ///
+    /// # Safety
+    /// The address is that of an `Arc`, which is alive.
+    pub unsafe fn at(address: *const Memory) -> Arc<Memory> {
+        // SAFETY: counted once more, by the contract above.
+        unsafe {
+            Arc::increment_strong_count(address);
+            Arc::from_raw(address)
+        }
+    }
+
     pub fn write(&self, value: u32) {
         // SAFETY: as above.
         self.0.with_mut(|cell| unsafe { *cell = value });
@@ -198,8 +210,15 @@ impl StreamRef<'_> {
         }))
     }
 
-    pub fn record(self, event: &PooledEvent) {
+    fn record(self, event: &PooledEvent) {
         event.0.set(self.queue.0.lock().unwrap().clone()).expect("recorded once");
+    }
+
+    /// A point behind what is on the stream.
+    pub fn event(self) -> Arc<PooledEvent> {
+        let event = Arc::default();
+        self.record(&event);
+        event
     }
 
     pub fn synchronize(self) -> Result<()> {
@@ -224,9 +243,7 @@ impl EventPool {
         first: StreamRef<'_>,
         then: StreamRef<'_>,
     ) -> Result<()> {
-        let event = PooledEvent::default();
-        first.record(&event);
-        then.wait(&event)
+        then.wait(&first.event())
     }
 }
 

@@ -205,10 +205,7 @@ fn large_page_locked_samples_are_read_by_the_kernel() {
         assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, THREAD_LOCAL), 0);
         into(&engine, &samples, &Collate::stack(), &target, on(lane.stream())).unwrap();
         let exec = end_capture(gpu, &lane);
-        for (&to, from) in pinned.addresses.iter().zip(&rows.bytes) {
-            // SAFETY: memory of that size, which nobody uses yet.
-            unsafe { (to as *mut u8).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        }
+        pinned.fill(&rows);
         assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
         assert_eq!(out.read(), rows.bytes.concat());
         assert_eq!(engine.stats().bytes_to_device, 0);

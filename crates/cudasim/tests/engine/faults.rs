@@ -59,10 +59,7 @@ impl<'g> Setting<'g> {
         let out = Buffer::poisoned(gpu, 16 * 3 + 2 * MARGIN);
         let large = Rows::new(3, DType::U8, &[&[30_000], &[30_000]]);
         let pinned = large.pinned(gpu);
-        for (&to, from) in pinned.addresses.iter().zip(&large.bytes) {
-            // SAFETY: memory of that size, which nobody uses yet.
-            unsafe { (to as *mut u8).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        }
+        pinned.fill(&large);
         Setting { lane: Lane::new(gpu), rows, many, memory, packed, out, large, pinned }
     }
 

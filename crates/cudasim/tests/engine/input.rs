@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, Leaf, OutputMemory, Plan, RunOptions,
-    SampleList, SampleView, Stream, Target, Tensor,
+    Collate, DType, Device, Engine, Error, Layout, Leaf, Plan, RunOptions, SampleList, SampleView,
+    Stream, Target, Tensor,
 };
 
-use crate::rig::{consume, engine, host_bytes, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{
+    consume, engine, host_bytes, lent_by, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE,
+};
 
 const THERE: Device = Device::Cuda(1);
 
@@ -21,20 +23,6 @@ fn target(address: u64, shape: &[i64], device: Device) -> Target<'static> {
     let layout = Layout::compact(DType::U8, shape).unwrap();
     // SAFETY: as above.
     unsafe { Target::from_raw_parts(address as *mut u8, DType::U8, device, layout) }
-}
-
-/// Another library's allocator that gives this one tensor, whatever it is asked for.
-#[derive(Debug)]
-pub struct Lender(pub Tensor, pub Stream);
-
-impl OutputMemory for Lender {
-    fn stream(&self) -> Stream {
-        self.1
-    }
-
-    fn allocate(&self, _: DType, _: &[i64], _: u32) -> windrow::Result<Option<Tensor>> {
-        Ok(Some(self.0.clone()))
-    }
 }
 
 /// A good batch, to see that the engine still works.
@@ -154,8 +142,7 @@ fn memory_that_is_not_what_was_asked_for() {
             lent(DType::I32, HERE, &asked, Some(&by_columns[..]), false),
             lent(DType::I32, HERE, &asked, None, true),
         ] {
-            let mut options = RunOptions::default();
-            options.memory = Some(Arc::new(Lender(wrong, lane.stream())));
+            let options = lent_by(&lane, wrong);
             let error = run(&engine, &rows.on_host(), &Collate::stack(), options).unwrap_err();
             assert!(matches!(&error, Error::Argument(t) if t.contains("allocator")), "{error}");
         }
@@ -171,10 +158,7 @@ fn large_page_locked_samples_on_the_default_streams() {
         let (engine, lane) = (engine(), Lane::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[30_000], &[30_001]]);
         let pinned = rows.pinned(gpu);
-        for (&to, from) in pinned.addresses.iter().zip(&rows.bytes) {
-            // SAFETY: memory of that size, which nobody uses yet.
-            unsafe { (to as *mut u8).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        }
+        pinned.fill(&rows);
         let samples = rows.on(Device::Pinned, &pinned.addresses);
         // SAFETY: the calling thread's own stream.
         let own = unsafe { Stream::from_raw(2) };

@@ -5,12 +5,11 @@ use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
 use std::thread;
 
-use windrow::{Batch, Collate, DType, Device, Engine, Error, Layout, RunOptions, Tensor};
+use windrow::{Batch, Collate, DType, Device, Engine, Error, Layout, Tensor};
 
 use crate::faults::{watched, LAUNCH_FAILED};
-use crate::input::Lender;
 use crate::lifetime::counted;
-use crate::rig::{consume, engine, run, start, Buffer, Gpu, Lane, Rows, HERE};
+use crate::rig::{consume, engine, lent_by, run, start, Buffer, Gpu, Lane, Rows, HERE};
 
 const BATCHES: u64 = 6;
 
@@ -149,9 +148,7 @@ fn lent_memory_is_not_given_back_when_the_device_is_lost() {
             // SAFETY: the buffer outlives the tensor.
             let lent =
                 unsafe { Tensor::new_unchecked(owner, data, DType::U8, HERE, layout, false) };
-            let mut options = RunOptions::default();
-            options.memory = Some(Arc::new(Lender(lent, lane.stream())));
-            run(&engine, &rows.on_host(), &Collate::stack(), options)
+            run(&engine, &rows.on_host(), &Collate::stack(), lent_by(&lane, lent))
         };
         stack_in_lent().unwrap().data().synchronize().unwrap();
         gpu.sim.synchronize_all();

@@ -2,12 +2,12 @@
 
 use std::ffi::{c_void, CString};
 use std::ptr::null_mut;
-use std::sync::{Once, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use cudasim::Live;
 use windrow::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Plan, RunOptions, SampleList,
-    SampleView, Stream, Tensor,
+    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, OutputMemory, Plan, RunOptions,
+    SampleList, SampleView, Stream, Tensor,
 };
 
 pub use crate::gpu::Gpu;
@@ -77,7 +77,7 @@ impl<'g> Buffer<'g> {
         let layout = Layout::compact(dtype, shape).unwrap();
         let data = self.address as *mut u8;
         // SAFETY: the tests keep the buffer for longer than the tensor.
-        unsafe { Tensor::new_unchecked(std::sync::Arc::new(()), data, dtype, HERE, layout, false) }
+        unsafe { Tensor::new_unchecked(Arc::new(()), data, dtype, HERE, layout, false) }
     }
 }
 
@@ -91,6 +91,16 @@ impl Drop for Buffer<'_> {
 pub struct Pinned<'g> {
     gpu: &'g Gpu,
     pub addresses: Vec<u64>,
+}
+
+impl Pinned<'_> {
+    /// Writes the samples that the memory is for, while nobody uses it.
+    pub fn fill(&self, rows: &Rows) {
+        for (&to, from) in self.addresses.iter().zip(&rows.bytes) {
+            // SAFETY: memory of that size.
+            unsafe { (to as *mut u8).copy_from_nonoverlapping(from.as_ptr(), from.len()) };
+        }
+    }
 }
 
 impl Drop for Pinned<'_> {
@@ -251,6 +261,27 @@ impl Rows {
         let batch = host.assemble(&self.on_host(), &collate).unwrap();
         parts(&batch).into_iter().map(host_bytes).collect()
     }
+}
+
+/// Another library's allocator that gives one tensor, whatever it is asked for.
+#[derive(Debug)]
+struct Given(Tensor, Stream);
+
+impl OutputMemory for Given {
+    fn stream(&self) -> Stream {
+        self.1
+    }
+
+    fn allocate(&self, _: DType, _: &[i64], _: u32) -> windrow::Result<Option<Tensor>> {
+        Ok(Some(self.0.clone()))
+    }
+}
+
+/// Has outputs lie in a tensor that belongs to a stream of others.
+pub fn lent_by(lane: &Lane<'_>, tensor: Tensor) -> RunOptions {
+    let mut options = RunOptions::default();
+    options.memory = Some(Arc::new(Given(tensor, lane.stream())));
+    options
 }
 
 /// Runs one leaf with options.
