@@ -161,8 +161,13 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         }
         outs.push((leaf, out, span));
     }
+    let written = Written::new(outs.iter().map(|(.., span)| span.clone()).collect());
     for (leaf, Leaf { samples, path, .. }) in leaves.iter().enumerate() {
-        for (other, _, span) in outs.iter().filter(|(other, ..)| *other != leaf) {
+        let others = || outs.iter().filter(|(other, ..)| *other != leaf);
+        if others().next().is_none() || overlapping(samples, |of| written.hits(of)).is_none() {
+            continue;
+        }
+        for (other, _, span) in others() {
             if let Some(index) = overlapping(samples, |of| overlap(span, of)) {
                 let whose = format!("the output at {:?}", leaves[*other].path);
                 return Err(not_apart(Some(index), &whose).at_path(path));
@@ -170,6 +175,29 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Where anything is written, so that a sample is looked up once and not in each output.
+struct Written(Vec<Range<i128>>);
+
+impl Written {
+    fn new(mut spans: Vec<Range<i128>>) -> Written {
+        spans.retain(|span| !span.is_empty());
+        spans.sort_unstable_by_key(|span| span.start);
+        spans.dedup_by(|next, last| {
+            let joins = next.start <= last.end;
+            if joins {
+                last.end = last.end.max(next.end);
+            }
+            joins
+        });
+        Written(spans)
+    }
+
+    fn hits(&self, bytes: &Range<i128>) -> bool {
+        let at = self.0.partition_point(|span| span.end <= bytes.start);
+        self.0.get(at).is_some_and(|span| overlap(span, bytes))
+    }
 }
 
 fn not_apart(index: Option<usize>, whose: &str) -> Error {
@@ -232,4 +260,23 @@ fn elements_overlap(layout: &Layout) -> bool {
             reach = reach.saturating_add((extent - 1).saturating_mul(stride));
             overlaps
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_found() {
+        let spans = [4..8, 20..24, 8..10, 30..40, 12..12, 32..35, 21..23];
+        let written = Written::new(spans.to_vec());
+        assert_eq!(written.0.len(), 3);
+        for begin in 0..45 {
+            for end in begin..46 {
+                let any = spans.iter().any(|span| overlap(span, &(begin..end)));
+                assert_eq!(written.hits(&(begin..end)), any, "{begin}..{end}");
+            }
+        }
+        assert!(!Written::new(Vec::new()).hits(&(0..1)));
+    }
 }
