@@ -223,7 +223,11 @@ impl Error {
             Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
                 leaf.clone_into(&mut m.path);
             }
-            Error::Argument(text) if !leaf.is_empty() => *text = format!("at \"{leaf}\": {text}"),
+            Error::Argument(text) | Error::TooLarge(text) | Error::NotAView(text)
+                if !leaf.is_empty() =>
+            {
+                *text = format!("at \"{leaf}\": {text}");
+            }
             _ => {}
         }
         self

@@ -109,4 +109,6 @@ pub use spec::{Padded, Placement, Spec};
 pub use stats::Stats;
 pub use stream::{OutputMemory, RunOptions, Stream};
 pub use target::{AsTarget, Target};
+#[doc(hidden)]
+pub use tensor::new_owners;
 pub use tensor::{Device, Owner, Tensor};

@@ -29,7 +29,8 @@ impl Offsets {
     /// Adds up lengths, each at least 0.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a negative length, [`Error::TooLarge`] when the sum leaves 64 bits.
+    /// [`Error::Argument`] for a negative length, [`Error::TooLarge`] when the sum leaves 64 bits,
+    /// [`Error::OutOfMemory`].
     ///
     /// ```
     /// let offsets = windrow::Offsets::from_lengths([3, 1, 2])?;
@@ -38,7 +39,10 @@ impl Offsets {
     /// ```
     pub fn from_lengths(lengths: impl IntoIterator<Item = i64>) -> Result<Offsets> {
         let lengths = lengths.into_iter();
-        let mut boundaries = Vec::with_capacity(lengths.size_hint().0 + 1);
+        let count = lengths.size_hint().0.saturating_add(1);
+        let mut boundaries = Vec::new();
+        let no_room = |_| Error::OutOfMemory { bytes: (count as u64).saturating_mul(8) };
+        boundaries.try_reserve(count).map_err(no_room)?;
         let mut total = 0i64;
         boundaries.push(0);
         for length in lengths {
@@ -109,6 +113,8 @@ mod tests {
     fn sums_are_checked() {
         assert!(matches!(Offsets::from_lengths([i64::MAX, 1]), Err(Error::TooLarge(_))));
         assert!(matches!(Offsets::from_lengths([-1]), Err(Error::Argument(_))));
+        let endless = Offsets::from_lengths(std::iter::repeat(1));
+        assert!(matches!(endless, Err(Error::OutOfMemory { .. })));
         let big = Offsets::from_lengths([i64::from(i32::MAX)]).unwrap();
         assert_eq!(big.to_i32().unwrap(), [0, i32::MAX]);
         let bigger = Offsets::from_lengths([i64::from(i32::MAX) + 1]).unwrap();

@@ -8,7 +8,7 @@ use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
 use crate::kinds::{same_dims, Kind, Kinds};
 use crate::layout::{compact_strides, Layout};
-use crate::tensor::{Device, Owner, Tensor};
+use crate::tensor::{new_owners, Device, Owner, Tensor};
 
 /// One sample: a borrowed tensor anywhere in memory.
 #[derive(Clone, Debug)]
@@ -340,7 +340,7 @@ impl<'a> SampleList<'a> {
             self.append(data);
         }
         self.read_only |= other.read_only;
-        self.owners.extend_from_slice(&other.owners);
+        self.owners.extend_from_slice(new_owners(&self.owners, &other.owners));
         Ok(())
     }
 
@@ -429,10 +429,12 @@ impl<'a> SampleList<'a> {
     ///
     /// # Errors
     /// [`Error::Argument`] for an index that is not in the list; negative ones count from the end.
+    /// [`Error::OutOfMemory`].
     pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
         let len = self.data.len() as i64;
         let indices = indices.into_iter();
-        let mut data = Vec::with_capacity(indices.size_hint().0);
+        let (count, mut data) = (indices.size_hint().0, Vec::new());
+        data.try_reserve(count).map_err(|_| no_room(count))?;
         let mut kind_ids = Vec::new();
         for index in indices {
             let position = if index < 0 { index + len } else { index };
@@ -524,6 +526,21 @@ mod tests {
         assert_eq!(taken.kind(0).layout.shape(), [1, 4]);
         assert_eq!(taken.kind(1).layout.shape(), [3, 4]);
         assert!(list.take([6]).is_err() && list.take([-7]).is_err());
+        assert!(matches!(list.take(0..i64::MAX), Err(Error::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn owners_do_not_multiply() {
+        let held = |_| Arc::new(0u8) as Owner;
+        let mut list = SampleList { owners: (0..3).map(held).collect(), ..SampleList::new() };
+        for added in 1..50 {
+            let mut taken = list.clone();
+            taken.owners.push(held(0));
+            list.extend(&taken).unwrap();
+            list.extend(&taken).unwrap();
+            list.extend(&list.clone()).unwrap();
+            assert_eq!(list.owners.len(), 3 + added);
+        }
     }
 
     #[test]

@@ -158,6 +158,12 @@ class Item:
     label: object
 
 
+def holding_itself(entry):
+    tree = [entry]
+    tree.append({"x": tree})
+    return tree
+
+
 LEAVES = st.one_of(
     arrays(), st.integers(-5, 5), st.floats(), st.booleans(), st.text(max_size=3), st.binary(max_size=3), st.none(), SCALARS
 )
@@ -172,6 +178,8 @@ TREES = st.recursive(
         st.builds(Item, inner, inner),
         inner.map(lambda entry: evil(dict, {"keys", "__len__"}, Mine)({"a": entry})),
         inner.map(lambda entry: evil(list, {"__len__"}, 2**45)([entry])),
+        inner.map(lambda entry: evil(list, {"__getitem__"}, lambda self, *_: self)([entry])),
+        inner.map(holding_itself),
     ),
     max_leaves=8,
 )
@@ -282,7 +290,7 @@ def sample_lists(data):
         return
     for _ in range(data.draw(st.integers(0, 4))):
         before = len(samples)
-        step = data.draw(st.sampled_from(["append", "extend", "take", "index", "split", "self"]))
+        step = data.draw(st.sampled_from(["append", "extend", "take", "index", "split", "self", "own"]))
         value = data.draw(st.one_of(FINITE, arrays(), st.lists(st.integers(-5, 5), max_size=5)))
         if step == "append":
             done = call(lambda: (samples.append(value), True)[1])
@@ -296,6 +304,11 @@ def sample_lists(data):
             call(lambda: samples[value])
         elif step == "split":
             call(wr.SampleList.split, np.arange(20), value)
+        elif step == "own":
+            if before:
+                samples.append(samples[0])
+                samples.extend(samples.take([-1]))
+                assert len(samples) == before + 2
         elif before < 100:
             samples.extend(samples)
             assert len(samples) == 2 * before

@@ -124,6 +124,15 @@ pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyE
     }
 }
 
+/// What `str` says of an object, for the text of an error.
+pub(crate) fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    match object.str() {
+        Ok(text) => Ok(text.to_string_lossy().into_owned()),
+        Err(error) if is_answer(object.py(), &error) => Ok("?".to_owned()),
+        Err(error) => Err(error),
+    }
+}
+
 /// An attribute, or `None` where asking for it fails.
 pub(crate) fn attribute<'py>(
     object: &Bound<'py, PyAny>,
@@ -138,8 +147,11 @@ pub(crate) fn attribute<'py>(
 
 /// A sample that is nothing we can read.
 pub(crate) fn not_array_like(index: Option<usize>, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
-    let kind =
-        object.get_type().fully_qualified_name().map_or_else(|_| "?".into(), |n| n.to_string());
+    let kind = match object.get_type().fully_qualified_name() {
+        Ok(name) => name.to_string_lossy().into_owned(),
+        Err(error) if is_answer(object.py(), &error) => "?".to_owned(),
+        Err(error) => return error,
+    };
     let at = if path.is_empty() { String::new() } else { format!(" at \"{path}\"") };
     match index {
         Some(index) => {

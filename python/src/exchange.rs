@@ -15,7 +15,7 @@ use windrow::{DType, Device, Stream, Tensor};
 
 use crate::batch::PyBatch;
 use crate::engine::default_engine;
-use crate::errors::{to_py_err, OrPyErr};
+use crate::errors::{shown, to_py_err, OrPyErr};
 use crate::order::ready_on;
 use crate::tensor::PyTensor;
 
@@ -80,7 +80,8 @@ unsafe fn tensor_in<'py>(
     } else if let Ok(batch) = object.cast::<PyBatch>() {
         batch.get().inner()
     } else {
-        return Err(PyTypeError::new_err(format!("not a windrow tensor: {}", object.get_type())));
+        let class = shown(&object.get_type())?;
+        return Err(PyTypeError::new_err(format!("not a windrow tensor: {class}")));
     };
     Ok((object, tensor))
 }

@@ -14,7 +14,8 @@ use windrow::dlpack::{
     DLTENSOR_VERSIONED, FLAG_IS_COPIED,
 };
 use windrow::{
-    Collate, DType, Device, Error, Leaf, Plan, RunOptions, SampleList, Span, Stage, Stream, Tensor,
+    Collate, DType, Device, Error, Layout, Leaf, Plan, RunOptions, SampleList, Span, Stage, Stream,
+    Tensor,
 };
 
 use crate::engine::index_engine;
@@ -372,6 +373,13 @@ fn on_host(tensor: &Tensor, what: &str) -> PyResult<()> {
     }
 }
 
+/// Whether the elements lie without gaps, the first dim's next to each other.
+fn is_column_major(tensor: &Tensor) -> bool {
+    let turned = |dims: &[i64]| dims.iter().rev().copied().collect::<Vec<_>>();
+    let (shape, strides) = (turned(tensor.shape()), turned(tensor.strides()));
+    Layout::try_new(tensor.dtype(), &shape, Some(&strides)).is_ok_and(|layout| layout.is_compact())
+}
+
 /// Fills in a buffer view.
 ///
 /// # Safety
@@ -396,10 +404,14 @@ pub(crate) unsafe fn get_buffer(
         return Err(PyBufferError::new_err("the memory is read-only"));
     }
     let row_major = tensor.layout().is_compact();
-    let column_major_only = wants(ffi::PyBUF_F_CONTIGUOUS) && tensor.shape().len() > 1;
-    if !row_major && (!wants(ffi::PyBUF_STRIDES) || wants(ffi::PyBUF_C_CONTIGUOUS))
-        || column_major_only
-    {
+    let is_in_order = if wants(ffi::PyBUF_F_CONTIGUOUS) {
+        is_column_major(tensor)
+    } else if wants(ffi::PyBUF_ANY_CONTIGUOUS) {
+        row_major || is_column_major(tensor)
+    } else {
+        row_major || wants(ffi::PyBUF_STRIDES) && !wants(ffi::PyBUF_C_CONTIGUOUS)
+    };
+    if !is_in_order {
         return Err(PyBufferError::new_err("the memory has not the order that was asked for"));
     }
     let size = tensor.dtype().size();

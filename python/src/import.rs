@@ -12,7 +12,7 @@ use windrow::dlpack::{
 use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList, Stream};
 
 use crate::batch::PyBatch;
-use crate::errors::{is_answer, to_py_err, OrPyErr};
+use crate::errors::{is_answer, shown, to_py_err, OrPyErr};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::sources::{route_of, Route, STORAGE_WORD, TENSOR_WORD};
@@ -387,7 +387,10 @@ impl<'py> Importer<'py> {
 
     /// The producer's own words, as a typed error with its cause.
     pub fn wrap(&self, cause: PyErr, index: usize) -> PyErr {
-        let text = cause.value(self.py).to_string();
+        let text = match shown(cause.value(self.py)) {
+            Ok(text) => text,
+            Err(error) => return error,
+        };
         // torch appends a C++ backtrace.
         let first_line = text.lines().next().unwrap_or_default();
         let error = self.layout_error(index, "memory that can be expressed", first_line);
@@ -512,10 +515,11 @@ impl<'py> Importer<'py> {
         } else if object.is_instance_of::<PyFloat>() {
             (object.extract::<f64>()?.to_ne_bytes(), DType::F64)
         } else {
-            let value = object.extract::<i64>().map_err(|_| {
-                let mismatch = Mismatch::new(Some(index), DType::I64, format!("the int {object}"));
-                self.error(Error::DType(Box::new(mismatch)), index)
-            })?;
+            let Ok(value) = object.extract::<i64>() else {
+                let got = format!("the int {}", shown(object)?);
+                let mismatch = Mismatch::new(Some(index), DType::I64, got);
+                return Err(self.error(Error::DType(Box::new(mismatch)), index));
+            };
             (value.to_ne_bytes(), DType::I64)
         };
         if self.keep.numbers.last().is_none_or(|chunk| chunk.len() == chunk.capacity()) {

@@ -39,13 +39,33 @@ impl Keep {
     /// The same tensor under an owner that knows what it waits for, and which tensor of torch's lent the
     /// memory.
     pub fn around(tensor: &Tensor, order: Order, lender: Option<Py<PyAny>>) -> Tensor {
-        let mut keep = Keep::of(tensor.clone(), order);
+        let mut keep = Keep::of(Keep::innermost(tensor).clone(), order);
         keep.is_output = lender.is_some();
         keep.objects.extend(lender);
         let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
         let (data, device, read_only) = (tensor.data_ptr(), tensor.device(), tensor.is_read_only());
         // SAFETY: the same memory, whose owner the new one holds.
         unsafe { Tensor::new_unchecked(Arc::new(keep), data, dtype, device, layout, read_only) }
+    }
+
+    /// The tensor in a keep around nothing else. A result that is an output again and again would otherwise
+    /// lie in one more of them each time.
+    fn innermost(tensor: &Tensor) -> &Tensor {
+        match tensor.owner().downcast_ref::<Keep>() {
+            Some(Keep {
+                objects, managed, buffers, tensors, numbers, is_output: false, ..
+            }) if objects.is_empty()
+                && managed.is_empty()
+                && buffers.is_empty()
+                && numbers.is_empty() =>
+            {
+                match &tensors[..] {
+                    [inner] => Keep::innermost(inner),
+                    _ => tensor,
+                }
+            }
+            _ => tensor,
+        }
     }
 }
 

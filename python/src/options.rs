@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString
 use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side, Stream, Transform};
 
 use crate::engine::{default_engine, device_of, PyEngine};
-use crate::errors::{attribute, in_words, is_answer, OrPyErr};
+use crate::errors::{attribute, in_words, is_answer, shown, OrPyErr};
 use crate::stream::stream_of;
 
 /// What a call may do instead of a copy.
@@ -236,11 +236,13 @@ where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
     let py = item.py();
-    let refuse = |error: PyErr| match error.is_instance_of::<PyOverflowError>(py) {
-        true => PyValueError::new_err(format!("{name}={item} is beyond 64 bits")),
-        false => {
-            in_words(py, error, || PyTypeError::new_err(format!("{name}={item}; it is {what}")))
+    let refuse = |error: PyErr| match (is_answer(py, &error), shown(item)) {
+        (false, _) => error,
+        (true, Err(aborted)) => aborted,
+        (true, Ok(item)) if error.is_instance_of::<PyOverflowError>(py) => {
+            PyValueError::new_err(format!("{name}={item} is beyond 64 bits"))
         }
+        (true, Ok(item)) => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
     };
     match item.try_iter() {
         Ok(entries) if !item.is_instance_of::<PyString>() => {
@@ -269,7 +271,7 @@ fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     match value.extract::<i128>() {
         Ok(int) => Ok(Scalar::Int(int)),
         Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
-            Err(PyValueError::new_err(format!("value={value} is beyond every dtype")))
+            Err(PyValueError::new_err(format!("value={} is beyond every dtype", shown(value)?)))
         }
         Err(error) if !is_answer(value.py(), &error) => Err(error),
         Err(_) => value.extract::<f64>().map(Scalar::Float).map_err(|error| {
@@ -281,11 +283,9 @@ fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
 
 /// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself.
 pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let refuse = || {
-        PyTypeError::new_err(format!(
-            "dtype={} is not a dtype we know",
-            dtype.str().map_or_else(|_| "?".into(), |s| s.to_string())
-        ))
+    let refuse = || match shown(dtype) {
+        Ok(dtype) => PyTypeError::new_err(format!("dtype={dtype} is not a dtype we know")),
+        Err(error) => error,
     };
     let name: String = if let Ok(class) = dtype.cast::<PyType>() {
         class.name()?.to_string()

@@ -15,7 +15,7 @@ use windrow::dlpack::{
 };
 use windrow::{DType, Device, Dims, Error, Mismatch, Stream, MAX_NDIM};
 
-use crate::errors::{attribute, in_words, not_array_like};
+use crate::errors::{attribute, in_words, not_array_like, shown};
 use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr, typestr_of};
 use crate::import::Importer;
 use crate::keep::Buffer;
@@ -278,7 +278,7 @@ impl<'py> Importer<'py> {
     fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // NumPy's word for a dtype that the protocol has no letter for is a ValueError.
         let no_letter = |error: PyErr| match error.is_instance_of::<PyValueError>(self.py) {
-            true => PyBufferError::new_err(error.value(self.py).to_string()),
+            true => shown(error.value(self.py)).map_or_else(|error| error, PyBufferError::new_err),
             false => error,
         };
         let buffer = Buffer::new(object, ffi::PyBUF_FULL_RO).map_err(no_letter)?;

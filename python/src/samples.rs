@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
-use windrow::{Collate, DType, Device, Owner, RowsAhead, SampleList, Tensor};
+use windrow::{new_owners, Collate, DType, Device, Owner, RowsAhead, SampleList, Tensor};
 
-use crate::errors::OrPyErr;
+use crate::errors::{shown, OrPyErr};
 use crate::export::copy_of;
 use crate::import::{Importer, Reading};
 use crate::keep::Keep;
@@ -67,7 +67,11 @@ impl Imported {
                     if !error.is_instance_of::<PyTypeError>(py) {
                         return error;
                     }
-                    let hint = format!("expected a list of samples, got {}", samples.get_type());
+                    let class = match shown(&samples.get_type()) {
+                        Ok(class) => class,
+                        Err(error) => return error,
+                    };
+                    let hint = format!("expected a list of samples, got {class}");
                     let hint = PyTypeError::new_err(hint);
                     // Perhaps what an iterator raised on its way.
                     hint.set_cause(py, Some(error));
@@ -149,19 +153,33 @@ impl PySampleList {
     }
 
     fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
-        let position = self.snapshot().list.len();
+        let own = self.snapshot();
         let mut importer = Importer::new(objects.py(), Reading::OWNED);
         importer
             .import_tuple(objects, None)
-            .map_err(|error| error_at(objects.py(), error, position))?;
-        self.join(&Imported::from_importer(importer).0).or_py_err(objects.py())
+            .map_err(|error| error_at(objects.py(), error, own.list.len()))?;
+        let mut added = Imported::from_importer(importer).0;
+        let is_own = |object: Bound<'_, PyAny>| {
+            object.cast_exact::<PyTensor>().is_ok_and(|tensor| {
+                let owner = tensor.get().inner().owner().downcast_ref::<Vec<Owner>>();
+                owner.is_some_and(|owner| std::ptr::eq(owner, &*own.owners))
+            })
+        };
+        if objects.iter().all(is_own) {
+            // What keeps them alive is there. Kept once more each time, it would be a longer chain.
+            added.owners = Arc::default();
+        }
+        self.join(&added).or_py_err(objects.py())
     }
 
     fn join(&self, other: &Imported) -> windrow::Result<()> {
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         let own = Arc::make_mut(&mut guard);
         own.list.extend(&other.list)?;
-        Arc::make_mut(&mut own.owners).extend(other.owners.iter().cloned());
+        let owners = new_owners(&own.owners, &other.owners);
+        if !owners.is_empty() {
+            Arc::make_mut(&mut own.owners).extend_from_slice(owners);
+        }
         Ok(())
     }
 }
@@ -192,7 +210,8 @@ impl PySampleList {
         Ok(PySampleList::from_imported(imported))
     }
 
-    /// The samples at these positions, in this order, as a new list that shares their memory.
+    /// The samples at these positions, in this order, as a new list that shares their memory, and keeps
+    /// alive what this one does.
     ///
     /// Args:
     ///     indices: an integer array-like of one dim, or a list of ints; negative ones count from the end.

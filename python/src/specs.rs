@@ -1,17 +1,21 @@
 //! `spec=` of the collate calls: which leaf gets which form and arguments.
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::attribute;
 
-/// All entries, and the leaves met so far.
+/// Deeper trees are refused: they are walked by recursion, and a container may hold itself.
+const MAX_DEPTH: usize = 256;
+
+/// All entries, the leaves met so far, and how deep the walk is.
 pub(crate) struct Specs<'a, 'py> {
     sep: &'a str,
     entries: Vec<Entry<'py>>,
     paths: Vec<String>,
+    depth: usize,
 }
 
 struct Entry<'py> {
@@ -49,11 +53,31 @@ impl<'a, 'py> Specs<'a, 'py> {
                     .collect::<PyResult<_>>()?,
             },
         };
-        Ok(Specs { sep, entries, paths: Vec::new() })
+        Ok(Specs { sep, entries, paths: Vec::new(), depth: 0 })
     }
 
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// Goes down to the node at `path`.
+    ///
+    /// # Errors
+    /// RecursionError below [`MAX_DEPTH`] levels.
+    pub fn down(&mut self, path: &str) -> PyResult<()> {
+        if self.depth == MAX_DEPTH {
+            let begin: String = path.chars().take(32).collect();
+            return Err(PyRecursionError::new_err(format!(
+                "sample 0 at \"{begin}...\": more than {MAX_DEPTH} levels; perhaps a container holds itself"
+            )));
+        }
+        self.depth += 1;
+        Ok(())
+    }
+
+    /// Comes back from there.
+    pub fn up(&mut self) {
+        self.depth -= 1;
     }
 
     /// The path of a child by its key.

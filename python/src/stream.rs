@@ -7,15 +7,17 @@ use pyo3::types::PyBool;
 use windrow::dlpack::{DLDeviceType, DLPackExchangeAPI};
 use windrow::Stream;
 
-use crate::errors::{attribute, is_answer};
+use crate::errors::{attribute, is_answer, shown};
 
 /// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a stream of torch or CuPy.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let refuse = || {
-        let kind = object.get_type();
-        PyTypeError::new_err(format!(
-            "stream is an int, a stream of torch or CuPy, or an object with __cuda_stream__, not {kind}"
-        ))
+        match shown(&object.get_type()) {
+        Ok(class) => PyTypeError::new_err(format!(
+            "stream is an int, a stream of torch or CuPy, or an object with __cuda_stream__, not {class}"
+        )),
+        Err(error) => error,
+    }
     };
     let handle = if object.is_instance_of::<PyBool>() {
         return Err(refuse());

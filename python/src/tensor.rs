@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use windrow::{Owner, Tensor};
 
+use crate::batch::PyBatch;
 use crate::export;
 use crate::import::{Importer, Reading};
 use crate::pickle;
@@ -185,6 +186,13 @@ tensor_methods!(PyTensor, {
 
 /// A single array-like as a tensor of the same memory.
 pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Tensor> {
+    // Ours as it is: what also kept the object would grow with every result that is an output again.
+    if let Ok(tensor) = object.cast_exact::<PyTensor>() {
+        return Ok(tensor.get().inner().clone());
+    }
+    if let Ok(batch) = object.cast_exact::<PyBatch>() {
+        return Ok(batch.get().inner().clone());
+    }
     let mut importer = Importer::new(object.py(), reading);
     importer.lone = true;
     importer.import(object, 0)?;

@@ -146,6 +146,13 @@ pub(crate) fn collate_torch<'py>(
 
 impl<'py> Walk<'_, 'py> {
     fn node(&mut self, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
+        self.specs.down(&path)?;
+        let node = self.node_at(column, path);
+        self.specs.up();
+        node
+    }
+
+    fn node_at(&mut self, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
         let first = column.items[0].clone();
         match self.kind_of(&first)? {
             Kind::Text => Ok(Node::Done(column.object(self.py)?)),

@@ -71,9 +71,11 @@ impl OutputMemory for TorchMemory {
             ask()
         });
         answer.map_err(|error| {
-            let numel: u64 = shape.iter().map(|&extent| extent as u64).product();
+            let extents = shape.iter().map(|&extent| extent as u64);
             let text = match is_out_of_memory(&error) {
-                true => Error::OutOfMemory { bytes: numel * dtype.size() as u64 },
+                true => Error::OutOfMemory {
+                    bytes: extents.fold(dtype.size() as u64, u64::saturating_mul),
+                },
                 false => Error::Argument(format!("torch.empty: {error}")),
             };
             *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);

@@ -10,7 +10,7 @@ use windrow::{Batch, Stage, Stream};
 
 use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
-use crate::errors::not_array_like;
+use crate::errors::{not_array_like, shown};
 use crate::logging::Records;
 use crate::options::Options;
 use crate::samples::{items_of, Imported};
@@ -63,6 +63,7 @@ struct Walk<'a, 'py> {
 ///     ValueError: ``arena=True`` with ``out`` or ``copy=False``. DeviceError: with leaves in several places.
 ///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
 ///         and the sample; and whatever the leaf's form raises, with ``.path``.
+///     RecursionError: trees of more than 256 levels, as those of a container that holds itself.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -151,6 +152,18 @@ fn import<'py>(
 
 impl<'py> Walk<'_, 'py> {
     fn node(
+        &mut self,
+        samples: Vec<Bound<'py, PyAny>>,
+        path: String,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Node<'py>> {
+        self.specs.down(&path)?;
+        let node = self.node_at(samples, path, out);
+        self.specs.up();
+        node
+    }
+
+    fn node_at(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
         path: String,
@@ -338,11 +351,12 @@ impl<'py> Walk<'_, 'py> {
 }
 
 fn uneven(path: &str, index: usize, first: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> PyErr {
-    PyTypeError::new_err(format!(
-        "sample {index} at {path:?}: expected {}, got {}",
-        first.get_type(),
-        other.get_type()
-    ))
+    match (shown(&first.get_type()), shown(&other.get_type())) {
+        (Ok(expected), Ok(got)) => PyTypeError::new_err(format!(
+            "sample {index} at {path:?}: expected {expected}, got {got}"
+        )),
+        (Err(error), _) | (_, Err(error)) => error,
+    }
 }
 
 fn count_with(samples: &[Bound<'_, PyAny>], key: &Bound<'_, PyAny>) -> PyResult<usize> {

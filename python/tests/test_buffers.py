@@ -79,7 +79,16 @@ def test_buffer_requests():
     assert requested(compact, F_ORDER) is None
     for flags in (0, FORMAT, ND, C_ORDER):
         assert requested(strided, flags) is None
-    assert requested(strided, STRIDES).buf == strided.data_ptr()
+    for flags in (STRIDES, F_ORDER, ANY_ORDER):
+        assert requested(strided, flags).buf == strided.data_ptr()
+    # Of two dims or none of the orders: whoever asks for one reads `len` bytes from `buf` on.
+    padded = wr.pad([paint((2, 3), "int32"), paint((3, 4), "int32")])[0]
+    for tensor in (padded, wr.asarray(paint((4, 6), "int32")[::-1]), wr.asarray(paint(6)[::2])):
+        for flags in (0, ND, C_ORDER, F_ORDER, ANY_ORDER):
+            assert requested(tensor, flags) is None, flags
+        assert requested(tensor, STRIDES).buf == tensor.data_ptr()
+    line = wr.asarray(paint(6))
+    assert requested(line, F_ORDER).len == requested(line, ANY_ORDER).len == 6
     assert requested(wr.stack([paint(3)], dtype="bfloat16"), STRIDES) is None
 
 

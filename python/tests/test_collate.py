@@ -150,6 +150,56 @@ def test_empty_containers():
     assert wr.collate([{"a": {}, "b": [], "c": ()}] * 2) == {"a": {}, "b": [], "c": ()}
 
 
+def holding_itself(kind):
+    if kind == "list":
+        tree = [1.0]
+        tree.append(tree)
+    elif kind == "tuple":
+        inner = []
+        tree = (inner,)
+        inner.append(tree)
+    elif kind == "dict":
+        tree = {"x": 1.0}
+        tree["y"] = tree
+    elif kind == "mapping":
+        tree = UserDict(x=1.0)
+        tree["y"] = tree
+    elif kind == "dataclass":
+        tree = Item(1.0, None)
+        tree.label = tree
+    else:
+        tree = type("Itself", (list,), {"__getitem__": lambda self, _: self})([1])
+    return tree
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "dict", "mapping", "dataclass", "__getitem__"])
+def test_containers_that_hold_themselves(kind, torch):
+    import windrow.torch
+
+    tree = holding_itself(kind)
+    calls = [lambda: wr.collate([tree] * 3), lambda: wr.explain([tree], "collate"), lambda: wr.collate([tree], {"x": wr.Pad()})]
+    if kind not in ("dataclass", "__getitem__"):
+        calls += [lambda: windrow.torch.collate_fn()([tree] * 2), lambda: windrow.torch.collate_fn({"*": wr.Pad()})([tree] * 2)]
+    for call in calls:
+        refusal(call, RecursionError, "holds itself", "sample 0")
+    assert wr.collate([1.0, 2.0]).shape == (2,)
+
+
+def test_deep_trees():
+    def deep(levels):
+        tree = np.ones(3)
+        for level in range(levels):
+            tree = [tree] if level % 2 else {"x": tree}
+        return tree
+
+    batch = wr.collate([deep(255)] * 2)
+    for level in reversed(range(255)):
+        batch = batch[0] if level % 2 else batch["x"]
+    assert_tensor(batch, np.ones((2, 3)))
+    for levels in (256, 257, 100_000):
+        refusal(lambda: wr.collate([deep(levels)] * 2), RecursionError, "256 levels")
+
+
 def test_one_sample():
     assert_tensor(wr.collate([{"a": leaf(0)}])["a"], stacked(1))
 
@@ -244,6 +294,15 @@ def test_shape_error_names_path_and_sample():
 def test_dtype_error_names_path_and_sample():
     trees = [{"a": [leaf(0), leaf(0, (2,), "int32" if i != 1 else "int64")]} for i in range(3)]
     refusal(lambda: wr.collate(trees), wr.DTypeError, r'sample 1 at "a\.1"', index=1, path="a.1", expected="int32", got="int64")
+
+
+def test_other_errors_name_their_path():
+    wide = np.broadcast_to(np.zeros((), "u1"), (2**61, 2))
+    for call in (
+        lambda: wr.collate([{"a": {"b": leaf(0)}}, {"a": {"b": leaf(1)}}], copy=False),
+        lambda: wr.collate([{"a": {"b": wide}}] * 2),
+    ):
+        refusal(call, ValueError, '"a.b"')
 
 
 def test_path_uses_the_separator():

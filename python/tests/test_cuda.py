@@ -160,6 +160,17 @@ def test_out_of_our_own(driver):
     assert_same(fetch(driver, out), np.stack(ROWS))
 
 
+def test_results_that_are_outputs_again(driver):
+    """Let go of, a chain of owners would have used up the stack."""
+    rows = on(driver, "cuda", ROWS[:1])
+    for out in (wr.stack(ROWS[:1], device="cuda"), Cai(driver, np.zeros((1, 4, 6), "f4"))):
+        batch = wr.stack(rows, out=out)
+        for _ in range(12_000):
+            batch = wr.stack(rows, out=batch)
+        assert_same(fetch(driver, batch), np.stack(ROWS[:1]))
+        del out, batch
+
+
 def test_out_that_does_not_fit(driver):
     samples = on(driver, "cuda", ROWS)
     error = refusal(lambda: wr.stack(samples, out=np.zeros((5, 4, 6), "f4")), wr.DeviceError, "cuda:0", "cpu", index=None)

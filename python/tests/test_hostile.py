@@ -70,6 +70,10 @@ def class_that_raises(error):
     return type("Meta", (type,), {"__getattr__": look_up})("Class", (), {})
 
 
+def class_without_words(error):
+    return raising(error, type, __repr__=0)("Class", (), {})
+
+
 def iterator(error):
     yield paint(3)
     raise error
@@ -128,6 +132,16 @@ HOOKS = {
     "value float": lambda e: wr.pad(ROWS, value=raising(e, __float__=0)()),
     "dtype": lambda e: wr.stack(ROWS, dtype=Raises(e, "name")),
     "device": lambda e: wr.stack(ROWS, device=raising(e, __str__=0)()),
+    # What an error would have quoted.
+    "int beyond 64 bits": lambda e: wr.stack([raising(e, int, __str__=0)(2**70)]),
+    "value beyond every dtype": lambda e: wr.pad(ROWS, value=raising(e, int, __str__=0)(2**200)),
+    "size beyond 64 bits": lambda e: wr.pad(ROWS, size=raising(e, int, __str__=0)(2**70)),
+    "size of no kind": lambda e: wr.pad(ROWS, size=raising(e, __str__=0)()),
+    "dtype of no name": lambda e: wr.stack(ROWS, dtype=type("D", (raising(e, __str__=0),), {"name": "nope"})()),
+    "refusal": lambda e: wr.stack([*ROWS, LateProducer(BufferError(raising(e, __str__=0)()), 0)]),
+    "class of a sample": lambda e: wr.collate([{"x": 1}, class_without_words(e)()]),
+    "class of samples": lambda e: wr.stack(class_without_words(e)()),
+    "class of a stream": lambda e: wr.stack(ROWS, stream=class_without_words(e)()),
     "stream": lambda e: wr.stack(ROWS, stream=Raises(e, "__cuda_stream__")),
     "stream handle": lambda e: wr.stack(ROWS, stream=raising(e, __index__=0)()),
     "export stream": lambda e: wr.stack(ROWS).__dlpack__(stream=raising(e, __index__=0)()),

@@ -66,6 +66,21 @@ def test_out_is_kept_by_the_batch_and_released_with_it():
     assert ref() is None
 
 
+def test_results_that_are_outputs_again_do_not_keep_each_other():
+    rows = [paint(3), paint(3, seed=1)]
+    for form in (wr.stack, wr.pad, wr.concat):
+        batch = form(rows)
+        address, refs = batch.data_ptr(), []
+        for _ in range(3):
+            refs.append(weakref.ref(batch))
+            batch = form(rows, out=batch)
+        refs.append(weakref.ref(batch))
+        batch = form(rows, out=batch.data)
+        settle()
+        assert all(ref() is None for ref in refs) and batch.data_ptr() == address
+        assert_tensor(batch, form(rows).numpy())
+
+
 def test_engines_and_batches_in_any_order():
     for _ in range(20):
         engine = wr.Engine(threads=2)

@@ -9,7 +9,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_same, assert_tensor, assert_values, memory, paint, refusal, settle
+from helpers import assert_same, assert_tensor, assert_values, memory, paint, refusal, rss_bytes, settle
 
 ROWS = [paint((3, 4), "int32", 7 * i) for i in range(10)]
 
@@ -120,6 +120,22 @@ def test_append_leaves_an_earlier_take_alone():
     samples.extend(ROWS[3:] * 50)
     assert len(taken) == 2
     assert_tensor(wr.stack(taken), np.stack([ROWS[0], ROWS[2]]))
+
+
+def test_samples_of_its_own_again_and_again():
+    samples = wr.SampleList(ROWS)
+    table = wr.SampleList(np.stack(ROWS))
+    for start in (samples, table):
+        before = rss_bytes()
+        for _ in range(4000):
+            start.append(start[3])
+        for _ in range(40):
+            start.extend(start.take([3]))
+            earlier = start.take([3])
+            start.append(ROWS[3])
+            start.extend(earlier)
+        assert rss_bytes() - before < 32 << 20, "owners were kept once more for each sample"
+        assert_tensor(wr.stack(start.take(range(10, 4130))), np.stack([ROWS[3]] * 4120))
 
 
 def test_samples_of_any_kind_and_shape(torch):

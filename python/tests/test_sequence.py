@@ -181,6 +181,7 @@ def test_they_pickle_as_a_collate_fn():
         (lambda: pad_tokens([{"input_ids": ["a"]}]), TypeError, "sample 0 at 'input_ids'"),
         (lambda: pack_tokens([{"input_ids": [1, 2], "labels": [1]}]), wr.ShapeError, "sample 0 at \"labels\""),
         (lambda: pack_tokens([{"input_ids": [1.5]}]), wr.DTypeError, "not whole"),
+        (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": [2**63]}]), wr.DTypeError, "sample 1 at 'input_ids'"),
         (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": np.ones(2)}]), wr.DTypeError, "not whole"),
     ],
 )  # fmt: skip

@@ -17,6 +17,8 @@ def row(values: Any, what: str) -> Any:
             return array.array(code, values)
         except TypeError:
             pass
+        except OverflowError:
+            raise wr.DTypeError(f"{what}: expected int64, got a number beyond 64 bits") from None
     raise TypeError(f"{what}: expected a list of numbers, or an array-like, got {str(values)[:40]}")
 
 
