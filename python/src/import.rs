@@ -3,6 +3,7 @@
 
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 use windrow::dlpack::{
@@ -271,6 +272,14 @@ impl<'py> Importer<'py> {
             }
             Route::ArrayStruct => self.import_array_struct(object, index),
             Route::Number => self.import_number(object, index),
+            Route::Masked => {
+                let mask = object.getattr(intern!(self.py, "mask"))?;
+                if mask.call_method0(intern!(self.py, "any"))?.is_truthy()? {
+                    let (expected, got) = ("an array without a mask", "one with masked values");
+                    return Err(self.layout_error(index, expected, got));
+                }
+                self.import_by_protocol(object, index)
+            }
             Route::Protocols => self.import_by_protocol(object, index),
         }
     }

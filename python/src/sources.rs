@@ -30,6 +30,8 @@ pub(crate) enum Route {
     Exchange { api: &'static DLPackExchangeAPI, may_lie: bool, is_torch: bool, chained: bool },
     /// A plain NumPy array: its struct says in a third of the time what a capsule says.
     ArrayStruct,
+    /// A masked array of NumPy's: as `Protocols`, none of which says what is masked.
+    Masked,
     /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
     /// whichever works first.
     Protocols,
@@ -81,6 +83,11 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     }
     if is_numpy_array(class)? {
         return Ok(Route::ArrayStruct);
+    }
+    if let Some(masked) = loaded(py, "numpy.ma", "MaskedArray")? {
+        if class.is_subclass(&masked)? {
+            return Ok(Route::Masked);
+        }
     }
     let Some(api) = exchange_api(class)? else { return Ok(Route::Protocols) };
     let may_lie = class.hasattr("is_neg")? && class.hasattr("is_conj")?;
@@ -183,20 +190,29 @@ fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
     if class.fully_qualified_name()? != "numpy.ndarray" {
         return Ok(false);
     }
+    Ok(loaded(class.py(), "numpy", "ndarray")?.is_some_and(|known| class.is(&known)))
+}
+
+/// A class of a module that somebody has imported.
+fn loaded<'py>(py: Python<'py>, module: &str, name: &str) -> PyResult<Option<Bound<'py, PyType>>> {
     // SAFETY: attached; the interpreter's own dict, borrowed, or NULL when that is gone.
     #[allow(unsafe_code)]
-    let modules =
-        unsafe { Bound::from_borrowed_ptr_or_opt(class.py(), ffi::PyImport_GetModuleDict()) };
+    let modules = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyImport_GetModuleDict()) };
     let modules = modules.and_then(|modules| modules.cast_into::<PyDict>().ok());
-    let numpy = modules.map_or(Ok(None), |modules| modules.get_item("numpy"))?;
-    let Some(numpy) = numpy else { return Ok(false) };
-    Ok(attribute(&numpy, "ndarray")?.is_some_and(|known| class.is(&known)))
+    let Some(module) = modules.map_or(Ok(None), |modules| modules.get_item(module))? else {
+        return Ok(None);
+    };
+    Ok(attribute(&module, name)?.and_then(|class| class.cast_into().ok()))
 }
 
 /// Whether an object is a tensor rather than a list of some.
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)? {
-        Route::Tensor | Route::Batch | Route::Exchange { .. } | Route::ArrayStruct => true,
+        Route::Tensor
+        | Route::Batch
+        | Route::Exchange { .. }
+        | Route::ArrayStruct
+        | Route::Masked => true,
         Route::Number => false,
         Route::Protocols => {
             object.hasattr("__dlpack__")? || object.hasattr("__cuda_array_interface__")?
@@ -212,6 +228,6 @@ pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> 
         Route::Number => "number",
         Route::ArrayStruct => "array struct",
         Route::Exchange { .. } => "exchange",
-        Route::Protocols => "protocols",
+        Route::Masked | Route::Protocols => "protocols",
     })
 }

@@ -175,6 +175,25 @@ def test_torch_layouts(torch):
         assert_tensor(wr.stack([view, view]), np.stack([view.numpy()] * 2))
 
 
+def test_masked_arrays():
+    """No protocol says what is masked."""
+
+    class Mine(np.ma.MaskedArray):
+        pass
+
+    row = paint_values(4, "float32")
+    whole = [np.ma.array(row), np.ma.array(row, mask=[0, 0, 0, 0]), np.ma.array(row).view(Mine)]
+    assert_tensor(wr.stack(whole), np.stack([row] * 3))
+    table = np.ma.array(np.stack([row] * 2), mask=False)
+    assert_tensor(wr.stack(wr.SampleList(table)), np.stack([row] * 2))
+    table[1, 2] = np.ma.masked
+    for masked in (np.ma.array(row, mask=[0, 1, 0, 0]), np.ma.array(row, mask=True).view(Mine)):
+        refusal(lambda: wr.stack([row, masked]), wr.LayoutError, "masked", index=1)
+        refusal(lambda: wr.collate([{"x": row}, {"x": masked}]), wr.LayoutError, "masked", path="x", index=1)
+        refusal(lambda: wr.stack([row], out=masked[None]), wr.LayoutError, "masked")
+    refusal(lambda: wr.SampleList(table), wr.LayoutError, "masked")
+
+
 def test_torch_bfloat16_bits(torch):
     bits = paint(2000, "uint16")
     t = torch.from_numpy(bits).view(torch.bfloat16)
