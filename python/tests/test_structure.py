@@ -119,6 +119,21 @@ def test_graphs_that_do_not_fit():
         concat_graphs([])
 
 
+@pytest.mark.parametrize("name", ["uint8", "int8", "int16"])
+def test_indices_beyond_their_dtype_are_refused(name):
+    most = np.iinfo(name).max
+    sizes = (most - 4, 3, 2)
+
+    def graphs(last):
+        edges = [np.array([[0], [1]]), np.array([[2], [0]]), np.array([[0], [last]])]
+        return [{"x": np.zeros((n, 1)), "edge_index": e.astype(name)} for n, e in zip(sizes, edges)]
+
+    batch = concat_graphs(graphs(1), return_tensors="np")
+    assert batch["edge_index"].tolist() == [[0, most - 2, most - 1], [1, most - 4, most]]
+    with pytest.raises(wr.DTypeError, match=f"'edge_index': {most + 1} is beyond {name}"):
+        concat_graphs(graphs(2))
+
+
 @pytest.mark.parametrize("return_tensors", ["pt", "np"])
 def test_keyed_jagged(return_tensors):
     samples = [{"a": [1, 2], "b": [], "c": [5]}, {"a": [], "b": [3], "c": [6, 7, 8]}]

@@ -91,7 +91,8 @@ def concat_graphs(
         dict: by key; ``batch`` int64, the graph of each node, and ``ptr`` int64 ``[N + 1]``.
 
     Raises:
-        ShapeError, DTypeError: entries do not fit together. KeyError: one is missing.
+        ShapeError, DTypeError: entries do not fit together, or raised values not in their dtype.
+        KeyError: one is missing.
 
     Example:
         >>> import numpy as np
@@ -131,10 +132,11 @@ def concat_graphs(
         increment = (increments or {}).get(key, "num_nodes" if is_index else 0)
         steps = [step(increment, graph) for graph in graphs[:-1]]
         if any(steps):
-            raised = np.repeat(np.cumsum([0, *steps]), np.diff(offsets)).astype(joined.dtype)
             shape = [1] * joined.ndim
             shape[dim] = -1
-            np.add(joined, raised.reshape(shape), out=joined)
+            raised = np.repeat(np.cumsum([0, *steps]), np.diff(offsets)).reshape(shape)
+            _check_sum(joined, raised, key)
+            np.add(joined, raised.astype(joined.dtype), out=joined)
         result[key] = give(joined, return_tensors)
         boundaries[key] = offsets
     for key in follow_batch:
@@ -142,6 +144,20 @@ def concat_graphs(
     counts = np.cumsum([0, *(nodes(graph) for graph in graphs)])
     result["batch"], result["ptr"] = _membership(counts, return_tensors)
     return result
+
+
+def _check_sum(values: Any, raised: Any, key: str) -> None:
+    """Refuses numbers that their dtype does not hold."""
+    import numpy as np
+
+    if values.dtype.kind not in "iu" or not values.size:
+        return
+    most = np.iinfo(values.dtype).max
+    # Both largest ones are rarely of the same graph.
+    if int(values.max()) + int(raised.max()) > most:
+        largest = int((values.astype(np.float64) + raised).max())
+        if largest > most:
+            raise wr.DTypeError(f"{key!r}: {largest} is beyond {values.dtype}; store it in a wider dtype")
 
 
 def _membership(offsets: Any, return_tensors: str) -> Tuple[Any, Any]:
