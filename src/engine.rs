@@ -97,7 +97,8 @@ impl Filled {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// Threads, the calling one included; `None` is one for each core this process may use.
+    /// Threads, the calling one included, at most [`Engine::MAX_THREADS`]; `None` is one for each core
+    /// this process may use.
     pub threads: Option<usize>,
     /// Bytes of free output memory to keep; `None` is 1 GiB.
     pub pool_bytes: Option<u64>,
@@ -106,6 +107,10 @@ pub struct EngineOptions {
 }
 
 impl Engine {
+    /// More threads than this are not started, whatever is asked for: the system would be busy with them for
+    /// minutes, and they with each other.
+    pub const MAX_THREADS: usize = 4096;
+
     /// The host executor with threads of its own, one for each core.
     pub fn host() -> Engine {
         Engine::with_options(EngineOptions::default())
@@ -119,7 +124,7 @@ impl Engine {
     /// The host executor with a number of threads and a cap on kept memory.
     pub fn with_options(options: EngineOptions) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
-        let count = options.threads.unwrap_or_else(available).max(1);
+        let count = options.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS);
         let pool_bytes = options.pool_bytes.unwrap_or(DEFAULT_POOL_BYTES);
         Engine::new(Threads::own(count), pool_bytes, options.device, false)
     }

@@ -6,8 +6,8 @@ use common::runner::Frame;
 use common::sample::views;
 use common::{runner, Sample};
 use windrow::{
-    Collate, DType, Device, Engine, Error, Facet, Layout, Mask, Mismatch, Pad, Plan, SampleList,
-    SampleView, Scalar, Side, Tensor, Transform,
+    Collate, DType, Device, Engine, EngineOptions, Error, Facet, Layout, Mask, Mismatch, Pad, Plan,
+    SampleList, SampleView, Scalar, Side, Tensor, Transform,
 };
 
 /// What an error must be.
@@ -413,6 +413,13 @@ fn samples_elsewhere() {
 /// A sample of many elements that all lie in one place.
 fn vast(shape: &[i64]) -> SampleView<'static> {
     SampleView::with_strides(&[7u8], shape, &vec![0; shape.len()]).unwrap()
+}
+
+#[test]
+fn threads_without_end() {
+    let mut options = EngineOptions::default();
+    options.threads = Some(usize::MAX);
+    assert_eq!(Engine::with_options(options).num_threads(), Engine::MAX_THREADS);
 }
 
 #[test]

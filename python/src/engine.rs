@@ -14,7 +14,8 @@ use crate::logging;
 /// default one.
 ///
 /// Args:
-///     threads (int): threads for a large batch, the calling one included; None: one for each core.
+///     threads (int): threads for a large batch, the calling one included, at most 4096; None: one for
+///         each core.
 ///     device (str): where batches are assembled if the call does not say; None: where the samples are.
 ///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
 #[pyclass(name = "Engine", module = "windrow", frozen)]
@@ -51,8 +52,10 @@ impl PyEngine {
         device: Option<&Bound<'_, PyAny>>,
         pool_bytes: Option<u64>,
     ) -> PyResult<PyEngine> {
-        if threads == Some(0) {
-            return Err(PyValueError::new_err("threads=0; it is at least 1"));
+        let most = windrow::Engine::MAX_THREADS;
+        if let Some(threads) = threads.filter(|threads| !(1..=most).contains(threads)) {
+            let text = format!("threads={threads}; it is at least 1 and at most {most}");
+            return Err(PyValueError::new_err(text));
         }
         let mut options = EngineOptions::default();
         (options.threads, options.pool_bytes) = (threads, pool_bytes);

@@ -230,7 +230,7 @@ def test_explain_refuses_what_the_call_refuses():
     refusal(lambda: wr.explain([paint(3), paint(3, "int32")]), wr.DTypeError, index=1)
 
 
-@pytest.mark.parametrize("arguments", [{"threads": 0}, {"threads": -1}, {"threads": "x"}, {"pool_bytes": -1}, {"device": "x"}])
+@pytest.mark.parametrize("arguments", [{"threads": 0}, {"threads": 4097}, {"threads": 2**63}, {"threads": -1}, {"threads": "x"}, {"pool_bytes": -1}, {"device": "x"}])
 def test_engine_arguments(arguments):
     refusal(lambda: wr.Engine(**arguments), (ValueError, TypeError, OverflowError))
 
