@@ -34,10 +34,11 @@ fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-fn room_for<T>(count: usize) -> PyResult<Vec<T>> {
+/// A list with room for so many.
+pub(crate) fn room_for<T>(count: usize) -> PyResult<Vec<T>> {
     let mut items = Vec::new();
     items.try_reserve_exact(count).map_err(|_| {
-        PyMemoryError::new_err(format!("could not allocate a list of {count} samples"))
+        PyMemoryError::new_err(format!("could not allocate a list of {count} entries"))
     })?;
     Ok(items)
 }

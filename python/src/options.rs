@@ -9,6 +9,7 @@ use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side, Stream, Transfo
 
 use crate::engine::{default_engine, device_of, PyEngine};
 use crate::errors::{attribute, in_words, is_answer, shown, OrPyErr};
+use crate::samples::entries;
 use crate::stream::stream_of;
 
 /// What a call may do instead of a copy.
@@ -245,9 +246,8 @@ where
         (true, Ok(item)) => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
     };
     match item.try_iter() {
-        Ok(entries) if !item.is_instance_of::<PyString>() => {
-            let each = entries.map(|entry| entry?.extract::<T>());
-            each.collect::<PyResult<Vec<T>>>().map(PerDim::Each).map_err(refuse)
+        Ok(_) if !item.is_instance_of::<PyString>() => {
+            entries(item, |entry| entry.extract::<T>()).map(PerDim::Each).map_err(refuse)
         }
         Err(error) if !is_answer(py, &error) => Err(error),
         _ => item.extract::<T>().map(PerDim::All).map_err(refuse),

@@ -2,14 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple};
 use windrow::{new_owners, Collate, DType, Device, Owner, RowsAhead, SampleList, Tensor};
 
 use crate::errors::{shown, OrPyErr};
 use crate::export::copy_of;
-use crate::import::{Importer, Reading};
+use crate::import::{room_for, Importer, Reading};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::pieces::{pieces, shaped_pieces};
@@ -109,7 +109,27 @@ pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<
     if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
         return Ok(tuple.iter().collect());
     }
-    sequence.try_iter()?.collect()
+    entries(sequence, Ok)
+}
+
+/// The entries of an iterable, one by one: what it says of its length need not be so. That of a range is, and may
+/// be beyond all memory.
+pub(crate) fn entries<'py, T>(
+    iterable: &Bound<'py, PyAny>,
+    read: impl Fn(Bound<'py, PyAny>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let mut entries = match iterable.cast::<PyRange>() {
+        Ok(range) => room_for(range.len()?)?,
+        Err(_) => Vec::new(),
+    };
+    for entry in iterable.try_iter()? {
+        let entry = read(entry?)?;
+        if entries.try_reserve(1).is_err() {
+            return Err(PyMemoryError::new_err("an iterable without an end, or beyond all memory"));
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
 }
 
 /// Either a list imported before or samples imported now.
@@ -328,14 +348,11 @@ fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Ve
         let len = numbers.len() as i64;
         (numbers, vec![len])
     };
-    if ndim == 1 && (numbers.is_instance_of::<PyList>() || numbers.is_instance_of::<PyTuple>()) {
-        // One by one: a subclass may say anything of its length.
-        let items = numbers.try_iter()?.map(|item| item?.extract());
-        return Ok(flat(items.collect::<PyResult<_>>()?));
-    }
-    if let (1, Ok(range)) = (ndim, numbers.cast::<pyo3::types::PyRange>()) {
-        let items = range.try_iter()?.map(|item| item?.extract());
-        return Ok(flat(items.collect::<PyResult<_>>()?));
+    let is_list = numbers.is_instance_of::<PyList>()
+        || numbers.is_instance_of::<PyTuple>()
+        || numbers.is_instance_of::<PyRange>();
+    if ndim == 1 && is_list {
+        return Ok(flat(entries(numbers, |number| number.extract())?));
     }
     let tensor = tensor_of(numbers, Reading::default())?;
     let shape = tensor.shape().to_vec();

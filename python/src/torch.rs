@@ -20,7 +20,7 @@ use crate::export;
 use crate::import::Reading;
 use crate::logging::Records;
 use crate::options::{CopyMode, Options};
-use crate::samples::{items_of, Imported};
+use crate::samples::{entries, items_of, Imported};
 use crate::sources::AutogradWord;
 use crate::specs::Specs;
 use crate::tensor::tensor_of;
@@ -191,7 +191,7 @@ impl<'py> Walk<'_, 'py> {
         samples: &[Bound<'py, PyAny>],
         path: &str,
     ) -> PyResult<Node<'py>> {
-        let keys = first.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let keys = entries(&first, Ok)?;
         // Sample by sample, while a mapping is in a cache; a column ends at its first error, which is
         // due only when all columns before it are done.
         let mut columns: Vec<PyResult<Vec<_>>> =

@@ -13,7 +13,7 @@ use crate::batch::PyBatch;
 use crate::errors::{not_array_like, shown};
 use crate::logging::Records;
 use crate::options::Options;
-use crate::samples::{items_of, Imported};
+use crate::samples::{entries, items_of, Imported};
 use crate::specs::Specs;
 use crate::tensor::PyTensor;
 
@@ -178,8 +178,9 @@ impl<'py> Walk<'_, 'py> {
         }
         let class = first.get_type();
         if first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>() {
+            let names = |fields: Bound<'py, PyAny>| entries(&fields, |field| field.extract());
             let fields: Option<Vec<String>> =
-                class.getattr_opt("_fields")?.map(|fields| fields.extract()).transpose()?;
+                class.getattr_opt("_fields")?.map(names).transpose()?;
             let children = self.sequence(&samples, &path, fields.as_deref(), out)?;
             return Ok(match (fields, first.is_instance_of::<PyTuple>()) {
                 (Some(_), _) => Node::Named(class, children),

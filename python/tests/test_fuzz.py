@@ -50,6 +50,33 @@ def test_interface_without_an_end(key, length):
         wr.asarray(holder)
 
 
+def test_ranges_beyond_memory():
+    row, endless = np.zeros(3), range(2**60)
+    samples = wr.SampleList([row])
+    calls = [wr.stack, wr.collate, wr.SampleList, samples.take, samples.extend, lambda r: wr.SampleList.split(row, r)]
+    for call in calls:
+        with pytest.raises(MemoryError):
+            call(endless)
+    for name in ("dims", "size", "multiple_of", "side"):
+        with pytest.raises(TypeError, match=f"{name}=range"):
+            wr.pad([row], **{name: endless})
+    for name in ("mean", "std", "permute"):
+        with pytest.raises(TypeError, match=f"{name}=range"):
+            wr.Transform(**{name: endless})
+    assert len(samples) == 1
+
+
+@pytest.mark.parametrize("length", [0, 2**45, 2**60])
+def test_names_of_fields_that_lie_about_their_number(length):
+    class Names(Endless):
+        def __getitem__(self, index):
+            return "xyz"[index]
+
+    named = type("Named", (tuple,), {"_fields": Names(length), "__new__": lambda cls, *entries: tuple.__new__(cls, entries)})
+    batch = wr.collate([named(1, 2), named(3, 4)], {"y": wr.Stack(dtype="float32")})
+    assert type(batch) is named and [entry.dtype for entry in batch] == ["int64", "float32"]
+
+
 def test_lists_that_lie_about_their_length():
     with pytest.raises(IndexError):
         wr.collate([Long([1, 2])])
