@@ -1,6 +1,7 @@
 //! What keeps imported samples alive, and gives them back.
 #![allow(unsafe_code)] // Reference counts and buffer views.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -70,19 +71,96 @@ impl Keep {
 }
 
 impl Drop for Keep {
+    fn drop(&mut self) {
+        let foreign = Foreign {
+            objects: std::mem::take(&mut self.objects),
+            managed: std::mem::take(&mut self.managed),
+            buffers: std::mem::take(&mut self.buffers),
+        };
+        let tensors = std::mem::take(&mut self.tensors);
+        if !foreign.is_empty() || !tensors.is_empty() {
+            release((foreign, tensors));
+        }
+    }
+}
+
+/// What is Python's.
+struct Foreign {
+    objects: Vec<Py<PyAny>>,
+    managed: Vec<ManagedTensor>,
+    buffers: Vec<Buffer>,
+}
+
+impl Foreign {
+    fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.managed.is_empty() && self.buffers.is_empty()
+    }
+
     /// Releases everything under one attach. After the interpreter is gone there is nothing to
     /// release it to, and it leaks.
-    fn drop(&mut self) {
-        let objects = std::mem::take(&mut self.objects);
-        let managed = std::mem::take(&mut self.managed);
-        let buffers = std::mem::take(&mut self.buffers);
-        if objects.is_empty() && managed.is_empty() && buffers.is_empty() {
+    fn release(self) {
+        if self.is_empty() {
             return;
         }
-        let mut held = Some((objects, managed, buffers));
-        Python::try_attach(|_| without_exception(|| drop(held.take())));
+        let mut held = Some(self);
+        Python::try_attach(|_| attached(|| without_exception(|| drop(held.take()))));
         std::mem::forget(held);
     }
+}
+
+type Held = (Foreign, Vec<Tensor>);
+
+/// Releases within releases, further ones of which wait until the first is done.
+const MAX_NESTED: usize = 32;
+
+thread_local! {
+    /// How many releases of this thread are under way, one within the other, and those put off.
+    static NESTED: RefCell<(usize, Vec<Held>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// Lets go of what was held. Tensors and arrays that are each other's memory by turns, made in a loop,
+/// form a chain, which would use up the stack if each release were made within the one before.
+fn release(held: Held) {
+    let release = |(foreign, tensors): Held| {
+        foreign.release();
+        drop(tensors);
+    };
+    let mut held = Some(held);
+    // Where the thread is ending, there is nowhere to put anything off.
+    let is_counted = NESTED.try_with(|nested| {
+        let (depth, put_off) = &mut *nested.borrow_mut();
+        match *depth < MAX_NESTED {
+            true => *depth += 1,
+            false => put_off.extend(held.take()),
+        }
+    });
+    let Some(held) = held else { return };
+    release(held);
+    if is_counted.is_err() {
+        return;
+    }
+    let next = || {
+        NESTED.try_with(|nested| {
+            let (depth, put_off) = &mut *nested.borrow_mut();
+            let next = if *depth == 1 { put_off.pop() } else { None };
+            *depth -= usize::from(next.is_none());
+            next
+        })
+    };
+    while let Ok(Some(held)) = next() {
+        release(held);
+    }
+}
+
+/// Runs what needs the interpreter. PyO3 counts how often it has attached a thread; others may have
+/// detached it since, as torch does while it frees a tensor, of which ours may be the memory.
+fn attached(run: impl FnOnce()) {
+    // SAFETY: the interpreter is there (`try_attach`); whether this thread is attached, it knows itself,
+    // and it is afterwards as it was.
+    let state = unsafe { ffi::PyGILState_Ensure() };
+    run();
+    // SAFETY: as above.
+    unsafe { ffi::PyGILState_Release(state) };
 }
 
 /// Runs anybody's code with no exception in flight, and then goes on with the one that was: an export

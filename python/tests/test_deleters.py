@@ -160,6 +160,47 @@ def test_deleters_are_called_with_the_lock():
     isolated.run(WITHOUT_THE_LOCK)
 
 
+FREED_BY_TORCH = {
+    "generator": "wr.stack(ours(i) for i in range(3))",
+    "of another shape": "pytest.raises(wr.ShapeError, wr.stack, (ours(i + 1, 2) for i in range(3)))",
+    "trees": "wr.collate({'x': ours(i)} for i in range(3))",
+    "list": "wr.SampleList([ours(1)])",
+    "appended": "wr.SampleList().append(ours(1))",
+    "view": "wr.stack([ours(1)], copy=None)",
+    "output": "wr.stack([np.zeros(4)], out=wr.asarray(np.zeros((1, 4))).torch())",
+    "collate_fn": "windrow.torch.collate_fn()([{'x': ours(i)} for i in range(3)])",
+    "unfit": "pytest.raises(RuntimeError, windrow.torch.collate_fn(), iter_of([ours(i + 1, 2) for i in range(3)]))",
+    "export": "wr.asarray(ours(1)).torch()",
+    "in a thread": "threading.Thread(target=lambda: wr.stack(ours(i) for i in range(3))).start()",
+}
+
+
+@pytest.mark.parametrize("use", FREED_BY_TORCH)
+def test_tensors_that_torch_frees_without_the_lock(use, torch):
+    """torch lets go of the lock while it frees a tensor: the memory may be ours, and what we hold for it Python's."""
+    isolated.run(
+        f"""
+import pytest, weakref, torch, windrow.torch
+
+kept = []
+
+def ours(i, n=None):
+    array = np.full(4 if n is None else n + i, float(i))
+    kept.append(weakref.ref(array))
+    return wr.asarray(array).torch()
+
+def iter_of(samples):
+    return list(samples)
+
+for _ in range(20):
+    {FREED_BY_TORCH[use]}
+    settle()
+assert not [ref for ref in kept if ref() is not None]
+assert wr.stack([np.ones(2)]).shape == (1, 2)
+"""
+    )
+
+
 def test_an_exception_in_flight_is_given_back():
     """An export that is let go while one is on its way neither loses nor keeps it."""
 

@@ -81,6 +81,39 @@ def test_results_that_are_outputs_again_do_not_keep_each_other():
         assert_tensor(batch, form(rows).numpy())
 
 
+HANDED = {
+    "numpy": "lambda batch: batch.numpy()",
+    "np.asarray": "np.asarray",
+    "np.from_dlpack": "np.from_dlpack",
+    "memoryview": "memoryview",
+    "torch": "lambda batch: batch.torch()",
+    "asarray": "lambda batch: np.asarray(wr.asarray(batch.numpy()))",
+}
+
+
+@pytest.mark.parametrize("way", HANDED)
+def test_outputs_that_went_through_another_library(way):
+    """Each holds the one before, as the libraries' own do; let go of, such a chain would have used up the stack."""
+    if way == "torch":
+        pytest.importorskip("torch")
+    isolated.run(
+        f"""
+handed, rows = {HANDED[way]}, [paint(3), paint(3, seed=1)]
+used = wr.stats()["pool_used_bytes"]
+out = handed(wr.stack(rows))
+for _ in range(40_000):
+    out = handed(wr.stack(rows, out=out))
+assert bytes(np.asarray(out)) == bytes(np.stack(rows))
+thread = threading.Thread(target=lambda kept: kept.clear(), args=([out],))
+del out
+thread.start()
+thread.join()
+settle()
+assert wr.stats()["pool_used_bytes"] == used
+"""
+    )
+
+
 def test_engines_and_batches_in_any_order():
     for _ in range(20):
         engine = wr.Engine(threads=2)
