@@ -1,7 +1,7 @@
 // Which sample an element of the output belongs to.
 #pragma once
 
-#include "memory.cuh"
+#include "lanes.cuh"
 #include "params.h"
 
 namespace windrow {
@@ -15,15 +15,6 @@ namespace windrow {
 template <class T>
 WINDROW_DEVICE const T* at(const uint64_t* table, uint32_t position) {
     return reinterpret_cast<const T*>(table + position);
-}
-
-/// n / d for n and d below 2^31.
-WINDROW_DEVICE uint32_t divide(uint32_t n, Divisor by) {
-#ifdef __CUDA_ARCH__
-    return (__umulhi(n, by.mul) + n) >> by.shift;
-#else
-    return (static_cast<uint32_t>(static_cast<uint64_t>(n) * by.mul >> 32) + n) >> by.shift;
-#endif
 }
 
 /// n / d for any n.
