@@ -10,6 +10,8 @@
 namespace windrow {
 
 constexpr uint32_t kLanes = 32;
+/// Lanes that write a short line; a warp writes 4 of them.
+constexpr uint32_t kTeamLanes = 8;
 
 WINDROW_DEVICE uint32_t minimum(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
@@ -20,6 +22,68 @@ WINDROW_DEVICE uint32_t divide(uint32_t n, Divisor by) {
 #else
     return (static_cast<uint32_t>(static_cast<uint64_t>(n) * by.mul >> 32) + n) >> by.shift;
 #endif
+}
+
+/// The samples of a field: addresses, or rows of a table. They are in the table of the launch, which may
+/// be in the parameters, so plain loads read them.
+struct Sources {
+    const uint64_t* addresses;
+    const uint32_t* ids;  ///< null: addresses
+    const uint8_t* base;
+    uint64_t stride;      ///< bytes from row to row
+};
+
+template <bool by_id>
+WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample) {
+    if (by_id) return sources.base + sources.ids[sample] * sources.stride;
+    return reinterpret_cast<const uint8_t*>(sources.addresses[sample]);
+}
+
+WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample) {
+    return sources.ids != nullptr ? source_at<true>(sources, sample) : source_at<false>(sources, sample);
+}
+
+/// The warps that write one stretch of memory together, in turns: each turn of a warp follows that of the
+/// warp before it, so that what is under way at one time is adjacent. `kThreads` threads make a warp of
+/// those that write lines of their own.
+template <uint32_t kThreads>
+struct Team {
+    uint32_t warp, warps, lane;
+
+    /// The first vector of this lane, if each turn has `unroll` vectors a lane, kThreads apart.
+    WINDROW_DEVICE uint32_t first(uint32_t unroll) const { return warp * unroll * kThreads + lane; }
+    /// Vectors from turn to turn.
+    WINDROW_DEVICE uint32_t step(uint32_t unroll) const { return warps * unroll * kThreads; }
+};
+
+/// The element of `size` bytes at any address.
+WINDROW_DEVICE uint64_t read_element(const uint8_t* p, uint32_t size) {
+    if (misalignment(p, size) == 0) {
+        switch (size) {
+            case 1: return load<uint8_t>(p);
+            case 2: return load<uint16_t>(p);
+            case 4: return load<uint32_t>(p);
+            default: return load<uint64_t>(p);
+        }
+    }
+    uint64_t bits = 0;
+#pragma unroll 1
+    for (uint32_t i = 0; i < size; ++i) bits |= static_cast<uint64_t>(load<uint8_t>(p + i)) << (8 * i);
+    return bits;
+}
+
+/// Writes an element of `size` bytes to any address.
+WINDROW_DEVICE void write_element(uint8_t* p, uint64_t bits, uint32_t size) {
+    if (misalignment(p, size) == 0) {
+        switch (size) {
+            case 1: return store(p, static_cast<uint8_t>(bits));
+            case 2: return store(p, static_cast<uint16_t>(bits));
+            case 4: return store(p, static_cast<uint32_t>(bits));
+            default: return store(p, bits);
+        }
+    }
+#pragma unroll 1
+    for (uint32_t i = 0; i < size; ++i) store(p + i, static_cast<uint8_t>(bits >> (8 * i)));
 }
 
 /// Writes four words to a multiple of 16.
@@ -40,16 +104,18 @@ template <uint32_t bytes>
 constexpr uint32_t kWidest = bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes;
 
 /// The loads of a misaligned window: long windows by 8 bytes, since each load touches all sectors of the
-/// warp's windows.
+/// warp's windows; those of 2 bytes by single ones.
 template <uint32_t bytes>
-constexpr uint32_t kStep = bytes >= 24 && bytes % 8 == 0 ? 8 : 4;
+constexpr uint32_t kStep = bytes >= 24 && bytes % 8 == 0 ? 8 : bytes < 4 ? 1 : 4;
 
 /// Reads the window `skew` bytes behind `src`, which is aligned to kStep; 0 if kAligned. A misaligned
-/// window is read in aligned words, one more than it fills: see reach_of().
+/// window is read in aligned words, one more than it fills: callers see to what is beside it.
 template <Alignment alignment, uint32_t bytes>
 WINDROW_DEVICE void read_window(const uint8_t* src, uint32_t skew, uint32_t (&w)[(bytes + 3) / 4]) {
     constexpr uint32_t kWords = (bytes + 3) / 4;
-    if constexpr (alignment == kMisaligned) {
+    if constexpr (alignment == kMisaligned && bytes == 2) {
+        w[0] = load<uint8_t>(src) | static_cast<uint32_t>(load<uint8_t>(src + 1)) << 8;
+    } else if constexpr (alignment == kMisaligned) {
         constexpr uint32_t kRaw = kWords + kStep<bytes> / 4;
         uint32_t raw[kRaw + 1];
         if constexpr (kStep<bytes> == 8) {
@@ -98,25 +164,6 @@ WINDROW_DEVICE uint32_t skew_of(const uint8_t* src) {
     return alignment == kAligned ? 0 : misalignment(src, kStep<bytes>);
 }
 
-/// Bytes that read_window() touches in front of a window and behind it.
-struct Reach {
-    uint32_t before, after;
-};
-
-template <uint32_t bytes>
-WINDROW_DEVICE Reach reach_of(Alignment alignment, const uint8_t* src) {
-    if (alignment == kAligned) return {0, 0};
-    constexpr uint32_t kTouched = (bytes + kStep<bytes> - 1) / kStep<bytes> * kStep<bytes> + kStep<bytes>;
-    const uint32_t skew = misalignment(src, kStep<bytes>);
-    return {skew, kTouched - skew - bytes};
-}
-
-/// The alignment of windows that follow each other from `src` on.
-template <uint32_t bytes>
-WINDROW_DEVICE Alignment alignment_of(const uint8_t* src) {
-    return misalignment(src, kWidest<bytes>) == 0 ? kAligned : kMisaligned;
-}
-
 // ---- Packing. A NaN loses its payload here: callers see to it.
 
 /// Two float32 as two float16, each rounded to nearest even.
@@ -154,12 +201,63 @@ WINDROW_DEVICE void pack(const float* x, uint32_t (&out)[4]) {
 
 /// Byte `i` of some words as a float32. nvcc makes three instructions of such a cast, one of them at an
 /// eighth of the rate; this is two at full rate: the byte becomes the end of 2^23, which is subtracted.
+/// A signed one is counted from -128.
+template <bool is_signed>
 WINDROW_DEVICE float byte_as_float(const uint32_t* words, uint32_t i) {
 #ifdef __CUDA_ARCH__
-    return __uint_as_float(__byte_perm(words[i / 4], 0x4B000000u, 0x7440 + i % 4)) - 8388608.0f;
+    const uint32_t word = words[i / 4] ^ (is_signed ? 0x80808080u : 0);
+    return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7440 + i % 4)) - (is_signed ? 8388736.0f : 8388608.0f);
 #else
-    return static_cast<float>(static_cast<uint8_t>(words[i / 4] >> (8 * (i % 4))));
+    const uint32_t byte = words[i / 4] >> (8 * (i % 4)) & 0xFF;
+    return is_signed ? static_cast<float>(static_cast<int8_t>(byte)) : static_cast<float>(byte);
 #endif
+}
+
+/// The same for the 16-bit integer `i` of some words.
+template <bool is_signed>
+WINDROW_DEVICE float half_as_float(const uint32_t* words, uint32_t i) {
+#ifdef __CUDA_ARCH__
+    const uint32_t word = words[i / 2] ^ (is_signed ? 0x80008000u : 0);
+    return __uint_as_float(__byte_perm(word, 0x4B000000u, i % 2 ? 0x7632 : 0x7610)) - (is_signed ? 8421376.0f : 8388608.0f);
+#else
+    const uint32_t half = words[i / 2] >> (16 * (i % 2)) & 0xFFFF;
+    return is_signed ? static_cast<float>(static_cast<int16_t>(half)) : static_cast<float>(half);
+#endif
+}
+
+/// Two bytes of a word, the low or the high ones, as two float16: at the end of 1024 they are 1024 + x,
+/// exactly, and 1024 is subtracted; a signed one is counted from -128.
+template <bool is_signed>
+WINDROW_DEVICE uint32_t bytes_as_f16(uint32_t word, bool high) {
+#ifdef __CUDA_ARCH__
+    uint32_t pair, done;
+    word ^= is_signed ? 0x80808080u : 0;
+    asm("prmt.b32 %0, %1, 0x64646464, %2;" : "=r"(pair) : "r"(word), "r"(high ? 0x4342u : 0x4140u));
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(done) : "r"(pair), "r"(is_signed ? 0x64806480u : 0x64006400u));
+    return done;
+#else
+    const uint32_t first = high ? 2 : 0;
+    return pack_f16(byte_as_float<is_signed>(&word, first), byte_as_float<is_signed>(&word, first + 1));
+#endif
+}
+
+/// Writes `bytes` bytes of padding from `dst` on: `fill` over and over, its first byte first.
+template <uint32_t kThreads>
+WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t bytes, Vec16 fill, const Team<kThreads>& team) {
+    const uint32_t head = minimum((16 - misalignment(dst, 16)) & 15, bytes);
+    const uint32_t vectors = (bytes - head) / 16, ends = bytes - 16 * vectors;
+    if (team.warp == 0) {
+#pragma unroll 1
+        for (uint32_t i = team.lane; i < ends; i += kThreads) {
+            const uint32_t at = i < head ? i : i + 16 * vectors;
+            store(dst + at, static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7))));
+        }
+    }
+    if (head != 0) fill = funnel16(fill, fill, head);
+    const uint32_t step = team.step(1);
+    dst += head;
+#pragma unroll 4
+    for (uint32_t i = team.first(1); i < vectors; i += step) store16(dst + 16 * i, fill);
 }
 
 }  // namespace windrow

@@ -1,41 +1,39 @@
 // Family planes: uint8 pixels of 2 to 4 interleaved channels become planes of float16, bfloat16, float32
-// or uint8, through x * a[c] + b[c].
+// or uint8, floats through x * a[c] + b[c].
 //
-// A lane takes 16 bytes of a plane: 8 pixels of float16, 24 bytes of the source for 3 channels. Where
-// the planes of a row have the same phase, one window serves all of them; where they do not (225 x 225
-// float16), each plane has its own turn over the windows, which the first cache then holds.
+// A lane takes a group: the pixels of 16 bytes of a plane. Where the planes have the same phase, one
+// window of the source serves all of them; where they have not, each plane takes its own turn over the
+// windows, which the first cache holds by then.
 #pragma once
 
-#include "lanes.cuh"
+#include "casts.cuh"
 
 namespace windrow {
 
-/// A run of pixels that are adjacent in the source and in each plane, with padding behind them.
+/// Pixels in a row, adjacent in the source and in each plane: [0, lead) are padding, [lead, lead + real)
+/// are read, the rest of `width` is padding.
 struct Pixels {
-    const uint8_t* src;
-    uint8_t* dst;      ///< in the first plane
-    int64_t plane;     ///< bytes from plane to plane
-    uint32_t real;
-    uint32_t width;
-    uint32_t before;    ///< readable bytes of the sample in front of `src`
-    uint32_t after;   ///< and behind the last real pixel
+    const uint8_t* src;  ///< of the first pixel read
+    uint8_t* dst;        ///< in the first plane
+    int64_t plane;       ///< bytes from plane to plane
+    uint32_t lead, real, width;
+    uint32_t before;     ///< readable bytes of the sample in front of `src`, cut off at 16 or more
+    uint32_t after;      ///< and behind the last pixel read
 };
 
-template <int channels>
-struct Coefficients {
-    float a[channels], b[channels];  // finite, so that no pixel becomes NaN
+/// Coefficients in the table: a[channels], then b[channels]; one pair is for all planes.
+struct PixelMap {
+    const float* by;  ///< null: none
+    uint32_t channels;
+
+    WINDROW_DEVICE float factor(uint32_t c) const { return by == nullptr ? 1 : by[channels > 1 ? c : 0]; }
+    WINDROW_DEVICE float offset(uint32_t c) const { return by == nullptr ? 0 : by[channels > 1 ? channels + c : 1]; }
 };
 
-template <uint8_t dtype>
-struct SizeOf {
-    static constexpr uint32_t value = dtype == kU8 ? 1 : dtype == kF32 ? 4 : 2;
-};
-
-/// The pixels of channel `c` in a window, as 16 bytes of the output.
-template <uint8_t dtype, int channels, uint32_t words>
-WINDROW_DEVICE void plane_of(const uint32_t (&in)[words], uint32_t c, float a, float b,
-                             uint32_t (&out)[4]) {
-    constexpr uint32_t kPixels = 16 / SizeOf<dtype>::value;
+/// A group of channel `c` of a window, as 16 bytes of its plane.
+template <uint8_t dtype, uint32_t channels, uint32_t words>
+WINDROW_DEVICE void plane_of(const uint32_t (&in)[words], uint32_t c, float a, float b, uint32_t (&out)[4]) {
+    constexpr uint32_t kPixels = 16 / kSize<dtype>;
     if constexpr (dtype == kU8) {
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
@@ -50,171 +48,147 @@ WINDROW_DEVICE void plane_of(const uint32_t (&in)[words], uint32_t c, float a, f
     } else {
         float x[kPixels];
 #pragma unroll
-        for (uint32_t i = 0; i < kPixels; ++i) x[i] = fmaf(byte_as_float(in, i * channels + c), a, b);
+        for (uint32_t i = 0; i < kPixels; ++i) x[i] = fmaf(byte_as_float<false>(in, i * channels + c), a, b);
         pack<dtype>(x, out);
     }
 }
 
-/// Groups of 16 bytes a plane, `count` of them from `src` on; all channels of a window at once.
-template <Alignment alignment, uint8_t dtype, int channels, uint32_t kUnroll>
-WINDROW_DEVICE void all_planes(const Coefficients<channels>& by, const uint8_t* src, uint8_t* dst,
-                               int64_t plane, uint32_t count, uint32_t lane) {
-    constexpr uint32_t kBytes = 16 / SizeOf<dtype>::value * channels, kWords = (kBytes + 3) / 4;
-    src += uint64_t{lane} * kBytes;
-    dst += 16 * lane;
+/// Groups [0, count) of `planes` planes: of all channels, or of the first alone. `src` and `dst` are those
+/// of the first group; windows begin at `src`.
+template <Alignment alignment, uint8_t dtype, uint32_t channels, uint32_t planes>
+WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[planes], const uint8_t* src, uint8_t* dst, int64_t plane,
+                                 uint32_t count, const Team<kLanes>& team) {
+    constexpr uint32_t kBytes = 16 / kSize<dtype> * channels, kWords = (kBytes + 3) / 4, kMany = kWords > 8 ? 1 : 2;
+    const uint32_t first = team.first(kMany), step = team.step(kMany);
+    src += uint64_t{first} * kBytes;
+    dst += uint64_t{first} * 16;
     const uint32_t skew = skew_of<alignment, kBytes>(src);
     src -= skew;
-    uint32_t left = count > lane ? (count - lane + kLanes - 1) / kLanes : 0;
 #pragma unroll 1
-    while (left > 0) {
-        uint32_t in[kUnroll][kWords] = {};
+    for (int32_t left = static_cast<int32_t>(count - first); left > 0; left -= step) {
+        uint32_t in[kMany][kWords] = {};
 #pragma unroll
-        for (uint32_t i = 0; i < kUnroll; ++i) {
-            if (i < left) read_window<alignment, kBytes>(src + kLanes * kBytes * i, skew, in[i]);
+        for (uint32_t i = 0; i < kMany; ++i) {
+            if (left > static_cast<int32_t>(kLanes * i)) read_window<alignment, kBytes>(src + kLanes * kBytes * i, skew, in[i]);
         }
 #pragma unroll
-        for (int c = 0; c < channels; ++c) {
+        for (uint32_t c = 0; c < planes; ++c) {
             uint8_t* p = dst + c * plane;
 #pragma unroll
-            for (uint32_t i = 0; i < kUnroll; ++i) {
+            for (uint32_t i = 0; i < kMany; ++i) {
                 uint32_t out[4];
-                plane_of<dtype, channels>(in[i], c, by.a[c], by.b[c], out);
-                if (i < left) store_words(p + kLanes * 16 * i, out);
+                plane_of<dtype, channels>(in[i], c, a[c], b[c], out);
+                if (left > static_cast<int32_t>(kLanes * i)) store_words(p + kLanes * 16 * i, out);
             }
         }
-        src += kLanes * kBytes * kUnroll;
-        dst += kLanes * 16 * kUnroll;
-        left -= minimum(left, kUnroll);
+        src += uint64_t{step} * kBytes;
+        dst += uint64_t{step} * 16;
     }
 }
 
-/// The same for one channel: `src` is the first byte of its first pixel.
-template <uint8_t dtype, int channels, uint32_t kUnroll>
-WINDROW_DEVICE void one_plane(float a, float b, const uint8_t* src, uint8_t* dst, uint32_t count,
-                              uint32_t lane) {
-    constexpr uint32_t kBytes = 16 / SizeOf<dtype>::value * channels, kWords = (kBytes + 3) / 4;
-    src += uint64_t{lane} * kBytes;
-    dst += 16 * lane;
-    const uint32_t skew = skew_of<kMisaligned, kBytes>(src);
-    src -= skew;
-    uint32_t left = count > lane ? (count - lane + kLanes - 1) / kLanes : 0;
-#pragma unroll 1
-    while (left > 0) {
-        uint32_t in[kUnroll][kWords] = {};
-#pragma unroll
-        for (uint32_t i = 0; i < kUnroll; ++i) {
-            if (i < left) read_window<kMisaligned, kBytes>(src + kLanes * kBytes * i, skew, in[i]);
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < kUnroll; ++i) {
-            uint32_t out[4];
-            plane_of<dtype, channels>(in[i], 0, a, b, out);
-            if (i < left) store_words(dst + kLanes * 16 * i, out);
-        }
-        src += kLanes * kBytes * kUnroll;
-        dst += kLanes * 16 * kUnroll;
-        left -= minimum(left, kUnroll);
-    }
-}
-
-/// The pixels of one channel that are not in groups, one to a lane: [0, head), [done, pad), [tail, width).
-template <uint8_t dtype, int channels>
-WINDROW_DEVICE void few_pixels(float a, float b, const Pixels& run, int c, uint64_t fill, uint32_t head,
-                               uint32_t done, uint32_t pad, uint32_t tail, uint32_t lane) {
-    constexpr uint32_t kSize = SizeOf<dtype>::value;
-    const uint32_t count = head + (pad - done) + (run.width - tail);
-#pragma unroll 1
-    for (uint32_t i = lane; i < count; i += kLanes) {
-        uint32_t p = i;
-        if (p >= head) p += done - head;
-        if (p >= pad) p += tail - pad;
-        uint64_t bits = fill;
-        if (p < run.real) {
-            const uint8_t x = load<uint8_t>(run.src + uint64_t{p} * channels + c);
-            bits = dtype == kU8 ? uint64_t{x} : Number<dtype>::from(fmaf(static_cast<float>(x), a, b));
-        }
-        uint8_t* q = run.dst + c * run.plane + uint64_t{p} * kSize;
-        if (kSize == 1) store(q, static_cast<uint8_t>(bits));
-        if (kSize == 2) store(q, static_cast<uint16_t>(bits));
-        if (kSize == 4) store(q, static_cast<uint32_t>(bits));
-    }
-}
-
-/// Where the groups of a plane are: body [body, body + groups * kPixels) real, then single pixels up to
-/// `pad`, then fills, then single pixels.
-struct Cut {
-    uint32_t body, groups, done, pad, fills;
+/// How the pixels read are cut: `head` single ones, then groups, then single ones.
+struct PixelCut {
+    uint32_t head, groups;
+    bool is_aligned;
 };
 
-template <uint8_t dtype, int channels>
-WINDROW_DEVICE Cut cut_of(const Pixels& run, uint32_t phase, bool odd) {
-    constexpr uint32_t kSize = SizeOf<dtype>::value, kPixels = 16 / kSize;
-    Cut cut;
-    cut.body = minimum((16 - phase) % 16 / kSize, run.width);
-    cut.groups = run.real > cut.body ? (run.real - cut.body) / kPixels : 0;
-    if (odd && cut.groups > 0) {
-        // A window of kMisaligned touches up to 7 bytes in front of it and 8 behind; that of a single channel
-        // begins up to channels - 1 bytes later.
-        constexpr uint32_t kBytes = kPixels * channels, kStep = windrow::kStep<kBytes>;
-        constexpr uint32_t kBehind = (kBytes + kStep - 1) / kStep * kStep + kStep - kBytes + channels - 1;
-        const uint32_t rest = (run.real - cut.body - cut.groups * kPixels) * channels;
-        if (run.after + rest < kBehind) cut.groups -= 1;
-        if (run.before + cut.body * channels < kStep - 1 && cut.groups > 0) {
-            cut.body += kPixels;
+/// Cuts for planes [c, c + planes) of one phase, that of `dst`. No window reaches beyond `before` and
+/// `after`. A plane whose elements are misaligned has no groups.
+template <uint8_t dtype, uint32_t channels, uint32_t planes>
+WINDROW_DEVICE PixelCut cut_pixels(const Pixels& run, const uint8_t* dst, uint32_t c) {
+    constexpr uint32_t kPixels = 16 / kSize<dtype>, kBytes = kPixels * channels;
+    constexpr uint32_t kTouched = (kBytes + kStep<kBytes> - 1) / kStep<kBytes> * kStep<kBytes> + kStep<kBytes>;
+    PixelCut cut = {minimum(((16 - misalignment(dst, 16)) & 15) / kSize<dtype>, run.real), 0, false};
+    if (misalignment(dst, kSize<dtype>) != 0) cut.head = run.real;
+    cut.groups = (run.real - cut.head) / kPixels;
+    const uint8_t* src = run.src + cut.head * channels + c;
+    if (planes == channels) cut.is_aligned = misalignment(src, kWidest<kBytes>) == 0;
+    if (!cut.is_aligned && cut.groups > 0) {
+        // A window of a single channel begins c bytes later and ends as many bytes later.
+        const uint32_t skew = misalignment(src, kStep<kBytes>), beyond = kTouched - skew - kBytes + c;
+        const uint32_t rest = run.after + (run.real - cut.head - cut.groups * kPixels) * channels;
+        if (beyond > rest) cut.groups -= 1;
+        if (skew > run.before + cut.head * channels + c && cut.groups > 0) {
+            cut.head += kPixels;
             cut.groups -= 1;
         }
     }
-    cut.done = cut.body + cut.groups * kPixels;
-    cut.pad = cut.done;
-    if (run.real > cut.done) cut.pad += (run.real - cut.done + kPixels - 1) / kPixels * kPixels;
-    cut.pad = minimum(cut.pad, run.width);
-    cut.fills = (run.width - cut.pad) / kPixels;
     return cut;
 }
 
-/// What of a plane is not in groups: padding, and single pixels.
-template <uint8_t dtype, int channels>
-WINDROW_DEVICE void rest_of_plane(float a, float b, const Pixels& run, int c, Vec16 fill, const Cut& cut,
-                                  uint32_t lane) {
-    constexpr uint32_t kSize = SizeOf<dtype>::value, kPixels = 16 / kSize;
-    uint8_t* p = run.dst + c * run.plane + cut.pad * kSize + 16 * lane;
+/// The pixels of planes [c, c + planes) that are in no group.
+template <uint8_t dtype, uint32_t channels, uint32_t planes>
+WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t* dst, const PixelCut& cut, uint32_t c, uint32_t lane) {
+    constexpr uint32_t kPixels = 16 / kSize<dtype>;
+    const uint32_t in_groups = cut.groups * kPixels, count = (run.real - in_groups) * planes;
 #pragma unroll 1
-    for (uint32_t i = lane; i < cut.fills; i += kLanes, p += 16 * kLanes) store16(p, fill);
-    few_pixels<dtype, channels>(a, b, run, c, fill.lo & ~(~0ull << (8 * kSize)), cut.body, cut.done, cut.pad,
-                                cut.pad + cut.fills * kPixels, lane);
+    for (uint32_t i = lane; i < count; i += kLanes) {
+        const uint32_t single = i / planes, channel = c + i % planes;
+        const uint32_t at = single < cut.head ? single : single + in_groups;
+        const uint8_t x = load<uint8_t>(run.src + uint64_t{at} * channels + channel);
+        uint8_t* p = dst + (i % planes) * run.plane + uint64_t{at} * kSize<dtype>;
+        if constexpr (dtype == kU8) {
+            store(p, x);
+        } else {
+            const uint64_t bits = Number<dtype>::from(fmaf(static_cast<float>(x), map.factor(channel), map.offset(channel)));
+            write_element(p, bits, kSize<dtype>);
+        }
+    }
 }
 
-template <uint8_t dtype, int channels, uint32_t kUnroll>
-WINDROW_DEVICE void write_pixels(const Coefficients<channels>& by, const Pixels& run, Vec16 fill,
-                                 uint32_t lane) {
-    constexpr uint32_t kSize = SizeOf<dtype>::value, kPixels = 16 / kSize;
-    const uint32_t phase = misalignment(run.dst, 16);
-    if (misalignment(reinterpret_cast<const void*>(run.plane), 16) == 0) {
-        // All planes are cut alike.
-        const uint32_t body = minimum((16 - phase) % 16 / kSize, run.width);
-        const Alignment alignment = alignment_of<kPixels * channels>(run.src + uint64_t{body} * channels);
-        const Cut cut = cut_of<dtype, channels>(run, phase, alignment == kMisaligned);
-        const uint8_t* src = run.src + uint64_t{cut.body} * channels;
-        uint8_t* dst = run.dst + cut.body * kSize;
-        if (alignment == kMisaligned) {
-            all_planes<kMisaligned, dtype, channels, kUnroll>(by, src, dst, run.plane, cut.groups, lane);
+template <uint8_t dtype, uint32_t channels>
+WINDROW_DEVICE void write_planes(const Pixels& run, const PixelMap& map, const Team<kLanes>& team) {
+    uint8_t* dst = run.dst + run.lead * kSize<dtype>;
+    if ((run.plane & 15) == 0) {
+        const PixelCut cut = cut_pixels<dtype, channels, channels>(run, dst, 0);
+        if (team.warp == 0) write_singles<dtype, channels, channels>(run, map, dst, cut, 0, team.lane);
+        float a[channels], b[channels];
+#pragma unroll
+        for (uint32_t c = 0; c < channels; ++c) a[c] = map.factor(c), b[c] = map.offset(c);
+        const uint8_t* src = run.src + cut.head * channels;
+        dst += cut.head * kSize<dtype>;
+        if (cut.is_aligned) {
+            write_groups<kAligned, dtype, channels>(a, b, src, dst, run.plane, cut.groups, team);
         } else {
-            all_planes<kAligned, dtype, channels, kUnroll>(by, src, dst, run.plane, cut.groups, lane);
-        }
-        if (cut.groups * kPixels == run.width) return;
-#pragma unroll 1
-        for (int c = 0; c < channels; ++c) {
-            rest_of_plane<dtype, channels>(by.a[c], by.b[c], run, c, fill, cut, lane);
+            write_groups<kMisaligned, dtype, channels>(a, b, src, dst, run.plane, cut.groups, team);
         }
     } else {
 #pragma unroll 1
-        for (int c = 0; c < channels; ++c) {
-            uint8_t* dst = run.dst + c * run.plane;
-            const Cut cut = cut_of<dtype, channels>(run, misalignment(dst, 16), true);
-            one_plane<dtype, channels, kUnroll>(by.a[c], by.b[c], run.src + uint64_t{cut.body} * channels + c,
-                                              dst + cut.body * kSize, cut.groups, lane);
-            rest_of_plane<dtype, channels>(by.a[c], by.b[c], run, c, fill, cut, lane);
+        for (uint32_t c = 0; c < channels; ++c, dst += run.plane) {
+            const PixelCut cut = cut_pixels<dtype, channels, 1>(run, dst, c);
+            if (team.warp == minimum(c, team.warps - 1)) write_singles<dtype, channels, 1>(run, map, dst, cut, c, team.lane);
+            const float a[1] = {map.factor(c)}, b[1] = {map.offset(c)};
+            write_groups<kMisaligned, dtype, channels>(a, b, run.src + cut.head * channels + c, dst + cut.head * kSize<dtype>, 0, cut.groups,
+                                                       team);
         }
+    }
+}
+
+/// Writes the team's part of a run of pixels in 2 to 4 planes. `to`: kU8 without a map, kF16, kBF16 or kF32.
+/// `by`: a[channels], then b[channels], for each plane or one for all; null: none. `fill`: the padding over
+/// and over.
+WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes, const float* by, uint32_t channels, Vec16 fill,
+                                 const Team<kLanes>& team) {
+    const PixelMap map = {by, channels};
+    if (run.real < run.width) {
+        const uint32_t size = to == kU8 ? 1 : to == kF32 ? 4 : 2;
+        uint8_t* dst = run.dst;
+#pragma unroll 1
+        for (uint32_t c = 0; c < planes; ++c, dst += run.plane) {
+            if (run.lead > 0) fill_run(dst, run.lead * size, fill, team);
+            const uint32_t done = run.lead + run.real;
+            fill_run(dst + done * size, (run.width - done) * size, fill, team);
+        }
+    }
+    if (run.real == 0) return;
+    switch (to << 4 | planes) {
+#define WINDROW_CASE(dtype, channels) \
+    case dtype << 4 | channels: return write_planes<dtype, channels>(run, map, team);
+#define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 2) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
+        WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)
+#undef WINDROW_CASES
+#undef WINDROW_CASE
+        default: return;
     }
 }
 

@@ -4,9 +4,7 @@
 #include "../rows.cuh"
 #include "values.h"
 
-template <bool by_id>
-void check_rows(uint32_t vectors, uint32_t num, uint32_t gap) {
-    using namespace windrow;
+inline void check_rows(uint32_t vectors, uint32_t num, uint32_t gap, bool by_id) {
     const uint32_t many = 30, stride = 16 * (vectors + gap), size = 16 * vectors;
     const uint8_t* base = allocate(many * stride, 0, true);
     std::vector<uint32_t> ids(num);
@@ -17,22 +15,28 @@ void check_rows(uint32_t vectors, uint32_t num, uint32_t gap) {
         addresses[i] = uint64_t(base + ids[i] * stride);
         memcpy(output.want(i * size), base + ids[i] * stride, size);
     }
-    const RowsOf rows = {base, addresses.data(), ids.data(), stride};
-    const uint64_t count = uint64_t{num} * vectors;
-    for (uint64_t first = 0; first < count; first += 4 * kLanes) {
+    const Sources sources = {addresses.data(), by_id ? ids.data() : nullptr, base, stride};
+    const uint32_t count = num * vectors, pieces = vectors / 128;
+    for (uint32_t own = 0; own * 128 < count; ++own) {
         for (uint32_t lane = 0; lane < kLanes; ++lane) {
-            rows_piece<by_id, 4>(rows, output.data(), vectors, divisor(vectors), first + lane, count);
+            if (vectors % 128 == 0) {
+                page_piece(sources, output.data(), pieces, divisor(pieces), own, lane);
+            } else if (by_id) {
+                rows_piece<true>(sources, output.data(), vectors, divisor(vectors), own * 128 + lane, count);
+            } else {
+                rows_piece<false>(sources, output.data(), vectors, divisor(vectors), own * 128 + lane, count);
+            }
         }
     }
-    output.check(by_id ? "rows by id" : "rows by address");
+    output.check("rows");
     blocks.clear();
 }
 
 inline void test_rows() {
-    for (uint32_t vectors : {1, 2, 3, 31, 32, 33, 127, 128, 129}) {
+    for (uint32_t vectors : {1, 2, 3, 31, 32, 33, 127, 128, 129, 384}) {
         for (uint32_t num : {1, 2, 3, 41}) {
-            check_rows<false>(vectors, num, uint32_t(pick(3)));
-            check_rows<true>(vectors, num, uint32_t(pick(3)));
+            check_rows(vectors, num, uint32_t(pick(3)), false);
+            check_rows(vectors, num, uint32_t(pick(3)), true);
         }
     }
 }

@@ -1,0 +1,205 @@
+// Casts of adjacent elements, 16 bytes of output at once: the bits of convert.cuh, for the pairs of dtypes
+// that have a loop of their own.
+#pragma once
+
+#include "lanes.cuh"
+
+namespace windrow {
+
+template <uint8_t dtype>
+constexpr uint32_t kSize = dtype == kBool || dtype == kI8 || dtype == kU8                       ? 1
+                           : dtype == kI16 || dtype == kU16 || dtype == kF16 || dtype == kBF16 ? 2
+                           : dtype == kI32 || dtype == kU32 || dtype == kF32                   ? 4
+                                                                                               : 8;
+template <uint8_t dtype>
+constexpr bool kSigned = dtype == kI8 || dtype == kI16 || dtype == kI32 || dtype == kI64;
+
+template <uint8_t from, uint8_t to>
+struct Pair {
+    static constexpr uint32_t kFrom = kSize<from>, kTo = kSize<to>, kElems = 16 / kTo;
+    static constexpr uint32_t kWords = (kElems * kFrom + 3) / 4;
+
+    /// The bits of element `i` of a window.
+    static WINDROW_DEVICE uint64_t bits_at(const uint32_t (&in)[kWords], uint32_t i) {
+        if constexpr (kFrom == 8) {
+            return in[2 * i] | static_cast<uint64_t>(in[2 * i + 1]) << 32;
+        } else {
+            const uint32_t byte = i * kFrom;
+            return in[byte / 4] >> (8 * (byte % 4)) & (kFrom == 4 ? ~0u : (1u << (8 * (kFrom % 4))) - 1);
+        }
+    }
+
+    /// Puts the bits of element `i` into a vector of zeros.
+    static WINDROW_DEVICE void put(uint64_t bits, uint32_t i, uint32_t (&out)[4]) {
+        if constexpr (kTo == 8) {
+            out[2 * i] = static_cast<uint32_t>(bits);
+            out[2 * i + 1] = static_cast<uint32_t>(bits >> 32);
+        } else {
+            const uint32_t byte = i * kTo;
+            out[byte / 4] |= static_cast<uint32_t>(bits) << (8 * (byte % 4));
+        }
+    }
+};
+
+/// Integers to integers of 32 or 64 bits, by the low bits of the source extended by its sign.
+template <uint8_t from, uint8_t to, bool affine>
+struct Integers : Pair<from, to> {
+    using Base = Pair<from, to>;
+    WINDROW_DEVICE explicit Integers(const Affine&) {}
+    WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; ++i) {
+            uint32_t low;
+            if constexpr (Base::kFrom >= 4) {
+                low = in[i * Base::kFrom / 4];
+            } else {
+                low = static_cast<uint32_t>(Number<from>::wrapped(Base::bits_at(in, i)));
+            }
+            if constexpr (Base::kTo == 4) {
+                out[i] = low;
+            } else {
+                out[2 * i] = low;
+                out[2 * i + 1] = kSigned<from> ? static_cast<uint32_t>(static_cast<int32_t>(low) >> 31) : 0;
+            }
+        }
+    }
+};
+
+/// Integers of 8 and 16 bits to floats of 16 and 32 bits. Coefficients are finite, so x * a + b is never
+/// NaN.
+template <uint8_t from, uint8_t to, bool affine>
+struct SmallIntegers : Pair<from, to> {
+    using Base = Pair<from, to>;
+    float a = 1, b = 0;
+    WINDROW_DEVICE explicit SmallIntegers(const Affine& map) {
+        if constexpr (affine) a = map.get<float>(0), b = map.get<float>(map.channels);
+    }
+    WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
+        if constexpr (Base::kFrom == 1 && to == kF16 && !affine) {
+#pragma unroll
+            for (uint32_t i = 0; i < 4; ++i) out[i] = bytes_as_f16<kSigned<from>>(in[i / 2], i % 2);
+        } else {
+            float x[Base::kElems];
+#pragma unroll
+            for (uint32_t i = 0; i < Base::kElems; ++i) {
+                x[i] = Base::kFrom == 1 ? byte_as_float<kSigned<from>>(in, i) : half_as_float<kSigned<from>>(in, i);
+                if (affine) x[i] = fmaf(x[i], a, b);
+            }
+            pack<to>(x, out);
+        }
+    }
+};
+
+/// Floats to floats of 16 and 32 bits. A vector with a NaN is made again element by element, since only
+/// the rules of convert.cuh keep its payload.
+template <uint8_t from, uint8_t to, bool affine>
+struct Floats : Pair<from, to> {
+    using Base = Pair<from, to>;
+    float a = 1, b = 0;
+    WINDROW_DEVICE explicit Floats(const Affine& map) {
+        if constexpr (affine) a = map.get<float>(0), b = map.get<float>(map.channels);
+    }
+    static WINDROW_DEVICE float at(const uint32_t (&in)[Base::kWords], uint32_t i) {
+        if constexpr (from == kF32) return float_of(in[i]);
+        if constexpr (from == kBF16) return float_of(i % 2 ? in[i / 2] & 0xFFFF0000 : in[i / 2] << 16);
+        const uint32_t bits = in[i / 2] >> (16 * (i % 2)) & 0xFFFF;
+#ifdef __CUDA_ARCH__
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(bits)));
+        return x;
+#else
+        return from_f16(bits);
+#endif
+    }
+    WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
+        float x[Base::kElems];
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; ++i) {
+            x[i] = at(in, i);
+            if (affine) x[i] = fmaf(x[i], a, b);
+        }
+        bool has_nan = false;
+        if constexpr (!affine && from != kF32) {
+            // Two at a time: the exponent's carry reaches the sign.
+            constexpr uint32_t kCarry = from == kBF16 ? 0x007F007F : 0x03FF03FF;
+            uint32_t carried = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < Base::kWords; ++i) carried |= (in[i] & 0x7FFF7FFF) + kCarry;
+            has_nan = (carried & 0x80008000) != 0;
+        } else {
+            // A sum is NaN where one of its terms is; opposite infinities take the long way in vain.
+#pragma unroll
+            for (uint32_t i = 0; i < Base::kElems; i += 2) {
+                const float sum = x[i] + x[i + 1];
+                has_nan = has_nan || sum != sum;
+            }
+        }
+        pack<to>(x, out);
+        if (has_nan) {
+            out[0] = out[1] = out[2] = out[3] = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < Base::kElems; ++i) {
+                float one = Number<from>::single(Base::bits_at(in, i));
+                if (affine) one = multiply_add(one, a, b);
+                Base::put(Number<to>::from(one), i, out);
+            }
+        }
+    }
+};
+
+/// Pairs with a float64 on one side, with float64 arithmetic.
+template <uint8_t from, uint8_t to, bool affine>
+struct Doubles : Pair<from, to> {
+    using Base = Pair<from, to>;
+    double a = 1, b = 0;
+    WINDROW_DEVICE explicit Doubles(const Affine& map) {
+        if constexpr (affine) a = map.get<double>(0), b = map.get<double>(map.channels);
+    }
+    WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
+        out[0] = out[1] = out[2] = out[3] = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; ++i) {
+            double x = Number<from>::wide(Base::bits_at(in, i));
+            if (affine) x = multiply_add(x, a, b);
+            Base::put(Number<to>::from(x), i, out);
+        }
+    }
+};
+
+/// The casts that have a loop: X(struct, from, to, affine).
+#define WINDROW_WIDEN(X, from) X(Integers, from, kI32, false) X(Integers, from, kI64, false)
+#define WINDROW_FLOATS(X, cast, from)                                                                \
+    X(cast, from, kF16, false) X(cast, from, kBF16, false) X(cast, from, kF32, false)                \
+    X(cast, from, kF16, true) X(cast, from, kBF16, true) X(cast, from, kF32, true)
+#define WINDROW_CASTS(X)                                                                             \
+    WINDROW_WIDEN(X, kU8) WINDROW_WIDEN(X, kI8) WINDROW_WIDEN(X, kU16) WINDROW_WIDEN(X, kI16)        \
+    X(Integers, kI32, kI64, false) X(Integers, kU32, kI64, false) X(Integers, kI64, kI32, false)     \
+    WINDROW_FLOATS(X, SmallIntegers, kU8) WINDROW_FLOATS(X, SmallIntegers, kI8)                      \
+    WINDROW_FLOATS(X, SmallIntegers, kU16) WINDROW_FLOATS(X, SmallIntegers, kI16)                    \
+    X(Floats, kF32, kF16, false) X(Floats, kF32, kBF16, false) X(Floats, kF16, kF32, false)          \
+    X(Floats, kF16, kBF16, false) X(Floats, kBF16, kF32, false) X(Floats, kBF16, kF16, false)        \
+    X(Floats, kF32, kF16, true) X(Floats, kF32, kBF16, true) X(Floats, kF32, kF32, true)             \
+    X(Floats, kF16, kF16, true) X(Floats, kF16, kBF16, true) X(Floats, kF16, kF32, true)             \
+    X(Floats, kBF16, kF16, true) X(Floats, kBF16, kBF16, true) X(Floats, kBF16, kF32, true)          \
+    X(Doubles, kF64, kF16, false) X(Doubles, kF64, kBF16, false) X(Doubles, kF64, kF32, false)       \
+    X(Doubles, kF64, kF16, true) X(Doubles, kF64, kBF16, true) X(Doubles, kF64, kF32, true)          \
+    X(Doubles, kF64, kF64, true) X(Doubles, kF64, kI64, false)                                       \
+    X(Doubles, kF16, kF64, false) X(Doubles, kBF16, kF64, false) X(Doubles, kF32, kF64, false)       \
+    X(Doubles, kU8, kF64, false) X(Doubles, kI16, kF64, false) X(Doubles, kI32, kF64, false)         \
+    X(Doubles, kI64, kF64, false)
+
+/// One number for a pair of dtypes, with or without x * a + b.
+constexpr uint32_t cast_number(uint32_t from, uint32_t to, bool affine) { return from << 5 | to << 1 | affine; }
+
+/// Whether a cast has a loop; has_loop() of src/cuda/family.rs is the same list.
+WINDROW_DEVICE bool has_loop(uint8_t from, uint8_t to, bool affine) {
+    switch (cast_number(from, to, affine)) {
+#define WINDROW_CASE(cast, from, to, affine) case cast_number(from, to, affine):
+        WINDROW_CASTS(WINDROW_CASE)
+#undef WINDROW_CASE
+            return true;
+        default: return false;
+    }
+}
+
+}  // namespace windrow
