@@ -118,8 +118,8 @@ examples: $(VENV)/.onnx
 	@set -- $(ONNX_RUNTIME); test -f "$$1" || { echo "SKIP the example ort: no ONNX Runtime"; exit 0; }; set -x; \
 		$(CARGO) run --quiet $(EXAMPLES) --example ort --features candle,burn,ort -- "$$1"
 
-gpu-check: $(NVCC_READY) $(VENV)/.windrow
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/gpu_bundle $(BUNDLE)
+gpu-check: $(NVCC_READY) $(VENV)/.test $(VENV)/.windrow
+	$(WITH_NVCC) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/gpu_bundle $(BUNDLE)
 
 docs: $(VENV)/.docs $(VENV)/.windrow
 	$(PY) -m mkdocs build --quiet

@@ -57,6 +57,8 @@ fn build() -> Result<(), String> {
     fs::write(&unit, one_unit(&kernels)?).map_err(|e| format!("{}: {e}", unit.display()))?;
     let mut command = Command::new(&nvcc.path);
     command.args(["-fatbin", "-O3", "-std=c++17", "--threads", "0"]);
+    // A tenth of the bytes; every wheel and every test program has the image in it.
+    command.arg(nvcc.compression());
     command.args(targets.iter().map(|t| format!("-gencode=arch=compute_{},code={t}", t.arch)));
     command.arg("-o").arg(out.join("windrow.fatbin")).arg(&unit);
     let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;

@@ -107,6 +107,20 @@ impl Nvcc {
     }
 }
 
+impl Nvcc {
+    /// The flag for the smallest image that every driver of this toolkit reads. Releases before 13 also know
+    /// `-compress-mode=size`, but their images have to load on drivers older than that format.
+    // Only for the build script that makes the image.
+    #[allow(dead_code)]
+    pub fn compression(&self) -> &'static str {
+        let major = self.version.split('.').next().and_then(|major| major.parse().ok());
+        match major {
+            Some(13u32..) => "-compress-mode=size",
+            _ => "-Xfatbin=-compress-all",
+        }
+    }
+}
+
 fn first_word(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }

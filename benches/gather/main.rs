@@ -133,6 +133,7 @@ fn run(engine: &Engine, options: &Options) -> Outcome {
             }
         }
         verify(&gpu, engine, &workload, &sets[0], &contenders[..1])?;
+        report.save(options.json.as_deref())?;
     }
     report.finish(options.json.as_deref(), options.table.as_deref())
 }

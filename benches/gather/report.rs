@@ -255,7 +255,13 @@ impl Report {
         for target in &targets {
             println!("  {}", target.line(self.quick));
         }
+        self.save(json)
+    }
+
+    /// Writes all figures so far, so that a run that is stopped keeps them.
+    pub fn save(&self, json: Option<&str>) -> Outcome {
         let Some(path) = json else { return Ok(()) };
+        let targets = targets::of(&self.blocks);
         let machine: Vec<String> = self
             .machine
             .iter()
