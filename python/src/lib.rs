@@ -25,6 +25,7 @@ mod stream;
 mod tensor;
 mod torch;
 mod torch_memory;
+mod torch_words;
 mod tree;
 
 use pyo3::exceptions::PyImportError;

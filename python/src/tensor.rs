@@ -218,7 +218,8 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyRe
 ///
 /// Raises:
 ///     TypeError: if ``x`` is not an array-like.
-///     LayoutError: if its memory cannot be expressed.
+///     LayoutError: if its memory cannot be expressed, and for a torch tensor that requires grad while
+///         torch's grad mode is on.
 #[pyfunction]
 #[pyo3(signature = (x, /))]
 pub(crate) fn asarray(x: &Bound<'_, PyAny>) -> PyResult<PyTensor> {

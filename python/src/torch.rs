@@ -21,7 +21,6 @@ use crate::import::Reading;
 use crate::logging::Records;
 use crate::options::{CopyMode, Options};
 use crate::samples::{entries, items_of, Imported};
-use crate::sources::AutogradWord;
 use crate::specs::Specs;
 use crate::tensor::tensor_of;
 
@@ -245,11 +244,6 @@ impl<'py> Walk<'_, 'py> {
         if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
             let mut options = Options::parse(&form, Some(&kwargs))?;
             options.may_start = !self.in_arena;
-            if self.any_requires_grad(kind, &column.items)? {
-                return Err(PyRuntimeError::new_err(format!(
-                    "{path:?}: a sample requires grad, which no batch of windrow carries on; detach() it"
-                )));
-            }
             let job = self.job(options, column.items, &path)?;
             self.leaves.push(Leaf { job, is_named: true, out: None });
             return Ok(Node::Leaf(self.leaves.len() - 1));
@@ -308,7 +302,7 @@ impl<'py> Walk<'_, 'py> {
             Err(error) => return Err(error),
         };
         // Looked at after the import, which asks for their memory ahead.
-        if !of_one_type() || (kind == Kind::Tensor && self.any_requires_grad(kind, items)?) {
+        if !of_one_type() {
             return Ok(Err(None));
         }
         let kinds = job.samples.list.kinds();
@@ -358,27 +352,6 @@ impl<'py> Walk<'_, 'py> {
             let (imported, ahead) = Imported::from_objects(self.py, items, reading)?;
             Ok((Arc::new(imported), ahead))
         })
-    }
-
-    /// `kind`: of the first. Under a spec samples of other libraries may be among them.
-    fn any_requires_grad(&self, kind: Kind, items: &[Bound<'py, PyAny>]) -> PyResult<bool> {
-        let (first, is_tensor) = (&items[0], kind == Kind::Tensor);
-        let plain = if is_tensor { AutogradWord::of(first) } else { None };
-        for item in items {
-            let is_plain = match is_tensor {
-                true => plain.is_some_and(|word| word.is_null(item)),
-                // What is like a first that is no tensor is none either.
-                false => item.get_type().is(first.get_type()),
-            };
-            if is_plain {
-                continue;
-            }
-            let asked = item.getattr_opt(intern!(self.py, "requires_grad"))?;
-            if asked.map_or(Ok(false), |asked| asked.is_truthy())? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Asks for the memory of all outputs at once.

@@ -64,7 +64,8 @@ def collate_fn(
     Raises:
         CudaUnavailable: when called in a worker with a ``device`` other than the CPU.
         RuntimeError, TypeError, ...: those of ``default_collate``; their ``__cause__`` names sample and
-            leaf. Leaves with a spec raise the errors of windrow.
+            leaf. Leaves with a spec raise the errors of windrow, LayoutError among them for samples that
+            require grad while torch's grad mode is on: without a spec these keep their gradients.
 
     Example:
         >>> import torch, windrow as wr, windrow.torch
