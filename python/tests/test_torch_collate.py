@@ -4,6 +4,7 @@ import collections
 import enum
 import multiprocessing
 import pickle
+import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, namedtuple
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +20,7 @@ torch = pytest.importorskip("torch")
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+from windrow.torch import _collate, _shared, _transfer  # noqa: E402
 from windrow.torch._transfer import tensors_of  # noqa: E402
 
 Pair = namedtuple("Pair", "left right")
@@ -244,7 +246,6 @@ REFUSED = {
     "tensor and number": [torch.ones(2), 1],
     "generator": (i for i in range(2)),
     "batch is a number": 3,
-    "batch is a dict": {"x": 1},
     "batch is a tensor": torch.ones(2, 3),
 }
 
@@ -517,6 +518,51 @@ def test_a_device_in_a_worker_is_refused(device):
     )  # fmt: skip
     with pytest.raises(wr.CudaUnavailable, match="must not touch CUDA.*Prefetcher"):
         list(loader)
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """`get_worker_info()` in a worker whose method is this; torch that knows no threads has no `worker_method`."""
+
+    def of(method):
+        info = types.SimpleNamespace(id=0, num_workers=2, seed=0, dataset=None)
+        if method is not None:
+            info.worker_method = method
+        monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: info)
+
+    return of
+
+
+@pytest.mark.parametrize("method, is_thread", [("thread", True), ("multiprocessing", False), (None, False)])
+def test_workers_that_are_threads(worker, method, is_thread):
+    """They are no processes: nothing is written to shared memory, threads may be several, devices are allowed."""
+    worker(method)
+    samples = [torch.ones(1 << 18)] * 4
+    made = {"collate_fn": wt.collate_fn()(samples), "arena": wt.collate_fn(arena=True)(samples)}
+    wt.install()
+    try:
+        made["default_collate"] = default_collate(samples)
+    finally:
+        wt.uninstall()
+    assert {name: batch.is_shared() for name, batch in made.items()} == dict.fromkeys(made, not is_thread)
+    rules = _collate.Rules(wt.collate_fn(), _shared.in_worker_process())
+    assert ("engine" in rules.common) is not is_thread  # one of a single thread
+    assert _transfer_error("cuda") == (None if is_thread else "in a worker process")
+    placed = wt.collate_fn(device="pinned")
+    if is_thread:
+        assert _collate.Rules(placed, _shared.in_worker_process()).common["device"] == "pinned"
+    else:
+        with pytest.raises(wr.CudaUnavailable, match="in a worker process"):
+            placed(samples)
+
+
+def _transfer_error(device):
+    """Whether moving batches is refused for being in a worker process."""
+    try:
+        _transfer.transfer_to(device, 1)
+    except wr.CudaUnavailable as error:
+        return "in a worker process" if "in a worker process" in str(error) else None
+    return None
 
 
 def test_the_host_in_a_worker():
