@@ -11,24 +11,17 @@
 namespace windrow {
 
 struct Short {
-    const uint64_t* addresses;
-    const uint32_t* ids;      ///< or rows of a table at `base`, `stride` apart
-    const uint8_t* base;
-    uint64_t stride;
+    Sources sources;
     uint8_t* out;             ///< a multiple of 16
     uint64_t bytes;           ///< of the output
     uint32_t size;            ///< of a sample, at least 24: no window has both ends of one
     Divisor by_size;
-    uint32_t piece;           ///< bytes of output of a warp, a multiple of 2048
+    uint32_t piece;           ///< bytes of output of a warp, a multiple of 512
 };
 
 template <bool by_id>
 WINDROW_DEVICE const uint8_t* sample_at(const Short& p, uint32_t sample) {
-    if constexpr (by_id) {
-        return p.base + p.ids[sample] * p.stride;
-    } else {
-        return reinterpret_cast<const uint8_t*>(p.addresses[sample]);
-    }
+    return source_at<by_id>(p.sources, sample);
 }
 
 WINDROW_DEVICE const uint8_t* aligned_down(const uint8_t* p) {
@@ -68,8 +61,9 @@ WINDROW_DEVICE bool is_inside(uint32_t column, uint32_t size, uint32_t skew) {
     return column >= skew && column + 20 - skew <= size;
 }
 
-template <bool by_id, uint32_t kUnroll>
+template <bool by_id>
 WINDROW_DEVICE void short_piece(const Short& p, uint64_t piece, uint32_t lane) {
+    constexpr uint32_t kUnroll = 4;
     const uint64_t begin = piece * p.piece;
     if (begin >= p.bytes) return;
     const uint32_t bytes = p.bytes - begin < p.piece ? static_cast<uint32_t>(p.bytes - begin) : p.piece;

@@ -19,9 +19,9 @@ void check_short(uint32_t size, uint32_t num) {
         memcpy(output.want(size_t{i} * size), sample, size);
     }
     const uint64_t bytes = uint64_t{num} * size;
-    const Short rows = {addresses.data(), ids.data(), base, stride, output.data(), bytes, size, divisor(size), uint32_t(2048 * (1 + pick(4)))};
+    const Short rows = {{addresses.data(), ids.data(), base, stride}, output.data(), bytes, size, divisor(size), uint32_t(512 * (1 + pick(16)))};
     for (uint64_t piece = 0; piece * rows.piece < bytes; ++piece) {
-        for (uint32_t lane = 0; lane < kLanes; ++lane) short_piece<by_id, 4>(rows, piece, lane);
+        for (uint32_t lane = 0; lane < kLanes; ++lane) short_piece<by_id>(rows, piece, lane);
     }
     output.check(by_id ? "short rows by id" : "short rows");
     blocks.clear();
