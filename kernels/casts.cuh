@@ -41,6 +41,18 @@ struct Pair {
     }
 };
 
+/// Whether one of the numbers is NaN; two opposite infinities may pass for one.
+template <uint32_t n>
+WINDROW_DEVICE bool any_nan(const float (&x)[n]) {
+    bool found = false;
+#pragma unroll
+    for (uint32_t i = 0; i < n; i += 2) {
+        const float sum = x[i] + x[i + 1];
+        found = found || sum != sum;
+    }
+    return found;
+}
+
 /// Integers to integers of 32 or 64 bits, by the low bits of the source extended by its sign.
 template <uint8_t from, uint8_t to, bool affine>
 struct Integers : Pair<from, to> {
@@ -127,12 +139,7 @@ struct Floats : Pair<from, to> {
             for (uint32_t i = 0; i < Base::kWords; ++i) carried |= (in[i] & 0x7FFF7FFF) + kCarry;
             has_nan = (carried & 0x80008000) != 0;
         } else {
-            // A sum is NaN where one of its terms is; opposite infinities take the long way in vain.
-#pragma unroll
-            for (uint32_t i = 0; i < Base::kElems; i += 2) {
-                const float sum = x[i] + x[i + 1];
-                has_nan = has_nan || sum != sum;
-            }
+            has_nan = any_nan(x);
         }
         pack<to>(x, out);
         if (has_nan) {
@@ -156,13 +163,35 @@ struct Doubles : Pair<from, to> {
         if constexpr (affine) a = map.get<double>(0), b = map.get<double>(map.channels);
     }
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
-        out[0] = out[1] = out[2] = out[3] = 0;
+        bool has_nan = false;
+        if constexpr (to == kF16 || to == kBF16) {
+            float x[Base::kElems];
 #pragma unroll
-        for (uint32_t i = 0; i < Base::kElems; ++i) {
-            double x = Number<from>::wide(Base::bits_at(in, i));
-            if (affine) x = multiply_add(x, a, b);
-            Base::put(Number<to>::from(x), i, out);
+            for (uint32_t i = 0; i < Base::kElems; ++i) {
+                const double wide = double_of(Base::bits_at(in, i));
+                x[i] = toward_odd(affine ? fma(wide, a, b) : wide);
+            }
+            has_nan = any_nan(x);
+            pack<to>(x, out);
         }
+        if ((to != kF16 && to != kBF16) || has_nan) {
+            out[0] = out[1] = out[2] = out[3] = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < Base::kElems; ++i) {
+                double x = Number<from>::wide(Base::bits_at(in, i));
+                if (affine) x = multiply_add(x, a, b);
+                Base::put(Number<to>::from(x), i, out);
+            }
+        }
+    }
+    /// to_odd() but for NaN, which stays some NaN: one rounding toward zero instead of a correction.
+    static WINDROW_DEVICE float toward_odd(double x) {
+#ifdef __CUDA_ARCH__
+        const float down = __double2float_rz(x);
+        return float_of(bits_of(down) | (static_cast<double>(down) != x));
+#else
+        return to_odd(x);
+#endif
     }
 };
 
@@ -188,8 +217,11 @@ struct Doubles : Pair<from, to> {
     X(Doubles, kU8, kF64, false) X(Doubles, kI16, kF64, false) X(Doubles, kI32, kF64, false)         \
     X(Doubles, kI64, kF64, false)
 
-/// One number for a pair of dtypes, with or without x * a + b.
-constexpr uint32_t cast_number(uint32_t from, uint32_t to, bool affine) { return from << 5 | to << 1 | affine; }
+/// One number for a pair of dtypes, with or without x * a + b. Few dtypes are targets, so that the numbers
+/// are dense enough for a table of jumps.
+WINDROW_DEVICE constexpr uint32_t cast_number(uint32_t from, uint32_t to, bool affine) {
+    return (from * 6 + (to <= kI64 ? to - kI32 : to - kF16 + 2)) * 2 + affine;
+}
 
 /// Whether a cast has a loop; has_loop() of src/cuda/family.rs is the same list.
 WINDROW_DEVICE bool has_loop(uint8_t from, uint8_t to, bool affine) {

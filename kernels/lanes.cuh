@@ -30,12 +30,12 @@ struct Sources {
     const uint64_t* addresses;
     const uint32_t* ids;  ///< null: addresses
     const uint8_t* base;
-    uint64_t stride;      ///< bytes from row to row
+    uint32_t stride;      ///< bytes from row to row
 };
 
 template <bool by_id>
 WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample) {
-    if (by_id) return sources.base + sources.ids[sample] * sources.stride;
+    if (by_id) return sources.base + uint64_t{sources.ids[sample]} * sources.stride;
     return reinterpret_cast<const uint8_t*>(sources.addresses[sample]);
 }
 
@@ -108,11 +108,38 @@ constexpr uint32_t kWidest = bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes %
 template <uint32_t bytes>
 constexpr uint32_t kStep = bytes >= 24 && bytes % 8 == 0 ? 8 : bytes < 4 ? 1 : 4;
 
+/// A word of any value, which takes no instruction: for lanes that read nothing and store nothing.
+WINDROW_DEVICE uint32_t any_word() {
+#ifdef __CUDA_ARCH__
+    uint32_t word;
+    asm("" : "=r"(word));
+    return word;
+#else
+    return 0;
+#endif
+}
+
+/// Makes the compiler keep a pointer that moves on in a loop: it would replace each address near it by a
+/// product of a counter of its own.
+template <class T>
+WINDROW_DEVICE void keep(T*& p) {
+#ifdef __CUDA_ARCH__
+    asm("" : "+l"(p));
+#else
+    (void)p;
+#endif
+}
+
 /// Reads the window `skew` bytes behind `src`, which is aligned to kStep; 0 if kAligned. A misaligned
 /// window is read in aligned words, one more than it fills: callers see to what is beside it.
+///
+/// Where `is_there` is not, nothing is read, and the words have any value.
 template <Alignment alignment, uint32_t bytes>
-WINDROW_DEVICE void read_window(const uint8_t* src, uint32_t skew, uint32_t (&w)[(bytes + 3) / 4]) {
+WINDROW_DEVICE void read_window(bool is_there, const uint8_t* src, uint32_t skew, uint32_t (&w)[(bytes + 3) / 4]) {
     constexpr uint32_t kWords = (bytes + 3) / 4;
+#pragma unroll
+    for (uint32_t i = 0; i < kWords; ++i) w[i] = any_word();
+    if (!is_there) return;
     if constexpr (alignment == kMisaligned && bytes == 2) {
         w[0] = load<uint8_t>(src) | static_cast<uint32_t>(load<uint8_t>(src + 1)) << 8;
     } else if constexpr (alignment == kMisaligned) {
@@ -241,23 +268,32 @@ WINDROW_DEVICE uint32_t bytes_as_f16(uint32_t word, bool high) {
 #endif
 }
 
-/// Writes `bytes` bytes of padding from `dst` on: `fill` over and over, its first byte first.
+/// Writes `count` elements of `size` bytes from `dst` on: `fill` over and over, its first byte first.
 template <uint32_t kThreads>
-WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t bytes, Vec16 fill, const Team<kThreads>& team) {
-    const uint32_t head = minimum((16 - misalignment(dst, 16)) & 15, bytes);
+WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 fill, const Team<kThreads>& team) {
+    constexpr uint32_t kMany = 4;
+    const uint32_t bytes = count * size, head = minimum((16 - misalignment(dst, 16)) & 15, bytes);
     const uint32_t vectors = (bytes - head) / 16, ends = bytes - 16 * vectors;
     if (team.warp == 0) {
-#pragma unroll 1
-        for (uint32_t i = team.lane; i < ends; i += kThreads) {
+#pragma unroll
+        for (uint32_t i = team.lane; i < team.lane + 32; i += kThreads) {
+            if (i >= ends) break;
             const uint32_t at = i < head ? i : i + 16 * vectors;
             store(dst + at, static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7))));
         }
     }
-    if (head != 0) fill = funnel16(fill, fill, head);
-    const uint32_t step = team.step(1);
-    dst += head;
-#pragma unroll 4
-    for (uint32_t i = team.first(1); i < vectors; i += step) store16(dst + 16 * i, fill);
+    if (misalignment(dst, size) != 0) fill = funnel16(fill, fill, head);
+    const uint32_t first = team.first(kMany), step = team.step(kMany);
+    dst += head + 16 * uint64_t{first};
+#pragma unroll 1
+    for (int32_t left = static_cast<int32_t>(vectors - first); left > 0; left -= step) {
+        keep(dst);
+#pragma unroll
+        for (uint32_t i = 0; i < kMany; ++i) {
+            if (left > static_cast<int32_t>(kThreads * i)) store16(dst + 16 * kThreads * i, fill);
+        }
+        dst += 16 * uint64_t{step};
+    }
 }
 
 }  // namespace windrow

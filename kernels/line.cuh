@@ -28,9 +28,10 @@ struct LineCast {
     uint64_t value;
 };
 
-/// Vectors of a lane whose loads are under way together.
-template <uint32_t words>
-constexpr uint32_t kUnroll = words > 8 ? 1 : words > 4 ? 2 : 4;
+/// Vectors of a lane whose loads are under way together: 64 bytes of the source, or 32 where a vector may
+/// be made twice, for the sake of the code's size.
+template <class Cast, uint32_t words>
+constexpr uint32_t kUnroll = words > 8 ? 1 : words > 4 || (words == 4 && Cast::kTo == 2) ? 2 : 4;
 
 /// Moves 16 bytes.
 struct Bytes {
@@ -44,7 +45,7 @@ struct Bytes {
 /// Vectors [0, count) of a line, the first from `src` to `dst`, which is a multiple of 16.
 template <Alignment alignment, uint32_t kThreads, class Cast>
 WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* dst, uint32_t count, const Team<kThreads>& team) {
-    constexpr uint32_t kBytes = 16 / Cast::kTo * Cast::kFrom, kWords = (kBytes + 3) / 4, kMany = kUnroll<kWords>;
+    constexpr uint32_t kBytes = 16 / Cast::kTo * Cast::kFrom, kWords = (kBytes + 3) / 4, kMany = kUnroll<Cast, kWords>;
     const uint32_t first = team.first(kMany), step = team.step(kMany);
     src += uint64_t{first} * kBytes;
     dst += uint64_t{first} * 16;
@@ -52,10 +53,12 @@ WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* 
     src -= skew;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count - first); left > 0; left -= step) {
-        uint32_t in[kMany][kWords] = {};
+        keep(src);
+        keep(dst);
+        uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
-            if (left > static_cast<int32_t>(kThreads * i)) read_window<alignment, kBytes>(src + kThreads * kBytes * i, skew, in[i]);
+            read_window<alignment, kBytes>(left > static_cast<int32_t>(kThreads * i), src + kThreads * kBytes * i, skew, in[i]);
         }
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
@@ -162,11 +165,11 @@ template <uint32_t kThreads>
 WINDROW_DEVICE void write_line(const Line& line, const LineCast& cast, Vec16 fill, const Team<kThreads>& team) {
     const uint32_t size = cast.to_size, padding = line.width - line.lead - line.real;
     uint8_t* dst = line.dst + line.lead * size;
-    if (line.lead > 0) fill_run(line.dst, line.lead * size, fill, team);
-    if (padding > 0) fill_run(dst + line.real * size, padding * size, fill, team);
+    if (line.lead > 0) fill_run(line.dst, line.lead, size, fill, team);
+    if (padding > 0) fill_run(dst + line.real * size, padding, size, fill, team);
     if (line.real == 0) return;
     if (cast.from_size == 0) {
-        fill_run(dst, line.real * size, repeated({cast.value, 0}, size), team);
+        fill_run(dst, line.real, size, repeated({cast.value, 0}, size), team);
     } else if (cast.from == cast.to && cast.affine.a == nullptr) {
         move_line(line.src, dst, line.real * size, line.before, line.after, team);
     } else {

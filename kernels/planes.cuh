@@ -66,10 +66,12 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
     src -= skew;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count - first); left > 0; left -= step) {
-        uint32_t in[kMany][kWords] = {};
+        keep(src);
+        keep(dst);
+        uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
-            if (left > static_cast<int32_t>(kLanes * i)) read_window<alignment, kBytes>(src + kLanes * kBytes * i, skew, in[i]);
+            read_window<alignment, kBytes>(left > static_cast<int32_t>(kLanes * i), src + kLanes * kBytes * i, skew, in[i]);
         }
 #pragma unroll
         for (uint32_t c = 0; c < planes; ++c) {
@@ -175,9 +177,9 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes,
         uint8_t* dst = run.dst;
 #pragma unroll 1
         for (uint32_t c = 0; c < planes; ++c, dst += run.plane) {
-            if (run.lead > 0) fill_run(dst, run.lead * size, fill, team);
+            if (run.lead > 0) fill_run(dst, run.lead, size, fill, team);
             const uint32_t done = run.lead + run.real;
-            fill_run(dst + done * size, (run.width - done) * size, fill, team);
+            fill_run(dst + done * size, run.width - done, size, fill, team);
         }
     }
     if (run.real == 0) return;

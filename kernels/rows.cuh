@@ -14,23 +14,24 @@ constexpr uint32_t kRowVectors = 4;
 template <bool by_id>
 WINDROW_DEVICE void rows_piece(const Sources& sources, uint8_t* out, uint32_t vectors, Divisor by_vectors, uint32_t first,
                                uint32_t count) {
-    Vec16 v[kRowVectors];
-    const uint8_t* src[kRowVectors];
-#pragma unroll
-    for (uint32_t i = 0; i < kRowVectors; ++i) {
-        const uint32_t at = first + kLanes * i, sample = divide(at, by_vectors);
-        src[i] = nullptr;
-        if (at < count) src[i] = source_at<by_id>(sources, sample) + 16 * uint64_t{at - sample * vectors};
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < kRowVectors; ++i) {
-        if (first + kLanes * i < count) v[i] = load16(src[i]);
-    }
+    auto source = [&](uint32_t at) {
+        const uint32_t sample = divide(at, by_vectors);
+        return source_at<by_id>(sources, sample) + 16 * uint64_t{at - sample * vectors};
+    };
     out += 16 * uint64_t{first};
+    if (first + kLanes * (kRowVectors - 1) < count) {
+        const uint8_t* src[kRowVectors];
+        Vec16 v[kRowVectors];
 #pragma unroll
-    for (uint32_t i = 0; i < kRowVectors; ++i) {
-        if (first + kLanes * i < count) store16(out + 16 * kLanes * i, v[i]);
+        for (uint32_t i = 0; i < kRowVectors; ++i) src[i] = source(first + kLanes * i);
+#pragma unroll
+        for (uint32_t i = 0; i < kRowVectors; ++i) v[i] = load16(src[i]);
+#pragma unroll
+        for (uint32_t i = 0; i < kRowVectors; ++i) store16(out + 16 * kLanes * i, v[i]);
+        return;
     }
+#pragma unroll 1
+    for (; first < count; first += kLanes, out += 16 * kLanes) store16(out, load16(source(first)));
 }
 
 /// Writes piece `own` of the output, 2 KiB, where a sample is `pieces` of them.
