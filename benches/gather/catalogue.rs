@@ -14,6 +14,15 @@ pub struct Entry {
 }
 
 impl Entry {
+    pub fn new(
+        family: &'static str,
+        title: impl Into<String>,
+        lie: Lie,
+        parts: impl Fn() -> Vec<Part> + 'static,
+    ) -> Entry {
+        Entry { family, title: title.into(), lie, parts: Box::new(parts) }
+    }
+
     pub fn name(&self) -> String {
         format!("{}, {}", self.title, self.lie.label())
     }
@@ -23,33 +32,33 @@ impl Entry {
     }
 }
 
-fn part(path: &'static str, dtype: DType, shapes: Vec<Vec<i64>>, collate: Collate) -> Part {
+pub fn part(path: &'static str, dtype: DType, shapes: Vec<Vec<i64>>, collate: Collate) -> Part {
     Part { path, dtype, shapes, collate }
 }
 
-fn rows(count: usize, length: usize) -> Vec<Part> {
+pub fn rows(count: usize, length: usize) -> Vec<Part> {
     vec![part("", DType::U8, vec![vec![length as i64]; count], Collate::stack())]
 }
 
-fn normalised() -> Transform {
+pub fn normalised() -> Transform {
     let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
     Transform::new().scale(1.0 / 255.0).mean(mean).std(std).channel_dim(2).permute([2, 0, 1])
 }
 
-fn images(count: usize, side: i64) -> Vec<Part> {
-    let collate = Collate::stack().cast(DType::F16).transform(normalised());
+pub fn images(count: usize, side: i64, to: DType) -> Vec<Part> {
+    let collate = Collate::stack().cast(to).transform(normalised());
     vec![part("", DType::U8, vec![vec![side, side, 3]; count], collate)]
 }
 
 /// Clips of 1 to 15 seconds at 16 kHz.
-fn clips(count: usize, dtype: DType, collate: Collate) -> Vec<Part> {
+pub fn clips(count: usize, dtype: DType, collate: Collate) -> Vec<Part> {
     let mut random = Random(5);
     let shapes = (0..count).map(|_| vec![16_000 + random.below(224_001) as i64]).collect();
     vec![part("", dtype, shapes, collate)]
 }
 
 /// Token rows of 16 to 2048, padded to 2048.
-fn tokens(count: usize, to: DType) -> Vec<Part> {
+pub fn tokens(count: usize, to: DType) -> Vec<Part> {
     let mut random = Random(7);
     let shapes = (0..count).map(|_| vec![16 + random.below(2033) as i64]).collect();
     let collate = Collate::pad(Pad::new().size(2048).mask(Mask::Real)).cast(to);
@@ -74,7 +83,7 @@ fn environments(count: usize) -> Vec<Part> {
 }
 
 /// Detection images, padded to one size.
-fn detection(count: usize) -> Vec<Part> {
+pub fn detection(count: usize) -> Vec<Part> {
     let mut random = Random(11);
     let shape = |_| vec![736 + random.below(65) as i64, 800 + random.below(545) as i64, 3];
     let shapes = (0..count).map(shape).collect();
@@ -106,8 +115,7 @@ fn add(
 ) {
     let title = title.into();
     for &lie in lies {
-        let (title, parts) = (title.clone(), Box::new(parts.clone()));
-        all.push(Entry { family, title, lie, parts });
+        all.push(Entry::new(family, title.clone(), lie, parts.clone()));
     }
 }
 
@@ -142,7 +150,7 @@ pub fn all(scale: usize) -> Vec<Entry> {
     }
     add(all, "small", "small: 256 x 3 KiB", &PAIR, || rows(256, 3 << 10));
     let title = "W1: 256 images 224 x 224 x 3, u8 HWC to f16 CHW, normalised";
-    add(all, "W1", title, &PAIR, move || images(some(256), 224));
+    add(all, "W1", title, &PAIR, move || images(some(256), 224, DType::F16));
     let title = "W2: 4096 rows of 16..2048, i32 padded to i64, mask, lengths";
     add(all, "W2", title, &PAIR, move || tokens(some(4096), DType::I64));
     let title = "W2b: the same, padded as i32";
@@ -177,13 +185,13 @@ pub fn all(scale: usize) -> Vec<Entry> {
         let title = format!("W8: 32 MiB of {kibibytes} KiB");
         add(all, "W8", title, &[Pinned], move || rows(count, kibibytes << 10));
     }
-    add(all, "W8b", "W8b: W1 from the host", &[Pinned], move || images(some(256), 224));
+    add(all, "W8b", "W8b: W1 from the host", &[Pinned], move || images(some(256), 224, DType::F16));
     let title = "W9: 256 graphs, nodes f32 with their graph's number, edges i64";
     add(all, "W9", title, &PAIR, move || graphs(some(256)));
     let title = "W10a: 100 000 rows of 77 B";
     add(all, "W10a", title, &ODD, move || rows(some(100_000), 77));
     let title = "W10b: 256 images 225 x 225 x 3, u8 HWC to f16 CHW";
-    add(all, "W10b", title, &ODD, move || images(some(256), 225));
+    add(all, "W10b", title, &ODD, move || images(some(256), 225, DType::F16));
     entries
 }
 

@@ -4,6 +4,7 @@
 //! cargo bench --features cuda --bench gather -- [--quick] [--only TEXT] [--json FILE]
 //!     --sweep [--table FILE]   few workloads, cold, windrow beside a copy: for trials of other numbers
 //!     --predict                what each workload should take, before it is measured
+//!     --count                  each of counted.rs once, for the emulator of machine code to count
 //! ```
 //!
 //! Time on the device is that between two events on one stream, which is kept busy until all is
@@ -25,6 +26,7 @@
 mod gpu;
 mod catalogue;
 mod contenders;
+mod counted;
 mod peers;
 mod predict;
 mod report;
@@ -39,7 +41,7 @@ use contenders::Contender;
 use gpu::device::{self, cuMemsetD8Async};
 use gpu::{check, Gpu, Outcome};
 use report::{Report, Series};
-use windrow::{Engine, Tensor};
+use windrow::{Engine, Fields, Tensor};
 use workloads::{Set, Workload};
 
 /// All sets of a workload together: several times any L2.
@@ -53,6 +55,7 @@ struct Options {
     quick: bool,
     sweep: bool,
     predict: bool,
+    count: bool,
     only: Option<String>,
     json: Option<String>,
     table: Option<String>,
@@ -79,6 +82,7 @@ fn options() -> Option<Options> {
             "--quick" => options.quick = true,
             "--sweep" => options.sweep = true,
             "--predict" => options.predict = true,
+            "--count" => options.count = true,
             "--only" => options.only = arguments.next(),
             "--json" => options.json = arguments.next(),
             "--table" => options.table = arguments.next(),
@@ -95,9 +99,12 @@ fn main() -> ExitCode {
         predict::upload_all_tables();
     }
     let Some(engine) = device::engine() else { return ExitCode::SUCCESS };
-    let done = match options.predict {
-        true => predict::print(engine, options.entries()),
-        false => run(engine, &options),
+    let done = if options.predict {
+        predict::print(engine, options.entries())
+    } else if options.count {
+        counted::run(engine, options.only.as_deref())
+    } else {
+        run(engine, &options)
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -147,24 +154,36 @@ fn verify(
     contenders: &[Contender<'_>],
 ) -> Outcome {
     for contender in contenders.iter().filter(|contender| contender.is_batch) {
-        // SAFETY: the set's own output.
-        let code = unsafe { cuMemsetD8Async(set.out.address, POISON, set.out.len, gpu.stream) };
-        check("cuMemsetD8Async", code)?;
+        poison(gpu, set)?;
         (contender.run)(set)?;
         gpu.synchronize()?;
-        for ((part, expected), out) in
-            workload.parts.iter().zip(&workload.expected).zip(&set.out_at)
-        {
-            let got = device::read(*out, expected.data().nbytes());
-            same(part.path, contender.name, expected.data(), &got)?;
-        }
+        same_data(workload, set, contender.name)?;
     }
     if contenders.first().is_none_or(|contender| contender.name != contenders::WINDROW) {
         return Ok(());
     }
     let all = contenders::windrow(gpu, engine, workload, set, &set.samples)?;
     gpu.synchronize()?;
-    for ((part, expected), fields) in workload.parts.iter().zip(&workload.expected).zip(&all) {
+    same_fields(workload, &all)
+}
+
+fn poison(gpu: &Gpu, set: &Set) -> Outcome {
+    // SAFETY: the set's own output.
+    let code = unsafe { cuMemsetD8Async(set.out.address, POISON, set.out.len, gpu.stream) };
+    check("cuMemsetD8Async", code)
+}
+
+fn same_data(workload: &Workload, set: &Set, name: &str) -> Outcome {
+    for ((part, expected), out) in workload.parts.iter().zip(&workload.expected).zip(&set.out_at) {
+        let got = device::read(*out, expected.data().nbytes());
+        same(part.path, name, expected.data(), &got)?;
+    }
+    Ok(())
+}
+
+/// What windrow gives beside the data.
+fn same_fields(workload: &Workload, all: &[Fields]) -> Outcome {
+    for ((part, expected), fields) in workload.parts.iter().zip(&workload.expected).zip(all) {
         for (name, want, got) in [
             ("mask", expected.mask(), &fields.mask),
             ("lengths", expected.lengths(), &fields.lengths),

@@ -1,6 +1,8 @@
 //! A workload in memory: samples somewhere in one arena, and the batch that they shall become.
 
-use windrow::{Batch, Collate, DType, Device, Engine, Leaf, Plan, SampleList};
+use std::sync::Arc;
+
+use windrow::{Batch, Collate, DType, Device, Engine, Layout, Leaf, Plan, SampleList, Tensor};
 
 use super::gpu::allocate;
 use super::gpu::device::{Bytes, PinnedBytes};
@@ -45,6 +47,8 @@ pub enum Lie {
     Misaligned,
     /// One after the other, in the order of the batch: the control.
     Contiguous,
+    /// Rows of one table, picked by their numbers in shuffled order.
+    Rows,
     /// Scattered, in page-locked memory of the host.
     Pinned,
 }
@@ -55,6 +59,7 @@ impl Lie {
             Lie::Scattered => "scattered",
             Lie::Misaligned => "misaligned",
             Lie::Contiguous => "contiguous",
+            Lie::Rows => "by number",
             Lie::Pinned => "page-locked",
         }
     }
@@ -107,7 +112,7 @@ impl Workload {
         let (offsets, end) = place(&parts, lie, &mut random);
         let arena = random.bytes(end);
         let base = arena.as_ptr().addr() as u64;
-        let lists = lists(base, Device::Cpu, &parts, &offsets);
+        let lists = lists(base, Device::Cpu, lie, &parts, &offsets);
         let engine = Engine::host();
         let leaves = parts.iter().zip(&lists);
         let expected = leaves.clone().map(|(part, samples)| {
@@ -180,7 +185,7 @@ impl Workload {
             false => Home::Device(Bytes::of(bytes)),
         };
         let source = home(&self.arena);
-        let at = |device| lists(source.address(), device, &self.parts, &self.offsets);
+        let at = |device| lists(source.address(), device, self.lie, &self.parts, &self.offsets);
         let samples = at(if self.is_pinned() { Device::Pinned } else { Device::Cuda(0) });
         let others = match self.is_pinned() {
             true => vec![at(Device::Cuda(0)), at(Device::Cpu)],
@@ -252,7 +257,7 @@ fn place(parts: &[Part], lie: Lie, random: &mut Random) -> (Vec<Vec<usize>>, usi
         }
         offsets[leaf][sample] = begin;
         end = begin + parts[leaf].size(sample);
-        if lie != Lie::Contiguous {
+        if !matches!(lie, Lie::Contiguous | Lie::Rows) {
             // A gap, so that no two samples are neighbours.
             end = (end + 1).next_multiple_of(256);
         }
@@ -263,10 +268,14 @@ fn place(parts: &[Part], lie: Lie, random: &mut Random) -> (Vec<Vec<usize>>, usi
 fn lists(
     base: u64,
     device: Device,
+    lie: Lie,
     parts: &[Part],
     offsets: &[Vec<usize>],
 ) -> Vec<SampleList<'static>> {
     let list = |(part, offsets): (&Part, &Vec<usize>)| {
+        if lie == Lie::Rows {
+            return rows(base, device, part, offsets);
+        }
         let mut list = SampleList::new();
         list.reserve(part.shapes.len()).expect("memory");
         for (shape, offset) in part.shapes.iter().zip(offsets) {
@@ -277,6 +286,21 @@ fn lists(
         list
     };
     parts.iter().zip(offsets).map(list).collect()
+}
+
+/// Samples of one shape, one behind the other in the arena, as rows of a table.
+fn rows(base: u64, device: Device, part: &Part, offsets: &[usize]) -> SampleList<'static> {
+    let shape: Vec<i64> =
+        [offsets.len() as i64].into_iter().chain(part.shapes[0].iter().copied()).collect();
+    let layout = Layout::try_new(part.dtype, &shape, None).expect("a sound shape");
+    // SAFETY: the arena, which outlives the list: that of the workload or of the set.
+    unsafe {
+        let (owner, data) = (Arc::new(()), base as *mut u8);
+        let table = Tensor::new_unchecked(owner, data, part.dtype, device, layout, true);
+        let rows = SampleList::rows_from_raw_parts(&table).expect("a table");
+        let row_bytes = part.size(0).max(1);
+        rows.take(offsets.iter().map(|&at| (at / row_bytes) as i64)).expect("rows of the table")
+    }
 }
 
 /// Memory that samples lie in.

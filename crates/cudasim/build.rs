@@ -48,6 +48,15 @@ fn main() {
         sources.push((source, vec!["-Wall".to_owned(), "-Wextra".into()]));
     }
     files(&sim, "h");
+    // The emulator of machine code is most of the time of the tests that use it.
+    let device_code = here.join("device_code");
+    for source in files(&device_code, "cpp") {
+        let own = ["-Wall", "-Wextra", "-O3", "-ffp-contract=off", "-fno-strict-aliasing"];
+        // It is run where it is built.
+        let own = own.into_iter().chain(cfg!(target_arch = "x86_64").then_some("-march=native"));
+        sources.push((source, own.map(String::from).collect()));
+    }
+    files(&device_code, "h");
     let mut folders = vec![here.join("kernels")];
     let kernels = here.join("../../kernels");
     files(&kernels, "h");

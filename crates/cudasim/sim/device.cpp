@@ -1,5 +1,6 @@
 // Devices and their primary contexts.
 
+#include "../device_code/launch.h"
 #include "sim.h"
 
 namespace cudasim {
@@ -22,8 +23,15 @@ size_t device_memory() {
 }
 
 int compute_capability() {
-    static int capability = setting("CUDASIM_CAPABILITY", 90);
+    // Machine code says itself what it is for.
+    static auto* image = device_code::image();
+    static int capability = setting("CUDASIM_CAPABILITY", image ? image->arch : 90);
     return capability;
+}
+
+int num_multiprocessors() {
+    static int number = setting("CUDASIM_MULTIPROCESSORS", 4);
+    return number;
 }
 
 int driver_version() {
@@ -149,7 +157,7 @@ API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice devi
     static const std::map<int, int> values{
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, compute_capability() / 10},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, compute_capability() % 10},
-        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 4},
+        {CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, num_multiprocessors()},
         {CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32},
         {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
         {CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048},

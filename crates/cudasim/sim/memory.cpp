@@ -54,6 +54,28 @@ void guarded_delete(char* p, size_t capacity) {
     free(p - kGuardBytes);
 }
 
+/// What may be touched now: unlike the memory table, in the order of streams. Guarded by a lock of its own.
+static struct {
+    std::mutex mutex;
+    std::map<uintptr_t, size_t> sizes;
+} in_use;
+
+std::pair<uintptr_t, size_t> memory_in_use_at(uintptr_t address) {
+    {
+        std::lock_guard lock(in_use.mutex);
+        auto next = in_use.sizes.upper_bound(address);
+        if (next != in_use.sizes.begin()) {
+            auto& [base, size] = *--next;
+            if (address - base < size) return {base, size};
+        }
+    }
+    Guard guard(global);
+    uintptr_t base;
+    auto* memory = find_memory(address, &base);
+    if (!memory || memory->kind != MemoryKind::registered) return {};
+    return {base, memory->size};
+}
+
 static bool holds(const char* p, unsigned char value, size_t size) {
     return !size || ((unsigned char)*p == value && !memcmp(p, p + 1, size - 1));
 }
@@ -63,6 +85,8 @@ void begin_use(char* p, size_t size, size_t capacity) {
     memset(p, kFresh, size);
     memset(p + size, kGuard, capacity - size);
     ASAN_POISON_MEMORY_REGION(p + size, capacity - size);
+    std::lock_guard lock(in_use.mutex);
+    in_use.sizes[uintptr_t(p)] = size;
 }
 
 static void check_guards(char* p, size_t size, size_t capacity) {
@@ -77,6 +101,10 @@ static void check_guards(char* p, size_t size, size_t capacity) {
 }
 
 void end_use(char* p, size_t size, size_t capacity) {
+    {
+        std::lock_guard lock(in_use.mutex);
+        in_use.sizes.erase(uintptr_t(p));
+    }
     check_guards(p, size, capacity);
     ASAN_UNPOISON_MEMORY_REGION(p - kGuardBytes, capacity + 2 * kGuardBytes);
     memset(p - kGuardBytes, kGuard, kGuardBytes);

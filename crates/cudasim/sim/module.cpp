@@ -1,5 +1,7 @@
-// Modules, functions, launches. A kernel must be named in the image and compiled for the host.
+// Modules, functions, launches. A kernel must be named in the image, and compiled for the host or be in the
+// machine code that CUDASIM_DEVICE_CODE names.
 
+#include "../device_code/launch.h"
 #include "sim.h"
 
 namespace cudasim {
@@ -14,6 +16,7 @@ struct Function {
     Context* context;
     CUmodule module;
     const Kernel* kernel;
+    device_code::Kernel* machine_code;  ///< runs in its place, if there is any
     int dynamic_shared_bytes = 48 << 10;
 };
 
@@ -90,6 +93,12 @@ static CUresult load(CUmodule* handle, const void* image, Context* context) {
     return CUDA_SUCCESS;
 }
 
+/// What machine code may touch around an address.
+static device_code::Reach::Range allocation_at(uint64_t address) {
+    auto [base, size] = memory_in_use_at(address);
+    return {base, base + size};
+}
+
 static std::shared_ptr<Function> find_function(CUfunction handle) {
     auto function = functions.find(handle);
     if (!function) misuse("unknown function or one of an unloaded module: %p", (void*)handle);
@@ -134,10 +143,11 @@ API cuModuleGetFunction(CUfunction* handle, CUmodule module_handle, const char* 
     auto module = modules.find(module_handle);
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
     auto* kernel = find_kernel(name);
+    auto* machine_code = device_code::find_kernel(name);
     bool named = module->names_hidden || module->image.find(name) != std::string::npos;
-    if (!named || !kernel) return CUDA_ERROR_NOT_FOUND;
-    *handle = functions.add(
-        std::make_shared<Function>(Function{module->context, module_handle, kernel}));
+    if (!named || !(kernel || machine_code)) return CUDA_ERROR_NOT_FOUND;
+    *handle = functions.add(std::make_shared<Function>(
+        Function{module->context, module_handle, kernel, machine_code}));
     return CUDA_SUCCESS;
 }
 
@@ -150,7 +160,9 @@ API cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction ha
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     switch (attribute) {
         case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
-        case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
+        case CU_FUNC_ATTRIBUTE_NUM_REGS:
+            *value = function->machine_code ? function->machine_code->registers : 32;
+            break;
         case CU_FUNC_ATTRIBUTE_PTX_VERSION:
         case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = compute_capability(); break;
         case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
@@ -183,10 +195,17 @@ API cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache) {
 
 static CUresult occupancy(int* num_blocks, CUfunction handle, int block_size) {
     Guard guard(global);
-    if (!find_function(handle)) return CUDA_ERROR_INVALID_HANDLE;
+    auto function = find_function(handle);
+    if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (!num_blocks || block_size < 1) return CUDA_ERROR_INVALID_VALUE;
     int threads = (block_size + 31) / 32 * 32;
-    *num_blocks = block_size > 1024 ? 0 : std::min(2048 / threads, 32);
+    if (block_size > 1024) {
+        *num_blocks = 0;
+    } else if (function->machine_code) {
+        *num_blocks = device_code::resident_blocks(*function->machine_code, compute_capability(), threads);
+    } else {
+        *num_blocks = std::min(2048 / threads, 32);
+    }
     return CUDA_SUCCESS;
 }
 
@@ -208,7 +227,7 @@ API cuOccupancyMaxPotentialBlockSize(int* min_grid_size, int* block_size, CUfunc
     if (!min_grid_size || !block_size) return CUDA_ERROR_INVALID_VALUE;
     *block_size = limit > 0 ? std::min(limit, 1024) : 1024;
     CUresult result = occupancy(min_grid_size, function, *block_size);
-    *min_grid_size *= 4;  // multiprocessors
+    *min_grid_size *= num_multiprocessors();
     return result;
 }
 
@@ -228,9 +247,19 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
     bool block_fits = block_x && block_y && block_z && block_x <= 1024 && block_y <= 1024 &&
                       block_z <= 64 && block_x * block_y * block_z <= 1024;
     bool shared_fits = shared_bytes <= unsigned(function->dynamic_shared_bytes);
-    bool has_params = params || !function->kernel->num_params;
+    auto* machine_code = function->machine_code;
+    size_t num_params = machine_code ? machine_code->parameters.size() : function->kernel->num_params;
+    bool has_params = params || !num_params;
     if (!grid_fits || !block_fits || !shared_fits || !has_params || extra)
         return CUDA_ERROR_INVALID_VALUE;
+    if (machine_code) {
+        device_code::Launch launch{{grid_x, grid_y, grid_z},
+                                   {block_x, block_y, block_z},
+                                   shared_bytes,
+                                   device_code::parameters_of(*machine_code, params)};
+        auto shared = std::make_shared<device_code::Launch>(std::move(launch));
+        return submit(stream, [=] { device_code::run(*machine_code, *shared, allocation_at); });
+    }
     Bound kernel = function->kernel->bind(params);
     dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
     return submit(stream, [=] { run_grid(kernel, grid, block); });

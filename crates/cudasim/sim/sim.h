@@ -114,6 +114,7 @@ CUcontext handle_of(const Context* context);
 int num_devices();
 size_t device_memory();
 int compute_capability();
+int num_multiprocessors();
 int driver_version();
 
 // ---- streams and events (stream.cpp, event.cpp) ----------------------------------------------
@@ -269,6 +270,8 @@ void guarded_delete(char* p, size_t capacity);
 /// Marks [p + size, p + capacity) as out of bounds and the rest as usable, or all as freed.
 void begin_use(char* p, size_t size, size_t capacity);
 void end_use(char* p, size_t size, size_t capacity);
+/// The memory in use that holds an address, at this point of a stream; its size is 0 where there is none.
+std::pair<uintptr_t, size_t> memory_in_use_at(uintptr_t address);
 /// Notes a misuse unless freed memory still holds 0xDD.
 void check_untouched(const char* p, size_t capacity);
 /// Takes bytes of the device's memory; false if there are not enough.

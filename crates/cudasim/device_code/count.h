@@ -1,0 +1,38 @@
+// What a launch did, in numbers.
+#pragma once
+
+#include <cstdio>
+
+#include "code.h"
+
+namespace cudasim::device_code {
+
+/// 32-byte sectors and 128-byte lines that the lanes of one instruction touched.
+struct Touched {
+    uint32_t num_sectors = 0, num_lines = 0;
+    uint64_t sectors[160];  ///< 32 lanes of 16 bytes, none aligned: two for each; a pair may be more
+
+    void clear() { num_sectors = num_lines = 0; }
+    void add(uint64_t address, uint32_t bytes);
+};
+
+struct Counts {
+    struct Accesses {
+        uint64_t requests = 0, sectors = 0, lines = 0, bytes = 0;
+    };
+    uint64_t instructions = 0;  ///< of warps
+    uint64_t lanes = 0;         ///< that were there, whatever their guard
+    uint64_t few = 0;           ///< instructions of at most 4 lanes
+    uint64_t units[size_t(Unit::count)] = {};
+    Accesses accesses[size_t(Access::count)];
+
+    /// One line of JSON, with what is known of the launch.
+    void write(FILE* file, const Kernel& kernel, const std::string& more) const;
+};
+
+/// Appends which instructions were ever run to a file: lines "KERNEL RUN OF", then those never run.
+void write_coverage(const char* path, const Image& image);
+/// Instructions by the line of their source, dearest first; needs a listing with -g.
+void write_lines(const char* path, const Image& image);
+
+}  // namespace cudasim::device_code

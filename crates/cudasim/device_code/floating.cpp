@@ -1,0 +1,226 @@
+// Arithmetic of float32, float64 and float16 pairs. The host's arithmetic is IEEE's, as is a GPU's; NaN
+// are made the ones that a GPU gives.
+
+#include <cmath>
+
+#include "warp.h"
+
+namespace cudasim::device_code {
+
+namespace {
+
+uint32_t rounded(float value) { return value != value ? kNan32 : as_bits(value); }
+
+/// Towards zero: what was rounded away from it steps back.
+float towards_zero(double exact) {
+    float value = float(exact);
+    return std::fabs(double(value)) > std::fabs(exact) ? std::nextafterf(value, 0.0f) : value;
+}
+
+uint64_t rounded(double value) {
+    return value != value ? 0xFFF8000000000000 : std::bit_cast<uint64_t>(value);
+}
+
+/// Of two floats, by the names that an ordered and an unordered comparison have.
+Lanes compared(const Warp& warp, Compare compare, Lanes less, Lanes equal, Lanes greater) {
+    Lanes unordered = ~(less | equal | greater);
+    switch (compare) {
+        case Compare::lt: return less;
+        case Compare::eq: return equal;
+        case Compare::le: return less | equal;
+        case Compare::gt: return greater;
+        case Compare::ne: return less | greater;
+        case Compare::ge: return greater | equal;
+        case Compare::num: return ~unordered;
+        case Compare::nan: return unordered;
+        case Compare::ltu: return less | unordered;
+        case Compare::equ: return equal | unordered;
+        case Compare::leu: return less | equal | unordered;
+        case Compare::gtu: return greater | unordered;
+        case Compare::neu: return ~equal;
+        case Compare::geu: return greater | equal | unordered;
+        case Compare::never: break;
+        case Compare::always: return kAllLanes;
+    }
+    warp.fail("a comparison that is none");
+}
+
+template <class A, class B>
+Lanes compare_all(const Warp& warp, const Instruction& in, const A& a, const B& b) {
+    Lanes less = lanes_where([&](int l) { return a(l) < b(l); }), equal = lanes_where([&](int l) { return a(l) == b(l); }),
+          greater = lanes_where([&](int l) { return a(l) > b(l); });
+    return compared(warp, in.compare, less, equal, greater);
+}
+
+}  // namespace
+
+void put_joined(Warp& warp, const Instruction& in, Lanes active, Lanes holds);
+
+void run_fadd(Warp& warp, const Instruction& in, Lanes active) {
+    Vector room_a, room_b, result;
+    const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
+    for_lanes([&](int l) { result[l] = rounded(as_float(a[l]) + as_float(b[l])); });
+    warp.put(in[0], active, result);
+}
+
+void run_fmul(Warp& warp, const Instruction& in, Lanes active) {
+    Vector room_a, room_b, result;
+    const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
+    bool to_zero = in.has(Mod::RZ);
+    for_lanes([&](int l) {
+        double exact = double(as_float(a[l])) * as_float(b[l]);  // 48 bits fit
+        result[l] = rounded(to_zero ? towards_zero(exact) : float(exact));
+    });
+    warp.put(in[0], active, result);
+}
+
+void run_ffma(Warp& warp, const Instruction& in, Lanes active) {
+    Vector rooms[3], result;
+    const Vector &a = warp.floats(in[1], rooms[0]), &b = warp.floats(in[2], rooms[1]), &c = warp.floats(in[3], rooms[2]);
+    for_lanes([&](int l) { result[l] = rounded(std::fmaf(as_float(a[l]), as_float(b[l]), as_float(c[l]))); });
+    warp.put(in[0], active, result);
+}
+
+void run_fsel(Warp& warp, const Instruction& in, Lanes active) {
+    Vector room_a, room_b, result;
+    const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
+    Lanes first = warp.predicate(in[3]);
+    for_lanes([&](int l) { result[l] = first >> l & 1 ? a[l] : b[l]; });
+    warp.put(in[0], active, result);
+}
+
+/// The smaller where the last operand holds; a NaN loses against a number.
+void run_fmnmx(Warp& warp, const Instruction& in, Lanes active) {
+    Vector room_a, room_b, result;
+    const Vector &a = warp.floats(in[1], room_a), &b = warp.floats(in[2], room_b);
+    Lanes is_min = warp.predicate(in[3]);
+    for_lanes([&](int l) {
+        float x = as_float(a[l]), y = as_float(b[l]);
+        bool is_least = is_min >> l & 1;
+        // -0 is less than +0 here.
+        bool x_first = x < y || (x == y && std::signbit(x) && !std::signbit(y));
+        result[l] = x != x && y != y ? kNan32 : x != x ? b[l] : y != y ? a[l] : x_first == is_least ? a[l] : b[l];
+    });
+    warp.put(in[0], active, result);
+}
+
+void run_fsetp(Warp& warp, const Instruction& in, Lanes active) {
+    Vector room_a, room_b;
+    const Vector &a = warp.floats(in[2], room_a), &b = warp.floats(in[3], room_b);
+    auto x = [&](int l) { return as_float(a[l]); };
+    auto y = [&](int l) { return as_float(b[l]); };
+    put_joined(warp, in, active, compare_all(warp, in, x, y));
+}
+
+void run_dsetp(Warp& warp, const Instruction& in, Lanes active) {
+    Doubles a = warp.doubles(in[2]), b = warp.doubles(in[3]);
+    auto x = [&](int l) { return a[l]; };
+    auto y = [&](int l) { return b[l]; };
+    put_joined(warp, in, active, compare_all(warp, in, x, y));
+}
+
+void run_dadd(Warp& warp, const Instruction& in, Lanes active) {
+    Doubles a = warp.doubles(in[1]), b = warp.doubles(in[2]);
+    Pairs result;
+    for_lanes([&](int l) { result[l] = rounded(a[l] + b[l]); });
+    warp.put(in[0], active, result);
+}
+
+void run_dmul(Warp& warp, const Instruction& in, Lanes active) {
+    Doubles a = warp.doubles(in[1]), b = warp.doubles(in[2]);
+    Pairs result;
+    for_lanes([&](int l) { result[l] = rounded(a[l] * b[l]); });
+    warp.put(in[0], active, result);
+}
+
+void run_dfma(Warp& warp, const Instruction& in, Lanes active) {
+    Doubles a = warp.doubles(in[1]), b = warp.doubles(in[2]), c = warp.doubles(in[3]);
+    Pairs result;
+    for_lanes([&](int l) { result[l] = rounded(std::fma(a[l], b[l], c[l])); });
+    warp.put(in[0], active, result);
+}
+
+/// A GPU's reciprocal may be one unit off: CUDASIM_RECIPROCAL_ULPS makes this one so, to show that nothing
+/// depends on it.
+void run_mufu(Warp& warp, const Instruction& in, Lanes active) {
+    static const int off = getenv("CUDASIM_RECIPROCAL_ULPS") ? atoi(getenv("CUDASIM_RECIPROCAL_ULPS")) : 0;
+    Vector room, result;
+    const Vector& a = warp.floats(in[1], room);
+    for_lanes([&](int l) {
+        float value = 1.0f / as_float(a[l]);
+        result[l] = rounded(value);
+        if (std::isnormal(value)) result[l] += off;
+    });
+    warp.put(in[0], active, result);
+}
+
+// ---- pairs of float16 ------------------------------------------------------------------------
+
+namespace {
+
+float half_at(uint32_t bits, int which) {
+    return float(std::bit_cast<_Float16>(uint16_t(bits >> 16 * which)));
+}
+uint32_t half_bits(double exact) {
+    // Sums and products of float16 are exact in float64, and rounded once.
+    _Float16 value = _Float16(exact);
+    return value != value ? 0x7FFF : std::bit_cast<uint16_t>(value);
+}
+
+/// The two halves of an operand, as its suffix says.
+struct Halves {
+    Halves(const Warp& warp, const Operand& operand) : operand(operand) {
+        if (operand.kind == Kind::immediate) {
+            for_lanes([&](int i) { bits[i] = operand.bits; });
+        } else {
+            Vector room;
+            bits = warp.raw(operand, room);
+        }
+    }
+    float at(int lane, int which) const {
+        if (operand.kind == Kind::immediate) return half_at(bits[lane], which);
+        float value = half_at(bits[lane], operand.half >= 0 ? operand.half : which);
+        if (operand.absolute) value = std::fabs(value);
+        return operand.negative ? -value : value;
+    }
+    const Operand& operand;
+    Vector bits;
+};
+
+template <class F>
+void put_halves(Warp& warp, const Instruction& in, Lanes active, const F& f) {
+    Vector result;
+    for_lanes([&](int l) { result[l] = half_bits(f(l, 0)) | half_bits(f(l, 1)) << 16; });
+    warp.put(in[0], active, result);
+}
+
+}  // namespace
+
+/// F32: the sum of two halves as float32, by which a float16 is widened.
+void run_hadd2(Warp& warp, const Instruction& in, Lanes active) {
+    Halves a(warp, in[1]), b(warp, in[2]);
+    if (!in.has(Mod::F32)) {
+        return put_halves(warp, in, active, [&](int l, int k) { return double(a.at(l, k)) + b.at(l, k); });
+    }
+    Vector result;
+    for_lanes([&](int l) { result[l] = rounded(a.at(l, 0) + b.at(l, 0)); });
+    warp.put(in[0], active, result);
+}
+
+void run_hmul2(Warp& warp, const Instruction& in, Lanes active) {
+    Halves a(warp, in[1]), b(warp, in[2]);
+    put_halves(warp, in, active, [&](int l, int k) { return double(a.at(l, k)) * b.at(l, k); });
+}
+
+void run_hfma2(Warp& warp, const Instruction& in, Lanes active) {
+    // nvcc's way to load a constant: nothing is computed, so that any bits come through.
+    if (in[1].index == kZero && in[2].index == kZero && in[1].kind == Kind::reg && in[3].kind == Kind::immediate) {
+        Vector result;
+        for_lanes([&](int l) { result[l] = in[3].bits; });
+        return warp.put(in[0], active, result);
+    }
+    Halves a(warp, in[1]), b(warp, in[2]), c(warp, in[3]);
+    put_halves(warp, in, active, [&](int l, int k) { return std::fma(double(a.at(l, k)), b.at(l, k), c.at(l, k)); });
+}
+
+}  // namespace cudasim::device_code

@@ -1,0 +1,28 @@
+// Runs kernels by their machine code.
+#pragma once
+
+#include <memory>
+
+#include "code.h"
+#include "reach.h"
+
+namespace cudasim::device_code {
+
+struct Launch {
+    uint32_t grid[3], block[3];
+    uint32_t shared_bytes;          ///< dynamic ones
+    std::vector<char> parameters;   ///< as they lie in bank 0, from the first on
+};
+
+/// The image that CUDASIM_DEVICE_CODE names, read when first asked for; null where it is not set.
+Image* image();
+/// A kernel of it by name, or null.
+Kernel* find_kernel(const std::string& name);
+/// Copies the arguments of a launch, by the sizes that the cubin says.
+std::vector<char> parameters_of(const Kernel& kernel, void** arguments);
+/// Blocks of so many threads that a multiprocessor has room for.
+uint32_t resident_blocks(const Kernel& kernel, uint32_t arch, uint32_t threads);
+/// Runs all blocks; one launch at a time.
+void run(Kernel& kernel, const Launch& launch, Reach::Find find);
+
+}  // namespace cudasim::device_code

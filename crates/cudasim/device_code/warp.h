@@ -1,0 +1,135 @@
+// A warp while it runs: registers of 32 lanes, predicates, and which lanes are where.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "code.h"
+#include "count.h"
+
+namespace cudasim::device_code {
+
+/// One 32-bit value of each lane.
+struct alignas(64) Vector {
+    uint32_t lane[32];
+    uint32_t& operator[](size_t i) { return lane[i]; }
+    uint32_t operator[](size_t i) const { return lane[i]; }
+};
+
+/// One 64-bit value of each lane.
+struct alignas(64) Pairs {
+    uint64_t lane[32];
+    uint64_t& operator[](size_t i) { return lane[i]; }
+    uint64_t operator[](size_t i) const { return lane[i]; }
+};
+
+struct alignas(64) Doubles {
+    double lane[32];
+    double operator[](size_t i) const { return lane[i]; }
+};
+
+template <class F>
+inline void for_lanes(const F& f) {
+    for (int lane = 0; lane < 32; lane++) f(lane);
+}
+
+/// The lanes for which `f` holds.
+template <class F>
+inline Lanes lanes_where(const F& f) {
+    Lanes lanes = 0;
+    for (int lane = 0; lane < 32; lane++) lanes |= Lanes(bool(f(lane))) << lane;
+    return lanes;
+}
+
+struct Dim3 {
+    uint32_t x, y, z;
+};
+
+/// What the warps of a block share.
+struct BlockState {
+    const Kernel* kernel;
+    const std::vector<char>* bank0;  ///< constants of the launch, parameters among them
+    Dim3 dim, index;
+    std::vector<char> shared;
+};
+
+/// Bytes that a kernel may touch.
+class Reach;
+
+struct Warp {
+    /// Lanes that go on together.
+    struct Group {
+        uint32_t at;
+        Lanes lanes;
+        uint16_t barrier = 0;  ///< which one they wait at
+        Lanes met = 0;         ///< with whom, for WARPSYNC
+    };
+    static constexpr uint16_t kWarpSync = 16, kBlock = 17;
+
+    alignas(64) uint32_t registers[256][32];
+    Lanes predicates[8];
+    uint32_t uniform[256];
+    bool uniform_predicates[8];
+    Lanes barriers[16][32];  ///< by the lane that waits
+    Lanes live;
+    uint32_t first_thread;
+    std::vector<Group> ready;  ///< the last one runs
+    std::vector<Group> waiting;
+    std::vector<uint32_t> local;  ///< 32 words for each word of a lane's
+    BlockState* block;
+    Reach* reach;
+    Counts* counts;
+    /// Of the last instruction: sectors it touched, for the model of time.
+    Touched touched;
+
+    void reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& may_touch, Counts& to);
+    bool done() const { return ready.empty() && waiting.empty(); }
+    bool at_block_barrier() const;
+    void leave_block_barrier();
+    /// One instruction of the running group.
+    const Instruction& step();
+    /// Lets lanes go on whose barriers are complete.
+    void release();
+
+    uint32_t constant(uint8_t bank, int64_t offset, unsigned bytes = 4) const;
+    Lanes predicate(const Operand& operand) const;
+    /// An operand as it is, and with its sign: of integers, of floats. `word` 1: the second of a pair.
+    const Vector& raw(const Operand& operand, Vector& room, int word = 0) const;
+    const Vector& integers(const Operand& operand, Vector& room) const;
+    const Vector& floats(const Operand& operand, Vector& room) const;
+    Pairs pairs(const Operand& operand) const;
+    Doubles doubles(const Operand& operand) const;
+
+    void put(const Operand& operand, Lanes active, const Vector& value, int word = 0);
+    void put(const Operand& operand, Lanes active, const Pairs& value);
+    void put(const Operand& operand, Lanes active, Lanes value);
+
+    /// Ends the program: the machine code or its reading is wrong.
+    [[noreturn]] void fail(const std::string& why) const;
+    const Kernel& kernel() const { return *block->kernel; }
+};
+
+inline float as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline uint32_t as_bits(float value) { return std::bit_cast<uint32_t>(value); }
+/// Where the frames of local memory end: the first stack pointer of a thread.
+constexpr uint32_t kStackTop = 0xFFFDC0;
+/// What the units give for any NaN.
+constexpr uint32_t kNan32 = 0x7FFFFFFF;
+
+// What instructions do: integer.cpp, logic.cpp, floating.cpp, convert.cpp, flow.cpp, access.cpp.
+#define CUDASIM_RUNS(X)                                                                            \
+    X(run_nop) X(run_mov) X(run_imad) X(run_iadd3) X(run_iadd) X(run_lea) X(run_min_max)           \
+    X(run_add_min_max) X(run_popc) X(run_flo) X(run_iabs) X(run_lop3) X(run_plop3) X(run_shf)      \
+    X(run_sel) X(run_isetp) X(run_prmt) X(run_sgxt) X(run_brev) X(run_r2p) X(run_p2r)              \
+    X(run_fadd) X(run_fmul) X(run_ffma) X(run_fsel) X(run_fsetp) X(run_dsetp) X(run_dadd)          \
+    X(run_dmul) X(run_dfma) X(run_mufu) X(run_hadd2) X(run_hmul2) X(run_hfma2) X(run_i2f)          \
+    X(run_f2i) X(run_f2f) X(run_f2fp) X(run_load) X(run_store) X(run_local) X(run_shared)          \
+    X(run_ldc) X(run_cs2r) X(run_s2r) X(run_shfl) X(run_vote) X(run_bra) X(run_brx) X(run_call)    \
+    X(run_ret) X(run_exit) X(run_bssy) X(run_bsync) X(run_break) X(run_warpsync) X(run_bmov)       \
+    X(run_bar) X(run_fmnmx)
+#define X(name) void name(Warp&, const Instruction&, Lanes);
+CUDASIM_RUNS(X)
+#undef X
+
+}  // namespace cudasim::device_code
