@@ -158,20 +158,48 @@ WINDROW_DEVICE uint64_t truncated(Float x) {
     constexpr bool is_signed = static_cast<T>(-1) < static_cast<T>(0);
     constexpr int bits = 8 * sizeof(T) - is_signed;
     constexpr uint64_t most = ~0ull >> (64 - bits);
+#ifdef __CUDA_ARCH__
+    // The device's conversions stop at the limits of 32 and 64 bits. NaN becomes 0 in some of them.
+    constexpr bool is_float = sizeof(Float) == 4;
+    if (!(is_float && sizeof(T) <= 4) && x != x) return 0;
+    if constexpr (sizeof(T) == 8) {
+        if (is_signed) return static_cast<uint64_t>(is_float ? __float2ll_rz(x) : __double2ll_rz(x));
+        return is_float ? __float2ull_rz(x) : __double2ull_rz(x);
+    } else if constexpr (is_signed) {
+        const int32_t whole = is_float ? __float2int_rz(x) : __double2int_rz(x);
+        constexpr int32_t high = static_cast<int32_t>(most), low = -high - 1;
+        return static_cast<uint64_t>(static_cast<int64_t>(whole < low ? low : whole > high ? high : whole));
+    } else {
+        const uint32_t whole = is_float ? __float2uint_rz(x) : __double2uint_rz(x);
+        return whole < most ? whole : static_cast<uint32_t>(most);
+    }
+#else
     const Float limit = static_cast<Float>(1ull << (bits - 1)) * 2;  // 2^bits
     if (!(x > (is_signed ? -limit : static_cast<Float>(0)))) {
         return x == x && is_signed ? ~most : 0;
     }
     return x >= limit ? most : static_cast<uint64_t>(static_cast<Wide>(x));
+#endif
 }
 
-/// What the bits of one dtype mean: `wrapped` modulo 2^64 (bool and integers), `single` rounded to
+/// What the bits of one dtype mean (kIsWhole: bool and integers; kIsPlain: those whose bits are their value):
+/// `wrapped` modulo 2^64 (bool and integers), `single` rounded to
 /// float32, `odd` rounded to odd, `wide` rounded to float64, and the way back, rounded once.
 template <uint8_t dtype>
 struct Number;
 
+/// An unsigned integer of so many bytes.
+template <int bytes>
+struct WordOf;
+template <> struct WordOf<1> { using Type = uint8_t; };
+template <> struct WordOf<2> { using Type = uint16_t; };
+template <> struct WordOf<4> { using Type = uint32_t; };
+template <> struct WordOf<8> { using Type = uint64_t; };
+
 template <class T, class Wide>
 struct Integer {
+    using Bits = typename WordOf<sizeof(T)>::Type;
+    static constexpr bool kIsWhole = true, kIsPlain = static_cast<T>(-1) > static_cast<T>(0);
     static WINDROW_DEVICE uint64_t wrapped(uint64_t bits) {
         return static_cast<uint64_t>(static_cast<Wide>(static_cast<T>(bits)));
     }
@@ -207,6 +235,8 @@ template <> struct Number<kU64> : Integer<uint64_t, uint64_t> {};
 /// Any byte but zero is true.
 template <>
 struct Number<kBool> {
+    using Bits = uint8_t;
+    static constexpr bool kIsWhole = true, kIsPlain = false;
     static WINDROW_DEVICE uint64_t wrapped(uint64_t bits) { return (bits & 0xFF) != 0; }
     static WINDROW_DEVICE float single(uint64_t bits) { return wrapped(bits) ? 1.0f : 0.0f; }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
@@ -215,12 +245,15 @@ struct Number<kBool> {
     static WINDROW_DEVICE uint64_t from(double x) { return x != 0; }
 };
 
+template <int bytes>
 struct Floating {
+    using Bits = typename WordOf<bytes>::Type;
+    static constexpr bool kIsWhole = false;
     static WINDROW_DEVICE uint64_t wrapped(uint64_t) { return 0; }
 };
 
 template <>
-struct Number<kF16> : Floating {
+struct Number<kF16> : Floating<2> {
     static WINDROW_DEVICE float single(uint64_t bits) { return from_f16(bits & 0xFFFF); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
@@ -229,7 +262,7 @@ struct Number<kF16> : Floating {
 };
 
 template <>
-struct Number<kBF16> : Floating {
+struct Number<kBF16> : Floating<2> {
     static WINDROW_DEVICE float single(uint64_t bits) { return from_bf16(bits & 0xFFFF); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
@@ -238,7 +271,7 @@ struct Number<kBF16> : Floating {
 };
 
 template <>
-struct Number<kF32> : Floating {
+struct Number<kF32> : Floating<4> {
     static WINDROW_DEVICE float single(uint64_t bits) {
         return float_of(static_cast<uint32_t>(bits));
     }
@@ -249,7 +282,7 @@ struct Number<kF32> : Floating {
 };
 
 template <>
-struct Number<kF64> : Floating {
+struct Number<kF64> : Floating<8> {
     static WINDROW_DEVICE float single(uint64_t bits) { return narrow(double_of(bits)); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return to_odd(double_of(bits)); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return double_of(bits); }
@@ -369,6 +402,14 @@ WINDROW_DEVICE void convert(uint64_t (&bits)[n], uint8_t from, uint8_t to, const
 #pragma unroll
         for (int i = 0; i < n; ++i) bits[i] = number.from(x[i]);
     });
+}
+
+/// Converts one element. `a`: of the map, float64 if either dtype is; null: none.
+WINDROW_OUT_OF_LINE uint64_t convert_one(uint64_t bits, uint8_t from, uint8_t to, const uint8_t* a,
+                                         uint32_t channels, uint32_t channel) {
+    uint64_t one[1] = {bits};
+    convert(one, from, to, Affine{a, channels, from == kF64 || to == kF64}, channel, 0);
+    return one[0];
 }
 
 }  // namespace windrow

@@ -20,8 +20,10 @@
 
 #ifdef __CUDACC__
 #define WINDROW_DEVICE __device__ __forceinline__
+#define WINDROW_OUT_OF_LINE static __device__ __noinline__
 #else
 #define WINDROW_DEVICE inline
+#define WINDROW_OUT_OF_LINE inline
 #endif
 
 /// Told of every read of a sample; tests define it.
@@ -85,23 +87,43 @@ WINDROW_DEVICE Vec16 load16(const uint8_t* p) {
 #endif
 }
 
-/// Writes the sizeof(T) bytes at `p`.
+/// The sizeof(T) bytes at `p` in the low bytes of a register or two, zeros above: a load of fewer than four bytes
+/// costs an instruction more if it returns T.
+template <class T>
+WINDROW_DEVICE auto load_word(const uint8_t* p) {
+    if constexpr (sizeof(T) >= 4) {
+        return load<T>(p);
+    } else {
+#ifdef __CUDA_ARCH__
+        uint32_t value;
+        if (sizeof(T) == 1) {
+            asm("ld.global.nc.u8 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(p)));
+        } else {
+            asm("ld.global.nc.u16 %0, [%1];" : "=r"(value) : "l"(__cvta_generic_to_global(p)));
+        }
+        return value;
+#else
+        return uint32_t{load<T>(p)};
+#endif
+    }
+}
+
+/// Writes the sizeof(T) bytes at `p`. Nothing that a kernel reads is written by it, so that no load waits.
 template <class T>
 WINDROW_DEVICE void store(uint8_t* p, T value) {
 #ifdef __CUDA_ARCH__
-    __stwb(reinterpret_cast<T*>(p), value);
+    const auto to = __cvta_generic_to_global(p);
+    if constexpr (sizeof(T) == 8) {
+        asm volatile("st.global.u64 [%0], %1;" : : "l"(to), "l"(static_cast<uint64_t>(value)));
+    } else if constexpr (sizeof(T) == 4) {
+        asm volatile("st.global.u32 [%0], %1;" : : "l"(to), "r"(static_cast<uint32_t>(value)));
+    } else if constexpr (sizeof(T) == 2) {
+        asm volatile("st.global.u16 [%0], %1;" : : "l"(to), "r"(static_cast<uint32_t>(value)));
+    } else {
+        asm volatile("st.global.u8 [%0], %1;" : : "l"(to), "r"(static_cast<uint32_t>(value)));
+    }
 #else
     assert(reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0);
-    memcpy(p, &value, sizeof value);
-#endif
-}
-
-template <>
-WINDROW_DEVICE void store<uint64_t>(uint8_t* p, uint64_t value) {
-#ifdef __CUDA_ARCH__
-    __stwb(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(value));
-#else
-    assert(reinterpret_cast<uintptr_t>(p) % 8 == 0);
     memcpy(p, &value, sizeof value);
 #endif
 }

@@ -19,6 +19,7 @@ use crate::logging::Records;
 use crate::options::{CopyMode, Options};
 use crate::order::Order;
 use crate::samples::{samples_of, Imported};
+use crate::sources::{increment_version, is_torch};
 use crate::tensor::tensor_of;
 use crate::torch_memory::TorchMemory;
 use crate::tree;
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub collate: Collate,
     pub path: String,
     pub out: Option<Tensor>,
+    /// The tensor of torch's that it is.
+    torch_out: Option<Py<PyAny>>,
     pub stream: Option<Stream>,
     pub copy: CopyMode,
 }
@@ -47,12 +50,16 @@ impl Job {
         let stacker = may_start.then_some((&options.engine, &options.collate));
         let (owned, stream) = (options.may_view(), options.stream);
         let (samples, ahead) = import(Reading { path, owned, stream, stacker })?;
-        let out = options.out.map(|out| output_of(&out, path, stream)).transpose()?;
+        let (mut out, mut torch_out) = (None, None);
+        if let Some(given) = options.out {
+            out = Some(output_of(&given, path, stream)?);
+            torch_out = is_torch(&given)?.then(|| given.unbind());
+        }
         let (collate, copy) = (options.collate, options.copy);
-        Ok(Job { ahead, samples, collate, path: path.to_owned(), out, stream, copy })
+        Ok(Job { ahead, samples, collate, path: path.to_owned(), out, torch_out, stream, copy })
     }
 
-    /// Writes to memory that was found after the samples were read.
+    /// Writes to memory of no history that was found after the samples were read.
     pub fn write_to(&mut self, out: &Bound<'_, PyAny>) -> PyResult<()> {
         self.out = Some(output_of(out, &self.path, self.stream)?);
         self.ahead = None;
@@ -102,8 +109,12 @@ pub(crate) fn run(
     arena: Arena,
     begin: Instant,
 ) -> PyResult<Vec<Batch>> {
-    let mut memory = None;
-    let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory));
+    let (mut memory, mut has_begun) = (None, false);
+    let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
+    if has_begun {
+        let written = jobs.iter().filter_map(|job| job.torch_out.as_ref());
+        written.map(|out| increment_version(out.bind(py))).collect::<PyResult<()>>()?;
+    }
     batches.map_err(|error| {
         let error = to_py_err(py, &error);
         match memory.as_ref().and_then(|memory| memory.take_raised()) {
@@ -123,6 +134,7 @@ fn run_jobs(
     arena: Arena,
     begin: Instant,
     memory: &mut Option<Arc<TorchMemory>>,
+    has_begun: &mut bool,
 ) -> windrow::Result<Vec<Batch>> {
     let in_arena = !matches!(arena, Arena::No);
     if let ([Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }], false) =
@@ -161,6 +173,7 @@ fn run_jobs(
     };
     order_work(engine, jobs, &plan, memory, &mut run_options)?;
     let stream = run_options.stream;
+    *has_begun = true;
     let filled = engine.run_with(plan, run_options)?;
     // Memory of torch's does not know by itself who writes it.
     let is_elsewhere = memory.as_ref().is_some_and(|memory| Some(memory.stream()) != stream);
@@ -340,7 +353,8 @@ fn assemble(
 ///     dtype: of the batch; None keeps the samples', which must then be one.
 ///     device (str): where the batch shall lie, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
 ///         None: where the samples are.
-///     out: a writable array-like of exactly the result's shape, dtype and device.
+///     out: a writable array-like of exactly the result's shape, dtype and device. If it is a torch tensor
+///         that was saved for ``backward``, ``backward`` raises, as after any operation in place.
 ///     stream: of a CUDA device, for the work to be enqueued on: a handle, a stream of torch or CuPy,
 ///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
 ///         written on, else one of the engine's own.
@@ -354,7 +368,8 @@ fn assemble(
 ///
 /// Raises:
 ///     ShapeError, DTypeError, DeviceError, LayoutError: a sample, or ``out``, does not fit; nothing
-///         was written.
+///         was written. A torch tensor that requires grad is a LayoutError while torch's grad mode is on:
+///         ``detach()`` it, or call within ``torch.no_grad()``.
 ///     ValueError: no samples, or an argument that is wrong by itself.
 ///     CudaUnavailable: a device was asked for, and there is no driver, or this process was forked
 ///         after its parent had begun to use one. CudaError: a call of the driver failed.

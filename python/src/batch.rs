@@ -35,11 +35,14 @@ pub(crate) struct PyBatch {
     batch: Batch,
     /// Each field as an object, made when first asked for.
     fields: [PyOnceLock<Option<Py<PyTensor>>>; 6],
+    /// torch's tensor of the offsets, by which torch knows ragged sizes that are the same.
+    nested_offsets: PyOnceLock<Py<PyAny>>,
 }
 
 impl From<Batch> for PyBatch {
     fn from(batch: Batch) -> Self {
-        PyBatch { batch, fields: [const { PyOnceLock::new() }; 6] }
+        let (fields, nested_offsets) = ([const { PyOnceLock::new() }; 6], PyOnceLock::new());
+        PyBatch { batch, fields, nested_offsets }
     }
 }
 
@@ -156,7 +159,8 @@ tensor_methods!(PyBatch, {
         Ok(PyTuple::new(slf.py(), items)?.try_iter()?.into_any())
     }
 
-    /// torch's jagged nested tensor of a ragged batch, sharing its memory.
+    /// torch's jagged nested tensor of a ragged batch, sharing its memory. Those of one batch have one
+    /// ragged size, so that torch adds and compares them.
     fn nested<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (Some(offsets), Some(longest)) = (self.batch.offsets(), self.batch.max_length()) else {
             return Err(pyo3::exceptions::PyValueError::new_err(
@@ -164,7 +168,8 @@ tensor_methods!(PyBatch, {
             ));
         };
         let kwargs = PyDict::new(py);
-        kwargs.set_item("offsets", export::torch(py, offsets)?)?;
+        let make = || Ok::<_, PyErr>(export::torch(py, offsets)?.unbind());
+        kwargs.set_item("offsets", self.nested_offsets.get_or_try_init(py, make)?)?;
         // From the host's account of the samples: the lengths may lie on a device.
         let lengths = (0..self.batch.len()).map(|index| self.batch.sample(index));
         let lengths = lengths.map(|sample| Ok(sample?.shape().first().copied().unwrap_or(0)));

@@ -2,10 +2,11 @@
 
 use pyo3::create_exception;
 use pyo3::exceptions::{
-    PyBufferError, PyException, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
+    PyBufferError, PyException, PyMemoryError, PyRecursionError, PyRuntimeError, PyTypeError,
+    PyValueError,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyTuple, PyType};
 use windrow::{DriverError, Error, Facet, Mismatch};
 
 create_exception!(
@@ -55,7 +56,7 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The one way from an engine error to a Python exception.
 pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
     let text = error.to_string();
-    let with = |class: Bound<'_, pyo3::types::PyType>, mismatch: &Mismatch| {
+    let with = |class: Bound<'_, PyType>, mismatch: &Mismatch| {
         mismatch_err(&class, &text, mismatch).unwrap_or_else(|error| error)
     };
     match error {
@@ -70,11 +71,7 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-fn mismatch_err(
-    class: &Bound<'_, pyo3::types::PyType>,
-    text: &str,
-    m: &Mismatch,
-) -> PyResult<PyErr> {
+fn mismatch_err(class: &Bound<'_, PyType>, text: &str, m: &Mismatch) -> PyResult<PyErr> {
     let error = class.call1((text,))?;
     error.setattr("index", m.index)?;
     error.setattr("path", &m.path)?;
@@ -110,9 +107,12 @@ impl<T> OrPyErr<T> for windrow::Result<T> {
 }
 
 /// Whether an error is an answer to what was asked. KeyboardInterrupt, SystemExit and their like are
-/// not: they are passed on as they are, whatever was being tried.
+/// not, nor is it one that memory or stack ran out on the way: they are passed on as they are, whatever
+/// was being tried.
 pub(crate) fn is_answer(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyException>(py)
+        && !error.is_instance_of::<PyMemoryError>(py)
+        && !error.is_instance_of::<PyRecursionError>(py)
 }
 
 /// Says it in other words, if it is an answer at all.
@@ -145,14 +145,30 @@ pub(crate) fn attribute<'py>(
     }
 }
 
+/// The full name of a class.
+pub(crate) fn class_name(class: &Bound<'_, PyType>) -> PyResult<String> {
+    match class.fully_qualified_name() {
+        Ok(name) => Ok(name.to_string_lossy().into_owned()),
+        Err(error) if is_answer(class.py(), &error) => Ok("?".to_owned()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Where in a tree: nothing for its root.
+pub(crate) fn at(path: &str) -> String {
+    match path {
+        "" => String::new(),
+        path => format!(" at {path:?}"),
+    }
+}
+
 /// A sample that is nothing we can read.
 pub(crate) fn not_array_like(index: Option<usize>, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
-    let kind = match object.get_type().fully_qualified_name() {
-        Ok(name) => name.to_string_lossy().into_owned(),
-        Err(error) if is_answer(object.py(), &error) => "?".to_owned(),
+    let kind = match class_name(&object.get_type()) {
+        Ok(name) => name,
         Err(error) => return error,
     };
-    let at = if path.is_empty() { String::new() } else { format!(" at \"{path}\"") };
+    let at = at(path);
     match index {
         Some(index) => {
             PyTypeError::new_err(format!("sample {index}{at}: expected an array-like, got {kind}"))

@@ -16,9 +16,10 @@ use crate::batch::PyBatch;
 use crate::errors::{is_answer, shown, to_py_err, OrPyErr};
 use crate::keep::Keep;
 use crate::order::Order;
-use crate::sources::{route_of, Route, STORAGE_WORD, TENSOR_WORD};
+use crate::sources::{grad_is_enabled, route_of, Lazy, Route};
 use crate::stream::current_of;
 use crate::tensor::PyTensor;
+use crate::torch_words;
 
 /// How many samples ahead storage is asked for; tensors and objects twice and four times as far.
 const PREFETCH_STEP: usize = 4;
@@ -75,18 +76,11 @@ pub(crate) struct Importer<'py> {
     pub stream: Option<Stream>,
     /// There is one object, and no list that it has a position in.
     pub lone: bool,
-    last: Option<(*mut ffi::PyTypeObject, Route)>,
+    last: Option<(*mut ffi::PyTypeObject, Route, Lazy)>,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     repeat: Option<(DLDataType, DLDevice, i32)>,
-    guard: Option<LazyBits<'py>>,
     /// Arguments of `__dlpack__`, for the host and for devices.
     pub dlpack_kwargs: [Option<Bound<'py, PyDict>>; 2],
-}
-
-/// torch's questions for bits that its exchange API leaves out.
-struct LazyBits<'py> {
-    is_neg: Bound<'py, PyAny>,
-    is_conj: Bound<'py, PyAny>,
 }
 
 impl<'py> Importer<'py> {
@@ -101,7 +95,6 @@ impl<'py> Importer<'py> {
             lone: false,
             last: None,
             repeat: None,
-            guard: None,
             ahead: None,
             dlpack_kwargs: [None, None],
         }
@@ -158,7 +151,7 @@ impl<'py> Importer<'py> {
     /// Begins to stack after the first sample. Only for samples that are read without running Python
     /// code, which might change those that are being copied.
     fn start_ahead(&mut self, engine: &Engine, collate: &Collate, count: usize) {
-        let is_array = matches!(self.last, Some((_, Route::ArrayStruct)));
+        let is_array = matches!(self.last, Some((_, Route::ArrayStruct, _)));
         if self.repeat.is_none() && !is_array {
             return;
         }
@@ -173,28 +166,16 @@ impl<'py> Importer<'py> {
     /// each. First the object is asked for, later the tensor it points to, then that one's storage.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
-        let Some((class, Route::Exchange { chained: true, .. })) = self.last else { return };
-        if let Some(object) = ahead.get(4 * PREFETCH_STEP) {
-            prefetch_line(object.as_ptr().cast());
-        }
-        let tensor_of = |object: &Borrowed<'_, 'py, PyAny>| {
-            // SAFETY: a live object of the type that was found to be laid out so (`is_chained`).
-            unsafe {
-                let same = ffi::Py_TYPE(object.as_ptr()) == class;
-                same.then(|| object.as_ptr().cast::<*const u8>().add(TENSOR_WORD).read())
-            }
+        let Some((class, _, Lazy::Words(_))) = self.last else { return };
+        let same = |position: usize| {
+            let object = ahead.get(position)?.as_ptr();
+            // SAFETY: a live object has a type.
+            (unsafe { ffi::Py_TYPE(object) } == class).then_some(object)
         };
-        if let Some(tensor) = ahead.get(2 * PREFETCH_STEP).and_then(tensor_of) {
-            for line in 0..3 {
-                prefetch_line(tensor.wrapping_add(64 * line));
-            }
-        }
-        let Some(tensor) = ahead.get(PREFETCH_STEP).and_then(tensor_of) else { return };
-        if !tensor.is_null() {
-            // SAFETY: as above; a live object points to a live tensor.
-            let storage = unsafe { tensor.cast::<*const u8>().add(STORAGE_WORD).read() };
-            prefetch_line(storage);
-            prefetch_line(storage.wrapping_add(64));
+        // SAFETY: live objects of a class that has words.
+        unsafe {
+            let [farthest, far, near] = [4, 2, 1].map(|times| same(times * PREFETCH_STEP));
+            torch_words::prefetch(farthest, far, near, prefetch_line);
         }
     }
 
@@ -203,25 +184,35 @@ impl<'py> Importer<'py> {
     pub fn import(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         // SAFETY: a live object has a type.
         let class = unsafe { ffi::Py_TYPE(object.as_ptr()) };
-        let route = match self.last {
-            Some((last, route)) if last == class => route,
+        let (route, lazy) = match self.last {
+            Some((last, route, lazy)) if last == class => (route, lazy),
             _ => {
                 self.ahead = None;
-                let route = route_of(object)?;
-                self.last = Some((class, route));
+                let (route, lazy) = route_of(object)?;
+                self.last = Some((class, route, lazy));
                 self.repeat = None;
-                if let Route::Exchange { api, is_torch: true, .. } = route {
+                if let Route::Exchange { api, is_torch: true } = route {
                     self.keep.order.torch = Some(api);
                 }
-                route
+                (route, lazy)
+            }
+        };
+        // Before memory is lent: the answer may come from a mode of somebody's, which can resize the tensor.
+        let asked = match lazy {
+            Lazy::No => false,
+            // SAFETY: a live object of a class that has words.
+            Lazy::Words(words) if unsafe { words.is_plain(object.as_ptr()) } => false,
+            _ => {
+                self.ask_lazy(object, index)?;
+                true
             }
         };
         match route {
-            Route::Exchange { api, may_lie, is_torch, .. } => {
+            Route::Exchange { api, is_torch } => {
                 let borrow =
                     api.dltensor_from_py_object_no_sync.filter(|_| is_torch || !self.owned);
                 let Some(borrow) = borrow else {
-                    return self.import_owned(object, api, may_lie, index);
+                    return self.import_owned(object, api, index);
                 };
                 let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
                 // SAFETY: the table belongs to the exact type of `object`; we are attached.
@@ -238,21 +229,6 @@ impl<'py> Importer<'py> {
                 // SAFETY: as above; valid while the object lives and is not resized.
                 let foreign = unsafe { dlpack::read_tensor(tensor) };
                 let mut foreign = foreign.map_err(|error| self.error(error, index))?;
-                let asked = may_lie && self.check_lazy_bits(object, &foreign, index)?;
-                let mut again = std::mem::MaybeUninit::<DLTensor>::uninit();
-                let mut tensor = tensor;
-                if asked {
-                    // The answer may have come from a mode of somebody's, which can resize the tensor.
-                    // SAFETY: as above.
-                    if unsafe { borrow(object.as_ptr().cast(), again.as_mut_ptr()) } != 0 {
-                        return Err(self.exchange_failed(index));
-                    }
-                    // SAFETY: as above.
-                    tensor = unsafe { again.assume_init_ref() };
-                    // SAFETY: as above.
-                    let foreign_again = unsafe { dlpack::read_tensor(tensor) };
-                    foreign = foreign_again.map_err(|error| self.error(error, index))?;
-                }
                 let looked_up = self.place(&mut foreign, tensor.device.device_type, index)?;
                 self.follow(api, foreign.device, index)?;
                 self.push(&foreign, index)?;
@@ -315,7 +291,6 @@ impl<'py> Importer<'py> {
         &mut self,
         object: &Bound<'py, PyAny>,
         api: &DLPackExchangeAPI,
-        may_lie: bool,
         index: usize,
     ) -> PyResult<()> {
         let Some(export) = api.managed_tensor_from_py_object_no_sync else {
@@ -330,9 +305,6 @@ impl<'py> Importer<'py> {
         let managed = unsafe { ManagedTensor::from_versioned(managed) };
         let managed = managed.map_err(|error| self.error(error, index))?;
         let mut foreign = managed.tensor().map_err(|error| self.error(error, index))?;
-        if may_lie {
-            self.check_lazy_bits(object, &foreign, index)?;
-        }
         self.place(&mut foreign, managed.device_type(), index)?;
         self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)?;
@@ -455,65 +427,24 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
-    /// torch keeps conjugation and negation as a bit beside the memory; read raw, the values are wrong.
-    /// Says whether it had to ask.
-    #[inline]
-    fn check_lazy_bits(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        foreign: &ForeignTensor<'_>,
-        index: usize,
-    ) -> PyResult<bool> {
-        let complex = matches!(foreign.dtype, DType::C64 | DType::C128);
-        // A real tensor is negated lazily as the imaginary part of a conjugate, and then steps over the
-        // real parts: its strides are even. Others are not asked, which would cost more than all else of
-        // an import; `as_strided` over such a view, and torch's own private `_neg_view`, go unnoticed.
-        let steps_over = || match foreign.strides {
-            Some(strides) => foreign
-                .shape
-                .iter()
-                .zip(strides)
-                .all(|(&extent, &stride)| extent <= 1 || stride % 2 == 0),
-            None => true,
-        };
-        if complex || foreign.dtype.is_float() && steps_over() {
-            self.ask_lazy_bits(object, complex, index)?;
-            return Ok(true);
-        }
-        Ok(false)
-    }
-
+    /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a
+    /// batch has no part in gradients.
     #[cold]
-    fn ask_lazy_bits(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        complex: bool,
-        index: usize,
-    ) -> PyResult<()> {
-        let guard = match &self.guard {
-            Some(guard) => guard,
-            None => {
-                let class = object.get_type();
-                self.guard.insert(LazyBits {
-                    is_neg: class.getattr("is_neg")?,
-                    is_conj: class.getattr("is_conj")?,
-                })
+    fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        self.ahead = None;
+        let requires_grad = object.getattr_opt(intern!(self.py, "requires_grad"))?;
+        let requires_grad = requires_grad.map_or(Ok(false), |answer| answer.is_truthy())?;
+        if requires_grad && grad_is_enabled(self.py)? {
+            let got = "one that requires grad; detach() it, or call within torch.no_grad()";
+            return Err(self.layout_error(index, "a tensor that does not require grad", got));
+        }
+        for question in [intern!(self.py, "is_neg"), intern!(self.py, "is_conj")] {
+            if object.call_method0(question)?.is_truthy()? {
+                let expected = "memory that holds the values";
+                let got =
+                    "a lazily conjugated or negated view; call resolve_conj() or resolve_neg()";
+                return Err(self.layout_error(index, expected, got));
             }
-        };
-        let ask = |question: &Bound<'py, PyAny>| -> PyResult<bool> {
-            let end = std::ptr::null_mut::<ffi::PyObject>();
-            // SAFETY: a callable, one live argument and the end mark; we are attached.
-            let answer = unsafe {
-                let answer =
-                    ffi::PyObject_CallFunctionObjArgs(question.as_ptr(), object.as_ptr(), end);
-                Bound::from_owned_ptr_or_err(self.py, answer)?
-            };
-            answer.is_truthy()
-        };
-        if ask(&guard.is_neg)? || (complex && ask(&guard.is_conj)?) {
-            let expected = "memory that holds the values";
-            let got = "a lazily conjugated or negated view; call resolve_conj() or resolve_neg()";
-            return Err(self.layout_error(index, expected, got));
         }
         Ok(())
     }

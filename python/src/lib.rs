@@ -6,6 +6,7 @@
 
 mod assemble;
 mod batch;
+mod containers;
 mod engine;
 mod errors;
 mod exchange;
@@ -13,6 +14,7 @@ mod export;
 mod import;
 mod keep;
 mod logging;
+mod number;
 mod options;
 mod order;
 mod pickle;
@@ -25,6 +27,7 @@ mod stream;
 mod tensor;
 mod torch;
 mod torch_memory;
+mod torch_words;
 mod tree;
 
 use pyo3::exceptions::PyImportError;
@@ -67,6 +70,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(assemble::check_options, m)?,
         wrap_pyfunction!(tree::collate, m)?,
         wrap_pyfunction!(torch::collate_torch, m)?,
+        wrap_pyfunction!(containers::check_list, m)?,
         wrap_pyfunction!(tensor::asarray, m)?,
         wrap_pyfunction!(pickle::_tensor_of_bytes, m)?,
         wrap_pyfunction!(pickle::_batch_of_fields, m)?,

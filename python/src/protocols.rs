@@ -8,14 +8,15 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PySequence, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use windrow::dlpack::{
     self, DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
 use windrow::{DType, Device, Dims, Error, Mismatch, Stream, MAX_NDIM};
 
-use crate::errors::{attribute, in_words, not_array_like, shown};
+use crate::containers::is_sequence;
+use crate::errors::{attribute, class_name, in_words, not_array_like, shown};
 use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr, typestr_of};
 use crate::import::Importer;
 use crate::keep::Buffer;
@@ -517,8 +518,11 @@ fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResult<Option<D
 /// A sequence of dims, of which one more than there can be is read: it may say anything of its length,
 /// and have no end.
 fn dims_of(dims: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    let entries = dims.cast::<PySequence>()?.try_iter()?;
-    entries.take(MAX_NDIM + 1).map(|entry| entry?.extract()).collect()
+    if !is_sequence(dims)? {
+        let class = class_name(&dims.get_type())?;
+        return Err(PyTypeError::new_err(format!("expected a sequence of ints, got {class}")));
+    }
+    dims.try_iter()?.take(MAX_NDIM + 1).map(|entry| entry?.extract()).collect()
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {

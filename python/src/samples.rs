@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple};
+use pyo3::types::{PyList, PyRange, PyTuple};
 use windrow::{new_owners, Collate, DType, Device, Owner, RowsAhead, SampleList, Tensor};
 
+use crate::containers::check_list;
 use crate::errors::{shown, OrPyErr};
 use crate::export::copy_of;
 use crate::import::{room_for, Importer, Reading};
@@ -50,17 +51,11 @@ impl Imported {
             list.as_sequence().to_tuple()?
         } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
             tuple.clone()
-        } else if samples.is_instance_of::<PyString>()
-            || samples.is_instance_of::<PyBytes>()
-            || samples.is_instance_of::<PyDict>()
-        {
-            return Err(PyTypeError::new_err(format!(
-                "expected a list of samples, got {}",
-                samples.get_type().qualname()?
-            )));
-        } else if is_tensor(samples)? {
-            return Ok((Imported::from_table(samples, reading)?, None));
         } else {
+            check_list(samples)?;
+            if is_tensor(samples)? {
+                return Ok((Imported::from_table(samples, reading)?, None));
+            }
             let sequence = py.get_type::<PyTuple>().call1((samples,));
             sequence
                 .map_err(|error| {
@@ -301,6 +296,7 @@ impl PySampleList {
             let other = other.get().snapshot();
             return self.join(&other).or_py_err(samples.py());
         }
+        check_list(samples)?;
         let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;
         self.add(tuple.cast::<PyTuple>()?)
     }

@@ -1,21 +1,19 @@
 //! `spec=` of the collate calls: which leaf gets which form and arguments.
 
-use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::errors::attribute;
 
-/// Deeper trees are refused: they are walked by recursion, and a container may hold itself.
-const MAX_DEPTH: usize = 256;
-
-/// All entries, the leaves met so far, and how deep the walk is.
+/// All entries, and the leaves met so far.
 pub(crate) struct Specs<'a, 'py> {
     sep: &'a str,
     entries: Vec<Entry<'py>>,
     paths: Vec<String>,
-    depth: usize,
+    /// Those of str and bytes.
+    texts: Vec<String>,
 }
 
 struct Entry<'py> {
@@ -53,36 +51,23 @@ impl<'a, 'py> Specs<'a, 'py> {
                     .collect::<PyResult<_>>()?,
             },
         };
-        Ok(Specs { sep, entries, paths: Vec::new(), depth: 0 })
+        Ok(Specs { sep, entries, paths: Vec::new(), texts: Vec::new() })
     }
 
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Goes down to the node at `path`.
-    ///
-    /// # Errors
-    /// RecursionError below [`MAX_DEPTH`] levels.
-    pub fn down(&mut self, path: &str) -> PyResult<()> {
-        if self.depth == MAX_DEPTH {
-            let begin: String = path.chars().take(32).collect();
-            return Err(PyRecursionError::new_err(format!(
-                "sample 0 at \"{begin}...\": more than {MAX_DEPTH} levels; perhaps a container holds itself"
-            )));
+    /// A leaf of text, which no spec is for.
+    pub fn pass(&mut self, path: &str) {
+        if !self.entries.is_empty() {
+            self.texts.push(path.to_owned());
         }
-        self.depth += 1;
-        Ok(())
-    }
-
-    /// Comes back from there.
-    pub fn up(&mut self) {
-        self.depth -= 1;
     }
 
     /// The path of a child by its key.
     pub fn join(&self, path: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-        Ok(self.join_name(path, &key.str()?.to_string()))
+        Ok(self.join_name(path, &key.str()?.to_string_lossy()))
     }
 
     pub fn join_name(&self, path: &str, name: &str) -> String {
@@ -103,14 +88,13 @@ impl<'a, 'py> Specs<'a, 'py> {
             return Ok(None);
         };
         self.paths.push(path.to_owned());
-        let matches = py.import(intern!(py, "fnmatch"))?.getattr(intern!(py, "fnmatchcase"))?;
         let mut chosen = None;
         for (position, entry) in self.entries.iter().enumerate() {
             if entry.pattern == path {
                 chosen = Some(position);
                 break;
             }
-            if chosen.is_none() && matches.call1((path, &entry.pattern))?.is_truthy()? {
+            if chosen.is_none() && matches(py, path, &entry.pattern)? {
                 chosen = Some(position);
             }
         }
@@ -129,10 +113,26 @@ impl<'a, 'py> Specs<'a, 'py> {
     /// An entry matched no leaf: names the leaves.
     pub fn all_used(&self) -> PyResult<()> {
         let Some(unused) = self.entries.iter().find(|entry| !entry.used) else { return Ok(()) };
+        let pattern = &unused.pattern;
+        for path in &self.texts {
+            if pattern == path || matches(unused.kwargs.py(), path, pattern)? {
+                return Err(PyValueError::new_err(format!(
+                    "spec {pattern:?} names the leaf {path:?} of str or bytes, which becomes a list as it is; \
+                     a spec is for tensors"
+                )));
+            }
+        }
+        let leaves = self.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>();
+        let leaves = if leaves.is_empty() { "none".to_owned() } else { leaves.join(", ") };
         Err(PyValueError::new_err(format!(
-            "spec {:?} matches no leaf; the leaves are {}",
-            unused.pattern,
-            self.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>().join(", ")
+            "spec {pattern:?} matches no leaf; the leaves are {leaves}"
         )))
     }
+}
+
+/// Whether a glob is for a path.
+fn matches(py: Python<'_>, path: &str, pattern: &str) -> PyResult<bool> {
+    py.import(intern!(py, "fnmatch"))?
+        .call_method1(intern!(py, "fnmatchcase"), (path, pattern))?
+        .is_truthy()
 }

@@ -4,15 +4,16 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
-use windrow::{Owner, Tensor};
+use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt, PyTuple};
+use windrow::{DType, Owner, Tensor};
 
 use crate::batch::PyBatch;
 use crate::export;
 use crate::import::{Importer, Reading};
+use crate::number::{is_single, number_of};
 use crate::pickle;
 
 /// A strided piece of memory that keeps its owner alive. Made by the assembling calls and
@@ -21,6 +22,9 @@ use crate::pickle;
 /// Attributes:
 ///     shape (tuple of int), strides (tuple of int, in elements), dtype (str), device (str),
 ///     ndim (int), nbytes (int)
+///
+/// ``int()``, ``float()``, ``complex()`` and ``bool()`` take a tensor of one element; of integers and bools
+/// it is an index too.
 #[pyclass(name = "Tensor", module = "windrow", frozen, weakref)]
 pub(crate) struct PyTensor(Tensor);
 
@@ -178,6 +182,35 @@ tensor_methods!(PyTensor, {
         Ok(*extent as usize)
     }
 
+    fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.get_type::<PyInt>().call1((number_of(py, &self.0)?,))
+    }
+
+    fn __float__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.get_type::<PyFloat>().call1((number_of(py, &self.0)?,))
+    }
+
+    fn __complex__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.get_type::<PyComplex>().call1((number_of(py, &self.0)?,))
+    }
+
+    fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.0.dtype() {
+            dtype if dtype.is_integer() || dtype == DType::Bool => self.__int__(py),
+            dtype => Err(PyTypeError::new_err(format!("{dtype} is no index; an integer is"))),
+        }
+    }
+
+    /// The truth of one element, as NumPy has it.
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        if !is_single(&self.0) {
+            let shape = PyTuple::new(py, self.0.shape())?.repr()?;
+            let text = format!("the truth of a tensor of shape {shape} is ambiguous");
+            return Err(PyValueError::new_err(text));
+        }
+        number_of(py, &self.0)?.is_truthy()
+    }
+
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
         let shape = PyTuple::new(py, self.0.shape())?.repr()?;
         Ok(format!("Tensor(shape={shape}, dtype={}, device={})", self.0.dtype(), self.0.device()))
@@ -218,7 +251,8 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyRe
 ///
 /// Raises:
 ///     TypeError: if ``x`` is not an array-like.
-///     LayoutError: if its memory cannot be expressed.
+///     LayoutError: if its memory cannot be expressed, and for a torch tensor that requires grad while
+///         torch's grad mode is on.
 #[pyfunction]
 #[pyo3(signature = (x, /))]
 pub(crate) fn asarray(x: &Bound<'_, PyAny>) -> PyResult<PyTensor> {

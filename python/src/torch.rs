@@ -10,18 +10,19 @@ use std::time::Instant;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
-use windrow::{Device, Span, Spec, Stage, Tensor};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use windrow::{Device, Span, Spec, Stage};
 
 use crate::assemble::{arena_bytes, run, Arena, Job};
 use crate::batch::PyBatch;
+use crate::containers::{check_depth, fold, list_of};
 use crate::errors::{attribute, is_answer, OrPyErr};
 use crate::export;
-use crate::import::Reading;
+use crate::import::{room_for, Reading};
 use crate::logging::Records;
+use crate::number::row_of_numbers;
 use crate::options::{CopyMode, Options};
 use crate::samples::{entries, items_of, Imported};
-use crate::sources::AutogradWord;
 use crate::specs::Specs;
 use crate::tensor::tensor_of;
 
@@ -62,8 +63,13 @@ impl<'py> Column<'py> {
     fn object(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Ok(match (&self.whole, self.zipped) {
             (Some(whole), _) => whole.clone(),
-            (None, true) => PyTuple::new(py, &self.items)?.into_any(),
-            (None, false) => PyList::new(py, &self.items)?.into_any(),
+            (None, zipped) => {
+                let list = list_of(py, self.items.iter().cloned())?;
+                match zipped {
+                    true => list.as_sequence().to_tuple()?.into_any(),
+                    false => list.into_any(),
+                }
+            }
         })
     }
 }
@@ -72,10 +78,18 @@ enum Node<'py> {
     /// A position in the list of jobs.
     Leaf(usize),
     Done(Bound<'py, PyAny>),
-    /// The first sample's mapping, and the children by key.
-    Mapping(Bound<'py, PyAny>, Vec<(Bound<'py, PyAny>, Node<'py>)>),
-    Named(Bound<'py, PyType>, Vec<Node<'py>>),
-    Sequence(Bound<'py, PyAny>, Vec<Node<'py>>),
+    /// The first sample's mapping, and its keys.
+    Mapping(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
+    /// So many children.
+    Named(Bound<'py, PyType>, usize),
+    Sequence(Bound<'py, PyAny>, usize),
+}
+
+/// A column not yet looked at. An error of reading it is due when all before it are done.
+struct Branch<'py> {
+    column: PyResult<Column<'py>>,
+    path: String,
+    depth: usize,
 }
 
 /// A leaf for the engine.
@@ -135,7 +149,7 @@ pub(crate) fn collate_torch<'py>(
     };
     let engine = walk.options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let tree = walk.node(column, String::new())?;
+    let tree = walk.tree(column)?;
     walk.specs.all_used()?;
     if let Some(error) = walk.error {
         return Err(error);
@@ -145,21 +159,38 @@ pub(crate) fn collate_torch<'py>(
 }
 
 impl<'py> Walk<'_, 'py> {
-    fn node(&mut self, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
-        self.specs.down(&path)?;
-        let node = self.node_at(column, path);
-        self.specs.up();
-        node
+    /// All nodes, each before its children. Walked without recursion: a thread's stack may be small.
+    fn tree(&mut self, column: Column<'py>) -> PyResult<Vec<Node<'py>>> {
+        let mut nodes = Vec::new();
+        let mut open = vec![Branch { column: Ok(column), path: String::new(), depth: 0 }];
+        while let Some(Branch { column, path, depth }) = open.pop() {
+            let column = column?;
+            check_depth(depth, &path)?;
+            let first_child = open.len();
+            nodes.push(self.node(column, path, depth + 1, &mut open)?);
+            open[first_child..].reverse();
+        }
+        Ok(nodes)
     }
 
-    fn node_at(&mut self, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
+    /// One node; its children go to `open`.
+    fn node(
+        &mut self,
+        column: Column<'py>,
+        path: String,
+        depth: usize,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Node<'py>> {
         let first = column.items[0].clone();
         match self.kind_of(&first)? {
-            Kind::Text => Ok(Node::Done(column.object(self.py)?)),
-            Kind::Mapping => self.mapping(first, &column.items, &path),
+            Kind::Text => {
+                self.specs.pass(&path);
+                Ok(Node::Done(column.object(self.py)?))
+            }
+            Kind::Mapping => self.mapping(first, &column.items, &path, depth, open),
             Kind::Named => {
-                let children = self.transposed(&column.items, &path)?;
-                Ok(Node::Named(first.get_type(), children))
+                let len = self.transposed(&column.items, &path, depth, open)?;
+                Ok(Node::Named(first.get_type(), len))
             }
             Kind::Sequence => {
                 let len = first.len()?;
@@ -170,8 +201,8 @@ impl<'py> Walk<'_, 'py> {
                         ));
                     }
                 }
-                let children = self.transposed(&column.items, &path)?;
-                Ok(Node::Sequence(first, children))
+                let len = self.transposed(&column.items, &path, depth, open)?;
+                Ok(Node::Sequence(first, len))
             }
             kind => self.leaf(kind, column, path),
         }
@@ -186,16 +217,19 @@ impl<'py> Walk<'_, 'py> {
 
     /// The keys of the first sample rule; others are not looked at.
     fn mapping(
-        &mut self,
+        &self,
         first: Bound<'py, PyAny>,
         samples: &[Bound<'py, PyAny>],
         path: &str,
+        depth: usize,
+        open: &mut Vec<Branch<'py>>,
     ) -> PyResult<Node<'py>> {
         let keys = entries(&first, Ok)?;
-        // Sample by sample, while a mapping is in a cache; a column ends at its first error, which is
-        // due only when all columns before it are done.
-        let mut columns: Vec<PyResult<Vec<_>>> =
-            keys.iter().map(|_| Ok(Vec::with_capacity(samples.len()))).collect();
+        // Sample by sample, while a mapping is in a cache; a column ends at its first error.
+        let mut columns: Vec<PyResult<Vec<_>>> = Vec::new();
+        for _ in &keys {
+            columns.push(Ok(room_for(samples.len())?));
+        }
         for sample in samples {
             let dict = sample.cast_exact::<PyDict>().ok();
             for (key, column) in keys.iter().zip(&mut columns) {
@@ -209,47 +243,44 @@ impl<'py> Walk<'_, 'py> {
                 }
             }
         }
-        let mut children = Vec::with_capacity(keys.len());
-        for (key, items) in keys.into_iter().zip(columns) {
-            let path = self.specs.join(path, &key)?;
-            let column = Column { items: items?, whole: None, zipped: false };
-            children.push((key, self.node(column, path)?));
+        for (key, items) in keys.iter().zip(columns) {
+            let path = self.specs.join(path, key)?;
+            let column = items.map(|items| Column { items, whole: None, zipped: false });
+            open.push(Branch { column, path, depth });
         }
-        Ok(Node::Mapping(first, children))
+        Ok(Node::Mapping(first, keys))
     }
 
-    /// The children of sequences, as `zip` gives them: up to the shortest.
+    /// The children of sequences, as `zip` gives them: up to the shortest. Says how many.
     fn transposed(
-        &mut self,
+        &self,
         samples: &[Bound<'py, PyAny>],
         path: &str,
-    ) -> PyResult<Vec<Node<'py>>> {
+        depth: usize,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<usize> {
         let rows = samples.iter().map(items_of).collect::<PyResult<Vec<_>>>()?;
         let len = rows.iter().map(Vec::len).min().unwrap_or(0);
         let fields = attribute(&samples[0], "_fields")?;
         let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
-        let mut children = Vec::with_capacity(len);
         for position in 0..len {
-            let items = rows.iter_mut().filter_map(Iterator::next).collect();
+            let mut items = room_for(rows.len())?;
+            items.extend(rows.iter_mut().filter_map(Iterator::next));
             let key = match &fields {
                 Some(fields) => fields.get_item(position)?,
                 None => position.into_pyobject(self.py)?.into_any(),
             };
             let path = self.specs.join(path, &key)?;
-            children.push(self.node(Column { items, whole: None, zipped: true }, path)?);
+            let column = Ok(Column { items, whole: None, zipped: true });
+            open.push(Branch { column, path, depth });
         }
-        Ok(children)
+        Ok(len)
     }
 
     fn leaf(&mut self, kind: Kind, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
         if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
             let mut options = Options::parse(&form, Some(&kwargs))?;
             options.may_start = !self.in_arena;
-            if self.any_requires_grad(kind, &column.items)? {
-                return Err(PyRuntimeError::new_err(format!(
-                    "{path:?}: a sample requires grad, which no batch of windrow carries on; detach() it"
-                )));
-            }
             let job = self.job(options, column.items, &path)?;
             self.leaves.push(Leaf { job, is_named: true, out: None });
             return Ok(Node::Leaf(self.leaves.len() - 1));
@@ -291,7 +322,8 @@ impl<'py> Walk<'_, 'py> {
         let job = if kind == Kind::Other {
             return Ok(Err(None));
         } else if kind == Kind::Number {
-            let Some(row) = of_one_type().then(|| numbers(items)).transpose()?.flatten() else {
+            let Some(row) = of_one_type().then(|| row_of_numbers(items)).transpose()?.flatten()
+            else {
                 return Ok(Err(None));
             };
             if self.allocate.is_none() && !self.is_placed && !self.in_arena {
@@ -308,7 +340,7 @@ impl<'py> Walk<'_, 'py> {
             Err(error) => return Err(error),
         };
         // Looked at after the import, which asks for their memory ahead.
-        if !of_one_type() || (kind == Kind::Tensor && self.any_requires_grad(kind, items)?) {
+        if !of_one_type() {
             return Ok(Err(None));
         }
         let kinds = job.samples.list.kinds();
@@ -358,27 +390,6 @@ impl<'py> Walk<'_, 'py> {
             let (imported, ahead) = Imported::from_objects(self.py, items, reading)?;
             Ok((Arc::new(imported), ahead))
         })
-    }
-
-    /// `kind`: of the first. Under a spec samples of other libraries may be among them.
-    fn any_requires_grad(&self, kind: Kind, items: &[Bound<'py, PyAny>]) -> PyResult<bool> {
-        let (first, is_tensor) = (&items[0], kind == Kind::Tensor);
-        let plain = if is_tensor { AutogradWord::of(first) } else { None };
-        for item in items {
-            let is_plain = match is_tensor {
-                true => plain.is_some_and(|word| word.is_null(item)),
-                // What is like a first that is no tensor is none either.
-                false => item.get_type().is(first.get_type()),
-            };
-            if is_plain {
-                continue;
-            }
-            let asked = item.getattr_opt(intern!(self.py, "requires_grad"))?;
-            if asked.map_or(Ok(false), |asked| asked.is_truthy())? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
     }
 
     /// Asks for the memory of all outputs at once.
@@ -449,52 +460,37 @@ impl<'py> Walk<'_, 'py> {
 
     fn build(
         &self,
-        node: &Node<'py>,
+        nodes: &[Node<'py>],
         results: &[Bound<'py, PyAny>],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let all = |children: &[Node<'py>]| {
-            children.iter().map(|child| self.build(child, results)).collect::<PyResult<Vec<_>>>()
+        let num_children = |node: &Node<'py>| match node {
+            Node::Leaf(_) | Node::Done(_) => 0,
+            Node::Mapping(_, keys) => keys.len(),
+            Node::Named(_, len) | Node::Sequence(_, len) => *len,
         };
-        match node {
+        fold(nodes, num_children, |node, children| match node {
             Node::Leaf(position) => Ok(results[*position].clone()),
             Node::Done(done) => Ok(done.clone()),
-            Node::Named(class, children) => class.call1(PyTuple::new(self.py, all(children)?)?),
-            Node::Sequence(first, children) => {
-                let list = PyList::new(self.py, all(children)?)?;
+            Node::Named(class, _) => {
+                class.call1(list_of(self.py, children)?.as_sequence().to_tuple()?)
+            }
+            Node::Sequence(first, _) => {
+                let list = list_of(self.py, children)?;
                 if first.is_instance_of::<PyTuple>() || first.is_exact_instance_of::<PyList>() {
                     return Ok(list.into_any());
                 }
                 self.rules.call_method1(intern!(self.py, "sequence"), (first, list))
             }
-            Node::Mapping(first, children) => {
+            Node::Mapping(first, keys) => {
                 let dict = PyDict::new(self.py);
-                for (key, child) in children {
-                    dict.set_item(key, self.build(child, results)?)?;
+                for (key, child) in keys.iter().zip(children) {
+                    dict.set_item(key, child)?;
                 }
                 if first.is_exact_instance_of::<PyDict>() {
                     return Ok(dict.into_any());
                 }
                 self.rules.call_method1(intern!(self.py, "mapping"), (first, dict))
             }
-        }
+        })
     }
-}
-
-/// Python numbers of one type as a row; not those beyond 64 bits.
-fn numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tensor>> {
-    let shape = [items.len() as i64];
-    let row = if items[0].is_instance_of::<PyBool>() {
-        let values = items.iter().map(|item| item.extract::<bool>());
-        Tensor::from_vec(values.collect::<PyResult<Vec<bool>>>()?, &shape)
-    } else if items[0].is_instance_of::<PyFloat>() {
-        let values = items.iter().map(|item| item.extract::<f64>());
-        Tensor::from_vec(values.collect::<PyResult<Vec<f64>>>()?, &shape)
-    } else if items[0].is_instance_of::<PyInt>() {
-        let values = items.iter().map(|item| item.extract::<i64>());
-        let Ok(values) = values.collect::<PyResult<Vec<i64>>>() else { return Ok(None) };
-        Tensor::from_vec(values, &shape)
-    } else {
-        return Ok(None);
-    };
-    row.map(Some).or_py_err(items[0].py())
 }

@@ -2,35 +2,40 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
-use pyo3::intern;
+use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyMapping, PyString, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::{Batch, Stage, Stream};
 
 use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
-use crate::errors::{not_array_like, shown};
+use crate::containers::{
+    check_depth, check_known, check_list, fields_of, fold, in_place_of, is_mapping, is_text,
+    list_of, Container,
+};
+use crate::errors::{at, class_name, not_array_like};
+use crate::import::room_for;
 use crate::logging::Records;
 use crate::options::Options;
 use crate::samples::{entries, items_of, Imported};
 use crate::specs::Specs;
 use crate::tensor::PyTensor;
 
-/// The shape of the trees, with a number in place of each tensor leaf.
+/// A node of the tree of results.
 enum Node<'py> {
+    /// The position of a tensor leaf.
     Leaf(usize),
     /// Strings and bytes, as a list.
     Pass(Bound<'py, PyList>),
-    /// The first sample's mapping, and the children by key.
-    Mapping(Bound<'py, PyAny>, Vec<(Bound<'py, PyAny>, Node<'py>)>),
-    List(Vec<Node<'py>>),
-    /// A tuple type, called with one iterable.
-    Tuple(Bound<'py, PyType>, Vec<Node<'py>>),
-    /// A namedtuple type, called with its fields in order.
-    Named(Bound<'py, PyType>, Vec<Node<'py>>),
-    /// A dataclass, called with its fields by name.
-    Dataclass(Bound<'py, PyType>, Vec<(String, Node<'py>)>),
+    Container(Container<'py>),
+}
+
+/// The same place of every sample, not yet looked at.
+struct Branch<'py> {
+    samples: Vec<Bound<'py, PyAny>>,
+    path: String,
+    out: Option<Bound<'py, PyAny>>,
+    depth: usize,
 }
 
 /// Walks all trees at once.
@@ -47,8 +52,8 @@ struct Walk<'a, 'py> {
 /// A list of trees to one tree of the same shape, every tensor leaf a `Batch`, in one call.
 ///
 /// Args:
-///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple and dataclass.
-///         str and bytes leaves become lists; Python floats float64, ints int64.
+///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple and dataclass, which
+///         keep their types. str and bytes leaves become lists; Python floats float64, ints int64.
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
 ///         Leaves nobody names are stacked.
@@ -63,6 +68,9 @@ struct Walk<'a, 'py> {
 ///     ValueError: ``arena=True`` with ``out`` or ``copy=False``. DeviceError: with leaves in several places.
 ///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
 ///         and the sample; and whatever the leaf's form raises, with ``.path``.
+///     TypeError: a mapping or text in place of the list; a container of another class, such as TensorDict,
+///         tensorclass, PyG's Data, or an attrs or pydantic class, with what to give instead.
+///     ValueError: a spec that names no leaf, or only leaves of str and bytes.
 ///     RecursionError: trees of more than 256 levels, as those of a container that holds itself.
 ///
 /// Examples:
@@ -92,7 +100,7 @@ pub(crate) fn collate<'py>(
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
     let batches = batches.into_iter();
     let batches = batches.map(|batch| Bound::new(py, PyBatch::in_arena(batch, arena.as_ref())));
-    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
+    build(&tree, &batches.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// The leaves that a call of `collate` with these arguments would plan, and whether in an arena. Nothing
@@ -125,8 +133,9 @@ fn import<'py>(
     common: Option<&Bound<'py, PyDict>>,
     options: &Options<'py>,
     may_start: bool,
-) -> PyResult<(Node<'py>, Vec<Job>)> {
+) -> PyResult<(Vec<Node<'py>>, Vec<Job>)> {
     let py = samples.py();
+    check_list(samples)?;
     let samples = items_of(samples)?;
     if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
@@ -145,73 +154,75 @@ fn import<'py>(
     let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
     let mut walk = Walk { py, common, stream, may_start, specs, jobs: Vec::new() };
-    let tree = walk.node(samples, String::new(), options.out.as_ref())?;
+    let tree = walk.tree(samples, options.out.clone())?;
     walk.specs.all_used()?;
     Ok((tree, walk.jobs))
 }
 
 impl<'py> Walk<'_, 'py> {
-    fn node(
+    /// All nodes, each before its children. Walked without recursion: a thread's stack may be small.
+    fn tree(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
-        path: String,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Node<'py>> {
-        self.specs.down(&path)?;
-        let node = self.node_at(samples, path, out);
-        self.specs.up();
-        node
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Node<'py>>> {
+        let mut nodes = Vec::new();
+        let mut open = vec![Branch { samples, path: String::new(), out, depth: 0 }];
+        while let Some(branch) = open.pop() {
+            check_depth(branch.depth, &branch.path)?;
+            let first_child = open.len();
+            nodes.push(self.node(branch, &mut open)?);
+            open[first_child..].reverse();
+        }
+        Ok(nodes)
     }
 
-    fn node_at(
-        &mut self,
-        samples: Vec<Bound<'py, PyAny>>,
-        path: String,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Node<'py>> {
-        let first = &samples[0];
-        if first.is_instance_of::<PyString>() || first.is_instance_of::<PyBytes>() {
-            return Ok(Node::Pass(PyList::new(self.py, samples)?));
+    /// One node; its children go to `open`.
+    fn node(&mut self, branch: Branch<'py>, open: &mut Vec<Branch<'py>>) -> PyResult<Node<'py>> {
+        let first = branch.samples[0].clone();
+        if is_text(&first) {
+            if let Some(index) = branch.samples.iter().position(|sample| !is_text(sample)) {
+                return Err(uneven(&branch.path, index, &first, &branch.samples[index]));
+            }
+            self.specs.pass(&branch.path);
+            return Ok(Node::Pass(list_of(self.py, branch.samples)?));
         }
-        if let Ok(mapping) = first.cast::<PyMapping>() {
-            return self.mapping(mapping, &samples, &path, out);
+        if is_mapping(&first)? {
+            return self.mapping(&first, &branch, open).map(Node::Container);
         }
-        let class = first.get_type();
-        if first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>() {
-            let names = |fields: Bound<'py, PyAny>| entries(&fields, |field| field.extract());
-            let fields: Option<Vec<String>> =
-                class.getattr_opt("_fields")?.map(names).transpose()?;
-            let children = self.sequence(&samples, &path, fields.as_deref(), out)?;
-            return Ok(match (fields, first.is_instance_of::<PyTuple>()) {
-                (Some(_), _) => Node::Named(class, children),
-                (None, true) => Node::Tuple(class, children),
-                (None, false) => Node::List(children),
-            });
+        if is_list_or_tuple(&first) {
+            return self.sequence(&first, &branch, open).map(Node::Container);
         }
-        if class.hasattr(intern!(self.py, "__dataclass_fields__"))? {
-            return self.dataclass(class, &samples, &path, out);
+        match self.dataclass(&first, &branch, open)? {
+            Some(container) => Ok(Node::Container(container)),
+            None => self.leaf(branch),
         }
-        self.leaf(samples, path, out)
     }
 
     fn mapping(
-        &mut self,
-        first: &Bound<'py, PyMapping>,
-        samples: &[Bound<'py, PyAny>],
-        path: &str,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Node<'py>> {
-        let keys: Vec<Bound<'py, PyAny>> = first.keys()?.iter().collect();
-        let mut columns: Vec<_> = keys.iter().map(|_| Vec::with_capacity(samples.len())).collect();
+        &self,
+        first: &Bound<'py, PyAny>,
+        branch: &Branch<'py>,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Container<'py>> {
+        let Branch { samples, path, out, .. } = branch;
+        if first.cast_exact::<PyDict>().is_err() {
+            check_known(&first.get_type(), path, true)?;
+        }
+        let keys = entries(first, Ok)?;
+        let mut columns = Vec::new();
+        for _ in &keys {
+            columns.push(room_for(samples.len())?);
+        }
         // Sample by sample: a mapping is asked for all its items while it is in a cache.
         for (index, sample) in samples.iter().enumerate() {
-            let Ok(mapping) = sample.cast::<PyMapping>() else {
-                return Err(uneven(path, index, first.as_any(), sample));
-            };
             // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
             let dict = sample.cast_exact::<PyDict>().ok();
-            if dict.map_or_else(|| mapping.len(), |dict| Ok(dict.len()))? != keys.len() {
-                for key in mapping.keys()?.iter() {
+            if dict.is_none() && !is_mapping(sample)? {
+                return Err(uneven(path, index, first, sample));
+            }
+            if dict.map_or_else(|| sample.len(), |dict| Ok(dict.len()))? != keys.len() {
+                for key in entries(sample, Ok)? {
                     if !first.contains(&key)? {
                         let what = "a key that sample 0 has not";
                         return Err(self.uneven_key(path, index, &key, what, samples)?);
@@ -235,14 +246,12 @@ impl<'py> Walk<'_, 'py> {
                 }
             }
         }
-        let mut children = Vec::with_capacity(keys.len());
-        for (key, column) in keys.into_iter().zip(columns) {
-            let path = self.specs.join(path, &key)?;
-            let out = out.map(|out| out.get_item(&key)).transpose()?;
-            let child = self.node(column, path, out.as_ref())?;
-            children.push((key, child));
+        for (key, samples) in keys.iter().zip(columns) {
+            let path = self.specs.join(path, key)?;
+            let out = out.as_ref().map(|out| out.get_item(key)).transpose()?;
+            open.push(Branch { samples, path, out, depth: branch.depth + 1 });
         }
-        Ok(Node::Mapping(first.as_any().clone(), children))
+        Ok(Container::Mapping(first.clone(), keys))
     }
 
     /// A key that not every sample has.
@@ -255,79 +264,82 @@ impl<'py> Walk<'_, 'py> {
         samples: &[Bound<'py, PyAny>],
     ) -> PyResult<PyErr> {
         Ok(PyKeyError::new_err(format!(
-            "sample {index} at {:?}: {what}; {} of {} samples have it",
-            self.specs.join(path, key)?,
+            "sample {index}{}: {what}; {} of {} samples have it",
+            at(&self.specs.join(path, key)?),
             count_with(samples, key)?,
             samples.len()
         )))
     }
 
     fn sequence(
-        &mut self,
-        samples: &[Bound<'py, PyAny>],
-        path: &str,
-        fields: Option<&[String]>,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Vec<Node<'py>>> {
-        let (first, len) = (&samples[0], samples[0].len()?);
+        &self,
+        first: &Bound<'py, PyAny>,
+        branch: &Branch<'py>,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Container<'py>> {
+        let (class, len) = (first.get_type(), first.len()?);
+        let Branch { samples, path, out, .. } = branch;
+        let names = |fields: Bound<'py, PyAny>| entries(&fields, |field| field.extract());
+        let names: Option<Vec<String>> = class.getattr_opt("_fields")?.map(names).transpose()?;
         for (index, sample) in samples.iter().enumerate() {
-            if !(sample.is_instance_of::<PyTuple>() || sample.is_instance_of::<PyList>()) {
+            if !is_list_or_tuple(sample) {
                 return Err(uneven(path, index, first, sample));
             }
             if sample.len()? != len {
                 return Err(PyValueError::new_err(format!(
-                    "sample {index} at {path:?}: expected {len} entries, got {}",
+                    "sample {index}{}: expected {len} entries, got {}",
+                    at(path),
                     sample.len()?
                 )));
             }
         }
-        // Not made for as many: a subclass may say any number.
-        let mut children = Vec::new();
         for position in 0..len {
-            let name = fields
-                .and_then(|fields| fields.get(position).cloned())
-                .unwrap_or_else(|| position.to_string());
-            let column = samples
-                .iter()
-                .map(|sample| sample.get_item(position))
-                .collect::<PyResult<Vec<_>>>()?;
-            let out = out.map(|out| out.get_item(position)).transpose()?;
-            children.push(self.node(column, self.specs.join_name(path, &name), out.as_ref())?);
+            let name = names.as_ref().and_then(|names| names.get(position).cloned());
+            let name = name.unwrap_or_else(|| position.to_string());
+            let mut column = room_for(samples.len())?;
+            for sample in samples {
+                column.push(sample.get_item(position)?);
+            }
+            let out = out.as_ref().map(|out| out.get_item(position)).transpose()?;
+            let path = self.specs.join_name(path, &name);
+            open.push(Branch { samples: column, path, out, depth: branch.depth + 1 });
         }
-        Ok(children)
+        Ok(match names {
+            Some(_) => Container::Named(class, len),
+            None => Container::Sequence(class, len),
+        })
     }
 
+    /// None: the class is no dataclass.
     fn dataclass(
-        &mut self,
-        class: Bound<'py, PyType>,
-        samples: &[Bound<'py, PyAny>],
-        path: &str,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Node<'py>> {
-        let fields = self.py.import("dataclasses")?.call_method1("fields", (&class,))?;
-        let mut children = Vec::new();
-        for field in fields.try_iter()? {
-            let name: String = field?.getattr("name")?.extract()?;
-            let mut column = Vec::with_capacity(samples.len());
+        &self,
+        first: &Bound<'py, PyAny>,
+        branch: &Branch<'py>,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Option<Container<'py>>> {
+        let (class, Branch { samples, path, out, .. }) = (first.get_type(), branch);
+        let Some(fields) = fields_of(&class)? else { return Ok(None) };
+        check_known(&class, path, false)?;
+        for field in &fields {
+            let (name, path) = (field.name.as_str(), self.specs.join_name(path, &field.name));
+            let mut column = room_for(samples.len())?;
             for (index, sample) in samples.iter().enumerate() {
                 if !sample.get_type().is(&class) {
-                    return Err(uneven(path, index, &samples[0], sample));
+                    return Err(uneven(&branch.path, index, first, sample));
                 }
-                column.push(sample.getattr(name.as_str())?);
+                column.push(sample.getattr_opt(name)?.ok_or_else(|| {
+                    let text = format!("sample {index}{}: the field is not set", at(&path));
+                    PyAttributeError::new_err(text)
+                })?);
             }
-            let out = out.map(|out| out.getattr(name.as_str())).transpose()?;
-            let child = self.node(column, self.specs.join_name(path, &name), out.as_ref())?;
-            children.push((name, child));
+            let out = out.as_ref().map(|out| out.getattr(name)).transpose()?;
+            open.push(Branch { samples: column, path, out, depth: branch.depth + 1 });
         }
-        Ok(Node::Dataclass(class, children))
+        Ok(Some(Container::Dataclass(class, fields)))
     }
 
-    fn leaf(
-        &mut self,
-        samples: Vec<Bound<'py, PyAny>>,
-        path: String,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Node<'py>> {
+    fn leaf(&mut self, branch: Branch<'py>) -> PyResult<Node<'py>> {
+        let Branch { samples, path, out, .. } = branch;
         if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
             return Err(not_array_like(Some(index), &path, &samples[index]));
         }
@@ -336,25 +348,31 @@ impl<'py> Walk<'_, 'py> {
             Some((form, kwargs)) => Options::parse(form, Some(kwargs))?,
             None => Options::parse("stack", self.common)?,
         };
-        options.out = out.cloned().or(options.out);
+        options.out = out.or(options.out);
         options.may_start = self.may_start;
         if options.stream != self.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
-        let py = self.py;
+        let (py, first) = (self.py, samples[0].clone());
         let job = Job::new(options, &path, |reading| {
             let (column, ahead) = Imported::from_objects(py, samples, reading)?;
             Ok((Arc::new(column), ahead))
-        })?;
+        });
+        let job = job.map_err(|error| in_place_of(error, &first, &path).unwrap_or_else(|e| e))?;
         self.jobs.push(job);
         Ok(Node::Leaf(self.jobs.len() - 1))
     }
 }
 
+fn is_list_or_tuple(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>()
+}
+
 fn uneven(path: &str, index: usize, first: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> PyErr {
-    match (shown(&first.get_type()), shown(&other.get_type())) {
+    match (class_name(&first.get_type()), class_name(&other.get_type())) {
         (Ok(expected), Ok(got)) => PyTypeError::new_err(format!(
-            "sample {index} at {path:?}: expected {expected}, got {got}"
+            "sample {index}{}: expected {expected}, got {got}",
+            at(path)
         )),
         (Err(error), _) | (_, Err(error)) => error,
     }
@@ -364,42 +382,14 @@ fn count_with(samples: &[Bound<'_, PyAny>], key: &Bound<'_, PyAny>) -> PyResult<
     samples.iter().try_fold(0, |count, sample| Ok(count + usize::from(sample.contains(key)?)))
 }
 
-fn build<'py>(
-    py: Python<'py>,
-    node: &Node<'py>,
-    batches: &[Bound<'py, PyBatch>],
-) -> PyResult<Bound<'py, PyAny>> {
-    let all = |children: &[Node<'py>]| {
-        children.iter().map(|child| build(py, child, batches)).collect::<PyResult<Vec<_>>>()
+fn build<'py>(nodes: &[Node<'py>], batches: &[Bound<'py, PyBatch>]) -> PyResult<Bound<'py, PyAny>> {
+    let num_children = |node: &Node<'py>| match node {
+        Node::Container(container) => container.len(),
+        Node::Leaf(_) | Node::Pass(_) => 0,
     };
-    Ok(match node {
-        Node::Leaf(position) => batches[*position].clone().into_any(),
-        Node::Pass(list) => list.clone().into_any(),
-        Node::List(children) => PyList::new(py, all(children)?)?.into_any(),
-        Node::Tuple(class, children) => class.call1((PyTuple::new(py, all(children)?)?,))?,
-        Node::Named(class, children) => class.call1(PyTuple::new(py, all(children)?)?)?,
-        Node::Dataclass(class, children) => {
-            let kwargs = PyDict::new(py);
-            for (name, child) in children {
-                kwargs.set_item(name, build(py, child, batches)?)?;
-            }
-            class.call((), Some(&kwargs))?
-        }
-        Node::Mapping(first, children) => {
-            let dict = PyDict::new(py);
-            for (key, child) in children {
-                dict.set_item(key, build(py, child, batches)?)?;
-            }
-            if first.is_exact_instance_of::<PyDict>() {
-                return Ok(dict.into_any());
-            }
-            // A copy keeps what else the mapping carries, such as a default factory.
-            if first.hasattr("update")? {
-                let copy = py.import("copy")?.call_method1("copy", (first,))?;
-                copy.call_method1("update", (dict,))?;
-                return Ok(copy);
-            }
-            first.get_type().call1((dict,))?
-        }
+    fold(nodes, num_children, |node, children| match node {
+        Node::Leaf(position) => Ok(batches[*position].clone().into_any()),
+        Node::Pass(list) => Ok(list.clone().into_any()),
+        Node::Container(container) => container.with(children),
     })
 }

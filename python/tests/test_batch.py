@@ -1,6 +1,7 @@
 """Batch and Tensor: attributes, views, and zero-copy export."""
 
 import ctypes
+import operator
 import re
 
 import numpy as np
@@ -330,3 +331,60 @@ def test_names_of_the_contract():
         "CudaUnavailable"
     ).split():
         assert hasattr(wr, name), name
+
+
+# one element as a number
+
+
+@pytest.mark.parametrize("name", (*oracle.ARITHMETIC, *oracle.COMPLEX))
+def test_one_element_is_a_number(name):
+    value = 1 if name == "bool" else 3
+    array = oracle.narrow(np.array([[value]]), name) if name in oracle.FLOATS else np.array([[value]], oracle.STORAGE[name])
+    tensor = wr.asarray(samples_of([array], name)[0])
+    if name in oracle.COMPLEX:
+        assert complex(tensor) == 3 and type(complex(tensor)) is complex
+        for kind in (int, float):
+            with pytest.raises(TypeError, match="complex"):
+                kind(tensor)
+    else:
+        assert (int(tensor), float(tensor), complex(tensor)) == (value, float(value), complex(value))
+        assert (type(int(tensor)), type(float(tensor))) == (int, float)
+    assert bool(tensor) is True
+    if name in oracle.FLOATS or name in oracle.COMPLEX:
+        with pytest.raises(TypeError, match=name):
+            operator.index(tensor)
+    else:
+        assert operator.index(tensor) == value and ["a", "b", "c", "d"][tensor] == "abcd"[value]
+
+
+@pytest.mark.parametrize("value, name", [(2**64 - 1, "uint64"), (-(2**63), "int64"), (-0.1, "float64"), (2**53 + 1, "int64")])
+def test_numbers_are_exact(value, name):
+    tensor = wr.asarray(np.array(value, name))
+    assert type(value)(tensor) == value
+    assert float(tensor) == float(value) and int(tensor) == int(value)
+
+
+def test_numbers_as_numpy_and_torch_make_them():
+    assert int(wr.asarray(7)) == 7 and float(wr.asarray(2.5)) == 2.5 and bool(wr.asarray(False)) is False
+    assert complex(wr.asarray(np.array(1 - 2j))) == 1 - 2j and complex(wr.asarray(np.array(1 - 2j, "complex64"))) == 1 - 2j
+    assert bool(wr.asarray(np.array([0.0]))) is False and bool(wr.asarray(np.array(np.nan))) is True
+    assert int(wr.asarray(np.array(-2.9))) == -2
+    for value, kind in ((np.inf, OverflowError), (np.nan, ValueError)):
+        with pytest.raises(kind):
+            int(wr.asarray(np.array(value)))
+    assert float(wr.asarray(np.arange(12.0).reshape(3, 4)[1:2, 2:3])) == 6.0
+
+
+@pytest.mark.parametrize("shape", [(0,), (2,), (3, 4)])
+def test_no_number_of_more_or_fewer_elements(shape):
+    tensor = wr.asarray(paint(shape, "int32"))
+    for kind in (int, float, complex, operator.index):
+        with pytest.raises(TypeError, match="one element"):
+            kind(tensor)
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(tensor)
+
+
+def test_no_number_of_a_dtype_that_python_lacks():
+    with pytest.raises(TypeError, match="float8_e4m3fn"):
+        float(wr.asarray(samples_of([paint(1, "float8_e4m3fn")], "float8_e4m3fn")[0]))

@@ -70,6 +70,15 @@ def class_that_raises(error):
     return type("Meta", (type,), {"__getattr__": look_up})("Class", (), {})
 
 
+def class_of(error):
+    """`isinstance` asks for its class, and does not get it."""
+
+    def asked(self):
+        raise error
+
+    return type("Class", (), {"__class__": property(asked)})()
+
+
 def class_without_words(error):
     return raising(error, type, __repr__=0)("Class", (), {})
 
@@ -139,7 +148,9 @@ HOOKS = {
     "size of no kind": lambda e: wr.pad(ROWS, size=raising(e, __str__=0)()),
     "dtype of no name": lambda e: wr.stack(ROWS, dtype=type("D", (raising(e, __str__=0),), {"name": "nope"})()),
     "refusal": lambda e: wr.stack([*ROWS, LateProducer(BufferError(raising(e, __str__=0)()), 0)]),
-    "class of a sample": lambda e: wr.collate([{"x": 1}, class_without_words(e)()]),
+    "class of a leaf": lambda e: wr.collate([class_of(e)]),
+    "class of a later sample": lambda e: wr.collate([{"x": 1}, class_of(e)]),
+    "class of the samples": lambda e: wr.stack(class_of(e)),
     "class of samples": lambda e: wr.stack(class_without_words(e)()),
     "class of a stream": lambda e: wr.stack(ROWS, stream=class_without_words(e)()),
     "stream": lambda e: wr.stack(ROWS, stream=Raises(e, "__cuda_stream__")),

@@ -5,7 +5,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_tensor, assert_values, paint, paint_values, poisoned, refusal, samples_of
+from helpers import assert_same, assert_tensor, assert_values, paint, paint_values, poisoned, refusal, samples_of
 from oracle import T
 
 
@@ -106,6 +106,15 @@ def test_nested(torch):
     assert nested.values().data_ptr() == batch.data.data_ptr()
     for part, array in zip(nested.unbind(), arrays):
         assert part.numpy().tobytes() == array.tobytes() and tuple(part.shape) == array.shape
+
+
+def test_nested_tensors_of_one_batch_have_one_ragged_size(torch):
+    arrays = [paint((n, 3), "float32", n) for n in (2, 1, 4)]
+    batch = wr.ragged(arrays)
+    twice = batch.nested() + batch.nested()
+    assert_same(twice.values().numpy(), 2 * np.concatenate(arrays))
+    assert batch.nested().shape == batch.nested().shape
+    assert batch.nested().shape != wr.ragged(arrays).nested().shape  # as for two of torch's own
 
 
 def test_nested_needs_a_ragged_batch(torch):

@@ -4,6 +4,7 @@ import collections
 import enum
 import multiprocessing
 import pickle
+import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, namedtuple
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +20,7 @@ torch = pytest.importorskip("torch")
 import windrow.torch as wt  # noqa: E402
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+from windrow.torch import _collate, _shared, _transfer  # noqa: E402
 from windrow.torch._transfer import tensors_of  # noqa: E402
 
 Pair = namedtuple("Pair", "left right")
@@ -244,7 +246,6 @@ REFUSED = {
     "tensor and number": [torch.ones(2), 1],
     "generator": (i for i in range(2)),
     "batch is a number": 3,
-    "batch is a dict": {"x": 1},
     "batch is a tensor": torch.ones(2, 3),
 }
 
@@ -341,8 +342,6 @@ def test_errors_of_specs():
     with pytest.raises(wr.ShapeError) as error:
         wt.collate_fn({"ids": wr.Pad()})(batch)
     assert error.value.path == "ids" and error.value.index == 1
-    with pytest.raises(RuntimeError, match="requires grad"):
-        wt.collate_fn({"x": wr.Pad()})([{"x": torch.ones(2, requires_grad=True)}])
     with pytest.raises(TypeError, match="wr.Pad"):
         wt.collate_fn({"x": "pad"})([{"x": 1}])
 
@@ -354,7 +353,7 @@ def test_specs_for_samples_of_several_libraries():
         out = wt.collate_fn(spec)([{"x": x} for x in column])
         assert out["x"].tolist() == [torch.as_tensor(x).tolist() for x in column]
     for column in ([ones, np.ones(2), grad], [np.ones(2), grad], [1.0, grad[0].detach().requires_grad_()]):
-        with pytest.raises(RuntimeError, match='"x": a sample requires grad'):
+        with pytest.raises(wr.LayoutError, match='at "x".*requires grad'):
             wt.collate_fn(spec)([{"x": x} for x in column])
     with pytest.raises(TypeError, match="expected an array-like"):
         wt.collate_fn(spec)([{"x": ones}, {"x": "text"}])
@@ -521,6 +520,51 @@ def test_a_device_in_a_worker_is_refused(device):
         list(loader)
 
 
+@pytest.fixture
+def worker(monkeypatch):
+    """`get_worker_info()` in a worker whose method is this; torch that knows no threads has no `worker_method`."""
+
+    def of(method):
+        info = types.SimpleNamespace(id=0, num_workers=2, seed=0, dataset=None)
+        if method is not None:
+            info.worker_method = method
+        monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: info)
+
+    return of
+
+
+@pytest.mark.parametrize("method, is_thread", [("thread", True), ("multiprocessing", False), (None, False)])
+def test_workers_that_are_threads(worker, method, is_thread):
+    """They are no processes: nothing is written to shared memory, threads may be several, devices are allowed."""
+    worker(method)
+    samples = [torch.ones(1 << 18)] * 4
+    made = {"collate_fn": wt.collate_fn()(samples), "arena": wt.collate_fn(arena=True)(samples)}
+    wt.install()
+    try:
+        made["default_collate"] = default_collate(samples)
+    finally:
+        wt.uninstall()
+    assert {name: batch.is_shared() for name, batch in made.items()} == dict.fromkeys(made, not is_thread)
+    rules = _collate.Rules(wt.collate_fn(), _shared.in_worker_process())
+    assert ("engine" in rules.common) is not is_thread  # one of a single thread
+    assert _transfer_error("cuda") == (None if is_thread else "in a worker process")
+    placed = wt.collate_fn(device="pinned")
+    if is_thread:
+        assert _collate.Rules(placed, _shared.in_worker_process()).common["device"] == "pinned"
+    else:
+        with pytest.raises(wr.CudaUnavailable, match="in a worker process"):
+            placed(samples)
+
+
+def _transfer_error(device):
+    """Whether moving batches is refused for being in a worker process."""
+    try:
+        _transfer.transfer_to(device, 1)
+    except wr.CudaUnavailable as error:
+        return "in a worker process" if "in a worker process" in str(error) else None
+    return None
+
+
 def test_the_host_in_a_worker():
     loader = DataLoader(Samples([1.0, 2.0]), batch_size=2, num_workers=1, collate_fn=wt.collate_fn(device="cpu"))
     assert next(iter(loader)).tolist() == [1.0, 2.0]
@@ -537,30 +581,3 @@ def test_gradients_in_a_worker_are_refused_as_by_torch():
     for collate in (None, wt.collate_fn()):
         with pytest.raises(RuntimeError, match="automatic differentiation"):
             list(DataLoader(Samples(samples), batch_size=2, num_workers=1, collate_fn=collate))
-
-
-def test_samples_are_not_asked_for_gradients_one_by_one():
-    # In a process of its own, as the first tensors of a process are looked at closer.
-    isolated.run("""
-import torch, windrow.torch as wt
-asked = []
-
-class Grad:
-    def __get__(self, tensor, owner):
-        asked.append(1)
-        return Grad.known.__get__(tensor, owner)
-
-Grad.known = torch._C.TensorBase.requires_grad
-made, new_empty = [], torch.Tensor.new_empty
-torch.Tensor.new_empty = lambda *args, **kwargs: made.append(1) or new_empty(*args, **kwargs)
-torch.Tensor.requires_grad = Grad()
-collate = wt.collate_fn()
-for dtype in (torch.uint8, torch.int64, torch.float32, torch.uint8):
-    batch = collate([torch.ones(3, dtype=dtype) for _ in range(5)])
-    assert batch.sum() == 15 and batch.dtype == dtype
-assert len(made) == 1, made
-assert not asked, asked
-grad = torch.ones(3)
-grad.grad = torch.ones(3)
-assert collate([grad, torch.ones(3)]).sum() == 6 and len(asked) == 1
-""")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any, Iterator, List
+from typing import Any, Iterator, List, Sequence
 
 from windrow.spec import Stack
 
@@ -17,12 +17,13 @@ def check(spec: Any) -> None:
             raise TypeError(f"spec of {pattern!r} is {leaf!r}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged")
 
 
-def chosen(spec: Any, names: List[str], what: str) -> List[Any]:
+def chosen(spec: Any, names: List[str], what: str, texts: Sequence[str] = ()) -> List[Any]:
     """The spec of each leaf, by the rules of `windrow.collate`: an exact name goes before a glob,
     an earlier glob before a later one, leaves that nobody names are stacked.
 
     Raises:
-        ValueError: for a pattern that names no leaf; `what` says what leaves are called here.
+        ValueError: for a pattern that names no leaf, or one of `texts`, the leaves of str and bytes;
+            `what` says what leaves are called here.
     """
     specs = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
     patterns = [
@@ -31,6 +32,12 @@ def chosen(spec: Any, names: List[str], what: str) -> List[Any]:
     ]
     for pattern in specs:
         if pattern not in patterns:
+            for text in texts:
+                if pattern == text or fnmatchcase(text, pattern):
+                    raise ValueError(
+                        f"spec {pattern!r} names the {what} {text!r} of str or bytes, which becomes a list as it is; "
+                        "a spec is for tensors"
+                    )
             raise ValueError(f"spec {pattern!r} matches no {what}; there are {', '.join(map(repr, names))}")
     return [Stack() if pattern is None else specs[pattern] for pattern in patterns]
 

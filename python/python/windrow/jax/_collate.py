@@ -55,7 +55,8 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     _leaves.check(spec)
     columns, tree = flatten(samples, sep)
     paths = [path for path, leaf in columns[0].items() if not isinstance(leaf, (str, bytes))]
-    specs = dict(zip(paths, _leaves.chosen(spec, paths, "leaf")))
+    texts = [path for path in columns[0] if path not in paths]
+    specs = dict(zip(paths, _leaves.chosen(spec, paths, "leaf", texts)))
     batches = wr.collate(columns, specs, sep=sep, **common)
     arrays = {path: _arrays(batch, path) for path, batch in batches.items() if isinstance(batch, wr.Batch)}
     leaves = dict(batches)

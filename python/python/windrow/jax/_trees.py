@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 import jax
 
 import windrow as wr
+from windrow import _windrow
 
 # Tensors that a batch may have beside its data.
 FIELDS = ("lengths", "offsets", "mask", "batch_index")
@@ -34,8 +35,9 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
 
     Raises:
         ValueError: for no samples, and for one whose tree differs from the first one's, by position.
-        TypeError: for a leaf that JAX does not look into though it is a container.
+        TypeError: for a mapping or text in place of the list, and for a leaf that JAX does not look into though it is a container.
     """
+    _windrow.check_list(samples)
     samples = list(samples)
     if not samples:
         raise ValueError("an empty list of samples makes no batch")

@@ -72,9 +72,10 @@ class BatchFn:
         columns, tree = flatten(values, self.sep)
         leaves: Dict[str, Any] = {path: [column[path] for column in columns] for path in columns[0]}
         paths = [path for path, column in leaves.items() if not isinstance(column[0], (str, bytes))]
+        texts = [path for path in leaves if path not in paths]
         made: List[SharedMemoryArray] = []
         try:
-            for path, spec in zip(paths, _leaves.chosen(self.spec, paths, "leaf")):
+            for path, spec in zip(paths, _leaves.chosen(self.spec, paths, "leaf", texts)):
                 with _leaves.named("leaf", path):
                     leaves[path] = self._leaf(leaves[path], spec, made)
         except BaseException:

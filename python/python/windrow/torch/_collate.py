@@ -13,7 +13,7 @@ import torch.utils.data
 import windrow as wr
 from windrow import _windrow
 from windrow.torch import _registry
-from windrow.torch._shared import share, share_bytes, view
+from windrow.torch._shared import in_worker_process, share, share_bytes, view
 
 # torch's functions behave otherwise under these, so that they are left to work.
 _function_modes = getattr(torch._C, "_len_torch_function_stack", lambda: 0)
@@ -51,20 +51,23 @@ def collate_fn(
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
             like. A leaf so named becomes a `Batch` of tensors, or a tensor if it is stacked.
         device: where tensors shall lie; None: where the samples are. ``"cuda"`` and ``"pinned"`` are
-            for the main process: in a worker, leave it to `Prefetcher`.
+            for the main process and workers that are threads: in a worker process, leave it to
+            `Prefetcher`.
         sep: joins the keys of a path.
-        threads: for large batches; None: one in a worker, else as many as there are cores.
+        threads: for large batches; None: one in a worker process, else as many as there are cores.
         arena: all tensors that windrow assembles, with their lengths, offsets and masks, in one
-            allocation, as `windrow.collate` has it; in a worker in one shared segment, which is one file
+            allocation, as `windrow.collate` has it; in a worker process in one shared segment, which is one file
             descriptor for each batch under way. Who keeps one of them keeps all.
 
     Returns:
         Collator: a callable that pickles.
 
     Raises:
-        CudaUnavailable: when called in a worker with a ``device`` other than the CPU.
+        CudaUnavailable: when called in a worker process with a ``device`` other than the CPU.
+        TypeError: for a mapping or text in place of the list of samples.
         RuntimeError, TypeError, ...: those of ``default_collate``; their ``__cause__`` names sample and
-            leaf. Leaves with a spec raise the errors of windrow.
+            leaf. Leaves with a spec raise the errors of windrow, LayoutError among them for samples that
+            require grad while torch's grad mode is on: without a spec these keep their gradients.
 
     Example:
         >>> import torch, windrow as wr, windrow.torch
@@ -93,7 +96,8 @@ class Collator:
 
     def __call__(self, batch: Any) -> Any:
         """Collates a list of samples."""
-        in_worker = torch.utils.data.get_worker_info() is not None
+        _windrow.check_list(batch)
+        in_worker = in_worker_process()
         rules = self._rules.get(in_worker)
         if rules is None or not rules.is_current():
             rules = self._rules[in_worker] = Rules(self, in_worker)
@@ -117,6 +121,8 @@ class Collator:
             for name, value in getattr(spec, "kwargs", {}).items():
                 try:
                     pickle.dumps(value)
+                except MemoryError:
+                    raise
                 except Exception as error:
                     raise pickle.PicklingError(
                         f"spec of {pattern!r}: {name}={value!r} does not pickle ({error}), and workers that "

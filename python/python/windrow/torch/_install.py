@@ -7,12 +7,11 @@ import threading
 from typing import Any, Dict, Optional
 
 import torch
-import torch.utils.data
 
 import windrow as wr
 from windrow import _windrow
 from windrow.torch import _collate, _registry
-from windrow.torch._shared import share
+from windrow.torch._shared import in_worker_process, share
 
 # A batch of tensors below both is left to torch.stack, which begins sooner: measured with tensors that
 # lie in the cache. Arrays and numbers torch reads one by one, and slowly.
@@ -55,7 +54,7 @@ def _column_fn(original: _registry.CollateFn) -> _registry.CollateFn:
     @functools.wraps(original)
     def collate_column(batch: Any, *, collate_fn_map: Optional[_registry.CollateMap] = None) -> Any:
         if _is_for_engine(batch, collate_fn_map):
-            columns = _columns(torch.utils.data.get_worker_info() is not None)
+            columns = _columns(in_worker_process())
             result = _windrow.collate_torch(batch, columns, engine=columns.engine)
             if result is not _REFUSED:
                 return result

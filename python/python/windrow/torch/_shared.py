@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import Any, List, Sequence, Tuple
 
 import torch
+import torch.utils.data
 
 # Tensors below this share one segment: each segment costs more than so few bytes. Larger ones have
 # one of their own, so that whoever keeps a batch's labels does not keep its images.
 SMALL_BYTES = 64 << 10
 _ALIGN = 64
+
+
+def in_worker_process() -> bool:
+    """Whether this is a worker process of a ``DataLoader``. Later torch has workers that are threads, which share
+    the main process's memory and devices."""
+    worker: Any = torch.utils.data.get_worker_info()
+    return worker is not None and getattr(worker, "worker_method", None) != "thread"
 
 
 def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:

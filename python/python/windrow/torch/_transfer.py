@@ -7,9 +7,9 @@ import copy
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import torch
-import torch.utils.data
 
 import windrow as wr
+from windrow.torch._shared import in_worker_process
 
 # The driver takes pageable copies up to this into its command buffer and returns at once; only larger
 # ones are staged.
@@ -191,7 +191,7 @@ def transfer_to(device: Any, depth: int) -> Any:
     device = torch.device(device)
     if device.type != "cuda":
         raise ValueError(f"device={str(device)!r}; it is None, 'cpu' or a CUDA device")
-    if torch.utils.data.get_worker_info() is not None:
+    if in_worker_process():
         raise wr.CudaUnavailable(
             f"device={str(device)!r} in a worker process, which must not touch CUDA; move batches in the main process"
         )

@@ -1,0 +1,42 @@
+"""Tensors of every kind that torch_words.rs tells apart, each with what torch itself says of it."""
+
+from __future__ import annotations
+
+from typing import List, Tuple
+
+import torch
+
+# Tensor and storage, kept alive; addresses of tensor, storage, memory and base; dispatch keys; lazy, requires grad,
+# has a grad_fn, requires grad by itself.
+Case = Tuple[object, object, int, int, int, int, int, bool, bool, bool, bool]
+
+
+def cases() -> List[Case]:
+    """The first is a plain tensor, the second a leaf, the third a view of the first."""
+    plain, leaf, other = torch.zeros((3, 4), dtype=torch.float32), torch.zeros(4, dtype=torch.float32), torch.zeros(4, dtype=torch.float32)
+    leaf.requires_grad_()
+    result, kept = leaf * 2, leaf * 3
+    kept.retain_grad()
+    torch.autograd.backward(kept.sum(), inputs=[leaf, kept], retain_graph=True)
+    late = other[1:]
+    other.requires_grad_()
+    off = torch.zeros(2, dtype=torch.float64).requires_grad_().requires_grad_(False)
+    pair = torch.zeros((2, 2), dtype=torch.complex64)
+    tensors = [
+        plain, leaf, plain[1], result, kept, late, off, pair,
+        pair.conj(), pair.conj().imag, torch._neg_view(plain), plain.t()[1:], leaf[1:], result.view(2, 2)[0],
+        leaf.detach(), leaf.detach()[2:], torch.nn.Parameter(torch.zeros(2)), torch.zeros(0), torch.zeros((), dtype=torch.int64),
+    ]  # fmt: skip
+    with torch.inference_mode():
+        tensors.append(torch.zeros(3))
+    return [_case(tensor) for tensor in tensors]
+
+
+def _case(tensor: torch.Tensor) -> Case:
+    storage, base = tensor.untyped_storage(), tensor._base
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    has_fn = tensor.grad_fn is not None
+    by_itself = tensor.requires_grad and not has_fn and base is None
+    addresses = (tensor._cdata, storage._cdata, storage.data_ptr(), 0 if base is None else base._cdata)
+    is_lazy = tensor.is_neg() or tensor.is_conj()
+    return (tensor, storage, *addresses, keys, is_lazy, tensor.requires_grad, has_fn, by_itself)

@@ -1,0 +1,257 @@
+//! The containers of trees: what they are, and how they are made again around other children.
+
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+
+use crate::errors::{at, class_name, is_answer};
+use crate::import::Reading;
+use crate::tensor::tensor_of;
+
+/// Deeper trees are refused: a container may hold itself.
+const MAX_DEPTH: usize = 256;
+
+/// A container without its children.
+pub(crate) enum Container<'py> {
+    /// The first sample's mapping, and its keys.
+    Mapping(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
+    /// A list or tuple type, called with one iterable of so many.
+    Sequence(Bound<'py, PyType>, usize),
+    /// A namedtuple type, called with so many fields in order.
+    Named(Bound<'py, PyType>, usize),
+    Dataclass(Bound<'py, PyType>, Vec<Field>),
+}
+
+/// A field of a dataclass.
+pub(crate) struct Field {
+    pub name: String,
+    /// The constructor takes it.
+    init: bool,
+}
+
+impl<'py> Container<'py> {
+    /// The number of its children.
+    pub fn len(&self) -> usize {
+        match self {
+            Container::Mapping(_, keys) => keys.len(),
+            Container::Sequence(_, len) | Container::Named(_, len) => *len,
+            Container::Dataclass(_, fields) => fields.len(),
+        }
+    }
+
+    /// One of the same type around these.
+    pub fn with(&self, children: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Container::Mapping(first, keys) => {
+                let dict = PyDict::new(first.py());
+                for (key, child) in keys.iter().zip(children) {
+                    dict.set_item(key, child)?;
+                }
+                mapping_like(first, dict)
+            }
+            Container::Sequence(class, _) => {
+                let list = list_of(class.py(), children)?;
+                match class.is(class.py().get_type::<PyList>()) {
+                    true => Ok(list.into_any()),
+                    false => class.call1((list,)),
+                }
+            }
+            Container::Named(class, _) => {
+                class.call1(list_of(class.py(), children)?.as_sequence().to_tuple()?)
+            }
+            Container::Dataclass(class, fields) => dataclass_of(class, fields, children),
+        }
+    }
+}
+
+/// A mapping of the first sample's type.
+fn mapping_like<'py>(
+    first: &Bound<'py, PyAny>,
+    dict: Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, class) = (first.py(), first.get_type());
+    if class.is(py.get_type::<PyDict>()) {
+        return Ok(dict.into_any());
+    }
+    // Outputs of transformers' models: they refuse `update`.
+    if class.hasattr(intern!(py, "__dataclass_fields__"))? {
+        return class.call((), Some(&dict));
+    }
+    // A copy keeps what else the mapping carries, such as a default factory.
+    if first.hasattr("update")? {
+        let copy = py.import("copy")?.call_method1("copy", (first,))?;
+        copy.call_method1("update", (dict,))?;
+        return Ok(copy);
+    }
+    class.call1((dict,))
+}
+
+/// By the constructor; fields that it does not take are set as it would set them, frozen or not.
+fn dataclass_of<'py>(
+    class: &Bound<'py, PyType>,
+    fields: &[Field],
+    children: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = class.py();
+    let (kwargs, mut others) = (PyDict::new(py), Vec::new());
+    for (Field { name, init }, child) in fields.iter().zip(children) {
+        match init {
+            true => kwargs.set_item(name, child)?,
+            false => others.push((name, child)),
+        }
+    }
+    let made = class.call((), Some(&kwargs))?;
+    let object = py.get_type::<PyAny>();
+    for field in others {
+        object.call_method1(intern!(py, "__setattr__"), (&made, field.0, field.1))?;
+    }
+    Ok(made)
+}
+
+/// The fields of a dataclass; None for another class.
+pub(crate) fn fields_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Field>>> {
+    let py = class.py();
+    if !class.hasattr(intern!(py, "__dataclass_fields__"))? {
+        return Ok(None);
+    }
+    let mut fields = Vec::new();
+    for field in py.import("dataclasses")?.call_method1("fields", (class,))?.try_iter()? {
+        let field = field?;
+        let name = field.getattr("name")?.extract()?;
+        fields.push(Field { name, init: field.getattr("init")?.is_truthy()? });
+    }
+    Ok(Some(fields))
+}
+
+/// Whether an object is a mapping. PyO3's own check takes an interrupt for a "no".
+pub(crate) fn is_mapping(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static MAPPING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if object.is_instance_of::<PyDict>() {
+        return Ok(true);
+    }
+    object.is_instance(MAPPING.import(object.py(), "collections.abc", "Mapping")?)
+}
+
+/// Whether an object is a sequence; see `is_mapping`.
+pub(crate) fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
+        return Ok(true);
+    }
+    object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
+}
+
+/// Refuses containers that pass for a mapping or a dataclass and are more than one: what else they hold
+/// would be lost.
+pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: bool) -> PyResult<()> {
+    let is_tensordict = match is_mapping {
+        true => class.hasattr("batch_size")? && class.hasattr("batch_dims")?,
+        false => class.hasattr("_is_tensorclass")?,
+    };
+    if is_tensordict || class.hasattr("__pydantic_validator__")? {
+        return Err(unknown(class, path)?);
+    }
+    Ok(())
+}
+
+/// In place of an error of reading a column of leaves, what its first one is if that is no leaf.
+pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) -> PyResult<PyErr> {
+    let (py, class) = (first.py(), first.get_type());
+    let is_array_like = || match tensor_of(first, Reading::default()) {
+        Ok(_) => Ok(true),
+        Err(error) if is_answer(py, &error) => Ok(false),
+        Err(error) => Err(error),
+    };
+    let is_refusal = error.get_type(py).is(py.get_type::<PyTypeError>());
+    match is_refusal && cure_for(&class)?.is_some() && !is_array_like()? {
+        true => unknown(&class, path),
+        false => Ok(error),
+    }
+}
+
+fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
+    let cure = cure_for(class)?.unwrap_or("a dict of what it holds");
+    Ok(PyTypeError::new_err(format!(
+        "sample 0{}: expected an array-like or a container that wr.collate knows, got {}; give {cure}",
+        at(path),
+        class_name(class)?
+    )))
+}
+
+/// What holds the same as a container of this class and is known.
+fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
+    let cures = [
+        ("__attrs_attrs__", "attrs.asdict(sample, recurse=False)"),
+        ("model_dump", "dict(sample)"),
+        ("__pydantic_validator__", "vars(sample)"),
+        ("to_dict", "its to_dict()"),
+        ("__iter__", "a list or tuple of its items"),
+    ];
+    for (attribute, cure) in cures {
+        if class.hasattr(attribute)? {
+            return Ok(Some(cure));
+        }
+    }
+    Ok(None)
+}
+
+/// Refuses a single sample, or text, where a list of samples is due.
+#[pyfunction]
+pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
+    let hint = if samples.is_instance_of::<PyList>() || samples.is_instance_of::<PyTuple>() {
+        return Ok(());
+    } else if is_text(samples) {
+        ""
+    } else if is_mapping(samples)? {
+        "; a mapping is one sample of wr.collate, which takes a list of them"
+    } else {
+        return Ok(());
+    };
+    let class = class_name(&samples.get_type())?;
+    Err(PyTypeError::new_err(format!("expected a list of samples, got {class}{hint}")))
+}
+
+/// Whether a leaf passes through, as a list.
+pub(crate) fn is_text(object: &Bound<'_, PyAny>) -> bool {
+    use pyo3::types::{PyBytes, PyString};
+    object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>()
+}
+
+/// A list of these. PyO3's own constructor panics where there is no memory for it.
+pub(crate) fn list_of<'py>(
+    py: Python<'py>,
+    items: impl IntoIterator<Item = Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    items.into_iter().try_for_each(|item| list.append(item))?;
+    Ok(list)
+}
+
+/// # Errors
+/// RecursionError for a node below [`MAX_DEPTH`] levels.
+pub(crate) fn check_depth(depth: usize, path: &str) -> PyResult<()> {
+    if depth < MAX_DEPTH {
+        return Ok(());
+    }
+    let begin: String = path.chars().take(32).collect();
+    Err(PyRecursionError::new_err(format!(
+        "sample 0 at \"{begin}...\": more than {MAX_DEPTH} levels; perhaps a container holds itself"
+    )))
+}
+
+/// Makes a tree of its nodes in the order of a walk, each before its children. Without recursion: a
+/// thread's stack may be small.
+pub(crate) fn fold<'py, N>(
+    nodes: &[N],
+    num_children: impl Fn(&N) -> usize,
+    make: impl Fn(&N, Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut made: Vec<Bound<'py, PyAny>> = Vec::new();
+    for node in nodes.iter().rev() {
+        let children = made.drain(made.len() - num_children(node)..).rev().collect();
+        made.push(make(node, children)?);
+    }
+    made.pop().ok_or_else(|| PyRuntimeError::new_err("a tree without a root"))
+}

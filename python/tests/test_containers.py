@@ -1,0 +1,354 @@
+"""What wr.collate takes for a container, what it refuses, and trees deeper than a stack: beside test_collate.py."""
+
+import collections
+import dataclasses
+import importlib.util
+import types
+from collections import UserDict, UserList, deque
+from collections.abc import MutableMapping
+
+import numpy as np
+import pytest
+
+import isolated
+import windrow as wr
+from helpers import assert_tensor, paint, refusal
+
+
+def leaf(seed=0):
+    return paint(3, "float32", seed)
+
+
+# classes that hold more than a mapping or a dataclass does
+
+
+class StandInTensorDict(MutableMapping):
+    """What windrow sees of tensordict.TensorDict."""
+
+    batch_dims = 1
+
+    def __init__(self, source, batch_size):
+        self._source, self._batch_size = source, batch_size
+
+    @property
+    def batch_size(self):
+        return self._batch_size
+
+    def __getitem__(self, key):
+        return self._source[key]
+
+    def __setitem__(self, key, value):
+        self._source[key] = value
+
+    def __delitem__(self, key):
+        del self._source[key]
+
+    def __iter__(self):
+        return iter(self._source)
+
+    def __len__(self):
+        return len(self._source)
+
+    def to_dict(self):
+        return dict(self._source)
+
+
+@dataclasses.dataclass
+class StandInTensorClass:
+    x: object
+
+    _is_tensorclass = True
+
+    def to_dict(self):
+        return {"x": self.x}
+
+
+class StandInData:
+    """What windrow sees of torch_geometric.data.Data."""
+
+    def __init__(self, **fields):
+        self._store = fields
+
+    def __iter__(self):
+        return iter(self._store.items())
+
+    def to_dict(self):
+        return dict(self._store)
+
+
+def attrs_class():
+    attrs = pytest.importorskip("attrs", reason="SKIP: attrs is not installed")
+    return attrs.make_class("Attrs", ["x"])(x=leaf())
+
+
+def pydantic_model():
+    pydantic = pytest.importorskip("pydantic", reason="SKIP: pydantic is not installed")
+    model = pydantic.create_model("Model", x=(object, ...))
+    return model(x=leaf())
+
+
+def pydantic_dataclass():
+    pydantic = pytest.importorskip("pydantic", reason="SKIP: pydantic is not installed")
+    return pydantic.dataclasses.dataclass(type("Checked", (), {"__annotations__": {"x": object}}))(x=leaf())
+
+
+def graph():
+    data = pytest.importorskip("torch_geometric.data", reason="SKIP: torch_geometric is not installed")
+    torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
+    return data.Data(x=torch.ones(2))
+
+
+# What makes a sample, and the cure that the error names.
+UNKNOWN = {
+    "TensorDict's structure": (lambda: StandInTensorDict({"x": leaf()}, (3,)), "to_dict"),
+    "tensorclass's structure": (lambda: StandInTensorClass(leaf()), "to_dict"),
+    "Data": (graph, "to_dict"),
+    "Data's structure": (lambda: StandInData(x=leaf()), "to_dict"),
+    "attrs": (attrs_class, r"attrs\.asdict"),
+    "pydantic model": (pydantic_model, "dict"),
+    "pydantic dataclass": (pydantic_dataclass, "vars"),
+    "set": (lambda: {1, 2}, "list or tuple"),
+    "deque": (lambda: deque([1, 2]), "list or tuple"),
+    "UserList": (lambda: UserList([1, 2]), "list or tuple"),
+}
+CURES = {
+    "to_dict": lambda sample: sample.to_dict(),
+    r"attrs\.asdict": lambda sample: __import__("attrs").asdict(sample, recurse=False),
+    "dict": dict,
+    "vars": vars,
+    "list or tuple": list,
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_containers_are_refused_with_the_cure(name):
+    make, cure = UNKNOWN[name]
+    sample = make()
+    expected = ("container that wr.collate knows, got .*" + type(sample).__name__, f"give .*{cure}")
+    refusal(lambda: wr.collate([sample] * 2), TypeError, "^sample 0: ", *expected)
+    refusal(lambda: wr.collate([{"obs": sample}] * 2), TypeError, '^sample 0 at "obs": ', *expected)
+    refusal(lambda: wr.explain([sample] * 2, "collate"), TypeError, *expected)
+    assert wr.collate([CURES[cure](sample)] * 2)
+
+
+def test_tensordict_itself():
+    """In a process of its own: it adds to torch's table of collate functions."""
+    if importlib.util.find_spec("tensordict") is None:
+        pytest.skip("SKIP: tensordict is not installed")
+    isolated.run("""
+import tensordict, torch
+Made = tensordict.tensorclass(type("Made", (), {"__annotations__": {"x": torch.Tensor}, "__module__": __name__}))
+for sample in (tensordict.TensorDict({"x": torch.ones(2, 3)}, [2]), Made(x=torch.ones(2), batch_size=[2])):
+    try:
+        wr.collate([{"obs": sample}] * 2)
+        raise AssertionError(sample)
+    except TypeError as error:
+        assert str(error).startswith('sample 0 at "obs": ') and str(error).endswith("give its to_dict()"), error
+    assert wr.collate([sample.to_dict()] * 2)["x"].shape[0] == 2
+""")
+
+
+def test_an_unknown_container_beside_tensors():
+    refusal(lambda: wr.collate([{"a": leaf()}, {"a": StandInData(x=leaf())}]), TypeError, '^sample 1 at "a": .*StandInData')
+
+
+def test_a_mapping_that_is_a_dataclass():
+    """Such as transformers' model outputs, which have no `update`."""
+
+    @dataclasses.dataclass
+    class Output(collections.OrderedDict):
+        x: object = None
+        y: object = None
+
+        def __post_init__(self):
+            super().update({name: value for name, value in vars(self).items() if value is not None})
+
+        def update(self, *_, **__):
+            raise Exception("no update")
+
+    made = wr.collate([Output(x=leaf(i)) for i in range(2)])
+    assert type(made) is Output and made.y is None and list(made) == ["x"]
+    assert_tensor(made.x, np.stack([leaf(0), leaf(1)]))
+
+
+# one sample, or text, in place of the list
+
+CALLS = {
+    **{form: getattr(wr, form) for form in ("stack", "concat", "pad", "ragged", "collate", "SampleList")},
+    "extend": lambda samples: wr.SampleList().extend(samples),
+    "explain": wr.explain,
+    "explain collate": lambda samples: wr.explain(samples, "collate"),
+}
+NO_LISTS = {
+    "dict": {"x": leaf(), "y": 1},
+    "UserDict": UserDict(x=leaf()),
+    "mappingproxy": types.MappingProxyType({"x": leaf()}),
+    "str": "text",
+    "bytes": b"text",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", NO_LISTS)
+def test_one_sample_in_place_of_the_list(call, kind):
+    hint = "a list of them" if kind not in ("str", "bytes") else "."
+    refusal(lambda: CALLS[call](NO_LISTS[kind]), TypeError, rf"expected a list of samples, got (\w+\.)?{kind}", hint)
+
+
+@pytest.mark.parametrize("kind", NO_LISTS)
+def test_one_sample_in_place_of_the_list_of_the_integrations(kind, torch):
+    import windrow.torch
+
+    text = "expected a list of samples"
+    for collate in (windrow.torch.collate_fn(), windrow.torch.collate_fn({"x": wr.Pad()})):
+        refusal(lambda: collate(NO_LISTS[kind]), TypeError, text)
+    pytest.importorskip("jax", reason="SKIP: JAX is not installed")
+    import windrow.jax
+
+    refusal(lambda: windrow.jax.collate(NO_LISTS[kind]), TypeError, text)
+
+
+# None and text
+
+
+def test_none_beside_text():
+    refusal(lambda: wr.collate([{"a": "x"}, {"a": None}]), TypeError, '^sample 1 at "a": expected str, got NoneType$')
+    refusal(lambda: wr.collate([{"a": b"x"}, {"a": b"y"}, {"a": None}]), TypeError, '^sample 2 at "a": .*NoneType$')
+    refusal(lambda: wr.collate([{"a": None}, {"a": "x"}]), TypeError, '^sample 0 at "a": .*NoneType$')
+    refusal(lambda: wr.collate([{"a": "x"}, {"a": 3}]), TypeError, '^sample 1 at "a": expected str, got int$')
+    refusal(lambda: wr.collate([["x", "y"], ["x", None]]), TypeError, '^sample 1 at "1": .*NoneType$')
+    assert wr.collate([{"a": "x"}, {"a": b"y"}]) == {"a": ["x", b"y"]}
+
+
+def test_errors_of_the_root_have_no_path():
+    for samples in ([{"a": 1}, 3], [[1], [1, 2]], ["x", None], [None], [(1,), {"a": 1}], [1, None]):
+        error = refusal(lambda: wr.collate(samples), (TypeError, ValueError), r"^sample [01]: ")
+        assert ' at "' not in str(error)
+
+
+@pytest.mark.parametrize("spec", [{"id": wr.Pad()}, {"i*": wr.Stack()}, {"x": wr.Stack(), "id": wr.Ragged()}])
+def test_a_spec_on_a_leaf_of_text_says_so(spec, torch):
+    import windrow.torch
+
+    samples = [{"id": "a", "x": leaf()}, {"id": "b", "x": leaf(1)}]
+    text = "names the leaf .id. of str or bytes"
+    refusal(lambda: wr.collate(samples, spec), ValueError, text)
+    refusal(lambda: windrow.torch.collate_fn(spec)(samples), ValueError, text)
+    pytest.importorskip("jax", reason="SKIP: JAX is not installed")
+    import windrow.jax
+
+    refusal(lambda: windrow.jax.collate(samples, spec), ValueError, text)
+
+
+def test_a_glob_may_name_text_beside_tensors():
+    assert wr.collate([{"id": "a", "x": leaf()}] * 2, {"*": wr.Stack()})["id"] == ["a", "a"]
+    refusal(lambda: wr.collate(["a", "b"], wr.Pad()), ValueError, 'spec "[*]" names the leaf "" of str')
+
+
+# containers made again
+
+
+def test_dataclass_fields_that_the_constructor_does_not_take():
+    @dataclasses.dataclass(frozen=True)
+    class Sample:
+        x: object
+        y: object = dataclasses.field(init=False, default=None)
+
+    def sample(seed):
+        made = Sample(leaf(seed))
+        object.__setattr__(made, "y", leaf(seed + 5))
+        return made
+
+    made = wr.collate([sample(0), sample(1)])
+    assert type(made) is Sample
+    assert_tensor(made.x, np.stack([leaf(0), leaf(1)]))
+    assert_tensor(made.y, np.stack([leaf(5), leaf(6)]))
+    refusal(lambda: wr.collate([sample(0), Sample(leaf())]), TypeError, '^sample 1 at "y": ')
+
+
+def test_a_dataclass_field_that_is_not_set():
+    @dataclasses.dataclass
+    class Sample:
+        x: object
+        y: object = dataclasses.field(init=False)
+
+    refusal(lambda: wr.collate([{"s": Sample(leaf())}]), AttributeError, '^sample 0 at "s.y": the field is not set$')
+
+
+def test_subclasses_of_list_keep_their_type():
+    class Own(list):
+        pass
+
+    made = wr.collate([Own([leaf(0), leaf(1)]), Own([leaf(2), leaf(3)])])
+    assert type(made) is Own and len(made) == 2
+    assert_tensor(made[1], np.stack([leaf(1), leaf(3)]))
+
+
+# deeper than the stack
+
+SMALL_STACK = """
+import collections, dataclasses
+from collections import UserDict, namedtuple
+
+@dataclasses.dataclass
+class Item:
+    x: object
+
+Pair = namedtuple("Pair", "x")
+NODES = [lambda x: {"x": x}, lambda x: [x], lambda x: (x,), lambda x: Pair(x), lambda x: UserDict(x=x), lambda x: Item(x)]
+
+def deep(levels, kinds):
+    tree = np.ones(3)
+    for level in range(levels):
+        tree = NODES[kinds[level % len(kinds)]](tree)
+    return tree
+
+def leaf_of(tree):
+    while not hasattr(tree, "data_ptr") and not hasattr(tree, "shape"):
+        tree = tree["x"] if isinstance(tree, (dict, UserDict)) else tree.x if isinstance(tree, Item) else tree[0]
+    return tree
+
+failed = []
+def body():
+    for kinds, collate in calls:
+        tree = collate([deep(LEVELS, kinds)] * 2)
+        if tree is not None and tuple(leaf_of(tree).shape) != (2, 3):
+            failed.append(kinds)
+
+# The libraries start on the whole stack.
+LEVELS = 2
+body()
+LEVELS = 250
+threading.stack_size(128 << 10)
+thread = threading.Thread(target=body)
+thread.start()
+thread.join()
+assert not failed, failed
+print("done")
+"""
+
+
+def test_deep_trees_on_a_small_stack():
+    calls = """
+calls = [((kind,), wr.collate) for kind in range(6)] + [(range(6), wr.collate)]
+calls += [(range(6), lambda trees: (wr.explain(trees, "collate"), None)[1])]
+"""
+    assert isolated.run(calls + SMALL_STACK).split() == ["done"]
+
+
+def test_deep_trees_on_a_small_stack_by_torchs_rules(torch):
+    calls = """
+import torch, windrow.torch
+one, other = windrow.torch.collate_fn(), windrow.torch.collate_fn(arena=True)
+calls = [((kind,), one) for kind in range(4)] + [(range(5), one), (range(5), other)]
+"""
+    assert isolated.run(calls + SMALL_STACK).split() == ["done"]
+
+
+def test_deep_trees_on_a_small_stack_by_jaxs_rules():
+    pytest.importorskip("jax", reason="SKIP: JAX is not installed")
+    calls = """
+import windrow.jax
+calls = [((kind,), windrow.jax.collate) for kind in range(4)] + [(range(4), windrow.jax.collate)]
+"""
+    assert isolated.run(calls + SMALL_STACK).split() == ["done"]

@@ -1,0 +1,313 @@
+"""Gradients and lazy signs: nothing of torch's that is beside the memory is lost without a word."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import isolated
+import windrow as wr
+from helpers import assert_tensor, memory, refusal
+
+torch = pytest.importorskip("torch")
+import windrow.torch as wt  # noqa: E402
+
+
+def leaf():
+    return torch.arange(3.0).requires_grad_()
+
+
+def with_late_base():
+    """A view that requires grad because its base has come to."""
+    base = torch.arange(4.0)
+    view = base[1:]
+    base.requires_grad_()
+    return view
+
+
+class Mine(torch.Tensor):
+    pass
+
+
+class Asking(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+WITH_GRAD = {
+    "leaf": leaf,
+    "result": lambda: leaf() * 2,
+    "view of a leaf": lambda: torch.ones(2, 3, requires_grad=True)[1],
+    "view of a result": lambda: (torch.ones(2, 3, requires_grad=True) * 2)[1],
+    "view whose base has come to": with_late_base,
+    "parameter": lambda: torch.nn.Parameter(torch.ones(3)),
+    "row of a parameter": lambda: torch.nn.Parameter(torch.ones(2, 3))[1],
+    "kept": lambda: (lambda t: (t.retain_grad(), t)[1])(leaf() * 2),
+    "in place": lambda: torch.zeros(3).mul_(leaf()),
+    "subclass": lambda: torch.ones(3).as_subclass(Mine).requires_grad_(),
+    "row of a subclass": lambda: torch.ones(2, 3, requires_grad=True).as_subclass(Mine)[1],
+    "subclass with a function": lambda: torch.ones(3).as_subclass(Asking).requires_grad_(),
+}
+WITHOUT_GRAD = {
+    "plain": lambda: torch.arange(3.0),
+    "row": lambda: torch.arange(6.0).view(2, 3)[1],
+    "row of a row": lambda: torch.arange(12.0).view(2, 2, 3)[1][0],
+    "detached": lambda: leaf().detach(),
+    "row of what was detached": lambda: torch.nn.Parameter(torch.ones(2, 3)).detach()[1],
+    "data": lambda: leaf().data,
+    "no longer": lambda: leaf().requires_grad_(False),
+    "row of what does no longer": lambda: torch.ones(2, 3).requires_grad_().requires_grad_(False)[1],
+    "frozen parameter": lambda: torch.nn.Parameter(torch.ones(3), requires_grad=False),
+    "with a grad of its own": lambda: (lambda t: (setattr(t, "grad", torch.ones(3)), t)[1])(torch.ones(3)),
+    "under inference": lambda: torch.inference_mode()(lambda: torch.arange(3.0))(),
+    "subclass": lambda: torch.arange(3.0).as_subclass(Mine),
+    "row of a subclass": lambda: torch.arange(6.0).view(2, 3).as_subclass(Mine)[1],
+    "subclass with a function": lambda: torch.arange(3.0).as_subclass(Asking)[:],
+}
+CALLS = {
+    "stack": wr.stack,
+    "pad": wr.pad,
+    "concat": wr.concat,
+    "ragged": wr.ragged,
+    "collate": lambda samples: wr.collate([{"x": sample} for sample in samples])["x"],
+    "SampleList": wr.SampleList,
+    "extend": lambda samples: wr.SampleList().extend(samples),
+    "append": lambda samples: [wr.SampleList(samples[:1]).append(sample) for sample in samples[1:]],
+    "view": lambda samples: wr.stack(samples, copy=None),
+    "explain": wr.explain,
+}
+
+
+@pytest.mark.parametrize("kind", WITH_GRAD)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_requires_grad_is_refused(call, kind):
+    sample = WITH_GRAD[kind]()
+    assert sample.requires_grad
+    error = refusal(lambda: CALLS[call]([torch.zeros(3), sample]), wr.LayoutError)
+    assert isinstance(error, BufferError) and error.index == 1 and "detach() it" in str(error)
+    with torch.no_grad():
+        CALLS[call]([torch.zeros(3), sample])
+    CALLS[call]([torch.zeros(3), sample.detach()])
+
+
+@pytest.mark.parametrize("kind", WITH_GRAD)
+def test_single_tensors_and_tables_that_require_grad(kind):
+    sample = WITH_GRAD[kind]()
+    for call in (wr.asarray, lambda x: wr.SampleList(x[None]), lambda x: wr.stack(x[None])):
+        assert "detach() it" in str(refusal(lambda: call(sample), wr.LayoutError))
+    with torch.no_grad():
+        assert (memory(wr.asarray(sample)) == sample.numpy()).all()
+    with torch.inference_mode():
+        wr.asarray(sample)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_GRAD)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_does_not_require_grad_is_taken(call, kind):
+    sample = WITHOUT_GRAD[kind]()
+    assert not sample.requires_grad
+    CALLS[call]([sample, sample])
+    assert_tensor(wr.stack([sample] * 2), np.stack([sample.detach().numpy()] * 2))
+
+
+def test_integers_beside_a_leaf():
+    error = refusal(lambda: wr.stack([*torch.zeros(9, 3).unbind(), leaf()]), wr.LayoutError)
+    assert error.index == 9
+    wr.stack(torch.zeros(9, 3, dtype=torch.int64).unbind())
+
+
+def test_grad_mode_is_that_of_the_thread():
+    sample, seen = leaf(), []
+
+    def work():
+        seen.append(refusal(lambda: wr.stack([sample]), wr.LayoutError))
+
+    with torch.no_grad():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        wr.stack([sample])
+    assert len(seen) == 1
+
+
+def test_an_error_leaves_the_list_as_it_was():
+    samples = wr.SampleList([torch.zeros(3)])
+    refusal(lambda: samples.extend([torch.zeros(3), leaf()]), wr.LayoutError)
+    assert len(samples) == 1
+
+
+# out=
+
+
+def test_out_that_requires_grad_is_refused():
+    out = torch.zeros(2, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="automatic differentiation"):
+        torch.stack([torch.ones(3)] * 2, out=out)
+    refusal(lambda: wr.stack([torch.ones(3)] * 2, out=out), wr.LayoutError)
+    assert (out == 0).all()
+    with torch.no_grad():
+        wr.stack([torch.ones(3)] * 2, out=out)
+    assert (out == 1).all()
+
+
+@pytest.mark.parametrize("form", ["stack", "concat", "pad", "ragged"])
+def test_out_that_was_saved_for_backward(form):
+    call = getattr(wr, form)
+    rows = [np.full((1, 3), i, np.float32) for i in range(2)]
+    weight = torch.from_numpy(call(rows).numpy().copy())
+    loss = (torch.ones(weight.shape, requires_grad=True) * weight).sum()
+    version = weight._version
+    refusal(lambda: call([*rows, rows[0]], out=weight), wr.ShapeError)
+    assert weight._version == version
+    call(rows, out=weight)
+    assert weight._version > version
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_out_of_inference_has_no_version():
+    with torch.inference_mode():
+        out = torch.zeros(2, 3)
+    wr.stack([torch.ones(3)] * 2, out=out)
+    assert (out == 1).all()
+
+
+# windrow.torch.collate_fn
+
+
+def test_collate_fn_without_a_spec_keeps_gradients():
+    samples = [{"x": torch.full((3,), float(i), requires_grad=True), "y": torch.ones(2)} for i in range(3)]
+    batch = wt.collate_fn()(samples)
+    (batch["x"] * torch.arange(9.0).view(3, 3)).sum().backward()
+    assert samples[1]["x"].grad.tolist() == [3, 4, 5] and not batch["y"].requires_grad
+    with torch.no_grad():
+        assert not wt.collate_fn()(samples)["x"].requires_grad
+    error = refusal(lambda: wt.collate_fn({"x": wr.Stack()})(samples), wr.LayoutError)
+    assert error.path == "x" and error.index == 0
+
+
+# conjugation and negation
+
+
+IMAG = torch.complex(torch.zeros(4), torch.arange(4.0)).conj().imag
+LAZY = {
+    "conj": (lambda: torch.complex(torch.zeros(3), torch.ones(3)).conj()),
+    "imag of a conj": lambda: IMAG[:3],
+    "negated": lambda: torch._neg_view(torch.ones(3)),
+    "negated float64": lambda: torch._neg_view(torch.ones(3, dtype=torch.float64)),
+    "negated int": lambda: torch._neg_view(torch.arange(3)),
+    "odd steps over imag": lambda: torch.as_strided(IMAG, (2,), (3,)),
+    "contiguous over imag": lambda: torch.as_strided(IMAG, (3,), (1,)),
+    "row of what is negated": lambda: torch._neg_view(torch.ones(2, 3))[1],
+    "negated subclass": lambda: torch._neg_view(torch.ones(3)).as_subclass(Mine),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_lazy_conjugation_and_negation_are_refused(kind):
+    sample = LAZY[kind]()
+    assert sample.is_conj() or sample.is_neg()
+    plain = torch.zeros_like(sample, memory_format=torch.contiguous_format)
+    for call in CALLS.values():
+        error = refusal(lambda: call([plain, sample]), wr.LayoutError)
+        assert error.index == 1 and "resolve_neg()" in str(error)
+    refusal(lambda: wr.asarray(sample), wr.LayoutError)
+    known = sample.resolve_conj().resolve_neg()
+    assert_tensor(wr.stack([known]), known.numpy()[None])
+
+
+# torch's words, and torch itself
+
+
+def test_transforms_of_functions_are_refused_or_right():
+    def inner(x):
+        refusal(lambda: wr.stack([x]), (ValueError, TypeError, BufferError, RuntimeError))
+        return x.sum()
+
+    torch.func.vmap(inner)(torch.ones(2, 3))
+    torch.func.grad(inner)(torch.ones(3))
+
+
+ASKED = """
+import torch
+import windrow as wr, windrow.torch as wt
+asked = []
+
+class Grad:
+    def __get__(self, tensor, owner):
+        asked.append(1)
+        return Grad.known.__get__(tensor, owner)
+
+Grad.known = torch._C.TensorBase.requires_grad
+import windrow._torch_probe as probe
+probed, cases = [], probe.cases
+probe.cases = lambda: probed.append(threading.current_thread()) or cases()
+with {mode}:
+    wr.stack([torch.zeros(3)])
+assert len(probed) == 1 and probed != [threading.main_thread()]
+torch.Tensor.requires_grad = Grad()
+collate = wt.collate_fn()
+for dtype in (torch.uint8, torch.int64, torch.float32, torch.uint8):
+    for samples in ([torch.ones(3, dtype=dtype) for _ in range(5)], list(torch.ones(5, 3, dtype=dtype))):
+        assert collate(samples).sum() == 15
+        wr.stack(samples), wr.SampleList(samples)
+class Mine(torch.Tensor):
+    pass
+wr.stack([torch.ones(3).as_subclass(Mine)] * 5), wr.stack([torch.nn.Parameter(torch.ones(3), requires_grad=False)])
+assert not asked and len(probed) == 1
+with torch.no_grad():
+    wr.stack([torch.ones(3, requires_grad=True)])
+assert len(asked) == 1
+"""
+
+
+@pytest.mark.parametrize("mode", ["torch.no_grad()", "torch.inference_mode()", "torch.device('meta')"])
+def test_samples_are_not_asked_for_gradients_one_by_one(mode):
+    # In a process of its own, as the first tensors of a process are looked at closer.
+    isolated.run(ASKED.replace("wr.stack([torch.zeros(3)])", "wr.stack([torch.zeros(3, device='cpu')])").format(mode=mode))
+
+
+BROKEN = {
+    "no cases": "probe.cases = lambda: []",
+    "an error": "probe.cases = lambda: 1 / 0",
+    "other keys": "probe.cases = lambda: [(*c[:6], c[6] ^ 1, *c[7:]) for c in cases()]",
+    "another storage": "probe.cases = lambda: [(*c[:3], c[3] + 16, *c[4:]) for c in cases()]",
+    "other memory": "probe.cases = lambda: [(*c[:4], c[4] + 16, *c[5:]) for c in cases()]",
+    "other bases": "probe.cases = lambda: [(*c[:5], c[5] + 16, *c[6:]) for c in cases()]",
+    "lazy the other way": "probe.cases = lambda: [(*c[:7], not c[7], *c[8:]) for c in cases()]",
+    "one grad more": "probe.cases = lambda: [(*c[:8], c[8] or i == 6, *c[9:]) for i, c in enumerate(cases())]",
+    "one function more": "probe.cases = lambda: [(*c[:9], c[9] or i == 6, c[10]) for i, c in enumerate(cases())]",
+    "one flag more": "probe.cases = lambda: [(*c[:10], c[10] or i == 6) for i, c in enumerate(cases())]",
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_torch_of_another_layout(how):
+    """What the trial does not confirm is asked for by attribute, of each tensor."""
+    isolated.run(
+        f"""
+import torch
+import windrow as wr
+import windrow._torch_probe as probe
+from helpers import refusal
+cases = probe.cases
+{BROKEN[how]}
+asked = []
+
+class Neg:
+    def __get__(self, tensor, owner):
+        asked.append(1)
+        return known.__get__(tensor, owner)
+
+known = torch._C.TensorBase.is_neg
+torch.Tensor.is_neg = Neg()
+wr.stack([torch.zeros(3), *torch.zeros(2, 3)])
+assert len(asked) >= 3
+for bad in (torch.ones(3, requires_grad=True), torch.ones(2, 3, requires_grad=True)[1], torch._neg_view(torch.ones(3))):
+    error = refusal(lambda: wr.stack([torch.zeros(3), bad]), wr.LayoutError)
+    assert error.index == 1
+with torch.no_grad():
+    assert_tensor(wr.stack([torch.ones(3, requires_grad=True)]), np.ones((1, 3), "f4"))
+"""
+    )
