@@ -303,6 +303,11 @@ impl<'a> SampleList<'a> {
             Some(id) => self.last = id,
             None => {
                 let layout = Layout::try_new(dtype, shape, strides)?;
+                if !self.kinds.all().is_empty() {
+                    // From the second kind on each sample's is told: as many as there is room for.
+                    let count = self.data.each().capacity().saturating_sub(self.kind_ids.len());
+                    self.kind_ids.try_reserve(count).map_err(|_| no_room(count))?;
+                }
                 self.last = Arc::make_mut(&mut self.kinds).insert(Kind { dtype, device, layout });
             }
         }

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::{Batch, Tensor};
 
 use crate::errors::OrPyErr;
@@ -154,9 +154,11 @@ tensor_methods!(PyBatch, {
     fn __iter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
         // Indexing until IndexError, as for any sequence.
         let len = slf.get().batch.len();
-        let items = (0..len as isize).map(|index| slf.get().__getitem__(slf.py(), index));
-        let items = items.collect::<PyResult<Vec<_>>>()?;
-        Ok(PyTuple::new(slf.py(), items)?.try_iter()?.into_any())
+        let items = PyList::empty(slf.py());
+        for index in 0..len as isize {
+            items.append(slf.get().__getitem__(slf.py(), index)?)?;
+        }
+        Ok(items.try_iter()?.into_any())
     }
 
     /// torch's jagged nested tensor of a ragged batch, sharing its memory. Those of one batch have one
@@ -171,10 +173,11 @@ tensor_methods!(PyBatch, {
         let make = || Ok::<_, PyErr>(export::torch(py, offsets)?.unbind());
         kwargs.set_item("offsets", self.nested_offsets.get_or_try_init(py, make)?)?;
         // From the host's account of the samples: the lengths may lie on a device.
-        let lengths = (0..self.batch.len()).map(|index| self.batch.sample(index));
-        let lengths = lengths.map(|sample| Ok(sample?.shape().first().copied().unwrap_or(0)));
-        let lengths = lengths.collect::<windrow::Result<Vec<i64>>>().or_py_err(py)?;
-        let shortest = lengths.into_iter().min().unwrap_or(0);
+        let mut shortest = longest;
+        for index in 0..self.batch.len() {
+            let sample = self.batch.sample(index).or_py_err(py)?;
+            shortest = shortest.min(sample.shape().first().copied().unwrap_or(0));
+        }
         // Given here, or torch would read them back from the offsets.
         kwargs.set_item("min_seqlen", shortest)?;
         kwargs.set_item("max_seqlen", longest)?;

@@ -121,7 +121,11 @@ impl<'py> Importer<'py> {
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter().map(|sample| sample.as_borrowed()));
         self.import_items(&items, stacker)?;
-        self.keep.objects.extend(samples.into_iter().map(Bound::unbind));
+        let objects = &mut self.keep.objects;
+        objects
+            .try_reserve(samples.len())
+            .map_err(|_| PyMemoryError::new_err("no memory for a list"))?;
+        objects.extend(samples.into_iter().map(Bound::unbind));
         Ok(())
     }
 
@@ -464,7 +468,7 @@ impl<'py> Importer<'py> {
             (value.to_ne_bytes(), DType::I64)
         };
         if self.keep.numbers.last().is_none_or(|chunk| chunk.len() == chunk.capacity()) {
-            self.keep.numbers.push(Vec::with_capacity(1024));
+            self.keep.numbers.push(room_for(1024)?);
         }
         let chunk = self.keep.numbers.last_mut().expect("a chunk with room was just made");
         chunk.push(bits);

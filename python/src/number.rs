@@ -7,6 +7,7 @@ use windrow::{Collate, DType, Device, Tensor};
 
 use crate::errors::OrPyErr;
 use crate::export::copy_of;
+use crate::import::room_for;
 
 /// The only element of a tensor.
 ///
@@ -63,13 +64,13 @@ pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tens
     let shape = [items.len() as i64];
     let row = if items[0].is_instance_of::<PyBool>() {
         let values = items.iter().map(|item| item.extract::<bool>());
-        Tensor::from_vec(values.collect::<PyResult<Vec<bool>>>()?, &shape)
+        Tensor::from_vec(row_of(items.len(), values)?, &shape)
     } else if items[0].is_instance_of::<PyFloat>() {
         let values = items.iter().map(|item| item.extract::<f64>());
-        Tensor::from_vec(values.collect::<PyResult<Vec<f64>>>()?, &shape)
+        Tensor::from_vec(row_of(items.len(), values)?, &shape)
     } else if items[0].is_instance_of::<PyInt>() {
         let values = items.iter().map(|item| item.extract::<i64>());
-        match values.collect::<PyResult<Vec<i64>>>() {
+        match row_of(items.len(), values) {
             Ok(values) => Tensor::from_vec(values, &shape),
             Err(error) if error.is_instance_of::<PyOverflowError>(items[0].py()) => {
                 return Ok(None)
@@ -80,4 +81,12 @@ pub(crate) fn row_of_numbers(items: &[Bound<'_, PyAny>]) -> PyResult<Option<Tens
         return Ok(None);
     };
     row.map(Some).or_py_err(items[0].py())
+}
+
+fn row_of<T>(len: usize, values: impl Iterator<Item = PyResult<T>>) -> PyResult<Vec<T>> {
+    let mut row = room_for(len)?;
+    for value in values {
+        row.push(value?);
+    }
+    Ok(row)
 }

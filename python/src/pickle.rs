@@ -5,12 +5,12 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyDict, PyTuple};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
 use windrow::{Batch, Fields, Offsets, Parts, Side, Tensor};
 
 use crate::batch::PyBatch;
 use crate::errors::OrPyErr;
-use crate::import::Reading;
+use crate::import::{room_for, Reading};
 use crate::options::dtype_of;
 use crate::tensor::{tensor_of, PyTensor};
 
@@ -32,7 +32,12 @@ pub(crate) fn reduce_tensor<'py>(
         let bytes = Bound::new(py, PyTensor::from(bytes))?;
         py.import(intern!(py, "pickle"))?.getattr(intern!(py, "PickleBuffer"))?.call1((bytes,))?
     } else {
-        PyByteArray::new(py, bytes.as_slice::<u8>().or_py_err(py)?).into_any()
+        let bytes = bytes.as_slice::<u8>().or_py_err(py)?;
+        let copy = |room: &mut [u8]| {
+            room.copy_from_slice(bytes);
+            Ok(())
+        };
+        PyByteArray::new_with(py, bytes.len(), copy)?.into_any()
     };
     let arguments = (buffer, tensor.dtype().name(), PyTuple::new(py, tensor.shape())?);
     Ok((maker(py, "_tensor_of_bytes")?, arguments.into_pyobject(py)?))
@@ -68,15 +73,32 @@ pub(crate) fn reduce_batch<'py>(batch: &Bound<'py, PyBatch>) -> PyResult<Reduced
         Parts::Rows => ("rows",).into_pyobject(py)?.into_any(),
         Parts::Padded { dims, lengths } => {
             let dims: Vec<_> = dims.iter().map(|(dim, side)| (*dim, side.to_string())).collect();
-            ("padded", dims, lengths.to_vec()).into_pyobject(py)?.into_any()
+            ("padded", dims, packed(py, lengths)?).into_pyobject(py)?.into_any()
         }
         Parts::Joined { dim, offsets } => {
-            ("joined", *dim, offsets.as_slice().to_vec()).into_pyobject(py)?.into_any()
+            ("joined", *dim, packed(py, offsets.as_slice())?).into_pyobject(py)?.into_any()
         }
     };
     let arena = batch.getattr(intern!(py, "arena"))?;
     let arguments = (arena, fields, parts, inner.len(), inner.max_length());
     Ok((maker(py, "_batch_of_fields")?, arguments.into_pyobject(py)?))
+}
+
+/// Numbers as bytes: 64 bits each, the lowest first.
+fn packed<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, size_of_val(numbers), |bytes| {
+        for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        Ok(())
+    })
+}
+
+fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
+    let mut numbers = room_for(bytes.len() / 8)?;
+    let each = bytes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
+    numbers.extend(each.map(i64::from_le_bytes));
+    Ok(numbers)
 }
 
 /// What `reduce_batch` took apart.
@@ -128,14 +150,16 @@ fn parts_of(parts: &Bound<'_, PyTuple>) -> PyResult<Parts> {
     Ok(match kind.extract::<&str>()? {
         "rows" => Parts::Rows,
         "padded" => {
-            let (_, dims, lengths): (Bound<'_, PyAny>, Vec<(usize, String)>, Vec<i64>) =
+            let (_, dims, lengths): (Bound<'_, PyAny>, Vec<(usize, String)>, Bound<'_, PyBytes>) =
                 parts.extract()?;
             let dims = dims.into_iter().map(|(dim, side)| Ok((dim, side.parse::<Side>()?)));
             let dims = dims.collect::<windrow::Result<_>>().or_py_err(py)?;
-            Parts::Padded { dims, lengths: lengths.into() }
+            Parts::Padded { dims, lengths: unpacked(lengths.as_bytes())?.into() }
         }
         "joined" => {
-            let (_, dim, offsets): (Bound<'_, PyAny>, usize, Vec<i64>) = parts.extract()?;
+            let (_, dim, offsets): (Bound<'_, PyAny>, usize, Bound<'_, PyBytes>) =
+                parts.extract()?;
+            let offsets = unpacked(offsets.as_bytes())?;
             Parts::Joined { dim, offsets: Offsets::try_new(offsets).or_py_err(py)? }
         }
         other => return Err(PyValueError::new_err(format!("parts of kind {other:?}"))),

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyRange, PyTuple};
-use windrow::{new_owners, Collate, DType, Device, Owner, RowsAhead, SampleList, Tensor};
+use windrow::{new_owners, Collate, DType, Device, Error, Owner, RowsAhead, SampleList, Tensor};
 
-use crate::containers::check_list;
-use crate::errors::{shown, OrPyErr};
+use crate::containers::{check_list, list_of};
+use crate::errors::{shown, to_py_err, OrPyErr};
 use crate::export::copy_of;
 use crate::import::{room_for, Importer, Reading};
 use crate::keep::Keep;
@@ -99,12 +99,30 @@ impl Imported {
 /// The items of a sequence. Those of a list are taken at one moment, whatever other threads do to it.
 pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     if let Ok(list) = sequence.cast_exact::<PyList>() {
-        return Ok(list.to_tuple().iter().collect());
+        return in_a_row(&list.as_sequence().to_tuple()?);
     }
     if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
-        return Ok(tuple.iter().collect());
+        return in_a_row(tuple);
     }
     entries(sequence, Ok)
+}
+
+/// As `items_of`, as a tuple: of one there is nothing to copy.
+pub(crate) fn tuple_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
+        return Ok(tuple.clone());
+    }
+    let list = match sequence.cast_exact::<PyList>() {
+        Ok(list) => list.clone(),
+        Err(_) => list_of(sequence.py(), entries(sequence, Ok)?)?,
+    };
+    list.as_sequence().to_tuple()
+}
+
+fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut items = room_for(tuple.len())?;
+    items.extend(tuple.iter());
+    Ok(items)
 }
 
 /// The entries of an iterable, one by one: what it says of its length need not be so. That of a range is, and may
@@ -234,12 +252,13 @@ impl PySampleList {
     /// Raises:
     ///     IndexError: for a position that is not in the list.
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
+        let py = indices.py();
         let (indices, _) = integers(indices, "indices", 1)?;
         let own = self.snapshot();
-        let list = own
-            .list
-            .take(indices.iter().copied())
-            .map_err(|e| PyIndexError::new_err(e.to_string()))?;
+        let list = own.list.take(indices.iter().copied()).map_err(|error| match error {
+            Error::OutOfMemory { .. } => to_py_err(py, &error),
+            error => PyIndexError::new_err(error.to_string()),
+        })?;
         Ok(PySampleList::from_imported(Imported { list, owners: Arc::clone(&own.owners) }))
     }
 
@@ -363,10 +382,18 @@ fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Ve
     if shape.contains(&0) {
         return Ok((Vec::new(), shape));
     }
+    if let (Device::Cpu, Ok(row)) = (tensor.device(), tensor.as_slice::<i64>()) {
+        // As they are; the engine would have to start its threads.
+        let mut values = room_for(row.len())?;
+        values.extend_from_slice(row);
+        return Ok((values, shape));
+    }
     // The engine itself casts, straightens and fetches them.
     let collate = Collate::concat(0).cast(DType::I64).device(Device::Cpu);
     let row = py.detach(|| copy_of(&tensor, &collate, None)).or_py_err(py)?;
-    let values = row.as_slice::<i64>().or_py_err(py)?.to_vec();
+    let row = row.as_slice::<i64>().or_py_err(py)?;
+    let mut values = room_for(row.len())?;
+    values.extend_from_slice(row);
     let beyond = tensor.dtype() == DType::U64 && values.iter().any(|&value| value < 0);
     match beyond {
         true => Err(PyIndexError::new_err(format!("{name} beyond 63 bits"))),

@@ -22,7 +22,7 @@ use crate::import::{room_for, Reading};
 use crate::logging::Records;
 use crate::number::row_of_numbers;
 use crate::options::{CopyMode, Options};
-use crate::samples::{entries, items_of, Imported};
+use crate::samples::{entries, items_of, tuple_of, Imported};
 use crate::specs::Specs;
 use crate::tensor::tensor_of;
 
@@ -259,13 +259,17 @@ impl<'py> Walk<'_, 'py> {
         depth: usize,
         open: &mut Vec<Branch<'py>>,
     ) -> PyResult<usize> {
-        let rows = samples.iter().map(items_of).collect::<PyResult<Vec<_>>>()?;
-        let len = rows.iter().map(Vec::len).min().unwrap_or(0);
+        let mut rows = room_for(samples.len())?;
+        for sample in samples {
+            rows.push(tuple_of(sample)?);
+        }
+        let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
         let fields = attribute(&samples[0], "_fields")?;
-        let mut rows: Vec<_> = rows.into_iter().map(Vec::into_iter).collect();
         for position in 0..len {
             let mut items = room_for(rows.len())?;
-            items.extend(rows.iter_mut().filter_map(Iterator::next));
+            for row in &rows {
+                items.push(row.get_item(position)?);
+            }
             let key = match &fields {
                 Some(fields) => fields.get_item(position)?,
                 None => position.into_pyobject(self.py)?.into_any(),

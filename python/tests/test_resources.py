@@ -129,6 +129,49 @@ TERABYTES = [(1 << 46,), (1 << 20, 1 << 26), (3, 1 << 45, 1)]
 FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.ragged}
 
 
+LONG_LISTS = """
+import copy, pickle
+N = 2_000_000 if sys.argv[1] in ("take", "split") else 200_000
+x = np.ones(1, np.float32)
+rows, trees = [x] * N, [{"a": x, "b": 1.5, "s": "t"}] * N  # each one object
+offsets, values = np.arange(N + 1), np.ones(N, np.float32)
+samples, ragged = wr.SampleList(rows), wr.ragged(rows, batch_index=True)
+calls = {
+    "collate": lambda: wr.collate(trees),
+    "pickle": lambda: pickle.dumps(ragged, 5),
+    "pickle 4": lambda: pickle.dumps(ragged, 4),
+    "deepcopy": lambda: copy.deepcopy(ragged),
+    "take": lambda: samples.take(offsets[:-1]),
+    "split": lambda: wr.SampleList.split(values, offsets),
+    "iter": lambda: iter(ragged),
+}
+call = calls[sys.argv[1]]
+wr.stack(rows[:10])
+refused = 0
+for kib in (100, 400, 1000, 2000, 4000, 8000, 16000, 64000):
+    gc.collect()
+    wr.empty_cache()
+    leave(kib << 10)
+    try:
+        call()
+        error = None
+    except MemoryError as caught:
+        error = caught
+    finally:
+        free()
+    refused += error is not None
+    del error
+assert refused
+call()
+assert (wr.stack(rows[:3]).numpy() == 1).all()
+"""
+
+
+@pytest.mark.parametrize("call", ["collate", "pickle", "pickle 4", "deepcopy", "take", "split", "iter"])
+def test_no_address_space_is_a_memory_error(call):
+    isolated.run(LIMITS + LONG_LISTS, call)
+
+
 @pytest.mark.parametrize("shape", TERABYTES, ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_samples_larger_than_memory_are_refused_before_anything_is_done(form, shape):
