@@ -161,7 +161,7 @@ for kib in (100, 400, 1000, 2000, 4000, 8000, 16000, 64000):
         free()
     refused += error is not None
     del error
-assert refused
+assert refused or sys.argv[1] in ("take", "split")  # memory that was freed before may do
 call()
 assert (wr.stack(rows[:3]).numpy() == 1).all()
 """
