@@ -198,11 +198,12 @@ $(VENV)/.demo: python/requirements/demo.txt $(VENV)/.venv
 	@$(call optional,'pygame-ce>=2.3',the demo runs without its sound.)
 	@touch $@
 
-$(VENV)/.test: python/requirements/test.txt python/requirements/jax.txt python/requirements/ray.txt $(VENV)/.demo
+$(VENV)/.test: python/requirements/test.txt python/requirements/peers.txt python/requirements/jax.txt python/requirements/ray.txt $(VENV)/.demo
 	$(PIP) -r $<
 	@$(call optional,'paddlepaddle>=3.0',its tests are skipped.)
 	@$(call optional,'torchdata>=0.10',its tests are skipped.)
 	@$(call optional,'transformers>=4.45',its tests are skipped.)
+	@$(call optional,-r python/requirements/peers.txt,tests beside pandas and polars and PyTorch Geometric are skipped.)
 	@$(call optional,-r python/requirements/jax.txt,tests of windrow.jax.grain are skipped.)
 	@$(call optional,-r python/requirements/ray.txt,tests of windrow.ray are skipped.)
 	@touch $@

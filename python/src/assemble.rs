@@ -49,7 +49,7 @@ impl Job {
             options.may_start && options.out.is_none() && options.copy == CopyMode::Always;
         let stacker = may_start.then_some((&options.engine, &options.collate));
         let (owned, stream) = (options.may_view(), options.stream);
-        let (samples, ahead) = import(Reading { path, owned, stream, stacker })?;
+        let (samples, ahead) = import(Reading { path, owned, stream, stacker, rows: true })?;
         let (mut out, mut torch_out) = (None, None);
         if let Some(given) = options.out {
             out = Some(output_of(&given, path, stream)?);
@@ -69,7 +69,7 @@ impl Job {
 
 /// The memory of `out=`, refused if it must not be written to.
 fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<Tensor> {
-    let tensor = tensor_of(out, Reading { stream, ..Reading::OWNED })?;
+    let tensor = tensor_of(out, Reading { stream, rows: false, ..Reading::OWNED })?;
     if tensor.is_read_only() || refuses_writes(out)? {
         let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
@@ -349,7 +349,9 @@ fn assemble(
 /// Samples of equal shape along a new dim 0.
 ///
 /// Args:
-///     samples: a list of array-likes, or a `SampleList`.
+///     samples: a list of array-likes, or a `SampleList`. Python numbers are array-likes without dims,
+///         lists and tuples of them array-likes of one dim: ints int64, floats (ints among them) float64,
+///         bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
 ///     dtype: of the batch; None keeps the samples', which must then be one.
 ///     device (str): where the batch shall lie, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
 ///         None: where the samples are.
@@ -373,7 +375,8 @@ fn assemble(
 ///     ValueError: no samples, or an argument that is wrong by itself.
 ///     CudaUnavailable: a device was asked for, and there is no driver, or this process was forked
 ///         after its parent had begun to use one. CudaError: a call of the driver failed.
-///     TypeError: a sample is not an array-like.
+///     TypeError: a sample is not an array-like, or a list with something else than numbers, such as
+///         None or another list, in it.
 ///
 /// Examples:
 ///     >>> import windrow as wr

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::errors::{at, class_name, is_answer};
 use crate::import::Reading;
+use crate::sources::{route_of, Route};
 use crate::tensor::tensor_of;
 
 /// Deeper trees are refused: a container may hold itself.
@@ -164,7 +165,9 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
         Err(error) if is_answer(py, &error) => Ok(false),
         Err(error) => Err(error),
     };
-    let is_refusal = error.get_type(py).is(py.get_type::<PyTypeError>());
+    // Others have a cure of their own.
+    let is_plain = matches!(route_of(first)?.0, Route::Protocols) && !class.hasattr("to_numpy")?;
+    let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
     match is_refusal && cure_for(&class)?.is_some() && !is_array_like()? {
         true => unknown(&class, path),
         false => Ok(error),

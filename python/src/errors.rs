@@ -162,17 +162,35 @@ pub(crate) fn at(path: &str) -> String {
     }
 }
 
-/// A sample that is nothing we can read.
+/// A sample, or the only object of a call, that is nothing we can read.
 pub(crate) fn not_array_like(index: Option<usize>, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
-    let kind = match class_name(&object.get_type()) {
-        Ok(name) => name,
+    let class = object.get_type();
+    // pandas, polars, Arrow's chunked arrays.
+    let cure = match class.hasattr("to_numpy") {
+        Ok(true) => "; use .to_numpy()",
+        Ok(false) => "",
+        Err(error) if is_answer(object.py(), &error) => "",
         Err(error) => return error,
     };
-    let at = at(path);
-    match index {
-        Some(index) => {
-            PyTypeError::new_err(format!("sample {index}{at}: expected an array-like, got {kind}"))
+    match class_name(&class) {
+        Ok(name) => {
+            let text = format!("expected an array-like, got {name}{cure}");
+            type_error(object.py(), index, path, &text)
         }
-        None => PyTypeError::new_err(format!("expected an array-like{at}, got {kind}")),
+        Err(error) => error,
+    }
+}
+
+/// A TypeError that names sample and leaf, in its text and as attributes.
+pub(crate) fn type_error(py: Python<'_>, index: Option<usize>, path: &str, text: &str) -> PyErr {
+    let text = match index {
+        Some(index) => format!("sample {index}{}: {text}", at(path)),
+        None => format!("{text}{}", at(path)),
+    };
+    let error = PyTypeError::new_err(text);
+    let value = error.value(py);
+    match value.setattr("index", index).and_then(|()| value.setattr("path", path)) {
+        Ok(()) => error,
+        Err(error) => error,
     }
 }

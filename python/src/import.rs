@@ -5,7 +5,7 @@ use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 use windrow::dlpack::{
     self, DLDataType, DLDevice, DLDeviceType, DLPackExchangeAPI, DLTensor, ForeignTensor,
     ManagedTensor,
@@ -55,11 +55,14 @@ pub(crate) struct Reading<'a> {
     pub stream: Option<Stream>,
     /// May stack them meanwhile.
     pub stacker: Option<(&'a Engine, &'a Collate)>,
+    /// A list or tuple of Python numbers is a sample.
+    pub rows: bool,
 }
 
 impl Reading<'_> {
     /// To be kept.
-    pub const OWNED: Self = Reading { path: "", owned: true, stream: None, stacker: None };
+    pub const OWNED: Self =
+        Reading { path: "", owned: true, stream: None, stacker: None, rows: true };
 }
 
 /// Reads objects one after the other into a list.
@@ -72,6 +75,10 @@ pub(crate) struct Importer<'py> {
     /// The leaf these samples belong to, for errors.
     pub path: String,
     owned: bool,
+    /// A list or tuple of Python numbers is a sample.
+    pub rows: bool,
+    /// The dtype of a row without numbers, where no sample has been read yet.
+    pub empty_dtype: DType,
     /// Where work on the samples will be enqueued, if that is known.
     pub stream: Option<Stream>,
     /// There is one object, and no list that it has a position in.
@@ -91,6 +98,8 @@ impl<'py> Importer<'py> {
             keep: Keep::default(),
             path: reading.path.to_owned(),
             owned: reading.owned,
+            rows: reading.rows,
+            empty_dtype: DType::F64,
             stream: reading.stream,
             lone: false,
             last: None,
@@ -135,7 +144,8 @@ impl<'py> Importer<'py> {
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
         self.list.reserve(items.len()).or_py_err(self.py)?;
-        for (index, sample) in items.iter().enumerate() {
+        let num_read = self.import_empty_rows(items)?;
+        for (index, sample) in items.iter().enumerate().skip(num_read) {
             self.prefetch(&items[index..]);
             if let Err(error) = self.import(sample, index) {
                 // The caller may let go of the samples now.
@@ -253,6 +263,10 @@ impl<'py> Importer<'py> {
             }
             Route::ArrayStruct => self.import_array_struct(object, index),
             Route::Number => self.import_number(object, index),
+            Route::Row if self.rows => self.import_row(object, index),
+            Route::Row => Err(self.row_refused(object, index)),
+            Route::Tracer => Err(self.traced(object, index)),
+            Route::Described => self.import_described(object, index),
             Route::Masked => {
                 let mask = object.getattr(intern!(self.py, "mask"))?;
                 if mask.call_method0(intern!(self.py, "any"))?.is_truthy()? {
@@ -451,30 +465,5 @@ impl<'py> Importer<'py> {
             }
         }
         Ok(())
-    }
-
-    fn import_number(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        self.repeat = None;
-        let (bits, dtype) = if object.is_instance_of::<PyBool>() {
-            ([u8::from(object.is_truthy()?), 0, 0, 0, 0, 0, 0, 0], DType::Bool)
-        } else if object.is_instance_of::<PyFloat>() {
-            (object.extract::<f64>()?.to_ne_bytes(), DType::F64)
-        } else {
-            let Ok(value) = object.extract::<i64>() else {
-                let got = format!("the int {}", shown(object)?);
-                let mismatch = Mismatch::new(Some(index), DType::I64, got);
-                return Err(self.error(Error::DType(Box::new(mismatch)), index));
-            };
-            (value.to_ne_bytes(), DType::I64)
-        };
-        if self.keep.numbers.last().is_none_or(|chunk| chunk.len() == chunk.capacity()) {
-            self.keep.numbers.push(room_for(1024)?);
-        }
-        let chunk = self.keep.numbers.last_mut().expect("a chunk with room was just made");
-        chunk.push(bits);
-        let data = chunk[chunk.len() - 1].as_ptr();
-        // SAFETY: a chunk is never grown beyond its capacity, so the number does not move.
-        unsafe { self.list.push(data, dtype, Device::Cpu, &[], None) }
-            .map_err(|error| self.error(error, index))
     }
 }

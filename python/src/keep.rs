@@ -12,6 +12,7 @@ use windrow::Tensor;
 
 use crate::errors::is_answer;
 use crate::order::Order;
+use crate::rows::Numbers;
 
 /// Everything that keeps the samples of one import alive.
 #[derive(Default)]
@@ -24,8 +25,8 @@ pub(crate) struct Keep {
     pub order: Order,
     /// The object is a tensor of torch's that was made for this output.
     pub is_output: bool,
-    /// Python numbers, in chunks that never move.
-    pub numbers: Vec<Vec<[u8; 8]>>,
+    /// Values of Python numbers.
+    pub numbers: Numbers,
 }
 
 impl Keep {

@@ -1,5 +1,5 @@
-//! Interfaces that are looked up on each object: `__dlpack__`, the CUDA array interface, the buffer
-//! protocol, `__array_interface__`.
+//! Interfaces that are looked up on each object, and in which order; `__dlpack__`, the buffer protocol and
+//! NumPy's array struct themselves. The array interfaces are in `interfaces`.
 #![allow(unsafe_code)] // Capsules, buffer views and addresses enter here.
 
 use std::ffi::{c_int, c_void, CStr};
@@ -8,19 +8,27 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyTuple};
+use pyo3::types::{PyBool, PyCapsule, PyDict, PyType};
 use windrow::dlpack::{
     self, DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::{DType, Device, Dims, Error, Mismatch, Stream, MAX_NDIM};
+use windrow::{DType, Device, Dims, Error, Mismatch, Stream};
 
-use crate::containers::is_sequence;
-use crate::errors::{attribute, class_name, in_words, not_array_like, shown};
-use crate::export::{dtype_of_format, dtype_of_kind, dtype_of_typestr, typestr_of};
+use crate::errors::{
+    attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
+};
+use crate::export::{dtype_of_format, dtype_of_kind};
 use crate::import::Importer;
+use crate::interfaces::named_dtype;
 use crate::keep::Buffer;
-use crate::stream::from_handle;
+
+/// Why an array has nothing to give.
+enum Unfit {
+    Deleted,
+    /// Of a dtype with this name.
+    DType(String),
+}
 
 /// NumPy's `PyArrayInterface`, see "The array interface protocol" in its documentation.
 #[repr(C)]
@@ -49,6 +57,10 @@ impl<'py> Importer<'py> {
     /// reported if none works.
     pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
+        if object.is_instance_of::<PyType>() {
+            // Its attributes are those of its objects.
+            return Err(not_array_like((!self.lone).then_some(index), &self.path, object));
+        }
         let mut refusal: Option<PyErr> = None;
         if let Some(method) = object.getattr_opt(intern!(self.py, "__dlpack__"))? {
             match self.import_dlpack(object, &method, index) {
@@ -82,6 +94,63 @@ impl<'py> Importer<'py> {
             }
             Some(error) => error,
         })
+    }
+
+    /// The error of a tracer.
+    pub fn traced(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
+        let name = match class_name(&object.get_type()) {
+            Ok(name) => name,
+            Err(error) => return error,
+        };
+        let text = format!(
+            "expected an array-like, got {name}: inside jit, grad or vmap of JAX an array has no values \
+             yet; make the batch outside"
+        );
+        type_error(self.py, (!self.lone).then_some(index), &self.path, &text)
+    }
+
+    /// What a producer raised when it was asked for its memory: a refusal as a typed error with its cause,
+    /// anything else as it is.
+    fn refused(&self, object: &Bound<'py, PyAny>, cause: PyErr, index: usize) -> PyErr {
+        let py = self.py;
+        if !is_answer(py, &cause) {
+            return cause;
+        }
+        let typed = |expected: &str, got: &str| self.layout_error(index, expected, got);
+        let error = match self.unfit(object) {
+            Ok(Some(Unfit::Deleted)) => {
+                typed("an array with memory", "one that was deleted or donated")
+            }
+            _ if cause.is_instance_of::<PyTypeError>(py)
+                || cause.is_instance_of::<PyBufferError>(py) =>
+            {
+                return self.wrap(cause, index)
+            }
+            Ok(Some(Unfit::DType(name))) => {
+                typed("a native number format", &format!("dtype {name}"))
+            }
+            Ok(_) => return cause,
+            Err(error) => return error,
+        };
+        error.set_cause(py, Some(cause));
+        error
+    }
+
+    /// What is wrong with an array of JAX's, whose own words on it do not say so, or name no sample.
+    fn unfit(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Unfit>> {
+        if let Some(ask) = attribute(object, "is_deleted")? {
+            match ask.call0() {
+                Ok(answer) if answer.is(PyBool::new(self.py, true)) => {
+                    return Ok(Some(Unfit::Deleted))
+                }
+                Err(error) if !is_answer(self.py, &error) => return Err(error),
+                _ => {}
+            }
+        }
+        let dtype = attribute(object, "dtype")?;
+        let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
+        let name = name.and_then(|name| name.extract::<String>().ok());
+        Ok(name.filter(|name| name.parse::<DType>().is_err()).map(Unfit::DType))
     }
 
     /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.
@@ -145,8 +214,9 @@ impl<'py> Importer<'py> {
         method: &Bound<'py, PyAny>,
         index: usize,
     ) -> PyResult<()> {
-        let (device_type, device_id): (i32, i32) =
-            object.call_method0(intern!(self.py, "__dlpack_device__"))?.extract()?;
+        let device = object.call_method0(intern!(self.py, "__dlpack_device__"));
+        let device = device.map_err(|error| self.refused(object, error, index))?;
+        let (device_type, device_id): (i32, i32) = device.extract()?;
         let kind = dlpack::DLDeviceType(device_type);
         let device = dlpack::DLDevice { device_type: kind, device_id };
         let place = dlpack::device_from_dl(device).map_err(|error| self.error(error, index))?;
@@ -173,13 +243,14 @@ impl<'py> Importer<'py> {
                 match method.call((), Some(&stream_only)) {
                     // Without a stream a device's memory cannot be waited for.
                     Err(again) if is_type_error(&again) && !on_device => {
-                        method.call0().map_err(|last| in_words(self.py, last, || error))?
+                        method.call0().map_err(|last| in_words(self.py, last, || error))
                     }
-                    done => done?,
+                    done => done,
                 }
             }
-            done => done?,
+            done => done,
         };
+        let capsule = capsule.map_err(|error| self.refused(object, error, index))?;
         let Ok(capsule) = capsule.cast_into::<PyCapsule>() else {
             return Err(PyTypeError::new_err(format!(
                 "sample {index}: __dlpack__ did not return a capsule"
@@ -323,206 +394,6 @@ impl<'py> Importer<'py> {
         self.keep.buffers.push(buffer);
         Ok(())
     }
-
-    fn import_array_interface(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        found: Bound<'py, PyAny>,
-        index: usize,
-    ) -> PyResult<()> {
-        let interface = found.cast_into::<PyDict>()?;
-        let (dtype, shape, strides) =
-            self.described(object, &interface, "__array_interface__", index)?;
-        let optional =
-            |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
-        let (data, read_only) = match optional("data")? {
-            Some(pair) if pair.is_instance_of::<PyTuple>() => {
-                let (address, read_only): (usize, bool) = pair.extract()?;
-                (std::ptr::with_exposed_provenance_mut::<u8>(address), read_only)
-            }
-            // Without an address the memory is that of a buffer, or the object's own.
-            holder => {
-                let buffer = Buffer::new(holder.as_ref().unwrap_or(object), ffi::PyBUF_SIMPLE)?;
-                let offset: i64 = optional("offset")?.map_or(Ok(0), |offset| offset.extract())?;
-                let view = buffer.view();
-                let layout = windrow::Layout::try_new(dtype, &shape, strides.as_deref());
-                let span = layout.map_err(|error| self.error(error, index))?.byte_span(dtype);
-                let fits = offset.checked_add(span.start).is_some_and(|low| low >= 0)
-                    && offset.checked_add(span.end).is_some_and(|high| high <= view.len as i64);
-                if !fits {
-                    let got = format!("{} bytes from {offset} on", span.end.abs_diff(span.start));
-                    return Err(self.layout_error(
-                        index,
-                        &format!("at most {} bytes", view.len),
-                        &got,
-                    ));
-                }
-                let data = view.buf.cast::<u8>().wrapping_offset(offset as isize);
-                let read_only = view.readonly != 0;
-                self.keep.buffers.push(buffer);
-                (data, read_only)
-            }
-        };
-        if data.is_null() && !shape.contains(&0) {
-            return Err(self.layout_error(index, "an address", "NULL with elements"));
-        }
-        let foreign = ForeignTensor {
-            data,
-            dtype,
-            device: Device::Cpu,
-            shape: &shape,
-            strides: strides.as_deref(),
-            read_only,
-        };
-        self.push(&foreign, index)?;
-        // The interface may belong to a temporary; the object itself is kept by the caller.
-        self.keep.objects.push(interface.into_any().unbind());
-        Ok(())
-    }
-
-    /// The CUDA array interface, versions 2 and 3: it names no device and keeps nothing alive.
-    fn import_cuda_array_interface(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        found: Bound<'py, PyAny>,
-        index: usize,
-    ) -> PyResult<()> {
-        let interface = found.cast_into::<PyDict>()?;
-        let (dtype, shape, strides) =
-            self.described(object, &interface, "__cuda_array_interface__", index)?;
-        let Some(data) = interface.get_item("data")? else {
-            return Err(PyTypeError::new_err(format!(
-                "sample {index}: __cuda_array_interface__ has no \"data\""
-            )));
-        };
-        let (address, read_only): (usize, bool) = data.extract()?;
-        let is_empty = shape.contains(&0);
-        if address == 0 && !is_empty {
-            return Err(self.layout_error(index, "an address", "NULL with elements"));
-        }
-        let device = match is_empty {
-            // An address without memory says nothing: empty samples lie where the others do.
-            true => match self.list.is_empty() {
-                true => Device::Cuda(0),
-                false => self.list.kind(0).device,
-            },
-            false => {
-                let device = windrow::device_of(address);
-                device.map_err(|error| self.error(error, index))?
-            }
-        };
-        if device == Device::Cpu {
-            let mismatch = Mismatch::new(
-                Some(index),
-                "memory of a CUDA device",
-                "an address that the driver does not know",
-            );
-            return Err(self.error(Error::Device(Box::new(mismatch)), index));
-        }
-        let stream = match interface.get_item("stream")?.filter(|stream| !stream.is_none()) {
-            None => None,
-            Some(stream) => match stream.extract::<i64>()? {
-                0 => {
-                    return Err(PyValueError::new_err(format!(
-                    "sample {index}: stream 0 in a CUDA array interface; the default streams are \
-                         1 (legacy) and 2 (per thread)"
-                )))
-                }
-                handle => Some(from_handle(handle)?),
-            },
-        };
-        let data = std::ptr::with_exposed_provenance_mut::<u8>(address);
-        let strides = strides.as_deref();
-        let foreign = ForeignTensor { data, dtype, device, shape: &shape, strides, read_only };
-        self.push(&foreign, index)?;
-        if let Some(stream) = stream {
-            self.keep.order.behind(stream);
-            self.keep.order.current.get_or_insert(stream);
-        }
-        // The interface may belong to a temporary; the object itself is kept by the caller.
-        self.keep.objects.push(interface.into_any().unbind());
-        Ok(())
-    }
-
-    /// Dtype, shape and strides, in elements, of an array interface of either kind.
-    fn described(
-        &self,
-        object: &Bound<'py, PyAny>,
-        interface: &Bound<'py, PyDict>,
-        name: &str,
-        index: usize,
-    ) -> PyResult<(DType, Vec<i64>, Option<Vec<i64>>)> {
-        let required = |key: &str| {
-            interface.get_item(key)?.ok_or_else(|| {
-                PyTypeError::new_err(format!("sample {index}: {name} has no \"{key}\""))
-            })
-        };
-        let shape = dims_of(&required("shape")?)?;
-        let typestr: String = required("typestr")?.extract()?;
-        let dtype = match dtype_of_typestr(typestr.as_bytes()) {
-            Some(dtype) => Some(dtype),
-            None => {
-                let is_swapped =
-                    typestr.starts_with(if cfg!(target_endian = "little") { '>' } else { '<' });
-                match typestr.get(2..).filter(|_| !is_swapped).and_then(|size| size.parse().ok()) {
-                    Some(size) => named_dtype(object, size)?,
-                    None => None,
-                }
-            }
-        };
-        let Some(dtype) = dtype else {
-            let got = format!("typestr {typestr:?}");
-            return Err(self.layout_error(index, "a native number format", &got));
-        };
-        let optional =
-            |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));
-        if optional("mask")?.is_some() {
-            return Err(self.layout_error(index, "an array without a mask", "a masked array"));
-        }
-        let strides = optional("strides")?.map(|strides| dims_of(&strides)).transpose()?;
-        let strides =
-            strides.map(|strides| self.in_elements(&shape, &strides, dtype, index)).transpose()?;
-        Ok((dtype, shape, strides))
-    }
-
-    /// Byte strides to element strides.
-    fn in_elements(
-        &self,
-        shape: &[i64],
-        strides: &[i64],
-        dtype: DType,
-        index: usize,
-    ) -> PyResult<Vec<i64>> {
-        let size = dtype.size() as i64;
-        let used = |d: usize| !shape.contains(&0) && shape.get(d).is_some_and(|&extent| extent > 1);
-        if strides.iter().enumerate().any(|(d, stride)| used(d) && stride % size != 0) {
-            return Err(self.layout_error(
-                index,
-                "strides of whole elements",
-                &format!("byte strides {strides:?}"),
-            ));
-        }
-        Ok(strides.iter().map(|stride| stride / size).collect())
-    }
-}
-
-/// The dtype of an array by its name: that is how NumPy knows the types of ml_dtypes.
-fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResult<Option<DType>> {
-    let dtype = attribute(array, "dtype")?;
-    let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
-    let known = name.and_then(|name| name.extract::<String>().ok()?.parse().ok());
-    // The others go by kind and byte order.
-    Ok(known.filter(|&known: &DType| typestr_of(known).is_none() && known.size() == item_bytes))
-}
-
-/// A sequence of dims, of which one more than there can be is read: it may say anything of its length,
-/// and have no end.
-fn dims_of(dims: &Bound<'_, PyAny>) -> PyResult<Vec<i64>> {
-    if !is_sequence(dims)? {
-        let class = class_name(&dims.get_type())?;
-        return Err(PyTypeError::new_err(format!("expected a sequence of ints, got {class}")));
-    }
-    dims.try_iter()?.take(MAX_NDIM + 1).map(|entry| entry?.extract()).collect()
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
@@ -533,8 +404,9 @@ fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
     }
 }
 
-/// Whether another interface may do where this one refused.
+/// Whether another interface may do where this one refused, perhaps in the producer's own words.
 fn may_try_next(py: Python<'_>, error: &PyErr) -> bool {
-    let class = error.get_type(py);
+    let cause = error.is_instance_of::<LayoutError>(py).then(|| error.cause(py)).flatten();
+    let class = cause.as_ref().unwrap_or(error).get_type(py);
     class.is(py.get_type::<PyBufferError>()) || class.is(py.get_type::<PyTypeError>())
 }

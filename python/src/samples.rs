@@ -188,6 +188,9 @@ impl PySampleList {
     fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
         let own = self.snapshot();
         let mut importer = Importer::new(objects.py(), Reading::OWNED);
+        if let Some(last) = own.list.len().checked_sub(1) {
+            importer.empty_dtype = own.list.kind(last).dtype;
+        }
         importer
             .import_tuple(objects, None)
             .map_err(|error| error_at(objects.py(), error, own.list.len()))?;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyDict, PyFloat, PyInt, PyType};
+use pyo3::types::{PyCapsule, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 
 use crate::batch::PyBatch;
@@ -23,6 +23,8 @@ pub(crate) enum Route {
     Batch,
     /// A Python bool, int or float: a sample without dims.
     Number,
+    /// A list or tuple, of Python numbers: a sample of one dim.
+    Row,
     /// The C exchange API of the type: no Python call for each object. Tensors of torch's are never
     /// read-only, and have an allocator for outputs.
     Exchange { api: &'static DLPackExchangeAPI, is_torch: bool },
@@ -30,6 +32,10 @@ pub(crate) enum Route {
     ArrayStruct,
     /// A masked array of NumPy's: as `Protocols`, none of which says what is masked.
     Masked,
+    /// A scalar of NumPy's that is no number: its buffer may be raw bytes, its array interface has the dtype.
+    Described,
+    /// What stands for an array while JAX traces a function.
+    Tracer,
     /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
     /// whichever works first.
     Protocols,
@@ -68,7 +74,7 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(Route, Lazy)> {
         }
     }
     // Looked up without the lock: it runs Python code.
-    let route = (find_route(&class)?, find_lazy(&class)?);
+    let route = (find_route(&class, object)?, find_lazy(&class)?);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
     if known.len() < MAX_TYPES {
@@ -77,7 +83,7 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(Route, Lazy)> {
     Ok(route)
 }
 
-fn find_route(class: &Bound<'_, PyType>) -> PyResult<Route> {
+fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<Route> {
     let py = class.py();
     if class.is(py.get_type::<PyTensor>()) {
         return Ok(Route::Tensor);
@@ -90,19 +96,49 @@ fn find_route(class: &Bound<'_, PyType>) -> PyResult<Route> {
     if is_number && !class.hasattr("__array_interface__")? {
         return Ok(Route::Number);
     }
+    let is_list = class.is_subclass_of::<PyList>()? || class.is_subclass_of::<PyTuple>()?;
+    let interfaces = ["__dlpack__", "__cuda_array_interface__", "__array_interface__"];
+    if is_list && !has_any(class, &interfaces)? {
+        return Ok(Route::Row);
+    }
     if is_numpy_array(class)? {
         return Ok(Route::ArrayStruct);
     }
-    if let Some(masked) = loaded(py, "numpy.ma", "MaskedArray")? {
-        if class.is_subclass(&masked)? {
-            return Ok(Route::Masked);
-        }
+    let is_of = |module, name| -> PyResult<bool> {
+        loaded(py, module, name)?.map_or(Ok(false), |known| class.is_subclass(&known))
+    };
+    if is_of("numpy.ma", "MaskedArray")? {
+        return Ok(Route::Masked);
+    }
+    if is_of("numpy", "generic")? && !is_number_of_numpy(object)? {
+        return Ok(Route::Described);
+    }
+    if is_of("jax.core", "Tracer")? {
+        return Ok(Route::Tracer);
     }
     let Some(api) = exchange_api(class)? else { return Ok(Route::Protocols) };
     let name = class.fully_qualified_name()?;
     let is_torch =
         ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
     Ok(Route::Exchange { api, is_torch })
+}
+
+fn has_any(class: &Bound<'_, PyType>, names: &[&str]) -> PyResult<bool> {
+    for name in names {
+        if class.hasattr(name)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a scalar of NumPy's is a bool, an integer, a float or a complex number. Durations are not,
+/// though their class is one of integers.
+fn is_number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let dtype = attribute(scalar, "dtype")?;
+    let kind = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "kind"))?;
+    let kind = kind.and_then(|kind| kind.extract::<String>().ok());
+    Ok(kind.is_some_and(|kind| ["b", "i", "u", "f", "c"].contains(&kind.as_str())))
 }
 
 fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
@@ -181,22 +217,24 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         | Route::Batch
         | Route::Exchange { .. }
         | Route::ArrayStruct
-        | Route::Masked => true,
-        Route::Number => false,
+        | Route::Masked
+        | Route::Tracer => true,
+        Route::Number | Route::Row | Route::Described => false,
         Route::Protocols => {
             object.hasattr("__dlpack__")? || object.hasattr("__cuda_array_interface__")?
         }
     })
 }
 
-/// How objects of this type are read: ``"tensor"``, ``"number"``, ``"exchange"``, ``"array struct"`` or ``"protocols"``.
+/// How objects of this type are read: ``"tensor"``, ``"number"``, ``"row"``, ``"exchange"``, ``"array struct"`` or ``"protocols"``.
 #[pyfunction]
 pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {
     Ok(match route_of(object)?.0 {
         Route::Tensor | Route::Batch => "tensor",
         Route::Number => "number",
+        Route::Row => "row",
         Route::ArrayStruct => "array struct",
         Route::Exchange { .. } => "exchange",
-        Route::Masked | Route::Protocols => "protocols",
+        Route::Masked | Route::Described | Route::Tracer | Route::Protocols => "protocols",
     })
 }

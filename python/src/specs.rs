@@ -78,6 +78,11 @@ impl<'a, 'py> Specs<'a, 'py> {
         }
     }
 
+    /// Whether a key is exactly this path: a list of numbers there is a leaf.
+    pub fn names(&self, path: &str) -> bool {
+        self.entries.iter().any(|entry| entry.pattern == path)
+    }
+
     /// Form and arguments of a leaf that a spec names: the spec's over the common ones.
     pub fn find(
         &mut self,

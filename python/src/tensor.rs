@@ -247,7 +247,8 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyRe
     })
 }
 
-/// A `Tensor` of the same memory as any array-like; the array-like is kept alive.
+/// A `Tensor` of the same memory as any array-like; the array-like is kept alive. Python numbers, and lists
+/// and tuples of them, are copied.
 ///
 /// Raises:
 ///     TypeError: if ``x`` is not an array-like.

@@ -182,7 +182,9 @@ impl<'py> Walk<'_, 'py> {
         open: &mut Vec<Branch<'py>>,
     ) -> PyResult<Node<'py>> {
         let first = column.items[0].clone();
+        let is_list = first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>();
         match self.kind_of(&first)? {
+            kind if is_list && self.specs.names(&path) => self.leaf(kind, column, path),
             Kind::Text => {
                 self.specs.pass(&path);
                 Ok(Node::Done(column.object(self.py)?))
@@ -390,7 +392,9 @@ impl<'py> Walk<'_, 'py> {
         items: Vec<Bound<'py, PyAny>>,
         path: &str,
     ) -> PyResult<Job> {
+        let rows = self.specs.names(path);
         Job::new(options, path, |reading| {
+            let reading = Reading { rows, ..reading };
             let (imported, ahead) = Imported::from_objects(self.py, items, reading)?;
             Ok((Arc::new(imported), ahead))
         })

@@ -14,9 +14,10 @@ use crate::containers::{
     list_of, Container,
 };
 use crate::errors::{at, class_name, not_array_like};
-use crate::import::room_for;
+use crate::import::{room_for, Reading};
 use crate::logging::Records;
 use crate::options::Options;
+use crate::rows::{is_row, row_cure};
 use crate::samples::{entries, items_of, Imported};
 use crate::specs::Specs;
 use crate::tensor::PyTensor;
@@ -56,7 +57,8 @@ struct Walk<'a, 'py> {
 ///         keep their types. str and bytes leaves become lists; Python floats float64, ints int64.
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
-///         Leaves nobody names are stacked.
+///         Leaves nobody names are stacked. A list or tuple of Python numbers is a container of as many
+///         leaves, and one leaf, of one dim, where a key is exactly its path.
 ///     sep (str): joins the keys of a path.
 ///     arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in
 ///         page-locked memory and on a device), zeros between them: `Batch.arena`. One copy moves the
@@ -78,6 +80,9 @@ struct Walk<'a, 'py> {
 ///     >>> batch = wr.collate([{"x": [1, 2.5], "id": "a"}, {"x": [3, 4.5], "id": "b"}])
 ///     >>> memoryview(batch["x"][1]).tolist(), batch["id"]
 ///     ([2.5, 4.5], ['a', 'b'])
+///     >>> batch = wr.collate([{"ids": [1, 2]}, {"ids": [3]}], {"ids": wr.Pad()})
+///     >>> memoryview(batch["ids"]).tolist()
+///     [[1, 2], [3, 0]]
 ///     >>> batch = wr.collate([{"x": [1, 2.5], "id": "a"}, {"x": [3, 4.5], "id": "b"}], arena=True)
 ///     >>> batch["x"][0].arena.shape, batch["x"][1].arena_layout
 ///     ((128,), {'data': ('float64', (2,), 64)})
@@ -190,7 +195,7 @@ impl<'py> Walk<'_, 'py> {
         if is_mapping(&first)? {
             return self.mapping(&first, &branch, open).map(Node::Container);
         }
-        if is_list_or_tuple(&first) {
+        if is_list_or_tuple(&first) && !self.specs.names(&branch.path) {
             return self.sequence(&first, &branch, open).map(Node::Container);
         }
         match self.dataclass(&first, &branch, open)? {
@@ -286,8 +291,9 @@ impl<'py> Walk<'_, 'py> {
                 return Err(uneven(path, index, first, sample));
             }
             if sample.len()? != len {
+                let cure = if is_row(first)? { row_cure(path) } else { String::new() };
                 return Err(PyValueError::new_err(format!(
-                    "sample {index}{}: expected {len} entries, got {}",
+                    "sample {index}{}: expected {len} entries, got {}{cure}",
                     at(path),
                     sample.len()?
                 )));
@@ -353,8 +359,9 @@ impl<'py> Walk<'_, 'py> {
         if options.stream != self.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
-        let (py, first) = (self.py, samples[0].clone());
+        let (py, first, rows) = (self.py, samples[0].clone(), self.specs.names(&path));
         let job = Job::new(options, &path, |reading| {
+            let reading = Reading { rows, ..reading };
             let (column, ahead) = Imported::from_objects(py, samples, reading)?;
             Ok((Arc::new(column), ahead))
         });

@@ -24,7 +24,7 @@ _Shape = Tuple[int, ...]
 # there is no type for all of them.
 _ArrayLike = Any
 _DType = Any
-_Samples = Union["SampleList", Iterable[_ArrayLike]]
+_Samples = Union["SampleList", "Tensor", Iterable[_ArrayLike]]
 # A name, or whatever prints as one, such as a torch.device.
 _Device = Any
 # A handle, a stream of torch or CuPy, anything with __cuda_stream__.
