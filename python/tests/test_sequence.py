@@ -155,6 +155,34 @@ def test_packing_by_torchs_own_functions():
     assert batch["max_seqlen"] == 4
 
 
+@pytest.mark.parametrize("make", [torch.tensor, np.array, lambda ids: wr.asarray(np.array(ids))])
+def test_packing_what_a_tokenizer_gives_as_tensors(make):
+    """``return_tensors="pt"`` of one text gives ``[1, L]``."""
+    flat = features("token labels", lengths=(3, 1, 5))
+    tables = [{key: make([ids]) for key, ids in feature.items()} for feature in flat]
+    assert tables[0]["input_ids"].shape == (1, 3)
+    empty = {key: np.zeros((1, 0), int) for key in flat[0]}
+    ours = pack_tokens([*tables, flat[0], empty])
+    want = pack_tokens([*flat, flat[0], {key: [] for key in flat[0]}])
+    for key, value in want.items():
+        assert ours[key] == value if isinstance(value, int) else ours[key].equal(value), key
+
+
+@pytest.mark.parametrize("call", [pad_tokens, pack_tokens])
+@pytest.mark.parametrize("key", ["input_ids", "labels"])
+def test_tokens_beyond_int64_are_refused(call, key):
+    """A cast of uint64 to int64 would make them negative."""
+
+    def batch(most):
+        return [{"input_ids": np.ones(2, "u8"), key: np.array([0, n], "u8")} for n in (7, most)]
+
+    assert call(batch(2**63 - 1))[key].max() == 2**63 - 1
+    with pytest.raises(wr.DTypeError, match=f'sample 1 at "{key}": expected int64, got the number {2**63}') as caught:
+        call(batch(2**63))
+    assert caught.value.index == 1 and caught.value.path == key
+    call([{"input_ids": np.zeros(0, "u8")}, {"input_ids": [1]}])
+
+
 def test_samples_are_not_written_to():
     ids = np.arange(1, 4)
     pack_tokens([{"input_ids": ids, "labels": ids}])
@@ -178,10 +206,13 @@ def test_they_pickle_as_a_collate_fn():
         (lambda: pad_tokens(features(), padding="max_length", max_length=4), wr.ShapeError, "input_ids"),
         (lambda: pad_tokens(features(), padding_side="middle"), ValueError, "padding_side"),
         (lambda: pad_tokens(features(), return_tensors="tf"), ValueError, "return_tensors"),
-        (lambda: pad_tokens([{"input_ids": ["a"]}]), TypeError, "sample 0 at 'input_ids'"),
+        (lambda: pad_tokens([{"input_ids": ["a"]}]), TypeError, 'sample 0 at "input_ids": .* got str at position 0'),
         (lambda: pack_tokens([{"input_ids": [1, 2], "labels": [1]}]), wr.ShapeError, "sample 0 at \"labels\""),
+        (lambda: pad_tokens([{"input_ids": [1, None]}]), TypeError, 'sample 0 at "input_ids": .* got NoneType at position 1'),
+        (lambda: pack_tokens([{"input_ids": np.ones((2, 3), int)}]), wr.ShapeError, r"expected shape \(L,\) or \(1, L\), got shape \(2, 3\)"),
+        (lambda: pack_tokens([{"input_ids": np.int64(3)}]), wr.ShapeError, r'sample 0 at "input_ids": .* got shape \(\)'),
         (lambda: pack_tokens([{"input_ids": [1.5]}]), wr.DTypeError, "not whole"),
-        (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": [2**63]}]), wr.DTypeError, "sample 1 at 'input_ids'"),
+        (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": [2**63]}]), wr.DTypeError, 'sample 1 at "input_ids"'),
         (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": np.ones(2)}]), wr.DTypeError, "not whole"),
     ],
 )  # fmt: skip

@@ -1,11 +1,14 @@
 """windrow.structure beside loops written out."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import windrow as wr
-from helpers import paint
+from helpers import paint, refusal
 from windrow import structure
+from windrow.sequence import pack_tokens
 from windrow.structure import batch_input, concat_graphs, keyed_jagged, pad_images
 
 torch = pytest.importorskip("torch")
@@ -130,8 +133,95 @@ def test_indices_beyond_their_dtype_are_refused(name):
 
     batch = concat_graphs(graphs(1), return_tensors="np")
     assert batch["edge_index"].tolist() == [[0, most - 2, most - 1], [1, most - 4, most]]
-    with pytest.raises(wr.DTypeError, match=f"'edge_index': {most + 1} is beyond {name}"):
+    with pytest.raises(wr.DTypeError, match=f'sample 2 at "edge_index": expected {name}, got {most + 1} once raised; store it in a wider dtype'):
         concat_graphs(graphs(2))
+
+
+@pytest.mark.parametrize("raised, text", [(-3, "got -2 once raised"), (lambda graph: -2, "got -1 once raised")])
+def test_indices_below_their_dtype_are_refused(raised, text):
+    def graphs(first):
+        return [{"x": np.zeros((1, 1)), "edge_index": np.array([[low], [9]], "uint8")} for low in (0, first)]
+
+    for increment in (raised, -1):
+        batch = concat_graphs(graphs(5), increments={"edge_index": increment}, return_tensors="np")
+        by = increment if isinstance(increment, int) else increment(None)
+        assert batch["edge_index"].tolist() == [[0, 5 + by], [9, 9 + by]]
+    with pytest.raises(wr.DTypeError, match=text) as caught:
+        concat_graphs(graphs(1), increments={"edge_index": raised})
+    assert caught.value.index == 1 and caught.value.path == "edge_index" and caught.value.expected == "uint8"
+
+
+@pytest.mark.parametrize("name", ["int64", "uint64"])
+def test_indices_at_the_edge_of_64_bits(name):
+    most = np.iinfo(name).max
+    graphs = [{"x": np.zeros((2, 1)), "edge_index": np.array([[n]], name)} for n in (most, most - 2)]
+    batch = concat_graphs(graphs, return_tensors="np")
+    assert batch["edge_index"].tolist() == [[most, most]]
+    graphs[1]["edge_index"] += 1
+    with pytest.raises(wr.DTypeError, match=f"got {most + 1} once raised"):
+        concat_graphs(graphs, return_tensors="np")
+
+
+KEYS = (
+    "x edge_index edge_attr face faces surface surface_mask face_attr index indexed edge_label_index node_index_mask "
+    "x_batch batched batch_index n_index_batch interface y pos"
+).split()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float32", "float64", "bfloat16", "float16", "bool"])
+def test_as_pytorch_geometric_batches(dtype):
+    pytest.importorskip("torch_geometric", reason="SKIP: torch_geometric is not installed")
+    from torch_geometric.data import Batch, Data
+
+    def value(key, i, nodes):
+        shape = (2, nodes + i) if "index" in key or key == "face" else (nodes, 2)
+        return torch.arange(nodes * shape[-1] * 4)[: shape[0] * shape[1]].reshape(shape).remainder(3 + i).to(getattr(torch, dtype))
+
+    graphs = [{key: value(key, i, nodes) for key in KEYS} for i, nodes in enumerate((3, 1, 4))]
+    for i, graph in enumerate(graphs):
+        graph.update(label=i, score=i / 2, total_index=torch.tensor(i), size_batch=torch.tensor(2 + i), depth_index=i, num_batch=i)
+    theirs = Batch.from_data_list([Data(**graph) for graph in graphs], follow_batch=["face"])
+    ours = concat_graphs(graphs, follow_batch=["face"])
+    assert set(ours) == set(theirs.keys())
+    for key, tensor in ours.items():
+        expected = theirs[key]
+        # Python floats: float64 by PyTorch Geometric's torch.tensor only if that is torch's default.
+        assert tensor.equal(expected.to(tensor.dtype)) and (tensor.dtype == expected.dtype or key == "score"), key
+
+
+def test_batch_vectors_without_entries():
+    graphs = [{"x": np.zeros((1, 1)), "x_batch": np.array(values, int)} for values in ([0, 1], [], [0])]
+    assert concat_graphs(graphs)["x_batch"].tolist() == [0, 1, 2]
+
+
+def test_features_of_bfloat16_without_ml_dtypes(monkeypatch):
+    """They never pass through NumPy, which has no such dtype."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    half = torch.arange(6, dtype=torch.bfloat16).reshape(3, 2)
+    batch = concat_graphs([{"x": half, "y": half[0, 1]}, {"x": half[:1], "y": half[1, 1]}])
+    assert batch["x"].equal(torch.cat([half, half[:1]])) and batch["y"].equal(half[:2, 1])
+    assert pad_images([half[None]]).tensors.equal(half[None, None])
+    assert keyed_jagged([{"a": half[0]}, {"a": half[1]}]).values.equal(half[:2].reshape(-1))
+
+
+def test_samples_on_a_device_are_refused_before_any_work(sim):
+    on_device = wr.stack([np.ones((3, 4), np.int64)], device="cuda").data
+    rows = wr.SampleList(on_device)[0]
+    row = wr.SampleList(rows)[0]
+    host = np.ones((3, 4), np.int64)
+    calls = {
+        "pad_images": (lambda: pad_images(wr.SampleList([on_device])), ""),
+        "concat_graphs": (lambda: concat_graphs([{"x": host, "edge_index": rows}]), "edge_index"),
+        "keyed_jagged": (lambda: keyed_jagged([{"a": host[0], "b": row}]), "b"),
+        "pack_tokens": (lambda: pack_tokens([{"input_ids": row}]), "input_ids"),
+    }
+    for name, (call, path) in calls.items():
+        before = wr.stats()["batches"]
+        with pytest.raises(wr.DeviceError, match=rf"got cuda:0; {name} takes samples on the host: \.cpu\(\)") as caught:
+            call()
+        assert caught.value.index == 0 and caught.value.path == path
+        assert wr.stats()["batches"] == before, name
+    refusal(lambda: keyed_jagged([{"a": host[0]}], weights=[{"a": row}]), wr.DeviceError, "keyed_jagged", path="a")
 
 
 @pytest.mark.parametrize("return_tensors", ["pt", "np"])
@@ -154,7 +244,7 @@ def test_keyed_jagged_of_tensors_and_in_order():
 
 def test_keyed_jagged_that_does_not_fit():
     samples = [{"a": [1, 2]}, {"a": [3]}]
-    with pytest.raises(wr.ShapeError, match="sample 1 at 'a'"):
+    with pytest.raises(wr.ShapeError, match='sample 1 at "a": expected 1 weights, got 2'):
         keyed_jagged(samples, weights=[{"a": [1, 2]}, {"a": [3, 4]}])
     with pytest.raises(KeyError, match="sample 1: the key 'b'"):
         keyed_jagged([{"b": [1]}, {"a": [3]}])

@@ -19,15 +19,32 @@ def row(values: Any, what: str) -> Any:
             pass
         except OverflowError:
             raise wr.DTypeError(f"{what}: expected int64, got a number beyond 64 bits") from None
-    raise TypeError(f"{what}: expected a list of numbers, or an array-like, got {str(values)[:40]}")
+    position, value = next((i, value) for i, value in enumerate(values) if not isinstance(value, (int, float)))
+    raise TypeError(
+        f"{what}: expected a list of numbers, or an array-like, got {type(value).__name__} at position {position}"
+    )
 
 
 def row_of(sample: Any, key: str, index: int) -> Any:
     """One entry of a sample, as an array-like."""
     try:
-        return row(sample[key], f"sample {index} at {key!r}")
+        return row(sample[key], f'sample {index} at "{key}"')
     except KeyError:
         raise KeyError(f"sample {index}: the key {key!r} is missing") from None
+
+
+def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, cure: str = "") -> Any:
+    """A typed error of one sample, with its attributes."""
+    error = kind(f'sample {index} at "{path}": expected {expected}, got {got}{cure and "; " + cure}')
+    error.index, error.path, error.expected, error.got = index, path, expected, got
+    return error
+
+
+def require_host(values: Any, path: str, caller: str) -> None:
+    """Refuses samples on a device, which is seen by the first: a batch's samples are in one place."""
+    device = wr.asarray(values).device
+    if device not in ("cpu", "pinned"):
+        raise refusal(wr.DeviceError, 0, path, "host memory", device, f"{caller} takes samples on the host: .cpu()")
 
 
 def numpy(field: Any) -> Any:

@@ -1,7 +1,8 @@
 """Batches of token sequences: padded, or packed for attention over sequences of unequal length.
 
 Both take what a tokenizer gives, dicts of lists or array-likes, and pickle as a ``collate_fn`` with
-``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``.
+``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``. `pad_tokens` pads where the samples are, on
+a device too; `pack_tokens` takes samples on the host.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import array
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy, row_of
+from windrow._fields import check, give, numpy, refusal, require_host, row_of
 
 __all__ = ["pack_tokens", "pad_tokens"]
 
@@ -49,7 +50,7 @@ def pad_tokens(
 
     Raises:
         ShapeError: lengths are unequal, or beyond ``max_length``. KeyError: an entry is missing.
-        ValueError: an argument is wrong.
+        DTypeError: a number is beyond int64. ValueError: an argument is wrong.
 
     Example:
         >>> from windrow.sequence import pad_tokens
@@ -73,7 +74,7 @@ def pad_tokens(
     wants_mask = return_attention_mask and "attention_mask" not in names
     spec: Dict[str, Any] = {}
     for name, first in rows[0].items():
-        dtype = _dtype([row[name] for row in rows])
+        dtype = _dtype([row[name] for row in rows], name)
         if how == "do_not_pad" or _is_scalar(first):
             spec[name] = wr.Stack(dtype=dtype)
             continue
@@ -90,8 +91,7 @@ def pad_tokens(
     result = {name: give(field, return_tensors) for name, field in batch.items()}
     if wants_mask:
         ids = batch["input_ids"]
-        real = numpy(ids.mask).astype("int64") if ids.mask is not None else numpy(ids) * 0 + 1
-        result["attention_mask"] = give(real, return_tensors)
+        result["attention_mask"] = _attention(ids, return_tensors)
     return result
 
 
@@ -107,8 +107,8 @@ def pack_tokens(
     """Joins sequences to one row, with what attention needs to keep them apart; nothing is padded.
 
     Args:
-        features: a list of mappings with ``input_ids`` and perhaps ``labels``, which otherwise are the
-            ids themselves.
+        features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, on the host, and perhaps
+            ``labels`` like them, which otherwise are the ids themselves.
         separator_id: label of each sequence's first token, which no token before it predicts.
         position_ids_start: position of each sequence's first token.
         return_flash_attn_kwargs: names boundaries as models of transformers take them.
@@ -121,8 +121,8 @@ def pack_tokens(
         ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
 
     Raises:
-        ShapeError: labels are not as many as ids. DTypeError: they are not whole numbers.
-        ValueError: more than 2^31 - 1 tokens.
+        ShapeError: ids of another shape, or labels that are not as many. DTypeError: they are not whole
+            numbers, or beyond int64. DeviceError: they are on a device. ValueError: more than 2^31 - 1 tokens.
 
     Example:
         >>> from windrow.sequence import pack_tokens
@@ -135,10 +135,14 @@ def pack_tokens(
     check(return_tensors)
     names = {name: key for name, key in _names(features).items() if name in ("input_ids", "labels")}
     rows = [
-        {name: row_of(feature, key, index) for name, key in names.items()} for index, feature in enumerate(features)
+        {name: wr.asarray(row_of(feature, key, index)) for name, key in names.items()}
+        for index, feature in enumerate(features)
     ]
+    for name, values in rows[0].items():
+        require_host(values, name, "pack_tokens")
+    rows = [{name: _one_dim(values, name, i) for name, values in row.items()} for i, row in enumerate(rows)]
     for name in names:
-        if _dtype([row[name] for row in rows]) != "int64":
+        if _dtype([row[name] for row in rows], name) != "int64":
             raise wr.DTypeError(f"{name!r} holds numbers that are not whole")
     spec = {name: wr.Ragged(dtype="int64", offsets_dtype="int32") for name in names}
     batch = wr.collate(rows, spec)
@@ -150,7 +154,10 @@ def pack_tokens(
         different = np.nonzero(np.diff(numpy(batch["labels"].offsets)) != lengths)[0]
         if len(different):
             index = int(different[0])
-            raise wr.ShapeError(f'sample {index} at "labels": expected {int(lengths[index])} labels, one for each id')
+            labels_of = rows[index]["labels"]
+            raise refusal(
+                wr.ShapeError, index, "labels", (int(lengths[index]),), labels_of.shape, "there is a label for each id"
+            )
     else:
         labels = numpy(ids).copy()
     labels[starts[lengths > 0]] = separator_id
@@ -186,13 +193,41 @@ def _is_scalar(value: Any) -> bool:
     return isinstance(value, (bool, int, float)) or getattr(value, "ndim", 1) == 0
 
 
-def _dtype(column: Sequence[Any]) -> Optional[str]:
+def _one_dim(values: wr.Tensor, key: str, index: int) -> wr.Tensor:
+    """A sequence of one dim. A tokenizer that gives tensors gives ``[1, L]``."""
+    if values.ndim == 2 and values.shape[0] == 1:
+        return wr.SampleList(values)[0]
+    if values.ndim != 1:
+        raise refusal(wr.ShapeError, index, key, "shape (L,) or (1, L)", f"shape {values.shape}")
+    return values
+
+
+def _attention(ids: wr.Batch, return_tensors: str) -> Any:
+    """int64 like the ids: 1 where a token is real."""
+    if return_tensors == "pt":
+        return ids.torch().new_ones(ids.shape) if ids.mask is None else ids.mask.torch().long()
+    return numpy(ids) * 0 + 1 if ids.mask is None else numpy(ids.mask).astype("int64")
+
+
+def _dtype(column: Sequence[Any], key: str) -> Optional[str]:
     """int64 for whole numbers, float32 for Python's others; None, the samples' own, for the rest."""
     if isinstance(column[0], float):
         return "float32"
     # An empty list says nothing of its dtype.
     names = {wr.asarray(value).dtype for value in column if _is_scalar(value) or len(value)} or {"int64"}
     if all("int" in name for name in names):
+        if "uint64" in names:
+            _check_range(column, key)
         return "int64"
     are_lists = all(type(value) is array.array for value in column)
     return "float32" if are_lists else None
+
+
+def _check_range(column: Sequence[Any], key: str) -> None:
+    """Refuses numbers beyond int64, which a cast would make negative."""
+    for index, value in enumerate(column):
+        values = wr.asarray(value)
+        if values.dtype == "uint64" and values.nbytes:
+            most = int(numpy(values).max())
+            if most >= 1 << 63:
+                raise refusal(wr.DTypeError, index, key, "int64", f"the number {most}")

@@ -1,15 +1,16 @@
 """Batches of images of unequal size, graphs, keyed features and requests of an inference server.
 
-They need NumPy, and torch for ``return_tensors="pt"``.
+They take samples on the host, and need NumPy, and torch for ``return_tensors="pt"``.
 """
 
 from __future__ import annotations
 
 import array
+import itertools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy, row, row_of
+from windrow._fields import check, give, numpy, refusal, require_host, row, row_of
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
 
@@ -45,7 +46,8 @@ def pad_images(
         ``(height, width)``.
 
     Raises:
-        ShapeError: the images differ in channels or rank. ValueError: they are not of three dims.
+        ShapeError: the images differ in channels or rank. DeviceError: they are on a device.
+        ValueError: they are not of three dims.
 
     Example:
         >>> import numpy as np
@@ -55,6 +57,9 @@ def pad_images(
         ((2, 3, 4, 8), [(2, 5), (4, 3)])
     """
     check(return_tensors)
+    images = images if hasattr(images, "__len__") else list(images)
+    if len(images):
+        require_host(images[0], "", "pad_images")
     dims = (0, 1) if channels_last else (1, 2)
     batch = wr.pad(
         images, dims=dims, multiple_of=multiple_of, value=value, mask="pad", transform=transform, dtype=dtype
@@ -79,11 +84,12 @@ def concat_graphs(
 
     Args:
         graphs: mappings of array-likes; an entry without dims becomes one of ``[N]``.
-        cat_dims: by key, the dim that an entry is joined along; -1 for keys with ``index`` or ``face``
+        cat_dims: by key, the dim that an entry is joined along; -1 for ``face`` and keys with ``index``
             in their name, else 0.
         increments: by key, what the values of later graphs are raised by: a number for each graph,
-            ``"num_nodes"``, or a function of a graph. Without an entry ``"num_nodes"`` for keys with
-            ``index`` or ``face`` in their name, 0 for the rest.
+            ``"num_nodes"``, or a function of a graph. Without an entry the rules of `Data.__inc__` of PyTorch
+            Geometric: an array whose key has ``batch`` in its name by its largest value plus 1, ``face`` and
+            keys with ``index`` in their name by ``"num_nodes"``, the rest not. Bools that are raised become int64.
         num_nodes: the key whose length is a graph's number of nodes, or a function of a graph.
         follow_batch: keys that get ``<key>_batch`` and ``<key>_ptr`` of their own.
 
@@ -92,7 +98,7 @@ def concat_graphs(
 
     Raises:
         ShapeError, DTypeError: entries do not fit together, or raised values not in their dtype.
-        KeyError: one is missing.
+        DeviceError: entries are on a device. KeyError: one is missing.
 
     Example:
         >>> import numpy as np
@@ -116,28 +122,31 @@ def concat_graphs(
             return increment
         return nodes(graph) if increment == "num_nodes" else int(increment(graph))  # type: ignore[operator]
 
+    columns = {key: [row_of(graph, key, index) for index, graph in enumerate(graphs)] for key in graphs[0]}
+    for key, values in columns.items():
+        require_host(values[0], key, "concat_graphs")
     result: Dict[str, Any] = {}
     boundaries: Dict[str, Any] = {}
-    for key in graphs[0]:
-        values = [row_of(graph, key, index) for index, graph in enumerate(graphs)]
-        is_index = "index" in key or "face" in key
-        if not wr.asarray(values[0]).ndim:
-            joined = numpy(wr.stack(values))
-            offsets = np.arange(len(values) + 1)
-            dim = 0
+    for key, values in columns.items():
+        is_index = "index" in key or key == "face"
+        if increments and key in increments:
+            steps = [step(increments[key], graph) for graph in graphs[:-1]]
+        elif "batch" in key and not isinstance(values[0], (int, float)):
+            steps = [_end(value) for value in values[:-1]]
         else:
+            steps = [nodes(graph) if is_index else 0 for graph in graphs[:-1]]
+        first = wr.asarray(values[0])
+        dtype = "int64" if any(steps) and first.dtype == "bool" else None
+        if first.ndim:
             dim = (cat_dims or {}).get(key, -1 if is_index else 0)
-            batch = wr.concat(values, dim=dim)
-            joined, offsets = numpy(batch), numpy(batch.offsets)
-        increment = (increments or {}).get(key, "num_nodes" if is_index else 0)
-        steps = [step(increment, graph) for graph in graphs[:-1]]
+            batch = wr.concat(values, dim=dim, dtype=dtype)
+            offsets = numpy(batch.offsets)
+        else:
+            dim, batch, offsets = 0, wr.stack(values, dtype=dtype), np.arange(len(values) + 1)
         if any(steps):
-            shape = [1] * joined.ndim
-            shape[dim] = -1
-            raised = np.repeat(np.cumsum([0, *steps]), np.diff(offsets)).reshape(shape)
-            _check_sum(joined, raised, key)
-            np.add(joined, raised.astype(joined.dtype), out=joined)
-        result[key] = give(joined, return_tensors)
+            # In the memory of the batch.
+            _raise(numpy(batch), offsets, list(itertools.accumulate([0, *steps])), dim, key)
+        result[key] = give(batch, return_tensors)
         boundaries[key] = offsets
     for key in follow_batch:
         result[f"{key}_batch"], result[f"{key}_ptr"] = _membership(boundaries[key], return_tensors)
@@ -146,18 +155,29 @@ def concat_graphs(
     return result
 
 
-def _check_sum(values: Any, raised: Any, key: str) -> None:
-    """Refuses numbers that their dtype does not hold."""
+def _end(values: Any) -> int:
+    """One more than the largest number."""
+    array = numpy(wr.asarray(values))
+    return int(array.max()) + 1 if array.size else 0
+
+
+def _raise(joined: Any, offsets: Any, starts: Sequence[int], dim: int, key: str) -> None:
+    """Adds ``starts[i]`` to the numbers of sample ``i``, unless their dtype does not hold the sums."""
     import numpy as np
 
-    if values.dtype.kind not in "iu" or not values.size:
-        return
-    most = np.iinfo(values.dtype).max
-    # Both largest ones are rarely of the same graph.
-    if int(values.max()) + int(raised.max()) > most:
-        largest = int((values.astype(np.float64) + raised).max())
-        if largest > most:
-            raise wr.DTypeError(f"{key!r}: {largest} is beyond {values.dtype}; store it in a wider dtype")
+    values = np.moveaxis(joined, dim, 0)
+    if values.dtype.kind in "iu" and values.size:
+        limits = np.iinfo(values.dtype)
+        # The extremes of both are rarely of the same sample.
+        if int(values.min()) + min(starts) < limits.min or int(values.max()) + max(starts) > limits.max:
+            for index, (begin, end, start) in enumerate(zip(offsets, offsets[1:], starts)):
+                part = values[begin:end]
+                for extreme in (int(part.min()) + start, int(part.max()) + start) if part.size else ():
+                    if not limits.min <= extreme <= limits.max:
+                        cure = "store it in a wider dtype"
+                        raise refusal(wr.DTypeError, index, key, values.dtype.name, f"{extreme} once raised", cure)
+    raised = np.repeat(np.array(starts), np.diff(offsets)).astype(joined.dtype)
+    values += raised.reshape(-1, *[1] * (values.ndim - 1))
 
 
 def _membership(offsets: Any, return_tensors: str) -> Tuple[Any, Any]:
@@ -204,7 +224,8 @@ def keyed_jagged(
         ``[len(keys) * N]``, ``offsets`` int64 with one more.
 
     Raises:
-        ShapeError: weights are not as many as values. KeyError: an entry is missing.
+        ShapeError: weights are not as many as values. DeviceError: values are on a device.
+        KeyError: an entry is missing.
 
     Example:
         >>> from windrow.structure import keyed_jagged
@@ -216,6 +237,10 @@ def keyed_jagged(
     if not samples:
         raise ValueError("an empty list of samples makes no batch")
     keys = list(samples[0] if keys is None else keys)
+
+    for trees in (samples, weights or ()):
+        for key in keys if trees else ():
+            require_host(row_of(trees[0], key, 0), key, "keyed_jagged")
 
     def gathered(trees: Sequence[Mapping[str, Any]], dtype: Any) -> wr.Batch:
         rows = [row_of(tree, key, index) for key in keys for index, tree in enumerate(trees)]
@@ -231,8 +256,11 @@ def keyed_jagged(
         weighed = gathered(weights, None)
         different = [i for i, same in enumerate(numpy(weighed.offsets)[1:] == offsets[1:]) if not same]
         if different or len(weights) != len(samples):
-            key, index = divmod(different[0] if different else 0, len(samples))
-            raise wr.ShapeError(f"sample {index} at {keys[key]!r}: weights are not as many as values")
+            column, index = divmod(different[0] if different else 0, len(samples))
+            key = keys[column]
+            got = len(weights[index][key]) if index < len(weights) else 0
+            expected = f"{len(samples[index][key])} weights"
+            raise refusal(wr.ShapeError, index, key, expected, got, "there is one for each value")
     return KeyedJagged(
         keys,
         give(values, return_tensors),
