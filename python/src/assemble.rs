@@ -18,6 +18,7 @@ use crate::keep::{refuses_writes, Keep};
 use crate::logging::Records;
 use crate::options::{CopyMode, Options};
 use crate::order::Order;
+use crate::places::Held;
 use crate::samples::{samples_of, Imported};
 use crate::sources::{increment_version, is_torch};
 use crate::tensor::tensor_of;
@@ -112,8 +113,9 @@ pub(crate) fn run(
     let (mut memory, mut has_begun) = (None, false);
     let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
     if has_begun {
-        let written = jobs.iter().filter_map(|job| job.torch_out.as_ref());
-        written.map(|out| increment_version(out.bind(py))).collect::<PyResult<()>>()?;
+        for out in jobs.iter().filter_map(|job| job.torch_out.as_ref()) {
+            increment_version(out.bind(py))?;
+        }
     }
     batches.map_err(|error| {
         let error = to_py_err(py, &error);
@@ -304,7 +306,8 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     let Some(data) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
     let spec = &plan.specs()[0];
     let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
-    let owner: Owner = Arc::clone(&job.samples.owners) as Owner;
+    let (owners, places) = (Arc::clone(&job.samples.owners), job.samples.places.clone());
+    let owner: Owner = Arc::new(Held { owners, places });
     let read_only = job.samples.list.is_read_only();
     // SAFETY: the samples lie there one after the other, and their owners are held.
     #[allow(unsafe_code)]

@@ -13,6 +13,7 @@ use windrow::{Batch, Tensor};
 use crate::errors::OrPyErr;
 use crate::export;
 use crate::pickle;
+use crate::places::in_place;
 use crate::tensor::{tensor_methods, PyTensor};
 
 /// One assembled batch. It stands for its ``data`` wherever an array-like is taken.

@@ -17,6 +17,7 @@ use crate::batch::PyBatch;
 use crate::engine::default_engine;
 use crate::errors::{shown, to_py_err, OrPyErr};
 use crate::order::ready_on;
+use crate::places::in_place;
 use crate::tensor::PyTensor;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {
@@ -76,9 +77,9 @@ unsafe fn tensor_in<'py>(
     // SAFETY: the caller's promise.
     let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
     let tensor: *const Tensor = if let Ok(tensor) = object.cast::<PyTensor>() {
-        tensor.get().inner()
+        in_place(py, tensor.get().inner())?
     } else if let Ok(batch) = object.cast::<PyBatch>() {
-        batch.get().inner()
+        in_place(py, batch.get().inner())?
     } else {
         let class = shown(&object.get_type())?;
         return Err(PyTypeError::new_err(format!("not a windrow tensor: {class}")));

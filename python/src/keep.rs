@@ -12,6 +12,7 @@ use windrow::Tensor;
 
 use crate::errors::is_answer;
 use crate::order::Order;
+use crate::places::Places;
 use crate::rows::Numbers;
 
 /// Everything that keeps the samples of one import alive.
@@ -25,6 +26,8 @@ pub(crate) struct Keep {
     pub order: Order,
     /// The object is a tensor of torch's that was made for this output.
     pub is_output: bool,
+    /// Where the memory of objects lay, if this is around a single one.
+    pub places: Places,
     /// Values of Python numbers.
     pub numbers: Numbers,
 }

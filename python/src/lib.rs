@@ -20,6 +20,7 @@ mod options;
 mod order;
 mod pickle;
 mod pieces;
+mod places;
 mod protocols;
 mod rows;
 mod samples;

@@ -8,6 +8,7 @@ use windrow::{Device, Owner, Stream, Tensor};
 
 use crate::engine::default_engine;
 use crate::keep::Keep;
+use crate::places::Held;
 use crate::torch_memory;
 
 /// Who may still be writing.
@@ -69,8 +70,8 @@ impl Order {
         if let Some(keep) = owner.downcast_ref::<Keep>() {
             return Some(keep.order.clone());
         }
-        let owners = owner.downcast_ref::<Vec<Owner>>()?;
-        Some(Order::of_owners(owners))
+        let held = owner.downcast_ref::<Held>()?;
+        Some(Order::of_owners(&held.owners))
     }
 
     pub fn of_owners(owners: &[Owner]) -> Order {

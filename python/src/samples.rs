@@ -14,6 +14,7 @@ use crate::import::{room_for, Importer, Reading};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::pieces::{pieces, shaped_pieces};
+use crate::places::{has_moved, moved, Held, Places};
 use crate::sources::is_tensor;
 use crate::tensor::{tensor_of, PyTensor};
 
@@ -22,6 +23,7 @@ use crate::tensor::{tensor_of, PyTensor};
 pub(crate) struct Imported {
     pub list: SampleList<'static>,
     pub owners: Arc<Vec<Owner>>,
+    pub places: Places,
 }
 
 impl Imported {
@@ -37,8 +39,9 @@ impl Imported {
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
         let list = unsafe { SampleList::rows_from_raw_parts(&table) }?;
-        let order = Order::of(&table);
-        Ok(Imported { list, owners: Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]) })
+        let (order, places) = (Order::of(&table), Places::of(&table));
+        let owners = Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]);
+        Ok(Imported { list, owners, places })
     }
 
     /// Imports every sample of a list, tuple or other iterable; of a tensor every row.
@@ -92,7 +95,8 @@ impl Imported {
 
     fn from_importer(importer: Importer<'_>) -> (Imported, Option<RowsAhead>) {
         let owners = Arc::new(vec![Arc::new(importer.keep) as Owner]);
-        (Imported { list: importer.list, owners }, importer.ahead)
+        let places = Places::from(importer.places);
+        (Imported { list: importer.list, owners, places }, importer.ahead)
     }
 }
 
@@ -151,7 +155,7 @@ pub(crate) fn samples_of(
     reading: Reading<'_>,
 ) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
     match samples.cast_exact::<PySampleList>() {
-        Ok(list) => Ok((list.get().snapshot(), None)),
+        Ok(list) => Ok((list.get().in_place(samples.py(), reading.path)?, None)),
         Err(_) => {
             let (imported, ahead) = Imported::new(samples, reading)?;
             Ok((Arc::new(imported), ahead))
@@ -160,6 +164,12 @@ pub(crate) fn samples_of(
 }
 
 /// Samples imported, checked and kept alive once. Every assembling call takes one in place of a list.
+///
+/// The memory of torch tensors is kept as well as the tensors: after ``x.data = ...``, ``x.set_(...)`` or
+/// ``module.half()`` the list still has what was imported. Memory that its owner has moved or freed since, by
+/// ``x.resize_()``, ``x.share_memory_()``, ``x.untyped_storage().resize_()`` or NumPy's ``a.resize()``, is a
+/// LayoutError with the index when it is used next. Not noticed are memory that moves while a call reads it or
+/// after it was handed on as an array, and what objects of other libraries do behind a pointer of theirs.
 ///
 /// Args:
 ///     samples: an iterable of array-likes, of any shapes and dtypes, or one tensor, whose rows along
@@ -181,6 +191,15 @@ impl PySampleList {
         Arc::clone(&self.imported.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// As `snapshot`, if no sample has moved since it was imported.
+    fn in_place(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
+        let own = self.snapshot();
+        match own.places.find_moved(py)? {
+            None => Ok(own),
+            Some(index) => Err(to_py_err(py, &moved(index).at_path(path))),
+        }
+    }
+
     fn from_imported(imported: Imported) -> PySampleList {
         PySampleList { imported: Mutex::new(Arc::new(imported)) }
     }
@@ -197,8 +216,8 @@ impl PySampleList {
         let mut added = Imported::from_importer(importer).0;
         let is_own = |object: Bound<'_, PyAny>| {
             object.cast_exact::<PyTensor>().is_ok_and(|tensor| {
-                let owner = tensor.get().inner().owner().downcast_ref::<Vec<Owner>>();
-                owner.is_some_and(|owner| std::ptr::eq(owner, &*own.owners))
+                let held = tensor.get().inner().owner().downcast_ref::<Held>();
+                held.is_some_and(|held| Arc::ptr_eq(&held.owners, &own.owners))
             })
         };
         if objects.iter().all(is_own) {
@@ -211,7 +230,9 @@ impl PySampleList {
     fn join(&self, other: &Imported) -> windrow::Result<()> {
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         let own = Arc::make_mut(&mut guard);
+        let len = own.list.len();
         own.list.extend(&other.list)?;
+        own.places.extend(len, &other.places, other.list.len());
         let owners = new_owners(&own.owners, &other.owners);
         if !owners.is_empty() {
             Arc::make_mut(&mut own.owners).extend_from_slice(owners);
@@ -262,7 +283,9 @@ impl PySampleList {
             Error::OutOfMemory { .. } => to_py_err(py, &error),
             error => PyIndexError::new_err(error.to_string()),
         })?;
-        Ok(PySampleList::from_imported(Imported { list, owners: Arc::clone(&own.owners) }))
+        let places = own.places.take(indices, own.list.len());
+        let owners = Arc::clone(&own.owners);
+        Ok(PySampleList::from_imported(Imported { list, owners, places }))
     }
 
     /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is
@@ -299,9 +322,10 @@ impl PySampleList {
                 shaped_pieces(&table, &offsets, &shapes, &extents)
             }
         };
-        let (list, order) = (list.or_py_err(values.py())?, Order::of(&table));
+        let list = list.or_py_err(values.py())?;
+        let (order, places) = (Order::of(&table), Places::of(&table));
         let owners = Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]);
-        Ok(PySampleList::from_imported(Imported { list, owners }))
+        Ok(PySampleList::from_imported(Imported { list, owners, places }))
     }
 
     /// Imports one more sample.
@@ -327,7 +351,7 @@ impl PySampleList {
         self.snapshot().list.len()
     }
 
-    fn __getitem__(&self, index: isize) -> PyResult<PyTensor> {
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
         let own = self.snapshot();
         let len = own.list.len() as isize;
         let position = if index < 0 { index + len } else { index };
@@ -336,7 +360,8 @@ impl PySampleList {
         }
         let kind = own.list.kind(position as usize);
         let data = own.list.address(position as usize).cast_mut();
-        let owner: Owner = Arc::clone(&own.owners) as Owner;
+        let places = own.places.take(vec![position as i64], own.list.len());
+        let owner: Owner = Arc::new(Held { owners: Arc::clone(&own.owners), places });
         let read_only = own.list.is_read_only();
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
@@ -350,7 +375,10 @@ impl PySampleList {
                 read_only,
             )
         };
-        Ok(PyTensor::from(tensor))
+        match has_moved(py, &tensor)? {
+            false => Ok(PyTensor::from(tensor)),
+            true => Err(to_py_err(py, &moved(position as usize))),
+        }
     }
 
     fn __repr__(&self) -> String {

@@ -15,6 +15,7 @@ use crate::export;
 use crate::import::{Importer, Reading};
 use crate::number::{is_single, number_of};
 use crate::pickle;
+use crate::places::{in_place, Places};
 
 /// A strided piece of memory that keeps its owner alive. Made by the assembling calls and
 /// `asarray`.
@@ -85,23 +86,23 @@ macro_rules! tensor_methods {
 
             /// A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes.
             fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                export::numpy(py, self.inner())
+                export::numpy(py, in_place(py, self.inner())?)
             }
 
             /// A torch tensor of the same memory.
             fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                export::torch(py, self.inner())
+                export::torch(py, in_place(py, self.inner())?)
             }
 
             /// A JAX array, of the same memory where JAX takes its alignment. JAX arrays do not
             /// change: do not write to the memory afterwards.
             fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                export::jax(py, self.inner())
+                export::jax(py, in_place(py, self.inner())?)
             }
 
             /// A CuPy array; of host memory a copy on the current device.
             fn cupy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                export::cupy(py, self.inner())
+                export::cupy(py, in_place(py, self.inner())?)
             }
 
             /// DLPack capsule. Without ``max_version``, or below 1.0, a legacy one.
@@ -114,7 +115,7 @@ macro_rules! tensor_methods {
                 dl_device: Option<&Bound<'py, PyAny>>,
                 copy: Option<&Bound<'py, PyAny>>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                export::dlpack(py, self.inner(), stream, max_version, dl_device, copy)
+                export::dlpack(py, in_place(py, self.inner())?, stream, max_version, dl_device, copy)
             }
 
             fn __dlpack_device__(&self) -> (i32, i32) {
@@ -123,12 +124,12 @@ macro_rules! tensor_methods {
 
             #[getter]
             fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-                export::array_interface(py, self.inner())
+                export::array_interface(py, in_place(py, self.inner())?)
             }
 
             #[getter]
             fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-                export::cuda_array_interface(py, self.inner())
+                export::cuda_array_interface(py, in_place(py, self.inner())?)
             }
 
             #[pyo3(signature = (dtype = None, copy = None))]
@@ -138,14 +139,14 @@ macro_rules! tensor_methods {
                 dtype: Option<&Bound<'py, PyAny>>,
                 copy: Option<bool>,
             ) -> PyResult<Bound<'py, PyAny>> {
-                export::array(py, self.inner(), dtype, copy)
+                export::array(py, in_place(py, self.inner())?, dtype, copy)
             }
 
             #[allow(unsafe_code)]
             unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
                 let owner = slf.clone().into_any();
                 // SAFETY: Python's own view; `slf` holds the tensor.
-                unsafe { export::get_buffer(slf.get().inner(), owner, view, flags) }
+                unsafe { export::get_buffer(in_place(slf.py(), slf.get().inner())?, owner, view, flags) }
             }
 
             #[allow(unsafe_code)]
@@ -170,7 +171,7 @@ tensor_methods!(PyTensor, {
         py: Python<'py>,
         protocol: i32,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        pickle::reduce_tensor(py, &self.0, protocol)
+        pickle::reduce_tensor(py, in_place(py, &self.0)?, protocol)
     }
 
     fn __len__(&self) -> PyResult<usize> {
@@ -221,16 +222,17 @@ tensor_methods!(PyTensor, {
 pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Tensor> {
     // Ours as it is: what also kept the object would grow with every result that is an output again.
     if let Ok(tensor) = object.cast_exact::<PyTensor>() {
-        return Ok(tensor.get().inner().clone());
+        return in_place(object.py(), tensor.get().inner()).cloned();
     }
     if let Ok(batch) = object.cast_exact::<PyBatch>() {
-        return Ok(batch.get().inner().clone());
+        return in_place(object.py(), batch.get().inner()).cloned();
     }
     let mut importer = Importer::new(object.py(), reading);
     importer.lone = true;
     importer.import(object, 0)?;
-    let Importer { list, mut keep, .. } = importer;
+    let Importer { list, mut keep, places, .. } = importer;
     keep.objects.push(object.clone().unbind());
+    keep.places = Places::from(places);
     let kind = list.kind(0);
     let owner: Owner = Arc::new(keep);
     // SAFETY: `keep` holds the object and whatever it lent us.
@@ -247,8 +249,9 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyRe
     })
 }
 
-/// A `Tensor` of the same memory as any array-like; the array-like is kept alive. Python numbers, and lists
-/// and tuples of them, are copied.
+/// A `Tensor` of the same memory as any array-like; the array-like is kept alive, and of a torch tensor the
+/// memory too. Memory that was moved since is a LayoutError when the tensor is used next, as with `SampleList`.
+/// Python numbers, and lists and tuples of them, are copied.
 ///
 /// Raises:
 ///     TypeError: if ``x`` is not an array-like.

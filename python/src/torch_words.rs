@@ -137,6 +137,25 @@ impl Words {
         cases.iter().all(agrees).then_some(words)
     }
 
+    /// The storage of a tensor, and the word of it that has the address of its memory; NULL if it has none.
+    ///
+    /// # Safety
+    /// A live object of a class that [`Words::of`] was asked for.
+    #[inline]
+    pub unsafe fn memory_of(&self, object: *mut ffi::PyObject) -> *const usize {
+        // SAFETY: as in `is_plain`.
+        let storage = unsafe {
+            match word(object.expose_provenance(), TENSOR) {
+                0 => 0,
+                tensor => word(tensor, STORAGE),
+            }
+        };
+        match storage {
+            0 => std::ptr::null(),
+            storage => std::ptr::with_exposed_provenance::<usize>(storage).wrapping_add(MEMORY),
+        }
+    }
+
     /// Whether a tensor has its values in memory as they are, and does not require grad; false also where that
     /// is not to be seen here.
     ///

@@ -1,0 +1,328 @@
+//! Where memory that outlives a call lay when it was imported. Its owner is held and may still move it, as
+//! `resize_` and `share_memory_` do; that is noticed before the memory is read.
+#![allow(unsafe_code)] // Words of foreign objects.
+
+use std::sync::Arc;
+
+use pyo3::ffi;
+use pyo3::intern;
+use pyo3::prelude::*;
+use windrow::{Error, Mismatch, Owner, Tensor};
+
+use crate::errors::LayoutError;
+use crate::keep::Keep;
+
+/// The word in which an owner has the address of its memory, and that address.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    word: *const usize,
+    address: usize,
+}
+
+/// What does not move, and what can only be asked for.
+static STILL: usize = 0;
+static ASKED: usize = 0;
+
+impl Place {
+    const STILL: Place = Place { word: &STILL, address: 0 };
+
+    /// # Safety
+    /// The word of a live object that whoever keeps the place keeps too.
+    pub unsafe fn at(word: *const usize) -> Place {
+        // SAFETY: the caller's promise.
+        Place { word, address: unsafe { word.read_volatile() } }
+    }
+
+    pub fn address(self) -> usize {
+        self.address
+    }
+
+    /// Zero while the memory is where it was.
+    #[inline]
+    fn change(self) -> usize {
+        self.now() ^ self.address
+    }
+
+    #[inline]
+    fn now(self) -> usize {
+        // SAFETY: by `at`, or a static. Another thread may be moving the memory, which a call cannot defend
+        // itself against; the word is read once.
+        unsafe { self.word.read_volatile() }
+    }
+}
+
+/// Whose place no word tells.
+#[derive(Clone)]
+pub(crate) enum Ask {
+    /// A storage of torch's, held by the same list, and the address of its memory.
+    Storage(*mut ffi::PyObject, usize),
+    /// A tensor of ours over memory of others.
+    Tensor(Tensor),
+}
+
+/// The places of a list of samples, or of one tensor.
+#[derive(Clone, Default)]
+pub(crate) struct Places {
+    table: Arc<Table>,
+    /// The samples that were taken, of those of the table.
+    taken: Option<Arc<Vec<i64>>>,
+}
+
+/// Of samples, as they are imported.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    places: Vec<Place>,
+    /// The position among the places for each sample; empty while they are the same, or there is one for all.
+    ids: Vec<u32>,
+    /// Of all addresses. Memory that moves within the table changes it too.
+    hash: usize,
+    /// The address of those is their position here, and one.
+    asks: Vec<Ask>,
+}
+
+// SAFETY: words of objects that are held; Python objects are used attached only.
+unsafe impl Send for Table {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for Table {}
+
+#[inline]
+fn hashed(hash: usize, address: usize) -> usize {
+    (hash ^ address).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Table {
+    /// The next sample's, which is number `index`.
+    #[inline]
+    pub fn push(&mut self, index: usize, place: Place) {
+        if self.places.is_empty() && index > 0 {
+            self.enter(Place::STILL);
+            self.ids = vec![0; index];
+        }
+        let is_last = self.places.last().is_some_and(|last| std::ptr::eq(last.word, place.word));
+        // What is to be asked for is another each time.
+        if !is_last || std::ptr::eq(place.word, &ASKED) {
+            self.enter(place);
+        }
+        let id = self.places.len() - 1;
+        if !self.ids.is_empty() {
+            self.ids.push(id as u32);
+        } else if id != index {
+            self.ids = (0..index as u32).chain([id as u32]).collect();
+        }
+    }
+
+    /// The place of a tensor of ours: of the same word as of the sample that it is, if it is one.
+    pub fn push_tensor(&mut self, index: usize, tensor: &Tensor) {
+        let Some(places) = of_owner(tensor.owner()).filter(|places| !places.is_empty()) else {
+            return self.push_still(index);
+        };
+        let is_one = places.table.places.len() == 1
+            || places.taken.as_ref().is_some_and(|taken| taken.len() == 1);
+        match is_one {
+            true => self.push_from(index, places, 0),
+            false => self.push_asked(index, Ask::Tensor(tensor.clone())),
+        }
+    }
+
+    /// The place of a sample of another list.
+    fn push_from(&mut self, index: usize, other: &Places, from: usize) {
+        let place = other.table.places[other.id(from)];
+        match std::ptr::eq(place.word, &ASKED) {
+            true => self.push_asked(index, other.table.asks[place.address - 1].clone()),
+            false => self.push(index, place),
+        }
+    }
+
+    pub fn push_asked(&mut self, index: usize, ask: Ask) {
+        self.asks.push(ask);
+        let address = self.asks.len();
+        self.push(index, Place { word: &ASKED, address });
+    }
+
+    /// A sample whose memory its owner does not move.
+    #[inline]
+    pub fn push_still(&mut self, index: usize) {
+        if !self.places.is_empty() {
+            self.push(index, Place::STILL);
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, place: Place) {
+        self.hash = hashed(self.hash, place.address);
+        self.places.push(place);
+    }
+
+    /// The position among the places of a sample.
+    #[inline]
+    fn id(&self, index: usize) -> usize {
+        match self.ids.get(index) {
+            Some(&id) => id as usize,
+            None if self.places.len() == 1 => 0,
+            None => index,
+        }
+    }
+
+    fn has_moved(&self, py: Python<'_>, id: usize) -> PyResult<bool> {
+        let place = self.places[id];
+        if !std::ptr::eq(place.word, &ASKED) {
+            return Ok(place.change() != 0);
+        }
+        match &self.asks[place.address - 1] {
+            Ask::Storage(storage, address) => {
+                // SAFETY: held by whoever holds the samples; attached.
+                let storage = unsafe { Bound::from_borrowed_ptr(py, *storage) };
+                let now: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
+                Ok(now != *address)
+            }
+            Ask::Tensor(tensor) => has_moved(py, tensor),
+        }
+    }
+}
+
+impl From<Table> for Places {
+    fn from(table: Table) -> Places {
+        Places { table: Arc::new(table), taken: None }
+    }
+}
+
+impl Places {
+    /// The places of a tensor's rows or pieces.
+    pub fn of(table: &Tensor) -> Places {
+        match of_owner(table.owner()) {
+            Some(places) if places.table.places.len() == 1 => places.clone(),
+            Some(places) if !places.is_empty() => {
+                let mut all = Table::default();
+                all.push_asked(0, Ask::Tensor(table.clone()));
+                Places::from(all)
+            }
+            _ => Places::default(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.places.is_empty()
+    }
+
+    /// Those of the samples at these positions, which are there; negative ones count from the end.
+    pub fn take(&self, mut positions: Vec<i64>, len: usize) -> Places {
+        if self.is_empty() {
+            return Places::default();
+        }
+        if positions.iter().fold(0, |bits, position| bits | position) < 0 {
+            let from_end = positions.iter_mut().filter(|position| **position < 0);
+            from_end.for_each(|position| *position += len as i64);
+        }
+        if let Some(taken) = &self.taken {
+            positions.iter_mut().for_each(|position| *position = taken[*position as usize]);
+        }
+        Places { table: Arc::clone(&self.table), taken: Some(Arc::new(positions)) }
+    }
+
+    fn id(&self, index: usize) -> usize {
+        self.table.id(self.taken.as_ref().map_or(index, |taken| taken[index] as usize))
+    }
+
+    /// Adds those of another list to these, of `len` samples.
+    pub fn extend(&mut self, len: usize, other: &Places, other_len: usize) {
+        if self.is_empty() && other.is_empty() {
+            return;
+        }
+        let is_told =
+            self.taken.is_none() && (!self.table.ids.is_empty() || self.table.places.len() == len);
+        if !self.is_empty() && !is_told {
+            let ids = (0..len).map(|index| self.id(index) as u32).collect();
+            Arc::make_mut(&mut self.table).ids = ids;
+            self.taken = None;
+        }
+        let table = Arc::make_mut(&mut self.table);
+        for index in len..len + other_len {
+            if other.is_empty() {
+                table.push_still(index);
+                continue;
+            }
+            table.push_from(index, other, index - len);
+        }
+    }
+
+    /// The first of the samples whose memory has moved. Few instructions while none has.
+    #[inline]
+    pub fn find_moved(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let places = &self.table.places[..];
+        let is_same = match &self.taken {
+            Some(taken) if taken.len() < places.len() => {
+                let change = |&index: &i64| places[self.table.id(index as usize)].change();
+                taken.iter().map(change).fold(0, |all, one| all | one) == 0
+            }
+            _ => places.iter().fold(0, |hash, place| hashed(hash, place.now())) == self.table.hash,
+        };
+        match is_same {
+            true => Ok(None),
+            false => self.search(py),
+        }
+    }
+
+    #[cold]
+    fn search(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let count = match &self.taken {
+            _ if self.table.places.len() == 1 => 1,
+            Some(taken) => taken.len(),
+            None => self.table.ids.len().max(self.table.places.len()),
+        };
+        let mut last = None;
+        for index in 0..count {
+            let id = self.id(index);
+            if last != Some(id) && self.table.has_moved(py, id)? {
+                return Ok(Some(index));
+            }
+            last = Some(id);
+        }
+        Ok(None)
+    }
+}
+
+/// What keeps samples of a list alive for a tensor over some of them.
+pub(crate) struct Held {
+    pub owners: Arc<Vec<Owner>>,
+    pub places: Places,
+}
+
+fn of_owner(owner: &Owner) -> Option<&Places> {
+    let mut owner = owner;
+    loop {
+        match owner.downcast_ref::<Keep>() {
+            Some(keep) if !keep.places.is_empty() => return Some(&keep.places),
+            // Around a tensor of ours.
+            Some(Keep { tensors, .. }) => match &tensors[..] {
+                [inner] => owner = inner.owner(),
+                _ => return None,
+            },
+            None => return owner.downcast_ref::<Held>().map(|held| &held.places),
+        }
+    }
+}
+
+/// Whether the memory of a tensor was moved by its owner.
+pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
+    match of_owner(tensor.owner()) {
+        Some(places) => Ok(places.find_moved(py)?.is_some()),
+        None => Ok(false),
+    }
+}
+
+/// A tensor to be read or handed on, if its memory lies where it was.
+pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
+    match has_moved(py, tensor)? {
+        false => Ok(tensor),
+        true => Err(LayoutError::new_err(format!("the tensor is over {MOVED}"))),
+    }
+}
+
+const MOVED: &str =
+    "memory that was moved or freed since, as by resize_() or share_memory_(); import it again";
+
+/// The refusal of a sample whose owner has moved it.
+pub(crate) fn moved(index: usize) -> Error {
+    let expected = "memory that lies where it was imported";
+    Error::Layout(Box::new(Mismatch::new(Some(index), expected, MOVED)))
+}
