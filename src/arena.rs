@@ -93,10 +93,10 @@ impl Arena {
     /// [`Error::Layout`] if it is read-only or shared, too small, or has gaps; [`Error::Device`];
     /// [`Error::DType`].
     pub fn accept(&self, given: &mut Tensor) -> Result<Tensor> {
-        let device = given.as_target()?.device;
+        let device = given.as_target().map_err(|error| error.about("arena"))?.device;
         if device != self.device {
             let (expected, got) = (self.device.to_string(), device.to_string());
-            return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
+            return Err(Error::Device(Box::new(Mismatch::of("arena", expected, got))));
         }
         given.part(0, DType::U8, self.layout.shape())
     }

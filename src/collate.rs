@@ -19,6 +19,8 @@ pub struct Collate {
     pub(crate) dtype: Option<DType>,
     pub(crate) transform: Transform,
     pub(crate) device: Option<Device>,
+    /// An option of another form, which is an error when the batch is planned.
+    pub(crate) misplaced: Option<&'static str>,
 }
 
 /// The form of a batch.
@@ -45,7 +47,8 @@ pub enum Form {
 
 impl Collate {
     fn new(form: Form) -> Collate {
-        Collate { form, dtype: None, transform: Transform::default(), device: None }
+        let transform = Transform::default();
+        Collate { form, dtype: None, transform, device: None, misplaced: None }
     }
 
     /// Equal shapes to `[N, *shape]`.
@@ -68,20 +71,24 @@ impl Collate {
         Collate::new(Form::Ragged { offsets_i32: false, batch_index: false })
     }
 
-    /// For a ragged batch: offsets as int32, refused (never wrapped) beyond `i32::MAX`.
+    /// For a ragged batch, an error of any other: offsets as int32, refused (never wrapped) beyond
+    /// `i32::MAX`.
     #[must_use]
     pub fn offsets_i32(mut self) -> Collate {
-        if let Form::Ragged { offsets_i32, .. } = &mut self.form {
-            *offsets_i32 = true;
+        match &mut self.form {
+            Form::Ragged { offsets_i32, .. } => *offsets_i32 = true,
+            _ => self.misplaced = Some("offsets_i32"),
         }
         self
     }
 
-    /// For a ragged batch: an int64 tensor `[sum]` with the sample each row comes from.
+    /// For a ragged batch, an error of any other: an int64 tensor `[sum]` with the sample that each
+    /// row comes from.
     #[must_use]
     pub fn batch_index(mut self) -> Collate {
-        if let Form::Ragged { batch_index, .. } = &mut self.form {
-            *batch_index = true;
+        match &mut self.form {
+            Form::Ragged { batch_index, .. } => *batch_index = true,
+            _ => self.misplaced = Some("batch_index"),
         }
         self
     }
@@ -93,7 +100,8 @@ impl Collate {
         self
     }
 
-    /// Arithmetic and axis order on the way.
+    /// Arithmetic and axis order on the way. Arithmetic on integers or bools needs a dtype by
+    /// [`Collate::cast`].
     #[must_use]
     pub fn transform(mut self, transform: Transform) -> Collate {
         self.transform = transform;
@@ -203,6 +211,18 @@ impl<T: Clone> PerDim<T> {
         }
     }
 
+    pub(crate) fn is_one(&self) -> bool {
+        matches!(self, PerDim::All(_))
+    }
+
+    /// The one value, or that of each dim.
+    pub(crate) fn values(&self) -> &[T] {
+        match self {
+            PerDim::All(value) => std::slice::from_ref(value),
+            PerDim::Each(values) => values,
+        }
+    }
+
     pub(crate) fn at(&self, dim: usize) -> &T {
         match self {
             PerDim::All(value) => value,
@@ -264,35 +284,37 @@ impl Pad {
         self
     }
 
-    /// The dims that may differ; without it all that do.
+    /// The dims to pad. Without it those that an entry of [`Pad::sizes`] or [`Pad::multiples_of`] names;
+    /// if none is named, all that differ. If any is named, a difference elsewhere is an error.
     #[must_use]
     pub fn dims(mut self, dims: impl Into<Vec<i64>>) -> Pad {
         self.dims = Some(dims.into());
         self
     }
 
-    /// The extent of every padded dim.
+    /// The extent of the dims that [`Pad::dims`] names, which samples of two and more dims then need.
     #[must_use]
     pub fn size(mut self, size: i64) -> Pad {
         self.size = PerDim::All(Some(size));
         self
     }
 
-    /// The extent of each sample dim; `None` is the longest.
+    /// The extent of each sample dim, which is padded then; `None` names nothing.
     #[must_use]
     pub fn sizes(mut self, sizes: impl Into<Vec<Option<i64>>>) -> Pad {
         self.size = PerDim::Each(sizes.into());
         self
     }
 
-    /// Rounds the extent of every padded dim up, after `size`.
+    /// Rounds the extent of the dims that [`Pad::dims`] names up, after the size. Samples of two and
+    /// more dims need those.
     #[must_use]
     pub fn multiple_of(mut self, multiple: i64) -> Pad {
         self.multiple_of = PerDim::All(multiple);
         self
     }
 
-    /// Rounds the extent of each sample dim up, after `sizes`.
+    /// Rounds the extent of each sample dim, which is padded then, up, after the size; 1 names nothing.
     #[must_use]
     pub fn multiples_of(mut self, multiples: impl Into<Vec<i64>>) -> Pad {
         self.multiple_of = PerDim::Each(multiples.into());
@@ -319,6 +341,9 @@ impl Pad {
 /// Evaluated as one fused multiply-add `x * a[c] + b[c]` with `a = scale / std` and
 /// `b = -mean / std` formed in float64: in float32, or in float64 when source or result is float64,
 /// then rounded once, to nearest even. Both have to be finite, so that no `std` is 0.
+///
+/// Scale, mean or std on integer or bool samples need a dtype ([`Collate::cast`]): a floating-point one
+/// or, if truncation toward zero and saturation are wanted, an integer one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transform {
     pub(crate) scale: f64,
@@ -379,6 +404,11 @@ impl Transform {
     pub fn permute(mut self, dims: impl Into<Vec<i64>>) -> Transform {
         self.permute = Some(dims.into());
         self
+    }
+
+    /// Whether `scale`, `mean` or `std` is given.
+    pub(crate) fn computes(&self) -> bool {
+        self.scale != 1.0 || !self.mean.is_empty() || !self.std.is_empty()
     }
 
     /// The multiply-add, or `None` if it would change nothing.

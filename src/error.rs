@@ -55,7 +55,7 @@ pub struct DriverError {
 /// One or several samples that differ from what was expected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Position of the first offender in the list of samples; `None` when it is `out`.
+    /// Position of the first offender in the list of samples; `None` when it is no sample.
     pub index: Option<usize>,
     /// Path of the leaf in a tree of samples, or empty.
     pub path: String,
@@ -67,8 +67,50 @@ pub struct Mismatch {
     pub others: Vec<(usize, Facet)>,
     /// How many samples offend in all.
     pub count: usize,
-    /// The cure, or empty.
-    pub hint: &'static str,
+    /// The cure, if one is known.
+    pub hint: Option<Hint>,
+    /// What the error is about where it is no sample: `out`, unless [`Error::about`] says otherwise.
+    pub subject: &'static str,
+}
+
+/// The cure of a [`Mismatch`]. Its text names calls of this crate; a binding has its own words for
+/// those, which is why they are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hint {
+    /// Words that fit every caller.
+    Text(&'static str),
+    /// Pad the samples.
+    Pad,
+    /// Stack the samples.
+    Stack,
+    /// Ask for one dtype.
+    Cast,
+    /// Ask for a floating-point dtype.
+    CastToFloat,
+    /// Cut what does not fit.
+    Truncate,
+    /// Name this dim among those to be padded.
+    PadDim(usize),
+    /// Say where the leaves of an arena are to be.
+    Device,
+}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Hint::Text(text) => text,
+            Hint::Pad => "Collate::pad takes samples of different shapes",
+            Hint::Stack => "Collate::stack takes samples without dims",
+            Hint::Cast => ".cast(DType) casts on the way",
+            Hint::CastToFloat => {
+                ".cast(DType::F32) gives floats; an integer dtype truncates and saturates"
+            }
+            Hint::Truncate => "Pad::truncate(true) cuts what does not fit",
+            Hint::PadDim(dim) => return write!(f, "name dim {dim} in Pad::dims to pad it too"),
+            Hint::Device => "an arena lies in one place: .device(Device) says which",
+        })
+    }
 }
 
 /// A property of a tensor as an error reports it.
@@ -141,7 +183,7 @@ impl Error {
 }
 
 impl Mismatch {
-    /// One offender: sample `index`, or `out` when there is none.
+    /// One offender: sample `index`; without one [`Mismatch::subject`].
     pub fn new(index: Option<usize>, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
         Mismatch {
             index,
@@ -150,14 +192,20 @@ impl Mismatch {
             got: got.into(),
             others: Vec::new(),
             count: 1,
-            hint: "",
+            hint: None,
+            subject: "out",
         }
+    }
+
+    /// An argument or a tensor that is no sample.
+    pub fn of(subject: &'static str, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
+        Mismatch { subject, ..Mismatch::new(None, expected, got) }
     }
 
     /// Adds the cure to the text.
     #[must_use]
-    pub fn with_hint(mut self, hint: &'static str) -> Self {
-        self.hint = hint;
+    pub fn with_hint(mut self, hint: Hint) -> Self {
+        self.hint = Some(hint);
         self
     }
 
@@ -194,7 +242,7 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.index {
             Some(index) => write!(f, "sample {index}")?,
-            None => f.write_str("out")?,
+            None => f.write_str(self.subject)?,
         }
         if !self.path.is_empty() {
             write!(f, " at \"{}\"", self.path)?;
@@ -208,10 +256,10 @@ impl fmt::Display for Mismatch {
         if self.count > 1 + self.others.len() {
             write!(f, "; {} samples differ in all", self.count)?;
         }
-        if !self.hint.is_empty() {
-            write!(f, "; {}", self.hint)?;
+        match self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -243,6 +291,19 @@ impl Error {
             Error::Argument(text) | Error::TooLarge(text) => {
                 *text = format!("sample {index}: {text}")
             }
+            _ => {}
+        }
+        self
+    }
+
+    /// The same error as that of an argument, which is no sample.
+    #[must_use]
+    pub fn about(mut self, subject: &'static str) -> Self {
+        match &mut self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+                (m.index, m.subject) = (None, subject);
+            }
+            Error::Argument(text) | Error::TooLarge(text) => *text = format!("{subject}: {text}"),
             _ => {}
         }
         self

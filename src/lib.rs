@@ -95,7 +95,7 @@ pub use collate::{Collate, Form, Mask, Pad, PerDim, Side, Transform};
 pub use devices::{cuda_build, device_of, devices, CudaBuild, DeviceInfo};
 pub use dtype::{DType, Element};
 pub use engine::{Engine, EngineOptions, Filled};
-pub use error::{DriverError, Error, Facet, Mismatch, Result};
+pub use error::{DriverError, Error, Facet, Hint, Mismatch, Result};
 pub use explain::Explain;
 pub use host::{PoolStats, RowsAhead};
 pub use kinds::Kind;

@@ -85,7 +85,7 @@ impl Offsets {
         let total = self.total();
         if i32::try_from(total).is_err() {
             return Err(Error::TooLarge(format!(
-                "offsets up to {total} do not fit in int32; ask for offsets_dtype=\"int64\""
+                "offsets up to {total} do not fit in int32; ask for int64 offsets"
             )));
         }
         // Monotone, so every boundary fits when the last one does.

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use crate::arena::Arena;
 use crate::collate::Collate;
 use crate::dtype::DType;
-use crate::error::{Error, Mismatch, Result};
+use crate::error::{Error, Hint, Mismatch, Result};
 use crate::explain::Explain;
 #[cfg(feature = "cuda")]
 use crate::field::packed_field;
@@ -147,7 +147,7 @@ impl<'s> Plan<'s> {
     /// [`Error::Device`] for leaves in different places; [`Error::TooLarge`].
     pub fn in_arena<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         if let Some(leaf) = leaves.iter().find(|leaf| leaf.out.is_some()) {
-            let text = "an arena is memory of its own: out= cannot be given with it";
+            let text = "an arena is memory of its own, which excludes out=";
             return Err(Error::Argument(text.to_owned()).at_path(leaf.path));
         }
         let plan = Plan::for_leaves(leaves)?;
@@ -155,8 +155,8 @@ impl<'s> Plan<'s> {
             let (expected, got) = (plan.specs[0].device, spec.device);
             if got != expected {
                 let found = Mismatch::new(Some(0), expected.to_string(), got.to_string());
-                let hint = "an arena lies in one place: device= says which";
-                return Err(Error::Device(Box::new(found.with_hint(hint))).at_path(leaf.path));
+                let found = found.with_hint(Hint::Device);
+                return Err(Error::Device(Box::new(found)).at_path(leaf.path));
             }
         }
         let arena = Some(Arena::new(&plan.specs, &plan.fields)?);

@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::affine::Affine;
-use crate::collate::{resolve_dim, Collate, Form, Mask, Pad, PerDim, Side};
+use crate::collate::{resolve_dim, Collate, Form, Mask, Pad, Side};
 use crate::dtype::DType;
-use crate::error::{Error, Facet, Mismatch, Result};
+use crate::error::{Error, Facet, Hint, Mismatch, Result};
 use crate::kinds::Kind;
 use crate::layout::{checked_numel, Dims, Layout};
 use crate::offsets::Offsets;
@@ -80,6 +80,9 @@ impl Spec {
         if samples.is_empty() {
             return Err(Error::Empty);
         }
+        if let Some(option) = collate.misplaced {
+            return Err(Error::Argument(format!("{option} is an option of a ragged batch")));
+        }
         samples.check_rows(0)?;
         check_room(samples)?;
         let (source, device) = check_devices(samples, collate)?;
@@ -90,18 +93,14 @@ impl Spec {
         used.check(
             rank,
             |index| shape_mismatch(samples, index),
-            "samples of one batch have equal rank",
+            Hint::Text("samples of one batch have equal rank"),
         )?;
 
         let dtype = match collate.dtype {
             Some(dtype) => dtype,
             None => {
                 let same = |kind: &Kind| kind.dtype == first.dtype;
-                used.check(
-                    same,
-                    |index| dtype_mismatch(samples, index),
-                    "dtype= casts on the way",
-                )?;
+                used.check(same, |index| dtype_mismatch(samples, index), Hint::Cast)?;
                 first.dtype
             }
         };
@@ -114,6 +113,9 @@ impl Spec {
             }
             _ => None,
         };
+        if collate.dtype.is_none() && collate.transform.computes() {
+            check_float(dtype)?;
+        }
 
         let mut spec = Spec {
             shape: Dims::new(),
@@ -173,11 +175,10 @@ impl Spec {
 
     fn stack(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>) -> Result<()> {
         let shape = samples.kind(0).layout.shape();
-        let hint = "wr.pad takes samples of different shapes";
         used.check(
             |kind| kind.layout.shape() == shape,
             |index| shape_mismatch(samples, index),
-            hint,
+            Hint::Pad,
         )?;
         self.shape.push(samples.len() as i64);
         self.shape.extend(self.permute.iter().map(|&dim| shape[dim]));
@@ -190,7 +191,7 @@ impl Spec {
             let other = kind.layout.shape();
             shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..]
         };
-        let hint = "only the joined dim may differ";
+        let hint = Hint::Text("only the joined dim may differ");
         used.check(equal_but_for_dim, |index| shape_mismatch(samples, index), hint)?;
         let lengths: Vec<i64> = used.per_sample(|kind| kind.layout.shape()[dim]);
         let offsets = Offsets::from_lengths(lengths.iter().copied())?;
@@ -218,26 +219,17 @@ impl Spec {
                 longest[d] = longest[d].max(extent);
             }
         }
-        let named = named_dims(pad, &differs)?;
-        if pad.dims.is_some() {
+        let padded = padded_dims(pad, &differs)?;
+        if let Some(unnamed) = (0..ndim).find(|&d| differs[d] && !padded[d]) {
             let fits =
-                |kind: &Kind| (0..ndim).all(|d| named[d] || kind.layout.shape()[d] == first[d]);
-            let hint = "dims= names the only dims that may differ";
+                |kind: &Kind| (0..ndim).all(|d| padded[d] || kind.layout.shape()[d] == first[d]);
+            let hint = Hint::PadDim(unnamed);
             used.check(fits, |index| shape_mismatch(samples, index), hint)?;
         }
-        let is_padded = |d: usize| named[d] || differs[d];
         let mut size = longest.clone();
-        for d in (0..ndim).filter(|&d| is_padded(d)) {
-            if let Some(asked) = *pad.size.at(d) {
-                if asked < 0 {
-                    return Err(Error::Argument(format!("size={asked} is negative")));
-                }
-                size[d] = asked;
-            }
+        for d in (0..ndim).filter(|&d| padded[d]) {
+            size[d] = pad.size.at(d).unwrap_or(size[d]);
             let multiple = *pad.multiple_of.at(d);
-            if multiple < 1 {
-                return Err(Error::Argument(format!("multiple_of={multiple}; it is at least 1")));
-            }
             size[d] = checked_round_up(size[d], multiple).ok_or_else(|| {
                 Error::TooLarge(format!(
                     "size {} rounded up to {multiple} is beyond 64 bits",
@@ -251,15 +243,9 @@ impl Spec {
             };
             let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
             let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
-            used.check_as(
-                fits,
-                expected,
-                got,
-                "truncate=True cuts what does not fit",
-                Error::Shape,
-            )?;
+            used.check_as(fits, expected, got, Hint::Truncate, Error::Shape)?;
         }
-        let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| is_padded(d)).collect();
+        let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| padded[d]).collect();
         let real = |kind: &Kind, d: usize| kind.layout.shape()[d].min(size[d]);
         self.lengths = Some(if let [only] = dims[..] {
             (used.per_sample(|kind| real(kind, only)), smallvec::smallvec![samples.len() as i64])
@@ -295,32 +281,50 @@ fn checked_round_up(size: i64, multiple: i64) -> Option<i64> {
     }
 }
 
-/// Which sample dims the options name: `dims`, a `size` or a `multiple_of` above 1. A single size or
-/// multiple speaks of `dims` if given, else of the dims that differ, else of all; a sample of one dim
-/// has only that one to pad.
-fn named_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
+/// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
+/// the same options pad the same dims in every batch. If nothing names one, all that differ; of samples
+/// of one dim always that one.
+fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
     let ndim = differs.len();
-    let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![ndim == 1; ndim];
-    if let Some(dims) = &pad.dims {
-        for &dim in dims {
-            named[resolve_dim("dims", dim, ndim)?] = true;
+    let refuse = |text| Err(Error::Argument(text));
+    let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+    for &dim in pad.dims.iter().flatten() {
+        named[resolve_dim("dims", dim, ndim)?] = true;
+    }
+    let mut singles: SmallVec<[String; 2]> = SmallVec::new();
+    for (d, &size) in pad.size.values().iter().enumerate() {
+        match size {
+            Some(size @ ..0) => return refuse(format!("size={size} is negative")),
+            Some(size) if pad.size.is_one() => singles.push(format!("size={size}")),
+            Some(_) => named[d] = true,
+            None => {}
         }
     }
-    let single = matches!(pad.size, PerDim::All(Some(_)))
-        || matches!(pad.multiple_of, PerDim::All(multiple) if multiple > 1);
-    if single && pad.dims.is_none() && !differs.contains(&true) {
-        named.fill(true);
+    for (d, &multiple) in pad.multiple_of.values().iter().enumerate() {
+        match multiple {
+            ..1 => return refuse(format!("multiple_of={multiple}; it is at least 1")),
+            1 => {}
+            _ if pad.multiple_of.is_one() => singles.push(format!("multiple_of={multiple}")),
+            _ => named[d] = true,
+        }
     }
-    for (d, named) in named.iter_mut().enumerate() {
-        *named |= matches!(&pad.size, PerDim::Each(sizes) if sizes[d].is_some());
-        *named |= matches!(&pad.multiple_of, PerDim::Each(multiples) if multiples[d] > 1);
+    match (singles.first(), &pad.dims) {
+        _ if ndim == 1 => Ok(smallvec::smallvec![true]),
+        (Some(one), _) if ndim == 0 => refuse(format!("{one} for samples without dims")),
+        (Some(one), None) => refuse(format!(
+            "{one} for samples of {ndim} dims: name those to pad in dims, or give one entry for each"
+        )),
+        (Some(one), Some(dims)) if dims.is_empty() => {
+            refuse(format!("{one} is for the dims that dims names, which is empty"))
+        }
+        (_, None) if !named.contains(&true) => Ok(differs.into()),
+        _ => Ok(named),
     }
-    Ok(named)
 }
 
 fn no_dims(first: &Kind) -> Error {
     let mismatch = Mismatch::new(Some(0), "at least one dim", first.layout.shape());
-    Error::Shape(Box::new(mismatch.with_hint("wr.stack takes samples without dims")))
+    Error::Shape(Box::new(mismatch.with_hint(Hint::Stack)))
 }
 
 fn shape_mismatch(
@@ -380,14 +384,14 @@ fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<(Device,
         }
     }
     if let Some(found) = found {
-        let hint = "samples of one batch are all on the host or all on one device";
+        let hint = Hint::Text("samples of one batch are all on the host or all on one device");
         return Err(Error::Device(Box::new(found.with_hint(hint))));
     }
     let device = collate.device.unwrap_or(source);
     match (source, device) {
         (Device::Cuda(from), Device::Cuda(to)) if from != to => {
             let found = Mismatch::new(Some(0), device.to_string(), source.to_string());
-            let hint = "copy the samples to that device first";
+            let hint = Hint::Text("copy the samples to that device first");
             Err(Error::Device(Box::new(found.with_hint(hint))))
         }
         (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !cfg!(feature = "cuda") => {
@@ -396,6 +400,15 @@ fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<(Device,
         }
         places => Ok(places),
     }
+}
+
+/// Arithmetic on integers gives numbers that those cannot hold: where to is the caller's to say.
+fn check_float(dtype: DType) -> Result<()> {
+    if !dtype.is_integer() && dtype != DType::Bool {
+        return Ok(());
+    }
+    let mismatch = Mismatch::new(Some(0), "a floating-point dtype for scale, mean and std", dtype);
+    Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat))))
 }
 
 /// Complex and float8 samples are moved as they are: no cast, no arithmetic.
@@ -413,7 +426,7 @@ fn check_arithmetic(
         own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
         own => own.into(),
     };
-    let hint = "complex and float8 are moved, never cast or transformed";
+    let hint = Hint::Text("complex and float8 are moved, never cast or transformed");
     used.check_as(fits, expected, got, hint, Error::DType)
 }
 
@@ -459,13 +472,8 @@ fn resolve_channel_dim(
     let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
     let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
     let fits = |kind: &Kind| kind.layout.shape()[dim] == channels;
-    used.check_as(
-        fits,
-        expected,
-        got,
-        "mean and std have one entry for each channel",
-        Error::Shape,
-    )?;
+    let hint = Hint::Text("mean and std have one entry for each channel");
+    used.check_as(fits, expected, got, hint, Error::Shape)?;
     Ok(dim)
 }
 
@@ -514,7 +522,7 @@ impl<'a> UsedKinds<'a> {
         &self,
         fits: impl Fn(&Kind) -> bool,
         mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
-        hint: &'static str,
+        hint: Hint,
     ) -> Result<()> {
         if self.kinds().all(&fits) {
             return Ok(());
@@ -529,7 +537,7 @@ impl<'a> UsedKinds<'a> {
         fits: impl Fn(&Kind) -> bool,
         expected: impl Fn() -> Facet,
         got: impl Fn(usize) -> Facet,
-        hint: &'static str,
+        hint: Hint,
         error: fn(Box<Mismatch>) -> Error,
     ) -> Result<()> {
         if self.kinds().all(&fits) {

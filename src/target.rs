@@ -156,8 +156,7 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         let shared =
             outs.iter().find(|(_, other, of)| overlap(&span, of) && !side_by_side(out, other));
         if let Some((other, ..)) = shared {
-            let whose = format!("the output at {:?}", leaves[*other].path);
-            return Err(not_apart(None, &whose).at_path(leaves[leaf].path));
+            return Err(not_apart(None, &output_at(leaves[*other].path)).at_path(leaves[leaf].path));
         }
         outs.push((leaf, out, span));
     }
@@ -169,7 +168,7 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         }
         for (other, _, span) in others() {
             if let Some(index) = overlapping(samples, |of| overlap(span, of)) {
-                let whose = format!("the output at {:?}", leaves[*other].path);
+                let whose = output_at(leaves[*other].path);
                 return Err(not_apart(Some(index), &whose).at_path(path));
             }
         }
@@ -197,6 +196,14 @@ impl Written {
     fn hits(&self, bytes: &Range<i128>) -> bool {
         let at = self.0.partition_point(|span| span.end <= bytes.start);
         self.0.get(at).is_some_and(|span| overlap(span, bytes))
+    }
+}
+
+fn output_at(path: &str) -> String {
+    if path.is_empty() {
+        "out".to_owned()
+    } else {
+        format!("out at {path:?}")
     }
 }
 

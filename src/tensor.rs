@@ -47,7 +47,11 @@ impl std::str::FromStr for Device {
                 .strip_prefix("cuda:")
                 .and_then(|ordinal| ordinal.parse().ok())
                 .map(Device::Cuda)
-                .ok_or_else(|| Error::Argument(format!("unknown device \"{name}\""))),
+                .ok_or_else(|| {
+                    Error::Argument(format!(
+                        "device={name:?}; it is \"cpu\", \"pinned\", \"cuda\" or \"cuda:N\""
+                    ))
+                }),
         }
     }
 }
@@ -117,7 +121,7 @@ impl Tensor {
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != elements.len() {
             let got = format!("a vector of {} elements", elements.len());
-            return Err(Error::Shape(Box::new(Mismatch::new(None, shape, got))));
+            return Err(Error::Shape(Box::new(Mismatch::of("tensor", shape, got))));
         }
         let data = elements.as_mut_ptr().cast();
         // SAFETY: moving a `Vec` does not move its elements; the layout was just counted.
@@ -206,11 +210,11 @@ impl Tensor {
     /// [`Error::Layout`] if it has gaps, another order, or is misaligned for `T`.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         if T::DTYPE != self.dtype {
-            return Err(Error::DType(Box::new(Mismatch::new(None, T::DTYPE, self.dtype))));
+            return Err(Error::DType(Box::new(Mismatch::of("tensor", T::DTYPE, self.dtype))));
         }
         if matches!(self.device, Device::Cuda(_)) {
             let got = self.device.to_string();
-            return Err(Error::Device(Box::new(Mismatch::new(None, "host memory", got))));
+            return Err(Error::Device(Box::new(Mismatch::of("tensor", "host memory", got))));
         }
         let numel = self.layout.numel() as usize;
         if numel == 0 {
@@ -219,8 +223,8 @@ impl Tensor {
         let data = self.data.cast::<T>();
         if !self.layout.is_compact() || !data.is_aligned() {
             let got = format!("strides {:?} at {:p}", self.strides(), self.data);
-            return Err(Error::Layout(Box::new(Mismatch::new(
-                None,
+            return Err(Error::Layout(Box::new(Mismatch::of(
+                "tensor",
                 "compact aligned memory",
                 got,
             ))));
@@ -229,7 +233,7 @@ impl Tensor {
         #[allow(unsafe_code)]
         let bytes = || unsafe { std::slice::from_raw_parts(self.data, numel) };
         if T::DTYPE == DType::Bool && bytes().iter().any(|&byte| byte > 1) {
-            let mismatch = Mismatch::new(None, "bools of 0 and 1", "a bool that is neither");
+            let mismatch = Mismatch::of("tensor", "bools of 0 and 1", "a bool that is neither");
             return Err(Error::Layout(Box::new(mismatch)));
         }
         // SAFETY: `new_unchecked` promised that the layout lies in valid initialised memory for as
@@ -253,7 +257,11 @@ impl Tensor {
             });
         if !fits {
             let got = format!("shape {:?} from element {start}", layout.shape());
-            return Err(Error::Layout(Box::new(Mismatch::new(None, "a part of the tensor", got))));
+            return Err(Error::Layout(Box::new(Mismatch::of(
+                "tensor",
+                "a part of the tensor",
+                got,
+            ))));
         }
         let shift = if part.is_empty() { 0 } else { shift.unwrap_or(0) as isize };
         Ok(Tensor { data: self.data.wrapping_offset(shift), layout, ..self.clone() })
@@ -266,7 +274,7 @@ impl Tensor {
     pub fn bytes(&self) -> Result<Tensor> {
         if !self.layout.is_compact() {
             let got = format!("strides {:?}", self.strides());
-            return Err(Error::Layout(Box::new(Mismatch::new(None, "compact memory", got))));
+            return Err(Error::Layout(Box::new(Mismatch::of("tensor", "compact memory", got))));
         }
         let layout = Layout::compact(DType::U8, &[self.nbytes() as i64])?;
         Ok(Tensor { dtype: DType::U8, layout, ..self.clone() })
@@ -287,10 +295,10 @@ impl Tensor {
     /// ```
     pub fn part(&self, byte_offset: u64, dtype: DType, shape: &[i64]) -> Result<Tensor> {
         if self.dtype != DType::U8 {
-            return Err(Error::DType(Box::new(Mismatch::new(None, DType::U8, self.dtype))));
+            return Err(Error::DType(Box::new(Mismatch::of("tensor", DType::U8, self.dtype))));
         }
         let refuse = |expected: String, got: String| {
-            Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))))
+            Err(Error::Layout(Box::new(Mismatch::of("tensor", expected, got))))
         };
         if !self.layout.is_compact() {
             return refuse("bytes without gaps".into(), format!("strides {:?}", self.strides()));

@@ -80,7 +80,7 @@ fn rows_of_another_batch_are_let_go() {
         (&samples, Collate::concat(0)),
         (&samples, Collate::stack().cast(DType::F64)),
         (&samples, Collate::stack().cast(DType::I32)),
-        (&samples, Collate::stack().transform(Transform::new().scale(2.0))),
+        (&samples, Collate::stack().cast(DType::F32).transform(Transform::new().scale(2.0))),
         (&square, Collate::stack().transform(turned)),
     ] {
         let ahead = push_all(&engine, &list(&rows)).unwrap();
@@ -122,7 +122,11 @@ fn only_plain_stacks_of_some_size_start() {
     assert!(!starts(&engine, &Collate::stack(), 100));
     assert!(!starts(&engine, &Collate::concat(0), 4096));
     assert!(!starts(&engine, &Collate::stack().cast(DType::F16), 4096));
-    assert!(!starts(&engine, &Collate::stack().transform(Transform::new().scale(2.0)), 4096));
+    assert!(!starts(
+        &engine,
+        &Collate::stack().cast(DType::F32).transform(Transform::new().scale(2.0)),
+        4096
+    ));
     assert!(!starts(&Engine::reference(), &Collate::stack(), 4096));
     let mut one = EngineOptions::default();
     one.threads = Some(1);

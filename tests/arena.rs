@@ -215,7 +215,7 @@ fn what_cannot_share_an_allocation() {
     let out = Target::from_slice(&mut memory, &[3, 2, 3]).unwrap();
     let leaf = leaves(&lists, &cases)[0];
     let error = Plan::in_arena(&[leaf, Leaf { out: Some(&out), path: "x.y", ..leaf }]).unwrap_err();
-    let text = "at \"x.y\": an arena is memory of its own: out= cannot be given with it";
+    let text = "at \"x.y\": an arena is memory of its own, which excludes out=";
     assert_eq!(error, Error::Argument(text.into()));
     assert_eq!(memory, [7; 18]);
 
@@ -266,7 +266,10 @@ fn memory_of_the_callers() {
     drop(whole);
     let address = given.data_ptr();
     let error = run(given.clone()).unwrap_err();
-    assert_eq!(error.to_string(), "out: expected memory that nobody else holds, got shared memory");
+    assert_eq!(
+        error.to_string(),
+        "arena: expected memory that nobody else holds, got shared memory"
+    );
     let filled = run(given).unwrap();
     assert_eq!(filled[0].fields.arena.as_ref().map(|arena| arena.data_ptr()), Some(address));
     let explained = (explain.arena_bytes, explain.arena_gap_bytes);
@@ -320,7 +323,7 @@ fn parts_of_bytes() {
         assert!(matches!(error, Error::Layout(_)), "{byte_offset}: {error}");
     }
     let error = bytes.part(60, DType::I32, &[1, 2]).unwrap_err();
-    assert_eq!(error.to_string(), "out: expected int32 (1, 2) at byte 60, got 64 bytes");
+    assert_eq!(error.to_string(), "tensor: expected int32 (1, 2) at byte 60, got 64 bytes");
     let floats = Tensor::from_vec(vec![0f32; 4], &[4]).unwrap();
     let error = floats.part(0, DType::U8, &[4]).unwrap_err();
     assert_eq!(error.mismatch().map(|m| &m.got), Some(&Facet::DType(DType::F32)));
@@ -381,7 +384,7 @@ mod on_device {
         let elsewhere = cases[0].collate.clone().device(Device::Cuda(0));
         let leaves = [leaf, Leaf { collate: &elsewhere, path: "y", ..leaf }];
         let error = Plan::in_arena(&leaves).unwrap_err();
-        let text = "sample 0 at \"y\": expected cpu, got cuda:0; an arena lies in one place: device= says which";
+        let text = "sample 0 at \"y\": expected cpu, got cuda:0; an arena lies in one place: .device(Device) says which";
         assert_eq!(error.to_string(), text);
         assert_eq!(engine.run(Plan::for_leaves(&leaves).unwrap()).unwrap().len(), 2);
     }

@@ -100,7 +100,7 @@ fn shapes_that_differ() {
         &[&[2, 4], &[2, 4], &[2, 3]],
         &Collate::stack(),
         Is::Shape,
-        "sample 2: expected shape (2, 4), got (2, 3); wr.pad takes samples of different shapes",
+        "sample 2: expected shape (2, 4), got (2, 3); Collate::pad takes samples of different shapes",
     );
     assert_eq!(facets(&error), (Some(2), &shape(&[2, 4]), &shape(&[2, 3]), 1));
     let hint = "samples of one batch have equal rank";
@@ -126,7 +126,7 @@ fn shapes_that_differ() {
         &[&[2, 4], &[3, 5]],
         &Collate::pad(Pad::new().dims([0])),
         Is::Shape,
-        "sample 1: expected shape (2, 4), got (3, 5); dims= names the only dims that may differ",
+        "sample 1: expected shape (2, 4), got (3, 5); name dim 1 in Pad::dims to pad it too",
     );
 }
 
@@ -137,7 +137,7 @@ fn three_offenders_then_the_count() {
         &Collate::stack(),
         Is::Shape,
         "sample 1: expected shape (2,), got (3,); sample 3: got (4,); sample 4: got (5,); \
-         wr.pad takes samples of different shapes",
+         Collate::pad takes samples of different shapes",
     );
     assert_eq!(facets(&error).3, 3);
     let error = check(
@@ -145,7 +145,7 @@ fn three_offenders_then_the_count() {
         &Collate::stack(),
         Is::Shape,
         "sample 1: expected shape (2,), got (3,); sample 3: got (4,); sample 4: got (5,); \
-         5 samples differ in all; wr.pad takes samples of different shapes",
+         5 samples differ in all; Collate::pad takes samples of different shapes",
     );
     let mismatch = error.mismatch().unwrap();
     assert_eq!((mismatch.count, mismatch.others.len(), mismatch.path.as_str()), (5, 2, ""));
@@ -155,7 +155,7 @@ fn three_offenders_then_the_count() {
 #[test]
 fn samples_without_dims() {
     for collate in [Collate::concat(0), Collate::ragged()] {
-        let text = "sample 0: expected at least one dim, got shape (); wr.stack takes samples without dims";
+        let text = "sample 0: expected at least one dim, got shape (); Collate::stack takes samples without dims";
         check(&[&[], &[]], &collate, Is::Shape, text);
     }
 }
@@ -169,7 +169,7 @@ fn dtypes_that_differ() {
     assert_eq!(
         error.to_string(),
         "sample 2: expected uint8, got float32; sample 3: got bfloat16; sample 5: got int64; \
-         4 samples differ in all; dtype= casts on the way"
+         4 samples differ in all; .cast(DType) casts on the way"
     );
     assert_eq!(variant(&error), Is::DType);
     assert_eq!(facets(&error), (Some(2), &Facet::DType(DType::U8), &Facet::DType(DType::F32), 4));
@@ -325,9 +325,9 @@ fn padding_that_does_not_fit() {
     );
     let error = check(
         &[&[2, 3], &[2, 5], &[2, 4]],
-        &pad(Pad::new().size(4)),
+        &pad(Pad::new().dims([1]).size(4)),
         Is::Shape,
-        "sample 1: expected at most shape (2, 4), got shape (2, 5); truncate=True cuts what does not fit",
+        "sample 1: expected at most shape (2, 4), got shape (2, 5); Pad::truncate(true) cuts what does not fit",
     );
     assert_eq!(facets(&error).0, Some(1));
     check(
@@ -435,7 +435,7 @@ fn batches_beyond_64_bits_or_all_memory() {
     assert_eq!(error.to_string(), "the lengths add up to more than 64 bits hold");
     let error = refused(&[vast(&[1 << 31])], &Collate::ragged().offsets_i32());
     assert_eq!(variant(&error), Is::TooLarge);
-    let text = "offsets up to 2147483648 do not fit in int32; ask for offsets_dtype=\"int64\"";
+    let text = "offsets up to 2147483648 do not fit in int32; ask for int64 offsets";
     assert_eq!(error.to_string(), text);
 
     let error = refused(&[half], &Collate::stack());
@@ -458,7 +458,7 @@ fn paths_are_named() {
     let error = Plan::for_leaves(&[leaf]).unwrap_err();
     assert_eq!(error.mismatch().unwrap().path, "camera.front");
     let text = "sample 1 at \"camera.front\": expected shape (2,), got (3,); \
-                wr.pad takes samples of different shapes";
+                Collate::pad takes samples of different shapes";
     assert_eq!(error.to_string(), text);
     let concat = Collate::concat(5);
     let leaf = windrow::Leaf { collate: &concat, ..leaf };
@@ -469,8 +469,10 @@ fn paths_are_named() {
 #[test]
 fn names_that_are_not() {
     let text = |error: Error| error.to_string();
-    assert_eq!(text("float31".parse::<DType>().unwrap_err()), "unknown dtype \"float31\"");
-    assert_eq!(text("cuda:x".parse::<Device>().unwrap_err()), "unknown device \"cuda:x\"");
+    for name in ["cuda:x", "gpu", "mps", "cpu:0", "cuda:-1", ""] {
+        let expected = format!(r#"device={name:?}; it is "cpu", "pinned", "cuda" or "cuda:N""#);
+        assert_eq!(text(name.parse::<Device>().unwrap_err()), expected);
+    }
     assert!(text("top".parse::<Side>().unwrap_err()).starts_with("side=\"top\""));
     assert!(text("all".parse::<Mask>().unwrap_err()).starts_with("mask=\"all\""));
     for &dtype in DType::ALL {

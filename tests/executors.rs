@@ -123,6 +123,9 @@ fn every_dtype_in_every_form() {
                 .map(|&n| Sample::new(dtype, &[if is_stack { 6 } else { n }], n as u64 * 40))
                 .collect();
             runner().check(&format!("{dtype}, {ask:?}"), &samples, &ask);
+            if let Form::Pad(pad) = &mut ask.form {
+                pad.dims = Some(vec![0]);
+            }
             if ask.permute.is_none()
                 && !matches!(&ask.form, Form::Pad(pad) if pad.size != PerDim::All(None))
             {
@@ -312,13 +315,15 @@ fn samples_without_elements_or_dims() {
                 Ask::ragged(),
                 Ask::ragged().cast(DType::U8).scaled(),
             ]);
+            let dims = Some((0..shape.len() as i64).collect());
             let pad = PadAsk {
+                dims,
                 size: PerDim::All(Some(5)),
                 side: PerDim::All(Side::Center),
                 ..PadAsk::default()
             };
-            asks.push(Ask::pad(pad));
-            let pad = PadAsk { size: PerDim::All(Some(0)), truncate: true, ..PadAsk::default() };
+            asks.push(Ask::pad(pad.clone()));
+            let pad = PadAsk { size: PerDim::All(Some(0)), truncate: true, ..pad };
             asks.push(Ask::pad(pad));
         }
         for ask in asks {

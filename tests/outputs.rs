@@ -128,12 +128,12 @@ fn outputs_of_two_leaves() {
     // The first leaf is read at 4 and written at 8.
     for (read, written, overlap) in [
         (0, 12, None),
-        (0, 11, Some(("out at \"b\": ", "the output at \"a\""))),
+        (0, 11, Some(("out at \"b\": ", "out at \"a\""))),
         (0, 16, None),
         (4, 16, None),
-        (11, 16, Some(("sample 0 at \"b\": ", "the output at \"a\""))),
+        (11, 16, Some(("sample 0 at \"b\": ", "out at \"a\""))),
         (12, 16, None),
-        (12, 4, Some(("sample 0 at \"a\": ", "the output at \"b\""))),
+        (12, 4, Some(("sample 0 at \"a\": ", "out at \"b\""))),
         (12, 0, None),
     ] {
         let (samples, targets) = ([sample(4), sample(read)], [target(8), target(written)]);
@@ -309,7 +309,7 @@ fn vast_strides_of_extents_of_one() {
         let sample = one(DType::F32);
         for side in [Side::Left, Side::Right, Side::Center] {
             for size in [0, 1, 3] {
-                let pad = Pad::new().side(side).size(size).truncate(true);
+                let pad = Pad::new().side(side).dims([0, 1]).size(size).truncate(true);
                 survives(&sample, 2, &Collate::pad(pad.clone()));
                 survives(&one(DType::U8), 2, &Collate::pad(pad));
             }
@@ -317,7 +317,9 @@ fn vast_strides_of_extents_of_one() {
         for collate in [Collate::stack(), Collate::concat(1), Collate::ragged()] {
             survives(&sample, 3, &collate);
         }
-        let batch = Engine::host().assemble(&[sample], &Collate::pad(Pad::new().size(2))).unwrap();
+        let batch = Engine::host()
+            .assemble(&[sample], &Collate::pad(Pad::new().sizes([Some(2); 2])))
+            .unwrap();
         assert_eq!(batch.data().as_slice::<f32>().unwrap(), [1.5, 0.0, 0.0, 0.0]);
     }
 }

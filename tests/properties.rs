@@ -79,7 +79,7 @@ fn shapes(form: &Form, ndim: usize) -> impl Strategy<Value = Vec<Vec<i64>>> {
             Form::Stack => false,
             Form::Concat(dim) => d as i64 == dim.rem_euclid(ndim as i64),
             Form::Ragged { .. } => d == 0,
-            Form::Pad(pad) => pad.dims.as_ref().is_none_or(|dims| dims.contains(&(d as i64))),
+            Form::Pad(pad) => common::oracle::named_dims(pad, ndim).is_none_or(|named| named[d]),
         })
         .collect();
     (vec(extent(), ndim), vec(vec(extent(), ndim), 1..6)).prop_map(move |(common, own)| {
@@ -105,14 +105,18 @@ fn pad(ndim: usize) -> impl Strategy<Value = PadAsk> {
     let dims = prop_oneof![2 => Just(None), 1 => subsequence(all, 0..=ndim).prop_map(Some)];
     let value = prop_oneof![Just(Scalar::Int(0)), Just(Scalar::Int(1))];
     (per_dim(side, ndim), per_dim(size, ndim), per_dim(multiple, ndim), dims, mask, value).prop_map(
-        |(side, size, multiple_of, dims, mask, value)| PadAsk {
-            value,
-            side,
-            dims,
-            size,
-            multiple_of,
-            truncate: true,
-            mask,
+        move |(side, size, multiple_of, dims, mask, value)| {
+            let mut pad = PadAsk { value, side, dims, size, multiple_of, truncate: true, mask };
+            // One number speaks of the dims that are named.
+            if ndim != 1 && pad.dims.as_ref().is_none_or(Vec::is_empty) {
+                if matches!(pad.size, PerDim::All(_)) {
+                    pad.size = PerDim::All(None);
+                }
+                if matches!(pad.multiple_of, PerDim::All(_)) {
+                    pad.multiple_of = PerDim::All(1);
+                }
+            }
+            pad
         },
     )
 }
@@ -199,6 +203,7 @@ fn images() -> impl Strategy<Value = Batch> {
         .prop_map(|(dtype, to, extents, channels, sides, (rows, columns), normalise, lies)| {
             let pad = PadAsk {
                 side: PerDim::Each(sides),
+                dims: Some(vec![0, 1]),
                 size: PerDim::Each(vec![rows, columns, None]),
                 truncate: true,
                 ..PadAsk::default()
@@ -206,6 +211,7 @@ fn images() -> impl Strategy<Value = Batch> {
             let mut ask = Ask::pad(pad).permute(&[2, 0, 1]);
             ask.cast = to;
             if normalise && channels > 1 {
+                ask.cast = to.or(Some(dtype));
                 ask = ask.normalised(usize::try_from(channels).expect("small"), 2);
             }
             let samples = extents.into_iter().zip(lies);

@@ -100,7 +100,7 @@ fn graphs(count: usize) -> Vec<Part> {
     let nodes = sizes.iter().map(|(nodes, _)| vec![*nodes, 64]).collect();
     let edges = sizes.iter().map(|(_, edges)| vec![2, *edges]).collect();
     vec![
-        part("x", DType::F32, nodes, Collate::concat(0).batch_index()),
+        part("x", DType::F32, nodes, Collate::ragged().batch_index()),
         part("edge_index", DType::I64, edges, Collate::concat(1)),
     ]
 }

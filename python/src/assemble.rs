@@ -12,7 +12,7 @@ use windrow::{
 
 use crate::batch::PyBatch;
 use crate::engine::PyExplain;
-use crate::errors::{is_answer, to_py_err, OrPyErr};
+use crate::errors::{is_answer, to_caller, to_py_err};
 use crate::import::Reading;
 use crate::keep::{refuses_writes, Keep};
 use crate::logging::Records;
@@ -32,6 +32,8 @@ pub(crate) struct Job {
     pub samples: Arc<Imported>,
     pub collate: Collate,
     pub path: String,
+    /// A leaf of a tree, whose form a spec says.
+    in_tree: bool,
     pub out: Option<Tensor>,
     /// The tensor of torch's that it is.
     torch_out: Option<Py<PyAny>>,
@@ -40,7 +42,13 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Imports the samples with `import`, which may copy ahead by engine and options.
+    /// The samples of a call without trees.
+    fn of_call(options: Options<'_>, samples: &Bound<'_, PyAny>) -> PyResult<Job> {
+        let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
+        Ok(Job { in_tree: false, ..job })
+    }
+
+    /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
     pub fn new(
         options: Options<'_>,
         path: &str,
@@ -57,7 +65,8 @@ impl Job {
             torch_out = is_torch(&given)?.then(|| given.unbind());
         }
         let (collate, copy) = (options.collate, options.copy);
-        Ok(Job { ahead, samples, collate, path: path.to_owned(), out, torch_out, stream, copy })
+        let path = path.to_owned();
+        Ok(Job { ahead, samples, collate, path, in_tree: true, out, torch_out, stream, copy })
     }
 
     /// Writes to memory of no history that was found after the samples were read.
@@ -68,9 +77,20 @@ impl Job {
     }
 }
 
+/// An error of these jobs, in the words of the caller.
+pub(crate) fn told<'j>(
+    py: Python<'_>,
+    error: &Error,
+    jobs: impl IntoIterator<Item = &'j Job>,
+) -> PyErr {
+    let is_its = |job: &&Job| job.in_tree && error.mismatch().is_some_and(|m| m.path == job.path);
+    to_caller(py, error, jobs.into_iter().find(is_its).map(|job| job.collate.form()))
+}
+
 /// The memory of `out=`, refused if it must not be written to.
 fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<Tensor> {
-    let tensor = tensor_of(out, Reading { stream, rows: false, ..Reading::OWNED })?;
+    let reading = Reading { path, stream, rows: false, ..Reading::OWNED };
+    let tensor = tensor_of(out, "out", reading)?;
     if tensor.is_read_only() || refuses_writes(out)? {
         let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
@@ -118,7 +138,7 @@ pub(crate) fn run(
         }
     }
     batches.map_err(|error| {
-        let error = to_py_err(py, &error);
+        let error = told(py, &error, &*jobs);
         match memory.as_ref().and_then(|memory| memory.take_raised()) {
             Some(cause) if is_answer(py, &cause) => {
                 error.set_cause(py, Some(cause));
@@ -344,7 +364,7 @@ fn assemble(
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
+    let job = Job::of_call(options, samples)?;
     let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
     Ok(PyBatch::from(batches.remove(0)))
 }
@@ -363,7 +383,8 @@ fn assemble(
 ///     stream: of a CUDA device, for the work to be enqueued on: a handle, a stream of torch or CuPy,
 ///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
 ///         written on, else one of the engine's own.
-///     transform (Transform): arithmetic and axis order on the way.
+///     transform (Transform): arithmetic and axis order on the way. Arithmetic on integers or bools needs
+///         ``dtype``: a floating-point one, or an integer one, which truncates and saturates.
 ///     copy (bool or None): None may return a view where the samples already form the batch in
 ///         memory, False must.
 ///     engine (Engine): None: the default one.
@@ -421,27 +442,36 @@ pub(crate) fn concat(
 /// Args:
 ///     value: number that padding holds; it must be exact in an integer dtype, and is not transformed.
 ///     side: "right", "left" or "center"; one string, or one for each dim.
-///     dims: the dims that may differ; None: all that do.
-///     size: an int for the padded dims, or an int or None (the longest) for each sample dim. A sample
-///         that does not fit is an error.
-///     multiple_of: an int for the padded dims, or one for each sample dim; applied after ``size``.
+///     dims: the dims to pad, an int or ints.
+///     size: extent of the dims in ``dims``, or an int or None (the longest) for each sample dim. A
+///         sample that does not fit is an error.
+///     multiple_of: what the extents of the dims in ``dims`` are rounded up to, or an int for each sample
+///         dim; applied after ``size``.
 ///     truncate (bool): cut what does not fit, on the side where padding goes.
 ///     mask: None, "real" (True where data lies) or "pad" (True where padding lies).
 ///
-/// Dims named by ``dims``, by a ``size`` or by a ``multiple_of`` above 1 count as padded even if no
-/// sample differs there, and so does the only dim of samples of one dim. A single ``size`` or
-/// ``multiple_of`` speaks of ``dims``, else of the dims that differ, else of all: name ``dims`` if
-/// samples may happen to be equal.
+/// ``dims``, and an entry of ``size`` or a ``multiple_of`` above 1 that is given for its dim, name dims.
+/// Exactly the named dims are padded, whether samples differ there or not, and a difference elsewhere is
+/// a `ShapeError`. If nothing is named, the dims that differ are padded: name them if ``lengths`` and
+/// ``mask`` are to have the same shape in every batch. Samples of one dim have only that one to pad; those
+/// of two and more need ``dims`` for one ``size`` or ``multiple_of``.
 ///
 /// Returns:
 ///     Batch: ``data[N, *max]``, ``lengths`` int64 ``[N]`` when one dim is padded, else ``[N, k]``,
 ///     and ``mask`` bool ``[N, *padded dims]``.
+///
+/// Raises:
+///     ShapeError: samples differ in a dim that is not named, or are larger than ``size``.
+///     ValueError: one ``size`` or ``multiple_of`` for samples of two and more dims, without ``dims``.
 ///
 /// Examples:
 ///     >>> import windrow as wr
 ///     >>> batch = wr.pad([b"a", b"bcd"], value=46, mask="real")
 ///     >>> bytes(batch), memoryview(batch.mask).tolist()
 ///     (b'a..bcd', [[True, False, False], [True, True, True]])
+///     >>> images = [memoryview(bytes(3 * n)).cast("B", (3, n)) for n in (4, 5)]
+///     >>> wr.pad(images, dims=1, multiple_of=8).shape
+///     (2, 3, 8)
 #[pyfunction]
 #[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn pad(
@@ -494,7 +524,7 @@ pub(crate) fn explain(
         tree::jobs_of(samples, kwargs)?
     } else {
         let options = Options { may_start: false, ..Options::parse(form, kwargs)? };
-        (vec![Job::new(options, "", |reading| samples_of(samples, reading))?], false)
+        (vec![Job::of_call(options, samples)?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
         let may_view = jobs.iter().map(|job| may_view(job, in_arena));
@@ -514,7 +544,7 @@ pub(crate) fn explain(
         let views = views.collect::<windrow::Result<Vec<bool>>>()?;
         Ok(plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone())))
     });
-    Ok(PyExplain(explain.or_py_err(py)?))
+    Ok(PyExplain(explain.map_err(|error| told(py, &error, &jobs))?))
 }
 
 /// Raises what a call of ``form`` with these arguments would, without samples.

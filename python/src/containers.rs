@@ -160,7 +160,7 @@ pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: boo
 /// In place of an error of reading a column of leaves, what its first one is if that is no leaf.
 pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) -> PyResult<PyErr> {
     let (py, class) = (first.py(), first.get_type());
-    let is_array_like = || match tensor_of(first, Reading::default()) {
+    let is_array_like = || match tensor_of(first, "sample", Reading::default()) {
         Ok(_) => Ok(true),
         Err(error) if is_answer(py, &error) => Ok(false),
         Err(error) => Err(error),

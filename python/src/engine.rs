@@ -2,19 +2,19 @@
 
 use std::sync::OnceLock;
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use windrow::{DType, Device, EngineOptions, Explain};
 
 use crate::errors::OrPyErr;
 use crate::logging;
+use crate::options::{int_within, none_unknown};
 
 /// An engine with a thread pool and an output memory pool of its own. The module's functions use a
 /// default one.
 ///
 /// Args:
-///     threads (int): threads for a large batch, the calling one included, at most 4096; None: one for
+///     threads (int): threads for a large batch, the calling one included, from 1 to 4096; None: one for
 ///         each core.
 ///     device (str): where batches are assembled if the call does not say; None: where the samples are.
 ///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
@@ -45,20 +45,24 @@ impl PyEngine {
 #[pymethods]
 impl PyEngine {
     #[new]
-    #[pyo3(signature = (threads = None, device = None, pool_bytes = None))]
+    #[pyo3(
+        signature = (threads = None, device = None, pool_bytes = None, **unknown),
+        text_signature = "(threads=None, device=None, pool_bytes=None)"
+    )]
     fn new(
         py: Python<'_>,
-        threads: Option<usize>,
+        threads: Option<&Bound<'_, PyAny>>,
         device: Option<&Bound<'_, PyAny>>,
-        pool_bytes: Option<u64>,
+        pool_bytes: Option<&Bound<'_, PyAny>>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyEngine> {
-        let most = windrow::Engine::MAX_THREADS;
-        if let Some(threads) = threads.filter(|threads| !(1..=most).contains(threads)) {
-            let text = format!("threads={threads}; it is at least 1 and at most {most}");
-            return Err(PyValueError::new_err(text));
-        }
+        none_unknown("Engine", unknown, &["threads", "device", "pool_bytes"])?;
+        let most = windrow::Engine::MAX_THREADS as u64;
+        let threads = threads.map(|threads| int_within(threads, "threads", 1..=most));
+        let bytes = pool_bytes.map(|bytes| int_within(bytes, "pool_bytes", 0..=u64::MAX));
         let mut options = EngineOptions::default();
-        (options.threads, options.pool_bytes) = (threads, pool_bytes);
+        options.threads = threads.transpose()?.map(|threads| threads as usize);
+        options.pool_bytes = bytes.transpose()?;
         options.device = device.map(device_of).transpose()?;
         let engine = windrow::Engine::with_options(options);
         if let Some(device) = options.device {

@@ -7,7 +7,7 @@ use pyo3::exceptions::{
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
-use windrow::{DriverError, Error, Facet, Mismatch};
+use windrow::{DriverError, Error, Facet, Form, Hint, Mismatch};
 
 create_exception!(
     windrow,
@@ -53,9 +53,17 @@ pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("CudaUnavailable", py.get_type::<CudaUnavailable>())
 }
 
-/// The one way from an engine error to a Python exception.
+/// The one way from an engine error to a Python exception, in the words of the functions.
 pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
-    let text = error.to_string();
+    to_caller(py, error, None)
+}
+
+/// The same in the words of the caller. `spec`: of a tree, whose leaf has this form.
+pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<&Form>) -> PyErr {
+    let text = match error.mismatch() {
+        Some(m) => text_of(m, spec),
+        None => error.to_string(),
+    };
     let with = |class: Bound<'_, PyType>, mismatch: &Mismatch| {
         mismatch_err(&class, &text, mismatch).unwrap_or_else(|error| error)
     };
@@ -68,6 +76,43 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
         Error::NoDriver(_) => CudaUnavailable::new_err(text),
         Error::Cuda(e) => cuda_err(py, &text, e).unwrap_or_else(|error| error),
         _ => PyValueError::new_err(text),
+    }
+}
+
+/// The text of an error with its cure in Python's words.
+fn text_of(mismatch: &Mismatch, spec: Option<&Form>) -> String {
+    let Some(hint) = mismatch.hint else { return mismatch.to_string() };
+    let call = |class: &str, arguments: &str| match mismatch.path.as_str() {
+        "" => format!("spec=wr.{class}({arguments})"),
+        path => format!("spec={{{path:?}: wr.{class}({arguments})}}"),
+    };
+    let words = match (hint, spec) {
+        (Hint::Pad, None) => "wr.pad takes samples of different shapes".to_owned(),
+        (Hint::Pad, Some(_)) => format!("{} takes samples of different shapes", call("Pad", "")),
+        (Hint::Stack, None) => "wr.stack takes samples without dims".to_owned(),
+        (Hint::Stack, Some(_)) => format!("{} takes samples without dims", call("Stack", "")),
+        (Hint::Cast, None) => "dtype= casts on the way".to_owned(),
+        (Hint::Cast, Some(form)) => {
+            format!("{} casts on the way", call(class_of(form), "dtype=..."))
+        }
+        (Hint::CastToFloat, _) => {
+            "dtype=\"float32\" gives floats; an integer dtype truncates and saturates".to_owned()
+        }
+        (Hint::Truncate, _) => "truncate=True cuts what does not fit".to_owned(),
+        (Hint::PadDim(dim), _) => format!("name dim {dim} in dims= to pad it too"),
+        (Hint::Device, _) => "an arena lies in one place: device= says which".to_owned(),
+        (hint, _) => hint.to_string(),
+    };
+    format!("{}; {words}", Mismatch { hint: None, ..mismatch.clone() })
+}
+
+/// The class of specs for leaves of this form.
+fn class_of(form: &Form) -> &'static str {
+    match form {
+        Form::Concat { .. } => "Concat",
+        Form::Pad(_) => "Pad",
+        Form::Ragged { .. } => "Ragged",
+        _ => "Stack",
     }
 }
 
@@ -133,6 +178,15 @@ pub(crate) fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     }
 }
 
+/// What `repr` says of an argument, for the text of an error.
+pub(crate) fn quoted(object: &Bound<'_, PyAny>) -> PyResult<String> {
+    match object.repr() {
+        Ok(text) => Ok(text.to_string_lossy().into_owned()),
+        Err(error) if is_answer(object.py(), &error) => Ok("?".to_owned()),
+        Err(error) => Err(error),
+    }
+}
+
 /// An attribute, or `None` where asking for it fails.
 pub(crate) fn attribute<'py>(
     object: &Bound<'py, PyAny>,
@@ -154,7 +208,7 @@ pub(crate) fn class_name(class: &Bound<'_, PyType>) -> PyResult<String> {
     }
 }
 
-/// Where in a tree: nothing for its root.
+/// Where in a tree, for the text of an error: nothing at its root.
 pub(crate) fn at(path: &str) -> String {
     match path {
         "" => String::new(),
@@ -162,8 +216,24 @@ pub(crate) fn at(path: &str) -> String {
     }
 }
 
-/// A sample, or the only object of a call, that is nothing we can read.
-pub(crate) fn not_array_like(index: Option<usize>, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
+/// What an error is about.
+#[derive(Clone, Copy)]
+pub(crate) enum Whose {
+    Sample(usize),
+    Argument(&'static str),
+}
+
+impl std::fmt::Display for Whose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Whose::Sample(index) => write!(f, "sample {index}"),
+            Whose::Argument(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Something that is nothing we can read.
+pub(crate) fn not_array_like(whose: Whose, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
     let class = object.get_type();
     // pandas, polars, Arrow's chunked arrays.
     let cure = match class.hasattr("to_numpy") {
@@ -175,17 +245,18 @@ pub(crate) fn not_array_like(index: Option<usize>, path: &str, object: &Bound<'_
     match class_name(&class) {
         Ok(name) => {
             let text = format!("expected an array-like, got {name}{cure}");
-            type_error(object.py(), index, path, &text)
+            type_error(object.py(), whose, path, &text)
         }
         Err(error) => error,
     }
 }
 
 /// A TypeError that names sample and leaf, in its text and as attributes.
-pub(crate) fn type_error(py: Python<'_>, index: Option<usize>, path: &str, text: &str) -> PyErr {
-    let text = match index {
-        Some(index) => format!("sample {index}{}: {text}", at(path)),
-        None => format!("{text}{}", at(path)),
+pub(crate) fn type_error(py: Python<'_>, whose: Whose, path: &str, text: &str) -> PyErr {
+    let text = format!("{whose}{}: {text}", at(path));
+    let index = match whose {
+        Whose::Sample(index) => Some(index),
+        Whose::Argument(_) => None,
     };
     let error = PyTypeError::new_err(text);
     let value = error.value(py);

@@ -13,7 +13,7 @@ use windrow::dlpack::{
 use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList, Stream};
 
 use crate::batch::PyBatch;
-use crate::errors::{is_answer, shown, to_py_err, OrPyErr};
+use crate::errors::{at, is_answer, shown, to_py_err, OrPyErr, Whose};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::places::{has_moved, moved, Ask, Place, Table};
@@ -87,8 +87,8 @@ pub(crate) struct Importer<'py> {
     pub empty_dtype: DType,
     /// Where work on the samples will be enqueued, if that is known.
     pub stream: Option<Stream>,
-    /// There is one object, and no list that it has a position in.
-    pub lone: bool,
+    /// The argument that the one object is: there is no list that it has a position in.
+    pub lone: Option<&'static str>,
     last: Option<(*mut ffi::PyTypeObject, Route, Lazy)>,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     repeat: Option<(DLDataType, DLDevice, i32)>,
@@ -109,7 +109,7 @@ impl<'py> Importer<'py> {
             rows: reading.rows,
             empty_dtype: DType::F64,
             stream: reading.stream,
-            lone: false,
+            lone: None,
             last: None,
             repeat: None,
             ahead: None,
@@ -477,7 +477,20 @@ impl<'py> Importer<'py> {
     }
 
     pub fn error(&self, error: Error, index: usize) -> PyErr {
-        to_py_err(self.py, &error.at_index(index).at_path(&self.path))
+        let error = match self.lone {
+            None => error.at_index(index),
+            Some(name) => error.about(name),
+        };
+        to_py_err(self.py, &error.at_path(&self.path))
+    }
+
+    /// The object in the text of an error.
+    pub fn named(&self, index: usize) -> String {
+        format!("{}{}", self.whose(index), at(&self.path))
+    }
+
+    pub fn whose(&self, index: usize) -> Whose {
+        self.lone.map_or(Whose::Sample(index), Whose::Argument)
     }
 
     pub fn layout_error(&self, index: usize, expected: &str, got: &str) -> PyErr {

@@ -90,7 +90,8 @@ impl<'py> Importer<'py> {
             self.described(object, &interface, "__cuda_array_interface__", index)?;
         let Some(data) = interface.get_item("data")? else {
             return Err(PyTypeError::new_err(format!(
-                "sample {index}: __cuda_array_interface__ has no \"data\""
+                "{}: __cuda_array_interface__ has no \"data\"",
+                self.named(index)
             )));
         };
         let (address, read_only): (usize, bool) = data.extract()?;
@@ -122,9 +123,10 @@ impl<'py> Importer<'py> {
             Some(stream) => match stream.extract::<i64>()? {
                 0 => {
                     return Err(PyValueError::new_err(format!(
-                    "sample {index}: stream 0 in a CUDA array interface; the default streams are \
-                         1 (legacy) and 2 (per thread)"
-                )))
+                        "{}: stream 0 in a CUDA array interface; the default streams are \
+                         1 (legacy) and 2 (per thread)",
+                        self.named(index)
+                    )))
                 }
                 handle => Some(from_handle(handle)?),
             },
@@ -152,7 +154,7 @@ impl<'py> Importer<'py> {
     ) -> PyResult<(DType, Vec<i64>, Option<Vec<i64>>)> {
         let required = |key: &str| {
             interface.get_item(key)?.ok_or_else(|| {
-                PyTypeError::new_err(format!("sample {index}: {name} has no \"{key}\""))
+                PyTypeError::new_err(format!("{}: {name} has no \"{key}\"", self.named(index)))
             })
         };
         let shape = dims_of(&required("shape")?)?;

@@ -1,6 +1,7 @@
 //! Keyword arguments to a `Collate`.
 
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -8,7 +9,7 @@ use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString
 use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side, Stream, Transform};
 
 use crate::engine::{default_engine, device_of, PyEngine};
-use crate::errors::{attribute, in_words, is_answer, shown, OrPyErr};
+use crate::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
 use crate::samples::entries;
 use crate::stream::stream_of;
 
@@ -59,13 +60,7 @@ impl<'py> Kwargs<'_, 'py> {
         what: &str,
     ) -> PyResult<Option<T>> {
         let Some(item) = self.get(name)? else { return Ok(None) };
-        match item.extract::<T>() {
-            Ok(value) => Ok(Some(value)),
-            Err(error) => {
-                let text = format!("{name}={}; it is {what}", item.repr()?);
-                Err(in_words(item.py(), error, || PyTypeError::new_err(text)))
-            }
-        }
+        item.extract::<T>().map(Some).map_err(|error| unfit(&item, name, what, error))
     }
 
     /// Refuses what nobody asked for.
@@ -76,13 +71,85 @@ impl<'py> Kwargs<'_, 'py> {
         for key in items.keys() {
             let key: String = key.extract()?;
             if !COMMON.iter().chain(own).any(|name| *name == key) {
-                let form = self.form;
-                return Err(PyTypeError::new_err(format!(
-                    "{form}() got an unexpected keyword argument '{key}'"
-                )));
+                return Err(unexpected(self.form, &key, &[own, COMMON].concat()));
             }
         }
         Ok(())
+    }
+}
+
+/// What a form takes besides.
+fn own_of(form: &str) -> &'static [&'static str] {
+    match form {
+        "concat" => &["dim"],
+        "pad" => &["value", "side", "dims", "size", "multiple_of", "truncate", "mask"],
+        "ragged" => &["offsets_dtype", "batch_index"],
+        "collate" => &["spec", "sep", "arena"],
+        _ => &[],
+    }
+}
+
+/// What NumPy, torch, transformers and others call an argument of ours.
+const PEERS: &[(&str, &str)] = &[
+    ("attention_mask", "mask"),
+    ("axes", "dims"),
+    ("axis", "dim"),
+    ("constant_values", "value"),
+    ("fill_value", "value"),
+    ("max_length", "size"),
+    ("num_threads", "threads"),
+    ("num_workers", "threads"),
+    ("pad_to_multiple_of", "multiple_of"),
+    ("pad_token_id", "value"),
+    ("pad_value", "value"),
+    ("padding_mask", "mask"),
+    ("padding_side", "side"),
+    ("padding_value", "value"),
+    ("return_attention_mask", "mask"),
+    ("truncation", "truncate"),
+];
+
+const TRANSFORM: &[&str] = &["scale", "mean", "std", "channel_dim", "permute"];
+
+/// The refusal of a keyword argument that `call` does not take: our word for it, or who takes it, or all
+/// that there are.
+pub(crate) fn unexpected(call: &str, key: &str, takes: &[&str]) -> PyErr {
+    let word = PEERS.iter().find(|(peer, _)| *peer == key).map_or(key, |(_, ours)| ours);
+    let word = match (call, word) {
+        ("pad", "dim") => "dims",
+        ("Transform", "dim") => "channel_dim",
+        ("Transform", "dims" | "order") => "permute",
+        _ => word,
+    };
+    let owner = ["concat", "pad", "ragged"].into_iter().find(|form| own_of(form).contains(&word));
+    let cure = match (word, owner) {
+        _ if takes.contains(&word) => format!("use {word}="),
+        ("batch_first" | "dim", _) if !matches!(call, "concat" | "ragged") => {
+            "dim 0 is always that of the samples".to_owned()
+        }
+        ("dim", _) if call == "ragged" => "samples are joined along dim 0".to_owned(),
+        ("pin_memory", _) => "use device=\"pinned\"".to_owned(),
+        ("return_tensors", _) => "the result has .torch(), .numpy() and .jax()".to_owned(),
+        ("threads", _) => "use engine=wr.Engine(threads=...)".to_owned(),
+        (word, _) if TRANSFORM.contains(&word) => format!("use transform=wr.Transform({word}=...)"),
+        (word, Some(form)) if call == "collate" => {
+            format!("use spec= with wr.{}{}({word}=...)", form[..1].to_uppercase(), &form[1..])
+        }
+        (word, Some(form)) => format!("wr.{form} takes {word}="),
+        _ => format!("it takes {}", takes.join(", ")),
+    };
+    PyTypeError::new_err(format!("{call}() got an unexpected keyword argument '{key}'; {cure}"))
+}
+
+/// Refuses the rest of the keyword arguments, if there is any.
+pub(crate) fn none_unknown(
+    call: &str,
+    unknown: Option<&Bound<'_, PyDict>>,
+    takes: &[&str],
+) -> PyResult<()> {
+    match unknown.and_then(|unknown| unknown.keys().iter().next()) {
+        Some(key) => Err(unexpected(call, &key.extract::<String>()?, takes)),
+        None => Ok(()),
     }
 }
 
@@ -92,38 +159,15 @@ impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.
     pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
         let mut kwargs = Kwargs { form, items: kwargs, taken: 0 };
-        let (mut collate, own): (Collate, &[&str]) = match form {
-            "stack" | "collate" => (Collate::stack(), &[]),
-            "concat" => {
-                let dim = kwargs.extract::<i64>("dim", "an int")?.unwrap_or(0);
-                (Collate::concat(dim), &["dim"])
-            }
-            "pad" => {
-                let own = &["value", "side", "dims", "size", "multiple_of", "truncate", "mask"];
-                (Collate::pad(pad_options(&mut kwargs)?), own)
-            }
-            "ragged" => {
-                let mut collate = Collate::ragged();
-                if let Some(dtype) = kwargs.get("offsets_dtype")? {
-                    collate = match dtype_of(&dtype)? {
-                        DType::I32 => collate.offsets_i32(),
-                        DType::I64 => collate,
-                        other => {
-                            return Err(PyValueError::new_err(format!(
-                                "offsets_dtype={other}; it is int32 or int64"
-                            )))
-                        }
-                    };
-                }
-                if kwargs.extract::<bool>("batch_index", "a bool")?.unwrap_or(false) {
-                    collate = collate.batch_index();
-                }
-                (collate, &["offsets_dtype", "batch_index"])
-            }
+        let mut collate = match form {
+            "stack" | "collate" => Collate::stack(),
+            "concat" => Collate::concat(kwargs.extract::<i64>("dim", "an int")?.unwrap_or(0)),
+            "pad" => Collate::pad(pad_options(&mut kwargs)?),
+            "ragged" => ragged_options(&mut kwargs)?,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "form={other:?}; it is \"stack\", \"concat\", \"pad\" or \"ragged\""
-                )))
+                "form={other:?}; it is \"stack\", \"concat\", \"pad\", \"ragged\" or \"collate\""
+            )))
             }
         };
         if let Some(dtype) = kwargs.get("dtype")? {
@@ -170,7 +214,7 @@ impl<'py> Options<'py> {
         if out.is_some() && copy == CopyMode::Never {
             return Err(PyValueError::new_err("copy=False asks for a view, out= for a copy"));
         }
-        kwargs.finish(own)?;
+        kwargs.finish(own_of(form))?;
         let placed = match engine.placed(&collate) {
             Cow::Owned(placed) => Some(placed),
             Cow::Borrowed(_) => None,
@@ -183,6 +227,26 @@ impl<'py> Options<'py> {
     pub fn may_view(&self) -> bool {
         self.copy != CopyMode::Always && self.out.is_none()
     }
+}
+
+fn ragged_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
+    let mut collate = Collate::ragged();
+    if let Some(dtype) = kwargs.get("offsets_dtype")? {
+        collate = match dtype_of(&dtype) {
+            Ok(DType::I32) => collate.offsets_i32(),
+            Ok(DType::I64) => collate,
+            Err(error) if !is_answer(dtype.py(), &error) => return Err(error),
+            _ => {
+                let text =
+                    format!("offsets_dtype={}; it is \"int32\" or \"int64\"", quoted(&dtype)?);
+                return Err(PyValueError::new_err(text));
+            }
+        };
+    }
+    if kwargs.extract::<bool>("batch_index", "a bool")?.unwrap_or(false) {
+        collate = collate.batch_index();
+    }
+    Ok(collate)
 }
 
 fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
@@ -223,12 +287,51 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
         pad = pad.truncate(truncate);
     }
     if let Some(mask) = kwargs.get("mask")? {
-        let name: String = mask
-            .extract()
-            .map_err(|_| PyValueError::new_err("mask is None, \"real\" or \"pad\""))?;
+        let name = match mask.is_instance_of::<PyString>() {
+            true => mask.extract::<String>()?,
+            false => {
+                let text = format!("mask={}; it is None, \"real\" or \"pad\"", quoted(&mask)?);
+                return Err(PyValueError::new_err(text));
+            }
+        };
         pad = pad.mask(name.parse().or_py_err(mask.py())?);
     }
     Ok(pad)
+}
+
+/// The refusal of an argument that did not become what it is to be.
+fn unfit(item: &Bound<'_, PyAny>, name: &str, what: &str, error: PyErr) -> PyErr {
+    let py = item.py();
+    match (is_answer(py, &error), quoted(item)) {
+        (false, _) => error,
+        (true, Err(aborted)) => aborted,
+        (true, Ok(item)) if error.is_instance_of::<PyOverflowError>(py) => {
+            PyValueError::new_err(format!("{name}={item} is beyond 64 bits"))
+        }
+        (true, Ok(item)) => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
+    }
+}
+
+/// An int of a range; a bool is none.
+pub(crate) fn int_within(
+    item: &Bound<'_, PyAny>,
+    name: &str,
+    range: RangeInclusive<u64>,
+) -> PyResult<u64> {
+    let (py, is_bool) = (item.py(), item.is_instance_of::<PyBool>());
+    match item.extract::<u64>() {
+        Ok(int) if !is_bool && range.contains(&int) => Ok(int),
+        Err(error) if !is_answer(py, &error) => Err(error),
+        found => {
+            let (least, most) = range.into_inner();
+            let text = format!("{name}={}; it is an int from {least} to {most}", quoted(item)?);
+            let is_int = found.err().is_none_or(|e| e.is_instance_of::<PyOverflowError>(py));
+            Err(match is_int && !is_bool {
+                true => PyValueError::new_err(text),
+                false => PyTypeError::new_err(text),
+            })
+        }
+    }
 }
 
 /// A single option, or a sequence of one for each dim.
@@ -237,14 +340,7 @@ where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
 {
     let py = item.py();
-    let refuse = |error: PyErr| match (is_answer(py, &error), shown(item)) {
-        (false, _) => error,
-        (true, Err(aborted)) => aborted,
-        (true, Ok(item)) if error.is_instance_of::<PyOverflowError>(py) => {
-            PyValueError::new_err(format!("{name}={item} is beyond 64 bits"))
-        }
-        (true, Ok(item)) => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
-    };
+    let refuse = |error: PyErr| unfit(item, name, what, error);
     match item.try_iter() {
         Ok(_) if !item.is_instance_of::<PyString>() => {
             entries(item, |entry| entry.extract::<T>()).map(PerDim::Each).map_err(refuse)
@@ -283,33 +379,28 @@ fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
 
 /// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself.
 pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
-    let refuse = || match shown(dtype) {
-        Ok(dtype) => PyTypeError::new_err(format!("dtype={dtype} is not a dtype we know")),
-        Err(error) => error,
+    let parse =
+        |name: &str| name.parse::<DType>().map_err(|error| PyTypeError::new_err(error.to_string()));
+    if let Ok(class) = dtype.cast::<PyType>() {
+        return parse(&class.name()?.to_string_lossy());
+    }
+    let text = shown(dtype)?;
+    if dtype.is_instance_of::<PyString>() && !text.starts_with("torch.") {
+        return parse(&text);
+    }
+    let word = |name| -> PyResult<Option<String>> {
+        Ok(attribute(dtype, name)?.and_then(|word| word.extract().ok()))
     };
-    let name: String = if let Ok(class) = dtype.cast::<PyType>() {
-        class.name()?.to_string()
-    } else if dtype.is_instance_of::<PyString>() {
-        dtype.extract()?
-    } else if let Some(name) = attribute(dtype, "name")? {
-        let order = attribute(dtype, "byteorder")?;
-        let order = order.and_then(|order| order.extract::<String>().ok());
-        if order
-            .is_some_and(|order| order == if cfg!(target_endian = "little") { ">" } else { "<" })
-        {
-            return Err(refuse());
-        }
-        name.extract().map_err(|_| refuse())?
-    } else {
-        dtype.str()?.to_string()
-    };
-    let name = match name.strip_prefix("torch.").unwrap_or(&name) {
-        "float" => "float64",
-        "int" => "int64",
-        "bool_" => "bool",
-        name => name,
-    };
-    name.parse().map_err(|_| refuse())
+    let foreign = if cfg!(target_endian = "little") { ">" } else { "<" };
+    if word("byteorder")?.is_some_and(|order| order == foreign) {
+        return parse(&text);
+    }
+    // Other libraries give words of NumPy's other meanings: pyarrow's "float" has four bytes.
+    let known = word("name")?.and_then(|name| DType::from_name(&name));
+    match known.or_else(|| DType::from_name(text.rsplit('.').next().unwrap_or_default())) {
+        Some(known) => Ok(known),
+        None => parse(&format!("{text} ({})", dtype.get_type().fully_qualified_name()?)),
+    }
 }
 
 /// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
@@ -326,6 +417,9 @@ pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
 ///     permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
 ///
 /// A call whose ``scale / std`` or ``-mean / std`` is not finite, as with a ``std`` of 0, raises ``ValueError``.
+/// ``scale``, ``mean`` or ``std`` on integer or bool samples need ``dtype=``, else the call raises
+/// `DTypeError`: ``"float32"``, say. An integer dtype truncates the result toward zero and saturates it, so
+/// that bytes scaled by ``1 / 255`` become 0 and 1.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -343,7 +437,10 @@ pub(crate) struct PyTransform {
 #[pymethods]
 impl PyTransform {
     #[new]
-    #[pyo3(signature = (scale = 1.0, mean = None, std = None, channel_dim = None, permute = None))]
+    #[pyo3(
+        signature = (scale = 1.0, mean = None, std = None, channel_dim = None, permute = None, **unknown),
+        text_signature = "(scale=1.0, mean=None, std=None, channel_dim=None, permute=None)"
+    )]
     fn new(
         py: Python<'_>,
         scale: f64,
@@ -351,7 +448,9 @@ impl PyTransform {
         std: Option<Bound<'_, PyAny>>,
         channel_dim: Option<i64>,
         permute: Option<Bound<'_, PyAny>>,
+        unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyTransform> {
+        none_unknown("Transform", unknown, TRANSFORM)?;
         let kwargs = PyDict::new(py);
         let mut transform = Transform::new().scale(scale);
         kwargs.set_item("scale", scale)?;

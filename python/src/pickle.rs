@@ -51,7 +51,7 @@ pub(crate) fn _tensor_of_bytes(
     shape: Vec<i64>,
 ) -> PyResult<PyTensor> {
     let (py, dtype) = (memory.py(), dtype_of(dtype)?);
-    let tensor = tensor_of(memory, Reading::OWNED)?.part(0, dtype, &shape);
+    let tensor = tensor_of(memory, "memory", Reading::OWNED)?.part(0, dtype, &shape);
     Ok(PyTensor::from(tensor.or_py_err(py)?))
 }
 

@@ -59,7 +59,7 @@ impl<'py> Importer<'py> {
         self.ahead = None;
         if object.is_instance_of::<PyType>() {
             // Its attributes are those of its objects.
-            return Err(not_array_like((!self.lone).then_some(index), &self.path, object));
+            return Err(not_array_like(self.whose(index), &self.path, object));
         }
         let mut refusal: Option<PyErr> = None;
         if let Some(method) = object.getattr_opt(intern!(self.py, "__dlpack__"))? {
@@ -88,7 +88,7 @@ impl<'py> Importer<'py> {
             }
         }
         Err(match refusal {
-            None => not_array_like((!self.lone).then_some(index), &self.path, object),
+            None => not_array_like(self.whose(index), &self.path, object),
             Some(error) if error.get_type(self.py).is(self.py.get_type::<PyBufferError>()) => {
                 self.wrap(error, index)
             }
@@ -106,7 +106,7 @@ impl<'py> Importer<'py> {
             "expected an array-like, got {name}: inside jit, grad or vmap of JAX an array has no values \
              yet; make the batch outside"
         );
-        type_error(self.py, (!self.lone).then_some(index), &self.path, &text)
+        type_error(self.py, self.whose(index), &self.path, &text)
     }
 
     /// What a producer raised when it was asked for its memory: a refusal as a typed error with its cause,
@@ -253,7 +253,8 @@ impl<'py> Importer<'py> {
         let capsule = capsule.map_err(|error| self.refused(object, error, index))?;
         let Ok(capsule) = capsule.cast_into::<PyCapsule>() else {
             return Err(PyTypeError::new_err(format!(
-                "sample {index}: __dlpack__ did not return a capsule"
+                "{}: __dlpack__ did not return a capsule",
+                self.named(index)
             )));
         };
         self.consume(&capsule, kind, index)?;
@@ -294,7 +295,7 @@ impl<'py> Importer<'py> {
             } else {
                 "a capsule that is not DLPack's"
             };
-            return Err(PyValueError::new_err(format!("sample {index}: {what}")));
+            return Err(PyValueError::new_err(format!("{}: {what}", self.named(index))));
         };
         let mut foreign = managed.tensor().map_err(|error| self.error(error, index))?;
         let is_cuda = |kind| matches!(kind, DLDeviceType::CUDA | DLDeviceType::CUDA_MANAGED);

@@ -205,8 +205,8 @@ impl<'py> Importer<'py> {
         let cure = row_cure(&self.path);
         let text = class_name(&object.get_type())
             .map(|name| format!("expected an array-like, got {name}{cure}"));
-        let index = (!self.lone).then_some(index);
-        text.map_or_else(|error| error, |text| type_error(self.py, index, &self.path, &text))
+        let whose = self.whose(index);
+        text.map_or_else(|error| error, |text| type_error(self.py, whose, &self.path, &text))
     }
 
     fn dtype_error(&self, index: usize, expected: DType, got: &str) -> PyErr {
@@ -232,8 +232,8 @@ impl<'py> Importer<'py> {
                     true => "",
                     false => "; numpy.asarray makes one array of a nested list or of arrays",
                 };
-                let index = (!self.lone).then_some(index);
-                type_error(item.py(), index, &self.path, &(text + cure))
+                let whose = self.whose(index);
+                type_error(item.py(), whose, &self.path, &(text + cure))
             }
         }
     }

@@ -30,7 +30,7 @@ impl Imported {
     /// The rows of a table.
     fn from_table(table: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Imported> {
         let py = table.py();
-        let table = tensor_of(table, Reading { owned: true, ..reading })?;
+        let table = tensor_of(table, "samples", Reading { owned: true, ..reading })?;
         Imported::rows_of(table).or_py_err(py)
     }
 
@@ -313,7 +313,7 @@ impl PySampleList {
         offsets: &Bound<'_, PyAny>,
         shapes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<PySampleList> {
-        let table = tensor_of(values, Reading::OWNED)?;
+        let table = tensor_of(values, "values", Reading::OWNED)?;
         let (offsets, _) = integers(offsets, "offsets", 1)?;
         let list = match shapes {
             None => pieces(&table, &offsets),
@@ -388,7 +388,11 @@ impl PySampleList {
 }
 
 /// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
-fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Vec<i64>, Vec<i64>)> {
+fn integers(
+    numbers: &Bound<'_, PyAny>,
+    name: &'static str,
+    ndim: usize,
+) -> PyResult<(Vec<i64>, Vec<i64>)> {
     let py = numbers.py();
     let flat = |numbers: Vec<i64>| {
         let len = numbers.len() as i64;
@@ -400,7 +404,7 @@ fn integers(numbers: &Bound<'_, PyAny>, name: &str, ndim: usize) -> PyResult<(Ve
     if ndim == 1 && is_list {
         return Ok(flat(entries(numbers, |number| number.extract())?));
     }
-    let tensor = tensor_of(numbers, Reading::default())?;
+    let tensor = tensor_of(numbers, name, Reading::default())?;
     let shape = tensor.shape().to_vec();
     if shape.len() != ndim || !(tensor.dtype().is_integer()) {
         let dims = if ndim == 1 { "one dim" } else { "two dims" };

@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
 use crate::errors::attribute;
 
@@ -32,7 +32,7 @@ impl<'a, 'py> Specs<'a, 'py> {
             match (form, kwargs) {
                 (Some(form), Some(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
                 _ => Err(PyTypeError::new_err(format!(
-                    "spec of {pattern:?} is {}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged",
+                    "spec of {pattern:?} is {}; it is wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...)",
                     spec.repr()?
                 ))),
             }
@@ -45,8 +45,14 @@ impl<'a, 'py> Specs<'a, 'py> {
                     .items()
                     .iter()
                     .map(|item| {
-                        let (pattern, spec): (String, Bound<'py, PyAny>) = item.extract()?;
-                        one(pattern, &spec)
+                        let (key, spec): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
+                        let Ok(pattern) = key.cast::<PyString>() else {
+                            return Err(PyTypeError::new_err(format!(
+                                "a key of spec is {}; it is a path, such as \"image\" or \"tokens.*\"",
+                                key.repr()?
+                            )));
+                        };
+                        one(pattern.extract()?, &spec)
                     })
                     .collect::<PyResult<_>>()?,
             },

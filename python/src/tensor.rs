@@ -218,8 +218,12 @@ tensor_methods!(PyTensor, {
     }
 });
 
-/// A single array-like as a tensor of the same memory.
-pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Tensor> {
+/// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
+pub(crate) fn tensor_of(
+    object: &Bound<'_, PyAny>,
+    name: &'static str,
+    reading: Reading<'_>,
+) -> PyResult<Tensor> {
     // Ours as it is: what also kept the object would grow with every result that is an output again.
     if let Ok(tensor) = object.cast_exact::<PyTensor>() {
         return in_place(object.py(), tensor.get().inner()).cloned();
@@ -228,7 +232,7 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyRe
         return in_place(object.py(), batch.get().inner()).cloned();
     }
     let mut importer = Importer::new(object.py(), reading);
-    importer.lone = true;
+    importer.lone = Some(name);
     importer.import(object, 0)?;
     let Importer { list, mut keep, places, .. } = importer;
     keep.objects.push(object.clone().unbind());
@@ -260,5 +264,5 @@ pub(crate) fn tensor_of(object: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyRe
 #[pyfunction]
 #[pyo3(signature = (x, /))]
 pub(crate) fn asarray(x: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
-    Ok(PyTensor(tensor_of(x, Reading::OWNED)?))
+    Ok(PyTensor(tensor_of(x, "x", Reading::OWNED)?))
 }

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use windrow::{Device, Span, Spec, Stage};
 
-use crate::assemble::{arena_bytes, run, Arena, Job};
+use crate::assemble::{arena_bytes, run, told, Arena, Job};
 use crate::batch::PyBatch;
 use crate::containers::{check_depth, fold, list_of};
 use crate::errors::{attribute, is_answer, OrPyErr};
@@ -409,9 +409,8 @@ impl<'py> Walk<'_, 'py> {
         let py = self.py;
         let outputs = PyList::empty(py);
         for Leaf { job, .. } in &self.leaves {
-            let spec = Spec::new(&job.samples.list, &job.collate)
-                .map_err(|error| error.at_path(&job.path))
-                .or_py_err(py)?;
+            let spec = Spec::new(&job.samples.list, &job.collate);
+            let spec = spec.map_err(|error| told(py, &error.at_path(&job.path), [job]))?;
             outputs.append((spec.dtype.name(), PyTuple::new(py, spec.shape.iter())?))?;
         }
         let tensors = allocate.call1((outputs,))?;
@@ -453,9 +452,9 @@ impl<'py> Walk<'_, 'py> {
         let mut arena = Arena::Own;
         let mut segment = None;
         if let (Some(allocate), false) = (&self.allocate, jobs.is_empty()) {
-            let bytes = arena_bytes(&jobs).or_py_err(py)?;
+            let bytes = arena_bytes(&jobs).map_err(|error| told(py, &error, &jobs))?;
             let tensor = allocate.call1((bytes,))?;
-            arena = Arena::Given(tensor_of(&tensor, Reading::OWNED)?);
+            arena = Arena::Given(tensor_of(&tensor, "arena", Reading::OWNED)?);
             segment = Some(tensor);
         }
         let batches = run(py, &self.options.engine, &mut jobs, arena, import.end())?;

@@ -102,7 +102,7 @@ fn empty(py: Python<'_>, dtype: DType, shape: &[i64], ordinal: u32) -> PyResult<
     kwargs.set_item(intern!(py, "dtype"), dtype)?;
     kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
     let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
-    let output = tensor_of(&tensor, Reading::OWNED)?;
+    let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
     Ok(Some(Keep::around(&output, Order::of(&output), Some(tensor.unbind()))))
 }
 

@@ -13,7 +13,7 @@ use crate::containers::{
     check_depth, check_known, check_list, fields_of, fold, in_place_of, is_mapping, is_text,
     list_of, Container,
 };
-use crate::errors::{at, class_name, not_array_like};
+use crate::errors::{at, class_name, in_words, not_array_like, Whose};
 use crate::import::{room_for, Reading};
 use crate::logging::Records;
 use crate::options::Options;
@@ -253,7 +253,7 @@ impl<'py> Walk<'_, 'py> {
         }
         for (key, samples) in keys.iter().zip(columns) {
             let path = self.specs.join(path, key)?;
-            let out = out.as_ref().map(|out| out.get_item(key)).transpose()?;
+            let out = child_of(out.as_ref(), &path, |out| out.get_item(key))?;
             open.push(Branch { samples, path, out, depth: branch.depth + 1 });
         }
         Ok(Container::Mapping(first.clone(), keys))
@@ -306,8 +306,8 @@ impl<'py> Walk<'_, 'py> {
             for sample in samples {
                 column.push(sample.get_item(position)?);
             }
-            let out = out.as_ref().map(|out| out.get_item(position)).transpose()?;
             let path = self.specs.join_name(path, &name);
+            let out = child_of(out.as_ref(), &path, |out| out.get_item(position))?;
             open.push(Branch { samples: column, path, out, depth: branch.depth + 1 });
         }
         Ok(match names {
@@ -338,7 +338,7 @@ impl<'py> Walk<'_, 'py> {
                     PyAttributeError::new_err(text)
                 })?);
             }
-            let out = out.as_ref().map(|out| out.getattr(name)).transpose()?;
+            let out = child_of(out.as_ref(), &path, |out| out.getattr(name))?;
             open.push(Branch { samples: column, path, out, depth: branch.depth + 1 });
         }
         Ok(Some(Container::Dataclass(class, fields)))
@@ -347,7 +347,7 @@ impl<'py> Walk<'_, 'py> {
     fn leaf(&mut self, branch: Branch<'py>) -> PyResult<Node<'py>> {
         let Branch { samples, path, out, .. } = branch;
         if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
-            return Err(not_array_like(Some(index), &path, &samples[index]));
+            return Err(not_array_like(Whose::Sample(index), &path, &samples[index]));
         }
         let named = self.specs.find(&path, self.common)?;
         let mut options = match &named {
@@ -373,6 +373,28 @@ impl<'py> Walk<'_, 'py> {
 
 fn is_list_or_tuple(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>()
+}
+
+/// The entry of a tree of outputs for the node at `path`.
+fn child_of<'py>(
+    out: Option<&Bound<'py, PyAny>>,
+    path: &str,
+    find: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(out) = out else { return Ok(None) };
+    find(out).map(Some).map_err(|error| {
+        let py = out.py();
+        let class = match class_name(&out.get_type()) {
+            Ok(class) => class,
+            Err(aborted) => return aborted,
+        };
+        let text = format!("out{}: there is no such entry in {class}", at(path));
+        let is_key = error.is_instance_of::<PyKeyError>(py);
+        in_words(py, error, || match is_key {
+            true => PyKeyError::new_err(text),
+            false => PyTypeError::new_err(text),
+        })
+    })
 }
 
 fn uneven(path: &str, index: usize, first: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> PyErr {

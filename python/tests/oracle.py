@@ -278,23 +278,23 @@ def encode(value, dst):
 def plan_padding(shapes, dims=None, size=None, multiple_of=1):
     """The dims that count as padded, and the extent of each dim of the result.
 
-    Sequences name the dims they change. A scalar goes to `dims`, else to the dims that differ, else to all.
+    `dims` names dims, and an entry of `size` or `multiple_of` its own; if nothing does, all that differ are padded.
     """
     rank = len(shapes[0])
     differ = {d for d in range(rank) if len({s[d] for s in shapes}) > 1}
-    named = None if dims is None else {d % rank for d in ([dims] if isinstance(dims, int) else dims)}
-    which = set(differ if named is None else named)
-    targets = named if named is not None else differ or set(range(rank))
+    given = () if dims is None else (dims,) if isinstance(dims, int) else dims
+    which = {d % rank for d in given}
 
     def spread(value, neutral):
         if isinstance(value, (tuple, list)):
             return list(value)
-        return [value if d in targets else neutral for d in range(rank)]
+        assert value == neutral or rank == 1 or dims is not None, "one number speaks of `dims`"
+        return [value if rank == 1 or d in which else neutral for d in range(rank)]
 
     sizes, multiples = spread(size, None), spread(multiple_of, 1)
     which |= {d for d in range(rank) if sizes[d] is not None or multiples[d] > 1}
-    if rank == 1:
-        which = {0}
+    which = {0} if rank == 1 else which if which or dims is not None else differ
+    assert differ <= which, "the oracle was given samples that differ elsewhere"
     extents = []
     for d in range(rank):
         extent = max(s[d] for s in shapes) if sizes[d] is None else sizes[d]

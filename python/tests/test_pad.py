@@ -7,7 +7,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_same, assert_tensor, assert_values, memory, paint, paint_values, poisoned, samples_of
+from helpers import assert_same, assert_tensor, assert_values, memory, paint, paint_values, poisoned, refusal, samples_of
 from oracle import T
 
 SIDES = ["right", "left", "center"]
@@ -125,7 +125,6 @@ def test_size_and_multiple(side, arguments):
     "arguments",
     [
         {"size": (None, 9)},
-        {"size": (6, None)},
         {"size": (6, 9)},
         {"multiple_of": (1, 8)},
         {"multiple_of": (4, 3)},
@@ -139,11 +138,47 @@ def test_size_and_multiple_for_each_dim(arguments, shapes):
     check([paint(s, "uint16", i) for i, s in enumerate(shapes)], "uint16", mask="real", value=500, **arguments)
 
 
-def test_scalar_size_goes_to_the_dims_that_differ_else_to_all():
-    assert tuple(wr.pad([paint((2, 3)), paint((4, 3))], size=6).shape) == (2, 6, 3)
-    assert tuple(wr.pad([paint((4, 3)), paint((4, 3))], size=6).shape) == (2, 6, 6)
-    assert tuple(wr.pad([paint((4, 3)), paint((2, 3))], size=6, dims=(1, 0)).shape) == (2, 6, 6)
-    assert tuple(wr.pad([paint((4, 3)), paint((4, 3))], multiple_of=4).shape) == (2, 4, 4)
+@pytest.mark.parametrize("arguments", [{"size": 6}, {"multiple_of": 4}, {"size": 6, "multiple_of": 4}])
+def test_one_number_needs_dims(arguments):
+    name, number = next(iter(arguments.items()))
+    for shapes in ([(2, 3), (4, 3)], [(4, 3), (4, 3)], [(4, 3)], [(2, 3, 1), (4, 3, 2)]):
+        samples = [paint(shape) for shape in shapes]
+        for call in (
+            lambda **more: wr.pad(samples, **more),
+            lambda **more: wr.explain(samples, "pad", **more),
+            lambda **more: wr.collate([{"x": sample} for sample in samples], {"x": wr.Pad(**more)}),
+        ):
+            refusal(lambda: call(**arguments), ValueError, f"{name}={number}", "name those to pad in dims")
+            call(dims=tuple(range(samples[0].ndim)), **arguments)
+            call(**{name: (number,) * samples[0].ndim for name, number in arguments.items()})
+    refusal(lambda: wr.pad([1, 2], **arguments), ValueError, "without dims")
+    refusal(lambda: wr.pad([paint((2, 3))], dims=(), **arguments), ValueError, "empty")
+    assert len(wr.pad([paint(2), paint(3)], **arguments).shape) == 2
+
+
+NAMED = [
+    {"dims": (1, 2), "multiple_of": 32},
+    {"dims": (-1, -2), "size": 32},
+    {"multiple_of": (1, 32, 32)},
+    {"size": (None, 32, None), "dims": 2, "multiple_of": (1, 1, 16)},
+]
+
+
+@pytest.mark.parametrize("arguments", NAMED)
+def test_named_dims_do_not_depend_on_the_samples(arguments):
+    for shapes in ([(3, 30, 20)], [(3, 30, 20)] * 2, [(3, 30, 20), (3, 24, 20)], [(3, 30, 9), (3, 7, 20)]):
+        batch = check([paint(shape) for shape in shapes], "uint8", mask="real", **arguments)
+        assert batch.shape == (len(shapes), 3, 32, 32)
+        assert batch.mask.shape == (len(shapes), 32, 32) and batch.lengths.shape == (len(shapes), 2)
+
+
+@pytest.mark.parametrize("arguments", [*NAMED, {"dims": ()}, {"multiple_of": (1, 2, 1)}, {"size": (None, None, 40)}])
+def test_a_difference_elsewhere_is_refused(arguments):
+    samples = [paint((3, 30, 20)), paint((3, 30, 20)), paint((1, 30, 20))]
+    error = refusal(lambda: wr.pad(samples, **arguments), wr.ShapeError, index=2, expected=(3, 30, 20), got=(1, 30, 20))
+    assert str(error).endswith("name dim 0 in dims= to pad it too")
+    # Nothing is named by what changes nothing.
+    assert wr.pad(samples, size=(None, None, None), multiple_of=(1, 1, 1)).lengths.shape == (3,)
 
 
 @pytest.mark.parametrize("side", SIDES)

@@ -104,6 +104,8 @@ def out_for(draw, want, name):
 
 def run(data, call, arrays, name, dtype, t, want, **arguments):
     """Calls windrow with and without `out`; checks the whole result and that no source was written."""
+    if t is not None and t.has_arithmetic() and name not in oracle.FLOATS:
+        dtype = dtype or name
     result = dtype or name
     before = [a.tobytes() for a in arrays]
     samples = [sample(a, name) for a in arrays]
@@ -188,20 +190,24 @@ def pad_options(draw, shapes):
         options["dims"] = tuple(sorted(differ | draw(st.sets(st.integers(0, rank - 1), min_size=1))))
     kind = draw(st.sampled_from(["none", "scalar", "each", "truncate"]))
     longest = [max(s[d] for s in shapes) for d in range(rank)]
-    padded, _ = oracle.plan_padding(shapes, options.get("dims"), 1)
-    if kind == "scalar":
+    padded, _ = oracle.plan_padding(shapes, options.get("dims"))
+    may_be_one = rank == 1 or "dims" in options
+    # What names one dim has to name all that differ.
+    names = set() if may_be_one else differ
+    if kind == "scalar" and may_be_one:
         options["size"] = max((longest[d] for d in padded), default=0) + draw(st.integers(0, 3))
     if kind in ("each", "truncate"):
         shrink = -3 if kind == "truncate" else 0
         sizes = [
-            max(0, longest[d] + draw(st.integers(shrink, 3))) if d in padded and draw(st.booleans()) else None
+            max(0, longest[d] + draw(st.integers(shrink, 3))) if d in names or d in padded and draw(st.booleans()) else None
             for d in range(rank)
         ]
         options.update(size=tuple(sizes), truncate=kind == "truncate")
     if kind != "truncate":
         one = st.sampled_from([1, 1, 2, 8])
-        each = st.tuples(*[one if d in padded else st.just(1) for d in range(rank)])
-        options["multiple_of"] = draw(st.one_of(one, each))
+        above = st.sampled_from([2, 8])
+        each = st.tuples(*[above if d in names else one if d in padded else st.just(1) for d in range(rank)])
+        options["multiple_of"] = draw(st.one_of(one if may_be_one else st.just(1), each))
     return options
 
 

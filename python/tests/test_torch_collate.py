@@ -381,7 +381,7 @@ def test_device(any_driver):
 
 
 def test_pickling():
-    spec = {"x": wr.Pad(value=2, transform=wr.Transform(scale=2.0)), "y": wr.Stack(dtype="float32")}
+    spec = {"x": wr.Pad(value=2, dtype="int64", transform=wr.Transform(scale=2.0)), "y": wr.Stack(dtype="float32")}
     collate = wt.collate_fn(spec, sep=".", threads=2)
     collate([{"x": rows(1), "y": 1}])
     copy = pickle.loads(pickle.dumps(collate))

@@ -35,9 +35,45 @@ def test_every_dtype_pair(source, target):
     check([paint_values((5, 3, 7), source, i) for i in range(2)], source, t, target)
 
 
-@pytest.mark.parametrize("source", oracle.ARITHMETIC)
-def test_without_a_dtype_the_result_has_the_dtype_of_the_samples(source):
+@pytest.mark.parametrize("source", oracle.FLOATS)
+def test_without_a_dtype_floats_keep_theirs(source):
     check([paint_values((6, 5), source, i) for i in range(2)], source, T(scale=0.75, mean=2.0, std=0.5))
+
+
+INTEGERS = [name for name in oracle.ARITHMETIC if name not in oracle.FLOATS]
+
+
+@pytest.mark.parametrize("arguments", [{"scale": 1 / 255}, {"mean": 0.0}, {"std": [1.0, 1.0, 1.0], "channel_dim": 1}])
+@pytest.mark.parametrize("source", INTEGERS)
+def test_integers_need_a_dtype(source, arguments):
+    samples, t = samples_of([paint_values((4, 3), source, i) for i in range(2)], source), wr.Transform(**arguments)
+    trees = [{"image": {"left": sample}} for sample in samples]
+    specs = {"image.*": wr.Pad(transform=t)}
+    for call in (
+        lambda **more: wr.stack(samples, transform=t, **more),
+        lambda **more: wr.pad(samples, transform=t, **more),
+        lambda **more: wr.concat(samples, transform=t, **more),
+        lambda **more: wr.ragged(samples, transform=t, **more),
+        lambda **more: wr.explain(samples, transform=t, **more),
+        lambda **more: wr.collate(trees, transform=t, **more),
+        lambda **more: wr.collate(trees, specs, **more),
+        lambda **more: wr.explain(trees, "collate", spec=specs, **more),
+    ):
+        error = refusal(call, wr.DTypeError, "scale, mean and std", 'dtype="float32"', "truncates and saturates", index=0, got=source)
+        assert error.path in ("", "image.left")
+        for dtype in ("float32", source):
+            call(dtype=dtype)
+
+
+def test_integers_that_are_only_permuted_need_no_dtype():
+    for name in INTEGERS:
+        x = paint_values((4, 3), name)
+        assert_tensor(wr.stack([x], transform=wr.Transform(permute=(1, 0))), x.T[None], name)
+
+
+@pytest.mark.parametrize("source", INTEGERS)
+def test_integers_that_are_asked_for(source):
+    check([paint_values((6, 5), source, i) for i in range(2)], source, T(scale=0.75, mean=2.0, std=0.5), source)
 
 
 @pytest.mark.parametrize("source", ["int32", "int64", "uint32", "uint64"])

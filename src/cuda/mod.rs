@@ -30,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::error::{Error, Mismatch, Result};
+use crate::error::{Error, Hint, Mismatch, Result};
 use crate::plan::Plan;
 use crate::stream::Stream;
 use crate::tensor::Device;
@@ -118,8 +118,8 @@ pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
             (Device::Cuda(ordinal), None) => found = Some(ordinal),
             (Device::Cuda(ordinal), Some(known)) if ordinal != known => {
                 let (expected, got) = (Device::Cuda(known).to_string(), device.to_string());
-                let mismatch = Mismatch::new(None, expected, got);
-                let hint = "the leaves of one call lie on one device";
+                let mismatch = Mismatch::of("leaves", expected, got);
+                let hint = Hint::Text("the leaves of one call lie on one device");
                 return Err(Error::Device(Box::new(mismatch.with_hint(hint))));
             }
             _ => {}

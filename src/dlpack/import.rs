@@ -10,7 +10,7 @@ use super::ffi::{
     DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_COPIED, FLAG_READ_ONLY,
 };
 use crate::dtype::DType;
-use crate::error::{Error, Mismatch, Result, Tuple};
+use crate::error::{Error, Hint, Mismatch, Result, Tuple};
 use crate::layout::{Layout, MAX_NDIM};
 use crate::tensor::{Device, Tensor};
 
@@ -48,7 +48,7 @@ impl ForeignTensor<'_> {
 #[cold]
 #[inline(never)]
 fn refuse(kind: fn(Box<Mismatch>) -> Error, expected: &str, got: String) -> Error {
-    kind(Box::new(Mismatch::new(None, expected, got)))
+    kind(Box::new(Mismatch::of("tensor", expected, got)))
 }
 
 /// The dtype of this crate for one of DLPack.
@@ -177,8 +177,8 @@ pub unsafe fn read_tensor<'a>(tensor: *const DLTensor) -> Result<ForeignTensor<'
 #[inline(never)]
 fn no_data(shape: &[i64]) -> Error {
     let got = format!("a NULL data pointer for shape {}", Tuple(shape));
-    let hint = "fake and meta tensors look like this: they have no memory to read";
-    Error::Layout(Box::new(Mismatch::new(None, "memory", got).with_hint(hint)))
+    let hint = Hint::Text("fake and meta tensors look like this: they have no memory to read");
+    Error::Layout(Box::new(Mismatch::of("tensor", "memory", got).with_hint(hint)))
 }
 
 #[cold]

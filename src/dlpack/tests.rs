@@ -359,7 +359,7 @@ fn an_unknown_major_version_is_freed_unread() {
         let error = take(managed).unwrap_err();
         assert_eq!(looked, error);
         assert!(matches!(error, Error::Layout(_)));
-        let text = format!("out: expected DLPack major version 1, got version {major}.7");
+        let text = format!("tensor: expected DLPack major version 1, got version {major}.7");
         assert_eq!(error.to_string(), text);
         assert_eq!(count(&frees), freed);
         if !deleter {

@@ -64,6 +64,7 @@ impl Engine {
     /// Whether a stack of such samples is their bytes, row by row, on the host.
     fn is_plain_stack(&self, collate: &Collate, kind: &Kind) -> bool {
         collate.form == Form::Stack
+            && collate.misplaced.is_none()
             && collate.transform == Transform::default()
             && collate.dtype.is_none_or(|dtype| dtype == kind.dtype)
             && collate.device.or(self.shared.device).unwrap_or(Device::Cpu) == Device::Cpu

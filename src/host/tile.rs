@@ -347,7 +347,12 @@ mod tests {
         let cases = [
             (&halves[..], Collate::stack()),
             (&scattered[..], Collate::concat(0)),
-            (&scattered[..], Collate::stack().transform(crate::Transform::new().scale(0.5))),
+            (
+                &scattered[..],
+                Collate::stack()
+                    .cast(crate::DType::U32)
+                    .transform(crate::Transform::new().scale(0.5)),
+            ),
             (&scattered[..], Collate::pad(Pad::new().size(150))),
         ];
         for (case, (samples, collate)) in cases.iter().enumerate() {

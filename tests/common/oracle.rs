@@ -210,25 +210,11 @@ fn pad_sizes(pad: &PadAsk, samples: &[Sample]) -> (Vec<i64>, Vec<bool>) {
     let ndim = samples[0].shape.len();
     let longest = |d: usize| samples.iter().map(|s| s.shape[d]).max().unwrap();
     let differs = |d: usize| samples.iter().any(|s| s.shape[d] != samples[0].shape[d]);
-    let in_dims =
-        |d: usize| pad.dims.as_ref().map(|dims| dims.iter().any(|&x| from_front(x, ndim) == d));
-    let one_for_all = matches!(pad.size, PerDim::All(Some(_)))
-        || matches!(pad.multiple_of, PerDim::All(multiple) if multiple > 1);
-    let none_differs = (0..ndim).all(|d| !differs(d));
+    let named = named_dims(pad, ndim);
     let padded: Vec<bool> = (0..ndim)
-        .map(|d| {
-            let own_size = matches!(&pad.size, PerDim::Each(sizes) if sizes[d].is_some());
-            let own_multiple =
-                matches!(&pad.multiple_of, PerDim::Each(multiples) if multiples[d] > 1);
-            // A single size or multiple speaks of the dims given, else of those that differ, else of
-            // all; a sample of one dim has only that one.
-            let by_default = pad.dims.is_none() && one_for_all && none_differs;
-            in_dims(d).unwrap_or(false)
-                || differs(d)
-                || own_size
-                || own_multiple
-                || by_default
-                || ndim == 1
+        .map(|d| match &named {
+            Some(named) => named[d],
+            None => differs(d),
         })
         .collect();
     let sizes = (0..ndim).map(|d| {
@@ -250,6 +236,21 @@ fn pad_sizes(pad: &PadAsk, samples: &[Sample]) -> (Vec<i64>, Vec<bool>) {
         size
     });
     (sizes.collect(), padded)
+}
+
+/// The dims that the options name, and the only one there is; `None` if they name none.
+pub fn named_dims(pad: &PadAsk, ndim: usize) -> Option<Vec<bool>> {
+    let mut named: Vec<bool> = (0..ndim)
+        .map(|d| {
+            ndim == 1
+                || matches!(&pad.size, PerDim::Each(sizes) if sizes[d].is_some())
+                || matches!(&pad.multiple_of, PerDim::Each(multiples) if multiples[d] > 1)
+        })
+        .collect();
+    for &dim in pad.dims.iter().flatten() {
+        named[from_front(dim, ndim)] = true;
+    }
+    (pad.dims.is_some() || named.contains(&true)).then_some(named)
 }
 
 fn side_of(pad: &PadAsk, dim: usize) -> Side {

@@ -127,7 +127,9 @@ fn foreign_dtypes_are_refused_by_name() {
         refused(
             |tensor| tensor.dtype = DLDataType { code: DLDataTypeCode(code), bits, lanes },
             |error| matches!(error, Error::DType(_)),
-            &format!("out: expected a dtype of whole bytes and one lane, got DLPack dtype {text}"),
+            &format!(
+                "tensor: expected a dtype of whole bytes and one lane, got DLPack dtype {text}"
+            ),
         );
     }
 }
@@ -155,7 +157,7 @@ fn devices_are_mapped_or_refused_by_name() {
         refused(
             |tensor| tensor.device = device(kind, id),
             |error| matches!(error, Error::Device(_)),
-            &format!("out: expected {text}"),
+            &format!("tensor: expected {text}"),
         );
     }
 }
@@ -164,20 +166,20 @@ fn devices_are_mapped_or_refused_by_name() {
 fn broken_shapes_and_addresses_are_refused() {
     let layout = |error: &Error| matches!(error, Error::Layout(_));
     let large = |error: &Error| matches!(error, Error::TooLarge(_));
-    refused(|t| t.ndim = -1, layout, "out: expected 0 to 64 dims, got ndim -1");
-    refused(|t| t.ndim = 65, layout, "out: expected 0 to 64 dims, got ndim 65");
-    refused(|t| t.shape = ptr::null_mut(), layout, "out: expected a shape, got NULL for 2 dims");
+    refused(|t| t.ndim = -1, layout, "tensor: expected 0 to 64 dims, got ndim -1");
+    refused(|t| t.ndim = 65, layout, "tensor: expected 0 to 64 dims, got ndim 65");
+    refused(|t| t.shape = ptr::null_mut(), layout, "tensor: expected a shape, got NULL for 2 dims");
     // A negative extent is refused beside an empty one too.
     let (shape, huge, far) = ([0i64, -1], [i64::MAX, 2], [i64::MAX, 1]);
     refused(
         |t| t.shape = shape.as_ptr().cast_mut(),
         layout,
-        "out: expected extents of at least 0, got shape (0, -1)",
+        "tensor: expected extents of at least 0, got shape (0, -1)",
     );
     refused(
         |t| t.data = ptr::null_mut(),
         layout,
-        "out: expected memory, got a NULL data pointer for shape (2, 3); fake and meta tensors \
+        "tensor: expected memory, got a NULL data pointer for shape (2, 3); fake and meta tensors \
          look like this: they have no memory to read",
     );
     refused(

@@ -85,8 +85,8 @@ class Collator:
     def __init__(
         self, spec: Any, device: Any, sep: str, threads: Optional[int] = None, arena: bool = False
     ) -> None:
-        if threads is not None and threads < 1:
-            raise ValueError(f"threads={threads}; it is at least 1")
+        if threads is not None:
+            wr.Engine(threads=threads)  # Says here what it may be.
         self.spec = spec
         self.device = None if device is None else str(device)
         self.sep = sep

@@ -1,0 +1,238 @@
+"""Texts of errors: what is wrong, of what, and the cure in the words of the caller."""
+
+import ctypes
+import itertools
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from helpers import paint, poisoned, refusal
+
+CALLS = [wr.stack, wr.concat, wr.pad, wr.ragged, wr.collate]
+DTYPES = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+]
+
+
+def text(call, kind):
+    return str(refusal(call, kind))
+
+
+# cures in the words of the caller
+
+
+@pytest.mark.parametrize(
+    ("samples", "spec", "of_call", "of_tree"),
+    [
+        ([paint(2), paint(3)], wr.Stack, "wr.pad takes samples of different shapes", "wr.Pad() takes samples of different shapes"),
+        ([paint(()), paint(())], wr.Ragged, "wr.stack takes samples without dims", "wr.Stack() takes samples without dims"),
+        ([paint(2), paint(2, "int8")], wr.Concat, "dtype= casts on the way", "wr.Concat(dtype=...) casts on the way"),
+        ([paint(2), paint(2, "int8")], wr.Stack, "dtype= casts on the way", "wr.Stack(dtype=...) casts on the way"),
+    ],
+)
+def test_cures_name_the_call_or_the_spec(samples, spec, of_call, of_tree):
+    call = getattr(wr, spec.form)
+    where, cure = of_tree.split("(", 1)
+    for run in (lambda: call(samples), lambda: wr.explain(samples, spec.form)):
+        assert text(run, (ValueError, TypeError)).endswith("; " + of_call)
+    trees = [{"a": {"b": sample}} for sample in samples]
+    for run in (lambda: wr.collate(trees, {"a.b": spec()}), lambda: wr.explain(trees, "collate", spec={"*": spec()})):
+        assert text(run, (ValueError, TypeError)).endswith('; spec={"a.b": ' + where + "(" + cure.replace(") ", ")} ", 1))
+    # The only leaf of a tree that is one.
+    root = text(lambda: wr.collate(samples, spec()), (ValueError, TypeError))
+    assert root.endswith("; spec=" + of_tree)
+
+
+def test_cures_of_windrow_torch():
+    torch = pytest.importorskip("torch")
+    import windrow.torch
+
+    rows = [{"t": torch.zeros(2)}, {"t": torch.zeros(3)}]
+    cure = '; spec={"t": wr.Pad()} takes samples of different shapes'
+    assert text(lambda: windrow.torch.collate_fn({"t": wr.Stack()})(rows), wr.ShapeError).endswith(cure)
+    assert text(lambda: windrow.torch.collate_fn({"t": wr.Stack()}, arena=True)(rows), wr.ShapeError).endswith(cure)
+    assert str(refusal(lambda: windrow.torch.collate_fn()(rows), RuntimeError).__cause__).endswith(cure)
+    pixels = windrow.torch.collate_fn({"t": wr.Stack(transform=wr.Transform(scale=1 / 255))})
+    assert 'dtype="float32"' in text(lambda: pixels([{"t": torch.zeros(2, dtype=torch.uint8)}]), wr.DTypeError)
+
+
+def test_root_errors_name_no_path():
+    for samples in ([(1, 2), (1,)], [{"a": 1}, [1]], [[1], {"a": 1}], [{"a": 1}, {"b": 1}], [object(), object()]):
+        error = refusal(lambda: wr.collate(samples), (ValueError, TypeError, KeyError))
+        assert 'at ""' not in str(error) and "sample " in str(error)
+
+
+# out
+
+
+@pytest.mark.parametrize("out", ["text", object(), [1, 2], np.zeros((2, 3), ">i4"), np.zeros((2, 3), "U1"), np.zeros((2, 3), "M8[s]")])
+def test_an_unfit_out_is_called_out(out):
+    for call in (
+        lambda: wr.stack([paint(3)] * 2, out=out),
+        lambda: wr.explain([paint(3)] * 2, out=out),
+        lambda: wr.collate([paint(3)] * 2, out=out),
+    ):
+        assert text(call, (TypeError, BufferError)).startswith("out: expected ")
+    error = refusal(lambda: wr.collate([{"a": [paint(3)]}] * 2, out={"a": [out]}), (TypeError, BufferError))
+    assert str(error).startswith('out at "a.0": expected ')
+    assert getattr(error, "index", None) is None
+
+
+def test_out_that_is_no_tree_like_the_samples():
+    out = poisoned((2, 3))
+    trees = [{"a": [paint(3), paint(3)]}] * 2
+    for tree, path, kind in (
+        ({}, "a", KeyError),
+        ({"b": [out, out]}, "a", KeyError),
+        ([out], "a", TypeError),
+        (out, "a", TypeError),
+        ({"a": [out]}, "a.1", TypeError),
+        ({"a": 3}, "a.0", TypeError),
+    ):
+        assert f'out at "{path}": there is no such entry in ' in text(lambda: wr.collate(trees, out=tree), kind)
+    assert (out == 0xA5).all()
+
+
+def test_other_arguments_have_their_names():
+    swapped, rows = np.zeros(3, ">i8"), wr.SampleList([paint(3)] * 3)
+    for call, name in (
+        (lambda x: wr.asarray(x), "x"),
+        (lambda x: rows.take(x), "indices"),
+        (lambda x: wr.SampleList.split(x, [0]), "values"),
+        (lambda x: wr.SampleList.split(paint(3), x), "offsets"),
+        (lambda x: wr.stack(x), "samples"),
+    ):
+        assert text(lambda: call(swapped), BufferError).startswith(f"{name}: expected ")
+
+
+# names
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x", "cpu:0", "", 0])
+def test_unknown_devices_list_the_choices(device):
+    shown = f'device="{device}"; it is "cpu", "pinned", "cuda" or "cuda:N"'
+    for call in (lambda: wr.stack([paint(3)], device=device), lambda: wr.Engine(device=device), lambda: wr.Pad(device=device)):
+        assert text(call, ValueError) == shown
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "flaot32", "", "<half", "f12", "longdouble", "torch.float", "U3", str, 3, np.dtype("U3")])
+def test_unknown_dtypes_list_the_choices(dtype):
+    got = text(lambda: wr.stack([paint(3)], dtype=dtype), TypeError)
+    assert got.startswith("dtype=") and f"it is one of {', '.join(DTYPES)}, float8_e3m4" in got and '"<f4"' in got
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i8", np.dtype(">f4"), np.dtype(">c16")])
+def test_big_endian_dtypes_say_why_not(dtype):
+    assert "is big-endian" in text(lambda: wr.stack([paint(3)], dtype=dtype), TypeError)
+
+
+def numpy_names():
+    characters = [code for code in np.typecodes["All"] if np.dtype(code).kind in "biufc"] + ["n", "N"]
+    sized = [f"{kind}{size}" for kind in "biufc" for size in (1, 2, 3, 4, 8, 16, 32)]
+    codes = ["".join(parts) for parts in itertools.product(["", "<", ">", "=", "|"], [*characters, *sized])]
+    aliases = "byte short intc int_ long longlong intp ubyte ushort uintc uint ulong ulonglong uintp half single double"
+    aliases += " float int bool bool_ complex csingle cdouble longdouble clongdouble str object void float32 int64"
+    return [*codes, *aliases.split(), "Float32", "f4 ", " f4", "f4,f4", "2f4", "(2,)f4", "<half", "<float32"]
+
+
+def test_dtype_strings_mean_what_they_mean_to_numpy():
+    taken = 0
+    for name in numpy_names():
+        try:
+            want = np.dtype(name)
+        except TypeError:
+            want = None
+        if want is not None and want.isnative and want.name in DTYPES:
+            taken += 1
+            assert wr.stack([paint(3, want.name)], dtype=name).dtype == want.name, name
+        elif name not in ("n", "N") and name[1:] not in ("n", "N"):  # Of NumPy 2.
+            refusal(lambda: wr.stack([paint(3)], dtype=name), TypeError)
+    assert taken > 100
+
+
+def test_dtypes_of_others_keep_their_meaning():
+    """pyarrow prints the type of four bytes as `float`."""
+    arrow = pytest.importorskip("pyarrow")
+    assert wr.stack([paint(3)], dtype=arrow.int64()).dtype == "int64"
+    for dtype in (arrow.float32(), arrow.float64(), arrow.string()):
+        refusal(lambda: wr.stack([paint(3)], dtype=dtype), TypeError)
+    for scalar, name in ((np.longlong, "int64"), (np.half, "float16"), (float, "float64"), (complex, "complex128"), (bool, "bool")):
+        samples = [paint(3, "complex128")] if name == "complex128" else [paint(3)]
+        assert wr.stack(samples, dtype=scalar).dtype == name
+    assert wr.stack([paint(3)], dtype=np.dtype(ctypes.c_int16)).dtype == "int16"
+
+
+PEERS = [
+    (wr.concat, "axis", "use dim="),
+    (wr.pad, "axis", "use dims="),
+    (wr.stack, "axis", "dim 0 is always that of the samples"),
+    (wr.ragged, "axis", "samples are joined along dim 0"),
+    (wr.pad, "pad_value", "use value="),
+    (wr.pad, "padding_value", "use value="),
+    (wr.pad, "padding_side", "use side="),
+    (wr.pad, "pad_to_multiple_of", "use multiple_of="),
+    (wr.pad, "max_length", "use size="),
+    (wr.stack, "pad_value", "wr.pad takes value="),
+    (wr.collate, "pad_value", "use spec= with wr.Pad(value=...)"),
+    (wr.collate, "offsets_dtype", "use spec= with wr.Ragged(offsets_dtype=...)"),
+    (wr.pad, "batch_first", "dim 0 is always that of the samples"),
+    (wr.stack, "mean", "use transform=wr.Transform(mean=...)"),
+    (wr.stack, "num_threads", "use engine=wr.Engine(threads=...)"),
+    (wr.stack, "pin_memory", 'use device="pinned"'),
+    (wr.Transform, "axis", "use channel_dim="),
+    (wr.Transform, "order", "use permute="),
+    (wr.Engine, "num_threads", "use threads="),
+    (wr.Pad, "pad_value", "use value="),
+]
+
+
+@pytest.mark.parametrize(("call", "key", "cure"), PEERS)
+def test_words_of_peers_name_ours(call, key, cure):
+    samples = () if isinstance(call, type) else ([paint(3)],)
+    got = text(lambda: call(*samples, **{key: 1}), TypeError)
+    assert f"got an unexpected keyword argument '{key}'; " in got and got.endswith(cure)
+
+
+def test_unknown_keywords_list_the_choices():
+    common = "dtype, device, out, stream, transform, copy, engine"
+    for call, own in zip(CALLS, ["", "dim, ", "value, side, dims, size, multiple_of, truncate, mask, ", "offsets_dtype, batch_index, ", "spec, sep, arena, "]):
+        want = f"{call.__name__}() got an unexpected keyword argument 'colour'; it takes {own}{common}"
+        assert text(lambda: call([paint(3)], colour=1), TypeError) == want
+    assert text(lambda: wr.explain([paint(3)], "heap"), ValueError) == 'form="heap"; it is "stack", "concat", "pad", "ragged" or "collate"'
+    assert text(lambda: wr.ragged([paint(3)], offsets_dtype="int16"), ValueError) == "offsets_dtype='int16'; it is \"int32\" or \"int64\""
+    assert text(lambda: wr.pad([paint(3)], mask=True), ValueError) == 'mask=True; it is None, "real" or "pad"'
+
+
+def test_specs_that_are_none():
+    for spec in (3, wr.Pad, "pad"):
+        assert "it is wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...)" in text(lambda: wr.collate([{"a": 1}], {"a": spec}), TypeError)
+    assert "a key of spec is 0; it is a path" in text(lambda: wr.collate([{"a": 1}], {0: wr.Pad()}), TypeError)
+
+
+# engines
+
+
+@pytest.mark.parametrize("threads", [-1, 0, 4097, 2**63, 2**64, -(2**70)])
+def test_threads_out_of_range(threads):
+    assert text(lambda: wr.Engine(threads=threads), ValueError) == f"threads={threads}; it is an int from 1 to 4096"
+    torch = pytest.importorskip("windrow.torch")
+    assert text(lambda: torch.collate_fn(threads=threads), ValueError) == f"threads={threads}; it is an int from 1 to 4096"
+
+
+@pytest.mark.parametrize("threads", [True, False, 2.0, "4", [1], object()])
+def test_threads_that_are_no_int(threads):
+    assert text(lambda: wr.Engine(threads=threads), TypeError) == f"threads={threads!r}; it is an int from 1 to 4096"
+
+
+def test_other_arguments_of_engines():
+    assert wr.Engine(threads=np.int64(2)).threads == 2 and wr.Engine(threads=4096).threads == 4096
+    for pool_bytes, kind in ((-1, ValueError), (2**64, ValueError), (True, TypeError), (1e9, TypeError)):
+        want = f"pool_bytes={pool_bytes!r}; it is an int from 0 to {2**64 - 1}"
+        assert text(lambda: wr.Engine(pool_bytes=pool_bytes), kind) == want
+
+
+def test_ints_beyond_64_bits():
+    assert text(lambda: wr.concat([paint(3)], dim=2**70), ValueError) == f"dim={2**70} is beyond 64 bits"
+    assert text(lambda: wr.concat([paint(3)], dim="x"), TypeError) == "dim='x'; it is an int"
