@@ -38,7 +38,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check
 ifneq (,$(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)))
 NVCC_READY := $(VENV)/.cuda
 # Not among the packages of the environment: torch's put headers of another release into the same folder.
-WITH_NVCC := CUDA_HOME=$${CUDA_HOME:-$(abspath $(VENV))/nvcc/nvidia/cu13}
+WITH_NVCC := CUDA_HOME=$${CUDA_HOME:-$(abspath $(VENV))/nvcc/nvidia/cu13} WINDROW_KERNEL_CACHE=$(CURDIR)/target/kernels
 WHEEL_NVCC := $(WITH_NVCC)
 # A stand-in for the driver, so that the tests of devices run without one; one that is set is used.
 TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) $(CARGO) run -q --locked -p cudasim --profile test --example path)}
@@ -127,7 +127,7 @@ docs: $(VENV)/.docs $(VENV)/.windrow
 # The wheel of $(VENV)/.windrow, which is for this machine.
 package: $(VENV)/.package $(VENV)/.windrow
 	$(PY) scripts/wheel_check target/wheels/*.whl
-	PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/sdist_check
+	WINDROW_KERNEL_CACHE=$(CURDIR)/target/kernels PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/sdist_check
 
 wheels: $(VENV)/.package $(NVCC_READY)
 	$(PIP) --quiet ziglang
@@ -135,7 +135,7 @@ wheels: $(VENV)/.package $(NVCC_READY)
 
 reproducible: $(VENV)/.venv $(NVCC_READY)
 	$(PIP) --quiet ziglang
-	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) scripts/reproducible
+	$(WHEEL_NVCC) WINDROW_KERNEL_CACHE= PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) scripts/reproducible
 
 deny:
 	@$(CARGO) deny --version >/dev/null 2>&1 || echo "SKIP: cargo-deny is not installed: cargo install --locked cargo-deny"

@@ -5,6 +5,7 @@
 mod nvcc;
 
 use std::fmt::{self, Display};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{exit, Command};
 use std::{env, fs};
@@ -60,7 +61,26 @@ fn build() -> Result<(), String> {
     // A tenth of the bytes; every wheel and every test program has the image in it.
     command.arg(nvcc.compression());
     command.args(targets.iter().map(|t| format!("-gencode=arch=compute_{},code={t}", t.arch)));
-    command.arg("-o").arg(out.join("windrow.fatbin")).arg(&unit);
+    let image = out.join("windrow.fatbin");
+    let kept = kept_image(&kernels, &nvcc, &command)?;
+    if let Some(kept) = kept.as_ref().filter(|kept| kept.is_file()) {
+        fs::copy(kept, &image).map_err(|e| format!("{}: {e}", kept.display()))?;
+    } else {
+        command.arg("-o").arg(&image).arg(&unit);
+        compile(&mut command, &nvcc)?;
+        if let Some(kept) = kept {
+            keep(&image, &kept).map_err(|e| format!("{}: {e}", kept.display()))?;
+        }
+    }
+
+    let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    println!("nvcc {} at {}: {}", nvcc.version, nvcc.path.display(), targets.join(" "));
+    println!("cargo:rustc-env=WINDROW_NVCC_VERSION={}", nvcc.version);
+    println!("cargo:rustc-env=WINDROW_CUDA_TARGETS={}", targets.join(" "));
+    Ok(())
+}
+
+fn compile(command: &mut Command, nvcc: &Nvcc) -> Result<(), String> {
     let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned()
         + &String::from_utf8_lossy(&output.stdout);
@@ -70,12 +90,34 @@ fn build() -> Result<(), String> {
     for line in said.lines().filter(|line| !line.trim().is_empty()) {
         println!("cargo:warning={line}");
     }
-
-    let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
-    println!("nvcc {} at {}: {}", nvcc.version, nvcc.path.display(), targets.join(" "));
-    println!("cargo:rustc-env=WINDROW_NVCC_VERSION={}", nvcc.version);
-    println!("cargo:rustc-env=WINDROW_CUDA_TARGETS={}", targets.join(" "));
     Ok(())
+}
+
+/// Where `$WINDROW_KERNEL_CACHE`, a folder, has the image of these sources, compiler and flags. Profiles, features and
+/// packages each run this script, and the kernels take minutes.
+fn kept_image(kernels: &Path, nvcc: &Nvcc, command: &Command) -> Result<Option<PathBuf>, String> {
+    println!("cargo:rerun-if-env-changed=WINDROW_KERNEL_CACHE");
+    let folder = env::var_os("WINDROW_KERNEL_CACHE").filter(|folder| !folder.is_empty());
+    let Some(folder) = folder else { return Ok(None) };
+    let mut key = DefaultHasher::new();
+    (&nvcc.version, format!("{:?}", command.get_args())).hash(&mut key);
+    let mut sources: Vec<PathBuf> = fs::read_dir(kernels)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(|e| format!("{}: {e}", kernels.display()))?;
+    sources.sort();
+    for source in sources.iter().filter(|source| source.is_file()) {
+        let text = fs::read(source).map_err(|e| format!("{}: {e}", source.display()))?;
+        (source.file_name(), text).hash(&mut key);
+    }
+    Ok(Some(Path::new(&folder).join(format!("{:016x}.fatbin", key.finish()))))
+}
+
+/// Another build may look for it at the same time, so it appears whole.
+fn keep(image: &Path, kept: &Path) -> std::io::Result<()> {
+    let part = kept.with_extension(std::process::id().to_string());
+    fs::create_dir_all(kept.parent().unwrap_or(Path::new("")))?;
+    fs::copy(image, &part)?;
+    fs::rename(part, kept)
 }
 
 /// docs.rs has no nvcc, and only reads what is public.
