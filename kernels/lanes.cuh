@@ -91,6 +91,20 @@ WINDROW_DEVICE void store_words(uint8_t* p, const uint32_t (&w)[4]) {
     store16(p, {w[0] | static_cast<uint64_t>(w[1]) << 32, w[2] | static_cast<uint64_t>(w[3]) << 32});
 }
 
+/// The same, if `left` is more than `beyond`. A branch around the store would draw all that makes the words
+/// into it, once for each vector of a turn; here the store alone has a predicate.
+WINDROW_DEVICE void store_words(int32_t left, int32_t beyond, uint8_t* p, const uint32_t (&w)[4]) {
+#ifdef __CUDA_ARCH__
+    if (Policy::kStore == 2) {
+        asm volatile("{ .reg .pred there; setp.gt.s32 there, %5, %6;\n @there st.global.v4.u32 [%0], {%1, %2, %3, %4}; }"
+                     :
+                     : "l"(__cvta_generic_to_global(p)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "r"(left), "r"(beyond));
+        return;
+    }
+#endif
+    if (left > beyond) store_words(p, w);
+}
+
 // ---- Windows: `bytes` adjacent bytes of a source in registers, from any address.
 
 /// The alignment of the windows of a piece, the same for all its lanes.
@@ -233,7 +247,7 @@ template <bool is_signed>
 WINDROW_DEVICE float byte_as_float(const uint32_t* words, uint32_t i) {
 #ifdef __CUDA_ARCH__
     const uint32_t word = words[i / 4] ^ (is_signed ? 0x80808080u : 0);
-    return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7440 + i % 4)) - (is_signed ? 8388736.0f : 8388608.0f);
+    return __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7650 + i % 4)) - (is_signed ? 8388736.0f : 8388608.0f);
 #else
     const uint32_t byte = words[i / 4] >> (8 * (i % 4)) & 0xFF;
     return is_signed ? static_cast<float>(static_cast<int8_t>(byte)) : static_cast<float>(byte);
@@ -268,9 +282,11 @@ WINDROW_DEVICE uint32_t bytes_as_f16(uint32_t word, bool high) {
 #endif
 }
 
-/// Writes `count` elements of `size` bytes from `dst` on: `fill` over and over, its first byte first.
+/// Writes `count` elements of `size` bytes from `dst` on: `fill` over and over, its first byte first. The same
+/// in `planes` planes of one phase, `plane` bytes apart.
 template <uint32_t kThreads>
-WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 fill, const Team<kThreads>& team) {
+WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 fill, const Team<kThreads>& team, uint32_t planes = 1,
+                             int64_t plane = 0) {
     constexpr uint32_t kMany = 4;
     const uint32_t bytes = count * size, head = minimum((16 - misalignment(dst, 16)) & 15, bytes);
     const uint32_t vectors = (bytes - head) / 16, ends = bytes - 16 * vectors;
@@ -279,7 +295,11 @@ WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 
         for (uint32_t i = team.lane; i < team.lane + 32; i += kThreads) {
             if (i >= ends) break;
             const uint32_t at = i < head ? i : i + 16 * vectors;
-            store(dst + at, static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7))));
+            uint8_t* p = dst + at;
+#pragma unroll 1
+            for (uint32_t c = 0; c < planes; ++c, p += plane) {
+                store(p, static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7))));
+            }
         }
     }
     if (misalignment(dst, size) != 0) fill = funnel16(fill, fill, head);
@@ -287,10 +307,14 @@ WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 
     dst += head + 16 * uint64_t{first};
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(vectors - first); left > 0; left -= step) {
-        keep(dst);
+        uint8_t* p = dst;
+#pragma unroll 1
+        for (uint32_t c = 0; c < planes; ++c, p += plane) {
+            keep(p);
 #pragma unroll
-        for (uint32_t i = 0; i < kMany; ++i) {
-            if (left > static_cast<int32_t>(kThreads * i)) store16(dst + 16 * kThreads * i, fill);
+            for (uint32_t i = 0; i < kMany; ++i) {
+                if (left > static_cast<int32_t>(kThreads * i)) store16(p + 16 * kThreads * i, fill);
+            }
         }
         dst += 16 * uint64_t{step};
     }

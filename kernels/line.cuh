@@ -64,7 +64,7 @@ WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* 
         for (uint32_t i = 0; i < kMany; ++i) {
             uint32_t out[4];
             cast.vector(in[i], out);
-            if (left > static_cast<int32_t>(kThreads * i)) store_words(dst + kThreads * 16 * i, out);
+            store_words(left, static_cast<int32_t>(kThreads * i), dst + kThreads * 16 * i, out);
         }
         src += uint64_t{step} * kBytes;
         dst += uint64_t{step} * 16;

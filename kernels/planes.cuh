@@ -26,8 +26,15 @@ struct PixelMap {
     const float* by;  ///< null: none
     uint32_t channels;
 
-    WINDROW_DEVICE float factor(uint32_t c) const { return by == nullptr ? 1 : by[channels > 1 ? c : 0]; }
-    WINDROW_DEVICE float offset(uint32_t c) const { return by == nullptr ? 0 : by[channels > 1 ? channels + c : 1]; }
+    WINDROW_DEVICE void read(uint32_t c, float& a, float& b) const {
+        a = 1;
+        b = 0;
+        if (by != nullptr) {
+            const float* p = by + (channels > 1 ? c : 0);
+            a = p[0];
+            b = p[channels];
+        }
+    }
 };
 
 /// A group of channel `c` of a window, as 16 bytes of its plane.
@@ -80,7 +87,7 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
             for (uint32_t i = 0; i < kMany; ++i) {
                 uint32_t out[4];
                 plane_of<dtype, channels>(in[i], c, a[c], b[c], out);
-                if (left > static_cast<int32_t>(kLanes * i)) store_words(p + kLanes * 16 * i, out);
+                store_words(left, static_cast<int32_t>(kLanes * i), p + kLanes * 16 * i, out);
             }
         }
         src += uint64_t{step} * kBytes;
@@ -132,8 +139,9 @@ WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_
         if constexpr (dtype == kU8) {
             store(p, x);
         } else {
-            const uint64_t bits = Number<dtype>::from(fmaf(static_cast<float>(x), map.factor(channel), map.offset(channel)));
-            write_element(p, bits, kSize<dtype>);
+            float a, b;
+            map.read(channel, a, b);
+            write_element(p, Number<dtype>::from(fmaf(static_cast<float>(x), a, b)), kSize<dtype>);
         }
     }
 }
@@ -146,7 +154,7 @@ WINDROW_DEVICE void write_planes(const Pixels& run, const PixelMap& map, const T
         if (team.warp == 0) write_singles<dtype, channels, channels>(run, map, dst, cut, 0, team.lane);
         float a[channels], b[channels];
 #pragma unroll
-        for (uint32_t c = 0; c < channels; ++c) a[c] = map.factor(c), b[c] = map.offset(c);
+        for (uint32_t c = 0; c < channels; ++c) map.read(c, a[c], b[c]);
         const uint8_t* src = run.src + cut.head * channels;
         dst += cut.head * kSize<dtype>;
         if (cut.is_aligned) {
@@ -159,7 +167,8 @@ WINDROW_DEVICE void write_planes(const Pixels& run, const PixelMap& map, const T
         for (uint32_t c = 0; c < channels; ++c, dst += run.plane) {
             const PixelCut cut = cut_pixels<dtype, channels, 1>(run, dst, c);
             if (team.warp == minimum(c, team.warps - 1)) write_singles<dtype, channels, 1>(run, map, dst, cut, c, team.lane);
-            const float a[1] = {map.factor(c)}, b[1] = {map.offset(c)};
+            float a[1], b[1];
+            map.read(c, a[0], b[0]);
             write_groups<kMisaligned, dtype, channels>(a, b, run.src + cut.head * channels + c, dst + cut.head * kSize<dtype>, 0, cut.groups,
                                                        team);
         }
@@ -174,12 +183,14 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes,
     const PixelMap map = {by, channels};
     if (run.real < run.width) {
         const uint32_t size = to == kU8 ? 1 : to == kF32 ? 4 : 2;
+        const uint32_t done = run.lead + run.real;
+        // Planes of different phases are filled one by one.
+        const bool alike = (run.plane & 15) == 0;
         uint8_t* dst = run.dst;
 #pragma unroll 1
-        for (uint32_t c = 0; c < planes; ++c, dst += run.plane) {
-            if (run.lead > 0) fill_run(dst, run.lead, size, fill, team);
-            const uint32_t done = run.lead + run.real;
-            fill_run(dst + done * size, run.width - done, size, fill, team);
+        for (uint32_t c = 0; c < (alike ? 1 : planes); ++c, dst += run.plane) {
+            if (run.lead > 0) fill_run(dst, run.lead, size, fill, team, alike ? planes : 1, run.plane);
+            if (done < run.width) fill_run(dst + done * size, run.width - done, size, fill, team, alike ? planes : 1, run.plane);
         }
     }
     if (run.real == 0) return;
