@@ -65,16 +65,21 @@ WINDROW_DEVICE float to_odd(double x) {
     return float_of(bits_of(near) - up | (up || down));
 }
 
-/// As above; what a float64 cannot hold is first made short, with a sticky bit.
-WINDROW_DEVICE float to_odd(uint64_t x) {
-    uint64_t brief = (x >> 11 | ((x & 0x7FF) != 0)) << 11;
-    return to_odd(static_cast<double>(x >> 53 == 0 ? x : brief));
+/// As above: a float32 holds the upper 24 bits, of which the last is set if those below were not 0.
+WINDROW_DEVICE float to_odd(uint32_t x) {
+    if (x >> 24 != 0) x = x & ~0xFFu | ((x & 0xFF) != 0) << 8;
+    return static_cast<float>(x);
 }
 
-WINDROW_DEVICE float to_odd(int64_t x) {
-    uint64_t size = x < 0 ? 0 - static_cast<uint64_t>(x) : static_cast<uint64_t>(x);
-    float odd = to_odd(size);
-    return x < 0 ? -odd : odd;
+WINDROW_DEVICE float to_odd(uint64_t x) {
+    const uint32_t high = static_cast<uint32_t>(x >> 32);
+#ifdef __CUDA_ARCH__
+    const uint32_t zeros = __clz(high);
+#else
+    const uint32_t zeros = high == 0 ? 32 : __builtin_clz(high);
+#endif
+    x <<= zeros;
+    return to_odd(static_cast<uint32_t>(x >> 32) | (static_cast<uint32_t>(x) != 0)) * float_of((127 + 32 - zeros) << 23);
 }
 
 /// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
@@ -210,10 +215,11 @@ struct Integer {
         if (sizeof(T) < 4) {
             return single(bits);
         }
-        if (sizeof(T) == 4) {
-            return to_odd(static_cast<double>(static_cast<T>(bits)));
-        }
-        return to_odd(static_cast<Wide>(bits));
+        const Wide x = static_cast<Wide>(static_cast<T>(bits));
+        const bool is_negative = x < 0;
+        const uint64_t wrapped = static_cast<uint64_t>(x);
+        const typename WordOf<sizeof(T) < 4 ? 4 : sizeof(T)>::Type size = is_negative ? 0 - wrapped : wrapped;
+        return is_negative ? -to_odd(size) : to_odd(size);
     }
     static WINDROW_DEVICE double wide(uint64_t bits) {
         return static_cast<double>(static_cast<T>(bits));

@@ -117,13 +117,18 @@ struct Map {
     template <class Float>
     WINDROW_DEVICE void apply(Float (&x)[kTurns], bool nan) {
         if (a == nullptr) return;
-        Float by = get<Float>(channel), plus = get<Float>(channel + channels);
+        auto map_one = [&](Float one) {
+            const Float by = get<Float>(channel), plus = get<Float>(channel + channels);
+            return nan ? multiply_add(one, by, plus) : fma_of(one, by, plus);
+        };
+        if (step == 0) {
 #pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) {
-            x[i] = nan ? multiply_add(x[i], by, plus) : fma_of(x[i], by, plus);
-            if (step != 0) {
+            for (uint32_t i = 0; i < kTurns; ++i) x[i] = map_one(x[i]);
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) {
+                x[i] = map_one(x[i]);
                 next();
-                by = get<Float>(channel), plus = get<Float>(channel + channels);
             }
         }
     }
@@ -198,12 +203,17 @@ WINDROW_DEVICE void write_singles(const Turns& at, uint8_t from, uint8_t to, Map
         if (is_integral(to)) map.apply(x, false);
         else map.apply(x, true);
     }
-    with_number(to, [&](auto number) {
-        using N = decltype(number);
-        if constexpr (odd ? !N::kIsWhole && sizeof(typename N::Bits) == 2 : N::kIsWhole || sizeof(typename N::Bits) < 8) {
-            store_turns<typename N::Bits>(at, [&](uint32_t i) { return N::from(x[i]); });
-        }
-    });
+    if constexpr (odd) {  // none is NaN
+        if (to == kF16) store_turns<uint16_t>(at, [&](uint32_t i) { return pack_f16(x[i], 0); });
+        else store_turns<uint16_t>(at, [&](uint32_t i) { return pack_bf16(x[i], 0); });
+    } else {
+        with_number(to, [&](auto number) {
+            using N = decltype(number);
+            if constexpr (N::kIsWhole || sizeof(typename N::Bits) < 8) {
+                store_turns<typename N::Bits>(at, [&](uint32_t i) { return N::from(x[i]); });
+            }
+        });
+    }
 }
 
 /// float64 on either side.
