@@ -203,7 +203,7 @@ fn output_at(path: &str) -> String {
     if path.is_empty() {
         "out".to_owned()
     } else {
-        format!("out at {path:?}")
+        format!("the output at {path:?}")
     }
 }
 

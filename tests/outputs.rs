@@ -128,12 +128,12 @@ fn outputs_of_two_leaves() {
     // The first leaf is read at 4 and written at 8.
     for (read, written, overlap) in [
         (0, 12, None),
-        (0, 11, Some(("out at \"b\": ", "out at \"a\""))),
+        (0, 11, Some(("out at \"b\": ", "the output at \"a\""))),
         (0, 16, None),
         (4, 16, None),
-        (11, 16, Some(("sample 0 at \"b\": ", "out at \"a\""))),
+        (11, 16, Some(("sample 0 at \"b\": ", "the output at \"a\""))),
         (12, 16, None),
-        (12, 4, Some(("sample 0 at \"a\": ", "out at \"b\""))),
+        (12, 4, Some(("sample 0 at \"a\": ", "the output at \"b\""))),
         (12, 0, None),
     ] {
         let (samples, targets) = ([sample(4), sample(read)], [target(8), target(written)]);

@@ -58,10 +58,10 @@ def test_ranges_beyond_memory():
         with pytest.raises(MemoryError):
             call(endless)
     for name in ("dims", "size", "multiple_of", "side"):
-        with pytest.raises(TypeError, match=f"{name}=range"):
+        with pytest.raises(MemoryError):
             wr.pad([row], **{name: endless})
     for name in ("mean", "std", "permute"):
-        with pytest.raises(TypeError, match=f"{name}=range"):
+        with pytest.raises(MemoryError):
             wr.Transform(**{name: endless})
     assert len(samples) == 1
 

@@ -58,7 +58,7 @@ def test_stats_count_what_explain_says(case):
     assert stats["views"] == (path == "view")
     assert stats["bytes_in"] == plan["bytes_read"]
     assert stats["data_bytes"] == (0 if path == "view" else batch.nbytes)
-    assert plan["bytes_written"] == stats["data_bytes"] + sum(field.nbytes for field in (batch.mask, batch.batch_index) if field)
+    assert plan["bytes_written"] == stats["data_bytes"] + sum(field.nbytes for field in (batch.mask, batch.batch_index) if field is not None)
     assert stats["padding_bytes"] == plan["padding_bytes"]
     assert stats["padding_waste"] == plan["padding_waste"]
     assert plan["tiles"] == (0 if path == "view" or not batch.nbytes else max(plan["tiles"], 1))
