@@ -224,14 +224,18 @@ impl PySampleList {
             // What keeps them alive is there. Kept once more each time, it would be a longer chain.
             added.owners = Arc::default();
         }
-        self.join(&added).or_py_err(objects.py())
+        self.join(objects.py(), &added)
     }
 
-    fn join(&self, other: &Imported) -> windrow::Result<()> {
+    fn join(&self, py: Python<'_>, other: &Imported) -> PyResult<()> {
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::get_mut(&mut guard).is_none() {
+            // It is copied, because a snapshot of it is in use; a copy that has no room would end the process.
+            room_for::<[u64; 2]>(guard.list.len())?;
+        }
         let own = Arc::make_mut(&mut guard);
         let len = own.list.len();
-        own.list.extend(&other.list)?;
+        own.list.extend(&other.list).or_py_err(py)?;
         own.places.extend(len, &other.places, other.list.len());
         let owners = new_owners(&own.owners, &other.owners);
         if !owners.is_empty() {
@@ -257,14 +261,14 @@ impl PySampleList {
     #[new]
     #[pyo3(signature = (samples = None))]
     fn new(samples: Option<&Bound<'_, PyAny>>) -> PyResult<PySampleList> {
-        let imported = match samples {
-            None => Imported::default(),
-            Some(samples) => match samples.cast_exact::<PySampleList>() {
-                Ok(list) => (*list.get().snapshot()).clone(),
-                Err(_) => Imported::new(samples, Reading::OWNED)?.0,
-            },
+        let Some(samples) = samples else {
+            return Ok(PySampleList::from_imported(Imported::default()));
         };
-        Ok(PySampleList::from_imported(imported))
+        match samples.cast_exact::<PySampleList>() {
+            // Shared until one of the two lists changes.
+            Ok(list) => Ok(PySampleList { imported: Mutex::new(list.get().snapshot()) }),
+            Err(_) => Ok(PySampleList::from_imported(Imported::new(samples, Reading::OWNED)?.0)),
+        }
     }
 
     /// The samples at these positions, in this order, as a new list that shares their memory, and keeps
@@ -340,7 +344,7 @@ impl PySampleList {
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(other) = samples.cast_exact::<PySampleList>() {
             let other = other.get().snapshot();
-            return self.join(&other).or_py_err(samples.py());
+            return self.join(samples.py(), &other);
         }
         check_list(samples)?;
         let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;

@@ -78,7 +78,8 @@ impl Threads {
     /// The threads that may help the calling one now, if there are any.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the system gives no threads.
+    /// [`Error::OutOfMemory`] if there is no memory for the stacks of threads, [`Error::Argument`] if the system
+    /// gives none for another reason.
     pub fn helpers(&self) -> Result<Option<Helpers>> {
         let count = self.count().saturating_sub(1);
         let made = match self {
@@ -97,16 +98,24 @@ impl Threads {
     }
 }
 
+/// The standard library's own default.
+const STACK_BYTES: usize = 2 << 20;
+
 impl Made {
     fn new(process: u32, count: usize) -> Result<Made> {
         let ids = Arc::new(Ids::new(count));
         let entered = Arc::clone(&ids);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(count)
+            .stack_size(STACK_BYTES)
             .thread_name(|index| format!("windrow-{index}"))
             .start_handler(move |index| entered.enter(index))
             .build();
         let pool = pool.map_err(|e| {
+            // The system gives one code for too many threads and for no memory for their stacks.
+            if Vec::<u8>::new().try_reserve_exact(STACK_BYTES).is_err() {
+                return Error::OutOfMemory { bytes: (count * STACK_BYTES) as u64 };
+            }
             Error::Argument(format!(
                 "cannot start {count} threads: {e}; an engine of one thread starts none"
             ))
