@@ -67,8 +67,8 @@ WINDROW_DEVICE float to_odd(double x) {
 
 /// As above: a float32 holds the upper 24 bits, of which the last is set if those below were not 0.
 WINDROW_DEVICE float to_odd(uint32_t x) {
-    if (x >> 24 != 0) x = x & ~0xFFu | ((x & 0xFF) != 0) << 8;
-    return static_cast<float>(x);
+    const uint32_t below = x >> 24 == 0 ? 0 : x & 0xFF;
+    return static_cast<float>(x - below | (below != 0) << 8);
 }
 
 WINDROW_DEVICE float to_odd(uint64_t x) {
@@ -215,11 +215,9 @@ struct Integer {
         if (sizeof(T) < 4) {
             return single(bits);
         }
-        const Wide x = static_cast<Wide>(static_cast<T>(bits));
-        const bool is_negative = x < 0;
-        const uint64_t wrapped = static_cast<uint64_t>(x);
-        const typename WordOf<sizeof(T) < 4 ? 4 : sizeof(T)>::Type size = is_negative ? 0 - wrapped : wrapped;
-        return is_negative ? -to_odd(size) : to_odd(size);
+        const uint64_t x = wrapped(bits), sign = kIsPlain ? 0 : 0 - (x >> 63);
+        const auto size = static_cast<typename WordOf<sizeof(T) < 4 ? 4 : sizeof(T)>::Type>((x ^ sign) - sign);
+        return float_of(bits_of(to_odd(size)) | static_cast<uint32_t>(sign) & 0x80000000);
     }
     static WINDROW_DEVICE double wide(uint64_t bits) {
         return static_cast<double>(static_cast<T>(bits));
