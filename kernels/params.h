@@ -1,12 +1,12 @@
 // What a launch is told: one header and one table of 8-byte words, the same for every kernel.
 //
-// src/cuda/params.rs mirrors these structs; both sides assert sizes and offsets. The table lies in
-// the kernel's parameters if it fits, else in device memory. A position in the table is a number of
+// src/cuda/params.rs mirrors these structs; both sides assert sizes and offsets. The table is in the
+// kernel's parameters if it fits, else in device memory. A position in the table is a number of
 // words from its beginning; position 0 is a field, so 0 also says "none".
 //
-// A field is one tensor to write. Its elements are counted in the order of the work: sample after
-// sample, within a sample as the loops of its class go, outermost first. Work is cut into tiles of
-// equal size by output bytes, numbered across all fields.
+// A field is one tensor to write, or the part of it whose samples have the same loops. Its work is cut
+// into items, numbered across all fields: a warp takes one item, which is of one field and, in most
+// families, a piece of one row of one sample.
 #pragma once
 
 #include <stddef.h>
@@ -14,28 +14,34 @@
 
 namespace windrow {
 
-/// What is done for a field.
-enum Kind : uint8_t {
-    /// Samples are runs of bytes that follow each other in the output without gaps. Elements are
-    /// bytes. Tiles begin where the output's address is a multiple of 16: tile k covers the bytes
-    /// [k * tile_bytes - m, (k + 1) * tile_bytes - m), m = out % 16, as far as the field has them.
-    kCopy = 0,
-    /// Elements are found one by one through the loops of their class: copied, cast, put through
-    /// the affine map, constant, or padding. A tile covers tile_bytes / elem_size elements.
-    kWalk = 1,
-    /// As kWalk, for classes that are all planar: the outermost loop runs over 2 to 4 channels that
-    /// lie interleaved in the source. A tile covers those pixels whose first channel would be
-    /// counted in: of the elements [begin, end) counted through all samples, the pixels from
-    /// ceil(begin / channels) to ceil(end / channels).
-    kPlanar = 2,
-    /// Words of the table itself, `numel` elements from position `data` on: lengths, offsets. Tiles
-    /// are counted as those of kWalk.
-    kTable = 3,
+/// How a field is written: the functions in the header of that name. See src/cuda/family.rs.
+enum Family : uint8_t {
+    /// Samples of one size, moved; size, sources and output are multiples of 16 bytes. An item is
+    /// kMoveBytes of the output. `cols` counts vectors of 16 bytes.
+    kRows = 0,
+    /// The same, where a sample is a multiple of kMoveBytes: an item is of one sample.
+    kPages = 1,
+    /// Short samples, moved to an output that is a multiple of 16 and has no gaps. `cols` counts bytes;
+    /// an item is `piece` bytes of the output. `offsets`: samples of many sizes, and `first` has the
+    /// sample of each item's first byte, and one more, the last sample.
+    kShort = 2,
+    /// Rows of elements that are adjacent in the source and in the output.
+    kLine = 3,
+    /// uint8 pixels of 2 to 4 interleaved channels become planes. `cols` counts pixels, whose channels
+    /// are adjacent; the planes are `plane` bytes apart.
+    kPlanar = 4,
+    /// Everything else: an item is a box of up to two loops, `piece` columns by the `block` of the
+    /// innermost outer loop.
+    kBox = 5,
+    /// Numbers that are in the table itself, from position `data` on: lengths, offsets.
+    kValues = 6,
 };
+
+constexpr uint32_t kMoveBytes = 2048;
 
 /// What a real element becomes.
 enum Op : uint8_t {
-    kRead = 0,    ///< the source's element, cast if the class has another dtype
+    kRead = 0,    ///< the source's element, cast if it has another dtype
     kAffine = 1,  ///< the same through x * a[c] + b[c]
     kConst = 2,   ///< the byte `value` of the field
     kIndex = 3,   ///< the number of its sample, as int64
@@ -56,81 +62,86 @@ enum DType : uint8_t {
     kBF16 = 10,
     kF32 = 11,
     kF64 = 12,
-    kMoved = 13,  ///< complex and float8: moved by elem_size, never cast
-};
-
-/// Where the channel number of an element comes from.
-enum Channel : uint8_t {
-    kNoChannel = 0,    ///< one pair of coefficients for all
-    kLoopChannel = 1,  ///< the coordinate in loop channel_dim, less its lo, plus channel_first
-    kInnerChannel = 2, ///< ((column - lo) modulo channels) plus channel_first
+    kMoved = 13,  ///< complex and float8: moved by their size, never cast
 };
 
 /// A divisor below 2^31 for dividends below 2^31: n / d = (mulhi(n, mul) + n) >> shift.
-/// `is_small` is 0 for a larger divisor, which needs a real division.
 struct Divisor {
     uint32_t mul;
-    uint16_t shift;
-    uint16_t is_small;
+    uint32_t shift;
 };
 
-/// One loop of a class. Coordinates count output elements; lo <= c < hi are real, the rest padding.
+/// What differs from sample to sample; then there is a position in place of the number.
+enum Varies : uint32_t {
+    kLo = 1,         ///< position of the field's columns: uint32 each, or uint64 if `wide`
+    kHi = 2,
+    kSrcStride = 4,  ///< position of int64 each
+    kExtent = 8,     ///< joined: extent and hi are `extent` elements for each step of offset
+};
+
+/// One loop of a sample. Coordinates count output elements; lo <= c < hi are real, the rest padding.
 /// Strides are in bytes. The source address of coordinate c is base + (c - lo) * src_stride.
-struct Dim {
+struct Loop {
     uint64_t extent;
     uint64_t lo;
     uint64_t hi;
     int64_t src_stride;
     int64_t dst_stride;
-    Divisor by_extent;
+    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies
+    uint32_t block;         ///< coordinates in an item; 1 but for the innermost outer loop of kBox
+    uint16_t varies;        ///< of Varies
+    uint16_t channel_step;  ///< 1: the channel number grows with c - lo
 };
 
-/// How samples of one kind are read.
-struct Class {
-    uint32_t dims;  ///< position of its first Dim, outermost; they follow each other
-    uint16_t num_dims;
-    uint8_t dtype;
-    uint8_t elem_size;
-    uint8_t channel;  ///< a Channel
-    uint8_t reserved;
-    uint16_t channel_dim;
-    uint32_t channel_first;
-};
-
-struct Field {
+struct alignas(16) Field {
     uint8_t* out;
-    uint64_t numel;        ///< elements of the output
-    uint64_t unit;         ///< rows: elements of a sample; joined: elements for one step of offset
-    int64_t step;          ///< rows: bytes from sample to sample; joined: for one step of offset
-    uint64_t first_tile;
-    uint64_t num_samples;
-    Divisor by_unit;
-    uint32_t data;         ///< position of the samples' addresses (of their first element read);
-                           ///< unused by kConst and kIndex
-    uint32_t class_ids;    ///< position of a uint32 each; 0: all are of the first class
-    uint32_t classes;      ///< position of the first Class
-    uint32_t offsets;      ///< joined: position of num_samples + 1 int64; 0: rows
-    uint32_t tile_samples; ///< joined: position of a uint32 for each tile, the sample of its first
-                           ///< element, and one more, the last sample
-    uint32_t affine;       ///< position of a[channels], then b[channels]; 0: none
-    uint32_t channels;
-    uint8_t kind;
+    uint32_t first_item;
+    uint8_t family;
     uint8_t op;
-    uint8_t dtype;
-    uint8_t elem_size;
+    uint8_t from;          ///< dtypes
+    uint8_t to;
+    uint8_t from_size;     ///< bytes of an element
+    uint8_t to_size;
     uint8_t value;         ///< of kConst
-    uint8_t wide;          ///< 1: a and b are float64, else float32; the arithmetic is float64
+    uint8_t wide;          ///< 1: columns and offsets are of uint64, else of uint32
+    uint8_t wide_affine;   ///< 1: a and b are float64, else float32; the arithmetic is float64
                            ///< where an element is so before or after, whatever this says
-    uint8_t aligned;       ///< 1: `out` is a multiple of elem_size
-    uint8_t reserved[5];
-    uint8_t fill[16];      ///< bits of the padding
+    uint8_t by_id;         ///< 1: `data` has ids, else addresses
+    uint8_t joint;         ///< 1: the rows of a sample follow each other in its memory
+    uint8_t hint_shift;
+    uint32_t num_samples;
+    uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
+    const uint8_t* base;   ///< by id: a sample is at base + id * stride
+    uint64_t stride;
+    int64_t step;          ///< bytes of the output from sample to sample; joined: for one step
+    uint32_t places;       ///< position of a uint32 each: numbers of the samples; 0: in order
+    uint32_t offsets;      ///< joined: position of a number for each sample of the tensor, and the end
+    uint32_t items;        ///< of each sample, where it is the same for all of them;
+    uint32_t first;        ///< else position of the first item of each, uint32,
+    uint32_t hints;        ///< and of the sample of item k << hint_shift, uint32, and the last sample
+    uint32_t pieces;       ///< of a row; 0: it depends on the extent of `cols`
+    Divisor by_items;
+    Divisor by_pieces;
+    uint32_t piece;        ///< elements of a row in an item
+    uint32_t samples;      ///< samples in an item; 0: it is of one. kBox: they are its rows; kLine: a
+                           ///< team of 8 lanes each, 4 of them
+    uint32_t outer;        ///< position of the outer loops, outermost first
+    uint32_t num_outer;
+    Loop cols;             ///< the innermost loop
+    uint32_t affine;       ///< position of a[channels], then b[channels]
+    uint32_t channels;
+    int64_t plane;         ///< kPlanar: bytes from plane to plane,
+    uint32_t planes;       ///< and how many there are
+    uint32_t channel_first;
+    Divisor by_channels;
+    uint64_t reserved;
+    uint8_t fill[16];      ///< bits of the padding, over and over
 };
 
 struct Header {
     const uint64_t* table; ///< null: it follows in the parameters
-    uint64_t num_tiles;
+    uint32_t num_items;
     uint32_t num_fields;   ///< they are at the beginning of the table
-    uint32_t tile_bytes;   ///< a multiple of 64
 };
 
 /// The parameters of a kernel, `bytes` in all.
@@ -141,14 +152,13 @@ struct Params {
 };
 
 constexpr int kSmallBytes = 4096;   // one page of the constant bank
-constexpr int kLargeBytes = 32760;  // 32,764 are allowed
+constexpr int kLargeBytes = 32752;  // 32,764 are allowed
 
 static_assert(sizeof(Divisor) == 8, "layout");
-static_assert(sizeof(Dim) == 48 && offsetof(Dim, by_extent) == 40, "layout");
-static_assert(sizeof(Class) == 16 && offsetof(Class, channel_first) == 12, "layout");
-static_assert(sizeof(Field) == 112 && offsetof(Field, by_unit) == 48, "layout");
-static_assert(offsetof(Field, kind) == 84 && offsetof(Field, fill) == 96, "layout");
-static_assert(sizeof(Header) == 24, "layout");
+static_assert(sizeof(Loop) == 56 && offsetof(Loop, block) == 48, "layout");
+static_assert(sizeof(Field) == 224 && offsetof(Field, base) == 32, "layout");
+static_assert(offsetof(Field, cols) == 112 && offsetof(Field, fill) == 208, "layout");
+static_assert(sizeof(Header) == 16, "layout");
 static_assert(sizeof(Params<kLargeBytes>) == kLargeBytes, "layout");
 
 }  // namespace windrow

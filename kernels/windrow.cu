@@ -1,21 +1,30 @@
 // The kernels. All fields of a batch go in one launch, whatever is done for each of them.
 //
-// Every thread works on its own: no barrier, no shared memory, no exchange between lanes.
-#include "copy.cuh"
+// A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier
+// and no exchange between lanes.
+#include "line.cuh"
 #include "params.h"
-#include "planar.cuh"
+#include "pieces.cuh"
+#include "planes.cuh"
 #include "policy.h"
-#include "walk.cuh"
+#include "rows.cuh"
+#include "short.cuh"
+#include "strided.cuh"
 
 namespace windrow {
 
-/// The field of a tile, at or behind `field`.
-WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t num_fields, uint32_t field,
-                                 uint64_t tile) {
-    uint32_t low = field, high = num_fields - 1;
+WINDROW_DEVICE uint32_t lane_of_thread() { return threadIdx.x % kLanes; }
+WINDROW_DEVICE uint32_t warp_of_grid() {
+    return blockIdx.x * (Policy::kThreads / kLanes) + threadIdx.x / kLanes;
+}
+
+/// The field of an item.
+WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t num_fields, uint32_t item) {
+    uint32_t low = 0, high = num_fields - 1;
+#pragma unroll 1
     while (low < high) {
-        uint32_t middle = (low + high + 1) / 2;
-        if (fields[middle].first_tile <= tile) {
+        const uint32_t middle = (low + high + 1) / 2;
+        if (fields[middle].first_item <= item) {
             low = middle;
         } else {
             high = middle - 1;
@@ -24,43 +33,229 @@ WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t num_fields, uint3
     return low;
 }
 
-/// Calls `f(table, field, tile, tile_bytes)` for every tile of this block; tiles of a field count
-/// from 0. The branches in `f` on what a field says are the same for the whole block.
-template <int bytes, class F>
-WINDROW_DEVICE void for_tiles(const Params<bytes>& params, const F& f) {
-    const Header& header = params.header;
-    const uint64_t* table = header.table != nullptr ? header.table : params.table;
-    const Field* fields = at<Field>(table, 0);
-    uint32_t field = 0;
-    for (uint64_t tile = blockIdx.x; tile < header.num_tiles; tile += gridDim.x) {
-        field = field_of(fields, header.num_fields, field, tile);
-        f(table, fields[field], tile - fields[field].first_tile, header.tile_bytes);
+WINDROW_DEVICE void rows_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+    constexpr uint32_t kVectors = kMoveBytes / 16;
+    const Sources sources = sources_of(table, field);
+    const uint32_t vectors = static_cast<uint32_t>(field.cols.extent), first = own * kVectors + lane;
+    if (field.family == kPages) {
+        page_piece(sources, field.out, field.items, field.by_items, own, lane);
+    } else if (field.by_id) {
+        rows_piece<true>(sources, field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
+    } else {
+        rows_piece<false>(sources, field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
     }
 }
 
-/// Fields that are all kCopy or kTable.
-template <int bytes>
-WINDROW_DEVICE void gather_fields(const Params<bytes>& params) {
-    for_tiles(params, [](const uint64_t* table, const Field& field, uint64_t tile, uint32_t size) {
-        if (field.kind == kTable) {
-            table_tile(table, field, tile, size);
-        } else {
-            copy_tile(table, field, tile, size);
-        }
-    });
+WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+    const Sources sources = sources_of(table, field);
+    const uint32_t size = static_cast<uint32_t>(field.cols.extent);
+    const Short all = {sources, field.out, uint64_t{size} * field.num_samples, size, field.cols.by_blocks, field.piece};
+    if (field.by_id) {
+        short_piece<true>(all, own, lane);
+    } else {
+        short_piece<false>(all, own, lane);
+    }
 }
 
-/// Fields of any kind.
-template <int bytes>
-WINDROW_DEVICE void assemble_fields(const Params<bytes>& params) {
-    for_tiles(params, [](const uint64_t* table, const Field& field, uint64_t tile, uint32_t size) {
-        switch (field.kind) {
-            case kCopy: return copy_tile(table, field, tile, size);
-            case kTable: return table_tile(table, field, tile, size);
-            case kPlanar: return planar_tile(table, field, tile, size);
-            default: return walk_tile(table, field, tile, size);
+/// What becomes of the elements of a row, which are all of one channel.
+WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
+    LineCast cast;
+    cast.from = field.from;
+    cast.to = field.to;
+    cast.from_size = reads(field) ? field.from_size : 0;
+    cast.to_size = field.to_size;
+    cast.value = field.op == kConst ? field.value : number;
+    cast.affine = {nullptr, 1, false};
+    if (field.op == kAffine) {
+        if (channel >= field.channels) channel -= divide(channel, field.by_channels) * field.channels;
+        cast.affine = {at<uint8_t>(table, field.affine) + (field.wide_affine ? 8 : 4) * channel, field.channels,
+                       field.wide_affine != 0};
+    }
+    return cast;
+}
+
+WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+    const uint32_t size = reads(field) ? field.from_size : 0;
+    if (field.samples != 0) {
+        const uint32_t index = own * (kLanes / kTeamLanes) + lane / kTeamLanes;
+        if (index >= field.num_samples) return;
+        const Sample sample = sample_of(table, field, index);
+        const Row row = row_of(table, field, sample, 0);
+        const Stretch part = stretch_of(row, 0, row.extent, size, field.to_size);
+        const Team<kTeamLanes> team = {0, 1, lane % kTeamLanes};
+        write_line({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
+                   cast_of(table, field, row.channel, sample.number), fill_of(field), team);
+        return;
+    }
+    const Item item = item_of(table, field, own);
+    const Row row = row_of(table, field, item.sample, item.row);
+    const Stretch part = shared_stretch(field, item, row, size);
+    const Team<kLanes> team = {item.piece % kTogether,
+                               minimum(kTogether, item.pieces - (item.piece & ~(kTogether - 1))), lane};
+    write_line({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
+               cast_of(table, field, row.channel, item.sample.number), fill_of(field), team);
+}
+
+WINDROW_DEVICE void planar_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+    const Item item = item_of(table, field, own);
+    const Row row = row_of(table, field, item.sample, item.row);
+    const Stretch part = shared_stretch(field, item, row, field.planes);
+    const Team<kLanes> team = {item.piece % kTogether,
+                               minimum(kTogether, item.pieces - (item.piece & ~(kTogether - 1))), lane};
+    const Pixels run = {part.src, part.dst, field.plane, part.lead, part.real, part.width, part.before, part.after};
+    const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
+    write_pixels(run, field.to, field.planes, by, field.channels, fill_of(field), team);
+}
+
+/// The divisor for a number of columns that the host did not know.
+WINDROW_DEVICE Divisor divisor_of(uint32_t d) {
+    uint32_t shift = 0;
+#pragma unroll 1
+    while (1u << shift < d) ++shift;
+    const uint64_t top = (uint64_t{1} << shift) - d;
+    return {static_cast<uint32_t>((top << 32) / d + 1), shift};
+}
+
+/// The part of [lo, hi) in the `count` numbers from `begin` on, counted from there.
+WINDROW_DEVICE uint32_t clipped(uint64_t bound, uint64_t begin, uint32_t count) {
+    return bound <= begin ? 0 : bound - begin < count ? static_cast<uint32_t>(bound - begin) : count;
+}
+
+WINDROW_OUT_OF_LINE void box_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+    Box box;
+    Sources sources;
+    box.affine = field.op == kAffine ? at<uint8_t>(table, field.affine) : nullptr;
+    box.channels = field.op == kAffine ? field.channels : 1;
+    box.by_channels = field.by_channels;
+    box.channel_row = 0;
+    box.channel_col = field.cols.channel_step;
+    box.fill[0] = fill_of(field).lo;
+    box.fill[1] = fill_of(field).hi;
+    box.from = field.from;
+    box.to = field.to;
+    box.from_size = reads(field) ? field.from_size : 0;
+    box.to_size = field.to_size;
+    box.value = field.value;
+    box.samples = nullptr;
+    box.sample = 0;
+    const Loop& cols = field.cols;
+    box.dst_col = static_cast<int32_t>(cols.dst_stride);
+    box.by_cols = cols.by_blocks;
+    int64_t channel = field.channel_first;
+    if (field.samples != 0) {
+        // Its rows are samples.
+        box.sample = own * field.samples;
+        box.rows = box.row_hi = minimum(field.samples, field.num_samples - box.sample);
+        box.row_lo = 0;
+        box.cols = static_cast<uint32_t>(cols.extent);
+        box.col_lo = 0;
+        box.col_hi = static_cast<uint32_t>(cols.hi);
+        box.src_row = 0;
+        box.src_col = static_cast<int32_t>(cols.src_stride);
+        box.dst_row = static_cast<int32_t>(field.step);
+        box.dst = field.out + static_cast<int64_t>(box.sample) * field.step;
+        box.src = nullptr;
+        if (reads(field)) {
+            sources = sources_of(table, field);
+            box.samples = &sources;
         }
-    });
+    } else {
+        const Item item = item_of(table, field, own);
+        const Sample& sample = item.sample;
+        if (field.op == kIndex) box.value = sample.number;
+        const Bounds col = bounds_of(table, field, cols, sample);
+        const uint64_t begin = uint64_t{item.piece} * field.piece;
+        const uint64_t rest = col.extent - begin;
+        box.cols = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
+        box.col_lo = clipped(col.lo, begin, box.cols);
+        box.col_hi = clipped(col.hi, begin, box.cols);
+        box.src_col = static_cast<int32_t>(col.src_stride);
+        box.src = reads(field) ? source_at(sources_of(table, field), sample.index) : field.out;
+        box.src += static_cast<int64_t>(begin - col.lo) * col.src_stride;
+        box.dst = field.out + static_cast<int64_t>(sample.offset) * field.step +
+                  static_cast<int64_t>(begin) * cols.dst_stride;
+        if (cols.varies & kExtent || box.cols != static_cast<uint32_t>(cols.extent)) box.by_cols = divisor_of(box.cols);
+        if (cols.channel_step) channel += static_cast<int64_t>(begin - col.lo);
+        // The last of the outer loops is that of its rows.
+        const Loop* outer = at<Loop>(table, field.outer);
+        uint32_t number = item.row;
+        bool is_real = true;
+#pragma unroll 1
+        for (uint32_t d = field.num_outer; d-- > 0;) {
+            const Loop& loop = outer[d];
+            const Bounds bounds = bounds_of(table, field, loop, sample);
+            uint64_t coord = number;
+            if (d > 0) {  // nothing is left over from the outermost
+                const uint32_t blocks = blocks_of(bounds.extent, loop.block);
+                number = loop.varies & kExtent ? number / blocks : divide(number, loop.by_blocks);
+                coord -= uint64_t{number} * blocks;
+            }
+            coord *= loop.block;
+            const int64_t real = static_cast<int64_t>(coord - bounds.lo);
+            box.dst += static_cast<int64_t>(coord) * loop.dst_stride;
+            box.src += real * bounds.src_stride;
+            if (loop.channel_step) channel += real;
+            if (d + 1 == field.num_outer) {
+                const uint64_t left = bounds.extent - coord;
+                box.rows = left < loop.block ? static_cast<uint32_t>(left) : loop.block;
+                box.row_lo = clipped(bounds.lo, coord, box.rows);
+                box.row_hi = clipped(bounds.hi, coord, box.rows);
+                box.src_row = static_cast<int32_t>(bounds.src_stride);
+                box.dst_row = static_cast<int32_t>(loop.dst_stride);
+                box.channel_row = loop.channel_step;
+            } else if (coord < bounds.lo || coord >= bounds.hi) {
+                is_real = false;
+            }
+        }
+        if (!is_real) box.row_hi = box.row_lo;
+    }
+    // Below 0 in front of padding.
+    channel %= static_cast<int64_t>(box.channels);
+    box.channel = static_cast<uint32_t>(channel < 0 ? channel + box.channels : channel);
+    write_box(box, lane);
+}
+
+/// Numbers of the table itself.
+WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+    const uint64_t begin = uint64_t{own} * field.piece, rest = field.cols.extent - begin;
+    const uint32_t count = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
+    const uint32_t from = field.from_size, to = field.to_size;
+    const uint8_t* src = at<uint8_t>(table, field.data) + begin * from;
+    uint8_t* dst = field.out + begin * to;
+#pragma unroll 1
+    for (uint32_t i = lane; i < count; i += kLanes) {
+        uint64_t bits;
+        switch (from) {
+            case 1: bits = src[i]; break;
+            case 4: bits = reinterpret_cast<const uint32_t*>(src)[i]; break;
+            default: bits = reinterpret_cast<const uint64_t*>(src)[i];
+        }
+        store_elements(dst + uint64_t{i} * to, {bits, 0}, to, 0, 1, misalignment(dst, to) == 0);
+    }
+}
+
+/// Writes an item. `wide`: of any field, else only of those that move bytes or repeat a value.
+template <bool wide, int bytes>
+WINDROW_DEVICE void write_item(const Params<bytes>& params) {
+    const Header& header = params.header;
+    const uint32_t lane = lane_of_thread(), item = warp_of_grid();
+    if (item >= header.num_items) return;
+    const uint64_t* table = header.table != nullptr ? header.table : params.table;
+    const Field* fields = at<Field>(table, 0);
+    const Field& field = fields[field_of(fields, header.num_fields, item)];
+    const uint32_t own = item - field.first_item;
+    switch (field.family) {
+        case kRows:
+        case kPages: return rows_item(table, field, own, lane);
+        case kShort: return short_item(table, field, own, lane);
+        case kLine: return line_item(table, field, own, lane);
+        case kValues: return values_item(table, field, own, lane);
+        default: break;
+    }
+    if constexpr (wide) {
+        if (field.family == kPlanar) return planar_item(table, field, own, lane);
+        box_item(table, field, own, lane);
+    }
 }
 
 }  // namespace windrow
@@ -69,22 +264,22 @@ using windrow::Policy;
 using SmallParams = windrow::Params<windrow::kSmallBytes>;
 using LargeParams = windrow::Params<windrow::kLargeBytes>;
 
-extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kGatherBlocks)
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_gather_small(const __grid_constant__ SmallParams params) {
-    windrow::gather_fields(params);
+    windrow::write_item<false>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kGatherBlocks)
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_gather_large(const __grid_constant__ LargeParams params) {
-    windrow::gather_fields(params);
+    windrow::write_item<false>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAssembleBlocks)
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
-    windrow::assemble_fields(params);
+    windrow::write_item<true>(params);
 }
 
-extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAssembleBlocks)
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_large(const __grid_constant__ LargeParams params) {
-    windrow::assemble_fields(params);
+    windrow::write_item<true>(params);
 }

@@ -1,9 +1,12 @@
-// The kernels on the host, against plain loops. Every read is checked to be of a sample's bytes.
+// The kernels on the host, lane by lane, against plain loops. Every read is checked to be of a sample's bytes.
 #include <chrono>
 
-#include "copy_test.h"
-#include "far_test.h"
-#include "walk_test.h"
+#include "launch_test.h"
+#include "line_test.h"
+#include "planes_test.h"
+#include "rows_test.h"
+#include "short_test.h"
+#include "strided_test.h"
 
 void on_read(const void* p, size_t bytes) { on_read_checked(p, bytes); }
 
@@ -16,10 +19,10 @@ void timed(const char* name, const F& test) {
 }
 
 int main() {
-    timed("copy", test_copy);
-    timed("pairs", test_pairs);
-    timed("casts", test_casts);
-    timed("far", test_far);
-    timed("walk", [] { test_walk(false, 1000); });
-    timed("planar", [] { test_walk(true, 1200); });
+    timed("launch", test_launch);
+    timed("line", test_line);
+    timed("planes", test_planes);
+    timed("rows", test_rows);
+    timed("short", test_short);
+    timed("strided", test_strided);
 }

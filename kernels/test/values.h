@@ -32,11 +32,11 @@ inline uint64_t any_element(int dtype) {
 }
 
 inline Divisor divisor(uint64_t d) {
-    if (d == 0 || d >= 1ull << 31) return {0, 0, 0};
-    uint16_t shift = 0;
+    if (d == 0 || d >= 1ull << 31) return {0, 0};
+    uint32_t shift = 0;
     while (1ull << shift < d) ++shift;
     const uint64_t mul = ((1ull << 32) * ((1ull << shift) - d)) / d + 1;
-    return {uint32_t(mul), shift, 1};
+    return {uint32_t(mul), shift};
 }
 
 inline Vec16 fill_of(uint64_t bits, uint32_t size) { return repeated({bits, 0}, size); }

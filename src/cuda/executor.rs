@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use super::driver::{
-    image, Context, Current, DriverResult, EventPool, Kernel, Stream, StreamRef, Waits,
-};
+use super::driver::{image, Context, Current, EventPool, Kernel, Stream, StreamRef, Waits};
 use super::held::Held;
 use super::memory::DeviceMemory;
 use super::pinned::{PinnedBlock, PinnedPool};
@@ -24,8 +22,8 @@ use crate::tensor::{Device, Tensor};
 pub(crate) struct Executor {
     pub(super) context: Arc<Context>,
     pub(super) policy: Policy,
-    /// Gather and assemble, with small and with large parameters, and the largest grid of each.
-    pub(super) kernels: [[(Kernel, u32); 2]; 2],
+    /// Gather and assemble, with small and with large parameters.
+    pub(super) kernels: [[Kernel; 2]; 2],
     pub(super) memory: Arc<DeviceMemory>,
     pub(super) pinned: Arc<PinnedPool>,
     pub(super) events: Arc<EventPool>,
@@ -59,15 +57,9 @@ impl Executor {
         }
         let policy = Policy::of(context.info().capability)?;
         let module = current.load(&image()?)?;
-        let num_sms = context.info().num_sms;
-        let kernel = |name: &str| -> DriverResult<(Kernel, u32)> {
-            let kernel = module.kernel(name)?;
-            let resident = kernel.resident_blocks(&current, policy.threads, 0)?;
-            Ok((kernel, policy.max_grid(resident * num_sms)))
-        };
         let kernels = [
-            [kernel("windrow_gather_small")?, kernel("windrow_gather_large")?],
-            [kernel("windrow_assemble_small")?, kernel("windrow_assemble_large")?],
+            [module.kernel("windrow_gather_small")?, module.kernel("windrow_gather_large")?],
+            [module.kernel("windrow_assemble_small")?, module.kernel("windrow_assemble_large")?],
         ];
         let events = Arc::new(EventPool::default());
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);

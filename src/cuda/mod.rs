@@ -15,11 +15,15 @@
 
 mod download;
 pub(crate) mod driver;
+mod encode;
 mod executor;
+mod family;
 mod held;
+mod loops;
 mod memory;
 pub(crate) mod nvtx;
 mod params;
+mod part;
 mod pinned;
 mod policy;
 mod run;

@@ -5,18 +5,21 @@ use rustacuda_derive::DeviceCopy;
 
 use crate::dtype::DType;
 
-/// What is done for a field.
+/// How a field is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
-    Copy = 0,
-    Walk = 1,
-    Planar = 2,
-    Table = 3,
+pub(super) enum Family {
+    Rows = 0,
+    Pages = 1,
+    Short = 2,
+    Line = 3,
+    Planar = 4,
+    Box = 5,
+    Values = 6,
 }
 
 /// What a real element becomes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
     Read = 0,
@@ -25,14 +28,16 @@ pub(super) enum Op {
     Index = 3,
 }
 
-/// Where the channel number of an element comes from.
-#[derive(Clone, Copy, Debug)]
-#[repr(u8)]
-pub(super) enum Channel {
-    None = 0,
-    Loop = 1,
-    Inner = 2,
+/// What of a loop differs from sample to sample: bits.
+pub(super) mod varies {
+    pub const LO: u16 = 1;
+    pub const HI: u16 = 2;
+    pub const SRC_STRIDE: u16 = 4;
+    pub const EXTENT: u16 = 8;
 }
+
+/// Bytes of an item of [`Family::Rows`] and [`Family::Pages`].
+pub(super) const MOVE_BYTES: u64 = 2048;
 
 /// The kernels' number of a dtype; those that are only moved share one.
 pub(super) fn code_of(dtype: DType) -> u8 {
@@ -54,78 +59,84 @@ pub(super) fn code_of(dtype: DType) -> u8 {
     }
 }
 
-/// A divisor and what a multiplication by it takes.
-#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
+/// A divisor as the multiplication that stands for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable, DeviceCopy)]
 #[repr(C)]
 pub(super) struct Divisor {
     mul: u32,
-    shift: u16,
-    is_small: u16,
+    shift: u32,
 }
 
 impl Divisor {
     /// By Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994): with
     /// 2^l the next power of two, `n / d = (mulhi(n, 2^32 (2^l - d) / d + 1) + n) / 2^l`. The sum
-    /// does not overflow for `n` below 2^31.
-    pub fn new(divisor: u64) -> Divisor {
+    /// does not overflow for `n` below 2^31. None for 0 and what is not below 2^31.
+    pub fn new(divisor: u64) -> Option<Divisor> {
         if divisor == 0 || divisor >= 1 << 31 {
-            return Divisor::default();
+            return None;
         }
         let shift = divisor.next_power_of_two().trailing_zeros();
         let mul = (((1u64 << shift) - divisor) << 32) / divisor + 1;
-        Divisor { mul: mul as u32, shift: shift as u16, is_small: 1 }
+        Some(Divisor { mul: mul as u32, shift })
     }
 }
 
-#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable, DeviceCopy)]
 #[repr(C)]
-pub(super) struct Dim {
+pub(super) struct Loop {
     pub extent: u64,
     pub lo: u64,
     pub hi: u64,
     pub src_stride: i64,
     pub dst_stride: i64,
-    pub by_extent: Divisor,
+    pub by_blocks: Divisor,
+    pub block: u32,
+    pub varies: u16,
+    pub channel_step: u16,
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
-pub(super) struct Class {
-    pub dims: u32,
-    pub num_dims: u16,
-    pub dtype: u8,
-    pub elem_size: u8,
-    pub channel: u8,
-    pub reserved: u8,
-    pub channel_dim: u16,
-    pub channel_first: u32,
-}
-
-#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
-#[repr(C)]
+#[repr(C, align(16))]
 pub(super) struct Field {
     pub out: u64,
-    pub numel: u64,
-    pub unit: u64,
-    pub step: i64,
-    pub first_tile: u64,
-    pub num_samples: u64,
-    pub by_unit: Divisor,
-    pub data: u32,
-    pub class_ids: u32,
-    pub classes: u32,
-    pub offsets: u32,
-    pub tile_samples: u32,
-    pub affine: u32,
-    pub channels: u32,
-    pub kind: u8,
+    pub first_item: u32,
+    pub family: u8,
     pub op: u8,
-    pub dtype: u8,
-    pub elem_size: u8,
+    pub from: u8,
+    pub to: u8,
+    pub from_size: u8,
+    pub to_size: u8,
     pub value: u8,
     pub wide: u8,
-    pub aligned: u8,
-    pub reserved: [u8; 5],
+    pub wide_affine: u8,
+    pub by_id: u8,
+    pub joint: u8,
+    pub hint_shift: u8,
+    pub num_samples: u32,
+    pub data: u32,
+    pub base: u64,
+    pub stride: u64,
+    pub step: i64,
+    pub places: u32,
+    pub offsets: u32,
+    pub items: u32,
+    pub first: u32,
+    pub hints: u32,
+    pub pieces: u32,
+    pub by_items: Divisor,
+    pub by_pieces: Divisor,
+    pub piece: u32,
+    pub samples: u32,
+    pub outer: u32,
+    pub num_outer: u32,
+    pub cols: Loop,
+    pub affine: u32,
+    pub channels: u32,
+    pub plane: i64,
+    pub planes: u32,
+    pub channel_first: u32,
+    pub by_channels: Divisor,
+    pub reserved: u64,
     pub fill: [u8; 16],
 }
 
@@ -134,24 +145,22 @@ pub(super) struct Field {
 pub(super) struct Header {
     /// 0: the table follows in the parameters.
     pub table: u64,
-    pub num_tiles: u64,
+    pub num_items: u32,
     pub num_fields: u32,
-    pub tile_bytes: u32,
 }
 
 /// The two sizes of parameters that there are kernels for.
 pub(super) const SMALL_BYTES: usize = 4096;
-pub(super) const LARGE_BYTES: usize = 32760;
+pub(super) const LARGE_BYTES: usize = 32752;
 
 const _: () = {
     use std::mem::offset_of;
     assert!(size_of::<Divisor>() == 8);
-    assert!(size_of::<Dim>() == 48 && offset_of!(Dim, by_extent) == 40);
-    assert!(size_of::<Class>() == 16 && offset_of!(Class, channel_first) == 12);
-    assert!(size_of::<Field>() == 112 && offset_of!(Field, by_unit) == 48);
-    assert!(offset_of!(Field, kind) == 84 && offset_of!(Field, fill) == 96);
-    assert!(size_of::<Header>() == 24);
-    assert!(SMALL_BYTES % 8 == 0 && LARGE_BYTES % 8 == 0 && LARGE_BYTES <= 32764);
+    assert!(size_of::<Loop>() == 56 && offset_of!(Loop, block) == 48);
+    assert!(size_of::<Field>() == 224 && offset_of!(Field, base) == 32);
+    assert!(offset_of!(Field, cols) == 112 && offset_of!(Field, fill) == 208);
+    assert!(size_of::<Header>() == 16);
+    assert!(SMALL_BYTES % 16 == 0 && LARGE_BYTES % 16 == 0 && LARGE_BYTES <= 32764);
 };
 
 #[cfg(test)]
@@ -166,13 +175,13 @@ mod tests {
         let edges = |n: u64| [n.saturating_sub(1), n, n + 1];
         let divisors = (0..31).flat_map(|bit| edges(1 << bit)).chain([3, 7, 100, 224, 150_528]);
         for divisor in divisors.filter(|d| (1..1 << 31).contains(d)) {
-            let by = Divisor::new(divisor);
+            let by = Divisor::new(divisor).unwrap();
             let multiples = [1, 2, 3, 1000].map(|k| divisor * k);
             let dividends = multiples.into_iter().flat_map(edges).chain([0, (1 << 31) - 1]);
             for n in dividends.filter(|n| *n < 1 << 31) {
                 assert_eq!(u64::from(divide(n as u32, by)), n / divisor, "{n} / {divisor}");
             }
         }
-        assert_eq!((Divisor::new(0).is_small, Divisor::new(1 << 31).is_small), (0, 0));
+        assert_eq!([Divisor::new(0), Divisor::new(1 << 31)], [None, None]);
     }
 }

@@ -9,14 +9,15 @@ use crate::error::{Error, Result};
 pub(super) struct Policy {
     /// Threads of a block: what the kernels were compiled for.
     pub threads: u32,
-    /// The largest tile, in bytes of output: what the threads of a block have in flight at once.
-    pub max_tile_bytes: u64,
-    /// The smallest: below it a tile's set-up shows.
-    pub min_tile_bytes: u64,
-    /// Tiles that a small batch is cut into for each multiprocessor.
-    pub tiles_per_sm: u64,
-    /// Blocks of a grid for each one that can be resident; they share the tiles. 0: one for each tile.
-    pub waves: u32,
+    /// The smallest and the largest item of rows, in bytes of output.
+    pub min_item_bytes: u64,
+    pub max_item_bytes: u64,
+    /// Output that could be written while a warp finds its item.
+    pub setup_bytes: u64,
+    /// Warps that a multiprocessor has room for.
+    pub warps_per_sm: u64,
+    /// Samples from which on their addresses are written as 32-bit multiples of a common divisor.
+    pub min_ids: u64,
     /// The largest table that goes with the parameters of a launch; others are uploaded.
     pub inline_bytes: u64,
 }
@@ -26,16 +27,23 @@ const TABLE: [((u32, u32), Policy); 1] = [(
     (0, 0),
     Policy {
         threads: 256,
-        max_tile_bytes: 16 << 10,
-        min_tile_bytes: 1 << 10,
-        tiles_per_sm: 2,
-        waves: 1,
+        min_item_bytes: 4 << 10,
+        max_item_bytes: 9 << 10,
+        setup_bytes: 3 << 9,
+        warps_per_sm: 32,
+        min_ids: 256,
         inline_bytes: LARGE_BYTES as u64,
     },
 )];
 
-/// For trials: numbers that go over the table's, as in `max_tile_bytes=8192,waves=0`.
+/// For trials: numbers that go over the table's, as in `max_item_bytes=4096,min_ids=0`.
 const TRIAL: &str = "WINDROW_CUDA_POLICY";
+
+/// The largest item of short samples.
+const MAX_SHORT_BYTES: u64 = 8 << 10;
+
+/// Items are cut at multiples of what a warp stores at once.
+const TURN_BYTES: u64 = 512;
 
 impl Policy {
     /// # Errors
@@ -56,35 +64,49 @@ impl Policy {
             let number: u32 = value.trim().parse().map_err(|_| refuse("a number is missing"))?;
             match name.trim() {
                 "threads" => self.threads = number,
-                "max_tile_bytes" => self.max_tile_bytes = number.into(),
-                "min_tile_bytes" => self.min_tile_bytes = number.into(),
-                "tiles_per_sm" => self.tiles_per_sm = number.into(),
-                "waves" => self.waves = number,
+                "min_item_bytes" => self.min_item_bytes = number.into(),
+                "max_item_bytes" => self.max_item_bytes = number.into(),
+                "setup_bytes" => self.setup_bytes = number.into(),
+                "warps_per_sm" => self.warps_per_sm = number.into(),
+                "min_ids" => self.min_ids = number.into(),
                 "inline_bytes" => self.inline_bytes = number.into(),
                 other => return Err(refuse(&format!("there is no {other}"))),
             }
         }
         let is_sound = (1..=1024).contains(&self.threads)
-            && (64..=self.max_tile_bytes).contains(&self.min_tile_bytes)
-            && self.max_tile_bytes <= 1 << 20
-            && self.tiles_per_sm > 0
+            && self.threads % 32 == 0
+            && (TURN_BYTES..=self.max_item_bytes).contains(&self.min_item_bytes)
+            && self.max_item_bytes <= 1 << 20
+            && (1..=64).contains(&self.warps_per_sm)
             && self.inline_bytes <= LARGE_BYTES as u64;
         is_sound.then_some(self).ok_or_else(|| refuse("out of range"))
     }
 
-    /// Bytes of output that one tile covers, for a batch of `total` bytes.
-    pub fn tile_bytes(&self, total: u64, num_sms: u32) -> u64 {
-        (total / (self.tiles_per_sm * u64::from(num_sms.max(1))))
-            .clamp(self.min_tile_bytes, self.max_tile_bytes)
-            .next_multiple_of(64)
+    /// Warps that are resident at once.
+    pub fn warp_slots(&self, num_sms: u32) -> u64 {
+        self.warps_per_sm * u64::from(num_sms.max(1))
     }
 
-    /// The largest grid, for a kernel of which `resident` blocks fit on the device.
-    pub fn max_grid(&self, resident: u32) -> u32 {
-        match self.waves {
-            0 => i32::MAX as u32,
-            waves => resident.saturating_mul(waves).clamp(1, i32::MAX as u32),
-        }
+    /// Bytes of an item where `rows` rows of `row_bytes` are cut by `slots` warps at a time, each into
+    /// pieces of their own: a multiple of `planes` turns of a warp. All slots are busy until the end if
+    /// the number of items is just below a multiple of theirs, which counts for more than the set-up that
+    /// larger items save.
+    pub fn item_bytes(&self, rows: u64, row_bytes: u64, slots: u64, planes: u64) -> u64 {
+        let turn = TURN_BYTES * planes;
+        let cost = |bytes: u64| {
+            let items = rows.saturating_mul(row_bytes.div_ceil(bytes)).max(1);
+            items.div_ceil(slots).saturating_mul(bytes.min(row_bytes) + self.setup_bytes)
+        };
+        let turns = self.min_item_bytes.div_ceil(turn)..=(self.max_item_bytes / turn).max(1);
+        // The largest of the cheapest.
+        let sizes = turns.map(|turns| turns * turn);
+        sizes.min_by_key(|&bytes| (cost(bytes), u64::MAX - bytes)).unwrap_or(turn)
+    }
+
+    /// Bytes of an item of many short samples, `total` bytes in all: as large as may be while each slot has
+    /// an item.
+    pub fn short_bytes(&self, total: u64, slots: u64) -> u64 {
+        (total / slots.max(1) / TURN_BYTES * TURN_BYTES).clamp(1 << 10, MAX_SHORT_BYTES)
     }
 }
 
@@ -95,18 +117,31 @@ mod tests {
     #[test]
     fn trials_go_over_the_table() {
         let policy = TABLE[0].1;
-        let trial = policy.with("max_tile_bytes=8192, waves=0").unwrap();
-        assert_eq!(trial, Policy { max_tile_bytes: 8192, waves: 0, ..policy });
-        assert_eq!((trial.max_grid(396), policy.max_grid(396)), (i32::MAX as u32, 396));
-        for wrong in ["tile=1", "waves", "waves=many", "min_tile_bytes=65536", "threads=0"] {
+        let trial = policy.with("max_item_bytes=8192, min_ids=0").unwrap();
+        assert_eq!(trial, Policy { max_item_bytes: 8192, min_ids: 0, ..policy });
+        for wrong in ["item=1", "min_ids", "min_ids=many", "min_item_bytes=65536", "threads=100"] {
             assert!(matches!(policy.with(wrong), Err(Error::Argument(_))), "{wrong}");
         }
     }
 
     #[test]
-    fn small_batches_are_cut_finer() {
+    fn items_come_in_whole_waves() {
         let policy = TABLE[0].1;
-        let tile = |total| policy.tile_bytes(total, 132);
-        assert_eq!([tile(0), tile(1 << 20), tile(1 << 30)], [1024, 4032, 16 << 10]);
+        let slots = policy.warp_slots(132);
+        assert_eq!(slots, 4224);
+        let waves = |rows: u64, row_bytes: u64, planes| {
+            let bytes = policy.item_bytes(rows, row_bytes, slots, planes);
+            (bytes, rows * row_bytes.div_ceil(bytes))
+        };
+        // W1: two waves, all but full. W2: two pieces of a row.
+        assert_eq!(waves(256, 3 * 50_176 * 2, 3), (9216, 8448));
+        assert_eq!(waves(4096, 16 << 10, 1), (8192, 8192));
+        // A small batch is cut finer, a large one is not.
+        assert_eq!(waves(1, 1 << 20, 1), (4096, 256));
+        assert_eq!(waves(1, 1 << 30, 1).0, 9216);
+        // Rows of 77 bytes, and of 512.
+        let short = [7_700_000, 64 << 20].map(|total| policy.short_bytes(total, slots));
+        assert_eq!(short, [1536, 8192]);
+        assert!(7_700_000u64.div_ceil(1536) >= slots);
     }
 }

@@ -404,7 +404,7 @@ impl Run<'_> {
         let _span = Span::enter(Stage::Launch);
         let (policy, num_sms) = (&self.executor.policy, self.current.context().info().num_sms);
         let table = Table::new(plan, places, values, num_sms, policy)?;
-        if table.num_tiles() == 0 {
+        if table.num_items() == 0 {
             return Ok(());
         }
         let address = if table.bytes() <= policy.inline_bytes {
@@ -415,8 +415,9 @@ impl Run<'_> {
         let parameters = table.parameters(address);
         let is_large = parameters.len() * 8 > params::SMALL_BYTES;
         let kernels = &self.executor.kernels[usize::from(!table.gathers)];
-        let (kernel, max_grid) = &kernels[usize::from(is_large)];
-        let grid = table.num_tiles().min(u64::from(*max_grid)) as u32;
+        let kernel = &kernels[usize::from(is_large)];
+        // A warp for each item.
+        let grid = table.num_items().div_ceil(policy.threads / 32);
         let values = [parameters.as_ptr().cast()];
         // SAFETY: the kernel has one parameter, of this size (`Table::parameters`). Samples and
         // outputs are as the plan's maker promised, and held until the event after this.

@@ -2,10 +2,11 @@
 
 #![allow(unsafe_code)] // Samples at made-up addresses.
 
-use bytemuck::pod_read_unaligned;
+use bytemuck::{cast_slice, pod_read_unaligned};
 
 use super::*;
-use crate::collate::{Collate, Transform};
+use crate::collate::{Collate, Mask, Pad, Side, Transform};
+use crate::cuda::params::{varies, Family};
 use crate::layout::Layout;
 use crate::sample::{SampleList, SampleView};
 use crate::tensor::Device;
@@ -28,6 +29,12 @@ fn samples(dtype: DType, shapes: &[&[i64]], gap: u64) -> SampleList<'static> {
     views.collect()
 }
 
+/// Samples of one dim and these lengths.
+fn rows(dtype: DType, lengths: &[i64]) -> SampleList<'static> {
+    let shapes: Vec<[i64; 1]> = lengths.iter().map(|&length| [length]).collect();
+    samples(dtype, &shapes.iter().map(|shape| &shape[..]).collect::<Vec<_>>(), 2 * 256)
+}
+
 fn policy() -> Policy {
     Policy::of((9, 0)).unwrap()
 }
@@ -39,13 +46,18 @@ fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
 
 impl Table {
     fn field(&self, index: usize) -> params::Field {
-        pod_read_unaligned(&self.as_bytes()[index * size_of::<params::Field>()..][..112])
+        let size = size_of::<params::Field>();
+        pod_read_unaligned(&self.as_bytes()[index * size..][..size])
     }
 
     /// Values at a position.
-    fn values_at<T: Pod>(&self, position: u32, count: usize) -> Vec<T> {
+    fn values_at<T: Pod>(&self, position: u64, count: usize) -> Vec<T> {
         let bytes = &self.as_bytes()[position as usize * 8..][..count * size_of::<T>()];
         bytes.chunks_exact(size_of::<T>()).map(pod_read_unaligned).collect()
+    }
+
+    fn families(&self) -> Vec<u8> {
+        (0..self.header.num_fields as usize).map(|index| self.field(index).family).collect()
     }
 }
 
@@ -53,6 +65,7 @@ impl Table {
 fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
     // One field, and 8 bytes for each sample.
     let fixed = HEADER_BYTES + size_of::<params::Field>();
+    let policy = Policy { min_ids: u64::MAX, ..policy() };
     for (limit, larger) in
         [(params::SMALL_BYTES, Some(params::LARGE_BYTES)), (params::LARGE_BYTES, None)]
     {
@@ -60,9 +73,10 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
         assert_eq!(fixed + 8 * most, limit, "a table may fill the parameters");
         for count in [most - 1, most, most + 1] {
             let list = samples(DType::U8, &vec![&[24][..]; count], 3);
-            let table = table(&list, &Collate::stack(), OUT);
+            let plan = Plan::new(&list, &Collate::stack().device(HERE)).unwrap();
+            let table = Table::new(&plan, &[Some(OUT)], &[], 132, &policy).unwrap();
             assert_eq!(HEADER_BYTES + table.as_bytes().len(), fixed + 8 * count);
-            let is_inline = table.bytes() <= policy().inline_bytes;
+            let is_inline = table.bytes() <= policy.inline_bytes;
             assert_eq!(is_inline, count <= most || larger.is_some());
             let Some(bytes) = [Some(limit), larger][usize::from(count > most)] else {
                 let parameters = table.parameters(Some(0x77));
@@ -74,79 +88,159 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
             let inside: &[u8] = &cast_slice(&parameters)[HEADER_BYTES..];
             let (inside, rest) = inside.split_at(table.as_bytes().len());
             assert!(inside == table.as_bytes() && rest.iter().all(|&byte| byte == 0));
-            let addresses = table.values_at::<u64>(table.field(0).data, count);
+            let addresses = table.values_at::<u64>(table.field(0).data.into(), count);
             assert!(addresses.iter().zip(0..).all(|(&at, i)| at == 0x1000_0000 + 27 * i));
         }
     }
 }
 
 #[test]
-fn a_tile_begins_with_the_sample_that_its_first_element_is_of() {
-    let lengths: Vec<i64> = (0..400).map(|i| [0, 1, 700, 0, 9000, 33][i % 6]).collect();
-    let shapes: Vec<[i64; 1]> = lengths.iter().map(|&length| [length]).collect();
-    let shapes: Vec<&[i64]> = shapes.iter().map(|shape| &shape[..]).collect();
-    let list = samples(DType::U16, &shapes, 2);
-    for (collate, out) in [
-        (Collate::ragged(), OUT),
-        (Collate::ragged(), OUT + 6),
-        (Collate::ragged().cast(DType::F64), OUT),
+fn every_family_has_its_batches() {
+    use Family::{Box, Line, Pages, Planar, Rows, Short};
+    let images = |dtype| samples(dtype, &[&[20, 30, 3], &[20, 30, 3]], 0);
+    let planes = Transform::new().permute([2, 0, 1]);
+    let scaled = planes.clone().scale(0.5);
+    let family =
+        |list: &SampleList<'_>, collate: &Collate, out| table(list, collate, out).families();
+    let is = |found: Vec<u8>, expected: Family| assert_eq!(found, [expected as u8], "{expected:?}");
+    let stack = Collate::stack();
+    let two = |length| rows(DType::U8, &[length, length]);
+    is(family(&two(512), &stack, OUT), Rows);
+    is(family(&two(512), &stack, OUT + 1), Line);
+    is(family(&two(4096), &stack, OUT), Pages);
+    is(family(&two(77), &stack, OUT), Short);
+    is(family(&two(8), &stack, OUT), Box);
+    is(family(&two(5000), &stack, OUT), Line);
+    is(family(&two(5000), &Collate::ragged(), OUT), Line);
+    is(family(&two(5000), &stack.clone().cast(DType::F16), OUT), Line);
+    is(family(&two(5000), &stack.clone().cast(DType::U64), OUT), Box);
+    for to in [DType::F16, DType::BF16, DType::F32] {
+        is(
+            family(&images(DType::U8), &stack.clone().transform(scaled.clone()).cast(to), OUT),
+            Planar,
+        );
+    }
+    is(family(&images(DType::U8), &stack.clone().transform(planes.clone()), OUT), Planar);
+    for other in [
+        family(&images(DType::I16), &stack.clone().transform(scaled.clone()).cast(DType::F32), OUT),
+        family(&images(DType::U8), &stack.clone().transform(scaled.clone()).cast(DType::F64), OUT),
+        family(&images(DType::U8), &stack.transform(scaled).cast(DType::U8), OUT),
     ] {
-        let table = table(&list, &collate, out);
-        let field = table.field(0);
-        let elem_size = u64::from(field.elem_size);
-        // Bytes that are moved are counted from a multiple of 16.
-        let shift = if field.kind == Kind::Copy as u8 { out % 16 } else { 0 };
-        let tile = u64::from(table.header.tile_bytes) / elem_size;
-        let num_tiles = (field.numel + shift).div_ceil(tile);
-        assert_eq!(table.num_tiles(), num_tiles);
-        let count = field.num_samples as usize;
-        let offsets = table.values_at::<i64>(field.offsets, count + 1);
-        assert_eq!(offsets[count] as u64 * field.unit, field.numel);
-        let firsts = table.values_at::<u32>(field.tile_samples, num_tiles as usize + 1);
-        for (tile_index, &first) in firsts[..num_tiles as usize].iter().enumerate() {
-            let elem = (tile_index as u64 * tile).saturating_sub(shift);
-            let holds = |i: usize| {
-                let [begin, end] = [offsets[i], offsets[i + 1]].map(|o| o as u64 * field.unit);
-                (begin..end).contains(&elem)
-            };
-            // Samples without elements may come first.
-            let found = (0..count).find(|&i| holds(i)).unwrap();
-            assert!(first as usize <= found, "tile {tile_index}: {first}, {found}");
-            let between = first as usize..found;
-            assert!(between.clone().all(|i| offsets[i] == offsets[i + 1]), "{between:?}");
-        }
-        assert_eq!(firsts[num_tiles as usize] as usize, count - 1);
-        assert_eq!(table.gathers, field.kind == Kind::Copy as u8);
+        is(other, Box);
     }
 }
 
 #[test]
-fn planes_of_bytes_have_a_loop_of_their_own() {
-    let images = |dtype| samples(dtype, &[&[20, 30, 3], &[20, 30, 3]], 0);
-    let planes = Transform::new().permute([2, 0, 1]);
-    let scaled = planes.clone().scale(0.5);
-    let kind = |dtype, collate: &Collate| table(&images(dtype), collate, OUT).field(0).kind;
-    let planar = Kind::Planar as u8;
-    for to in [DType::F16, DType::BF16, DType::F32] {
-        assert_eq!(kind(DType::U8, &Collate::stack().transform(scaled.clone()).cast(to)), planar);
+fn lengths_are_columns_and_written_once() {
+    let lengths: Vec<i64> = (0..4096).map(|i| 16 + i * 37 % 2033).collect();
+    let list = rows(DType::I32, &lengths);
+    let collate =
+        Collate::pad(Pad::new().size(2048).mask(Mask::Real)).cast(DType::I64).device(HERE);
+    let plan = Plan::new(&list, &collate).unwrap();
+    let values = [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths) }];
+    let table = Table::new(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
+    let [data, mask, numbers] = [0, 1, 2].map(|index| table.field(index));
+    assert_eq!([data.family, mask.family, numbers.family], [3, 3, 6]);
+    assert_eq!([data.cols.varies, mask.cols.varies], [varies::HI; 2]);
+    assert_eq!([data.cols.hi, mask.cols.hi], [u64::from(numbers.data); 2]);
+    let column = table.values_at::<u32>(data.cols.hi, lengths.len());
+    assert!(column.iter().zip(&lengths).all(|(&a, &b)| i64::from(a) == b));
+    // 322 KB with a class for each length.
+    assert!(table.bytes() < 34_000, "{} bytes", table.bytes());
+    // Two pieces of a row, and four rows of the mask.
+    assert_eq!([data.items, mask.first_item, mask.samples], [2, 8192, 4]);
+}
+
+#[test]
+fn ragged_samples_are_found_by_hints() {
+    let lengths: Vec<i64> = (0..512).map(|i| [0, 1, 90_000, 0, 9000, 33][i % 6]).collect();
+    let list = rows(DType::I16, &lengths);
+    for (collate, out) in [
+        (Collate::ragged(), OUT),
+        (Collate::ragged(), OUT + 6),
+        (Collate::ragged().cast(DType::F32), OUT),
+    ] {
+        let plan = Plan::new(&list, &collate.clone().device(HERE)).unwrap();
+        let offsets: Vec<i64> = lengths.iter().fold(vec![0], |mut all, length| {
+            all.push(all[all.len() - 1] + length);
+            all
+        });
+        let values = [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&offsets) }];
+        let table = Table::new(&plan, &[Some(out)], &values, 132, &policy()).unwrap();
+        assert!(table.bytes() < 12_000, "{} bytes", table.bytes());
+        let field = table.field(0);
+        assert_eq!(table.field(1).data, field.offsets);
+        let count = field.num_samples as usize;
+        let first = table.values_at::<u32>(field.first.into(), count);
+        let items = table.field(1).first_item;
+        let num_hints = ((items - 1) >> field.hint_shift) as usize + 2;
+        let hints = table.values_at::<u32>(field.hints.into(), num_hints);
+        for item in 0..items {
+            let owner = first.partition_point(|&first| first <= item) - 1;
+            let hint = (item >> field.hint_shift) as usize;
+            assert!((hints[hint]..=hints[hint + 1]).contains(&(owner as u32)), "{item}");
+        }
     }
-    assert_eq!(kind(DType::U8, &Collate::stack().transform(planes.clone())), planar);
-    let others = [
-        kind(DType::I16, &Collate::stack().transform(scaled.clone()).cast(DType::F32)),
-        kind(DType::U8, &Collate::stack().transform(scaled.clone()).cast(DType::F64)),
-        kind(DType::U8, &Collate::stack().transform(scaled).cast(DType::U8)),
-        kind(DType::U8, &Collate::stack().cast(DType::F32)),
-        // Padding has no fixed rows to count from.
-        kind(DType::U8, &Collate::concat(0).transform(planes)),
-    ];
-    assert_eq!(others, [Kind::Walk as u8; 5]);
+}
+
+#[test]
+fn padded_images_share_their_loops_whatever_their_sizes() {
+    // The third is as wide as the batch, so that its rows follow each other; the last is empty.
+    let list = samples(DType::U8, &[&[20, 30, 3], &[17, 25, 3], &[9, 30, 3], &[0, 5, 3]], 1);
+    let pad = Pad::new().sizes([Some(20), Some(30), None]).mask(Mask::Pad);
+    for side in [Side::Right, Side::Left] {
+        let collate = Collate::pad(pad.clone().side(side));
+        let collate =
+            collate.cast(DType::F16).transform(Transform::new().scale(0.5).permute([2, 0, 1]));
+        let table = table(&list, &collate, OUT);
+        let field = table.field(0);
+        assert_eq!(table.families(), [Family::Planar as u8, Family::Box as u8]);
+        assert_eq!((field.num_samples, field.num_outer, field.planes), (4, 1, 3));
+        let outer = table.values_at::<params::Loop>(field.outer.into(), 1)[0];
+        assert_eq!((outer.extent, field.cols.extent), (20, 30));
+        let column = |position| table.values_at::<u32>(position, 3);
+        let (heights, widths) = ([20, 17, 9], [30, 25, 30]);
+        if side == Side::Right {
+            assert_eq!((column(outer.hi), column(field.cols.hi)), (heights.into(), widths.into()));
+        } else {
+            let less = |most: u32, all: [u32; 3]| all.map(|one| most - one).to_vec();
+            assert_eq!(column(outer.lo), less(20, heights));
+            assert_eq!(column(field.cols.lo), less(30, widths));
+        }
+    }
+}
+
+#[test]
+fn ids_take_the_place_of_addresses_that_they_reach() {
+    let list = samples(DType::U8, &vec![&[512][..]; 1000], 512);
+    let table = table(&list, &Collate::stack(), OUT);
+    let field = table.field(0);
+    assert_eq!((field.by_id, field.base, field.stride), (1, 0x1000_0000, 1024));
+    let ids = table.values_at::<u32>(field.data.into(), 1000);
+    assert!(ids.iter().zip(0..).all(|(&id, i)| id == i));
+    assert_eq!(table.bytes() as usize, HEADER_BYTES + size_of::<params::Field>() + 4000);
+}
+
+#[test]
+fn samples_of_several_dtypes_are_parts_of_one_tensor() {
+    let view = |at: usize, dtype| {
+        let layout = Layout::compact(dtype, &[1000]).unwrap();
+        // SAFETY: nothing is read.
+        unsafe { SampleView::from_raw_parts((0x1000 * (at + 1)) as *const u8, dtype, HERE, layout) }
+    };
+    let dtypes = [DType::F32, DType::F32, DType::I16, DType::I16];
+    let list: SampleList<'_> =
+        dtypes.iter().enumerate().map(|(at, &dtype)| view(at, dtype)).collect();
+    let table = table(&list, &Collate::stack().cast(DType::F32), OUT);
+    let places = [0, 1].map(|index| table.values_at::<u32>(table.field(index).places.into(), 2));
+    assert_eq!(places, [vec![0, 1], vec![2, 3]]);
 }
 
 #[test]
 fn fields_without_elements_are_left_out() {
     let list = samples(DType::F32, &[&[0, 3], &[0, 3]], 0);
     let table = table(&list, &Collate::stack(), OUT);
-    assert_eq!((table.num_tiles(), table.as_bytes().len()), (0, 0));
+    assert_eq!((table.num_items(), table.as_bytes().len()), (0, 0));
 }
 
 #[test]
@@ -161,7 +255,19 @@ fn values_stand_in_the_table_itself() {
     let table = Table::new(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.num_fields, 2);
     let field = table.field(1);
-    assert_eq!((field.out, field.numel, field.kind), (0x40, 5, Kind::Table as u8));
-    assert_eq!(field.first_tile, 1);
-    assert_eq!(table.values_at::<u8>(field.data, 20), bytes);
+    assert_eq!((field.out, field.cols.extent, field.family), (0x40, 5, Family::Values as u8));
+    assert_eq!(table.values_at::<u8>(field.data.into(), 20), bytes);
+}
+
+#[test]
+fn what_does_not_fit_a_launch_is_an_error() {
+    // Boxes of one element each, as their strides have 32 bits.
+    let gap = 1i64 << 33;
+    let layout = Layout::try_new(DType::U8, &[1 << 16, 1 << 16], Some(&[gap, gap])).unwrap();
+    // SAFETY: nothing is read.
+    let far = unsafe { SampleView::from_raw_parts(0x1000 as *const u8, DType::U8, HERE, layout) };
+    let list: SampleList<'_> = [far].into_iter().collect();
+    let plan = Plan::new(&list, &Collate::stack().device(HERE)).unwrap();
+    let error = Table::new(&plan, &[Some(OUT)], &[], 132, &policy()).unwrap_err();
+    assert!(matches!(error, crate::Error::TooLarge(_)), "{error}");
 }

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
-use cust::function::BlockSize;
 use cust::sys::CUfunction;
 
 use super::context::{Context, Current, DeviceInfo};
@@ -98,7 +97,7 @@ impl Module {
     /// A kernel by its name in the image.
     pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> DriverResult<Kernel> {
         let function = self.function(name)?;
-        Ok(Kernel { raw: function.to_raw(), name: name.to_owned(), module: self.clone() })
+        Ok(Kernel { raw: function.to_raw(), _module: self.clone() })
     }
 
     fn function(&self, name: &str) -> DriverResult<cust::function::Function<'_>> {
@@ -122,8 +121,7 @@ impl Drop for Module {
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     raw: CUfunction,
-    name: String,
-    module: Arc<Module>,
+    _module: Arc<Module>,
 }
 
 // SAFETY: the handle of immutable code, which the driver takes from any thread.
@@ -134,20 +132,6 @@ unsafe impl Sync for Kernel {}
 impl Kernel {
     pub(super) fn raw(&self) -> CUfunction {
         self.raw
-    }
-
-    /// Blocks of this size that one multiprocessor runs at a time.
-    pub(crate) fn resident_blocks(
-        &self,
-        _current: &Current<'_>,
-        num_threads: u32,
-        shared_bytes: usize,
-    ) -> DriverResult<u32> {
-        let function = self.module.function(&self.name)?;
-        let block = BlockSize::x(num_threads);
-        let blocks = function.max_active_blocks_per_multiprocessor(block, shared_bytes);
-        let name = "cuOccupancyMaxActiveBlocksPerMultiprocessor";
-        blocks.map_err(|e| DriverError::from_cust(name, e))
     }
 }
 

@@ -96,14 +96,14 @@ fn what_cannot_be_recorded_is_refused_and_the_capture_goes_on() {
     on_gpu(|gpu| {
         let (engine, lane, consumer) = (ready(), Lane::new(gpu), Lane::new(gpu));
         let rows = Rows::new(5, DType::U8, &[&[6, 3], &[6, 3]]);
-        let many = Rows::new(6, DType::U8, &[&[1][..]; 4500]);
+        let many = Rows::new(6, DType::U8, &[&[1][..]; 9000]);
         let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
         let samples = rows.at(memory.iter().map(|b| b.address));
-        let scattered = many.at((0..4500).map(|i| packed.address + (i * 7919) % 4500));
+        let scattered = many.at((0..9000).map(|i| packed.address + (i * 7919) % 9000));
         let earlier = engine.assemble(&samples, &Collate::stack()).unwrap();
-        let (out, out_many) = (Buffer::poisoned(gpu, 36), Buffer::poisoned(gpu, 4500));
+        let (out, out_many) = (Buffer::poisoned(gpu, 36), Buffer::poisoned(gpu, 9000));
         let (mut tensor, mut all) =
-            (out.tensor(DType::U8, &[2, 6, 3]), out_many.tensor(DType::U8, &[4500, 1]));
+            (out.tensor(DType::U8, &[2, 6, 3]), out_many.tensor(DType::U8, &[9000, 1]));
         let (target, large) = (tensor.as_target().unwrap(), all.as_target().unwrap());
         let mut pageable = [0u8; 36];
         let pageable = Target::from_slice(&mut pageable[..], &[2, 6, 3]).unwrap();

@@ -1,0 +1,475 @@
+//! The fields of a table, and what they refer to, as words.
+
+use bytemuck::{bytes_of, cast_slice, Zeroable};
+
+use super::family::{box_loops, family_of, is_team, is_transposed};
+use super::loops::{Extent, Loop, Number};
+use super::params::{self, code_of, varies, Divisor, Family, MOVE_BYTES};
+use super::part::{Part, Places};
+use super::policy::Policy;
+use super::table::Values;
+use crate::affine::Affine;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::field::Op;
+
+/// Elements of a box, at most.
+const BOX_ELEMS: u64 = 4096;
+/// Samples whose short rows a warp writes, 8 lanes each.
+const TEAMS: u64 = 4;
+
+pub(super) struct Builder<'b> {
+    words: Vec<u64>,
+    /// Where columns of 32-bit numbers are, and how many they have: lengths and offsets are written once,
+    /// though several fields use them.
+    columns: Vec<(u32, usize)>,
+    num_fields: u32,
+    num_items: u64,
+    slots: u64,
+    policy: &'b Policy,
+    gathers: bool,
+}
+
+impl<'b> Builder<'b> {
+    pub fn new(num_fields: usize, num_sms: u32, policy: &'b Policy) -> Builder<'b> {
+        Builder {
+            words: vec![0; num_fields * size_of::<params::Field>() / 8],
+            columns: Vec::new(),
+            num_fields: 0,
+            num_items: 0,
+            slots: policy.warp_slots(num_sms),
+            policy,
+            gathers: true,
+        }
+    }
+
+    /// The table, how many fields and items it has, and whether it only moves bytes.
+    pub fn finish(self) -> (Vec<u64>, u32, u32, bool) {
+        (self.words, self.num_fields, self.num_items as u32, self.gathers)
+    }
+
+    /// Numbers that are written as they are, or widened from 32 bits.
+    pub fn values(&mut self, values: &Values<'_>) -> Result<()> {
+        let size = values.dtype.size();
+        let mut field = params::Field {
+            out: values.out,
+            family: Family::Values as u8,
+            from_size: size as u8,
+            to_size: size as u8,
+            piece: (MOVE_BYTES / size as u64) as u32,
+            ..params::Field::zeroed()
+        };
+        field.cols.extent = (values.bytes.len() / size) as u64;
+        let numbers = || values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
+        field.data = match values.dtype {
+            DType::I64 if numbers().all(|number| u32::try_from(number).is_ok()) => {
+                field.from_size = 4;
+                self.column(&numbers().map(|number| number as u32).collect::<Vec<u32>>())?
+            }
+            DType::I32 => {
+                let numbers = values.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>);
+                self.column(&numbers.collect::<Vec<u32>>())?
+            }
+            _ => self.push_bytes(values.bytes)?,
+        };
+        let items = field.cols.extent.div_ceil(u64::from(field.piece));
+        self.enter(field, items)
+    }
+
+    pub fn part(&mut self, part: &Part<'_>) -> Result<()> {
+        let addresses = part.addresses();
+        let family = family_of(&part.work(&addresses));
+        let (op, value) = match part.op {
+            Op::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
+            Op::Read { .. } => (params::Op::Read, 0),
+            Op::Const(value) => (params::Op::Const, value),
+            Op::Index => (params::Op::Index, 0),
+        };
+        let is_move = part.is_move();
+        let to = code_of(part.to);
+        let mut field = params::Field {
+            out: part.out,
+            family: family as u8,
+            op: op as u8,
+            from: if is_move { to } else { code_of(part.from) },
+            to,
+            from_size: part.from.size() as u8,
+            to_size: part.to.size() as u8,
+            value,
+            num_samples: u32::try_from(part.num_samples()).map_err(|_| too_large("samples"))?,
+            channel_first: part.channel_first as u32,
+            fill: repeated(part.field.fill, part.to.size()),
+            ..params::Field::zeroed()
+        };
+        self.gathers &= matches!(family, Family::Rows | Family::Pages | Family::Short)
+            || family == Family::Line && (is_move || !addresses_are_read(part.op));
+        if addresses_are_read(part.op) {
+            self.sources(&mut field, &addresses)?;
+        }
+        if let Some(affine) = part.affine {
+            self.affine(&mut field, part, affine)?;
+        }
+        match family {
+            Family::Rows | Family::Pages | Family::Short => self.packed(field, part, family),
+            Family::Planar => {
+                let [planes, rest @ ..] = &part.loops[..] else { return Err(too_large("loops")) };
+                field.plane = planes.dst_stride;
+                field.planes = planes.fixed().unwrap_or(0) as u32;
+                self.rows(field, part, rest, u64::from(field.planes))
+            }
+            Family::Line => self.rows(field, part, &part.loops, 1),
+            Family::Box | Family::Values => self.boxes(field, part),
+        }
+    }
+
+    /// Addresses, or numbers that they are multiples of.
+    fn sources(&mut self, field: &mut params::Field, addresses: &[u64]) -> Result<()> {
+        let base = addresses.iter().copied().min().unwrap_or(0);
+        let spread = addresses.iter().fold(0, |all, address| all | (address - base));
+        let shift = spread.trailing_zeros().min(31);
+        if addresses.len() as u64 >= self.policy.min_ids && spread >> shift <= u64::from(u32::MAX) {
+            (field.by_id, field.base, field.stride) = (1, base, 1 << shift);
+            let ids = addresses.iter().map(|address| ((address - base) >> shift) as u32);
+            field.data = self.push_bytes(cast_slice(&ids.collect::<Vec<u32>>()))?;
+        } else {
+            field.data = self.push_words(addresses.iter().copied())?;
+        }
+        Ok(())
+    }
+
+    fn affine(
+        &mut self,
+        field: &mut params::Field,
+        part: &Part<'_>,
+        affine: &Affine,
+    ) -> Result<()> {
+        let is_wide = [part.from, part.to].contains(&DType::F64);
+        (field.wide_affine, field.channels) = (is_wide.into(), affine.channels() as u32);
+        field.by_channels = divisor(affine.channels() as u64)?;
+        field.affine = match is_wide {
+            true => self.push_bytes(cast_slice(&[affine.a(), affine.b()].concat()))?,
+            false => self.push_bytes(cast_slice(&[affine.a32(), affine.b32()].concat()))?,
+        };
+        Ok(())
+    }
+
+    /// Samples that are runs of bytes without gaps: items are cut from the output as a whole.
+    fn packed(&mut self, mut field: params::Field, part: &Part<'_>, family: Family) -> Result<()> {
+        let bytes = part.loops[0].fixed().unwrap_or(0) * part.to.size() as u64;
+        let total = bytes * part.num_samples() as u64;
+        let (item, unit) = match family {
+            Family::Short => (self.policy.short_bytes(total, self.slots), 1),
+            _ => (MOVE_BYTES, 16),
+        };
+        (field.from_size, field.to_size, field.piece) = (1, 1, item as u32);
+        field.cols.extent = bytes / unit;
+        field.cols.block = 1;
+        field.cols.by_blocks = divisor(field.cols.extent)?;
+        if family == Family::Pages {
+            field.items = (bytes / item) as u32;
+            field.by_items = divisor(bytes / item)?;
+        }
+        self.enter(field, total.div_ceil(item))
+    }
+
+    /// Rows of adjacent elements, cut into pieces at multiples of 16 bytes.
+    fn rows(
+        &mut self,
+        mut field: params::Field,
+        part: &Part<'_>,
+        loops: &[Loop],
+        planes: u64,
+    ) -> Result<()> {
+        let (size, num_samples) = (u64::from(field.to_size), part.num_samples() as u64);
+        let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
+        let num_rows = outer.iter().filter_map(Loop::fixed).product::<u64>() * num_samples;
+        let row_elems = cols.fixed().unwrap_or(part.field.numel() / num_rows.max(1));
+        field.joint = part.is_joint(loops).into();
+        self.nest(&mut field, part, cols, outer, 1)?;
+        if is_team(row_elems * size, outer, planes) {
+            (field.samples, field.piece) = (TEAMS as u32, u32::MAX);
+            return self.enter(field, num_samples.div_ceil(TEAMS));
+        }
+        let row_bytes = (row_elems * size * planes).max(1);
+        let item = self.policy.item_bytes(num_rows, row_bytes, self.slots, planes);
+        let piece = item / planes / size;
+        field.piece = piece as u32;
+        // The first piece of a row that begins between two multiples of 16 is shorter.
+        let starts = outer.iter().map(|own| own.dst_stride as u64);
+        let starts = starts.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
+        let is_even = starts % 16 == 0 && cols.fixed().is_some();
+        let slack = if is_even { 0 } else { (16 / size).saturating_sub(1) };
+        self.items(field, part, cols, outer, |cols| match cols {
+            0 => 0,
+            _ => (cols + slack).div_ceil(piece),
+        })
+    }
+
+    /// Boxes of two loops, or of one and the samples.
+    fn boxes(&mut self, mut field: params::Field, part: &Part<'_>) -> Result<()> {
+        let (loops, is_of_samples) = box_loops(part);
+        let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
+        let num_samples = part.num_samples() as u64;
+        let most = part.field.numel() / self.slots.max(1);
+        let most = most.next_multiple_of(256).clamp(512, BOX_ELEMS);
+        let num_cols = cols.fixed().unwrap_or(u64::MAX);
+        if is_of_samples {
+            let rows = rows_of_box(most, num_cols, num_samples);
+            self.nest(&mut field, part, cols, &[], 1)?;
+            (field.piece, field.samples) = (num_cols as u32, rows as u32);
+            return self.enter(field, num_samples.div_ceil(rows));
+        }
+        let Some(last) = outer.last() else { return Ok(()) };
+        let num_rows = last.fixed().unwrap_or(u64::MAX);
+        let (rows, piece) = match is_transposed(last, cols) {
+            true => (num_rows.min(64), num_cols.min(64)),
+            false => (rows_of_box(most, num_cols.min(most), num_rows), num_cols.min(most)),
+        };
+        field.piece = piece as u32;
+        self.nest(&mut field, part, cols, outer, rows)?;
+        self.items(field, part, cols, outer, |cols| cols.div_ceil(piece))
+    }
+
+    /// The loops of a field, and where its samples begin. Of the last outer one an item takes `block`
+    /// coordinates.
+    fn nest(
+        &mut self,
+        field: &mut params::Field,
+        part: &Part<'_>,
+        cols: &Loop,
+        outer: &[Loop],
+        block: u64,
+    ) -> Result<()> {
+        // Kernels count columns, and offsets, in 32 bits unless that is too few.
+        let is_wide = |number: &Number| match number {
+            Number::Each(values) => values.iter().any(|&value| value >= 1 << 31),
+            Number::Same(_) => false,
+        };
+        let mut wide = outer.iter().chain([cols]).any(|own| is_wide(&own.lo) || is_wide(&own.hi));
+        wide |= match cols.extent {
+            Extent::Fixed(extent) => extent >= 1 << 31,
+            Extent::Joined(unit) => {
+                let steps = (0..part.num_samples()).map(|index| part.step_of(index)).max();
+                steps.unwrap_or(0).saturating_mul(unit) >= 1 << 31
+            }
+        };
+        field.step = part.places.step();
+        if let Some(samples) = &part.samples {
+            field.places = self.column(samples)?;
+        }
+        if let Places::Joined { offsets, .. } = &part.places {
+            wide |= offsets.last().is_some_and(|&end| end >= 1 << 31);
+            field.offsets = self.numbers(offsets.iter().copied(), wide)?;
+        }
+        field.wide = wide.into();
+        field.cols = self.looped(part, cols, 1, wide)?;
+        let last = outer.len().saturating_sub(1);
+        let blocks =
+            outer.iter().enumerate().map(|(at, own)| (own, if at == last { block } else { 1 }));
+        let outer = blocks
+            .map(|(own, block)| self.looped(part, own, block, wide))
+            .collect::<Result<Vec<params::Loop>>>()?;
+        field.num_outer = outer.len() as u32;
+        if !outer.is_empty() {
+            field.outer = self.push_bytes(cast_slice(&outer))?;
+        }
+        Ok(())
+    }
+
+    fn looped(
+        &mut self,
+        part: &Part<'_>,
+        own: &Loop,
+        block: u64,
+        wide: bool,
+    ) -> Result<params::Loop> {
+        let mut varies = 0;
+        let mut number = |builder: &mut Self, number: &Number, bit: u16| match number {
+            Number::Same(value) => Ok(*value),
+            Number::Each(values) => {
+                varies |= bit;
+                let each = part.each(values);
+                let position = match bit {
+                    varies::SRC_STRIDE => builder.push_words(each.map(|value| value as u64))?,
+                    _ => builder.numbers(each, wide)?,
+                };
+                Ok::<i64, Error>(position.into())
+            }
+        };
+        let lo = number(self, &own.lo, varies::LO)? as u64;
+        let hi = number(self, &own.hi, varies::HI)? as u64;
+        let src_stride = number(self, &own.src_stride, varies::SRC_STRIDE)?;
+        let (extent, by_blocks) = match own.extent {
+            Extent::Fixed(extent) => (extent, divisor(extent.div_ceil(block)).unwrap_or_default()),
+            Extent::Joined(unit) => {
+                varies |= varies::EXTENT;
+                (unit, Divisor::default())
+            }
+        };
+        Ok(params::Loop {
+            extent,
+            lo,
+            hi,
+            src_stride,
+            dst_stride: own.dst_stride,
+            by_blocks,
+            block: block as u32,
+            varies,
+            channel_step: own.is_channel.into(),
+        })
+    }
+
+    /// Counts the items of each sample: `pieces` for a row of so many columns.
+    fn items(
+        &mut self,
+        mut field: params::Field,
+        part: &Part<'_>,
+        cols: &Loop,
+        outer: &[Loop],
+        pieces: impl Fn(u64) -> u64,
+    ) -> Result<()> {
+        let num_samples = part.num_samples();
+        let last = outer.len().saturating_sub(1);
+        let block = |at: usize| match at == last && field.family == Family::Box as u8 {
+            true => u64::from(self.block_of(&field, last)),
+            false => 1,
+        };
+        let blocks: Vec<u64> = (0..outer.len()).map(block).collect();
+        let rows = |step: u64| {
+            let of = |(own, block): (&Loop, &u64)| match own.extent {
+                Extent::Fixed(extent) => extent.div_ceil(*block),
+                Extent::Joined(unit) => (unit * step).div_ceil(*block),
+            };
+            outer.iter().zip(&blocks).map(of).fold(1, u64::saturating_mul)
+        };
+        if let Some(cols) = cols.fixed() {
+            let pieces = pieces(cols);
+            (field.pieces, field.by_pieces) = (pieces as u32, divisor(pieces)?);
+        }
+        let is_fixed = cols.fixed().is_some() && outer.iter().all(|own| own.fixed().is_some());
+        if let (true, Some(cols)) = (is_fixed, cols.fixed()) {
+            let items = pieces(cols).saturating_mul(rows(1));
+            (field.items, field.by_items) = (items as u32, divisor(items)?);
+            return self.enter(field, items.saturating_mul(num_samples as u64));
+        }
+        let mut first = Vec::with_capacity(num_samples);
+        let mut total = 0u64;
+        for index in 0..num_samples {
+            first.push(total as u32);
+            let step = part.step_of(index);
+            let cols = match cols.extent {
+                Extent::Fixed(extent) => extent,
+                Extent::Joined(unit) => unit * step,
+            };
+            total = total.saturating_add(pieces(cols).saturating_mul(rows(step)));
+        }
+        // A hint for about every sample, so that the search has a step or two.
+        let shift = (total / num_samples.max(1) as u64).max(1).ilog2();
+        let mut hints = Vec::with_capacity((total >> shift) as usize + 2);
+        let mut sample = 0;
+        for item in (0..total).step_by(1 << shift) {
+            while first.get(sample + 1).is_some_and(|&first| u64::from(first) <= item) {
+                sample += 1;
+            }
+            hints.push(sample as u32);
+        }
+        hints.push(num_samples.saturating_sub(1) as u32);
+        field.first = self.push_bytes(cast_slice(&first))?;
+        field.hints = self.push_bytes(cast_slice(&hints))?;
+        field.hint_shift = shift as u8;
+        self.enter(field, total)
+    }
+
+    /// The block of an outer loop that has been written.
+    fn block_of(&self, field: &params::Field, at: usize) -> u32 {
+        let words = size_of::<params::Loop>() / 8;
+        let own = &self.words[field.outer as usize + at * words..][..words];
+        bytemuck::pod_read_unaligned::<params::Loop>(cast_slice(own)).block
+    }
+
+    /// Puts a field into its place at the beginning of the table.
+    fn enter(&mut self, mut field: params::Field, items: u64) -> Result<()> {
+        field.first_item = self.num_items as u32;
+        self.num_items = self.num_items.saturating_add(items);
+        if self.num_items >= 1 << 31 {
+            return Err(too_large("pieces of work"));
+        }
+        let words = size_of::<params::Field>() / 8;
+        let place = &mut self.words[self.num_fields as usize * words..][..words];
+        place.copy_from_slice(cast_slice(bytes_of(&field)));
+        self.num_fields += 1;
+        Ok(())
+    }
+
+    /// Numbers in as many bits as `wide` says.
+    fn numbers(&mut self, numbers: impl Iterator<Item = i64>, wide: bool) -> Result<u32> {
+        match wide {
+            true => self.push_words(numbers.map(|number| number as u64)),
+            false => self.column(&numbers.map(|number| number as u32).collect::<Vec<u32>>()),
+        }
+    }
+
+    /// Numbers of 32 bits, where they have been written before if they have.
+    fn column(&mut self, numbers: &[u32]) -> Result<u32> {
+        let bytes: &[u8] = cast_slice(numbers);
+        let is_there = |&&(position, count): &&(u32, usize)| {
+            count == numbers.len()
+                && &cast_slice::<u64, u8>(&self.words[position as usize..])[..bytes.len()] == bytes
+        };
+        if let Some((position, _)) = self.columns.iter().find(is_there) {
+            return Ok(*position);
+        }
+        let position = self.push_bytes(bytes)?;
+        self.columns.push((position, numbers.len()));
+        Ok(position)
+    }
+
+    fn push_words(&mut self, words: impl Iterator<Item = u64>) -> Result<u32> {
+        let position = self.position()?;
+        self.words.extend(words);
+        Ok(position)
+    }
+
+    fn push_bytes(&mut self, bytes: &[u8]) -> Result<u32> {
+        let position = self.position()?;
+        let (whole, rest) = bytes.split_at(bytes.len() / 8 * 8);
+        self.words.extend(whole.chunks_exact(8).map(bytemuck::pod_read_unaligned::<u64>));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.words.push(u64::from_ne_bytes(last));
+        }
+        Ok(position)
+    }
+
+    fn position(&self) -> Result<u32> {
+        u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
+    }
+}
+
+/// The rows of a box of about `most` elements: whole runs of 8 for each lane, if there are so many.
+fn rows_of_box(most: u64, cols: u64, extent: u64) -> u64 {
+    let run = 8 * 32u64.div_ceil(cols.max(1));
+    let rows = most / cols.max(1);
+    let rows = if rows >= run { rows / run * run } else { rows };
+    rows.clamp(1, extent.clamp(1, 1 << 14))
+}
+
+/// An element over and over.
+fn repeated(bits: [u8; 16], size: usize) -> [u8; 16] {
+    std::array::from_fn(|at| bits[at % size])
+}
+
+fn divisor(divisor: u64) -> Result<Divisor> {
+    Divisor::new(divisor.max(1)).ok_or_else(|| too_large("rows of a sample"))
+}
+
+fn too_large(what: &str) -> Error {
+    Error::TooLarge(format!(
+        "more than 2^31 {what} in one launch: assemble fewer samples at a time"
+    ))
+}
+
+fn addresses_are_read(op: Op) -> bool {
+    matches!(op, Op::Read { .. })
+}

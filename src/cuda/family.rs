@@ -1,0 +1,208 @@
+//! Which family of kernels writes a part of a batch: see kernels/params.h for what each of them takes.
+
+use std::ops::RangeInclusive;
+
+use super::loops::{Extent, Loop, Loops, Number};
+use super::params::{Family, MOVE_BYTES};
+use super::part::{Part, Places};
+use crate::dtype::DType;
+use crate::field::Op;
+
+/// What the choice depends on.
+#[derive(Clone, Debug)]
+pub(super) struct Work<'w> {
+    pub op: Op,
+    pub is_move: bool,
+    /// What elements are read as and become.
+    pub from: DType,
+    pub to: DType,
+    /// Outermost first.
+    pub loops: &'w [Loop],
+    pub num_samples: u64,
+    /// Pairs of coefficients.
+    pub channels: usize,
+    /// None of them makes a NaN of a finite number.
+    pub is_finite: bool,
+    pub out: u64,
+    /// Samples begin at offsets of many lengths.
+    pub is_joined: bool,
+    /// All samples in order, without a gap in the output.
+    pub is_dense: bool,
+    /// Of all samples together.
+    pub bytes: u64,
+    /// All addresses of samples, by or.
+    pub sources: u64,
+}
+
+/// Bytes of a sample that is one row from which on it is written as such, and elements of a row among those
+/// of a sample: below, finding the row costs more than finding each element of a box.
+const MIN_ROW_BYTES: u64 = 128;
+const MIN_ROW_ELEMS: u64 = 256;
+/// Rows that are not longer share a warp.
+const TEAM_BYTES: u64 = 2048;
+/// So do samples that are moved. They have at least so many bytes: no vector holds parts of three.
+const SHORT_BYTES: RangeInclusive<u64> = 24..=2048;
+
+impl Work<'_> {
+    fn reads(&self) -> bool {
+        matches!(self.op, Op::Read { .. })
+    }
+
+    /// Bytes of a row, on average.
+    fn row_bytes(&self) -> u64 {
+        let outer = self.loops[..self.loops.len() - 1].iter();
+        let rows = outer.filter_map(Loop::fixed).product::<u64>().max(1) * self.num_samples.max(1);
+        match self.loops[self.loops.len() - 1].fixed() {
+            Some(cols) => cols * self.to.size() as u64,
+            None => self.bytes / rows,
+        }
+    }
+
+    /// Whether the elements of a row are adjacent on both sides.
+    fn is_adjacent(&self) -> bool {
+        let cols = &self.loops[self.loops.len() - 1];
+        let is_one = cols.fixed() == Some(1);
+        let reads = !self.reads() || cols.src_stride.is(self.from.size() as i64);
+        is_one || reads && cols.dst_stride == self.to.size() as i64
+    }
+
+    fn is_planar(&self) -> bool {
+        let [planes, .., pixels] = self.loops else { return false };
+        let Op::Read { affine } = self.op else { return false };
+        let to = match self.to {
+            DType::U8 => !affine,
+            DType::F16 | DType::BF16 | DType::F32 => true,
+            _ => false,
+        };
+        let Some(channels) = planes.fixed() else { return false };
+        let is_counted =
+            self.channels <= 1 || planes.is_channel && self.channels as u64 == channels;
+        to && self.from == DType::U8
+            && (2..=4).contains(&channels)
+            && planes.is_whole()
+            && planes.src_stride.is(1)
+            && pixels.src_stride.is(channels as i64)
+            && pixels.dst_stride == self.to.size() as i64
+            && is_counted
+            && self.is_finite
+            && self.out % self.to.size() as u64 == 0
+    }
+
+    /// Samples that are one run of bytes each.
+    fn is_run(&self) -> bool {
+        self.is_move
+            && self.is_dense
+            && self.loops.len() == 1
+            && self.loops[0].is_whole()
+            && self.is_adjacent()
+    }
+}
+
+pub(super) fn family_of(work: &Work<'_>) -> Family {
+    let cols = &work.loops[work.loops.len() - 1];
+    let size = work.to.size() as u64;
+    if let (true, Some(cols), true) = (work.is_run(), cols.fixed(), !work.is_joined) {
+        let bytes = cols * size;
+        let is_vectors = (work.out | work.sources | bytes) % 16 == 0 && work.bytes / 16 < 1 << 31;
+        if is_vectors {
+            return if bytes % MOVE_BYTES == 0 { Family::Pages } else { Family::Rows };
+        }
+        if SHORT_BYTES.contains(&bytes) && work.out % 16 == 0 {
+            return Family::Short;
+        }
+    }
+    if work.is_planar() {
+        return Family::Planar;
+    }
+    let has_loop = match work.op {
+        Op::Read { .. } if work.is_move => true,
+        Op::Read { affine } => work.is_finite && has_loop(work.from, work.to, affine),
+        Op::Const(_) | Op::Index => true,
+    };
+    let is_long = match work.loops.len() {
+        1 => work.is_joined || work.row_bytes() >= MIN_ROW_BYTES,
+        _ => work.row_bytes() >= MIN_ROW_ELEMS * size,
+    };
+    let has_one_channel = work.channels <= 1 || !cols.is_channel;
+    if has_loop && is_long && has_one_channel && work.is_adjacent() {
+        return Family::Line;
+    }
+    Family::Box
+}
+
+/// The casts of adjacent elements that have a loop of their own, as has_loop() of kernels/casts.cuh says.
+pub(super) fn has_loop(from: DType, to: DType, affine: bool) -> bool {
+    use DType::{BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U8};
+    match (from, to) {
+        (U8 | I8 | U16 | I16, F16 | BF16 | F32) => true,
+        (U8 | I8 | U16 | I16, I32 | I64) | (I32 | U32, I64) | (I64, I32) => !affine,
+        (F32, F32) | (F16, F16) | (BF16, BF16) => affine,
+        (F32 | F16 | BF16, F16 | BF16 | F32) => true,
+        (F64, F16 | BF16 | F32) => true,
+        (F64, F64) => affine,
+        (F64, I64) | (F16 | BF16 | F32 | U8 | I16 | I32 | I64, F64) => !affine,
+        _ => false,
+    }
+}
+
+/// Whether rows of an output are so short that four of them share a warp.
+pub(super) fn is_team(row_bytes: u64, outer: &[Loop], planes: u64) -> bool {
+    outer.is_empty() && planes == 1 && row_bytes <= TEAM_BYTES
+}
+
+/// Whether the source is adjacent along the rows of a box rather than along its columns.
+pub(super) fn is_transposed(rows: &Loop, cols: &Loop) -> bool {
+    largest(&rows.src_stride) < largest(&cols.src_stride) && !rows.src_stride.is(0)
+}
+
+fn largest(number: &Number) -> u64 {
+    match number {
+        Number::Same(value) => value.unsigned_abs(),
+        Number::Each(values) => values.iter().map(|value| value.unsigned_abs()).max().unwrap_or(0),
+    }
+}
+
+/// The loops of a part in the order of its boxes: outer ones, then the rows of a box, then its columns, the
+/// innermost of the output. Or only the columns, where the rows are whole samples.
+pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
+    // Strides of a box have 32 bits.
+    let is_short = |stride: u64| stride < 1 << 31;
+    let fits =
+        |own: &Loop| is_short(largest(&own.src_stride)) && is_short(own.dst_stride.unsigned_abs());
+    let nothing = || Loop::whole(Extent::Fixed(1), 0, 0);
+    let mut rest = part.loops.clone();
+    let mut take = |key: &dyn Fn(&Loop) -> u64| {
+        let fitting =
+            rest.iter().enumerate().filter(|(_, own)| fits(own) && own.fixed() != Some(1));
+        // The inner one of two alike.
+        let best = fitting.min_by_key(|(at, own)| (key(own), usize::MAX - at)).map(|(at, _)| at);
+        best.map(|at| rest.remove(at))
+    };
+    let cols = take(&|own| own.dst_stride.unsigned_abs()).unwrap_or_else(nothing);
+    let is_even = |own: &Loop| {
+        let numbers = [&own.lo, &own.hi, &own.src_stride];
+        own.fixed().is_some_and(|extent| extent < 512)
+            && own.lo.is(0)
+            && numbers.iter().all(|number| number.same().is_some())
+    };
+    let is_in_order = part.samples.is_none()
+        && part.op != Op::Index
+        && matches!(part.places, Places::Rows(step) if is_short(step.unsigned_abs()));
+    let inner = |own: &Loop| match largest(&own.src_stride) {
+        stride if stride > 0 && stride < largest(&cols.src_stride) => (0, stride),
+        _ => (1, own.dst_stride.unsigned_abs()),
+    };
+    let rows = take(&|own| {
+        let (rank, stride) = inner(own);
+        rank << 63 | stride.min(i64::MAX as u64)
+    });
+    if rows.is_none() && rest.is_empty() && is_even(&cols) && is_in_order && part.num_samples() > 1
+    {
+        return (Loops::from_iter([cols]), true);
+    }
+    // What is left over of an item's number is the outermost coordinate, of which there may be any number.
+    rest.sort_by_key(|own| own.fixed().is_some());
+    rest.push(rows.unwrap_or_else(nothing));
+    rest.push(cols);
+    (rest, false)
+}

@@ -1,0 +1,262 @@
+//! [`Part`]: what of a plan's field one field of the table writes.
+
+use std::borrow::Cow;
+
+use super::family::Work;
+use super::loops::{groups, Extent, Loop, Loops, Number};
+use crate::affine::Affine;
+use crate::dtype::DType;
+use crate::field::{CopyRange, Field, Op, Role, Starts};
+use crate::plan::Plan;
+use crate::spec::Placement;
+
+/// Where samples are read.
+#[derive(Clone, Copy)]
+pub(super) enum Sources<'p> {
+    Samples,
+    Ranges(&'p [CopyRange]),
+}
+
+/// Where samples begin in the output.
+pub(super) enum Places<'p> {
+    /// So many bytes apart.
+    Rows(i64),
+    /// At `offsets` times `step` bytes.
+    Joined { offsets: Cow<'p, [i64]>, step: i64 },
+}
+
+impl Places<'_> {
+    /// Bytes from sample to sample, or for a step of offset.
+    pub fn step(&self) -> i64 {
+        match self {
+            Places::Rows(step) | Places::Joined { step, .. } => *step,
+        }
+    }
+}
+
+/// The samples of a field with the same loops, or all of them.
+pub(super) struct Part<'p> {
+    pub field: &'p Field<'p>,
+    pub out: u64,
+    pub op: Op,
+    pub from: DType,
+    pub to: DType,
+    pub loops: Loops,
+    /// Numbers of the samples; `None`: all, in order.
+    pub samples: Option<Vec<u32>>,
+    pub sources: Sources<'p>,
+    pub places: Places<'p>,
+    pub affine: Option<&'p Affine>,
+    pub channel_first: u64,
+}
+
+/// The parts of a field that has elements.
+pub(super) fn parts_of<'p>(
+    plan: &'p Plan<'_>,
+    field: &'p Field<'_>,
+    out: u64,
+    parts: &mut Vec<Part<'p>>,
+) {
+    if field.bytes_only && field.layout.is_compact() {
+        return parts.push(moved(field, out));
+    }
+    let spec = plan.specs.get(field.leaf);
+    let joined = match (&field.starts, field.role, spec.map(|spec| &spec.placement)) {
+        (Starts::Joined { .. }, Role::Data, Some(Placement::Joined { dim, .. })) => Some(*dim),
+        (Starts::Joined { .. }, ..) => Some(0),
+        _ => None,
+    };
+    let affine = match field.op {
+        Op::Read { affine: true } => spec.and_then(|spec| spec.affine.as_ref()),
+        _ => None,
+    };
+    for group in groups(field, joined, affine.map_or(1, Affine::channels)) {
+        let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
+        let places = match &field.starts {
+            Starts::Rows { step, .. } => Places::Rows(*step),
+            Starts::Joined { offsets, step, .. } if is_varied || group.samples.is_some() => {
+                Places::Joined { offsets: Cow::Borrowed(offsets.as_slice()), step: *step }
+            }
+            // All samples are as long as the first.
+            Starts::Joined { offsets, step, .. } => {
+                Places::Rows(offsets.as_slice()[1].wrapping_mul(*step))
+            }
+        };
+        parts.push(Part {
+            field,
+            out,
+            op: field.op,
+            from: group.dtype,
+            to: field.dtype,
+            loops: group.loops,
+            samples: group.samples,
+            sources: Sources::Samples,
+            places,
+            affine,
+            channel_first: group.channel_first,
+        });
+    }
+}
+
+/// Samples that are runs of bytes, or what is left of them when neighbours are merged.
+fn moved<'p>(field: &'p Field<'_>, out: u64) -> Part<'p> {
+    let size = field.dtype.size() as u64;
+    let one = |extent: Extent| Loops::from_iter([Loop::whole(extent, 1, 1)]);
+    let rows = |bytes: u64| (one(Extent::Fixed(bytes)), Places::Rows(bytes as i64));
+    let joined = |unit: u64, offsets| {
+        (one(Extent::Joined(unit)), Places::Joined { offsets, step: unit as i64 })
+    };
+    let (loops, places) = match (field.ranges.as_deref(), &field.starts) {
+        (Some([only]), _) => rows(only.size),
+        (Some(ranges), _) => {
+            let ends = ranges.iter().map(|range| range.dst as i64).chain([field.bytes() as i64]);
+            joined(1, ends.collect())
+        }
+        (None, Starts::Rows { elems, .. }) => rows(elems * size),
+        (None, Starts::Joined { offsets, unit, .. }) => {
+            match (&*field.class_ids, offsets.as_slice()) {
+                ([], [_, first, ..]) => rows(*first as u64 * unit * size),
+                (_, offsets) => joined(unit * size, Cow::Borrowed(offsets)),
+            }
+        }
+    };
+    Part {
+        field,
+        out,
+        op: field.op,
+        from: DType::U8,
+        to: DType::U8,
+        loops,
+        samples: None,
+        sources: field.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges),
+        places,
+        affine: None,
+        channel_first: 0,
+    }
+}
+
+impl Part<'_> {
+    pub fn num_samples(&self) -> usize {
+        match (self.sources, &self.samples) {
+            (Sources::Ranges(ranges), _) => ranges.len(),
+            (_, Some(samples)) => samples.len(),
+            (_, None) => self.field.data.len(),
+        }
+    }
+
+    /// The number of its `index`th sample.
+    pub fn sample(&self, index: usize) -> usize {
+        self.samples.as_ref().map_or(index, |samples| samples[index] as usize)
+    }
+
+    /// A number of a loop, of each sample in turn.
+    pub fn each<'a>(&'a self, values: &'a [i64]) -> impl Iterator<Item = i64> + 'a {
+        let ids = &self.field.class_ids;
+        (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
+    }
+
+    /// Addresses of the samples' first elements read. Those of samples without any may be stale, and are
+    /// given as that of another.
+    pub fn addresses(&self) -> Vec<u64> {
+        let field = self.field;
+        match (self.op, self.sources) {
+            (Op::Const(_) | Op::Index, _) => Vec::new(),
+            (_, Sources::Ranges(ranges)) => {
+                ranges.iter().map(|range| range.src.addr() as u64).collect()
+            }
+            (_, Sources::Samples) => {
+                let address = |sample: usize| {
+                    let class = field.class_of(sample);
+                    let first =
+                        (field.data[sample].addr() as u64).wrapping_add(class.src_offset as u64);
+                    (class.num_real > 0).then_some(first)
+                };
+                let samples = (0..self.num_samples()).map(|index| self.sample(index));
+                let mut any = None;
+                let mut all: Vec<u64> = Vec::with_capacity(self.num_samples());
+                for address in samples.map(address) {
+                    any = any.or(address);
+                    all.push(address.or(any).unwrap_or(0));
+                }
+                // Those in front of the first that is read.
+                let leading = all.iter().take_while(|&&address| address == 0).count();
+                all[..leading].fill(any.unwrap_or(0));
+                all
+            }
+        }
+    }
+
+    /// How far sample `index` goes along a joined dim.
+    pub fn step_of(&self, index: usize) -> u64 {
+        match &self.places {
+            Places::Rows(_) => 1,
+            Places::Joined { offsets, .. } => {
+                let ends = &offsets[self.sample(index)..][..2];
+                (ends[1] - ends[0]) as u64
+            }
+        }
+    }
+
+    pub fn is_joined(&self) -> bool {
+        matches!(self.places, Places::Joined { .. })
+    }
+
+    /// Whether bytes are moved as they are; integers of one size differ by name alone.
+    pub fn is_move(&self) -> bool {
+        use DType::{I16, I32, I64, I8, U16, U32, U64, U8};
+        let is_integer = |dtype| matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64);
+        let is_alike =
+            self.from.size() == self.to.size() && is_integer(self.from) && is_integer(self.to);
+        matches!(self.op, Op::Read { affine: false }) && (self.from == self.to || is_alike)
+    }
+
+    /// What the choice of a family depends on.
+    pub fn work(&self, addresses: &[u64]) -> Work<'_> {
+        let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
+        let elems = self.loops.iter().filter_map(Loop::fixed).product::<u64>();
+        let sample_bytes = elems * self.to.size() as u64;
+        let is_dense = match self.places {
+            Places::Rows(step) => step == sample_bytes as i64,
+            Places::Joined { .. } => true,
+        };
+        Work {
+            op: self.op,
+            is_move: self.is_move(),
+            from: self.from,
+            to: self.to,
+            loops: &self.loops,
+            num_samples: self.num_samples() as u64,
+            channels: self.affine.map_or(1, Affine::channels),
+            is_finite: self.affine.is_none_or(|affine| {
+                affine.a32().iter().chain(affine.b32()).all(|number| number.is_finite())
+            }),
+            out: self.out,
+            is_joined: self.is_joined(),
+            is_dense: is_dense && self.samples.is_none(),
+            bytes: match is_varied {
+                true => self.field.bytes(),
+                false => sample_bytes * self.num_samples() as u64,
+            },
+            sources: addresses.iter().fold(0, |all, address| all | address),
+        }
+    }
+
+    /// Whether the rows of each sample follow each other in memory without a gap.
+    pub fn is_joint(&self, loops: &[Loop]) -> bool {
+        loops.windows(2).all(|pair| {
+            let [outer, inner] = pair else { return false };
+            let Some(_) = inner.fixed() else { return outer.fixed() == Some(1) };
+            let ids = || 0..self.field.classes.len();
+            let at = |number: &Number, id: usize| match number {
+                Number::Same(value) => *value,
+                Number::Each(values) => values[id],
+            };
+            ids().all(|id| {
+                let real = at(&inner.hi, id) - at(&inner.lo, id);
+                let goes_on =
+                    at(&inner.src_stride, id).checked_mul(real) == Some(at(&outer.src_stride, id));
+                goes_on || at(&outer.hi, id) - at(&outer.lo, id) <= 1 || real == 0
+            })
+        })
+    }
+}
