@@ -7,6 +7,8 @@
 #   make bench-pipelines  torch's DataLoader, default_collate and Ray Data with windrow and without
 #   make bench-publish  both, then the tables and plots of README.md and docs/ from it
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
+#   make test-device-code  the kernels' machine code, executed: shared suites, counts against benches/device-instructions.json
+#   make device-counts  writes that file and the table of docs/gpu-performance.md
 #   make examples  build and run the examples for candle, burn and ONNX Runtime
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
@@ -22,6 +24,7 @@
 #   make tsan    the host suite under ThreadSanitizer
 #   make asan    the Python tests with the extension under AddressSanitizer
 #   make wait-mutants  each wait of the CUDA engine left out: the tests have to notice
+#   make device-code-mutants  one changed instruction of the kernels' machine code at a time: the tests have to notice
 #   make mutants  the host's code changed in a thousand places: the tests have to notice (cargo-mutants)
 #   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
 #
@@ -51,13 +54,13 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-pipelines bench-publish bench-check examples gpu-check docs package wheels reproducible deny semver soak test-huge fuzz miri model tsan asan wait-mutants mutants test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-pipelines bench-publish bench-check test-device-code device-counts examples gpu-check docs package wheels reproducible deny semver soak test-huge fuzz miri model tsan asan wait-mutants device-code-mutants mutants test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
 	$(PY) -m windrow demo
 
-test: test-rust test-cuda test-python
+test: test-rust test-cuda test-device-code test-python
 
 test-rust:
 	$(CARGO) test --locked --all-targets --features tracing
@@ -73,6 +76,13 @@ test-cuda: $(NVCC_READY)
 		$(CARGO) test --locked $(BOTH) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
 		$(PYTHON) scripts/gpu_plots --simulated out/gather-quick.json'
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/kernel_report --check
+
+# DEVICE_CODE_FLAGS: options of the script, such as --arch 100 --suite channels.
+test-device-code: $(NVCC_READY)
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/test_device_code $(DEVICE_CODE_FLAGS)
+
+device-counts: $(NVCC_READY)
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/device_counts --write
 
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
@@ -158,6 +168,9 @@ asan: $(VENV)/.test
 
 wait-mutants: $(NVCC_READY)
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/wait_mutants
+
+device-code-mutants: $(NVCC_READY)
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/device_code_mutants
 
 mutants: $(VENV)/.venv
 	$(PIP) --quiet tree-sitter tree-sitter-rust

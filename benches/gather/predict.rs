@@ -28,23 +28,31 @@ const ISSUED: f64 = 2.0;
 /// The largest table in parameters: kernels/params.h.
 const INLINE: u64 = 32_752 - 16;
 
-/// Instructions of a thread for 16 bytes of output: the bounds that the counts of machine code are held to.
+/// The counts of machine code: scripts/device_counts.
+const COUNTS: &str = include_str!("../device-instructions.json");
+
+/// Instructions of a thread for 16 bytes of output: those counted of the workload, or of the one that is most like it.
 fn instructions(entry: &Entry) -> f64 {
-    match entry.family {
-        "size" if entry.lie == Lie::Misaligned && entry.title.ends_with(" 512 B") => 60.0,
-        "size" if entry.lie == Lie::Misaligned => 31.0,
-        "W8" | "W6" | "one" | "size" => 27.0,
-        "count" | "small" | "W3" | "W5" => 29.0,
-        "W1" | "W8b" => 46.0,
-        "W2" => 32.0,
-        "W2b" => 36.0,
-        "W4a" | "W9" => 34.0,
-        "W4b" => 40.0,
-        "W4c" | "W5b" => 31.0,
-        "W7" => 70.0,
-        "W10a" => 160.0,
-        _ => 84.0,
-    }
+    let is_misaligned = entry.lie == Lie::Misaligned;
+    counted(match entry.family {
+        "size" if entry.title.ends_with(" 512 B") && is_misaligned => "512 B misaligned",
+        "size" if is_misaligned => "32 KiB misaligned",
+        "size" if entry.title.ends_with(" 512 B") => "W3 address",
+        "count" | "small" | "W3" | "W5" => "W3 address",
+        "one" => "one tensor",
+        "W1" | "W8b" => "W1 f16",
+        "W9" => "W4a",
+        family @ ("W2" | "W2b" | "W4a" | "W4b" | "W4c" | "W5b" | "W7" | "W10a" | "W10b") => family,
+        _ => "W6",
+    })
+}
+
+fn counted(workload: &str) -> f64 {
+    let row = format!("\"workload\": \"{workload}\", \"arch\": 90,");
+    let line = COUNTS.lines().find(|line| line.contains(&row)).expect("make device-counts");
+    let (_, number) = line.split_once("\"instructions_per_16_bytes\": ").expect("a count");
+    let (number, _) = number.split_once(',').expect("more behind it");
+    number.parse().expect("a number")
 }
 
 /// Lets the engine upload the table of every launch, so that its bytes are counted. Before an engine

@@ -21,6 +21,11 @@ struct Unsupported : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+/// Machine code did what no GPU allows, or what the emulator does not know.
+struct Failure : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 // Modifiers: what follows an opcode behind points. One that is not in this list, or not in that of its
 // opcode, is not known, and an instruction that has it is refused when it is reached.
 #define CUDASIM_MODIFIERS(X)                                                                       \

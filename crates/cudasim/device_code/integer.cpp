@@ -15,7 +15,7 @@ size_t first_source(const Instruction& in) {
     return i;
 }
 
-/// The number of `index`, or that of no lane where the operand is not there.
+/// The lanes of predicate `index`, none where the operand is not there.
 Lanes optional_predicate(const Warp& warp, const Instruction& in, size_t index) {
     return index < in.num_operands ? warp.predicate(in[index]) : 0;
 }
@@ -161,9 +161,11 @@ void run_lea(Warp& warp, const Instruction& in, Lanes active) {
     warp.put(in[0], active, result);
 }
 
-/// The smaller where the last operand holds, else the larger.
+/// The smaller where the operand behind the numbers holds, else the larger. Predicates that take nothing are
+/// listed in front of the destination or behind it.
 void run_min_max(Warp& warp, const Instruction& in, Lanes active) {
-    size_t i = first_source(in);
+    size_t to = in[0].kind == Kind::pred ? first_source(in) : 0;
+    size_t i = to ? to + 1 : first_source(in);
     Lanes is_min = warp.predicate(in[i + 2]);
     if (in.has(Mod::U64) || in.has(Mod::S64)) {
         Pairs a = warp.pairs(in[i]), b = warp.pairs(in[i + 1]);
@@ -172,7 +174,7 @@ void run_min_max(Warp& warp, const Instruction& in, Lanes active) {
             bool less = (a[l] ^ flip) < (b[l] ^ flip);
             if (less != bool(is_min >> l & 1)) a[l] = b[l];
         });
-        return warp.put(in[0], active, a);
+        return warp.put(in[to], active, a);
     }
     Vector room_a, room_b, result;
     const Vector &a = warp.integers(in[i], room_a), &b = warp.integers(in[i + 1], room_b);
@@ -185,14 +187,14 @@ void run_min_max(Warp& warp, const Instruction& in, Lanes active) {
             }
             result[l] = both;
         });
-        return warp.put(in[0], active, result);
+        return warp.put(in[to], active, result);
     }
     uint32_t flip = sign_flip(in);
     for_lanes([&](int l) {
         bool less = (a[l] ^ flip) < (b[l] ^ flip);
         result[l] = less == bool(is_min >> l & 1) ? a[l] : b[l];
     });
-    warp.put(in[0], active, result);
+    warp.put(in[to], active, result);
 }
 
 /// The smaller, or larger, of a + b and c.

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <mutex>
 
-#include "warp.h"
+#include "timing.h"
 
 namespace cudasim::device_code {
 
@@ -130,14 +130,32 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
     Counts counts;
     BlockState block{&kernel, &bank, {launch.block[0], launch.block[1], launch.block[2]}, {}, {}};
     block.shared.resize(kernel.shared_bytes + launch.shared_bytes);
-    for (uint32_t z = 0; z < launch.grid[2]; z++) {
-        for (uint32_t y = 0; y < launch.grid[1]; y++) {
-            for (uint32_t x = 0; x < launch.grid[0]; x++) {
-                block.index = {x, y, z};
-                std::fill(block.shared.begin(), block.shared.end(), char(0xDD));
-                run_block(block, warps, reach, counts);
+    const char* timing = getenv("CUDASIM_TIMING");
+    std::string modelled;
+    try {
+        Machine machine(timing ? timing : "");
+        if (timing) {
+            // Of a grid of one dim, as all of windrow's are.
+            uint32_t resident = resident_blocks(kernel, image()->arch, launch.block[0]);
+            Modelled model = run_timed(block, launch.grid[0], resident, machine, reach, counts);
+            char text[96];
+            snprintf(text, sizeof text, ", \"model_us\": %.3f, \"model_ipc\": %.3f", double(model.clocks) / machine.gigahertz / 1e3,
+                     double(model.issued) / double(std::max<uint64_t>(1, model.clocks)));
+            modelled = text;
+        }
+        for (uint32_t z = 0; z < launch.grid[2]; z++) {
+            for (uint32_t y = 0; y < launch.grid[1]; y++) {
+                for (uint32_t x = 0; x < launch.grid[0]; x++) {
+                    if (timing && x % uint32_t(machine.multiprocessors) == 0) continue;  // has been run
+                    block.index = {x, y, z};
+                    std::fill(block.shared.begin(), block.shared.end(), char(0xDD));
+                    run_block(block, warps, reach, counts);
+                }
             }
         }
+    } catch (Failure& failure) {
+        fprintf(stderr, "cudasim: machine code: %s\n", failure.what());
+        abort();
     }
     if (const char* path = getenv("CUDASIM_COUNTS")) {
         FILE* file = fopen(path, "a");
@@ -147,7 +165,7 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
         }
         char about[160];
         snprintf(about, sizeof about, "\"arch\": %u, \"grid\": %u, \"block\": %u", image()->arch, launch.grid[0], launch.block[0]);
-        counts.write(file, kernel, about);
+        counts.write(file, kernel, about + modelled);
         fclose(file);
     }
 }

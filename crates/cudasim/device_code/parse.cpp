@@ -115,7 +115,7 @@ Operand parse_operand(std::string text, const Instruction& instruction, const La
     if (text.starts_with("`(")) {
         operand.kind = Kind::label;
         auto found = labels.find(text.substr(2, text.find(')') - 2));
-        operand.value = found == labels.end() ? -1 : found->second;
+        operand.value = found == labels.end() ? -1 : int64_t(found->second);
         return operand;
     }
     if (text.starts_with("desc[")) text = text.substr(text.find("][") + 1);

@@ -43,6 +43,7 @@ const Instruction& Warp::step() {
     mutable_kernel.executed[group.at]++;
     mutable_kernel.lanes[group.at] += present;
     touched.clear();
+    current = group.at;
     if (!instruction.run) {
         fail("this instruction is not known to the emulator (" + instruction.why_not +
              "): teach it in crates/cudasim/device_code/opcodes.cpp, with a test in tests/device_code.rs");
@@ -53,19 +54,19 @@ const Instruction& Warp::step() {
 }
 
 void Warp::fail(const std::string& why) const {
-    fprintf(stderr, "cudasim: machine code: %s\n", why.c_str());
-    if (!ready.empty()) {
-        // `at` has gone on already where the instruction is known.
-        for (uint32_t at : {ready.back().at - 1, ready.back().at}) {
-            if (at >= kernel().code.size()) continue;
-            auto& instruction = kernel().code[at];
-            fprintf(stderr, "  %s %05x: %s  %s\n", kernel().name.c_str(), 16 * at, instruction.text.c_str(),
-                    instruction.line.c_str());
-        }
-        fprintf(stderr, "  block %u,%u,%u, threads from %u, lanes %08x\n", block->index.x, block->index.y,
-                block->index.z, first_thread, ready.back().lanes);
+    std::string text = why;
+    char line[256];
+    for (uint32_t at : {current, current + 1}) {
+        if (at >= kernel().code.size()) continue;
+        auto& instruction = kernel().code[at];
+        snprintf(line, sizeof line, "\n  %s %05x: %s  %s", kernel().name.c_str(), 16 * at, instruction.text.c_str(),
+                 instruction.line.c_str());
+        text += line;
     }
-    abort();
+    auto& index = block->index;
+    snprintf(line, sizeof line, "\n  block %u,%u,%u, threads from %u, lanes %08x", index.x, index.y, index.z, first_thread,
+             ready.empty() ? 0 : ready.back().lanes);
+    throw Failure(text + line);
 }
 
 // ---- operands --------------------------------------------------------------------------------

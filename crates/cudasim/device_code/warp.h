@@ -74,6 +74,7 @@ struct Warp {
     Lanes barriers[16][32];  ///< by the lane that waits
     Lanes live;
     uint32_t first_thread;
+    uint32_t current = 0;  ///< the instruction that runs
     std::vector<Group> ready;  ///< the last one runs
     std::vector<Group> waiting;
     std::vector<uint32_t> local;  ///< 32 words for each word of a lane's
@@ -105,7 +106,7 @@ struct Warp {
     void put(const Operand& operand, Lanes active, const Pairs& value);
     void put(const Operand& operand, Lanes active, Lanes value);
 
-    /// Ends the program: the machine code or its reading is wrong.
+    /// Throws a Failure that says where.
     [[noreturn]] void fail(const std::string& why) const;
     const Kernel& kernel() const { return *block->kernel; }
 };
