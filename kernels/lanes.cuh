@@ -15,6 +15,9 @@ constexpr uint32_t kTeamLanes = 8;
 
 WINDROW_DEVICE uint32_t minimum(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
+/// log2 of 1, 2, 4, 8 or 16.
+WINDROW_DEVICE uint32_t log_of(uint32_t size) { return (size >> 1) - (size >> 3) - (size >> 4) * 2; }
+
 /// n / d for n and d below 2^31.
 WINDROW_DEVICE uint32_t divide(uint32_t n, Divisor by) {
 #ifdef __CUDA_ARCH__

@@ -126,9 +126,6 @@ WINDROW_DEVICE void move_line(const uint8_t* src, uint8_t* dst, uint32_t bytes, 
     line_vectors(Bytes{}, cut.is_aligned, src + cut.head, dst + cut.head, cut.vectors, team);
 }
 
-/// log2 of 1, 2, 4 or 8.
-WINDROW_DEVICE uint32_t log_of(uint32_t size) { return (size >> 1) - (size >> 3); }
-
 /// Lines that are cast; has_loop() is true of the cast.
 template <uint32_t kThreads>
 WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t* dst, uint32_t real, uint32_t before, uint32_t after,

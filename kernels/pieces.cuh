@@ -195,12 +195,138 @@ WINDROW_DEVICE Stretch stretch_of(const Row& row, uint64_t begin, uint64_t end, 
 /// How many neighbouring items write one stretch together.
 constexpr uint32_t kTogether = 8;
 
-/// The stretch that an item of a row shares with its neighbours. It begins where the output is a multiple of
-/// 16, or with the row.
-WINDROW_DEVICE Stretch shared_stretch(const Field& field, const Item& item, const Row& row, uint32_t from_size) {
-    const uint32_t size = field.to_size, phase = misalignment(row.dst, 16) / size;
-    const uint64_t whole = uint64_t{item.piece & ~(kTogether - 1)} * field.piece, end = whole + kTogether * field.piece;
-    return stretch_of(row, whole == 0 ? 0 : whole - phase, end - phase, from_size, size);
+/// The stretch that an item of a row shares with its neighbours.
+struct Shared {
+    Stretch part;
+    uint32_t number;       ///< of the sample, among those of the tensor
+    uint32_t channel;      ///< of the row
+    uint32_t warp, warps;  ///< which of those that share it this one is
+};
+
+/// The low word of entry `index` of a column.
+WINDROW_DEVICE uint32_t low_entry(const uint64_t* table, uint32_t position, uint32_t wide, uint32_t index) {
+    return at<uint32_t>(table, position)[index << wide];
+}
+
+/// The stretch of item `own` of a field. Index counts columns and offsets: 32 bits where the field is not
+/// `wide`. A stretch begins where the output is a multiple of 16, or with the row.
+template <class Index>
+WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size) {
+    Shared shared;
+    Stretch& part = shared.part;
+    const uint32_t size = field.to_size, wide = sizeof(Index) == 8;
+    uint32_t index, pieces = field.pieces;
+    if (const uint32_t items = field.items; items != 0) {
+        index = divide(own, field.by_items);
+        own -= index * items;
+    } else {
+        const uint32_t* first = at<uint32_t>(table, field.first);
+        const uint32_t* hint = at<uint32_t>(table, field.hints) + (own >> field.hint_shift);
+        index = hint[0];
+        uint32_t high = hint[1];
+#pragma unroll 1
+        while (index < high) {
+            const uint32_t middle = (index + high + 1) / 2;
+            if (first[middle] <= own) {
+                index = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        own -= first[index];
+    }
+    shared.number = index;
+    if (field.places != 0) shared.number = at<uint32_t>(table, field.places)[index];
+    Index offset = shared.number, extent = static_cast<Index>(field.cols.extent);
+    Index lo = static_cast<Index>(field.cols.lo), hi = static_cast<Index>(field.cols.hi);
+    uint32_t steps = 1;
+    if (field.offsets != 0) {
+        offset = static_cast<Index>(entry(table, field.offsets, wide, shared.number));
+        const Index next = static_cast<Index>(entry(table, field.offsets, wide, shared.number + 1));
+        steps = static_cast<uint32_t>(next - offset);
+        if (field.cols.varies & kExtent) hi = extent = extent * (next - offset);
+    }
+    if (const uint32_t varies = field.cols.varies; varies & (kLo | kHi)) {
+        if (varies & kLo) lo = static_cast<Index>(entry(table, field.cols.lo, wide, index));
+        if (varies & kHi) hi = static_cast<Index>(entry(table, field.cols.hi, wide, index));
+    }
+    if (pieces == 0) {
+        const uint32_t slack = 16 / size - (size <= 16);
+        pieces = blocks_of(uint64_t{extent} + slack, field.piece);
+    }
+    // The row.
+    part.dst = field.out + static_cast<int64_t>(offset) * field.step;
+    part.src = from_size != 0 ? source_at(sources_of(table, field), index) : nullptr;
+    part.before = part.after = 0;
+    shared.channel = field.channel_first;
+    if (const uint32_t num_outer = field.num_outer; num_outer != 0) {
+        uint32_t row = field.pieces != 0 ? divide(own, field.by_pieces) : own / pieces;
+        own -= row * pieces;
+        const Loop* loop = at<Loop>(table, field.outer) + num_outer;
+        bool is_real = true;
+#pragma unroll 1
+        for (uint32_t d = num_outer; d-- > 0;) {
+            --loop;
+            const uint32_t varies = loop->varies;
+            uint32_t first = static_cast<uint32_t>(loop->lo), end = static_cast<uint32_t>(loop->hi), coord = row;
+            int64_t stride = loop->src_stride;
+            if (varies != 0) {
+                if (varies & kExtent) end = static_cast<uint32_t>(loop->extent) * steps;
+                if (varies & kLo) first = low_entry(table, static_cast<uint32_t>(loop->lo), field.wide, index);
+                if (varies & kHi) end = low_entry(table, static_cast<uint32_t>(loop->hi), field.wide, index);
+                if (varies & kSrcStride) stride = static_cast<int64_t>(table[static_cast<uint32_t>(stride) + index]);
+            }
+            if (d > 0) {  // nothing is left over from the outermost
+                const uint32_t whole = static_cast<uint32_t>(loop->extent) * (varies & kExtent ? steps : 1);
+                row = varies & kExtent ? row / whole : divide(row, loop->by_blocks);
+                coord -= row * whole;
+            }
+            const uint32_t real = coord - first;
+            part.dst += coord * loop->dst_stride;
+            if (real >= end - first) {
+                is_real = false;
+            } else {
+                part.src += real * stride;
+                shared.channel += loop->channel_step * real;
+                if (field.joint) {
+                    const uint32_t bytes = stride < 64 ? static_cast<uint32_t>(stride) : 64;
+                    part.before += minimum(real, 64) * bytes;
+                    part.after += minimum(end - 1 - coord, 64) * bytes;
+                }
+            }
+        }
+        if (!is_real) hi = lo;
+    }
+    // What of it is this stretch.
+    shared.warp = own % kTogether;
+    own -= shared.warp;
+    shared.warps = minimum(pieces - own, kTogether);
+    Index begin = 0;
+    uint32_t span = kTogether * field.piece;
+    if (pieces > kTogether) {
+        const uint32_t phase = misalignment(part.dst, 16) >> log_of(size);
+        begin = static_cast<Index>(own) * field.piece;
+        if (own == 0) span -= phase; else begin -= phase;
+    }
+    auto clip = [&](Index bound, uint32_t most) {
+        const Index beyond = bound > begin ? bound - begin : 0;
+        return beyond < most ? static_cast<uint32_t>(beyond) : most;
+    };
+    part.width = clip(extent, span);
+    const uint32_t end = clip(hi, part.width);
+    part.lead = minimum(clip(lo, part.width), end);
+    part.real = end - part.lead;
+    const Index skipped = begin + part.lead - lo, rest = hi - begin - end;
+    part.src += static_cast<uint64_t>(skipped) * from_size;
+    part.dst += static_cast<uint64_t>(begin) * size;
+    part.before += static_cast<uint32_t>(skipped < 64 ? skipped : 64) * from_size;
+    part.after += static_cast<uint32_t>(rest < 64 ? rest : 64) * from_size;
+    if (part.real == 0) part.lead = 0;
+    return shared;
+}
+
+WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size) {
+    return field.wide ? shared_stretch<uint64_t>(table, field, own, from_size) : shared_stretch<uint32_t>(table, field, own, from_size);
 }
 
 }  // namespace windrow

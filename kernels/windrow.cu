@@ -87,21 +87,17 @@ WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_
                    cast_of(table, field, row.channel, sample.number), fill_of(field), team);
         return;
     }
-    const Item item = item_of(table, field, own);
-    const Row row = row_of(table, field, item.sample, item.row);
-    const Stretch part = shared_stretch(field, item, row, size);
-    const Team<kLanes> team = {item.piece % kTogether,
-                               minimum(kTogether, item.pieces - (item.piece & ~(kTogether - 1))), lane};
+    const Shared shared = shared_stretch(table, field, own, size);
+    const Stretch& part = shared.part;
+    const Team<kLanes> team = {shared.warp, shared.warps, lane};
     write_line({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
-               cast_of(table, field, row.channel, item.sample.number), fill_of(field), team);
+               cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
 }
 
 WINDROW_DEVICE void planar_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
-    const Item item = item_of(table, field, own);
-    const Row row = row_of(table, field, item.sample, item.row);
-    const Stretch part = shared_stretch(field, item, row, field.planes);
-    const Team<kLanes> team = {item.piece % kTogether,
-                               minimum(kTogether, item.pieces - (item.piece & ~(kTogether - 1))), lane};
+    const Shared shared = shared_stretch(table, field, own, field.planes);
+    const Stretch& part = shared.part;
+    const Team<kLanes> team = {shared.warp, shared.warps, lane};
     const Pixels run = {part.src, part.dst, field.plane, part.lead, part.real, part.width, part.before, part.after};
     const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
     write_pixels(run, field.to, field.planes, by, field.channels, fill_of(field), team);
