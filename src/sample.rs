@@ -440,14 +440,14 @@ impl<'a> SampleList<'a> {
         let indices = indices.into_iter();
         let (count, mut data) = (indices.size_hint().0, Vec::new());
         data.try_reserve(count).map_err(|_| no_room(count))?;
-        let mut kind_ids = Vec::new();
+        let (ids, mut kind_ids) = (self.kind_ids(), Vec::new());
         for index in indices {
             let position = if index < 0 { index + len } else { index };
             if !(0..len).contains(&position) {
                 return Err(Error::Argument(format!("index {index} in a list of {len} samples")));
             }
             data.push(self.data.at(position as usize));
-            if let Some(ids) = self.kind_ids() {
+            if let Some(ids) = ids {
                 kind_ids.push(ids[position as usize]);
             }
         }

@@ -16,11 +16,11 @@ use crate::batch::PyBatch;
 use crate::errors::{at, is_answer, shown, to_py_err, OrPyErr, Whose};
 use crate::keep::Keep;
 use crate::order::Order;
-use crate::places::{has_moved, moved, Ask, Place, Table};
+use crate::places::{has_moved, moved, Table};
 use crate::sources::{grad_is_enabled, route_of, Lazy, Route};
 use crate::stream::current_of;
 use crate::tensor::PyTensor;
-use crate::torch_words::{self, Words};
+use crate::torch_words;
 
 /// How many samples ahead storage is asked for; tensors and objects twice and four times as far.
 const PREFETCH_STEP: usize = 4;
@@ -77,7 +77,7 @@ pub(crate) struct Importer<'py> {
     pub places: Table,
     /// Of the storage that was held last: the word with the address of its memory, or where there is no such word
     /// the object.
-    held: *const usize,
+    pub held: *const usize,
     /// The leaf these samples belong to, for errors.
     pub path: String,
     owned: bool,
@@ -152,6 +152,9 @@ impl<'py> Importer<'py> {
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
         self.list.reserve(items.len()).or_py_err(self.py)?;
+        if self.owned {
+            self.places.reserve(items.len())?;
+        }
         let num_read = self.import_empty_rows(items)?;
         for (index, sample) in items.iter().enumerate().skip(num_read) {
             self.prefetch(&items[index..]);
@@ -219,7 +222,8 @@ impl<'py> Importer<'py> {
                 (route, lazy)
             }
         };
-        // Before memory is lent: the answer may come from a mode of somebody's, which can resize the tensor.
+        // Before memory is lent: the answer may come from Python code of the caller's, such as a
+        // `TorchFunctionMode`, which can resize the tensor.
         let asked = match lazy {
             Lazy::No => false,
             // SAFETY: a live object of a class that has words.
@@ -230,83 +234,12 @@ impl<'py> Importer<'py> {
             }
         };
         if self.owned {
-            // Before memory is lent, too.
+            // Before memory is lent, for the same reason.
             self.hold_storage(object, lazy)?;
         }
         self.read(object, route, asked, index)?;
         if self.owned {
             self.remember_place(object, route, lazy)?;
-        }
-        Ok(())
-    }
-
-    /// Holds the storage of a torch tensor, which the tensor itself can exchange for another.
-    #[inline]
-    fn hold_storage(&mut self, object: &Bound<'py, PyAny>, lazy: Lazy) -> PyResult<()> {
-        // SAFETY: a live object of a class that has words, here and below.
-        let memory_of = |words: &Words| unsafe { words.memory_of(object.as_ptr()) };
-        match lazy {
-            Lazy::No => return Ok(()),
-            // Rows of one tensor have one storage.
-            Lazy::Words(words) if memory_of(words) == self.held => return Ok(()),
-            _ => self.held = std::ptr::null(),
-        }
-        let storage = match object.call_method0(intern!(self.py, "untyped_storage")) {
-            Ok(storage) => storage,
-            // The tensor has none, and its own word for that.
-            Err(error) if is_answer(self.py, &error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        self.held = match lazy {
-            Lazy::Words(words) => memory_of(words),
-            _ => storage.as_ptr().cast(),
-        };
-        self.keep.objects.push(storage.unbind());
-        Ok(())
-    }
-
-    /// Remembers where the memory of the last sample lies, if its owner can move it.
-    #[inline]
-    fn remember_place(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        route: Route,
-        lazy: Lazy,
-    ) -> PyResult<()> {
-        let position = self.list.len() - 1;
-        let word = match lazy {
-            // SAFETY: a live object of a class that has words.
-            Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
-            // NumPy's array begins with the address of its data.
-            _ if matches!(route, Route::ArrayStruct) => object.as_ptr().wrapping_add(1).cast(),
-            _ => std::ptr::null(),
-        };
-        match lazy {
-            Lazy::Words(_) if word == self.held && !word.is_null() => {
-                // SAFETY: of a storage that is held.
-                self.places.push(position, unsafe { Place::at(word) });
-            }
-            Lazy::Ask if !self.held.is_null() => {
-                let storage: *mut ffi::PyObject = self.held.cast_mut().cast();
-                // SAFETY: held since just now.
-                let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
-                let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
-                self.places.push_asked(position, Ask::Storage(storage, address));
-            }
-            Lazy::No if !word.is_null() => {
-                // SAFETY: a live array, which the caller keeps.
-                let place = unsafe { Place::at(word) };
-                match place.address() == self.list.address(position).addr() {
-                    true => self.places.push(position, place),
-                    false => self.places.push_still(position),
-                }
-            }
-            _ => match (route, self.keep.tensors.last()) {
-                (Route::Tensor | Route::Batch, Some(tensor)) => {
-                    self.places.push_tensor(position, tensor);
-                }
-                _ => self.places.push_still(position),
-            },
         }
         Ok(())
     }

@@ -4,13 +4,16 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use windrow::{Error, Mismatch, Owner, Tensor};
 
-use crate::errors::LayoutError;
+use crate::errors::{is_answer, LayoutError};
+use crate::import::Importer;
 use crate::keep::Keep;
+use crate::sources::{Lazy, Route};
 
 /// The word in which an owner has the address of its memory, and that address.
 #[derive(Clone, Copy)]
@@ -30,11 +33,7 @@ impl Place {
     /// The word of a live object that whoever keeps the place keeps too.
     pub unsafe fn at(word: *const usize) -> Place {
         // SAFETY: the caller's promise.
-        Place { word, address: unsafe { word.read_volatile() } }
-    }
-
-    pub fn address(self) -> usize {
-        self.address
+        Place { word, address: unsafe { word.read() } }
     }
 
     /// Zero while the memory is where it was.
@@ -46,8 +45,8 @@ impl Place {
     #[inline]
     fn now(self) -> usize {
         // SAFETY: by `at`, or a static. Another thread may be moving the memory, which a call cannot defend
-        // itself against; the word is read once.
-        unsafe { self.word.read_volatile() }
+        // itself against.
+        unsafe { self.word.read() }
     }
 }
 
@@ -64,8 +63,30 @@ pub(crate) enum Ask {
 #[derive(Clone, Default)]
 pub(crate) struct Places {
     table: Arc<Table>,
-    /// The samples that were taken, of those of the table.
-    taken: Option<Arc<Vec<i64>>>,
+    taken: Option<Taken>,
+}
+
+/// The samples that were taken, of those of the table.
+#[derive(Clone)]
+struct Taken {
+    /// Negative ones count from the end.
+    positions: Arc<Vec<i64>>,
+    /// The samples of the table.
+    len: usize,
+}
+
+impl Taken {
+    #[inline]
+    fn at(&self, index: usize) -> usize {
+        from_start(self.positions[index], self.len)
+    }
+}
+
+/// A position in a list of `len` samples, which is there; negative ones count from the end.
+#[inline]
+fn from_start(position: i64, len: usize) -> usize {
+    let end = if position < 0 { len as i64 } else { 0 };
+    (position + end) as usize
 }
 
 /// Of samples, as they are imported.
@@ -90,24 +111,55 @@ fn hashed(hash: usize, address: usize) -> usize {
     (hash ^ address).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// As many at a time as make the loop around them cheap.
+#[inline]
+fn hash_of(places: &[Place]) -> usize {
+    let next = |hash, place: &Place| hashed(hash, place.now());
+    let chunks = places.chunks_exact(16);
+    let rest = chunks.remainder();
+    let hash = chunks.fold(0, |hash, chunk| chunk.iter().fold(hash, next));
+    rest.iter().fold(hash, next)
+}
+
 impl Table {
-    /// The next sample's, which is number `index`.
+    /// Makes room for the places of so many more samples.
+    pub fn reserve(&mut self, count: usize) -> PyResult<()> {
+        let has_room = self.places.try_reserve_exact(count);
+        has_room.map_err(|_| PyMemoryError::new_err("no memory for a list"))
+    }
+
+    /// The next sample's, which is number `index`, and not to be asked for.
     #[inline]
     pub fn push(&mut self, index: usize, place: Place) {
+        let is_last = self.places.last().is_some_and(|last| std::ptr::eq(last.word, place.word));
+        if self.ids.is_empty() && is_last && self.places.len() == 1 {
+            return; // One for all.
+        }
+        match self.ids.is_empty() && !is_last && self.places.len() == index {
+            true => self.enter(place),
+            false => self.push_among(index, place, is_last),
+        }
+    }
+
+    /// As `push`, where the number of samples is not that of the places.
+    #[inline(never)]
+    fn push_among(&mut self, index: usize, place: Place, is_last: bool) {
         if self.places.is_empty() && index > 0 {
             self.enter(Place::STILL);
-            self.ids = vec![0; index];
         }
-        let is_last = self.places.last().is_some_and(|last| std::ptr::eq(last.word, place.word));
-        // What is to be asked for is another each time.
-        if !is_last || std::ptr::eq(place.word, &ASKED) {
+        let num_before = self.places.len();
+        if !is_last {
             self.enter(place);
         }
         let id = self.places.len() - 1;
-        if !self.ids.is_empty() {
+        if self.ids.is_empty() && id != index {
+            self.ids = match num_before {
+                1 => vec![0; index],
+                _ => (0..index as u32).collect(),
+            };
+        }
+        if id != index || !self.ids.is_empty() {
             self.ids.push(id as u32);
-        } else if id != index {
-            self.ids = (0..index as u32).chain([id as u32]).collect();
         }
     }
 
@@ -117,7 +169,7 @@ impl Table {
             return self.push_still(index);
         };
         let is_one = places.table.places.len() == 1
-            || places.taken.as_ref().is_some_and(|taken| taken.len() == 1);
+            || places.taken.as_ref().is_some_and(|taken| taken.positions.len() == 1);
         match is_one {
             true => self.push_from(index, places, 0),
             false => self.push_asked(index, Ask::Tensor(tensor.clone())),
@@ -125,7 +177,7 @@ impl Table {
     }
 
     /// The place of a sample of another list.
-    fn push_from(&mut self, index: usize, other: &Places, from: usize) {
+    pub fn push_from(&mut self, index: usize, other: &Places, from: usize) {
         let place = other.table.places[other.id(from)];
         match std::ptr::eq(place.word, &ASKED) {
             true => self.push_asked(index, other.table.asks[place.address - 1].clone()),
@@ -136,7 +188,7 @@ impl Table {
     pub fn push_asked(&mut self, index: usize, ask: Ask) {
         self.asks.push(ask);
         let address = self.asks.len();
-        self.push(index, Place { word: &ASKED, address });
+        self.push_among(index, Place { word: &ASKED, address }, false);
     }
 
     /// A sample whose memory its owner does not move.
@@ -181,7 +233,8 @@ impl Table {
 }
 
 impl From<Table> for Places {
-    fn from(table: Table) -> Places {
+    fn from(mut table: Table) -> Places {
+        table.places.shrink_to_fit();
         Places { table: Arc::new(table), taken: None }
     }
 }
@@ -209,18 +262,16 @@ impl Places {
         if self.is_empty() {
             return Places::default();
         }
-        if positions.iter().fold(0, |bits, position| bits | position) < 0 {
-            let from_end = positions.iter_mut().filter(|position| **position < 0);
-            from_end.for_each(|position| *position += len as i64);
-        }
         if let Some(taken) = &self.taken {
-            positions.iter_mut().for_each(|position| *position = taken[*position as usize]);
+            let of_table = |position| taken.at(from_start(position, len)) as i64;
+            positions.iter_mut().for_each(|position| *position = of_table(*position));
         }
-        Places { table: Arc::clone(&self.table), taken: Some(Arc::new(positions)) }
+        let taken = Taken { positions: Arc::new(positions), len };
+        Places { table: Arc::clone(&self.table), taken: Some(taken) }
     }
 
     fn id(&self, index: usize) -> usize {
-        self.table.id(self.taken.as_ref().map_or(index, |taken| taken[index] as usize))
+        self.table.id(self.taken.as_ref().map_or(index, |taken| taken.at(index)))
     }
 
     /// Adds those of another list to these, of `len` samples.
@@ -250,11 +301,11 @@ impl Places {
     pub fn find_moved(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         let places = &self.table.places[..];
         let is_same = match &self.taken {
-            Some(taken) if taken.len() < places.len() => {
-                let change = |&index: &i64| places[self.table.id(index as usize)].change();
-                taken.iter().map(change).fold(0, |all, one| all | one) == 0
+            Some(taken) if taken.positions.len() < places.len() => {
+                let change = |index| places[self.table.id(taken.at(index))].change();
+                (0..taken.positions.len()).map(change).fold(0, |all, one| all | one) == 0
             }
-            _ => places.iter().fold(0, |hash, place| hashed(hash, place.now())) == self.table.hash,
+            _ => hash_of(places) == self.table.hash,
         };
         match is_same {
             true => Ok(None),
@@ -266,7 +317,7 @@ impl Places {
     fn search(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         let count = match &self.taken {
             _ if self.table.places.len() == 1 => 1,
-            Some(taken) => taken.len(),
+            Some(taken) => taken.positions.len(),
             None => self.table.ids.len().max(self.table.places.len()),
         };
         let mut last = None;
@@ -278,6 +329,94 @@ impl Places {
             last = Some(id);
         }
         Ok(None)
+    }
+}
+
+impl Importer<'_> {
+    /// Holds the storage of a torch tensor, which the tensor itself can exchange for another.
+    #[inline]
+    pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
+        match lazy {
+            Lazy::No => Ok(()),
+            // Rows of one tensor have one storage.
+            // SAFETY: a live object of a class that has words.
+            Lazy::Words(words) if unsafe { words.memory_of(object.as_ptr()) } == self.held => {
+                Ok(())
+            }
+            _ => self.hold_another(object, lazy),
+        }
+    }
+
+    fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
+        self.held = std::ptr::null();
+        let storage = match lazy {
+            // SAFETY: as above, here and below.
+            Lazy::Words(words) => unsafe { words.storage_of(object) },
+            _ => object.call_method0(intern!(self.py, "untyped_storage")),
+        };
+        let storage = match storage {
+            Ok(storage) => storage,
+            // The tensor has none, and its own word for that.
+            Err(error) if is_answer(self.py, &error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.held = match lazy {
+            // SAFETY: as above.
+            Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
+            _ => storage.as_ptr().cast(),
+        };
+        self.keep.objects.push(storage.unbind());
+        Ok(())
+    }
+
+    /// Remembers where the memory of the last sample lies, if its owner can move it.
+    #[inline]
+    pub fn remember_place(
+        &mut self,
+        object: &Bound<'_, PyAny>,
+        route: Route,
+        lazy: Lazy,
+    ) -> PyResult<()> {
+        let position = self.list.len() - 1;
+        match (lazy, route) {
+            (Lazy::Words(words), _) => {
+                // SAFETY: a live object of a class that has words.
+                let word = unsafe { words.memory_of(object.as_ptr()) };
+                if word == self.held && !word.is_null() {
+                    // SAFETY: of a storage that is held.
+                    self.places.push(position, unsafe { Place::at(word) });
+                    return Ok(());
+                }
+            }
+            (Lazy::No, Route::ArrayStruct) => {
+                // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
+                let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
+                if place.address == self.list.address(position).addr() {
+                    self.places.push(position, place);
+                    return Ok(());
+                }
+            }
+            _ => return self.remember_other(position, route, lazy),
+        }
+        self.places.push_still(position);
+        Ok(())
+    }
+
+    fn remember_other(&mut self, position: usize, route: Route, lazy: Lazy) -> PyResult<()> {
+        match (lazy, route, self.keep.tensors.last()) {
+            (Lazy::Ask, ..) if !self.held.is_null() => {
+                let storage: *mut ffi::PyObject = self.held.cast_mut().cast();
+                // SAFETY: held since just now.
+                let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
+                let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
+                self.places.push_asked(position, Ask::Storage(storage, address));
+            }
+            (_, Route::Tensor | Route::Batch, Some(tensor)) => {
+                self.places.push_tensor(position, tensor);
+            }
+            _ => self.places.push_still(position),
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use windrow::{DType, Device, Error, Mismatch};
 
 use crate::errors::{class_name, shown, type_error};
 use crate::import::{room_for, Importer};
+use crate::places::Places;
 
 /// The value of a Python number.
 #[derive(Clone, Copy)]
@@ -179,11 +180,15 @@ impl<'py> Importer<'py> {
         }
         self.import(&items[count], count)?;
         let first = std::mem::take(&mut self.list);
+        let first_place = Places::from(std::mem::take(&mut self.places));
         self.empty_dtype = first.kind(0).dtype;
         for (index, item) in items[..count].iter().enumerate() {
             self.import(item, index)?;
         }
         self.list.extend(&first).map_err(|error| self.error(error, count))?;
+        if !first_place.is_empty() {
+            self.places.push_from(count, &first_place, 0);
+        }
         Ok(count + 1)
     }
 

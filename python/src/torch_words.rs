@@ -32,6 +32,8 @@ pub(crate) struct Words {
     flag: usize,
     /// In that of a view: the tensor it is a view of.
     base: usize,
+    /// `Tensor.untyped_storage`, which takes nothing but the tensor: to look it up costs as much as it does.
+    untyped_storage: ffi::PyCFunction,
 }
 
 /// How far the objects are searched.
@@ -121,7 +123,8 @@ impl Words {
             let base = bases.into_iter().find(|&at| word(autograd(view), at) == view.base)?;
             (grad_fn, flag, base, [word(autograd(leaf), 0), word(autograd(view), 0)])
         };
-        let words = Words { keys, lazy, classes, grad_fn, flag, base };
+        let untyped_storage = untyped_storage(&plain.object)?;
+        let words = Words { keys, lazy, classes, grad_fn, flag, base, untyped_storage };
         // SAFETY: as above.
         let agrees = |case: &Case<'_>| unsafe {
             let class = case.base != 0;
@@ -156,6 +159,21 @@ impl Words {
         }
     }
 
+    /// The object of a tensor's storage, which keeps it.
+    ///
+    /// # Safety
+    /// A live object of a class that [`Words::of`] was asked for.
+    pub unsafe fn storage_of<'py>(
+        &self,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: a method of torch's base class without arguments, of an object of that class; attached.
+        unsafe {
+            let storage = (self.untyped_storage)(object.as_ptr(), std::ptr::null_mut());
+            Bound::from_owned_ptr_or_err(object.py(), storage)
+        }
+    }
+
     /// Whether a tensor has its values in memory as they are, and does not require grad; false also where that
     /// is not to be seen here.
     ///
@@ -185,6 +203,19 @@ impl Words {
                     base != 0 && word(base, AUTOGRAD) == 0
                 }
         }
+    }
+}
+
+/// The C function of a tensor's method, if it is one without arguments.
+fn untyped_storage(tensor: &Bound<'_, PyAny>) -> Option<ffi::PyCFunction> {
+    let method = tensor.getattr("untyped_storage").ok()?;
+    let object = method.as_ptr();
+    // SAFETY: a live object; what it is of a C function is asked of one only.
+    unsafe {
+        let is_method = ffi::PyCFunction_Check(object) != 0
+            && ffi::PyCFunction_GetFlags(object) == ffi::METH_NOARGS
+            && ffi::PyCFunction_GetSelf(object) == tensor.as_ptr();
+        is_method.then(|| ffi::PyCFunction_GetFunction(object)).flatten()
     }
 }
 

@@ -161,6 +161,21 @@ assert_tensor(wr.stack(samples.take([4])), arrays[4][None])
 """)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_without_numbers_before_a_tensor_that_is_moved(layout):
+    run("""
+for tensors in (rows(), [x.as_subclass(Mine) for x in rows()]):
+    for moved in range(5):
+        samples = wr.SampleList([[], [], *tensors])
+        wr.ragged(samples)
+        tensors[moved].untyped_storage().resize_(0)
+        junk = churn()
+        assert refusal(lambda: wr.ragged(samples), wr.LayoutError).index == 2 + moved
+        assert refusal(lambda: samples[2 + moved], wr.LayoutError).index == 2 + moved
+        tensors[moved] = torch.zeros(N)
+""", layout)
+
+
 def test_jax_arrays_that_are_deleted_stay():
     pytest.importorskip("jax")
     run("""
