@@ -123,8 +123,8 @@ struct alignas(16) Field {
     Divisor by_items;
     Divisor by_pieces;
     uint32_t piece;        ///< elements of a row in an item
-    uint32_t samples;      ///< samples in an item; 0: it is of one. kBox: they are its rows; kLine: a
-                           ///< team of 8 lanes each, 4 of them
+    uint32_t samples;      ///< samples in an item; 0: it is of one. kBox: they are its rows; kLine: 4
+                           ///< rows in an item, a team of 8 lanes each, and `items` rows of a sample
     uint32_t outer;        ///< position of the outer loops, outermost first
     uint32_t num_outer;
     Loop cols;             ///< the innermost loop

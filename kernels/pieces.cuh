@@ -124,50 +124,6 @@ WINDROW_DEVICE Item item_of(const uint64_t* table, const Field& field, uint32_t 
     return item;
 }
 
-/// Where a row begins, and what of it is real.
-struct Row {
-    const uint8_t* src;  ///< of its first real element
-    uint8_t* dst;        ///< of its first element
-    uint64_t extent, lo, hi;
-    uint64_t before, after;  ///< bytes of the sample in front of the row's first real element, behind its last
-    uint32_t channel;
-};
-
-/// The row at `row` of the outer loops; the last `skipped` of them are left at their first coordinate.
-WINDROW_DEVICE Row row_of(const uint64_t* table, const Field& field, const Sample& sample, uint32_t row) {
-    Row at_row;
-    const Bounds cols = bounds_of(table, field, field.cols, sample);
-    at_row.extent = cols.extent;
-    at_row.lo = cols.lo;
-    at_row.hi = cols.hi;
-    at_row.before = at_row.after = 0;
-    at_row.channel = field.channel_first;
-    at_row.dst = field.out + static_cast<int64_t>(sample.offset) * field.step;
-    at_row.src = reads(field) ? source_at(sources_of(table, field), sample.index) : nullptr;
-    const Loop* outer = at<Loop>(table, field.outer);
-#pragma unroll 1
-    for (uint32_t d = field.num_outer; d-- > 0;) {
-        const Loop& loop = outer[d];
-        const Bounds bounds = bounds_of(table, field, loop, sample);
-        uint32_t coord = row;
-        if (d > 0) {  // nothing is left over from the outermost
-            const uint32_t extent = static_cast<uint32_t>(bounds.extent);
-            row = loop.varies & kExtent ? row / extent : divide(row, loop.by_blocks);
-            coord -= row * extent;
-        }
-        const int64_t real = static_cast<int64_t>(coord - bounds.lo);
-        at_row.dst += static_cast<int64_t>(coord) * loop.dst_stride;
-        at_row.src += real * bounds.src_stride;
-        if (coord < bounds.lo || coord >= bounds.hi) at_row.lo = at_row.hi = 0;
-        if (loop.channel_step) at_row.channel += static_cast<uint32_t>(real);
-        if (field.joint) {
-            at_row.before += real * bounds.src_stride;
-            at_row.after += (bounds.hi - 1 - coord) * bounds.src_stride;
-        }
-    }
-    return at_row;
-}
-
 /// A part of a row: elements [begin, begin + width), of which [begin + lead, begin + lead + real) are real.
 struct Stretch {
     const uint8_t* src;  ///< of its first real element
@@ -175,22 +131,6 @@ struct Stretch {
     uint32_t lead, real, width;
     uint32_t before, after;  ///< bytes of the sample that may be read beside it, cut off at 64
 };
-
-/// `begin` to `end` of a row whose elements have so many bytes.
-WINDROW_DEVICE Stretch stretch_of(const Row& row, uint64_t begin, uint64_t end, uint32_t from_size, uint32_t to_size) {
-    Stretch stretch;
-    if (end > row.extent) end = row.extent;
-    stretch.width = end > begin ? static_cast<uint32_t>(end - begin) : 0;
-    const uint64_t lo = row.lo < begin ? begin : row.lo, hi = row.hi < end ? row.hi : end;
-    stretch.real = lo < hi ? static_cast<uint32_t>(hi - lo) : 0;
-    stretch.lead = stretch.real == 0 ? 0 : static_cast<uint32_t>(lo - begin);
-    stretch.src = row.src + (lo - row.lo) * from_size;
-    stretch.dst = row.dst + begin * to_size;
-    const uint64_t before = row.before + (lo - row.lo) * from_size, after = row.after + (row.hi - hi) * from_size;
-    stretch.before = before < 64 ? static_cast<uint32_t>(before) : 64;
-    stretch.after = after < 64 ? static_cast<uint32_t>(after) : 64;
-    return stretch;
-}
 
 /// How many neighbouring items write one stretch together.
 constexpr uint32_t kTogether = 8;
@@ -236,11 +176,11 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
         own -= first[index];
     }
     shared.number = index;
-    if (field.places != 0) shared.number = at<uint32_t>(table, field.places)[index];
+    if (__builtin_expect(field.places != 0, false)) shared.number = at<uint32_t>(table, field.places)[index];
     Index offset = shared.number, extent = static_cast<Index>(field.cols.extent);
     Index lo = static_cast<Index>(field.cols.lo), hi = static_cast<Index>(field.cols.hi);
     uint32_t steps = 1;
-    if (field.offsets != 0) {
+    if (__builtin_expect(field.offsets != 0, false)) {
         offset = static_cast<Index>(entry(table, field.offsets, wide, shared.number));
         const Index next = static_cast<Index>(entry(table, field.offsets, wide, shared.number + 1));
         steps = static_cast<uint32_t>(next - offset);
@@ -250,7 +190,7 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
         if (varies & kLo) lo = static_cast<Index>(entry(table, field.cols.lo, wide, index));
         if (varies & kHi) hi = static_cast<Index>(entry(table, field.cols.hi, wide, index));
     }
-    if (pieces == 0) {
+    if (__builtin_expect(pieces == 0, false)) {
         const uint32_t slack = 16 / size - (size <= 16);
         pieces = blocks_of(uint64_t{extent} + slack, field.piece);
     }

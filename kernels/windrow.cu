@@ -77,14 +77,14 @@ WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint3
 WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
     const uint32_t size = reads(field) ? field.from_size : 0;
     if (field.samples != 0) {
-        const uint32_t index = own * (kLanes / kTeamLanes) + lane / kTeamLanes;
-        if (index >= field.num_samples) return;
-        const Sample sample = sample_of(table, field, index);
-        const Row row = row_of(table, field, sample, 0);
-        const Stretch part = stretch_of(row, 0, row.extent, size, field.to_size);
+        // Short rows: one for each team, whole.
+        const uint32_t row = own * (kLanes / kTeamLanes) + lane / kTeamLanes;
+        if (row >= field.num_samples * field.items) return;
+        const Shared shared = shared_stretch(table, field, row, size);
+        const Stretch& part = shared.part;
         const Team<kTeamLanes> team = {0, 1, lane % kTeamLanes};
         write_line({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
-                   cast_of(table, field, row.channel, sample.number), fill_of(field), team);
+                   cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
         return;
     }
     const Shared shared = shared_stretch(table, field, own, size);

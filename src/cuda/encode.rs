@@ -15,7 +15,7 @@ use crate::field::Op;
 
 /// Elements of a box, at most.
 const BOX_ELEMS: u64 = 4096;
-/// Samples whose short rows a warp writes, 8 lanes each.
+/// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
 
 pub(super) struct Builder<'b> {
@@ -186,9 +186,12 @@ impl<'b> Builder<'b> {
         let row_elems = cols.fixed().unwrap_or(part.field.numel() / num_rows.max(1));
         field.joint = part.is_joint(loops).into();
         self.nest(&mut field, part, cols, outer, 1)?;
-        if is_team(row_elems * size, outer, planes) {
+        if is_team(part.op, row_elems * size, outer, planes) {
+            let rows = outer.iter().filter_map(Loop::fixed).product::<u64>();
             (field.samples, field.piece) = (TEAMS as u32, u32::MAX);
-            return self.enter(field, num_samples.div_ceil(TEAMS));
+            (field.items, field.by_items) = (rows as u32, divisor(rows)?);
+            (field.pieces, field.by_pieces) = (1, divisor(1)?);
+            return self.enter(field, num_rows.div_ceil(TEAMS));
         }
         let row_bytes = (row_elems * size * planes).max(1);
         let item = self.policy.item_bytes(num_rows, row_bytes, self.slots, planes);

@@ -146,8 +146,12 @@ pub(super) fn has_loop(from: DType, to: DType, affine: bool) -> bool {
 }
 
 /// Whether rows of an output are so short that four of them share a warp.
-pub(super) fn is_team(row_bytes: u64, outer: &[Loop], planes: u64) -> bool {
-    outer.is_empty() && planes == 1 && row_bytes <= TEAM_BYTES
+pub(super) fn is_team(op: Op, row_bytes: u64, outer: &[Loop], planes: u64) -> bool {
+    let most = match op {
+        Op::Read { .. } => TEAM_BYTES,
+        Op::Const(_) | Op::Index => 2 * TEAM_BYTES,
+    };
+    planes == 1 && row_bytes <= most && outer.iter().all(|own| own.fixed().is_some())
 }
 
 /// Whether the source is adjacent along the rows of a box rather than along its columns.

@@ -28,7 +28,7 @@ const TABLE: [((u32, u32), Policy); 1] = [(
     Policy {
         threads: 256,
         min_item_bytes: 4 << 10,
-        max_item_bytes: 9 << 10,
+        max_item_bytes: 20 << 10,
         setup_bytes: 3 << 9,
         warps_per_sm: 32,
         min_ids: 256,
@@ -133,12 +133,12 @@ mod tests {
             let bytes = policy.item_bytes(rows, row_bytes, slots, planes);
             (bytes, rows * row_bytes.div_ceil(bytes))
         };
-        // W1: two waves, all but full. W2: two pieces of a row.
-        assert_eq!(waves(256, 3 * 50_176 * 2, 3), (9216, 8448));
-        assert_eq!(waves(4096, 16 << 10, 1), (8192, 8192));
+        // W1: one wave, all but full. W2: a row each.
+        assert_eq!(waves(256, 3 * 50_176 * 2, 3), (19968, 4096));
+        assert_eq!(waves(4096, 16 << 10, 1), (20480, 4096));
         // A small batch is cut finer, a large one is not.
         assert_eq!(waves(1, 1 << 20, 1), (4096, 256));
-        assert_eq!(waves(1, 1 << 30, 1).0, 9216);
+        assert_eq!(waves(1, 1 << 30, 1).0, 19968);
         // Rows of 77 bytes, and of 512.
         let short = [7_700_000, 64 << 20].map(|total| policy.short_bytes(total, slots));
         assert_eq!(short, [1536, 8192]);
