@@ -95,11 +95,11 @@ void run_brx(Warp& warp, const Instruction& in, Lanes active) {
 void run_call(Warp& warp, const Instruction& in, Lanes active) { branch(warp, active, last_operand(in).value); }
 
 void run_ret(Warp& warp, const Instruction& in, Lanes active) {
-    if (active != warp.ready.back().lanes) warp.fail("a part of a group returns");
+    if (!active) return;
     uint32_t to = warp.registers[in[0].index][std::countr_zero(active)];
     Lanes same = lanes_where([&](int l) { return warp.registers[in[0].index][l] == to; });
     if ((same & active) != active) warp.fail("lanes return to two places");
-    warp.ready.back().at = to / 16;
+    branch(warp, active, to / 16);
 }
 
 void run_exit(Warp& warp, const Instruction&, Lanes active) {

@@ -62,6 +62,18 @@ fn calls_and_tables() {
     check("MOV R4, 0x30\nCALL.REL.NOINC `(.L_f)\nNOP\nIADD3 R0, R0, 0x1, RZ\nEXIT\n.L_f:\nMOV R0, R2\nRET.REL.NODEC R4 `(.L_f)", |s, l| {
         s.r(2, l).wrapping_add(1)
     });
+    // Some lanes return before others.
+    check(
+        "MOV R4, 0x20
+        CALL.REL.NOINC `(.L_f)
+        EXIT
+        .L_f:
+        MOV R0, 0x7
+        @P1 RET.REL.NODEC R4 `(.L_f)
+        MOV R0, 0x8
+        RET.REL.NODEC R4 `(.L_f)",
+        |s, l| if s.p(1, l) { 7 } else { 8 },
+    );
     // Where a register says, counted from behind the branch.
     let mut state = State::new(1);
     state.registers[3] = std::array::from_fn(|lane| 0x10 + (lane as u32 & 1) * 0x20);
