@@ -118,9 +118,16 @@ void run_f2f(Warp& warp, const Instruction& in, Lanes active) {
     if (from_double) {
         if (!in.has(Mod::F32)) warp.fail("F2F of float64 to this type");
         Doubles from = warp.doubles(in[1]);
-        for_lanes([&](int l) { result[l] = from[l] != from[l] ? kNan32 : as_bits(float(from[l])); });
+        bool to_zero = in.has(Mod::RZ);
+        for_lanes([&](int l) {
+            float value = float(from[l]);
+            bool is_away = std::fabs(double(value)) > std::fabs(from[l]);
+            if (to_zero && is_away) value = std::nextafterf(value, 0.0f);
+            result[l] = value != value ? kNan32 : as_bits(value);
+        });
         return warp.put(in[0], active, result);
     }
+    if (in.has(Mod::RZ)) warp.fail("F2F between these types towards zero");
     Vector room;
     const Vector& from = warp.floats(in[1], room);
     if (to_double) {

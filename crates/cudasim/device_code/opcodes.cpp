@@ -91,7 +91,7 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("I2F UI2F", run_i2f, Unit::xu, "F64 U8 S8 U16 S16 U32 U64 S64 RP RZ");
         add("I2FP", run_i2f, Unit::alu, "F32 S32 U32");
         add("F2I", run_f2i, Unit::xu, "FTZ TRUNC NTZ F64 U32 U64 S64");
-        add("F2F", run_f2f, Unit::xu, "F64 F32 F16");
+        add("F2F", run_f2f, Unit::xu, "F64 F32 F16 RZ");
         add("F2FP", run_f2fp, Unit::alu, "F16 BF16 F32 PACK_AB");
         add("LD LDG", run_load, Unit::memory, order + sizes, Access::table);
         add("ST STG", run_store, Unit::memory, order + sizes, Access::store);

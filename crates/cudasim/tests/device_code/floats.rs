@@ -177,6 +177,12 @@ fn between_floats() {
     });
     check("F2F.F16.F32 R0, R2", move |s, l| half(f(s, 2, l)));
     check("F2F.F32.F64 R0, R2", |s, l| bits(d(s, 2, l) as f32));
+    check("F2F.F32.F64.RZ R0, R2", |s, l| {
+        let exact = d(s, 2, l);
+        let near = exact as f32;
+        let is_away = f64::from(near).abs() > exact.abs();
+        bits(if is_away { f32::from_bits(near.to_bits() - 1) } else { near })
+    });
     check_pair("F2F.F64.F32 R0, R2", |s, l| match f(s, 2, l) {
         x if x.is_nan() => 0x7FFF_FFFF_FFFF_FFFF,
         x => f64::from(x).to_bits(),
