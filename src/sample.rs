@@ -284,6 +284,15 @@ impl<'a> SampleList<'a> {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Result<()> {
+        let is_same = |last: &Kind| {
+            let layout = &last.layout;
+            let is_alike = last.dtype == dtype && last.device == device;
+            is_alike && same_dims(layout.shape(), shape) && are_compact(layout.strides(), shape)
+        };
+        if strides.is_none() && self.kinds.all().get(self.last as usize).is_some_and(is_same) {
+            self.append(data);
+            return Ok(());
+        }
         let compact;
         let told = match strides {
             Some(strides) => Some(strides),
@@ -462,6 +471,17 @@ impl<'a> SampleList<'a> {
             memory: PhantomData,
         })
     }
+}
+
+/// Whether strides are those of a tensor in one piece, row by row, which one without strides is.
+#[inline]
+fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
+    let mut elements = 1;
+    strides.iter().zip(shape).rev().all(|(&stride, &extent)| {
+        let is_next = stride == elements;
+        elements = stride.wrapping_mul(extent);
+        is_next
+    })
 }
 
 #[cold]

@@ -347,6 +347,7 @@ impl Importer<'_> {
         }
     }
 
+    #[inline(never)]
     fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         self.held = std::ptr::null();
         let storage = match lazy {
@@ -402,6 +403,7 @@ impl Importer<'_> {
         Ok(())
     }
 
+    #[inline(never)]
     fn remember_other(&mut self, position: usize, route: Route, lazy: Lazy) -> PyResult<()> {
         match (lazy, route, self.keep.tensors.last()) {
             (Lazy::Ask, ..) if !self.held.is_null() => {

@@ -154,6 +154,7 @@ impl<'py> Importer<'py> {
     }
 
     /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.
+    #[inline(never)]
     pub fn import_array_struct(
         &mut self,
         object: &Bound<'py, PyAny>,

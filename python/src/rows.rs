@@ -178,12 +178,12 @@ impl<'py> Importer<'py> {
         if !self.rows || count == 0 || count == items.len() || !self.list.is_empty() {
             return Ok(0);
         }
-        self.import(&items[count], count)?;
+        self.import_one(&items[count], count)?;
         let first = std::mem::take(&mut self.list);
         let first_place = Places::from(std::mem::take(&mut self.places));
         self.empty_dtype = first.kind(0).dtype;
         for (index, item) in items[..count].iter().enumerate() {
-            self.import(item, index)?;
+            self.import_one(item, index)?;
         }
         self.list.extend(&first).map_err(|error| self.error(error, count))?;
         if !first_place.is_empty() {

@@ -233,7 +233,7 @@ pub(crate) fn tensor_of(
     }
     let mut importer = Importer::new(object.py(), reading);
     importer.lone = Some(name);
-    importer.import(object, 0)?;
+    importer.import_one(object, 0)?;
     let Importer { list, mut keep, places, .. } = importer;
     keep.objects.push(object.clone().unbind());
     keep.places = Places::from(places);
