@@ -60,7 +60,7 @@ optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install
 demo: $(VENV)/.demo $(VENV)/.windrow
 	$(PY) -m windrow demo
 
-test: test-rust test-cuda test-device-code test-python
+test: test-rust test-cuda test-python
 
 test-rust:
 	$(CARGO) test --locked --all-targets --features tracing

@@ -188,7 +188,7 @@ def test_a_device_producer_without_streams_is_refused(sim):
         def __dlpack__(self):
             raise AssertionError("asked without a stream")
 
-    refusal(lambda: wr.stack([Old(sim, ROWS[0])]), TypeError)
+    refusal(lambda: wr.stack([Old(sim, ROWS[0])]), wr.LayoutError, "sample 0", "'stream'")
 
     class OnlyStream(Dlpack):
         def __dlpack__(self, stream):

@@ -144,8 +144,8 @@ HOOKS = {
     # What an error would have quoted.
     "int beyond 64 bits": lambda e: wr.stack([raising(e, int, __str__=0)(2**70)]),
     "value beyond every dtype": lambda e: wr.pad(ROWS, value=raising(e, int, __str__=0)(2**200)),
-    "size beyond 64 bits": lambda e: wr.pad(ROWS, size=raising(e, int, __str__=0)(2**70)),
-    "size of no kind": lambda e: wr.pad(ROWS, size=raising(e, __str__=0)()),
+    "size beyond 64 bits": lambda e: wr.pad(ROWS, size=raising(e, int, __repr__=0)(2**70)),
+    "size of no kind": lambda e: wr.pad(ROWS, size=raising(e, __repr__=0)()),
     "dtype of no name": lambda e: wr.stack(ROWS, dtype=type("D", (raising(e, __str__=0),), {"name": "nope"})()),
     "refusal": lambda e: wr.stack([*ROWS, LateProducer(BufferError(raising(e, __str__=0)()), 0)]),
     "class of a leaf": lambda e: wr.collate([class_of(e)]),
