@@ -69,6 +69,12 @@ impl Layout {
         Layout::try_new(dtype, shape, None)
     }
 
+    /// One dim, the elements of a slice.
+    pub(crate) fn of_slice<T>(data: &[T]) -> Layout {
+        // A slice has at most isize::MAX bytes.
+        Layout { shape: smallvec::smallvec![data.len() as i64], strides: smallvec::smallvec![1] }
+    }
+
     /// The extents.
     pub fn shape(&self) -> &[i64] {
         &self.shape

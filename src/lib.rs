@@ -1,48 +1,108 @@
-//! Batch assembly: sample tensors that lie anywhere in memory become one batch, in one pass: stacked,
-//! concatenated, padded or ragged, cast, normalised and permuted on the way, and handed out by DLPack.
+//! Batch assembly: a list of sample tensors, wherever they are in memory, becomes one batch in a single
+//! pass: stacked, concatenated, padded or ragged, and cast, normalised and permuted on the way.
 //!
-//! # The pipeline
+//! ```
+//! use windrow::{Collate, DType, Engine, Mask, Pad};
 //!
-//! | stage | module | what it knows |
-//! |---|---|---|
-//! | import | [`dlpack`] | foreign tensors, not trusted until validated |
-//! | 1 samples | [`SampleView`], [`SampleList`] | an address for each, every distinct layout once |
-//! | 2 collate | [`Collate`], [`Spec`] | form and options; the shapes of the batch, and every error of input |
-//! | 3 plan | [`Plan`] | flat tables: loops, merged ranges, who owns which output bytes; no memory yet |
-//! | 4 engine | [`Engine`] | threads and output memory; runs plans: the host's part in `host`, a device's in `cuda` |
-//! | 5 batch | [`Batch`], [`Tensor`] | the result and zero-copy views of its samples |
-//! | export | [`dlpack`] | managed tensors for others |
+//! let engine = Engine::host();
+//! let rows: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
+//!
+//! let padded = engine.assemble(&rows, &Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64))?;
+//! assert_eq!(padded.data().shape(), [3, 3]);
+//! assert_eq!(padded.data().as_slice::<i64>()?, [1, 2, 3, 4, -1, -1, 5, 6, -1]);
+//! assert_eq!(padded.lengths().unwrap().as_slice::<i64>()?, [3, 1, 2]);
+//!
+//! let ragged = engine.assemble(&rows, &Collate::ragged())?;
+//! assert_eq!(ragged.data().as_slice::<i32>()?, [1, 2, 3, 4, 5, 6]);
+//! assert_eq!(ragged.offsets().unwrap().as_slice::<i64>()?, [0, 3, 4, 6]);
+//!
+//! let equal: [&[f32]; 2] = [&[0.5, 1.0], &[1.5, 2.0]];
+//! assert_eq!(engine.assemble(&equal, &Collate::stack())?.data().shape(), [2, 2]);
+//! assert_eq!(engine.assemble(&rows, &Collate::concat(0))?.data().shape(), [6]);
+//! # Ok::<(), windrow::Error>(())
+//! ```
 //!
 //! # The forms
 //!
 //! | form | samples | result |
 //! |---|---|---|
-//! | [`Collate::stack`] | equal shapes | `[N, *shape]` |
-//! | [`Collate::concat`] | equal but for one dim | joined along it, lengths, offsets |
-//! | [`Collate::pad`] | equal rank | `[N, *max]`, lengths, perhaps a mask |
-//! | [`Collate::ragged`] | equal but for dim 0 | values `[sum, *rest]`, offsets, lengths |
+//! | [`Collate::stack`] | of one shape | `[N, *shape]` |
+//! | [`Collate::concat`] | equal except along one dim | joined along it, with offsets and lengths |
+//! | [`Collate::pad`] | of one rank | `[N, *max]`, with lengths and, if asked for, a mask |
+//! | [`Collate::ragged`] | equal except along dim 0 | values `[sum, *rest]`, with offsets and lengths |
+//!
+//! Three rows of 3, 1 and 2 elements in memory, padded with `-` and ragged:
+//!
+//! ```text
+//! padded [3, 3]   a a a | b - - | c c -      lengths 3 1 2      mask 1 1 1 | 1 0 0 | 1 1 0
+//! ragged [6]      a a a b c c                lengths 3 1 2      offsets 0 3 4 6
+//! ```
+//!
+//! # The pipeline
+//!
+//! | stage | types | what it knows |
+//! |---|---|---|
+//! | import | [`dlpack`] | foreign tensors, validated before they are trusted |
+//! | samples | [`SampleView`], [`SampleList`] | an address for each sample, and every distinct layout once |
+//! | collate | [`Collate`], [`Spec`] | form and options; the shapes of the batch, and every error of input |
+//! | plan | [`Plan`] | loops, merged ranges, which sample writes which output bytes; no memory yet |
+//! | engine | [`Engine`] | threads, streams and output memory; runs plans on the host or on a device |
+//! | batch | [`Batch`], [`Tensor`] | the result, and zero-copy views of its samples |
+//! | export | [`dlpack`] | managed tensors for other libraries |
 //!
 //! # On a GPU
 //!
-//! With feature `cuda` the same plan runs on a device: one launch for all leaves, on a stream of the
-//! caller's ([`Engine::assemble_on`]) or of the engine's own. Nothing waits for the device unless the
-//! batch is wanted on the host. Who uses a batch elsewhere than on that stream orders himself behind it
-//! by [`Tensor::ready_on`]. The driver is found at run time; without one [`Error::NoDriver`] says so.
+//! With feature `cuda` the same plan runs on a device: one launch for all leaves, on a given stream
+//! ([`Engine::assemble_on`]) or on one of the engine's own. The host waits for the device only if the batch is
+//! placed on the host. To use a batch on another stream, call [`Tensor::ready_on`] first. The driver is
+//! found at run time; without one, the result is [`Error::NoDriver`].
 //!
-//! # Who watches
+//! # Observability
 //!
-//! [`Plan::explain`] says what would be done, [`Engine::stats`] what was, by path and stage. Feature `tracing`
-//! makes a span of each [`Stage`]; with feature `cuda`, `WINDROW_NVTX=1` makes NVTX ranges of them.
+//! [`Plan::explain`] reports what a plan would do, [`Engine::stats`] what an engine has done, by path and
+//! stage. Feature `tracing` opens a span for each [`Stage`]; with feature `cuda`, `WINDROW_NVTX=1` opens NVTX ranges.
+//!
+//! # Glossary
+//!
+//! | word | the field's word | meaning |
+//! |---|---|---|
+//! | sample | example, item, row | one tensor of the list that becomes a batch |
+//! | batch | minibatch | data, and lengths, offsets, mask and indices that belong to it |
+//! | leaf | leaf of a PyTree | the samples at one path of a tree; an independent part of a plan |
+//! | form | - | stack, concat, pad or ragged |
+//! | stack | `torch.stack` | equal samples along a new first dim |
+//! | ragged | jagged, nested, CSR | values joined along dim 0, with offsets |
+//! | offsets | row pointers, `cu_seqlens` | where each sample begins in ragged values; N + 1 numbers |
+//! | lengths | sizes | the real extent of each sample along a padded or joined dim |
+//! | mask | attention mask | which elements are real ([`Mask::Real`]) or padding ([`Mask::Pad`]) |
+//! | padding | fill | elements of the batch that come from no sample |
+//! | transform | affine normalisation | `(x * scale - mean) / std` for each channel, then a permutation of dims |
+//! | cast | dtype conversion | of every element, with the rules of [`Collate::cast`] |
+//! | layout | shape and strides | [`Layout`]; strides count elements |
+//! | compact | C-contiguous, row-major | no gaps and no reversed or permuted dims |
+//! | kind | tensor metadata | dtype, layout and device of samples, stored once for all that share them |
+//! | sample list | - | imported samples: [`SampleList`], made once and used for many batches |
+//! | plan | execution plan | a value that says what will be written where; pure host data |
+//! | spec | resolved batch | the shapes and dtypes that samples and options give together |
+//! | loop nest | iteration domain | the loops of one output over dims, innermost last |
+//! | item, piece | work item, tile | what one warp or one step of a thread writes |
+//! | family | kernel variant | the inner loops that fit a part: rows, line, planar, short, strided |
+//! | path | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
+//! | arena | slab | one allocation that holds all tensors of a tree |
+//! | target | destination | memory of the caller that a batch is written into |
+//! | owner | base object | what keeps memory alive as long as a tensor views it |
+//! | engine | executor | threads, memory pool and device that run plans |
+//! | pageable, page-locked | pinned | host memory that a device can read directly only when page-locked |
+//! | stream | queue | [`Stream`]: an order of work on a device |
+//! | export, import | exchange | by DLPack, without a copy |
+//! | oracle | reference implementation | in tests: the naive loop that every executor is compared with |
 //!
 //! # Why not ...?
 //!
-//! - *A lazy graph of operations?* A batch is assembled once; a plan that is made and run in one call
-//!   is easier to reason about than one that is kept.
-//! - *One copy per sample through a library call?* Below some kilobytes a sample, the calls cost more
-//!   than the bytes.
-//! - *The global rayon pool?* It belongs to the program. An engine has its own, or the caller's.
-#![doc = ""]
-#![doc = include_str!("../README.md")]
+//! - *A lazy graph of operations?* A batch is assembled once. A plan that is made and run in one call is
+//!   easier to reason about than one that is kept.
+//! - *One library copy per sample?* For samples of a few kilobytes or less, the calls cost more than the bytes.
+//! - *The global rayon pool?* It belongs to the program. An engine has its own, or uses a given one.
 
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("windrow counts bytes in 64 bits and addresses them: it needs a 64-bit target");
@@ -112,3 +172,8 @@ pub use target::{AsTarget, Target};
 #[doc(hidden)]
 pub use tensor::new_owners;
 pub use tensor::{Device, Owner, Tensor};
+
+/// The examples of the README, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -489,6 +489,13 @@ fn no_room(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
 }
 
+impl<'a, T: Element> From<&'a [T]> for SampleView<'a> {
+    /// A sample of one dim.
+    fn from(data: &'a [T]) -> SampleView<'a> {
+        SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, Layout::of_slice(data))
+    }
+}
+
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     fn from_iter<I: IntoIterator<Item = SampleView<'a>>>(views: I) -> Self {
         let mut list = SampleList::new();
@@ -499,7 +506,17 @@ impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     }
 }
 
-/// What the engine takes as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s.
+/// What the engine takes as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
+/// slices, each a sample of one dim.
+///
+/// ```
+/// use windrow::{Collate, Engine};
+///
+/// let rows: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
+/// let batch = Engine::host().assemble(&rows, &Collate::ragged())?;
+/// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, 4, 5, 6]);
+/// # Ok::<(), windrow::Error>(())
+/// ```
 pub trait Samples<'a> {
     /// The samples as a list.
     fn to_list(&self) -> Cow<'_, SampleList<'a>>;
@@ -522,13 +539,30 @@ impl<'a> Samples<'a> for [SampleView<'a>] {
     }
 }
 
-impl<'a> Samples<'a> for Vec<SampleView<'a>> {
+impl<'a, T: Element> Samples<'a> for [&'a [T]] {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        let mut list = SampleList::new();
+        list.data.each().reserve(self.len());
+        for &row in self {
+            list.push_view(&row.into());
+        }
+        Cow::Owned(list)
+    }
+}
+
+impl<'a, S> Samples<'a> for Vec<S>
+where
+    [S]: Samples<'a>,
+{
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
         self.as_slice().to_list()
     }
 }
 
-impl<'a, const N: usize> Samples<'a> for [SampleView<'a>; N] {
+impl<'a, S, const N: usize> Samples<'a> for [S; N]
+where
+    [S]: Samples<'a>,
+{
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
         self.as_slice().to_list()
     }
@@ -552,6 +586,18 @@ mod tests {
         assert_eq!(taken.kind(1).layout.shape(), [3, 4]);
         assert!(list.take([6]).is_err() && list.take([-7]).is_err());
         assert!(matches!(list.take(0..i64::MAX), Err(Error::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn slices_are_samples_of_one_dim() {
+        let rows: [&[i32]; 3] = [&[1, 2, 3], &[], &[5]];
+        let views: SampleList = rows
+            .iter()
+            .map(|row| SampleView::from_slice(row, &[row.len() as i64]).unwrap())
+            .collect();
+        for list in [rows.to_list(), rows.to_vec().to_list(), rows[..].to_list()] {
+            assert_eq!((list.kinds(), list.data()), (views.kinds(), views.data()));
+        }
     }
 
     #[test]

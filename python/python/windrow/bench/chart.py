@@ -178,7 +178,8 @@ class Row:
 def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
     """Horizontal bars, a group for each row, and a rule at 1."""
     body, top = legend([(name, colour, "bar") for name, colour in names], 48)
-    thick, left, right = 9.0, 104.0, WIDTH - 48.0
+    left, right = max(104.0, 24 + 6.8 * max(len(row.label) for row in rows)), WIDTH - 48.0
+    thick = 18.0 / len(names) if len(names) < 3 else 9.0
     group = thick * len(names) + 9
     bottom = top + group * len(rows)
     across = Axis.around([1.0, *(v for row in rows for v in row.values if v)], left, right, False)
@@ -187,6 +188,8 @@ def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_la
     for i, row in enumerate(rows):
         y = top + i * group + 5
         body.append(text(left - 8, y + group / 2, row.label, "end"))
+        if len(names) == 1 and row.values[0] is not None:
+            body.append(text(across.at(max(row.values[0], 1.0)) + 6, y + group / 2, f"{row.values[0]:.2g}", kind="faint"))
         for j, (share, (name, colour)) in enumerate(zip(row.values, names)):
             if share is not None:
                 width = max(across.at(share) - left, 0.5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Dict, List, Tuple
 
 from . import chart, results
 from .results import Entry, Report
@@ -21,6 +21,16 @@ COLOURS = {
 }
 """One colour for one contender in all plots."""
 
+HEADLINE = {
+    "W1": "256 images, normalised to float16 CHW",
+    "W2": "4096 token rows, padded to int64, mask",
+    "W4b": "512 int16 audio clips, ragged float32",
+    "W5": "4096 dicts of 8 fields, collated",
+    "W3": "100 000 rows of 512 bytes, stacked",
+    "small": "8 rows of 256 bytes, stacked",
+}
+"""The workloads that stand for all, in the words of a reader who does not know their names."""
+
 THROUGHPUT = "GB/s, read and written"
 
 
@@ -32,7 +42,23 @@ def plots(report: Report, standalone: bool = False) -> Dict[str, str]:
         found["layouts"] = layouts(pairs, standalone)
     if pairs and report.get("schema"):
         found["share"] = shares(pairs, standalone)
+    if headline_entries(report):
+        found["headline"] = headline(report, standalone)
     return found
+
+
+def headline_entries(report: Report) -> "List[Tuple[Entry, Entry]]":
+    """The scattered workloads of HEADLINE, in its order, each with the fastest of the other contenders."""
+    entries = {pair.scattered["name"]: pair.scattered for pair in results.pairs(report)}
+    found = [(entries[name], results.fastest_peer(entries[name])) for name in HEADLINE if name in entries]
+    return [(entry, peer) for entry, peer in found if peer]
+
+
+def headline(report: Report, standalone: bool) -> str:
+    """windrow's speed over that of the fastest of the others."""
+    rows = [chart.Row(HEADLINE[entry["name"]], [results.ratio(entry, peer)]) for entry, peer in headline_entries(report)]
+    title = "Speed of windrow / speed of the fastest other library"
+    return chart.bars(title, [("windrow", 0)], rows, "the other library is at 1", standalone)
 
 
 def of_sweep(sweep: Entry, standalone: bool) -> str:

@@ -155,6 +155,18 @@ def summary(report: Report) -> str:
     return markdown(header, lines)
 
 
+def short_summary(report: Report, titles: Dict[str, str]) -> str:
+    """One line for each of the named workloads, in Markdown: windrow and the fastest of the others, from scattered samples."""
+    entries = {pair.scattered["name"]: pair.scattered for pair in pairs(report)}
+    lines = []
+    for entry in (entries[name] for name in titles if name in entries):
+        best = fastest_peer(entry)
+        if best:
+            times = [milliseconds(median(result)) for result in (find(entry, "windrow"), best)]
+            lines.append([titles[entry["name"]], times[0], times[1], best["name"], number(ratio(entry, best))])
+    return markdown(["batch", "windrow", "fastest other", "which", "times as fast"], lines)
+
+
 class Curve(NamedTuple):
     """A contender of a sweep: seconds for one sample and GB/s, by x."""
 
