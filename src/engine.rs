@@ -420,10 +420,8 @@ impl Engine {
         for (tensor, out, layout) in done.spread {
             self.spread(&tensor, out, layout)?;
         }
-        for (leaf, numbers) in done.numbers {
-            let fields = &mut filled[leaf].fields;
-            fields.lengths = numbers.lengths.map(Box::new);
-            fields.offsets = numbers.offsets.map(Box::new);
+        for (leaf, role, tensor) in done.numbers {
+            filled[leaf].set(role, tensor);
         }
         Ok(done.arena)
     }

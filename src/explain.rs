@@ -9,7 +9,7 @@ use crate::host::Tiling;
 use crate::kinds::Kind;
 use crate::plan::Plan;
 use crate::sample::SampleList;
-use crate::spec::{bytes_of, Placement, Spec};
+use crate::spec::{bytes_of, Placement};
 use crate::tensor::Device;
 use crate::DType;
 
@@ -40,7 +40,9 @@ pub struct Explain {
     pub tiles: usize,
     /// Kernel launches; 0 on the host.
     pub launches: usize,
-    /// Bytes that cross from the host to a device.
+    /// What the launch writes, and how; `None` without one.
+    pub launch: Option<Launch>,
+    /// Bytes that cross from the host to a device, those of the launch's table included if it is uploaded.
     pub bytes_to_device: u64,
     /// Bytes that cross from a device to the host, which the call waits for.
     pub bytes_to_host: u64,
@@ -56,24 +58,54 @@ pub struct Explain {
     pub names: Vec<String>,
 }
 
+/// The one launch of a batch that is on a device, or comes from one: see [`Explain::launch`]. How work is
+/// cut depends on the device; without a driver it is cut as for an H200.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Launch {
+    /// `"gather"` where all bytes are moved or constant, else `"assemble"`.
+    pub kernel: &'static str,
+    /// Pieces of work, each for one warp.
+    pub items: u64,
+    /// Bytes of the table that tells the kernel what to do.
+    pub table_bytes: u64,
+    /// Whether the table is copied to the device before the launch; else it goes with its parameters.
+    pub is_uploaded: bool,
+    /// What it writes. A tensor has several parts where its samples need different loops.
+    pub parts: Vec<LaunchPart>,
+}
+
+/// What a launch writes of one tensor by one family of loops.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LaunchPart {
+    /// The leaf; `None` for the zeros between tensors of an arena.
+    pub leaf: Option<usize>,
+    /// `"data"`, `"mask"`, `"batch_index"`, `"lengths"`, `"offsets"` or `"gap"`.
+    pub output: &'static str,
+    /// The loops that write it: `"rows"` (samples of whole 16-byte vectors), `"pages"` (the same, multiples
+    /// of 2 KiB), `"short"` (samples of up to 2 KiB, at any byte), `"line"` (rows of adjacent elements),
+    /// `"planar"` (u8 pixels to planes), `"box"` (any strides, any cast), `"values"` (numbers known on the
+    /// host).
+    pub family: &'static str,
+    /// Samples of it; 0 for values.
+    pub samples: usize,
+    /// Pieces of work.
+    pub items: u64,
+    /// How samples are found: by `"addresses"` of 8 bytes, or by `"ids"` of 4, multiples of a distance;
+    /// `None` where nothing is read.
+    pub sources: Option<&'static str>,
+}
+
 impl Explain {
     /// `views`: of each leaf, whether it is handed out as a view. Those that are not named are not.
     pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
         let fields = || plan.fields.iter().filter(|field| !is_view(field.leaf));
         let data = || fields().filter(|field| field.role == Role::Data);
-        let launches = |field: &Field<'_>| on_device(plan, field) && !is_upload(plan, field);
-        let has_numbers = |(leaf, spec): (usize, &Spec)| {
-            let numbers =
-                spec.lengths.is_some() || matches!(spec.placement, Placement::Joined { .. });
-            numbers && matches!(spec.device, Device::Cuda(_)) && !is_view(leaf)
-        };
-        let arena = plan.arena.as_ref();
-        let has_gaps =
-            |arena: &Arena| arena.gap_bytes() > 0 && matches!(arena.device, Device::Cuda(_));
-        let launches = data().any(launches)
-            || plan.specs.iter().enumerate().any(has_numbers)
-            || arena.is_some_and(has_gaps);
+        let launch = launch_of(plan, is_view);
+        let uploaded = launch.iter().filter(|launch| launch.is_uploaded);
+        let table_bytes = saturating_sum(uploaded.map(|launch| launch.table_bytes));
         let paths: Vec<&'static str> = plan
             .paths()
             .enumerate()
@@ -96,15 +128,36 @@ impl Explain {
             padding_waste: share(padding_bytes, written),
             ranges: data().map(num_ranges).sum(),
             tiles: Tiling::new(plan, |field| !is_view(field.leaf)).count(),
-            launches: usize::from(launches),
-            bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field))),
+            launches: usize::from(launch.is_some()),
+            launch,
+            bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field)))
+                .saturating_add(table_bytes),
             bytes_to_host: saturating_sum(data().map(|field| bytes_to_host(plan, field))),
             arena_bytes: plan.arena_bytes(),
-            arena_gap_bytes: arena.map_or(0, Arena::gap_bytes),
+            arena_gap_bytes: plan.arena.as_ref().map_or(0, Arena::gap_bytes),
             outputs: plan.specs.iter().map(|spec| (spec.shape.to_vec(), spec.dtype)).collect(),
             paths,
             names: Vec::new(),
         }
+    }
+
+    fn write_launch(&self, f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
+        let Launch { kernel, items, table_bytes, is_uploaded, parts } = launch;
+        let way = if *is_uploaded { "uploaded" } else { "in the parameters" };
+        write!(f, "\nkernel         {kernel}, {items} items, table of {table_bytes} bytes {way}")?;
+        for part in parts {
+            let name = part.leaf.and_then(|leaf| self.names.get(leaf)).map_or("", String::as_str);
+            let space = if name.is_empty() { "" } else { " " };
+            write!(f, "\npart           {name}{space}{}: {}", part.output, part.family)?;
+            if part.samples > 0 {
+                write!(f, ", {} samples", part.samples)?;
+            }
+            if let Some(sources) = part.sources {
+                write!(f, " by {sources}")?;
+            }
+            write!(f, ", {} items", part.items)?;
+        }
+        Ok(())
     }
 
     /// With the names of the leaves, in the order in which they were planned.
@@ -180,10 +233,15 @@ fn num_ranges(field: &Field<'_>) -> usize {
     }
 }
 
-/// Whether the data of a leaf is read or written on a device.
-fn on_device(plan: &Plan<'_>, field: &Field<'_>) -> bool {
-    let spec = &plan.specs[field.leaf];
-    [spec.source, spec.device].iter().any(|device| matches!(device, Device::Cuda(_)))
+/// The launch of the leaves that are not handed out as views. A run that would be refused makes none.
+#[cfg(feature = "cuda")]
+fn launch_of(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Option<Launch> {
+    crate::cuda::launch_of(plan, is_view).unwrap_or_default()
+}
+
+#[cfg(not(feature = "cuda"))]
+fn launch_of(_: &Plan<'_>, _: impl Fn(usize) -> bool) -> Option<Launch> {
+    None
 }
 
 /// Whether host samples become the batch on a device by the copy alone.
@@ -316,6 +374,9 @@ impl fmt::Display for Explain {
         writeln!(f, "ranges         {}", self.ranges)?;
         writeln!(f, "tiles          {}", self.tiles)?;
         write!(f, "launches       {}", self.launches)?;
+        if let Some(launch) = &self.launch {
+            self.write_launch(f, launch)?;
+        }
         let crossing =
             [("to the device", self.bytes_to_device), ("to the host", self.bytes_to_host)];
         for (way, bytes) in crossing.into_iter().filter(|(_, bytes)| *bytes > 0) {

@@ -61,6 +61,19 @@ pub(crate) enum Role {
     Offsets,
 }
 
+#[cfg(feature = "cuda")]
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Data => "data",
+            Role::Mask => "mask",
+            Role::BatchIndex => "batch_index",
+            Role::Lengths => "lengths",
+            Role::Offsets => "offsets",
+        }
+    }
+}
+
 /// What happens to an element on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {

@@ -156,7 +156,7 @@ pub use devices::{cuda_build, device_of, devices, CudaBuild, DeviceInfo};
 pub use dtype::{DType, Element};
 pub use engine::{Engine, EngineOptions, Filled};
 pub use error::{DriverError, Error, Facet, Hint, Mismatch, Result};
-pub use explain::Explain;
+pub use explain::{Explain, Launch, LaunchPart};
 pub use host::{PoolStats, RowsAhead};
 pub use kinds::Kind;
 pub use layout::{Dims, Layout, MAX_NDIM};

@@ -213,23 +213,25 @@ impl<'s> Plan<'s> {
         Ok((Plan { fields: vec![field], ..Plan::default() }, offsets))
     }
 
-    /// Gives the data of a leaf a row-major layout; returns the one it had.
+    /// The data of a leaf with a row-major layout.
     #[cfg(feature = "cuda")]
-    pub(crate) fn make_compact(&mut self, field: usize) -> Result<Layout> {
+    pub(crate) fn compacted(&self, field: usize) -> Result<Field<'static>> {
         let old = &self.fields[field];
-        let (leaf, out, done) = (old.leaf, old.out, old.done);
         let layout = Layout::compact(old.dtype, old.layout.shape())?;
-        let new = data_field(leaf, &self.specs[leaf], &self.lists[leaf], layout).into_owned();
-        Ok(std::mem::replace(&mut self.fields[field], Field { out, done, ..new }).layout)
+        Ok(self.replanned(field, &self.lists[old.leaf], layout))
     }
 
-    /// Makes a field read the same samples at another place.
+    /// The data of a leaf, read from the same samples at another place.
     #[cfg(feature = "cuda")]
-    pub(crate) fn reread(&mut self, field: usize, samples: &SampleList<'_>) {
-        let old = &self.fields[field];
-        let (leaf, out, done) = (old.leaf, old.out, old.done);
-        let new = data_field(leaf, &self.specs[leaf], samples, old.layout.clone());
-        self.fields[field] = Field { out, done, ..new.into_owned() };
+    pub(crate) fn reread(&self, field: usize, samples: &SampleList<'_>) -> Field<'static> {
+        self.replanned(field, samples, self.fields[field].layout.clone())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn replanned(&self, field: usize, samples: &SampleList<'_>, layout: Layout) -> Field<'static> {
+        let Field { leaf, out, done, .. } = self.fields[field];
+        let new = data_field(leaf, &self.specs[leaf], samples, layout);
+        Field { out, done, ..new.into_owned() }
     }
 
     /// The batch of each leaf as it will be.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use windrow::{DType, Device, EngineOptions, Explain};
+use windrow::{DType, Device, EngineOptions, Explain, Launch};
 
 use crate::errors::OrPyErr;
 use crate::logging;
@@ -123,9 +123,15 @@ pub(crate) struct PyExplain(pub Explain);
 #[pymethods]
 impl PyExplain {
     /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
-    /// the data, 0 to 1), ranges, tiles, launches, bytes_to_device, bytes_to_host, arena_bytes,
+    /// the data, 0 to 1), ranges, tiles, launches, launch, bytes_to_device, bytes_to_host, arena_bytes,
     /// arena_gap_bytes (between tensors); and for each leaf outputs (shape and dtype), paths and names
     /// (where it is in its tree, ``""`` for a plain list).
+    ///
+    /// ``launch`` is None on the host, else a dict of the one launch: kernel, items (pieces of work, each
+    /// for one warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
+    /// parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
+    /// ``"mask"``, ...), family (``"rows"``, ``"pages"``, ``"short"``, ``"line"``, ``"planar"``, ``"box"``
+    /// or ``"values"``), samples, items and sources (``"addresses"``, ``"ids"``, None where nothing is read).
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.0;
         let dict = PyDict::new(py);
@@ -139,6 +145,7 @@ impl PyExplain {
         dict.set_item("ranges", explain.ranges)?;
         dict.set_item("tiles", explain.tiles)?;
         dict.set_item("launches", explain.launches)?;
+        dict.set_item("launch", explain.launch.as_ref().map(|l| launch_dict(py, l)).transpose()?)?;
         dict.set_item("bytes_to_device", explain.bytes_to_device)?;
         dict.set_item("bytes_to_host", explain.bytes_to_host)?;
         dict.set_item("arena_bytes", explain.arena_bytes)?;
@@ -169,6 +176,26 @@ impl PyExplain {
     fn __repr__(&self) -> String {
         self.0.to_string()
     }
+}
+
+fn launch_dict<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("kernel", launch.kernel)?;
+    dict.set_item("items", launch.items)?;
+    dict.set_item("table_bytes", launch.table_bytes)?;
+    dict.set_item("table_uploaded", launch.is_uploaded)?;
+    let parts = launch.parts.iter().map(|part| {
+        let dict = PyDict::new(py);
+        dict.set_item("leaf", part.leaf)?;
+        dict.set_item("output", part.output)?;
+        dict.set_item("family", part.family)?;
+        dict.set_item("samples", part.samples)?;
+        dict.set_item("items", part.items)?;
+        dict.set_item("sources", part.sources)?;
+        Ok(dict)
+    });
+    dict.set_item("parts", parts.collect::<PyResult<Vec<_>>>()?)?;
+    Ok(dict)
 }
 
 /// What watches the calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None while ranges go to

@@ -449,6 +449,28 @@ def test_stats_and_records_of_devices(driver):
     assert engine.stats()["wait_seconds"] == 0 and engine.stats()["paths"] == {}
 
 
+def test_explain_says_how_kernels_write_a_batch(driver):
+    engine = wr.Engine()
+    rows = on(driver, "cuda", [paint(n, "int32", n) for n in (300, 200, 400)])
+    arguments = {"dtype": "int64", "mask": "real"}
+    plan = wr.explain(rows, "pad", **arguments)
+    launch = plan.launch
+    parts = [(part["output"], part["family"], part["samples"], part["sources"]) for part in launch["parts"]]
+    assert parts == [("data", "line", 3, "addresses"), ("mask", "line", 3, None), ("lengths", "values", 0, None)]
+    assert launch["kernel"] == "assemble" and [part["leaf"] for part in launch["parts"]] == [0, 0, 0]
+    assert launch["items"] == sum(part["items"] for part in launch["parts"]) and not launch["table_uploaded"]
+    assert "part           data: line, 3 samples by addresses" in str(plan)
+    wr.pad(rows, engine=engine, **arguments)
+    assert (engine.stats()["launches"], engine.stats()["bytes_to_device"]) == (plan.launches, plan.bytes_to_device) == (1, 0)
+    # A table of 36 KB is beyond what parameters hold.
+    table = wr.SampleList(Cai(driver, np.zeros((20, 512), np.float32))).take([3, 1, 7] * 3000)
+    plan = wr.explain(table)
+    assert plan.launch["table_uploaded"] and plan.launch["parts"][0]["sources"] == "ids"
+    wr.stack(table, engine=engine)
+    assert engine.stats()["bytes_to_device"] == plan.bytes_to_device == plan.launch["table_bytes"] > 36000
+    assert wr.explain(ROWS).launch is None and wr.explain(ROWS, device="cuda").launch is None
+
+
 def test_a_view_on_a_device_launches_nothing(driver):
     rows = wr.stack(ROWS, device="cuda")
     plan = wr.explain(list(rows), copy=None)

@@ -6,6 +6,8 @@
 //! | `held` | what is kept alive until when |
 //! | `run` | what is enqueued, in which order |
 //! | `table`, `params` | the plan as the kernels read it |
+//! | `numbers` | lengths and offsets, which the host knows |
+//! | `preview` | the launch of a plan, for `explain` |
 //! | `policy` | numbers of a launch that tuning may change |
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | [`nvtx`] | ranges for profilers |
@@ -21,11 +23,13 @@ mod family;
 mod held;
 mod loops;
 mod memory;
+mod numbers;
 pub(crate) mod nvtx;
 mod params;
 mod part;
 mod pinned;
 mod policy;
+mod preview;
 mod run;
 mod table;
 mod upload;
@@ -41,6 +45,7 @@ use crate::tensor::Device;
 
 pub(crate) use executor::Executor;
 pub(crate) use memory::DeviceBlock;
+pub(crate) use preview::launch_of;
 pub(crate) use run::is_device_field;
 
 /// The executors of an engine, made when they are first asked for.

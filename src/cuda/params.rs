@@ -18,6 +18,32 @@ pub(super) enum Family {
     Values = 6,
 }
 
+impl Family {
+    /// In the order of their numbers.
+    const ALL: [Family; 7] = [
+        Family::Rows,
+        Family::Pages,
+        Family::Short,
+        Family::Line,
+        Family::Planar,
+        Family::Box,
+        Family::Values,
+    ];
+
+    /// The name of a field's family, as [`Explain`](crate::Explain) says it.
+    pub fn name_of(field: &Field) -> &'static str {
+        match Family::ALL[usize::from(field.family)] {
+            Family::Rows => "rows",
+            Family::Pages => "pages",
+            Family::Short => "short",
+            Family::Line => "line",
+            Family::Planar => "planar",
+            Family::Box => "box",
+            Family::Values => "values",
+        }
+    }
+}
+
 /// What a real element becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -4,12 +4,11 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use bytemuck::cast_slice;
-
 use super::download;
 use super::driver::{Current, PooledEvent, StreamRef};
 use super::executor::Executor;
 use super::memory::DeviceBlock;
+use super::numbers::{known_numbers, KnownNumbers};
 use super::params;
 use super::pinned::PinnedBlock;
 use super::table::{Table, Values};
@@ -17,12 +16,12 @@ use super::upload;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::explain::{is_copied, is_upload};
-use crate::field::{Op, Role};
+use crate::field::{Field, Op, Role};
 use crate::host::{Helpers, MemoryPool};
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::span::{Span, Stage};
-use crate::spec::{bytes_of, Placement};
+use crate::spec::bytes_of;
 use crate::stats::Traffic;
 use crate::stream::{OutputMemory, RunOptions, Stream};
 use crate::tensor::{Device, Owner, Tensor};
@@ -35,17 +34,10 @@ pub(crate) struct Done {
     /// Batches that came back to be spread over an output of the caller's that is not row-major.
     pub spread: Vec<(Tensor, *mut u8, Layout)>,
     /// Lengths and offsets of each leaf whose batch lies on the device.
-    pub numbers: Vec<(usize, Numbers)>,
+    pub numbers: Vec<(usize, Role, Tensor)>,
     /// What all of these lie in, if it is one allocation on the device.
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
-}
-
-/// What is known on the host and belongs to a batch on the device.
-#[derive(Debug, Default)]
-pub(crate) struct Numbers {
-    pub lengths: Option<Tensor>,
-    pub offsets: Option<Tensor>,
 }
 
 /// One run.
@@ -71,6 +63,15 @@ pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
     let spec = &plan.specs[field.leaf];
     let reads = matches!(spec.source, Device::Cuda(_)) && field.role == Role::Data;
     reads || matches!(spec.device, Device::Cuda(_))
+}
+
+/// Whether the samples of a field have to be brought to the device. Other host memory, which is
+/// page-locked, the kernels read themselves.
+pub(super) fn must_upload(plan: &Plan<'_>, index: usize, is_capturing: bool) -> bool {
+    let field = &plan.fields[index];
+    let reads = matches!(field.op, Op::Read { .. }) && field.numel() > 0;
+    let is_pageable = plan.specs[field.leaf].source == Device::Cpu;
+    reads && (is_pageable || !is_capturing && is_copied(plan, field))
 }
 
 impl Run<'_> {
@@ -108,8 +109,9 @@ impl Run<'_> {
                     let block = self.allocate(bytes)?;
                     back.push((index, block.address()));
                     if let Some(out) = out.filter(|_| !plan.fields[index].layout.is_compact()) {
-                        spread[index] = Some((out, plan.make_compact(index)?));
-                        plan.fields[index].out = None;
+                        let compact = Field { out: None, ..plan.compacted(index)? };
+                        let field = std::mem::replace(&mut plan.fields[index], compact);
+                        spread[index] = Some((out, field.layout));
                     }
                     block.address()
                 }
@@ -125,7 +127,9 @@ impl Run<'_> {
         self.order_behind_producers(plan, own, options)?;
 
         for &index in own {
-            if let (Some(place), true) = (places[index], self.must_upload(plan, index)) {
+            if let (Some(place), true) =
+                (places[index], must_upload(plan, index, self.is_capturing))
+            {
                 if self.upload(plan, index, place, threads)? {
                     places[index] = None;
                 }
@@ -304,52 +308,24 @@ impl Run<'_> {
     /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
     fn numbers(&mut self, plan: &Plan<'_>, options: &RunOptions) -> Result<Vec<Number>> {
         let mut all = Vec::new();
-        for (leaf, spec) in plan.specs.iter().enumerate() {
-            if !matches!(spec.device, Device::Cuda(_)) {
-                continue;
-            }
-            let mut numbers = Numbers::default();
-            let mut place = |run: &mut Self, role, dtype: DType, shape: &[i64], bytes: Vec<u8>| {
-                let tensor = match (&plan.arena, &run.done.arena) {
-                    (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
-                    _ => run.output(options, dtype, Layout::compact(dtype, shape)?)?,
-                };
-                all.push(Number { address: tensor.data_ptr().addr() as u64, dtype, bytes });
-                Ok::<_, Error>(tensor)
+        for known in known_numbers(plan)? {
+            let KnownNumbers { leaf, role, dtype, shape, bytes } = known;
+            let tensor = match (&plan.arena, &self.done.arena) {
+                (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
+                _ => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
             };
-            if let Some((lengths, shape)) = &spec.lengths {
-                let bytes = cast_slice(lengths).to_vec();
-                numbers.lengths = Some(place(self, Role::Lengths, DType::I64, shape, bytes)?);
-            }
-            if let Placement::Joined { offsets, .. } = &spec.placement {
-                let shape = [offsets.as_slice().len() as i64];
-                let (dtype, bytes) = match spec.offsets_i32 {
-                    true => (DType::I32, cast_slice(&offsets.to_i32()?).to_vec()),
-                    false => (DType::I64, cast_slice(offsets.as_slice()).to_vec()),
-                };
-                numbers.offsets = Some(place(self, Role::Offsets, dtype, &shape, bytes)?);
-            }
-            self.done.numbers.push((leaf, numbers));
+            all.push(Number { address: tensor.data_ptr().addr() as u64, dtype, bytes });
+            self.done.numbers.push((leaf, role, tensor));
         }
         if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
             let base = memory.data_ptr().addr() as u64;
-            let zeros = |(begin, count)| Number {
+            all.extend(arena.gaps().map(|(begin, count)| Number {
                 address: base + begin,
                 dtype: DType::U8,
                 bytes: vec![0; count],
-            };
-            all.extend(arena.gaps().map(zeros));
+            }));
         }
         Ok(all)
-    }
-
-    /// Whether the samples of a field have to be brought to the device. Other host memory, which is
-    /// page-locked, the kernels read themselves.
-    fn must_upload(&self, plan: &Plan<'_>, index: usize) -> bool {
-        let field = &plan.fields[index];
-        let reads = matches!(field.op, Op::Read { .. }) && field.numel() > 0;
-        let is_pageable = plan.specs[field.leaf].source == Device::Cpu;
-        reads && (is_pageable || !self.is_capturing && is_copied(plan, field))
     }
 
     /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the
@@ -379,7 +355,7 @@ impl Run<'_> {
             let device = Device::Cuda(self.current.context().ordinal());
             upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?
         };
-        plan.reread(index, &staged);
+        plan.fields[index] = plan.reread(index, &staged);
         Ok(false)
     }
 
@@ -407,10 +383,9 @@ impl Run<'_> {
         if table.num_items() == 0 {
             return Ok(());
         }
-        let address = if table.bytes() <= policy.inline_bytes {
-            None
-        } else {
-            Some(self.upload_table(&table)?)
+        let address = match table.is_inline(policy) {
+            true => None,
+            false => Some(self.upload_table(&table)?),
         };
         let parameters = table.parameters(address);
         let is_large = parameters.len() * 8 > params::SMALL_BYTES;

@@ -1,13 +1,14 @@
 //! A plan as the kernels read it: one table of 8-byte words.
 
-use bytemuck::{bytes_of, cast_slice, Pod};
+use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
 
 use super::encode::Builder;
 use super::params::{self, Header};
-use super::part::parts_of;
+use super::part::{parts_of, Part};
 use super::policy::Policy;
 use crate::dtype::DType;
 use crate::error::Result;
+use crate::field::Field;
 use crate::plan::Plan;
 
 /// Numbers known on the host that a batch has on the device: lengths, offsets.
@@ -39,13 +40,19 @@ impl Table {
     ) -> Result<Table> {
         let fields = plan.fields.iter().zip(places);
         let fields = fields.filter_map(|(field, place)| Some((field, (*place)?)));
-        let mut parts = Vec::new();
-        for (field, out) in fields.filter(|(field, _)| field.numel() > 0) {
-            parts_of(plan, field, out, &mut parts);
-        }
+        Table::of_parts(&parts(plan, fields), values, num_sms, policy)
+    }
+
+    /// The table of these parts, in their order, then of the values that have bytes.
+    pub fn of_parts(
+        parts: &[Part<'_>],
+        values: &[Values<'_>],
+        num_sms: u32,
+        policy: &Policy,
+    ) -> Result<Table> {
         let values = || values.iter().filter(|values| !values.bytes.is_empty());
         let mut builder = Builder::new(parts.len() + values().count(), num_sms, policy);
-        for part in &parts {
+        for part in parts {
             builder.part(part)?;
         }
         for values in values() {
@@ -53,6 +60,26 @@ impl Table {
         }
         let (words, num_fields, num_items, gathers) = builder.finish();
         Ok(Table { words, header: Header { table: 0, num_items, num_fields }, gathers })
+    }
+
+    /// Its fields, as the kernels read them.
+    pub fn fields(&self) -> impl Iterator<Item = params::Field> + '_ {
+        let fields = self.as_bytes().chunks_exact(size_of::<params::Field>());
+        fields.take(self.header.num_fields as usize).map(pod_read_unaligned)
+    }
+
+    /// The kernel that writes it, without the size of its parameters.
+    pub fn kernel(&self) -> &'static str {
+        if self.gathers {
+            "gather"
+        } else {
+            "assemble"
+        }
+    }
+
+    /// Whether it goes with the parameters of the launch; else it is uploaded.
+    pub fn is_inline(&self, policy: &Policy) -> bool {
+        self.bytes() <= policy.inline_bytes
     }
 
     /// Warps that the launch needs.
@@ -82,6 +109,18 @@ impl Table {
         words.resize(if small { params::SMALL_BYTES } else { params::LARGE_BYTES } / 8, 0);
         words
     }
+}
+
+/// The parts of fields that have elements, each with the address of its output.
+pub(super) fn parts<'p>(
+    plan: &'p Plan<'_>,
+    fields: impl Iterator<Item = (&'p Field<'p>, u64)>,
+) -> Vec<Part<'p>> {
+    let mut parts = Vec::new();
+    for (field, out) in fields.filter(|(field, _)| field.numel() > 0) {
+        parts_of(plan, field, out, &mut parts);
+    }
+    parts
 }
 
 #[cfg(test)]

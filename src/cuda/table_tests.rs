@@ -46,8 +46,7 @@ fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
 
 impl Table {
     fn field(&self, index: usize) -> params::Field {
-        let size = size_of::<params::Field>();
-        pod_read_unaligned(&self.as_bytes()[index * size..][..size])
+        self.fields().nth(index).unwrap()
     }
 
     /// Values at a position.
@@ -57,7 +56,7 @@ impl Table {
     }
 
     fn families(&self) -> Vec<u8> {
-        (0..self.header.num_fields as usize).map(|index| self.field(index).family).collect()
+        self.fields().map(|field| field.family).collect()
     }
 }
 
@@ -76,8 +75,7 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
             let plan = Plan::new(&list, &Collate::stack().device(HERE)).unwrap();
             let table = Table::new(&plan, &[Some(OUT)], &[], 132, &policy).unwrap();
             assert_eq!(HEADER_BYTES + table.as_bytes().len(), fixed + 8 * count);
-            let is_inline = table.bytes() <= policy.inline_bytes;
-            assert_eq!(is_inline, count <= most || larger.is_some());
+            assert_eq!(table.is_inline(&policy), count <= most || larger.is_some());
             let Some(bytes) = [Some(limit), larger][usize::from(count > most)] else {
                 let parameters = table.parameters(Some(0x77));
                 assert_eq!((parameters.len() * 8, parameters[0]), (params::SMALL_BYTES, 0x77));

@@ -208,6 +208,7 @@ class Explain:
     ranges: int
     tiles: int
     launches: int
+    launch: Optional[Dict[str, Any]]
     bytes_to_device: int
     bytes_to_host: int
     arena_bytes: int

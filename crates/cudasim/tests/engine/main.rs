@@ -30,6 +30,7 @@ mod lifetime;
 mod losses;
 mod order;
 mod pairs;
+mod preview;
 mod processes;
 mod rig;
 mod scenarios;

@@ -1,0 +1,43 @@
+//! Lengths and offsets of batches on a device: the host knows them before anything runs.
+
+use bytemuck::cast_slice;
+
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::field::Role;
+use crate::layout::Dims;
+use crate::plan::Plan;
+use crate::spec::Placement;
+use crate::tensor::Device;
+
+/// The lengths or the offsets of a leaf.
+pub(super) struct KnownNumbers {
+    pub leaf: usize,
+    pub role: Role,
+    pub dtype: DType,
+    pub shape: Dims,
+    pub bytes: Vec<u8>,
+}
+
+/// Those of all leaves whose batch lies on the device.
+pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
+    let mut all = Vec::new();
+    let specs = plan.specs.iter().enumerate();
+    for (leaf, spec) in specs.filter(|(_, spec)| matches!(spec.device, Device::Cuda(_))) {
+        let mut add = |role, dtype, shape: &[i64], bytes: &[u8]| {
+            let (shape, bytes) = (shape.into(), bytes.to_vec());
+            all.push(KnownNumbers { leaf, role, dtype, shape, bytes });
+        };
+        if let Some((lengths, shape)) = &spec.lengths {
+            add(Role::Lengths, DType::I64, shape, cast_slice(lengths));
+        }
+        if let Placement::Joined { offsets, .. } = &spec.placement {
+            let shape = [offsets.as_slice().len() as i64];
+            match spec.offsets_i32 {
+                true => add(Role::Offsets, DType::I32, &shape, cast_slice(&offsets.to_i32()?)),
+                false => add(Role::Offsets, DType::I64, &shape, cast_slice(offsets.as_slice())),
+            }
+        }
+    }
+    Ok(all)
+}

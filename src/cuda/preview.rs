@@ -1,0 +1,134 @@
+//! The launch that a run of a plan would make, for [`Explain`](crate::Explain): the very table that it
+//! would send, decoded. Memory that a run would allocate is assumed to begin where the driver's does, at
+//! a multiple of 512.
+
+use super::driver;
+use super::numbers::known_numbers;
+use super::ordinal_of;
+use super::params::{self, Family};
+use super::policy::Policy;
+use super::run::{is_device_field, must_upload};
+use super::table::{parts, Table, Values};
+use super::upload;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::explain::{is_upload, Launch, LaunchPart};
+use crate::field::Field;
+use crate::plan::Plan;
+use crate::tensor::Device;
+
+/// Where memory begins that there is none of yet.
+const ASSUMED: u64 = 1 << 40;
+
+/// Without a driver to ask: the multiprocessors of an H100 and an H200.
+const MULTIPROCESSORS: u32 = 132;
+
+/// The launch of a plan, if it makes one. `is_view` says which leaves are not assembled.
+///
+/// # Errors
+/// Those of a run that the plan does not show: a table that is too large.
+pub(crate) fn launch_of(
+    plan: &Plan<'_>,
+    is_view: impl Fn(usize) -> bool,
+) -> Result<Option<Launch>> {
+    let Some(ordinal) = ordinal_of(plan)? else { return Ok(None) };
+    let device = driver::device_count().and_then(|_| driver::describe(ordinal)).ok();
+    let capability = device.as_ref().map_or((0, 0), |device| device.compute_capability);
+    let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
+    let policy = Policy::of(capability)?;
+
+    let own = (0..plan.fields.len())
+        .filter(|&index| is_device_field(plan, index) && !is_view(plan.fields[index].leaf));
+    let fields = own.filter_map(|index| placed(plan, index).transpose());
+    let fields = fields.collect::<Result<Vec<Placed<'_>>>>()?;
+    let fields = fields.iter().map(|placed| match placed {
+        Placed::AsPlanned(field, out) => (*field, *out),
+        Placed::Moved(field, out) => (&**field, *out),
+    });
+    let parts = parts(plan, fields);
+
+    let mut numbers = known_numbers(plan)?;
+    numbers.retain(|numbers| !is_view(numbers.leaf) && !numbers.bytes.is_empty());
+    let arena = plan.arena.iter().filter(|arena| matches!(arena.device, Device::Cuda(_)));
+    let gaps: Vec<Vec<u8>> =
+        arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect();
+    let known = numbers.iter().map(|numbers| (numbers.dtype, &numbers.bytes[..]));
+    let gaps = gaps.iter().map(|zeros| (DType::U8, &zeros[..]));
+    let values: Vec<Values<'_>> =
+        known.chain(gaps).map(|(dtype, bytes)| Values { out: ASSUMED, dtype, bytes }).collect();
+
+    let table = Table::of_parts(&parts, &values, num_sms, &policy)?;
+    if table.num_items() == 0 {
+        return Ok(None);
+    }
+    let described = parts.iter().map(|part| (Some(part.field.leaf), part.field.role.name()));
+    let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
+    let described = described.chain(known).chain(std::iter::repeat((None, "gap")));
+    let ends = table.fields().skip(1).map(|field| field.first_item).chain([table.num_items()]);
+    let described = described.zip(table.fields().zip(ends));
+    let parts = described.map(|((leaf, output), (field, end))| LaunchPart {
+        leaf,
+        output,
+        family: Family::name_of(&field),
+        samples: field.num_samples as usize,
+        items: u64::from(end - field.first_item),
+        sources: sources_of(&field),
+    });
+    let mut parts: Vec<LaunchPart> = parts.collect();
+    parts.dedup_by(|next, first| {
+        let are_gaps = next.leaf.is_none() && first.leaf.is_none();
+        first.items += if are_gaps { next.items } else { 0 };
+        are_gaps
+    });
+    Ok(Some(Launch {
+        kernel: table.kernel(),
+        items: table.num_items().into(),
+        table_bytes: table.as_bytes().len() as u64,
+        is_uploaded: !table.is_inline(&policy),
+        parts,
+    }))
+}
+
+/// A field that the launch writes, and where.
+enum Placed<'p> {
+    AsPlanned(&'p Field<'p>, u64),
+    /// Read from other memory, or written to other memory, than planned.
+    Moved(Box<Field<'p>>, u64),
+}
+
+/// As `Run::assemble` has it; `None` where the samples become the batch by copies alone.
+fn placed<'p>(plan: &'p Plan<'_>, index: usize) -> Result<Option<Placed<'p>>> {
+    let field = &plan.fields[index];
+    let on_device = matches!(plan.specs[field.leaf].device, Device::Cuda(_));
+    let out = field.out.filter(|_| on_device).map(|out| out.addr() as u64);
+    let out = out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index));
+    if must_upload(plan, index, false) {
+        if is_upload(plan, field) {
+            return Ok(None);
+        }
+        let (_, offsets) = Plan::packed(&plan.lists[field.leaf])?;
+        let device = plan.specs[field.leaf].device;
+        let staged = upload::staged(&plan.lists[field.leaf], &offsets, ASSUMED, device)?;
+        return Ok(Some(Placed::Moved(Box::new(plan.reread(index, &staged)), out)));
+    }
+    if !on_device && field.out.is_some() && !field.layout.is_compact() {
+        return Ok(Some(Placed::Moved(Box::new(plan.compacted(index)?), out)));
+    }
+    Ok(Some(Placed::AsPlanned(field, out)))
+}
+
+/// Where a field lies in the arena of its plan, which begins at `ASSUMED`.
+fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
+    let places = plan.arena.iter().flat_map(|arena| arena.places(std::ptr::null_mut()));
+    places.filter(|(field, _)| *field == index).map(|(_, place)| place.addr() as u64).sum()
+}
+
+/// How kernels find the samples of a field.
+fn sources_of(field: &params::Field) -> Option<&'static str> {
+    let reads = field.op == params::Op::Read as u8 || field.op == params::Op::Affine as u8;
+    match (reads && field.num_samples > 0, field.by_id) {
+        (false, _) => None,
+        (true, 0) => Some("addresses"),
+        (true, _) => Some("ids"),
+    }
+}
