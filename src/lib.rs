@@ -138,6 +138,7 @@ mod host;
 mod kinds;
 mod layout;
 mod offsets;
+pub mod packing;
 mod plan;
 mod sample;
 mod scalar;

@@ -18,6 +18,7 @@ mod logging;
 mod number;
 mod options;
 mod order;
+mod packing;
 mod pickle;
 mod pieces;
 mod places;
@@ -86,6 +87,10 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(engine::reset_stats, m)?,
         wrap_pyfunction!(engine::empty_cache, m)?,
         wrap_pyfunction!(sources::import_route, m)?,
+        wrap_pyfunction!(packing::_pack, m)?,
+        wrap_pyfunction!(packing::_token_budget, m)?,
+        wrap_pyfunction!(packing::_buckets, m)?,
+        wrap_pyfunction!(packing::_balance, m)?,
     ] {
         m.add_function(function)?;
     }

@@ -392,7 +392,7 @@ impl PySampleList {
 }
 
 /// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
-fn integers(
+pub(crate) fn integers(
     numbers: &Bound<'_, PyAny>,
     name: &'static str,
     ndim: usize,

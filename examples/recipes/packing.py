@@ -1,0 +1,23 @@
+"""Which samples go into which batch, from their lengths: rows of a token budget, and equal work for ranks."""
+
+import random
+
+from torch.utils.data import DataLoader
+
+from windrow import plan
+
+dataset = [list(range(random.Random(i).randint(4, 400))) for i in range(1000)]
+lengths = [len(tokens) for tokens in dataset]
+
+# Rows of at most 1024 tokens. As a batch sampler, each row is one list of samples.
+rows = plan.pack(lengths, max_tokens=1024)
+loader = DataLoader(dataset, batch_sampler=rows, collate_fn=list)
+print(f"{len(rows)} rows, {rows.waste:.1%} padding; the first holds {[len(tokens) for tokens in next(iter(loader))]} tokens")
+
+# Batches of similar lengths that stay below 4096 tokens once padded to a multiple of 8.
+batches = plan.token_budget(lengths, max_tokens=4096, pad_to_multiple_of=8)
+print(f"{len(batches)} batches, {batches.waste:.1%} padding")
+
+# The same for each of two data-parallel ranks: every rank computes the rows and takes its own.
+ranks = plan.balance(lengths, num_ranks=2)
+print([sum(lengths[i] for i in rank) for rank in ranks], "tokens a rank")

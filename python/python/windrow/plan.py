@@ -1,0 +1,115 @@
+"""Which samples go into which batch, from their lengths alone; no sample is read.
+
+Each function returns `Rows`, a list of lists of sample indices. ``DataLoader(..., batch_sampler=rows)`` takes it as it is, and
+`windrow.sequence.pack_rows` assembles the rows of `pack`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, List, Optional
+
+from windrow import _windrow
+
+__all__ = ["Rows", "balance", "buckets", "pack", "token_budget"]
+
+
+class Rows(List[List[int]]):
+    """A list of rows, each a list of sample indices.
+
+    Attributes:
+        max_tokens: the limit that the rows were made for, or None.
+        num_tokens: the sum of the lengths of all samples in the rows.
+        waste: the share of padding if every row is padded to ``max_tokens`` (`pack`), each sample to the longest of its row
+            (`token_budget`, `buckets`), or each rank's work to the largest (`balance`): 0 is none.
+    """
+
+    max_tokens: Optional[int]
+    num_tokens: int
+    waste: float
+
+    def __init__(
+        self, rows: Iterable[List[int]] = (), num_tokens: int = 0, waste: float = 0.0, max_tokens: Optional[int] = None
+    ) -> None:
+        super().__init__(rows)
+        self.num_tokens, self.waste, self.max_tokens = num_tokens, waste, max_tokens
+
+
+def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_sequences: Optional[int] = None) -> Rows:
+    """Packs samples into rows of at most ``max_tokens`` tokens, in O(n log n).
+
+    Args:
+        lengths: an integer array-like of one dim.
+        max_tokens: the most tokens of a row.
+        how: ``"first_fit_decreasing"``: longest first, each into the first row with room, and equal lengths in the order of the
+            list; ``"best_fit_decreasing"``: into the row with the least room that is enough; ``"in_order"``: each into the last row or
+            a new one.
+        max_sequences: the most samples of a row.
+
+    Returns:
+        Rows: rows in the order in which they were opened.
+
+    Raises:
+        ValueError: a length is negative or above ``max_tokens`` (names the index), or an argument is wrong.
+        TypeError: ``lengths`` are not integers.
+
+    Example:
+        >>> from windrow import plan
+        >>> rows = plan.pack([3, 6, 2, 5], max_tokens=8)
+        >>> rows, rows.waste
+        ([[1, 2], [3, 0]], 0.0)
+    """
+    return Rows(*_windrow._pack(lengths, max_tokens, how, max_sequences), max_tokens)
+
+
+def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max_sequences: Optional[int] = None) -> Rows:
+    """Batches of samples of similar lengths with at most ``max_tokens`` tokens each, padding included.
+
+    Args:
+        lengths: an integer array-like of one dim.
+        max_tokens: the most of (samples) x (longest length, rounded up to ``pad_to_multiple_of``).
+        pad_to_multiple_of: what the batch is padded to a multiple of.
+        max_sequences: the most samples of a batch.
+
+    Returns:
+        Rows: from the shortest samples to the longest.
+
+    Raises:
+        ValueError: a length, rounded up, is above ``max_tokens`` (names the index), or an argument is wrong.
+    """
+    return Rows(*_windrow._token_budget(lengths, max_tokens, pad_to_multiple_of, max_sequences), max_tokens)
+
+
+def buckets(
+    lengths: Any, batch_size: int, *, boundaries: Any = None, drop_last: bool = False, seed: Optional[int] = None
+) -> Rows:
+    """Batches of ``batch_size`` samples of similar lengths.
+
+    Args:
+        lengths: an integer array-like of one dim.
+        batch_size: samples of a batch.
+        boundaries: increasing lengths that separate buckets; a length equal to a boundary belongs to the bucket above it, as in
+            ``tf.data.Dataset.bucket_by_sequence_length``. A batch has samples of one bucket. If None, samples are sorted by length and
+            neighbours form a batch.
+        drop_last: leaves out batches with fewer samples.
+        seed: shuffles the samples of a bucket, and the batches; the same seed gives the same batches.
+
+    Raises:
+        ValueError: a length is negative, ``batch_size`` is below 1, or ``boundaries`` do not increase.
+    """
+    return Rows(*_windrow._buckets(lengths, batch_size, boundaries, drop_last, seed))
+
+
+def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows:
+    """One row of samples for each data-parallel rank, with nearly equal sums of lengths.
+
+    Longest first, each sample goes to the rank with the fewest tokens. Every rank computes the same rows.
+
+    Args:
+        lengths: an integer array-like of one dim: tokens of a sample, or any whole number that measures its work.
+        num_ranks: how many rows.
+        seed: shuffles samples of equal length; if None, the order of the list decides.
+
+    Raises:
+        ValueError: a length is negative, or ``num_ranks`` is below 1.
+    """
+    return Rows(*_windrow._balance(lengths, num_ranks, seed))

@@ -1,0 +1,85 @@
+//! `windrow.plan`: which samples go into which batch, from their lengths.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use windrow::packing::{self, Packing, Rows};
+use windrow::Result;
+
+use crate::errors::to_py_err;
+use crate::samples::integers;
+
+/// Rows as lists of ints, the number of their tokens, and the share of padding.
+type Lists<'py> = (Bound<'py, PyList>, u128, f64);
+
+fn lists<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    rows: impl Send + FnOnce(&[i64]) -> Result<Rows>,
+) -> PyResult<Lists<'py>> {
+    let (lengths, _) = integers(lengths, "lengths", 1)?;
+    let rows = py.detach(|| rows(&lengths)).map_err(|error| to_py_err(py, &error))?;
+    let lists = PyList::empty(py);
+    for row in rows.iter() {
+        lists.append(PyList::new(py, row)?)?;
+    }
+    Ok((lists, rows.num_tokens(), rows.waste()))
+}
+
+#[pyfunction]
+pub(crate) fn _pack<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    max_tokens: i64,
+    how: &str,
+    max_sequences: Option<usize>,
+) -> PyResult<Lists<'py>> {
+    let how = match how {
+        "first_fit_decreasing" => Packing::FirstFitDecreasing,
+        "best_fit_decreasing" => Packing::BestFitDecreasing,
+        "in_order" => Packing::InOrder,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+            "how={how:?}; it is \"first_fit_decreasing\", \"best_fit_decreasing\" or \"in_order\""
+        )))
+        }
+    };
+    lists(py, lengths, |lengths| packing::pack(lengths, max_tokens, how, max_sequences))
+}
+
+#[pyfunction]
+pub(crate) fn _token_budget<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    max_tokens: i64,
+    pad_to_multiple_of: i64,
+    max_sequences: Option<usize>,
+) -> PyResult<Lists<'py>> {
+    lists(py, lengths, |lengths| {
+        packing::token_budget(lengths, max_tokens, pad_to_multiple_of, max_sequences)
+    })
+}
+
+#[pyfunction]
+pub(crate) fn _buckets<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    batch_size: usize,
+    boundaries: Option<&Bound<'py, PyAny>>,
+    drop_last: bool,
+    seed: Option<u64>,
+) -> PyResult<Lists<'py>> {
+    let boundaries = boundaries.map(|numbers| integers(numbers, "boundaries", 1)).transpose()?;
+    let boundaries = boundaries.as_ref().map(|(numbers, _)| numbers.as_slice());
+    lists(py, lengths, |lengths| packing::buckets(lengths, batch_size, boundaries, drop_last, seed))
+}
+
+#[pyfunction]
+pub(crate) fn _balance<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    num_ranks: usize,
+    seed: Option<u64>,
+) -> PyResult<Lists<'py>> {
+    lists(py, lengths, |lengths| packing::balance(lengths, num_ranks, seed))
+}

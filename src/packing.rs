@@ -1,0 +1,545 @@
+//! Which samples go into which batch, from their lengths alone: packing into rows of a number of tokens,
+//! buckets of similar lengths, token budgets and equal work for ranks. No sample is read.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use crate::error::{Error, Result};
+
+/// How [`pack`] chooses a row for a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// Longest first, each into the first row with room: within 11/9 of the fewest rows, and 6/9 of a row.
+    FirstFitDecreasing,
+    /// Longest first, each into the row with the least room that is enough.
+    BestFitDecreasing,
+    /// In the given order, each into the last row or a new one.
+    InOrder,
+}
+
+/// Rows of sample indices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    indices: Vec<usize>,
+    offsets: Vec<usize>,
+    num_tokens: u128,
+    padded_tokens: u128,
+}
+
+impl Rows {
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+
+    /// The rows in their order.
+    pub fn iter(&self) -> impl Iterator<Item = &[usize]> {
+        let ends = self.offsets.iter().skip(1).copied().chain([self.indices.len()]);
+        self.offsets.iter().zip(ends).map(|(&begin, end)| &self.indices[begin..end])
+    }
+
+    /// The sum of the lengths of all samples in the rows.
+    pub fn num_tokens(&self) -> u128 {
+        self.num_tokens
+    }
+
+    /// The share of padding when the rows are padded: those of [`pack`] to `max_tokens`, samples to the longest
+    /// of their row ([`token_budget`], [`buckets`]), ranks to the one with the most work ([`balance`]).
+    pub fn waste(&self) -> f64 {
+        match self.padded_tokens {
+            0 => 0.0,
+            padded => 1.0 - self.num_tokens as f64 / padded as f64,
+        }
+    }
+
+    /// The rows with their counts; `padded(row)` are the tokens of a row after padding.
+    fn counted(mut self, lengths: &[i64], padded: impl Fn(&[usize]) -> u128) -> Rows {
+        self.num_tokens = self.indices.iter().map(|&index| lengths[index] as u128).sum();
+        self.padded_tokens = self.iter().map(padded).sum();
+        self
+    }
+
+    fn begin_row(&mut self) {
+        self.offsets.push(self.indices.len());
+    }
+
+    /// The samples of each of `count` rows, `rows[i]` being the row of sample `order[i]`.
+    fn of(order: &[usize], rows: &[usize], count: usize) -> Rows {
+        let mut offsets = vec![0; count];
+        for &row in rows {
+            offsets[row] += 1;
+        }
+        let mut begin = 0;
+        for offset in &mut offsets {
+            begin += std::mem::replace(offset, begin);
+        }
+        let (mut next, mut indices) = (offsets.clone(), vec![0; order.len()]);
+        for (&index, &row) in order.iter().zip(rows) {
+            indices[next[row]] = index;
+            next[row] += 1;
+        }
+        Rows { indices, offsets, ..Rows::default() }
+    }
+
+    fn shuffle(&mut self, seed: u64) {
+        let mut rows: Vec<&[usize]> = self.iter().collect();
+        shuffle(&mut rows, seed);
+        let mut shuffled = Rows::default();
+        for row in rows {
+            shuffled.begin_row();
+            shuffled.indices.extend_from_slice(row);
+        }
+        *self = shuffled;
+    }
+}
+
+/// Packs samples of the given lengths into rows of at most `max_tokens` tokens and `max_sequences` samples,
+/// in O(n log n).
+///
+/// ```
+/// use windrow::packing::{pack, Packing};
+///
+/// let rows = pack(&[3, 6, 2, 5], 8, Packing::FirstFitDecreasing, None)?;
+/// assert_eq!(rows.iter().collect::<Vec<_>>(), [&[1, 2][..], &[3, 0]]);
+/// # Ok::<(), windrow::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Argument`] names the first sample that is longer than `max_tokens` or has a negative length,
+/// or a limit below 1.
+pub fn pack(
+    lengths: &[i64],
+    max_tokens: i64,
+    how: Packing,
+    max_sequences: Option<usize>,
+) -> Result<Rows> {
+    check_lengths(lengths, max_tokens, |length| length)?;
+    let most = max_sequences.unwrap_or(usize::MAX);
+    at_least_one("max_sequences", most)?;
+    let to_limit = |_: &[usize]| max_tokens as u128;
+    if how == Packing::InOrder {
+        let rows = in_order(
+            0..lengths.len(),
+            |tokens, _, index| tokens + lengths[index],
+            max_tokens,
+            most,
+        );
+        return Ok(rows.counted(lengths, to_limit));
+    }
+    let order = by_length(lengths, true);
+    let mut bins = Bins { rest: Vec::new(), counts: Vec::new(), most };
+    let rows = if how == Packing::FirstFitDecreasing {
+        first_fit(lengths, &order, max_tokens, &mut bins)
+    } else {
+        best_fit(lengths, &order, max_tokens, &mut bins)
+    };
+    Ok(Rows::of(&order, &rows, bins.rest.len()).counted(lengths, to_limit))
+}
+
+/// Batches of samples of similar lengths, each of at most `max_tokens` tokens when its samples are padded to
+/// the longest of them, and that to `pad_to_multiple_of`.
+///
+/// # Errors
+/// As [`pack`].
+pub fn token_budget(
+    lengths: &[i64],
+    max_tokens: i64,
+    pad_to_multiple_of: i64,
+    max_sequences: Option<usize>,
+) -> Result<Rows> {
+    if pad_to_multiple_of < 1 {
+        return Err(Error::Argument(format!(
+            "pad_to_multiple_of={pad_to_multiple_of}; it is at least 1"
+        )));
+    }
+    let padded = |length: i64| match length % pad_to_multiple_of {
+        0 => length,
+        rest => length.saturating_add(pad_to_multiple_of - rest),
+    };
+    check_lengths(lengths, max_tokens, padded)?;
+    let most = max_sequences.unwrap_or(usize::MAX);
+    at_least_one("max_sequences", most)?;
+    let order = by_length(lengths, false);
+    // The next sample is the longest so far.
+    let tokens =
+        |_, count: usize, index: usize| padded(lengths[index]).saturating_mul(count as i64 + 1);
+    let to_longest = |row: &[usize]| {
+        row.iter().map(|&index| padded(lengths[index]) as u128).max().unwrap_or(0)
+            * row.len() as u128
+    };
+    Ok(in_order(order.into_iter(), tokens, max_tokens, most).counted(lengths, to_longest))
+}
+
+/// Batches of `batch_size` samples of similar lengths. Without `boundaries`, neighbours when sorted by length;
+/// with them, samples of one bucket in the given order: bucket `i` has the lengths from `boundaries[i - 1]`
+/// up to, but not including, `boundaries[i]`. With a `seed`, samples of a bucket and batches are shuffled.
+///
+/// # Errors
+/// [`Error::Argument`]: `batch_size` is 0, a length is negative, or `boundaries` do not increase.
+pub fn buckets(
+    lengths: &[i64],
+    batch_size: usize,
+    boundaries: Option<&[i64]>,
+    drop_last: bool,
+    seed: Option<u64>,
+) -> Result<Rows> {
+    check_lengths(lengths, i64::MAX, |length| length)?;
+    at_least_one("batch_size", batch_size)?;
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    if let Some(seed) = seed {
+        shuffle(&mut order, seed);
+    }
+    let bucket = |index: usize| match boundaries {
+        Some(boundaries) => {
+            boundaries.partition_point(|&boundary| boundary <= lengths[index]) as i64
+        }
+        None => lengths[index],
+    };
+    if let Some(place) =
+        boundaries.unwrap_or_default().windows(2).position(|pair| pair[0] >= pair[1])
+    {
+        return Err(Error::Argument(format!(
+            "boundaries have to increase; number {} does not",
+            place + 1
+        )));
+    }
+    order.sort_by_key(|&index| bucket(index));
+    let mut rows = Rows::default();
+    let pieces = order.chunk_by(|&a, &b| boundaries.is_none() || bucket(a) == bucket(b));
+    for row in pieces.flat_map(|piece| piece.chunks(batch_size)) {
+        if row.len() == batch_size || !drop_last {
+            rows.begin_row();
+            rows.indices.extend_from_slice(row);
+        }
+    }
+    if let Some(seed) = seed {
+        rows.shuffle(seed);
+    }
+    Ok(rows.counted(lengths, |row| {
+        row.iter().map(|&index| lengths[index] as u128).max().unwrap_or(0) * row.len() as u128
+    }))
+}
+
+/// One row for each of `num_ranks` ranks, of nearly equal sums of lengths: longest first, each to the rank that
+/// has the least. A `seed` shuffles samples of equal length; without one the order of the list decides.
+///
+/// # Errors
+/// [`Error::Argument`]: `num_ranks` is 0, or a length is negative.
+pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<Rows> {
+    check_lengths(lengths, i64::MAX, |length| length)?;
+    at_least_one("num_ranks", num_ranks)?;
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    if let Some(seed) = seed {
+        shuffle(&mut order, seed);
+    }
+    order.sort_by_key(|&index| Reverse(lengths[index]));
+    let (mut ranks, mut rows) = (Vec::new(), Vec::with_capacity(order.len()));
+    let bytes = (num_ranks as u64).saturating_mul(size_of::<(u128, usize)>() as u64);
+    ranks.try_reserve_exact(num_ranks).map_err(|_| Error::OutOfMemory { bytes })?;
+    ranks.extend((0..num_ranks).map(|rank| Reverse((0u128, rank))));
+    let mut ranks = BinaryHeap::from(ranks);
+    for &index in &order {
+        let Some(mut least) = ranks.peek_mut() else { break };
+        let Reverse((sum, rank)) = &mut *least;
+        *sum += lengths[index] as u128;
+        rows.push(*rank);
+    }
+    let most = ranks.into_iter().map(|Reverse((sum, _))| sum).max().unwrap_or(0);
+    Ok(Rows::of(&order, &rows, num_ranks).counted(lengths, |_| most))
+}
+
+fn at_least_one(name: &str, value: usize) -> Result<()> {
+    if value == 0 {
+        return Err(Error::Argument(format!("{name}=0; it is at least 1")));
+    }
+    Ok(())
+}
+
+fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) -> Result<()> {
+    if max_tokens < 1 {
+        return Err(Error::Argument(format!("max_tokens={max_tokens}; it is at least 1")));
+    }
+    for (index, &length) in lengths.iter().enumerate() {
+        if length < 0 {
+            return Err(Error::Argument(format!("sample {index}: a negative length, {length}")));
+        }
+        if padded(length) > max_tokens {
+            return Err(Error::Argument(format!(
+                "sample {index}: a length of {}, more than max_tokens={max_tokens}; truncate or drop it",
+                padded(length)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Sample indices by length; equal ones in the order of the list.
+fn by_length(lengths: &[i64], decreasing: bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    if decreasing {
+        order.sort_by_key(|&index| Reverse(lengths[index]));
+    } else {
+        order.sort_by_key(|&index| lengths[index]);
+    }
+    order
+}
+
+/// Rows that are filled one after another. `tokens(so far, samples so far, index)` of a row with one more sample.
+fn in_order(
+    order: impl Iterator<Item = usize>,
+    tokens: impl Fn(i64, usize, usize) -> i64,
+    max_tokens: i64,
+    most: usize,
+) -> Rows {
+    let (mut rows, mut sum, mut count) = (Rows::default(), 0, most);
+    for index in order {
+        if count == most || tokens(sum, count, index) > max_tokens || rows.is_empty() {
+            rows.begin_row();
+            (sum, count) = (0, 0);
+        }
+        sum = tokens(sum, count, index);
+        count += 1;
+        rows.indices.push(index);
+    }
+    rows
+}
+
+/// Rows under construction: the tokens that still fit, -1 where no further sample does.
+struct Bins {
+    rest: Vec<i64>,
+    counts: Vec<usize>,
+    most: usize,
+}
+
+impl Bins {
+    /// Puts a sample into a row; returns what still fits.
+    fn put(&mut self, row: usize, length: i64) -> i64 {
+        self.counts[row] += 1;
+        self.rest[row] = if self.counts[row] == self.most { -1 } else { self.rest[row] - length };
+        self.rest[row]
+    }
+
+    fn open(&mut self, max_tokens: i64) -> usize {
+        self.rest.push(max_tokens);
+        self.counts.push(0);
+        self.rest.len() - 1
+    }
+}
+
+/// The row of each sample of `order`.
+///
+/// A tree over the rows has the most room below each node, so the first row with room is found by one descent.
+/// Rooms only shrink and lengths of a run are equal: each search of a run begins at the last row's place.
+fn first_fit(lengths: &[i64], order: &[usize], max_tokens: i64, bins: &mut Bins) -> Vec<usize> {
+    let leaves = order.len().next_power_of_two();
+    // Rows that are not open yet have room for anything.
+    let mut room = vec![max_tokens; 2 * leaves];
+    let mut rows = Vec::with_capacity(order.len());
+    let mut last = (-1, 0);
+    for &index in order {
+        let length = lengths[index];
+        let row = if last.0 == length && room[leaves + last.1] >= length {
+            last.1
+        } else {
+            let mut node = 1;
+            while node < leaves {
+                node = 2 * node + usize::from(room[2 * node] < length);
+            }
+            node - leaves
+        };
+        if row == bins.rest.len() {
+            bins.open(max_tokens);
+        }
+        let mut node = leaves + row;
+        room[node] = bins.put(row, length);
+        while node > 1 {
+            let most = room[node].max(room[node ^ 1]);
+            node /= 2;
+            if room[node] == most {
+                break;
+            }
+            room[node] = most;
+        }
+        last = (length, row);
+        rows.push(row);
+    }
+    rows
+}
+
+/// The row of each sample of `order`: rows are kept by what still fits into them.
+fn best_fit(lengths: &[i64], order: &[usize], max_tokens: i64, bins: &mut Bins) -> Vec<usize> {
+    let mut by_rest: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
+    let mut rows = Vec::with_capacity(order.len());
+    for &index in order {
+        let length = lengths[index];
+        let found = by_rest
+            .range_mut(length..)
+            .next()
+            .map(|(&rest, rows)| (rest, rows.pop(), rows.is_empty()));
+        let row = match found {
+            Some((rest, Some(row), is_last)) => {
+                if is_last {
+                    by_rest.remove(&rest);
+                }
+                row
+            }
+            _ => bins.open(max_tokens),
+        };
+        let rest = bins.put(row, length);
+        if rest >= 0 {
+            by_rest.entry(rest).or_default().push(row);
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+/// Fisher and Yates' shuffle by the numbers of splitmix64.
+fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut state = seed;
+    for last in (1..items.len()).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        // A number below last + 1, by the upper half of a product.
+        items.swap(last, ((u128::from(bits) * (last as u128 + 1)) >> 64) as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths from 0 to `max`, many of them equal.
+    fn lengths(count: usize, max: i64, seed: u64) -> Vec<i64> {
+        let mut values: Vec<i64> = (0..count as i64).map(|i| i % (max + 1)).collect();
+        shuffle(&mut values, seed);
+        values
+    }
+
+    fn naive(
+        lengths: &[i64],
+        max_tokens: i64,
+        most: usize,
+        pick: impl Fn(&[(i64, usize)]) -> Option<usize>,
+    ) -> Vec<Vec<usize>> {
+        let mut order: Vec<usize> = (0..lengths.len()).collect();
+        order.sort_by_key(|&i| (-lengths[i], i));
+        let mut rows: Vec<Vec<usize>> = Vec::new();
+        for i in order {
+            let fits: Vec<(i64, usize)> = (0..rows.len())
+                .map(|r| (max_tokens - rows[r].iter().map(|&j| lengths[j]).sum::<i64>(), r))
+                .filter(|&(rest, r)| rest >= lengths[i] && rows[r].len() < most)
+                .collect();
+            match pick(&fits) {
+                Some(row) => rows[row].push(i),
+                None => rows.push(vec![i]),
+            }
+        }
+        rows
+    }
+
+    #[test]
+    fn first_fit_has_the_rows_of_a_naive_search() {
+        for (count, max, most) in
+            [(0, 5, None), (1, 5, None), (200, 9, None), (300, 50, Some(3)), (90, 1, Some(1))]
+        {
+            let lengths = lengths(count, max, count as u64);
+            for max_tokens in [max, max + 1, 3 * max + 2] {
+                let rows = pack(&lengths, max_tokens, Packing::FirstFitDecreasing, most).unwrap();
+                let wanted = naive(&lengths, max_tokens, most.unwrap_or(usize::MAX), |fits| {
+                    Some(fits.first()?.1)
+                });
+                assert!(rows.iter().eq(wanted.iter().map(Vec::as_slice)), "{max_tokens} {most:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn best_fit_leaves_as_little_room_as_a_naive_search() {
+        let lengths = lengths(300, 40, 7);
+        for most in [None, Some(4)] {
+            let rows = pack(&lengths, 100, Packing::BestFitDecreasing, most).unwrap();
+            let wanted =
+                naive(&lengths, 100, most.unwrap_or(usize::MAX), |fits| Some(fits.iter().min()?.1));
+            let mut sums: Vec<i64> =
+                rows.iter().map(|row| row.iter().map(|&i| lengths[i]).sum()).collect();
+            let mut wanted: Vec<i64> =
+                wanted.iter().map(|row| row.iter().map(|&i| lengths[i]).sum()).collect();
+            sums.sort_unstable();
+            wanted.sort_unstable();
+            if most.is_none() {
+                assert_eq!(sums, wanted);
+            }
+            assert!(rows.iter().all(|row| row.len() <= most.unwrap_or(usize::MAX)));
+            let mut all: Vec<usize> = rows.iter().flatten().copied().collect();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..lengths.len()));
+        }
+    }
+
+    #[test]
+    fn rows_in_order() {
+        let rows = pack(&[4, 4, 1, 8, 0, 2], 8, Packing::InOrder, None).unwrap();
+        assert_eq!(rows.iter().collect::<Vec<_>>(), [&[0, 1][..], &[2], &[3, 4], &[5]]);
+        assert_eq!((rows.num_tokens(), rows.waste()), (19, 1.0 - 19.0 / 32.0));
+        let rows = pack(&[1; 5], 8, Packing::InOrder, Some(2)).unwrap();
+        assert_eq!(rows.iter().map(<[_]>::len).collect::<Vec<_>>(), [2, 2, 1]);
+    }
+
+    #[test]
+    fn budgets_count_padding() {
+        let rows = token_budget(&[5, 1, 3, 7, 2], 16, 4, None).unwrap();
+        // Padded lengths 4, 4, 4, then 8, 8.
+        assert_eq!(rows.iter().collect::<Vec<_>>(), [&[1, 4, 2][..], &[0, 3]]);
+        assert_eq!(rows.waste(), 1.0 - 18.0 / 28.0);
+        let error = token_budget(&[3, 6], 7, 4, None).unwrap_err();
+        assert!(error.to_string().contains("sample 1"), "{error}");
+    }
+
+    #[test]
+    fn buckets_hold_one_range_of_lengths() {
+        let lengths = lengths(100, 19, 3);
+        let rows = buckets(&lengths, 8, Some(&[5, 12]), false, Some(1)).unwrap();
+        let bucket =
+            |i: &usize| [5, 12].iter().filter(|&&boundary| lengths[*i] >= boundary).count();
+        assert!(rows.iter().all(|row| row.iter().all(|i| bucket(i) == bucket(&row[0]))));
+        assert_eq!(rows.iter().map(<[_]>::len).sum::<usize>(), 100);
+        assert_eq!(rows, buckets(&lengths, 8, Some(&[5, 12]), false, Some(1)).unwrap());
+        assert_ne!(rows, buckets(&lengths, 8, Some(&[5, 12]), false, Some(2)).unwrap());
+        let sorted = buckets(&[3, 1, 2, 0, 9], 2, None, true, None).unwrap();
+        assert_eq!(sorted.iter().collect::<Vec<_>>(), [[3, 1], [2, 0]]);
+        assert!(buckets(&lengths, 8, Some(&[5, 5]), false, None).is_err());
+    }
+
+    #[test]
+    fn ranks_have_nearly_equal_sums() {
+        let lengths = lengths(1000, 63, 9);
+        let rows = balance(&lengths, 7, Some(4)).unwrap();
+        let sums: Vec<i64> = rows.iter().map(|row| row.iter().map(|&i| lengths[i]).sum()).collect();
+        assert!(sums.iter().max().unwrap() - sums.iter().min().unwrap() <= 1, "{sums:?}");
+        assert_eq!(balance(&[2, 1], 2, None).unwrap().waste(), 0.25);
+        assert_eq!(balance(&[], 3, None).unwrap().iter().collect::<Vec<_>>(), [&[] as &[usize]; 3]);
+    }
+
+    #[test]
+    fn impossible_numbers_are_refused() {
+        for (lengths, max_tokens, most) in
+            [(&[1, 9][..], 8, None), (&[-1], 8, None), (&[1], 0, None), (&[1], 8, Some(0))]
+        {
+            for how in [Packing::FirstFitDecreasing, Packing::BestFitDecreasing, Packing::InOrder] {
+                assert!(matches!(pack(lengths, max_tokens, how, most), Err(Error::Argument(_))));
+            }
+        }
+        assert!(balance(&[i64::MAX; 3], 1, None).is_ok());
+        assert!(matches!(balance(&[1], usize::MAX, None), Err(Error::OutOfMemory { .. })));
+        assert!(balance(&[1], 0, None).is_err() && buckets(&[1], 0, None, false, None).is_err());
+    }
+}
