@@ -33,6 +33,7 @@ mod torch;
 mod torch_memory;
 mod torch_words;
 mod tree;
+mod windows;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
@@ -76,6 +77,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(torch::collate_torch, m)?,
         wrap_pyfunction!(containers::check_list, m)?,
         wrap_pyfunction!(tensor::asarray, m)?,
+        wrap_pyfunction!(windows::windows, m)?,
+        wrap_pyfunction!(windows::crops, m)?,
         wrap_pyfunction!(pickle::_tensor_of_bytes, m)?,
         wrap_pyfunction!(pickle::_batch_of_fields, m)?,
         wrap_pyfunction!(engine::cuda_available, m)?,

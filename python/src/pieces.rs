@@ -56,7 +56,7 @@ pub(crate) fn shaped_pieces(
 }
 
 /// Appends what begins at row `first`, which was found to lie inside `values`.
-fn push(
+pub(crate) fn push(
     list: &mut SampleList<'static>,
     values: &Tensor,
     first: i64,
@@ -99,7 +99,7 @@ fn check_offsets(values: &Tensor, offsets: &[i64]) -> Result<()> {
     }
 }
 
-fn refuse(index: usize, expected: impl Into<String>, got: impl Into<String>) -> Error {
+pub(crate) fn refuse(index: usize, expected: impl Into<String>, got: impl Into<String>) -> Error {
     let (expected, got): (String, String) = (expected.into(), got.into());
     Error::Shape(Box::new(Mismatch::new(Some(index), expected, got)))
 }

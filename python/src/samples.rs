@@ -39,9 +39,13 @@ impl Imported {
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
         let list = unsafe { SampleList::rows_from_raw_parts(&table) }?;
+        Ok(Imported::parts_of(table, list))
+    }
+
+    /// Samples that are parts of a tensor of our own.
+    pub fn parts_of(table: Tensor, list: SampleList<'static>) -> Imported {
         let (order, places) = (Order::of(&table), Places::of(&table));
-        let owners = Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]);
-        Ok(Imported { list, owners, places })
+        Imported { list, owners: Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]), places }
     }
 
     /// Imports every sample of a list, tuple or other iterable; of a tensor every row.
@@ -200,7 +204,7 @@ impl PySampleList {
         }
     }
 
-    fn from_imported(imported: Imported) -> PySampleList {
+    pub fn from_imported(imported: Imported) -> PySampleList {
         PySampleList { imported: Mutex::new(Arc::new(imported)) }
     }
 
@@ -327,9 +331,7 @@ impl PySampleList {
             }
         };
         let list = list.or_py_err(values.py())?;
-        let (order, places) = (Order::of(&table), Places::of(&table));
-        let owners = Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]);
-        Ok(PySampleList::from_imported(Imported { list, owners, places }))
+        Ok(PySampleList::from_imported(Imported::parts_of(table, list)))
     }
 
     /// Imports one more sample.
@@ -407,6 +409,14 @@ pub(crate) fn integers(
         || numbers.is_instance_of::<PyRange>();
     if ndim == 1 && is_list {
         return Ok(flat(entries(numbers, |number| number.extract())?));
+    }
+    if ndim == 2 && is_list {
+        let rows = entries(numbers, |row| Ok(integers(&row, name, 1)?.0))?;
+        let width = rows.first().map_or(0, Vec::len);
+        if rows.iter().any(|row| row.len() != width) {
+            return Err(PyTypeError::new_err(format!("{name} are rows of unequal lengths")));
+        }
+        return Ok((rows.concat(), vec![rows.len() as i64, width as i64]));
     }
     let tensor = tensor_of(numbers, name, Reading::default())?;
     let shape = tensor.shape().to_vec();

@@ -24,6 +24,7 @@ from windrow._windrow import (
     asarray,
     collate,
     concat,
+    crops,
     cuda_available,
     devices,
     empty_cache,
@@ -34,6 +35,7 @@ from windrow._windrow import (
     set_logging,
     stack,
     stats,
+    windows,
 )
 from windrow.spec import Concat, Pad, Ragged, Stack
 
@@ -58,6 +60,7 @@ __all__ = [
     "asarray",
     "collate",
     "concat",
+    "crops",
     "cuda_available",
     "devices",
     "empty_cache",
@@ -68,6 +71,7 @@ __all__ = [
     "set_logging",
     "stack",
     "stats",
+    "windows",
 ]
 
 if _os.environ.get("WINDROW_LOG", "0") not in ("", "0"):
