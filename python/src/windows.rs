@@ -85,7 +85,7 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
 ///     >>> wr.stack(wr.crops([image, image], [[0, 0, 2, 2], [2, 1, 4, 3]], flip=[False, True])).numpy().tolist()
 ///     [[[0, 1], [4, 5]], [[7, 6], [11, 10]]]
 #[pyfunction]
-#[pyo3(signature = (images, boxes, *, dims = (0, 1), flip = None))]
+#[pyo3(signature = (images, boxes, *, dims = (0, 1), flip = None), text_signature = "(images, boxes, *, dims=(0, 1), flip=None)")]
 pub(crate) fn crops(
     images: &Bound<'_, PyAny>,
     boxes: &Bound<'_, PyAny>,
