@@ -2,7 +2,7 @@
 #
 #   make demo    assemble photographs, text and sound; check and time against NumPy and torch
 #   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
-#   make lint    format, clippy, docs, oldest supported compiler
+#   make lint    format, clippy, docs, oldest supported compiler, workflows
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
 #   make bench-pipelines  torch's DataLoader, default_collate and Ray Data with windrow and without
 #   make bench-publish  both, then the tables and plots of README.md and docs/ from it
@@ -91,7 +91,7 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -m alone python/tests
 	$(PY) scripts/soak --seconds 20
 
-lint: $(NVCC_READY)
+lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(WITH_NVCC) $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
@@ -100,6 +100,8 @@ lint: $(NVCC_READY)
 	scripts/unsafe_table --check
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/zizmor --offline --quiet .github
 
 # BENCH_FLAGS: options of `python -m windrow bench`, such as --quick.
 bench: $(VENV)/.bench $(VENV)/.windrow
@@ -232,6 +234,10 @@ $(VENV)/.package: $(VENV)/.venv
 # Only for its library, which the example links at run time.
 $(VENV)/.onnx: $(VENV)/.venv
 	@$(call optional,'onnxruntime>=1.22',its example is built and not run.)
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.venv
+	$(PIP) --quiet 'check-jsonschema>=0.31' 'zizmor>=1.5'
 	@touch $@
 
 $(VENV)/.bench-check: $(VENV)/.venv
