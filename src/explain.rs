@@ -63,8 +63,6 @@ pub struct Explain {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Launch {
-    /// `"gather"` where all bytes are moved or constant, else `"assemble"`.
-    pub kernel: &'static str,
     /// Pieces of work, each for one warp.
     pub items: u64,
     /// Bytes of the table that tells the kernel what to do.
@@ -142,9 +140,9 @@ impl Explain {
     }
 
     fn write_launch(&self, f: &mut fmt::Formatter<'_>, launch: &Launch) -> fmt::Result {
-        let Launch { kernel, items, table_bytes, is_uploaded, parts } = launch;
+        let Launch { items, table_bytes, is_uploaded, parts } = launch;
         let way = if *is_uploaded { "uploaded" } else { "in the parameters" };
-        write!(f, "\nkernel         {kernel}, {items} items, table of {table_bytes} bytes {way}")?;
+        write!(f, "\nlaunch         {items} items, table of {table_bytes} bytes {way}")?;
         for part in parts {
             let name = part.leaf.and_then(|leaf| self.names.get(leaf)).map_or("", String::as_str);
             let space = if name.is_empty() { "" } else { " " };

@@ -127,8 +127,8 @@ impl PyExplain {
     /// arena_gap_bytes (between tensors); and for each leaf outputs (shape and dtype), paths and names
     /// (where it is in its tree, ``""`` for a plain list).
     ///
-    /// ``launch`` is None on the host, else a dict of the one launch: kernel, items (pieces of work, each
-    /// for one warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
+    /// ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
+    /// warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
     /// parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
     /// ``"mask"``, ...), family (``"rows"``, ``"pages"``, ``"short"``, ``"line"``, ``"planar"``, ``"box"``
     /// or ``"values"``), samples, items and sources (``"addresses"``, ``"ids"``, None where nothing is read).
@@ -180,7 +180,6 @@ impl PyExplain {
 
 fn launch_dict<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
-    dict.set_item("kernel", launch.kernel)?;
     dict.set_item("items", launch.items)?;
     dict.set_item("table_bytes", launch.table_bytes)?;
     dict.set_item("table_uploaded", launch.is_uploaded)?;

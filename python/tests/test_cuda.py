@@ -457,7 +457,7 @@ def test_explain_says_how_kernels_write_a_batch(driver):
     launch = plan.launch
     parts = [(part["output"], part["family"], part["samples"], part["sources"]) for part in launch["parts"]]
     assert parts == [("data", "line", 3, "addresses"), ("mask", "line", 3, None), ("lengths", "values", 0, None)]
-    assert launch["kernel"] == "assemble" and [part["leaf"] for part in launch["parts"]] == [0, 0, 0]
+    assert [part["leaf"] for part in launch["parts"]] == [0, 0, 0]
     assert launch["items"] == sum(part["items"] for part in launch["parts"]) and not launch["table_uploaded"]
     assert "part           data: line, 3 samples by addresses" in str(plan)
     wr.pad(rows, engine=engine, **arguments)

@@ -81,7 +81,6 @@ pub(crate) fn launch_of(
         are_gaps
     });
     Ok(Some(Launch {
-        kernel: table.kernel(),
         items: table.num_items().into(),
         table_bytes: table.as_bytes().len() as u64,
         is_uploaded: !table.is_inline(&policy),

@@ -68,15 +68,6 @@ impl Table {
         fields.take(self.header.num_fields as usize).map(pod_read_unaligned)
     }
 
-    /// The kernel that writes it, without the size of its parameters.
-    pub fn kernel(&self) -> &'static str {
-        if self.gathers {
-            "gather"
-        } else {
-            "assemble"
-        }
-    }
-
     /// Whether it goes with the parameters of the launch; else it is uploaded.
     pub fn is_inline(&self, policy: &Policy) -> bool {
         self.bytes() <= policy.inline_bytes

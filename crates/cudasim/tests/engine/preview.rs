@@ -39,15 +39,15 @@ fn run(engine: &Engine, plan: Plan<'_>) -> Explain {
     explain
 }
 
-/// Kernel, and of each part its output, family and sources.
-type Said = (&'static str, Vec<(&'static str, &'static str, Option<&'static str>)>);
+/// Of each part its output, family and sources.
+type Said = Vec<(&'static str, &'static str, Option<&'static str>)>;
 
 fn said(explain: &Explain) -> Said {
     let launch = explain.launch.as_ref().unwrap();
     let items: u64 = launch.parts.iter().map(|part| part.items).sum();
     assert_eq!(items, launch.items, "{explain}");
     let parts = launch.parts.iter().map(|part| (part.output, part.family, part.sources));
-    (launch.kernel, parts.collect())
+    parts.collect()
 }
 
 #[test]
@@ -63,20 +63,20 @@ fn families_are_those_of_the_table() {
         };
         let one = |family, sources| vec![("data", family, Some(sources))];
         let stack = Collate::stack;
-        check(&bytes(512, 4, 0, 1024), stack(), ("gather", one("rows", "addresses")));
-        check(&bytes(512, 300, 0, 1024), stack(), ("gather", one("rows", "ids")));
-        check(&bytes(4096, 4, 0, 8192), stack(), ("gather", one("pages", "addresses")));
-        check(&bytes(77, 4, 1, 80), stack(), ("gather", one("short", "addresses")));
-        check(&bytes(5000, 4, 1, 6000), stack(), ("gather", one("line", "addresses")));
+        check(&bytes(512, 4, 0, 1024), stack(), one("rows", "addresses"));
+        check(&bytes(512, 300, 0, 1024), stack(), one("rows", "ids"));
+        check(&bytes(4096, 4, 0, 8192), stack(), one("pages", "addresses"));
+        check(&bytes(77, 4, 1, 80), stack(), one("short", "addresses"));
+        check(&bytes(5000, 4, 1, 6000), stack(), one("line", "addresses"));
         let cast = stack().cast(DType::F16);
-        check(&bytes(5000, 4, 1, 6000), cast, ("assemble", one("line", "addresses")));
+        check(&bytes(5000, 4, 1, 6000), cast, one("line", "addresses"));
         let images = samples(&buffer, DType::U8, &[&[20, 30, 3][..]; 2], 0, 4096);
         let planes = Transform::new().permute([2, 0, 1]);
         let normalised = planes.clone().scale(0.5);
         let collate = stack().cast(DType::F32).transform(normalised.clone());
-        check(&images, collate, ("assemble", one("planar", "addresses")));
+        check(&images, collate, one("planar", "addresses"));
         let collate = stack().cast(DType::F64).transform(normalised);
-        check(&images, collate, ("assemble", one("box", "addresses")));
+        check(&images, collate, one("box", "addresses"));
         let rows = samples(&buffer, DType::I32, &[&[300], &[400]], 0, 4096);
         let padded = Collate::pad(Pad::new().mask(Mask::Real)).cast(DType::I64);
         let parts = vec![
@@ -84,13 +84,13 @@ fn families_are_those_of_the_table() {
             ("mask", "line", None),
             ("lengths", "values", None),
         ];
-        check(&rows, padded, ("assemble", parts));
+        check(&rows, padded, parts);
         let parts = vec![
             ("data", "line", Some("addresses")),
             ("lengths", "values", None),
             ("offsets", "values", None),
         ];
-        check(&rows, Collate::ragged(), ("gather", parts));
+        check(&rows, Collate::ragged(), parts);
     });
 }
 
@@ -108,7 +108,7 @@ fn tables_are_uploaded_as_explained() {
             assert_eq!(explain.bytes_to_device, if uploaded { launch.table_bytes } else { 0 });
             let way = if uploaded { "uploaded" } else { "in the parameters" };
             let text = explain.to_string();
-            let line = format!("\nkernel         gather, {} items, table of ", launch.items);
+            let line = format!("\nlaunch         {} items, table of ", launch.items);
             assert!(text.contains(&line) && text.contains(way), "{text}");
             let part = format!("\npart           data: short, {count} samples by ids, ");
             assert!(text.contains(&part), "{text}");
@@ -130,12 +130,12 @@ fn places_are_those_of_the_run() {
         assert_eq!(run(&engine, Plan::new(&on_host, &stack).unwrap()).launch, None);
         let cast = stack.clone().cast(DType::F16);
         let explain = run(&engine, Plan::new(&on_host, &cast).unwrap());
-        assert_eq!(said(&explain).1, [("data", "line", Some("addresses"))]);
+        assert_eq!(said(&explain), [("data", "line", Some("addresses"))]);
         let explain = run(
             &engine,
             Plan::new(&rows.on(windrow::Device::Pinned, &pinned.addresses), &stack).unwrap(),
         );
-        assert_eq!(said(&explain).1, [("data", "rows", Some("addresses"))]);
+        assert_eq!(said(&explain), [("data", "rows", Some("addresses"))]);
         // An output at an odd address, where no vectors are stored.
         let odd = Buffer::poisoned(gpu, 1025);
         let layout = Layout::compact(DType::U8, &[2, 512]).unwrap();
@@ -145,11 +145,11 @@ fn places_are_those_of_the_run() {
         };
         let leaf = Leaf { samples: &on_device, collate: &stack, path: "", out: Some(&target) };
         let explain = run(&engine, Plan::for_leaves(&[leaf]).unwrap());
-        assert_eq!(said(&explain).1, [("data", "line", Some("addresses"))]);
+        assert_eq!(said(&explain), [("data", "line", Some("addresses"))]);
         // Back to the host.
         let back = Collate::stack().device(windrow::Device::Cpu);
         let explain = run(&engine, Plan::new(&on_device, &back).unwrap());
-        assert_eq!(said(&explain).1, [("data", "rows", Some("addresses"))]);
+        assert_eq!(said(&explain), [("data", "rows", Some("addresses"))]);
         // Leaves that are views are not assembled; tensors of an arena have zeros between them.
         let leaf = Leaf { out: None, ..leaf };
         let plan = Plan::for_leaves(&[leaf, leaf]).unwrap();
@@ -161,6 +161,6 @@ fn places_are_those_of_the_run() {
         let leaves = [leaf, Leaf { collate: &ragged, ..leaf }];
         let explain = run(&engine, Plan::in_arena(&leaves).unwrap());
         let parts = ["data", "data", "lengths", "offsets", "gap"];
-        assert_eq!(said(&explain).1.iter().map(|part| part.0).collect::<Vec<_>>(), parts);
+        assert_eq!(said(&explain).iter().map(|part| part.0).collect::<Vec<_>>(), parts);
     });
 }
