@@ -65,6 +65,8 @@ test: test-rust test-cuda test-python
 test-rust:
 	$(CARGO) test --locked --all-targets --features tracing
 	$(CARGO) test --locked --doc --features tracing
+	$(CARGO) test --locked -p windrow-capi
+	CARGO=$(CARGO) scripts/capi_examples
 
 # One set of features for both, so that nothing is compiled twice.
 BOTH := -p windrow -p cudasim --features windrow/cuda

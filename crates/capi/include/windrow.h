@@ -1,0 +1,268 @@
+// The C interface of windrow: batch assembly. Written by cbindgen from crates/capi; do not edit.
+
+#ifndef WINDROW_H
+#define WINDROW_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Include dlpack.h before this file to use its own definitions of these structs, which are the same.
+#ifndef DLPACK_DLPACK_H_
+typedef struct { int32_t device_type; int32_t device_id; } DLDevice;
+typedef struct { uint8_t code; uint8_t bits; uint16_t lanes; } DLDataType;
+typedef struct {
+    void *data;
+    DLDevice device;
+    int32_t ndim;
+    DLDataType dtype;
+    int64_t *shape;
+    int64_t *strides;
+    uint64_t byte_offset;
+} DLTensor;
+typedef struct { uint32_t major; uint32_t minor; } DLPackVersion;
+typedef struct DLManagedTensorVersioned {
+    DLPackVersion version;
+    void *manager_ctx;
+    void (*deleter)(struct DLManagedTensorVersioned *self);
+    uint64_t flags;
+    DLTensor dl_tensor;
+} DLManagedTensorVersioned;
+#endif
+
+
+// What came of a call.
+typedef enum {
+  // Done.
+  WINDROW_STATUS_OK = 0,
+  // A shape that does not fit.
+  WINDROW_STATUS_SHAPE = 1,
+  // A dtype that does not fit.
+  WINDROW_STATUS_DTYPE = 2,
+  // A device that does not fit.
+  WINDROW_STATUS_DEVICE = 3,
+  // Strides or memory that cannot be used.
+  WINDROW_STATUS_LAYOUT = 4,
+  // An argument that is wrong, NULL where a pointer is needed, or an empty list.
+  WINDROW_STATUS_ARGUMENT = 5,
+  // A size beyond 64 bits, or offsets beyond int32.
+  WINDROW_STATUS_TOO_LARGE = 6,
+  // No memory.
+  WINDROW_STATUS_OUT_OF_MEMORY = 7,
+  // No CUDA driver or device, or a build without devices.
+  WINDROW_STATUS_NO_DRIVER = 8,
+  // A call of the CUDA driver failed.
+  WINDROW_STATUS_CUDA = 9,
+  // A bug of windrow's.
+  WINDROW_STATUS_BUG = 10,
+} windrow_status;
+
+// What becomes of the samples: `windrow_options.form`.
+typedef enum {
+  // Equal shapes to `[N, ...]`.
+  WINDROW_FORM_STACK = 0,
+  // Joined along `dim`, with offsets and lengths.
+  WINDROW_FORM_CONCAT = 1,
+  // Padded to the largest, with lengths and perhaps a mask.
+  WINDROW_FORM_PAD = 2,
+  // Joined along dim 0, with offsets and lengths.
+  WINDROW_FORM_RAGGED = 3,
+} windrow_form;
+
+// The mask of a padded batch: `windrow_options.mask`.
+typedef enum {
+  // No mask.
+  WINDROW_MASK_NONE = 0,
+  // True where the samples are.
+  WINDROW_MASK_REAL = 1,
+  // True where padding is.
+  WINDROW_MASK_PAD = 2,
+} windrow_mask;
+
+// A tensor of a batch.
+typedef enum {
+  // The data; absent if it was written to memory of the caller.
+  WINDROW_FIELD_DATA = 0,
+  // Lengths, int64.
+  WINDROW_FIELD_LENGTHS = 1,
+  // Offsets of a ragged or joined batch, int64 or int32.
+  WINDROW_FIELD_OFFSETS = 2,
+  // The mask of a padded batch, bool.
+  WINDROW_FIELD_MASK = 3,
+  // The sample of each row of a ragged batch, int64.
+  WINDROW_FIELD_BATCH_INDEX = 4,
+} windrow_field;
+
+// An assembled batch. Its tensors are handed out by DLPack and live on without it.
+typedef struct windrow_batch windrow_batch;
+
+// Threads and memory that assemble batches. It can be used from several threads at once.
+typedef struct windrow_engine windrow_engine;
+
+// A list of borrowed samples. Used by one thread at a time.
+typedef struct windrow_samples windrow_samples;
+
+// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read within the call.
+typedef struct {
+  // `sizeof(windrow_options)`, set by `windrow_options_init`.
+  size_t size;
+  // A `windrow_form`.
+  int32_t form;
+  // The dim of a concat; negative counts from the end.
+  int64_t dim;
+  // The dtype of the batch; all zero: the samples', which must then be one.
+  DLDataType dtype;
+  // The device to place the batch on; all zero: where the samples are.
+  DLDevice device;
+  // Padding, if `int_value` is NULL.
+  double value;
+  // Padding as an integer, exact for int64.
+  const int64_t *int_value;
+  // The side that padding is on: 0 right, 1 left, 2 both.
+  int32_t side;
+  // Not 0: cut samples off that are larger than `sizes`.
+  int32_t truncate;
+  // A `windrow_mask`.
+  int32_t mask;
+  // The dims that are padded; NULL: those that differ.
+  const int64_t *dims;
+  // Entries of `dims`.
+  size_t num_dims;
+  // The size of each dim of a sample, -1 for none; NULL: the largest sample's.
+  const int64_t *sizes;
+  // Entries of `sizes`.
+  size_t num_sizes;
+  // What the size of each dim of a sample is rounded up to a multiple of; NULL: 1.
+  const int64_t *multiples;
+  // Entries of `multiples`.
+  size_t num_multiples;
+  // Not 0: offsets of a ragged batch are int32.
+  int32_t offsets_i32;
+  // Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`.
+  int32_t batch_index;
+  // Elements become `(x * scale - mean[c]) / std[c]`.
+  double scale;
+  // One mean, or one for each channel; NULL: 0.
+  const double *mean;
+  // Entries of `mean`.
+  size_t num_mean;
+  // One standard deviation, or one for each channel; NULL: 1.
+  const double *std;
+  // Entries of `std`.
+  size_t num_std;
+  // The dim of the channels, if `has_channel_dim` is not 0.
+  int64_t channel_dim;
+  // Not 0: `channel_dim` is given. Else the channels are found by the number of means.
+  int32_t has_channel_dim;
+  // The order of a sample's dims in the batch; NULL: as they are.
+  const int64_t *permute;
+  // Entries of `permute`.
+  size_t num_permute;
+} windrow_options;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The text of this thread's last failure, and "" before the first; valid until the next one.
+const char *windrow_error(void);
+
+// The position of the sample that this thread's last failure is about, or -1.
+int64_t windrow_error_sample(void);
+
+// Makes an engine with so many threads, the calling one included; 0 is one for each core.
+//
+// # Safety
+// `engine` points to a place for a pointer.
+windrow_status windrow_engine_new(size_t num_threads, windrow_engine **engine);
+
+// Frees an engine; its batches live on. NULL is ignored.
+//
+// # Safety
+// An engine from `windrow_engine_new` that no call uses, once.
+void windrow_engine_free(windrow_engine *engine);
+
+// Makes an empty list of samples.
+//
+// # Safety
+// `samples` points to a place for a pointer.
+windrow_status windrow_samples_new(windrow_samples **samples);
+
+// Appends a sample. The struct is only read within the call; its memory is borrowed.
+//
+// # Safety
+// A list, and a tensor whose shape and strides have `ndim` entries. Every element that they reach stays valid and
+// unchanged until the last call that assembles the list has returned, on a device until that work is done.
+windrow_status windrow_samples_push(windrow_samples *samples,
+                                    const DLTensor *tensor);
+
+// The number of samples; 0 for NULL.
+//
+// # Safety
+// A list, or NULL.
+size_t windrow_samples_len(const windrow_samples *samples);
+
+// Takes all samples out of the list. NULL is ignored.
+//
+// # Safety
+// A list, or NULL.
+void windrow_samples_clear(windrow_samples *samples);
+
+// Frees a list. NULL is ignored.
+//
+// # Safety
+// A list from `windrow_samples_new` that no call uses, once.
+void windrow_samples_free(windrow_samples *samples);
+
+// Fills in the defaults: a stack of the samples as they are.
+//
+// # Safety
+// `options` points to a place for options.
+windrow_status windrow_options_init(windrow_options *options);
+
+// Assembles a batch in memory of windrow.
+//
+// # Safety
+// Handles of this library; options with arrays of as many entries as they say; a place for a pointer.
+windrow_status windrow_assemble(const windrow_engine *engine,
+                                const windrow_samples *samples,
+                                const windrow_options *options,
+                                windrow_batch **batch);
+
+// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. The batch given back has all else:
+// lengths, offsets, mask. It may be NULL if none of these is wanted.
+//
+// # Safety
+// As `windrow_assemble`; the memory of `out` may be written to, and nobody else uses it during the call, on a device until
+// that work is done.
+windrow_status windrow_assemble_into(const windrow_engine *engine,
+                                     const windrow_samples *samples,
+                                     const windrow_options *options,
+                                     const DLTensor *out,
+                                     windrow_batch **batch);
+
+// The number of samples of a batch; 0 for NULL.
+//
+// # Safety
+// A batch, or NULL.
+size_t windrow_batch_len(const windrow_batch *batch);
+
+// Hands out a tensor of a batch, a `windrow_field`, by DLPack: the caller owns it and calls its deleter once. Its memory lives
+// as long as it does. NULL if the batch has no such tensor.
+//
+// # Safety
+// A batch, and a place for a pointer.
+windrow_status windrow_batch_tensor(const windrow_batch *batch,
+                                    int32_t field,
+                                    DLManagedTensorVersioned **tensor);
+
+// Frees a batch; tensors handed out live on. NULL is ignored.
+//
+// # Safety
+// A batch of this library that no call uses, once.
+void windrow_batch_free(windrow_batch *batch);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* WINDROW_H */

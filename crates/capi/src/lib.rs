@@ -1,0 +1,423 @@
+//! windrow for C and other languages: `include/windrow.h`.
+//!
+//! Handles are made and freed by pairs of functions. A function that can fail returns a [`Status`], and
+//! [`windrow_error`] then has the text. No function unwinds: a panic, which would be a bug, is a status too.
+//! Samples are borrowed: their memory stays valid and unchanged until the call that assembles them returns, on a
+//! device until its work is done.
+#![allow(unsafe_code)] // A C interface.
+
+mod options;
+
+use std::cell::RefCell;
+use std::ffi::{c_char, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+
+use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
+use windrow::{EngineOptions, Error, Fields, Hint, Mismatch, SampleList, Target, Tensor};
+
+pub use options::{Form, Mask, Options};
+
+/// What came of a call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Done.
+    Ok = 0,
+    /// A shape that does not fit.
+    Shape = 1,
+    /// A dtype that does not fit.
+    Dtype = 2,
+    /// A device that does not fit.
+    Device = 3,
+    /// Strides or memory that cannot be used.
+    Layout = 4,
+    /// An argument that is wrong, NULL where a pointer is needed, or an empty list.
+    Argument = 5,
+    /// A size beyond 64 bits, or offsets beyond int32.
+    TooLarge = 6,
+    /// No memory.
+    OutOfMemory = 7,
+    /// No CUDA driver or device, or a build without devices.
+    NoDriver = 8,
+    /// A call of the CUDA driver failed.
+    Cuda = 9,
+    /// A bug of windrow's.
+    Bug = 10,
+}
+
+/// Threads and memory that assemble batches. It can be used from several threads at once.
+pub struct Engine(windrow::Engine);
+
+/// A list of borrowed samples. Used by one thread at a time.
+#[derive(Default)]
+pub struct Samples(SampleList<'static>);
+
+/// An assembled batch. Its tensors are handed out by DLPack and live on without it.
+pub struct Batch {
+    data: Option<Tensor>,
+    fields: Fields,
+}
+
+/// A tensor of a batch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The data; absent if it was written to memory of the caller.
+    Data = 0,
+    /// Lengths, int64.
+    Lengths = 1,
+    /// Offsets of a ragged or joined batch, int64 or int32.
+    Offsets = 2,
+    /// The mask of a padded batch, bool.
+    Mask = 3,
+    /// The sample of each row of a ragged batch, int64.
+    BatchIndex = 4,
+}
+
+/// The last failure of a thread.
+struct Failure {
+    text: CString,
+    sample: i64,
+}
+
+thread_local! {
+    static FAILURE: RefCell<Option<Failure>> = const { RefCell::new(None) };
+}
+
+fn status_of(error: &Error) -> Status {
+    match error {
+        Error::Shape(_) => Status::Shape,
+        Error::DType(_) => Status::Dtype,
+        Error::Device(_) => Status::Device,
+        Error::Layout(_) | Error::NotAView(_) => Status::Layout,
+        Error::Argument(_) | Error::Empty => Status::Argument,
+        Error::TooLarge(_) => Status::TooLarge,
+        Error::OutOfMemory { .. } => Status::OutOfMemory,
+        Error::NoDriver(_) => Status::NoDriver,
+        Error::Cuda(_) => Status::Cuda,
+        _ => Status::Bug,
+    }
+}
+
+fn fail(status: Status, text: &str, sample: i64) -> Status {
+    let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
+    FAILURE.with_borrow_mut(|failure| *failure = Some(Failure { text, sample }));
+    status
+}
+
+/// The text of an error, with the cure in the words of this interface.
+fn text_of(error: &Error) -> String {
+    let Some((mismatch, hint)) = error.mismatch().and_then(|m| Some((m, m.hint?))) else {
+        return error.to_string();
+    };
+    let cure = match hint {
+        Hint::Pad => "form = WINDROW_FORM_PAD takes samples of different shapes",
+        Hint::Stack => "form = WINDROW_FORM_STACK takes samples without dims",
+        Hint::Cast => "set dtype to cast on the way",
+        Hint::CastToFloat => "set dtype to float32; an integer dtype truncates and saturates",
+        Hint::Truncate => "truncate = 1 cuts what does not fit",
+        Hint::PadDim(dim) => {
+            return format!("{}; name dim {dim} in dims to pad it too", bare(mismatch))
+        }
+        _ => return error.to_string(),
+    };
+    format!("{}; {cure}", bare(mismatch))
+}
+
+fn bare(mismatch: &Mismatch) -> Mismatch {
+    Mismatch { hint: None, ..mismatch.clone() }
+}
+
+/// Runs the body of a function that C calls.
+fn guarded(body: impl FnOnce() -> Result<(), Error>) -> Status {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => Status::Ok,
+        Ok(Err(error)) => {
+            let sample = error.mismatch().and_then(|mismatch| mismatch.index);
+            fail(status_of(&error), &text_of(&error), sample.map_or(-1, |index| index as i64))
+        }
+        Err(_) => fail(Status::Bug, "a bug of windrow: it panicked, see stderr", -1),
+    }
+}
+
+fn is_null(name: &str) -> Error {
+    Error::Argument(format!("{name} is NULL"))
+}
+
+/// The text of this thread's last failure, and "" before the first; valid until the next one.
+#[no_mangle]
+pub extern "C" fn windrow_error() -> *const c_char {
+    FAILURE.with_borrow(|failure| {
+        failure.as_ref().map_or(c"".as_ptr(), |failure| failure.text.as_ptr())
+    })
+}
+
+/// The position of the sample that this thread's last failure is about, or -1.
+#[no_mangle]
+pub extern "C" fn windrow_error_sample() -> i64 {
+    FAILURE.with_borrow(|failure| failure.as_ref().map_or(-1, |failure| failure.sample))
+}
+
+/// Makes an engine with so many threads, the calling one included; 0 is one for each core.
+///
+/// # Safety
+/// `engine` points to a place for a pointer.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_engine_new(
+    num_threads: usize,
+    engine: *mut *mut Engine,
+) -> Status {
+    guarded(|| {
+        let mut options = EngineOptions::default();
+        options.threads = (num_threads > 0).then_some(num_threads);
+        let made = Engine(windrow::Engine::with_options(options));
+        // SAFETY: the caller's promise.
+        unsafe { give(engine, "engine", made) }
+    })
+}
+
+/// Frees an engine; its batches live on. NULL is ignored.
+///
+/// # Safety
+/// An engine from `windrow_engine_new` that no call uses, once.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_engine_free(engine: *mut Engine) {
+    // SAFETY: the caller's promise.
+    unsafe { free(engine) }
+}
+
+/// Makes an empty list of samples.
+///
+/// # Safety
+/// `samples` points to a place for a pointer.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_samples_new(samples: *mut *mut Samples) -> Status {
+    // SAFETY: the caller's promise.
+    guarded(|| unsafe { give(samples, "samples", Samples::default()) })
+}
+
+/// Appends a sample. The struct is only read within the call; its memory is borrowed.
+///
+/// # Safety
+/// A list, and a tensor whose shape and strides have `ndim` entries. Every element that they reach stays valid and
+/// unchanged until the last call that assembles the list has returned, on a device until that work is done.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_samples_push(
+    samples: *mut Samples,
+    tensor: *const DLTensor,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let samples = unsafe { samples.as_mut() }.ok_or_else(|| is_null("samples"))?;
+        if tensor.is_null() {
+            return Err(is_null("tensor"));
+        }
+        let index = samples.0.len();
+        // SAFETY: the caller's promise.
+        unsafe {
+            let foreign = dlpack::read_tensor(tensor).map_err(|error| error.at_index(index))?;
+            let (shape, strides) = (foreign.shape, foreign.strides);
+            let pushed =
+                samples.0.push(foreign.data, foreign.dtype, foreign.device, shape, strides);
+            pushed.map_err(|error| error.at_index(index))
+        }
+    })
+}
+
+/// The number of samples; 0 for NULL.
+///
+/// # Safety
+/// A list, or NULL.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_samples_len(samples: *const Samples) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { samples.as_ref() }.map_or(0, |samples| samples.0.len())
+}
+
+/// Takes all samples out of the list. NULL is ignored.
+///
+/// # Safety
+/// A list, or NULL.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_samples_clear(samples: *mut Samples) {
+    // SAFETY: the caller's promise.
+    if let Some(samples) = unsafe { samples.as_mut() } {
+        *samples = Samples::default();
+    }
+}
+
+/// Frees a list. NULL is ignored.
+///
+/// # Safety
+/// A list from `windrow_samples_new` that no call uses, once.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_samples_free(samples: *mut Samples) {
+    // SAFETY: the caller's promise.
+    unsafe { free(samples) }
+}
+
+/// Fills in the defaults: a stack of the samples as they are.
+///
+/// # Safety
+/// `options` points to a place for options.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_options_init(options: *mut Options) -> Status {
+    guarded(|| {
+        if options.is_null() {
+            return Err(is_null("options"));
+        }
+        // SAFETY: the caller's promise.
+        unsafe { options.write(Options::default()) };
+        Ok(())
+    })
+}
+
+/// Assembles a batch in memory of windrow.
+///
+/// # Safety
+/// Handles of this library; options with arrays of as many entries as they say; a place for a pointer.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_assemble(
+    engine: *const Engine,
+    samples: *const Samples,
+    options: *const Options,
+    batch: *mut *mut Batch,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (engine, samples, collate) = unsafe { read(engine, samples, options) }?;
+        let made = engine.assemble(samples, &collate)?;
+        let made = Batch { data: Some(made.data().clone()), fields: made.fields().clone() };
+        // SAFETY: the caller's promise.
+        unsafe { give(batch, "batch", made) }
+    })
+}
+
+/// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. The batch given back has all else:
+/// lengths, offsets, mask. It may be NULL if none of these is wanted.
+///
+/// # Safety
+/// As `windrow_assemble`; the memory of `out` may be written to, and nobody else uses it during the call, on a device until
+/// that work is done.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_assemble_into(
+    engine: *const Engine,
+    samples: *const Samples,
+    options: *const Options,
+    out: *const DLTensor,
+    batch: *mut *mut Batch,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (engine, samples, collate) = unsafe { read(engine, samples, options) }?;
+        if out.is_null() {
+            return Err(is_null("out"));
+        }
+        // SAFETY: the caller's promise.
+        let mut target = unsafe {
+            let foreign = dlpack::read_tensor(out).map_err(|error| error.about("out"))?;
+            let layout = foreign.layout().map_err(|error| error.about("out"))?;
+            Target::from_raw_parts(foreign.data, foreign.dtype, foreign.device, layout)
+        };
+        let fields = engine.assemble_into(samples, &collate, &mut target)?;
+        if batch.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { give(batch, "batch", Batch { data: None, fields }) }
+    })
+}
+
+/// The number of samples of a batch; 0 for NULL.
+///
+/// # Safety
+/// A batch, or NULL.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_batch_len(batch: *const Batch) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { batch.as_ref() }.map_or(0, |batch| batch.fields.num_samples)
+}
+
+/// Hands out a tensor of a batch, a `windrow_field`, by DLPack: the caller owns it and calls its deleter once. Its memory lives
+/// as long as it does. NULL if the batch has no such tensor.
+///
+/// # Safety
+/// A batch, and a place for a pointer.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_batch_tensor(
+    batch: *const Batch,
+    field: i32,
+    tensor: *mut *mut DLManagedTensorVersioned,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let batch = unsafe { batch.as_ref() }.ok_or_else(|| is_null("batch"))?;
+        if tensor.is_null() {
+            return Err(is_null("tensor"));
+        }
+        let fields = &batch.fields;
+        let found = match field {
+            0 => batch.data.as_ref(),
+            1 => fields.lengths.as_deref(),
+            2 => fields.offsets.as_deref(),
+            3 => fields.mask.as_deref(),
+            4 => fields.batch_index.as_deref(),
+            _ => return Err(Error::Argument(format!("field={field}; it is a windrow_field"))),
+        };
+        let exported = found.map_or(ptr::null_mut(), |tensor| tensor.to_dlpack().as_ptr());
+        // SAFETY: the caller's promise.
+        unsafe { tensor.write(exported) };
+        Ok(())
+    })
+}
+
+/// Frees a batch; tensors handed out live on. NULL is ignored.
+///
+/// # Safety
+/// A batch of this library that no call uses, once.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_batch_free(batch: *mut Batch) {
+    // SAFETY: the caller's promise.
+    unsafe { free(batch) }
+}
+
+/// Reads what both ways to assemble take.
+///
+/// # Safety
+/// As `windrow_assemble`.
+unsafe fn read<'a>(
+    engine: *const Engine,
+    samples: *const Samples,
+    options: *const Options,
+) -> Result<(&'a windrow::Engine, &'a SampleList<'static>, windrow::Collate), Error> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let engine = engine.as_ref().ok_or_else(|| is_null("engine"))?;
+        let samples = samples.as_ref().ok_or_else(|| is_null("samples"))?;
+        let options = options.as_ref().ok_or_else(|| is_null("options"))?;
+        Ok((&engine.0, &samples.0, options.collate()?))
+    }
+}
+
+/// Moves a value to the heap and its pointer to the caller.
+///
+/// # Safety
+/// `place` is NULL or points to a place for a pointer.
+unsafe fn give<T>(place: *mut *mut T, name: &str, value: T) -> Result<(), Error> {
+    if place.is_null() {
+        return Err(is_null(name));
+    }
+    // SAFETY: not NULL, and the caller's promise.
+    unsafe { place.write(Box::into_raw(Box::new(value))) };
+    Ok(())
+}
+
+/// # Safety
+/// NULL, or a pointer from `give` that nobody uses.
+unsafe fn free<T>(handle: *mut T) {
+    if !handle.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+}

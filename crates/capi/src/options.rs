@@ -1,0 +1,195 @@
+//! The options of a batch, as a struct of C.
+
+use windrow::dlpack::{device_from_dl, dtype_from_dl, DLDataType, DLDevice};
+use windrow::{Collate, Error, Pad, Result, Scalar, Side, Transform};
+
+/// What becomes of the samples: `windrow_options.form`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Equal shapes to `[N, ...]`.
+    Stack = 0,
+    /// Joined along `dim`, with offsets and lengths.
+    Concat = 1,
+    /// Padded to the largest, with lengths and perhaps a mask.
+    Pad = 2,
+    /// Joined along dim 0, with offsets and lengths.
+    Ragged = 3,
+}
+
+/// The mask of a padded batch: `windrow_options.mask`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// No mask.
+    None = 0,
+    /// True where the samples are.
+    Real = 1,
+    /// True where padding is.
+    Pad = 2,
+}
+
+/// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read within the call.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// `sizeof(windrow_options)`, set by `windrow_options_init`.
+    pub size: usize,
+    /// A `windrow_form`.
+    pub form: i32,
+    /// The dim of a concat; negative counts from the end.
+    pub dim: i64,
+    /// The dtype of the batch; all zero: the samples', which must then be one.
+    pub dtype: DLDataType,
+    /// The device to place the batch on; all zero: where the samples are.
+    pub device: DLDevice,
+    /// Padding, if `int_value` is NULL.
+    pub value: f64,
+    /// Padding as an integer, exact for int64.
+    pub int_value: *const i64,
+    /// The side that padding is on: 0 right, 1 left, 2 both.
+    pub side: i32,
+    /// Not 0: cut samples off that are larger than `sizes`.
+    pub truncate: i32,
+    /// A `windrow_mask`.
+    pub mask: i32,
+    /// The dims that are padded; NULL: those that differ.
+    pub dims: *const i64,
+    /// Entries of `dims`.
+    pub num_dims: usize,
+    /// The size of each dim of a sample, -1 for none; NULL: the largest sample's.
+    pub sizes: *const i64,
+    /// Entries of `sizes`.
+    pub num_sizes: usize,
+    /// What the size of each dim of a sample is rounded up to a multiple of; NULL: 1.
+    pub multiples: *const i64,
+    /// Entries of `multiples`.
+    pub num_multiples: usize,
+    /// Not 0: offsets of a ragged batch are int32.
+    pub offsets_i32: i32,
+    /// Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`.
+    pub batch_index: i32,
+    /// Elements become `(x * scale - mean[c]) / std[c]`.
+    pub scale: f64,
+    /// One mean, or one for each channel; NULL: 0.
+    pub mean: *const f64,
+    /// Entries of `mean`.
+    pub num_mean: usize,
+    /// One standard deviation, or one for each channel; NULL: 1.
+    pub std: *const f64,
+    /// Entries of `std`.
+    pub num_std: usize,
+    /// The dim of the channels, if `has_channel_dim` is not 0.
+    pub channel_dim: i64,
+    /// Not 0: `channel_dim` is given. Else the channels are found by the number of means.
+    pub has_channel_dim: i32,
+    /// The order of a sample's dims in the batch; NULL: as they are.
+    pub permute: *const i64,
+    /// Entries of `permute`.
+    pub num_permute: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        // SAFETY: numbers and pointers may be zero.
+        let zero: Options = unsafe { std::mem::zeroed() };
+        Options { size: size_of::<Options>(), scale: 1.0, ..zero }
+    }
+}
+
+/// # Safety
+/// NULL, or an array of so many values.
+unsafe fn list<T: Copy>(values: *const T, count: usize) -> Option<Vec<T>> {
+    // SAFETY: not NULL, and the caller's promise.
+    (!values.is_null()).then(|| unsafe { std::slice::from_raw_parts(values, count) }.to_vec())
+}
+
+impl Options {
+    /// # Safety
+    /// The arrays have as many entries as the options say.
+    pub(crate) unsafe fn collate(&self) -> Result<Collate> {
+        let refuse = |text: String| Err(Error::Argument(text));
+        if self.size != size_of::<Options>() {
+            let wanted = size_of::<Options>();
+            return refuse(format!(
+                "options of {} bytes instead of {wanted}: call windrow_options_init, and use the windrow.h of this library",
+                self.size
+            ));
+        }
+        let mut collate = match self.form {
+            0 => Collate::stack(),
+            1 => Collate::concat(self.dim),
+            // SAFETY: the caller's promise.
+            2 => Collate::pad(unsafe { self.pad() }?),
+            3 => Collate::ragged(),
+            form => return refuse(format!("form={form}; it is a windrow_form")),
+        };
+        if self.dtype.bits != 0 {
+            collate =
+                collate.cast(dtype_from_dl(self.dtype).map_err(|error| error.about("dtype"))?);
+        }
+        if self.device.device_type.0 != 0 {
+            collate =
+                collate.device(device_from_dl(self.device).map_err(|error| error.about("device"))?);
+        }
+        if self.offsets_i32 != 0 {
+            collate = collate.offsets_i32();
+        }
+        if self.batch_index != 0 {
+            collate = collate.batch_index();
+        }
+        let mut transform = Transform::new().scale(self.scale);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(mean) = list(self.mean, self.num_mean) {
+                transform = transform.mean(mean);
+            }
+            if let Some(std) = list(self.std, self.num_std) {
+                transform = transform.std(std);
+            }
+            if let Some(permute) = list(self.permute, self.num_permute) {
+                transform = transform.permute(permute);
+            }
+        }
+        if self.has_channel_dim != 0 {
+            transform = transform.channel_dim(self.channel_dim);
+        }
+        Ok(collate.transform(transform))
+    }
+
+    /// # Safety
+    /// As `collate`.
+    unsafe fn pad(&self) -> Result<Pad> {
+        let refuse = |text: String| Err(Error::Argument(text));
+        let mut pad = Pad::new().truncate(self.truncate != 0);
+        // SAFETY: the caller's promise.
+        unsafe {
+            pad = pad.value(match self.int_value.as_ref() {
+                Some(&value) => Scalar::from(value),
+                None => Scalar::from(self.value),
+            });
+            if let Some(dims) = list(self.dims, self.num_dims) {
+                pad = pad.dims(dims);
+            }
+            if let Some(sizes) = list(self.sizes, self.num_sizes) {
+                let given = |size: i64| (size != -1).then_some(size);
+                pad = pad.sizes(sizes.into_iter().map(given).collect::<Vec<_>>());
+            }
+            if let Some(multiples) = list(self.multiples, self.num_multiples) {
+                pad = pad.multiples_of(multiples);
+            }
+        }
+        pad = pad.side(match self.side {
+            0 => Side::Right,
+            1 => Side::Left,
+            2 => Side::Center,
+            side => return refuse(format!("side={side}; it is 0 right, 1 left or 2 both")),
+        });
+        match self.mask {
+            0 => Ok(pad),
+            1 => Ok(pad.mask(windrow::Mask::Real)),
+            2 => Ok(pad.mask(windrow::Mask::Pad)),
+            mask => refuse(format!("mask={mask}; it is a windrow_mask")),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What C can pass that is wrong: a status and a text each time, and nothing written.
+#![allow(unsafe_code)] // A C interface.
+
+use std::ffi::{c_void, CStr};
+use std::ptr::{null, null_mut};
+
+use windrow::dlpack::{DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLTensor};
+use windrow_capi::*;
+
+fn text() -> String {
+    // SAFETY: a string of the library, which no call changes meanwhile.
+    unsafe { CStr::from_ptr(windrow_error()) }.to_str().unwrap().to_owned()
+}
+
+fn row(data: &mut [u8], shape: &mut [i64]) -> DLTensor {
+    DLTensor {
+        data: data.as_mut_ptr().cast::<c_void>(),
+        device: DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },
+        ndim: shape.len() as i32,
+        dtype: DLDataType { code: DLDataTypeCode::UINT, bits: 8, lanes: 1 },
+        shape: shape.as_mut_ptr(),
+        strides: null_mut(),
+        byte_offset: 0,
+    }
+}
+
+#[test]
+fn impossible_input_is_a_status() {
+    // SAFETY: handles of the library, arrays of the sizes given, and NULL.
+    unsafe {
+        let (mut engine, mut samples) = (null_mut(), null_mut());
+        assert_eq!(windrow_engine_new(1, null_mut()), Status::Argument);
+        assert_eq!(text(), "engine is NULL");
+        assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
+        assert_eq!(windrow_samples_new(&mut samples), Status::Ok);
+        let mut options = Options::default();
+        let mut batch = null_mut();
+        assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
+        assert_eq!(
+            (text().as_str(), windrow_error_sample()),
+            ("an empty list of samples makes no batch", -1)
+        );
+
+        let (mut data, mut shape) = ([1u8, 2, 3, 4], [4i64]);
+        assert_eq!(windrow_samples_push(samples, null()), Status::Argument);
+        assert_eq!(windrow_samples_push(null_mut(), &row(&mut data, &mut shape)), Status::Argument);
+        assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut shape)), Status::Ok);
+        for broken in [
+            DLTensor { ndim: -1, ..row(&mut data, &mut shape) },
+            DLTensor { ndim: 65, ..row(&mut data, &mut shape) },
+            DLTensor { shape: null_mut(), ..row(&mut data, &mut shape) },
+            DLTensor { data: null_mut(), ..row(&mut data, &mut shape) },
+            row(&mut data, &mut [-4]),
+        ] {
+            assert_eq!(windrow_samples_push(samples, &broken), Status::Layout, "{}", text());
+            assert!(text().starts_with("sample 1: "), "{}", text());
+            assert_eq!(windrow_error_sample(), 1);
+        }
+        let odd = DLTensor {
+            dtype: DLDataType { code: DLDataTypeCode::UINT, bits: 3, lanes: 1 },
+            ..row(&mut data, &mut shape)
+        };
+        assert_eq!(windrow_samples_push(samples, &odd), Status::Dtype);
+        let device = DLDevice { device_type: DLDeviceType(99), device_id: 0 };
+        let far = DLTensor { device, ..row(&mut data, &mut shape) };
+        assert_eq!(windrow_samples_push(samples, &far), Status::Device);
+        assert_eq!(windrow_samples_len(samples), 1);
+
+        for (options, wanted) in [
+            (Options { size: 8, ..options }, "windrow_options_init"),
+            (Options { form: 9, ..options }, "form=9"),
+            (Options { form: 2, side: 7, ..options }, "side=7"),
+            (Options { form: 2, mask: -1, ..options }, "mask=-1"),
+            (Options { offsets_i32: 1, ..options }, "offsets_i32"),
+        ] {
+            assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
+            assert!(text().contains(wanted), "{}", text());
+        }
+        options.scale = 0.5;
+        assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Dtype);
+        assert!(text().contains("set dtype to float32"), "{}", text());
+        options.scale = 1.0;
+        assert!(batch.is_null());
+
+        let (mut out, mut few, mut all) = ([9u8; 4], [1i64, 3], [1i64, 4]);
+        let small = row(&mut out, &mut few);
+        assert_eq!(
+            windrow_assemble_into(engine, samples, &options, &small, &mut batch),
+            Status::Shape
+        );
+        assert!(text().starts_with("out: "), "{}", text());
+        assert_eq!(out, [9; 4]);
+        let fits = row(&mut out, &mut all);
+        assert_eq!(windrow_assemble_into(engine, samples, &options, &fits, null_mut()), Status::Ok);
+        assert_eq!(out, data);
+
+        assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Ok);
+        let mut tensor = null_mut();
+        assert_eq!(windrow_batch_tensor(batch, 5, &mut tensor), Status::Argument);
+        assert_eq!(windrow_batch_tensor(batch, 3, &mut tensor), Status::Ok);
+        assert!(tensor.is_null() && windrow_batch_len(batch) == 1);
+        assert_eq!(windrow_batch_tensor(batch, 0, &mut tensor), Status::Ok);
+        windrow_batch_free(batch);
+        ((*tensor).deleter.unwrap())(tensor);
+        windrow_samples_clear(samples);
+        assert_eq!(windrow_samples_len(samples), 0);
+        windrow_samples_free(samples);
+        windrow_engine_free(engine);
+        windrow_engine_free(null_mut());
+    }
+}
