@@ -289,7 +289,17 @@ impl Engine {
             filled.push(Filled { data: None, fields: Fields::new(spec)? });
         }
         #[cfg(feature = "cuda")]
-        let device = self.device_of(&plan, &options)?;
+        let executor = self.executor_of(&plan, &options)?;
+        #[cfg(feature = "cuda")]
+        let current = executor.as_ref().map(|executor| executor.enter()).transpose()?;
+        // What a capture does not allow is refused here, before it can harm the capture.
+        #[cfg(feature = "cuda")]
+        let device = match (&executor, &current) {
+            (Some(executor), Some(current)) => {
+                Some((&**executor, current, executor.lane(current, &plan, &options)?))
+            }
+            _ => None,
+        };
         // All memory on the host first: without it nothing is written, on a device either.
         let arena = match &plan.arena {
             Some(arena) if !matches!(arena.device, Device::Cuda(_)) => {
@@ -382,25 +392,22 @@ impl Engine {
         Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
     }
 
-    /// The executor of what of a plan lies on a device, and whether it goes to a graph instead of being
-    /// run. What a capture does not allow is refused here, before it can harm the capture.
+    /// The executor of what of a plan lies on a device.
     #[cfg(feature = "cuda")]
-    fn device_of(
+    fn executor_of(
         &self,
         plan: &Plan<'_>,
         options: &RunOptions,
-    ) -> Result<Option<(Arc<cuda::Executor>, bool)>> {
-        let Some(ordinal) = cuda::ordinal_of(plan)? else { return Ok(None) };
-        let executor = self.shared.devices.executor_on(ordinal, options.stream)?;
-        let is_capturing = executor.is_capturing(plan, options)?;
-        Ok(Some((executor, is_capturing)))
+    ) -> Result<Option<Arc<cuda::Executor>>> {
+        let ordinal = cuda::ordinal_of(plan)?;
+        ordinal.map(|ordinal| self.shared.devices.executor_on(ordinal, options.stream)).transpose()
     }
 
     /// Runs what of a plan lies on a device; gives the arena, if that does.
     #[cfg(feature = "cuda")]
     fn run_on_device(
         &self,
-        (executor, is_capturing): (Arc<cuda::Executor>, bool),
+        (executor, current, lane): (&cuda::Executor, &cuda::Current<'_>, cuda::Lane<'_>),
         plan: &mut Plan<'_>,
         options: &RunOptions,
         filled: &mut [Filled],
@@ -412,7 +419,7 @@ impl Engine {
             false => None,
         };
         let memory = &self.shared.memory;
-        let done = executor.run(plan, options, is_capturing, memory, threads.as_ref())?;
+        let done = executor.run(current, lane, plan, options, memory, threads.as_ref())?;
         self.shared.counters.count_traffic(done.traffic);
         for (index, tensor) in done.tensors {
             tensors[index] = Some(tensor);

@@ -249,6 +249,37 @@ pub(crate) fn is_upload(plan: &Plan<'_>, field: &Field<'_>) -> bool {
     crosses && field.role == Role::Data && field.bytes_only && field.layout.is_compact()
 }
 
+/// Bytes of host samples that go to a device in one copy: enough for the bus, and few enough that the first copy starts
+/// soon.
+pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
+
+/// Fields that are copied together begin at multiples of this on the device.
+pub(crate) const UPLOAD_ALIGN: u64 = 256;
+
+/// Fields whose host samples go to the device in one copy, for the kernel to work on there: the smallest first, as many
+/// as one copy takes. A field alone has a copy of its own.
+pub(crate) fn uploaded_together(plan: &Plan<'_>) -> Vec<usize> {
+    let is_uploaded = |field: &Field<'_>| {
+        let spec = &plan.specs[field.leaf];
+        let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
+        crosses && matches!(field.op, Op::Read { .. }) && field.numel() > 0
+    };
+    let fields = plan.fields.iter().enumerate().filter(|(_, field)| is_uploaded(field));
+    let bytes = |field: &Field<'_>| sample_bytes(&plan.lists[field.leaf]);
+    let mut fields: Vec<_> = fields.map(|(index, field)| (bytes(field), index)).collect();
+    if fields.len() > 1 {
+        fields.sort_unstable();
+    }
+    let sums = fields.iter().scan(0u64, |sum, (bytes, _)| {
+        *sum = sum.saturating_add(*bytes).checked_next_multiple_of(UPLOAD_ALIGN)?;
+        Some(*sum)
+    });
+    match sums.take_while(|&sum| sum <= CHUNK_BYTES).count() {
+        0 | 1 => Vec::new(),
+        count => fields[..count].iter().map(|(_, index)| *index).collect(),
+    }
+}
+
 /// Bytes of a sample, on average, from which page-locked samples are brought to the device by its copy
 /// engine; smaller ones the kernels read over the bus themselves. Kernels get less out of the bus, and
 /// a copy costs as much to start however small it is. From figures of others for one H100; the bench
@@ -316,8 +347,12 @@ fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> Path {
 impl Plan<'_> {
     /// How the data of each leaf moves. To be asked before a run, which changes what is planned.
     pub(crate) fn paths(&self) -> impl Iterator<Item = Path> + '_ {
-        let data = self.fields.iter().filter(|field| field.role == Role::Data);
-        data.map(|field| path_of(self, field))
+        let together = uploaded_together(self);
+        let data = self.fields.iter().enumerate().filter(|(_, field)| field.role == Role::Data);
+        data.map(move |(index, field)| match together.contains(&index) {
+            true => Path::Staged,
+            false => path_of(self, field),
+        })
     }
 
     /// Bytes of the data.

@@ -4,14 +4,14 @@
 #[cfg(not(windrow_loom))]
 pub(crate) use std::{
     hint::spin_loop,
-    sync::{atomic, Mutex, MutexGuard, RwLock, RwLockReadGuard},
+    sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
     thread,
 };
 
 #[cfg(windrow_loom)]
 pub(crate) use loom::{
     lazy_static,
-    sync::{atomic, Mutex, MutexGuard, RwLock, RwLockReadGuard},
+    sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
     thread,
 };
 

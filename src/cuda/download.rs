@@ -8,9 +8,12 @@ use std::sync::Arc;
 use super::driver::PooledEvent;
 use super::pinned::PinnedBlock;
 use super::run::Run;
-use super::upload::{CHUNK_BYTES, MAX_CHUNKS};
 use crate::error::Result;
+use crate::explain::CHUNK_BYTES;
 use crate::host::{self, Helpers};
+
+/// Chunks under way at once: one is emptied, the others are on the bus.
+const MAX_CHUNKS: usize = 4;
 
 /// A chunk under way.
 struct Chunk {
@@ -38,7 +41,7 @@ pub(super) unsafe fn bytes(
     while begin < bytes || !under_way.is_empty() {
         if begin < bytes && under_way.len() < MAX_CHUNKS {
             let chunk = CHUNK_BYTES.min(bytes - begin);
-            let slot = run.slot(chunk)?;
+            let slot = run.executor.pinned.take(run.current, chunk)?;
             // SAFETY: the slot has room for the chunk and is held until the event; the rest is the
             // caller's promise.
             unsafe { run.stream.d2h(slot.as_ptr(), from + begin, chunk as usize) }?;
@@ -52,7 +55,7 @@ pub(super) unsafe fn bytes(
                 let to = to.add(chunk.offset as usize);
                 host::copy(chunk.slot.as_ptr(), to, chunk.bytes, threads);
             }
-            chunk.slot.free_after(chunk.reached);
+            chunk.slot.free();
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ use super::held::Held;
 use super::memory::DeviceMemory;
 use super::pinned::{PinnedBlock, PinnedPool};
 use super::policy::Policy;
+use super::ring::Ring;
 use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -16,6 +17,14 @@ use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::stream::RunOptions;
 use crate::tensor::{Device, Tensor};
+
+/// Where a run is enqueued.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lane<'c> {
+    stream: StreamRef<'c>,
+    /// Work goes to a graph.
+    is_capturing: bool,
+}
 
 /// Everything of one device: kernels, memory, a stream.
 #[derive(Debug)]
@@ -26,6 +35,7 @@ pub(crate) struct Executor {
     pub(super) kernels: [[Kernel; 2]; 2],
     pub(super) memory: Arc<DeviceMemory>,
     pub(super) pinned: Arc<PinnedPool>,
+    pub(super) ring: Ring,
     pub(super) events: Arc<EventPool>,
     pub(super) stream: Stream,
     pub(super) held: Held,
@@ -64,22 +74,44 @@ impl Executor {
         let events = Arc::new(EventPool::default());
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
         drop(current);
-        let (pinned, held) = (Arc::default(), Held::default());
-        Ok(Arc::new(Executor { context, policy, kernels, memory, pinned, events, stream, held }))
+        let (pinned, ring, held) = (Arc::default(), Ring::default(), Held::default());
+        Ok(Arc::new(Executor {
+            context,
+            policy,
+            kernels,
+            memory,
+            pinned,
+            ring,
+            events,
+            stream,
+            held,
+        }))
     }
 
-    /// Whether work goes to a graph instead of to the device. Asked before anything else is done.
+    /// Makes the device current on the calling thread, for a run.
+    ///
+    /// # Errors
+    /// As [`Context::enter`].
+    pub fn enter(&self) -> Result<Current<'_>> {
+        self.context.enter()
+    }
+
+    /// Where a run is enqueued, and whether that is a graph instead of the device. Asked before anything else is done.
     ///
     /// # Errors
     /// [`Error::Argument`] if this plan cannot be recorded in a graph; the capture goes on.
-    pub fn is_capturing(&self, plan: &Plan<'_>, options: &RunOptions) -> Result<bool> {
-        let current = self.context.enter()?;
-        let stream = self.stream_for(&current, options)?;
+    pub fn lane<'c>(
+        &'c self,
+        current: &'c Current<'_>,
+        plan: &Plan<'_>,
+        options: &RunOptions,
+    ) -> Result<Lane<'c>> {
+        let stream = self.stream_for(current, options)?;
         let is_capturing = stream.is_capturing()?;
         if is_capturing {
             check_capture(plan, options, stream)?;
         }
-        Ok(is_capturing)
+        Ok(Lane { stream, is_capturing })
     }
 
     fn stream_for<'c>(
@@ -98,25 +130,25 @@ impl Executor {
     /// enqueued; for a batch on the host, when it is there.
     pub fn run(
         &self,
+        current: &Current<'_>,
+        Lane { stream, is_capturing }: Lane<'_>,
         plan: &mut Plan<'_>,
         options: &RunOptions,
-        is_capturing: bool,
         host: &Arc<MemoryPool>,
         threads: Option<&Helpers>,
     ) -> Result<Done> {
-        let current = self.context.enter()?;
-        let stream = self.stream_for(&current, options)?;
         if !is_capturing {
             self.held.reap()?;
         }
         let mut run = Run {
             executor: self,
-            current: &current,
+            current,
             stream,
             is_capturing,
             producers: Vec::new(),
             blocks: Vec::new(),
-            slots: Vec::new(),
+            shared: None,
+            slot: None,
             lent: Vec::new(),
             done: Done::default(),
         };
@@ -184,13 +216,15 @@ impl Executor {
         let current = self.context.enter()?;
         current.synchronize()?;
         self.held.reap()?;
+        self.ring.empty();
         self.pinned.empty(&current)?;
         Ok(self.memory.trim(&current)?)
     }
 
     /// Bytes of device memory in use; page-locked bytes unused and in use.
     pub fn bytes(&self) -> (u64, (u64, u64)) {
-        (self.memory.used_bytes(), self.pinned.bytes())
+        let (unused, used) = self.pinned.bytes();
+        (self.memory.used_bytes(), (unused + self.ring.bytes(), used))
     }
 
     /// How the host waited for the device.

@@ -1,10 +1,12 @@
 //! Output memory on a device.
 #![allow(unsafe_code)] // Memory given back to the driver.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use super::driver::{
-    Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream, StreamRef,
+    forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream,
+    StreamRef,
 };
 use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +22,26 @@ pub(super) struct DeviceMemory {
     release: Stream,
     events: Arc<EventPool>,
     used_bytes: AtomicU64,
+    /// The oldest first.
+    parked: Mutex<VecDeque<Parked>>,
 }
+
+/// Memory of a block that is gone, which no stream but that of its work has used: the next work there has it again, however
+/// far behind the device is.
+#[derive(Debug)]
+struct Parked {
+    address: DevicePtr,
+    bytes: u64,
+    home: Handed,
+    /// What has used it. A stream of this handle may be another one by now.
+    events: Vec<Arc<PooledEvent>>,
+}
+
+/// What a dropped block leaves at most; what was parked before goes back to the pool.
+const MAX_PARKED: usize = 64;
+
+/// Sizes are multiples of this, as the driver's are.
+const SIZE_ALIGN: u64 = 512;
 
 /// A block of device memory. Dropped, on whatever thread, it goes back behind the work that wrote it
 /// and behind everything enqueued so far on the streams it was handed to.
@@ -28,6 +49,8 @@ pub(super) struct DeviceMemory {
 pub(crate) struct DeviceBlock {
     address: DevicePtr,
     bytes: u64,
+    /// The stream it was made for.
+    home: Handed,
     memory: Arc<DeviceMemory>,
     users: Mutex<Users>,
 }
@@ -60,6 +83,7 @@ impl DeviceMemory {
             release: current.stream(0)?,
             events: Arc::clone(events),
             used_bytes: AtomicU64::new(0),
+            parked: Mutex::default(),
         }))
     }
 
@@ -74,28 +98,94 @@ impl DeviceMemory {
         let address = if bytes == 0 {
             0
         } else {
-            let size = usize::try_from(bytes).map_err(|_| Error::OutOfMemory { bytes })?;
-            let allocated = self.pool.alloc(stream, size).or_else(|error| {
-                if !error.is_out_of_memory() {
-                    return Err(error);
-                }
-                self.trim(current)?;
-                self.pool.alloc(stream, size)
-            });
-            match allocated {
-                Err(error) if error.is_out_of_memory() => {
-                    return Err(Error::OutOfMemory { bytes });
-                }
-                allocated => allocated?,
+            let size = bytes.checked_next_multiple_of(SIZE_ALIGN);
+            let size = size.and_then(|size| usize::try_from(size).ok());
+            let size = size.ok_or(Error::OutOfMemory { bytes })?;
+            match self.unpark(stream, size as u64)? {
+                Some(address) => address,
+                None => self.fresh(current, stream, size)?,
             }
         };
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let (memory, users) = (Arc::clone(self), Mutex::default());
-        Ok(DeviceBlock { address, bytes, memory, users })
+        let (home, memory, users) = (handed(stream.handle()), Arc::clone(self), Mutex::default());
+        Ok(DeviceBlock { address, bytes, home, memory, users })
+    }
+
+    fn fresh(
+        &self,
+        current: &Current<'_>,
+        stream: StreamRef<'_>,
+        size: usize,
+    ) -> Result<DevicePtr> {
+        let allocated = self.pool.alloc(stream, size).or_else(|error| {
+            if !error.is_out_of_memory() {
+                return Err(error);
+            }
+            self.trim(current)?;
+            self.pool.alloc(stream, size)
+        });
+        match allocated {
+            Err(error) if error.is_out_of_memory() => {
+                Err(Error::OutOfMemory { bytes: size as u64 })
+            }
+            allocated => Ok(allocated?),
+        }
+    }
+
+    /// Memory of this size that work on the stream has left. If there is none, all that it has left goes back to the pool in
+    /// its order.
+    fn unpark(&self, stream: StreamRef<'_>, bytes: u64) -> DriverResult<Option<DevicePtr>> {
+        let home = handed(stream.handle());
+        let left = {
+            let mut parked = self.parked();
+            let (mut left, others): (VecDeque<_>, _) =
+                std::mem::take(&mut *parked).into_iter().partition(|one| one.home == home);
+            *parked = others;
+            if let Some(index) = left.iter().position(|one| one.bytes == bytes) {
+                let found = left.remove(index);
+                parked.append(&mut left);
+                left.extend(found);
+            }
+            left
+        };
+        let mut left = left.into_iter();
+        while let Some(one) = left.next() {
+            if let Err(error) = one.events.iter().try_for_each(|event| stream.wait(event)) {
+                self.parked().extend([one].into_iter().chain(left));
+                return Err(error);
+            }
+            if one.bytes == bytes {
+                return Ok(Some(one.address));
+            }
+            // SAFETY: nobody has it any more; the stream is behind all users.
+            if let Err(error) = unsafe { self.pool.free(stream, one.address) } {
+                self.parked().extend(left);
+                return Err(error);
+            }
+        }
+        Ok(None)
+    }
+
+    fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives memory back behind its users.
+    fn give_back(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
+        let release = self.release.on(current);
+        if one.events.iter().try_for_each(|event| release.wait(event)).is_err() {
+            // Order cannot be told any more: then everything has to end first.
+            current.synchronize()?;
+        }
+        // SAFETY: allocated from this pool, given back once; the release stream is behind all users.
+        unsafe { self.pool.free(release, one.address) }
     }
 
     /// Gives unused memory back to the device. Waits for memory that is being given back.
     pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
+        let parked = std::mem::take(&mut *self.parked());
+        let given: Vec<_> = parked.iter().map(|one| self.give_back(current, one)).collect();
+        given.into_iter().collect::<DriverResult<()>>()?;
         self.release.on(current).synchronize()?;
         self.pool.trim(0)
     }
@@ -209,6 +299,19 @@ impl DeviceBlock {
         // SAFETY: allocated from this pool, given back once; the release stream is behind all users.
         Ok(unsafe { self.memory.pool.free(release, self.address) }?)
     }
+
+    /// The block's memory, if only the stream that it was made for has used it.
+    fn park(&self) -> Option<Parked> {
+        let mut users = self.users();
+        let others = users.readers.iter().map(|(reader, _)| reader).chain(&users.streams);
+        if others.into_iter().any(|user| *user != self.home) {
+            return None;
+        }
+        let readers = std::mem::take(&mut users.readers).into_iter().map(|(_, event)| event);
+        let events = users.ready.take().into_iter().chain(readers).collect();
+        let bytes = self.bytes.next_multiple_of(SIZE_ALIGN);
+        Some(Parked { address: self.address, bytes, home: self.home, events })
+    }
 }
 
 impl Drop for DeviceBlock {
@@ -217,10 +320,44 @@ impl Drop for DeviceBlock {
         if self.address == 0 {
             return;
         }
-        // After a fork, or while the driver is torn down, the memory is no longer ours to give back;
-        // after a failure of the device it is gone with the context.
+        // After a fork the memory is no longer ours to give back, and the lock may be one that nobody will ever release.
+        if forked().is_some() {
+            return;
+        }
+        let parked = self.park();
+        let oldest = match parked {
+            Some(parked) => {
+                let mut all = self.memory.parked();
+                all.push_back(parked);
+                match all.len() > MAX_PARKED {
+                    true => all.pop_front(),
+                    false => return,
+                }
+            }
+            None => None,
+        };
+        // While the driver is torn down there is nothing to give back to; after a failure of the device the memory is gone
+        // with the context.
         if let Ok(current) = self.memory.context.enter() {
-            let _ = self.give_back(&current);
+            let _ = match oldest {
+                Some(oldest) => self.memory.give_back(&current, &oldest).map_err(Error::from),
+                None => self.give_back(&current),
+            };
+        }
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let parked = std::mem::take(parked);
+        if parked.is_empty() {
+            return;
+        }
+        if let Ok(current) = self.context.enter() {
+            for one in &parked {
+                let _ = self.give_back(&current, one);
+            }
         }
     }
 }

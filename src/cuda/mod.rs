@@ -12,7 +12,7 @@
 //! | `upload`, `download` | host samples to the device, batches back |
 //! | [`nvtx`] | ranges for profilers |
 //! | `memory` | outputs in stream order |
-//! | `pinned` | page-locked host memory |
+//! | `pinned`, `ring` | page-locked host memory: for batches, and on the way to the device |
 //! | [`driver`] | the calls of the driver |
 
 mod download;
@@ -30,6 +30,7 @@ mod part;
 mod pinned;
 mod policy;
 mod preview;
+mod ring;
 mod run;
 mod table;
 mod upload;
@@ -43,7 +44,8 @@ use crate::plan::Plan;
 use crate::stream::Stream;
 use crate::tensor::Device;
 
-pub(crate) use executor::Executor;
+pub(crate) use driver::Current;
+pub(crate) use executor::{Executor, Lane};
 pub(crate) use memory::DeviceBlock;
 pub(crate) use preview::launch_of;
 pub(crate) use run::is_device_field;

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use super::driver::{forked, Current, Pinned, PooledEvent};
+use super::driver::{forked, Current, Pinned};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Layout;
@@ -32,8 +32,6 @@ struct Free {
 #[derive(Debug)]
 enum Until {
     Now,
-    /// A copy of ours has read it.
-    Event(Arc<PooledEvent>),
     /// A block that others had: they may have copies under way on streams we know nothing of, of any
     /// device.
     EverythingIsDone,
@@ -50,6 +48,11 @@ pub(crate) struct PinnedBlock {
 /// Blocks are powers of two from here on.
 const MIN_PINNED_BYTES: usize = 64 << 10;
 
+/// Blocks that others had, of one size and of all, from which on all devices are waited for instead of more memory being
+/// locked: once for all of these blocks.
+const MAX_SPARE: usize = 16;
+const MAX_SPARE_BYTES: usize = 256 << 20;
+
 impl PinnedPool {
     /// A block of at least `bytes` that nothing reads any more.
     pub fn take(self: &Arc<Self>, current: &Current<'_>, bytes: u64) -> Result<PinnedBlock> {
@@ -57,36 +60,38 @@ impl PinnedPool {
         let size = size.ok_or(Error::OutOfMemory { bytes })?.max(MIN_PINNED_BYTES);
         let pinned = match self.find(current, size)? {
             Some(pinned) => pinned,
-            None => match current.pinned(size) {
-                Err(error) if error.is_out_of_memory() => {
-                    self.empty(current)?;
-                    current.pinned(size).map_err(|error| match error.is_out_of_memory() {
-                        true => Error::OutOfMemory { bytes },
-                        false => error.into(),
-                    })?
-                }
-                pinned => pinned?,
-            },
+            None => self.lock(current, size)?,
         };
         self.state().used_bytes += pinned.len() as u64;
         Ok(PinnedBlock { pinned: Some(pinned), until: None, pool: Arc::clone(self) })
     }
 
+    /// New memory. If there is none, what lies unused is given back and it is tried once more.
+    pub fn lock(&self, current: &Current<'_>, size: usize) -> Result<Pinned> {
+        match current.pinned(size) {
+            Err(error) if error.is_out_of_memory() => {
+                self.empty(current)?;
+                current.pinned(size).map_err(|error| match error.is_out_of_memory() {
+                    true => Error::OutOfMemory { bytes: size as u64 },
+                    false => error.into(),
+                })
+            }
+            pinned => Ok(pinned?),
+        }
+    }
+
+    /// A block of the size that nothing reads any more. Waits for all devices if many lie unused that others had.
     fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
         let fits = |free: &Free| free.pinned.len() == size;
-        let foreign = |free: &Free| fits(free) && matches!(free.until, Until::EverythingIsDone);
+        let foreign = |free: &Free| matches!(free.until, Until::EverythingIsDone);
         let mut state = self.state();
-        for (index, free) in state.free.iter().enumerate().filter(|(_, free)| fits(free)) {
-            let is_free = match &free.until {
-                Until::Now => true,
-                Until::Event(event) => event.query()?,
-                Until::EverythingIsDone => false,
-            };
-            if is_free {
-                return Ok(Some(state.free.swap_remove(index).pinned));
-            }
+        if let Some(index) = state.free.iter().position(|free| fits(free) && !foreign(free)) {
+            return Ok(Some(state.free.swap_remove(index).pinned));
         }
-        if !state.free.iter().any(foreign) {
+        let spare = || state.free.iter().filter(|free| foreign(free));
+        let num_spare = spare().filter(|free| fits(free)).count();
+        let spare_bytes: usize = spare().map(|free| free.pinned.len()).sum();
+        if num_spare == 0 || num_spare < MAX_SPARE && spare_bytes < MAX_SPARE_BYTES {
             return Ok(None);
         }
         let (mut waiting, others): (Vec<Free>, Vec<Free>) =
@@ -98,7 +103,8 @@ impl PinnedPool {
         let mut found = None;
         if synchronized.is_ok() {
             waiting.iter_mut().for_each(|free| free.until = Until::Now);
-            found = waiting.pop();
+            let index = waiting.iter().position(fits);
+            found = index.map(|index| waiting.swap_remove(index));
         }
         self.state().free.extend(waiting);
         synchronized?;
@@ -138,9 +144,9 @@ impl PinnedBlock {
         unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Pinned, layout, false) }
     }
 
-    /// The block may be used again when the event is reached.
-    pub fn free_after(mut self, event: Arc<PooledEvent>) {
-        self.until = Some(Until::Event(event));
+    /// Nobody but its owner has had the block, who is done with it.
+    pub fn free(mut self) {
+        self.until = Some(Until::Now);
     }
 }
 

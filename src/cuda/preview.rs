@@ -12,7 +12,7 @@ use super::table::{parts, Table, Values};
 use super::upload;
 use crate::dtype::DType;
 use crate::error::Result;
-use crate::explain::{is_upload, Launch, LaunchPart};
+use crate::explain::{is_upload, uploaded_together, Launch, LaunchPart};
 use crate::field::Field;
 use crate::plan::Plan;
 use crate::tensor::Device;
@@ -102,7 +102,7 @@ fn placed<'p>(plan: &'p Plan<'_>, index: usize) -> Result<Option<Placed<'p>>> {
     let out = field.out.filter(|_| on_device).map(|out| out.addr() as u64);
     let out = out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index));
     if must_upload(plan, index, false) {
-        if is_upload(plan, field) {
+        if is_upload(plan, field) && !uploaded_together(plan).contains(&index) {
             return Ok(None);
         }
         let (_, offsets) = Plan::packed(&plan.lists[field.leaf])?;

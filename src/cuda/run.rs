@@ -10,18 +10,18 @@ use super::executor::Executor;
 use super::memory::DeviceBlock;
 use super::numbers::{known_numbers, KnownNumbers};
 use super::params;
-use super::pinned::PinnedBlock;
+use super::ring::Slot;
 use super::table::{Table, Values};
 use super::upload;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::explain::{is_copied, is_upload};
+use crate::explain::{is_copied, is_upload, uploaded_together};
 use crate::field::{Field, Op, Role};
 use crate::host::{Helpers, MemoryPool};
 use crate::layout::Layout;
 use crate::plan::Plan;
 use crate::span::{Span, Stage};
-use crate::spec::bytes_of;
+use crate::spec::{bytes_of, Spec};
 use crate::stats::Traffic;
 use crate::stream::{OutputMemory, RunOptions, Stream};
 use crate::tensor::{Device, Owner, Tensor};
@@ -50,11 +50,27 @@ pub(super) struct Run<'r> {
     pub producers: Vec<StreamRef<'r>>,
     /// Device memory had for this run: given back behind it, whether it fails or not.
     pub blocks: Vec<Arc<DeviceBlock>>,
-    /// Page-locked memory that is read once.
-    pub slots: Vec<PinnedBlock>,
+    /// What small outputs lie in together, and how much of it is theirs by now.
+    pub shared: Option<(Arc<DeviceBlock>, u64)>,
+    /// Page-locked memory that is being filled or copied.
+    pub slot: Option<Slot<'r>>,
     /// Owners of outputs in memory of another library's.
     pub lent: Vec<Owner>,
     pub done: Done,
+}
+
+/// Outputs of at most so many bytes share memory with others of their call, which stays as long as one of them does.
+const MAX_SHARED_BYTES: u64 = 16 << 10;
+
+/// They begin as far apart as the driver's own allocations.
+const SHARED_ALIGN: u64 = 256;
+
+fn is_small(bytes: u64) -> bool {
+    (1..=MAX_SHARED_BYTES).contains(&bytes)
+}
+
+fn is_on_device(spec: &Spec) -> bool {
+    matches!(spec.device, Device::Cuda(_))
 }
 
 /// Whether a field is run on the device: its data is read or written there, or it is written there.
@@ -62,7 +78,7 @@ pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
     let field = &plan.fields[field];
     let spec = &plan.specs[field.leaf];
     let reads = matches!(spec.source, Device::Cuda(_)) && field.role == Role::Data;
-    reads || matches!(spec.device, Device::Cuda(_))
+    reads || is_on_device(spec)
 }
 
 /// Whether the samples of a field have to be brought to the device. Other host memory, which is
@@ -90,12 +106,14 @@ impl Run<'_> {
             plan.place_in(&memory);
             self.done.arena = Some(memory);
         }
+        let known = known_numbers(plan)?;
+        self.share_outputs(plan, own, options, &known)?;
         let mut places = vec![None; plan.fields.len()];
         let mut back = Vec::new();
         let mut spread = vec![None; plan.fields.len()];
         for &index in own {
             let (bytes, out) = (plan.fields[index].bytes(), plan.fields[index].out);
-            let on_device = matches!(plan.specs[plan.fields[index].leaf].device, Device::Cuda(_));
+            let on_device = is_on_device(&plan.specs[plan.fields[index].leaf]);
             let address = match out.filter(|_| on_device) {
                 Some(out) => out.addr() as u64,
                 None if on_device => {
@@ -122,11 +140,12 @@ impl Run<'_> {
             .iter()
             .map(|&(index, _)| self.host_memory(plan, index, host))
             .collect::<Result<Vec<_>>>()?;
-        let numbers = self.numbers(plan, options)?;
+        let numbers = self.numbers(plan, options, known)?;
         // Behind the allocations: memory just given may be in use by work that is enqueued already.
         self.order_behind_producers(plan, own, options)?;
 
-        for &index in own {
+        let together = uploaded_together(plan);
+        for &index in own.iter().filter(|index| !together.contains(index)) {
             if let (Some(place), true) =
                 (places[index], must_upload(plan, index, self.is_capturing))
             {
@@ -134,6 +153,9 @@ impl Run<'_> {
                     places[index] = None;
                 }
             }
+        }
+        if !together.is_empty() {
+            upload::together(self, plan, &together, threads)?;
         }
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
         self.launch(plan, &places, &values)?;
@@ -243,15 +265,57 @@ impl Run<'_> {
         Ok(event)
     }
 
-    /// Page-locked memory.
-    pub fn slot(&self, bytes: u64) -> Result<PinnedBlock> {
-        self.executor.pinned.take(self.current, bytes)
+    /// Enqueues a copy of bytes that `fill` writes, at most a chunk of them.
+    ///
+    /// # Safety
+    /// The place has room for them and is held until the copy is done.
+    pub unsafe fn copy_up(
+        &mut self,
+        place: u64,
+        bytes: u64,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<()> {
+        let slot = self.executor.ring.take(self.current, &self.executor.pinned, bytes)?;
+        // Kept if the copy cannot be marked: until the run has waited for it.
+        let from = self.slot.insert(slot).as_ptr();
+        fill(from);
+        // SAFETY: the slot has as many bytes and is kept until the event; the place is the caller's promise.
+        unsafe { self.stream.h2d(place, from, bytes as usize) }?;
+        let event = self.event()?;
+        if let Some(slot) = self.slot.take() {
+            slot.free_after(event);
+        }
+        Ok(())
     }
 
-    fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
+    pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
         let block = Arc::new(self.executor.memory.allocate(self.current, self.stream, bytes)?);
         self.blocks.push(Arc::clone(&block));
         Ok(block)
+    }
+
+    /// Takes memory for all small outputs of ours in one piece: a tree of many leaves has many of them.
+    fn share_outputs(
+        &mut self,
+        plan: &Plan<'_>,
+        own: &[usize],
+        options: &RunOptions,
+        known: &[KnownNumbers],
+    ) -> Result<()> {
+        if options.memory.is_some() || plan.arena.is_some() {
+            return Ok(());
+        }
+        let fields = own.iter().map(|&index| &plan.fields[index]);
+        let fields =
+            fields.filter(|field| field.out.is_none() && is_on_device(&plan.specs[field.leaf]));
+        let numbers = known.iter().map(|known| known.bytes.len() as u64);
+        let sizes = fields.map(Field::bytes).chain(numbers);
+        let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
+        if sizes.len() > 1 {
+            let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
+            self.shared = Some((self.allocate(bytes)?, 0));
+        }
+        Ok(())
     }
 
     /// Memory on the device for an output, row-major.
@@ -277,9 +341,17 @@ impl Run<'_> {
         if self.is_capturing {
             return Err(refused_in_capture("the allocator has no memory for this dtype"));
         }
-        let block = self.allocate(bytes_of(dtype, layout.shape()))?;
-        let data = block.address() as *mut u8;
-        // SAFETY: a block of as many bytes as the compact layout has, which is its owner.
+        let bytes = bytes_of(dtype, layout.shape());
+        let (block, begin) = match &mut self.shared {
+            Some((block, used)) if is_small(bytes) => {
+                let begin = *used;
+                *used += bytes.next_multiple_of(SHARED_ALIGN);
+                (Arc::clone(block), begin)
+            }
+            _ => (self.allocate(bytes)?, 0),
+        };
+        let data = (block.address() + begin) as *mut u8;
+        // SAFETY: as many bytes of the block as the compact layout has; it is their owner.
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }
 
@@ -306,10 +378,14 @@ impl Run<'_> {
     }
 
     /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
-    fn numbers(&mut self, plan: &Plan<'_>, options: &RunOptions) -> Result<Vec<Number>> {
+    fn numbers(
+        &mut self,
+        plan: &Plan<'_>,
+        options: &RunOptions,
+        known: Vec<KnownNumbers>,
+    ) -> Result<Vec<Number>> {
         let mut all = Vec::new();
-        for known in known_numbers(plan)? {
-            let KnownNumbers { leaf, role, dtype, shape, bytes } = known;
+        for KnownNumbers { leaf, role, dtype, shape, bytes } in known {
             let tensor = match (&plan.arena, &self.done.arena) {
                 (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
                 _ => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
@@ -413,15 +489,8 @@ impl Run<'_> {
             )));
         }
         let block = self.allocate(bytes.len() as u64)?;
-        let slot = self.executor.pinned.take(self.current, bytes.len() as u64)?;
-        // SAFETY: the slot has at least as many bytes and nobody else uses it; it and the block are
-        // held until the event after the launch.
-        unsafe {
-            slot.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-            self.stream.h2d(block.address(), slot.as_ptr(), bytes.len())?;
-        }
-        self.done.traffic.bytes_to_device += bytes.len() as u64;
-        self.slots.push(slot);
+        // SAFETY: the block has as many bytes, and is held until the event after the launch.
+        unsafe { upload::bytes(self, block.address(), bytes) }?;
         Ok(block.address())
     }
 
@@ -435,10 +504,10 @@ impl Run<'_> {
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
             block.set_ready(Arc::clone(&event));
         }
-        for slot in self.slots.drain(..) {
-            slot.free_after(Arc::clone(&event));
-        }
-        let lists = own.iter().flat_map(|&field| plan.lists[plan.fields[field].leaf].owners());
+        // What lies in pageable memory has been read.
+        let late = own.iter().map(|&field| plan.fields[field].leaf);
+        let late = late.filter(|&leaf| plan.specs[leaf].source != Device::Cpu);
+        let lists = late.flat_map(|leaf| plan.lists[leaf].owners());
         // In its own order, another library may give its memory out again at once.
         let is_elsewhere =
             |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
@@ -490,7 +559,7 @@ pub(super) fn check_capture(
     let refuse = |what: &str| Err(refused_in_capture(what));
     for (index, field) in plan.fields.iter().enumerate() {
         let spec = &plan.specs[field.leaf];
-        if !is_device_field(plan, index) || !matches!(spec.device, Device::Cuda(_)) {
+        if !is_device_field(plan, index) || !is_on_device(spec) {
             return refuse("the samples and the batch have to be on the device");
         }
         if spec.source == Device::Cpu && field.role == Role::Data {

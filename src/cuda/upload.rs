@@ -2,23 +2,15 @@
 //! the next ones are filled.
 #![allow(unsafe_code)] // Copies from raw addresses.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-use super::driver::{CopyBatch, Direction, PooledEvent};
+use super::driver::{CopyBatch, Direction};
 use super::run::Run;
 use crate::error::Result;
+use crate::explain::{CHUNK_BYTES, UPLOAD_ALIGN};
 use crate::host::{self, Helpers, Outputs};
 use crate::offsets::Offsets;
 use crate::plan::Plan;
 use crate::sample::SampleList;
 use crate::tensor::Device;
-
-/// Bytes of a chunk: long enough for the bus, short enough that the first copy starts soon.
-pub(super) const CHUNK_BYTES: u64 = 4 << 20;
-
-/// Chunks under way at once: one is filled, the others wait for the bus.
-pub(super) const MAX_CHUNKS: usize = 4;
 
 /// Enqueues the bytes of a field, whose output is compact and lies at `place`.
 pub(super) fn field(
@@ -31,30 +23,78 @@ pub(super) fn field(
     let field = &plan.fields[index];
     let (numel, size) = (field.numel(), field.dtype.size() as u64);
     let chunk_elems = CHUNK_BYTES / size;
-    let mut under_way: VecDeque<Arc<PooledEvent>> = VecDeque::new();
     let mut begin = 0;
     while begin < numel {
-        if under_way.len() == MAX_CHUNKS {
-            if let Some(oldest) = under_way.pop_front() {
-                oldest.synchronize()?;
-            }
-        }
         let end = numel.min(begin + chunk_elems);
-        let bytes = (end - begin) * size;
-        let slot = run.slot(bytes)?;
-        let mut outputs = vec![std::ptr::null_mut(); plan.fields.len()];
-        outputs[index] = slot.as_ptr().wrapping_offset(-((begin * size) as isize));
-        // SAFETY: the elements `begin..end` of the compact output fall on the slot, which is ours.
-        let outputs = unsafe { Outputs::new(outputs) };
-        host::run_part(plan, index, begin..end, &outputs, threads);
-        // SAFETY: the slot is kept until the event; the place has room for the whole field and is
-        // held by the caller.
-        unsafe { run.stream.h2d(place + begin * size, slot.as_ptr(), bytes as usize) }?;
-        let event = run.event()?;
-        slot.free_after(Arc::clone(&event));
-        under_way.push_back(event);
+        let fill = |slot: *mut u8| {
+            let mut outputs = vec![std::ptr::null_mut(); plan.fields.len()];
+            outputs[index] = slot.wrapping_offset(-((begin * size) as isize));
+            // SAFETY: the elements `begin..end` of the compact output fall on the slot, which is ours.
+            let outputs = unsafe { Outputs::new(outputs) };
+            host::run_part(plan, index, begin..end, &outputs, threads);
+        };
+        // SAFETY: the place has room for the whole field and is held by the caller.
+        unsafe { run.copy_up(place + begin * size, (end - begin) * size, fill) }?;
         begin = end;
     }
+    Ok(())
+}
+
+/// Brings the samples of several fields to the device in one copy, for the kernel to work on there.
+pub(super) fn together(
+    run: &mut Run<'_>,
+    plan: &mut Plan<'_>,
+    fields: &[usize],
+    threads: Option<&Helpers>,
+) -> Result<()> {
+    let lists = fields.iter().map(|&field| &plan.lists[plan.fields[field].leaf]);
+    let packed = lists.map(|list| Plan::packed(list)).collect::<Result<Vec<_>>>()?;
+    let mut bytes = 0u64;
+    let mut begins = Vec::with_capacity(fields.len());
+    for (_, offsets) in &packed {
+        begins.push(bytes);
+        bytes = (bytes + offsets.total() as u64).next_multiple_of(UPLOAD_ALIGN);
+    }
+    let block = run.allocate(bytes)?;
+    let fill = |slot: *mut u8| {
+        for ((part, _), &begin) in packed.iter().zip(&begins) {
+            // SAFETY: the part's bytes fall on the slot, from `begin` on, which is ours.
+            let outputs = unsafe { Outputs::new(vec![slot.wrapping_add(begin as usize)]) };
+            host::run_part(part, 0, 0..part.fields[0].numel(), &outputs, threads);
+        }
+    };
+    // SAFETY: the block has as many bytes, and is held until the work is done.
+    unsafe { run.copy_up(block.address(), bytes, fill) }?;
+    let device = Device::Cuda(run.current.context().ordinal());
+    let mut lists = Vec::with_capacity(fields.len());
+    for ((&field, (_, offsets)), begin) in fields.iter().zip(&packed).zip(begins) {
+        run.done.traffic.bytes_to_device += offsets.total() as u64;
+        let samples = &plan.lists[plan.fields[field].leaf];
+        lists.push(staged(samples, offsets, block.address() + begin, device)?);
+    }
+    drop(packed);
+    for (&field, list) in fields.iter().zip(&lists) {
+        plan.fields[field] = plan.reread(field, list);
+    }
+    Ok(())
+}
+
+/// Enqueues bytes that are known on the host.
+///
+/// # Safety
+/// The place has room for them and is held until the copy is done.
+pub(super) unsafe fn bytes(run: &mut Run<'_>, place: u64, bytes: &[u8]) -> Result<()> {
+    let mut at = place;
+    for chunk in bytes.chunks(CHUNK_BYTES as usize) {
+        // SAFETY: the slot has as many bytes and is ours; the place is the caller's promise.
+        unsafe {
+            run.copy_up(at, chunk.len() as u64, |slot| {
+                slot.copy_from_nonoverlapping(chunk.as_ptr(), chunk.len());
+            })?;
+        }
+        at += chunk.len() as u64;
+    }
+    run.done.traffic.bytes_to_device += bytes.len() as u64;
     Ok(())
 }
 

@@ -195,6 +195,9 @@ CONTROL int cudasim_pause(CUstream handle, int paused) {
     return stream != nullptr;
 }
 
+/// The next stream that is created gets this handle, which is that of a destroyed one.
+CONTROL void cudasim_recycle(CUstream handle) { recycle_handle(handle); }
+
 CONTROL void cudasim_synchronize_all() {
     for (int i = 0; i < num_devices(); i++) wait_for_all(&context_at(i));
 }

@@ -164,6 +164,8 @@ extern thread_local Stream* running;
 extern thread_local bool in_host_function;
 
 extern Table<CUstream, Stream> streams;
+/// The next stream gets the handle of a destroyed one, as a real driver may have it.
+void recycle_handle(CUstream handle);
 /// Resolves a handle, the default streams included.
 CUresult find_stream(CUstream handle, Context* current, StreamPtr& stream);
 #define ENTER_STREAM(context, stream, handle) \

@@ -188,6 +188,13 @@ void wait_for_all(const Context* context) {
     for (auto& end : ends) end.wait();
 }
 
+static CUstream recycled;  // guarded by `global`
+
+void recycle_handle(CUstream handle) {
+    Guard guard(global);
+    recycled = handle;
+}
+
 }  // namespace cudasim
 
 using namespace cudasim;
@@ -197,8 +204,12 @@ using namespace cudasim;
 static CUresult create(CUstream* handle, unsigned flags, int priority, Context* context) {
     if (!handle || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     Guard guard(global);
-    *handle = streams.add(
-        std::make_shared<Stream>(context, flags, std::clamp(priority, -5, 0)));
+    auto stream = std::make_shared<Stream>(context, flags, std::clamp(priority, -5, 0));
+    *handle = std::exchange(recycled, nullptr);
+    if (*handle && !streams.find(*handle))
+        streams.all[*handle] = std::move(stream);
+    else
+        *handle = streams.add(std::move(stream));
     return CUDA_SUCCESS;
 }
 

@@ -92,6 +92,7 @@ controls! {
     hold: fn(), c"cudasim_hold";
     release: fn(), c"cudasim_release";
     pause: fn(usize, c_int) -> c_int, c"cudasim_pause";
+    recycle: fn(usize), c"cudasim_recycle";
     synchronize_all: fn(), c"cudasim_synchronize_all";
     check_memory: fn(), c"cudasim_check_memory";
     live: fn(*mut Live), c"cudasim_live";
@@ -247,6 +248,12 @@ impl Sim {
     pub fn resume(&self, stream: usize) -> bool {
         // SAFETY: the handle is only looked up.
         unsafe { (self.pause)(stream, 0) != 0 }
+    }
+
+    /// The next stream that is created gets this handle, which is that of a destroyed one.
+    pub fn recycle(&self, stream: usize) {
+        // SAFETY: the handle is only noted.
+        unsafe { (self.recycle)(stream) }
     }
 
     /// Waits until all streams are idle.

@@ -173,7 +173,8 @@ impl Context {
         self.device
     }
 
-    /// Makes this context current on the calling thread, for as long as the guard lives.
+    /// Makes this context current on the calling thread, for as long as the guard lives. Where it is already, as with
+    /// callers that use the device themselves, it is only asked for.
     ///
     /// # Errors
     /// A driver error; [`Error::NoDriver`] in a child forked since.
@@ -185,9 +186,15 @@ impl Context {
     }
 
     fn push(self: &Arc<Self>) -> DriverResult<Current<'_>> {
-        // SAFETY: a context that is retained while `self` lives.
-        unsafe { raw::cuCtxPushCurrent_v2(self.raw()) }.ok()?;
-        Ok(Current { context: self, _relaxed: Relaxed::new(), thread: PhantomData })
+        let mut now: CUcontext = null_mut();
+        // SAFETY: a live pointer to write to.
+        unsafe { raw::cuCtxGetCurrent(&raw mut now) }.ok()?;
+        let is_pushed = now != self.raw();
+        if is_pushed {
+            // SAFETY: a context that is retained while `self` lives.
+            unsafe { raw::cuCtxPushCurrent_v2(self.raw()) }.ok()?;
+        }
+        Ok(Current { context: self, is_pushed, _relaxed: Relaxed::new(), thread: PhantomData })
     }
 
     /// Runs the release of an object of this context, from a drop.
@@ -214,7 +221,7 @@ impl Drop for Context {
 /// they lost.
 #[derive(Debug)]
 struct Relaxed {
-    /// The mode to go back to; `None` if the driver did not take ours.
+    /// The mode to go back to; `None` if the driver did not take ours, or if it was the mode before.
     before: Option<c_uint>,
 }
 
@@ -223,7 +230,8 @@ impl Relaxed {
         let mut mode = CAPTURE_MODE_RELAXED;
         // SAFETY: a live integer, which the driver exchanges with the thread's.
         let code = unsafe { raw::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-        Relaxed { before: code.ok().is_ok().then_some(mode) }
+        let is_changed = code.ok().is_ok() && mode != CAPTURE_MODE_RELAXED;
+        Relaxed { before: is_changed.then_some(mode) }
     }
 }
 
@@ -241,6 +249,8 @@ impl Drop for Relaxed {
 #[derive(Debug)]
 pub(crate) struct Current<'c> {
     pub(super) context: &'c Arc<Context>,
+    /// Another context was current before.
+    is_pushed: bool,
     _relaxed: Relaxed,
     /// What is current is a matter of one thread: the guard stays on it.
     thread: PhantomData<*mut ()>,
@@ -283,8 +293,10 @@ fn is_in_use(ordinal: u32) -> DriverResult<bool> {
 
 impl Drop for Current<'_> {
     fn drop(&mut self) {
-        let mut popped: CUcontext = null_mut();
-        // SAFETY: a live pointer to write to. An error means that the driver is gone.
-        let _ = unsafe { raw::cuCtxPopCurrent_v2(&raw mut popped) };
+        if self.is_pushed {
+            let mut popped: CUcontext = null_mut();
+            // SAFETY: a live pointer to write to. An error means that the driver is gone.
+            let _ = unsafe { raw::cuCtxPopCurrent_v2(&raw mut popped) };
+        }
     }
 }

@@ -220,8 +220,9 @@ fn each_call_of_a_batch_fails_once() {
 
 /// What needs a context to be released is lost without one: those calls have a sweep of their own.
 fn sweep(call: &Call, code: u32, of_contexts: bool) {
-    let is_chosen =
-        |(_, function): &(u64, &String)| (*function == "cuCtxPushCurrent_v2") == of_contexts;
+    let is_chosen = |(_, function): &(u64, &String)| {
+        ["cuCtxGetCurrent", "cuCtxPushCurrent_v2"].contains(&function.as_str()) == of_contexts
+    };
     let gpu = start();
     {
         let setting = Setting::new(&gpu);
@@ -240,8 +241,11 @@ fn sweep(call: &Call, code: u32, of_contexts: bool) {
             let what = format!("{}: {code} from call {k}, {function}", call.name);
             gpu.sim.synchronize_all();
             gpu.sim.fail_call(k, code);
-            let result = (call.run)(&setting, &engine);
+            let mut result = Ok(None);
+            let called = traced(&gpu, || result = (call.run)(&setting, &engine));
             gpu.sim.clear_faults();
+            // Page-locked batches take other memory by turns.
+            let function = called.get(k as usize - 1).unwrap_or(function);
             match result {
                 Ok(batch) => check(&setting, call, batch, &what),
                 Err(error) => check_error(&error, function, code, &what),

@@ -90,11 +90,12 @@ fn emptying_the_cache_waits_for_samples_being_read() {
 #[test]
 fn memory_whose_order_is_lost_ends_behind_everything() {
     on_gpu(|gpu| {
-        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
         let memory = rows.upload(gpu);
         let paused = pause_own(gpu, &engine);
         let samples = rows.at([memory[0].address]);
         let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+        batch.data().ready_on(lane.stream()).unwrap();
         gpu.sim.fail_function("cuStreamWaitEvent", 1, 400);
         waits(paused, || drop(batch));
     });

@@ -19,6 +19,7 @@
 // Device memory and streams are handed over by address, as other programs do it.
 #![allow(unsafe_code)]
 
+mod calls;
 mod capture;
 mod faults;
 #[allow(dead_code, reason = "shared with the tests of the simulator itself")]

@@ -68,8 +68,7 @@ const MATTERS: &[(&str, u64, &str)] = &[
     ("written_again", 3, "... for those who were handed it"),
     ("producers", 3, "who is handed a batch"),
     ("written_again", 4, "... that was written again"),
-    ("dropped_at_once", 1, "the end of a batch for its writing"),
-    ("written_again", 8, "... for its last writing"),
+    ("written_again", 8, "the end of a batch for its last writing"),
     ("chain_on_streams", 3, "... for a batch of which it is a sample"),
     ("dropped_at_once", 6, "... for those who were handed it"),
 ];

@@ -1,0 +1,172 @@
+//! What a call costs: driver calls, copies, questions for events, memory. Counted, never timed.
+
+use std::collections::BTreeSet;
+
+use windrow::{
+    Batch, Collate, DType, Device, Engine, Filled, Leaf, Plan, RunOptions, SampleList, Stream,
+};
+
+use crate::rig::{consume, engine, host_bytes, on_gpu, Buffer, Gpu, Lane, Paused, Rows, HERE};
+
+/// The driver calls that `work` makes, and what it gives.
+pub fn traced<T>(gpu: &Gpu, work: impl FnOnce() -> T) -> (Vec<String>, T) {
+    gpu.sim.trace(true);
+    let result = work();
+    let calls = gpu.sim.take_trace();
+    gpu.sim.trace(false);
+    (calls, result)
+}
+
+/// How many of the calls are of a function.
+pub fn count(calls: &[String], function: &str) -> usize {
+    calls.iter().filter(|call| call.split(' ').next() == Some(function)).count()
+}
+
+/// A tree of many small leaves on the host: four samples of each.
+struct Tree(Vec<Rows>);
+
+impl Tree {
+    fn new(seed: u64, leaves: u64, bytes: i64) -> Tree {
+        let leaf = |leaf| Rows::new(leaves * seed + leaf, DType::U8, &[&[bytes][..]; 4]);
+        Tree((0..leaves).map(leaf).collect())
+    }
+
+    fn assemble(&self, engine: &Engine, stream: Option<Stream>, arena: bool) -> Vec<Batch> {
+        let lists: Vec<SampleList<'_>> = self.0.iter().map(Rows::on_host).collect();
+        let collate = Collate::stack().device(HERE);
+        let leaf = |samples| Leaf { samples, collate: &collate, path: "", out: None };
+        let leaves: Vec<_> = lists.iter().map(leaf).collect();
+        let plan = if arena { Plan::in_arena(&leaves) } else { Plan::for_leaves(&leaves) };
+        let mut options = RunOptions::default();
+        options.stream = stream;
+        let batch = |filled: Filled| Batch::new(filled.data.unwrap(), filled.fields);
+        engine.run_with(plan.unwrap(), options).unwrap().into_iter().map(batch).collect()
+    }
+
+    fn check(&self, lane: &Lane<'_>, batches: &[Batch]) {
+        for (rows, batch) in self.0.iter().zip(batches) {
+            assert_eq!(consume(lane, batch), [rows.bytes.concat()]);
+        }
+    }
+}
+
+#[test]
+fn a_tree_from_the_host_is_one_copy_and_one_launch() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        for arena in [false, true] {
+            for stream in [None, Some(lane.stream())] {
+                drop(Tree::new(0, 40, 4).assemble(&engine, stream, arena));
+                gpu.sim.synchronize_all();
+                let tree = Tree::new(1, 40, 4);
+                let (calls, batches) = traced(gpu, || tree.assemble(&engine, stream, arena));
+                assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 1, "{calls:#?}");
+                assert_eq!(count(&calls, "cuLaunchKernel"), 1, "{calls:#?}");
+                assert_eq!(count(&calls, "cuMemHostAlloc"), 0, "{calls:#?}");
+                assert!(count(&calls, "cuEventQuery") <= 2, "{calls:#?}");
+                assert!(calls.len() <= 16, "{} calls: {calls:#?}", calls.len());
+                tree.check(&lane, &batches);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_device_far_behind_costs_no_more() {
+    on_gpu(|gpu| {
+        let (engine, work, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        drop(Tree::new(0, 40, 4).assemble(&engine, Some(work.stream()), false));
+        gpu.sim.synchronize_all();
+        let locked = engine.stats().pinned_bytes;
+        let paused = work.pause();
+        let trees: Vec<_> = (0..60).map(|seed| Tree::new(seed, 40, 4)).collect();
+        let mut made = Vec::new();
+        for tree in &trees {
+            let stream = Some(work.stream());
+            let (calls, batches) = traced(gpu, || tree.assemble(&engine, stream, false));
+            assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 1, "{calls:#?}");
+            assert!(count(&calls, "cuEventQuery") <= 2, "{calls:#?}");
+            // Events that are under way cannot be used again.
+            let new_events = count(&calls, "cuEventCreate");
+            assert!(calls.len() - new_events <= 16, "{} calls: {calls:#?}", calls.len());
+            made.push(batches);
+        }
+        assert_eq!(engine.stats().pinned_bytes, locked);
+        drop(paused);
+        for (tree, batches) in trees.iter().zip(&made) {
+            tree.check(&lane, batches);
+        }
+    });
+}
+
+/// Samples of device memory, one after the other but in reverse, so that they are not merged.
+fn scattered(gpu: &Gpu, count: u64) -> (Buffer<'_>, SampleList<'static>, Vec<u8>) {
+    let rows = Rows::new(7, DType::U8, &vec![&[16][..]; count as usize]);
+    let memory = Buffer::of(gpu, &rows.bytes.concat());
+    let samples = rows.at((0..count).rev().map(|i| memory.address + 16 * i));
+    let expected = rows.bytes.iter().rev().flatten().copied().collect();
+    (memory, samples, expected)
+}
+
+#[test]
+fn a_stack_on_the_device_is_a_few_calls() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        for num_samples in [64, 4096] {
+            let (memory, samples, expected) = scattered(gpu, num_samples);
+            for round in 0..3 {
+                let (calls, batch) = traced(gpu, || {
+                    engine.assemble_on(&samples, &Collate::stack(), &lane.stream()).unwrap()
+                });
+                if round > 0 {
+                    assert!(calls.len() <= 10, "{} calls: {calls:#?}", calls.len());
+                    assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 0, "{calls:#?}");
+                }
+                assert_eq!(consume(&lane, &batch), [expected.clone()]);
+            }
+            drop(memory);
+        }
+    });
+}
+
+#[test]
+fn dropped_batches_use_each_others_memory_however_far_behind_the_device_is() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (memory, samples, expected) = scattered(gpu, 64);
+        for stream in [lane.stream(), engine.stream(0).unwrap()] {
+            let paused = Paused::stream(gpu, stream.handle());
+            let mut addresses = BTreeSet::new();
+            for _ in 0..8 {
+                let batch = engine.assemble_on(&samples, &Collate::stack(), &stream).unwrap();
+                addresses.insert(batch.data().data_ptr());
+            }
+            assert!(addresses.len() <= 3, "{addresses:?}");
+            let batch = engine.assemble_on(&samples, &Collate::stack(), &stream).unwrap();
+            drop(paused);
+            assert_eq!(consume(&lane, &batch), [expected.clone()]);
+        }
+        assert_eq!(engine.stats().device_bytes, 0);
+        drop(memory);
+    });
+}
+
+#[test]
+fn page_locked_batches_in_a_loop_wait_for_nothing() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[900], &[900]]));
+        let collate = Collate::stack().device(Device::Pinned);
+        let (calls, ()) = traced(gpu, || {
+            for _ in 0..10 {
+                let batch = engine.assemble(&rows.on_host(), &collate).unwrap();
+                assert_eq!(host_bytes(batch.data()), rows.bytes.concat());
+            }
+        });
+        let waits = calls.iter().filter(|call| call.contains("Synchronize")).count();
+        assert_eq!((waits, engine.stats().waits), (0, 0), "{calls:#?}");
+        // Nor is memory locked without end: one wait for many batches.
+        (0..90).for_each(|_| drop(engine.assemble(&rows.on_host(), &collate).unwrap()));
+        assert!(engine.stats().waits <= 100 / 16, "{}", engine.stats().waits);
+        assert!(engine.stats().pinned_bytes.0 <= 16 * (64 << 10));
+    });
+}
