@@ -13,7 +13,7 @@ use windrow::{
 /// A name and what is done so many times.
 type Case = (&'static str, fn(&Engine, usize));
 
-const CASES: [Case; 7] = [
+const CASES: [Case; 9] = [
     ("list and plan 4096 rows of 64 B", plan_rows),
     ("stack 4096 rows of 64 B", stack_rows),
     ("collate 8 leaves of 512 samples", collate_leaves),
@@ -21,6 +21,8 @@ const CASES: [Case; 7] = [
     ("pad 512 rows of int32 to int64, mask", pad_rows),
     ("ragged 1024 rows of int32", ragged_rows),
     ("normalise 2 images of 64 x 64 to float16 planes", normalise_images),
+    ("small: views and pad of 8 rows of int32 to int64, mask", pad_few_rows),
+    ("small: views and ragged batch of 32 rows of int32", ragged_few_rows),
 ];
 
 /// Element `i` of any input.
@@ -109,6 +111,25 @@ fn pad_rows(engine: &Engine, times: usize) {
 fn ragged_rows(engine: &Engine, times: usize) {
     let rows = tokens(1024);
     assemble(engine, &token_list(&rows), &Collate::ragged().batch_index(), times);
+}
+
+/// From the rows themselves, as a caller has them.
+fn assemble_few(engine: &Engine, count: usize, collate: &Collate, times: usize) {
+    let rows = tokens(count);
+    for _ in 0..times {
+        let views = rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]));
+        let views: Vec<_> = views.map(|view| view.expect("a row")).collect();
+        black_box(engine.assemble(&views, collate).expect("a batch"));
+    }
+}
+
+fn pad_few_rows(engine: &Engine, times: usize) {
+    let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
+    assemble_few(engine, 8, &collate, times);
+}
+
+fn ragged_few_rows(engine: &Engine, times: usize) {
+    assemble_few(engine, 32, &Collate::ragged(), times);
 }
 
 fn normalise_images(engine: &Engine, times: usize) {

@@ -91,6 +91,10 @@ impl Fields {
         })
     }
 
+    pub(crate) fn set_parts(&mut self, parts: Parts) {
+        self.parts = parts;
+    }
+
     /// Where each sample's real part lies.
     pub fn parts(&self) -> &Parts {
         &self.parts

@@ -263,6 +263,13 @@ impl Pad {
         Pad::default()
     }
 
+    /// Whether what is given for each dim is given for so many.
+    pub(crate) fn check(&self, ndim: usize) -> Result<()> {
+        self.side.check("side", ndim)?;
+        self.size.check("size", ndim)?;
+        self.multiple_of.check("multiple_of", ndim)
+    }
+
     /// What padding holds; not transformed.
     #[must_use]
     pub fn value(mut self, value: impl Into<Scalar>) -> Pad {

@@ -1,6 +1,7 @@
 //! Stage 4. [`Engine`]: runs plans, owns threads and output memory.
 
 mod rows;
+mod small;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::field::Role;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::layout::Layout;
 use crate::plan::{Leaf, Plan};
+use crate::rows::Rows;
 #[cfg(feature = "cuda")]
 use crate::sample::SampleList;
 use crate::sample::Samples;
@@ -205,8 +207,14 @@ impl Engine {
         options: RunOptions,
     ) -> Result<Batch> {
         let begin = Instant::now();
+        if let Some(rows) = samples.as_views().and_then(Rows::of_views) {
+            if let Some(batch) = self.assemble_rows(rows, collate, begin) {
+                return Ok(batch);
+            }
+        }
         let (samples, collate) = (samples.to_list(), self.placed(collate));
-        if let Some(batch) = self.stack_small(&samples, &collate, begin) {
+        let rows = Rows::of_list(&samples);
+        if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, &collate, begin)) {
             return Ok(batch);
         }
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };

@@ -15,10 +15,17 @@ pub const MAX_NDIM: usize = 64;
 ///
 /// Invariants: every extent is at least 0, there are as many strides as extents, at most
 /// [`MAX_NDIM`], and every byte offset from the first element fits in an `i64`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     shape: Dims,
     strides: Dims,
+}
+
+impl Clone for Layout {
+    /// By bytes: `SmallVec` clones number by number, and a small batch has a dozen of these.
+    fn clone(&self) -> Layout {
+        Layout { shape: Dims::from_slice(&self.shape), strides: Dims::from_slice(&self.strides) }
+    }
 }
 
 impl Layout {
@@ -44,7 +51,10 @@ impl Layout {
         let numel = checked_numel(shape).ok_or_else(too_large)?;
         numel.checked_mul(dtype.size() as i64).ok_or_else(too_large)?;
         let Some(strides) = strides else {
-            return Ok(Layout { shape: shape.into(), strides: compact.ok_or_else(too_large)? });
+            return Ok(Layout {
+                shape: Dims::from_slice(shape),
+                strides: compact.ok_or_else(too_large)?,
+            });
         };
         if strides.len() != shape.len() {
             let (got, want) = (strides.len(), shape.len());
@@ -52,9 +62,12 @@ impl Layout {
         }
         if numel == 0 {
             // Nothing is read through the strides of an empty tensor, so they need not make sense.
-            return Ok(Layout { shape: shape.into(), strides: compact.ok_or_else(too_large)? });
+            return Ok(Layout {
+                shape: Dims::from_slice(shape),
+                strides: compact.ok_or_else(too_large)?,
+            });
         }
-        let layout = Layout { shape: shape.into(), strides: strides.into() };
+        let layout = Layout { shape: Dims::from_slice(shape), strides: Dims::from_slice(strides) };
         layout.checked_span(dtype).ok_or_else(|| {
             Error::TooLarge(format!("strides {} of {dtype} reach beyond 64 bits", Tuple(strides)))
         })?;
@@ -144,6 +157,18 @@ pub(crate) fn compact_strides(shape: &[i64]) -> Option<Dims> {
         strides[i - 1] = strides[i].checked_mul(shape[i].max(1))?;
     }
     Some(strides)
+}
+
+/// Whether strides are those of a tensor in one piece, row by row, which one without strides is.
+#[inline]
+pub(crate) fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
+    let mut elements = 1;
+    strides.len() == shape.len()
+        && strides.iter().zip(shape).rev().all(|(&stride, &extent)| {
+            let is_next = stride == elements;
+            elements = stride.wrapping_mul(extent);
+            is_next
+        })
 }
 
 /// The number of elements, or `None` beyond 63 bits. An extent of 0 makes it 0 at once.

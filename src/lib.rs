@@ -140,6 +140,7 @@ mod layout;
 mod offsets;
 pub mod packing;
 mod plan;
+mod rows;
 mod sample;
 mod scalar;
 mod span;

@@ -57,6 +57,18 @@ impl Offsets {
         Ok(Offsets(boundaries.into()))
     }
 
+    /// Adds up lengths of which each is at least 0 and the sum is within 64 bits.
+    pub(crate) fn of_checked(lengths: impl ExactSizeIterator<Item = i64>) -> Offsets {
+        let mut boundaries = Vec::with_capacity(lengths.len() + 1);
+        boundaries.push(0);
+        let mut total = 0;
+        boundaries.extend(lengths.map(|length| {
+            total += length;
+            total
+        }));
+        Offsets(boundaries.into())
+    }
+
     /// All boundaries, one more than there are samples.
     pub fn as_slice(&self) -> &[i64] {
         &self.0

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Mismatch, Result};
 use crate::kinds::{same_dims, Kind, Kinds};
-use crate::layout::{compact_strides, Layout};
+use crate::layout::{are_compact, checked_numel, compact_strides, Dims, Layout};
 use crate::tensor::{new_owners, Device, Owner, Tensor};
 
 /// One sample: a borrowed tensor anywhere in memory.
@@ -101,6 +101,14 @@ impl<'a> SampleView<'a> {
     pub fn dtype(&self) -> DType {
         self.kind.dtype
     }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    pub(crate) fn data(&self) -> *const u8 {
+        self.data
+    }
 }
 
 impl<'a> From<&'a Tensor> for SampleView<'a> {
@@ -114,11 +122,18 @@ impl<'a> From<&'a Tensor> for SampleView<'a> {
 
 /// Samples imported once: an address each, and every distinct layout told once.
 ///
-/// A uniform list costs 8 bytes a sample, any other 12, the rows of a table nothing. `take` picks a
-/// batch by index without looking at the samples again.
+/// A uniform list costs 8 bytes a sample, row-major ones that differ in dim 0 alone 16, any other 12, the rows
+/// of a table nothing. `take` picks a batch by index without looking at the samples again.
 #[derive(Clone, Debug, Default)]
 pub struct SampleList<'a> {
     data: Addresses,
+    /// The extent of dim 0 of each sample, as long as they differ in nothing else and lie row-major on the host:
+    /// the first kind says the rest. Empty while there is only one kind, and where `kind_ids` is not.
+    lengths: Vec<i64>,
+    /// The largest such extent that a row of the first kind may have; negative if it is no such row.
+    longest: i64,
+    /// What `kinds` and `kind_ids` would be for `lengths`, once somebody has asked.
+    told: OnceLock<Told>,
     /// Position in `kinds` for each sample; empty while there is only one kind.
     kind_ids: Vec<u32>,
     kinds: Arc<Kinds>,
@@ -129,6 +144,9 @@ pub struct SampleList<'a> {
     owners: Vec<Owner>,
     memory: PhantomData<&'a [u8]>,
 }
+
+/// Every kind, and that of each sample.
+type Told = (Arc<Kinds>, Vec<u32>);
 
 /// Where each sample begins.
 #[derive(Clone, Debug)]
@@ -232,6 +250,7 @@ impl<'a> SampleList<'a> {
         let step = step.wrapping_mul(table.dtype().size() as i64);
         Ok(SampleList {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
+            longest: longest_row(&kind),
             kinds: Arc::new(Kinds::one(kind)),
             read_only: table.is_read_only(),
             owners: if table.device() == Device::Cpu {
@@ -262,8 +281,7 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked.
     pub fn push_view(&mut self, view: &SampleView<'a>) {
-        self.enter(&view.kind);
-        self.append(view.data);
+        self.push_kind(&view.kind, view.data);
         self.owners.extend(view.owner.clone());
     }
 
@@ -284,24 +302,22 @@ impl<'a> SampleList<'a> {
         shape: &[i64],
         strides: Option<&[i64]>,
     ) -> Result<()> {
-        let is_same = |last: &Kind| {
-            let layout = &last.layout;
-            let is_alike = last.dtype == dtype && last.device == device;
-            is_alike && same_dims(layout.shape(), shape) && are_compact(layout.strides(), shape)
-        };
-        if strides.is_none() && self.kinds.all().get(self.last as usize).is_some_and(is_same) {
-            self.append(data);
-            return Ok(());
+        if self.is_row(dtype, device, shape) && strides.is_none_or(|s| are_compact(s, shape)) {
+            return match self.append_row(data, shape[0]) {
+                true => Ok(()),
+                false => Err(no_room(self.len())),
+            };
         }
+        self.tell();
         let compact;
-        let told = match strides {
+        let given = match strides {
             Some(strides) => Some(strides),
             None => {
                 compact = compact_strides(shape);
                 compact.as_deref()
             }
         };
-        let known = told.and_then(|strides| {
+        let known = given.and_then(|strides| {
             let last = self.kinds.all().get(self.last as usize);
             match last.is_some_and(|last| last.is(dtype, device, shape, strides)) {
                 true => Some(self.last),
@@ -317,25 +333,147 @@ impl<'a> SampleList<'a> {
                     let count = self.data.each().capacity().saturating_sub(self.kind_ids.len());
                     self.kind_ids.try_reserve(count).map_err(|_| no_room(count))?;
                 }
-                self.last = Arc::make_mut(&mut self.kinds).insert(Kind { dtype, device, layout });
+                self.insert(Kind { dtype, device, layout });
             }
         }
         self.append(data);
         Ok(())
     }
 
-    /// Appends another sample of the last one's dtype and device if it is of its shape and strides too.
-    /// Says whether it did.
+    /// Whether a row-major sample differs from the first one, if at all, in the extent of dim 0 alone, so
+    /// that it may be [`SampleList::append_row`]'s.
+    #[inline]
+    fn is_row(&self, dtype: DType, device: Device, shape: &[i64]) -> bool {
+        self.kinds.all().first().is_some_and(|first| {
+            self.is_rows()
+                && first.dtype == dtype
+                && first.device == device
+                && self.fits_rows(first, shape)
+        })
+    }
+
+    /// Whether a shape is that of a row, by all but its dtype and device.
+    #[inline]
+    fn fits_rows(&self, first: &Kind, shape: &[i64]) -> bool {
+        let own = first.layout.shape();
+        matches!(shape, [length, rest @ ..] if own.len() == shape.len()
+            && same_dims(&own[1..], rest) && (0..=self.longest).contains(length))
+    }
+
+    /// Whether the samples so far are rows of the first kind.
+    #[inline]
+    fn is_rows(&self) -> bool {
+        self.longest >= 0 && self.kinds.all().len() == 1 && self.told.get().is_none()
+    }
+
+    /// Says whether there was room for it.
+    #[inline]
+    fn append_row(&mut self, data: *const u8, length: i64) -> bool {
+        let is_new = self.lengths.is_empty() && length != self.kinds.all()[0].layout.shape()[0];
+        if is_new && !self.begin_lengths() {
+            return false;
+        }
+        if !self.lengths.is_empty() || is_new {
+            self.lengths.push(length);
+        }
+        self.data.each().push(data);
+        true
+    }
+
+    /// From the first row of another length on each one's is told: as many as there is room for.
+    #[cold]
+    fn begin_lengths(&mut self) -> bool {
+        let (count, first) = (self.data.len(), self.kinds.all()[0].layout.shape()[0]);
+        let room = self.data.each().capacity().max(count + 1);
+        let has_room = self.lengths.try_reserve(room).is_ok();
+        if has_room {
+            self.lengths.resize(count, first);
+        }
+        has_room
+    }
+
+    /// The kinds of rows, and which each of them is.
+    #[cold]
+    fn kinds_of_rows(&self) -> Told {
+        let Kind { dtype, device, layout } = &self.kinds.all()[0];
+        let (mut kinds, mut shape) = (Kinds::default(), Dims::from(layout.shape()));
+        let mut ids = Vec::with_capacity(self.lengths.len());
+        let mut last = None;
+        for &length in &self.lengths {
+            let id = match last {
+                Some((known, id)) if known == length => id,
+                _ => {
+                    shape[0] = length;
+                    // The strides of all: that of dim 0 is made of the others' extents.
+                    let known = kinds.find(*dtype, *device, &shape, layout.strides());
+                    known.unwrap_or_else(|| {
+                        let layout = Layout::compact(*dtype, &shape);
+                        let layout = layout.expect("`longest` leaves room for every row");
+                        kinds.insert(Kind { dtype: *dtype, device: *device, layout })
+                    })
+                }
+            };
+            last = Some((length, id));
+            ids.push(id);
+        }
+        if kinds.all().len() < 2 {
+            ids.clear();
+        }
+        (Arc::new(kinds), ids)
+    }
+
+    /// The kinds and the kind of each sample, by number.
+    #[inline]
+    fn table(&self) -> (&Kinds, &[u32]) {
+        if self.lengths.is_empty() {
+            return (&self.kinds, &self.kind_ids);
+        }
+        let (kinds, ids) = self.told.get_or_init(|| self.kinds_of_rows());
+        (kinds, ids)
+    }
+
+    /// Goes on with kinds, as a sample comes that is no row.
+    #[inline]
+    fn tell(&mut self) {
+        if !self.lengths.is_empty() {
+            self.tell_rows();
+        }
+    }
+
+    #[cold]
+    fn tell_rows(&mut self) {
+        let told = self.told.take().unwrap_or_else(|| self.kinds_of_rows());
+        (self.kinds, self.kind_ids) = told;
+        self.last = self.kind_ids.last().copied().unwrap_or(0);
+        self.lengths = Vec::new();
+    }
+
+    /// Adds a kind that is not there, as the last one.
+    fn insert(&mut self, kind: Kind) {
+        if self.kinds.all().is_empty() {
+            self.longest = longest_row(&kind);
+        }
+        self.last = Arc::make_mut(&mut self.kinds).insert(kind);
+    }
+
+    /// Appends another sample of the last one's dtype and device if it is of its shape and strides too, or
+    /// differs in the extent of dim 0 alone where all samples are row-major. Says whether it did.
     ///
     /// # Safety
     /// As [`SampleView::from_raw_parts`], for the last sample's dtype and device.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
-        let same = !self.is_empty()
-            && self.kinds.all().get(self.last as usize).is_some_and(|last| {
-                same_dims(last.layout.shape(), shape) && same_dims(last.layout.strides(), strides)
-            });
+        if self.is_empty() {
+            return false;
+        }
+        let Some(last) = self.kinds.all().get(self.last as usize) else { return false };
+        if self.is_rows() && self.fits_rows(last, shape) && are_compact(strides, shape) {
+            return self.append_row(data, shape[0]);
+        }
+        let (own, own_strides) = (last.layout.shape(), last.layout.strides());
+        let same =
+            self.lengths.is_empty() && same_dims(own, shape) && same_dims(own_strides, strides);
         if same {
             self.append(data);
         }
@@ -350,8 +488,7 @@ impl<'a> SampleList<'a> {
         other.check_rows(0)?;
         self.reserve(other.len())?;
         for (index, &data) in other.data().iter().enumerate() {
-            self.enter(other.kind(index));
-            self.append(data);
+            self.push_kind(other.kind(index), data);
         }
         self.read_only |= other.read_only;
         self.owners.extend_from_slice(new_owners(&self.owners, &other.owners));
@@ -368,14 +505,23 @@ impl<'a> SampleList<'a> {
         self.read_only
     }
 
-    /// Makes `kind` the last one, adding it if it is new.
-    fn enter(&mut self, kind: &Kind) {
-        if self.kinds.all().get(self.last as usize) == Some(kind) {
+    /// Appends a sample that is already checked.
+    #[inline]
+    fn push_kind(&mut self, kind: &Kind, data: *const u8) {
+        let Kind { dtype, device, layout } = kind;
+        let (shape, strides) = (layout.shape(), layout.strides());
+        let is_row = self.is_row(*dtype, *device, shape) && are_compact(strides, shape);
+        if is_row && self.append_row(data, shape[0]) {
             return;
         }
-        let Kind { dtype, device, layout } = kind;
-        let known = self.kinds.find(*dtype, *device, layout.shape(), layout.strides());
-        self.last = known.unwrap_or_else(|| Arc::make_mut(&mut self.kinds).insert(kind.clone()));
+        self.tell();
+        if self.kinds.all().get(self.last as usize) != Some(kind) {
+            match self.kinds.find(*dtype, *device, shape, strides) {
+                Some(id) => self.last = id,
+                None => self.insert(kind.clone()),
+            }
+        }
+        self.append(data);
     }
 
     #[inline]
@@ -426,17 +572,62 @@ impl<'a> SampleList<'a> {
     /// # Panics
     /// If there is no sample `index`.
     pub fn kind(&self, index: usize) -> &Kind {
-        &self.kinds.all()[self.kind_ids().map_or(0, |ids| ids[index] as usize)]
+        let (kinds, ids) = self.table();
+        &kinds.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
     }
 
     /// Every distinct kind; after `take`, perhaps some that no sample has.
     pub fn kinds(&self) -> &[Kind] {
-        self.kinds.all()
+        self.table().0.all()
     }
 
     /// Position in [`SampleList::kinds`] for each sample, or `None` if all are of the first.
     pub fn kind_ids(&self) -> Option<&[u32]> {
-        (!self.kind_ids.is_empty()).then_some(&*self.kind_ids)
+        let ids = self.table().1;
+        (!ids.is_empty()).then_some(ids)
+    }
+
+    /// Dims of the first sample.
+    pub(crate) fn ndim(&self) -> usize {
+        self.kinds.all().first().map_or(0, |kind| kind.layout.ndim())
+    }
+
+    /// The dims of all samples, if they have as many.
+    pub fn kinds_ndim(&self) -> Option<usize> {
+        let ndim = self.ndim();
+        let same = |kind: &Kind| kind.layout.ndim() == ndim;
+        (!self.is_empty() && self.kinds.all().iter().all(same)).then_some(ndim)
+    }
+
+    /// Where the first sample is.
+    pub fn device(&self) -> Option<Device> {
+        self.kinds.all().first().filter(|_| !self.is_empty()).map(|kind| kind.device)
+    }
+
+    /// The dtypes of the kinds that have elements, some more than once.
+    pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
+        let has_long = self.lengths.iter().any(|&length| length > 0);
+        let is_filled = move |kind: &&Kind| has_long || kind.layout.numel() > 0;
+        self.kinds.all().iter().filter(is_filled).map(|kind| kind.dtype)
+    }
+
+    /// The dtype of the last sample.
+    pub fn last_dtype(&self) -> Option<DType> {
+        self.kinds.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|kind| kind.dtype)
+    }
+
+    /// Whether all samples are of one kind, the first of [`SampleList::kinds`].
+    pub fn is_uniform(&self) -> bool {
+        self.lengths.is_empty() && self.kind_ids.is_empty()
+    }
+
+    /// What all samples have in common, if they lie row-major on the host and differ in the extent of dim 0
+    /// at most, and the extent of each; none if it is that of the kind.
+    pub(crate) fn as_rows(&self) -> Option<(&Kind, &[i64])> {
+        let first = self.kinds.all().first()?;
+        let is_host = first.device == Device::Cpu;
+        let are_rows = self.longest >= 0 || is_host && first.layout.is_compact();
+        (self.kind_ids.is_empty() && are_rows).then_some((first, &self.lengths))
     }
 
     /// A batch by index: the same samples in another order, repeated or left out.
@@ -446,23 +637,43 @@ impl<'a> SampleList<'a> {
     /// [`Error::OutOfMemory`].
     pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
         let len = self.data.len() as i64;
-        let indices = indices.into_iter();
-        let (count, mut data) = (indices.size_hint().0, Vec::new());
-        data.try_reserve(count).map_err(|_| no_room(count))?;
-        let (ids, mut kind_ids) = (self.kind_ids(), Vec::new());
-        for index in indices {
+        let indices = indices.into_iter().map(|index| {
             let position = if index < 0 { index + len } else { index };
-            if !(0..len).contains(&position) {
-                return Err(Error::Argument(format!("index {index} in a list of {len} samples")));
+            match (0..len).contains(&position) {
+                true => Ok(position as usize),
+                false => Err(outside(index, len)),
             }
-            data.push(self.data.at(position as usize));
-            if let Some(ids) = ids {
-                kind_ids.push(ids[position as usize]);
+        });
+        let count = indices.size_hint().0;
+        let (mut data, mut kind_ids, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+        data.try_reserve(count).map_err(|_| no_room(count))?;
+        match (&self.data, self.is_uniform()) {
+            (Addresses::Each(each), true) => {
+                for position in indices {
+                    data.push(each[position?]);
+                }
+            }
+            (Addresses::Rows { first, step, .. }, true) => {
+                for position in indices {
+                    let bytes = (position? as i64).wrapping_mul(*step);
+                    data.push(first.wrapping_offset(bytes as isize));
+                }
+            }
+            _ => {
+                for position in indices {
+                    let position = position?;
+                    data.push(self.data.at(position));
+                    lengths.extend(self.lengths.get(position));
+                    kind_ids.extend(self.kind_ids.get(position));
+                }
             }
         }
         let last = kind_ids.last().copied().unwrap_or(0);
         Ok(SampleList {
             data: Addresses::Each(data),
+            lengths,
+            longest: self.longest,
+            told: OnceLock::new(),
             kind_ids,
             kinds: Arc::clone(&self.kinds),
             last,
@@ -473,15 +684,22 @@ impl<'a> SampleList<'a> {
     }
 }
 
-/// Whether strides are those of a tensor in one piece, row by row, which one without strides is.
-#[inline]
-fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
-    let mut elements = 1;
-    strides.iter().zip(shape).rev().all(|(&stride, &extent)| {
-        let is_next = stride == elements;
-        elements = stride.wrapping_mul(extent);
-        is_next
-    })
+/// The largest extent of dim 0 that a row of this kind may have; negative if the kind is none of rows, which
+/// are row-major and on the host.
+fn longest_row(kind: &Kind) -> i64 {
+    let (shape, strides) = (kind.layout.shape(), kind.layout.strides());
+    let [_, rest @ ..] = shape else { return -1 };
+    let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
+    let row_bytes = elements.and_then(|count| count.checked_mul(kind.dtype.size() as i64));
+    match row_bytes {
+        Some(bytes @ 1..) if kind.device == Device::Cpu => i64::MAX / bytes,
+        _ => -1,
+    }
+}
+
+#[cold]
+fn outside(index: i64, len: i64) -> Error {
+    Error::Argument(format!("index {index} in a list of {len} samples"))
 }
 
 #[cold]
@@ -520,6 +738,11 @@ impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
 pub trait Samples<'a> {
     /// The samples as a list.
     fn to_list(&self) -> Cow<'_, SampleList<'a>>;
+
+    /// The samples as views, if they are such: a small batch needs no list of them.
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        None
+    }
 }
 
 impl<'a> Samples<'a> for SampleList<'a> {
@@ -536,6 +759,10 @@ impl<'a> Samples<'a> for [SampleView<'a>] {
             list.push_view(view);
         }
         Cow::Owned(list)
+    }
+
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        Some(self)
     }
 }
 
@@ -557,6 +784,10 @@ where
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
         self.as_slice().to_list()
     }
+
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        self.as_slice().as_views()
+    }
 }
 
 impl<'a, S, const N: usize> Samples<'a> for [S; N]
@@ -565,6 +796,10 @@ where
 {
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
         self.as_slice().to_list()
+    }
+
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        self.as_slice().as_views()
     }
 }
 
@@ -624,7 +859,45 @@ mod tests {
         list = list.take([1]).unwrap();
         list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
         list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());
-        assert_eq!(list.kind_ids().unwrap(), [1, 0, 2]);
+        let lengths = [0, 1, 2].map(|index| list.kind(index).layout.shape()[0]);
+        assert_eq!((lengths, list.kinds().len()), ([4, 2, 3], 3));
+    }
+
+    #[test]
+    fn rows_are_kinds_once_somebody_asks_or_a_sample_is_none() {
+        let data = [0u16; 30];
+        let row = |len: usize| SampleView::from_slice(&data[..2 * len], &[len as i64, 2]).unwrap();
+        let shapes = |list: &SampleList<'_>| -> Vec<Vec<i64>> {
+            (0..list.len()).map(|index| list.kind(index).layout.shape().to_vec()).collect()
+        };
+        let lens = [3, 3, 0, 5, 3, 1];
+        let expected: Vec<Vec<i64>> = lens.iter().map(|&len| vec![len as i64, 2]).collect();
+        for asked_after in 0..=lens.len() {
+            let mut list = SampleList::new();
+            for (count, &len) in lens.iter().enumerate() {
+                if count == asked_after {
+                    list.kinds();
+                }
+                list.push_view(&row(len));
+            }
+            assert_eq!(shapes(&list), expected, "asked after {asked_after}");
+            assert_eq!((list.kinds().len(), list.is_uniform()), (4, false));
+            let taken = list.take([5, -1, 2]).unwrap();
+            assert_eq!(shapes(&taken), [[1, 2], [1, 2], [0, 2]]);
+            let turned = SampleView::with_strides(&data, &[4, 2], &[1, 4]).unwrap();
+            let others = SampleView::from_slice(&data[..6], &[2, 3]).unwrap();
+            let mut all = expected.clone();
+            for (view, shape) in [(turned, vec![4, 2]), (others, vec![2, 3]), (row(3), vec![3, 2])]
+            {
+                list.push_view(&view);
+                all.push(shape);
+                assert_eq!(shapes(&list), all);
+            }
+            assert_eq!(list.kinds().len(), 6);
+            let mut joined = list.take([0]).unwrap();
+            joined.extend(&list).unwrap();
+            assert_eq!(shapes(&joined)[1..], all);
+        }
     }
 
     #[test]

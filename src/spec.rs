@@ -206,9 +206,7 @@ impl Spec {
     fn pad(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, pad: &Pad) -> Result<()> {
         let first = samples.kind(0).layout.shape();
         let ndim = first.len();
-        pad.side.check("side", ndim)?;
-        pad.size.check("size", ndim)?;
-        pad.multiple_of.check("multiple_of", ndim)?;
+        pad.check(ndim)?;
         self.value = pad.value.bits(self.dtype)?;
 
         let mut longest: Dims = first.into();
@@ -228,14 +226,7 @@ impl Spec {
         }
         let mut size = longest.clone();
         for d in (0..ndim).filter(|&d| padded[d]) {
-            size[d] = pad.size.at(d).unwrap_or(size[d]);
-            let multiple = *pad.multiple_of.at(d);
-            size[d] = checked_round_up(size[d], multiple).ok_or_else(|| {
-                Error::TooLarge(format!(
-                    "size {} rounded up to {multiple} is beyond 64 bits",
-                    size[d]
-                ))
-            })?;
+            size[d] = padded_extent(pad, d, longest[d])?;
         }
         if !pad.truncate {
             let fits = |kind: &Kind| {
@@ -274,17 +265,22 @@ impl Spec {
     }
 }
 
-fn checked_round_up(size: i64, multiple: i64) -> Option<i64> {
-    match size % multiple {
+/// The extent in the batch of a padded dim, of which the samples' largest is `longest`.
+pub(crate) fn padded_extent(pad: &Pad, dim: usize, longest: i64) -> Result<i64> {
+    let size = pad.size.at(dim).unwrap_or(longest);
+    let multiple = *pad.multiple_of.at(dim);
+    let rounded = match size % multiple {
         0 => Some(size),
         rest => size.checked_add(multiple - rest),
-    }
+    };
+    let text = || format!("size {size} rounded up to {multiple} is beyond 64 bits");
+    rounded.ok_or_else(|| Error::TooLarge(text()))
 }
 
 /// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
 /// the same options pad the same dims in every batch. If nothing names one, all that differ; of samples
 /// of one dim always that one.
-fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
+pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
     let ndim = differs.len();
     let refuse = |text| Err(Error::Argument(text));
     let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
@@ -355,7 +351,7 @@ fn check_room(samples: &SampleList<'_>) -> Result<()> {
     if samples.len() < MANY_SAMPLES {
         return Ok(());
     }
-    let bytes = samples.len().saturating_mul(64 + 24 * samples.kind(0).layout.ndim());
+    let bytes = samples.len().saturating_mul(64 + 24 * samples.ndim());
     let mut room = Vec::<u8>::new();
     room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
     // Or it would not be asked for at all.

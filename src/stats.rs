@@ -75,7 +75,7 @@ impl Stats {
 }
 
 /// What one run did.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Of each leaf.
     pub paths: SmallVec<[Path; 4]>,

@@ -310,7 +310,8 @@ impl Tensor {
             return refuse(expected, format!("{} bytes", self.nbytes()));
         }
         let data = self.data.wrapping_add(byte_offset as usize);
-        Ok(Tensor { data, dtype, layout, ..self.clone() })
+        let Tensor { device, read_only, .. } = *self;
+        Ok(Tensor { owner: self.owner.clone(), data, dtype, device, layout, read_only })
     }
 
     /// The same memory as unsigned integers of the same width; complex numbers have none and stay.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Layout, Mask, Offsets,
-    Pad, PerDim, Plan, SampleList, SampleView, Side, Stage, Tensor, Transform,
+    Batch, Collate, DType, Device, Engine, EngineOptions, Error, Fields, Form, Layout, Mask,
+    Offsets, Pad, PerDim, Plan, SampleList, SampleView, Side, Stage, Tensor, Transform,
 };
 
 fn rows(lengths: &[usize]) -> Vec<Vec<i32>> {
@@ -206,9 +206,11 @@ fn counters() {
     // 40 of data, 10 of the mask, 16 of lengths.
     assert_eq!((stats.bytes_out, stats.data_bytes, stats.padding_waste()), (66, 40, 0.2));
     assert_eq!(stats.paths, [("strided", 1)].into());
-    assert!(stats.plan_time.as_nanos() > 0 && stats.run_time.as_nanos() > 0);
+    // A small batch needs no plan.
+    assert!(stats.plan_time.as_nanos() == 0 && stats.run_time.as_nanos() > 0);
     assert_eq!((stats.import_time.as_nanos(), stats.wait_time.as_nanos()), (0, 0));
     assert!(engine.assemble(&views(&rows), &Collate::stack()).is_err());
+    assert!(engine.stats().plan_time.as_nanos() > 0, "it is a plan that tells what is wrong");
     engine.count_view(7);
     let stats = engine.clone().stats();
     assert_eq!((stats.batches, stats.samples, stats.views, stats.bytes_out), (2, 9, 1, 66));
@@ -376,6 +378,79 @@ fn small_and_large_stacks_agree() {
         assert_eq!((stats.bytes_in, stats.bytes_out, stats.padding_bytes), (bytes, bytes, 0));
         let last = batch.sample(count as usize - 1).unwrap();
         assert_eq!(last.as_slice::<u16>().unwrap(), rows[count as usize - 1]);
+    }
+}
+
+/// The limit from both sides, for every form: 1 MiB of bytes read and written.
+#[test]
+#[cfg(not(miri))]
+fn small_batches_of_every_form() {
+    let (engine, reference) = (Engine::host(), Engine::reference());
+    let pad = || Pad::new().value(-7).mask(Mask::Pad);
+    let forms = [
+        Collate::concat(0),
+        Collate::concat(-2),
+        Collate::ragged().batch_index().offsets_i32(),
+        Collate::ragged(),
+        Collate::pad(pad()),
+        Collate::pad(pad().side(Side::Left).dims([0]).multiple_of(8)),
+        Collate::pad(pad().side(Side::Center).dims([0]).size(2).truncate(true)),
+        Collate::pad(pad().dims([0, 1])),
+        Collate::pad(Pad::new().sizes([Some(20), None])),
+    ];
+    // Elements of 4 bytes, 3 to a place: read, written, and a mask and numbers besides.
+    for count in [1, 2, 9, 3000, 6000] {
+        let rows: Vec<Vec<i32>> = (0..count)
+            .map(|i| (0..3 * (i * 5 % 13)).map(|x| (31 * i + x) as i32 - 90).collect())
+            .collect();
+        let samples: Vec<_> = rows
+            .iter()
+            .map(|row| SampleView::from_slice(row, &[row.len() as i64 / 3, 3]).unwrap())
+            .collect();
+        let list: SampleList<'_> = samples.iter().cloned().collect();
+        for form in &forms {
+            for dtype in [DType::I32, DType::I64, DType::F32, DType::U8] {
+                if let (DType::U8, Form::Pad(_)) = (dtype, form.form()) {
+                    continue; // -7 is none.
+                }
+                let collate = form.clone().cast(dtype);
+                let want = reference.assemble(&list, &collate).unwrap();
+                let (of_views, of_list) = (
+                    engine.assemble(&samples[..], &collate).unwrap(),
+                    engine.assemble(&list, &collate).unwrap(),
+                );
+                for batch in [of_views, of_list] {
+                    let name = format!("{count} rows, {collate:?}");
+                    let bytes = |tensor: &Tensor| {
+                        tensor.bytes().unwrap().as_slice::<u8>().unwrap().to_vec()
+                    };
+                    assert_eq!(batch.data().shape(), want.data().shape(), "{name}");
+                    assert!(bytes(batch.data()) == bytes(want.data()), "{name}");
+                    for (got, want) in [
+                        (batch.lengths(), want.lengths()),
+                        (batch.offsets(), want.offsets()),
+                        (batch.mask(), want.mask()),
+                        (batch.batch_index(), want.batch_index()),
+                    ] {
+                        let told = |t: Option<&Tensor>| {
+                            t.map(|t| (t.dtype(), t.shape().to_vec(), bytes(t)))
+                        };
+                        assert!(told(got) == told(want), "{name}");
+                    }
+                    assert_eq!((batch.len(), batch.max_length()), (want.len(), want.max_length()));
+                    let last = count - 1;
+                    assert_eq!(
+                        batch.sample(last).unwrap().shape(),
+                        want.sample(last).unwrap().shape(),
+                        "{name}"
+                    );
+                }
+            }
+        }
+        let stats = (engine.stats(), reference.stats());
+        assert_eq!(2 * stats.1.bytes_in, stats.0.bytes_in);
+        assert_eq!(2 * stats.1.bytes_out, stats.0.bytes_out);
+        assert_eq!(2 * stats.1.padding_bytes, stats.0.padding_bytes);
     }
 }
 

@@ -43,9 +43,18 @@ pub(crate) struct Job {
 
 impl Job {
     /// The samples of a call without trees.
-    fn of_call(options: Options<'_>, samples: &Bound<'_, PyAny>) -> PyResult<Job> {
-        let job = Job::new(options, "", |reading| samples_of(samples, reading))?;
-        Ok(Job { in_tree: false, ..job })
+    fn of_call(
+        options: Options<'_>,
+        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+    ) -> PyResult<Job> {
+        Ok(Job { in_tree: false, ..Job::new(options, "", import)? })
+    }
+
+    /// A leaf of samples that are there, all of whose options are said.
+    pub fn of_leaf(samples: Arc<Imported>, collate: Collate, path: String) -> Job {
+        let (out, torch_out, stream) = (None, None, None);
+        let (ahead, copy) = (None, CopyMode::Always);
+        Job { ahead, samples, collate, path, in_tree: true, out, torch_out, stream, copy }
     }
 
     /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
@@ -159,11 +168,13 @@ fn run_jobs(
     has_begun: &mut bool,
 ) -> windrow::Result<Vec<Batch>> {
     let in_arena = !matches!(arena, Arena::No);
-    if let ([Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. }], false) =
-        (&*jobs, in_arena)
-    {
-        if let Some(batch) = engine.stack_small(&jobs[0].samples.list, &jobs[0].collate, begin) {
-            return Ok(vec![batch]);
+    let is_plain = |job: &Job| {
+        matches!(job, Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. })
+    };
+    if !in_arena && jobs.iter().all(is_plain) {
+        let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
+        if let Some(batches) = engine.assemble_small(&leaves, begin) {
+            return Ok(batches);
         }
     }
     let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
@@ -359,12 +370,21 @@ fn assemble(
     samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
-    let py = samples.py();
+    assemble_with(form, samples.py(), kwargs, |reading| samples_of(samples, reading))
+}
+
+/// A batch of what is imported.
+pub(crate) fn assemble_with(
+    form: &str,
+    py: Python<'_>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+    import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+) -> PyResult<PyBatch> {
     let _records = Records::of_call(py);
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let job = Job::of_call(options, samples)?;
+    let job = Job::of_call(options, import)?;
     let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
     Ok(PyBatch::from(batches.remove(0)))
 }
@@ -524,7 +544,7 @@ pub(crate) fn explain(
         tree::jobs_of(samples, kwargs)?
     } else {
         let options = Options { may_start: false, ..Options::parse(form, kwargs)? };
-        (vec![Job::of_call(options, samples)?], false)
+        (vec![Job::of_call(options, |reading| samples_of(samples, reading))?], false)
     };
     let explain = py.detach(|| -> windrow::Result<_> {
         let may_view = jobs.iter().map(|job| may_view(job, in_arena));

@@ -21,7 +21,9 @@ use windrow::{
 use crate::engine::index_engine;
 use crate::errors::{in_words, DeviceError, OrPyErr};
 use crate::logging::Records;
+use crate::numpy_api::array_of;
 use crate::order::{ready_on, Order};
+use crate::sources::torch_api;
 use crate::stream::from_handle;
 use crate::tensor::PyTensor;
 use crate::torch_memory;
@@ -453,6 +455,9 @@ pub(crate) unsafe fn release_buffer(view: *mut ffi::Py_buffer) {
 pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     let _stage = exporting(py);
     on_host(tensor, "NumPy")?;
+    if let Some(array) = array_of(py, tensor)? {
+        return Ok(array);
+    }
     let numpy = py.import(intern!(py, "numpy"))?;
     let asarray = |tensor: Tensor| {
         numpy.call_method1(intern!(py, "asarray"), (Bound::new(py, PyTensor::from(tensor))?,))
@@ -481,10 +486,34 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
             .import(intern!(py, "torch"))?
             .call_method1(intern!(py, "from_dlpack"), (object,));
     }
+    if let Some(exchanged) = through_exchange(py, tensor)? {
+        return Ok(exchanged);
+    }
     let version = (1, 3).into_pyobject(py)?.into_any();
     let capsule = dlpack(py, tensor, None, Some(&version), None, None)?;
     py.import(intern!(py, "torch.utils.dlpack"))?
         .call_method1(intern!(py, "from_dlpack"), (capsule,))
+}
+
+/// A torch tensor of host memory by torch's own exchange table, where it has one: a third of what `from_dlpack`
+/// takes, which is told of memory that must not be written to.
+fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(take) = torch_api(py)?.and_then(|api| api.managed_tensor_to_py_object_no_sync) else {
+        return Ok(None);
+    };
+    if tensor.is_read_only() {
+        return Ok(None);
+    }
+    let _stage = exporting(py);
+    let (managed, mut object) = (tensor.to_dlpack(), std::ptr::null_mut());
+    // SAFETY: a function of torch's table, which takes the export over unless it fails; attached.
+    unsafe {
+        if take(managed.as_ptr(), &mut object) != 0 {
+            delete_versioned(managed.as_ptr());
+            return Err(PyErr::fetch(py));
+        }
+        Bound::from_owned_ptr_or_err(py, object.cast()).map(Some)
+    }
 }
 
 /// JAX array, zero-copy where JAX takes the alignment.

@@ -20,6 +20,7 @@ use crate::places::{has_moved, moved, Table};
 use crate::sources::{grad_is_enabled, route_of, Lazy, Route};
 use crate::stream::current_of;
 use crate::tensor::PyTensor;
+use crate::torch_dense::Fields;
 use crate::torch_words;
 
 /// How many samples ahead storage is asked for; tensors and objects twice and four times as far.
@@ -92,6 +93,8 @@ pub(crate) struct Importer<'py> {
     last: Option<(*mut ffi::PyTypeObject, Route, Lazy)>,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     repeat: Option<(DLDataType, DLDevice, i32)>,
+    /// The last sample was a dense torch tensor, which was read without running any code of others.
+    is_quiet: bool,
     /// Arguments of `__dlpack__`, for the host and for devices.
     pub dlpack_kwargs: [Option<Bound<'py, PyDict>>; 2],
 }
@@ -112,6 +115,7 @@ impl<'py> Importer<'py> {
             lone: None,
             last: None,
             repeat: None,
+            is_quiet: false,
             ahead: None,
             dlpack_kwargs: [None, None],
         }
@@ -183,8 +187,8 @@ impl<'py> Importer<'py> {
     /// Begins to stack after the first sample. Only for samples that are read without running Python
     /// code, which might change those that are being copied.
     fn start_ahead(&mut self, engine: &Engine, collate: &Collate, count: usize) {
-        let is_array = matches!(self.last, Some((_, Route::ArrayStruct, _)));
-        if self.repeat.is_none() && !is_array {
+        let is_array = matches!(self.last, Some((_, Route::Array | Route::ArrayStruct, _)));
+        if self.repeat.is_none() && !is_array && !self.is_quiet {
             return;
         }
         self.ahead = engine.start_rows(collate, self.list.kind(0), count);
@@ -224,7 +228,7 @@ impl<'py> Importer<'py> {
                 let (route, lazy) = route_of(object)?;
                 self.last = Some((class, route, lazy));
                 self.repeat = None;
-                if let Route::Exchange { api, is_torch: true } = route {
+                if let Route::Exchange { api, is_torch: true, .. } = route {
                     self.keep.order.torch = Some(api);
                 }
                 (route, lazy)
@@ -262,7 +266,13 @@ impl<'py> Importer<'py> {
         index: usize,
     ) -> PyResult<()> {
         match route {
-            Route::Exchange { api, is_torch } => {
+            Route::Exchange { api, is_torch, dense } => {
+                // SAFETY: a tensor of torch's own class, whose words were found.
+                if let Some(fields) =
+                    dense.and_then(|dense| unsafe { dense.fields_of(object.as_ptr()) })
+                {
+                    return self.push_dense(&fields, index);
+                }
                 let borrow =
                     api.dltensor_from_py_object_no_sync.filter(|_| is_torch || !self.owned);
                 let Some(borrow) = borrow else {
@@ -301,6 +311,7 @@ impl<'py> Importer<'py> {
                 let tensor = object.cast::<PyBatch>()?.get().inner().clone();
                 self.push_tensor(tensor, index)
             }
+            Route::Array => self.import_array(object, index),
             Route::ArrayStruct => self.import_array_struct(object, index),
             Route::Number => self.import_number(object, index),
             Route::Row if self.rows => self.import_row(object, index),
@@ -317,6 +328,18 @@ impl<'py> Importer<'py> {
             }
             Route::Protocols => self.import_by_protocol(object, index),
         }
+    }
+
+    /// A dense torch tensor of the host's.
+    #[inline]
+    fn push_dense(&mut self, fields: &Fields<'_>, index: usize) -> PyResult<()> {
+        let &Fields { data, dtype, shape, strides } = fields;
+        // SAFETY: as good as torch's word, as in `push`; alive while the object is and is not resized.
+        let pushed = unsafe { self.list.push(data, dtype, Device::Cpu, shape, Some(strides)) };
+        pushed.map_err(|error| self.error(error, index))?;
+        self.is_quiet = true;
+        self.push_ahead();
+        Ok(())
     }
 
     /// The usual case, kept short: a tensor like the one before it, which was found fit.
@@ -337,8 +360,10 @@ impl<'py> Importer<'py> {
             let dims =
                 |dims: *mut i64| std::slice::from_raw_parts(dims.cast_const(), ndim as usize);
             let same = self.list.push_if_same(data.cast(), dims(shape), dims(strides));
-            if let (true, Some(ahead)) = (same, &mut self.ahead) {
-                ahead.push(data.cast());
+            match &mut self.ahead {
+                Some(ahead) if same && self.list.is_uniform() => ahead.push(data.cast()),
+                Some(_) => self.ahead = None,
+                None => {}
             }
             same
         }
@@ -410,7 +435,7 @@ impl<'py> Importer<'py> {
     pub fn push_ahead(&mut self) {
         match &mut self.ahead {
             // SAFETY: just read and of the first one's kind; the caller keeps it alive.
-            Some(ahead) if self.list.kinds().len() == 1 => unsafe {
+            Some(ahead) if self.list.is_uniform() => unsafe {
                 ahead.push(self.list.address(self.list.len() - 1));
             },
             _ => self.ahead = None,
@@ -465,6 +490,7 @@ impl<'py> Importer<'py> {
 
     pub fn push(&mut self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
         self.repeat = None;
+        self.is_quiet = false;
         if foreign.read_only {
             self.list.mark_read_only();
         }

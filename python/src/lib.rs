@@ -6,6 +6,7 @@
 
 mod assemble;
 mod batch;
+mod columns;
 mod containers;
 mod engine;
 mod errors;
@@ -16,6 +17,9 @@ mod interfaces;
 mod keep;
 mod logging;
 mod number;
+mod number_words;
+mod numpy_api;
+mod numpy_words;
 mod options;
 mod order;
 mod packing;
@@ -30,6 +34,7 @@ mod specs;
 mod stream;
 mod tensor;
 mod torch;
+mod torch_dense;
 mod torch_memory;
 mod torch_words;
 mod tree;
@@ -75,6 +80,8 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(assemble::check_options, m)?,
         wrap_pyfunction!(tree::collate, m)?,
         wrap_pyfunction!(torch::collate_torch, m)?,
+        wrap_pyfunction!(columns::pad_columns, m)?,
+        wrap_pyfunction!(columns::pack_columns, m)?,
         wrap_pyfunction!(containers::check_list, m)?,
         wrap_pyfunction!(tensor::asarray, m)?,
         wrap_pyfunction!(windows::windows, m)?,

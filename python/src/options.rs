@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyString, PyType};
+use pyo3::types::{PyBool, PyComplex, PyComplexMethods, PyDict, PyFloat, PyInt, PyString, PyType};
 use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side, Stream, Transform};
 
 use crate::engine::{default_engine, device_of, PyEngine};
@@ -33,20 +33,26 @@ pub(crate) struct Options<'py> {
     pub may_start: bool,
 }
 
-/// Keyword arguments that must all be taken.
+/// Keyword arguments that must all be taken. Read once: to ask a dict for every name that there might be makes a
+/// string of each.
 struct Kwargs<'a, 'py> {
     form: &'a str,
-    items: Option<&'a Bound<'py, PyDict>>,
-    taken: usize,
+    items: Vec<(String, Bound<'py, PyAny>)>,
 }
 
-impl<'py> Kwargs<'_, 'py> {
+impl<'f, 'py> Kwargs<'f, 'py> {
+    fn new(form: &'f str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Kwargs<'f, 'py>> {
+        let mut items = Vec::new();
+        for (name, item) in kwargs.into_iter().flatten() {
+            items.push((name.extract()?, item));
+        }
+        Ok(Kwargs { form, items })
+    }
+
     /// An argument as given, `None` included.
     fn raw(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(items) = self.items else { return Ok(None) };
-        let item = items.get_item(name)?;
-        self.taken += usize::from(item.is_some());
-        Ok(item)
+        let found = self.items.iter().position(|(given, _)| given == name);
+        Ok(found.map(|position| self.items.swap_remove(position).1))
     }
 
     /// An argument that is not `None`.
@@ -65,16 +71,10 @@ impl<'py> Kwargs<'_, 'py> {
 
     /// Refuses what nobody asked for.
     fn finish(self, own: &[&str]) -> PyResult<()> {
-        let Some(items) = self.items.filter(|items| items.len() > self.taken) else {
-            return Ok(());
-        };
-        for key in items.keys() {
-            let key: String = key.extract()?;
-            if !COMMON.iter().chain(own).any(|name| *name == key) {
-                return Err(unexpected(self.form, &key, &[own, COMMON].concat()));
-            }
+        match self.items.first() {
+            Some((name, _)) => Err(unexpected(self.form, name, &[own, COMMON].concat())),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -158,7 +158,7 @@ const COMMON: &[&str] = &["dtype", "device", "out", "stream", "transform", "copy
 impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.
     pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
-        let mut kwargs = Kwargs { form, items: kwargs, taken: 0 };
+        let mut kwargs = Kwargs::new(form, kwargs)?;
         let mut collate = match form {
             "stack" | "collate" => Collate::stack(),
             "concat" => Collate::concat(kwargs.extract::<i64>("dim", "an int")?.unwrap_or(0)),
@@ -341,6 +341,10 @@ where
 {
     let py = item.py();
     let refuse = |error: PyErr| unfit(item, name, what, error);
+    if item.is_exact_instance_of::<PyInt>() || item.is_exact_instance_of::<PyString>() {
+        // To ask these for an iterator costs more than all else of a small call.
+        return item.extract::<T>().map(PerDim::All).map_err(refuse);
+    }
     match item.try_iter() {
         Ok(_) if !item.is_instance_of::<PyString>() => {
             entries(item, |entry| entry.extract::<T>()).map(PerDim::Each).map_err(refuse)
@@ -351,7 +355,7 @@ where
 }
 
 /// A number, exactly as given.
-fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
+pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     if let Ok(float) = value.cast::<PyFloat>() {
         return Ok(Scalar::Float(float.value()));
     }

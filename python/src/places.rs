@@ -389,7 +389,7 @@ impl Importer<'_> {
                     return Ok(());
                 }
             }
-            (Lazy::No, Route::ArrayStruct) => {
+            (Lazy::No, Route::Array | Route::ArrayStruct) => {
                 // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
                 let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
                 if place.address == self.list.address(position).addr() {

@@ -22,6 +22,7 @@ use crate::export::{dtype_of_format, dtype_of_kind};
 use crate::import::Importer;
 use crate::interfaces::named_dtype;
 use crate::keep::Buffer;
+use crate::numpy_words::{fields_of, Fields};
 
 /// Why an array has nothing to give.
 enum Unfit {
@@ -32,15 +33,15 @@ enum Unfit {
 
 /// NumPy's `PyArrayInterface`, see "The array interface protocol" in its documentation.
 #[repr(C)]
-struct ArrayStruct {
+pub(crate) struct ArrayStruct {
     two: c_int,
-    ndim: c_int,
-    kind: u8,
-    item_bytes: c_int,
-    flags: c_int,
-    shape: *const isize,
-    strides: *const isize,
-    data: *mut c_void,
+    pub ndim: c_int,
+    pub kind: u8,
+    pub item_bytes: c_int,
+    pub flags: c_int,
+    pub shape: *const isize,
+    pub strides: *const isize,
+    pub data: *mut c_void,
     descr: *mut c_void,
 }
 
@@ -48,7 +49,7 @@ const _: () = assert!(size_of::<ArrayStruct>() == 56);
 
 impl ArrayStruct {
     const C_CONTIGUOUS: c_int = 0x1;
-    const NOT_SWAPPED: c_int = 0x200;
+    pub const NOT_SWAPPED: c_int = 0x200;
     const WRITABLE: c_int = 0x400;
 }
 
@@ -186,25 +187,41 @@ impl<'py> Importer<'py> {
                 _ => unsafe { std::slice::from_raw_parts(dims.cast(), ndim as usize) },
             }
         };
-        let shape = dims(array.shape);
+        let (shape, strides) = (dims(array.shape), dims(array.strides));
+        let data = array.data.cast();
+        self.push_array(object, Fields { data, dtype, shape, strides, flags: array.flags }, index)
+    }
+
+    /// A NumPy array by its struct; whatever is unusual about it goes the long way.
+    #[inline]
+    pub fn import_array(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        // SAFETY: the route is that of arrays that are laid out so.
+        match unsafe { fields_of(object.as_ptr()) } {
+            Some(fields) => self.push_array(object, fields, index),
+            None => self.import_array_struct(object, index),
+        }
+    }
+
+    #[inline]
+    fn push_array(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        array: Fields<'_>,
+        index: usize,
+    ) -> PyResult<()> {
+        let Fields { data, dtype, shape, strides: bytes, flags } = array;
         let mut strides: Option<Dims> = None;
-        if array.flags & ArrayStruct::C_CONTIGUOUS == 0 {
-            let (size, bytes) = (dtype.size() as i64, dims(array.strides));
+        if flags & ArrayStruct::C_CONTIGUOUS == 0 {
+            let size = dtype.size() as i64;
             let whole = |(&extent, &stride): (&i64, &i64)| extent <= 1 || stride % size == 0;
             if !shape.contains(&0) && !shape.iter().zip(bytes).all(whole) {
                 return self.import_by_protocol(object, index);
             }
             strides = Some(bytes.iter().map(|stride| stride / size).collect());
         }
-        let foreign = ForeignTensor {
-            data: array.data.cast(),
-            dtype,
-            device: Device::Cpu,
-            shape,
-            strides: strides.as_deref(),
-            read_only: array.flags & ArrayStruct::WRITABLE == 0,
-        };
-        self.push(&foreign, index)?;
+        let (device, strides) = (Device::Cpu, strides.as_deref());
+        let read_only = flags & ArrayStruct::WRITABLE == 0;
+        self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)?;
         self.push_ahead();
         Ok(())
     }

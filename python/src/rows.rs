@@ -8,6 +8,7 @@ use windrow::{DType, Device, Error, Mismatch};
 
 use crate::errors::{class_name, shown, type_error};
 use crate::import::{room_for, Importer};
+use crate::number_words::read_numbers;
 use crate::places::Places;
 
 /// The value of a Python number.
@@ -136,19 +137,17 @@ impl<'py> Importer<'py> {
 
     /// A list or tuple of numbers.
     pub fn import_row(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        let (chunk, start);
-        let read = match object.cast::<PyList>() {
-            Ok(list) => {
-                chunk = self.keep.numbers.room(list.len())?;
-                start = chunk.len();
-                read_row(chunk, list.iter())?
-            }
-            Err(_) => {
-                let tuple = object.cast::<PyTuple>()?;
-                chunk = self.keep.numbers.room(tuple.len())?;
-                start = chunk.len();
-                read_row(chunk, tuple.iter())?
-            }
+        let list = object.cast::<PyList>();
+        let len = match &list {
+            Ok(list) => list.len(),
+            Err(_) => object.cast::<PyTuple>()?.len(),
+        };
+        let chunk = self.keep.numbers.room(len)?;
+        let start = chunk.len();
+        let read = match (read_numbers(object, list.is_ok(), chunk), list) {
+            (Some(dtype), _) => Ok(Some(dtype)),
+            (None, Ok(list)) => read_row(chunk, list.iter())?,
+            (None, Err(_)) => read_row(chunk, object.cast::<PyTuple>()?.iter())?,
         };
         let count = chunk.len() - start;
         let data = chunk[start..].as_ptr().cast();
@@ -158,10 +157,7 @@ impl<'py> Importer<'py> {
                 DType::Bool
             }
             Ok(Some(dtype)) => dtype,
-            Ok(None) => match self.list.len() {
-                0 => self.empty_dtype,
-                len => self.list.kind(len - 1).dtype,
-            },
+            Ok(None) => self.list.last_dtype().unwrap_or(self.empty_dtype),
             Err((position, refusal)) => return Err(self.refused_at(position, refusal, index)),
         };
         self.push_numbers(data, dtype, &[count as i64], index)

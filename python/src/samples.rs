@@ -4,9 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyRange, PyTuple};
-use windrow::{new_owners, Collate, DType, Device, Error, Owner, RowsAhead, SampleList, Tensor};
+use pyo3::types::{PyDict, PyList, PyRange, PyTuple};
+use windrow::{
+    new_owners, Collate, DType, Device, Element, Error, Owner, RowsAhead, SampleList, Tensor,
+};
 
+use crate::assemble::assemble_with;
+use crate::batch::PyBatch;
 use crate::containers::{check_list, list_of};
 use crate::errors::{shown, to_py_err, OrPyErr};
 use crate::export::copy_of;
@@ -208,12 +212,23 @@ impl PySampleList {
         PySampleList { imported: Mutex::new(Arc::new(imported)) }
     }
 
+    /// The samples at these positions.
+    fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<Imported> {
+        let py = indices.py();
+        let (indices, _) = integers(indices, "indices", 1)?;
+        let own = self.snapshot();
+        let list = own.list.take(indices.iter().copied()).map_err(|error| match error {
+            Error::OutOfMemory { .. } => to_py_err(py, &error),
+            error => PyIndexError::new_err(error.to_string()),
+        })?;
+        let places = own.places.take(indices, own.list.len());
+        Ok(Imported { list, owners: Arc::clone(&own.owners), places })
+    }
+
     fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
         let own = self.snapshot();
         let mut importer = Importer::new(objects.py(), Reading::OWNED);
-        if let Some(last) = own.list.len().checked_sub(1) {
-            importer.empty_dtype = own.list.kind(last).dtype;
-        }
+        importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
         importer
             .import_tuple(objects, None)
             .map_err(|error| error_at(objects.py(), error, own.list.len()))?;
@@ -284,16 +299,41 @@ impl PySampleList {
     /// Raises:
     ///     IndexError: for a position that is not in the list.
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
-        let py = indices.py();
-        let (indices, _) = integers(indices, "indices", 1)?;
-        let own = self.snapshot();
-        let list = own.list.take(indices.iter().copied()).map_err(|error| match error {
-            Error::OutOfMemory { .. } => to_py_err(py, &error),
-            error => PyIndexError::new_err(error.to_string()),
-        })?;
-        let places = own.places.take(indices, own.list.len());
-        let owners = Arc::clone(&own.owners);
-        Ok(PySampleList::from_imported(Imported { list, owners, places }))
+        self.taken(indices).map(PySampleList::from_imported)
+    }
+
+    /// A batch of the samples at these positions: as ``windrow.stack`` of ``take(indices)``, without the list
+    /// between.
+    ///
+    /// Args:
+    ///     indices: as for `take`.
+    ///     common: as for ``windrow.stack``, ``out`` among them.
+    ///
+    /// Returns:
+    ///     Batch: ``data[len(indices), *shape]``.
+    ///
+    /// Raises:
+    ///     IndexError: for a position that is not in the list; and what ``windrow.stack`` raises, whose ``index``
+    ///         is a position in ``indices``.
+    ///
+    /// Examples:
+    ///     >>> import windrow as wr
+    ///     >>> rows = wr.SampleList([b"ab", b"cd", b"ef"])
+    ///     >>> bytes(rows.stack([2, 0]))
+    ///     b'efab'
+    #[pyo3(signature = (indices, **common), text_signature = "($self, indices, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+    fn stack(
+        &self,
+        indices: &Bound<'_, PyAny>,
+        common: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyBatch> {
+        assemble_with("stack", indices.py(), common, |_| {
+            let taken = self.taken(indices)?;
+            match taken.places.find_moved(indices.py())? {
+                None => Ok((Arc::new(taken), None)),
+                Some(index) => Err(to_py_err(indices.py(), &moved(index))),
+            }
+        })
     }
 
     /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is
@@ -393,6 +433,30 @@ impl PySampleList {
     }
 }
 
+/// The numbers of a tensor of the host's that lies row-major; none of int64 wraps.
+fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
+    fn widened<T: Element + Copy + Into<i64>>(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
+        let row = tensor.as_slice::<T>().ok()?;
+        Some(room_for(row.len()).map(|mut values| {
+            values.extend(row.iter().map(|&value| value.into()));
+            values
+        }))
+    }
+    if tensor.device() != Device::Cpu {
+        return None;
+    }
+    match tensor.dtype() {
+        DType::I8 => widened::<i8>(tensor),
+        DType::I16 => widened::<i16>(tensor),
+        DType::I32 => widened::<i32>(tensor),
+        DType::I64 => widened::<i64>(tensor),
+        DType::U8 => widened::<u8>(tensor),
+        DType::U16 => widened::<u16>(tensor),
+        DType::U32 => widened::<u32>(tensor),
+        _ => None,
+    }
+}
+
 /// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
 pub(crate) fn integers(
     numbers: &Bound<'_, PyAny>,
@@ -431,10 +495,8 @@ pub(crate) fn integers(
     if shape.contains(&0) {
         return Ok((Vec::new(), shape));
     }
-    if let (Device::Cpu, Ok(row)) = (tensor.device(), tensor.as_slice::<i64>()) {
-        // As they are; the engine would have to start its threads.
-        let mut values = room_for(row.len())?;
-        values.extend_from_slice(row);
+    // As they are, without a cast by the engine before it.
+    if let Some(values) = integers_of(&tensor).transpose()? {
         return Ok((values, shape));
     }
     // The engine itself casts, straightens and fetches them.

@@ -6,12 +6,15 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCapsule, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 
 use crate::batch::PyBatch;
 use crate::errors::attribute;
+use crate::numpy_words::is_laid_out;
 use crate::tensor::PyTensor;
+use crate::torch_dense::Dense;
 use crate::torch_words::Words;
 
 /// The way from an object to a sample.
@@ -26,9 +29,12 @@ pub(crate) enum Route {
     /// A list or tuple, of Python numbers: a sample of one dim.
     Row,
     /// The C exchange API of the type: no Python call for each object. Tensors of torch's are never
-    /// read-only, and have an allocator for outputs.
-    Exchange { api: &'static DLPackExchangeAPI, is_torch: bool },
-    /// A plain NumPy array: its struct says in a third of the time what a capsule says.
+    /// read-only, and have an allocator for outputs; dense ones of the host's are read without a call at all.
+    Exchange { api: &'static DLPackExchangeAPI, is_torch: bool, dense: Option<&'static Dense> },
+    /// A plain NumPy array, read from its struct.
+    Array,
+    /// The same where NumPy's structs are not those that we know: `__array_struct__` says in a third of the time
+    /// what a capsule says.
     ArrayStruct,
     /// A masked array of NumPy's: as `Protocols`, none of which says what is masked.
     Masked,
@@ -102,7 +108,7 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
         return Ok(Route::Row);
     }
     if is_numpy_array(class)? {
-        return Ok(Route::ArrayStruct);
+        return Ok(if is_laid_out(py) { Route::Array } else { Route::ArrayStruct });
     }
     let is_of = |module, name| -> PyResult<bool> {
         loaded(py, module, name)?.map_or(Ok(false), |known| class.is_subclass(&known))
@@ -120,7 +126,9 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     let name = class.fully_qualified_name()?;
     let is_torch =
         ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
-    Ok(Route::Exchange { api, is_torch })
+    let words = if is_torch { Words::of(class) } else { None };
+    let dense = words.and_then(|words| words.dense(py));
+    Ok(Route::Exchange { api, is_torch, dense })
 }
 
 fn has_any(class: &Bound<'_, PyType>, names: &[&str]) -> PyResult<bool> {
@@ -160,6 +168,20 @@ fn exchange_api(class: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExc
     #[allow(unsafe_code)]
     let api = table.and_then(|table| unsafe { DLPackExchangeAPI::find(table.as_ptr().cast()) });
     Ok(api.filter(|api| api.managed_tensor_from_py_object_no_sync.is_some()))
+}
+
+/// The exchange table of torch's tensors, once somebody has imported torch.
+pub(crate) fn torch_api(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+    static FOUND: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
+    let find = || match loaded(py, "torch", "Tensor")? {
+        Some(class) => exchange_api(&class),
+        None => Ok(None),
+    };
+    let has_torch = || Ok::<_, PyErr>(FOUND.get(py).is_some() || module(py, "torch")?.is_some());
+    match has_torch()? {
+        true => FOUND.get_or_try_init(py, find).copied(),
+        false => Ok(None),
+    }
 }
 
 /// Whether a class is NumPy's array type itself, whose `__array_struct__` is believed: others can
@@ -216,6 +238,7 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         Route::Tensor
         | Route::Batch
         | Route::Exchange { .. }
+        | Route::Array
         | Route::ArrayStruct
         | Route::Masked
         | Route::Tracer => true,
@@ -226,13 +249,14 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     })
 }
 
-/// How objects of this type are read: ``"tensor"``, ``"number"``, ``"row"``, ``"exchange"``, ``"array struct"`` or ``"protocols"``.
+/// How objects of this type are read: ``"tensor"``, ``"number"``, ``"row"``, ``"exchange"``, ``"array"``, ``"array struct"`` or ``"protocols"``.
 #[pyfunction]
 pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {
     Ok(match route_of(object)?.0 {
         Route::Tensor | Route::Batch => "tensor",
         Route::Number => "number",
         Route::Row => "row",
+        Route::Array => "array",
         Route::ArrayStruct => "array struct",
         Route::Exchange { .. } => "exchange",
         Route::Masked | Route::Described | Route::Tracer | Route::Protocols => "protocols",

@@ -10,14 +10,16 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use crate::torch_dense::Dense;
+
 /// Words from the start of a tensor's Python object to the address of the tensor.
-const TENSOR: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
+pub(crate) const TENSOR: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
 /// Words from the start of a tensor to the address of its storage: after the virtual table and the reference count.
-const STORAGE: usize = 2;
+pub(crate) const STORAGE: usize = 2;
 /// To what it knows of gradients, null if it never had to do with any.
 const AUTOGRAD: usize = 3;
 /// Words from the start of a storage to the address of its memory.
-const MEMORY: usize = 2;
+pub(crate) const MEMORY: usize = 2;
 
 /// Where the words are that are not in the same place in every release.
 #[derive(Debug)]
@@ -44,7 +46,7 @@ const BASE_WORDS: usize = 16;
 
 /// # Safety
 /// `start` is the address of a live object with so many words and one more.
-unsafe fn word(start: usize, position: usize) -> usize {
+pub(crate) unsafe fn word(start: usize, position: usize) -> usize {
     // SAFETY: the caller's promise.
     unsafe { std::ptr::with_exposed_provenance::<usize>(start).add(position).read() }
 }
@@ -138,6 +140,11 @@ impl Words {
                 && words.is_plain(case.object.as_ptr()) == is_plain
         };
         cases.iter().all(agrees).then_some(words)
+    }
+
+    /// How dense tensors are laid out, if that is known.
+    pub fn dense(&self, py: Python<'_>) -> Option<&'static Dense> {
+        Dense::of(py, self.keys)
     }
 
     /// The storage of a tensor, and the word of it that has the address of its memory; NULL if it has none.

@@ -159,3 +159,46 @@ def test_in_a_collate_fn_of_torch(torch):
     with pytest.raises(TypeError) as theirs:
         torch.utils.data.default_collate(mixed)
     assert str(ours.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("make", [list, tuple])
+@pytest.mark.parametrize(
+    "values",
+    [
+        [0, 1, -1, 255, 256, -5, -6],
+        [2**30 - 1, 2**30, -(2**30) + 1, -(2**30)],
+        [2**60, -(2**60), 2**63 - 1, -(2**63)],
+        list(range(-300, 300)),
+        [0.0, -0.0, 1.5, float("inf"), 5e-324],
+        [1, 2.5, 3],
+        [2.5, 1, 2**40],
+        [True, False, True],
+    ],
+)
+def test_numbers_of_every_size(make, values):
+    """Those of one digit are read from the objects, the others asked for."""
+    want = np.array(values)
+    for rows in ([make(values)], [make(values), make(values[::-1])]):
+        batch = wr.ragged(rows)
+        assert batch.dtype == want.dtype.name
+        assert batch.numpy().tolist() == [value for row in rows for value in row]
+
+
+class Whole(int):
+    pass
+
+
+def test_subclasses_among_ints():
+    assert wr.stack([[1, Whole(2), 3]]).numpy().tolist() == [[1, 2, 3]]
+    assert wr.stack([[Whole(7), 2]]).dtype == "int64"
+
+
+@pytest.mark.parametrize("other, got", [(True, "a bool"), (None, "NoneType"), ([1], "list"), (2**64, "the int")])
+@pytest.mark.parametrize("position", [0, 1, 39])
+def test_what_is_no_int_is_named_by_sample_and_position(other, got, position):
+    row = list(range(40))
+    row[position] = other
+    if position == 0 and other is True:
+        got = "an int"
+    with pytest.raises((TypeError, wr.DTypeError), match=f"sample 1: .*{got}.* at position {1 if got == 'an int' else position}"):
+        wr.pad([[1, 2], row])

@@ -345,3 +345,38 @@ def test_a_joined_list_outlives_the_other():
     del samples
     settle()
     assert ref() is None
+
+
+@pytest.mark.parametrize("kind", INDICES)
+def test_stack_by_any_integer_array(kind):
+    samples, indices = wr.SampleList(ROWS), [3, 3, 0, 9, 1]
+    want = np.stack([ROWS[i] for i in indices])
+    assert_tensor(samples.stack(kind(indices)), want)
+    out = np.zeros((5, 3, 4), np.float32)
+    batch = samples.stack(kind(indices), out=out, dtype="float32")
+    assert_tensor(batch, want.astype("f4"))
+    assert out.tolist() == want.astype("f4").tolist() and batch.data_ptr() == out.ctypes.data
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_stack_by_negative_indices(dtype):
+    table = paint((10, 3), "float32")
+    samples = wr.SampleList(table)
+    assert_tensor(samples.stack(np.array([-1, 0, -10], dtype)), table[[-1, 0, 0]])
+    for outside in (10, -11):
+        with pytest.raises(IndexError, match=f"index {outside} in a list of 10 samples"):
+            samples.stack(np.array([1, outside], dtype))
+
+
+def test_stack_of_a_list_refuses_what_stack_does():
+    samples = wr.SampleList([ROWS[0], ROWS[1][:2]])
+    refusal(lambda: samples.stack([0, 0, 1]), wr.ShapeError, r"sample 2: expected shape \(3, 4\)", index=2)
+    refusal(lambda: samples.stack([]), ValueError)
+    refusal(lambda: samples.stack([0], axis=0), TypeError, "dim 0 is always that of the samples")
+    with pytest.raises(TypeError):
+        samples.stack([0.5])
+    moved = np.zeros(6, np.uint8)
+    samples = wr.SampleList([moved, np.zeros(6, np.uint8)])
+    moved.resize(60_000, refcheck=False)
+    assert_tensor(samples.stack([1]), np.zeros((1, 6), np.uint8))
+    refusal(lambda: samples.stack([1, 0]), wr.LayoutError, index=1)

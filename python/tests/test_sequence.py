@@ -219,3 +219,53 @@ def test_they_pickle_as_a_collate_fn():
 def test_errors(call, error, text):
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("call", [pad_tokens, pack_tokens])
+@pytest.mark.parametrize("other, text", [(True, "a bool"), (None, "NoneType"), ([2], "list"), (2**64, "the int 18446744073709551616")])
+def test_what_is_no_token_is_named_by_sample_key_and_position(call, other, text):
+    rows = [{"input_ids": [1, 2, 3], "labels": [4, 5, 6]}, {"input_ids": [1, 2], "labels": [7, other]}]
+    with pytest.raises(TypeError, match=f'sample 1 at "labels": .*{text} at position 1'):
+        call(rows)
+
+
+def test_columns_of_other_mappings_and_kinds():
+    import collections
+
+    class Lazy(collections.abc.Mapping):
+        def __init__(self, made):
+            self.made = made
+
+        def __getitem__(self, key):
+            return self.made[key]
+
+        def __iter__(self):
+            return iter(self.made)
+
+        def __len__(self):
+            return len(self.made)
+
+    made = [{"input_ids": [1, 2], "w": [True, False], "x": np.ones(2, "f8"), "n": 3}, {"input_ids": np.array([3]), "w": [True], "x": np.zeros(1), "n": 4}]
+    batch = pad_tokens([Lazy(row) for row in made], return_tensors="np")
+    assert {key: value.dtype.name for key, value in batch.items()} == {
+        "input_ids": "int64", "w": "int64", "x": "float64", "n": "int64", "attention_mask": "int64"
+    }  # fmt: skip
+    assert batch["w"].tolist() == [[1, 0], [1, 0]] and batch["n"].tolist() == [3, 4]
+    with pytest.raises(KeyError, match="sample 1: the key 'input_ids' is missing"):
+        pack_tokens([Lazy(made[0]), Lazy({"labels": [1]})])
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_packing_beside_numpy(count):
+    rng = np.random.default_rng(count)
+    rows = [rng.integers(0, 1000, n).astype("i4") for n in rng.integers(0, 9, count)]
+    batch = pack_tokens([{"input_ids": row} for row in rows], return_seq_idx=True, return_tensors="np")
+    lengths = [len(row) for row in rows]
+    assert batch["input_ids"].tolist() == [np.concatenate(rows).tolist()]
+    assert batch["position_ids"].tolist() == [[i for n in lengths for i in range(n)]]
+    assert batch["labels"].tolist() == [[-100 if i == 0 else int(row[i]) for row in rows for i in range(len(row))]]
+    assert batch["seq_idx"].tolist() == [np.repeat(np.arange(count), lengths).tolist()]
+    assert batch["cu_seqlens"].tolist() == [0, *np.cumsum(lengths).tolist()] and batch["max_seqlen"] == max(lengths)
+    assert {key: value.dtype.name for key, value in batch.items() if key != "max_seqlen"} == {
+        "input_ids": "int64", "labels": "int64", "position_ids": "int64", "seq_idx": "int32", "cu_seqlens": "int32"
+    }  # fmt: skip

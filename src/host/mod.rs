@@ -9,6 +9,7 @@ mod around;
 mod convert;
 #[cfg(test)]
 mod determinism_tests;
+mod few;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
 mod pool;
@@ -29,11 +30,11 @@ use crate::plan::Plan;
 use share::share_out;
 
 pub use ahead::RowsAhead;
+pub(crate) use few::{write_numbers, write_rows, RowPadding};
 pub use pool::PoolStats;
 pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
 pub(crate) use reference::run as run_reference;
 pub(crate) use threads::{Helpers, Threads};
-pub(crate) use tile::copy_rows;
 
 /// Below this many bytes read and written, starting other threads costs more than it saves.
 const ONE_THREAD_BYTES: u64 = 1 << 20;

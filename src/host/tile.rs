@@ -93,22 +93,6 @@ unsafe fn copy_ranges<const STREAMING: bool>(
     }
 }
 
-/// Copies rows of `size` bytes to one after the other.
-///
-/// # Safety
-/// That many bytes are readable at every row, and that many for each row writable at `out` by nobody
-/// else.
-pub(crate) unsafe fn copy_rows(data: &[*const u8], out: *mut u8, size: usize) {
-    // Samples without elements may have no address.
-    for (index, &row) in data.iter().enumerate().filter(|_| size > 0) {
-        if let Some(&ahead) = data.get(index + 4) {
-            prefetch(ahead, size);
-        }
-        // SAFETY: by the contract above.
-        unsafe { rows::copy_bytes(row, out.add(index * size), size, false) };
-    }
-}
-
 /// Every sample is one run of bytes.
 ///
 /// # Safety

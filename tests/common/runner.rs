@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use windrow::{
     Batch, Collate, DType, Device, Element, Engine, EngineOptions, Fields, Layout, Plan,
-    SampleView, Target, Tensor,
+    SampleList, SampleView, Target, Tensor,
 };
 
 use super::ask::{Ask, Form};
@@ -75,6 +75,9 @@ impl Runner {
             let name = format!("{name} on {engine_name}");
             let batch = engine.assemble(&views, &collate).unwrap_or_else(|e| panic!("{name}: {e}"));
             check_batch(&name, &batch, &expected);
+            let list: SampleList<'_> = views.iter().cloned().collect();
+            let batch = engine.assemble(&list, &collate).unwrap_or_else(|e| panic!("{name}: {e}"));
+            check_batch(&format!("{name}, of a list"), &batch, &expected);
             if large && *engine_name == "reference" {
                 continue;
             }

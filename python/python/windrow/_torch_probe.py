@@ -40,3 +40,33 @@ def _case(tensor: torch.Tensor) -> Case:
     addresses = (tensor._cdata, storage._cdata, storage.data_ptr(), 0 if base is None else base._cdata)
     is_lazy = tensor.is_neg() or tensor.is_conj()
     return (tensor, storage, *addresses, keys, is_lazy, tensor.requires_grad, has_fn, by_itself)
+
+
+# Tensor, dtype, shape, strides, offset in elements, address, whether it is dense, on the host and of few dims.
+Dense = Tuple[object, str, Tuple[int, ...], Tuple[int, ...], int, int, bool]
+
+DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+
+
+def dense() -> List[Dense]:
+    """Tensors of every dtype that torch_dense.rs reads, and some that it has to leave alone; the first is dense."""
+    found = []
+    for name in DTYPES:
+        dtype = getattr(torch, name, None)
+        if dtype is not None:
+            table = torch.empty((37, 11), dtype=dtype)
+            found += [(tensor, True) for tensor in (table, table[3:, 1:5], table.t()[2], table[5, 6], table.new_empty(0, 2)[:, 1:])]
+    table = torch.zeros((2, 3, 5, 7, 4), dtype=torch.float32)
+    found += [(table, True), (table.permute(4, 0, 3, 1, 2)[1:], True), (table[None], False), (torch.nn.Parameter(table), True)]
+    found += [(table.to(torch.complex64).conj(), False), (torch._neg_view(table), False)]
+    return [_dense(tensor, is_plain and tensor.untyped_storage().data_ptr() != 0) for tensor, is_plain in found]
+
+
+def _dense(tensor: torch.Tensor, is_plain: bool) -> Dense:
+    name = str(tensor.dtype).replace("torch.", "")
+    # Not `Tensor.data_ptr`, which is 0 for a tensor without elements.
+    address = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.element_size()
+    return (tensor, name, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), address, is_plain)

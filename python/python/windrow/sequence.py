@@ -7,11 +7,11 @@ a device too; `pack_tokens` takes samples on the host.
 
 from __future__ import annotations
 
-import array
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy, refusal, require_host, row_of
+from windrow import _windrow
+from windrow._fields import check, give, numpy
 
 __all__ = ["pack_tokens", "pad_tokens"]
 
@@ -68,30 +68,15 @@ def pad_tokens(
         raise ValueError(f"padding_side={padding_side!r}; it is 'right' or 'left'")
     values = {"input_ids": pad_token_id, "labels": label_pad_token_id, "special_tokens_mask": 1, **(pad_values or {})}
     names = _names(features)
-    rows = [
-        {name: row_of(feature, key, index) for name, key in names.items()} for index, feature in enumerate(features)
-    ]
     wants_mask = return_attention_mask and "attention_mask" not in names
-    spec: Dict[str, Any] = {}
-    for name, first in rows[0].items():
-        dtype = _dtype([row[name] for row in rows], name)
-        if how == "do_not_pad" or _is_scalar(first):
-            spec[name] = wr.Stack(dtype=dtype)
-            continue
-        spec[name] = wr.Pad(
-            value=values.get(name, 0),
-            side=padding_side,
-            dims=0,
-            size=max_length if how == "max_length" else None,
-            multiple_of=pad_to_multiple_of or 1,
-            mask="real" if name == "input_ids" and wants_mask else None,
-            dtype=dtype,
-        )
-    batch = wr.collate(rows, spec)
+    options = None
+    if how != "do_not_pad":
+        size = max_length if how == "max_length" else None
+        options = {"side": padding_side, "dims": 0, "size": size, "multiple_of": pad_to_multiple_of or 1}
+    batch = _windrow.pad_columns(features, names, values, options, "input_ids" if wants_mask else None)
     result = {name: give(field, return_tensors) for name, field in batch.items()}
     if wants_mask:
-        ids = batch["input_ids"]
-        result["attention_mask"] = _attention(ids, return_tensors)
+        result["attention_mask"] = _attention(batch["input_ids"], return_tensors)
     return result
 
 
@@ -130,52 +115,23 @@ def pack_tokens(
         >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["cu_seqlens"].tolist()
         ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], [0, 3, 5])
     """
-    import numpy as np
-
     check(return_tensors)
-    names = {name: key for name, key in _names(features).items() if name in ("input_ids", "labels")}
-    rows = [
-        {name: wr.asarray(row_of(feature, key, index)) for name, key in names.items()}
-        for index, feature in enumerate(features)
-    ]
-    for name, values in rows[0].items():
-        require_host(values, name, "pack_tokens")
-    rows = [{name: _one_dim(values, name, i) for name, values in row.items()} for i, row in enumerate(rows)]
-    for name in names:
-        if _dtype([row[name] for row in rows], name) != "int64":
-            raise wr.DTypeError(f"{name!r} holds numbers that are not whole")
-    spec = {name: wr.Ragged(dtype="int64", offsets_dtype="int32") for name in names}
-    batch = wr.collate(rows, spec)
-    ids = batch["input_ids"]
-    offsets = numpy(ids.offsets)
-    starts, lengths = offsets[:-1].astype("int64"), np.diff(offsets)
-    if "labels" in batch:
-        labels = numpy(batch["labels"])
-        different = np.nonzero(np.diff(numpy(batch["labels"].offsets)) != lengths)[0]
-        if len(different):
-            index = int(different[0])
-            labels_of = rows[index]["labels"]
-            raise refusal(
-                wr.ShapeError, index, "labels", (int(lengths[index]),), labels_of.shape, "there is a label for each id"
-            )
-    else:
-        labels = numpy(ids).copy()
-    labels[starts[lengths > 0]] = separator_id
-    positions = np.arange(len(labels)) - np.repeat(starts - position_ids_start, lengths)
+    names = _names(features)
+    ids, labels, positions, index, boundaries, longest = _windrow.pack_columns(
+        features, "input_ids", names.get("labels"), separator_id, position_ids_start, return_seq_idx
+    )
     result = {
-        "input_ids": give(numpy(ids)[None], return_tensors),
-        "labels": give(labels[None], return_tensors),
-        "position_ids": give(positions[None], return_tensors),
+        "input_ids": give(ids, return_tensors),
+        "labels": give(labels, return_tensors),
+        "position_ids": give(positions, return_tensors),
     }
-    if return_seq_idx:
-        indices = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
-        result["seq_idx"] = give(indices[None], return_tensors)
-    boundaries = give(ids.offsets, return_tensors)
+    if index is not None:
+        result["seq_idx"] = give(index, return_tensors)
+    boundaries = give(boundaries, return_tensors)
     if return_flash_attn_kwargs:
-        result.update(cu_seq_lens_q=boundaries, cu_seq_lens_k=boundaries)
-        result.update(max_length_q=ids.max_length, max_length_k=ids.max_length)
+        result.update(cu_seq_lens_q=boundaries, cu_seq_lens_k=boundaries, max_length_q=longest, max_length_k=longest)
     else:
-        result.update(cu_seqlens=boundaries, max_seqlen=ids.max_length)
+        result.update(cu_seqlens=boundaries, max_seqlen=longest)
     return result
 
 
@@ -189,45 +145,8 @@ def _names(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
     return {("labels" if key == "label" else key): key for key in keys}
 
 
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, (bool, int, float)) or getattr(value, "ndim", 1) == 0
-
-
-def _one_dim(values: wr.Tensor, key: str, index: int) -> wr.Tensor:
-    """A sequence of one dim. A tokenizer that gives tensors gives ``[1, L]``."""
-    if values.ndim == 2 and values.shape[0] == 1:
-        return wr.SampleList(values)[0]
-    if values.ndim != 1:
-        raise refusal(wr.ShapeError, index, key, "shape (L,) or (1, L)", f"shape {values.shape}")
-    return values
-
-
 def _attention(ids: wr.Batch, return_tensors: str) -> Any:
     """int64 like the ids: 1 where a token is real."""
     if return_tensors == "pt":
         return ids.torch().new_ones(ids.shape) if ids.mask is None else ids.mask.torch().long()
     return numpy(ids) * 0 + 1 if ids.mask is None else numpy(ids.mask).astype("int64")
-
-
-def _dtype(column: Sequence[Any], key: str) -> Optional[str]:
-    """int64 for whole numbers, float32 for Python's others; None, the samples' own, for the rest."""
-    if isinstance(column[0], float):
-        return "float32"
-    # An empty list says nothing of its dtype.
-    names = {wr.asarray(value).dtype for value in column if _is_scalar(value) or len(value)} or {"int64"}
-    if all("int" in name for name in names):
-        if "uint64" in names:
-            _check_range(column, key)
-        return "int64"
-    are_lists = all(type(value) is array.array for value in column)
-    return "float32" if are_lists else None
-
-
-def _check_range(column: Sequence[Any], key: str) -> None:
-    """Refuses numbers beyond int64, which a cast would make negative."""
-    for index, value in enumerate(column):
-        values = wr.asarray(value)
-        if values.dtype == "uint64" and values.nbytes:
-            most = int(numpy(values).max())
-            if most >= 1 << 63:
-                raise refusal(wr.DTypeError, index, key, "int64", f"the number {most}")

@@ -8,6 +8,7 @@ from windrow.bench.lengths import padded, ragged
 from windrow.bench.moves import random_batch, stack, upload
 from windrow.bench.pixels import frames, normalise, padded_images
 from windrow.bench.results import MEMCPY
+from windrow.bench.small import cases as small_cases
 from windrow.bench.trees import ENVIRONMENT, fields, graphs, leaves
 from windrow.bench.workload import Definition, Target
 
@@ -91,4 +92,5 @@ WORKLOADS: Dict[str, Definition] = {
     "L64": large(64),
     "L256": large(256),
     "L1024": large(1024),
+    **small_cases(),
 }

@@ -150,7 +150,7 @@ def run(options: argparse.Namespace) -> results.Report:
     asked = options.sweep or ("none" if options.only or options.size else "all")
     sweeps = [(sweep, sweep.points(base)) for sweep in SWEEPS if asked in ("all", sweep.name)] if base.on_host else []
     places = [options.layout] if options.layout else list(LAYOUTS)
-    steps: List[Step] = [(name, made, replace(base, layout=place)) for name, made in selected(options).items() for place in places]
+    steps: List[Step] = [(name, made, replace(base, layout=place)) for name, made in selected(options).items() for place in places if place in made.layouts]
     progress = Progress(len(steps) + sum(len(points) for _, points in sweeps))
     workloads, skipped = [], []
     for name, made, how in steps:

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from windrow._measure import Array
 from windrow._system import load
-from windrow.bench.samples import Samples, Setting, num_bytes
+from windrow.bench.samples import LAYOUTS, Samples, Setting, num_bytes
 
 Contender = Callable[[Samples], Any]
 """Makes one tensor or a tuple of them."""
@@ -112,6 +112,8 @@ class Definition:
     make: Callable[[str, str, Setting], Workload]
     # Why it cannot be run on the host, or nothing.
     no_host: str = ""
+    # In which of these its samples can lie.
+    layouts: Tuple[str, ...] = LAYOUTS
 
     def __call__(self, name: str, setting: Setting) -> Workload:
         """Makes it; raises Skip where it cannot be run."""

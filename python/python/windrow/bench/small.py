@@ -1,0 +1,190 @@
+"""Small batches beside ten lines of NumPy or torch: requests of a server, token rows, a replay buffer, dicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Tuple
+
+import numpy as np
+
+import windrow as wr
+from windrow._measure import Array, to_numpy
+from windrow.bench.samples import LAYOUTS, Samples, Setting, noise, torch
+from windrow.bench.workload import Contender, Contenders, Definition, Skip, Target, Workload
+from windrow.sequence import pack_tokens, pad_tokens
+
+Make = Callable[[np.random.Generator, Setting], Any]
+
+
+@dataclass
+class Anything(Samples):
+    """Samples of any kind, with what counts as their bytes."""
+
+    given: Any = None
+    size: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.size
+
+
+def compared(title: str, count: int, make: Make, ours: Callable[[Any, Any], Any], peer: str, theirs: Callable[[Any], Any], goal: float) -> Definition:
+    """One case: samples, what windrow makes of them and what a user would write instead, whose result is the right one."""
+
+    def build(name: str, title: str, setting: Setting) -> Workload:
+        if not setting.on_host:
+            raise Skip("small batches are compared on the host")
+        if peer.startswith("torch") and torch is None:
+            raise Skip("torch is not installed")
+        rng, engine = np.random.default_rng(20), setting.engine
+        given = make(rng, setting)
+        samples = Anything([], [], given=given, size=64 * count)
+        found = Contenders(setting)
+        found.add("windrow", "windrow", lambda s: ours(s.given, engine))
+        by_peer: Contender = lambda s: theirs(s.given)  # noqa: E731
+        found.add("torch" if peer.startswith("torch") else "NumPy", peer, by_peer)
+
+        def expected(s: Samples) -> Tuple[Array, ...]:
+            result = by_peer(s)
+            return tuple(to_numpy(value) for value in (result if isinstance(result, tuple) else (result,)))
+
+        targets = [Target("windrow", (peer,), goal)]
+        return Workload(name, title, setting, [samples], expected, found, targets, repeat=max(1, 1024 // count))
+
+    return Definition(title, build, layouts=LAYOUTS[:1])
+
+
+def rows(rng: np.random.Generator, count: int, shortest: int, longest: int, rest: Tuple[int, ...], dtype: str) -> List[Array]:
+    made = []
+    for length in rng.integers(shortest, longest + 1, count):
+        size = int(length) * int(np.prod(rest, dtype=np.int64))
+        values = rng.integers(0, 50_000, size) if dtype == "int64" else noise(size, dtype, rng)
+        made.append(values.reshape(int(length), *rest))
+    return made
+
+
+# Requests of a server: padded with a mask
+
+
+def padded_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
+    shape = (len(samples), max(map(len, samples)))
+    data, mask = np.zeros(shape + samples[0].shape[1:], samples[0].dtype), np.zeros(shape, bool)
+    for i, row in enumerate(samples):
+        data[i, : len(row)] = row
+        mask[i, : len(row)] = True
+    return data, mask
+
+
+def padded_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
+    batch = wr.pad(samples, dims=0, mask="real", engine=engine)
+    return batch.numpy(), batch.mask.numpy()
+
+
+# Token rows: ragged, packed, padded
+
+
+def ragged_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
+    offsets = np.zeros(len(samples) + 1, np.int64)
+    np.cumsum([len(row) for row in samples], out=offsets[1:])
+    return np.concatenate(samples), offsets
+
+
+def ragged_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
+    batch = wr.ragged(samples, engine=engine)
+    return batch.numpy(), batch.offsets.numpy()
+
+
+def features(samples: List[Array]) -> List[Dict[str, Any]]:
+    return [{"input_ids": row} for row in samples]
+
+
+def packed_by_numpy(given: List[Dict[str, Any]]) -> Tuple[Array, ...]:
+    samples = [feature["input_ids"] for feature in given]
+    lengths = [len(row) for row in samples]
+    offsets = np.zeros(len(samples) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    ids = np.concatenate(samples)
+    labels = ids.copy()
+    labels[offsets[:-1]] = -100
+    return ids[None], labels[None], (np.arange(len(ids)) - np.repeat(offsets[:-1], lengths))[None], offsets
+
+
+def packed_by_windrow(given: List[Dict[str, Any]], engine: Any) -> Tuple[Array, ...]:
+    batch = pack_tokens(given, return_tensors="np")
+    return batch["input_ids"], batch["labels"], batch["position_ids"], batch["cu_seqlens"]
+
+
+def lists_by_numpy(given: List[Dict[str, Any]]) -> Tuple[Array, Array]:
+    samples = [feature["input_ids"] for feature in given]
+    data = np.zeros((len(samples), max(map(len, samples))), np.int64)
+    mask = np.zeros_like(data)
+    for i, row in enumerate(samples):
+        data[i, : len(row)] = row
+        mask[i, : len(row)] = 1
+    return data, mask
+
+
+def lists_by_windrow(given: List[Dict[str, Any]], engine: Any) -> Tuple[Array, Array]:
+    batch = pad_tokens(given, return_tensors="np")
+    return batch["input_ids"], batch["attention_mask"]
+
+
+# A replay buffer: rows of a table by index
+
+
+def replay(count: int) -> Make:
+    def make(rng: np.random.Generator, setting: Setting) -> Any:
+        table = noise(200_000 * 17, "float32", rng).reshape(-1, 17)
+        return table, wr.SampleList(table), rng.integers(0, len(table), count)
+
+    return make
+
+
+# Dicts of small arrays
+
+
+def transitions(rng: np.random.Generator, setting: Setting) -> List[Dict[str, Array]]:
+    def one() -> Dict[str, Array]:
+        first, action, second = rows(rng, 3, 17, 17, (), "float32")
+        return {"state": first, "action": action[:6].copy(), "reward": np.array(1.5, "f4"), "next": second, "done": np.array(False)}
+
+    return [one() for _ in range(256)]
+
+
+def cases() -> Dict[str, Definition]:
+    found: Dict[str, Definition] = {}
+    for count, goal in ((1, 0.8), (8, 1.5), (32, 2.5)):
+        found[f"small-pad{count}"] = compared(
+            f"pad {count} x (4..64, 16) float32, mask, as NumPy arrays", count,
+            lambda rng, setting, count=count: rows(rng, count, 4, 64, (16,), "float32"), padded_by_windrow, "NumPy loop", padded_by_numpy, goal,
+        )  # fmt: skip
+    for count, width, goal in ((8, 64, 1.1), (64, 64, 1.6), (256, 64, 2.2), (1024, 17, 2.5), (4096, 128, 4.0)):
+        found[f"small-stack{count}"] = compared(
+            f"stack {count} x {width} float32 tensors", count,
+            lambda rng, setting, count=count, width=width: [torch.rand(width) for _ in range(count)],
+            lambda given, engine: wr.stack(given, engine=engine), "torch.stack", lambda given: torch.stack(given), goal,
+        )  # fmt: skip
+    for count, of_pack, of_lists in ((8, 1.2, 1.5), (32, 2.0, 2.5), (256, 2.0, 3.0)):
+        tokens = lambda rng, setting, count=count: rows(rng, count, 8, 256, (), "int64")  # noqa: E731
+        found[f"small-ragged{count}"] = compared(
+            f"ragged {count} rows of 8..256 int64, as NumPy arrays", count, tokens, ragged_by_windrow, "np.concatenate, offsets", ragged_by_numpy, 1.2
+        )
+        found[f"small-pack{count}"] = compared(
+            f"pack_tokens of {count} arrays of 8..256", count,
+            lambda rng, setting, tokens=tokens: features(tokens(rng, setting)), packed_by_windrow, "NumPy, a few lines", packed_by_numpy, of_pack,
+        )  # fmt: skip
+        found[f"small-lists{count}"] = compared(
+            f"pad_tokens of {count} lists of 8..256 ints", count,
+            lambda rng, setting, tokens=tokens: features([row.tolist() for row in tokens(rng, setting)]), lists_by_windrow, "NumPy loop", lists_by_numpy, of_lists,
+        )  # fmt: skip
+    for count, goal in ((256, 0.9), (1024, 1.2)):
+        found[f"small-replay{count}"] = compared(
+            f"{count} of 200 000 x 17 float32 by indices", count, replay(count),
+            lambda given, engine: given[1].stack(given[2], engine=engine).numpy(), "np.take", lambda given: np.take(given[0], given[2], axis=0), goal,
+        )  # fmt: skip
+    found["small-dicts"] = compared(
+        "collate 256 dicts of 5 small arrays", 256, transitions,
+        lambda given, engine: tuple(batch.numpy() for batch in wr.collate(given, engine=engine).values()),
+        "np.stack for each field", lambda given: tuple(np.stack([tree[key] for tree in given]) for key in given[0]), 2.5,
+    )  # fmt: skip
+    return found

@@ -1,0 +1,298 @@
+//! Columns of tokenized features: what `windrow.sequence` makes batches of, all rows of all keys in one call.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyKeyError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyFloat, PyList, PyTuple};
+use windrow::{
+    Batch, Collate, DType, Device, Error, Facet, Form, Hint, Layout, Mismatch, Pad, SampleList,
+    Stage, Tensor,
+};
+
+use crate::assemble::{run, Arena, Job};
+use crate::batch::PyBatch;
+use crate::engine::default_engine;
+use crate::errors::{quoted, to_py_err, DTypeError, OrPyErr};
+use crate::export::copy_of;
+use crate::import::{room_for, Reading};
+use crate::logging::Records;
+use crate::options::{scalar_of, Options};
+use crate::samples::{items_of, Imported};
+use crate::tensor::PyTensor;
+
+/// The entries of all samples under one key.
+struct Column {
+    name: String,
+    samples: Imported,
+    /// Whether they are lists and tuples of Python numbers.
+    are_rows: bool,
+    /// Whether the first is a Python float.
+    is_float: bool,
+}
+
+impl Column {
+    fn read<'py>(
+        samples: &[Bound<'py, PyAny>],
+        name: &str,
+        key: &Bound<'py, PyAny>,
+    ) -> PyResult<Column> {
+        let py = key.py();
+        let mut items = room_for(samples.len())?;
+        for (index, sample) in samples.iter().enumerate() {
+            let missing = || {
+                let key = quoted(key)?;
+                Ok(PyKeyError::new_err(format!("sample {index}: the key {key} is missing")))
+            };
+            // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
+            let item = match sample.cast_exact::<PyDict>() {
+                Ok(dict) => dict.get_item(key)?,
+                Err(_) => match sample.get_item(key) {
+                    Err(error) if error.is_instance_of::<PyKeyError>(py) => None,
+                    item => Some(item?),
+                },
+            };
+            match item {
+                Some(item) => items.push(item),
+                None => return missing().and_then(Err),
+            }
+        }
+        let is_row = |item: &Bound<'_, PyAny>| {
+            item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>()
+        };
+        let are_rows = items.iter().all(is_row);
+        let is_float = items.first().is_some_and(|item| item.is_instance_of::<PyFloat>());
+        let reading = Reading { path: name, rows: true, ..Reading::default() };
+        let (samples, _) = Imported::from_objects(py, items, reading)?;
+        Ok(Column { name: name.to_owned(), samples, are_rows, is_float })
+    }
+
+    /// int64 for whole numbers, float32 for Python's others; `None`, the samples' own, for the rest.
+    fn dtype(&self, py: Python<'_>) -> PyResult<Option<DType>> {
+        if self.is_float {
+            return Ok(Some(DType::F32));
+        }
+        let list = &self.samples.list;
+        let is_whole = |dtype: DType| dtype.is_integer() || self.are_rows && dtype == DType::Bool;
+        // An empty list says nothing of its dtype.
+        let is_told = list.filled_dtypes().all(is_whole);
+        if is_told && list.filled_dtypes().any(|dtype| dtype == DType::U64) {
+            self.check_range(py)?;
+        }
+        Ok(match (is_told, self.are_rows) {
+            (true, _) => Some(DType::I64),
+            (false, true) => Some(DType::F32),
+            (false, false) => None,
+        })
+    }
+
+    /// Refuses numbers beyond int64, which a cast would make negative.
+    fn check_range(&self, py: Python<'_>) -> PyResult<()> {
+        let list = &self.samples.list;
+        for index in (0..list.len()).filter(|&index| list.kind(index).dtype == DType::U64) {
+            let kind = list.kind(index);
+            let (data, owner) = (list.address(index).cast_mut(), Arc::clone(&self.samples.owners));
+            // SAFETY: the owners keep the memory of every sample of the list alive.
+            #[allow(unsafe_code)]
+            let sample = unsafe {
+                Tensor::new_unchecked(
+                    owner,
+                    data,
+                    kind.dtype,
+                    kind.device,
+                    kind.layout.clone(),
+                    true,
+                )
+            };
+            let host =
+                copy_of(&sample, &Collate::stack().device(Device::Cpu), None).or_py_err(py)?;
+            let most = host.as_slice::<u64>().or_py_err(py)?.iter().copied().max().unwrap_or(0);
+            if i64::try_from(most).is_err() {
+                let got = format!("the number {most}");
+                let mismatch = Mismatch::new(Some(index), DType::I64, got);
+                return Err(self.error(py, Error::DType(Box::new(mismatch))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sequences of one dim. A tokenizer that gives tensors gives ``[1, L]``.
+    fn flatten(&mut self, py: Python<'_>) -> PyResult<()> {
+        let list = &self.samples.list;
+        if list.kinds_ndim() == Some(1) {
+            return Ok(());
+        }
+        let mut flat = SampleList::new();
+        flat.reserve(list.len()).or_py_err(py)?;
+        for index in 0..list.len() {
+            let kind = list.kind(index);
+            let (shape, strides) = match (kind.layout.shape(), kind.layout.strides()) {
+                (shape @ [_], strides) => (shape, strides),
+                ([1, shape @ ..], [_, strides @ ..]) if shape.len() == 1 => (shape, strides),
+                (shape, _) => {
+                    let (expected, got) = ("shape (L,) or (1, L)", Facet::from(shape));
+                    let mismatch = Mismatch::new(Some(index), expected, got);
+                    return Err(self.error(py, Error::Shape(Box::new(mismatch))));
+                }
+            };
+            // SAFETY: a sample of the list, without a dim of one place.
+            #[allow(unsafe_code)]
+            let pushed = unsafe {
+                flat.push(list.address(index), kind.dtype, kind.device, shape, Some(strides))
+            };
+            pushed.or_py_err(py)?;
+        }
+        self.samples.list = flat;
+        Ok(())
+    }
+
+    fn error(&self, py: Python<'_>, error: Error) -> PyErr {
+        to_py_err(py, &error.at_path(&self.name))
+    }
+
+    fn job(self, collate: Collate) -> Job {
+        Job::of_leaf(Arc::new(self.samples), collate, self.name)
+    }
+}
+
+/// What `pad_tokens` gives but for the mask: by name, every column padded, and columns of single numbers stacked.
+/// ``keys``: of the features, by name; ``values``: of padding, by name; ``options``: of `pad`, None to stack all;
+/// ``masked``: the column that has a mask.
+#[pyfunction]
+#[pyo3(signature = (features, keys, values, options, masked, /))]
+pub(crate) fn pad_columns<'py>(
+    features: &Bound<'py, PyAny>,
+    keys: &Bound<'py, PyDict>,
+    values: &Bound<'py, PyDict>,
+    options: Option<&Bound<'py, PyDict>>,
+    masked: Option<&str>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let py = features.py();
+    let _records = Records::of_call(py);
+    let engine = default_engine();
+    let span = engine.enter(Stage::Import);
+    let pad = options.map(|options| Options::parse("pad", Some(options))).transpose()?;
+    let pad = pad.as_ref().and_then(|options| match options.collate.form() {
+        Form::Pad(pad) => Some(pad),
+        _ => None,
+    });
+    let samples = items_of(features)?;
+    let mut jobs = room_for(keys.len())?;
+    for (name, key) in keys.iter() {
+        let column = Column::read(&samples, name.extract()?, &key)?;
+        let dtype = column.dtype(py)?;
+        let is_single = column.samples.list.kinds_ndim() == Some(0);
+        let mut collate = match pad.filter(|_| !is_single) {
+            None => Collate::stack(),
+            Some(pad) => {
+                let value = values.get_item(&name)?;
+                let value = value.map(|value| scalar_of(&value)).transpose()?;
+                let mut pad: Pad = pad.clone().value(value.unwrap_or_default());
+                if masked == Some(column.name.as_str()) {
+                    pad = pad.mask(windrow::Mask::Real);
+                }
+                Collate::pad(pad)
+            }
+        };
+        if let Some(dtype) = dtype {
+            collate = collate.cast(dtype);
+        }
+        jobs.push(column.job(collate));
+    }
+    let batches = run(py, engine, &mut jobs, Arena::No, span.end())?;
+    let result = PyDict::new(py);
+    for ((name, _), batch) in keys.iter().zip(batches) {
+        result.set_item(name, Bound::new(py, PyBatch::from(batch))?)?;
+    }
+    Ok(result)
+}
+
+/// What `pack_tokens` gives: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
+/// where each sequence begins, int32 ``[N + 1]``; and the length of the longest.
+#[pyfunction]
+#[pyo3(signature = (features, ids, labels, separator, start, wants_index, /))]
+#[allow(clippy::type_complexity)]
+pub(crate) fn pack_columns<'py>(
+    features: &Bound<'py, PyAny>,
+    ids: &Bound<'py, PyAny>,
+    labels: Option<&Bound<'py, PyAny>>,
+    separator: i64,
+    start: i64,
+    wants_index: bool,
+) -> PyResult<(PyTensor, PyTensor, PyTensor, Option<PyTensor>, PyTensor, i64)> {
+    let py = features.py();
+    let _records = Records::of_call(py);
+    let engine = default_engine();
+    let span = engine.enter(Stage::Import);
+    let samples = items_of(features)?;
+    let mut jobs = Vec::new();
+    for (name, key) in [("input_ids", Some(ids)), ("labels", labels)] {
+        let Some(key) = key else { continue };
+        let mut column = Column::read(&samples, name, key)?;
+        let device = column.samples.list.device();
+        if let Some(Device::Cuda(_)) = device {
+            let got = device.map(|device| device.to_string()).unwrap_or_default();
+            let found = Mismatch::new(Some(0), "host memory", got);
+            let hint = Hint::Text("pack_tokens takes samples on the host: .cpu()");
+            return Err(column.error(py, Error::Device(Box::new(found.with_hint(hint)))));
+        }
+        column.flatten(py)?;
+        if column.dtype(py)? != Some(DType::I64) {
+            let text = format!("{name:?} holds numbers that are not whole");
+            return Err(DTypeError::new_err(text));
+        }
+        jobs.push(column.job(Collate::ragged().offsets_i32().cast(DType::I64)));
+    }
+    let batches = run(py, engine, &mut jobs, Arena::No, span.end())?;
+    pack(&batches, separator, start, wants_index).or_py_err(py)
+}
+
+#[allow(clippy::type_complexity)]
+fn pack(
+    batches: &[Batch],
+    separator: i64,
+    start: i64,
+    wants_index: bool,
+) -> windrow::Result<(PyTensor, PyTensor, PyTensor, Option<PyTensor>, PyTensor, i64)> {
+    let ids = &batches[0];
+    let (Some(offsets), Some(lengths)) = (ids.offsets(), ids.lengths()) else {
+        return Err(Error::Empty);
+    };
+    let (starts, lengths) = (offsets.as_slice::<i32>()?, lengths.as_slice::<i64>()?);
+    if let Some(others) = batches.get(1).and_then(Batch::lengths) {
+        let pairs = lengths.iter().zip(others.as_slice::<i64>()?);
+        if let Some((index, (own, other))) =
+            pairs.enumerate().find(|(_, (own, other))| own != other)
+        {
+            let found = Mismatch::new(Some(index), &[*own][..], &[*other][..]);
+            let found = found.with_hint(Hint::Text("there is a label for each id"));
+            return Err(Error::Shape(Box::new(found)).at_path("labels"));
+        }
+    }
+    let source = batches.last().unwrap_or(ids).data();
+    let mut labels = source.as_slice::<i64>()?.to_vec();
+    let mut positions = Vec::with_capacity(labels.len());
+    for (&begin, &length) in starts.iter().zip(lengths) {
+        if let Some(first) = labels.get_mut(begin as usize).filter(|_| length > 0) {
+            *first = separator;
+        }
+        positions.extend((0..length).map(|place| start.wrapping_add(place)));
+    }
+    let shape = [1, labels.len() as i64];
+    let index = match wants_index {
+        true => {
+            let each = lengths.iter().enumerate();
+            let each = each.flat_map(|(row, &len)| std::iter::repeat_n(row as i32, len as usize));
+            Some(PyTensor::from(Tensor::from_vec(each.collect::<Vec<i32>>(), &shape)?))
+        }
+        false => None,
+    };
+    Ok((
+        ids.data().view(0, Layout::compact(DType::I64, &shape)?)?.into(),
+        Tensor::from_vec(labels, &shape)?.into(),
+        Tensor::from_vec(positions, &shape)?.into(),
+        index,
+        offsets.clone().into(),
+        ids.max_length().unwrap_or(0),
+    ))
+}

@@ -1,0 +1,296 @@
+//! Batches so small that the tables of a plan would take longer to make than the batch: rows on the host, copied
+//! or cast one after the other by the calling thread, each batch into one allocation.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use smallvec::{smallvec, SmallVec};
+
+use super::Engine;
+use crate::batch::{Batch, Fields, Parts};
+use crate::collate::{Collate, Form, Mask, Pad, Transform};
+use crate::dtype::DType;
+use crate::explain::Path;
+use crate::host::{self, write_numbers, write_rows, MemoryPool, RowPadding};
+use crate::layout::{Dims, Layout};
+use crate::offsets::Offsets;
+use crate::plan::Leaf;
+use crate::rows::Rows;
+use crate::span::{Span, Stage};
+use crate::spec::{padded_dims, padded_extent};
+use crate::stats::Tally;
+use crate::tensor::Device;
+
+/// How rows lie in a batch.
+#[derive(Clone, Copy)]
+enum Place {
+    /// Each is one of dim 0.
+    Stacked,
+    /// As stacked, within padding along their own dim 0.
+    Padded(RowPadding, Option<Mask>),
+    /// One after the other.
+    Joined { offsets_i32: bool, batch_index: bool, is_ragged: bool },
+}
+
+/// Tensors of one allocation begin at multiples of this.
+const ALIGN: u64 = 64;
+
+/// A batch that needs no plan.
+struct Small<'r> {
+    rows: Rows<'r>,
+    place: Place,
+    dtype: DType,
+    shape: Dims,
+    data_bytes: u64,
+    /// Elements that are not padding.
+    elems: u64,
+}
+
+impl<'r> Small<'r> {
+    /// `None` if more is asked for than to copy or cast the rows and to pad dim 0; and if anything is wrong, which a
+    /// plan then tells. `device`: where batches go if the options do not say.
+    fn new(rows: Rows<'r>, collate: &Collate, device: Option<Device>) -> Option<Small<'r>> {
+        let (kind, count) = (rows.kind(), rows.len() as i64);
+        let (from, dtype) = (kind.dtype, collate.dtype.unwrap_or(kind.dtype));
+        let is_plain = collate.misplaced.is_none()
+            && collate.transform == Transform::default()
+            && collate.device.or(device).is_none_or(|device| device == Device::Cpu)
+            && (from == dtype || from.is_arithmetic() && dtype.is_arithmetic());
+        if !is_plain {
+            return None;
+        }
+        let extents @ [_, _, total] = rows.extents()?;
+        let own = kind.layout.shape();
+        let place = place_of(collate, own, dtype, extents)?;
+        let rest = own.get(1..).unwrap_or_default();
+        let (mut shape, real): (Dims, i64) = match &place {
+            Place::Stacked => (smallvec![count], total),
+            Place::Padded(RowPadding { extent, .. }, _) => {
+                (smallvec![count, *extent], rows.total_within(*extent))
+            }
+            Place::Joined { .. } => (smallvec![total], total),
+        };
+        shape.extend_from_slice(if let Place::Stacked = place { own } else { rest });
+        let elems = real.checked_mul(rest.iter().product())? as u64;
+        let numel = Layout::compact(dtype, &shape).ok()?.numel() as u64;
+        let data_bytes = numel * dtype.size() as u64;
+        Some(Small { rows, place, dtype, shape, data_bytes, elems })
+    }
+
+    fn bytes_in(&self) -> u64 {
+        self.elems * self.rows.kind().dtype.size() as u64
+    }
+
+    /// Bytes read and written; of what is not data, as many as there may be.
+    fn traffic(&self) -> u64 {
+        let others = match self.place {
+            Place::Stacked => 0,
+            Place::Padded(_, mask) => mask.map_or(0, |_| self.data_bytes),
+            Place::Joined { batch_index, .. } => {
+                if batch_index {
+                    self.shape[0].unsigned_abs().saturating_mul(8)
+                } else {
+                    0
+                }
+            }
+        };
+        let numbers = 16 * self.rows.len() as u64;
+        let all = [self.bytes_in(), self.data_bytes, others, numbers];
+        all.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Makes the batch; `None` without memory.
+    fn write(&self, memory: &Arc<MemoryPool>) -> Option<Batch> {
+        let Small { rows, place, dtype, shape, data_bytes, .. } = self;
+        let count = rows.len() as i64;
+        // The most that there are, each with the number of its bytes: data, lengths, and mask or offsets and index.
+        let mut bytes = *data_bytes;
+        let mut room = |size: i64| {
+            let at = bytes.next_multiple_of(ALIGN);
+            bytes = at + size as u64;
+            at
+        };
+        let places = match place {
+            Place::Stacked => [0; 3],
+            Place::Padded(padding, mask) => {
+                [room(8 * count), room(mask.map_or(0, |_| count * padding.extent)), 0]
+            }
+            Place::Joined { batch_index, .. } => {
+                let index = if *batch_index { 8 * shape[0] } else { 0 };
+                [room(8 * count), room(8 * (count + 1)), room(index)]
+            }
+        };
+        let block = memory.allocate(bytes).ok()?;
+        let whole = Layout::compact(DType::U8, &[bytes as i64]).ok()?;
+        let memory = block.into_tensor(DType::U8, whole);
+        let part = |at: u64, dtype, shape: &[i64]| memory.part(at, dtype, shape).ok();
+        let data = part(0, *dtype, shape)?;
+        let mut fields = Fields::of_rows(rows.len());
+        let each = || (0..rows.len()).map(|index| rows.at(index).1);
+        match place {
+            // SAFETY: memory for as many rows that was just allocated, here and below.
+            #[allow(unsafe_code)]
+            Place::Stacked => unsafe { write_rows(rows, None, None, &data) },
+            Place::Padded(padding, mask) => {
+                let real = || each().map(|length| length.min(padding.extent));
+                let lengths = part(places[0], DType::I64, &[count])?;
+                let mask = match mask {
+                    Some(what) => {
+                        Some((part(places[1], DType::Bool, &[count, padding.extent])?, *what))
+                    }
+                    None => None,
+                };
+                // SAFETY: as above; a length for each row, and a byte of the mask for each place of all rows.
+                #[allow(unsafe_code)]
+                unsafe {
+                    write_numbers(&lengths, real());
+                    write_rows(rows, Some(padding), mask.as_ref(), &data);
+                }
+                fields.lengths = Some(Box::new(lengths));
+                fields.mask = mask.map(|(mask, _)| Box::new(mask));
+                let dims = smallvec![(0, padding.side)];
+                fields.set_parts(Parts::Padded { dims, lengths: real().collect() });
+            }
+            Place::Joined { offsets_i32, batch_index, is_ragged } => {
+                let offsets = Offsets::of_checked(each());
+                let (dtype, total) = (if *offsets_i32 { DType::I32 } else { DType::I64 }, shape[0]);
+                let lengths = part(places[0], DType::I64, &[count])?;
+                let boundaries = part(places[1], dtype, &[count + 1])?;
+                let index = match batch_index {
+                    true => Some(part(places[2], DType::I64, &[total])?),
+                    false => None,
+                };
+                // SAFETY: as above; a length for each row, one boundary more, a number for each place of all rows.
+                #[allow(unsafe_code)]
+                unsafe {
+                    write_numbers(&lengths, each());
+                    write_numbers(&boundaries, offsets.as_slice().iter().copied());
+                    if let Some(index) = &index {
+                        let numbers = each().enumerate().flat_map(|(row, length)| {
+                            std::iter::repeat_n(row as i64, length as usize)
+                        });
+                        write_numbers(index, numbers);
+                    }
+                    write_rows(rows, None, None, &data);
+                }
+                fields.lengths = Some(Box::new(lengths));
+                fields.offsets = Some(Box::new(boundaries));
+                fields.batch_index = index.map(Box::new);
+                fields.max_length = is_ragged.then(|| each().max().unwrap_or(0));
+                fields.set_parts(Parts::Joined { dim: 0, offsets });
+            }
+        }
+        Some(Batch::new(data, fields))
+    }
+
+    /// What was done to make it.
+    fn add_to(&self, tally: &mut Tally, made: &Batch) {
+        let real_bytes = self.elems * self.dtype.size() as u64;
+        let is_moved = self.rows.kind().dtype == self.dtype;
+        tally.paths.push(match (is_moved, real_bytes == self.data_bytes) {
+            (false, _) => Path::Cast,
+            (true, false) => Path::Strided,
+            (true, true) if real_bytes > 0 && self.rows.is_one_range() => Path::Memcpy,
+            (true, true) => Path::Gather,
+        });
+        let others = [made.lengths(), made.mask(), made.batch_index()];
+        let others: u64 = others.into_iter().flatten().map(|field| field.nbytes() as u64).sum();
+        tally.samples += self.rows.len() as u64;
+        tally.bytes_in += self.bytes_in();
+        tally.bytes_out += self.data_bytes + others;
+        tally.data_bytes += self.data_bytes;
+        tally.padding_bytes += self.data_bytes - real_bytes;
+    }
+}
+
+impl Engine {
+    /// Assembles all leaves without a plan, if together they read and write less than 1 MiB, if the samples are
+    /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
+    /// them and to pad dim 0. Otherwise, and if anything is wrong, `None`, and nothing is done: a plan does or
+    /// tells it. `begin`: when the work on the samples began.
+    pub fn assemble_small<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        begin: Instant,
+    ) -> Option<Vec<Batch>> {
+        let of_leaf = |leaf: &Leaf<'s, 'a>| -> Option<Small<'s>> {
+            let rows = Rows::of_list(leaf.samples).filter(|_| leaf.out.is_none())?;
+            Small::new(rows, leaf.collate, self.shared.device)
+        };
+        let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;
+        self.write_small(&all, begin)
+    }
+
+    /// As [`Engine::assemble_small`], of one leaf.
+    pub(super) fn assemble_rows(
+        &self,
+        rows: Rows<'_>,
+        collate: &Collate,
+        begin: Instant,
+    ) -> Option<Batch> {
+        let small = Small::new(rows, collate, self.shared.device)?;
+        self.write_small(&[small], begin)?.pop()
+    }
+
+    fn write_small(&self, all: &[Small<'_>], begin: Instant) -> Option<Vec<Batch>> {
+        let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
+        if !host::is_small(traffic) || self.shared.reference {
+            return None;
+        }
+        let span = Span::timed(Stage::Run, begin, &self.shared.counters.run_ns);
+        let made = all.iter().map(|small| small.write(&self.shared.memory));
+        let made = made.collect::<Option<Vec<Batch>>>()?;
+        let mut tally = Tally::default();
+        all.iter().zip(&made).for_each(|(small, made)| small.add_to(&mut tally, made));
+        self.shared.counters.count(&tally);
+        span.note(&tally);
+        Some(made)
+    }
+}
+
+/// How rows of this shape lie in the batch; `None` if a plan has to see to it.
+fn place_of(
+    collate: &Collate,
+    shape: &[i64],
+    dtype: DType,
+    [shortest, longest, total]: [i64; 3],
+) -> Option<Place> {
+    let differ = shortest != longest;
+    match &collate.form {
+        Form::Stack => (!differ).then_some(Place::Stacked),
+        Form::Concat { dim } => {
+            let is_first = *dim == 0 || *dim == -(shape.len() as i64);
+            let place = Place::Joined { offsets_i32: false, batch_index: false, is_ragged: false };
+            (is_first && !shape.is_empty()).then_some(place)
+        }
+        &Form::Ragged { offsets_i32, batch_index } => {
+            let fits = !offsets_i32 || i32::try_from(total).is_ok();
+            let place = Place::Joined { offsets_i32, batch_index, is_ragged: true };
+            (fits && !shape.is_empty()).then_some(place)
+        }
+        Form::Pad(pad) => {
+            let padding = padding_of(pad, shape, dtype, differ, longest)?;
+            Some(Place::Padded(padding, pad.mask))
+        }
+    }
+}
+
+fn padding_of(
+    pad: &Pad,
+    shape: &[i64],
+    dtype: DType,
+    differ: bool,
+    longest: i64,
+) -> Option<RowPadding> {
+    pad.check(shape.len()).ok()?;
+    let value = pad.value.bits(dtype).ok()?;
+    let mut differs: smallvec::SmallVec<[bool; 4]> = smallvec![false; shape.len()];
+    *differs.first_mut()? = differ;
+    let padded = padded_dims(pad, &differs).ok()?;
+    if !padded[0] || padded[1..].contains(&true) {
+        return None;
+    }
+    let extent = padded_extent(pad, 0, longest).ok()?;
+    let fits = longest <= extent || pad.truncate;
+    fits.then_some(RowPadding { extent, side: *pad.side.at(0), value })
+}

@@ -1,0 +1,181 @@
+//! Rows of small batches, written one after the other by the calling thread.
+#![allow(unsafe_code)] // Raw rows.
+
+use crate::collate::{Mask, Side};
+use crate::dtype::DType;
+use crate::host::rows::{self, RowFn};
+use crate::host::tile::prefetch;
+use crate::rows::Rows;
+use crate::tensor::Tensor;
+
+/// Where a row lies along its own dim 0, and what fills the rest.
+#[derive(Clone, Copy)]
+pub(crate) struct RowPadding {
+    pub extent: i64,
+    pub side: Side,
+    pub value: [u8; 16],
+}
+
+/// How many rows ahead memory is asked for.
+const AHEAD: usize = 4;
+
+/// Writes numbers to a tensor of int32 or int64.
+///
+/// # Safety
+/// A tensor of one dim in memory that nobody else has, with room for as many as there are.
+pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item = i64>) {
+    let data = tensor.data_ptr();
+    // SAFETY: the caller's promise; the memory is aligned for every dtype.
+    unsafe {
+        match tensor.dtype() {
+            DType::I32 => numbers
+                .enumerate()
+                .for_each(|(index, number)| data.cast::<i32>().add(index).write(number as i32)),
+            _ => numbers
+                .enumerate()
+                .for_each(|(index, number)| data.cast::<i64>().add(index).write(number)),
+        }
+    }
+}
+
+/// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0.
+///
+/// # Safety
+/// The rows are alive; `data` is row-major memory that nobody else has, with room for all of them, or for each with
+/// its padding, and the mask has a byte for each place of these.
+pub(crate) unsafe fn write_rows(
+    rows: &Rows<'_>,
+    padding: Option<&RowPadding>,
+    mask: Option<&(Tensor, Mask)>,
+    data: &Tensor,
+) {
+    let (kind, to) = (rows.kind(), data.dtype());
+    let rest = kind.layout.shape().get(1..).unwrap_or_default();
+    let elems = rest.iter().product::<i64>() as usize;
+    let (src_size, size) = (kind.dtype.size(), to.size());
+    let (src_unit, unit) = (elems * src_size, elems * size);
+    let cast: Option<RowFn> = (kind.dtype != to).then(|| rows::cast_row(kind.dtype, to));
+    let write = |src: *const u8, dst: *mut u8, length: usize| {
+        // SAFETY: a row's own elements, and their place in the output.
+        unsafe {
+            match cast {
+                None => copy_short(src, dst, length * unit),
+                Some(_) if length * elems == 0 => {}
+                Some(cast) => cast(src, src_size as isize, dst, size as isize, length * elems),
+            }
+        }
+    };
+    let ask = |index: usize| {
+        if index < rows.len() {
+            let (src, length) = rows.at(index);
+            prefetch(src, length as usize * src_unit);
+        }
+    };
+    let mut dst = data.data_ptr();
+    if let (Some(addresses), None) = (rows.alike().filter(|_| padding.is_none()), cast) {
+        let bytes = data.nbytes() / rows.len();
+        for (index, &src) in addresses.iter().enumerate() {
+            if let Some(&ahead) = addresses.get(index + AHEAD) {
+                prefetch(ahead, bytes);
+            }
+            // SAFETY: a row, and its place in the output.
+            unsafe { copy_short(src, dst.add(index * bytes), bytes) };
+        }
+        return;
+    }
+    let Some(padding) = padding else {
+        for index in 0..rows.len() {
+            ask(index + AHEAD);
+            let (src, length) = rows.at(index);
+            write(src, dst, length as usize);
+            dst = dst.wrapping_add(length as usize * unit);
+        }
+        return;
+    };
+    let extent = padding.extent;
+    let fill = |dst: *mut u8, places: i64| {
+        // SAFETY: places of the row that no element of it goes to.
+        unsafe {
+            rows::fill_row(dst, size as isize, size, &padding.value, places as usize * elems)
+        };
+    };
+    let mask = mask.map(|(mask, real)| (mask.data_ptr(), u8::from(*real == Mask::Real)));
+    if let Some((mask, real)) = mask {
+        // SAFETY: a byte for each place of each row.
+        unsafe { mask.write_bytes(1 - real, rows.len() * extent as usize) };
+    }
+    for index in 0..rows.len() {
+        ask(index + AHEAD);
+        let (src, length) = rows.at(index);
+        let lead = padding.side.lead(length, extent);
+        let (cut, lead, real) = ((-lead).max(0) as usize, lead.max(0), length.min(extent));
+        let place = |at: i64| dst.wrapping_add(at as usize * unit);
+        if lead > 0 {
+            fill(place(0), lead);
+        }
+        write(src.wrapping_add(cut * src_unit), place(lead), real as usize);
+        if lead + real < extent {
+            fill(place(lead + real), extent - lead - real);
+        }
+        if let Some((mask, value)) = mask {
+            let begin = index * extent as usize + lead as usize;
+            // SAFETY: the places of the row that its elements go to.
+            unsafe { mask.add(begin).write_bytes(value, real as usize) };
+        }
+        dst = place(extent);
+    }
+}
+
+/// Copies a row, the shortest without a call.
+///
+/// # Safety
+/// So many bytes on both sides, disjoint; of none there need be no address.
+#[inline]
+unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
+    /// The first and the last bytes, which overlap in the middle.
+    #[inline(always)]
+    unsafe fn ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
+        // SAFETY: at least `N` bytes, at any address.
+        unsafe {
+            let first = src.cast::<[u8; N]>().read_unaligned();
+            let last = src.add(bytes - N).cast::<[u8; N]>().read_unaligned();
+            dst.cast::<[u8; N]>().write_unaligned(first);
+            dst.add(bytes - N).cast::<[u8; N]>().write_unaligned(last);
+        }
+    }
+    // SAFETY: each class has at least as many bytes as are taken at either end, and at most twice as many.
+    unsafe {
+        match bytes {
+            0 => {}
+            1 => *dst = *src,
+            2..=3 => ends::<2>(src, dst, bytes),
+            4..=7 => ends::<4>(src, dst, bytes),
+            8..=15 => ends::<8>(src, dst, bytes),
+            16..=31 => ends::<16>(src, dst, bytes),
+            32..=63 => ends::<32>(src, dst, bytes),
+            64..=128 => ends::<64>(src, dst, bytes),
+            _ => rows::copy_bytes(src, dst, bytes, false),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_every_length() {
+        let from: Vec<u8> = (0..200).map(|i| (i * 7 % 251) as u8).collect();
+        for begin in [0, 1, 7] {
+            for bytes in 0..=190 {
+                let mut to = vec![0xAA; 210];
+                // SAFETY: `begin + bytes` is within both.
+                unsafe { copy_short(from[begin..].as_ptr(), to[5..].as_mut_ptr(), bytes) };
+                assert_eq!(&to[5..5 + bytes], &from[begin..begin + bytes]);
+                assert!(to[..5].iter().chain(&to[5 + bytes..]).all(|&byte| byte == 0xAA));
+            }
+        }
+        // SAFETY: no bytes.
+        unsafe { copy_short(std::ptr::null(), std::ptr::null_mut(), 0) };
+    }
+}
