@@ -14,10 +14,17 @@ constexpr uint32_t kSize = dtype == kBool || dtype == kI8 || dtype == kU8       
 template <uint8_t dtype>
 constexpr bool kSigned = dtype == kI8 || dtype == kI16 || dtype == kI32 || dtype == kI64;
 
-template <uint8_t from, uint8_t to>
+/// Casts that also have a loop for aligned sources alone.
+template <uint8_t from, uint8_t to, bool affine>
+constexpr bool kCommon = (from == kI32 && to == kI64) || (from == kI64 && to == kI32) || (from == kU8 && (to == kF16 || to == kF32)) ||
+                         (!affine && ((from == kI16 && to == kF32) || (from == kF32 && (to == kF16 || to == kBF16)) ||
+                                      (to == kF32 && (from == kF16 || from == kBF16))));
+
+template <uint8_t from, uint8_t to, bool affine>
 struct Pair {
     static constexpr uint32_t kFrom = kSize<from>, kTo = kSize<to>, kElems = 16 / kTo;
     static constexpr uint32_t kWords = (kElems * kFrom + 3) / 4;
+    static constexpr bool kIsCommon = kCommon<from, to, affine>;
 
     /// The bits of element `i` of a window.
     static WINDROW_DEVICE uint64_t bits_at(const uint32_t (&in)[kWords], uint32_t i) {
@@ -55,8 +62,8 @@ WINDROW_DEVICE bool any_nan(const float (&x)[n]) {
 
 /// Integers to integers of 32 or 64 bits, by the low bits of the source extended by its sign.
 template <uint8_t from, uint8_t to, bool affine>
-struct Integers : Pair<from, to> {
-    using Base = Pair<from, to>;
+struct Integers : Pair<from, to, affine> {
+    using Base = Pair<from, to, affine>;
     WINDROW_DEVICE explicit Integers(const Affine&) {}
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
 #pragma unroll
@@ -78,13 +85,13 @@ struct Integers : Pair<from, to> {
 };
 
 /// Integers of 8 and 16 bits to floats of 16 and 32 bits. Coefficients are finite, so x * a + b is never
-/// NaN.
+/// NaN; without a map they are 1 and 0, which changes no bit.
 template <uint8_t from, uint8_t to, bool affine>
-struct SmallIntegers : Pair<from, to> {
-    using Base = Pair<from, to>;
+struct SmallIntegers : Pair<from, to, affine> {
+    using Base = Pair<from, to, affine>;
     float a = 1, b = 0;
     WINDROW_DEVICE explicit SmallIntegers(const Affine& map) {
-        if constexpr (affine) a = map.get<float>(0), b = map.get<float>(map.channels);
+        if (affine && map.a != nullptr) a = map.get<float>(0), b = map.get<float>(map.channels);
     }
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
         if constexpr (Base::kFrom == 1 && to == kF16 && !affine) {
@@ -105,11 +112,11 @@ struct SmallIntegers : Pair<from, to> {
 /// Floats to floats of 16 and 32 bits. A vector with a NaN is made again element by element, since only
 /// the rules of convert.cuh keep its payload.
 template <uint8_t from, uint8_t to, bool affine>
-struct Floats : Pair<from, to> {
-    using Base = Pair<from, to>;
+struct Floats : Pair<from, to, affine> {
+    using Base = Pair<from, to, affine>;
     float a = 1, b = 0;
     WINDROW_DEVICE explicit Floats(const Affine& map) {
-        if constexpr (affine) a = map.get<float>(0), b = map.get<float>(map.channels);
+        if (affine && map.a != nullptr) a = map.get<float>(0), b = map.get<float>(map.channels);
     }
     static WINDROW_DEVICE float at(const uint32_t (&in)[Base::kWords], uint32_t i) {
         if constexpr (from == kF32) return float_of(in[i]);
@@ -156,11 +163,11 @@ struct Floats : Pair<from, to> {
 
 /// Pairs with a float64 on one side, with float64 arithmetic.
 template <uint8_t from, uint8_t to, bool affine>
-struct Doubles : Pair<from, to> {
-    using Base = Pair<from, to>;
+struct Doubles : Pair<from, to, affine> {
+    using Base = Pair<from, to, affine>;
     double a = 1, b = 0;
     WINDROW_DEVICE explicit Doubles(const Affine& map) {
-        if constexpr (affine) a = map.get<double>(0), b = map.get<double>(map.channels);
+        if (affine) a = map.get<double>(0), b = map.get<double>(map.channels);
     }
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
         bool has_nan = false;
@@ -197,41 +204,29 @@ struct Doubles : Pair<from, to> {
 
 /// The casts that have a loop: X(struct, from, to, affine).
 #define WINDROW_WIDEN(X, from) X(Integers, from, kI32, false) X(Integers, from, kI64, false)
-#define WINDROW_FLOATS(X, cast, from)                                                                \
-    X(cast, from, kF16, false) X(cast, from, kBF16, false) X(cast, from, kF32, false)                \
-    X(cast, from, kF16, true) X(cast, from, kBF16, true) X(cast, from, kF32, true)
+#define WINDROW_MAPPED(X, cast, from) X(cast, from, kF16, true) X(cast, from, kBF16, true) X(cast, from, kF32, true)
 #define WINDROW_CASTS(X)                                                                             \
     WINDROW_WIDEN(X, kU8) WINDROW_WIDEN(X, kI8) WINDROW_WIDEN(X, kU16) WINDROW_WIDEN(X, kI16)        \
     X(Integers, kI32, kI64, false) X(Integers, kU32, kI64, false) X(Integers, kI64, kI32, false)     \
-    WINDROW_FLOATS(X, SmallIntegers, kU8) WINDROW_FLOATS(X, SmallIntegers, kI8)                      \
-    WINDROW_FLOATS(X, SmallIntegers, kU16) WINDROW_FLOATS(X, SmallIntegers, kI16)                    \
+    X(SmallIntegers, kU8, kF16, false) X(SmallIntegers, kU8, kF32, false)                            \
+    X(SmallIntegers, kI16, kF32, false)                                                              \
+    WINDROW_MAPPED(X, SmallIntegers, kU8) WINDROW_MAPPED(X, SmallIntegers, kI8)                      \
+    WINDROW_MAPPED(X, SmallIntegers, kU16) WINDROW_MAPPED(X, SmallIntegers, kI16)                    \
     X(Floats, kF32, kF16, false) X(Floats, kF32, kBF16, false) X(Floats, kF16, kF32, false)          \
     X(Floats, kF16, kBF16, false) X(Floats, kBF16, kF32, false) X(Floats, kBF16, kF16, false)        \
-    X(Floats, kF32, kF16, true) X(Floats, kF32, kBF16, true) X(Floats, kF32, kF32, true)             \
-    X(Floats, kF16, kF16, true) X(Floats, kF16, kBF16, true) X(Floats, kF16, kF32, true)             \
-    X(Floats, kBF16, kF16, true) X(Floats, kBF16, kBF16, true) X(Floats, kBF16, kF32, true)          \
+    WINDROW_MAPPED(X, Floats, kF32) WINDROW_MAPPED(X, Floats, kF16) WINDROW_MAPPED(X, Floats, kBF16) \
     X(Doubles, kF64, kF16, false) X(Doubles, kF64, kBF16, false) X(Doubles, kF64, kF32, false)       \
-    X(Doubles, kF64, kF16, true) X(Doubles, kF64, kBF16, true) X(Doubles, kF64, kF32, true)          \
-    X(Doubles, kF64, kF64, true) X(Doubles, kF64, kI64, false)                                       \
+    WINDROW_MAPPED(X, Doubles, kF64) X(Doubles, kF64, kF64, true) X(Doubles, kF64, kI64, false)      \
     X(Doubles, kF16, kF64, false) X(Doubles, kBF16, kF64, false) X(Doubles, kF32, kF64, false)       \
     X(Doubles, kU8, kF64, false) X(Doubles, kI16, kF64, false) X(Doubles, kI32, kF64, false)         \
     X(Doubles, kI64, kF64, false)
 
-/// One number for a pair of dtypes, with or without x * a + b. Few dtypes are targets, so that the numbers
-/// are dense enough for a table of jumps.
-WINDROW_DEVICE constexpr uint32_t cast_number(uint32_t from, uint32_t to, bool affine) {
-    return (from * 6 + (to <= kI64 ? to - kI32 : to - kF16 + 2)) * 2 + affine;
+/// The number of a loop: of a pair of dtypes, with or without x * a + b. Few dtypes are targets, so that the
+/// numbers are dense enough for a table of jumps. The host puts it into the table; src/cuda/params.rs has the same.
+WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool affine) {
+    return static_cast<uint8_t>((from * 6 + (to <= kI64 ? to - kI32 : to - kF16 + 2)) * 2 + affine);
 }
-
-/// Whether a cast has a loop; has_loop() of src/cuda/family.rs is the same list.
-WINDROW_DEVICE bool has_loop(uint8_t from, uint8_t to, bool affine) {
-    switch (cast_number(from, to, affine)) {
-#define WINDROW_CASE(cast, from, to, affine) case cast_number(from, to, affine):
-        WINDROW_CASTS(WINDROW_CASE)
-#undef WINDROW_CASE
-            return true;
-        default: return false;
-    }
-}
+/// Bytes are moved: equal dtypes without a map, or integers of one size.
+constexpr uint8_t kMovedLoop = 0;
 
 }  // namespace windrow

@@ -84,15 +84,14 @@ WINDROW_DEVICE float to_odd(uint64_t x) {
 
 /// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
 WINDROW_DEVICE uint16_t to_f16(float x) {
-    uint32_t bits = bits_of(x), size = bits & 0x7FFFFFFF;
-    if (size > 0x7F800000) {
-        return static_cast<uint16_t>(bits >> 16 & 0x8000 | 0x7E00 | size >> 13 & 0x3FF);
-    }
+    const uint32_t bits = bits_of(x), size = bits & 0x7FFFFFFF;
+    const auto nan = static_cast<uint16_t>(bits >> 16 & 0x8000 | 0x7E00 | size >> 13 & 0x3FF);
 #ifdef __CUDA_ARCH__
     uint16_t half;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(x));
-    return half;
+    return x != x ? nan : half;
 #else
+    if (x != x) return nan;
     uint32_t half;
     if (size >= 0x47800000) {
         half = 0x7C00;  // 65536 and above
@@ -108,15 +107,15 @@ WINDROW_DEVICE uint16_t to_f16(float x) {
 
 /// Exact; a NaN is quieted.
 WINDROW_DEVICE float from_f16(uint32_t half) {
-    uint32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
-    if (exponent == 0x1F) {
-        return float_of(sign | 0x7F800000 | fraction << 13 | (fraction != 0 ? kQuiet32 : 0));
-    }
+    const uint32_t sign = (half & 0x8000) << 16, fraction = half & 0x3FF;
+    const float nan = float_of(sign | 0x7F800000 | kQuiet32 | fraction << 13);
 #ifdef __CUDA_ARCH__
     float x;
     asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(half)));
-    return x;
+    return x != x ? nan : x;
 #else
+    const uint32_t exponent = half >> 10 & 0x1F;
+    if (exponent == 0x1F) return fraction != 0 ? nan : float_of(sign | 0x7F800000);
     if (exponent == 0) {
         float x = static_cast<float>(fraction) * (1.0f / (1 << 24));
         return float_of(sign | bits_of(x));
@@ -142,19 +141,15 @@ WINDROW_DEVICE float from_bf16(uint32_t bits) {
 /// x * a + b, rounded once. A NaN is x quieted, or that of x86 if the operation made it; a and b
 /// are none.
 WINDROW_DEVICE float multiply_add(float x, float a, float b) {
-    float y = fmaf(x, a, b);
-    if (y != y) {
-        return float_of(x != x ? bits_of(x) | kQuiet32 : 0xFFC00000);
-    }
-    return y;
+    const float y = fmaf(x, a, b);
+    const uint32_t nan = x != x ? bits_of(x) | kQuiet32 : 0xFFC00000;
+    return y != y ? float_of(nan) : y;
 }
 
 WINDROW_DEVICE double multiply_add(double x, double a, double b) {
-    double y = fma(x, a, b);
-    if (y != y) {
-        return double_of(x != x ? bits_of(x) | kQuiet64 : 0xFFF8000000000000);
-    }
-    return y;
+    const double y = fma(x, a, b);
+    const uint64_t nan = x != x ? bits_of(x) | kQuiet64 : 0xFFF8000000000000;
+    return y != y ? double_of(nan) : y;
 }
 
 /// Toward zero; beyond the range of T to its limits; NaN to 0. `Wide` holds every value of T.
@@ -318,102 +313,52 @@ WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
 WINDROW_DEVICE bool is_integral(uint8_t dtype) { return dtype <= kU64; }
 WINDROW_DEVICE bool is_half(uint8_t dtype) { return dtype == kF16 || dtype == kBF16; }
 
-/// The affine map of a field: coefficients at `a` and `b`, float64 if `wide`.
+/// Whether a conversion without float64 needs rounding to odd.
+WINDROW_DEVICE bool is_rare(uint8_t from, uint8_t to, bool mapped) {
+    const bool is_long = from == kI32 || from == kI64 || from == kU32 || from == kU64;
+    return is_long && is_half(to) && !mapped;
+}
+
+/// The affine map of a field: a[channels], then b[channels], float64 if either dtype is.
 struct Affine {
-    const uint8_t* a;  // null: none
+    const uint8_t* a;  ///< null: none
     uint32_t channels;
-    bool wide;
 
     template <class T>
     WINDROW_DEVICE T get(uint32_t index) const {
-        return wide ? static_cast<T>(reinterpret_cast<const double*>(a)[index])
-                    : static_cast<T>(reinterpret_cast<const float*>(a)[index]);
+        return reinterpret_cast<const T*>(a)[index];
+    }
+
+    template <class T>
+    WINDROW_DEVICE T apply(T x, uint32_t channel) const {
+        return a == nullptr ? x : multiply_add(x, get<T>(channel), get<T>(channel + channels));
     }
 };
 
-/// Whether a conversion needs float64 arithmetic, or rounding to odd.
-WINDROW_DEVICE bool is_rare(uint8_t from, uint8_t to, bool mapped) {
-    const bool is_long = from == kI32 || from == kI64 || from == kU32 || from == kU64;
-    return from == kF64 || to == kF64 || (is_long && is_half(to) && !mapped);
-}
-
-/// Converts one element where is_rare() says so. Float64 arithmetic is for float64 elements on
-/// either side, whatever the width of the coefficients: rounded to float32 they are what a field
-/// without float64 would be given.
-WINDROW_DEVICE uint64_t convert_rare(uint64_t bits, uint8_t from, uint8_t to, const Affine& affine,
-                                     uint32_t channel) {
-    if (from != kF64 && to != kF64) {
-        float x = 0;
+/// Converts one element.
+WINDROW_OUT_OF_LINE uint64_t convert_one(uint64_t bits, uint8_t from, uint8_t to, Affine affine, uint32_t channel) {
+    const bool mapped = affine.a != nullptr;
+    if (!mapped && from == to) return bits;
+    if (!mapped && is_integral(from) && is_integral(to)) {
+        with_number(from, [&](auto number) { bits = number.wrapped(bits); });
+        return to == kBool ? bits != 0 : bits;
+    }
+    if (from == kF64 || to == kF64) {
+        double x = 0;
+        with_number(from, [&](auto number) { x = number.wide(bits); });
+        x = affine.apply(x, channel);
+        with_number(to, [&](auto number) { bits = number.from(x); });
+        return bits;
+    }
+    float x = 0;
+    if (is_rare(from, to, mapped)) {
         with_number(from, [&](auto number) { x = number.odd(bits); });
-        return to == kF16 ? to_f16(x) : to_bf16(x);
+    } else {
+        with_number(from, [&](auto number) { x = number.single(bits); });
     }
-    double x = 0;
-    with_number(from, [&](auto number) { x = number.wide(bits); });
-    if (affine.a != nullptr) {
-        x = multiply_add(x, affine.get<double>(channel),
-                         affine.get<double>(channel + affine.channels));
-    }
+    x = affine.apply(x, channel);
     with_number(to, [&](auto number) { bits = number.from(x); });
     return bits;
-}
-
-/// Converts `n` elements; `step` is 1 if each is of the next channel, else 0.
-template <int n>
-WINDROW_DEVICE void convert(uint64_t (&bits)[n], uint8_t from, uint8_t to, const Affine& affine,
-                            uint32_t channel, uint32_t step) {
-    const bool mapped = affine.a != nullptr;
-    if (!mapped && from == to) {
-        return;
-    }
-    if (!mapped && is_integral(from) && is_integral(to)) {
-        with_number(from, [&](auto number) {
-#pragma unroll
-            for (int i = 0; i < n; ++i) bits[i] = number.wrapped(bits[i]);
-        });
-        if (to == kBool) {
-#pragma unroll
-            for (int i = 0; i < n; ++i) bits[i] = bits[i] != 0;
-        }
-        return;
-    }
-    auto next = [&] { channel = channel + step < affine.channels ? channel + step : 0; };
-    if (is_rare(from, to, mapped)) {
-        // One by one, to save registers: the next is always the first.
-#pragma unroll 1
-        for (int i = 0; i < n; ++i) {
-            const uint64_t done = convert_rare(bits[0], from, to, affine, channel);
-#pragma unroll
-            for (int k = 1; k < n; ++k) bits[k - 1] = bits[k];
-            bits[n - 1] = done;
-            next();
-        }
-        return;
-    }
-    float x[n];
-    with_number(from, [&](auto number) {
-#pragma unroll
-        for (int i = 0; i < n; ++i) x[i] = number.single(bits[i]);
-    });
-    if (mapped) {
-#pragma unroll
-        for (int i = 0; i < n; ++i) {
-            x[i] = multiply_add(x[i], affine.get<float>(channel),
-                                affine.get<float>(channel + affine.channels));
-            next();
-        }
-    }
-    with_number(to, [&](auto number) {
-#pragma unroll
-        for (int i = 0; i < n; ++i) bits[i] = number.from(x[i]);
-    });
-}
-
-/// Converts one element. `a`: of the map, float64 if either dtype is; null: none.
-WINDROW_OUT_OF_LINE uint64_t convert_one(uint64_t bits, uint8_t from, uint8_t to, const uint8_t* a,
-                                         uint32_t channels, uint32_t channel) {
-    uint64_t one[1] = {bits};
-    convert(one, from, to, Affine{a, channels, from == kF64 || to == kF64}, channel, 0);
-    return one[0];
 }
 
 }  // namespace windrow

@@ -46,18 +46,26 @@ WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample)
     return sources.ids != nullptr ? source_at<true>(sources, sample) : source_at<false>(sources, sample);
 }
 
-/// The warps that write one stretch of memory together, in turns: each turn of a warp follows that of the
-/// warp before it, so that what is under way at one time is adjacent. `kThreads` threads make a warp of
-/// those that write lines of their own.
-template <uint32_t kThreads>
+/// The threads that write one stretch of memory together, in turns, in groups of 8 lanes: each turn of a group
+/// follows that of the group before it, so that what is under way at one time is adjacent. A group alone
+/// writes a short line; else they are those of one warp or more.
 struct Team {
-    uint32_t warp, warps, lane;
+    uint32_t thread, threads;  ///< this one, and how many there are
 
-    /// The first vector of this lane, if each turn has `unroll` vectors a lane, kThreads apart.
-    WINDROW_DEVICE uint32_t first(uint32_t unroll) const { return warp * unroll * kThreads + lane; }
+    /// The first vector of this thread, if each turn has `unroll` vectors, kWidth apart.
+    template <uint32_t kWidth = kTeamLanes>
+    WINDROW_DEVICE uint32_t first(uint32_t unroll) const {
+        return thread / kWidth * kWidth * unroll + thread % kWidth;
+    }
     /// Vectors from turn to turn.
-    WINDROW_DEVICE uint32_t step(uint32_t unroll) const { return warps * unroll * kThreads; }
+    WINDROW_DEVICE uint32_t step(uint32_t unroll) const { return threads * unroll; }
 };
+
+/// How many vectors in front of `dst`, a multiple of 16, its sector begins; or, where not only 8 lanes write, its line of
+/// the cache.
+WINDROW_DEVICE uint32_t first_turn(const uint8_t* dst, const Team& team) {
+    return misalignment(dst, team.threads > kTeamLanes ? 16 * kTeamLanes : 32) / 16;
+}
 
 /// The element of `size` bytes at any address.
 WINDROW_DEVICE uint64_t read_element(const uint8_t* p, uint32_t size) {
@@ -117,13 +125,15 @@ enum Alignment : uint32_t {
 };
 
 /// The widest load of an aligned window.
+WINDROW_DEVICE constexpr uint32_t widest_of(uint32_t bytes) { return bytes % 16 == 0 ? 16 : bytes & (0 - bytes); }
 template <uint32_t bytes>
-constexpr uint32_t kWidest = bytes % 16 == 0 ? 16 : bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes;
+constexpr uint32_t kWidest = widest_of(bytes);
 
 /// The loads of a misaligned window: long windows by 8 bytes, since each load touches all sectors of the
 /// warp's windows; those of 2 bytes by single ones.
+WINDROW_DEVICE constexpr uint32_t step_of(uint32_t bytes) { return bytes >= 16 && bytes % 8 == 0 ? 8 : bytes < 4 ? 1 : 4; }
 template <uint32_t bytes>
-constexpr uint32_t kStep = bytes >= 24 && bytes % 8 == 0 ? 8 : bytes < 4 ? 1 : 4;
+constexpr uint32_t kStep = step_of(bytes);
 
 /// A word of any value, which takes no instruction: for lanes that read nothing and store nothing.
 WINDROW_DEVICE uint32_t any_word() {
@@ -148,7 +158,7 @@ WINDROW_DEVICE void keep(T*& p) {
 }
 
 /// Reads the window `skew` bytes behind `src`, which is aligned to kStep; 0 if kAligned. A misaligned
-/// window is read in aligned words, one more than it fills: callers see to what is beside it.
+/// window is read in aligned words, one more than it fills unless `skew` is 0: callers see to what is beside it.
 ///
 /// Where `is_there` is not, nothing is read, and the words have any value.
 template <Alignment alignment, uint32_t bytes>
@@ -165,7 +175,7 @@ WINDROW_DEVICE void read_window(bool is_there, const uint8_t* src, uint32_t skew
         if constexpr (kStep<bytes> == 8) {
 #pragma unroll
             for (uint32_t i = 0; i < kRaw / 2; ++i) {
-                const uint64_t v = load<uint64_t>(src + 8 * i);
+                const uint64_t v = i + 1 < kRaw / 2 || skew != 0 ? load<uint64_t>(src + 8 * i) : 0;
                 raw[2 * i] = static_cast<uint32_t>(v);
                 raw[2 * i + 1] = static_cast<uint32_t>(v >> 32);
             }
@@ -173,7 +183,7 @@ WINDROW_DEVICE void read_window(bool is_there, const uint8_t* src, uint32_t skew
             for (uint32_t i = 0; i <= kWords; ++i) raw[i] = skew & 4 ? raw[i + 1] : raw[i];
         } else {
 #pragma unroll
-            for (uint32_t i = 0; i < kRaw; ++i) raw[i] = load<uint32_t>(src + 4 * i);
+            for (uint32_t i = 0; i < kRaw; ++i) raw[i] = i + 1 < kRaw || skew != 0 ? load<uint32_t>(src + 4 * i) : 0;
         }
 #pragma unroll
         for (uint32_t i = 0; i < kWords; ++i) w[i] = funnel(raw[i], raw[i + 1], 8 * (skew & 3));
@@ -206,6 +216,34 @@ WINDROW_DEVICE void read_window(bool is_there, const uint8_t* src, uint32_t skew
 template <Alignment alignment, uint32_t bytes>
 WINDROW_DEVICE uint32_t skew_of(const uint8_t* src) {
     return alignment == kAligned ? 0 : misalignment(src, kStep<bytes>);
+}
+
+/// How a run of elements is cut: `head` single ones, then vectors of 16 bytes of output, then single ones.
+struct Cut {
+    uint32_t head, vectors;
+    bool is_aligned;  ///< the windows of the vectors
+};
+
+/// Cuts `count` elements by the first address of the output that is a multiple of 16. Elements of `from_size` bytes, of
+/// which those from `skipped` on are read, become 2^log_to bytes. No window reaches beyond the `before` and `after` bytes
+/// beside the run. Elements of an output that is misaligned to their size are all single.
+WINDROW_DEVICE Cut cut_run(const uint8_t* src, const uint8_t* dst, uint32_t count, uint32_t from_size, uint32_t log_to, uint32_t before,
+                           uint32_t after, uint32_t skipped = 0) {
+    const uint32_t log_elems = 4 - log_to, elems = 1 << log_elems, window = from_size << log_elems;
+    Cut cut = {minimum((16 - misalignment(dst, 16) & 15) >> log_to, count), 0, true};
+    if (misalignment(dst, 1 << log_to) != 0) cut.head = count;
+    cut.vectors = count - cut.head >> log_elems;
+    src += cut.head * from_size + skipped;
+    cut.is_aligned = misalignment(src, widest_of(window)) == 0;
+    if (window >= 4 && cut.vectors > 0) {
+        const uint32_t step = step_of(window), skew = misalignment(src, step), beyond = (skew != 0 ? step - skew : 0) + skipped;
+        if (beyond > after + (count - cut.head - (cut.vectors << log_elems)) * from_size) cut.vectors -= 1;
+        if (skew > before + cut.head * from_size + skipped && cut.vectors > 0) {
+            cut.head += elems;
+            cut.vectors -= 1;
+        }
+    }
+    return cut;
 }
 
 // ---- Packing. A NaN loses its payload here: callers see to it.
@@ -287,39 +325,38 @@ WINDROW_DEVICE uint32_t bytes_as_f16(uint32_t word, bool high) {
 
 /// Writes `count` elements of `size` bytes from `dst` on: `fill` over and over, its first byte first. The same
 /// in `planes` planes of one phase, `plane` bytes apart.
-template <uint32_t kThreads>
-WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 fill, const Team<kThreads>& team, uint32_t planes = 1,
+WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 fill, const Team& team, uint32_t planes = 1,
                              int64_t plane = 0) {
     constexpr uint32_t kMany = 4;
     const uint32_t bytes = count * size, head = minimum((16 - misalignment(dst, 16)) & 15, bytes);
     const uint32_t vectors = (bytes - head) / 16, ends = bytes - 16 * vectors;
-    if (team.warp == 0) {
-#pragma unroll
-        for (uint32_t i = team.lane; i < team.lane + 32; i += kThreads) {
-            if (i >= ends) break;
-            const uint32_t at = i < head ? i : i + 16 * vectors;
-            uint8_t* p = dst + at;
 #pragma unroll 1
-            for (uint32_t c = 0; c < planes; ++c, p += plane) {
-                store(p, static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7))));
-            }
+    for (uint32_t i = team.thread; i < ends; i += team.threads) {
+        const uint32_t at = i < head ? i : i + 16 * vectors;
+        uint8_t* p = dst + at;
+#pragma unroll 1
+        for (uint32_t c = 0; c < planes; ++c, p += plane) {
+            store(p, static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7))));
         }
     }
     if (misalignment(dst, size) != 0) fill = funnel16(fill, fill, head);
-    const uint32_t first = team.first(kMany), step = team.step(kMany);
-    dst += head + 16 * uint64_t{first};
+    dst += head;
+    const auto first = static_cast<int32_t>(team.first(kMany) - first_turn(dst, team)), step = static_cast<int32_t>(team.step(kMany));
+    int32_t before = -first;
+    dst += 16 * int64_t{first};
 #pragma unroll 1
-    for (int32_t left = static_cast<int32_t>(vectors - first); left > 0; left -= step) {
+    for (int32_t left = static_cast<int32_t>(vectors) - first; left > 0; left -= step) {
         uint8_t* p = dst;
 #pragma unroll 1
         for (uint32_t c = 0; c < planes; ++c, p += plane) {
             keep(p);
 #pragma unroll
             for (uint32_t i = 0; i < kMany; ++i) {
-                if (left > static_cast<int32_t>(kThreads * i)) store16(p + 16 * kThreads * i, fill);
+                if (i == 0 ? before <= 0 : left > static_cast<int32_t>(kTeamLanes * i)) store16(p + 16 * kTeamLanes * i, fill);
             }
         }
-        dst += 16 * uint64_t{step};
+        before = 0;
+        dst += 16 * int64_t{step};
     }
 }
 

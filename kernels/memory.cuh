@@ -205,13 +205,6 @@ WINDROW_DEVICE Vec16 funnel16(Vec16 low, Vec16 high, uint32_t bytes) {
     return {w[0] | static_cast<uint64_t>(w[1]) << 32, w[2] | static_cast<uint64_t>(w[3]) << 32};
 }
 
-/// Ones in the first `bytes` bytes, 0 to 16.
-WINDROW_DEVICE Vec16 first_bytes(uint32_t bytes) {
-    uint64_t lo = bytes >= 8 ? ~0ull : (1ull << (8 * bytes)) - 1;
-    uint64_t hi = bytes >= 16 ? ~0ull : bytes <= 8 ? 0 : (1ull << (8 * (bytes - 8))) - 1;
-    return {lo, hi};
-}
-
 /// The first `size` bytes of `v` over and over; size is 1, 2, 4, 8 or 16.
 WINDROW_DEVICE Vec16 repeated(Vec16 v, uint32_t size) {
     if (size == 16) {
@@ -250,19 +243,6 @@ WINDROW_DEVICE Vec16 read_bytes(const uint8_t* src, uint32_t count) {
         done += width;
     }
     return v;
-}
-
-/// The 16 bytes at `src`, of any alignment, from memory of which [begin, end) may be read.
-WINDROW_DEVICE Vec16 read16(const uint8_t* src, const uint8_t* begin, const uint8_t* end) {
-    uint32_t shift = misalignment(src, 16);
-    const uint8_t* word = src - shift;
-    if (shift == 0) {
-        return load16(word);
-    }
-    if (word >= begin && end - word >= 32) {
-        return funnel16(load16(word), load16(word + 16), shift);
-    }
-    return read_bytes(src, 16);
 }
 
 /// Writes elements [from, to) of `v`, `size` bytes each, to `base` + index * size. Bytewise unless

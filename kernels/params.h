@@ -27,7 +27,7 @@ enum Family : uint8_t {
     kShort = 2,
     /// Rows of elements that are adjacent in the source and in the output.
     kLine = 3,
-    /// uint8 pixels of 2 to 4 interleaved channels become planes. `cols` counts pixels, whose channels
+    /// uint8 pixels of 3 or 4 interleaved channels become planes. `cols` counts pixels, whose channels
     /// are adjacent; the planes are `plane` bytes apart.
     kPlanar = 4,
     /// Everything else: an item is a box of up to two loops, `piece` columns by the `block` of the
@@ -65,6 +65,13 @@ enum DType : uint8_t {
     kMoved = 13,  ///< complex and float8: moved by their size, never cast
 };
 
+enum Flags : uint8_t {
+    kWide = 1,   ///< columns and offsets are of uint64, else of uint32
+    kById = 2,   ///< `data` has ids, else addresses
+    kJoint = 4,  ///< the rows of a sample follow each other in its memory
+    kAlignedSources = 8,  ///< addresses of samples are multiples of `from_size`
+};
+
 /// A divisor below 2^31 for dividends below 2^31: n / d = (mulhi(n, mul) + n) >> shift.
 struct Divisor {
     uint32_t mul;
@@ -73,7 +80,7 @@ struct Divisor {
 
 /// What differs from sample to sample; then there is a position in place of the number.
 enum Varies : uint32_t {
-    kLo = 1,         ///< position of the field's columns: uint32 each, or uint64 if `wide`
+    kLo = 1,         ///< position of the field's columns: uint32 each, or uint64 if kWide
     kHi = 2,
     kSrcStride = 4,  ///< position of int64 each
     kExtent = 8,     ///< joined: extent and hi are `extent` elements for each step of offset
@@ -103,12 +110,10 @@ struct alignas(16) Field {
     uint8_t from_size;     ///< bytes of an element
     uint8_t to_size;
     uint8_t value;         ///< of kConst
-    uint8_t wide;          ///< 1: columns and offsets are of uint64, else of uint32
-    uint8_t wide_affine;   ///< 1: a and b are float64, else float32; the arithmetic is float64
-                           ///< where an element is so before or after, whatever this says
-    uint8_t by_id;         ///< 1: `data` has ids, else addresses
-    uint8_t joint;         ///< 1: the rows of a sample follow each other in its memory
+    uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved
+    uint8_t flags;         ///< of Flags
     uint8_t hint_shift;
+    uint8_t unused[2];
     uint32_t num_samples;
     uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
     const uint8_t* base;   ///< by id: a sample is at base + id * stride
@@ -121,14 +126,14 @@ struct alignas(16) Field {
     uint32_t hints;        ///< and of the sample of item k << hint_shift, uint32, and the last sample
     uint32_t pieces;       ///< of a row; 0: it depends on the extent of `cols`
     Divisor by_items;
-    Divisor by_pieces;
+    Divisor by_pieces;     ///< where `pieces` is 0: by `piece`
     uint32_t piece;        ///< elements of a row in an item
     uint32_t samples;      ///< samples in an item; 0: it is of one. kBox: they are its rows; kLine: 4
                            ///< rows in an item, a team of 8 lanes each, and `items` rows of a sample
     uint32_t outer;        ///< position of the outer loops, outermost first
     uint32_t num_outer;
     Loop cols;             ///< the innermost loop
-    uint32_t affine;       ///< position of a[channels], then b[channels]
+    uint32_t affine;       ///< position of a[channels], then b[channels]: float64 if either dtype is
     uint32_t channels;
     int64_t plane;         ///< kPlanar: bytes from plane to plane,
     uint32_t planes;       ///< and how many there are

@@ -22,7 +22,7 @@ WINDROW_DEVICE uint64_t entry(const uint64_t* table, uint64_t position, bool wid
 }
 
 WINDROW_DEVICE Sources sources_of(const uint64_t* table, const Field& field) {
-    return {table + field.data, field.by_id ? at<uint32_t>(table, field.data) : nullptr, field.base,
+    return {table + field.data, field.flags & kById ? at<uint32_t>(table, field.data) : nullptr, field.base,
             static_cast<uint32_t>(field.stride)};
 }
 
@@ -45,8 +45,8 @@ WINDROW_DEVICE Sample sample_of(const uint64_t* table, const Field& field, uint3
     Sample sample = {index, index, index, 1};
     if (field.places != 0) sample.offset = sample.number = at<uint32_t>(table, field.places)[index];
     if (field.offsets != 0) {
-        sample.offset = entry(table, field.offsets, field.wide, sample.number);
-        sample.steps = entry(table, field.offsets, field.wide, sample.number + 1) - sample.offset;
+        sample.offset = entry(table, field.offsets, field.flags & kWide, sample.number);
+        sample.steps = entry(table, field.offsets, field.flags & kWide, sample.number + 1) - sample.offset;
     }
     return sample;
 }
@@ -62,15 +62,38 @@ WINDROW_DEVICE Bounds bounds_of(const uint64_t* table, const Field& field, const
     const uint32_t varies = loop.varies;
     if (varies == 0) return bounds;
     if (varies & kExtent) bounds.hi = bounds.extent = loop.extent * sample.steps;
-    if (varies & kLo) bounds.lo = entry(table, loop.lo, field.wide, sample.index);
-    if (varies & kHi) bounds.hi = entry(table, loop.hi, field.wide, sample.index);
+    if (varies & kLo) bounds.lo = entry(table, loop.lo, field.flags & kWide, sample.index);
+    if (varies & kHi) bounds.hi = entry(table, loop.hi, field.flags & kWide, sample.index);
     if (varies & kSrcStride) {
         bounds.src_stride = static_cast<int64_t>(table[loop.src_stride + sample.index]);
     }
     return bounds;
 }
 
-/// An item of a field whose items are pieces of rows.
+/// The sample of item `own`, whose number becomes that among the items of the sample.
+WINDROW_DEVICE uint32_t sample_of_item(const uint64_t* table, const Field& field, uint32_t& own) {
+    if (const uint32_t items = field.items; items != 0) {
+        const uint32_t index = divide(own, field.by_items);
+        own -= index * items;
+        return index;
+    }
+    const uint32_t* first = at<uint32_t>(table, field.first);
+    const uint32_t* hint = at<uint32_t>(table, field.hints) + (own >> field.hint_shift);
+    uint32_t index = hint[0], high = hint[1];
+#pragma unroll 1
+    while (index < high) {
+        const uint32_t middle = (index + high + 1) / 2;
+        if (first[middle] <= own) {
+            index = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    own -= first[index];
+    return index;
+}
+
+/// An item of a box.
 struct Item {
     Sample sample;
     uint32_t row;     ///< of the sample, counted through the outer loops
@@ -85,34 +108,13 @@ WINDROW_DEVICE uint32_t blocks_of(uint64_t extent, uint32_t block) {
 
 WINDROW_DEVICE Item item_of(const uint64_t* table, const Field& field, uint32_t own) {
     Item item;
-    uint32_t index, items = field.items;
-    if (items != 0) {
-        index = divide(own, field.by_items);
-        own -= index * items;
-    } else {
-        const uint32_t* first = at<uint32_t>(table, field.first);
-        const uint32_t* hint = at<uint32_t>(table, field.hints) + (own >> field.hint_shift);
-        uint32_t high = hint[1];
-        index = hint[0];
-#pragma unroll 1
-        while (index < high) {
-            const uint32_t middle = (index + high + 1) / 2;
-            if (first[middle] <= own) {
-                index = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        own -= first[index];
-    }
-    item.sample = sample_of(table, field, index);
+    item.sample = sample_of(table, field, sample_of_item(table, field, own));
     item.row = 0;
     item.piece = own;
     item.pieces = field.pieces;
     if (item.pieces == 0) {
         // The columns are joined.
-        const uint32_t slack = field.family == kBox ? 0 : 16 / field.to_size - (field.to_size <= 16);
-        item.pieces = blocks_of(field.cols.extent * item.sample.steps + slack, field.piece);
+        item.pieces = blocks_of(field.cols.extent * item.sample.steps, field.piece);
         if (field.num_outer != 0) {
             item.row = own / item.pieces;
             item.piece = own - item.row * item.pieces;
@@ -149,32 +151,14 @@ WINDROW_DEVICE uint32_t low_entry(const uint64_t* table, uint32_t position, uint
 }
 
 /// The stretch of item `own` of a field. Index counts columns and offsets: 32 bits where the field is not
-/// `wide`. A stretch begins where the output is a multiple of 16, or with the row.
+/// kWide. A stretch begins where the output is a multiple of 16, or with the row.
 template <class Index>
 WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size) {
     Shared shared;
     Stretch& part = shared.part;
     const uint32_t size = field.to_size, wide = sizeof(Index) == 8;
-    uint32_t index, pieces = field.pieces;
-    if (const uint32_t items = field.items; items != 0) {
-        index = divide(own, field.by_items);
-        own -= index * items;
-    } else {
-        const uint32_t* first = at<uint32_t>(table, field.first);
-        const uint32_t* hint = at<uint32_t>(table, field.hints) + (own >> field.hint_shift);
-        index = hint[0];
-        uint32_t high = hint[1];
-#pragma unroll 1
-        while (index < high) {
-            const uint32_t middle = (index + high + 1) / 2;
-            if (first[middle] <= own) {
-                index = middle;
-            } else {
-                high = middle - 1;
-            }
-        }
-        own -= first[index];
-    }
+    uint32_t pieces = field.pieces;
+    const uint32_t index = sample_of_item(table, field, own);
     shared.number = index;
     if (__builtin_expect(field.places != 0, false)) shared.number = at<uint32_t>(table, field.places)[index];
     Index offset = shared.number, extent = static_cast<Index>(field.cols.extent);
@@ -191,8 +175,9 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
         if (varies & kHi) hi = static_cast<Index>(entry(table, field.cols.hi, wide, index));
     }
     if (__builtin_expect(pieces == 0, false)) {
-        const uint32_t slack = 16 / size - (size <= 16);
-        pieces = blocks_of(uint64_t{extent} + slack, field.piece);
+        const uint32_t slack = (15 >> log_of(size)) + field.piece - 1;
+        pieces = wide ? static_cast<uint32_t>((extent + slack) / field.piece)
+                      : divide(static_cast<uint32_t>(extent) + slack, field.by_pieces);
     }
     // The row.
     part.dst = field.out + static_cast<int64_t>(offset) * field.step;
@@ -212,8 +197,8 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
             int64_t stride = loop->src_stride;
             if (varies != 0) {
                 if (varies & kExtent) end = static_cast<uint32_t>(loop->extent) * steps;
-                if (varies & kLo) first = low_entry(table, static_cast<uint32_t>(loop->lo), field.wide, index);
-                if (varies & kHi) end = low_entry(table, static_cast<uint32_t>(loop->hi), field.wide, index);
+                if (varies & kLo) first = low_entry(table, static_cast<uint32_t>(loop->lo), field.flags & kWide, index);
+                if (varies & kHi) end = low_entry(table, static_cast<uint32_t>(loop->hi), field.flags & kWide, index);
                 if (varies & kSrcStride) stride = static_cast<int64_t>(table[static_cast<uint32_t>(stride) + index]);
             }
             if (d > 0) {  // nothing is left over from the outermost
@@ -228,7 +213,7 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
             } else {
                 part.src += real * stride;
                 shared.channel += loop->channel_step * real;
-                if (field.joint) {
+                if (field.flags & kJoint) {
                     const uint32_t bytes = stride < 64 ? static_cast<uint32_t>(stride) : 64;
                     part.before += minimum(real, 64) * bytes;
                     part.after += minimum(end - 1 - coord, 64) * bytes;
@@ -265,8 +250,16 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
     return shared;
 }
 
+/// The same for the few fields that are kWide, compiled once.
+WINDROW_OUT_OF_LINE void wide_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size, Shared& shared) {
+    shared = shared_stretch<uint64_t>(table, field, own, from_size);
+}
+
 WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size) {
-    return field.wide ? shared_stretch<uint64_t>(table, field, own, from_size) : shared_stretch<uint32_t>(table, field, own, from_size);
+    if (__builtin_expect(!(field.flags & kWide), true)) return shared_stretch<uint32_t>(table, field, own, from_size);
+    Shared shared;
+    wide_stretch(table, field, own, from_size, shared);
+    return shared;
 }
 
 }  // namespace windrow

@@ -1,4 +1,4 @@
-// Family planes: uint8 pixels of 2 to 4 interleaved channels become planes of float16, bfloat16, float32
+// Family planes: uint8 pixels of 3 or 4 interleaved channels become planes of float16, bfloat16, float32
 // or uint8, floats through x * a[c] + b[c].
 //
 // A lane takes a group: the pixels of 16 bytes of a plane. Where the planes have the same phase, one
@@ -30,11 +30,13 @@ struct PixelMap {
         a = 1;
         b = 0;
         if (by != nullptr) {
-            const float* p = by + (channels > 1 ? c : 0);
+            const float* p = by + number(c);
             a = p[0];
             b = p[channels];
         }
     }
+    WINDROW_DEVICE Affine affine() const { return {reinterpret_cast<const uint8_t*>(by), channels}; }
+    WINDROW_DEVICE uint32_t number(uint32_t c) const { return channels > 1 ? c : 0; }
 };
 
 /// A group of channel `c` of a window, as 16 bytes of its plane.
@@ -64,9 +66,9 @@ WINDROW_DEVICE void plane_of(const uint32_t (&in)[words], uint32_t c, float a, f
 /// of the first group; windows begin at `src`.
 template <Alignment alignment, uint8_t dtype, uint32_t channels, uint32_t planes>
 WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[planes], const uint8_t* src, uint8_t* dst, int64_t plane,
-                                 uint32_t count, const Team<kLanes>& team) {
+                                 uint32_t count, const Team& team) {
     constexpr uint32_t kBytes = 16 / kSize<dtype> * channels, kWords = (kBytes + 3) / 4, kMany = kWords > 8 ? 1 : 2;
-    const uint32_t first = team.first(kMany), step = team.step(kMany);
+    const uint32_t first = team.first<kLanes>(kMany), step = team.step(kMany);
     src += uint64_t{first} * kBytes;
     dst += uint64_t{first} * 16;
     const uint32_t skew = skew_of<alignment, kBytes>(src);
@@ -95,114 +97,92 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
     }
 }
 
-/// How the pixels read are cut: `head` single ones, then groups, then single ones.
-struct PixelCut {
-    uint32_t head, groups;
-    bool is_aligned;
-};
-
-/// Cuts for planes [c, c + planes) of one phase, that of `dst`. No window reaches beyond `before` and
-/// `after`. A plane whose elements are misaligned has no groups.
-template <uint8_t dtype, uint32_t channels, uint32_t planes>
-WINDROW_DEVICE PixelCut cut_pixels(const Pixels& run, const uint8_t* dst, uint32_t c) {
-    constexpr uint32_t kPixels = 16 / kSize<dtype>, kBytes = kPixels * channels;
-    constexpr uint32_t kTouched = (kBytes + kStep<kBytes> - 1) / kStep<kBytes> * kStep<kBytes> + kStep<kBytes>;
-    PixelCut cut = {minimum(((16 - misalignment(dst, 16)) & 15) / kSize<dtype>, run.real), 0, false};
-    if (misalignment(dst, kSize<dtype>) != 0) cut.head = run.real;
-    cut.groups = (run.real - cut.head) / kPixels;
-    const uint8_t* src = run.src + cut.head * channels + c;
-    if (planes == channels) cut.is_aligned = misalignment(src, kWidest<kBytes>) == 0;
-    if (!cut.is_aligned && cut.groups > 0) {
-        // A window of a single channel begins c bytes later and ends as many bytes later.
-        const uint32_t skew = misalignment(src, kStep<kBytes>), beyond = kTouched - skew - kBytes + c;
-        const uint32_t rest = run.after + (run.real - cut.head - cut.groups * kPixels) * channels;
-        if (beyond > rest) cut.groups -= 1;
-        if (skew > run.before + cut.head * channels + c && cut.groups > 0) {
-            cut.head += kPixels;
-            cut.groups -= 1;
-        }
-    }
-    return cut;
-}
-
 /// The pixels of planes [c, c + planes) that are in no group.
-template <uint8_t dtype, uint32_t channels, uint32_t planes>
-WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t* dst, const PixelCut& cut, uint32_t c, uint32_t lane) {
-    constexpr uint32_t kPixels = 16 / kSize<dtype>;
-    const uint32_t in_groups = cut.groups * kPixels, count = (run.real - in_groups) * planes;
+WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t to, uint32_t log_size, uint32_t channels, uint8_t* dst,
+                                  const Cut& cut, uint32_t c, uint32_t planes, const Team& team) {
+    const uint32_t in_groups = cut.vectors << (4 - log_size);
 #pragma unroll 1
-    for (uint32_t i = lane; i < count; i += kLanes) {
-        const uint32_t single = i / planes, channel = c + i % planes;
-        const uint32_t at = single < cut.head ? single : single + in_groups;
-        const uint8_t x = load<uint8_t>(run.src + uint64_t{at} * channels + channel);
-        uint8_t* p = dst + (i % planes) * run.plane + uint64_t{at} * kSize<dtype>;
-        if constexpr (dtype == kU8) {
-            store(p, x);
-        } else {
-            float a, b;
-            map.read(channel, a, b);
-            write_element(p, Number<dtype>::from(fmaf(static_cast<float>(x), a, b)), kSize<dtype>);
+    for (uint32_t i = team.thread; i < run.real - in_groups; i += team.threads) {
+        const uint32_t at = i < cut.head ? i : i + in_groups;
+        uint8_t* p = dst + (uint64_t{at} << log_size);
+#pragma unroll 1
+        for (uint32_t channel = c; channel < c + planes; ++channel, p += run.plane) {
+            const uint64_t x = load<uint8_t>(run.src + uint64_t{at} * channels + channel);
+            write_element(p, convert_one(x, kU8, to, map.affine(), map.number(channel)), 1 << log_size);
         }
     }
 }
 
+/// Groups of all planes, which are of one phase.
 template <uint8_t dtype, uint32_t channels>
-WINDROW_DEVICE void write_planes(const Pixels& run, const PixelMap& map, const Team<kLanes>& team) {
-    uint8_t* dst = run.dst + run.lead * kSize<dtype>;
-    if ((run.plane & 15) == 0) {
-        const PixelCut cut = cut_pixels<dtype, channels, channels>(run, dst, 0);
-        if (team.warp == 0) write_singles<dtype, channels, channels>(run, map, dst, cut, 0, team.lane);
-        float a[channels], b[channels];
+WINDROW_DEVICE void write_planes(const PixelMap& map, bool is_aligned, const uint8_t* src, uint8_t* dst, int64_t plane, uint32_t count,
+                                 const Team& team) {
+    float a[channels], b[channels];
 #pragma unroll
-        for (uint32_t c = 0; c < channels; ++c) map.read(c, a[c], b[c]);
-        const uint8_t* src = run.src + cut.head * channels;
-        dst += cut.head * kSize<dtype>;
-        if (cut.is_aligned) {
-            write_groups<kAligned, dtype, channels>(a, b, src, dst, run.plane, cut.groups, team);
-        } else {
-            write_groups<kMisaligned, dtype, channels>(a, b, src, dst, run.plane, cut.groups, team);
-        }
+    for (uint32_t c = 0; c < channels; ++c) map.read(c, a[c], b[c]);
+    if (channels == 3 && is_aligned) {
+        write_groups<kAligned, dtype, channels>(a, b, src, dst, plane, count, team);
     } else {
-#pragma unroll 1
-        for (uint32_t c = 0; c < channels; ++c, dst += run.plane) {
-            const PixelCut cut = cut_pixels<dtype, channels, 1>(run, dst, c);
-            if (team.warp == minimum(c, team.warps - 1)) write_singles<dtype, channels, 1>(run, map, dst, cut, c, team.lane);
-            float a[1], b[1];
-            map.read(c, a[0], b[0]);
-            write_groups<kMisaligned, dtype, channels>(a, b, run.src + cut.head * channels + c, dst + cut.head * kSize<dtype>, 0, cut.groups,
-                                                       team);
-        }
+        write_groups<kMisaligned, dtype, channels>(a, b, src, dst, plane, count, team);
     }
 }
 
-/// Writes the team's part of a run of pixels in 2 to 4 planes. `to`: kU8 without a map, kF16, kBF16 or kF32.
+/// Groups of plane `c` alone; windows begin at its channel.
+template <uint8_t dtype, uint32_t channels>
+WINDROW_DEVICE void write_plane(const PixelMap& map, uint32_t c, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+    float a[1], b[1];
+    map.read(c, a[0], b[0]);
+    write_groups<kMisaligned, dtype, channels>(a, b, src, dst, 0, count, team);
+}
+
+/// Writes the team's part of a run of pixels in 3 or 4 planes. `to`: kU8 without a map, kF16, kBF16 or kF32.
 /// `by`: a[channels], then b[channels], for each plane or one for all; null: none. `fill`: the padding over
 /// and over.
 WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes, const float* by, uint32_t channels, Vec16 fill,
-                                 const Team<kLanes>& team) {
+                                 const Team& team) {
     const PixelMap map = {by, channels};
-    if (run.real < run.width) {
-        const uint32_t size = to == kU8 ? 1 : to == kF32 ? 4 : 2;
-        const uint32_t done = run.lead + run.real;
-        // Planes of different phases are filled one by one.
-        const bool alike = (run.plane & 15) == 0;
-        uint8_t* dst = run.dst;
+    const uint32_t log_size = to == kU8 ? 0 : to == kF32 ? 2 : 1, lead = run.lead << log_size, done = run.lead + run.real;
+    // Planes of different phases are cut and written one by one.
+    const uint32_t together = (run.plane & 15) == 0 ? planes : 1;
+    auto cut = [&](uint32_t c) {
+        return cut_run(run.src, run.dst + lead + c * run.plane, run.real, planes, log_size, run.before, run.after, c);
+    };
 #pragma unroll 1
-        for (uint32_t c = 0; c < (alike ? 1 : planes); ++c, dst += run.plane) {
-            if (run.lead > 0) fill_run(dst, run.lead, size, fill, team, alike ? planes : 1, run.plane);
-            if (done < run.width) fill_run(dst + done * size, run.width - done, size, fill, team, alike ? planes : 1, run.plane);
+    for (uint32_t c = 0; c < planes; c += together) {
+        uint8_t* dst = run.dst + c * run.plane;
+        if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, team, together, run.plane);
+        if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, team, together, run.plane);
+        write_singles(run, map, to, log_size, planes, dst + lead, cut(c), c, together, team);
+    }
+#define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
+#define WINDROW_ALL_CASES WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)
+    if (together == planes) {
+        const Cut all = cut(0);
+        const uint8_t* src = run.src + all.head * planes;
+        uint8_t* dst = run.dst + lead + (all.head << log_size);
+        switch (to << 4 | planes) {
+#define WINDROW_CASE(dtype, channels) \
+    case dtype << 4 | channels: return write_planes<dtype, channels>(map, all.is_aligned, src, dst, run.plane, all.vectors, team);
+            WINDROW_ALL_CASES
+#undef WINDROW_CASE
+            default: return;
         }
     }
-    if (run.real == 0) return;
-    switch (to << 4 | planes) {
+#pragma unroll 1
+    for (uint32_t c = 0; c < planes; ++c) {
+        const Cut own = cut(c);
+        const uint8_t* src = run.src + own.head * planes + c;
+        uint8_t* dst = run.dst + lead + c * run.plane + (own.head << log_size);
+        switch (to << 4 | planes) {
 #define WINDROW_CASE(dtype, channels) \
-    case dtype << 4 | channels: return write_planes<dtype, channels>(run, map, team);
-#define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 2) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
-        WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)
-#undef WINDROW_CASES
+    case dtype << 4 | channels: write_plane<dtype, channels>(map, c, src, dst, own.vectors, team); break;
+            WINDROW_ALL_CASES
 #undef WINDROW_CASE
-        default: return;
+            default: return;
+        }
     }
+#undef WINDROW_ALL_CASES
+#undef WINDROW_CASES
 }
 
 }  // namespace windrow

@@ -13,11 +13,17 @@ namespace windrow {
 /// Elements of a lane that are under way together.
 constexpr uint32_t kTurns = 8;
 
+WINDROW_DEVICE uint64_t stepped(uint64_t base, int32_t step, uint32_t i) {
+    return base + static_cast<int64_t>(step) * i;
+}
+
 /// Strides are in bytes, and below 2^26 either way; rows and columns below 2^15.
 struct Box {
     const uint8_t* src;  ///< of element (0, 0), whether that is real or padding
     uint8_t* dst;        ///< of element (0, 0)
-    const Sources* samples;  ///< not null: row r is sample `sample + r`, and `src` is not used
+    bool is_list;        ///< row r is sample `sample + r` of these, and `src` is not used
+    Sources samples;
+    bool is_aligned;     ///< their addresses are multiples of `from_size`
     uint32_t sample;
     int32_t src_row, src_col, dst_row, dst_col;
     uint32_t rows, cols;
@@ -31,59 +37,62 @@ struct Box {
     uint64_t fill[2];  ///< the bits of padding
     uint8_t from, to;  ///< the same without a map: moved
     uint8_t from_size, to_size;
-};
 
-WINDROW_DEVICE uint64_t stepped(uint64_t base, int32_t step, uint32_t i) {
-    return base + static_cast<int64_t>(step) * i;
-}
-
-/// `count` elements of a lane, up to kTurns: element i is `src_step` * i and `dst_step` * i bytes further on.
-struct Turns {
-    uint64_t src, dst;  ///< numbers, as they may be no addresses: of padding
-    int32_t src_step, dst_step;
-    uint32_t count;
-
-    WINDROW_DEVICE const uint8_t* source(uint32_t i) const {
-        return reinterpret_cast<const uint8_t*>(stepped(src, src_step, i));
+    /// A number, as it may be no address: of padding.
+    WINDROW_DEVICE uint64_t target(uint32_t r, uint32_t c) const {
+        return stepped(stepped(reinterpret_cast<uintptr_t>(dst), dst_row, r), dst_col, c);
+    }
+    WINDROW_DEVICE const uint8_t* source(uint32_t r, uint32_t c) const {
+        const uint64_t row = is_list ? reinterpret_cast<uintptr_t>(source_at(samples, sample + r))
+                                     : stepped(reinterpret_cast<uintptr_t>(src), src_row, r);
+        return reinterpret_cast<const uint8_t*>(stepped(row, src_col, c));
     }
 };
 
-/// Bits of an element in registers: four bytes at least.
-template <class T>
-using WordFor = typename WordOf<sizeof(T) < 4 ? 4 : sizeof(T)>::Type;
+/// Up to kTurns elements of a lane, 2^log_step coordinates apart: their bits, from the lowest on.
+struct Turns {
+    uint32_t lo[kTurns], hi[kTurns];  ///< `hi` is that of 8 bytes alone
+    uint32_t count;
 
-template <class T>
-WINDROW_DEVICE void load_turns(const Turns& at, WordFor<T> (&raw)[kTurns]) {
+    WINDROW_DEVICE uint64_t bits(uint32_t i) const { return lo[i] | static_cast<uint64_t>(hi[i]) << 32; }
+    WINDROW_DEVICE void set(uint32_t i, uint64_t bits) {
+        lo[i] = static_cast<uint32_t>(bits);
+        hi[i] = static_cast<uint32_t>(bits >> 32);
+    }
+};
+
+/// Reads elements of sizeof(T) bytes, from `src` on `step` bytes apart; or, where that is null, from `listed(i)`.
+template <class T, class Listed>
+WINDROW_DEVICE void load_turns(Turns& at, const uint8_t* src, int32_t step, const Listed& listed) {
     constexpr uint32_t kWide = sizeof(T) == 1 ? 8 : 16, kEach = kWide / sizeof(T);
-    if (at.count < kTurns) {
+    auto address = [&](uint32_t i) { return src + static_cast<int64_t>(step) * i; };
+    if (at.count < kTurns || src == nullptr) {
 #pragma unroll
         for (uint32_t i = 0; i < kTurns; ++i) {
-            raw[i] = 0;
-            if (i < at.count) raw[i] = load_word<T>(at.source(i));
+            at.lo[i] = 0;
+            if (i < at.count) at.set(i, load_word<T>(src == nullptr ? listed(i) : address(i)));
         }
-    } else if (at.src_step == sizeof(T) && at.src % kWide == 0) {
+    } else if (step == sizeof(T) && misalignment(src, kWide) == 0) {
 #pragma unroll
         for (uint32_t first = 0; first < kTurns; first += kEach) {
-            const uint8_t* p = reinterpret_cast<const uint8_t*>(at.src) + first * sizeof(T);
+            const uint8_t* p = src + first * sizeof(T);
             const Vec16 all = sizeof(T) == 1 ? Vec16{load<uint64_t>(p), 0} : load16(p);
 #pragma unroll
             for (uint32_t i = 0; i < kEach; ++i) {
                 const uint32_t shift = 8 * sizeof(T) * i;
-                raw[first + i] = static_cast<T>(shift < 64 ? all.lo >> shift : all.hi >> (shift - 64));
+                at.set(first + i, static_cast<T>(shift < 64 ? all.lo >> shift : all.hi >> (shift - 64)));
             }
         }
     } else {
 #pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) raw[i] = load_word<T>(at.source(i));
+        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, load_word<T>(address(i)));
     }
 }
 
-/// Stores `bits(i)`.
-template <class T, class F>
-WINDROW_DEVICE void store_turns(const Turns& at, const F& bits) {
-    auto store_one = [&](uint32_t i) {
-        store(reinterpret_cast<uint8_t*>(stepped(at.dst, at.dst_step, i)), static_cast<T>(bits(i)));
-    };
+/// Writes elements of sizeof(T) bytes, the first at `dst`.
+template <class T>
+WINDROW_DEVICE void store_turns(const Turns& at, uint64_t dst, int32_t step) {
+    auto store_one = [&](uint32_t i) { store(reinterpret_cast<uint8_t*>(stepped(dst, step, i)), static_cast<T>(at.bits(i))); };
     if (at.count < kTurns) {
 #pragma unroll
         for (uint32_t i = 0; i < kTurns; ++i) if (i < at.count) store_one(i);
@@ -93,150 +102,96 @@ WINDROW_DEVICE void store_turns(const Turns& at, const F& bits) {
     }
 }
 
-template <class F>
-WINDROW_DEVICE void store_sized(const Turns& at, uint32_t size, const F& bits) {
-    switch (size) {
-        case 1: return store_turns<uint8_t>(at, bits);
-        case 2: return store_turns<uint16_t>(at, bits);
-        case 4: return store_turns<uint32_t>(at, bits);
-        default: return store_turns<uint64_t>(at, bits);
-    }
-}
-
 /// a and b of a lane's elements: one pair for all of them if `step` is 0, else the channel goes on.
 struct Map {
-    const uint8_t* a;
-    uint32_t channels, channel, step;
-
-    template <class Float>
-    WINDROW_DEVICE Float get(uint32_t index) const {
-        return reinterpret_cast<const Float*>(a)[index];
-    }
+    Affine affine;
+    uint32_t channel, step;
 
     /// `nan`: whether a NaN's bits matter.
     template <class Float>
     WINDROW_DEVICE void apply(Float (&x)[kTurns], bool nan) {
-        if (a == nullptr) return;
-        auto map_one = [&](Float one) {
-            const Float by = get<Float>(channel), plus = get<Float>(channel + channels);
-            return nan ? multiply_add(one, by, plus) : fma_of(one, by, plus);
-        };
-        if (step == 0) {
+        if (affine.a == nullptr) return;
+        if (nan) apply(x, [](Float one, Float by, Float plus) { return multiply_add(one, by, plus); });
+        else apply(x, [](Float one, Float by, Float plus) { return fma_of(one, by, plus); });
+    }
+
+    template <class Float, class F>
+    WINDROW_DEVICE void apply(Float (&x)[kTurns], const F& map_one) {
 #pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) x[i] = map_one(x[i]);
-        } else {
-#pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) {
-                x[i] = map_one(x[i]);
-                next();
-            }
+        for (uint32_t i = 0; i < kTurns; ++i) {
+            x[i] = map_one(x[i], affine.get<Float>(channel), affine.get<Float>(channel + affine.channels));
+            next();
         }
     }
 
     WINDROW_DEVICE void next() {
         channel += step;
-        if (channel >= channels) channel -= channels;
+        if (channel >= affine.channels) channel -= affine.channels;
     }
 
     static WINDROW_DEVICE float fma_of(float x, float by, float plus) { return fmaf(x, by, plus); }
     static WINDROW_DEVICE double fma_of(double x, double by, double plus) { return fma(x, by, plus); }
 };
 
-/// Whole numbers, or elements that are moved, of 8 bytes.
-WINDROW_DEVICE void write_long(const Turns& at, uint8_t from) {
-    uint64_t x[kTurns];
-    with_number(from, [&](auto number) {
-        using N = decltype(number);
-        if constexpr (N::kIsWhole) {
-            WordFor<typename N::Bits> raw[kTurns];
-            load_turns<typename N::Bits>(at, raw);
+/// Whole numbers, or elements that are moved.
+WINDROW_DEVICE void cast_whole(Turns& at, uint8_t from, uint8_t to, uint32_t from_size, uint32_t to_size) {
+    if (to == kBool || from == kBool) {
 #pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::kIsPlain ? raw[i] : N::wrapped(raw[i]);
+        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, (from_size == 8 ? at.bits(i) : at.lo[i]) != 0);
+    } else if (from_size < to_size) {
+        const uint32_t shift = from_size < 4 ? 32 - 8 * from_size : 0;
+        const bool is_signed = from <= kI64;
+#pragma unroll
+        for (uint32_t i = 0; i < kTurns; ++i) {
+            const int32_t high = static_cast<int32_t>(at.lo[i] << shift);
+            at.lo[i] = is_signed ? static_cast<uint32_t>(high >> shift) : at.lo[i];
+            at.hi[i] = is_signed ? static_cast<uint32_t>(high >> 31) : 0;
         }
-    });
-    store_turns<uint64_t>(at, [&](uint32_t i) { return x[i]; });
-}
-
-/// The same of fewer bytes: the rest of a source does not matter, but for bool.
-WINDROW_DEVICE void write_short(const Turns& at, uint8_t from, uint8_t to, uint32_t to_size) {
-    uint32_t x[kTurns];
-    with_number(from, [&](auto number) {
-        using N = decltype(number);
-        if constexpr (N::kIsWhole) {
-            WordFor<typename N::Bits> raw[kTurns];
-            load_turns<typename N::Bits>(at, raw);
-#pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) {
-                x[i] = static_cast<uint32_t>(N::kIsPlain ? raw[i] : N::wrapped(raw[i]));
-                if constexpr (sizeof(raw[i]) == 8) {
-                    if (to == kBool) x[i] |= static_cast<uint32_t>(raw[i] >> 32);
-                }
-            }
-        }
-    });
-    if (to == kBool) {
-#pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) x[i] = x[i] != 0;
-    }
-    switch (to_size) {
-        case 1: return store_turns<uint8_t>(at, [&](uint32_t i) { return x[i]; });
-        case 2: return store_turns<uint16_t>(at, [&](uint32_t i) { return x[i]; });
-        default: return store_turns<uint32_t>(at, [&](uint32_t i) { return x[i]; });
     }
 }
 
-/// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: rounded to odd, as they are
-/// rounded once more, to 16 bits.
-template <bool odd>
-WINDROW_DEVICE void write_singles(const Turns& at, uint8_t from, uint8_t to, Map& map) {
+/// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once
+/// more, to 16 bits.
+WINDROW_DEVICE void cast_singles(Turns& at, uint8_t from, uint8_t to, Map& map, bool odd) {
     float x[kTurns];
     with_number(from, [&](auto number) {
         using N = decltype(number);
-        if constexpr (odd ? N::kIsWhole && sizeof(typename N::Bits) >= 4 : N::kIsWhole || sizeof(typename N::Bits) < 8) {
-            WordFor<typename N::Bits> raw[kTurns];
-            load_turns<typename N::Bits>(at, raw);
+        if constexpr (N::kIsWhole && sizeof(typename N::Bits) >= 4) {
+            if (odd) {
 #pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) x[i] = odd ? N::odd(raw[i]) : N::single(raw[i]);
+                for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::odd(at.bits(i));
+                return;
+            }
+        }
+        if constexpr (N::kIsWhole || sizeof(typename N::Bits) < 8) {
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::single(sizeof(typename N::Bits) == 8 ? at.bits(i) : at.lo[i]);
         }
     });
-    if (!odd) {
-        if (is_integral(to)) map.apply(x, false);
-        else map.apply(x, true);
-    }
-    if constexpr (odd) {  // none is NaN
-        if (to == kF16) store_turns<uint16_t>(at, [&](uint32_t i) { return pack_f16(x[i], 0); });
-        else store_turns<uint16_t>(at, [&](uint32_t i) { return pack_bf16(x[i], 0); });
-    } else {
-        with_number(to, [&](auto number) {
-            using N = decltype(number);
-            if constexpr (N::kIsWhole || sizeof(typename N::Bits) < 8) {
-                store_turns<typename N::Bits>(at, [&](uint32_t i) { return N::from(x[i]); });
-            }
-        });
-    }
+    map.apply(x, !is_integral(to));
+    with_number(to, [&](auto number) {
+        using N = decltype(number);
+        if constexpr (N::kIsWhole || sizeof(typename N::Bits) < 8) {
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) at.set(i, N::from(x[i]));
+        }
+    });
 }
 
 /// float64 on either side.
-WINDROW_DEVICE void write_doubles(const Turns& at, uint8_t from, uint8_t to, Map& map) {
+WINDROW_DEVICE void cast_doubles(Turns& at, uint8_t from, uint8_t to, Map& map) {
     double x[kTurns];
     with_number(from, [&](auto number) {
         using N = decltype(number);
-        WordFor<typename N::Bits> raw[kTurns];
-        load_turns<typename N::Bits>(at, raw);
 #pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::wide(raw[i]);
+        for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::wide(sizeof(typename N::Bits) == 8 ? at.bits(i) : at.lo[i]);
     });
-    if (is_integral(to)) map.apply(x, false);
-    else map.apply(x, true);
+    map.apply(x, !is_integral(to));
     with_number(to, [&](auto number) {
         using N = decltype(number);
-        store_turns<typename N::Bits>(at, [&](uint32_t i) { return N::from(x[i]); });
+#pragma unroll
+        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, N::from(x[i]));
     });
-}
-
-/// The dtype whose elements are moved as ones of `size` bytes are.
-WINDROW_DEVICE uint8_t moved_as(uint32_t size) {
-    return size == 1 ? kU8 : size == 2 ? kU16 : size == 4 ? kU32 : kU64;
 }
 
 /// How many of the turns from coordinate `t` on, 2^log_step apart, are below `end`.
@@ -257,55 +212,8 @@ struct Unit {
     uint32_t r, c, turns, first, last;
 };
 
-/// One by one: at any address, of 16 bytes, or from a list. `row_step`, `col_step`: from turn to turn.
-WINDROW_DEVICE void write_slowly(const Box& box, const Unit& unit, uint32_t row_step, uint32_t col_step, Map map) {
-    const bool moved = map.a == nullptr && box.from == box.to;
-    uint32_t r = unit.r, c = unit.c;
-#pragma unroll 1
-    for (uint32_t i = 0; i < unit.turns; ++i, r += row_step, c += col_step) {
-        Vec16 bits = {box.fill[0], box.fill[1]};
-        if (i >= unit.first && i < unit.last) {
-            bits = {box.value, 0};
-            if (box.from_size != 0) {
-                uint64_t src = static_cast<int64_t>(box.src_col) * c;
-                src += box.samples != nullptr ? reinterpret_cast<uintptr_t>(source_at(*box.samples, box.sample + r))
-                                              : reinterpret_cast<uintptr_t>(box.src) + static_cast<int64_t>(box.src_row) * r;
-                bits = read_bytes(reinterpret_cast<const uint8_t*>(src), box.from_size);
-                if (!moved) bits.lo = convert_one(bits.lo, box.from, box.to, map.a, map.channels, map.channel);
-            }
-        }
-        uint8_t* dst = box.dst + static_cast<int64_t>(box.dst_row) * r + static_cast<int64_t>(box.dst_col) * c;
-        store_elements(dst, bits, box.to_size, 0, 1, box.to_size < 16 && misalignment(dst, box.to_size) == 0);
-        if (i >= unit.first) map.next();
-    }
-}
-
-/// Calls `write(turns, map)` for kTurns elements of a lane after the other, and writes the padding. `at` begins
-/// with the first real element of the source and the first of the output, `map` with the first real one.
-template <class Write>
-WINDROW_DEVICE void write_quickly(const Box& box, const Unit& unit, Turns at, Map map, const Write& write) {
-    const uint64_t src = at.src, dst = at.dst;
-    auto go = [&](uint32_t begin, uint32_t end, const auto& write) {
-        at.src = src;
-        at.dst = stepped(dst, at.dst_step, begin);
-#pragma unroll 1
-        for (uint32_t left = end - begin; left > 0; left -= at.count) {
-            at.count = minimum(left, kTurns);
-            write();
-            at.src = stepped(at.src, at.src_step, kTurns);
-            at.dst = stepped(at.dst, at.dst_step, kTurns);
-        }
-    };
-    auto fill = [&] { store_sized(at, box.to_size, [&](uint32_t) { return box.fill[0]; }); };
-    if (unit.last - unit.first < unit.turns) {
-#pragma unroll 1
-        for (uint32_t part = 0; part < 2; ++part) {
-            const uint32_t begin = part == 0 ? 0 : unit.last, end = part == 0 ? unit.first : unit.turns;
-            if (begin < end) go(begin, end, fill);
-        }
-    }
-    if (unit.first < unit.last) go(unit.first, unit.last, [&] { write(at, map); });
-}
+/// How an element is written.
+enum Kind : uint32_t { kWhole, kSingles, kOddSingles, kDoubles, kSlow };
 
 /// How the lanes share a box. Down the rows: each has a column and, where these are few, one of 2^log_step rows.
 /// Across: each row is for all lanes, 32 columns a turn.
@@ -325,10 +233,87 @@ struct Shape {
     }
 };
 
-/// Calls `write(unit, map)` for all elements of a lane.
-template <class Write>
-WINDROW_DEVICE void for_units(const Box& box, const Shape& shape, uint32_t lane, const Write& write) {
-    Map map = {box.affine, box.channels, 0, 0};
+/// One by one: at any address, or of 16 bytes.
+WINDROW_DEVICE void write_slowly(const Box& box, const Shape& shape, const Unit& unit, Map map) {
+    const bool moved = box.affine == nullptr && box.from == box.to;
+    uint32_t r = unit.r, c = unit.c;
+#pragma unroll 1
+    for (uint32_t i = 0; i < unit.turns; ++i, r += shape.row_step, c += shape.col_step) {
+        Vec16 bits = {box.fill[0], box.fill[1]};
+        if (i >= unit.first && i < unit.last) {
+            bits = {box.value, 0};
+            if (box.from_size != 0) {
+                bits = read_bytes(box.source(r, c), box.from_size);
+                if (!moved) bits.lo = convert_one(bits.lo, box.from, box.to, map.affine, map.channel);
+            }
+            map.next();
+        }
+        uint8_t* dst = reinterpret_cast<uint8_t*>(box.target(r, c));
+        store_elements(dst, bits, box.to_size, 0, 1, box.to_size < 16 && misalignment(dst, box.to_size) == 0);
+    }
+}
+
+/// kTurns elements of a lane after the other: padding, real ones, padding.
+WINDROW_DEVICE void write_quickly(const Box& box, const Shape& shape, const Unit& unit, Kind kind, Map map) {
+    const auto row_step = static_cast<int32_t>(shape.row_step), col_step = static_cast<int32_t>(shape.col_step);
+    const int32_t src_step = box.src_row * row_step + box.src_col * col_step, dst_step = box.dst_row * row_step + box.dst_col * col_step;
+    const uint64_t dst = box.target(unit.r, unit.c);
+    Turns at;
+    uint32_t i = 0;
+#pragma unroll 1
+    for (uint32_t part = 0; part < 3; ++part) {
+        const uint32_t end = part == 0 ? unit.first : part == 1 ? unit.last : unit.turns;
+#pragma unroll 1
+        for (; i < end; i += at.count) {
+            at.count = minimum(end - i, kTurns);
+            if (part != 1 || box.from_size == 0) {
+                const uint64_t bits = part == 1 ? box.value : box.fill[0];
+#pragma unroll
+                for (uint32_t k = 0; k < kTurns; ++k) at.set(k, bits);
+            } else {
+                const uint32_t r = unit.r + i * shape.row_step, c = unit.c + i * shape.col_step;
+                const uint8_t* src = box.is_list ? nullptr : box.source(r, c);
+                auto listed = [&](uint32_t k) { return box.source(r + k * shape.row_step, c + k * shape.col_step); };
+                switch (box.from_size) {
+                    case 1: load_turns<uint8_t>(at, src, src_step, listed); break;
+                    case 2: load_turns<uint16_t>(at, src, src_step, listed); break;
+                    case 4: load_turns<uint32_t>(at, src, src_step, listed); break;
+                    default: load_turns<uint64_t>(at, src, src_step, listed);
+                }
+                if (kind == kWhole) {
+                    if (box.from != box.to) cast_whole(at, box.from, box.to, box.from_size, box.to_size);
+                } else if (kind == kDoubles) {
+                    cast_doubles(at, box.from, box.to, map);
+                } else {
+                    cast_singles(at, box.from, box.to, map, kind == kOddSingles);
+                }
+            }
+            const uint64_t first = stepped(dst, dst_step, i);
+            switch (box.to_size) {
+                case 1: store_turns<uint8_t>(at, first, dst_step); break;
+                case 2: store_turns<uint16_t>(at, first, dst_step); break;
+                case 4: store_turns<uint32_t>(at, first, dst_step); break;
+                default: store_turns<uint64_t>(at, first, dst_step);
+            }
+        }
+    }
+}
+
+WINDROW_DEVICE Kind kind_of(const Box& box) {
+    const bool mapped = box.affine != nullptr;
+    const uint32_t from_low = box.src_col | (box.is_list ? !box.is_aligned : static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.src)) | box.src_row);
+    const uint32_t to_low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.dst)) | box.dst_row | box.dst_col;
+    const bool is_misaligned = (to_low & (box.to_size - 1)) != 0 || (box.from_size != 0 && (from_low & (box.from_size - 1)) != 0);
+    if (box.to_size == 16 || is_misaligned) return kSlow;
+    if (!mapped && (box.from == box.to || (is_integral(box.from) && is_integral(box.to)))) return kWhole;
+    if (box.from == kF64 || box.to == kF64) return kDoubles;
+    return is_rare(box.from, box.to, mapped) ? kOddSingles : kSingles;
+}
+
+WINDROW_DEVICE void write_box(const Box& box, uint32_t lane) {
+    const Shape shape(box);
+    const Kind kind = kind_of(box);
+    Map map = {{box.affine, box.channels}, 0, 0};
     if (box.affine != nullptr) {
         const uint32_t step = shape.row_step * box.channel_row + shape.col_step * box.channel_col;
         map.step = step - divide(step, box.by_channels) * box.channels;
@@ -349,50 +334,13 @@ WINDROW_DEVICE void for_units(const Box& box, const Shape& shape, uint32_t lane,
         const uint32_t lo = shape.is_down ? box.col_lo : box.row_lo, hi = shape.is_down ? box.col_hi : box.row_hi;
         if (o < lo || o >= hi) unit.last = 0;
         unit.first = minimum(unit.first, unit.last);
-        if (map.a != nullptr && unit.first < unit.last) {
+        if (box.affine != nullptr && unit.first < unit.last) {
             const uint32_t r = unit.r + unit.first * shape.row_step, c = unit.c + unit.first * shape.col_step;
             const uint32_t channel = box.channel + r * box.channel_row + c * box.channel_col;
             map.channel = channel - divide(channel, box.by_channels) * box.channels;
         }
-        write(unit, map);
-    }
-}
-
-WINDROW_DEVICE void write_box(const Box& box, uint32_t lane) {
-    const Shape shape(box);
-    const bool moved = box.affine == nullptr && box.from == box.to;
-    const uint8_t from = moved ? moved_as(box.from_size) : box.from, to = moved ? moved_as(box.from_size) : box.to;
-    const uint32_t from_low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.src)) | box.src_row | box.src_col;
-    const uint32_t to_low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.dst)) | box.dst_row | box.dst_col;
-    if (box.samples != nullptr || box.to_size == 16 || (to_low & (box.to_size - 1)) != 0 ||
-        (box.from_size != 0 && (from_low & (box.from_size - 1)) != 0)) {
-        for_units(box, shape, lane, [&](const Unit& unit, const Map& map) {
-            write_slowly(box, unit, shape.row_step, shape.col_step, map);
-        });
-        return;
-    }
-    auto quickly = [&](const auto& write) {
-        for_units(box, shape, lane, [&](const Unit& unit, const Map& map) {
-            Turns at;
-            at.src_step = box.src_row * static_cast<int32_t>(shape.row_step) + box.src_col * static_cast<int32_t>(shape.col_step);
-            at.dst_step = box.dst_row * static_cast<int32_t>(shape.row_step) + box.dst_col * static_cast<int32_t>(shape.col_step);
-            const uint32_t r = unit.r + unit.first * shape.row_step, c = unit.c + unit.first * shape.col_step;
-            at.src = stepped(stepped(reinterpret_cast<uintptr_t>(box.src), box.src_row, r), box.src_col, c);
-            at.dst = stepped(stepped(reinterpret_cast<uintptr_t>(box.dst), box.dst_row, unit.r), box.dst_col, unit.c);
-            write_quickly(box, unit, at, map, write);
-        });
-    };
-    if (box.from_size == 0) {
-        quickly([&](const Turns& at, Map&) { store_sized(at, box.to_size, [&](uint32_t) { return box.value; }); });
-    } else if (box.affine == nullptr && is_integral(from) && is_integral(to)) {
-        if (box.to_size == 8) quickly([&](const Turns& at, Map&) { write_long(at, from); });
-        else quickly([&](const Turns& at, Map&) { write_short(at, from, to, box.to_size); });
-    } else if (from == kF64 || to == kF64) {
-        quickly([&](const Turns& at, Map& map) { write_doubles(at, from, to, map); });
-    } else if (is_rare(from, to, box.affine != nullptr)) {
-        quickly([&](const Turns& at, Map& map) { write_singles<true>(at, from, to, map); });
-    } else {
-        quickly([&](const Turns& at, Map& map) { write_singles<false>(at, from, to, map); });
+        if (kind == kSlow) write_slowly(box, shape, unit, map);
+        else write_quickly(box, shape, unit, kind, map);
     }
 }
 

@@ -13,7 +13,16 @@
 
 namespace windrow {
 
-WINDROW_DEVICE uint32_t lane_of_thread() { return threadIdx.x % kLanes; }
+/// Read where it is needed: what families do with it is too different for a register that all of them keep.
+WINDROW_DEVICE uint32_t lane_of_thread() {
+#ifdef __CUDA_ARCH__
+    uint32_t lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+#else
+    return threadIdx.x % kLanes;
+#endif
+}
 WINDROW_DEVICE uint32_t warp_of_grid() {
     return blockIdx.x * (Policy::kThreads / kLanes) + threadIdx.x / kLanes;
 }
@@ -33,24 +42,26 @@ WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t num_fields, uint3
     return low;
 }
 
-WINDROW_DEVICE void rows_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+WINDROW_DEVICE void rows_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const uint32_t lane = lane_of_thread();
     constexpr uint32_t kVectors = kMoveBytes / 16;
     const Sources sources = sources_of(table, field);
     const uint32_t vectors = static_cast<uint32_t>(field.cols.extent), first = own * kVectors + lane;
     if (field.family == kPages) {
         page_piece(sources, field.out, field.items, field.by_items, own, lane);
-    } else if (field.by_id) {
+    } else if (field.flags & kById) {
         rows_piece<true>(sources, field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
     } else {
         rows_piece<false>(sources, field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
     }
 }
 
-WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const uint32_t lane = lane_of_thread();
     const Sources sources = sources_of(table, field);
     const uint32_t size = static_cast<uint32_t>(field.cols.extent);
     const Short all = {sources, field.out, uint64_t{size} * field.num_samples, size, field.cols.by_blocks, field.piece};
-    if (field.by_id) {
+    if (field.flags & kById) {
         short_piece<true>(all, own, lane);
     } else {
         short_piece<false>(all, own, lane);
@@ -62,45 +73,42 @@ WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint3
     LineCast cast;
     cast.from = field.from;
     cast.to = field.to;
+    cast.loop = field.loop;
     cast.from_size = reads(field) ? field.from_size : 0;
     cast.to_size = field.to_size;
     cast.value = field.op == kConst ? field.value : number;
-    cast.affine = {nullptr, 1, false};
+    cast.affine = {nullptr, 1};
     if (field.op == kAffine) {
         if (channel >= field.channels) channel -= divide(channel, field.by_channels) * field.channels;
-        cast.affine = {at<uint8_t>(table, field.affine) + (field.wide_affine ? 8 : 4) * channel, field.channels,
-                       field.wide_affine != 0};
+        const uint32_t size = field.from == kF64 || field.to == kF64 ? 8 : 4;
+        cast.affine = {at<uint8_t>(table, field.affine) + size * channel, field.channels};
     }
     return cast;
 }
 
-WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
-    const uint32_t size = reads(field) ? field.from_size : 0;
+/// Lines, and lines of pixels.
+WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const uint32_t lane = lane_of_thread();
+    const bool is_planar = field.family == kPlanar;
+    Team team = {lane, kLanes};
     if (field.samples != 0) {
-        // Short rows: one for each team, whole.
-        const uint32_t row = own * (kLanes / kTeamLanes) + lane / kTeamLanes;
-        if (row >= field.num_samples * field.items) return;
-        const Shared shared = shared_stretch(table, field, row, size);
-        const Stretch& part = shared.part;
-        const Team<kTeamLanes> team = {0, 1, lane % kTeamLanes};
+        // Short rows: one for each group of 8 lanes, whole.
+        own = own * (kLanes / kTeamLanes) + lane / kTeamLanes;
+        team = {lane % kTeamLanes, kTeamLanes};
+        if (own >= field.num_samples * field.items) return;
+    }
+    const Shared shared = shared_stretch(table, field, own, is_planar ? field.planes : reads(field) ? field.from_size : 0);
+    const Stretch& part = shared.part;
+    team.thread += kLanes * shared.warp;
+    team.threads *= shared.warps;
+    if (is_planar) {
+        const Pixels run = {part.src, part.dst, field.plane, part.lead, part.real, part.width, part.before, part.after};
+        const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
+        write_pixels(run, field.to, field.planes, by, field.channels, fill_of(field), team);
+    } else {
         write_line({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
                    cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
-        return;
     }
-    const Shared shared = shared_stretch(table, field, own, size);
-    const Stretch& part = shared.part;
-    const Team<kLanes> team = {shared.warp, shared.warps, lane};
-    write_line({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
-               cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
-}
-
-WINDROW_DEVICE void planar_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
-    const Shared shared = shared_stretch(table, field, own, field.planes);
-    const Stretch& part = shared.part;
-    const Team<kLanes> team = {shared.warp, shared.warps, lane};
-    const Pixels run = {part.src, part.dst, field.plane, part.lead, part.real, part.width, part.before, part.after};
-    const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
-    write_pixels(run, field.to, field.planes, by, field.channels, fill_of(field), team);
 }
 
 /// The divisor for a number of columns that the host did not know.
@@ -117,9 +125,9 @@ WINDROW_DEVICE uint32_t clipped(uint64_t bound, uint64_t begin, uint32_t count) 
     return bound <= begin ? 0 : bound - begin < count ? static_cast<uint32_t>(bound - begin) : count;
 }
 
-WINDROW_OUT_OF_LINE void box_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+WINDROW_DEVICE void box_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const uint32_t lane = lane_of_thread();
     Box box;
-    Sources sources;
     box.affine = field.op == kAffine ? at<uint8_t>(table, field.affine) : nullptr;
     box.channels = field.op == kAffine ? field.channels : 1;
     box.by_channels = field.by_channels;
@@ -132,7 +140,7 @@ WINDROW_OUT_OF_LINE void box_item(const uint64_t* table, const Field& field, uin
     box.from_size = reads(field) ? field.from_size : 0;
     box.to_size = field.to_size;
     box.value = field.value;
-    box.samples = nullptr;
+    box.is_list = false;
     box.sample = 0;
     const Loop& cols = field.cols;
     box.dst_col = static_cast<int32_t>(cols.dst_stride);
@@ -152,8 +160,9 @@ WINDROW_OUT_OF_LINE void box_item(const uint64_t* table, const Field& field, uin
         box.dst = field.out + static_cast<int64_t>(box.sample) * field.step;
         box.src = nullptr;
         if (reads(field)) {
-            sources = sources_of(table, field);
-            box.samples = &sources;
+            box.is_list = true;
+            box.samples = sources_of(table, field);
+            box.is_aligned = field.flags & kAlignedSources;
         }
     } else {
         const Item item = item_of(table, field, own);
@@ -212,7 +221,8 @@ WINDROW_OUT_OF_LINE void box_item(const uint64_t* table, const Field& field, uin
 }
 
 /// Numbers of the table itself.
-WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint32_t own, uint32_t lane) {
+WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const uint32_t lane = lane_of_thread();
     const uint64_t begin = uint64_t{own} * field.piece, rest = field.cols.extent - begin;
     const uint32_t count = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
     const uint32_t from = field.from_size, to = field.to_size;
@@ -230,11 +240,11 @@ WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint3
     }
 }
 
-/// Writes an item. `wide`: of any field, else only of those that move bytes or repeat a value.
-template <bool wide, int bytes>
+/// Writes an item.
+template <int bytes>
 WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const Header& header = params.header;
-    const uint32_t lane = lane_of_thread(), item = warp_of_grid();
+    const uint32_t item = warp_of_grid();
     if (item >= header.num_items) return;
     const uint64_t* table = header.table != nullptr ? header.table : params.table;
     const Field* fields = at<Field>(table, 0);
@@ -242,15 +252,11 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const uint32_t own = item - field.first_item;
     switch (field.family) {
         case kRows:
-        case kPages: return rows_item(table, field, own, lane);
-        case kShort: return short_item(table, field, own, lane);
-        case kLine: return line_item(table, field, own, lane);
-        case kValues: return values_item(table, field, own, lane);
-        default: break;
-    }
-    if constexpr (wide) {
-        if (field.family == kPlanar) return planar_item(table, field, own, lane);
-        box_item(table, field, own, lane);
+        case kPages: return rows_item(table, field, own);
+        case kShort: return short_item(table, field, own);
+        case kBox: return box_item(table, field, own);
+        case kValues: return values_item(table, field, own);
+        default: return line_item(table, field, own);
     }
 }
 
@@ -261,21 +267,11 @@ using SmallParams = windrow::Params<windrow::kSmallBytes>;
 using LargeParams = windrow::Params<windrow::kLargeBytes>;
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
-    windrow_gather_small(const __grid_constant__ SmallParams params) {
-    windrow::write_item<false>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
-    windrow_gather_large(const __grid_constant__ LargeParams params) {
-    windrow::write_item<false>(params);
-}
-
-extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
-    windrow::write_item<true>(params);
+    windrow::write_item(params);
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_large(const __grid_constant__ LargeParams params) {
-    windrow::write_item<true>(params);
+    windrow::write_item(params);
 }

@@ -62,8 +62,7 @@ inline void test_far_line(bool joined, size_t skew) {
         field.op = kRead;
         field.from = field.to = kU8;
         field.from_size = field.to_size = 1;
-        field.joint = 1;
-        field.wide = 1;
+        field.flags = kJoint | kWide;
         field.num_samples = 4;
         std::vector<uint64_t> data(4);
         data[sample] = uint64_t(src) - begin;
@@ -72,6 +71,7 @@ inline void test_far_line(bool joined, size_t skew) {
         field.cols = whole_loop(joined ? 1 : unit, 1, 1);
         uint32_t item = uint32_t(sample * pieces + begin / piece + (begin != 0));
         if (joined) {
+            field.by_pieces = divisor(piece);
             field.step = 1;
             field.cols.varies = kExtent;
             field.offsets = table.put(std::vector<uint64_t>{0, unit, 2 * unit, 3 * unit, 4 * unit});
@@ -161,6 +161,7 @@ inline void test_ragged(uint32_t piece) {
     field.hints = table.put(hints);
     field.hint_shift = 31;
     field.piece = piece;
+    field.by_pieces = divisor(piece);
     if (piece == ~0u) field.samples = 4, field.items = field.pieces = 1, field.by_items = divisor(1), items = (num + 3) / 4;
     for (uint32_t item = 0; item < items; ++item) table.run(item);
     output.check(piece == ~0u ? "ragged, by four" : "ragged");

@@ -10,10 +10,9 @@ struct Place {
     uint32_t before, after, lead, padding;
 };
 
-/// Writes one line by the threads of some teams, and compares.
-template <uint32_t kThreads>
-void check_line(const char* what, const LineCast& cast, const double* ab, const Place& at, uint32_t real, uint32_t warps,
-                bool every = false) {
+/// Writes one line by so many threads, and compares.
+inline void check_line(const char* what, const LineCast& cast, const double* ab, const Place& at, uint32_t real, uint32_t threads,
+                       bool every = false) {
     const uint32_t from = cast.from_size, to = cast.to_size, width = at.lead + real + at.padding;
     Output output(size_t{width} * to, at.dst);
     uint8_t* sample = nullptr;
@@ -44,9 +43,7 @@ void check_line(const char* what, const LineCast& cast, const double* ab, const 
         }
     }
     const Line line = {sample, output.data(), at.lead, real, width, at.before * from, at.after * from};
-    for (uint32_t warp = 0; warp < warps; ++warp) {
-        for (uint32_t lane = 0; lane < kThreads; ++lane) write_line(line, cast, fill, Team<kThreads>{warp, warps, lane});
-    }
+    for (uint32_t thread = 0; thread < threads; ++thread) write_line(line, cast, fill, {thread, threads});
     output.check(what);
     blocks.clear();
 }
@@ -62,16 +59,12 @@ inline void test_lines_of(const char* what, const LineCast& cast, const double* 
             const Place at = {src, dst, some(20), some(20), some(3 * elems), some(3 * elems)};
             const uint32_t vectors = uint32_t(pick(6) == 0 ? 120 + pick(20) : pick(5));
             const uint32_t real = vectors * elems + uint32_t(pick(2 * elems + 1));
-            if (pick(4) == 0) {
-                check_line<kTeamLanes>(what, cast, ab, at, real, 1);
-            } else {
-                check_line<kLanes>(what, cast, ab, at, real, 1 + uint32_t(pick(3)));
-            }
+            check_line(what, cast, ab, at, real, pick(4) == 0 ? kTeamLanes : kLanes * (1 + uint32_t(pick(3))));
         }
     }
-    check_line<kLanes>(what, cast, ab, {0, 0, 0, 0, 0, 5}, 0, 1);
+    check_line(what, cast, ab, {0, 0, 0, 0, 0, 5}, 0, kLanes);
     if (cast.from_size <= 2 && cast.from_size > 0) {
-        check_line<kLanes>(what, cast, ab, {0, 0, 0, 0, 0, 0}, cast.from_size == 1 ? 256 : 65536, 1, true);
+        check_line(what, cast, ab, {0, 0, 0, 0, 0, 0}, cast.from_size == 1 ? 256 : 65536, kLanes, true);
     }
 }
 
@@ -80,16 +73,19 @@ inline void test_line() {
     const float narrow[] = {0.0171f, -2.1f};
     const double rounded[] = {narrow[0], narrow[1]};
     for (uint8_t size : {1, 2, 4, 8, 16}) {
-        test_lines_of("moved", {kMoved, kMoved, size, size, {nullptr, 1, false}, 0}, nullptr);
-        if (size <= 8) test_lines_of("constant", {kMoved, kMoved, 0, size, {nullptr, 1, false}, rng()}, nullptr);
+        test_lines_of("moved", {kMoved, kMoved, kMovedLoop, size, size, {nullptr, 1}, 0}, nullptr);
+        if (size <= 8) test_lines_of("constant", {kMoved, kMoved, kMovedLoop, 0, size, {nullptr, 1}, rng()}, nullptr);
     }
-#define TEST(cast, from, to, mapped)                                                                                               \
-    for (bool wide_map : {false, true}) {                                                                                          \
-        const Affine map = {!mapped ? nullptr : reinterpret_cast<const uint8_t*>(wide_map ? (const void*)wide : narrow), 1, wide_map}; \
-        const double* ab = !mapped ? nullptr : wide_map ? wide : rounded;                                                          \
-        test_lines_of(#from " " #to, {from, to, kSize<from>, kSize<to>, map, 0}, ab);                                              \
-        if (!mapped) break;                                                                                                        \
-    }
+    auto test = [&](const char* what, uint8_t from, uint8_t to, uint8_t loop, bool mapped) {
+        const bool is_wide = from == kF64 || to == kF64;
+        const Affine map = {!mapped ? nullptr : is_wide ? reinterpret_cast<const uint8_t*>(wide) : reinterpret_cast<const uint8_t*>(narrow), 1};
+        const auto from_size = uint8_t(oracle::kSizes[from]), to_size = uint8_t(oracle::kSizes[to]);
+        test_lines_of(what, {from, to, loop, from_size, to_size, map, 0}, !mapped ? nullptr : is_wide ? wide : rounded);
+    };
+    // The loop of small integers with a map is theirs without one too.
+#define TEST(cast, from, to, mapped)                                         \
+    test(#from " " #to, from, to, cast_number(from, to, mapped), mapped);    \
+    if (mapped && from <= kU16 && kSize<from> <= 2) test(#from " " #to, from, to, cast_number(from, to, mapped), false);
     WINDROW_CASTS(TEST)
 #undef TEST
 }

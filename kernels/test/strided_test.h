@@ -80,7 +80,10 @@ inline void check_box(const BoxCase& c) {
             addresses[r + 3] = uint64_t(row_of[r]) - loops[1].lo * loops[1].src_stride;
         }
         sources.addresses = addresses.data();
-        box.samples = &sources;
+        box.is_list = true;
+        box.samples = sources;
+        box.is_aligned = true;
+        for (uint32_t r = box.row_lo; r < box.row_hi; ++r) box.is_aligned &= addresses[r + 3] % a == 0;
     } else if (some) {
         first = allocate(bytes, skew, false) + before;
         for (uint32_t r = loops[0].lo; r < loops[0].hi; ++r) row_of[r] = first + (r - loops[0].lo) * loops[0].src_stride;

@@ -4,7 +4,7 @@ use bytemuck::{bytes_of, cast_slice, Zeroable};
 
 use super::family::{box_loops, family_of, is_team, is_transposed};
 use super::loops::{Extent, Loop, Number};
-use super::params::{self, code_of, varies, Divisor, Family, MOVE_BYTES};
+use super::params::{self, code_of, flags, loop_of, varies, Divisor, Family, MOVE_BYTES};
 use super::part::{Part, Places};
 use super::policy::Policy;
 use super::table::Values;
@@ -27,7 +27,6 @@ pub(super) struct Builder<'b> {
     num_items: u64,
     slots: u64,
     policy: &'b Policy,
-    gathers: bool,
 }
 
 impl<'b> Builder<'b> {
@@ -39,13 +38,12 @@ impl<'b> Builder<'b> {
             num_items: 0,
             slots: policy.warp_slots(num_sms),
             policy,
-            gathers: true,
         }
     }
 
-    /// The table, how many fields and items it has, and whether it only moves bytes.
-    pub fn finish(self) -> (Vec<u64>, u32, u32, bool) {
-        (self.words, self.num_fields, self.num_items as u32, self.gathers)
+    /// The table, and how many fields and items it has.
+    pub fn finish(self) -> (Vec<u64>, u32, u32) {
+        (self.words, self.num_fields, self.num_items as u32)
     }
 
     /// Numbers that are written as they are, or widened from 32 bits.
@@ -96,13 +94,15 @@ impl<'b> Builder<'b> {
             from_size: part.from.size() as u8,
             to_size: part.to.size() as u8,
             value,
+            r#loop: match is_move {
+                true => 0,
+                false => loop_of(part.from, part.to, part.affine.is_some()).unwrap_or(0),
+            },
             num_samples: u32::try_from(part.num_samples()).map_err(|_| too_large("samples"))?,
             channel_first: part.channel_first as u32,
             fill: repeated(part.field.fill, part.to.size()),
             ..params::Field::zeroed()
         };
-        self.gathers &= matches!(family, Family::Rows | Family::Pages | Family::Short)
-            || family == Family::Line && (is_move || !addresses_are_read(part.op));
         if addresses_are_read(part.op) {
             self.sources(&mut field, &addresses)?;
         }
@@ -126,9 +126,13 @@ impl<'b> Builder<'b> {
     fn sources(&mut self, field: &mut params::Field, addresses: &[u64]) -> Result<()> {
         let base = addresses.iter().copied().min().unwrap_or(0);
         let spread = addresses.iter().fold(0, |all, address| all | (address - base));
+        if (base | spread) % u64::from(field.from_size) == 0 {
+            field.flags |= flags::ALIGNED_SOURCES;
+        }
         let shift = spread.trailing_zeros().min(31);
         if addresses.len() as u64 >= self.policy.min_ids && spread >> shift <= u64::from(u32::MAX) {
-            (field.by_id, field.base, field.stride) = (1, base, 1 << shift);
+            (field.base, field.stride) = (base, 1 << shift);
+            field.flags |= flags::BY_ID;
             let ids = addresses.iter().map(|address| ((address - base) >> shift) as u32);
             field.data = self.push_bytes(cast_slice(&ids.collect::<Vec<u32>>()))?;
         } else {
@@ -144,7 +148,7 @@ impl<'b> Builder<'b> {
         affine: &Affine,
     ) -> Result<()> {
         let is_wide = [part.from, part.to].contains(&DType::F64);
-        (field.wide_affine, field.channels) = (is_wide.into(), affine.channels() as u32);
+        field.channels = affine.channels() as u32;
         field.by_channels = divisor(affine.channels() as u64)?;
         field.affine = match is_wide {
             true => self.push_bytes(cast_slice(&[affine.a(), affine.b()].concat()))?,
@@ -184,7 +188,9 @@ impl<'b> Builder<'b> {
         let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
         let num_rows = outer.iter().filter_map(Loop::fixed).product::<u64>() * num_samples;
         let row_elems = cols.fixed().unwrap_or(part.field.numel() / num_rows.max(1));
-        field.joint = part.is_joint(loops).into();
+        if part.is_joint(loops) {
+            field.flags |= flags::JOINT;
+        }
         self.nest(&mut field, part, cols, outer, 1)?;
         if is_team(part.op, row_elems * size, outer, planes) {
             let rows = outer.iter().filter_map(Loop::fixed).product::<u64>();
@@ -225,7 +231,10 @@ impl<'b> Builder<'b> {
         let Some(last) = outer.last() else { return Ok(()) };
         let num_rows = last.fixed().unwrap_or(u64::MAX);
         let (rows, piece) = match is_transposed(last, cols) {
-            true => (num_rows.min(64), num_cols.min(64)),
+            true => {
+                let rows = num_rows.min(64);
+                (rows, num_cols.min((most / rows).next_multiple_of(64)))
+            }
             false => (rows_of_box(most, num_cols.min(most), num_rows), num_cols.min(most)),
         };
         field.piece = piece as u32;
@@ -264,7 +273,9 @@ impl<'b> Builder<'b> {
             wide |= offsets.last().is_some_and(|&end| end >= 1 << 31);
             field.offsets = self.numbers(offsets.iter().copied(), wide)?;
         }
-        field.wide = wide.into();
+        if wide {
+            field.flags |= flags::WIDE;
+        }
         field.cols = self.looped(part, cols, 1, wide)?;
         let last = outer.len().saturating_sub(1);
         let blocks =
@@ -348,6 +359,8 @@ impl<'b> Builder<'b> {
         if let Some(cols) = cols.fixed() {
             let pieces = pieces(cols);
             (field.pieces, field.by_pieces) = (pieces as u32, divisor(pieces)?);
+        } else {
+            field.by_pieces = divisor(u64::from(field.piece))?;
         }
         let is_fixed = cols.fixed().is_some() && outer.iter().all(|own| own.fixed().is_some());
         if let (true, Some(cols)) = (is_fixed, cols.fixed()) {

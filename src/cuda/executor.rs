@@ -32,7 +32,7 @@ pub(crate) struct Executor {
     pub(super) context: Arc<Context>,
     pub(super) policy: Policy,
     /// Gather and assemble, with small and with large parameters.
-    pub(super) kernels: [[Kernel; 2]; 2],
+    pub(super) kernels: [Kernel; 2],
     pub(super) memory: Arc<DeviceMemory>,
     pub(super) pinned: Arc<PinnedPool>,
     pub(super) ring: Ring,
@@ -67,10 +67,8 @@ impl Executor {
         }
         let policy = Policy::of(context.info().capability)?;
         let module = current.load(&image()?)?;
-        let kernels = [
-            [module.kernel("windrow_gather_small")?, module.kernel("windrow_gather_large")?],
-            [module.kernel("windrow_assemble_small")?, module.kernel("windrow_assemble_large")?],
-        ];
+        let kernels =
+            [module.kernel("windrow_assemble_small")?, module.kernel("windrow_assemble_large")?];
         let events = Arc::new(EventPool::default());
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
         drop(current);

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::loops::{Extent, Loop, Loops, Number};
-use super::params::{Family, MOVE_BYTES};
+use super::params::{loop_of, Family, MOVE_BYTES};
 use super::part::{Part, Places};
 use crate::dtype::DType;
 use crate::field::Op;
@@ -78,7 +78,7 @@ impl Work<'_> {
         let is_counted =
             self.channels <= 1 || planes.is_channel && self.channels as u64 == channels;
         to && self.from == DType::U8
-            && (2..=4).contains(&channels)
+            && (3..=4).contains(&channels)
             && planes.is_whole()
             && planes.src_stride.is(1)
             && pixels.src_stride.is(channels as i64)
@@ -116,7 +116,7 @@ pub(super) fn family_of(work: &Work<'_>) -> Family {
     }
     let has_loop = match work.op {
         Op::Read { .. } if work.is_move => true,
-        Op::Read { affine } => work.is_finite && has_loop(work.from, work.to, affine),
+        Op::Read { affine } => work.is_finite && loop_of(work.from, work.to, affine).is_some(),
         Op::Const(_) | Op::Index => true,
     };
     let is_long = match work.loops.len() {
@@ -128,21 +128,6 @@ pub(super) fn family_of(work: &Work<'_>) -> Family {
         return Family::Line;
     }
     Family::Box
-}
-
-/// The casts of adjacent elements that have a loop of their own, as has_loop() of kernels/casts.cuh says.
-pub(super) fn has_loop(from: DType, to: DType, affine: bool) -> bool {
-    use DType::{BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U8};
-    match (from, to) {
-        (U8 | I8 | U16 | I16, F16 | BF16 | F32) => true,
-        (U8 | I8 | U16 | I16, I32 | I64) | (I32 | U32, I64) | (I64, I32) => !affine,
-        (F32, F32) | (F16, F16) | (BF16, BF16) => affine,
-        (F32 | F16 | BF16, F16 | BF16 | F32) => true,
-        (F64, F16 | BF16 | F32) => true,
-        (F64, F64) => affine,
-        (F64, I64) | (F16 | BF16 | F32 | U8 | I16 | I32 | I64, F64) => !affine,
-        _ => false,
-    }
 }
 
 /// Whether rows of an output are so short that four of them share a warp.

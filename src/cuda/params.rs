@@ -62,6 +62,14 @@ pub(super) mod varies {
     pub const EXTENT: u16 = 8;
 }
 
+/// [`Field::flags`]: bits.
+pub(super) mod flags {
+    pub const WIDE: u8 = 1;
+    pub const BY_ID: u8 = 2;
+    pub const JOINT: u8 = 4;
+    pub const ALIGNED_SOURCES: u8 = 8;
+}
+
 /// Bytes of an item of [`Family::Rows`] and [`Family::Pages`].
 pub(super) const MOVE_BYTES: u64 = 2048;
 
@@ -83,6 +91,29 @@ pub(super) fn code_of(dtype: DType) -> u8 {
         DType::F64 => 12,
         _ => 13,
     }
+}
+
+/// The number of the loop over vectors that casts adjacent elements, if there is one: cast_number() and
+/// WINDROW_CASTS of kernels/casts.cuh.
+pub(super) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
+    use DType::{BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U8};
+    // Without a map, most small integers go through one that changes nothing.
+    let affine = match (from, to) {
+        (U8, F16 | F32) | (I16, F32) => affine,
+        (U8 | I8 | U16 | I16, F16 | BF16 | F32) => true,
+        (U8 | I8 | U16 | I16, I32 | I64) | (I32 | U32, I64) | (I64, I32) if !affine => false,
+        (F32, F32) | (F16, F16) | (BF16, BF16) if affine => true,
+        (F32 | F16 | BF16, F16 | BF16 | F32) if from != to => affine,
+        (F64, F16 | BF16 | F32) => affine,
+        (F64, F64) if affine => true,
+        (F64, I64) | (F16 | BF16 | F32 | U8 | I16 | I32 | I64, F64) if !affine => false,
+        _ => return None,
+    };
+    let column = match code_of(to) {
+        wide @ 3..=4 => wide - 3,
+        float => float - 9 + 2,
+    };
+    Some((code_of(from) * 6 + column) * 2 + u8::from(affine))
 }
 
 /// A divisor as the multiplication that stands for it.
@@ -133,11 +164,10 @@ pub(super) struct Field {
     pub from_size: u8,
     pub to_size: u8,
     pub value: u8,
-    pub wide: u8,
-    pub wide_affine: u8,
-    pub by_id: u8,
-    pub joint: u8,
+    pub r#loop: u8,
+    pub flags: u8,
     pub hint_shift: u8,
+    pub unused: [u8; 2],
     pub num_samples: u32,
     pub data: u32,
     pub base: u64,

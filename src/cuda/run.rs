@@ -465,8 +465,7 @@ impl Run<'_> {
         };
         let parameters = table.parameters(address);
         let is_large = parameters.len() * 8 > params::SMALL_BYTES;
-        let kernels = &self.executor.kernels[usize::from(!table.gathers)];
-        let kernel = &kernels[usize::from(is_large)];
+        let kernel = &self.executor.kernels[usize::from(is_large)];
         // A warp for each item.
         let grid = table.num_items().div_ceil(policy.threads / 32);
         let values = [parameters.as_ptr().cast()];

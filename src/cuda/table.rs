@@ -24,8 +24,6 @@ pub(super) struct Values<'v> {
 pub(super) struct Table {
     words: Vec<u64>,
     header: Header,
-    /// Every field is moved or constant: the lean kernel will do.
-    pub gathers: bool,
 }
 
 impl Table {
@@ -58,8 +56,8 @@ impl Table {
         for values in values() {
             builder.values(values)?;
         }
-        let (words, num_fields, num_items, gathers) = builder.finish();
-        Ok(Table { words, header: Header { table: 0, num_items, num_fields }, gathers })
+        let (words, num_fields, num_items) = builder.finish();
+        Ok(Table { words, header: Header { table: 0, num_items, num_fields } })
     }
 
     /// Its fields, as the kernels read them.

@@ -213,7 +213,10 @@ fn ids_take_the_place_of_addresses_that_they_reach() {
     let list = samples(DType::U8, &vec![&[512][..]; 1000], 512);
     let table = table(&list, &Collate::stack(), OUT);
     let field = table.field(0);
-    assert_eq!((field.by_id, field.base, field.stride), (1, 0x1000_0000, 1024));
+    assert_eq!(
+        (field.flags & params::flags::BY_ID != 0, field.base, field.stride),
+        (true, 0x1000_0000, 1024)
+    );
     let ids = table.values_at::<u32>(field.data.into(), 1000);
     assert!(ids.iter().zip(0..).all(|(&id, i)| id == i));
     assert_eq!(table.bytes() as usize, HEADER_BYTES + size_of::<params::Field>() + 4000);
