@@ -110,9 +110,8 @@ def test_a_contender_that_raises_is_reported_and_the_run_goes_on():
     assert next(r for r in found if r.name == "windrow").quartiles
 
 
-def test_a_slow_contender_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("windrow.bench.measure.SLOW_SECONDS", -1.0)
-    found, _ = measure(workload_of(windrow=right), PACE)
+def test_a_slow_contender_is_not_waited_for():
+    found, _ = measure(workload_of(windrow=right), replace(PACE, slow_seconds=-1.0))
     assert re.fullmatch(r"slow: 0\.0 s for one batch, timed no further", found[-1].problem)
 
 
@@ -213,7 +212,7 @@ def test_the_page_is_well_formed_and_has_everything(report):
     words = "".join(root.itertext())
     for entry in report[1]["workloads"]:
         assert results.heading(entry) in words
-    assert len(root.findall(".//{http://www.w3.org/2000/svg}svg")) == len(plots.plots(report[1])) == 3
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}svg")) == len(plots.plots(report[1])) == 4
     assert "http" not in re.sub(r'xmlns="[^"]*"', "", text) and "<script" not in text
 
 
@@ -235,9 +234,9 @@ def test_losses_are_marked():
         "targets": [],
     }
     assert [loser["name"] for loser in results.losses(entry)] == ["fast"]
-    assert results.rows(entry)[3] == ["fast", "1.00 ms", "1.00 ms", "1.00 ms", "2.0", "0.50", "0.50 LOSS"]
+    assert results.rows(entry)[3] == ["fast", "1.00 ms", "1.00 ms", "1.00 ms", "2.0", "0.50", "0.50 behind"]
     found = {"machine": {"cpu": "<x>"}, "options": {}, "workloads": [entry], "sweeps": []}
-    assert "| a < b | 2.00 ms | 1.00 ms | fast | 0.50 **loss** | 0.50 |" in results.summary(found)
+    assert "| a < b | 2.00 ms | 1.00 ms | fast | 0.50 **behind** | 0.50 |" in results.summary(found)
     text = page.render(found)
     assert 'class="loss"' in text and "a &lt; b" in text and "<x>" not in text
 

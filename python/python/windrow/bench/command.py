@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
 import windrow as wr
 from windrow._measure import format_table, machine
-from windrow._system import load
+from windrow._system import load, num_cores
 from windrow.bench import page, results
 from windrow.bench.catalogue import WORKLOADS
 from windrow.bench.measure import Pace, judge, measure
@@ -40,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, metavar="N", help="threads of windrow, torch and the plain copy")
     made.add_argument("--device", default="cpu", help="where samples and batches lie: cpu or cuda")
     made.add_argument("--warm", action="store_true", help="one list of samples again and again: in the caches, as far as it fits")
-    made.add_argument("--seconds", type=float, default=3.0, help="time for each workload, 3 if not given")
+    made.add_argument("--seconds", type=float, default=3.0, help="time for each workload and layout, beside making and verifying it: 3 if not given")
     made.add_argument("--quick", action="store_true", help="few samples, few rounds: shows that it works, not how fast")
     made.add_argument("--markdown", action="store_true", help="tables in Markdown")
     made.add_argument("--json", metavar="FILE", help="also write everything as JSON")
@@ -140,13 +141,17 @@ def run_sweep(sweep: Sweep, points: List[Point], pace: Pace, progress: Progress)
 def run(options: argparse.Namespace) -> results.Report:
     """Measures what is asked for."""
     base = setting(options)
-    pace = Pace(options.seconds / 20, 3, 20) if options.quick else Pace(options.seconds)
+    # Few seconds are kept to by fewer rounds.
+    pace = Pace(options.seconds / 20, 3, 20) if options.quick else Pace(options.seconds, min(9, max(3, int(3 * options.seconds))), slow_seconds=min(2.0, options.seconds))
     of_point = Pace(pace.seconds / 8, 5 if not options.quick else 3, 100)
     info = machine("torch", "nvidia.dali", "jax", "cupy")
     if torch and not base.on_host:
         info["device"] = torch.cuda.get_device_name(base.device)
     info.update({"commit": options.commit} if options.commit else {})
     print(", ".join(f"{key} {value}" for key, value in info.items()))
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if busy > num_cores() / 2:
+        print(f"WARNING: the machine is busy (load {busy:.1f} on {num_cores()} cores): figures are worse than they should be, and vary")
     asked = options.sweep or ("none" if options.only or options.size else "all")
     sweeps = [(sweep, sweep.points(base)) for sweep in SWEEPS if asked in ("all", sweep.name)] if base.on_host else []
     places = [options.layout] if options.layout else list(LAYOUTS)

@@ -14,17 +14,15 @@ from windrow.bench.results import MEMCPY
 from windrow.bench.samples import Samples, Setting, torch
 from windrow.bench.workload import Target, Workload
 
-SLOW_SECONDS = 2.0
-"""Who takes longer for one batch is timed no further: the others would wait."""
-
-
 @dataclass
 class Pace:
-    """How long and how often one workload is timed: seconds, fewest rounds, most rounds."""
+    """How long and how often one workload is timed: seconds, fewest rounds, most rounds; and the time for one batch beyond
+    which a contender is timed no further, since the others would wait."""
 
     seconds: float = 5.0
     fewest: int = 9
     most: int = 200
+    slow_seconds: float = 2.0
 
 
 @dataclass
@@ -76,7 +74,7 @@ def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
     return calls
 
 
-def verify(workload: Workload, name: str, want: Tuple[Array, ...]) -> str:
+def verify(workload: Workload, name: str, want: Tuple[Array, ...], slow_seconds: float) -> str:
     """What is wrong with a contender or its output, or nothing."""
     samples = workload.sets[-1]
     run = finished(lambda: workload.contenders.calls[name](samples), workload.setting)
@@ -84,7 +82,7 @@ def verify(workload: Workload, name: str, want: Tuple[Array, ...]) -> str:
         begin = time.perf_counter()
         got = run()
         seconds = time.perf_counter() - begin
-        if seconds > SLOW_SECONDS:
+        if seconds > slow_seconds:
             # The first call may have compiled something.
             begin = time.perf_counter()
             got = run()
@@ -100,7 +98,7 @@ def verify(workload: Workload, name: str, want: Tuple[Array, ...]) -> str:
                 return f"WRONG: {text}"
     except Exception as error:
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return f"slow: {seconds:.1f} s for one batch, timed no further" if seconds > SLOW_SECONDS else ""
+    return f"slow: {seconds:.1f} s for one batch, timed no further" if seconds > slow_seconds else ""
 
 
 class DeviceCopy:
@@ -128,7 +126,7 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
     """Verifies and times the contenders and the copy they are held against; and the bytes read and written."""
     want = workload.expected(workload.sets[-1])
     num_bytes = workload.bytes_of(want)
-    problems = {name: verify(workload, name, want) for name in workload.contenders.calls}
+    problems = {name: verify(workload, name, want, pace.slow_seconds) for name in workload.contenders.calls}
     del want
     turn = itertools.count()
 

@@ -95,7 +95,7 @@ def verdict(report: Report) -> str:
     text = (
         f"<p>windrow was faster in {cases - count} of {cases} comparisons with another library, and slower in "
         f'<span class="{"bad" if lost else "good"}">{count}</span>. '
-        f"Of {len(judged)} targets that the project sets itself, {reached} were reached.</p>"
+        f"Of {len(judged)} targets that the project sets itself, windrow is ahead of {reached}.</p>"
     )
     text += f"<p>Slower than these, with their time over windrow's:</p><ul>{items}</ul>" if lost else ""
     return text + "".join(f'<p class="bad">{escape(line)}</p>' for line in wrong)

@@ -98,7 +98,7 @@ def number(value: Optional[float]) -> str:
 
 def versus(value: Optional[float]) -> str:
     """A ratio, with the word for one below 1."""
-    return f"{number(value)} LOSS" if value is not None and value < 1 else number(value)
+    return f"{number(value)} behind" if value is not None and value < 1 else number(value)
 
 
 HEADER = ("contender", "lower quartile", "median", "upper quartile", "GB/s", "of memcpy", "its time / windrow's")
@@ -120,7 +120,7 @@ def notes(entry: Entry) -> List[str]:
     found = [f"{result['name']}: {result['problem']}" for result in entry["results"] if result.get("problem")]
     for target in entry.get("targets", []):
         value = target["ratio"]
-        text = "not measured" if value is None else f"{value:.2f}, {'reached' if value >= target['at_least'] else 'MISSED'}"
+        text = "not measured" if value is None else f"{value:.2f}, {'ahead' if value >= target['at_least'] else 'behind'}"
         found.append(f"{target['peer']} / {target['ours']}: wanted {target['at_least']}, {text}")
     return found
 
@@ -145,7 +145,7 @@ def summary(report: Report) -> str:
         ours, best = find(entry, "windrow"), fastest_peer(entry)
         mark = versus(ratio(entry, best)) if best else "-"
         line = [f"{entry['title']}", milliseconds(median(ours)), milliseconds(median(best)), best["name"] if best else "-"]
-        line += [mark.replace("LOSS", "**loss**"), number(ours.get("share") if ours else None)]
+        line += [mark.replace("behind", "**behind**"), number(ours.get("share") if ours else None)]
         if both:
             line.insert(2, milliseconds(median(find(whole, "windrow"))) if whole else "-")
         lines.append(line)
