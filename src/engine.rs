@@ -469,6 +469,21 @@ impl Engine {
         Err(Error::host_only(Device::Cuda(ordinal)))
     }
 
+    /// A stream that exists as long as the engine and is behind what is on `producer` now: to be waited for when that may
+    /// have been destroyed.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    pub fn adopt(&self, ordinal: u32, producer: Stream) -> Result<Stream> {
+        #[cfg(feature = "cuda")]
+        return self.shared.devices.executor(ordinal)?.adopt(producer);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = producer;
+            Err(Error::host_only(Device::Cuda(ordinal)))
+        }
+    }
+
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
     /// streams of one device.
     ///

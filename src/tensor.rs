@@ -182,12 +182,26 @@ impl Tensor {
     /// # Errors
     /// [`Error::Argument`] for a stream of another device or context; [`Error::Cuda`].
     pub fn ready_on(&self, stream: Stream) -> Result<()> {
+        self.hand_to(stream, false)
+    }
+
+    /// As [`Tensor::ready_on`], for a stream that need not exist when the call has returned, as DLPack has it. The
+    /// memory is used again when the stream has been named in a later call, behind what is on it then; or when the whole
+    /// device has been waited for.
+    ///
+    /// # Errors
+    /// As [`Tensor::ready_on`].
+    pub fn ready_on_borrowed(&self, stream: Stream) -> Result<()> {
+        self.hand_to(stream, true)
+    }
+
+    fn hand_to(&self, stream: Stream, is_borrowed: bool) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(block) = self.owner.downcast_ref::<DeviceBlock>() {
             let current = block.context().enter()?;
-            return block.hand_to(&current, stream.handle());
+            return block.hand_to(&current, stream.handle(), is_borrowed);
         }
-        let _ = stream;
+        let _ = (stream, is_borrowed);
         Ok(())
     }
 

@@ -81,7 +81,7 @@ pub(crate) struct Importer<'py> {
     pub held: *const usize,
     /// The leaf these samples belong to, for errors.
     pub path: String,
-    owned: bool,
+    pub(crate) owned: bool,
     /// A list or tuple of Python numbers is a sample.
     pub rows: bool,
     /// The dtype of a row without numbers, where no sample has been read yet.

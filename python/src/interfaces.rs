@@ -9,11 +9,12 @@ use windrow::dlpack::ForeignTensor;
 use windrow::{DType, Device, Error, Mismatch, MAX_NDIM};
 
 use crate::containers::is_sequence;
+use crate::engine::default_engine;
 use crate::errors::{attribute, class_name, shown};
 use crate::export::{dtype_of_typestr, typestr_of};
 use crate::import::Importer;
 use crate::keep::Buffer;
-use crate::stream::from_handle;
+use crate::stream::{from_handle, is_borrowed};
 
 impl<'py> Importer<'py> {
     /// A scalar of NumPy's that is no number, by what tells its dtype: most are then refused for it.
@@ -135,9 +136,17 @@ impl<'py> Importer<'py> {
         let strides = strides.as_deref();
         let foreign = ForeignTensor { data, dtype, device, shape: &shape, strides, read_only };
         self.push(&foreign, index)?;
-        if let Some(stream) = stream {
-            self.keep.order.behind(stream);
-            self.keep.order.current.get_or_insert(stream);
+        match (stream, device) {
+            // Read later than in this call, when whoever owns the stream may have destroyed it.
+            (Some(stream), Device::Cuda(ordinal)) if self.owned && is_borrowed(stream) => {
+                let adopted = default_engine().adopt(ordinal, stream);
+                self.keep.order.behind(adopted.map_err(|error| self.error(error, index))?);
+            }
+            (Some(stream), _) => {
+                self.keep.order.behind(stream);
+                self.keep.order.current.get_or_insert(stream);
+            }
+            (None, _) => {}
         }
         // The interface may belong to a temporary; the object itself is kept by the caller.
         self.keep.objects.push(interface.into_any().unbind());

@@ -90,7 +90,8 @@ pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     torch_memory::used_on(tensor, ordinal, stream)?;
     let order = Order::of(tensor);
     for tensor in &order.tensors {
-        tensor.ready_on(stream)?;
+        // By whatever protocol it came, a handle is good for this call alone.
+        tensor.ready_on_borrowed(stream)?;
     }
     default_engine().order(ordinal, &order.producers, stream)
 }

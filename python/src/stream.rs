@@ -58,6 +58,11 @@ pub(crate) fn from_handle(handle: i64) -> PyResult<Stream> {
     Ok(unsafe { Stream::from_raw(handle) })
 }
 
+/// Whether a stream is one that somebody made, and may destroy: the default ones always exist.
+pub(crate) fn is_borrowed(stream: Stream) -> bool {
+    stream.handle() > 2
+}
+
 /// The stream that a library works on now; `None` after a refusal, with Python's error set.
 pub(crate) fn current_of(api: &DLPackExchangeAPI, ordinal: u32) -> Option<Stream> {
     let Some(current) = api.current_work_stream else { return Some(Stream::LEGACY) };

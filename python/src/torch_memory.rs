@@ -84,10 +84,22 @@ impl OutputMemory for TorchMemory {
     }
 }
 
-/// Whether this torch can use CUDA devices; one built or started without them still has host tensors.
+/// Whether this torch can use CUDA devices; one built or started without them still has host tensors. Once it can, it is
+/// not asked again: that takes longer than all else.
 fn has_devices(py: Python<'_>) -> PyResult<bool> {
+    static AVAILABLE: Mutex<Option<Py<PyAny>>> = Mutex::new(None);
+    let known = || AVAILABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
-    cuda.call_method0(intern!(py, "is_available"))?.is_truthy()
+    let asked = cuda.getattr(intern!(py, "is_available"))?;
+    if known().as_ref().is_some_and(|known| known.is(&asked)) {
+        return Ok(true);
+    }
+    let is_available = asked.call0()?.is_truthy()?;
+    if is_available {
+        let before = known().replace(asked.unbind());
+        drop(before);
+    }
+    Ok(is_available)
 }
 
 fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {

@@ -87,6 +87,14 @@ def test_host_samples_without_devices_of_torch(torch):
     assert_same(fetch(torch.driver, batch), WANT)
 
 
+def test_torch_is_asked_once_whether_it_has_devices(torch, samples):
+    asked = []
+    torch.cuda.is_available = lambda: asked.append(1) or True
+    for _ in range(3):
+        assert type(wr.stack(samples).torch()) is torch.Tensor
+    assert asked == [1]
+
+
 def test_dtypes_that_torch_lacks(torch, samples):
     batch = wr.stack(samples, dtype="uint16", transform=wr.Transform(scale=0))
     assert batch.dtype == "uint16" and not torch.made

@@ -38,6 +38,8 @@ pub(crate) struct Executor {
     pub(super) ring: Ring,
     pub(super) events: Arc<EventPool>,
     pub(super) stream: Stream,
+    /// Stands for streams of others that may be gone by the time when their work is asked for.
+    arrivals: Stream,
     pub(super) held: Held,
 }
 
@@ -71,6 +73,7 @@ impl Executor {
             [module.kernel("windrow_assemble_small")?, module.kernel("windrow_assemble_large")?];
         let events = Arc::new(EventPool::default());
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
+        let arrivals = current.stream(0)?;
         drop(current);
         let (pinned, ring, held) = (Arc::default(), Ring::default(), Held::default());
         Ok(Arc::new(Executor {
@@ -82,6 +85,7 @@ impl Executor {
             ring,
             events,
             stream,
+            arrivals,
             held,
         }))
     }
@@ -168,9 +172,18 @@ impl Executor {
 
     /// The stream of work that no stream was named for.
     pub fn stream(&self) -> Result<crate::Stream> {
-        let current = self.context.enter()?;
         // SAFETY: a stream of ours, which lives as long as the engine.
-        Ok(unsafe { crate::Stream::from_raw(self.stream.on(&current).handle()) })
+        Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
+    }
+
+    /// A stream of our own that is behind what is on `producer` now.
+    pub fn adopt(&self, producer: crate::Stream) -> Result<crate::Stream> {
+        let current = self.context.enter()?;
+        // SAFETY: whoever made the `Stream` vouched for its handle.
+        let first = unsafe { current.foreign_stream(producer.handle()) }?;
+        self.events.order(&current, first, self.arrivals.on(&current))?;
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
     }
 
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now.

@@ -24,6 +24,9 @@ pub(super) struct DeviceMemory {
     used_bytes: AtomicU64,
     /// The oldest first.
     parked: Mutex<VecDeque<Parked>>,
+    /// Memory of blocks that are gone, and the streams that they were handed to: whoever owns those may have destroyed them
+    /// by now. It goes back when they have been named again, or when the device is done.
+    handed_out: Mutex<Vec<(Vec<Handed>, Parked)>>,
 }
 
 /// Memory of a block that is gone, which no stream but that of its work has used: the next work there has it again, however
@@ -44,7 +47,7 @@ const MAX_PARKED: usize = 64;
 const SIZE_ALIGN: u64 = 512;
 
 /// A block of device memory. Dropped, on whatever thread, it goes back behind the work that wrote it
-/// and behind everything enqueued so far on the streams it was handed to.
+/// and behind everything enqueued by then on the streams it was handed to.
 #[derive(Debug)]
 pub(crate) struct DeviceBlock {
     address: DevicePtr,
@@ -63,6 +66,8 @@ struct Users {
     readers: Vec<(Handed, Arc<PooledEvent>)>,
     /// Streams of others that may have work on the block.
     streams: Vec<Handed>,
+    /// Those of them whose owner may have destroyed them since.
+    borrowed: Vec<Handed>,
 }
 
 /// A stream by its handle, and for [`PER_THREAD`], which is another one on each thread, whose.
@@ -84,6 +89,7 @@ impl DeviceMemory {
             events: Arc::clone(events),
             used_bytes: AtomicU64::new(0),
             parked: Mutex::default(),
+            handed_out: Mutex::default(),
         }))
     }
 
@@ -101,6 +107,7 @@ impl DeviceMemory {
             let size = bytes.checked_next_multiple_of(SIZE_ALIGN);
             let size = size.and_then(|size| usize::try_from(size).ok());
             let size = size.ok_or(Error::OutOfMemory { bytes })?;
+            self.name(current, stream)?;
             match self.unpark(stream, size as u64)? {
                 Some(address) => address,
                 None => self.fresh(current, stream, size)?,
@@ -166,6 +173,101 @@ impl DeviceMemory {
         Ok(None)
     }
 
+    /// Gives back memory of blocks that were handed to this stream, behind what is on it now: it is known to exist.
+    fn name(&self, current: &Current<'_>, stream: StreamRef<'_>) -> DriverResult<()> {
+        let named = handed(stream.handle());
+        let mut handed_out = self.handed_out();
+        if !handed_out.iter().any(|(streams, _)| streams.contains(&named)) {
+            return Ok(());
+        }
+        let event = Arc::new(self.events.take(current)?);
+        stream.record(&event)?;
+        let mut ended = Vec::new();
+        for (mut streams, mut one) in std::mem::take(&mut *handed_out) {
+            if streams.contains(&named) {
+                streams.retain(|stream| *stream != named);
+                one.events.push(Arc::clone(&event));
+            }
+            match streams.is_empty() {
+                true => ended.push(one),
+                false => handed_out.push((streams, one)),
+            }
+        }
+        drop(handed_out);
+        self.give_back_all(current, ended)
+    }
+
+    /// Leaves memory to the stream of its work; gives the oldest if there is too much of it.
+    fn park(&self, one: Parked) -> Option<Parked> {
+        let mut parked = self.parked();
+        parked.push_back(one);
+        if parked.len() > MAX_PARKED {
+            parked.pop_front()
+        } else {
+            None
+        }
+    }
+
+    /// Keeps memory that was handed to streams whose owner may have destroyed them.
+    fn hand_out(
+        &self,
+        current: &Current<'_>,
+        streams: Vec<Handed>,
+        one: Parked,
+    ) -> DriverResult<()> {
+        let mut handed_out = self.handed_out();
+        handed_out.push((streams, one));
+        let is_full = handed_out.len() > MAX_PARKED;
+        drop(handed_out);
+        if is_full {
+            self.end_all(current)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Has the end of memory wait for what is on a stream that still exists.
+    fn end_behind(&self, current: &Current<'_>, user: Handed, end: &mut Parked) -> Result<()> {
+        let (handle, thread) = user;
+        if thread.is_some_and(|thread| thread != thread::current().id()) {
+            // That thread's stream has no name here.
+            return Ok(current.synchronize()?);
+        }
+        // SAFETY: as for `hand_to`, and not borrowed.
+        let stream = unsafe { current.foreign_stream(handle) }?;
+        // What a captured graph does later is its owner's to order.
+        if !stream.is_capturing()? {
+            let event = Arc::new(self.events.take(current)?);
+            stream.record(&event)?;
+            end.events.push(event);
+        }
+        Ok(())
+    }
+
+    /// Gives back what was handed to streams that nobody has named since. Waits for the device.
+    fn end_all(&self, current: &Current<'_>) -> DriverResult<()> {
+        let handed_out = std::mem::take(&mut *self.handed_out());
+        if handed_out.is_empty() {
+            return Ok(());
+        }
+        let synchronized = current.synchronize();
+        let ended = handed_out.into_iter().map(|(_, one)| one);
+        synchronized.and(self.give_back_all(current, ended))
+    }
+
+    fn give_back_all(
+        &self,
+        current: &Current<'_>,
+        all: impl IntoIterator<Item = Parked>,
+    ) -> DriverResult<()> {
+        let given: Vec<_> = all.into_iter().map(|one| self.give_back(current, &one)).collect();
+        given.into_iter().collect()
+    }
+
+    fn handed_out(&self) -> MutexGuard<'_, Vec<(Vec<Handed>, Parked)>> {
+        self.handed_out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn parked(&self) -> MutexGuard<'_, VecDeque<Parked>> {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -184,8 +286,7 @@ impl DeviceMemory {
     /// Gives unused memory back to the device. Waits for memory that is being given back.
     pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
         let parked = std::mem::take(&mut *self.parked());
-        let given: Vec<_> = parked.iter().map(|one| self.give_back(current, one)).collect();
-        given.into_iter().collect::<DriverResult<()>>()?;
+        self.end_all(current).and(self.give_back_all(current, parked))?;
         self.release.on(current).synchronize()?;
         self.pool.trim(0)
     }
@@ -233,7 +334,7 @@ impl DeviceBlock {
         self.wait_on(stream)?;
         let (readers, streams) = {
             let users = self.users();
-            (users.readers.clone(), users.streams.clone())
+            (users.readers.clone(), [&users.streams[..], &users.borrowed].concat())
         };
         for (_, event) in &readers {
             stream.wait(event)?;
@@ -255,7 +356,8 @@ impl DeviceBlock {
     }
 
     /// Orders a stream behind the writing of the block, and the block's end behind that stream.
-    pub fn hand_to(&self, current: &Current<'_>, handle: usize) -> Result<()> {
+    /// `is_borrowed`: the stream need not exist when the call has returned.
+    pub fn hand_to(&self, current: &Current<'_>, handle: usize, is_borrowed: bool) -> Result<()> {
         // SAFETY: the handle is of a `Stream`, whose maker vouched for it.
         let stream = unsafe { current.foreign_stream(handle) }?;
         if stream.is_capturing()? {
@@ -265,10 +367,15 @@ impl DeviceBlock {
                     .into(),
             ));
         }
+        self.memory.name(current, stream)?;
         self.wait_on(stream)?;
         let (user, mut users) = (handed(handle), self.users());
-        if !users.streams.contains(&user) {
-            users.streams.push(user);
+        let streams = match is_borrowed && handle > PER_THREAD {
+            true => &mut users.borrowed,
+            false => &mut users.streams,
+        };
+        if !streams.contains(&user) {
+            streams.push(user);
         }
         Ok(())
     }
@@ -288,30 +395,6 @@ impl DeviceBlock {
     fn users(&self) -> MutexGuard<'_, Users> {
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Enqueues the end of the block.
-    fn give_back(&self, current: &Current<'_>) -> Result<()> {
-        let release = self.memory.release.on(current);
-        if self.wait_for_users(current, &self.memory.events, release).is_err() {
-            // Order cannot be told any more: then everything has to end first.
-            current.synchronize()?;
-        }
-        // SAFETY: allocated from this pool, given back once; the release stream is behind all users.
-        Ok(unsafe { self.memory.pool.free(release, self.address) }?)
-    }
-
-    /// The block's memory, if only the stream that it was made for has used it.
-    fn park(&self) -> Option<Parked> {
-        let mut users = self.users();
-        let others = users.readers.iter().map(|(reader, _)| reader).chain(&users.streams);
-        if others.into_iter().any(|user| *user != self.home) {
-            return None;
-        }
-        let readers = std::mem::take(&mut users.readers).into_iter().map(|(_, event)| event);
-        let events = users.ready.take().into_iter().chain(readers).collect();
-        let bytes = self.bytes.next_multiple_of(SIZE_ALIGN);
-        Some(Parked { address: self.address, bytes, home: self.home, events })
-    }
 }
 
 impl Drop for DeviceBlock {
@@ -324,26 +407,33 @@ impl Drop for DeviceBlock {
         if forked().is_some() {
             return;
         }
-        let parked = self.park();
-        let oldest = match parked {
-            Some(parked) => {
-                let mut all = self.memory.parked();
-                all.push_back(parked);
-                match all.len() > MAX_PARKED {
-                    true => all.pop_front(),
-                    false => return,
-                }
+        let mut users = std::mem::take(&mut *self.users());
+        users.streams.retain(|user| *user != self.home);
+        users.borrowed.retain(|user| *user != self.home);
+        let is_home = users.readers.iter().all(|(reader, _)| *reader == self.home);
+        let readers = users.readers.into_iter().map(|(_, event)| event);
+        let events = users.ready.into_iter().chain(readers).collect();
+        let bytes = self.bytes.next_multiple_of(SIZE_ALIGN);
+        let mut end = Parked { address: self.address, bytes, home: self.home, events };
+        if is_home && users.streams.is_empty() && users.borrowed.is_empty() {
+            match self.memory.park(end) {
+                Some(oldest) => end = oldest,
+                None => return,
             }
-            None => None,
-        };
+        }
         // While the driver is torn down there is nothing to give back to; after a failure of the device the memory is gone
         // with the context.
-        if let Ok(current) = self.memory.context.enter() {
-            let _ = match oldest {
-                Some(oldest) => self.memory.give_back(&current, &oldest).map_err(Error::from),
-                None => self.give_back(&current),
-            };
+        let Ok(current) = self.memory.context.enter() else { return };
+        for user in users.streams {
+            if self.memory.end_behind(&current, user, &mut end).is_err() {
+                // Order cannot be told any more: then everything has to end first.
+                let _ = current.synchronize();
+            }
         }
+        let _ = match users.borrowed.is_empty() {
+            true => self.memory.give_back(&current, &end),
+            false => self.memory.hand_out(&current, users.borrowed, end),
+        };
     }
 }
 
@@ -351,13 +441,12 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
         let parked = std::mem::take(parked);
-        if parked.is_empty() {
+        let handed_out = self.handed_out.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if parked.is_empty() && handed_out.is_empty() {
             return;
         }
         if let Ok(current) = self.context.enter() {
-            for one in &parked {
-                let _ = self.give_back(&current, one);
-            }
+            let _ = self.end_all(&current).and(self.give_back_all(&current, parked));
         }
     }
 }

@@ -50,7 +50,7 @@ const MIN_PINNED_BYTES: usize = 64 << 10;
 
 /// Blocks that others had, of one size and of all, from which on all devices are waited for instead of more memory being
 /// locked: once for all of these blocks.
-const MAX_SPARE: usize = 16;
+const MAX_SPARE: usize = if cfg!(windrow_loom) { 1 } else { 16 };
 const MAX_SPARE_BYTES: usize = 256 << 20;
 
 impl PinnedPool {

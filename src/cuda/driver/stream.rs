@@ -32,6 +32,10 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
+    pub(crate) fn handle(&self) -> usize {
+        self.raw as usize
+    }
+
     /// The stream as a place for work.
     pub(crate) fn on<'c>(&'c self, current: &'c Current<'_>) -> StreamRef<'c> {
         debug_assert!(Arc::ptr_eq(&self.context, current.context), "a stream of this context");

@@ -90,12 +90,12 @@ fn emptying_the_cache_waits_for_samples_being_read() {
 #[test]
 fn memory_whose_order_is_lost_ends_behind_everything() {
     on_gpu(|gpu| {
-        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
         let memory = rows.upload(gpu);
         let paused = pause_own(gpu, &engine);
         let samples = rows.at([memory[0].address]);
         let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
-        batch.data().ready_on(lane.stream()).unwrap();
+        batch.data().ready_on(Stream::LEGACY).unwrap();
         gpu.sim.fail_function("cuStreamWaitEvent", 1, 400);
         waits(paused, || drop(batch));
     });
@@ -190,5 +190,42 @@ fn lent_memory_is_written_behind_its_lender_and_held_until_then() {
         assert_eq!(out.read(), rows.bytes[0]);
         engine.empty_cache();
         assert_eq!(freed.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
+    on_gpu(|gpu| {
+        let (engine, lane, rows) = (engine(), Lane::new(gpu), Rows::new(1, DType::U8, &[&[300]]));
+        let (memory, copy) = (rows.upload(gpu), Buffer::poisoned(gpu, 300));
+        let samples = rows.at([memory[0].address]);
+        let batch = || engine.assemble(&samples, &Collate::stack()).unwrap();
+        let batches: Vec<_> = (0..65).map(|_| batch()).collect();
+        let paused = lane.pause();
+        for batch in &batches {
+            batch.data().ready_on_borrowed(lane.stream()).unwrap();
+        }
+        lane.copy(&copy, batches[0].data());
+        waits(paused, || drop(batches));
+        assert_eq!(copy.read(), rows.bytes[0]);
+    });
+}
+
+#[test]
+fn a_stream_that_is_gone_is_waited_for_by_the_one_that_stands_for_it() {
+    on_gpu(|gpu| {
+        let (engine, lane, late) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let rows = Rows::new(1, DType::U8, &[&[300]]);
+        let memory = Buffer::poisoned(gpu, 300);
+        gpu.sim.set_delay_us(2000);
+        late.linger();
+        late.write(memory.address, &rows.bytes[0]);
+        let mut options = RunOptions::default();
+        options.producers = vec![engine.adopt(0, late.stream()).unwrap()];
+        drop(late);
+        let samples = rows.at([memory.address]);
+        let batch = run(&engine, &samples, &Collate::stack(), options).unwrap();
+        gpu.sim.set_delay_us(0);
+        assert_eq!(consume(&lane, &batch), rows.bytes);
     });
 }

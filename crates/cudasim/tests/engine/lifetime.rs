@@ -338,7 +338,7 @@ fn a_sample_outlives_the_engine_that_read_it() {
 
 #[test]
 fn page_locked_memory_is_zeroed() {
-    on_gpu(|gpu| {
+    on_gpu(|_| {
         let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[400]]));
         let address = |batch: Batch| batch.data().data_ptr();
         let dirty: Vec<_> = all_spare(&engine, &rows).into_iter().map(address).collect();
@@ -456,5 +456,65 @@ fn more_dropped_batches_than_are_kept() {
         for batch in &batches {
             assert_eq!(consume(&other, batch), new.bytes);
         }
+    });
+}
+
+/// Whoever was handed a batch may destroy the stream before the batch is let go.
+#[test]
+fn a_batch_outlives_the_stream_it_was_handed_to() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[3000]]));
+        let memory = rows.upload(gpu);
+        let samples = rows.at([memory[0].address]);
+        for is_last in [false, true] {
+            // More than are kept before the device is waited for.
+            for _ in 0..70 {
+                let consumer = Lane::new(gpu);
+                let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+                batch.data().ready_on_borrowed(consumer.stream()).unwrap();
+                drop(consumer);
+                drop(batch);
+            }
+            match is_last {
+                true => break,
+                false => engine.empty_cache(),
+            }
+        }
+        assert_eq!(engine.stats().device_bytes, 0);
+    });
+}
+
+/// Memory that a consumer was handed goes back behind what is on the stream when it is named again.
+#[test]
+fn memory_of_a_consumer_goes_back_when_its_stream_is_named_again() {
+    on_gpu(|gpu| {
+        let (engine, consumer) = (engine(), Lane::new(gpu));
+        let rows: Vec<_> = (0..6).map(|seed| Rows::new(seed, DType::U8, &[&[3000]])).collect();
+        let memory: Vec<_> = rows.iter().map(|rows| rows.upload(gpu)).collect();
+        let copies: Vec<_> = rows.iter().map(|_| Buffer::poisoned(gpu, 3000)).collect();
+        let paused = consumer.pause();
+        let mut addresses = std::collections::BTreeSet::new();
+        for ((rows, memory), copy) in rows.iter().zip(&memory).zip(&copies) {
+            let samples = rows.at([memory[0].address]);
+            let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+            batch.data().ready_on_borrowed(consumer.stream()).unwrap();
+            consumer.copy(copy, batch.data());
+            addresses.insert(batch.data().data_ptr());
+        }
+        settle();
+        drop(paused);
+        for (rows, copy) in rows.iter().zip(&copies) {
+            assert_eq!(copy.read(), rows.bytes[0]);
+        }
+        // Nobody has waited meanwhile; once the consumer is done, it is used again.
+        assert_eq!((addresses.len(), engine.stats().waits), (6, 0));
+        for _ in 0..20 {
+            let samples = rows[0].at([memory[0][0].address]);
+            let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+            batch.data().ready_on_borrowed(consumer.stream()).unwrap();
+            gpu.sim.synchronize_all();
+            addresses.insert(batch.data().data_ptr());
+        }
+        assert!(addresses.len() <= 8, "{}", addresses.len());
     });
 }
