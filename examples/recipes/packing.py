@@ -5,6 +5,7 @@ import random
 from torch.utils.data import DataLoader
 
 from windrow import plan
+from windrow.sequence import pack_rows
 
 dataset = [list(range(random.Random(i).randint(4, 400))) for i in range(1000)]
 lengths = [len(tokens) for tokens in dataset]
@@ -13,6 +14,10 @@ lengths = [len(tokens) for tokens in dataset]
 rows = plan.pack(lengths, max_tokens=1024)
 loader = DataLoader(dataset, batch_sampler=rows, collate_fn=list)
 print(f"{len(rows)} rows, {rows.waste:.1%} padding; the first holds {[len(tokens) for tokens in next(iter(loader))]} tokens")
+
+# The same rows assembled: ids, labels, positions and segments [B, 1024], and the boundaries for attention.
+batch = pack_rows(dataset, rows)
+print({name: tuple(values.shape) for name, values in batch.items()})
 
 # Batches of similar lengths that stay below 4096 tokens once padded to a multiple of 8.
 batches = plan.token_budget(lengths, max_tokens=4096, pad_to_multiple_of=8)

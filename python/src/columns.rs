@@ -220,6 +220,17 @@ pub(crate) fn pack_columns<'py>(
     start: i64,
     wants_index: bool,
 ) -> PyResult<(PyTensor, PyTensor, PyTensor, Option<PyTensor>, PyTensor, i64)> {
+    let batches = joined(features, ids, labels, "pack_tokens")?;
+    pack(&batches, separator, start, wants_index).or_py_err(features.py())
+}
+
+/// Ids, and labels if there are any, int64 and ragged, with as many labels as ids.
+fn joined<'py>(
+    features: &Bound<'py, PyAny>,
+    ids: &Bound<'py, PyAny>,
+    labels: Option<&Bound<'py, PyAny>>,
+    caller: &str,
+) -> PyResult<Vec<Batch>> {
     let py = features.py();
     let _records = Records::of_call(py);
     let engine = default_engine();
@@ -233,7 +244,10 @@ pub(crate) fn pack_columns<'py>(
         if let Some(Device::Cuda(_)) = device {
             let got = device.map(|device| device.to_string()).unwrap_or_default();
             let found = Mismatch::new(Some(0), "host memory", got);
-            let hint = Hint::Text("pack_tokens takes samples on the host: .cpu()");
+            let hint = Hint::Text(match caller {
+                "pack_rows" => "pack_rows takes samples on the host: .cpu()",
+                _ => "pack_tokens takes samples on the host: .cpu()",
+            });
             return Err(column.error(py, Error::Device(Box::new(found.with_hint(hint)))));
         }
         column.flatten(py)?;
@@ -244,7 +258,98 @@ pub(crate) fn pack_columns<'py>(
         jobs.push(column.job(Collate::ragged().offsets_i32().cast(DType::I64)));
     }
     let batches = run(py, engine, &mut jobs, Arena::No, span.end())?;
-    pack(&batches, separator, start, wants_index).or_py_err(py)
+    check_labels(&batches).or_py_err(py)?;
+    Ok(batches)
+}
+
+fn check_labels(batches: &[Batch]) -> windrow::Result<()> {
+    let [Some(own), Some(others)] = [0, 1].map(|column| batches.get(column)?.lengths()) else {
+        return Ok(());
+    };
+    let mut pairs = own.as_slice::<i64>()?.iter().zip(others.as_slice::<i64>()?).enumerate();
+    match pairs.find(|(_, (own, other))| own != other) {
+        None => Ok(()),
+        Some((index, (own, other))) => {
+            let found = Mismatch::new(Some(index), &[*own][..], &[*other][..]);
+            let found = found.with_hint(Hint::Text("there is a label for each id"));
+            Err(Error::Shape(Box::new(found)).at_path("labels"))
+        }
+    }
+}
+
+/// What `pack_rows` gives: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
+/// sequences and of the padding behind them, int32. ``counts``: the samples of each row, which follow each other.
+#[pyfunction]
+#[pyo3(signature = (features, ids, labels, counts, max_tokens, pads, /))]
+pub(crate) fn pack_rows_of<'py>(
+    features: &Bound<'py, PyAny>,
+    ids: &Bound<'py, PyAny>,
+    labels: Option<&Bound<'py, PyAny>>,
+    counts: Vec<usize>,
+    max_tokens: usize,
+    pads: (i64, i64, i64),
+) -> PyResult<(PyTensor, PyTensor, PyTensor, PyTensor, PyTensor)> {
+    let batches = joined(features, ids, labels, "pack_rows")?;
+    rows_of(&batches, &counts, max_tokens, pads).or_py_err(features.py())
+}
+
+fn rows_of(
+    batches: &[Batch],
+    counts: &[usize],
+    max_tokens: usize,
+    (id_pad, label_pad, separator): (i64, i64, i64),
+) -> windrow::Result<(PyTensor, PyTensor, PyTensor, PyTensor, PyTensor)> {
+    let Some(lengths) = batches[0].lengths() else { return Err(Error::Empty) };
+    let lengths = lengths.as_slice::<i64>()?;
+    let total = counts.len().checked_mul(max_tokens);
+    let Some(total) = total.filter(|&total| i32::try_from(total).is_ok()) else {
+        let rows = counts.len();
+        return Err(Error::TooLarge(format!("{rows} rows of {max_tokens} tokens: beyond int32")));
+    };
+    let mut sources = [batches[0].data().as_slice::<i64>()?, &[]];
+    sources[1] = batches.last().map_or(Ok(sources[0]), |batch| batch.data().as_slice::<i64>())?;
+    let no_room = |_| Error::OutOfMemory { bytes: 4 * 8 * total as u64 };
+    let mut columns: [Vec<i64>; 4] = Default::default();
+    for column in &mut columns {
+        column.try_reserve_exact(total).map_err(no_room)?;
+    }
+    let [ids, labels, positions, segments] = &mut columns;
+    let mut boundaries = vec![0];
+    let (mut sample, mut from) = (0, 0);
+    for (row, &count) in counts.iter().enumerate() {
+        let end = (row + 1) * max_tokens;
+        for (segment, &length) in lengths[sample..sample + count].iter().enumerate() {
+            let to = from + length as usize;
+            if ids.len() + length as usize > end {
+                let text = format!("row {row} of the plan has more than max_tokens={max_tokens} tokens: it was made of other lengths");
+                return Err(Error::Argument(text));
+            }
+            ids.extend_from_slice(&sources[0][from..to]);
+            let first = labels.len();
+            labels.extend_from_slice(&sources[1][from..to]);
+            if let Some(label) = labels.get_mut(first) {
+                *label = separator;
+            }
+            positions.extend(0..length);
+            segments.resize(ids.len(), segment as i64 + 1);
+            boundaries.push(ids.len() as i32);
+            from = to;
+        }
+        sample += count;
+        if ids.len() < end {
+            boundaries.push(end as i32);
+        }
+        ids.resize(end, id_pad);
+        labels.resize(end, label_pad);
+        positions.resize(end, 0);
+        segments.resize(end, 0);
+    }
+    let shape = [counts.len() as i64, max_tokens as i64];
+    let [ids, labels, positions, segments] =
+        columns.map(|column| Tensor::from_vec(column, &shape).map(PyTensor::from));
+    let num_boundaries = boundaries.len() as i64;
+    let boundaries = Tensor::from_vec(boundaries, &[num_boundaries])?.into();
+    Ok((ids?, labels?, positions?, segments?, boundaries))
 }
 
 #[allow(clippy::type_complexity)]
@@ -259,16 +364,6 @@ fn pack(
         return Err(Error::Empty);
     };
     let (starts, lengths) = (offsets.as_slice::<i32>()?, lengths.as_slice::<i64>()?);
-    if let Some(others) = batches.get(1).and_then(Batch::lengths) {
-        let pairs = lengths.iter().zip(others.as_slice::<i64>()?);
-        if let Some((index, (own, other))) =
-            pairs.enumerate().find(|(_, (own, other))| own != other)
-        {
-            let found = Mismatch::new(Some(index), &[*own][..], &[*other][..]);
-            let found = found.with_hint(Hint::Text("there is a label for each id"));
-            return Err(Error::Shape(Box::new(found)).at_path("labels"));
-        }
-    }
     let source = batches.last().unwrap_or(ids).data();
     let mut labels = source.as_slice::<i64>()?.to_vec();
     let mut positions = Vec::with_capacity(labels.len());

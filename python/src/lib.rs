@@ -82,6 +82,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(torch::collate_torch, m)?,
         wrap_pyfunction!(columns::pad_columns, m)?,
         wrap_pyfunction!(columns::pack_columns, m)?,
+        wrap_pyfunction!(columns::pack_rows_of, m)?,
         wrap_pyfunction!(containers::check_list, m)?,
         wrap_pyfunction!(tensor::asarray, m)?,
         wrap_pyfunction!(windows::windows, m)?,

@@ -1,8 +1,8 @@
 """Batches of token sequences: padded, or packed for attention over sequences of unequal length.
 
-Both take what a tokenizer gives, dicts of lists or array-likes, and pickle as a ``collate_fn`` with
+They take what a tokenizer gives, dicts of lists or array-likes, and pickle as a ``collate_fn`` with
 ``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``. `pad_tokens` pads where the samples are, on
-a device too; `pack_tokens` takes samples on the host.
+a device too; `pack_tokens` and `pack_rows` take samples on the host.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import windrow as wr
 from windrow import _windrow
 from windrow._fields import check, give, numpy
 
-__all__ = ["pack_tokens", "pad_tokens"]
+__all__ = ["pack_rows", "pack_tokens", "pad_tokens"]
 
 
 def pad_tokens(
@@ -133,6 +133,74 @@ def pack_tokens(
     else:
         result.update(cu_seqlens=boundaries, max_seqlen=longest)
     return result
+
+
+def pack_rows(
+    samples: Sequence[Any],
+    plan: Sequence[Sequence[int]],
+    *,
+    max_tokens: Optional[int] = None,
+    pad_token_id: int = 0,
+    label_pad_token_id: int = -100,
+    separator_id: int = -100,
+    return_tensors: str = "pt",
+) -> Dict[str, Any]:
+    """Assembles the rows of `windrow.plan.pack`: several sequences in each row, padded to one length.
+
+    Args:
+        samples: token sequences ``[L]`` or ``[1, L]``, lists or array-likes on the host; or mappings with ``input_ids`` and
+            perhaps ``labels``, as `pack_tokens` takes them.
+        plan: rows of indices into ``samples``; samples that no row names are left out.
+        max_tokens: the length of a row; None: that of the plan.
+        pad_token_id, label_pad_token_id: what ``input_ids`` and ``labels`` are padded with.
+        separator_id: label of each sequence's first token, which no token before it predicts.
+        return_tensors: ``"pt"`` or ``"np"``.
+
+    Returns:
+        dict: ``input_ids``, ``labels``, ``position_ids`` and ``segment_ids``, int64 ``[B, max_tokens]``. Segments are counted from 1 in
+        each row and are 0 where padding is; positions begin at 0 in each segment. ``cu_seqlens``, int32: where each sequence
+        begins and ends in the flattened rows; the padding of a row counts as one more sequence, so that the last number is
+        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it.
+
+    Raises:
+        IndexError: the plan names a sample that is not there. ValueError: a row is longer than ``max_tokens``, the plan is empty, or
+            there are more than 2^31 - 1 tokens. ShapeError, DTypeError, DeviceError: as `pack_tokens`; the index is the
+            position in the order of the plan.
+
+    Example:
+        >>> from windrow import plan
+        >>> from windrow.sequence import pack_rows
+        >>> rows = [[5, 6, 7], [8], [9, 10]]
+        >>> batch = pack_rows(rows, plan.pack([3, 1, 2], max_tokens=4))
+        >>> batch["input_ids"].tolist(), batch["segment_ids"].tolist(), batch["cu_seqlens"].tolist()
+        ([[5, 6, 7, 8], [9, 10, 0, 0]], [[1, 1, 1, 2], [1, 1, 0, 0]], [0, 3, 4, 6, 8])
+    """
+    check(return_tensors)
+    limit = max_tokens if max_tokens is not None else getattr(plan, "max_tokens", None)
+    if limit is None:
+        raise ValueError("max_tokens= is needed: the plan has none, as one of plan.pack has")
+    if limit < 1:
+        raise ValueError(f"max_tokens={limit}; it is at least 1")
+    features: List[Any] = []
+    for row, indices in enumerate(plan):
+        for index in indices:
+            if not -len(samples) <= index < len(samples):
+                raise IndexError(f"row {row} of the plan names sample {index} of {len(samples)}")
+            features.append(samples[index])
+    if not features:
+        raise ValueError("the plan names no samples")
+    if not isinstance(features[0], Mapping):
+        features = [{"input_ids": tokens} for tokens in features]
+    columns = _windrow.pack_rows_of(
+        features,
+        "input_ids",
+        _names(features).get("labels"),
+        [len(indices) for indices in plan],
+        limit,
+        (pad_token_id, label_pad_token_id, separator_id),
+    )
+    names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
+    return {name: give(column, return_tensors) for name, column in zip(names, columns)}
 
 
 def _names(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
