@@ -71,7 +71,7 @@ impl Job {
         let (mut out, mut torch_out) = (None, None);
         if let Some(given) = options.out {
             out = Some(output_of(&given, path, stream)?);
-            torch_out = is_torch(&given)?.then(|| given.unbind());
+            torch_out = out.as_ref().map_or(Ok(None), |out| torch_of(given.py(), out))?;
         }
         let (collate, copy) = (options.collate, options.copy);
         let path = path.to_owned();
@@ -105,6 +105,21 @@ fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyRe
         return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
     }
     Ok(tensor)
+}
+
+/// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.
+fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
+    let mut owner = output.owner();
+    while let Some(Keep { objects, tensors, .. }) = owner.downcast_ref::<Keep>() {
+        for object in objects {
+            if is_torch(object.bind(py))? {
+                return Ok(Some(object.clone_ref(py)));
+            }
+        }
+        let [inner] = &tensors[..] else { break };
+        owner = inner.owner();
+    }
+    Ok(None)
 }
 
 /// Whether all outputs of a call lie in one allocation.
@@ -358,7 +373,7 @@ fn view_in(
 ) -> windrow::Result<Option<*const u8>> {
     match plan.as_view(position).filter(|_| leaf.out.is_none()) {
         None if mode == CopyMode::Never => {
-            let why = "copy=False, but the samples do not form the batch in memory, complete";
+            let why = "copy=False, but the samples do not form the whole batch in memory";
             Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
         }
         view => Ok(view),

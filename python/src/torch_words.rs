@@ -34,6 +34,8 @@ pub(crate) struct Words {
     flag: usize,
     /// In that of a view: the tensor it is a view of.
     base: usize,
+    /// In a storage: its Python object, null until there is one. `None` if that is not to be seen.
+    wrapper: Option<usize>,
     /// `Tensor.untyped_storage`, which takes nothing but the tensor: to look it up costs as much as it does.
     untyped_storage: ffi::PyCFunction,
 }
@@ -43,6 +45,11 @@ const KEYS: std::ops::Range<usize> = 4..28;
 const GRAD_FN: std::ops::Range<usize> = 5..12;
 const FLAG_WORDS: usize = 12;
 const BASE_WORDS: usize = 16;
+const WRAPPER: std::ops::Range<usize> = 7..12;
+
+/// Whether nothing else runs Python code, and so lets go of objects, while this thread is attached: objects of
+/// interpreters without that lock have more words.
+const HAS_LOCK: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
 
 /// # Safety
 /// `start` is the address of a live object with so many words and one more.
@@ -79,16 +86,18 @@ impl Words {
     }
 
     fn probe(py: Python<'_>) -> PyResult<Option<Words>> {
-        let cases = py.import("windrow._torch_probe")?.call_method0("cases")?;
+        let probe = py.import("windrow._torch_probe")?;
+        let cases = probe.call_method0("cases")?;
         let cases =
             cases.try_iter()?.map(|case| Case::read(&case?)).collect::<PyResult<Vec<_>>>()?;
-        // SAFETY: the cases hold tensors and storages that torch has just made.
-        Ok(unsafe { Words::find(&cases) })
+        let unasked = probe.call_method0("unasked")?;
+        // SAFETY: tensors that torch has just made; the cases hold them and their storages.
+        Ok(unsafe { Words::find(&cases, &unasked) })
     }
 
     /// # Safety
-    /// The objects of all cases are alive.
-    unsafe fn find(cases: &[Case<'_>]) -> Option<Words> {
+    /// The objects of all cases are alive; `unasked` is another tensor of torch's own.
+    unsafe fn find(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<Words> {
         // SAFETY: the first word after the head of a tensor's object; it is then known for the address of a
         // tensor, and its third for that of a storage, both C++ objects of more words than are read.
         let is_chained = cases.iter().all(|case| unsafe {
@@ -126,7 +135,16 @@ impl Words {
             (grad_fn, flag, base, [word(autograd(leaf), 0), word(autograd(view), 0)])
         };
         let untyped_storage = untyped_storage(&plain.object)?;
-        let words = Words { keys, lazy, classes, grad_fn, flag, base, untyped_storage };
+        let mut places = WRAPPER.filter(|_| HAS_LOCK);
+        // SAFETY: searched no further than to the first match; no storage has fewer words.
+        let wrapper = places.find(|&at| unsafe {
+            let is_its = |case: &Case<'_>| {
+                word(case.storage, at) == case.storage_object.as_ptr().expose_provenance()
+            };
+            let tensor = word(unasked.as_ptr().expose_provenance(), TENSOR);
+            cases.iter().all(is_its) && word(word(tensor, STORAGE), at) == 0
+        });
+        let words = Words { keys, lazy, classes, grad_fn, flag, base, wrapper, untyped_storage };
         // SAFETY: as above.
         let agrees = |case: &Case<'_>| unsafe {
             let class = case.base != 0;
@@ -166,7 +184,8 @@ impl Words {
         }
     }
 
-    /// The object of a tensor's storage, which keeps it.
+    /// The object of a tensor's storage, which keeps it. torch makes one for each storage, once; to ask for it
+    /// costs half as much as all else of an import, each time.
     ///
     /// # Safety
     /// A live object of a class that [`Words::of`] was asked for.
@@ -174,8 +193,21 @@ impl Words {
         &self,
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: a method of torch's base class without arguments, of an object of that class; attached.
+        // SAFETY: as in `is_plain`. An object that is there belongs to the live storage, and to nobody's thread but
+        // this while it is attached (`HAS_LOCK`). Releases of torch that mark the address while the storage owns
+        // its object, and not the other way round, make it odd. Else a method of torch's base class without
+        // arguments, of an object of that class.
         unsafe {
+            if let (Some(at), tensor @ 1..) =
+                (self.wrapper, word(object.as_ptr().expose_provenance(), TENSOR))
+            {
+                let storage = word(tensor, STORAGE);
+                let wrapper = if storage == 0 { 0 } else { word(storage, at) };
+                if wrapper != 0 && wrapper % align_of::<ffi::PyObject>() == 0 {
+                    let wrapper = std::ptr::with_exposed_provenance_mut(wrapper);
+                    return Ok(Bound::from_borrowed_ptr(object.py(), wrapper));
+                }
+            }
             let storage = (self.untyped_storage)(object.as_ptr(), std::ptr::null_mut());
             Bound::from_owned_ptr_or_err(object.py(), storage)
         }
@@ -259,8 +291,7 @@ pub(crate) unsafe fn prefetch(
 /// A tensor, and what torch says of it.
 struct Case<'py> {
     object: Bound<'py, PyAny>,
-    /// Kept alive.
-    _storage: Bound<'py, PyAny>,
+    storage_object: Bound<'py, PyAny>,
     tensor: usize,
     storage: usize,
     memory: usize,
@@ -276,7 +307,7 @@ impl<'py> Case<'py> {
     fn read(case: &Bound<'py, PyAny>) -> PyResult<Case<'py>> {
         let (
             object,
-            _storage,
+            storage_object,
             tensor,
             storage,
             memory,
@@ -289,7 +320,7 @@ impl<'py> Case<'py> {
         ) = case.extract()?;
         Ok(Case {
             object,
-            _storage,
+            storage_object,
             tensor,
             storage,
             memory,

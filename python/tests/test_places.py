@@ -3,6 +3,7 @@
 Freed memory is painted by the C library (`MALLOC_PERTURB_`), so that a read of it shows.
 """
 
+import numpy as np
 import pytest
 
 import isolated
@@ -39,6 +40,8 @@ LAYOUTS = {
     "words": "",
     # As with a release of torch whose layout is not known.
     "attributes": "import windrow._torch_probe as probe\nprobe.cases = lambda: []",
+    # As with one in which a storage's own object is not to be seen.
+    "method": "import windrow._torch_probe as probe\nprobe.unasked = lambda: probe.cases()[0][0]",
 }
 
 
@@ -195,6 +198,33 @@ def test_what_is_handed_on_is_not_watched():
     array = wr.asarray(tensor).numpy()
     tensor.untyped_storage().resize_(0)
     assert array.shape == (4,)  # Not read.
+
+
+class Pointing:
+    """An array whose memory can be exchanged for another's, as CuPy's ``a.data`` can. What it lends keeps itself alone."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __dlpack_device__(self):
+        return self.data.__dlpack_device__()
+
+    def __dlpack__(self, **kwargs):
+        return self.data.__dlpack__()
+
+
+@pytest.mark.parametrize("protocol", ["__dlpack__", "__array_interface__"])
+def test_objects_of_other_libraries_that_exchange_their_memory(protocol):
+    """As the docstring of SampleList says: not noticed. A list has what was lent; a call has what is there."""
+    if protocol == "__array_interface__":
+        array = type("Array", (), {"__array_interface__": property(lambda self: self.data.__array_interface__)})()
+        array.data = np.ones(4, np.float32)
+    else:
+        array = Pointing(np.ones(4, np.float32))
+    before, samples = array.data, wr.SampleList([array])
+    array.data = np.zeros(4, np.float32)
+    assert (wr.stack(samples).numpy() == 1).all() and (wr.stack([array]).numpy() == 0).all()
+    assert before is not array.data  # Kept here: nothing else has to.
 
 
 def test_a_call_on_samples_that_move_later():

@@ -1,5 +1,6 @@
 """Gradients and lazy signs: nothing of torch's that is beside the memory is lost without a word."""
 
+import sys
 import threading
 
 import numpy as np
@@ -166,6 +167,25 @@ def test_out_that_was_saved_for_backward(form):
         loss.backward()
 
 
+VIEWS = {
+    "asarray": wr.asarray,
+    "asarray of asarray": lambda t: wr.asarray(wr.asarray(t)),
+    "an earlier result": lambda t: wr.stack([np.ones(3, np.float32)] * 2, out=t),
+    "one of an earlier result": lambda t: wr.stack([np.ones(3, np.float32)] * 2, out=wr.asarray(t)),
+    "a leaf of an earlier result": lambda t: wr.collate([{"x": np.ones(3, np.float32)}] * 2, out={"x": t})["x"],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_out_that_is_a_view_of_what_was_saved_for_backward(view):
+    weight = torch.ones(2, 3)
+    out = VIEWS[view](weight)
+    loss = (torch.ones(2, 3, requires_grad=True) * weight).sum()
+    wr.stack([np.zeros(3, np.float32)] * 2, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_out_of_inference_has_no_version():
     with torch.inference_mode():
         out = torch.zeros(2, 3)
@@ -266,6 +286,20 @@ assert len(asked) == 1
 def test_samples_are_not_asked_for_gradients_one_by_one(mode):
     # In a process of its own, as the first tensors of a process are looked at closer.
     isolated.run(ASKED.replace("wr.stack([torch.zeros(3)])", "wr.stack([torch.zeros(3, device='cpu')])").format(mode=mode))
+
+
+def test_the_object_of_a_storage_is_held_once_for_each_list():
+    tensor = torch.ones(3)
+    lists = [wr.SampleList([tensor])]  # torch makes the object now, and has it ready from then on.
+    storage = tensor.untyped_storage()
+    before = sys.getrefcount(storage)
+    for _ in range(3):
+        lists.append(wr.SampleList([tensor, tensor[1:], tensor]))
+        assert sys.getrefcount(storage) == before + len(lists) - 1
+    lists.clear()
+    assert sys.getrefcount(storage) == before - 1
+    del storage
+    assert_tensor(wr.stack(wr.SampleList([tensor])), np.ones((1, 3), "f4"))
 
 
 BROKEN = {

@@ -32,6 +32,11 @@ def cases() -> List[Case]:
     return [_case(tensor) for tensor in tensors]
 
 
+def unasked() -> torch.Tensor:
+    """A tensor that nobody has asked for its storage."""
+    return torch.zeros(2, dtype=torch.float32)
+
+
 def _case(tensor: torch.Tensor) -> Case:
     storage, base = tensor.untyped_storage(), tensor._base
     keys = torch._C._dispatch_keys(tensor).raw_repr()
