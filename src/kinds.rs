@@ -1,6 +1,6 @@
 //! [`Kind`]: what samples share, told once for all of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use crate::dtype::DType;
@@ -78,7 +78,33 @@ impl Kinds {
         Some(id)
     }
 
-    /// Adds a kind that is not there.
+    /// Makes room for one more kind.
+    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.all.try_reserve(1)?;
+        let count = self.all.len() + 1;
+        if count < 2 {
+            return Ok(());
+        }
+        self.before.try_reserve(count - self.before.len())?;
+        match count > self.newest.capacity() {
+            // Where lengths differ there are soon as many kinds as samples.
+            true => self.newest.try_reserve(4 * count),
+            false => Ok(()),
+        }
+    }
+
+    /// A copy with room for one more kind.
+    pub fn with_room(&self) -> Result<Kinds, TryReserveError> {
+        let mut copy = Kinds { seed: self.seed, ..Kinds::default() };
+        copy.all.try_reserve(self.all.len() + 1)?;
+        copy.all.extend_from_slice(&self.all);
+        copy.reserve()?;
+        copy.before.extend_from_slice(&self.before);
+        copy.newest.extend(&self.newest);
+        Ok(copy)
+    }
+
+    /// Adds a kind that is not there. Without room that was made for it (`reserve`) there may be no memory.
     pub fn insert(&mut self, kind: Kind) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
         self.all.push(kind);
@@ -87,10 +113,6 @@ impl Kinds {
             self.enter(0);
         }
         if id > 0 {
-            if self.all.len() > self.newest.capacity() {
-                // Where lengths differ there are soon as many kinds as samples.
-                self.newest.reserve(4 * self.all.len());
-            }
             self.enter(id);
         }
         id

@@ -267,21 +267,34 @@ impl<'a> SampleList<'a> {
     /// # Errors
     /// [`Error::OutOfMemory`]; the list is then unchanged.
     pub fn reserve(&mut self, additional: usize) -> Result<()> {
-        self.check_rows(additional)?;
-        self.data.each().try_reserve(additional).map_err(|_| no_room(additional))
+        let count = self.len().saturating_add(additional);
+        match &mut self.data {
+            Addresses::Each(each) => {
+                each.try_reserve(additional).map_err(|_| no_room(additional))?
+            }
+            Addresses::Rows { .. } => {
+                let mut each = room_for(count)?;
+                each.extend((0..self.len()).map(|index| self.data.at(index)));
+                self.data = Addresses::Each(each);
+            }
+        }
+        match (self.lengths.is_empty(), self.kinds.all().len()) {
+            (true, 0 | 1) => Ok(()),
+            (true, _) => reserve_in_all(&mut self.kind_ids, count),
+            (false, _) => reserve_in_all(&mut self.lengths, count),
+        }
     }
 
     /// A table may have more rows than there is memory to tell them apart, if they are empty or all
     /// the same. Refused before anything is made for each of them, `additional` samples included.
     pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
         let Addresses::Rows { len, .. } = self.data else { return Ok(()) };
-        let count = len.saturating_add(additional);
-        Vec::<*const u8>::new().try_reserve_exact(count).map_err(|_| no_room(count))
+        room_for::<*const u8>(len.saturating_add(additional)).map(drop)
     }
 
-    /// Appends a sample that is already checked.
+    /// Appends a sample that is already checked. Without memory the process ends, as where a `Vec` grows.
     pub fn push_view(&mut self, view: &SampleView<'a>) {
-        self.push_kind(&view.kind, view.data);
+        self.push_kind(&view.kind, view.data).unwrap_or_else(|_| end_without_memory());
         self.owners.extend(view.owner.clone());
     }
 
@@ -308,7 +321,7 @@ impl<'a> SampleList<'a> {
                 false => Err(no_room(self.len())),
             };
         }
-        self.tell();
+        self.tell()?;
         let compact;
         let given = match strides {
             Some(strides) => Some(strides),
@@ -328,12 +341,7 @@ impl<'a> SampleList<'a> {
             Some(id) => self.last = id,
             None => {
                 let layout = Layout::try_new(dtype, shape, strides)?;
-                if !self.kinds.all().is_empty() {
-                    // From the second kind on each sample's is told: as many as there is room for.
-                    let count = self.data.each().capacity().saturating_sub(self.kind_ids.len());
-                    self.kind_ids.try_reserve(count).map_err(|_| no_room(count))?;
-                }
-                self.insert(Kind { dtype, device, layout });
+                self.insert(Kind { dtype, device, layout })?;
             }
         }
         self.append(data);
@@ -394,10 +402,10 @@ impl<'a> SampleList<'a> {
 
     /// The kinds of rows, and which each of them is.
     #[cold]
-    fn kinds_of_rows(&self) -> Told {
+    fn kinds_of_rows(&self) -> Result<Told> {
         let Kind { dtype, device, layout } = &self.kinds.all()[0];
         let (mut kinds, mut shape) = (Kinds::default(), Dims::from(layout.shape()));
-        let mut ids = Vec::with_capacity(self.lengths.len());
+        let mut ids = room_for(self.lengths.len())?;
         let mut last = None;
         for &length in &self.lengths {
             let id = match last {
@@ -405,12 +413,14 @@ impl<'a> SampleList<'a> {
                 _ => {
                     shape[0] = length;
                     // The strides of all: that of dim 0 is made of the others' extents.
-                    let known = kinds.find(*dtype, *device, &shape, layout.strides());
-                    known.unwrap_or_else(|| {
-                        let layout = Layout::compact(*dtype, &shape);
-                        let layout = layout.expect("`longest` leaves room for every row");
-                        kinds.insert(Kind { dtype: *dtype, device: *device, layout })
-                    })
+                    match kinds.find(*dtype, *device, &shape, layout.strides()) {
+                        Some(id) => id,
+                        None => {
+                            let layout = Layout::compact(*dtype, &shape)?;
+                            kinds.reserve().map_err(|_| no_room(self.lengths.len()))?;
+                            kinds.insert(Kind { dtype: *dtype, device: *device, layout })
+                        }
+                    }
                 }
             };
             last = Some((length, id));
@@ -419,7 +429,16 @@ impl<'a> SampleList<'a> {
         if kinds.all().len() < 2 {
             ids.clear();
         }
-        (Arc::new(kinds), ids)
+        Ok((Arc::new(kinds), ids))
+    }
+
+    /// Finds what the kinds of rows are, so that they can be asked for.
+    fn find_told(&self) -> Result<()> {
+        if !self.lengths.is_empty() && self.told.get().is_none() {
+            // Another thread may have been quicker.
+            let _ = self.told.set(self.kinds_of_rows()?);
+        }
+        Ok(())
     }
 
     /// The kinds and the kind of each sample, by number.
@@ -428,32 +447,50 @@ impl<'a> SampleList<'a> {
         if self.lengths.is_empty() {
             return (&self.kinds, &self.kind_ids);
         }
-        let (kinds, ids) = self.told.get_or_init(|| self.kinds_of_rows());
+        let tell = || self.kinds_of_rows().unwrap_or_else(|_| end_without_memory());
+        let (kinds, ids) = self.told.get_or_init(tell);
         (kinds, ids)
     }
 
     /// Goes on with kinds, as a sample comes that is no row.
     #[inline]
-    fn tell(&mut self) {
-        if !self.lengths.is_empty() {
-            self.tell_rows();
+    fn tell(&mut self) -> Result<()> {
+        match self.lengths.is_empty() {
+            true => Ok(()),
+            false => self.tell_rows(),
         }
     }
 
     #[cold]
-    fn tell_rows(&mut self) {
-        let told = self.told.take().unwrap_or_else(|| self.kinds_of_rows());
-        (self.kinds, self.kind_ids) = told;
+    fn tell_rows(&mut self) -> Result<()> {
+        self.find_told()?;
+        let Some((kinds, mut kind_ids)) = self.told.take() else { return Ok(()) };
+        if !kind_ids.is_empty() {
+            reserve_in_all(&mut kind_ids, self.data.each().capacity())?;
+        }
+        (self.kinds, self.kind_ids) = (kinds, kind_ids);
         self.last = self.kind_ids.last().copied().unwrap_or(0);
         self.lengths = Vec::new();
+        Ok(())
     }
 
     /// Adds a kind that is not there, as the last one.
-    fn insert(&mut self, kind: Kind) {
-        if self.kinds.all().is_empty() {
+    fn insert(&mut self, kind: Kind) -> Result<()> {
+        let num_kinds = self.kinds.all().len();
+        if num_kinds > 0 {
+            // From the second kind on each sample's is told: as many as there is room for.
+            reserve_in_all(&mut self.kind_ids, self.data.each().capacity())?;
+        }
+        let has_room = match Arc::get_mut(&mut self.kinds) {
+            Some(kinds) => kinds.reserve(),
+            None => self.kinds.with_room().map(|kinds| self.kinds = Arc::new(kinds)),
+        };
+        has_room.map_err(|_| no_room(num_kinds))?;
+        if num_kinds == 0 {
             self.longest = longest_row(&kind);
         }
         self.last = Arc::make_mut(&mut self.kinds).insert(kind);
+        Ok(())
     }
 
     /// Appends another sample of the last one's dtype and device if it is of its shape and strides too, or
@@ -486,12 +523,22 @@ impl<'a> SampleList<'a> {
     /// As [`SampleList::reserve`].
     pub fn extend(&mut self, other: &SampleList<'a>) -> Result<()> {
         other.check_rows(0)?;
+        other.find_told()?;
         self.reserve(other.len())?;
-        for (index, &data) in other.data().iter().enumerate() {
-            self.push_kind(other.kind(index), data);
+        let owners = new_owners(&self.owners, &other.owners);
+        self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
+        let (len, last) = (self.len(), self.last);
+        for index in 0..other.len() {
+            if let Err(error) = self.push_kind(other.kind(index), other.data.at(index)) {
+                self.data.each().truncate(len);
+                self.lengths.truncate(len);
+                self.kind_ids.truncate(len);
+                self.last = self.kind_ids.last().copied().unwrap_or(last);
+                return Err(error);
+            }
         }
         self.read_only |= other.read_only;
-        self.owners.extend_from_slice(new_owners(&self.owners, &other.owners));
+        self.owners.extend_from_slice(owners);
         Ok(())
     }
 
@@ -507,21 +554,22 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked.
     #[inline]
-    fn push_kind(&mut self, kind: &Kind, data: *const u8) {
+    fn push_kind(&mut self, kind: &Kind, data: *const u8) -> Result<()> {
         let Kind { dtype, device, layout } = kind;
         let (shape, strides) = (layout.shape(), layout.strides());
         let is_row = self.is_row(*dtype, *device, shape) && are_compact(strides, shape);
         if is_row && self.append_row(data, shape[0]) {
-            return;
+            return Ok(());
         }
-        self.tell();
+        self.tell()?;
         if self.kinds.all().get(self.last as usize) != Some(kind) {
             match self.kinds.find(*dtype, *device, shape, strides) {
                 Some(id) => self.last = id,
-                None => self.insert(kind.clone()),
+                None => self.insert(kind.clone())?,
             }
         }
         self.append(data);
+        Ok(())
     }
 
     #[inline]
@@ -645,8 +693,12 @@ impl<'a> SampleList<'a> {
             }
         });
         let count = indices.size_hint().0;
-        let (mut data, mut kind_ids, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
-        data.try_reserve(count).map_err(|_| no_room(count))?;
+        let (mut data, mut kind_ids, mut lengths) = (room_for(count)?, Vec::new(), Vec::new());
+        match (self.lengths.is_empty(), self.kind_ids.is_empty()) {
+            (true, true) => {}
+            (true, false) => kind_ids = room_for(count)?,
+            (false, _) => lengths = room_for(count)?,
+        }
         match (&self.data, self.is_uniform()) {
             (Addresses::Each(each), true) => {
                 for position in indices {
@@ -700,6 +752,25 @@ fn longest_row(kind: &Kind) -> i64 {
 #[cold]
 fn outside(index: i64, len: i64) -> Error {
     Error::Argument(format!("index {index} in a list of {len} samples"))
+}
+
+/// An empty list with room for so many entries.
+fn room_for<T>(count: usize) -> Result<Vec<T>> {
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
+    Ok(entries)
+}
+
+/// Makes room for `count` entries in all.
+fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
+    let additional = count.saturating_sub(entries.len());
+    entries.try_reserve(additional).map_err(|_| no_room(count))
+}
+
+/// Where no error can be given.
+#[cold]
+fn end_without_memory() -> ! {
+    std::alloc::handle_alloc_error(std::alloc::Layout::new::<Kind>())
 }
 
 #[cold]

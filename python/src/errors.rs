@@ -27,7 +27,7 @@ create_exception!(
     PyValueError,
     "Samples, or out, in a place that does not fit."
 );
-create_exception!(windrow, LayoutError, PyBufferError, "Memory that cannot be expressed or used.");
+create_exception!(windrow, LayoutError, PyBufferError, "Memory that cannot be expressed or used; also what its owner refuses to lend by a BufferError or TypeError, which is then the cause.");
 create_exception!(windrow, CudaError, PyRuntimeError, "A driver call failed.");
 create_exception!(windrow, CudaUnavailable, PyRuntimeError, "No CUDA driver, device or engine.");
 

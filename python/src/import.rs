@@ -1,6 +1,8 @@
 //! Import: one object after the other to a sample, by the fastest route its type has.
 #![allow(unsafe_code)] // Foreign pointers enter here.
 
+use std::collections::TryReserveError;
+
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::intern;
@@ -44,6 +46,19 @@ pub(crate) fn room_for<T>(count: usize) -> PyResult<Vec<T>> {
         PyMemoryError::new_err(format!("could not allocate a list of {count} entries"))
     })?;
     Ok(items)
+}
+
+/// Appends to a list that grows with the samples.
+#[inline]
+pub(crate) fn push_to<T>(items: &mut Vec<T>, item: T) -> PyResult<()> {
+    items.try_reserve(1).map_err(no_room)?;
+    items.push(item);
+    Ok(())
+}
+
+#[cold]
+pub(crate) fn no_room(_: TryReserveError) -> PyErr {
+    PyMemoryError::new_err("could not allocate a longer list")
 }
 
 /// How objects are read.
@@ -121,16 +136,18 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Reads every sample of a tuple, which keeps them alive. `stacker` may stack them meanwhile.
+    /// Reads every sample of a tuple, which keeps them alive, the first of which is number `start` of its list.
+    /// `stacker` may stack them meanwhile.
     pub fn import_tuple(
         &mut self,
         samples: &Bound<'py, PyTuple>,
+        start: usize,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
         self.keep.objects.push(samples.clone().into_any().unbind());
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter_borrowed());
-        self.import_items(&items, 0, stacker)
+        self.import_items(&items, start, stacker)
     }
 
     /// Reads every object of a list of our own and keeps it alive.
@@ -143,9 +160,7 @@ impl<'py> Importer<'py> {
         items.extend(samples.iter().map(|sample| sample.as_borrowed()));
         self.import_items(&items, 0, stacker)?;
         let objects = &mut self.keep.objects;
-        objects
-            .try_reserve(samples.len())
-            .map_err(|_| PyMemoryError::new_err("no memory for a list"))?;
+        objects.try_reserve(samples.len()).map_err(no_room)?;
         objects.extend(samples.into_iter().map(Bound::unbind));
         Ok(())
     }
@@ -166,7 +181,7 @@ impl<'py> Importer<'py> {
         if self.owned {
             self.places.reserve(items.len())?;
         }
-        let num_read = self.import_empty_rows(items)?;
+        let num_read = self.import_empty_rows(items, start)?;
         for (index, sample) in items.iter().enumerate().skip(num_read) {
             self.prefetch(&items[index..]);
             if let Err(error) = self.import(sample, start + index) {
@@ -391,8 +406,7 @@ impl<'py> Importer<'py> {
         self.place(&mut foreign, managed.device_type(), index)?;
         self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)?;
-        self.keep.managed.push(managed);
-        Ok(())
+        push_to(&mut self.keep.managed, managed)
     }
 
     /// Page-locked and managed memory has no ordinal in DLPack, and the former may be claimed of any
@@ -523,8 +537,7 @@ impl<'py> Importer<'py> {
         if tensor.device() != Device::Cpu {
             self.keep.order.merge(Order::of(&tensor));
         }
-        self.keep.tensors.push(tensor);
-        Ok(())
+        push_to(&mut self.keep.tensors, tensor)
     }
 
     /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a

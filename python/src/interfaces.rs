@@ -12,7 +12,7 @@ use crate::containers::is_sequence;
 use crate::engine::default_engine;
 use crate::errors::{attribute, class_name, shown};
 use crate::export::{dtype_of_typestr, typestr_of};
-use crate::import::Importer;
+use crate::import::{push_to, Importer};
 use crate::keep::Buffer;
 use crate::stream::{from_handle, is_borrowed};
 
@@ -58,7 +58,7 @@ impl<'py> Importer<'py> {
                 }
                 let data = view.buf.cast::<u8>().wrapping_offset(offset as isize);
                 let read_only = view.readonly != 0;
-                self.keep.buffers.push(buffer);
+                push_to(&mut self.keep.buffers, buffer)?;
                 (data, read_only)
             }
         };
@@ -75,8 +75,7 @@ impl<'py> Importer<'py> {
         };
         self.push(&foreign, index)?;
         // The interface may belong to a temporary; the object itself is kept by the caller.
-        self.keep.objects.push(interface.into_any().unbind());
-        Ok(())
+        push_to(&mut self.keep.objects, interface.into_any().unbind())
     }
 
     /// The CUDA array interface, versions 2 and 3: it names no device and keeps nothing alive.
@@ -149,8 +148,7 @@ impl<'py> Importer<'py> {
             (None, _) => {}
         }
         // The interface may belong to a temporary; the object itself is kept by the caller.
-        self.keep.objects.push(interface.into_any().unbind());
-        Ok(())
+        push_to(&mut self.keep.objects, interface.into_any().unbind())
     }
 
     /// Dtype, shape and strides, in elements, of an array interface of either kind.

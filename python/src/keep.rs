@@ -11,6 +11,7 @@ use windrow::dlpack::ManagedTensor;
 use windrow::Tensor;
 
 use crate::errors::is_answer;
+use crate::import::room_for;
 use crate::order::Order;
 use crate::places::Places;
 use crate::rows::Numbers;
@@ -179,8 +180,9 @@ fn without_exception(run: impl FnOnce()) {
     unsafe { ffi::PyErr_Restore(class, value, trace) };
 }
 
-/// A buffer view, released when dropped. The caller is attached then: `Keep` sees to it.
-pub(crate) struct Buffer(Box<ffi::Py_buffer>);
+/// A buffer view, released when dropped. The caller is attached then: `Keep` sees to it. A list of one: the view may
+/// point into itself and stays where it is, and a `Box` would end the process where there is no memory.
+pub(crate) struct Buffer(Vec<ffi::Py_buffer>);
 
 // SAFETY: a filled-in view is plain data; it is released under the interpreter lock.
 unsafe impl Send for Buffer {}
@@ -190,24 +192,25 @@ unsafe impl Sync for Buffer {}
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: filled in by `PyObject_GetBuffer`, released once, attached.
-        unsafe { ffi::PyBuffer_Release(&mut *self.0) };
+        unsafe { ffi::PyBuffer_Release(self.0.as_mut_ptr()) };
     }
 }
 
 impl Buffer {
     /// Asks an object for a view of its memory.
     pub fn new(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Buffer> {
+        let mut view = room_for(1)?;
         // SAFETY: all zeros is an empty view.
-        let mut view: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
+        view.push(unsafe { std::mem::zeroed() });
         // SAFETY: a live object and a view to fill in; we are attached.
-        match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *view, flags) } {
+        match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) } {
             0 => Ok(Buffer(view)),
             _ => Err(PyErr::fetch(object.py())),
         }
     }
 
     pub fn view(&self) -> &ffi::Py_buffer {
-        &self.0
+        &self.0[0]
     }
 }
 

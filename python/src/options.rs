@@ -300,7 +300,7 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
 }
 
 /// The refusal of an argument that did not become what it is to be.
-fn unfit(item: &Bound<'_, PyAny>, name: &str, what: &str, error: PyErr) -> PyErr {
+pub(crate) fn unfit(item: &Bound<'_, PyAny>, name: &str, what: &str, error: PyErr) -> PyErr {
     let py = item.py();
     match (is_answer(py, &error), quoted(item)) {
         (false, _) => error,

@@ -4,14 +4,13 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use windrow::{Error, Mismatch, Owner, Tensor};
 
 use crate::errors::{is_answer, LayoutError};
-use crate::import::Importer;
+use crate::import::{no_room, push_to, room_for, Importer};
 use crate::keep::Keep;
 use crate::sources::{Lazy, Route};
 
@@ -90,7 +89,7 @@ fn from_start(position: i64, len: usize) -> usize {
 }
 
 /// Of samples, as they are imported.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct Table {
     places: Vec<Place>,
     /// The position among the places for each sample; empty while they are the same, or there is one for all.
@@ -124,16 +123,15 @@ fn hash_of(places: &[Place]) -> usize {
 impl Table {
     /// Makes room for the places of so many more samples.
     pub fn reserve(&mut self, count: usize) -> PyResult<()> {
-        let has_room = self.places.try_reserve_exact(count);
-        has_room.map_err(|_| PyMemoryError::new_err("no memory for a list"))
+        self.places.try_reserve_exact(count).map_err(no_room)
     }
 
     /// The next sample's, which is number `index`, and not to be asked for.
     #[inline]
-    pub fn push(&mut self, index: usize, place: Place) {
+    pub fn push(&mut self, index: usize, place: Place) -> PyResult<()> {
         let is_last = self.places.last().is_some_and(|last| std::ptr::eq(last.word, place.word));
         if self.ids.is_empty() && is_last && self.places.len() == 1 {
-            return; // One for all.
+            return Ok(()); // One for all.
         }
         match self.ids.is_empty() && !is_last && self.places.len() == index {
             true => self.enter(place),
@@ -143,28 +141,29 @@ impl Table {
 
     /// As `push`, where the number of samples is not that of the places.
     #[inline(never)]
-    fn push_among(&mut self, index: usize, place: Place, is_last: bool) {
+    fn push_among(&mut self, index: usize, place: Place, is_last: bool) -> PyResult<()> {
         if self.places.is_empty() && index > 0 {
-            self.enter(Place::STILL);
+            self.enter(Place::STILL)?;
         }
         let num_before = self.places.len();
+        let id = num_before - usize::from(is_last);
+        let is_told = id != index || !self.ids.is_empty();
+        if is_told && self.ids.is_empty() {
+            self.ids = room_for(self.places.capacity().max(index + 1))?;
+            self.ids.extend((0..index as u32).map(|id| if num_before == 1 { 0 } else { id }));
+        }
+        self.ids.try_reserve(usize::from(is_told)).map_err(no_room)?;
         if !is_last {
-            self.enter(place);
+            self.enter(place)?;
         }
-        let id = self.places.len() - 1;
-        if self.ids.is_empty() && id != index {
-            self.ids = match num_before {
-                1 => vec![0; index],
-                _ => (0..index as u32).collect(),
-            };
-        }
-        if id != index || !self.ids.is_empty() {
+        if is_told {
             self.ids.push(id as u32);
         }
+        Ok(())
     }
 
     /// The place of a tensor of ours: of the same word as of the sample that it is, if it is one.
-    pub fn push_tensor(&mut self, index: usize, tensor: &Tensor) {
+    pub fn push_tensor(&mut self, index: usize, tensor: &Tensor) -> PyResult<()> {
         let Some(places) = of_owner(tensor.owner()).filter(|places| !places.is_empty()) else {
             return self.push_still(index);
         };
@@ -177,7 +176,10 @@ impl Table {
     }
 
     /// The place of a sample of another list.
-    pub fn push_from(&mut self, index: usize, other: &Places, from: usize) {
+    pub fn push_from(&mut self, index: usize, other: &Places, from: usize) -> PyResult<()> {
+        if other.is_empty() {
+            return self.push_still(index);
+        }
         let place = other.table.places[other.id(from)];
         match std::ptr::eq(place.word, &ASKED) {
             true => self.push_asked(index, other.table.asks[place.address - 1].clone()),
@@ -185,24 +187,29 @@ impl Table {
         }
     }
 
-    pub fn push_asked(&mut self, index: usize, ask: Ask) {
+    pub fn push_asked(&mut self, index: usize, ask: Ask) -> PyResult<()> {
+        self.asks.try_reserve(1).map_err(no_room)?;
+        let address = self.asks.len() + 1;
+        self.push_among(index, Place { word: &ASKED, address }, false)?;
         self.asks.push(ask);
-        let address = self.asks.len();
-        self.push_among(index, Place { word: &ASKED, address }, false);
+        Ok(())
     }
 
     /// A sample whose memory its owner does not move.
     #[inline]
-    pub fn push_still(&mut self, index: usize) {
-        if !self.places.is_empty() {
-            self.push(index, Place::STILL);
+    pub fn push_still(&mut self, index: usize) -> PyResult<()> {
+        match self.places.is_empty() {
+            true => Ok(()),
+            false => self.push(index, Place::STILL),
         }
     }
 
     #[inline]
-    fn enter(&mut self, place: Place) {
+    fn enter(&mut self, place: Place) -> PyResult<()> {
+        self.places.try_reserve(1).map_err(no_room)?;
         self.hash = hashed(self.hash, place.address);
         self.places.push(place);
+        Ok(())
     }
 
     /// The position among the places of a sample.
@@ -241,15 +248,15 @@ impl From<Table> for Places {
 
 impl Places {
     /// The places of a tensor's rows or pieces.
-    pub fn of(table: &Tensor) -> Places {
+    pub fn of(table: &Tensor) -> PyResult<Places> {
         match of_owner(table.owner()) {
-            Some(places) if places.table.places.len() == 1 => places.clone(),
+            Some(places) if places.table.places.len() == 1 => Ok(places.clone()),
             Some(places) if !places.is_empty() => {
                 let mut all = Table::default();
-                all.push_asked(0, Ask::Tensor(table.clone()));
-                Places::from(all)
+                all.push_asked(0, Ask::Tensor(table.clone()))?;
+                Ok(Places::from(all))
             }
-            _ => Places::default(),
+            _ => Ok(Places::default()),
         }
     }
 
@@ -274,26 +281,34 @@ impl Places {
         self.table.id(self.taken.as_ref().map_or(index, |taken| taken.at(index)))
     }
 
-    /// Adds those of another list to these, of `len` samples.
-    pub fn extend(&mut self, len: usize, other: &Places, other_len: usize) {
+    /// Adds those of another list to these, of `len` samples, and does the rest; on an error nothing is added.
+    pub fn extend(
+        &mut self,
+        len: usize,
+        other: &Places,
+        other_len: usize,
+        rest: impl FnOnce() -> PyResult<()>,
+    ) -> PyResult<()> {
         if self.is_empty() && other.is_empty() {
-            return;
+            return rest();
         }
-        let is_told =
-            self.taken.is_none() && (!self.table.ids.is_empty() || self.table.places.len() == len);
-        if !self.is_empty() && !is_told {
-            let ids = (0..len).map(|index| self.id(index) as u32).collect();
-            Arc::make_mut(&mut self.table).ids = ids;
-            self.taken = None;
+        if self.taken.is_some() || Arc::get_mut(&mut self.table).is_none() {
+            let mut copy = Table::default();
+            (0..len).try_for_each(|index| copy.push_from(index, self, index))?;
+            *self = Places::from(copy);
         }
-        let table = Arc::make_mut(&mut self.table);
-        for index in len..len + other_len {
-            if other.is_empty() {
-                table.push_still(index);
-                continue;
-            }
-            table.push_from(index, other, index - len);
+        let table = Arc::get_mut(&mut self.table).expect("just made");
+        let Table { places, ids, hash, asks } = &*table;
+        let before = (places.len(), ids.len(), *hash, asks.len());
+        let add = |index| table.push_from(len + index, other, index);
+        let done = (0..other_len).try_for_each(add).and_then(|()| rest());
+        if done.is_err() {
+            table.places.truncate(before.0);
+            table.ids.truncate(before.1);
+            table.hash = before.2;
+            table.asks.truncate(before.3);
         }
+        done
     }
 
     /// The first of the samples whose memory has moved. Few instructions while none has.
@@ -366,8 +381,7 @@ impl Importer<'_> {
             Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
             _ => storage.as_ptr().cast(),
         };
-        self.keep.objects.push(storage.unbind());
-        Ok(())
+        push_to(&mut self.keep.objects, storage.unbind())
     }
 
     /// Remembers where the memory of the last sample lies, if its owner can move it.
@@ -385,22 +399,19 @@ impl Importer<'_> {
                 let word = unsafe { words.memory_of(object.as_ptr()) };
                 if word == self.held && !word.is_null() {
                     // SAFETY: of a storage that is held.
-                    self.places.push(position, unsafe { Place::at(word) });
-                    return Ok(());
+                    return self.places.push(position, unsafe { Place::at(word) });
                 }
             }
             (Lazy::No, Route::Array | Route::ArrayStruct) => {
                 // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
                 let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
                 if place.address == self.list.address(position).addr() {
-                    self.places.push(position, place);
-                    return Ok(());
+                    return self.places.push(position, place);
                 }
             }
             _ => return self.remember_other(position, route, lazy),
         }
-        self.places.push_still(position);
-        Ok(())
+        self.places.push_still(position)
     }
 
     #[inline(never)]
@@ -411,14 +422,13 @@ impl Importer<'_> {
                 // SAFETY: held since just now.
                 let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
                 let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
-                self.places.push_asked(position, Ask::Storage(storage, address));
+                self.places.push_asked(position, Ask::Storage(storage, address))
             }
             (_, Route::Tensor | Route::Batch, Some(tensor)) => {
-                self.places.push_tensor(position, tensor);
+                self.places.push_tensor(position, tensor)
             }
             _ => self.places.push_still(position),
         }
-        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ use crate::errors::{
     attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
 };
 use crate::export::{dtype_of_format, dtype_of_kind};
-use crate::import::Importer;
+use crate::import::{push_to, Importer};
 use crate::interfaces::named_dtype;
 use crate::keep::Buffer;
 use crate::numpy_words::{fields_of, Fields};
@@ -110,8 +110,9 @@ impl<'py> Importer<'py> {
         type_error(self.py, self.whose(index), &self.path, &text)
     }
 
-    /// What a producer raised when it was asked for its memory: a refusal as a typed error with its cause,
-    /// anything else as it is.
+    /// What a producer raised when it was asked for its memory. A refusal is memory that cannot be expressed,
+    /// whichever class its library takes for that: BufferError as DLPack has it, TypeError in pyarrow and where
+    /// arguments are unknown. Anything else is raised as it is.
     fn refused(&self, object: &Bound<'py, PyAny>, cause: PyErr, index: usize) -> PyErr {
         let py = self.py;
         if !is_answer(py, &cause) {
@@ -332,8 +333,7 @@ impl<'py> Importer<'py> {
         };
         self.place(&mut foreign, kind, index)?;
         self.push(&foreign, index)?;
-        self.keep.managed.push(managed);
-        Ok(())
+        push_to(&mut self.keep.managed, managed)
     }
 
     /// A kernel that reads an address which is no device memory ends all work of the process on that
@@ -410,8 +410,7 @@ impl<'py> Importer<'py> {
             read_only,
         };
         self.push(&foreign, index)?;
-        self.keep.buffers.push(buffer);
-        Ok(())
+        push_to(&mut self.keep.buffers, buffer)
     }
 }
 

@@ -7,7 +7,7 @@ use windrow::dlpack::ForeignTensor;
 use windrow::{DType, Device, Error, Mismatch};
 
 use crate::errors::{class_name, shown, type_error};
-use crate::import::{room_for, Importer};
+use crate::import::{push_to, room_for, Importer};
 use crate::number_words::read_numbers;
 use crate::places::Places;
 
@@ -110,7 +110,7 @@ impl Numbers {
         let last = self.0.last();
         if last.is_none_or(|chunk| chunk.capacity() - chunk.len() < count) {
             let grown = last.map_or(0, Vec::capacity).saturating_mul(2).clamp(16, 1 << 16);
-            self.0.push(room_for(count.max(grown))?);
+            push_to(&mut self.0, room_for(count.max(grown))?)?;
         }
         Ok(self.0.last_mut().expect("a chunk with room was just made"))
     }
@@ -165,7 +165,11 @@ impl<'py> Importer<'py> {
 
     /// Reads rows without numbers at the head of a list and the first sample that says their dtype. Gives
     /// the number of samples read.
-    pub fn import_empty_rows(&mut self, items: &[Borrowed<'_, 'py, PyAny>]) -> PyResult<usize> {
+    pub fn import_empty_rows(
+        &mut self,
+        items: &[Borrowed<'_, 'py, PyAny>],
+        start: usize,
+    ) -> PyResult<usize> {
         let is_empty = |item: &Borrowed<'_, 'py, PyAny>| {
             let empty_list = item.cast_exact::<PyList>().is_ok_and(|list| list.is_empty());
             empty_list || item.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.is_empty())
@@ -174,17 +178,15 @@ impl<'py> Importer<'py> {
         if !self.rows || count == 0 || count == items.len() || !self.list.is_empty() {
             return Ok(0);
         }
-        self.import_one(&items[count], count)?;
+        self.import_one(&items[count], start + count)?;
         let first = std::mem::take(&mut self.list);
         let first_place = Places::from(std::mem::take(&mut self.places));
         self.empty_dtype = first.kind(0).dtype;
         for (index, item) in items[..count].iter().enumerate() {
-            self.import_one(item, index)?;
+            self.import_one(item, start + index)?;
         }
-        self.list.extend(&first).map_err(|error| self.error(error, count))?;
-        if !first_place.is_empty() {
-            self.places.push_from(count, &first_place, 0);
-        }
+        self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
+        self.places.push_from(count, &first_place, 0)?;
         Ok(count + 1)
     }
 

@@ -2,19 +2,19 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyRange, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyRange, PyTuple};
 use windrow::{
-    new_owners, Collate, DType, Device, Element, Error, Owner, RowsAhead, SampleList, Tensor,
+    new_owners, Collate, DType, Device, Element, Error, Facet, Owner, RowsAhead, SampleList, Tensor,
 };
 
 use crate::assemble::assemble_with;
 use crate::batch::PyBatch;
 use crate::containers::{check_list, list_of};
-use crate::errors::{shown, to_py_err, OrPyErr};
+use crate::errors::{is_answer, quoted, shown, to_py_err, OrPyErr};
 use crate::export::copy_of;
-use crate::import::{room_for, Importer, Reading};
+use crate::import::{no_room, room_for, Importer, Reading};
 use crate::keep::Keep;
 use crate::order::Order;
 use crate::pieces::{pieces, shaped_pieces};
@@ -35,21 +35,22 @@ impl Imported {
     fn from_table(table: &Bound<'_, PyAny>, reading: Reading<'_>) -> PyResult<Imported> {
         let py = table.py();
         let table = tensor_of(table, "samples", Reading { owned: true, ..reading })?;
-        Imported::rows_of(table).or_py_err(py)
+        Imported::rows_of(py, table)
     }
 
     /// The rows of a tensor of our own.
-    pub fn rows_of(table: Tensor) -> windrow::Result<Imported> {
+    pub fn rows_of(py: Python<'_>, table: Tensor) -> PyResult<Imported> {
         // SAFETY: the tensor, which holds the owner, is kept below.
         #[allow(unsafe_code)]
-        let list = unsafe { SampleList::rows_from_raw_parts(&table) }?;
-        Ok(Imported::parts_of(table, list))
+        let list = unsafe { SampleList::rows_from_raw_parts(&table) }.or_py_err(py)?;
+        Imported::parts_of(table, list)
     }
 
     /// Samples that are parts of a tensor of our own.
-    pub fn parts_of(table: Tensor, list: SampleList<'static>) -> Imported {
-        let (order, places) = (Order::of(&table), Places::of(&table));
-        Imported { list, owners: Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]), places }
+    pub fn parts_of(table: Tensor, list: SampleList<'static>) -> PyResult<Imported> {
+        let (order, places) = (Order::of(&table), Places::of(&table)?);
+        let owners = Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]);
+        Ok(Imported { list, owners, places })
     }
 
     /// Imports every sample of a list, tuple or other iterable; of a tensor every row.
@@ -86,7 +87,7 @@ impl Imported {
                 .cast_into::<PyTuple>()?
         };
         let mut importer = Importer::new(py, reading);
-        importer.import_tuple(&tuple, reading.stacker)?;
+        importer.import_tuple(&tuple, 0, reading.stacker)?;
         Ok(Imported::from_importer(importer))
     }
 
@@ -99,6 +100,13 @@ impl Imported {
         let mut importer = Importer::new(py, reading);
         importer.import_objects(objects, reading.stacker)?;
         Ok(Imported::from_importer(importer))
+    }
+
+    /// The same samples, to be changed.
+    fn copied(&self) -> windrow::Result<Imported> {
+        let list = self.list.take(0..self.list.len() as i64)?;
+        let (owners, places) = (Arc::clone(&self.owners), self.places.clone());
+        Ok(Imported { list, owners, places })
     }
 
     fn from_importer(importer: Importer<'_>) -> (Imported, Option<RowsAhead>) {
@@ -141,7 +149,7 @@ fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>
 /// be beyond all memory.
 pub(crate) fn entries<'py, T>(
     iterable: &Bound<'py, PyAny>,
-    read: impl Fn(Bound<'py, PyAny>) -> PyResult<T>,
+    mut read: impl FnMut(Bound<'py, PyAny>) -> PyResult<T>,
 ) -> PyResult<Vec<T>> {
     let mut entries = match iterable.cast::<PyRange>() {
         Ok(range) => room_for(range.len()?)?,
@@ -229,9 +237,7 @@ impl PySampleList {
         let own = self.snapshot();
         let mut importer = Importer::new(objects.py(), Reading::OWNED);
         importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
-        importer
-            .import_tuple(objects, None)
-            .map_err(|error| error_at(objects.py(), error, own.list.len()))?;
+        importer.import_tuple(objects, own.list.len(), None)?;
         let mut added = Imported::from_importer(importer).0;
         let is_own = |object: Bound<'_, PyAny>| {
             object.cast_exact::<PyTensor>().is_ok_and(|tensor| {
@@ -243,36 +249,40 @@ impl PySampleList {
             // What keeps them alive is there. Kept once more each time, it would be a longer chain.
             added.owners = Arc::default();
         }
+        drop(own); // Shared, the list would be copied.
         self.join(objects.py(), &added)
     }
 
+    /// Adds the samples of another list; on an error none.
     fn join(&self, py: Python<'_>, other: &Imported) -> PyResult<()> {
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::get_mut(&mut guard).is_none() {
-            // It is copied, because a snapshot of it is in use; a copy that has no room would end the process.
-            room_for::<[u64; 2]>(guard.list.len())?;
+            *guard = Arc::new(guard.copied().or_py_err(py)?);
         }
-        let own = Arc::make_mut(&mut guard);
-        let len = own.list.len();
-        own.list.extend(&other.list).or_py_err(py)?;
-        own.places.extend(len, &other.places, other.list.len());
+        let own = Arc::get_mut(&mut guard).expect("shared with nobody");
         let owners = new_owners(&own.owners, &other.owners);
         if !owners.is_empty() {
-            Arc::make_mut(&mut own.owners).extend_from_slice(owners);
+            make_room(&mut own.owners, owners.len())?;
+        }
+        let (len, list) = (own.list.len(), &mut own.list);
+        let rest = || list.extend(&other.list).or_py_err(py);
+        own.places.extend(len, &other.places, other.list.len(), rest)?;
+        if let Some(own) = Arc::get_mut(&mut own.owners) {
+            own.extend_from_slice(owners);
         }
         Ok(())
     }
 }
 
-/// The position of an offender in the whole list, not in the part that was added.
-fn error_at(py: Python<'_>, error: PyErr, position: usize) -> PyErr {
-    if let Ok(Some(index)) =
-        error.value(py).getattr("index").and_then(|index| index.extract::<Option<usize>>())
-    {
-        // An exception that refuses the attribute keeps the position it has.
-        let _ = error.value(py).setattr("index", index + position);
+/// Makes room for so many more owners, in a copy if others have them too.
+fn make_room(owners: &mut Arc<Vec<Owner>>, additional: usize) -> PyResult<()> {
+    if let Some(owners) = Arc::get_mut(owners) {
+        return owners.try_reserve(additional).map_err(no_room);
     }
-    error
+    let mut copy = room_for(owners.len() + additional)?;
+    copy.extend_from_slice(owners);
+    *owners = Arc::new(copy);
+    Ok(())
 }
 
 #[pymethods]
@@ -297,7 +307,7 @@ impl PySampleList {
     ///     indices: an integer array-like of one dim, or a list of ints; negative ones count from the end.
     ///
     /// Raises:
-    ///     IndexError: for a position that is not in the list.
+    ///     IndexError: for a position that is not in the list. TypeError: for what is no int, a mask of bools too.
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
         self.taken(indices).map(PySampleList::from_imported)
     }
@@ -371,15 +381,15 @@ impl PySampleList {
             }
         };
         let list = list.or_py_err(values.py())?;
-        Ok(PySampleList::from_imported(Imported::parts_of(table, list)))
+        Imported::parts_of(table, list).map(PySampleList::from_imported)
     }
 
-    /// Imports one more sample.
+    /// Imports one more sample. An error names the position that it would have had.
     fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         self.add(&PyTuple::new(sample.py(), [sample])?)
     }
 
-    /// Imports more samples; on an error none of them.
+    /// Imports more samples; on an error, a MemoryError too, none of them.
     ///
     /// Args:
     ///     samples: an iterable of array-likes, or another list, which is joined as it is.
@@ -457,6 +467,22 @@ fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
     }
 }
 
+/// One of a list of ints. A mask is no list of positions.
+fn int_at(number: &Bound<'_, PyAny>, name: &str, position: usize) -> PyResult<i64> {
+    let py = number.py();
+    match number.extract() {
+        Ok(int) if !number.is_instance_of::<PyBool>() => Ok(int),
+        Err(error) if !is_answer(py, &error) => Err(error),
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
+            Err(PyIndexError::new_err(format!("{name}[{position}] is beyond 63 bits")))
+        }
+        _ => {
+            let got = quoted(number)?;
+            Err(PyTypeError::new_err(format!("{name}[{position}]={got}; {name} are ints")))
+        }
+    }
+}
+
 /// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
 pub(crate) fn integers(
     numbers: &Bound<'_, PyAny>,
@@ -472,7 +498,10 @@ pub(crate) fn integers(
         || numbers.is_instance_of::<PyTuple>()
         || numbers.is_instance_of::<PyRange>();
     if ndim == 1 && is_list {
-        return Ok(flat(entries(numbers, |number| number.extract())?));
+        let mut position = 0..;
+        return Ok(flat(entries(numbers, |number| {
+            int_at(&number, name, position.next().unwrap_or_default())
+        })?));
     }
     if ndim == 2 && is_list {
         let rows = entries(numbers, |row| Ok(integers(&row, name, 1)?.0))?;
@@ -486,11 +515,9 @@ pub(crate) fn integers(
     let shape = tensor.shape().to_vec();
     if shape.len() != ndim || !(tensor.dtype().is_integer()) {
         let dims = if ndim == 1 { "one dim" } else { "two dims" };
-        return Err(PyTypeError::new_err(format!(
-            "{name} are integers of {dims}, not {} of {} dims",
-            tensor.dtype(),
-            shape.len()
-        )));
+        let (dtype, got) = (tensor.dtype(), Facet::from(&shape[..]));
+        let text = format!("{name} are integers of {dims}, not {dtype} of {got}");
+        return Err(PyTypeError::new_err(text));
     }
     if shape.contains(&0) {
         return Ok((Vec::new(), shape));

@@ -16,7 +16,7 @@ use windrow::{Device, Span, Spec, Stage};
 use crate::assemble::{arena_bytes, run, told, Arena, Job};
 use crate::batch::PyBatch;
 use crate::containers::{check_depth, fold, list_of};
-use crate::errors::{attribute, is_answer, OrPyErr};
+use crate::errors::{attribute, is_answer};
 use crate::export;
 use crate::import::{room_for, Reading};
 use crate::logging::Records;
@@ -335,7 +335,7 @@ impl<'py> Walk<'_, 'py> {
             if self.allocate.is_none() && !self.is_placed && !self.in_arena {
                 return Ok(Ok(Node::Done(export::torch(self.py, &row)?)));
             }
-            let rows = Imported::rows_of(row).or_py_err(self.py)?;
+            let rows = Imported::rows_of(self.py, row)?;
             Job::new(self.plain_options(), path, |_| Ok((Arc::new(rows), None)))
         } else {
             self.job(self.plain_options(), items.clone(), path)

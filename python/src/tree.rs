@@ -16,7 +16,7 @@ use crate::containers::{
 use crate::errors::{at, class_name, in_words, not_array_like, Whose};
 use crate::import::{room_for, Reading};
 use crate::logging::Records;
-use crate::options::Options;
+use crate::options::{unfit, Options};
 use crate::rows::{is_row, row_cure};
 use crate::samples::{entries, items_of, Imported};
 use crate::specs::Specs;
@@ -123,8 +123,14 @@ pub(crate) fn jobs_of(
         Ok(item.filter(|item| !item.is_none()))
     };
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
-    let sep = sep.map_or_else(|| Ok(".".to_owned()), |sep| sep.extract())?;
-    let in_arena = arena.map_or(Ok(false), |arena| arena.extract())?;
+    let sep = match sep {
+        Some(sep) => sep.extract().map_err(|error| unfit(&sep, "sep", "a string", error))?,
+        None => ".".to_owned(),
+    };
+    let in_arena = match arena {
+        Some(arena) => arena.extract().map_err(|error| unfit(&arena, "arena", "a bool", error))?,
+        None => false,
+    };
     let options = Options::parse("collate", Some(&common))?;
     let (_, jobs) = import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
     Ok((jobs, in_arena))
@@ -256,7 +262,30 @@ impl<'py> Walk<'_, 'py> {
             let out = child_of(out.as_ref(), &path, |out| out.get_item(key))?;
             open.push(Branch { samples, path, out, depth: branch.depth + 1 });
         }
+        self.check_keys(out.as_ref(), path, &keys, first)?;
         Ok(Container::Mapping(first.clone(), keys))
+    }
+
+    /// Refuses a key of a tree of outputs that the samples have not.
+    fn check_keys(
+        &self,
+        out: Option<&Bound<'py, PyAny>>,
+        path: &str,
+        keys: &[Bound<'py, PyAny>],
+        first: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let Some(out) = out else { return Ok(()) };
+        if !is_mapping(out)? || out.len()? == keys.len() {
+            return Ok(());
+        }
+        for key in entries(out, Ok)? {
+            if !first.contains(&key)? {
+                let path = self.specs.join(path, &key)?;
+                let text = format!("out{}: the samples have no such key", at(&path));
+                return Err(PyKeyError::new_err(text));
+            }
+        }
+        Ok(())
     }
 
     /// A key that not every sample has.
@@ -297,6 +326,13 @@ impl<'py> Walk<'_, 'py> {
                     at(path),
                     sample.len()?
                 )));
+            }
+        }
+        if let Some(out) = out.as_ref().filter(|out| is_list_or_tuple(out)) {
+            let got = out.len()?;
+            if got > len {
+                let text = format!("out{}: expected {len} entries, got {got}", at(path));
+                return Err(PyValueError::new_err(text));
             }
         }
         for position in 0..len {

@@ -188,7 +188,10 @@ def test_a_device_producer_without_streams_is_refused(sim):
         def __dlpack__(self):
             raise AssertionError("asked without a stream")
 
-    refusal(lambda: wr.stack([Old(sim, ROWS[0])]), wr.LayoutError, "sample 0", "'stream'")
+    refused = refusal(lambda: wr.stack([Old(sim, ROWS[0])]), wr.LayoutError, "sample 0", "'stream'", index=0)
+    # Not the TypeError of the call: memory that its owner does not lend cannot be expressed, whichever class the owner's library
+    # takes for that (pyarrow takes TypeError for nulls). It is the cause.
+    assert isinstance(refused.__cause__, TypeError)
 
     class OnlyStream(Dlpack):
         def __dlpack__(self, stream):

@@ -92,7 +92,16 @@ def test_out_that_is_no_tree_like_the_samples():
         ({"a": 3}, "a.0", TypeError),
     ):
         assert f'out at "{path}": there is no such entry in ' in text(lambda: wr.collate(trees, out=tree), kind)
+    for tree, words, kind in (
+        ({"a": [out, out.copy()], "b": out}, 'out at "b": the samples have no such key', KeyError),
+        ({"a": [out, out.copy(), out]}, 'out at "a": expected 2 entries, got 3', ValueError),
+        ({"a": (out, out.copy(), None)}, 'out at "a": expected 2 entries, got 3', ValueError),
+    ):
+        assert words in text(lambda: wr.collate(trees, out=tree), kind)
     assert (out == 0xA5).all()
+    again = {"a": [out, out.copy()], "text": wr.collate([{"text": "t"}] * 2)["text"]}
+    wr.collate([{**tree, "text": "t"} for tree in trees], out=again)  # As a result has it.
+    assert (out == paint(3)).all()
 
 
 def test_other_arguments_have_their_names():
@@ -105,6 +114,36 @@ def test_other_arguments_have_their_names():
         (lambda x: wr.stack(x), "samples"),
     ):
         assert text(lambda: call(swapped), BufferError).startswith(f"{name}: expected ")
+
+
+def test_arguments_of_another_kind_have_their_names():
+    rows = wr.SampleList([paint(3)] * 3)
+    for call, kind, words in (
+        (lambda: rows.take([0, 1.5]), TypeError, "indices[1]=1.5; indices are ints"),
+        (lambda: rows.take([True]), TypeError, "indices[0]=True; indices are ints"),
+        (lambda: rows.take([2**63]), IndexError, "indices[0] is beyond 63 bits"),
+        (lambda: rows.take(np.ones(2)), TypeError, "indices are integers of one dim, not float64 of shape (2,)"),
+        (lambda: rows.take(np.ones(2, bool)), TypeError, "indices are integers of one dim, not bool of shape (2,)"),
+        (lambda: wr.SampleList.split(paint(3), [0, "1"]), TypeError, "offsets[1]='1'; offsets are ints"),
+        (lambda: wr.explain([{"a": 1}], "collate", sep=3), TypeError, "sep=3; it is a string"),
+        (lambda: wr.explain([{"a": 1}], "collate", arena=3), TypeError, "arena=3; it is a bool"),
+    ):
+        assert text(call, kind) == words
+
+
+def test_what_is_added_to_a_list_has_the_position_that_it_would_have():
+    rows = wr.SampleList([paint(3)] * 3)
+    for call, kind, index, cause in (
+        (lambda: rows.append("x"), TypeError, 3, "expected an array-like, got str"),
+        (lambda: rows.append([1, None]), TypeError, 3, "expected a Python number, got NoneType at position 1"),
+        (lambda: rows.append(np.zeros(3, ">i8")), BufferError, 3, "expected "),
+        (lambda: rows.extend([paint(3), None]), TypeError, 4, "expected an array-like, got NoneType"),
+        (lambda: rows.extend([[], (), "x"]), TypeError, 5, "expected an array-like, got str"),
+        (lambda: rows.extend([[], 1 << 64]), TypeError, 4, "expected int64, got "),
+    ):
+        error = refusal(call, kind, index=index)
+        assert str(error).startswith(f"sample {index}: {cause}")
+    assert len(rows) == 3
 
 
 # names

@@ -3,6 +3,7 @@
 WINDROW_HUGE=1 adds what takes minutes and gigabytes (`make test-huge`)."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,44 +132,88 @@ FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.rag
 
 LONG_LISTS = """
 import copy, pickle
+name = sys.argv[1]
 N = 200_000
 x = np.ones(1, np.float32)
 rows, trees = [x] * N, [{"a": x, "b": 1.5, "s": "t"}] * N  # each one object
+if "distinct" in name:
+    rows = [np.ones(1, np.float32) for _ in rows]
+if "torch" in name:
+    import torch
+    rows = [torch.ones(1) for _ in rows]
 offsets, values = np.arange(N + 1), np.ones(N, np.float32)
-samples, ragged = wr.SampleList(rows), wr.ragged(rows, batch_index=True)
+lengths = [np.broadcast_to(x, (2 + i,)) for i in range(N)] if "of all lengths" in name else rows
+samples, ragged = wr.SampleList(lengths), wr.ragged(rows, batch_index=True)
+mixed = wr.SampleList([x, x[:0]] * (N // 2))
+if "producers" in name:
+    made = [Producer(x) for x in rows]
+few = lambda: wr.SampleList(rows[:3])
+same = lambda: samples
 calls = {
-    "collate": lambda: wr.collate(trees),
-    "pickle": lambda: pickle.dumps(ragged, 5),
-    "pickle 4": lambda: pickle.dumps(ragged, 4),
-    "deepcopy": lambda: copy.deepcopy(ragged),
-    "take": lambda: samples.take(offsets[:-1]),
-    "split": lambda: wr.SampleList.split(values, offsets),
-    "iter": lambda: iter(ragged),
+    "collate": (same, lambda own: wr.collate(trees)),
+    "pickle": (same, lambda own: pickle.dumps(ragged, 5)),
+    "pickle 4": (same, lambda own: pickle.dumps(ragged, 4)),
+    "deepcopy": (same, lambda own: copy.deepcopy(ragged)),
+    "take": (same, lambda own: own.take(offsets[:-1])),
+    "take of two shapes": (same, lambda own: mixed.take(offsets[:-1])),
+    "take of distinct arrays": (same, lambda own: own.take(offsets[:-1])),
+    "split": (same, lambda own: wr.SampleList.split(values, offsets)),
+    "split into pieces of all lengths": (same, lambda own: wr.SampleList.split(np.broadcast_to(x, (N * N,)), offsets * (offsets - 1) // 2)),
+    "iter": (same, lambda own: iter(ragged)),
+    "list": (same, lambda own: wr.SampleList(rows)),
+    "list of torch tensors": (same, lambda own: wr.SampleList(rows)),
+    "list of all lengths": (same, lambda own: wr.SampleList(lengths)),
+    "list of numbers": (same, lambda own: wr.SampleList([1.5] * N)),
+    "list of lists": (same, lambda own: wr.SampleList([[1.5, 2]] * N)),
+    "list of producers": (same, lambda own: wr.SampleList(made)),
+    "list of its own samples": (same, lambda own: wr.SampleList([own[0]] * N)),
+    "extend by a list": (few, lambda own: own.extend(rows)),
+    "extend by another list": (few, lambda own: own.extend(samples)),
+    "extend by itself": (lambda: wr.SampleList(rows), lambda own: own.extend(own)),
+    "extend by its own samples": (few, lambda own: own.extend([own[0], own[1]] * (N // 2))),
+    "extend by what was taken": (few, lambda own: own.extend(samples.take(offsets[:-1:2]))),
+    "extend by all lengths": (few, lambda own: own.extend(samples)),
+    "extend two shapes": (lambda: wr.SampleList([x, x[:0]]), lambda own: own.extend(mixed)),
+    "extend what is shared": (lambda: wr.SampleList(samples), lambda own: own.extend(rows[:5])),
+    "extend what is shared, of all lengths": (lambda: wr.SampleList(samples), lambda own: own.extend([x[:0], x, x[None]])),
+    "extend rows of a table": (lambda: wr.SampleList(values[:, None]), lambda own: own.append(x)),
+    "extend what was taken": (lambda: samples.take(offsets[:-1]), lambda own: own.extend(rows)),
+    "extend by distinct arrays": (few, lambda own: own.extend(rows)),
+    "extend distinct arrays by themselves": (lambda: wr.SampleList(rows), lambda own: own.extend(own)),
+    "extend by distinct arrays that were taken": (few, lambda own: own.extend(samples.take(offsets[:-1:2]))),
+    "extend distinct arrays that are shared": (lambda: wr.SampleList(samples), lambda own: own.append(x)),
 }
-call = calls[sys.argv[1]]
+make, call = calls[name]
 wr.stack(rows[:10])
 refused = 0
 for kib in (100, 400, 1000, 2000, 4000, 8000, 16000, 64000):
     gc.collect()
     wr.empty_cache()
+    own = make()
+    before = len(own)
     leave(kib << 10)
     try:
-        call()
+        call(own)
         error = None
     except MemoryError as caught:
         error = caught
+        del caught
     finally:
         free()
-    refused += error is not None
+    if error:
+        refused += 1
+        assert len(own) == before and (wr.stack(own.take([0] * 3)).numpy() == 1).all()
     del error
 assert refused
-call()
+call(make())
 assert (wr.stack(rows[:3]).numpy() == 1).all()
 """
 
 
-@pytest.mark.parametrize("call", ["collate", "pickle", "pickle 4", "deepcopy", "take", "split", "iter"])
+@pytest.mark.parametrize("call", re.findall(r'^    "(.*?)": \(', LONG_LISTS, re.M))
 def test_no_address_space_is_a_memory_error(call):
+    if "torch" in call:
+        pytest.importorskip("torch")
     # Each long list in a mapping of its own, and none in memory that was freed before.
     isolated.run(LIMITS + LONG_LISTS, call, env={"MALLOC_MMAP_THRESHOLD_": "131072"})
 

@@ -55,12 +55,13 @@ def test_images_are_normalised_on_the_way():
 
 
 def test_images_that_do_not_fit():
-    with pytest.raises(wr.ShapeError):
-        pad_images([np.ones((3, 4, 4)), np.ones((1, 4, 4))])
-    with pytest.raises(wr.ShapeError):
-        pad_images([np.ones((3, 4, 4)), np.ones((4, 4))])
-    with pytest.raises(ValueError, match="2 dims"):
-        pad_images([np.ones((4, 4)), np.ones((3, 4))])
+    for last, images in ((False, [np.ones((3, 4, 4)), np.ones((1, 4, 4))]), (True, [np.ones((4, 4, 3)), np.ones((4, 4, 1))])):
+        text = "images of one batch have equally many channels"
+        error = refusal(lambda: pad_images(images, channels_last=last), wr.ShapeError, text, index=1, got=images[1].shape)
+        assert "dims=" not in str(error)
+    refusal(lambda: pad_images([np.ones((3, 4, 4)), np.ones((4, 4))]), wr.ShapeError, "sample 1: .*equal rank", index=1)
+    refusal(lambda: pad_images([np.ones((4, 4)), np.ones((3, 4))]), ValueError, r"three dims, got shape \(4, 4\)")
+    refusal(lambda: pad_images([None, np.ones((3, 4, 4))]), TypeError, "sample 0: expected an array-like, got NoneType", index=0)
 
 
 def graph(i, n):

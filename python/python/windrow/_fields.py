@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import array
-from typing import Any
+from typing import Any, Mapping, Optional
 
 import windrow as wr
 
 
 def row(values: Any, what: str) -> Any:
     """Lists of Python numbers as one array-like: int64, or float32 as torch makes of floats."""
+    if values is None or isinstance(values, (str, Mapping)):
+        raise TypeError(f"{what}: expected a list of numbers, or an array-like, got {type(values).__name__}")
     if not isinstance(values, (list, tuple)):
         return values
     for code in "qf":
@@ -40,11 +42,25 @@ def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, cure: str
     return error
 
 
-def require_host(values: Any, path: str, caller: str) -> None:
-    """Refuses samples on a device, which is seen by the first: a batch's samples are in one place."""
-    device = wr.asarray(values).device
+def with_cure(error: Any, cures: Mapping[str, str]) -> Any:
+    """The same error with another cure for the one that has a word in it: an argument that the caller does not have."""
+    text, _, cure = str(error).rpartition("; ")
+    own = next((own for word, own in cures.items() if word in cure), cure)
+    other = type(error)(f"{text}; {own}" if text else cure)
+    other.index, other.path, other.expected, other.got = error.index, error.path, error.expected, error.got
+    return other
+
+
+def require_host(values: Any, path: str, caller: str) -> Optional[wr.Tensor]:
+    """Refuses samples on a device, which is seen by the first: a batch's samples are in one place. Gives it."""
+    try:
+        first = wr.asarray(values)
+    except (TypeError, ValueError, BufferError):
+        return None  # No array: the call itself says so, and of which sample.
+    device = first.device
     if device not in ("cpu", "pinned"):
         raise refusal(wr.DeviceError, 0, path, "host memory", device, f"{caller} takes samples on the host: .cpu()")
+    return first
 
 
 def numpy(field: Any) -> Any:

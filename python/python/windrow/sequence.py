@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
 from windrow import _windrow
-from windrow._fields import check, give, numpy
+from windrow._fields import check, give, numpy, with_cure
 
 __all__ = ["pack_rows", "pack_tokens", "pad_tokens"]
 
@@ -73,7 +73,16 @@ def pad_tokens(
     if how != "do_not_pad":
         size = max_length if how == "max_length" else None
         options = {"side": padding_side, "dims": 0, "size": size, "multiple_of": pad_to_multiple_of or 1}
-    batch = _windrow.pad_columns(features, names, values, options, "input_ids" if wants_mask else None)
+    cures = {
+        "dims=": "the entries of a key differ in length alone",
+        "truncate=": "max_length= is at least the longest length",
+        "spec=": "padding=True pads to the longest",
+        "wr.pad": "padding=True pads to the longest",
+    }
+    try:
+        batch = _windrow.pad_columns(features, names, values, options, "input_ids" if wants_mask else None)
+    except wr.ShapeError as error:
+        raise with_cure(error, cures) from None
     result = {name: give(field, return_tensors) for name, field in batch.items()}
     if wants_mask:
         result["attention_mask"] = _attention(batch["input_ids"], return_tensors)

@@ -10,7 +10,7 @@ import itertools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy, refusal, require_host, row, row_of
+from windrow._fields import check, give, numpy, refusal, require_host, row, row_of, with_cure
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
 
@@ -58,12 +58,16 @@ def pad_images(
     """
     check(return_tensors)
     images = images if hasattr(images, "__len__") else list(images)
-    if len(images):
-        require_host(images[0], "", "pad_images")
+    first = require_host(images[0], "", "pad_images") if len(images) else None
+    if first is not None and len(first.shape) != 3:
+        raise ValueError(f"sample 0: expected an image of three dims, got shape {first.shape}")
     dims = (0, 1) if channels_last else (1, 2)
-    batch = wr.pad(
-        images, dims=dims, multiple_of=multiple_of, value=value, mask="pad", transform=transform, dtype=dtype
-    )
+    try:
+        batch = wr.pad(
+            images, dims=dims, multiple_of=multiple_of, value=value, mask="pad", transform=transform, dtype=dtype
+        )
+    except wr.ShapeError as error:
+        raise with_cure(error, {"dims=": "images of one batch have equally many channels"}) from None
     sizes = [(int(height), int(width)) for height, width in numpy(batch.lengths)]
     return PaddedImages(give(batch, return_tensors), give(batch.mask, return_tensors), sizes)
 
