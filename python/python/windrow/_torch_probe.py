@@ -73,5 +73,6 @@ def dense() -> List[Dense]:
 def _dense(tensor: torch.Tensor, is_plain: bool) -> Dense:
     name = str(tensor.dtype).replace("torch.", "")
     # Not `Tensor.data_ptr`, which is 0 for a tensor without elements.
-    address = tensor.untyped_storage().data_ptr() + tensor.storage_offset() * tensor.element_size()
-    return (tensor, name, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), address, is_plain)
+    offset = int(tensor.storage_offset())
+    address = tensor.untyped_storage().data_ptr() + offset * tensor.element_size()
+    return (tensor, name, tuple(tensor.shape), tensor.stride(), offset, address, is_plain)

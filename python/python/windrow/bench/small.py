@@ -10,7 +10,7 @@ import numpy as np
 import windrow as wr
 from windrow._measure import Array, to_numpy
 from windrow.bench.samples import LAYOUTS, Samples, Setting, noise, torch
-from windrow.bench.workload import Contender, Contenders, Definition, Skip, Target, Workload
+from windrow.bench.workload import Contenders, Definition, Skip, Target, Workload
 from windrow.sequence import pack_tokens, pad_tokens
 
 Make = Callable[[np.random.Generator, Setting], Any]
@@ -18,9 +18,8 @@ Make = Callable[[np.random.Generator, Setting], Any]
 
 @dataclass
 class Anything(Samples):
-    """Samples of any kind, with what counts as their bytes."""
+    """Samples of any kind, which the contenders know; with what counts as their bytes."""
 
-    given: Any = None
     size: int = 0
 
     @property
@@ -28,7 +27,7 @@ class Anything(Samples):
         return self.size
 
 
-def compared(title: str, count: int, make: Make, ours: Callable[[Any, Any], Any], peer: str, theirs: Callable[[Any], Any], goal: float) -> Definition:
+def compared(title: str, count: int, make: Make, ours: Any, peer: str, theirs: Any, goal: float) -> Definition:
     """One case: samples, what windrow makes of them and what a user would write instead, whose result is the right one."""
 
     def build(name: str, title: str, setting: Setting) -> Workload:
@@ -38,14 +37,13 @@ def compared(title: str, count: int, make: Make, ours: Callable[[Any, Any], Any]
             raise Skip("torch is not installed")
         rng, engine = np.random.default_rng(20), setting.engine
         given = make(rng, setting)
-        samples = Anything([], [], given=given, size=64 * count)
+        samples = Anything([], [], size=64 * count)
         found = Contenders(setting)
-        found.add("windrow", "windrow", lambda s: ours(s.given, engine))
-        by_peer: Contender = lambda s: theirs(s.given)  # noqa: E731
-        found.add("torch" if peer.startswith("torch") else "NumPy", peer, by_peer)
+        found.add("windrow", "windrow", lambda _: ours(given, engine))
+        found.add("torch" if peer.startswith("torch") else "NumPy", peer, lambda _: theirs(given))
 
-        def expected(s: Samples) -> Tuple[Array, ...]:
-            result = by_peer(s)
+        def expected(_: Samples) -> Tuple[Array, ...]:
+            result = theirs(given)
             return tuple(to_numpy(value) for value in (result if isinstance(result, tuple) else (result,)))
 
         targets = [Target("windrow", (peer,), goal)]
@@ -76,7 +74,7 @@ def padded_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
 
 
 def padded_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
-    batch = wr.pad(samples, dims=0, mask="real", engine=engine)
+    batch: Any = wr.pad(samples, dims=0, mask="real", engine=engine)
     return batch.numpy(), batch.mask.numpy()
 
 
@@ -90,7 +88,7 @@ def ragged_by_numpy(samples: List[Array]) -> Tuple[Array, Array]:
 
 
 def ragged_by_windrow(samples: List[Array], engine: Any) -> Tuple[Array, Array]:
-    batch = wr.ragged(samples, engine=engine)
+    batch: Any = wr.ragged(samples, engine=engine)
     return batch.numpy(), batch.offsets.numpy()
 
 
@@ -151,32 +149,44 @@ def transitions(rng: np.random.Generator, setting: Setting) -> List[Dict[str, Ar
     return [one() for _ in range(256)]
 
 
+# Samples of each
+
+
+def uneven(count: int, shortest: int, longest: int, rest: Tuple[int, ...], dtype: str) -> Make:
+    return lambda rng, setting: rows(rng, count, shortest, longest, rest, dtype)
+
+
+def tensors(count: int, width: int) -> Make:
+    return lambda rng, setting: [torch.rand(width) for _ in range(count)]
+
+
+def arrays_of_tokens(count: int) -> Make:
+    return lambda rng, setting: features(rows(rng, count, 8, 256, (), "int64"))
+
+
+def lists_of_tokens(count: int) -> Make:
+    return lambda rng, setting: features([row.tolist() for row in rows(rng, count, 8, 256, (), "int64")])
+
+
 def cases() -> Dict[str, Definition]:
     found: Dict[str, Definition] = {}
     for count, goal in ((1, 0.8), (8, 1.5), (32, 2.5)):
-        found[f"small-pad{count}"] = compared(
-            f"pad {count} x (4..64, 16) float32, mask, as NumPy arrays", count,
-            lambda rng, setting, count=count: rows(rng, count, 4, 64, (16,), "float32"), padded_by_windrow, "NumPy loop", padded_by_numpy, goal,
-        )  # fmt: skip
+        title = f"pad {count} x (4..64, 16) float32, mask, as NumPy arrays"
+        made = uneven(count, 4, 64, (16,), "float32")
+        found[f"small-pad{count}"] = compared(title, count, made, padded_by_windrow, "NumPy loop", padded_by_numpy, goal)
     for count, width, goal in ((8, 64, 1.1), (64, 64, 1.6), (256, 64, 2.2), (1024, 17, 2.5), (4096, 128, 4.0)):
         found[f"small-stack{count}"] = compared(
-            f"stack {count} x {width} float32 tensors", count,
-            lambda rng, setting, count=count, width=width: [torch.rand(width) for _ in range(count)],
+            f"stack {count} x {width} float32 tensors", count, tensors(count, width),
             lambda given, engine: wr.stack(given, engine=engine), "torch.stack", lambda given: torch.stack(given), goal,
         )  # fmt: skip
     for count, of_pack, of_lists in ((8, 1.2, 1.5), (32, 2.0, 2.5), (256, 2.0, 3.0)):
-        tokens = lambda rng, setting, count=count: rows(rng, count, 8, 256, (), "int64")  # noqa: E731
-        found[f"small-ragged{count}"] = compared(
-            f"ragged {count} rows of 8..256 int64, as NumPy arrays", count, tokens, ragged_by_windrow, "np.concatenate, offsets", ragged_by_numpy, 1.2
-        )
-        found[f"small-pack{count}"] = compared(
-            f"pack_tokens of {count} arrays of 8..256", count,
-            lambda rng, setting, tokens=tokens: features(tokens(rng, setting)), packed_by_windrow, "NumPy, a few lines", packed_by_numpy, of_pack,
-        )  # fmt: skip
-        found[f"small-lists{count}"] = compared(
-            f"pad_tokens of {count} lists of 8..256 ints", count,
-            lambda rng, setting, tokens=tokens: features([row.tolist() for row in tokens(rng, setting)]), lists_by_windrow, "NumPy loop", lists_by_numpy, of_lists,
-        )  # fmt: skip
+        made, peer = uneven(count, 8, 256, (), "int64"), "np.concatenate, offsets"
+        title = f"ragged {count} rows of 8..256 int64, as NumPy arrays"
+        found[f"small-ragged{count}"] = compared(title, count, made, ragged_by_windrow, peer, ragged_by_numpy, 1.2)
+        title, made, peer = f"pack_tokens of {count} arrays of 8..256", arrays_of_tokens(count), "NumPy, a few lines"
+        found[f"small-pack{count}"] = compared(title, count, made, packed_by_windrow, peer, packed_by_numpy, of_pack)
+        title, made = f"pad_tokens of {count} lists of 8..256 ints", lists_of_tokens(count)
+        found[f"small-lists{count}"] = compared(title, count, made, lists_by_windrow, "NumPy loop", lists_by_numpy, of_lists)
     for count, goal in ((256, 0.9), (1024, 1.2)):
         found[f"small-replay{count}"] = compared(
             f"{count} of 200 000 x 17 float32 by indices", count, replay(count),
