@@ -8,7 +8,8 @@
 #   make bench-publish  both, then the tables and plots of README.md and docs/ from it
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
 #   make test-device-code  the kernels' machine code, executed: shared suites, counts against benches/device-instructions.json
-#   make device-counts  writes that file and the table of docs/gpu-performance.md
+#   make device-counts  writes that file and the tables of docs/gpu-performance.md
+#   make gpu-model  what each workload should take on a GPU, and which of it is counted and which assumed
 #   make examples  build and run the examples for candle, burn and ONNX Runtime
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
 #   make docs    the documentation as a site, in out/docs/
@@ -54,13 +55,13 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-pipelines bench-publish bench-check test-device-code device-counts examples gpu-check docs package wheels reproducible deny semver soak test-huge fuzz miri model tsan asan wait-mutants device-code-mutants mutants test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-pipelines bench-publish bench-check test-device-code device-counts gpu-model examples gpu-check docs package wheels reproducible deny semver soak test-huge fuzz miri model tsan asan wait-mutants device-code-mutants mutants test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
 	$(PY) -m windrow demo
 
-test: test-rust test-cuda test-python
+test: test-rust test-cuda test-device-code test-python
 
 test-rust:
 	$(CARGO) test --locked --all-targets --features tracing
@@ -79,12 +80,15 @@ test-cuda: $(NVCC_READY)
 		$(PYTHON) scripts/gpu_plots --simulated out/gather-quick.json'
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/kernel_report --check
 
-# DEVICE_CODE_FLAGS: options of the script, such as --arch 100 --suite channels.
+# ARCHS: others than sm_90, such as ARCHS="80 100 120". DEVICE_CODE_FLAGS: more options of the script, such as --suite channels.
 test-device-code: $(NVCC_READY)
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/test_device_code $(DEVICE_CODE_FLAGS)
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/test_device_code $(patsubst %,--arch %,$(ARCHS)) $(DEVICE_CODE_FLAGS)
 
 device-counts: $(NVCC_READY)
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/device_counts --write
+
+gpu-model:
+	$(PYTHON) scripts/gpu_model --check
 
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow

@@ -45,6 +45,41 @@ fn interleaved_channels_to_planes() {
     }
 }
 
+/// So many pixels that whole vectors of them are written, planes of one phase and of several.
+#[test]
+fn bytes_of_larger_images_to_planes() {
+    for channels in [3, 4] {
+        for (height, width) in [(48, 64), (47, 61)] {
+            let shape = [height, width, channels];
+            let samples: Vec<_> = (0..3).map(|i| Sample::rich(DType::U8, &shape, i)).collect();
+            let planes = Ask::stack().permute(&[2, 0, 1]);
+            runner().check(&format!("{shape:?}"), &samples, &planes);
+            for dst in [DType::F16, DType::BF16, DType::F32] {
+                let cast = planes.clone().cast(dst);
+                runner().check(&format!("{shape:?} to {dst}"), &samples, &cast);
+                let ask = cast.normalised(channels as usize, 2);
+                runner().check(&format!("{shape:?} to {dst}, normalised"), &samples, &ask);
+            }
+        }
+    }
+}
+
+/// Elements of each size, of which several are read at once.
+#[test]
+fn larger_matrices_are_transposed() {
+    for dtype in [DType::U8, DType::I16, DType::F32, DType::F64] {
+        for shape in [[64, 96], [70, 90]] {
+            let samples: Vec<_> = (0..3).map(|i| Sample::rich(dtype, &shape, i)).collect();
+            let turned = Ask::stack().permute(&[1, 0]);
+            runner().check(&format!("{dtype} {shape:?}"), &samples, &turned);
+            for dst in [DType::U8, DType::F16, DType::F32, DType::I64] {
+                let ask = turned.clone().cast(dst);
+                runner().check(&format!("{dtype} {shape:?} to {dst}"), &samples, &ask);
+            }
+        }
+    }
+}
+
 /// The other way round, with more pixels than are read at once.
 #[test]
 fn planes_to_interleaved_channels() {

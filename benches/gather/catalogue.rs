@@ -66,7 +66,7 @@ pub fn tokens(count: usize, to: DType) -> Vec<Part> {
 }
 
 /// Fields of environments, 249 bytes of each.
-fn environments(count: usize) -> Vec<Part> {
+pub fn environments(count: usize) -> Vec<Part> {
     let leaf = |path, dtype, shape: &[i64]| {
         part(path, dtype, vec![shape.to_vec(); count], Collate::stack())
     };
@@ -93,7 +93,7 @@ pub fn detection(count: usize) -> Vec<Part> {
 
 /// Graphs of some 300 nodes and 600 edges. Numbers of edges' nodes stay as they are: windrow adds no
 /// increments.
-fn graphs(count: usize) -> Vec<Part> {
+pub fn graphs(count: usize) -> Vec<Part> {
     let mut random = Random(13);
     let mut some = |about: u64| (about / 2 + random.below(about + 1)) as i64;
     let sizes: Vec<(i64, i64)> = (0..count).map(|_| (some(300), some(600))).collect();

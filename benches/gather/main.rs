@@ -3,7 +3,6 @@
 //! ```text
 //! cargo bench --features cuda --bench gather -- [--quick] [--only TEXT] [--json FILE]
 //!     --sweep [--table FILE]   few workloads, cold, windrow beside a copy: for trials of other numbers
-//!     --predict                what each workload should take, before it is measured
 //!     --count                  each of counted.rs once, for the emulator of machine code to count
 //! ```
 //!
@@ -28,7 +27,6 @@ mod catalogue;
 mod contenders;
 mod counted;
 mod peers;
-mod predict;
 mod report;
 mod targets;
 mod workloads;
@@ -54,7 +52,6 @@ const POISON: u8 = 0xA5;
 struct Options {
     quick: bool,
     sweep: bool,
-    predict: bool,
     count: bool,
     only: Option<String>,
     json: Option<String>,
@@ -81,7 +78,6 @@ fn options() -> Option<Options> {
             "--bench" => is_bench = true,
             "--quick" => options.quick = true,
             "--sweep" => options.sweep = true,
-            "--predict" => options.predict = true,
             "--count" => options.count = true,
             "--only" => options.only = arguments.next(),
             "--json" => options.json = arguments.next(),
@@ -95,13 +91,8 @@ fn options() -> Option<Options> {
 
 fn main() -> ExitCode {
     let Some(options) = options() else { return ExitCode::SUCCESS };
-    if options.predict {
-        predict::upload_all_tables();
-    }
     let Some(engine) = device::engine() else { return ExitCode::SUCCESS };
-    let done = if options.predict {
-        predict::print(engine, options.entries())
-    } else if options.count {
+    let done = if options.count {
         counted::run(engine, options.only.as_deref())
     } else {
         run(engine, &options)

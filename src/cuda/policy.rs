@@ -1,7 +1,7 @@
 //! Numbers of a launch that tuning may change, for each architecture. Those that the kernels are compiled
 //! with are in kernels/policy.h.
 
-use super::params::LARGE_BYTES;
+use super::params::{LARGE_BYTES, SMALL_BYTES};
 use crate::error::{Error, Result};
 
 /// One row of the table.
@@ -20,6 +20,8 @@ pub(super) struct Policy {
     pub min_ids: u64,
     /// The largest table that goes with the parameters of a launch; others are uploaded.
     pub inline_bytes: u64,
+    /// The largest parameters for which the kernel of small ones is launched.
+    pub small_bytes: u64,
 }
 
 /// From which compute capability on a row holds. One, so far: nothing has been measured on a GPU.
@@ -33,6 +35,7 @@ const TABLE: [((u32, u32), Policy); 1] = [(
         warps_per_sm: 32,
         min_ids: 256,
         inline_bytes: LARGE_BYTES as u64,
+        small_bytes: SMALL_BYTES as u64,
     },
 )];
 
@@ -70,6 +73,7 @@ impl Policy {
                 "warps_per_sm" => self.warps_per_sm = number.into(),
                 "min_ids" => self.min_ids = number.into(),
                 "inline_bytes" => self.inline_bytes = number.into(),
+                "small_bytes" => self.small_bytes = number.into(),
                 other => return Err(refuse(&format!("there is no {other}"))),
             }
         }
@@ -78,7 +82,8 @@ impl Policy {
             && (TURN_BYTES..=self.max_item_bytes).contains(&self.min_item_bytes)
             && self.max_item_bytes <= 1 << 20
             && (1..=64).contains(&self.warps_per_sm)
-            && self.inline_bytes <= LARGE_BYTES as u64;
+            && self.inline_bytes <= LARGE_BYTES as u64
+            && self.small_bytes <= SMALL_BYTES as u64;
         is_sound.then_some(self).ok_or_else(|| refuse("out of range"))
     }
 

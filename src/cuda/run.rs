@@ -463,7 +463,7 @@ impl Run<'_> {
             true => None,
             false => Some(self.upload_table(&table)?),
         };
-        let parameters = table.parameters(address);
+        let parameters = table.parameters(address, policy);
         let is_large = parameters.len() * 8 > params::SMALL_BYTES;
         let kernel = &self.executor.kernels[usize::from(is_large)];
         // A warp for each item.

@@ -88,13 +88,13 @@ impl Table {
 
     /// The parameters of a launch, for the table inside them (`None`) or at a device address; padded
     /// to the size of one of the kernels.
-    pub fn parameters(&self, table: Option<u64>) -> Vec<u64> {
+    pub fn parameters(&self, table: Option<u64>, policy: &Policy) -> Vec<u64> {
         let header = Header { table: table.unwrap_or(0), ..self.header };
         let mut words: Vec<u64> = cast_slice::<u8, u64>(bytes_of(&header)).to_vec();
         if table.is_none() {
             words.extend_from_slice(&self.words);
         }
-        let small = words.len() * 8 <= params::SMALL_BYTES;
+        let small = words.len() as u64 * 8 <= policy.small_bytes;
         words.resize(if small { params::SMALL_BYTES } else { params::LARGE_BYTES } / 8, 0);
         words
     }

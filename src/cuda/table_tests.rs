@@ -77,11 +77,11 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
             assert_eq!(HEADER_BYTES + table.as_bytes().len(), fixed + 8 * count);
             assert_eq!(table.is_inline(&policy), count <= most || larger.is_some());
             let Some(bytes) = [Some(limit), larger][usize::from(count > most)] else {
-                let parameters = table.parameters(Some(0x77));
+                let parameters = table.parameters(Some(0x77), &policy);
                 assert_eq!((parameters.len() * 8, parameters[0]), (params::SMALL_BYTES, 0x77));
                 continue;
             };
-            let parameters = table.parameters(None);
+            let parameters = table.parameters(None, &policy);
             assert_eq!((parameters.len() * 8, parameters[0]), (bytes, 0));
             let inside: &[u8] = &cast_slice(&parameters)[HEADER_BYTES..];
             let (inside, rest) = inside.split_at(table.as_bytes().len());

@@ -132,9 +132,11 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
     block.shared.resize(kernel.shared_bytes + launch.shared_bytes);
     const char* timing = getenv("CUDASIM_TIMING");
     std::string modelled;
+    uint32_t timed = 0;  // each of so many blocks is run by the model
     try {
-        Machine machine(timing ? timing : "");
         if (timing) {
+            Machine machine(timing);
+            timed = uint32_t(machine.multiprocessors);
             // Of a grid of one dim, as all of windrow's are.
             uint32_t resident = resident_blocks(kernel, image()->arch, launch.block[0]);
             Modelled model = run_timed(block, launch.grid[0], resident, machine, reach, counts);
@@ -146,7 +148,7 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
         for (uint32_t z = 0; z < launch.grid[2]; z++) {
             for (uint32_t y = 0; y < launch.grid[1]; y++) {
                 for (uint32_t x = 0; x < launch.grid[0]; x++) {
-                    if (timing && x % uint32_t(machine.multiprocessors) == 0) continue;  // has been run
+                    if (timed && x % timed == 0) continue;  // has been run
                     block.index = {x, y, z};
                     std::fill(block.shared.begin(), block.shared.end(), char(0xDD));
                     run_block(block, warps, reach, counts);

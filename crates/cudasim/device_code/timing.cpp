@@ -27,6 +27,9 @@ Machine::Machine(const char* text) {
         if (!to || equals == std::string::npos) throw Failure("CUDASIM_TIMING has no " + entry);
         *to = strtod(entry.c_str() + equals + 1, nullptr);
     }
+    for (double number : {multiprocessors, gigahertz, bytes_per_second, latency, l1_latency, l1_bytes}) {
+        if (!(number > 0)) throw Failure("CUDASIM_TIMING needs all of its numbers: see scripts/gpu_model");
+    }
 }
 
 namespace {

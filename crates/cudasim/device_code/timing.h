@@ -7,12 +7,11 @@
 
 namespace cudasim::device_code {
 
-/// The numbers that the model assumes; scripts/gpu_model says where they come from.
+/// The numbers that the model assumes: CONSTANTS of scripts/gpu_model, with their sources.
 struct Machine {
-    double multiprocessors = 132, gigahertz = 1.755, bytes_per_second = 4.3e12;
-    double latency = 800, l1_latency = 38, l1_bytes = 192 << 10;
+    double multiprocessors = 0, gigahertz = 0, bytes_per_second = 0, latency = 0, l1_latency = 0, l1_bytes = 0;
 
-    /// From `name=number,...`.
+    /// From `name=number,...`, all of them.
     explicit Machine(const char* text);
 };
 
