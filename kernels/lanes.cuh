@@ -15,9 +15,6 @@ constexpr uint32_t kTeamLanes = 8;
 
 WINDROW_DEVICE uint32_t minimum(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-/// log2 of 1, 2, 4, 8 or 16.
-WINDROW_DEVICE uint32_t log_of(uint32_t size) { return (size >> 1) - (size >> 3) - (size >> 4) * 2; }
-
 /// n / d for n and d below 2^31.
 WINDROW_DEVICE uint32_t divide(uint32_t n, Divisor by) {
 #ifdef __CUDA_ARCH__
@@ -250,7 +247,7 @@ WINDROW_DEVICE Cut cut_run(const uint8_t* src, const uint8_t* dst, uint32_t coun
 
 /// Two float32 as two float16, each rounded to nearest even.
 WINDROW_DEVICE uint32_t pack_f16(float low, float high) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     uint32_t pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
@@ -261,7 +258,7 @@ WINDROW_DEVICE uint32_t pack_f16(float low, float high) {
 
 /// Two float32 as two bfloat16, each rounded to nearest even.
 WINDROW_DEVICE uint32_t pack_bf16(float low, float high) {
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
     uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;

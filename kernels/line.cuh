@@ -24,7 +24,7 @@ struct LineCast {
     uint8_t from, to;
     uint8_t loop;       ///< of the vectors: cast_number(), or kMovedLoop
     uint8_t from_size;  ///< bytes; 0: nothing is read, and the elements are `value`
-    uint8_t to_size;
+    uint8_t to_size, log_to;
     Affine affine;      ///< of one channel
     uint64_t value;
 };
@@ -93,7 +93,7 @@ WINDROW_DEVICE void line_vectors(const Cast& cast, bool is_aligned, const uint8_
 /// The elements of a line that are read.
 WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t* dst, uint32_t real, uint32_t before, uint32_t after,
                               const Team& team) {
-    const uint32_t from_size = cast.from_size, log_to = log_of(cast.to_size);
+    const uint32_t from_size = cast.from_size, log_to = cast.log_to;
     const Cut cut = cut_run(src, dst, real, from_size, log_to, before, after);
     const uint32_t in_vectors = cut.vectors << (4 - log_to);
 #pragma unroll 1
@@ -129,6 +129,7 @@ WINDROW_DEVICE void write_line(const Line& line, LineCast cast, Vec16 fill, cons
     if (cast.loop == kMovedLoop) {
         real *= size;
         cast.from_size = cast.to_size = 1;
+        cast.log_to = 0;
     }
     cast_line(cast, line.src, dst, real, line.before, line.after, team);
 }

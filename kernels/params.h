@@ -69,6 +69,7 @@ enum Flags : uint8_t {
     kWide = 1,   ///< columns and offsets are of uint64, else of uint32
     kById = 2,   ///< `data` has ids, else addresses
     kJoint = 4,  ///< the rows of a sample follow each other in its memory
+    kVaried = 16,  ///< `places`, `offsets`, outer loops, or columns of numbers for `cols`
     kAlignedSources = 8,  ///< addresses of samples are multiples of `from_size`
 };
 
@@ -107,13 +108,14 @@ struct alignas(16) Field {
     uint8_t op;
     uint8_t from;          ///< dtypes
     uint8_t to;
-    uint8_t from_size;     ///< bytes of an element
+    uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kBox and kLine
     uint8_t to_size;
     uint8_t value;         ///< of kConst
     uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved
     uint8_t flags;         ///< of Flags
     uint8_t hint_shift;
-    uint8_t unused[2];
+    uint8_t log_to;        ///< log2 of `to_size`
+    uint8_t unused;
     uint32_t num_samples;
     uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
     const uint8_t* base;   ///< by id: a sample is at base + id * stride

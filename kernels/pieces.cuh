@@ -31,7 +31,7 @@ WINDROW_DEVICE Vec16 fill_of(const Field& field) {
     return {words[0], words[1]};
 }
 
-WINDROW_DEVICE bool reads(const Field& field) { return field.op <= kAffine; }
+WINDROW_DEVICE bool reads(const Field& field) { return field.from_size != 0; }
 
 /// A sample among those of a field.
 struct Sample {
@@ -157,70 +157,72 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
     Shared shared;
     Stretch& part = shared.part;
     const uint32_t size = field.to_size, wide = sizeof(Index) == 8;
-    uint32_t pieces = field.pieces;
     const uint32_t index = sample_of_item(table, field, own);
-    shared.number = index;
-    if (__builtin_expect(field.places != 0, false)) shared.number = at<uint32_t>(table, field.places)[index];
-    Index offset = shared.number, extent = static_cast<Index>(field.cols.extent);
+    uint32_t pieces = field.pieces;
+    Index offset = index, extent = static_cast<Index>(field.cols.extent);
     Index lo = static_cast<Index>(field.cols.lo), hi = static_cast<Index>(field.cols.hi);
-    uint32_t steps = 1;
-    if (__builtin_expect(field.offsets != 0, false)) {
-        offset = static_cast<Index>(entry(table, field.offsets, wide, shared.number));
-        const Index next = static_cast<Index>(entry(table, field.offsets, wide, shared.number + 1));
-        steps = static_cast<uint32_t>(next - offset);
-        if (field.cols.varies & kExtent) hi = extent = extent * (next - offset);
-    }
-    if (const uint32_t varies = field.cols.varies; varies & (kLo | kHi)) {
-        if (varies & kLo) lo = static_cast<Index>(entry(table, field.cols.lo, wide, index));
-        if (varies & kHi) hi = static_cast<Index>(entry(table, field.cols.hi, wide, index));
-    }
-    if (__builtin_expect(pieces == 0, false)) {
-        const uint32_t slack = (15 >> log_of(size)) + field.piece - 1;
-        pieces = wide ? static_cast<uint32_t>((extent + slack) / field.piece)
-                      : divide(static_cast<uint32_t>(extent) + slack, field.by_pieces);
-    }
-    // The row.
-    part.dst = field.out + static_cast<int64_t>(offset) * field.step;
     part.src = from_size != 0 ? source_at(sources_of(table, field), index) : nullptr;
     part.before = part.after = 0;
+    shared.number = index;
     shared.channel = field.channel_first;
-    if (const uint32_t num_outer = field.num_outer; num_outer != 0) {
-        uint32_t row = field.pieces != 0 ? divide(own, field.by_pieces) : own / pieces;
-        own -= row * pieces;
-        const Loop* loop = at<Loop>(table, field.outer) + num_outer;
-        bool is_real = true;
+    if (!(field.flags & kVaried)) {
+        part.dst = field.out + static_cast<int64_t>(offset) * field.step;
+    } else {
+        uint32_t steps = 1;
+        if (field.places != 0) offset = shared.number = at<uint32_t>(table, field.places)[index];
+        if (field.offsets != 0) {
+            offset = static_cast<Index>(entry(table, field.offsets, wide, shared.number));
+            const Index next = static_cast<Index>(entry(table, field.offsets, wide, shared.number + 1));
+            steps = static_cast<uint32_t>(next - offset);
+            if (field.cols.varies & kExtent) hi = extent = extent * (next - offset);
+        }
+        if (field.cols.varies & kLo) lo = static_cast<Index>(entry(table, field.cols.lo, wide, index));
+        if (field.cols.varies & kHi) hi = static_cast<Index>(entry(table, field.cols.hi, wide, index));
+        if (pieces == 0) {
+            const uint32_t slack = (16 >> field.log_to) + field.piece - 2;
+            pieces = wide ? static_cast<uint32_t>((extent + slack) / field.piece)
+                          : divide(static_cast<uint32_t>(extent) + slack, field.by_pieces);
+        }
+        part.dst = field.out + static_cast<int64_t>(offset) * field.step;
+        // The row.
+        if (const uint32_t num_outer = field.num_outer; num_outer != 0) {
+            uint32_t row = field.pieces != 0 ? divide(own, field.by_pieces) : own / pieces;
+            own -= row * pieces;
+            const Loop* loop = at<Loop>(table, field.outer) + num_outer;
+            bool is_real = true;
 #pragma unroll 1
-        for (uint32_t d = num_outer; d-- > 0;) {
-            --loop;
-            const uint32_t varies = loop->varies;
-            uint32_t first = static_cast<uint32_t>(loop->lo), end = static_cast<uint32_t>(loop->hi), coord = row;
-            int64_t stride = loop->src_stride;
-            if (varies != 0) {
-                if (varies & kExtent) end = static_cast<uint32_t>(loop->extent) * steps;
-                if (varies & kLo) first = low_entry(table, static_cast<uint32_t>(loop->lo), field.flags & kWide, index);
-                if (varies & kHi) end = low_entry(table, static_cast<uint32_t>(loop->hi), field.flags & kWide, index);
-                if (varies & kSrcStride) stride = static_cast<int64_t>(table[static_cast<uint32_t>(stride) + index]);
-            }
-            if (d > 0) {  // nothing is left over from the outermost
-                const uint32_t whole = static_cast<uint32_t>(loop->extent) * (varies & kExtent ? steps : 1);
-                row = varies & kExtent ? row / whole : divide(row, loop->by_blocks);
-                coord -= row * whole;
-            }
-            const uint32_t real = coord - first;
-            part.dst += coord * loop->dst_stride;
-            if (real >= end - first) {
-                is_real = false;
-            } else {
-                part.src += real * stride;
-                shared.channel += loop->channel_step * real;
-                if (field.flags & kJoint) {
-                    const uint32_t bytes = stride < 64 ? static_cast<uint32_t>(stride) : 64;
-                    part.before += minimum(real, 64) * bytes;
-                    part.after += minimum(end - 1 - coord, 64) * bytes;
+            for (uint32_t d = num_outer; d-- > 0;) {
+                --loop;
+                const uint32_t varies = loop->varies;
+                uint32_t first = static_cast<uint32_t>(loop->lo), end = static_cast<uint32_t>(loop->hi), coord = row;
+                int64_t stride = loop->src_stride;
+                if (varies != 0) {
+                    if (varies & kExtent) end = static_cast<uint32_t>(loop->extent) * steps;
+                    if (varies & kLo) first = low_entry(table, static_cast<uint32_t>(loop->lo), wide, index);
+                    if (varies & kHi) end = low_entry(table, static_cast<uint32_t>(loop->hi), wide, index);
+                    if (varies & kSrcStride) stride = static_cast<int64_t>(table[static_cast<uint32_t>(stride) + index]);
+                }
+                if (d > 0) {  // nothing is left over from the outermost
+                    const uint32_t whole = static_cast<uint32_t>(loop->extent) * (varies & kExtent ? steps : 1);
+                    row = varies & kExtent ? row / whole : divide(row, loop->by_blocks);
+                    coord -= row * whole;
+                }
+                const uint32_t real = coord - first;
+                part.dst += coord * loop->dst_stride;
+                if (real >= end - first) {
+                    is_real = false;
+                } else {
+                    part.src += real * stride;
+                    shared.channel += loop->channel_step * real;
+                    if (field.flags & kJoint) {
+                        const uint32_t bytes = stride < 64 ? static_cast<uint32_t>(stride) : 64;
+                        part.before += minimum(real, 64) * bytes;
+                        part.after += minimum(end - 1 - coord, 64) * bytes;
+                    }
                 }
             }
+            if (!is_real) hi = lo;
         }
-        if (!is_real) hi = lo;
     }
     // What of it is this stretch.
     shared.warp = own % kTogether;
@@ -229,7 +231,7 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
     Index begin = 0;
     uint32_t span = kTogether * field.piece;
     if (pieces > kTogether) {
-        const uint32_t phase = misalignment(part.dst, 16) >> log_of(size);
+        const uint32_t phase = misalignment(part.dst, 16) >> field.log_to;
         begin = static_cast<Index>(own) * field.piece;
         if (own == 0) span -= phase; else begin -= phase;
     }

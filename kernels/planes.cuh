@@ -30,13 +30,11 @@ struct PixelMap {
         a = 1;
         b = 0;
         if (by != nullptr) {
-            const float* p = by + number(c);
+            const float* p = by + (channels > 1 ? c : 0);
             a = p[0];
             b = p[channels];
         }
     }
-    WINDROW_DEVICE Affine affine() const { return {reinterpret_cast<const uint8_t*>(by), channels}; }
-    WINDROW_DEVICE uint32_t number(uint32_t c) const { return channels > 1 ? c : 0; }
 };
 
 /// A group of channel `c` of a window, as 16 bytes of its plane.
@@ -97,19 +95,20 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
     }
 }
 
-/// The pixels of planes [c, c + planes) that are in no group.
+/// The pixels of planes [c, c + planes) that are in no group; a pixel has `channels`, 3 or 4.
 WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_t to, uint32_t log_size, uint32_t channels, uint8_t* dst,
                                   const Cut& cut, uint32_t c, uint32_t planes, const Team& team) {
-    const uint32_t in_groups = cut.vectors << (4 - log_size);
+    const uint32_t in_groups = cut.vectors << (4 - log_size), count = (run.real - in_groups) * planes;
 #pragma unroll 1
-    for (uint32_t i = team.thread; i < run.real - in_groups; i += team.threads) {
-        const uint32_t at = i < cut.head ? i : i + in_groups;
-        uint8_t* p = dst + (uint64_t{at} << log_size);
-#pragma unroll 1
-        for (uint32_t channel = c; channel < c + planes; ++channel, p += run.plane) {
-            const uint64_t x = load<uint8_t>(run.src + uint64_t{at} * channels + channel);
-            write_element(p, convert_one(x, kU8, to, map.affine(), map.number(channel)), 1 << log_size);
-        }
+    for (uint32_t i = team.thread; i < count; i += team.threads) {
+        const uint32_t single = planes == 1 ? i : planes == 3 ? i / 3 : i / 4, plane = i - single * planes;
+        const uint32_t at = single < cut.head ? single : single + in_groups;
+        const uint8_t x = load<uint8_t>(run.src + uint64_t{at} * channels + c + plane);
+        uint8_t* p = dst + plane * run.plane + (uint64_t{at} << log_size);
+        float a, b;
+        map.read(c + plane, a, b);
+        const float y = fmaf(static_cast<float>(x), a, b);
+        write_element(p, to == kU8 ? x : to == kF16 ? to_f16(y) : to == kBF16 ? to_bf16(y) : bits_of(y), 1 << log_size);
     }
 }
 
@@ -147,17 +146,17 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes,
     auto cut = [&](uint32_t c) {
         return cut_run(run.src, run.dst + lead + c * run.plane, run.real, planes, log_size, run.before, run.after, c);
     };
+    const Cut all = cut(0);
 #pragma unroll 1
     for (uint32_t c = 0; c < planes; c += together) {
         uint8_t* dst = run.dst + c * run.plane;
         if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, team, together, run.plane);
         if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, team, together, run.plane);
-        write_singles(run, map, to, log_size, planes, dst + lead, cut(c), c, together, team);
+        write_singles(run, map, to, log_size, planes, dst + lead, c == 0 ? all : cut(c), c, together, team);
     }
 #define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
 #define WINDROW_ALL_CASES WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)
     if (together == planes) {
-        const Cut all = cut(0);
         const uint8_t* src = run.src + all.head * planes;
         uint8_t* dst = run.dst + lead + (all.head << log_size);
         switch (to << 4 | planes) {

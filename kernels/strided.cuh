@@ -6,7 +6,7 @@
 // a source is transposed its kTurns elements are adjacent, and both sides are touched in whole sectors.
 #pragma once
 
-#include "lanes.cuh"
+#include "pieces.cuh"
 
 namespace windrow {
 
@@ -17,35 +17,49 @@ WINDROW_DEVICE uint64_t stepped(uint64_t base, int32_t step, uint32_t i) {
     return base + static_cast<int64_t>(step) * i;
 }
 
-/// Strides are in bytes, and below 2^26 either way; rows and columns below 2^15.
+/// The rows of a box, or its columns: those in [lo, hi) are real, the rest padding. Strides are in bytes.
+struct Side {
+    uint32_t count, lo, hi;
+    uint32_t channel;  ///< 1: the channel goes on from one to the next
+    int32_t src, dst;
+};
+
+/// Number by number, as a choice between structs would put both into memory.
+WINDROW_DEVICE Side either(bool is_first, const Side& a, const Side& b) {
+    return {is_first ? a.count : b.count, is_first ? a.lo : b.lo,   is_first ? a.hi : b.hi, is_first ? a.channel : b.channel,
+            is_first ? a.src : b.src,     is_first ? a.dst : b.dst};
+}
+
+/// Rows and columns are below 2^15, strides below 2^26 either way.
 struct Box {
+    const uint64_t* table;
+    const Field* field;  ///< of which dtypes, map, padding and value are, and the samples of a list
     const uint8_t* src;  ///< of element (0, 0), whether that is real or padding
     uint8_t* dst;        ///< of element (0, 0)
-    bool is_list;        ///< row r is sample `sample + r` of these, and `src` is not used
-    Sources samples;
-    bool is_aligned;     ///< their addresses are multiples of `from_size`
-    uint32_t sample;
-    int32_t src_row, src_col, dst_row, dst_col;
-    uint32_t rows, cols;
-    uint32_t row_lo, row_hi, col_lo, col_hi;  ///< elements in [lo, hi) of both are real, the rest padding
+    Side rows, cols;
     Divisor by_cols;
-    const uint8_t* affine;  ///< a[channels], b[channels], float64 if either dtype is; null: none
-    uint32_t channels;
-    Divisor by_channels;
-    uint32_t channel, channel_row, channel_col;  ///< of real elements, channel + r * channel_row + c * channel_col, modulo channels
-    uint64_t value;  ///< the bits of real elements where `from_size` is 0
-    uint64_t fill[2];  ///< the bits of padding
-    uint8_t from, to;  ///< the same without a map: moved
-    uint8_t from_size, to_size;
+    bool is_list;      ///< row r is sample `number + r`, and `src` is not used
+    uint32_t number;   ///< of the sample, or of that of row 0
+    uint32_t channel;  ///< of element (0, 0) if that is real; modulo channels
+};
 
-    /// A number, as it may be no address: of padding.
-    WINDROW_DEVICE uint64_t target(uint32_t r, uint32_t c) const {
-        return stepped(stepped(reinterpret_cast<uintptr_t>(dst), dst_row, r), dst_col, c);
+/// A box along the turns of a lane, and across them.
+struct Turned {
+    const Box& box;
+    Side along, across;
+    bool is_down;
+    uint32_t log_step;  ///< of the coordinates from turn to turn
+
+    /// Numbers, as they may be no addresses: of padding.
+    WINDROW_DEVICE uint64_t target(uint32_t t, uint32_t o) const {
+        return stepped(stepped(reinterpret_cast<uintptr_t>(box.dst), along.dst, t), across.dst, o);
     }
-    WINDROW_DEVICE const uint8_t* source(uint32_t r, uint32_t c) const {
-        const uint64_t row = is_list ? reinterpret_cast<uintptr_t>(source_at(samples, sample + r))
-                                     : stepped(reinterpret_cast<uintptr_t>(src), src_row, r);
-        return reinterpret_cast<const uint8_t*>(stepped(row, src_col, c));
+    WINDROW_DEVICE const uint8_t* source(uint32_t t, uint32_t o) const {
+        return reinterpret_cast<const uint8_t*>(stepped(stepped(reinterpret_cast<uintptr_t>(box.src), along.src, t), across.src, o));
+    }
+    WINDROW_DEVICE const uint8_t* listed(uint32_t t, uint32_t o) const {
+        const uint8_t* src = source_at(sources_of(box.table, *box.field), box.number + (is_down ? t : o));
+        return reinterpret_cast<const uint8_t*>(stepped(stepped(reinterpret_cast<uintptr_t>(src), along.src, t), across.src, o));
     }
 };
 
@@ -207,57 +221,56 @@ WINDROW_DEVICE uint32_t log_span(uint32_t cols) {
     return log;
 }
 
-/// The elements of a lane: `turns` of them from row `r` and column `c` on, of which [first, last) are real.
+/// How the lanes share a box. Down the rows: each has a column and, where these are few, one of 2^log_step rows.
+/// Across: each row is for all lanes, 32 columns a turn.
+WINDROW_DEVICE Turned turned(const Box& box) {
+    const Side &rows = box.rows, &cols = box.cols;
+    const uint32_t span = log_span(cols.count);
+    const uint32_t down = ((cols.count << span) + kLanes - 1) / kLanes * (rows.count + (kTurns << span) - 1 >> (3 + span));
+    const uint32_t across = rows.count * ((cols.count + kTurns * kLanes - 1) / (kTurns * kLanes));
+    const bool is_transposed = abs(rows.src) < abs(cols.src);
+    const bool is_down = is_transposed ? down <= 2 * across : down < across;
+    return {box, either(is_down, rows, cols), either(is_down, cols, rows), is_down, is_down ? span : 5};
+}
+
+/// The elements of a lane: `turns` of them from coordinates `t` along the turns and `o` across on, of which [first, last)
+/// are real.
 struct Unit {
-    uint32_t r, c, turns, first, last;
+    uint32_t t, o, turns, first, last;
 };
 
 /// How an element is written.
 enum Kind : uint32_t { kWhole, kSingles, kOddSingles, kDoubles, kSlow };
 
-/// How the lanes share a box. Down the rows: each has a column and, where these are few, one of 2^log_step rows.
-/// Across: each row is for all lanes, 32 columns a turn.
-struct Shape {
-    bool is_down;
-    uint32_t log_step, row_step, col_step;
-
-    WINDROW_DEVICE explicit Shape(const Box& box) {
-        const uint32_t span = log_span(box.cols);
-        const uint32_t down = ((box.cols << span) + kLanes - 1) / kLanes * (box.rows + (kTurns << span) - 1 >> (3 + span));
-        const uint32_t across = box.rows * ((box.cols + kTurns * kLanes - 1) / (kTurns * kLanes));
-        const bool transposed = abs(box.src_row) < abs(box.src_col);
-        is_down = transposed ? down <= 2 * across : down < across;
-        log_step = is_down ? span : 5;
-        row_step = is_down ? 1u << span : 0;
-        col_step = is_down ? 0 : kLanes;
-    }
-};
+WINDROW_DEVICE uint64_t value_of(const Box& box) { return box.field->op == kConst ? box.field->value : box.number; }
 
 /// One by one: at any address, or of 16 bytes.
-WINDROW_DEVICE void write_slowly(const Box& box, const Shape& shape, const Unit& unit, Map map) {
-    const bool moved = box.affine == nullptr && box.from == box.to;
-    uint32_t r = unit.r, c = unit.c;
+WINDROW_DEVICE void write_slowly(const Turned& turned, const Unit& unit, Map map) {
+    const Box& box = turned.box;
+    const Field& field = *box.field;
+    uint32_t t = unit.t;
 #pragma unroll 1
-    for (uint32_t i = 0; i < unit.turns; ++i, r += shape.row_step, c += shape.col_step) {
-        Vec16 bits = {box.fill[0], box.fill[1]};
+    for (uint32_t i = 0; i < unit.turns; ++i, t += 1u << turned.log_step) {
+        Vec16 bits = fill_of(field);
         if (i >= unit.first && i < unit.last) {
-            bits = {box.value, 0};
-            if (box.from_size != 0) {
-                bits = read_bytes(box.source(r, c), box.from_size);
-                if (!moved) bits.lo = convert_one(bits.lo, box.from, box.to, map.affine, map.channel);
+            bits = {value_of(box), 0};
+            if (field.from_size != 0) {
+                bits = read_bytes(box.is_list ? turned.listed(t, unit.o) : turned.source(t, unit.o), field.from_size);
+                if (map.affine.a != nullptr || field.from != field.to) bits.lo = convert_one(bits.lo, field.from, field.to, map.affine, map.channel);
             }
             map.next();
         }
-        uint8_t* dst = reinterpret_cast<uint8_t*>(box.target(r, c));
-        store_elements(dst, bits, box.to_size, 0, 1, box.to_size < 16 && misalignment(dst, box.to_size) == 0);
+        uint8_t* dst = reinterpret_cast<uint8_t*>(turned.target(t, unit.o));
+        store_elements(dst, bits, field.to_size, 0, 1, field.to_size < 16 && misalignment(dst, field.to_size) == 0);
     }
 }
 
 /// kTurns elements of a lane after the other: padding, real ones, padding.
-WINDROW_DEVICE void write_quickly(const Box& box, const Shape& shape, const Unit& unit, Kind kind, Map map) {
-    const auto row_step = static_cast<int32_t>(shape.row_step), col_step = static_cast<int32_t>(shape.col_step);
-    const int32_t src_step = box.src_row * row_step + box.src_col * col_step, dst_step = box.dst_row * row_step + box.dst_col * col_step;
-    const uint64_t dst = box.target(unit.r, unit.c);
+WINDROW_DEVICE void write_quickly(const Turned& turned, const Unit& unit, Kind kind, Map map) {
+    const Box& box = turned.box;
+    const Field& field = *box.field;
+    const int32_t src_step = turned.along.src * (1 << turned.log_step), dst_step = turned.along.dst * (1 << turned.log_step);
+    uint64_t dst = turned.target(unit.t, unit.o);
     Turns at;
     uint32_t i = 0;
 #pragma unroll 1
@@ -266,81 +279,84 @@ WINDROW_DEVICE void write_quickly(const Box& box, const Shape& shape, const Unit
 #pragma unroll 1
         for (; i < end; i += at.count) {
             at.count = minimum(end - i, kTurns);
-            if (part != 1 || box.from_size == 0) {
-                const uint64_t bits = part == 1 ? box.value : box.fill[0];
+            if (part != 1 || field.from_size == 0) {
+                const uint64_t bits = part == 1 ? value_of(box) : fill_of(field).lo;
 #pragma unroll
                 for (uint32_t k = 0; k < kTurns; ++k) at.set(k, bits);
             } else {
-                const uint32_t r = unit.r + i * shape.row_step, c = unit.c + i * shape.col_step;
-                const uint8_t* src = box.is_list ? nullptr : box.source(r, c);
-                auto listed = [&](uint32_t k) { return box.source(r + k * shape.row_step, c + k * shape.col_step); };
-                switch (box.from_size) {
+                const uint32_t t = unit.t + (i << turned.log_step);
+                const uint8_t* src = box.is_list ? nullptr : turned.source(t, unit.o);
+                auto listed = [&](uint32_t k) { return turned.listed(t + (k << turned.log_step), unit.o); };
+                switch (field.from_size) {
                     case 1: load_turns<uint8_t>(at, src, src_step, listed); break;
                     case 2: load_turns<uint16_t>(at, src, src_step, listed); break;
                     case 4: load_turns<uint32_t>(at, src, src_step, listed); break;
                     default: load_turns<uint64_t>(at, src, src_step, listed);
                 }
                 if (kind == kWhole) {
-                    if (box.from != box.to) cast_whole(at, box.from, box.to, box.from_size, box.to_size);
+                    if (field.from != field.to) cast_whole(at, field.from, field.to, field.from_size, field.to_size);
                 } else if (kind == kDoubles) {
-                    cast_doubles(at, box.from, box.to, map);
+                    cast_doubles(at, field.from, field.to, map);
                 } else {
-                    cast_singles(at, box.from, box.to, map, kind == kOddSingles);
+                    cast_singles(at, field.from, field.to, map, kind == kOddSingles);
                 }
             }
-            const uint64_t first = stepped(dst, dst_step, i);
-            switch (box.to_size) {
-                case 1: store_turns<uint8_t>(at, first, dst_step); break;
-                case 2: store_turns<uint16_t>(at, first, dst_step); break;
-                case 4: store_turns<uint32_t>(at, first, dst_step); break;
-                default: store_turns<uint64_t>(at, first, dst_step);
+            switch (field.to_size) {
+                case 1: store_turns<uint8_t>(at, dst, dst_step); break;
+                case 2: store_turns<uint16_t>(at, dst, dst_step); break;
+                case 4: store_turns<uint32_t>(at, dst, dst_step); break;
+                default: store_turns<uint64_t>(at, dst, dst_step);
             }
+            dst = stepped(dst, dst_step, at.count);
         }
     }
 }
 
 WINDROW_DEVICE Kind kind_of(const Box& box) {
-    const bool mapped = box.affine != nullptr;
-    const uint32_t from_low = box.src_col | (box.is_list ? !box.is_aligned : static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.src)) | box.src_row);
-    const uint32_t to_low = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.dst)) | box.dst_row | box.dst_col;
-    const bool is_misaligned = (to_low & (box.to_size - 1)) != 0 || (box.from_size != 0 && (from_low & (box.from_size - 1)) != 0);
-    if (box.to_size == 16 || is_misaligned) return kSlow;
-    if (!mapped && (box.from == box.to || (is_integral(box.from) && is_integral(box.to)))) return kWhole;
-    if (box.from == kF64 || box.to == kF64) return kDoubles;
-    return is_rare(box.from, box.to, mapped) ? kOddSingles : kSingles;
+    const Field& field = *box.field;
+    const uint32_t from_size = field.from_size, to_size = field.to_size;
+    const bool mapped = field.op == kAffine;
+    const uint32_t src = box.is_list ? !(field.flags & kAlignedSources)
+                                     : static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.src)) | box.rows.src;
+    const uint32_t dst = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.dst)) | box.rows.dst | box.cols.dst;
+    const bool is_misaligned = (dst & (to_size - 1)) != 0 || (from_size != 0 && ((src | box.cols.src) & (from_size - 1)) != 0);
+    if (to_size == 16 || is_misaligned) return kSlow;
+    if (!mapped && (field.from == field.to || (is_integral(field.from) && is_integral(field.to)))) return kWhole;
+    if (field.from == kF64 || field.to == kF64) return kDoubles;
+    return is_rare(field.from, field.to, mapped) ? kOddSingles : kSingles;
 }
 
 WINDROW_DEVICE void write_box(const Box& box, uint32_t lane) {
-    const Shape shape(box);
+    const Turned turned = windrow::turned(box);
+    const Side &along = turned.along, &across = turned.across;
     const Kind kind = kind_of(box);
-    Map map = {{box.affine, box.channels}, 0, 0};
-    if (box.affine != nullptr) {
-        const uint32_t step = shape.row_step * box.channel_row + shape.col_step * box.channel_col;
-        map.step = step - divide(step, box.by_channels) * box.channels;
+    const Field& field = *box.field;
+    Map map = {{nullptr, 1}, 0, 0};
+    if (field.op == kAffine) {
+        const uint32_t step = along.channel << turned.log_step;
+        map = {{at<uint8_t>(box.table, field.affine), field.channels}, 0, step - divide(step, field.by_channels) * field.channels};
     }
-    const uint32_t units = shape.is_down ? box.cols << shape.log_step : box.rows * kLanes;
+    const uint32_t units = turned.is_down ? box.cols.count << turned.log_step : box.rows.count * kLanes;
 #pragma unroll 1
     for (uint32_t number = lane; number < units; number += kLanes) {
-        Unit unit = {number / kLanes, lane, 0, 0, 0};
-        if (shape.is_down) {
-            unit.r = shape.log_step == 0 ? 0 : divide(number, box.by_cols);
-            unit.c = number - unit.r * box.cols;
+        Unit unit = {lane, number / kLanes, 0, 0, 0};
+        if (turned.is_down) {
+            unit.t = turned.log_step == 0 ? 0 : divide(number, box.by_cols);
+            unit.o = number - unit.t * box.cols.count;
         }
-        // Along the turns, and across them.
-        const uint32_t t = shape.is_down ? unit.r : unit.c, o = shape.is_down ? unit.c : unit.r;
-        unit.turns = turns_below(shape.is_down ? box.rows : box.cols, t, shape.log_step);
-        unit.first = turns_below(shape.is_down ? box.row_lo : box.col_lo, t, shape.log_step);
-        unit.last = turns_below(shape.is_down ? box.row_hi : box.col_hi, t, shape.log_step);
-        const uint32_t lo = shape.is_down ? box.col_lo : box.row_lo, hi = shape.is_down ? box.col_hi : box.row_hi;
-        if (o < lo || o >= hi) unit.last = 0;
-        unit.first = minimum(unit.first, unit.last);
-        if (box.affine != nullptr && unit.first < unit.last) {
-            const uint32_t r = unit.r + unit.first * shape.row_step, c = unit.c + unit.first * shape.col_step;
-            const uint32_t channel = box.channel + r * box.channel_row + c * box.channel_col;
-            map.channel = channel - divide(channel, box.by_channels) * box.channels;
+        unit.turns = turns_below(along.count, unit.t, turned.log_step);
+        if (unit.o >= across.lo && unit.o < across.hi) {
+            unit.first = turns_below(along.lo, unit.t, turned.log_step);
+            unit.last = turns_below(along.hi, unit.t, turned.log_step);
+            unit.first = minimum(unit.first, unit.last);
         }
-        if (kind == kSlow) write_slowly(box, shape, unit, map);
-        else write_quickly(box, shape, unit, kind, map);
+        if (field.op == kAffine && unit.first < unit.last) {
+            const uint32_t t = unit.t + (unit.first << turned.log_step);
+            const uint32_t channel = box.channel + t * along.channel + unit.o * across.channel;
+            map.channel = channel - divide(channel, field.by_channels) * field.channels;
+        }
+        if (kind == kSlow) write_slowly(turned, unit, map);
+        else write_quickly(turned, unit, kind, map);
     }
 }
 

@@ -74,8 +74,9 @@ WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint3
     cast.from = field.from;
     cast.to = field.to;
     cast.loop = field.loop;
-    cast.from_size = reads(field) ? field.from_size : 0;
+    cast.from_size = field.from_size;
     cast.to_size = field.to_size;
+    cast.log_to = field.log_to;
     cast.value = field.op == kConst ? field.value : number;
     cast.affine = {nullptr, 1};
     if (field.op == kAffine) {
@@ -97,7 +98,7 @@ WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_
         team = {lane % kTeamLanes, kTeamLanes};
         if (own >= field.num_samples * field.items) return;
     }
-    const Shared shared = shared_stretch(table, field, own, is_planar ? field.planes : reads(field) ? field.from_size : 0);
+    const Shared shared = shared_stretch(table, field, own, is_planar ? field.planes : field.from_size);
     const Stretch& part = shared.part;
     team.thread += kLanes * shared.warp;
     team.threads *= shared.warps;
@@ -126,60 +127,45 @@ WINDROW_DEVICE uint32_t clipped(uint64_t bound, uint64_t begin, uint32_t count) 
 }
 
 WINDROW_DEVICE void box_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const uint32_t lane = lane_of_thread();
     Box box;
-    box.affine = field.op == kAffine ? at<uint8_t>(table, field.affine) : nullptr;
-    box.channels = field.op == kAffine ? field.channels : 1;
-    box.by_channels = field.by_channels;
-    box.channel_row = 0;
-    box.channel_col = field.cols.channel_step;
-    box.fill[0] = fill_of(field).lo;
-    box.fill[1] = fill_of(field).hi;
-    box.from = field.from;
-    box.to = field.to;
-    box.from_size = reads(field) ? field.from_size : 0;
-    box.to_size = field.to_size;
-    box.value = field.value;
+    box.table = table;
+    box.field = &field;
     box.is_list = false;
-    box.sample = 0;
+    box.by_cols = field.cols.by_blocks;
     const Loop& cols = field.cols;
-    box.dst_col = static_cast<int32_t>(cols.dst_stride);
-    box.by_cols = cols.by_blocks;
+    box.rows.channel = 0;
+    box.cols.channel = cols.channel_step;
+    box.cols.dst = static_cast<int32_t>(cols.dst_stride);
     int64_t channel = field.channel_first;
     if (field.samples != 0) {
         // Its rows are samples.
-        box.sample = own * field.samples;
-        box.rows = box.row_hi = minimum(field.samples, field.num_samples - box.sample);
-        box.row_lo = 0;
-        box.cols = static_cast<uint32_t>(cols.extent);
-        box.col_lo = 0;
-        box.col_hi = static_cast<uint32_t>(cols.hi);
-        box.src_row = 0;
-        box.src_col = static_cast<int32_t>(cols.src_stride);
-        box.dst_row = static_cast<int32_t>(field.step);
-        box.dst = field.out + static_cast<int64_t>(box.sample) * field.step;
+        box.number = own * field.samples;
+        box.rows.count = box.rows.hi = minimum(field.samples, field.num_samples - box.number);
+        box.rows.lo = box.cols.lo = 0;
+        box.cols.count = static_cast<uint32_t>(cols.extent);
+        box.cols.hi = static_cast<uint32_t>(cols.hi);
+        box.rows.src = 0;
+        box.cols.src = static_cast<int32_t>(cols.src_stride);
+        box.rows.dst = static_cast<int32_t>(field.step);
+        box.dst = field.out + static_cast<int64_t>(box.number) * field.step;
         box.src = nullptr;
-        if (reads(field)) {
-            box.is_list = true;
-            box.samples = sources_of(table, field);
-            box.is_aligned = field.flags & kAlignedSources;
-        }
+        box.is_list = reads(field);
     } else {
         const Item item = item_of(table, field, own);
         const Sample& sample = item.sample;
-        if (field.op == kIndex) box.value = sample.number;
+        box.number = sample.number;
         const Bounds col = bounds_of(table, field, cols, sample);
         const uint64_t begin = uint64_t{item.piece} * field.piece;
         const uint64_t rest = col.extent - begin;
-        box.cols = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
-        box.col_lo = clipped(col.lo, begin, box.cols);
-        box.col_hi = clipped(col.hi, begin, box.cols);
-        box.src_col = static_cast<int32_t>(col.src_stride);
+        box.cols.count = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
+        box.cols.lo = clipped(col.lo, begin, box.cols.count);
+        box.cols.hi = clipped(col.hi, begin, box.cols.count);
+        box.cols.src = static_cast<int32_t>(col.src_stride);
         box.src = reads(field) ? source_at(sources_of(table, field), sample.index) : field.out;
         box.src += static_cast<int64_t>(begin - col.lo) * col.src_stride;
         box.dst = field.out + static_cast<int64_t>(sample.offset) * field.step +
                   static_cast<int64_t>(begin) * cols.dst_stride;
-        if (cols.varies & kExtent || box.cols != static_cast<uint32_t>(cols.extent)) box.by_cols = divisor_of(box.cols);
+        if (cols.varies & kExtent || box.cols.count != static_cast<uint32_t>(cols.extent)) box.by_cols = divisor_of(box.cols.count);
         if (cols.channel_step) channel += static_cast<int64_t>(begin - col.lo);
         // The last of the outer loops is that of its rows.
         const Loop* outer = at<Loop>(table, field.outer);
@@ -202,22 +188,25 @@ WINDROW_DEVICE void box_item(const uint64_t* table, const Field& field, uint32_t
             if (loop.channel_step) channel += real;
             if (d + 1 == field.num_outer) {
                 const uint64_t left = bounds.extent - coord;
-                box.rows = left < loop.block ? static_cast<uint32_t>(left) : loop.block;
-                box.row_lo = clipped(bounds.lo, coord, box.rows);
-                box.row_hi = clipped(bounds.hi, coord, box.rows);
-                box.src_row = static_cast<int32_t>(bounds.src_stride);
-                box.dst_row = static_cast<int32_t>(loop.dst_stride);
-                box.channel_row = loop.channel_step;
+                box.rows.count = left < loop.block ? static_cast<uint32_t>(left) : loop.block;
+                box.rows.lo = clipped(bounds.lo, coord, box.rows.count);
+                box.rows.hi = clipped(bounds.hi, coord, box.rows.count);
+                box.rows.src = static_cast<int32_t>(bounds.src_stride);
+                box.rows.dst = static_cast<int32_t>(loop.dst_stride);
+                box.rows.channel = loop.channel_step;
             } else if (coord < bounds.lo || coord >= bounds.hi) {
                 is_real = false;
             }
         }
-        if (!is_real) box.row_hi = box.row_lo;
+        if (!is_real) box.rows.hi = box.rows.lo;
     }
-    // Below 0 in front of padding.
-    channel %= static_cast<int64_t>(box.channels);
-    box.channel = static_cast<uint32_t>(channel < 0 ? channel + box.channels : channel);
-    write_box(box, lane);
+    box.channel = 0;
+    if (field.op == kAffine) {
+        // Below 0 in front of padding.
+        channel %= static_cast<int64_t>(field.channels);
+        box.channel = static_cast<uint32_t>(channel < 0 ? channel + field.channels : channel);
+    }
+    write_box(box, lane_of_thread());
 }
 
 /// Numbers of the table itself.

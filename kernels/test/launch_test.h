@@ -62,7 +62,7 @@ inline void test_far_line(bool joined, size_t skew) {
         field.op = kRead;
         field.from = field.to = kU8;
         field.from_size = field.to_size = 1;
-        field.flags = kJoint | kWide;
+        field.flags = kJoint | kWide | (joined ? kVaried : 0);
         field.num_samples = 4;
         std::vector<uint64_t> data(4);
         data[sample] = uint64_t(src) - begin;
@@ -151,6 +151,7 @@ inline void test_ragged(uint32_t piece) {
     field.op = kRead;
     field.from = field.to = kU8;
     field.from_size = field.to_size = 1;
+    field.flags = kVaried;
     field.num_samples = num;
     field.data = table.put(data);
     field.step = 1;

@@ -68,19 +68,21 @@ inline void test_lines_of(const char* what, const LineCast& cast, const double* 
     }
 }
 
+inline uint8_t log_of(uint32_t size) { return uint8_t(__builtin_ctz(size)); }
+
 inline void test_line() {
     const double wide[] = {0.0171, -2.1};
     const float narrow[] = {0.0171f, -2.1f};
     const double rounded[] = {narrow[0], narrow[1]};
     for (uint8_t size : {1, 2, 4, 8, 16}) {
-        test_lines_of("moved", {kMoved, kMoved, kMovedLoop, size, size, {nullptr, 1}, 0}, nullptr);
-        if (size <= 8) test_lines_of("constant", {kMoved, kMoved, kMovedLoop, 0, size, {nullptr, 1}, rng()}, nullptr);
+        test_lines_of("moved", {kMoved, kMoved, kMovedLoop, size, size, log_of(size), {nullptr, 1}, 0}, nullptr);
+        if (size <= 8) test_lines_of("constant", {kMoved, kMoved, kMovedLoop, 0, size, log_of(size), {nullptr, 1}, rng()}, nullptr);
     }
     auto test = [&](const char* what, uint8_t from, uint8_t to, uint8_t loop, bool mapped) {
         const bool is_wide = from == kF64 || to == kF64;
         const Affine map = {!mapped ? nullptr : is_wide ? reinterpret_cast<const uint8_t*>(wide) : reinterpret_cast<const uint8_t*>(narrow), 1};
         const auto from_size = uint8_t(oracle::kSizes[from]), to_size = uint8_t(oracle::kSizes[to]);
-        test_lines_of(what, {from, to, loop, from_size, to_size, map, 0}, !mapped ? nullptr : is_wide ? wide : rounded);
+        test_lines_of(what, {from, to, loop, from_size, to_size, log_of(to_size), map, 0}, !mapped ? nullptr : is_wide ? wide : rounded);
     };
     // The loop of small integers with a map is theirs without one too.
 #define TEST(cast, from, to, mapped)                                         \

@@ -55,17 +55,21 @@ inline void check_box(const BoxCase& c) {
     const auto [out_before, out_bytes] = lay_out(loops, false, pick(5) == 0 ? 0 : 1, b);
     const auto [before, bytes] = lay_out(loops, true, int(pick(2)), a);
     Output output(out_bytes, c.odd ? pick(16) : b * pick(16 / b));
+    Field field{};
     Box box{};
-    box.rows = c.rows, box.cols = c.cols, box.by_cols = divisor(c.cols);
-    box.row_lo = loops[0].lo, box.row_hi = loops[0].hi, box.col_lo = loops[1].lo, box.col_hi = loops[1].hi;
-    box.src_row = int32_t(loops[0].src_stride), box.src_col = int32_t(loops[1].src_stride);
-    box.dst_row = int32_t(loops[0].dst_stride), box.dst_col = int32_t(loops[1].dst_stride);
+    box.field = &field;
+    auto side = [](uint32_t count, const auto& loop) {
+        return Side{count, uint32_t(loop.lo), uint32_t(loop.hi), 0, int32_t(loop.src_stride), int32_t(loop.dst_stride)};
+    };
+    box.rows = side(c.rows, loops[0]), box.cols = side(c.cols, loops[1]), box.by_cols = divisor(c.cols);
     box.dst = output.data() + out_before;
-    box.from = uint8_t(c.from), box.to = uint8_t(c.to), box.to_size = uint8_t(b);
-    box.from_size = c.constant ? 0 : uint8_t(a);
-    box.value = rng(), box.fill[0] = rng(), box.fill[1] = rng();
+    field.from = uint8_t(c.from), field.to = uint8_t(c.to), field.to_size = uint8_t(b);
+    field.from_size = c.constant ? 0 : uint8_t(a);
+    field.op = !c.constant ? kRead : pick(2) ? kConst : kIndex;
+    field.value = uint8_t(rng()), box.number = uint32_t(rng());
+    const Vec16 fill = {rng(), rng()};
+    memcpy(field.fill, &fill, sizeof fill);
     // Sources: one, or one for each row.
-    Sources sources{};
     std::vector<uint64_t> addresses(c.rows + 3, 1);
     std::vector<uint8_t*> row_of(c.rows);
     uint8_t* first = nullptr;
@@ -73,17 +77,18 @@ inline void check_box(const BoxCase& c) {
     const bool some = loops[0].hi > loops[0].lo && loops[1].hi > loops[1].lo && !c.constant;
     if (c.listed) {
         const int64_t num = loops[1].hi - loops[1].lo, step = std::abs(loops[1].src_stride);
-        box.sample = 3;
+        box.number = 3;
         for (uint32_t r = loops[0].lo; some && r < loops[0].hi; ++r) {
             row_of[r] = allocate((num - 1) * step + a, c.odd ? pick(16) : skew, false);
             if (loops[1].src_stride < 0) row_of[r] += (num - 1) * step;
             addresses[r + 3] = uint64_t(row_of[r]) - loops[1].lo * loops[1].src_stride;
         }
-        sources.addresses = addresses.data();
-        box.is_list = true;
-        box.samples = sources;
-        box.is_aligned = true;
-        for (uint32_t r = box.row_lo; r < box.row_hi; ++r) box.is_aligned &= addresses[r + 3] % a == 0;
+        // The table begins with them.
+        box.table = addresses.data();
+        box.is_list = true, box.rows.src = 0;
+        bool is_aligned = true;
+        for (uint32_t r = box.rows.lo; r < box.rows.hi; ++r) is_aligned &= addresses[r + 3] % a == 0;
+        if (is_aligned) field.flags |= kAlignedSources;
     } else if (some) {
         first = allocate(bytes, skew, false) + before;
         for (uint32_t r = loops[0].lo; r < loops[0].hi; ++r) row_of[r] = first + (r - loops[0].lo) * loops[0].src_stride;
@@ -94,21 +99,27 @@ inline void check_box(const BoxCase& c) {
     std::vector<float> narrow;
     if (c.affine) {
         const double some_numbers[] = {1, 0, -1, 0.5, 3.25, 1 / 255.0, -2.118, 1e30, 1e-30, INFINITY};
-        box.channels = pick(3) == 0 ? 1 : 1 + uint32_t(pick(70));
-        box.by_channels = divisor(box.channels);
-        for (uint32_t i = 0; i < 2 * box.channels; ++i) map.push_back(some_numbers[pick(i < box.channels ? 10 : 9)]);
+        field.op = kAffine;
+        field.channels = pick(3) == 0 ? 1 : 1 + uint32_t(pick(70));
+        field.by_channels = divisor(field.channels);
+        for (uint32_t i = 0; i < 2 * field.channels; ++i) map.push_back(some_numbers[pick(i < field.channels ? 10 : 9)]);
         narrow.assign(map.begin(), map.end());
-        box.affine = wide ? reinterpret_cast<uint8_t*>(map.data()) : reinterpret_cast<uint8_t*>(narrow.data());
-        box.channel = uint32_t(pick(box.channels));
-        box.channel_row = uint32_t(pick(2)), box.channel_col = uint32_t(pick(2));
+        // Behind the addresses, if there are any.
+        const size_t bytes_of_map = map.size() * (wide ? sizeof(double) : sizeof(float));
+        field.affine = uint32_t(addresses.size());
+        addresses.resize(addresses.size() + (bytes_of_map + 7) / 8);
+        memcpy(&addresses[field.affine], wide ? (const void*)map.data() : narrow.data(), bytes_of_map);
+        box.table = addresses.data();
+        box.channel = uint32_t(pick(field.channels));
+        box.rows.channel = uint32_t(pick(2)), box.cols.channel = uint32_t(pick(2));
     }
     for (uint32_t r = 0; r < c.rows; ++r) {
         for (uint32_t col = 0; col < c.cols; ++col) {
-            uint64_t bits[2] = {box.fill[0], box.fill[1]};
-            if (r >= box.row_lo && r < box.row_hi && col >= box.col_lo && col < box.col_hi) {
-                bits[0] = box.value, bits[1] = 0;
+            uint64_t bits[2] = {fill.lo, fill.hi};
+            if (r >= box.rows.lo && r < box.rows.hi && col >= box.cols.lo && col < box.cols.hi) {
+                bits[0] = field.op == kConst ? field.value : box.number, bits[1] = 0;
                 if (!c.constant) {
-                    uint8_t* p = row_of[r] + int64_t(col - box.col_lo) * loops[1].src_stride;
+                    uint8_t* p = row_of[r] + int64_t(col - box.cols.lo) * loops[1].src_stride;
                     const uint64_t element = any_element(c.from);
                     if (c.size == 0) memcpy(p, &element, a);
                     allow(p, a);
@@ -117,14 +128,14 @@ inline void check_box(const BoxCase& c) {
             memcpy(output.want(out_before + r * loops[0].dst_stride + col * loops[1].dst_stride), bits, b);
         }
     }
-    for (uint32_t r = box.row_lo; some && r < box.row_hi; ++r) {
-        for (uint32_t col = box.col_lo; col < box.col_hi; ++col) {
+    for (uint32_t r = box.rows.lo; some && r < box.rows.hi; ++r) {
+        for (uint32_t col = box.cols.lo; col < box.cols.hi; ++col) {
             uint64_t bits[2] = {};
-            memcpy(bits, row_of[r] + int64_t(col - box.col_lo) * loops[1].src_stride, a);
-            const uint32_t channel = c.affine ? (box.channel + r * box.channel_row + col * box.channel_col) % box.channels : 0;
+            memcpy(bits, row_of[r] + int64_t(col - box.cols.lo) * loops[1].src_stride, a);
+            const uint32_t channel = c.affine ? (box.channel + r * box.rows.channel + col * box.cols.channel) % field.channels : 0;
             if (c.size == 0) {
                 bits[0] = oracle::convert(c.from, c.to, bits[0], c.affine ? &map[channel] : nullptr,
-                                          c.affine ? &map[channel + box.channels] : nullptr);
+                                          c.affine ? &map[channel + field.channels] : nullptr);
             }
             memcpy(output.want(out_before + r * loops[0].dst_stride + col * loops[1].dst_stride), bits, b);
         }

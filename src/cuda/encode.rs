@@ -91,8 +91,9 @@ impl<'b> Builder<'b> {
             op: op as u8,
             from: if is_move { to } else { code_of(part.from) },
             to,
-            from_size: part.from.size() as u8,
+            from_size: if addresses_are_read(part.op) { part.from.size() as u8 } else { 0 },
             to_size: part.to.size() as u8,
+            log_to: part.to.size().ilog2() as u8,
             value,
             r#loop: match is_move {
                 true => 0,
@@ -231,6 +232,7 @@ impl<'b> Builder<'b> {
         let Some(last) = outer.last() else { return Ok(()) };
         let num_rows = last.fixed().unwrap_or(u64::MAX);
         let (rows, piece) = match is_transposed(last, cols) {
+            true if num_cols < 64 => (rows_of_box(most, num_cols, num_rows), num_cols),
             true => {
                 let rows = num_rows.min(64);
                 (rows, num_cols.min((most / rows).next_multiple_of(64)))
@@ -284,6 +286,10 @@ impl<'b> Builder<'b> {
             .map(|(own, block)| self.looped(part, own, block, wide))
             .collect::<Result<Vec<params::Loop>>>()?;
         field.num_outer = outer.len() as u32;
+        let is_placed = field.places != 0 || field.offsets != 0;
+        if is_placed || !outer.is_empty() || field.cols.varies != 0 {
+            field.flags |= flags::VARIED;
+        }
         if !outer.is_empty() {
             field.outer = self.push_bytes(cast_slice(&outer))?;
         }

@@ -68,6 +68,7 @@ pub(super) mod flags {
     pub const BY_ID: u8 = 2;
     pub const JOINT: u8 = 4;
     pub const ALIGNED_SOURCES: u8 = 8;
+    pub const VARIED: u8 = 16;
 }
 
 /// Bytes of an item of [`Family::Rows`] and [`Family::Pages`].
@@ -167,7 +168,8 @@ pub(super) struct Field {
     pub r#loop: u8,
     pub flags: u8,
     pub hint_shift: u8,
-    pub unused: [u8; 2],
+    pub log_to: u8,
+    pub unused: u8,
     pub num_samples: u32,
     pub data: u32,
     pub base: u64,
