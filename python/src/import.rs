@@ -282,10 +282,11 @@ impl<'py> Importer<'py> {
     ) -> PyResult<()> {
         match route {
             Route::Exchange { api, is_torch, dense } => {
-                // SAFETY: a tensor of torch's own class, whose words were found.
-                if let Some(fields) =
-                    dense.and_then(|dense| unsafe { dense.fields_of(object.as_ptr()) })
-                {
+                let fields = dense.and_then(|dense| {
+                    // SAFETY: a tensor of torch's own class, whose words were found.
+                    unsafe { dense.fields_of(object.as_ptr()) }
+                });
+                if let Some(fields) = fields {
                     return self.push_dense(&fields, index);
                 }
                 let borrow =

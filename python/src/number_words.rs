@@ -110,11 +110,14 @@ pub(crate) fn read_numbers(
     };
     let dtype = if is_of(first, int) { DType::I64 } else { DType::F64 };
     let is_whole = items.iter().all(|&item| match dtype {
-        // SAFETY: its class was just looked at, here and below.
         DType::I64 if is_of(item, int) => {
+            // SAFETY: an int, as its class says.
             unsafe { words.int(item) }.is_some_and(|value| push(value.to_ne_bytes()))
         }
-        DType::F64 if is_of(item, float) => push(unsafe { at::<f64>(item, SIZE) }.to_ne_bytes()),
+        DType::F64 if is_of(item, float) => {
+            // SAFETY: a float, as its class says.
+            push(unsafe { at::<f64>(item, SIZE) }.to_ne_bytes())
+        }
         _ => false,
     });
     if !is_whole {

@@ -122,7 +122,7 @@ fn a_stack_on_the_device_is_a_few_calls() {
                     assert!(calls.len() <= 10, "{} calls: {calls:#?}", calls.len());
                     assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 0, "{calls:#?}");
                 }
-                assert_eq!(consume(&lane, &batch), [expected.clone()]);
+                assert_eq!(consume(&lane, &batch), std::slice::from_ref(&expected));
             }
             drop(memory);
         }
@@ -144,7 +144,7 @@ fn dropped_batches_use_each_others_memory_however_far_behind_the_device_is() {
             assert!(addresses.len() <= 3, "{addresses:?}");
             let batch = engine.assemble_on(&samples, &Collate::stack(), &stream).unwrap();
             drop(paused);
-            assert_eq!(consume(&lane, &batch), [expected.clone()]);
+            assert_eq!(consume(&lane, &batch), std::slice::from_ref(&expected));
         }
         assert_eq!(engine.stats().device_bytes, 0);
         drop(memory);
