@@ -685,39 +685,22 @@ impl<'a> SampleList<'a> {
     /// [`Error::OutOfMemory`].
     pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
         let len = self.data.len() as i64;
-        let indices = indices.into_iter().map(|index| {
+        let indices = indices.into_iter();
+        // No `Result`: one with an `Error` in it is larger than registers are.
+        let place = |index: i64| {
             let position = if index < 0 { index + len } else { index };
-            match (0..len).contains(&position) {
-                true => Ok(position as usize),
-                false => Err(outside(index, len)),
-            }
-        });
+            (0..len).contains(&position).then_some(position as usize)
+        };
         let count = indices.size_hint().0;
-        let (mut data, mut kind_ids, mut lengths) = (room_for(count)?, Vec::new(), Vec::new());
-        match (self.lengths.is_empty(), self.kind_ids.is_empty()) {
-            (true, true) => {}
-            (true, false) => kind_ids = room_for(count)?,
-            (false, _) => lengths = room_for(count)?,
-        }
-        match (&self.data, self.is_uniform()) {
-            (Addresses::Each(each), true) => {
-                for position in indices {
-                    data.push(each[position?]);
-                }
-            }
-            (Addresses::Rows { first, step, .. }, true) => {
-                for position in indices {
-                    let bytes = (position? as i64).wrapping_mul(*step);
-                    data.push(first.wrapping_offset(bytes as isize));
-                }
-            }
-            _ => {
-                for position in indices {
-                    let position = position?;
-                    data.push(self.data.at(position));
-                    lengths.extend(self.lengths.get(position));
-                    kind_ids.extend(self.kind_ids.get(position));
-                }
+        let (mut data, mut kind_ids, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+        data.try_reserve(count).map_err(|_| no_room(count))?;
+        let is_uniform = self.is_uniform();
+        for index in indices {
+            let Some(position) = place(index) else { return Err(outside(index, len)) };
+            data.push(self.data.at(position));
+            if !is_uniform {
+                lengths.extend(self.lengths.get(position));
+                kind_ids.extend(self.kind_ids.get(position));
             }
         }
         let last = kind_ids.last().copied().unwrap_or(0);

@@ -94,7 +94,10 @@ impl<'r> Small<'r> {
                 }
             }
         };
-        let numbers = 16 * self.rows.len() as u64;
+        let numbers = match self.place {
+            Place::Stacked => 0,
+            _ => 16 * self.rows.len() as u64,
+        };
         let all = [self.bytes_in(), self.data_bytes, others, numbers];
         all.into_iter().fold(0, u64::saturating_add)
     }

@@ -143,6 +143,10 @@ unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
             dst.add(bytes - N).cast::<[u8; N]>().write_unaligned(last);
         }
     }
+    if bytes > 32 {
+        // SAFETY: the caller's promise.
+        return unsafe { rows::copy_bytes(src, dst, bytes, false) };
+    }
     // SAFETY: each class has at least as many bytes as are taken at either end, and at most twice as many.
     unsafe {
         match bytes {
@@ -151,10 +155,7 @@ unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
             2..=3 => ends::<2>(src, dst, bytes),
             4..=7 => ends::<4>(src, dst, bytes),
             8..=15 => ends::<8>(src, dst, bytes),
-            16..=31 => ends::<16>(src, dst, bytes),
-            32..=63 => ends::<32>(src, dst, bytes),
-            64..=128 => ends::<64>(src, dst, bytes),
-            _ => rows::copy_bytes(src, dst, bytes, false),
+            _ => ends::<16>(src, dst, bytes),
         }
     }
 }
