@@ -17,26 +17,26 @@ def test_every_dtype(name):
     assert_tensor(batch, oracle.stack(arrays, name).data, name)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_every_rank(shape, count):
-    arrays = [paint(shape, "int32", 31 * i) for i in range(count)]
-    batch = wr.stack(arrays)
-    assert_tensor(batch, oracle.stack(arrays, "int32").data)
-    assert len(batch) == count
+def test_every_rank(count):
+    for shape in SHAPES:
+        arrays = [paint(shape, "int32", 31 * i) for i in range(count)]
+        batch = wr.stack(arrays)
+        assert_tensor(batch, oracle.stack(arrays, "int32").data)
+        assert len(batch) == count
 
 
-@pytest.mark.parametrize("size", [*range(1, 20), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 4095, 4096, 4097, 65537])
-def test_sizes_around_vector_and_page_boundaries(size):
-    arrays = [paint(size, seed=i) for i in range(5)]
-    assert_tensor(wr.stack(arrays), oracle.stack(arrays, "uint8").data)
+def test_sizes_around_vector_and_page_boundaries():
+    for size in [1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 4095, 4096, 4097, 65537]:
+        arrays = [paint(size, seed=i) for i in range(5)]
+        assert_tensor(wr.stack(arrays), oracle.stack(arrays, "uint8").data)
 
 
-@pytest.mark.parametrize("offset", range(17))
-def test_misaligned_sources(offset):
+def test_misaligned_sources():
     base = paint(4 * 101 + 64)
-    arrays = [base[offset + 3 * i : offset + 3 * i + 404].view("float32") for i in range(4)]
-    assert_tensor(wr.stack(arrays), oracle.stack(arrays, "float32").data)
+    for offset in range(17):
+        arrays = [base[offset + 3 * i : offset + 3 * i + 404].view("float32") for i in range(4)]
+        assert_tensor(wr.stack(arrays), oracle.stack(arrays, "float32").data)
 
 
 def test_many_small_samples():
@@ -68,10 +68,10 @@ def test_larger_than_the_last_level_cache():
         lambda a: a.reshape(4, 3, 2, 6).transpose(3, 1, 0, 2),
     ],
 )
-@pytest.mark.parametrize("name", ["uint8", "int16", "float32", "float64", "complex128"])
-def test_strided_sources(view, name):
-    arrays = [view(paint((12, 12), name, 5 * i)) for i in range(3)]
-    assert_tensor(wr.stack(arrays), oracle.stack(arrays, name).data)
+def test_strided_sources(view):
+    for name in ["uint8", "int16", "float32", "float64", "complex128"]:
+        arrays = [view(paint((12, 12), name, 5 * i)) for i in range(3)]
+        assert_tensor(wr.stack(arrays), oracle.stack(arrays, name).data)
 
 
 def test_each_sample_may_have_its_own_strides():

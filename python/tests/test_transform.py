@@ -29,10 +29,10 @@ def test_image_normalisation_to_channels_first(target, shape):
 
 
 @pytest.mark.parametrize("source", oracle.ARITHMETIC)
-@pytest.mark.parametrize("target", oracle.ARITHMETIC)
-def test_every_dtype_pair(source, target):
+def test_every_dtype_pair(source):
     t = T(scale=0.37, mean=[3.0, -5.0, 0.1], std=[1.7, 0.3, 11.0], channel_dim=1)
-    check([paint_values((5, 3, 7), source, i) for i in range(2)], source, t, target)
+    for target in oracle.ARITHMETIC:
+        check([paint_values((5, 3, 7), source, i) for i in range(2)], source, t, target)
 
 
 @pytest.mark.parametrize("source", oracle.FLOATS)
@@ -77,13 +77,13 @@ def test_integers_that_are_asked_for(source):
 
 
 @pytest.mark.parametrize("source", ["int32", "int64", "uint32", "uint64"])
-@pytest.mark.parametrize("target", ["float32", "float64", "int64", "float16"])
-def test_wide_integers_enter_in_the_width_of_the_arithmetic(source, target):
+def test_wide_integers_enter_in_the_width_of_the_arithmetic(source):
     info = np.iinfo(source)
     rng = np.random.default_rng(7)
     x = rng.integers(info.min, info.max, 501, dtype=source, endpoint=True)
     x[:4] = [info.min, info.max, 2**24 + 1, 2**24 + 3]
-    check([x, x[::-1]], source, T(scale=0.001, mean=17.0, std=3.0), target)
+    for target in ["float32", "float64", "int64", "float16"]:
+        check([x, x[::-1]], source, T(scale=0.001, mean=17.0, std=3.0), target)
 
 
 @pytest.mark.parametrize("width", ["float32", "float64"])
@@ -128,11 +128,11 @@ def test_forms_of_the_arguments(t):
     check([x], "float32", t)
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -1, -2, -3])
 @pytest.mark.parametrize("permute", [None, (2, 1, 0), (1, 2, 0)])
-def test_channel_dim_speaks_of_the_dims_before_permute(dim, permute):
-    t = T(scale=0.5, mean=[1.0, 2.0, 3.0, 4.0], std=[0.3, 0.6, 0.9, 1.3], channel_dim=dim, permute=permute)
-    check([paint((4, 4, 4), seed=i) for i in range(2)], "uint8", t, "float32")
+def test_channel_dim_speaks_of_the_dims_before_permute(permute):
+    for dim in range(-3, 3):
+        t = T(scale=0.5, mean=[1.0, 2.0, 3.0, 4.0], std=[0.3, 0.6, 0.9, 1.3], channel_dim=dim, permute=permute)
+        check([paint((4, 4, 4), seed=i) for i in range(2)], "uint8", t, "float32")
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 7), (5, 3, 7), (5, 7, 3), (3,)])
@@ -151,9 +151,9 @@ def test_coefficients_that_are_not_finite(coefficients):
 
 
 @pytest.mark.parametrize("permute", list(itertools.permutations(range(3))) + [(-1, 0, 1), (0, -1, -2)])
-@pytest.mark.parametrize("name", ["uint8", "int16", "float32", "float64", "complex128"])
-def test_permute_alone(permute, name):
-    check([paint((3, 4, 5), name, i) for i in range(3)], name, T(permute=permute))
+def test_permute_alone(permute):
+    for name in ["uint8", "int16", "float32", "float64", "complex128"]:
+        check([paint((3, 4, 5), name, i) for i in range(3)], name, T(permute=permute))
 
 
 @pytest.mark.parametrize("name", [*oracle.COMPLEX, *oracle.FLOAT8])
