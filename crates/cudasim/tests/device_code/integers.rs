@@ -72,6 +72,7 @@ fn the_smaller_and_the_larger() {
     three("VIMNMX.U32 R0, R2, R4, PT", |a, b, _| a.min(b));
     three("IMNMX.U32 R0, R2, R4, !PT", |a, b, _| a.max(b));
     three("VIMNMX R0, R2, R4, PT", |a, b, _| (a as i32).min(b as i32) as u32);
+    three("VIMNMX.S32 R0, R2, R4, PT", |a, b, _| (a as i32).min(b as i32) as u32);
     three("VIMNMX.U32 R0, PT, PT, R2, R4, PT", |a, b, _| a.min(b));
     three("VIADDMNMX.U32 R0, R2, R4, R6, PT", |a, b, c| a.wrapping_add(b).min(c));
     three("VIADDMNMX.U32 R0, R2, -R4, R6, !PT", |a, b, c| a.wrapping_sub(b).max(c));

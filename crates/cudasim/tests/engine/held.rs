@@ -90,14 +90,16 @@ fn emptying_the_cache_waits_for_samples_being_read() {
 #[test]
 fn memory_whose_order_is_lost_ends_behind_everything() {
     on_gpu(|gpu| {
-        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
-        let memory = rows.upload(gpu);
-        let paused = pause_own(gpu, &engine);
-        let samples = rows.at([memory[0].address]);
-        let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
-        batch.data().ready_on(Stream::LEGACY).unwrap();
-        gpu.sim.fail_function("cuStreamWaitEvent", 1, 400);
-        waits(paused, || drop(batch));
+        for function in ["cuStreamWaitEvent", "cuEventRecord"] {
+            let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+            let memory = rows.upload(gpu);
+            let paused = pause_own(gpu, &engine);
+            let samples = rows.at([memory[0].address]);
+            let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+            batch.data().ready_on(Stream::LEGACY).unwrap();
+            gpu.sim.fail_function(function, 1, 400);
+            waits(paused, || drop(batch));
+        }
     });
 }
 
@@ -217,6 +219,8 @@ fn a_stream_that_is_gone_is_waited_for_by_the_one_that_stands_for_it() {
         let (engine, lane, late) = (engine(), Lane::new(gpu), Lane::new(gpu));
         let rows = Rows::new(1, DType::U8, &[&[300]]);
         let memory = Buffer::poisoned(gpu, 300);
+        // Made before the producer begins: it takes longer than the producer.
+        engine.stream(0).unwrap();
         gpu.sim.set_delay_us(2000);
         late.linger();
         late.write(memory.address, &rows.bytes[0]);
