@@ -2,7 +2,7 @@
 //!
 //! Sizes are those of a training step: many short rows, one set of images, one set of token rows.
 //! Throughput counts the bytes written. Every output is compared with a plain loop once before it is
-//! timed, and sources lie in shuffled order unless a name says `contiguous`.
+//! timed, and sources are in shuffled order unless a name says `contiguous`.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! [`Arena`]: where each tensor of a plan lies if all of them share one allocation.
+//! [`Arena`]: where each tensor of a plan is if all of them share one allocation.
 #![allow(unsafe_code)] // Lengths, offsets and zeros into raw memory.
 
 use crate::dtype::DType;

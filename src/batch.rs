@@ -31,7 +31,7 @@ pub struct Fields {
     pub mask: Option<Box<Tensor>>,
     /// The sample of each row, int64 `[sum]`, if asked for.
     pub batch_index: Option<Box<Tensor>>,
-    /// The bytes that all tensors of this batch, and of the others of its call, lie in: uint8, one
+    /// The bytes that all tensors of this batch, and of the others of its call, are in: uint8, one
     /// allocation. Only if asked for, see [`crate::Plan::in_arena`].
     pub arena: Option<Box<Tensor>>,
     /// The largest length, for a ragged batch.
@@ -95,7 +95,7 @@ impl Fields {
         self.parts = parts;
     }
 
-    /// Where each sample's real part lies.
+    /// Where each sample's real part is.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }
@@ -110,14 +110,14 @@ impl Fields {
     }
 }
 
-/// Where each sample's real part lies in the data of a batch.
+/// Where each sample's real part is in the data of a batch.
 #[derive(Clone, Debug)]
 pub enum Parts {
     /// Sample `i` is row `i`.
     Rows,
-    /// Sample `i` lies in row `i`, within padding.
+    /// Sample `i` is in row `i`, within padding.
     Padded {
-        /// The padded dims: their position in a sample's row, and the side that padding lies on.
+        /// The padded dims: their position in a sample's row, and the side that padding is on.
         dims: SmallVec<[(usize, Side); 4]>,
         /// The real length of each sample along each of these dims, `[N, k]` row-major.
         lengths: Arc<[i64]>,
@@ -156,7 +156,7 @@ impl Parts {
 }
 
 impl Parts {
-    /// Whether all parts lie in data of this shape.
+    /// Whether all parts are in data of this shape.
     fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
         let has_rows = shape.first() == Some(&(num_samples as i64));
         match self {
@@ -178,10 +178,10 @@ impl Parts {
 }
 
 impl Batch {
-    /// A batch made again of tensors that lie elsewhere by now, such as in a copy of an arena.
+    /// A batch made again of tensors that are elsewhere by now, such as in a copy of an arena.
     ///
     /// # Errors
-    /// [`Error::Argument`] if a part would lie outside of the data.
+    /// [`Error::Argument`] if a part would be outside of the data.
     pub fn try_new(data: Tensor, fields: Fields) -> Result<Batch> {
         if !fields.parts.fit(fields.num_samples, data.shape()) {
             let text =
@@ -191,7 +191,7 @@ impl Batch {
         Ok(Batch { data, fields })
     }
 
-    /// A batch of data that lies elsewhere, such as a view of the samples themselves. The data has
+    /// A batch of data that is elsewhere, such as a view of the samples themselves. The data has
     /// the shape of the spec that the fields were made of.
     pub fn new(data: Tensor, fields: Fields) -> Batch {
         Batch { data, fields }

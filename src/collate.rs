@@ -108,7 +108,7 @@ impl Collate {
         self
     }
 
-    /// Where the batch shall lie; without it where the samples are.
+    /// The device to place the batch on; without it, where the samples are.
     #[must_use]
     pub fn device(mut self, device: Device) -> Collate {
         self.device = Some(device);
@@ -173,9 +173,9 @@ impl std::str::FromStr for Side {
 /// What is true in a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// True where data lies.
+    /// True where data is.
     Real,
-    /// True where padding lies.
+    /// True where padding is.
     Pad,
 }
 
@@ -399,7 +399,7 @@ impl Transform {
         self
     }
 
-    /// The sample dim that the channels lie along; without it the only dim of that extent.
+    /// The sample dim that the channels are along; without it the only dim of that extent.
     #[must_use]
     pub fn channel_dim(mut self, dim: i64) -> Transform {
         self.channel_dim = Some(dim);

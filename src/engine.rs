@@ -400,7 +400,7 @@ impl Engine {
         Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
     }
 
-    /// The executor of what of a plan lies on a device.
+    /// The executor of what of a plan is on a device.
     #[cfg(feature = "cuda")]
     fn executor_of(
         &self,
@@ -411,7 +411,7 @@ impl Engine {
         ordinal.map(|ordinal| self.shared.devices.executor_on(ordinal, options.stream)).transpose()
     }
 
-    /// Runs what of a plan lies on a device; gives the arena, if that does.
+    /// Runs what of a plan is on a device; gives the arena, if that does.
     #[cfg(feature = "cuda")]
     fn run_on_device(
         &self,

@@ -16,7 +16,7 @@ pub enum Error {
     Shape(Box<Mismatch>),
     /// Samples (or `out`) of the wrong dtype, or a dtype the operation cannot take.
     DType(Box<Mismatch>),
-    /// Samples that do not lie in one place, or lie where this engine cannot read.
+    /// Samples that are not in one place, or are where this engine cannot read.
     Device(Box<Mismatch>),
     /// Memory that cannot be expressed or used: strides out of range, read-only or overlapping `out`.
     Layout(Box<Mismatch>),

@@ -48,7 +48,7 @@ pub struct Explain {
     pub bytes_to_host: u64,
     /// Bytes of the one allocation of all leaves; 0 without one.
     pub arena_bytes: u64,
-    /// Those of them that lie between tensors, so that each begins aligned.
+    /// Those of them that are between tensors, so that each begins aligned.
     pub arena_gap_bytes: u64,
     /// Shape and dtype of each leaf's data.
     pub outputs: Vec<(Vec<i64>, DType)>,

@@ -48,7 +48,7 @@ pub(crate) struct Class {
     /// Bytes from the sample's first element to the first one that is read.
     pub src_offset: i64,
     pub channel: Channel,
-    /// The outermost loop runs over channels that lie interleaved in the source: all of them can be
+    /// The outermost loop runs over channels that are interleaved in the source: all of them can be
     /// read together, in rows that go upwards or downwards in memory.
     pub planar: bool,
     /// Real elements of a sample.

@@ -12,7 +12,7 @@ use crate::tensor::Device;
 pub struct Kind {
     /// The element type.
     pub dtype: DType,
-    /// Where the memory lies.
+    /// Where the memory is.
     pub device: Device,
     /// Shape and strides.
     pub layout: Layout,

@@ -108,7 +108,7 @@ impl Layout {
         checked_numel(&self.shape).expect("checked by try_new")
     }
 
-    /// Whether the elements lie row-major without gaps; the stride of an extent of 1 is ignored.
+    /// Whether the elements are row-major without gaps; the stride of an extent of 1 is ignored.
     pub fn is_compact(&self) -> bool {
         let mut step = 1;
         for (&extent, &stride) in self.shape.iter().zip(&self.strides).rev() {

@@ -54,7 +54,7 @@ pub struct Plan<'s> {
     pub(crate) lists: Vec<Listed<'s>>,
     /// Of outputs that have one to be told of the work: see [`Target::owned_by`].
     pub(crate) out_owners: Vec<Owner>,
-    /// Where all that is written lies, if it shares one allocation.
+    /// Where all that is written is, if it shares one allocation.
     pub(crate) arena: Option<Arena>,
 }
 

@@ -1,4 +1,4 @@
-//! [`Rows`]: samples on the host that lie row-major and differ in the extent of dim 0 at most.
+//! [`Rows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::sample::{SampleList, SampleView};
 use crate::spec::bytes_of;
 use crate::tensor::Device;
 
-/// Samples on the host that lie row-major and differ in the extent of dim 0 at most, read where they are.
+/// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
 pub(crate) struct Rows<'r> {
     kind: &'r Kind,
     /// The extent of dim 0 of those that no one says another of; 1 without dims.
@@ -57,7 +57,7 @@ impl<'r> Rows<'r> {
         }
     }
 
-    /// Where a row lies, and its extent of dim 0.
+    /// Where a row is, and its extent of dim 0.
     #[inline]
     pub fn at(&self, index: usize) -> (*const u8, i64) {
         match &self.source {

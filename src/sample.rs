@@ -127,7 +127,7 @@ impl<'a> From<&'a Tensor> for SampleView<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct SampleList<'a> {
     data: Addresses,
-    /// The extent of dim 0 of each sample, as long as they differ in nothing else and lie row-major on the host:
+    /// The extent of dim 0 of each sample, as long as they differ in nothing else and are row-major on the host:
     /// the first kind says the rest. Empty while there is only one kind, and where `kind_ids` is not.
     lengths: Vec<i64>,
     /// The largest such extent that a row of the first kind may have; negative if it is no such row.
@@ -669,7 +669,7 @@ impl<'a> SampleList<'a> {
         self.lengths.is_empty() && self.kind_ids.is_empty()
     }
 
-    /// What all samples have in common, if they lie row-major on the host and differ in the extent of dim 0
+    /// What all samples have in common, if they are row-major on the host and differ in the extent of dim 0
     /// at most, and the extent of each; none if it is that of the kind.
     pub(crate) fn as_rows(&self) -> Option<(&Kind, &[i64])> {
         let first = self.kinds.all().first()?;

@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn integers_reach_float32_in_one_step() {
-        // 2^63 + 2^39 + 1 lies just above a tie of float32; float64 would round it onto the tie.
+        // 2^63 + 2^39 + 1 is just above a tie of float32; float64 would round it onto the tie.
         let value = Scalar::Int((1 << 63) + (1 << 39) + 1);
         let up = 9_223_373_136_366_403_584f32;
         assert_eq!(value.bits(DType::F32).unwrap()[..4], up.to_ne_bytes());

@@ -27,7 +27,7 @@ pub struct Spec {
     pub source: Device,
     /// Where the batch will be.
     pub device: Device,
-    /// How samples lie in the data.
+    /// How samples are in the data.
     pub placement: Placement,
     /// Real extents: `[N]`, or `[N, k]` for a pad of `k != 1` dims.
     pub lengths: Option<(Vec<i64>, Dims)>,
@@ -38,13 +38,13 @@ pub struct Spec {
     pub(crate) mask: Option<Mask>,
     pub(crate) value: [u8; 16],
     pub(crate) affine: Option<Affine>,
-    /// The sample dim that the channels of `affine` lie along.
+    /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,
     /// Result dim `k` of a sample is sample dim `permute[k]`.
     pub(crate) permute: SmallVec<[usize; 4]>,
 }
 
-/// How samples lie in the data of a batch.
+/// How samples are in the data of a batch.
 #[derive(Clone, Debug)]
 pub enum Placement {
     /// Sample `i` is row `i` of dim 0.

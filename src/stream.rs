@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::host::RowsAhead;
 use crate::tensor::{Owner, Tensor};
 
-/// A CUDA stream of anybody's, by its handle: 0 and 1 are the legacy default stream, 2 is that of the
+/// A CUDA stream of any library, by its handle: 0 and 1 are the legacy default stream, 2 is that of the
 /// calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream(usize);
@@ -47,7 +47,7 @@ pub struct RunOptions {
     pub producers: Vec<Stream>,
     /// What keeps the samples' memory alive, held until they have been read.
     pub keep: Vec<Owner>,
-    /// Where outputs on a device lie; `None` is the engine's own pool.
+    /// Where outputs on a device are; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,
     /// Host memory for the arena of a plan that has one: uint8, row-major, [`crate::Plan::arena_bytes`] or
     /// more, writable and held by nobody else; `None` is the engine's own pool.

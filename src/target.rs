@@ -147,7 +147,7 @@ pub(crate) fn check_target(out: &Target<'_>, spec: &Spec, samples: &SampleList<'
     }
 }
 
-/// Leaves of one plan are written at the same time: no output may lie over another one, or over the
+/// Leaves of one plan are written at the same time: no output may be over another one, or over the
 /// samples of another leaf.
 pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
     let mut outs: Vec<(usize, &Target<'_>, Range<i128>)> = Vec::new();

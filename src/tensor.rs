@@ -12,7 +12,7 @@ use crate::layout::{Dims, Layout};
 use crate::spec::bytes_of;
 use crate::stream::Stream;
 
-/// Where memory lies.
+/// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {
@@ -91,7 +91,7 @@ impl Tensor {
     /// Wraps memory without checking it.
     ///
     /// # Safety
-    /// - Every element that `layout` reaches from `data` lies inside memory that stays valid and in
+    /// - Every element that `layout` reaches from `data` is inside memory that stays valid and in
     ///   place until `owner` is dropped; on [`Device::Cpu`] it is initialised when read.
     /// - Unless `read_only`, writing to it through an export is the owner's intention.
     /// - Nobody writes to it while a slice from [`Tensor::as_slice`] is alive.
@@ -151,7 +151,7 @@ impl Tensor {
         self.dtype
     }
 
-    /// Where the memory lies.
+    /// Where the memory is.
     pub fn device(&self) -> Device {
         self.device
     }
@@ -250,7 +250,7 @@ impl Tensor {
             let mismatch = Mismatch::of("tensor", "bools of 0 and 1", "a bool that is neither");
             return Err(Error::Layout(Box::new(mismatch)));
         }
-        // SAFETY: `new_unchecked` promised that the layout lies in valid initialised memory for as
+        // SAFETY: `new_unchecked` promised that the layout is in valid initialised memory for as
         // long as the owner lives, which `self` holds; compactness and alignment were just checked.
         #[allow(unsafe_code)]
         Ok(unsafe { std::slice::from_raw_parts(data, numel) })

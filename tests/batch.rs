@@ -133,7 +133,7 @@ fn slices_that_are_refused() {
     assert_eq!(error.to_string(), "tensor: expected bools of 0 and 1, got a bool that is neither");
     let two = bools.view(0, Layout::compact(DType::Bool, &[2]).unwrap()).unwrap();
     assert_eq!(two.as_slice::<bool>().unwrap(), [false, true]);
-    // SAFETY: the address is not read: the tensor is said to lie on a device.
+    // SAFETY: the address is not read: the tensor is said to be on a device.
     let there = unsafe {
         let layout = Layout::compact(DType::U8, &[4]).unwrap();
         Tensor::new_unchecked(

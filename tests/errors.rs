@@ -410,7 +410,7 @@ fn samples_elsewhere() {
     assert!(Plan::new(&[here.view()], &Collate::stack().device(Device::Cpu)).is_ok());
 }
 
-/// A sample of many elements that all lie in one place.
+/// A sample of many elements that all are in one place.
 fn vast(shape: &[i64]) -> SampleView<'static> {
     SampleView::with_strides(&[7u8], shape, &vec![0; shape.len()]).unwrap()
 }

@@ -76,7 +76,7 @@ fn outputs_that_overlap_samples() {
     for (name, engine) in runner().engines() {
         for (from, overlaps) in [(0, true), (5, true), (11, true), (12, false)] {
             let layout = Layout::compact(DType::U8, &[6]).unwrap();
-            // SAFETY: both lie in `memory`, which lives on; the engine refuses if they overlap.
+            // SAFETY: both are in `memory`, which lives on; the engine refuses if they overlap.
             let (sample, mut target) = unsafe {
                 (
                     SampleView::from_raw_parts(address.add(6), DType::U8, Device::Cpu, layout),

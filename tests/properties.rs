@@ -20,7 +20,7 @@ fn config(cases: u32) -> ProptestConfig {
     config
 }
 
-/// How one sample lies in memory: the order of its dims, the gap and the sign of each step, zero
+/// How one sample is in memory: the order of its dims, the gap and the sign of each step, zero
 /// strides, and the misalignment.
 #[derive(Clone, Debug)]
 struct Lie {

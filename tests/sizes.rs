@@ -141,7 +141,7 @@ fn rows_made_in_blocks_and_written_around_the_caches() {
 #[test]
 fn large_outputs_with_gaps() {
     // More than 32 MiB, filled and copied into every second element of memory that has been written to:
-    // nothing of it lies in whole lines.
+    // nothing of it is in whole lines.
     let lengths = [(1 << 20) + 1, 1 << 20];
     let shape = [2, (1 << 20) + 3];
     let samples = lengths.map(|n| Sample::new(DType::C128, &[n], n as u64));

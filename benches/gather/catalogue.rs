@@ -105,7 +105,7 @@ pub fn graphs(count: usize) -> Vec<Part> {
     ]
 }
 
-/// The same workload for each way that its samples may lie.
+/// The same workload for each way that its samples may be.
 fn add(
     all: &mut Vec<Entry>,
     family: &'static str,

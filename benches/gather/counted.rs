@@ -83,7 +83,7 @@ fn all() -> Vec<Counted> {
     all
 }
 
-/// Elements that lie apart on one side.
+/// Elements that are apart on one side.
 const STRIDED: [fn() -> Vec<Part>; 7] = [
     || permuted(DType::F32, DType::F32, &[256, 256], &[1, 0]),
     || permuted(DType::U8, DType::U8, &[256, 256], &[1, 0]),

@@ -93,7 +93,7 @@ PEER peer_copy16(void* to, const void* from, uint64_t bytes, cudaStream_t stream
     return cudaGetLastError();
 }
 
-/// Addresses and sizes lie on the device.
+/// Addresses and sizes are on the device.
 PEER peer_block_per_buffer(void* to, const void* from, const uint64_t* bytes, uint32_t count,
                            cudaStream_t stream) {
     block_per_buffer<<<count, 512, 0, stream>>>(static_cast<char* const*>(to),

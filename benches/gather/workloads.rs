@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// Where samples lie.
+/// Where samples are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Lie {
     /// In shuffled order, at multiples of 256.
@@ -318,7 +318,7 @@ fn rows(base: u64, device: Device, part: &Part, offsets: &[usize]) -> SampleList
     }
 }
 
-/// Memory that samples lie in.
+/// Memory that samples are in.
 pub enum Home {
     Device(Bytes),
     Host(PinnedBytes),

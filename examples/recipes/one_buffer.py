@@ -22,7 +22,7 @@ if __name__ == "__main__":
     arena = tree["ids"].arena
     print(arena, tree["ids"].arena_layout)
 
-    # The pickle has the containers and where each tensor lies; the bytes go beside it, once.
+    # The pickle has the containers and where each tensor is; the bytes go beside it, once.
     buffers = []
     head = pickle.dumps(tree, protocol=5, buffer_callback=buffers.append)
     print(len(head), "bytes and", len(buffers), "buffer")

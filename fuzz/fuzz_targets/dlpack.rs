@@ -279,7 +279,7 @@ impl Foreign {
             byte_offset: offset,
         };
         let manager_ctx = context.cast::<c_void>();
-        // SAFETY: as large as its layout says; every field that is written lies within it.
+        // SAFETY: as large as its layout says; every field that is written is within it.
         unsafe {
             if case.legacy {
                 let deleter = case.deleter.then_some(free_legacy as Deleter<_>);

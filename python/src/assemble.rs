@@ -122,7 +122,7 @@ fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
     Ok(None)
 }
 
-/// Whether all outputs of a call lie in one allocation.
+/// Whether all outputs of a call are in one allocation.
 pub(crate) enum Arena {
     No,
     /// Of the engine's, or of torch's on a device.
@@ -243,7 +243,7 @@ fn run_jobs(
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
 }
 
-/// Whether a leaf may be handed out as it lies.
+/// Whether a leaf may be handed out as it is.
 fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     match (job.copy, in_arena) {
         (CopyMode::Never, true) => {
@@ -355,7 +355,7 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     let (owners, places) = (Arc::clone(&job.samples.owners), job.samples.places.clone());
     let owner: Owner = Arc::new(Held { owners, places });
     let read_only = job.samples.list.is_read_only();
-    // SAFETY: the samples lie there one after the other, and their owners are held.
+    // SAFETY: the samples are there one after the other, and their owners are held.
     #[allow(unsafe_code)]
     let tensor = unsafe {
         Tensor::new_unchecked(owner, data.cast_mut(), spec.dtype, spec.device, layout, read_only)
@@ -364,7 +364,7 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
 }
 
-/// Where a leaf of a plan that the call may hand out as it lies does lie, if it can.
+/// Where a leaf of a plan that the call may hand out as it is does lie, if it can.
 fn view_in(
     plan: &Plan<'_>,
     position: usize,
@@ -411,7 +411,7 @@ pub(crate) fn assemble_with(
 ///         lists and tuples of them array-likes of one dim: ints int64, floats (ints among them) float64,
 ///         bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
 ///     dtype: of the batch; None keeps the samples', which must then be one.
-///     device (str): where the batch shall lie, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
+///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
 ///         None: where the samples are.
 ///     out: a writable array-like of exactly the result's shape, dtype and device. If it is a torch tensor
 ///         that was saved for ``backward``, ``backward`` raises, as after any operation in place.
@@ -483,7 +483,7 @@ pub(crate) fn concat(
 ///     multiple_of: what the extents of the dims in ``dims`` are rounded up to, or an int for each sample
 ///         dim; applied after ``size``.
 ///     truncate (bool): cut what does not fit, on the side where padding goes.
-///     mask: None, "real" (True where data lies) or "pad" (True where padding lies).
+///     mask: None, "real" (True where data is) or "pad" (True where padding is).
 ///
 /// ``dims``, and an entry of ``size`` or a ``multiple_of`` above 1 that is given for its dim, name dims.
 /// Exactly the named dims are padded, whether samples differ there or not, and a difference elsewhere is

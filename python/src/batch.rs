@@ -173,7 +173,7 @@ tensor_methods!(PyBatch, {
         let kwargs = PyDict::new(py);
         let make = || Ok::<_, PyErr>(export::torch(py, offsets)?.unbind());
         kwargs.set_item("offsets", self.nested_offsets.get_or_try_init(py, make)?)?;
-        // From the host's account of the samples: the lengths may lie on a device.
+        // From the host's account of the samples: the lengths may be on a device.
         let mut shortest = longest;
         for index in 0..self.batch.len() {
             let sample = self.batch.sample(index).or_py_err(py)?;

@@ -305,7 +305,7 @@ pub(crate) fn reset_stats(py: Python<'_>) {
 }
 
 /// Gives the default engine's free output memory back to the system and the devices, for which it
-/// waits, and lets go of samples that were still being read.
+/// waits, and releases samples that were still being read.
 #[pyfunction]
 pub(crate) fn empty_cache(py: Python<'_>) {
     py.detach(|| {

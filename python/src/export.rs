@@ -375,7 +375,7 @@ fn on_host(tensor: &Tensor, what: &str) -> PyResult<()> {
     }
 }
 
-/// Whether the elements lie without gaps, the first dim's next to each other.
+/// Whether the elements are without gaps, the first dim's next to each other.
 fn is_column_major(tensor: &Tensor) -> bool {
     let turned = |dims: &[i64]| dims.iter().rev().copied().collect::<Vec<_>>();
     let (shape, strides) = (turned(tensor.shape()), turned(tensor.strides()));

@@ -89,7 +89,7 @@ pub(crate) struct Importer<'py> {
     pub ahead: Option<RowsAhead>,
     pub list: SampleList<'static>,
     pub keep: Keep,
-    /// Where the memory of samples that are kept lies.
+    /// Where the memory of samples that are kept is.
     pub places: Table,
     /// Of the storage that was held last: the word with the address of its memory, or where there is no such word
     /// the object.
@@ -213,7 +213,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Tensors made long ago lie anywhere: without this an import waits for memory three times for
+    /// Tensors made long ago are anywhere: without this an import waits for memory three times for
     /// each. First the object is asked for, later the tensor it points to, then that one's storage.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {

@@ -100,7 +100,7 @@ impl<'py> Importer<'py> {
             return Err(self.layout_error(index, "an address", "NULL with elements"));
         }
         let device = match is_empty {
-            // An address without memory says nothing: empty samples lie where the others do.
+            // An address without memory says nothing: empty samples are where the others do.
             true => match self.list.is_empty() {
                 true => Device::Cuda(0),
                 false => self.list.kind(0).device,

@@ -55,7 +55,7 @@ impl Keep {
     }
 
     /// The tensor in a keep around nothing else. A result that is an output again and again would otherwise
-    /// lie in one more of them each time.
+    /// are in one more of them each time.
     fn innermost(tensor: &Tensor) -> &Tensor {
         match tensor.owner().downcast_ref::<Keep>() {
             Some(Keep {

@@ -48,7 +48,7 @@ impl Order {
         }
     }
 
-    /// What a tensor waits for; nothing if it lies on the host.
+    /// What a tensor waits for; nothing if it is on the host.
     pub fn of(tensor: &Tensor) -> Order {
         Order::of_owner(tensor.owner()).unwrap_or_else(|| {
             let mut order = Order::default();

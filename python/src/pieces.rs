@@ -55,7 +55,7 @@ pub(crate) fn shaped_pieces(
     Ok(list)
 }
 
-/// Appends what begins at row `first`, which was found to lie inside `values`.
+/// Appends what begins at row `first`, which was found to be inside `values`.
 pub(crate) fn push(
     list: &mut SampleList<'static>,
     values: &Tensor,

@@ -384,7 +384,7 @@ impl Importer<'_> {
         push_to(&mut self.keep.objects, storage.unbind())
     }
 
-    /// Remembers where the memory of the last sample lies, if its owner can move it.
+    /// Remembers where the memory of the last sample is, if its owner can move it.
     #[inline]
     pub fn remember_place(
         &mut self,
@@ -461,7 +461,7 @@ pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
     }
 }
 
-/// A tensor to be read or handed on, if its memory lies where it was.
+/// A tensor to be read or handed on, if its memory is where it was.
 pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
     match has_moved(py, tensor)? {
         false => Ok(tensor),

@@ -347,7 +347,7 @@ impl PySampleList {
     }
 
     /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is
-    /// ``values[offsets[i]:offsets[i + 1]]``, as Arrow's lists and ragged batches lie in memory.
+    /// ``values[offsets[i]:offsets[i + 1]]``, as Arrow's lists and ragged batches are in memory.
     ///
     /// Args:
     ///     values: an array-like of at least one dim.
@@ -443,7 +443,7 @@ impl PySampleList {
     }
 }
 
-/// The numbers of a tensor of the host's that lies row-major; none of int64 wraps.
+/// The numbers of a tensor of the host's that is row-major; none of int64 wraps.
 fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
     fn widened<T: Element + Copy + Into<i64>>(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
         let row = tensor.as_slice::<T>().ok()?;

@@ -106,11 +106,11 @@ struct Walk<'a, 'py> {
     kinds: Bound<'py, PyDict>,
     /// Gives memory for outputs; without it the engine does.
     allocate: Option<Bound<'py, PyAny>>,
-    /// All outputs lie in one allocation, which `allocate` gives by the byte.
+    /// All outputs are in one allocation, which `allocate` gives by the byte.
     in_arena: bool,
     common: Option<&'a Bound<'py, PyDict>>,
     options: Options<'py>,
-    /// The caller says on which device the batch shall lie.
+    /// The caller says on which device the batch is placed.
     is_placed: bool,
     specs: Specs<'a, 'py>,
     leaves: Vec<Leaf<'py>>,

@@ -47,7 +47,7 @@ const FLAG_WORDS: usize = 12;
 const BASE_WORDS: usize = 16;
 const WRAPPER: std::ops::Range<usize> = 7..12;
 
-/// Whether nothing else runs Python code, and so lets go of objects, while this thread is attached: objects of
+/// Whether nothing else runs Python code, and so releases objects, while this thread is attached: objects of
 /// interpreters without that lock have more words.
 const HAS_LOCK: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
 

@@ -62,7 +62,7 @@ struct Walk<'a, 'py> {
 ///     sep (str): joins the keys of a path.
 ///     arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in
 ///         page-locked memory and on a device), zeros between them: `Batch.arena`. One copy moves the
-///         whole tree, and it pickles as one buffer; `Batch.arena_layout` says what lies where.
+///         whole tree, and it pickles as one buffer; `Batch.arena_layout` says what is where.
 ///     out: a tree of the same shape to write to.
 ///     common: as for `stack`; a spec's own arguments go first.
 ///

@@ -94,7 +94,7 @@ def memory(tensor):
         "data": (tensor.data_ptr(), False),
         "strides": tuple(storage.itemsize * (s if n > 1 else 1) for n, s in zip(tensor.shape, tensor.strides)),
     }
-    # Not of a class made here: free-threaded 3.13 never lets go of classes, nor of what they hold.
+    # Not of a class made here: free-threaded 3.13 never releases classes, nor of what they hold.
     return np.asarray(SimpleNamespace(keep=tensor, __array_interface__=interface))
 
 

@@ -303,7 +303,7 @@ def plan_padding(shapes, dims=None, size=None, multiple_of=1):
 
 
 def _before(side, spare):
-    """How many of `spare` places lie before the data."""
+    """How many of `spare` places are before the data."""
     return {"right": 0, "left": spare, "center": spare // 2}[side]
 
 

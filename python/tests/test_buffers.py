@@ -25,7 +25,7 @@ def test_buffers_of_pointers_to_rows_are_refused():
     "changes", [{"offset": 5}, {"offset": -4}, {"offset": 2**63 - 1}, {"shape": (10, 1)}, {"strides": (-12, 4)}]
 )
 def test_array_interface_beyond_its_buffer(changes):
-    """Nothing outside the buffer is read: it lies amid other bytes."""
+    """Nothing outside the buffer is read: it is amid other bytes."""
     around = bytearray(1000)
     fields = {"data": memoryview(around)[400:436], "offset": 0, "shape": (3, 3), "typestr": "<i4", "strides": None, **changes}
     refusal(lambda: wr.stack([SimpleNamespace(__array_interface__=fields)]), wr.LayoutError, "36 bytes", index=0)

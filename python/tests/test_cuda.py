@@ -33,7 +33,7 @@ FIELDS = ("data", "lengths", "offsets", "mask", "batch_index")
 
 
 def on(driver, place, arrays):
-    """The arrays as samples that lie in a place."""
+    """The arrays as samples that are in a place."""
     if place == "cpu":
         return arrays
     if place == "pinned":

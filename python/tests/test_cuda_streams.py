@@ -476,7 +476,7 @@ def test_a_batch_may_go_before_its_consumer_is_done(sim, streams):
 
 
 def test_other_threads(sim, streams):
-    """Many threads, each with a stream of its own, and the interpreter lock taken by whoever lets go of samples."""
+    """Many threads, each with a stream of its own, and the interpreter lock taken by whoever releases samples."""
     failures = []
 
     def work(seed):

@@ -132,7 +132,7 @@ def test_outputs_of_a_tree_that_share_memory():
 
 @pytest.mark.parametrize("step", [1, -1])
 def test_outputs_of_a_tree_side_by_side(step):
-    """Columns of one table are apart, though their bytes lie between each other."""
+    """Columns of one table are apart, though their bytes are between each other."""
     samples = [{"a": np.arange(3) + i, "b": np.arange(2) - i, "c": np.int64(i)} for i in range(4)]
     table = np.full((4, 6), 99)[::step]
     wr.collate(samples, out={"a": table[:, 1:4], "b": table[:, 4:], "c": table[:, 0]})

@@ -188,7 +188,7 @@ def run(code, **environment):
     return done.stdout.split("\n")[:-1]
 
 
-# The stand-in for an accelerator is a second device of the host: what JAX puts there lies there.
+# The stand-in for an accelerator is a second device of the host: what JAX puts there is there.
 PLACES = """
 import numpy as np, jax, windrow.jax
 first, second = jax.devices()[:2]

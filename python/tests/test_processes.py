@@ -48,7 +48,7 @@ assert (wr.stack(rows, out=out).numpy() == want).all() and (out == want).all()
 @pytest.mark.skipif(sys.platform == "win32", reason="SKIP: no SIGINT by os.kill")
 def test_interrupted_in_the_middle():
     """A signal is looked at by Python code, of which none runs while windrow moves bytes: the call ends, then
-    KeyboardInterrupt is raised and the batch is let go of."""
+    KeyboardInterrupt is raised and the batch is released."""
     isolated.run(INTERRUPT)
 
 

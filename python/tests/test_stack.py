@@ -133,7 +133,7 @@ def test_device_cpu_by_name():
 
 
 def outs(shape, name):
-    """Writable arrays of one shape with different strides, each with the base it lies in."""
+    """Writable arrays of one shape with different strides, each with the base it is in."""
     c = poisoned(shape, name)
     wide = poisoned((*shape[:-1], 2 * shape[-1]), name)
     tall = poisoned((2 * shape[0] + 1, *shape[1:]), name)

@@ -223,7 +223,7 @@ def test_bytes_that_others_resize():
 
 
 class Described:
-    """Read by `__array_interface__`, made anew for each object."""
+    """Read by `__array_interface__`, made again for each object."""
 
     def __init__(self, array):
         self.array = array
@@ -319,7 +319,7 @@ def test_fields_are_made_once():
 
 
 def test_batches_handed_to_other_threads():
-    """The memory of a batch is given back by whichever thread lets go of the last view."""
+    """The memory of a batch is given back by whichever thread releases the last view."""
     samples = [paint((50, 50), "uint8", i) for i in range(8)]
     expected, slots = np.stack(samples), [None] * 4
 

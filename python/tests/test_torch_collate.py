@@ -444,7 +444,7 @@ def test_workers(start, threads):
 
 
 class Told:
-    """Says in how many storages the tensors of a batch lie, and whether all are shared."""
+    """Says in how many storages the tensors of a batch are, and whether all are shared."""
 
     def __init__(self, collate):
         self.collate = collate

@@ -1,4 +1,4 @@
-"""Gradients and lazy signs: nothing of torch's that is beside the memory is lost without a word."""
+"""Gradients and lazy signs: nothing of torch's that is beside the memory is lost silently."""
 
 import sys
 import threading

@@ -31,7 +31,7 @@ def with_torch():
 
 
 def memory_of_torch(torch):
-    """Batches lie in torch's memory, and torch gives it out again while their readers still run."""
+    """Batches are in torch's memory, and torch gives it out again while their readers still run."""
     samples = [torch.full((1 << 16,), i, device="cuda", dtype=torch.float32) for i in range(64)]
     before = torch.cuda.memory_allocated()
     batch = wr.stack(samples)

@@ -1,4 +1,4 @@
-//! The executor: one launch for whatever of a plan lies on a device, in the order of a stream.
+//! The executor: one launch for whatever of a plan is on a device, in the order of a stream.
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
 use std::sync::Arc;

@@ -214,7 +214,7 @@ impl Set {
     }
 }
 
-/// Whether `outer` goes on where `inner` ends: its only real coordinate may lie anywhere in the source.
+/// Whether `outer` goes on where `inner` ends: its only real coordinate may be anywhere in the source.
 fn goes_on(outer: &Dim, inner: &Dim) -> bool {
     let reaches = |stride: i64, total: i64| {
         i64::try_from(inner.extent).ok().and_then(|n| stride.checked_mul(n)) == Some(total)

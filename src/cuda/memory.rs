@@ -93,7 +93,7 @@ impl DeviceMemory {
         }))
     }
 
-    /// Memory for work on `stream`. If there is none, what lies unused is given back to the device and
+    /// Memory for work on `stream`. If there is none, what is unused is given back to the device and
     /// it is tried once more.
     pub fn allocate(
         self: &Arc<Self>,

@@ -116,7 +116,7 @@ fn memory_is_freed_when_every_device_is_done() {
     });
 }
 
-/// The owner of a sample: its memory is gone when it is let go of.
+/// The owner of a sample: its memory is gone when it is released.
 struct Sample(Arc<Memory>, Arc<AtomicUsize>);
 
 impl Drop for Sample {

@@ -71,7 +71,7 @@ impl Work {
     }
 }
 
-/// Reached when the device has done what lies before it; recorded once, before anybody else has it.
+/// Reached when the device has done what is before it; recorded once, before anybody else has it.
 #[derive(Debug, Default)]
 pub(super) struct PooledEvent(OnceLock<Vec<Arc<Work>>>);
 

@@ -19,7 +19,7 @@ pub(super) struct KnownNumbers {
     pub bytes: Vec<u8>,
 }
 
-/// Those of all leaves whose batch lies on the device.
+/// Those of all leaves whose batch is on the device.
 pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
     let mut all = Vec::new();
     let specs = plan.specs.iter().enumerate();

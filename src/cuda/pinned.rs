@@ -66,7 +66,7 @@ impl PinnedPool {
         Ok(PinnedBlock { pinned: Some(pinned), until: None, pool: Arc::clone(self) })
     }
 
-    /// New memory. If there is none, what lies unused is given back and it is tried once more.
+    /// New memory. If there is none, what is unused is given back and it is tried once more.
     pub fn lock(&self, current: &Current<'_>, size: usize) -> Result<Pinned> {
         match current.pinned(size) {
             Err(error) if error.is_out_of_memory() => {
@@ -80,7 +80,7 @@ impl PinnedPool {
         }
     }
 
-    /// A block of the size that nothing reads any more. Waits for all devices if many lie unused that others had.
+    /// A block of the size that nothing reads any more. Waits for all devices if many are unused that others had.
     fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
         let fits = |free: &Free| free.pinned.len() == size;
         let foreign = |free: &Free| matches!(free.until, Until::EverythingIsDone);
@@ -111,7 +111,7 @@ impl PinnedPool {
         Ok(found.map(|free| free.pinned))
     }
 
-    /// Unlocks and frees what lies unused. Waits for all devices.
+    /// Unlocks and frees what is unused. Waits for all devices.
     pub fn empty(&self, current: &Current<'_>) -> Result<()> {
         let free = std::mem::take(&mut self.state().free);
         if !free.is_empty() {
@@ -120,7 +120,7 @@ impl PinnedPool {
         Ok(())
     }
 
-    /// Bytes that lie unused, and bytes in use.
+    /// Bytes that are unused, and bytes in use.
     pub fn bytes(&self) -> (u64, u64) {
         let state = self.state();
         (state.free.iter().map(|free| free.pinned.len() as u64).sum(), state.used_bytes)

@@ -116,7 +116,7 @@ fn placed<'p>(plan: &'p Plan<'_>, index: usize) -> Result<Option<Placed<'p>>> {
     Ok(Some(Placed::AsPlanned(field, out)))
 }
 
-/// Where a field lies in the arena of its plan, which begins at `ASSUMED`.
+/// Where a field is in the arena of its plan, which begins at `ASSUMED`.
 fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
     let places = plan.arena.iter().flat_map(|arena| arena.places(std::ptr::null_mut()));
     places.filter(|(field, _)| *field == index).map(|(_, place)| place.addr() as u64).sum()

@@ -33,9 +33,9 @@ pub(crate) struct Done {
     pub tensors: Vec<(usize, Tensor)>,
     /// Batches that came back to be spread over an output of the caller's that is not row-major.
     pub spread: Vec<(Tensor, *mut u8, Layout)>,
-    /// Lengths and offsets of each leaf whose batch lies on the device.
+    /// Lengths and offsets of each leaf whose batch is on the device.
     pub numbers: Vec<(usize, Role, Tensor)>,
-    /// What all of these lie in, if it is one allocation on the device.
+    /// What all of these are in, if it is one allocation on the device.
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
 }
@@ -50,7 +50,7 @@ pub(super) struct Run<'r> {
     pub producers: Vec<StreamRef<'r>>,
     /// Device memory had for this run: given back behind it, whether it fails or not.
     pub blocks: Vec<Arc<DeviceBlock>>,
-    /// What small outputs lie in together, and how much of it is theirs by now.
+    /// What small outputs are in together, and how much of it is theirs by now.
     pub shared: Option<(Arc<DeviceBlock>, u64)>,
     /// Page-locked memory that is being filled or copied.
     pub slot: Option<Slot<'r>>,
@@ -249,7 +249,7 @@ impl Run<'_> {
         (block.context().raw() == self.current.context().raw()).then_some(block)
     }
 
-    /// Each one once, however many samples lie in it.
+    /// Each one once, however many samples are in it.
     fn blocks_of<'o>(&self, owners: impl IntoIterator<Item = &'o Owner>) -> Vec<&'o DeviceBlock> {
         let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
         let mut blocks: Vec<_> = blocks.collect();
@@ -503,7 +503,7 @@ impl Run<'_> {
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
             block.set_ready(Arc::clone(&event));
         }
-        // What lies in pageable memory has been read.
+        // What is in pageable memory has been read.
         let late = own.iter().map(|&field| plan.fields[field].leaf);
         let late = late.filter(|&leaf| plan.specs[leaf].source != Device::Cpu);
         let lists = late.flat_map(|leaf| plan.lists[leaf].owners());

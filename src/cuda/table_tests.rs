@@ -12,7 +12,7 @@ use crate::sample::{SampleList, SampleView};
 use crate::tensor::Device;
 
 const HERE: Device = Device::Cuda(0);
-/// Where an output lies, at a multiple of 16.
+/// Where an output is, at a multiple of 16.
 const OUT: u64 = 0x10_0000;
 const HEADER_BYTES: usize = size_of::<Header>();
 

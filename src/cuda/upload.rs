@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::sample::SampleList;
 use crate::tensor::Device;
 
-/// Enqueues the bytes of a field, whose output is compact and lies at `place`.
+/// Enqueues the bytes of a field, whose output is compact and is at `place`.
 pub(super) fn field(
     run: &mut Run<'_>,
     plan: &Plan<'_>,
@@ -116,7 +116,7 @@ pub(super) fn copied(
     Ok(unsafe { run.stream.copy_batch(&copies) }?)
 }
 
-/// The same samples, row-major, where they lie on the device.
+/// The same samples, row-major, where they are on the device.
 pub(super) fn staged(
     samples: &SampleList<'_>,
     offsets: &Offsets,

@@ -82,7 +82,7 @@ fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
         alloc::handle_alloc_error(allocated)
     };
     // SAFETY: `dims_at` is where `extend` put room for `2 * ndim` aligned integers; `shape` and
-    // `strides` of a layout hold `ndim` each and cannot lie in a block allocated just now.
+    // `strides` of a layout hold `ndim` each and cannot be in a block allocated just now.
     let (shape, strides) = unsafe {
         let shape = block.as_ptr().add(dims_at).cast::<i64>();
         let strides = shape.add(ndim);

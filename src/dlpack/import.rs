@@ -24,7 +24,7 @@ pub struct ForeignTensor<'a> {
     pub data: *mut u8,
     /// The element type.
     pub dtype: DType,
-    /// Where the memory lies. Page-locked host memory counts as [`Device::Cpu`].
+    /// Where the memory is. Page-locked host memory counts as [`Device::Cpu`].
     pub device: Device,
     /// The extents, none negative.
     pub shape: &'a [i64],

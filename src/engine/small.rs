@@ -21,7 +21,7 @@ use crate::spec::{padded_dims, padded_extent};
 use crate::stats::Tally;
 use crate::tensor::Device;
 
-/// How rows lie in a batch.
+/// How rows are in a batch.
 #[derive(Clone, Copy)]
 enum Place {
     /// Each is one of dim 0.
@@ -251,7 +251,7 @@ impl Engine {
     }
 }
 
-/// How rows of this shape lie in the batch; `None` if a plan has to see to it.
+/// How rows of this shape are in the batch; `None` if a plan has to see to it.
 fn place_of(
     collate: &Collate,
     shape: &[i64],

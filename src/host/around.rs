@@ -145,7 +145,7 @@ mod tests {
                         let plane = (len * size).next_multiple_of(64) + gap;
                         let mut out = vec![0u8; count * plane + 256];
                         let first = out.as_ptr().align_offset(64) + begin;
-                        // SAFETY: the rows lie inside of `out`, and each part inside of its row.
+                        // SAFETY: the rows are inside of `out`, and each part inside of its row.
                         unsafe {
                             let dst = out.as_mut_ptr().add(first);
                             let rows = Rows {

@@ -57,7 +57,7 @@ pub(super) fn convert<S: Elem, D: Elem>(x: S) -> D {
 // Toward zero, saturating, NaN to 0, as `as` does; but `as` is compiled one element at a time where
 // these are vectors.
 
-/// Up to 16 bits: the limits are floats, and what lies between is an i32.
+/// Up to 16 bits: the limits are floats, and what is between is an i32.
 macro_rules! narrow {
     ($x:expr, $f:ident, $t:ident) => {{
         let x = clamp!($x, $t::MIN as $f, $t::MAX as $f);
@@ -66,7 +66,7 @@ macro_rules! narrow {
     }};
 }
 
-/// i32: 2^31 is a float, and what lies below it.
+/// i32: 2^31 is a float, and what is below it.
 macro_rules! signed {
     ($x:expr, $f:ident, $t:ident) => {{
         const LIMIT: $f = 2_147_483_648.0;
@@ -192,7 +192,7 @@ fn exact(x: f32) -> f32 {
     x
 }
 
-/// A bool as it lies in memory: any byte but zero is true.
+/// A bool as it is in memory: any byte but zero is true.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(super) struct Bool(u8);
@@ -372,7 +372,7 @@ fn i64_to_odd(x: i64) -> f32 {
 mod tests {
     use super::*;
 
-    /// What lies below keeps `to_int_unchecked` inside of its range: a limit itself is outside.
+    /// What is below keeps `to_int_unchecked` inside of its range: a limit itself is outside.
     #[test]
     fn nothing_lies_between_a_float_and_the_one_below() {
         for power in -1022..1023 {

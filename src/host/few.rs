@@ -8,7 +8,7 @@ use crate::host::tile::prefetch;
 use crate::rows::Rows;
 use crate::tensor::Tensor;
 
-/// Where a row lies along its own dim 0, and what fills the rest.
+/// Where a row is along its own dim 0, and what fills the rest.
 #[derive(Clone, Copy)]
 pub(crate) struct RowPadding {
     pub extent: i64,

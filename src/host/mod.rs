@@ -147,7 +147,7 @@ impl<'p> Work<'p> {
     }
 }
 
-/// Runs the elements `elems` of one field, whose output lies where `outputs` says.
+/// Runs the elements `elems` of one field, whose output is where `outputs` says.
 #[cfg(feature = "cuda")]
 pub(crate) fn run_part(
     plan: &Plan<'_>,

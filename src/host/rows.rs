@@ -378,7 +378,7 @@ impl Stage {
         Stage { input: Scratch::new(), output: Scratch::new() }
     }
 
-    /// The source as it lies, if it is contiguous, or gathered.
+    /// The source as it is, if it is contiguous, or gathered.
     ///
     /// # Safety
     /// `row` is of at most `BLOCK` elements of `width <= 8` bytes.

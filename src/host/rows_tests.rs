@@ -507,7 +507,7 @@ fn copies_and_fills() {
                     want.bytes[at..at + width].copy_from_slice(&data[x..x + width]);
                     want_filled.bytes[at..at + width].copy_from_slice(&value[..width]);
                 }
-                // SAFETY: the rows lie within the buffers.
+                // SAFETY: the rows are within the buffers.
                 unsafe {
                     copy_row(width)(data.as_ptr().offset(from), ss, got.at(), ds, len);
                     fill_row(filled.at(), ds, width, &value, len);
@@ -519,7 +519,7 @@ fn copies_and_fills() {
             let mut want = zeroed.clone();
             want.bytes[11..11 + len * width].fill(0);
             if len > 0 {
-                // SAFETY: the row lies within the buffer.
+                // SAFETY: the row is within the buffer.
                 unsafe { fill_row(zeroed.at(), w, width, &[0; 16], len) };
                 assert!(zeroed == want, "zeros, {len} by {width}");
             }

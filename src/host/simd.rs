@@ -17,7 +17,7 @@ use crate::dtype::DType;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
-/// Elements handled at a time, so that what lies between two passes stays in the first-level cache.
+/// Elements handled at a time, so that what is between two passes stays in the first-level cache.
 pub(super) const BLOCK: usize = 256;
 
 /// Room for a block between two passes, of any width up to 16.
@@ -44,7 +44,7 @@ struct Loose<T>(T);
 /// Elements that are read.
 ///
 /// # Safety
-/// `n` initialised elements lie at `src` and nobody writes to them meanwhile.
+/// `n` initialised elements are at `src` and nobody writes to them meanwhile.
 #[inline(always)]
 unsafe fn input<'a, T>(src: *const u8, n: usize) -> &'a [Loose<T>] {
     // SAFETY: by the contract above; `Loose` needs no alignment.
@@ -276,7 +276,7 @@ unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
     };
     #[cfg(not(target_arch = "x86_64"))]
     let start = 0;
-    // SAFETY: `n` pixels of `C` elements lie at `src`, and each row takes `n` elements.
+    // SAFETY: `n` pixels of `C` elements are at `src`, and each row takes `n` elements.
     let src = unsafe { input::<[T; C]>(src, n) };
     let rows: [*mut T; C] = std::array::from_fn(|c| dst.wrapping_offset(plane * c as isize).cast());
     for (i, pixel) in src.iter().enumerate().skip(start) {

@@ -112,7 +112,7 @@ unsafe fn copy_runs<const STREAMING: bool>(field: &Field<'_>, out: *mut u8, elem
     });
 }
 
-/// Scattered small samples wait for memory: the hardware cannot guess where the next one lies.
+/// Scattered small samples wait for memory: the hardware cannot guess where the next one is.
 #[inline]
 fn prefetch_ahead(field: &Field<'_>, sample: usize) {
     if let (Starts::Rows { elems, .. }, Some(&ahead)) = (&field.starts, field.data.get(sample + 4))
@@ -175,7 +175,7 @@ unsafe fn write_samples<const STREAMING: bool>(
     for_samples(field, elems, |sample, own| {
         let class = field.class_of(sample);
         let place = Place::of(field, class, sample, out);
-        // SAFETY: as for this function; `own` lies inside the sample's own elements.
+        // SAFETY: as for this function; `own` is inside the sample's own elements.
         unsafe { write_sample::<STREAMING>(field, class, affine, &place, own) };
     });
 }
@@ -224,7 +224,7 @@ unsafe fn write_sample<const STREAMING: bool>(
             walk(place, own, fill, |src, dst, dim, len, _, _| {
                 let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
                 if is_moved && goes_down(from, width) && to == size as isize {
-                    // SAFETY: as below, and both rows lie without gaps.
+                    // SAFETY: as below, and both rows are without gaps.
                     return unsafe { rows::turn(src, dst, width, len) };
                 }
                 if is_moved && from == width as isize && to == from {

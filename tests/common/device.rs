@@ -1,4 +1,4 @@
-//! Device memory for tests, by the driver itself: what samples and outputs lie in.
+//! Device memory for tests, by the driver itself: what samples and outputs are in.
 
 use std::ffi::c_void;
 use std::mem::transmute;

@@ -18,7 +18,7 @@ pub enum Paint {
     Rich,
 }
 
-/// One sample, with the memory it lies in.
+/// One sample, with the memory it is in.
 #[derive(Clone, Debug)]
 pub struct Sample {
     buffer: Vec<u8>,
@@ -135,7 +135,7 @@ impl Sample {
         self.shape.iter().product()
     }
 
-    /// The memory the sample lies in, and the position of its first element there.
+    /// The memory the sample is in, and the position of its first element there.
     pub fn memory(&self) -> (&[u8], usize) {
         (&self.buffer, self.first)
     }
@@ -178,7 +178,7 @@ pub fn compact(shape: &[i64]) -> Vec<i64> {
     ordered(shape, &order, 0)
 }
 
-/// Strides of elements that lie in another order of dims, outermost first, with `gap` elements
+/// Strides of elements that are in another order of dims, outermost first, with `gap` elements
 /// between the steps of every dim.
 pub fn ordered(shape: &[i64], order: &[usize], gap: i64) -> Vec<i64> {
     let mut strides = vec![1; shape.len()];

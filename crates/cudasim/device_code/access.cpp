@@ -115,7 +115,7 @@ void run_local(Warp& warp, const Instruction& in, Lanes active) {
         }
     }
     if (!active) return;
-    // The words of all lanes lie side by side.
+    // The words of all lanes are side by side.
     auto& accesses = warp.counts->accesses[size_t(Access::local)];
     accesses.requests++;
     accesses.sectors += 4 * words_of(in);

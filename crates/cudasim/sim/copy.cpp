@@ -21,7 +21,7 @@ static void copy_rows(uintptr_t dst, size_t dst_pitch, uintptr_t src, size_t src
         memmove((void*)(dst + row * dst_pitch), (const void*)(src + row * src_pitch), width);
 }
 
-/// A device side must lie in one allocation. Elsewhere memory that the table does not know is
+/// A device side must be in one allocation. Elsewhere memory that the table does not know is
 /// pageable host memory, of which nothing can be checked.
 static CUresult check(const Rows& rows, size_t extent, bool& pageable) {
     pageable = rows.side != Side::device && !find_memory(rows.p);

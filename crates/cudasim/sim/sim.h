@@ -262,7 +262,7 @@ struct Allocation {
 extern std::map<uintptr_t, Allocation> allocations;
 /// The allocation that holds address `p`, or null.
 Allocation* find_memory(uintptr_t p, uintptr_t* base = nullptr);
-/// Whether [p, p + size) lies in one allocation.
+/// Whether [p, p + size) is in one allocation.
 bool in_one_allocation(uintptr_t p, size_t size);
 
 /// Memory between guard bytes. Fresh memory holds 0xA5, freed memory 0xDD.

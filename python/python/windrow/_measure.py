@@ -87,7 +87,7 @@ class Memcpy:
         step = -(-self.num_bytes // self.threads)
         parts = [(at, min(step, self.num_bytes - at)) for at in range(0, self.num_bytes, step)]
         to = self.target.ctypes.data
-        # ctypes lets go of the GIL, so that the copies do run side by side.
+        # ctypes releases the GIL, so that the copies do run side by side.
         others = [self.pool.submit(ctypes.memmove, to + at, begin + at, size) for at, size in parts[1:]]
         ctypes.memmove(to, begin, parts[0][1])
         for other in others:

@@ -119,7 +119,7 @@ def clips(frames: Array, lengths: Sequence[int], rng: np.random.Generator) -> Li
 
 
 def numpy_padded(samples: List[Array], dtype: str) -> Tuple[Array, Array]:
-    """Zeros on the right in every dim, and True where data lies."""
+    """Zeros on the right in every dim, and True where data is."""
     shape = (len(samples), *np.max([sample.shape for sample in samples], axis=0))
     data, mask = np.zeros(shape, dtype), np.zeros(shape[:3], bool)
     for i, sample in enumerate(samples):

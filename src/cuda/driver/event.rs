@@ -92,7 +92,7 @@ impl EventPool {
         then.wait(&event)
     }
 
-    /// How many lie ready.
+    /// How many are ready.
     #[cfg(test)]
     pub(super) fn num_free(&self) -> usize {
         self.free.lock().len()

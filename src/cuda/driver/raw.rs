@@ -113,7 +113,7 @@ pub(super) struct MemLocation {
     pub(super) id: c_int,
 }
 
-/// CUmemPoolProps. What is new in it since CUDA 12 lies where zeros were reserved before.
+/// CUmemPoolProps. What is new in it since CUDA 12 is where zeros were reserved before.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct MemPoolProps {

@@ -111,7 +111,7 @@ fn copies_and_waits_between_streams() {
     halves.push(device, source.as_ptr() as u64, 0);
     halves.push(device + 2048, source.as_ptr() as u64 + 2048, 2048);
     assert_eq!(halves.len(), 2);
-    // SAFETY: all ranges lie in the memory above, which lives until `synchronize` below.
+    // SAFETY: all ranges are in the memory above, which lives until `synchronize` below.
     unsafe {
         uploads.copy_batch(&halves).unwrap();
         uploads.record(&copied).unwrap();

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "rows are raw pointers with strides in bytes")]
 
 /// Writes `len` pixels to `dst`, channel `c` of them from the row at `src + c * held`. Rows and pixels
-/// lie without gaps, at any alignment.
+/// are without gaps, at any alignment.
 pub(crate) type InterleaveFn = unsafe fn(src: *const u8, held: usize, dst: *mut u8, len: usize);
 
 macro_rules! pick {

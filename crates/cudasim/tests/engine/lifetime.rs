@@ -378,7 +378,7 @@ fn the_pool_of_the_device_is_everybodys() {
             let batch = engine.assemble(&rows.on_host(), &Collate::ragged()).unwrap();
             assert_eq!(consume(&lane, &batch), rows.expected(&Collate::ragged()));
         }
-        // Then it lets go of what lies unused.
+        // Then it releases what is unused.
         assert_eq!(gpu.cuCtxSynchronize(), 0);
     });
 }

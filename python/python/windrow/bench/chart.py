@@ -56,7 +56,7 @@ class Series:
 
 @dataclass
 class Axis:
-    """Where a value lies between two pixels, and which values are marked."""
+    """Where a value is between two pixels, and which values are marked."""
 
     low: float
     high: float

@@ -1,7 +1,7 @@
 """`python -m windrow bench`: windrow beside every other library here that makes batches.
 
 Outputs are compared with the expected values first; who gives others is reported as wrong and not timed. Samples
-hold random data, lie scattered, then all in one piece, and rotate so that none is in a cache; contenders take turns;
+hold random data, are scattered, then all in one piece, and rotate so that none is in a cache; contenders take turns;
 medians and quartiles are reported, and what share they reach of a plain copy of as many bytes.
 """
 

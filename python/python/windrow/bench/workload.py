@@ -112,7 +112,7 @@ class Definition:
     make: Callable[[str, str, Setting], Workload]
     # Why it cannot be run on the host, or nothing.
     no_host: str = ""
-    # In which of these its samples can lie.
+    # In which of these its samples can be.
     layouts: Tuple[str, ...] = LAYOUTS
 
     def __call__(self, name: str, setting: Setting) -> Workload:

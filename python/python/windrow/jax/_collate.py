@@ -23,7 +23,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     Placement: host leaves are assembled on the host and handed to ``jax.device_put``, all at once: on an
     accelerator that is one explicit copy, on the CPU none. The arrays are not committed to a device
     unless you name one, so that ``jit`` runs where your other arguments are: nothing stays behind on
-    the CPU. Leaves that lie on a CUDA device are assembled there, and stay there if ``device`` is None.
+    the CPU. Leaves that are on a CUDA device are assembled there, and stay there if ``device`` is None.
 
     dtypes are JAX's: without ``jax_enable_x64`` it holds 64-bit numbers in 32 bits, as ``jnp.asarray``
     does. Offsets that this would change are an error.
@@ -106,7 +106,7 @@ def ragged(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any
 
 
 def _arrays(batch: wr.Batch, path: str) -> Dict[str, Any]:
-    """What JAX is handed of one leaf: host memory, or arrays on the device where they lie."""
+    """What JAX is handed of one leaf: host memory, or arrays on the device where they are."""
     tensors = {"data": batch.data, **fields_of(batch)}
     if "offsets" in tensors and not jax.config.jax_enable_x64 and max(batch.shape) > _INT32_MAX:
         raise ValueError(f"leaf {path!r}: offsets up to {max(batch.shape)} are beyond 32 bits; set jax_enable_x64")

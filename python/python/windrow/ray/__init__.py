@@ -6,7 +6,7 @@
     ):
         model(batch["ids"], batch["ids_mask"])
 
-Blocks of the object store are read where they lie: fixed-size lists, Ray's tensor columns, lists and
+Blocks of the object store are read where they are: fixed-size lists, Ray's tensor columns, lists and
 tensors of varying shape go to the engine by their buffers, with no Python object for a row.
 """
 

@@ -97,13 +97,13 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
     struct                                      a column for each field, ``outer.inner``
     =========================================== ====================================================
 
-    All but bools are read from Arrow's buffers as they lie, chunk by chunk, read-only blocks of the
+    All but bools are read from Arrow's buffers as they are, chunk by chunk, read-only blocks of the
     object store included. Strings, dictionaries, nested lists, dates and nulls are errors.
 
     Args:
         spec: column name, with globs, to `windrow.Pad` and the like, or one of those for all
             columns. Columns that nobody names are stacked.
-        device: where the results shall lie. None: in host memory; ``"pinned"``: in page-locked memory
+        device: device to place the results on. None: in host memory; ``"pinned"``: in page-locked memory
             of torch's, from which Ray's ``device="cuda"`` copies without waiting; ``"cuda"``: there, the
             padding done by a kernel; ``"auto"``: the device of this Ray Train worker.
         columns: names of the columns to take; None: all.

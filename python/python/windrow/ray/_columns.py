@@ -1,4 +1,4 @@
-"""Columns of a batch as samples, in the memory that they lie in."""
+"""Columns of a batch as samples, in the memory that they are in."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _Chunk:
         return array.to_numpy(zero_copy_only=True).reshape(shape)
 
     def check_nulls(self, array: pa.Array, starts: Any) -> None:
-        """Refuses nulls, naming the row that the first one lies in."""
+        """Refuses nulls, naming the row that the first one is in."""
         if array.null_count:
             position = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
             row = int(np.searchsorted(starts, position, side="right")) - 1

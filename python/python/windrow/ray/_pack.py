@@ -93,7 +93,7 @@ def _header(batch: Any) -> str:
 
 
 def _arena(batch: Any) -> Any:
-    """The packed bytes, where they lie; a scalar of Arrow's would be a copy."""
+    """The packed bytes, where they are; a scalar of Arrow's would be a copy."""
     if isinstance(batch, Mapping):
         return np.frombuffer(batch[ARENA], np.uint8)
     if not isinstance(batch, pa.Table):

@@ -45,12 +45,12 @@ def collate_fn(
     """A ``collate_fn`` for ``DataLoader`` that returns what ``default_collate`` returns, sooner.
 
     Leaves that ``spec`` names are padded, joined or packed instead. In a worker process batches are
-    written straight into shared memory; tensors below 64 KiB of one batch lie in one segment.
+    written straight into shared memory; tensors below 64 KiB of one batch are in one segment.
 
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
             like. A leaf so named becomes a `Batch` of tensors, or a tensor if it is stacked.
-        device: where tensors shall lie; None: where the samples are. ``"cuda"`` and ``"pinned"`` are
+        device: device to place tensors on; None: where the samples are. ``"cuda"`` and ``"pinned"`` are
             for the main process and workers that are threads: in a worker process, leave it to
             `Prefetcher`.
         sep: joins the keys of a path.

@@ -14,7 +14,7 @@ from windrow.torch import _collate, _registry
 from windrow.torch._shared import in_worker_process, share
 
 # A batch of tensors below both is left to torch.stack, which begins sooner: measured with tensors that
-# lie in the cache. Arrays and numbers torch reads one by one, and slowly.
+# are in the cache. Arrays and numbers torch reads one by one, and slowly.
 MIN_TENSOR_BYTES = 1 << 20
 MIN_TENSORS = 128
 

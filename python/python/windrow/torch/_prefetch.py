@@ -25,7 +25,7 @@ class Prefetcher:
     """Iterates over a loader with up to ``depth`` batches fetched, and copied to a device, ahead of use.
 
     A thread takes batches from the loader. For a CUDA device it stages their tensors in page-locked
-    memory, unless they lie there already, and copies them on a stream of its own; the stream that is
+    memory, unless they are there already, and copies them on a stream of its own; the stream that is
     current where the batch is used waits for them, the host does not. Containers keep their type; what
     is no tensor is passed on. Batches come in the loader's order, an error of it in its place, with its
     traceback. Leaving the loop ends the thread.

@@ -52,7 +52,7 @@ def share_bytes(nbytes: int) -> torch.Tensor:
 
 
 def view(memory: torch.Tensor, dtype: str, shape: Tuple[int, ...], byte_offset: int) -> torch.Tensor:
-    """A tensor that lies in a segment."""
+    """A tensor that is in a segment."""
     kind = getattr(torch, dtype)
     return _view(memory.untyped_storage(), byte_offset // kind.itemsize, kind, shape)
 

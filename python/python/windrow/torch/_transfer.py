@@ -87,7 +87,7 @@ class CudaTransfer:
 
     Device memory is allocated on the transfer's stream, and a tensor handed over is recorded on the
     consumer's current one: torch gives its memory to later batches only when what the consumer had
-    enqueued there, up to letting go of it, is done.
+    enqueued there, up to releasing it, is done.
 
     Args:
         device: with its index.
