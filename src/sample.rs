@@ -692,15 +692,31 @@ impl<'a> SampleList<'a> {
             (0..len).contains(&position).then_some(position as usize)
         };
         let count = indices.size_hint().0;
-        let (mut data, mut kind_ids, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
-        data.try_reserve(count).map_err(|_| no_room(count))?;
-        let is_uniform = self.is_uniform();
-        for index in indices {
-            let Some(position) = place(index) else { return Err(outside(index, len)) };
-            data.push(self.data.at(position));
-            if !is_uniform {
-                lengths.extend(self.lengths.get(position));
-                kind_ids.extend(self.kind_ids.get(position));
+        let room = |is_empty: bool| if is_empty { 0 } else { count };
+        let mut data = room_for(count)?;
+        let mut lengths = room_for(room(self.lengths.is_empty()))?;
+        let mut kind_ids = room_for(room(self.kind_ids.is_empty()))?;
+        match (&self.data, self.is_uniform()) {
+            (Addresses::Each(each), true) => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    data.push(each[position]);
+                }
+            }
+            (&Addresses::Rows { first, step, .. }, true) => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    let bytes = (position as i64).wrapping_mul(step);
+                    data.push(first.wrapping_offset(bytes as isize));
+                }
+            }
+            _ => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    data.push(self.data.at(position));
+                    lengths.extend(self.lengths.get(position));
+                    kind_ids.extend(self.kind_ids.get(position));
+                }
             }
         }
         let last = kind_ids.last().copied().unwrap_or(0);

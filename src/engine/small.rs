@@ -63,6 +63,7 @@ impl<'r> Small<'r> {
         let own = kind.layout.shape();
         let place = place_of(collate, own, dtype, extents)?;
         let rest = own.get(1..).unwrap_or_default();
+        is_countable(&place, rest, rows.len(), extents[1])?;
         let (mut shape, real): (Dims, i64) = match &place {
             Place::Stacked => (smallvec![count], total),
             Place::Padded(RowPadding { extent, .. }, _) => {
@@ -249,6 +250,17 @@ impl Engine {
         span.note(&tally);
         Some(made)
     }
+}
+
+/// `None` where a number of elements or bytes could leave 64 bits, as with vast extents beside one of zero.
+fn is_countable(place: &Place, rest: &[i64], count: usize, longest: i64) -> Option<i64> {
+    let extent = match place {
+        Place::Padded(padding, _) => padding.extent.max(longest),
+        _ => longest,
+    };
+    // No element has more bytes, nor has a number beside one.
+    let sizes = [16, count as i64, extent];
+    sizes.iter().chain(rest).try_fold(1i64, |all, &size| all.checked_mul(size.max(1)))
 }
 
 /// How rows of this shape are in the batch; `None` if a plan has to see to it.

@@ -74,14 +74,15 @@ pub(crate) unsafe fn write_rows(
     let mut dst = data.data_ptr();
     if let (Some(addresses), None) = (rows.alike().filter(|_| padding.is_none()), cast) {
         let bytes = data.nbytes() / rows.len();
-        for (index, &src) in addresses.iter().enumerate() {
-            if let Some(&ahead) = addresses.get(index + AHEAD) {
-                prefetch(ahead, bytes);
+        // SAFETY: rows of so many bytes each, and memory for all of them.
+        return unsafe {
+            match bytes {
+                16..=31 => copy_alike(addresses, dst, bytes, ends::<16>),
+                32..=63 => copy_alike(addresses, dst, bytes, ends::<32>),
+                64..=128 => copy_alike(addresses, dst, bytes, ends::<64>),
+                _ => copy_alike(addresses, dst, bytes, copy_short),
             }
-            // SAFETY: a row, and its place in the output.
-            unsafe { copy_short(src, dst.add(index * bytes), bytes) };
-        }
-        return;
+        };
     }
     let Some(padding) = padding else {
         for index in 0..rows.len() {
@@ -126,23 +127,48 @@ pub(crate) unsafe fn write_rows(
     }
 }
 
+/// Copies rows of one size one after the other; the way to copy one is chosen once for all.
+///
+/// # Safety
+/// So many bytes at each address, and as many for each at `dst`, which nobody else has.
+#[inline(always)]
+unsafe fn copy_alike(
+    addresses: &[*const u8],
+    mut dst: *mut u8,
+    bytes: usize,
+    copy: unsafe fn(*const u8, *mut u8, usize),
+) {
+    for (index, &src) in addresses.iter().enumerate() {
+        if let Some(&ahead) = addresses.get(index + AHEAD) {
+            prefetch(ahead, bytes);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { copy(src, dst, bytes) };
+        dst = dst.wrapping_add(bytes);
+    }
+}
+
+/// Copies `N` to `2 * N` bytes: the first `N` and the last, which overlap in the middle.
+///
+/// # Safety
+/// So many bytes on both sides, disjoint.
+#[inline(always)]
+unsafe fn ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
+    // SAFETY: at least `N` bytes, at any address.
+    unsafe {
+        let first = src.cast::<[u8; N]>().read_unaligned();
+        let last = src.add(bytes - N).cast::<[u8; N]>().read_unaligned();
+        dst.cast::<[u8; N]>().write_unaligned(first);
+        dst.add(bytes - N).cast::<[u8; N]>().write_unaligned(last);
+    }
+}
+
 /// Copies a row, the shortest without a call.
 ///
 /// # Safety
 /// So many bytes on both sides, disjoint; of none there need be no address.
 #[inline]
 unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
-    /// The first and the last bytes, which overlap in the middle.
-    #[inline(always)]
-    unsafe fn ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
-        // SAFETY: at least `N` bytes, at any address.
-        unsafe {
-            let first = src.cast::<[u8; N]>().read_unaligned();
-            let last = src.add(bytes - N).cast::<[u8; N]>().read_unaligned();
-            dst.cast::<[u8; N]>().write_unaligned(first);
-            dst.add(bytes - N).cast::<[u8; N]>().write_unaligned(last);
-        }
-    }
     if bytes > 32 {
         // SAFETY: the caller's promise.
         return unsafe { rows::copy_bytes(src, dst, bytes, false) };
