@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
-use windrow::{Collate, Engine, Pad, SampleView, Span, Stage};
+use windrow::{Collate, DType, Engine, Pad, SampleView, Span, Stage, Transform};
 
 /// Names of spans in the order of their ends, with what they recorded.
 #[derive(Clone, Default)]
@@ -93,7 +93,8 @@ fn spans_of_calls() {
     let uneven = rows.map(|row| SampleView::from_slice(row, &[row.len() as i64]).unwrap());
     let even = [uneven[0].clone(), uneven[0].clone()];
 
-    let told = Told::during(|| drop(engine.assemble(&uneven, &Collate::pad(Pad::new())).unwrap()));
+    let scaled = Collate::pad(Pad::new()).cast(DType::F32).transform(Transform::new().scale(2.0));
+    let told = Told::during(|| drop(engine.assemble(&uneven, &scaled).unwrap()));
     assert_eq!(names(&told), ["plan", "run"]);
     let stats = engine.stats();
     assert!(told[0].1.is_empty());
@@ -107,8 +108,10 @@ fn spans_of_calls() {
     }
     assert_eq!(told[1].1["paths"], stats.paths.keys().copied().collect::<Vec<_>>().join(", "));
 
-    let told = Told::during(|| drop(engine.assemble(&even, &Collate::stack()).unwrap()));
-    assert_eq!(names(&told), ["run"], "a small stack needs no plan");
+    for (samples, collate) in [(&even, Collate::stack()), (&uneven, Collate::pad(Pad::new()))] {
+        let told = Told::during(|| drop(engine.assemble(samples, &collate).unwrap()));
+        assert_eq!(names(&told), ["run"], "a small batch needs no plan");
+    }
     let told = Told::during(|| drop(engine.assemble(&uneven, &Collate::stack()).unwrap_err()));
     assert_eq!(names(&told), ["plan"]);
     let told = Told::during(|| drop(engine.enter(Stage::Import)));

@@ -77,10 +77,10 @@ pub(crate) unsafe fn write_rows(
         // SAFETY: rows of so many bytes each, and memory for all of them.
         return unsafe {
             match bytes {
-                16..=31 => copy_alike(addresses, dst, bytes, ends::<16>),
-                32..=63 => copy_alike(addresses, dst, bytes, ends::<32>),
-                64..=128 => copy_alike(addresses, dst, bytes, ends::<64>),
-                _ => copy_alike(addresses, dst, bytes, copy_short),
+                16..=32 => copy_alike(addresses, dst, bytes, |s, d, n| ends::<16>(s, d, n)),
+                33..=64 => copy_alike(addresses, dst, bytes, |s, d, n| ends::<32>(s, d, n)),
+                65..=128 => copy_alike(addresses, dst, bytes, |s, d, n| ends::<64>(s, d, n)),
+                _ => copy_alike(addresses, dst, bytes, |s, d, n| copy_short(s, d, n)),
             }
         };
     }
@@ -130,20 +130,19 @@ pub(crate) unsafe fn write_rows(
 /// Copies rows of one size one after the other; the way to copy one is chosen once for all.
 ///
 /// # Safety
-/// So many bytes at each address, and as many for each at `dst`, which nobody else has.
+/// So many bytes at each address, and as many for each at `dst`, which nobody else has; `copy` copies no others.
 #[inline(always)]
 unsafe fn copy_alike(
     addresses: &[*const u8],
     mut dst: *mut u8,
     bytes: usize,
-    copy: unsafe fn(*const u8, *mut u8, usize),
+    copy: impl Fn(*const u8, *mut u8, usize),
 ) {
     for (index, &src) in addresses.iter().enumerate() {
         if let Some(&ahead) = addresses.get(index + AHEAD) {
             prefetch(ahead, bytes);
         }
-        // SAFETY: the caller's promise.
-        unsafe { copy(src, dst, bytes) };
+        copy(src, dst, bytes);
         dst = dst.wrapping_add(bytes);
     }
 }
@@ -171,7 +170,7 @@ unsafe fn ends<const N: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
 unsafe fn copy_short(src: *const u8, dst: *mut u8, bytes: usize) {
     if bytes > 32 {
         // SAFETY: the caller's promise.
-        return unsafe { rows::copy_bytes(src, dst, bytes, false) };
+        return unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };
     }
     // SAFETY: each class has at least as many bytes as are taken at either end, and at most twice as many.
     unsafe {

@@ -243,6 +243,7 @@ pub(crate) unsafe fn fill_row(
 ///
 /// # Safety
 /// `len` bytes on both sides, disjoint.
+#[inline]
 pub(crate) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize, streaming: bool) {
     #[cfg(target_arch = "x86_64")]
     if streaming && has_avx2() {
