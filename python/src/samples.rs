@@ -264,6 +264,8 @@ impl PySampleList {
         if !owners.is_empty() {
             make_room(&mut own.owners, owners.len())?;
         }
+        // First of all: a table can have more rows than there is memory for their places.
+        own.list.reserve(other.list.len()).or_py_err(py)?;
         let (len, list) = (own.list.len(), &mut own.list);
         let rest = || list.extend(&other.list).or_py_err(py);
         own.places.extend(len, &other.places, other.list.len(), rest)?;

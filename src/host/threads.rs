@@ -101,6 +101,9 @@ impl Threads {
 /// The standard library's own default.
 const STACK_BYTES: usize = 2 << 20;
 
+/// What an allocator cannot have left over from before, as glibc may below 32 MiB.
+const PROBE_BYTES: usize = 64 << 20;
+
 impl Made {
     fn new(process: u32, count: usize) -> Result<Made> {
         let ids = Arc::new(Ids::new(count));
@@ -113,7 +116,7 @@ impl Made {
             .build();
         let pool = pool.map_err(|e| {
             // The system gives one code for too many threads and for no memory for their stacks.
-            if Vec::<u8>::new().try_reserve_exact(STACK_BYTES).is_err() {
+            if Vec::<u8>::new().try_reserve_exact(PROBE_BYTES).is_err() {
                 return Error::OutOfMemory { bytes: (count * STACK_BYTES) as u64 };
             }
             Error::Argument(format!(
