@@ -20,7 +20,7 @@ use crate::plan::{Leaf, Plan};
 use crate::rows::Rows;
 #[cfg(feature = "cuda")]
 use crate::sample::SampleList;
-use crate::sample::Samples;
+use crate::samples::Samples;
 use crate::span::{Span, Stage};
 use crate::spec::bytes_of;
 #[cfg(feature = "cuda")]

@@ -18,7 +18,8 @@ use crate::field::{data_field, index_field, mask_field, Field};
 use crate::layout::Layout;
 #[cfg(feature = "cuda")]
 use crate::offsets::Offsets;
-use crate::sample::{SampleList, Samples};
+use crate::sample::SampleList;
+use crate::samples::Samples;
 use crate::spec::{Placement, Spec};
 use crate::target::{check_apart, check_target, Target};
 use crate::tensor::{Device, Owner, Tensor};

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use crate::host::is_small;
 use crate::kinds::{same_dims, Kind};
 use crate::layout::are_compact;
-use crate::sample::{SampleList, SampleView};
+use crate::sample::SampleList;
+use crate::sample_view::SampleView;
 use crate::spec::bytes_of;
 use crate::tensor::Device;
 

@@ -1,124 +1,15 @@
-//! Stage 1. Samples: borrowed views, and lists of them with their layouts told once.
+//! Stage 1. Lists of samples: an address for each, and every distinct layout once.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use crate::dtype::{DType, Element};
+use crate::dtype::DType;
 use crate::error::{Error, Mismatch, Result};
 use crate::kinds::{same_dims, Kind, Kinds};
 use crate::layout::{are_compact, checked_numel, compact_strides, Dims, Layout};
+use crate::sample_view::SampleView;
 use crate::tensor::{new_owners, Device, Owner, Tensor};
-
-/// One sample: a borrowed tensor anywhere in memory.
-#[derive(Clone, Debug)]
-pub struct SampleView<'a> {
-    data: *const u8,
-    kind: Kind,
-    /// Of device memory, which is read after the call that took the view.
-    owner: Option<Owner>,
-    memory: PhantomData<&'a [u8]>,
-}
-
-// SAFETY: a view is only read through, and its constructors demand memory that nobody writes to or
-// frees during `'a`, on whatever thread.
-#[allow(unsafe_code)]
-unsafe impl Send for SampleView<'_> {}
-// SAFETY: as for `Send`.
-#[allow(unsafe_code)]
-unsafe impl Sync for SampleView<'_> {}
-
-impl<'a> SampleView<'a> {
-    /// A row-major sample of `shape` over the whole slice.
-    ///
-    /// # Errors
-    /// [`Error::Shape`] if the shape does not have as many elements as the slice;
-    /// [`Error::Argument`] or [`Error::TooLarge`] for an impossible shape.
-    ///
-    /// ```
-    /// let sample = windrow::SampleView::from_slice(&[1u8, 2, 3, 4, 5, 6], &[2, 3])?;
-    /// assert_eq!(sample.shape(), [2, 3]);
-    /// # Ok::<(), windrow::Error>(())
-    /// ```
-    pub fn from_slice<T: Element>(data: &'a [T], shape: &[i64]) -> Result<SampleView<'a>> {
-        let layout = Layout::compact(T::DTYPE, shape)?;
-        if layout.numel() as usize != data.len() {
-            let got = format!("a slice of {} elements", data.len());
-            let mismatch = Mismatch::new(Some(0), shape, got);
-            return Err(Error::Shape(Box::new(mismatch)));
-        }
-        Ok(SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, layout))
-    }
-
-    /// A sample of any strides (in elements) inside the slice. The element at the lowest address is
-    /// `data[0]`, so that a reversed dim begins at its end.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] if the strides lead out of the slice; [`Error::Argument`] or
-    /// [`Error::TooLarge`] for an impossible layout.
-    pub fn with_strides<T: Element>(
-        data: &'a [T],
-        shape: &[i64],
-        strides: &[i64],
-    ) -> Result<SampleView<'a>> {
-        let layout = Layout::try_new(T::DTYPE, shape, Some(strides))?;
-        let span = layout.byte_span(T::DTYPE);
-        let span_bytes = span.end.abs_diff(span.start);
-        if span_bytes > size_of_val(data) as u64 {
-            let expected = format!("at most {} bytes", size_of_val(data));
-            let got = format!("strides that span {span_bytes} bytes");
-            return Err(Error::Layout(Box::new(Mismatch::new(Some(0), expected, got))));
-        }
-        let first = data.as_ptr().cast::<u8>().wrapping_offset(-span.start as isize);
-        Ok(SampleView::new(first, T::DTYPE, Device::Cpu, layout))
-    }
-
-    /// A sample at a raw address.
-    ///
-    /// # Safety
-    /// Every element that `layout` reaches from `data` is initialised memory of `device` that
-    /// nobody writes to or frees during `'a`; on a CUDA device until the work that reads it is done.
-    #[allow(unsafe_code)]
-    pub unsafe fn from_raw_parts(
-        data: *const u8,
-        dtype: DType,
-        device: Device,
-        layout: Layout,
-    ) -> SampleView<'a> {
-        SampleView::new(data, dtype, device, layout)
-    }
-
-    fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
-        SampleView { data, kind: Kind { dtype, device, layout }, owner: None, memory: PhantomData }
-    }
-
-    /// The extents.
-    pub fn shape(&self) -> &[i64] {
-        self.kind.layout.shape()
-    }
-
-    /// The element type.
-    pub fn dtype(&self) -> DType {
-        self.kind.dtype
-    }
-
-    pub(crate) fn kind(&self) -> &Kind {
-        &self.kind
-    }
-
-    pub(crate) fn data(&self) -> *const u8 {
-        self.data
-    }
-}
-
-impl<'a> From<&'a Tensor> for SampleView<'a> {
-    fn from(tensor: &'a Tensor) -> Self {
-        let (data, layout) = (tensor.data_ptr(), tensor.layout().clone());
-        let view = SampleView::new(data, tensor.dtype(), tensor.device(), layout);
-        let is_host = matches!(tensor.device(), Device::Cpu);
-        SampleView { owner: (!is_host).then(|| tensor.owner().clone()), ..view }
-    }
-}
 
 /// Samples imported once: an address each, and every distinct layout told once.
 ///
@@ -285,6 +176,11 @@ impl<'a> SampleList<'a> {
         }
     }
 
+    /// As `reserve`; without memory the process ends, as where a `Vec` grows.
+    pub(crate) fn grow(&mut self, additional: usize) {
+        self.data.each().reserve(additional);
+    }
+
     /// A table may have more rows than there is memory to tell them apart, if they are empty or all
     /// the same. Refused before anything is made for each of them, `additional` samples included.
     pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
@@ -294,8 +190,8 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked. Without memory the process ends, as where a `Vec` grows.
     pub fn push_view(&mut self, view: &SampleView<'a>) {
-        self.push_kind(&view.kind, view.data).unwrap_or_else(|_| end_without_memory());
-        self.owners.extend(view.owner.clone());
+        self.push_kind(view.kind(), view.data()).unwrap_or_else(|_| end_without_memory());
+        self.owners.extend(view.owner().cloned());
     }
 
     /// Appends a foreign sample; `strides: None` means row-major without gaps.
@@ -777,13 +673,6 @@ fn no_room(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
 }
 
-impl<'a, T: Element> From<&'a [T]> for SampleView<'a> {
-    /// A sample of one dim.
-    fn from(data: &'a [T]) -> SampleView<'a> {
-        SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, Layout::of_slice(data))
-    }
-}
-
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     fn from_iter<I: IntoIterator<Item = SampleView<'a>>>(views: I) -> Self {
         let mut list = SampleList::new();
@@ -794,203 +683,6 @@ impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     }
 }
 
-/// What the engine takes as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
-/// slices, each a sample of one dim.
-///
-/// ```
-/// use windrow::{Collate, Engine};
-///
-/// let rows: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
-/// let batch = Engine::host().assemble(&rows, &Collate::ragged())?;
-/// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, 4, 5, 6]);
-/// # Ok::<(), windrow::Error>(())
-/// ```
-pub trait Samples<'a> {
-    /// The samples as a list.
-    fn to_list(&self) -> Cow<'_, SampleList<'a>>;
-
-    /// The samples as views, if they are such: a small batch needs no list of them.
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
-        None
-    }
-}
-
-impl<'a> Samples<'a> for SampleList<'a> {
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        Cow::Borrowed(self)
-    }
-}
-
-impl<'a> Samples<'a> for [SampleView<'a>] {
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        let mut list = SampleList::new();
-        list.data.each().reserve(self.len());
-        for view in self {
-            list.push_view(view);
-        }
-        Cow::Owned(list)
-    }
-
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
-        Some(self)
-    }
-}
-
-impl<'a, T: Element> Samples<'a> for [&'a [T]] {
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        let mut list = SampleList::new();
-        list.data.each().reserve(self.len());
-        for &row in self {
-            list.push_view(&row.into());
-        }
-        Cow::Owned(list)
-    }
-}
-
-impl<'a, S> Samples<'a> for Vec<S>
-where
-    [S]: Samples<'a>,
-{
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        self.as_slice().to_list()
-    }
-
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
-        self.as_slice().as_views()
-    }
-}
-
-impl<'a, S, const N: usize> Samples<'a> for [S; N]
-where
-    [S]: Samples<'a>,
-{
-    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        self.as_slice().to_list()
-    }
-
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
-        self.as_slice().as_views()
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kinds_are_told_once() {
-        let data = [0u16; 12];
-        let mut list = SampleList::new();
-        for rows in [3, 3, 2, 3, 2, 1] {
-            list.push_view(&SampleView::from_slice(&data[..rows * 4], &[rows as i64, 4]).unwrap());
-        }
-        assert_eq!(list.kinds().len(), 3);
-        assert_eq!(list.kind_ids().unwrap(), [0, 0, 1, 0, 1, 2]);
-        let taken = list.take([-1, 0, 5]).unwrap();
-        assert_eq!(taken.kind(0).layout.shape(), [1, 4]);
-        assert_eq!(taken.kind(1).layout.shape(), [3, 4]);
-        assert!(list.take([6]).is_err() && list.take([-7]).is_err());
-        assert!(matches!(list.take(0..i64::MAX), Err(Error::OutOfMemory { .. })));
-    }
-
-    #[test]
-    fn slices_are_samples_of_one_dim() {
-        let rows: [&[i32]; 3] = [&[1, 2, 3], &[], &[5]];
-        let views: SampleList = rows
-            .iter()
-            .map(|row| SampleView::from_slice(row, &[row.len() as i64]).unwrap())
-            .collect();
-        for list in [rows.to_list(), rows.to_vec().to_list(), rows[..].to_list()] {
-            assert_eq!((list.kinds(), list.data()), (views.kinds(), views.data()));
-        }
-    }
-
-    #[test]
-    fn owners_do_not_multiply() {
-        let held = |_| Arc::new(0u8) as Owner;
-        let mut list = SampleList { owners: (0..3).map(held).collect(), ..SampleList::new() };
-        for added in 1..50 {
-            let mut taken = list.clone();
-            taken.owners.push(held(0));
-            list.extend(&taken).unwrap();
-            list.extend(&taken).unwrap();
-            list.extend(&list.clone()).unwrap();
-            assert_eq!(list.owners.len(), 3 + added);
-        }
-    }
-
-    #[test]
-    fn a_taken_list_can_grow() {
-        let data = [0u8; 4];
-        let mut list: SampleList = [2, 4]
-            .iter()
-            .map(|&n| SampleView::from_slice(&data[..n], &[n as i64]).unwrap())
-            .collect();
-        list = list.take([1]).unwrap();
-        list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
-        list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());
-        let lengths = [0, 1, 2].map(|index| list.kind(index).layout.shape()[0]);
-        assert_eq!((lengths, list.kinds().len()), ([4, 2, 3], 3));
-    }
-
-    #[test]
-    fn rows_are_kinds_once_somebody_asks_or_a_sample_is_none() {
-        let data = [0u16; 30];
-        let row = |len: usize| SampleView::from_slice(&data[..2 * len], &[len as i64, 2]).unwrap();
-        let shapes = |list: &SampleList<'_>| -> Vec<Vec<i64>> {
-            (0..list.len()).map(|index| list.kind(index).layout.shape().to_vec()).collect()
-        };
-        let lens = [3, 3, 0, 5, 3, 1];
-        let expected: Vec<Vec<i64>> = lens.iter().map(|&len| vec![len as i64, 2]).collect();
-        for asked_after in 0..=lens.len() {
-            let mut list = SampleList::new();
-            for (count, &len) in lens.iter().enumerate() {
-                if count == asked_after {
-                    list.kinds();
-                }
-                list.push_view(&row(len));
-            }
-            assert_eq!(shapes(&list), expected, "asked after {asked_after}");
-            assert_eq!((list.kinds().len(), list.is_uniform()), (4, false));
-            let taken = list.take([5, -1, 2]).unwrap();
-            assert_eq!(shapes(&taken), [[1, 2], [1, 2], [0, 2]]);
-            let turned = SampleView::with_strides(&data, &[4, 2], &[1, 4]).unwrap();
-            let others = SampleView::from_slice(&data[..6], &[2, 3]).unwrap();
-            let mut all = expected.clone();
-            for (view, shape) in [(turned, vec![4, 2]), (others, vec![2, 3]), (row(3), vec![3, 2])]
-            {
-                list.push_view(&view);
-                all.push(shape);
-                assert_eq!(shapes(&list), all);
-            }
-            assert_eq!(list.kinds().len(), 6);
-            let mut joined = list.take([0]).unwrap();
-            joined.extend(&list).unwrap();
-            assert_eq!(shapes(&joined)[1..], all);
-        }
-    }
-
-    #[test]
-    fn rows_of_a_table_need_no_addresses_until_the_list_grows() {
-        let table = Tensor::from_vec((0..12u8).collect(), &[4, 3]).unwrap();
-        let mut list = SampleList::rows(&table).unwrap();
-        assert_eq!(list.len(), 4);
-        assert_eq!(list.address(3), table.data_ptr().wrapping_add(9).cast_const());
-        assert_eq!(*list.data(), *list.take([0, 1, 2, 3]).unwrap().data());
-        let other = [7u8; 3];
-        list.push_view(&SampleView::from_slice(&other, &[3]).unwrap());
-        assert_eq!((list.len(), list.address(4)), (5, other.as_ptr()));
-        assert!(SampleList::rows(&table.select(0).unwrap().select(0).unwrap()).is_err());
-    }
-
-    #[test]
-    fn views_stay_inside_their_slice() {
-        let data = [1i32, 2, 3, 4, 5, 6];
-        assert!(SampleView::from_slice(&data, &[7]).is_err());
-        assert!(SampleView::with_strides(&data, &[3, 2], &[2, 2]).is_err());
-        let far = SampleView::with_strides(&[0u8], &[2, 2], &[i64::MIN + 1, i64::MAX - 1]);
-        assert!(matches!(far, Err(Error::Layout(_))), "a span of more than 63 bits");
-        let reversed = SampleView::with_strides(&data, &[6], &[-1]).unwrap();
-        assert_eq!(reversed.data, data[5..].as_ptr().cast());
-    }
-}
+#[path = "sample_tests.rs"]
+mod tests;

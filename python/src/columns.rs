@@ -90,20 +90,7 @@ impl Column {
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
         for index in (0..list.len()).filter(|&index| list.kind(index).dtype == DType::U64) {
-            let kind = list.kind(index);
-            let (data, owner) = (list.address(index).cast_mut(), Arc::clone(&self.samples.owners));
-            // SAFETY: the owners keep the memory of every sample of the list alive.
-            #[allow(unsafe_code)]
-            let sample = unsafe {
-                Tensor::new_unchecked(
-                    owner,
-                    data,
-                    kind.dtype,
-                    kind.device,
-                    kind.layout.clone(),
-                    true,
-                )
-            };
+            let sample = self.samples.sample(index);
             let host =
                 copy_of(&sample, &Collate::stack().device(Device::Cpu), None).or_py_err(py)?;
             let most = host.as_slice::<u64>().or_py_err(py)?.iter().copied().max().unwrap_or(0);

@@ -53,6 +53,19 @@ impl Imported {
         Ok(Imported { list, owners, places })
     }
 
+    /// A sample of the list as a tensor, which keeps its memory alive.
+    pub fn sample(&self, index: usize) -> Tensor {
+        let (kind, data) = (self.list.kind(index), self.list.address(index).cast_mut());
+        let places = self.places.take(vec![index as i64], self.list.len());
+        let owner: Owner = Arc::new(Held { owners: Arc::clone(&self.owners), places });
+        let (dtype, device, layout) = (kind.dtype, kind.device, kind.layout.clone());
+        // SAFETY: the owners keep the memory of every sample of the list alive.
+        #[allow(unsafe_code)]
+        unsafe {
+            Tensor::new_unchecked(owner, data, dtype, device, layout, self.list.is_read_only())
+        }
+    }
+
     /// Imports every sample of a list, tuple or other iterable; of a tensor every row.
     pub fn new(
         samples: &Bound<'_, PyAny>,
@@ -416,23 +429,7 @@ impl PySampleList {
         if !(0..len).contains(&position) {
             return Err(PyIndexError::new_err(format!("index {index} in a list of {len} samples")));
         }
-        let kind = own.list.kind(position as usize);
-        let data = own.list.address(position as usize).cast_mut();
-        let places = own.places.take(vec![position as i64], own.list.len());
-        let owner: Owner = Arc::new(Held { owners: Arc::clone(&own.owners), places });
-        let read_only = own.list.is_read_only();
-        // SAFETY: the owners keep the memory of every sample of the list alive.
-        #[allow(unsafe_code)]
-        let tensor = unsafe {
-            Tensor::new_unchecked(
-                owner,
-                data,
-                kind.dtype,
-                kind.device,
-                kind.layout.clone(),
-                read_only,
-            )
-        };
+        let tensor = own.sample(position as usize);
         match has_moved(py, &tensor)? {
             false => Ok(PyTensor::from(tensor)),
             true => Err(to_py_err(py, &moved(position as usize))),

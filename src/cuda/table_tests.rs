@@ -8,7 +8,8 @@ use super::*;
 use crate::collate::{Collate, Mask, Pad, Side, Transform};
 use crate::cuda::params::{varies, Family};
 use crate::layout::Layout;
-use crate::sample::{SampleList, SampleView};
+use crate::sample::SampleList;
+use crate::sample_view::SampleView;
 use crate::tensor::Device;
 
 const HERE: Device = Device::Cuda(0);

@@ -1,0 +1,116 @@
+//! Lists of samples, and the views in them.
+
+use super::*;
+use crate::samples::Samples;
+
+#[test]
+fn kinds_are_told_once() {
+    let data = [0u16; 12];
+    let mut list = SampleList::new();
+    for rows in [3, 3, 2, 3, 2, 1] {
+        list.push_view(&SampleView::from_slice(&data[..rows * 4], &[rows as i64, 4]).unwrap());
+    }
+    assert_eq!(list.kinds().len(), 3);
+    assert_eq!(list.kind_ids().unwrap(), [0, 0, 1, 0, 1, 2]);
+    let taken = list.take([-1, 0, 5]).unwrap();
+    assert_eq!(taken.kind(0).layout.shape(), [1, 4]);
+    assert_eq!(taken.kind(1).layout.shape(), [3, 4]);
+    assert!(list.take([6]).is_err() && list.take([-7]).is_err());
+    assert!(matches!(list.take(0..i64::MAX), Err(Error::OutOfMemory { .. })));
+}
+
+#[test]
+fn slices_are_samples_of_one_dim() {
+    let rows: [&[i32]; 3] = [&[1, 2, 3], &[], &[5]];
+    let views: SampleList =
+        rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]).unwrap()).collect();
+    for list in [rows.to_list(), rows.to_vec().to_list(), rows[..].to_list()] {
+        assert_eq!((list.kinds(), list.data()), (views.kinds(), views.data()));
+    }
+}
+
+#[test]
+fn owners_do_not_multiply() {
+    let held = |_| Arc::new(0u8) as Owner;
+    let mut list = SampleList { owners: (0..3).map(held).collect(), ..SampleList::new() };
+    for added in 1..50 {
+        let mut taken = list.clone();
+        taken.owners.push(held(0));
+        list.extend(&taken).unwrap();
+        list.extend(&taken).unwrap();
+        list.extend(&list.clone()).unwrap();
+        assert_eq!(list.owners.len(), 3 + added);
+    }
+}
+
+#[test]
+fn a_taken_list_can_grow() {
+    let data = [0u8; 4];
+    let mut list: SampleList =
+        [2, 4].iter().map(|&n| SampleView::from_slice(&data[..n], &[n as i64]).unwrap()).collect();
+    list = list.take([1]).unwrap();
+    list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
+    list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());
+    let lengths = [0, 1, 2].map(|index| list.kind(index).layout.shape()[0]);
+    assert_eq!((lengths, list.kinds().len()), ([4, 2, 3], 3));
+}
+
+#[test]
+fn rows_are_kinds_once_somebody_asks_or_a_sample_is_none() {
+    let data = [0u16; 30];
+    let row = |len: usize| SampleView::from_slice(&data[..2 * len], &[len as i64, 2]).unwrap();
+    let shapes = |list: &SampleList<'_>| -> Vec<Vec<i64>> {
+        (0..list.len()).map(|index| list.kind(index).layout.shape().to_vec()).collect()
+    };
+    let lens = [3, 3, 0, 5, 3, 1];
+    let expected: Vec<Vec<i64>> = lens.iter().map(|&len| vec![len as i64, 2]).collect();
+    for asked_after in 0..=lens.len() {
+        let mut list = SampleList::new();
+        for (count, &len) in lens.iter().enumerate() {
+            if count == asked_after {
+                list.kinds();
+            }
+            list.push_view(&row(len));
+        }
+        assert_eq!(shapes(&list), expected, "asked after {asked_after}");
+        assert_eq!((list.kinds().len(), list.is_uniform()), (4, false));
+        let taken = list.take([5, -1, 2]).unwrap();
+        assert_eq!(shapes(&taken), [[1, 2], [1, 2], [0, 2]]);
+        let turned = SampleView::with_strides(&data, &[4, 2], &[1, 4]).unwrap();
+        let others = SampleView::from_slice(&data[..6], &[2, 3]).unwrap();
+        let mut all = expected.clone();
+        for (view, shape) in [(turned, vec![4, 2]), (others, vec![2, 3]), (row(3), vec![3, 2])] {
+            list.push_view(&view);
+            all.push(shape);
+            assert_eq!(shapes(&list), all);
+        }
+        assert_eq!(list.kinds().len(), 6);
+        let mut joined = list.take([0]).unwrap();
+        joined.extend(&list).unwrap();
+        assert_eq!(shapes(&joined)[1..], all);
+    }
+}
+
+#[test]
+fn rows_of_a_table_need_no_addresses_until_the_list_grows() {
+    let table = Tensor::from_vec((0..12u8).collect(), &[4, 3]).unwrap();
+    let mut list = SampleList::rows(&table).unwrap();
+    assert_eq!(list.len(), 4);
+    assert_eq!(list.address(3), table.data_ptr().wrapping_add(9).cast_const());
+    assert_eq!(*list.data(), *list.take([0, 1, 2, 3]).unwrap().data());
+    let other = [7u8; 3];
+    list.push_view(&SampleView::from_slice(&other, &[3]).unwrap());
+    assert_eq!((list.len(), list.address(4)), (5, other.as_ptr()));
+    assert!(SampleList::rows(&table.select(0).unwrap().select(0).unwrap()).is_err());
+}
+
+#[test]
+fn views_stay_inside_their_slice() {
+    let data = [1i32, 2, 3, 4, 5, 6];
+    assert!(SampleView::from_slice(&data, &[7]).is_err());
+    assert!(SampleView::with_strides(&data, &[3, 2], &[2, 2]).is_err());
+    let far = SampleView::with_strides(&[0u8], &[2, 2], &[i64::MIN + 1, i64::MAX - 1]);
+    assert!(matches!(far, Err(Error::Layout(_))), "a span of more than 63 bits");
+    let reversed = SampleView::with_strides(&data, &[6], &[-1]).unwrap();
+    assert_eq!(reversed.data(), data[5..].as_ptr().cast());
+}
