@@ -3,9 +3,8 @@
 #[cfg(feature = "cuda")]
 use crate::cuda::driver;
 #[cfg(not(feature = "cuda"))]
-use crate::error::Error;
-use crate::error::Result;
-use crate::tensor::Device;
+use crate::tensor::Error;
+use crate::tensor::{Device, Result};
 
 /// A CUDA device, as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]

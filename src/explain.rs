@@ -1,17 +1,14 @@
-//! [`Explain`]: the account of a plan, and the names of the ways in which data moves.
+//! [`Explain`]: the account of a plan.
 
 use std::fmt;
 
-use crate::arena::Arena;
-use crate::field::{saturating_sum, Field, Op, Role};
-use crate::geometry::Class;
 use crate::host::Tiling;
-use crate::kinds::Kind;
-use crate::plan::Plan;
-use crate::sample::SampleList;
-use crate::spec::{bytes_of, Placement};
-use crate::tensor::Device;
-use crate::DType;
+use crate::observe::share;
+use crate::plan::{
+    bytes_to_device, bytes_to_host, num_ranges, saturating_sum, Arena, Field, Launch, Path, Plan,
+    Role,
+};
+use crate::tensor::{DType, Tuple};
 
 /// The account of a plan, before it is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,43 +53,6 @@ pub struct Explain {
     pub paths: Vec<&'static str>,
     /// Where each leaf is in its tree, if the caller said so: see [`Explain::named`].
     pub names: Vec<String>,
-}
-
-/// The one launch of a batch that is on a device, or comes from one: see [`Explain::launch`]. How work is
-/// cut depends on the device; without a driver it is cut as for an H200.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Launch {
-    /// Pieces of work, each for one warp.
-    pub items: u64,
-    /// Bytes of the table that tells the kernel what to do.
-    pub table_bytes: u64,
-    /// Whether the table is copied to the device before the launch; else it goes with its parameters.
-    pub is_uploaded: bool,
-    /// What it writes. A tensor has several parts where its samples need different loops.
-    pub parts: Vec<LaunchPart>,
-}
-
-/// What a launch writes of one tensor by one family of loops.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct LaunchPart {
-    /// The leaf; `None` for the zeros between tensors of an arena.
-    pub leaf: Option<usize>,
-    /// `"data"`, `"mask"`, `"batch_index"`, `"lengths"`, `"offsets"` or `"gap"`.
-    pub output: &'static str,
-    /// The loops that write it: `"rows"` (samples of whole 16-byte vectors), `"pages"` (the same, multiples
-    /// of 2 KiB), `"short"` (samples of up to 2 KiB, at any byte), `"line"` (rows of adjacent elements),
-    /// `"planar"` (u8 pixels to planes), `"box"` (any strides, any cast), `"values"` (numbers known on the
-    /// host).
-    pub family: &'static str,
-    /// Samples of it; 0 for values.
-    pub samples: usize,
-    /// Pieces of work.
-    pub items: u64,
-    /// How samples are found: by `"addresses"` of 8 bytes, or by `"ids"` of 4, multiples of a distance;
-    /// `None` where nothing is read.
-    pub sources: Option<&'static str>,
 }
 
 impl Explain {
@@ -165,72 +125,6 @@ impl Explain {
     }
 }
 
-/// `part` of `whole`, 0 to 1; nothing of nothing is 0.
-pub(crate) fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 {
-        0.0
-    } else {
-        part as f64 / whole as f64
-    }
-}
-
-/// How the data of a leaf moves: what [`Explain::path`] says of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Path {
-    View,
-    Memcpy,
-    Gather,
-    Strided,
-    Cast,
-    Transform,
-    Upload,
-    Staged,
-    CopiedPinned,
-    DirectPinned,
-    Download,
-}
-
-impl Path {
-    /// In the order of their numbers.
-    pub const ALL: [Path; 11] = [
-        Path::View,
-        Path::Memcpy,
-        Path::Gather,
-        Path::Strided,
-        Path::Cast,
-        Path::Transform,
-        Path::Upload,
-        Path::Staged,
-        Path::CopiedPinned,
-        Path::DirectPinned,
-        Path::Download,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Path::View => "view",
-            Path::Memcpy => "memcpy",
-            Path::Gather => "gather",
-            Path::Strided => "strided",
-            Path::Cast => "cast",
-            Path::Transform => "transform",
-            Path::Upload => "upload",
-            Path::Staged => "staged",
-            Path::CopiedPinned => "copied pinned",
-            Path::DirectPinned => "direct pinned",
-            Path::Download => "download",
-        }
-    }
-}
-
-fn num_ranges(field: &Field<'_>) -> usize {
-    match &field.ranges {
-        Some(ranges) => ranges.len(),
-        None if field.bytes_only => field.data.len(),
-        None => 0,
-    }
-}
-
 /// The launch of the leaves that are not handed out as views. A run that would be refused makes none.
 #[cfg(feature = "cuda")]
 fn launch_of(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Option<Launch> {
@@ -242,144 +136,16 @@ fn launch_of(_: &Plan<'_>, _: impl Fn(usize) -> bool) -> Option<Launch> {
     None
 }
 
-/// Whether host samples become the batch on a device by the copy alone.
-pub(crate) fn is_upload(plan: &Plan<'_>, field: &Field<'_>) -> bool {
-    let spec = &plan.specs[field.leaf];
-    let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
-    crosses && field.role == Role::Data && field.bytes_only && field.layout.is_compact()
-}
-
-/// Bytes of host samples that go to a device in one copy: enough for the bus, and few enough that the first copy starts
-/// soon.
-pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
-
-/// Fields that are copied together begin at multiples of this on the device.
-pub(crate) const UPLOAD_ALIGN: u64 = 256;
-
-/// Fields whose host samples go to the device in one copy, for the kernel to work on there: the smallest first, as many
-/// as one copy takes. A field alone has a copy of its own.
-pub(crate) fn uploaded_together(plan: &Plan<'_>) -> Vec<usize> {
-    let is_uploaded = |field: &Field<'_>| {
-        let spec = &plan.specs[field.leaf];
-        let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
-        crosses && matches!(field.op, Op::Read { .. }) && field.numel() > 0
-    };
-    let fields = plan.fields.iter().enumerate().filter(|(_, field)| is_uploaded(field));
-    let bytes = |field: &Field<'_>| sample_bytes(&plan.lists[field.leaf]);
-    let mut fields: Vec<_> = fields.map(|(index, field)| (bytes(field), index)).collect();
-    if fields.len() > 1 {
-        fields.sort_unstable();
-    }
-    let sums = fields.iter().scan(0u64, |sum, (bytes, _)| {
-        *sum = sum.saturating_add(*bytes).checked_next_multiple_of(UPLOAD_ALIGN)?;
-        Some(*sum)
-    });
-    match sums.take_while(|&sum| sum <= CHUNK_BYTES).count() {
-        0 | 1 => Vec::new(),
-        count => fields[..count].iter().map(|(_, index)| *index).collect(),
-    }
-}
-
-/// Bytes of a sample, on average, from which page-locked samples are brought to the device by its copy
-/// engine; smaller ones the kernels read over the bus themselves. Kernels get less out of the bus, and
-/// a copy costs as much to start however small it is. From figures of others for one H100; the bench
-/// `gather` times both ways (W8).
-const MIN_COPIED_BYTES: u64 = 28 << 10;
-
-/// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
-/// In a graph they are not, for that would need memory.
-pub(crate) fn is_copied(plan: &Plan<'_>, field: &Field<'_>) -> bool {
-    let (spec, list) = (&plan.specs[field.leaf], &plan.lists[field.leaf]);
-    spec.source == Device::Pinned
-        && matches!(spec.device, Device::Cuda(_))
-        && matches!(field.op, Op::Read { .. })
-        && list.kinds().iter().all(|kind| kind.layout.is_compact())
-        && sample_bytes(list) >= MIN_COPIED_BYTES.saturating_mul(list.len() as u64)
-}
-
-fn sample_bytes(list: &SampleList<'_>) -> u64 {
-    let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
-    saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
-}
-
-fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
-    let spec = &plan.specs[field.leaf];
-    let is_upload = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
-    match is_upload || is_copied(plan, field) {
-        true => sample_bytes(&plan.lists[field.leaf]),
-        false => 0,
-    }
-}
-
-fn bytes_to_host(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
-    let spec = &plan.specs[field.leaf];
-    let crosses = matches!(spec.source, Device::Cuda(_)) && !matches!(spec.device, Device::Cuda(_));
-    if crosses {
-        field.bytes()
-    } else {
-        0
-    }
-}
-
-fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> Path {
-    let spec = &plan.specs[field.leaf];
-    match (spec.source, spec.device) {
-        (Device::Cpu, Device::Cuda(_)) if is_upload(plan, field) => return Path::Upload,
-        (Device::Cpu, Device::Cuda(_)) => return Path::Staged,
-        (Device::Pinned, Device::Cuda(_)) if is_copied(plan, field) => return Path::CopiedPinned,
-        (Device::Pinned, Device::Cuda(_)) => return Path::DirectPinned,
-        (Device::Cuda(_), Device::Cpu | Device::Pinned) => return Path::Download,
-        _ => {}
-    }
-    let casts = |class: &Class| class.dtype != field.dtype;
-    match field.op {
-        Op::Read { affine: true } => Path::Transform,
-        _ if field.bytes_only && num_ranges(field) == 1 => Path::Memcpy,
-        _ if field.bytes_only => Path::Gather,
-        _ => match &*field.class_ids {
-            [] if casts(&field.classes[0]) => Path::Cast,
-            ids if ids.iter().any(|&id| casts(&field.classes[id as usize])) => Path::Cast,
-            _ => Path::Strided,
-        },
-    }
-}
-
 impl Plan<'_> {
-    /// How the data of each leaf moves. To be asked before a run, which changes what is planned.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = Path> + '_ {
-        let together = uploaded_together(self);
-        let data = self.fields.iter().enumerate().filter(|(_, field)| field.role == Role::Data);
-        data.map(move |(index, field)| match together.contains(&index) {
-            true => Path::Staged,
-            false => path_of(self, field),
-        })
+    /// A readable account: path, bytes, tiles, padding.
+    pub fn explain(&self) -> Explain {
+        self.explain_with(&[])
     }
 
-    /// Bytes of the data.
-    pub(crate) fn data_bytes(&self) -> u64 {
-        let data = self.fields.iter().filter(|field| field.role == Role::Data);
-        saturating_sum(data.map(Field::bytes))
-    }
-
-    /// Bytes of the data that hold padding.
-    pub(crate) fn padding_bytes(&self) -> u64 {
-        let data = self.fields.iter().filter(|field| field.role == Role::Data);
-        data.filter(|field| matches!(self.specs[field.leaf].placement, Placement::Padded(_)))
-            .map(|field| {
-                let real: u64 =
-                    (0..field.data.len()).map(|sample| field.class_of(sample).num_real).sum();
-                field.bytes() - real * field.dtype.size() as u64
-            })
-            .sum()
-    }
-
-    /// Bytes of everything the plan makes, offsets and lengths included.
-    pub(crate) fn output_bytes(&self) -> u64 {
-        let fields = saturating_sum(self.fields.iter().map(Field::bytes));
-        let lengths = |spec: &crate::spec::Spec| {
-            spec.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
-        };
-        fields.saturating_add(saturating_sum(self.specs.iter().map(lengths)))
+    /// As [`Plan::explain`], for a caller who hands leaves out as views of their samples' memory: those
+    /// that are marked in `views`, by position.
+    pub fn explain_with(&self, views: &[bool]) -> Explain {
+        Explain::new(self, views)
     }
 }
 
@@ -390,7 +156,7 @@ impl fmt::Display for Explain {
         for (leaf, (shape, dtype)) in self.outputs.iter().enumerate() {
             let name = self.names.get(leaf).map_or("", String::as_str);
             let space = if name.is_empty() { "" } else { " " };
-            write!(f, "output         {name}{space}{} {dtype}", crate::error::Tuple(shape))?;
+            write!(f, "output         {name}{space}{} {dtype}", Tuple(shape))?;
             match self.path {
                 "mixed" => writeln!(f, ", {}", self.paths[leaf])?,
                 _ => writeln!(f)?,

@@ -115,8 +115,6 @@ compile_error!(
     "feature `cuda` of windrow works on Linux x86-64 and aarch64: leave it off for this target"
 );
 
-mod affine;
-mod arena;
 mod batch;
 mod collate;
 #[cfg(feature = "cuda")]
@@ -127,57 +125,33 @@ mod cuda;
 mod cuda_model_tests;
 mod devices;
 pub mod dlpack;
-mod dtype;
 mod engine;
-mod error;
 mod explain;
-mod field;
-mod fork;
-mod geometry;
 mod host;
-mod kinds;
-mod layout;
-mod offsets;
+mod observe;
 pub mod packing;
 mod plan;
-mod rows;
-mod sample;
-mod sample_view;
+mod run_options;
 mod samples;
-mod scalar;
-mod span;
-mod spec;
-mod stats;
-mod stream;
 mod sync;
-mod target;
 mod tensor;
 
-pub use affine::Affine;
-pub use batch::{Batch, Fields, Parts};
-pub use collate::{Collate, Form, Mask, Pad, PerDim, Side, Transform};
+pub use batch::{Batch, Fields, Filled, Parts};
+pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Side, Transform};
 pub use devices::{cuda_build, device_of, devices, CudaBuild, DeviceInfo};
-pub use dtype::{DType, Element};
-pub use engine::{Engine, EngineOptions, Filled};
-pub use error::{DriverError, Error, Facet, Hint, Mismatch, Result};
-pub use explain::{Explain, Launch, LaunchPart};
-pub use host::{PoolStats, RowsAhead};
-pub use kinds::Kind;
-pub use layout::{Dims, Layout, MAX_NDIM};
-pub use offsets::Offsets;
-pub use plan::{Leaf, Plan};
-pub use sample::SampleList;
-pub use sample_view::SampleView;
-pub use samples::Samples;
-pub use scalar::Scalar;
-pub use span::{nvtx_state, Span, Stage};
-pub use spec::{Padded, Placement, Spec};
-pub use stats::Stats;
-pub use stream::{OutputMemory, RunOptions, Stream};
-pub use target::{AsTarget, Target};
+pub use engine::{Engine, EngineOptions};
+pub use explain::Explain;
+pub use host::RowsAhead;
+pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
+pub use plan::{AsTarget, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Spec, Target};
+pub use run_options::{OutputMemory, RunOptions};
+pub use samples::{Kind, SampleList, SampleView, Samples};
 #[doc(hidden)]
 pub use tensor::new_owners;
-pub use tensor::{Device, Owner, Tensor};
+pub use tensor::{
+    DType, Device, Dims, DriverError, Element, Error, Facet, Hint, Layout, Mismatch, Offsets,
+    Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
+};
 
 /// The examples of the README, as tests.
 #[cfg(doctest)]

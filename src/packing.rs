@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use crate::error::{Error, Result};
+use crate::tensor::{Error, Result};
 
 /// How [`pack`] chooses a row for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::driver::PooledEvent;
 use super::pinned::PinnedBlock;
 use super::run::Run;
-use crate::error::Result;
-use crate::explain::CHUNK_BYTES;
 use crate::host::{self, Helpers};
+use crate::plan::CHUNK_BYTES;
+use crate::tensor::Result;
 
 /// Chunks under way at once: one is emptied, the others are on the bus.
 const MAX_CHUNKS: usize = 4;

@@ -8,10 +8,9 @@ use super::params::{self, code_of, flags, loop_of, varies, Divisor, Family, MOVE
 use super::part::{Part, Places};
 use super::policy::Policy;
 use super::table::Values;
-use crate::affine::Affine;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::field::Op;
+use crate::collate::Affine;
+use crate::plan::Op;
+use crate::tensor::{DType, Error, Result};
 
 /// Elements of a box, at most.
 const BOX_ELEMS: u64 = 4096;

@@ -10,13 +10,10 @@ use super::pinned::{PinnedBlock, PinnedPool};
 use super::policy::Policy;
 use super::ring::Ring;
 use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::host::{Helpers, MemoryPool};
-use crate::layout::Layout;
 use crate::plan::Plan;
-use crate::stream::RunOptions;
-use crate::tensor::{Device, Tensor};
+use crate::run_options::RunOptions;
+use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
 
 /// Where a run is enqueued.
 #[derive(Clone, Copy, Debug)]

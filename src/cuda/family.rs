@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use super::loops::{Extent, Loop, Loops, Number};
 use super::params::{loop_of, Family, MOVE_BYTES};
 use super::part::{Part, Places};
-use crate::dtype::DType;
-use crate::field::Op;
+use crate::plan::Op;
+use crate::tensor::DType;
 
 /// What the choice depends on.
 #[derive(Clone, Debug)]

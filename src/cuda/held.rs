@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
 use super::driver::PooledEvent;
-use crate::error::Result;
 use crate::sync::{Mutex, MutexGuard};
-use crate::tensor::Owner;
+use crate::tensor::{Owner, Result};
 
 /// Owners of samples, in the order of the batches that read them.
 #[derive(Debug, Default)]

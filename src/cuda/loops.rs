@@ -6,9 +6,8 @@
 
 use smallvec::SmallVec;
 
-use crate::dtype::DType;
-use crate::field::{Field, Starts};
-use crate::geometry::{Channel, Dim};
+use crate::plan::{Channel, Dim, Field, Starts};
+use crate::tensor::DType;
 
 /// A number of a loop.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,10 +8,10 @@ use super::driver::{
     forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream,
     StreamRef,
 };
-use crate::error::{Error, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Mutex, MutexGuard};
+use crate::tensor::{Error, Result};
 
 /// Device memory in stream order.
 #[derive(Debug)]

@@ -24,7 +24,6 @@ mod held;
 mod loops;
 mod memory;
 mod numbers;
-pub(crate) mod nvtx;
 mod params;
 mod part;
 mod pinned;
@@ -39,10 +38,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::error::{Error, Hint, Mismatch, Result};
 use crate::plan::Plan;
-use crate::stream::Stream;
-use crate::tensor::Device;
+use crate::tensor::{Device, Error, Hint, Mismatch, Result, Stream};
 
 pub(crate) use driver::Current;
 pub(crate) use executor::{Executor, Lane};

@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
-use crate::error::{Error, Result};
+use crate::tensor::{Error, Result};
 
 pub(super) type DriverResult<T> = Result<T>;
 

@@ -2,13 +2,8 @@
 
 use bytemuck::cast_slice;
 
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::field::Role;
-use crate::layout::Dims;
-use crate::plan::Plan;
-use crate::spec::Placement;
-use crate::tensor::Device;
+use crate::plan::{Placement, Plan, Role};
+use crate::tensor::{DType, Device, Dims, Result};
 
 /// The lengths or the offsets of a leaf.
 pub(super) struct KnownNumbers {

@@ -3,7 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use rustacuda_derive::DeviceCopy;
 
-use crate::dtype::DType;
+use crate::tensor::DType;
 
 /// How a field is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

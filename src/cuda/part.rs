@@ -4,11 +4,9 @@ use std::borrow::Cow;
 
 use super::family::Work;
 use super::loops::{groups, Extent, Loop, Loops, Number};
-use crate::affine::Affine;
-use crate::dtype::DType;
-use crate::field::{CopyRange, Field, Op, Role, Starts};
-use crate::plan::Plan;
-use crate::spec::Placement;
+use crate::collate::Affine;
+use crate::plan::{CopyRange, Field, Op, Placement, Plan, Role, Starts};
+use crate::tensor::DType;
 
 /// Where samples are read.
 #[derive(Clone, Copy)]

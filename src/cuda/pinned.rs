@@ -4,11 +4,8 @@
 use std::sync::{Arc, PoisonError};
 
 use super::driver::{forked, Current, Pinned};
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::layout::Layout;
 use crate::sync::{Mutex, MutexGuard};
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
 
 /// Page-locked blocks, used again: locking pages takes longer than filling them.
 #[derive(Debug, Default)]

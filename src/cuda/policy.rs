@@ -2,7 +2,7 @@
 //! with are in kernels/policy.h.
 
 use super::params::{LARGE_BYTES, SMALL_BYTES};
-use crate::error::{Error, Result};
+use crate::tensor::{Error, Result};
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,12 +10,8 @@ use super::policy::Policy;
 use super::run::{is_device_field, must_upload};
 use super::table::{parts, Table, Values};
 use super::upload;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::explain::{is_upload, uploaded_together, Launch, LaunchPart};
-use crate::field::Field;
-use crate::plan::Plan;
-use crate::tensor::Device;
+use crate::plan::{is_upload, uploaded_together, Field, Launch, LaunchPart, Plan};
+use crate::tensor::{DType, Device, Result};
 
 /// Where memory begins that there is none of yet.
 const ASSUMED: u64 = 1 << 40;

@@ -6,9 +6,9 @@ use std::sync::{Arc, PoisonError};
 
 use super::driver::{Current, Pinned, PooledEvent};
 use super::pinned::PinnedPool;
-use crate::error::Result;
-use crate::explain::CHUNK_BYTES;
+use crate::plan::CHUNK_BYTES;
 use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::tensor::Result;
 
 /// The first size, and the largest: four chunks. One piece for the checker, which then waits for it.
 const MIN_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { 1 << 20 };

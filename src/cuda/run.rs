@@ -13,18 +13,11 @@ use super::params;
 use super::ring::Slot;
 use super::table::{Table, Values};
 use super::upload;
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::explain::{is_copied, is_upload, uploaded_together};
-use crate::field::{Field, Op, Role};
 use crate::host::{Helpers, MemoryPool};
-use crate::layout::Layout;
-use crate::plan::Plan;
-use crate::span::{Span, Stage};
-use crate::spec::{bytes_of, Spec};
-use crate::stats::Traffic;
-use crate::stream::{OutputMemory, RunOptions, Stream};
-use crate::tensor::{Device, Owner, Tensor};
+use crate::observe::{Span, Stage, Traffic};
+use crate::plan::{is_copied, is_upload, uploaded_together, Field, Op, Plan, Role, Spec};
+use crate::run_options::{OutputMemory, RunOptions};
+use crate::tensor::{bytes_of, DType, Device, Error, Layout, Owner, Result, Stream, Tensor};
 
 /// What a run on a device gives.
 #[derive(Debug, Default)]

@@ -6,10 +6,8 @@ use super::encode::Builder;
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
-use crate::dtype::DType;
-use crate::error::Result;
-use crate::field::Field;
-use crate::plan::Plan;
+use crate::plan::{Field, Plan};
+use crate::tensor::{DType, Result};
 
 /// Numbers known on the host that a batch has on the device: lengths, offsets.
 #[derive(Debug)]

@@ -7,10 +7,8 @@ use bytemuck::{cast_slice, pod_read_unaligned};
 use super::*;
 use crate::collate::{Collate, Mask, Pad, Side, Transform};
 use crate::cuda::params::{varies, Family};
-use crate::layout::Layout;
-use crate::sample::SampleList;
-use crate::sample_view::SampleView;
-use crate::tensor::Device;
+use crate::samples::{SampleList, SampleView};
+use crate::tensor::{Device, Layout};
 
 const HERE: Device = Device::Cuda(0);
 /// Where an output is, at a multiple of 16.

@@ -4,13 +4,10 @@
 
 use super::driver::{CopyBatch, Direction};
 use super::run::Run;
-use crate::error::Result;
-use crate::explain::{CHUNK_BYTES, UPLOAD_ALIGN};
 use crate::host::{self, Helpers, Outputs};
-use crate::offsets::Offsets;
-use crate::plan::Plan;
-use crate::sample::SampleList;
-use crate::tensor::Device;
+use crate::plan::{Plan, CHUNK_BYTES, UPLOAD_ALIGN};
+use crate::samples::SampleList;
+use crate::tensor::{Device, Offsets, Result};
 
 /// Enqueues the bytes of a field, whose output is compact and is at `place`.
 pub(super) fn field(

@@ -13,8 +13,7 @@ use super::ffi::{
     DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
     DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_READ_ONLY,
 };
-use crate::dtype::DType;
-use crate::tensor::{Device, Owner, Tensor};
+use crate::tensor::{DType, Device, Owner, Tensor};
 
 /// The dtype of DLPack for one of this crate.
 pub const fn dtype_to_dl(dtype: DType) -> DLDataType {

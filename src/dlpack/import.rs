@@ -9,10 +9,9 @@ use super::ffi::{
     DLDataType, DLDataTypeCode as Code, DLDevice, DLDeviceType, DLManagedTensor,
     DLManagedTensorVersioned, DLPackVersion, DLTensor, FLAG_IS_COPIED, FLAG_READ_ONLY,
 };
-use crate::dtype::DType;
-use crate::error::{Error, Hint, Mismatch, Result, Tuple};
-use crate::layout::{Layout, MAX_NDIM};
-use crate::tensor::{Device, Tensor};
+use crate::tensor::{
+    DType, Device, Error, Hint, Layout, Mismatch, Result, Tensor, Tuple, MAX_NDIM,
+};
 
 /// A foreign [`DLTensor`], read but not yet trusted: borrowed from the struct.
 ///

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::collate::{Collate, Form, Transform};
 use crate::host::RowsAhead;
-use crate::kinds::Kind;
+use crate::samples::Kind;
 use crate::tensor::Device;
 
 impl Engine {

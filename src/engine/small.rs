@@ -9,17 +9,11 @@ use smallvec::{smallvec, SmallVec};
 use super::Engine;
 use crate::batch::{Batch, Fields, Parts};
 use crate::collate::{Collate, Form, Mask, Pad, Transform};
-use crate::dtype::DType;
-use crate::explain::Path;
 use crate::host::{self, write_numbers, write_rows, MemoryPool, RowPadding};
-use crate::layout::{Dims, Layout};
-use crate::offsets::Offsets;
-use crate::plan::Leaf;
-use crate::rows::Rows;
-use crate::span::{Span, Stage};
-use crate::spec::{padded_dims, padded_extent};
-use crate::stats::Tally;
-use crate::tensor::Device;
+use crate::observe::{Span, Stage, Tally};
+use crate::plan::{padded_dims, padded_extent, Leaf, Path};
+use crate::samples::Rows;
+use crate::tensor::{DType, Device, Dims, Layout, Offsets};
 
 /// How rows are in a batch.
 #[derive(Clone, Copy)]
@@ -218,7 +212,8 @@ impl Engine {
         begin: Instant,
     ) -> Option<Vec<Batch>> {
         let of_leaf = |leaf: &Leaf<'s, 'a>| -> Option<Small<'s>> {
-            let rows = Rows::of_list(leaf.samples).filter(|_| leaf.out.is_none())?;
+            let rows =
+                Rows::of_list(leaf.samples, host::SMALL_BYTES).filter(|_| leaf.out.is_none())?;
             Small::new(rows, leaf.collate, self.shared.device)
         };
         let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;

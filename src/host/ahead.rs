@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::field::{Field, Op, Starts};
 use crate::host::pool::Block;
 use crate::host::share::Door;
 use crate::host::{rows, tile, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
+use crate::plan::{Field, Op, Starts};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::sync::{spin_loop, thread, Watched};
 
@@ -52,7 +52,7 @@ impl RowsAhead {
     /// Whether copying ahead can pay for rows of this size.
     pub(crate) fn pays_for(row_bytes: u64, count: usize) -> bool {
         (1..=MAX_ROW_BYTES as u64).contains(&row_bytes)
-            && row_bytes.saturating_mul(count as u64) >= super::ONE_THREAD_BYTES
+            && row_bytes.saturating_mul(count as u64) >= super::SMALL_BYTES
     }
 
     /// Starts with no rows. The block holds `count` of them. `None` without memory for their addresses.

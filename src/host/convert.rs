@@ -7,7 +7,7 @@
     reason = "wrapping, truncating and rounding casts are what this module is about"
 )]
 
-use crate::dtype::DType;
+use crate::tensor::DType;
 
 /// How a type takes part in a conversion.
 #[derive(Clone, Copy, PartialEq, Eq)]

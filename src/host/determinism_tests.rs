@@ -3,10 +3,9 @@
 
 use super::simd::forced;
 use crate::{
-    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, Side, Tensor,
-    Transform,
+    Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, SampleList,
+    SampleView, Side, Tensor, Transform,
 };
-use crate::{SampleList, SampleView};
 
 const ARITHMETIC: &[DType] = DType::ALL.split_at(13).0;
 

@@ -2,11 +2,10 @@
 #![allow(unsafe_code)] // Raw rows.
 
 use crate::collate::{Mask, Side};
-use crate::dtype::DType;
 use crate::host::rows::{self, RowFn};
 use crate::host::tile::prefetch;
-use crate::rows::Rows;
-use crate::tensor::Tensor;
+use crate::samples::Rows;
+use crate::tensor::{DType, Tensor};
 
 /// Where a row is along its own dim 0, and what fills the rest.
 #[derive(Clone, Copy)]

@@ -25,19 +25,17 @@ mod walk;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::field::{saturating_sum, Field};
-use crate::plan::Plan;
+use crate::plan::{saturating_sum, Field, Plan};
 use share::share_out;
 
 pub use ahead::RowsAhead;
 pub(crate) use few::{write_numbers, write_rows, RowPadding};
-pub use pool::PoolStats;
 pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
 pub(crate) use reference::run as run_reference;
 pub(crate) use threads::{Helpers, Threads};
 
 /// Below this many bytes read and written, starting other threads costs more than it saves.
-const ONE_THREAD_BYTES: u64 = 1 << 20;
+pub(crate) const SMALL_BYTES: u64 = 1 << 20;
 
 /// Tiles are at least this large, so that a tile's set-up does not show.
 const MIN_TILE_BYTES: u64 = 64 << 10;
@@ -56,7 +54,7 @@ const MIN_STREAMED_RUN_BYTES: u64 = 2048;
 
 /// Whether one thread had better do it alone, by bytes read and written.
 pub(crate) fn is_small(traffic: u64) -> bool {
-    traffic < ONE_THREAD_BYTES
+    traffic < SMALL_BYTES
 }
 
 /// The tiles of a plan: every field cut into equal runs of output bytes.
@@ -241,7 +239,7 @@ mod tests {
     #[test]
     fn threads_are_wanted_from_a_size_on() {
         // Every byte is read once and written once.
-        let half = (ONE_THREAD_BYTES / 2) as usize;
+        let half = (SMALL_BYTES / 2) as usize;
         let row = vec![0; half];
         for (len, wanted) in [(1, false), (half - 1, false), (half, true)] {
             let views = [view(&row[..len])];

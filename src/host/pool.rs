@@ -7,12 +7,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::dtype::DType;
-use crate::error::{Error, Result};
-use crate::fork::{ForkMutex, Guard};
-use crate::layout;
-use crate::spec::bytes_of;
-use crate::tensor::{Device, Tensor};
+use crate::observe::PoolStats;
+use crate::sync::{ForkMutex, Guard};
+use crate::tensor::{bytes_of, DType, Device, Error, Layout as TensorLayout, Result, Tensor};
 
 /// Bytes of free blocks a pool keeps if nothing else is asked for.
 pub(crate) const DEFAULT_POOL_BYTES: u64 = 1 << 30;
@@ -25,20 +22,6 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A cache line, and enough for every dtype and vector width.
 const ALIGN: usize = 64;
-
-/// The figures of an output memory pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolStats {
-    /// Bytes of blocks that wait to be used again.
-    pub free_bytes: u64,
-    /// Bytes of blocks that belong to living batches.
-    pub used_bytes: u64,
-    /// Outputs that found a block.
-    pub hits: u64,
-    /// Outputs that needed fresh memory.
-    pub misses: u64,
-}
 
 /// Free blocks, oldest first, with a cap on their bytes.
 #[derive(Debug)]
@@ -95,7 +78,7 @@ impl Block {
 
     /// The block as a tensor, whose owner it is. Whoever took the block sees to it that all of it is
     /// written before anybody else sees the tensor.
-    pub fn into_tensor(self, dtype: DType, layout: layout::Layout) -> Tensor {
+    pub fn into_tensor(self, dtype: DType, layout: TensorLayout) -> Tensor {
         debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= self.size());
         let data = self.data();
         // SAFETY: the block holds all bytes of the compact layout, for as long as it lives.

@@ -4,13 +4,10 @@
 
 use half::{bf16, f16};
 
-use crate::affine::Affine;
-use crate::dtype::DType;
-use crate::field::{Field, Op};
-use crate::geometry::Channel;
+use crate::collate::Affine;
 use crate::host::Outputs;
-use crate::plan::Plan;
-use crate::scalar::Scalar;
+use crate::plan::{Channel, Field, Op, Plan};
+use crate::tensor::{DType, Scalar};
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {

@@ -12,8 +12,8 @@ use super::simd::has_avx2;
 #[cfg(avx512)]
 use super::simd::{gains_from_avx512, has_avx512};
 use super::simd::{Cast, Fma, Isa, Pairs, Plain, Real, Scratch, BLOCK};
-use crate::affine::Affine;
-use crate::dtype::DType;
+use crate::collate::Affine;
+use crate::tensor::DType;
 
 mod interleave;
 mod planar;

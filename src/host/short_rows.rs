@@ -3,11 +3,10 @@
 
 use std::ops::Range;
 
-use crate::affine::Affine;
-use crate::field::Field;
-use crate::geometry::{Channel, Class, Dim};
+use crate::collate::Affine;
 use crate::host::rows::{self, RowFn};
 use crate::host::walk::{goes_down, walk, Place};
+use crate::plan::{Channel, Class, Dim, Field};
 
 /// Rows of at most this many elements, a pixel's channels for example, are not worth a call each.
 const SHORT_ROW: u64 = 8;

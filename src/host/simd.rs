@@ -10,9 +10,9 @@
 use std::mem::MaybeUninit;
 
 use super::convert::{convert, Elem, Kind};
-use crate::affine::Affine;
+use crate::collate::Affine;
 #[cfg(target_arch = "x86_64")]
-use crate::dtype::DType;
+use crate::tensor::DType;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;

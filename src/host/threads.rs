@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::error::{Error, Result};
-use crate::fork::ForkMutex;
+use crate::sync::ForkMutex;
+use crate::tensor::{Error, Result};
 
 /// Where the work is done.
 #[derive(Debug)]

@@ -3,15 +3,13 @@
 
 use std::ops::Range;
 
-use crate::affine::Affine;
-use crate::field::{CopyRange, Field, Op, Starts};
-use crate::geometry::{Channel, Class};
+use crate::collate::Affine;
 use crate::host::around::{is_touched, Rows};
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::walk::{goes_down, in_order, walk, Place};
 use crate::host::{is_streaming, MIN_STREAMED_RUN_BYTES};
-use crate::plan::Plan;
+use crate::plan::{Channel, Class, CopyRange, Field, Op, Plan, Starts};
 
 /// Writes the elements `elems` of a field.
 ///

@@ -5,10 +5,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::field::Field;
-use crate::geometry::{Class, Dim};
 use crate::host::rows;
 use crate::host::tile::prefetch;
+use crate::plan::{Class, Dim, Field};
 
 /// A sample's place: addresses of its first real element to be read and of its first element in the
 /// output, and the loops between.

@@ -14,8 +14,8 @@ use cust::sys::{CUcontext, CUdevice};
 use super::error::DriverResult;
 use super::init::{forked, init, quietly};
 use super::raw;
-use crate::error::{DriverError, Error, Result};
-use crate::span::{Span, Stage};
+use crate::observe::{Span, Stage};
+use crate::tensor::{DriverError, Error, Result};
 use crate::{devices, tensor};
 
 /// CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, which cust does not know.

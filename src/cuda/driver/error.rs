@@ -7,7 +7,7 @@ use cust::error::CudaError;
 
 use super::init::forked;
 use super::raw;
-use crate::error::{DriverError, Error};
+use crate::tensor::{DriverError, Error};
 
 /// The result of a driver call.
 pub(crate) type DriverResult<T> = Result<T, DriverError>;

@@ -10,7 +10,7 @@ use super::context::{Context, Current};
 use super::error::DriverResult;
 use super::raw;
 use super::stream::StreamRef;
-use crate::fork::ForkMutex;
+use crate::sync::ForkMutex;
 
 /// CU_EVENT_DISABLE_TIMING: such events are cheaper.
 const DISABLE_TIMING: u32 = 2;

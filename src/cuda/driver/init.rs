@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use super::error::{NO_DEVICE, STUB_LIBRARY};
 use super::raw;
-use crate::error::{DriverError, Error, Result};
+use crate::tensor::{DriverError, Error, Result};
 
 static STARTED: OnceLock<Result<()>> = OnceLock::new();
 /// The process that started, or was starting, the driver. 0: nobody has.

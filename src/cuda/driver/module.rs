@@ -9,7 +9,7 @@ use cust::sys::CUfunction;
 use super::context::{Context, Current, DeviceInfo};
 use super::error::{DriverResult, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
 use super::init::driver_version;
-use crate::error::{DriverError, Error, Result};
+use crate::tensor::{DriverError, Error, Result};
 
 /// The kernels, for every target; or, for trials, those of the file that `$WINDROW_CUDA_IMAGE` names.
 ///

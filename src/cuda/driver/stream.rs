@@ -14,7 +14,7 @@ use super::event::Event;
 use super::memory::DevicePtr;
 use super::module::Kernel;
 use super::raw::{self, LAST_DEFAULT_STREAM};
-use crate::error::{Error, Result};
+use crate::tensor::{Error, Result};
 
 /// CU_STREAM_NON_BLOCKING: no order against the legacy default stream, which is torch's.
 const NON_BLOCKING: u32 = 1;

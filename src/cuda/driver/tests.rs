@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::error::{NOT_FOUND, NO_DEVICE};
 use super::*;
-use crate::error::{DriverError, Error};
+use crate::tensor::{DriverError, Error};
 
 /// The context of device 0; `None`, and a word on it, where there is no driver.
 fn context() -> Option<Arc<Context>> {

@@ -4,8 +4,8 @@
 use super::super::convert::Elem;
 use super::super::simd::{Isa, Pairs, Real, Scratch, BLOCK};
 use super::{affine_block, copy_row, gather, Pair, PlanarFn, Row, Table};
-use crate::affine::Affine;
-use crate::dtype::DType;
+use crate::collate::Affine;
+use crate::tensor::DType;
 
 /// # Safety
 /// As for [`PlanarFn`], with elements as wide as `T`; the processor runs `I`.

@@ -1,0 +1,58 @@
+//! [`Filled`]: what a run makes of each leaf of a plan.
+#![allow(unsafe_code)] // Lengths, offsets and zeros into raw memory.
+
+use crate::batch::Fields;
+use crate::plan::{Arena, Role};
+use crate::tensor::{DType, Device, Result, Tensor};
+
+/// One leaf of a plan that was run.
+#[derive(Debug)]
+pub struct Filled {
+    /// The data; `None` if it was written to memory of the caller's.
+    pub data: Option<Tensor>,
+    /// Everything else of the batch.
+    pub fields: Fields,
+}
+
+impl Filled {
+    pub(crate) fn set(&mut self, role: Role, tensor: Tensor) {
+        let field = match role {
+            Role::Data => {
+                self.data = Some(tensor);
+                return;
+            }
+            Role::Mask => &mut self.fields.mask,
+            Role::BatchIndex => &mut self.fields.batch_index,
+            Role::Lengths => &mut self.fields.lengths,
+            Role::Offsets => &mut self.fields.offsets,
+        };
+        *field = Some(Box::new(tensor));
+    }
+}
+
+/// Makes the batches of views of the arena, once their fields have been written. On the host the
+/// rest is written here: lengths, offsets, and zeros in the gaps.
+pub(crate) fn hand_out(arena: &Arena, memory: &Tensor, filled: &mut [Filled]) -> Result<()> {
+    let is_host = !matches!(arena.device, Device::Cuda(_));
+    for (begin, count) in arena.gaps().filter(|_| is_host) {
+        let gap = memory.part(begin, DType::U8, &[count as i64])?;
+        // SAFETY: so many bytes of memory on the host, which nobody else has seen yet.
+        unsafe { gap.data_ptr().write_bytes(0, count) };
+    }
+    for placed in arena.tensors(memory) {
+        let (leaf, role, tensor) = placed?;
+        let filled = &mut filled[leaf];
+        if let Some(known) = filled.fields.number(role).filter(|_| is_host) {
+            debug_assert_eq!((known.dtype(), known.shape()), (tensor.dtype(), tensor.shape()));
+            // SAFETY: as above; the numbers are a compact tensor of the slot's dtype and shape, as
+            // `Fields::new` made it, in memory of its own.
+            unsafe {
+                let (from, to) = (known.data_ptr(), tensor.data_ptr());
+                to.copy_from_nonoverlapping(from, tensor.nbytes());
+            }
+        }
+        filled.set(role, tensor);
+        filled.fields.arena = Some(Box::new(memory.clone()));
+    }
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! [`Span`]: one stage of a call, for whoever watches: its time in the counters, a range for NVTX tools
+//! (feature `cuda`), a span of the crate `tracing` (feature `tracing`).
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+#[cfg(feature = "cuda")]
+use crate::observe::nvtx;
+use crate::observe::stage::Stage;
+use crate::observe::stats::Tally;
+
+/// A stage that is under way on this thread, until it is dropped.
+#[must_use = "the stage ends where this is dropped"]
+#[derive(Debug)]
+pub struct Span<'c> {
+    /// When it began, and the nanoseconds to add to.
+    time: Option<(Instant, &'c AtomicU64)>,
+    // Ranges and entered spans belong to one thread, whatever the features.
+    thread: PhantomData<*mut ()>,
+    #[cfg(feature = "tracing")]
+    span: tracing::span::EnteredSpan,
+    #[cfg(feature = "cuda")]
+    _range: Option<nvtx::Range>,
+}
+
+impl Span<'static> {
+    /// A stage that nobody sums the time of.
+    pub fn enter(stage: Stage) -> Span<'static> {
+        Span::new(stage, None)
+    }
+}
+
+impl<'c> Span<'c> {
+    /// A stage that began at a known time, which saves a look at the clock.
+    pub(crate) fn timed(stage: Stage, begin: Instant, sum: &'c AtomicU64) -> Span<'c> {
+        Span::new(stage, Some((begin, sum)))
+    }
+
+    #[cfg_attr(not(any(feature = "tracing", feature = "cuda")), allow(unused_variables))]
+    fn new(stage: Stage, time: Option<(Instant, &'c AtomicU64)>) -> Span<'c> {
+        Span {
+            time,
+            thread: PhantomData,
+            #[cfg(feature = "tracing")]
+            span: stage.span(),
+            #[cfg(feature = "cuda")]
+            _range: nvtx::range(stage),
+        }
+    }
+
+    /// Says what was done, to a `tracing` span that somebody listens to.
+    #[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+    pub(crate) fn note(&self, tally: &Tally) {
+        #[cfg(feature = "tracing")]
+        if !self.span.is_disabled() {
+            let paths: Vec<_> = tally.paths.iter().map(|path| path.name()).collect();
+            self.span.record("paths", paths.join(", ").as_str());
+            self.span.record("samples", tally.samples);
+            self.span.record("bytes_in", tally.bytes_in);
+            self.span.record("bytes_out", tally.bytes_out);
+            self.span.record("padding_bytes", tally.padding_bytes);
+        }
+    }
+
+    /// Ends the stage: now.
+    pub fn end(mut self) -> Instant {
+        let now = Instant::now();
+        self.add_time(now);
+        now
+    }
+
+    fn add_time(&mut self, now: Instant) {
+        if let Some((begin, sum)) = self.time.take() {
+            sum.fetch_add(nanos(now.duration_since(begin)), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Span<'_> {
+    fn drop(&mut self) {
+        if self.time.is_some() {
+            self.add_time(Instant::now());
+        }
+    }
+}
+
+/// Whether ranges go to an NVTX tool; if not, why. Looks for the tool, as the first range does.
+///
+/// # Errors
+/// The reason, and the cure.
+pub fn nvtx_state() -> std::result::Result<(), &'static str> {
+    #[cfg(feature = "cuda")]
+    return nvtx::state();
+    #[cfg(not(feature = "cuda"))]
+    Err("not in this build: NVTX comes with the CUDA engine")
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,54 @@
+//! [`Stage`]: the stages of a call that can be watched.
+
+/// A stage of the data flow, as those who watch it know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Samples are read from foreign tensors.
+    Import,
+    /// Samples and options are checked, and become a plan.
+    Plan,
+    /// The plan is run: bytes are moved, or work that moves them is enqueued on a device.
+    Run,
+    /// Of a run: the kernel's table is made, brought to the device, and the kernel enqueued.
+    Launch,
+    /// The host waits for a device.
+    Wait,
+    /// A batch is handed to another library.
+    Export,
+}
+
+impl Stage {
+    /// The name of its NVTX range and of its span: `"import"`, `"plan"`, `"run"`, `"launch"`, `"wait"`,
+    /// `"export"`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Import => "import",
+            Stage::Plan => "plan",
+            Stage::Run => "run",
+            Stage::Launch => "launch",
+            Stage::Wait => "wait",
+            Stage::Export => "export",
+        }
+    }
+
+    /// Fields are filled in by [`Span::note`].
+    #[cfg(feature = "tracing")]
+    pub(super) fn span(self) -> tracing::span::EnteredSpan {
+        use tracing::field::Empty;
+        macro_rules! span {
+            ($name:literal) => {
+                tracing::debug_span!(target: "windrow", $name, paths = Empty, samples = Empty,
+                    bytes_in = Empty, bytes_out = Empty, padding_bytes = Empty)
+            };
+        }
+        let span = match self {
+            Stage::Import => span!("import"),
+            Stage::Plan => span!("plan"),
+            Stage::Run => span!("run"),
+            Stage::Launch => span!("launch"),
+            Stage::Wait => span!("wait"),
+            Stage::Export => span!("export"),
+        };
+        span.entered()
+    }
+}

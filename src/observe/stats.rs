@@ -1,0 +1,240 @@
+//! [`Stats`]: what an engine has done, and the counters behind it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use smallvec::{smallvec, SmallVec};
+
+use crate::observe::stage::Stage;
+use crate::plan::{saturating_sum, Field, Path, Plan};
+
+/// The figures of an output memory pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PoolStats {
+    /// Bytes of blocks that wait to be used again.
+    pub free_bytes: u64,
+    /// Bytes of blocks that belong to living batches.
+    pub used_bytes: u64,
+    /// Outputs that found a block.
+    pub hits: u64,
+    /// Outputs that needed fresh memory.
+    pub misses: u64,
+}
+
+/// The counters of an engine since it was made or reset.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Batches assembled; a tree counts one for each leaf.
+    pub batches: u64,
+    /// Samples assembled.
+    pub samples: u64,
+    /// Bytes read of samples.
+    pub bytes_in: u64,
+    /// Bytes of batches.
+    pub bytes_out: u64,
+    /// Bytes of the data of batches; `bytes_out` has masks, indices, lengths and offsets too.
+    pub data_bytes: u64,
+    /// Bytes of data that are padding.
+    pub padding_bytes: u64,
+    /// Batches by how their data moved, by the names of [`crate::Explain::path`]; their sum is `batches`.
+    pub paths: BTreeMap<&'static str, u64>,
+    /// Batches that are views of their samples' memory: nothing was copied.
+    pub views: u64,
+    /// Kernels launched.
+    pub launches: u64,
+    /// Bytes copied from the host to a device.
+    pub bytes_to_device: u64,
+    /// Bytes copied from a device to the host.
+    pub bytes_to_host: u64,
+    /// Times the host waited for a device: for a batch or chunks of one, for memory to be used again,
+    /// or because it was asked to.
+    pub waits: u64,
+    /// Bytes of batches in device memory.
+    pub device_bytes: u64,
+    /// Page-locked host memory of windrow's own: bytes unused, bytes in use.
+    pub pinned_bytes: (u64, u64),
+    /// Time of reading samples, for bindings that say when they do ([`crate::Engine::enter`]).
+    pub import_time: Duration,
+    /// Time of checking and planning. Batches small enough to need no plan add nothing.
+    pub plan_time: Duration,
+    /// Time spent moving bytes, not counting import and planning. Work on a device is enqueued, and
+    /// its own time is not in here.
+    pub run_time: Duration,
+    /// Time that the host waited for a device, part of it within `run_time`.
+    pub wait_time: Duration,
+    /// The output memory pool.
+    pub pool: PoolStats,
+}
+
+/// What a run on a device came with.
+#[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub(crate) struct Traffic {
+    pub launches: u64,
+    pub bytes_to_device: u64,
+    pub bytes_to_host: u64,
+}
+
+impl Stats {
+    /// `padding_bytes` as a share of the data, 0 to 1.
+    pub fn padding_waste(&self) -> f64 {
+        share(self.padding_bytes, self.data_bytes)
+    }
+}
+
+/// What one run did.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Of each leaf.
+    pub paths: SmallVec<[Path; 4]>,
+    pub samples: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub data_bytes: u64,
+    pub padding_bytes: u64,
+}
+
+impl Tally {
+    /// To be asked before the run, which changes what is planned.
+    pub fn of_plan(plan: &Plan<'_>) -> Tally {
+        Tally {
+            paths: plan.paths().collect(),
+            samples: plan.specs.iter().map(|spec| spec.num_samples as u64).sum(),
+            bytes_in: saturating_sum(plan.fields.iter().map(Field::bytes_read)),
+            bytes_out: plan.output_bytes(),
+            data_bytes: plan.data_bytes(),
+            padding_bytes: plan.padding_bytes(),
+        }
+    }
+
+    /// One batch of rows of so many bytes in all.
+    pub fn of_rows(path: Path, rows: usize, bytes: u64) -> Tally {
+        Tally {
+            paths: smallvec![path],
+            samples: rows as u64,
+            bytes_in: bytes,
+            bytes_out: bytes,
+            data_bytes: bytes,
+            padding_bytes: 0,
+        }
+    }
+
+    /// One batch that is a view.
+    pub fn of_view(samples: usize) -> Tally {
+        Tally::of_rows(Path::View, samples, 0)
+    }
+}
+
+/// Counters that many threads add to.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    /// Batches by [`Path`].
+    paths: [AtomicU64; Path::ALL.len()],
+    samples: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    data_bytes: AtomicU64,
+    padding_bytes: AtomicU64,
+    launches: AtomicU64,
+    bytes_to_device: AtomicU64,
+    bytes_to_host: AtomicU64,
+    import_ns: AtomicU64,
+    pub plan_ns: AtomicU64,
+    pub run_ns: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    // An addition takes a fourth of a look at the clock, and a small call makes several.
+    if n > 0 {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+impl Counters {
+    pub fn count(&self, tally: &Tally) {
+        for &path in &tally.paths {
+            add(&self.paths[path as usize], 1);
+        }
+        add(&self.samples, tally.samples);
+        add(&self.bytes_in, tally.bytes_in);
+        add(&self.bytes_out, tally.bytes_out);
+        add(&self.data_bytes, tally.data_bytes);
+        add(&self.padding_bytes, tally.padding_bytes);
+    }
+
+    #[cfg(feature = "cuda")]
+    pub fn count_traffic(&self, traffic: Traffic) {
+        add(&self.launches, traffic.launches);
+        add(&self.bytes_to_device, traffic.bytes_to_device);
+        add(&self.bytes_to_host, traffic.bytes_to_host);
+    }
+
+    /// Where the time of a stage is summed.
+    pub fn time_of(&self, stage: Stage) -> Option<&AtomicU64> {
+        match stage {
+            Stage::Import => Some(&self.import_ns),
+            Stage::Plan => Some(&self.plan_ns),
+            Stage::Run => Some(&self.run_ns),
+            _ => None,
+        }
+    }
+
+    pub fn snapshot(&self, pool: PoolStats) -> Stats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let time = |counter: &AtomicU64| Duration::from_nanos(get(counter));
+        let paths =
+            Path::ALL.iter().zip(&self.paths).map(|(path, count)| (path.name(), get(count)));
+        let paths: BTreeMap<_, _> = paths.filter(|&(_, count)| count > 0).collect();
+        Stats {
+            batches: paths.values().sum(),
+            samples: get(&self.samples),
+            bytes_in: get(&self.bytes_in),
+            bytes_out: get(&self.bytes_out),
+            data_bytes: get(&self.data_bytes),
+            padding_bytes: get(&self.padding_bytes),
+            views: paths.get(Path::View.name()).copied().unwrap_or(0),
+            paths,
+            launches: get(&self.launches),
+            bytes_to_device: get(&self.bytes_to_device),
+            bytes_to_host: get(&self.bytes_to_host),
+            waits: 0,
+            device_bytes: 0,
+            pinned_bytes: (0, 0),
+            import_time: time(&self.import_ns),
+            plan_time: time(&self.plan_ns),
+            run_time: time(&self.run_ns),
+            wait_time: Duration::ZERO,
+            pool,
+        }
+    }
+
+    pub fn reset(&self) {
+        let counters = [
+            &self.samples,
+            &self.bytes_in,
+            &self.bytes_out,
+            &self.data_bytes,
+            &self.padding_bytes,
+            &self.launches,
+            &self.bytes_to_device,
+            &self.bytes_to_host,
+            &self.import_ns,
+            &self.plan_ns,
+            &self.run_ns,
+        ];
+        for counter in counters.into_iter().chain(&self.paths) {
+            counter.store(0, Ordering::Relaxed);
+        }
+    }
+}
+/// `part` of `whole`, 0 to 1; nothing of nothing is 0.
+pub(crate) fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}

@@ -1,0 +1,135 @@
+//! [`Arena`]: where each tensor of a plan is if all of them share one allocation.
+
+use crate::plan::batch_shape::{Placement, Spec};
+use crate::plan::field::{Field, Role};
+use crate::plan::target::AsTarget;
+use crate::tensor::{bytes_of, DType, Device, Dims, Error, Layout, Mismatch, Result, Tensor};
+
+/// Tensors of an arena begin at multiples of this in host memory: a cache line.
+const HOST_ALIGN: u64 = 64;
+
+/// On a device, and in page-locked memory, which is copied to one: as far apart as the driver's own
+/// allocations.
+const DEVICE_ALIGN: u64 = 256;
+
+/// The one allocation of a plan, tensor after tensor. Its size is a multiple of the alignment too, so
+/// that arenas one after the other keep it.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    pub device: Device,
+    slots: Vec<Slot>,
+    /// Bytes of the tensors alone.
+    tensor_bytes: u64,
+    layout: Layout,
+}
+
+/// The place of one tensor.
+#[derive(Debug)]
+struct Slot {
+    leaf: usize,
+    role: Role,
+    /// Position of the field that writes it; numbers known beforehand have none.
+    field: Option<usize>,
+    dtype: DType,
+    shape: Dims,
+    byte_offset: u64,
+}
+
+impl Slot {
+    fn end(&self) -> u64 {
+        self.byte_offset + bytes_of(self.dtype, &self.shape)
+    }
+}
+
+impl Arena {
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn new(specs: &[Spec], fields: &[Field<'_>]) -> Result<Arena> {
+        let device = specs.first().map_or(Device::Cpu, |spec| spec.device);
+        let align = if device == Device::Cpu { HOST_ALIGN } else { DEVICE_ALIGN };
+        let (mut slots, mut end, mut tensor_bytes) = (Vec::new(), 0u64, 0u64);
+        let mut add = |leaf, role, field, dtype, shape: &[i64]| -> Result<()> {
+            let bytes = bytes_of(dtype, shape);
+            slots.push(Slot { leaf, role, field, dtype, shape: shape.into(), byte_offset: end });
+            tensor_bytes = tensor_bytes.saturating_add(bytes);
+            let next = end.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(align));
+            end = next.filter(|&end| i64::try_from(end).is_ok()).ok_or_else(|| {
+                Error::TooLarge("the tensors of one arena are beyond 64 bits together".to_owned())
+            })?;
+            Ok(())
+        };
+        for (index, field) in fields.iter().enumerate() {
+            add(field.leaf, field.role, Some(index), field.dtype, field.layout.shape())?;
+            let spec = &specs[field.leaf];
+            if let (Role::Data, Some((_, shape))) = (field.role, &spec.lengths) {
+                add(field.leaf, Role::Lengths, None, DType::I64, shape)?;
+            }
+            if let (Role::Data, Placement::Joined { offsets, .. }) = (field.role, &spec.placement) {
+                let dtype = if spec.offsets_i32 { DType::I32 } else { DType::I64 };
+                add(field.leaf, Role::Offsets, None, dtype, &[offsets.as_slice().len() as i64])?;
+            }
+        }
+        let layout = Layout::compact(DType::U8, &[end as i64])?;
+        Ok(Arena { device, slots, tensor_bytes, layout })
+    }
+
+    /// Of the whole, as bytes.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.layout.numel() as u64
+    }
+
+    /// As much as there is to be of memory that the caller gives.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if it is read-only or shared, too small, or has gaps; [`Error::Device`];
+    /// [`Error::DType`].
+    pub fn accept(&self, given: &mut Tensor) -> Result<Tensor> {
+        let device = given.as_target().map_err(|error| error.about("arena"))?.device;
+        if device != self.device {
+            let (expected, got) = (self.device.to_string(), device.to_string());
+            return Err(Error::Device(Box::new(Mismatch::of("arena", expected, got))));
+        }
+        given.part(0, DType::U8, self.layout.shape())
+    }
+
+    /// Bytes between tensors, and behind the last one.
+    pub fn gap_bytes(&self) -> u64 {
+        self.bytes() - self.tensor_bytes
+    }
+
+    /// Where each field is to be written, if the arena begins at `base`.
+    pub fn places(&self, base: *mut u8) -> impl Iterator<Item = (usize, *mut u8)> + '_ {
+        let place = move |slot: &Slot| base.wrapping_add(slot.byte_offset as usize);
+        self.slots.iter().filter_map(move |slot| Some((slot.field?, place(slot))))
+    }
+
+    /// Bytes that no tensor covers: first and number.
+    pub fn gaps(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
+        let next = self.slots.iter().skip(1).map(|slot| slot.byte_offset);
+        let ends = self.slots.iter().map(Slot::end).zip(next.chain([self.bytes()]));
+        ends.filter(|(end, next)| end < next).map(|(end, next)| (end, (next - end) as usize))
+    }
+
+    /// The lengths or offsets of a leaf, in memory of this layout.
+    #[cfg(feature = "cuda")]
+    pub fn tensor(&self, memory: &Tensor, leaf: usize, role: Role) -> Result<Tensor> {
+        let slot = self.slots.iter().find(|slot| slot.leaf == leaf && slot.role == role);
+        let slot = slot.ok_or_else(|| Error::Argument(format!("no {role:?} of leaf {leaf}")))?;
+        memory.part(slot.byte_offset, slot.dtype, &slot.shape)
+    }
+
+    /// Each tensor in memory of the arena's layout, with its leaf and role.
+    pub fn tensors<'t>(
+        &'t self,
+        memory: &'t Tensor,
+    ) -> impl Iterator<Item = Result<(usize, Role, Tensor)>> + 't {
+        self.slots.iter().map(|slot| {
+            let tensor = memory.part(slot.byte_offset, slot.dtype, &slot.shape)?;
+            Ok((slot.leaf, slot.role, tensor))
+        })
+    }
+}

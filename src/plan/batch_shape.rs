@@ -1,0 +1,549 @@
+//! Stage 2. The batch a [`Collate`] makes of given samples: every shape, and every error of input.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::collate::{resolve_dim, Affine, Collate, Form, Mask, Pad, Side};
+use crate::samples::{Kind, SampleList};
+use crate::tensor::{DType, Device, Dims, Error, Facet, Hint, Layout, Mismatch, Offsets, Result};
+
+/// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Shape of the data, in the result's order of dims.
+    pub shape: Dims,
+    /// Dtype of the data.
+    pub dtype: DType,
+    /// Number of samples.
+    pub num_samples: usize,
+    /// Where the samples are; page-locked and other host memory together count as the latter.
+    pub source: Device,
+    /// Where the batch will be.
+    pub device: Device,
+    /// How samples are in the data.
+    pub placement: Placement,
+    /// Real extents: `[N]`, or `[N, k]` for a pad of `k != 1` dims.
+    pub lengths: Option<(Vec<i64>, Dims)>,
+    /// The largest length, for a ragged batch.
+    pub max_length: Option<i64>,
+    pub(crate) offsets_i32: bool,
+    pub(crate) batch_index: bool,
+    pub(crate) mask: Option<Mask>,
+    pub(crate) value: [u8; 16],
+    pub(crate) affine: Option<Affine>,
+    /// The sample dim that the channels of `affine` are along.
+    pub(crate) channel_dim: Option<usize>,
+    /// Result dim `k` of a sample is sample dim `permute[k]`.
+    pub(crate) permute: SmallVec<[usize; 4]>,
+}
+
+/// How samples are in the data of a batch.
+#[derive(Clone, Debug)]
+pub enum Placement {
+    /// Sample `i` is row `i` of dim 0.
+    Rows,
+    /// Sample `i` is row `i` of dim 0, its real part inside padding.
+    Padded(Padded),
+    /// Sample `i` is `offsets[i]..offsets[i + 1]` of a dim of the result.
+    Joined {
+        /// The dim of the result.
+        dim: usize,
+        /// The boundaries.
+        offsets: Offsets,
+    },
+}
+
+/// Which dims are padded, and how far.
+#[derive(Clone, Debug)]
+pub struct Padded {
+    /// The extent of every sample dim in the batch, before the permutation.
+    pub(crate) size: Dims,
+    /// The side of every sample dim.
+    pub(crate) sides: SmallVec<[Side; 4]>,
+    /// The padded sample dims, ascending.
+    pub(crate) dims: SmallVec<[usize; 4]>,
+}
+
+impl Spec {
+    /// Checks all samples against the options.
+    ///
+    /// # Errors
+    /// Every error of input there is; see [`Error`].
+    pub fn new(samples: &SampleList<'_>, collate: &Collate) -> Result<Spec> {
+        if samples.is_empty() {
+            return Err(Error::Empty);
+        }
+        if let Some(option) = collate.misplaced {
+            return Err(Error::Argument(format!("{option} is an option of a ragged batch")));
+        }
+        samples.check_rows(0)?;
+        check_room(samples)?;
+        let (source, device) = check_devices(samples, collate)?;
+        let used = UsedKinds::new(samples);
+        let first = samples.kind(0);
+        let ndim = first.layout.ndim();
+        let rank = |kind: &Kind| kind.layout.ndim() == ndim;
+        used.check(
+            rank,
+            |index| shape_mismatch(samples, index),
+            Hint::Text("samples of one batch have equal rank"),
+        )?;
+
+        let dtype = match collate.dtype {
+            Some(dtype) => dtype,
+            None => {
+                let same = |kind: &Kind| kind.dtype == first.dtype;
+                used.check(same, |index| dtype_mismatch(samples, index), Hint::Cast)?;
+                first.dtype
+            }
+        };
+        let permute = resolve_permute(collate, ndim)?;
+        let affine = collate.transform.affine()?;
+        check_arithmetic(samples, &used, dtype, affine.is_some())?;
+        let channel_dim = match &affine {
+            Some(affine) if affine.channels() > 1 => {
+                Some(resolve_channel_dim(samples, &used, collate, affine.channels())?)
+            }
+            _ => None,
+        };
+        if collate.dtype.is_none() && collate.transform.computes() {
+            check_float(dtype)?;
+        }
+
+        let mut spec = Spec {
+            shape: Dims::new(),
+            dtype,
+            num_samples: samples.len(),
+            source,
+            device,
+            placement: Placement::Rows,
+            lengths: None,
+            max_length: None,
+            offsets_i32: false,
+            batch_index: false,
+            mask: None,
+            value: [0; 16],
+            affine,
+            channel_dim,
+            permute,
+        };
+        match &collate.form {
+            Form::Stack => spec.stack(samples, &used)?,
+            Form::Concat { dim } => {
+                if ndim == 0 {
+                    return Err(no_dims(first));
+                }
+                spec.join(samples, &used, resolve_dim("dim", *dim, ndim)?)?;
+            }
+            Form::Ragged { offsets_i32, batch_index } => {
+                if ndim == 0 {
+                    return Err(no_dims(first));
+                }
+                if spec.permute[0] != 0 {
+                    return Err(Error::Argument(
+                        "a ragged batch joins along dim 0, so permute must leave dim 0 first"
+                            .into(),
+                    ));
+                }
+                spec.join(samples, &used, 0)?;
+                (spec.offsets_i32, spec.batch_index) = (*offsets_i32, *batch_index);
+                spec.max_length =
+                    spec.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
+                if let (true, Placement::Joined { offsets, .. }) = (*offsets_i32, &spec.placement) {
+                    offsets.to_i32()?;
+                }
+            }
+            Form::Pad(pad) => spec.pad(samples, &used, pad)?,
+        }
+        // One check for every product of extents made from here on.
+        Layout::compact(dtype, &spec.shape)?;
+        if let Some(shape) = spec.mask_shape() {
+            Layout::compact(DType::Bool, &shape)?;
+        }
+        if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
+            Layout::compact(DType::I64, &[offsets.total()])?;
+        }
+        Ok(spec)
+    }
+
+    fn stack(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>) -> Result<()> {
+        let shape = samples.kind(0).layout.shape();
+        used.check(
+            |kind| kind.layout.shape() == shape,
+            |index| shape_mismatch(samples, index),
+            Hint::Pad,
+        )?;
+        self.shape.push(samples.len() as i64);
+        self.shape.extend(self.permute.iter().map(|&dim| shape[dim]));
+        Ok(())
+    }
+
+    fn join(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, dim: usize) -> Result<()> {
+        let shape = samples.kind(0).layout.shape();
+        let equal_but_for_dim = |kind: &Kind| {
+            let other = kind.layout.shape();
+            shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..]
+        };
+        let hint = Hint::Text("only the joined dim may differ");
+        used.check(equal_but_for_dim, |index| shape_mismatch(samples, index), hint)?;
+        let lengths: Vec<i64> = used.per_sample(|kind| kind.layout.shape()[dim]);
+        let offsets = Offsets::from_lengths(lengths.iter().copied())?;
+        let joined = |d: usize| if d == dim { offsets.total() } else { shape[d] };
+        self.shape.extend(self.permute.iter().map(|&d| joined(d)));
+        let result_dim = self.permute.iter().position(|&d| d == dim).unwrap_or(dim);
+        self.placement = Placement::Joined { dim: result_dim, offsets };
+        self.lengths = Some((lengths, smallvec::smallvec![samples.len() as i64]));
+        Ok(())
+    }
+
+    fn pad(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, pad: &Pad) -> Result<()> {
+        let first = samples.kind(0).layout.shape();
+        let ndim = first.len();
+        pad.check(ndim)?;
+        self.value = pad.value.bits(self.dtype)?;
+
+        let mut longest: Dims = first.into();
+        let mut differs: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+        for kind in used.kinds() {
+            for (d, &extent) in kind.layout.shape().iter().enumerate() {
+                differs[d] |= extent != first[d];
+                longest[d] = longest[d].max(extent);
+            }
+        }
+        let padded = padded_dims(pad, &differs)?;
+        if let Some(unnamed) = (0..ndim).find(|&d| differs[d] && !padded[d]) {
+            let fits =
+                |kind: &Kind| (0..ndim).all(|d| padded[d] || kind.layout.shape()[d] == first[d]);
+            let hint = Hint::PadDim(unnamed);
+            used.check(fits, |index| shape_mismatch(samples, index), hint)?;
+        }
+        let mut size = longest.clone();
+        for d in (0..ndim).filter(|&d| padded[d]) {
+            size[d] = padded_extent(pad, d, longest[d])?;
+        }
+        if !pad.truncate {
+            let fits = |kind: &Kind| {
+                kind.layout.shape().iter().zip(&size).all(|(have, room)| have <= room)
+            };
+            let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
+            let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
+            used.check_as(fits, expected, got, Hint::Truncate, Error::Shape)?;
+        }
+        let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| padded[d]).collect();
+        let real = |kind: &Kind, d: usize| kind.layout.shape()[d].min(size[d]);
+        self.lengths = Some(if let [only] = dims[..] {
+            (used.per_sample(|kind| real(kind, only)), smallvec::smallvec![samples.len() as i64])
+        } else {
+            let mut lengths = Vec::with_capacity(samples.len() * dims.len());
+            used.for_each(|kind| lengths.extend(dims.iter().map(|&d| real(kind, d))));
+            (lengths, smallvec::smallvec![samples.len() as i64, dims.len() as i64])
+        });
+        self.mask = pad.mask;
+        self.shape.push(samples.len() as i64);
+        self.shape.extend(self.permute.iter().map(|&d| size[d]));
+        let sides = (0..ndim).map(|d| *pad.side.at(d)).collect();
+        self.placement = Placement::Padded(Padded { size, sides, dims });
+        Ok(())
+    }
+
+    /// Shape of the mask: the samples, then the padded dims in the result's order.
+    pub(crate) fn mask_shape(&self) -> Option<Dims> {
+        let (Some(_), Placement::Padded(padded)) = (self.mask, &self.placement) else {
+            return None;
+        };
+        let kept = self.permute.iter().filter(|&d| padded.dims.contains(d));
+        Some(
+            std::iter::once(self.num_samples as i64).chain(kept.map(|&d| padded.size[d])).collect(),
+        )
+    }
+}
+
+/// The extent in the batch of a padded dim, of which the samples' largest is `longest`.
+pub(crate) fn padded_extent(pad: &Pad, dim: usize, longest: i64) -> Result<i64> {
+    let size = pad.size.at(dim).unwrap_or(longest);
+    let multiple = *pad.multiple_of.at(dim);
+    let rounded = match size % multiple {
+        0 => Some(size),
+        rest => size.checked_add(multiple - rest),
+    };
+    let text = || format!("size {size} rounded up to {multiple} is beyond 64 bits");
+    rounded.ok_or_else(|| Error::TooLarge(text()))
+}
+
+/// The sample dims to pad: those that `dims`, an entry of `size` or a `multiple_of` above 1 name, so that
+/// the same options pad the same dims in every batch. If nothing names one, all that differ; of samples
+/// of one dim always that one.
+pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
+    let ndim = differs.len();
+    let refuse = |text| Err(Error::Argument(text));
+    let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+    for &dim in pad.dims.iter().flatten() {
+        named[resolve_dim("dims", dim, ndim)?] = true;
+    }
+    let mut singles: SmallVec<[String; 2]> = SmallVec::new();
+    for (d, &size) in pad.size.values().iter().enumerate() {
+        match size {
+            Some(size @ ..0) => return refuse(format!("size={size} is negative")),
+            Some(size) if pad.size.is_one() => singles.push(format!("size={size}")),
+            Some(_) => named[d] = true,
+            None => {}
+        }
+    }
+    for (d, &multiple) in pad.multiple_of.values().iter().enumerate() {
+        match multiple {
+            ..1 => return refuse(format!("multiple_of={multiple}; it is at least 1")),
+            1 => {}
+            _ if pad.multiple_of.is_one() => singles.push(format!("multiple_of={multiple}")),
+            _ => named[d] = true,
+        }
+    }
+    match (singles.first(), &pad.dims) {
+        _ if ndim == 1 => Ok(smallvec::smallvec![true]),
+        (Some(one), _) if ndim == 0 => refuse(format!("{one} for samples without dims")),
+        (Some(one), None) => refuse(format!(
+            "{one} for samples of {ndim} dims: name those to pad in dims, or give one entry for each"
+        )),
+        (Some(one), Some(dims)) if dims.is_empty() => {
+            refuse(format!("{one} is for the dims that dims names, which is empty"))
+        }
+        (_, None) if !named.contains(&true) => Ok(differs.into()),
+        _ => Ok(named),
+    }
+}
+
+fn no_dims(first: &Kind) -> Error {
+    let mismatch = Mismatch::new(Some(0), "at least one dim", first.layout.shape());
+    Error::Shape(Box::new(mismatch.with_hint(Hint::Stack)))
+}
+
+fn shape_mismatch(
+    samples: &SampleList<'_>,
+    index: usize,
+) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+    let shape = |i: usize| Facet::from(samples.kind(i).layout.shape());
+    (shape(0), shape(index), Error::Shape)
+}
+
+fn dtype_mismatch(
+    samples: &SampleList<'_>,
+    index: usize,
+) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+    (samples.kind(0).dtype.into(), samples.kind(index).dtype.into(), Error::DType)
+}
+
+/// Lists of fewer samples have small tables.
+const MANY_SAMPLES: usize = 1 << 14;
+
+/// The tables of a long list are megabytes, and an allocation that fails ends the process. So there
+/// has to be room for all of them before the first is made: addresses merged to ranges, and lengths
+/// and offsets, each up to three times, here and in the batch.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+fn check_room(samples: &SampleList<'_>) -> Result<()> {
+    if samples.len() < MANY_SAMPLES {
+        return Ok(());
+    }
+    let bytes = samples.len().saturating_mul(64 + 24 * samples.ndim());
+    let mut room = Vec::<u8>::new();
+    room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
+    // Or it would not be asked for at all.
+    std::hint::black_box(&room);
+    Ok(())
+}
+
+/// Where the samples are and where the batch will be.
+fn check_devices(samples: &SampleList<'_>, collate: &Collate) -> Result<(Device, Device)> {
+    let first = samples.kind(0).device;
+    let mut source = first;
+    let mut found = None;
+    if samples.kinds().len() > 1 {
+        for index in 1..samples.len() {
+            match (source, samples.kind(index).device) {
+                (known, own) if known == own => {}
+                // Both are host memory.
+                (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
+                    source = Device::Cpu;
+                }
+                (_, own) => {
+                    let expected = || first.to_string().into();
+                    Mismatch::note(&mut found, index, expected, own.to_string().into());
+                }
+            }
+        }
+    }
+    if let Some(found) = found {
+        let hint = Hint::Text("samples of one batch are all on the host or all on one device");
+        return Err(Error::Device(Box::new(found.with_hint(hint))));
+    }
+    let device = collate.device.unwrap_or(source);
+    match (source, device) {
+        (Device::Cuda(from), Device::Cuda(to)) if from != to => {
+            let found = Mismatch::new(Some(0), device.to_string(), source.to_string());
+            let hint = Hint::Text("copy the samples to that device first");
+            Err(Error::Device(Box::new(found.with_hint(hint))))
+        }
+        (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !cfg!(feature = "cuda") => {
+            let which = if device == Device::Cpu { source } else { device };
+            Err(Error::host_only(which))
+        }
+        places => Ok(places),
+    }
+}
+
+/// Arithmetic on integers gives numbers that those cannot hold: where to is the caller's to say.
+fn check_float(dtype: DType) -> Result<()> {
+    if !dtype.is_integer() && dtype != DType::Bool {
+        return Ok(());
+    }
+    let mismatch = Mismatch::new(Some(0), "a floating-point dtype for scale, mean and std", dtype);
+    Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat))))
+}
+
+/// Complex and float8 samples are moved as they are: no cast, no arithmetic.
+fn check_arithmetic(
+    samples: &SampleList<'_>,
+    used: &UsedKinds<'_>,
+    dtype: DType,
+    computes: bool,
+) -> Result<()> {
+    let fits = |kind: &Kind| {
+        kind.dtype == dtype && !computes || kind.dtype.is_arithmetic() && dtype.is_arithmetic()
+    };
+    let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
+    let got = |index: usize| match samples.kind(index).dtype {
+        own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
+        own => own.into(),
+    };
+    let hint = Hint::Text("complex and float8 are moved, never cast or transformed");
+    used.check_as(fits, expected, got, hint, Error::DType)
+}
+
+fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
+    let Some(order) = &collate.transform.permute else { return Ok((0..ndim).collect()) };
+    let mut seen: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+    let mut permute = SmallVec::new();
+    for &dim in order {
+        let dim = resolve_dim("permute", dim, ndim)?;
+        permute.push(dim);
+        seen[dim] = true;
+    }
+    if permute.len() != ndim || seen.contains(&false) {
+        return Err(Error::Argument(format!("permute={order:?} is not an order of {ndim} dims")));
+    }
+    Ok(permute)
+}
+
+/// The dim of the channels, the extent of which every sample must have.
+fn resolve_channel_dim(
+    samples: &SampleList<'_>,
+    used: &UsedKinds<'_>,
+    collate: &Collate,
+    channels: usize,
+) -> Result<usize> {
+    let shape = samples.kind(0).layout.shape();
+    let channels = channels as i64;
+    let dim = match collate.transform.channel_dim {
+        Some(dim) => resolve_dim("channel_dim", dim, shape.len())?,
+        None => {
+            let mut fitting = (0..shape.len()).filter(|&d| shape[d] == channels);
+            match (fitting.next(), fitting.next()) {
+                (Some(dim), None) => dim,
+                _ => {
+                    return Err(Error::Argument(format!(
+                        "mean or std has {channels} entries; channel_dim must say which dim of {} they belong to",
+                        Facet::from(shape)
+                    )))
+                }
+            }
+        }
+    };
+    let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
+    let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
+    let fits = |kind: &Kind| kind.layout.shape()[dim] == channels;
+    let hint = Hint::Text("mean and std have one entry for each channel");
+    used.check_as(fits, expected, got, hint, Error::Shape)?;
+    Ok(dim)
+}
+
+/// The kinds that some sample has, so that a check costs as much as there are kinds, not samples.
+struct UsedKinds<'a> {
+    kinds: &'a [Kind],
+    ids: Option<&'a [u32]>,
+    used: Cow<'static, [u32]>,
+    num_samples: usize,
+}
+
+impl<'a> UsedKinds<'a> {
+    fn new(samples: &'a SampleList<'_>) -> UsedKinds<'a> {
+        let (kinds, ids) = (samples.kinds(), samples.kind_ids());
+        let used = match ids {
+            None => Cow::Borrowed(&[0][..]),
+            Some(ids) => {
+                let mut seen = vec![false; kinds.len()];
+                ids.iter()
+                    .filter(|&&id| !std::mem::replace(&mut seen[id as usize], true))
+                    .copied()
+                    .collect()
+            }
+        };
+        UsedKinds { kinds, ids, used, num_samples: samples.len() }
+    }
+
+    fn kinds(&self) -> impl Iterator<Item = &'a Kind> + '_ {
+        self.used.iter().map(|&id| &self.kinds[id as usize])
+    }
+
+    fn for_each(&self, mut f: impl FnMut(&Kind)) {
+        match self.ids {
+            None => (0..self.num_samples).for_each(|_| f(&self.kinds[0])),
+            Some(ids) => ids.iter().for_each(|&id| f(&self.kinds[id as usize])),
+        }
+    }
+
+    fn per_sample(&self, f: impl Fn(&Kind) -> i64) -> Vec<i64> {
+        let mut values = Vec::with_capacity(self.num_samples);
+        self.for_each(|kind| values.push(f(kind)));
+        values
+    }
+
+    fn check(
+        &self,
+        fits: impl Fn(&Kind) -> bool,
+        mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
+        hint: Hint,
+    ) -> Result<()> {
+        if self.kinds().all(&fits) {
+            return Ok(());
+        }
+        let (expected, _, error) = mismatch(0);
+        self.check_as(fits, || expected.clone(), |index| mismatch(index).1, hint, error)
+    }
+
+    /// Lists the offenders if some kind does not fit.
+    fn check_as(
+        &self,
+        fits: impl Fn(&Kind) -> bool,
+        expected: impl Fn() -> Facet,
+        got: impl Fn(usize) -> Facet,
+        hint: Hint,
+        error: fn(Box<Mismatch>) -> Error,
+    ) -> Result<()> {
+        if self.kinds().all(&fits) {
+            return Ok(());
+        }
+        let mut found = None;
+        let mut index = 0;
+        self.for_each(|kind| {
+            if !fits(kind) {
+                Mismatch::note(&mut found, index, &expected, got(index));
+            }
+            index += 1;
+        });
+        match found {
+            Some(found) => Err(error(Box::new(found.with_hint(hint)))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! [`Field`]: one tensor that a plan writes, as flat tables.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use crate::collate::Mask;
+use crate::plan::batch_shape::{Placement, Spec};
+use crate::plan::loops::{Channel, Class, Dim};
+use crate::samples::SampleList;
+#[cfg(feature = "cuda")]
+use crate::tensor::Result;
+use crate::tensor::{bytes_of, checked_numel, DType, Dims, Layout, Offsets};
+
+/// One tensor to write.
+#[derive(Debug)]
+pub(crate) struct Field<'s> {
+    /// Position of the leaf it belongs to.
+    pub leaf: usize,
+    pub role: Role,
+    pub dtype: DType,
+    /// The caller's memory, if the leaf was planned with some.
+    pub out: Option<*mut u8>,
+    /// Shape and strides of the output.
+    pub layout: Layout,
+    pub op: Op,
+    /// Bits of the padding.
+    pub fill: [u8; 16],
+    /// Address of each sample.
+    pub data: Cow<'s, [*const u8]>,
+    /// Class of each sample; empty if all are of the first.
+    pub class_ids: Cow<'s, [u32]>,
+    pub classes: Vec<Class>,
+    pub dims: Vec<Dim>,
+    pub starts: Starts,
+    /// Whether every sample is one run of bytes to be moved.
+    pub bytes_only: bool,
+    /// The copies that are left when neighbours are merged, if that at least halves them.
+    pub ranges: Option<Vec<CopyRange>>,
+    /// Everything is in place before the plan runs.
+    pub done: bool,
+}
+
+// SAFETY: samples are read through under the promise of `SampleList`, whose own impls these mirror;
+// `out` is written to by the one run that consumes the plan, while the plan borrows its `Target`.
+#[allow(unsafe_code)]
+unsafe impl Send for Field<'_> {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl Sync for Field<'_> {}
+
+/// Which tensor of a batch a field is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Data,
+    Mask,
+    BatchIndex,
+    /// Known before the plan runs, so that no field writes it; as `Offsets`.
+    Lengths,
+    Offsets,
+}
+
+#[cfg(feature = "cuda")]
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Data => "data",
+            Role::Mask => "mask",
+            Role::BatchIndex => "batch_index",
+            Role::Lengths => "lengths",
+            Role::Offsets => "offsets",
+        }
+    }
+}
+
+/// What happens to an element on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
+    /// the leaf's spec if `affine`.
+    Read { affine: bool },
+    /// Real elements become this byte.
+    Const(u8),
+    /// Real elements become the position of their sample, as int64.
+    Index,
+}
+
+impl Op {
+    /// The bits that real elements of a sample become, where nothing is read.
+    pub fn constant(self, sample: usize) -> Option<[u8; 16]> {
+        let mut bits = [0; 16];
+        match self {
+            Op::Read { .. } => return None,
+            Op::Const(byte) => bits[0] = byte,
+            Op::Index => bits[..8].copy_from_slice(&(sample as i64).to_ne_bytes()),
+        }
+        Some(bits)
+    }
+}
+
+/// One copy of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CopyRange {
+    pub src: *const u8,
+    /// Bytes from the start of the output.
+    pub dst: u64,
+    pub size: u64,
+}
+
+/// Where each sample's elements begin, in the order of the work and in the output.
+#[derive(Clone, Debug)]
+pub(crate) enum Starts {
+    /// Sample `i` has `elems` elements, `step` bytes after the sample before.
+    Rows { elems: u64, step: i64 },
+    /// Sample `i` begins at `offsets[i] * unit` elements and `offsets[i] * step` bytes.
+    Joined { offsets: Offsets, unit: u64, step: i64 },
+}
+
+impl Starts {
+    /// The sample that element `elem` belongs to; empty samples own none.
+    pub fn sample_at(&self, elem: u64) -> usize {
+        match self {
+            Starts::Rows { elems, .. } => (elem / elems) as usize,
+            Starts::Joined { offsets, unit, .. } => {
+                offsets.as_slice().partition_point(|&start| start as u64 * unit <= elem) - 1
+            }
+        }
+    }
+
+    /// The elements of a sample.
+    pub fn elems(&self, sample: usize) -> Range<u64> {
+        match self {
+            Starts::Rows { elems, .. } => sample as u64 * elems..(sample as u64 + 1) * elems,
+            Starts::Joined { offsets, unit, .. } => {
+                let ends = &offsets.as_slice()[sample..sample + 2];
+                ends[0] as u64 * unit..ends[1] as u64 * unit
+            }
+        }
+    }
+
+    /// Bytes from the start of the output to a sample's first element.
+    pub fn byte_offset(&self, sample: usize) -> i64 {
+        match self {
+            Starts::Rows { step, .. } => sample as i64 * step,
+            Starts::Joined { offsets, step, .. } => offsets.as_slice()[sample] * step,
+        }
+    }
+}
+
+impl Field<'_> {
+    pub fn into_owned<'o>(self) -> Field<'o> {
+        Field {
+            data: Cow::Owned(self.data.into_owned()),
+            class_ids: Cow::Owned(self.class_ids.into_owned()),
+            leaf: self.leaf,
+            role: self.role,
+            dtype: self.dtype,
+            out: self.out,
+            layout: self.layout,
+            op: self.op,
+            fill: self.fill,
+            classes: self.classes,
+            dims: self.dims,
+            starts: self.starts,
+            bytes_only: self.bytes_only,
+            ranges: self.ranges,
+            done: self.done,
+        }
+    }
+
+    /// Elements of the output.
+    pub fn numel(&self) -> u64 {
+        self.layout.numel() as u64
+    }
+
+    /// Bytes of the output.
+    pub fn bytes(&self) -> u64 {
+        bytes_of(self.dtype, self.layout.shape())
+    }
+
+    /// Bytes read of the samples.
+    pub fn bytes_read(&self) -> u64 {
+        let Op::Read { .. } = self.op else { return 0 };
+        // Broadcast samples may be read more often than there are bytes to count it in.
+        let of = |class: &Class| class.num_real.saturating_mul(class.dtype.size() as u64);
+        match &*self.class_ids {
+            [] => of(&self.classes[0]).saturating_mul(self.data.len() as u64),
+            ids => saturating_sum(ids.iter().map(|&id| of(&self.classes[id as usize]))),
+        }
+    }
+
+    pub fn class_of(&self, sample: usize) -> &Class {
+        &self.classes[self.class_ids.get(sample).map_or(0, |&id| id as usize)]
+    }
+}
+
+pub(crate) fn data_field<'s>(
+    leaf: usize,
+    spec: &Spec,
+    samples: &'s SampleList<'_>,
+    layout: Layout,
+) -> Field<'s> {
+    let size = spec.dtype.size() as i64;
+    let strides = layout.strides();
+    let (starts, sample_strides): (_, Dims) = match &spec.placement {
+        Placement::Joined { dim, offsets } => {
+            let unit = joined_unit(&layout, *dim);
+            let step = strides[*dim].wrapping_mul(size);
+            (Starts::Joined { offsets: offsets.clone(), unit, step }, strides.into())
+        }
+        _ => {
+            let step = strides[0].wrapping_mul(size);
+            (Starts::Rows { elems: row_elems(&layout), step }, strides[1..].into())
+        }
+    };
+    let mut dims = Vec::new();
+    let classes = samples
+        .kinds()
+        .iter()
+        .map(|kind| Class::of_data(kind, spec, &sample_strides, &mut dims))
+        .collect();
+    let affine = spec.affine.is_some();
+    let mut field = Field {
+        leaf,
+        role: Role::Data,
+        dtype: spec.dtype,
+        out: None,
+        layout,
+        op: Op::Read { affine },
+        fill: spec.value,
+        data: samples.data(),
+        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        classes,
+        dims,
+        starts,
+        bytes_only: false,
+        ranges: None,
+        done: false,
+    };
+    field.bytes_only = !affine && all_used(&field, |class| class.is_bytes(spec.dtype, &field.dims));
+    if field.bytes_only && field.layout.is_compact() {
+        field.ranges = merged_ranges(&field);
+    }
+    field
+}
+
+// Strides and single extents of an output without elements may be beyond 64 bits when multiplied, and
+// nothing is ever reached through them: hence the wrapping products, and the zeros below.
+
+/// Elements of one row of dim 0.
+fn row_elems(layout: &Layout) -> u64 {
+    checked_numel(&layout.shape()[1..]).unwrap_or(0) as u64
+}
+
+/// Elements of the output for one step along the joined dim.
+fn joined_unit(layout: &Layout, dim: usize) -> u64 {
+    if layout.numel() == 0 {
+        return 0;
+    }
+    let others = layout.shape().iter().enumerate().filter(|&(d, _)| d != dim);
+    others.map(|(_, &extent)| extent as u64).product()
+}
+
+/// A sum of byte counts, for accounts only.
+pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
+    counts.fold(0, u64::saturating_add)
+}
+
+fn all_used(field: &Field<'_>, fits: impl Fn(&Class) -> bool) -> bool {
+    match &*field.class_ids {
+        [] => fits(&field.classes[0]),
+        ids if ids.len() < field.classes.len() => {
+            ids.iter().all(|&id| fits(&field.classes[id as usize]))
+        }
+        _ => field.classes.iter().all(fits),
+    }
+}
+
+/// Merges samples that are neighbours in the source as they are in the output.
+fn merged_ranges(field: &Field<'_>) -> Option<Vec<CopyRange>> {
+    let size = field.dtype.size() as u64;
+    let ranges = || {
+        (0..field.data.len()).map(|sample| {
+            let elems = field.starts.elems(sample);
+            let src =
+                field.data[sample].wrapping_offset(field.class_of(sample).src_offset as isize);
+            CopyRange { src, dst: elems.start * size, size: (elems.end - elems.start) * size }
+        })
+    };
+    // Counted first, so that the usual scattered list costs one pass and no memory.
+    let mut count = 0usize;
+    let mut end = std::ptr::null();
+    for range in ranges().filter(|range| range.size > 0) {
+        count += usize::from(range.src != end || count == 0);
+        end = range.src.wrapping_add(range.size as usize);
+    }
+    if count * 2 > field.data.len() || field.data.len() < 2 {
+        return None;
+    }
+    let mut merged: Vec<CopyRange> = Vec::with_capacity(count);
+    for range in ranges().filter(|range| range.size > 0) {
+        match merged.last_mut() {
+            Some(last) if last.src.wrapping_add(last.size as usize) == range.src => {
+                last.size += range.size
+            }
+            _ => merged.push(range),
+        }
+    }
+    Some(merged)
+}
+
+pub(crate) fn mask_field<'s>(
+    leaf: usize,
+    spec: &Spec,
+    samples: &'s SampleList<'_>,
+    layout: Layout,
+) -> Field<'s> {
+    let mut dims = Vec::new();
+    let strides: Dims = layout.strides()[1..].into();
+    let classes = samples
+        .kinds()
+        .iter()
+        .map(|kind| Class::of_mask(kind, spec, &strides, &mut dims))
+        .collect();
+    let real = u8::from(spec.mask == Some(Mask::Real));
+    let mut fill = [0; 16];
+    fill[0] = 1 - real;
+    let elems = row_elems(&layout);
+    Field {
+        leaf,
+        role: Role::Mask,
+        dtype: DType::Bool,
+        out: None,
+        starts: Starts::Rows { elems, step: elems as i64 },
+        layout,
+        op: Op::Const(real),
+        fill,
+        data: samples.data(),
+        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        classes,
+        dims,
+        bytes_only: false,
+        ranges: None,
+        done: false,
+    }
+}
+
+pub(crate) fn index_field<'s>(
+    leaf: usize,
+    samples: &'s SampleList<'_>,
+    offsets: Offsets,
+    layout: Layout,
+) -> Field<'s> {
+    let mut dims = Vec::new();
+    let classes = samples
+        .kinds()
+        .iter()
+        .map(|kind| {
+            let rows = kind.layout.shape().first().copied().unwrap_or(0);
+            Class::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, &mut dims)
+        })
+        .collect();
+    Field {
+        leaf,
+        role: Role::BatchIndex,
+        dtype: DType::I64,
+        out: None,
+        layout,
+        op: Op::Index,
+        fill: [0; 16],
+        data: samples.data(),
+        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        classes,
+        dims,
+        starts: Starts::Joined { offsets, unit: 1, step: 8 },
+        bytes_only: false,
+        ranges: None,
+        done: false,
+    }
+}
+
+/// The samples row-major, one after the other, as bytes; and where each begins.
+#[cfg(feature = "cuda")]
+pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(Field<'s>, Offsets)> {
+    let bytes = |index: usize| {
+        let kind = samples.kind(index);
+        bytes_of(kind.dtype, kind.layout.shape()) as i64
+    };
+    let offsets = Offsets::from_lengths((0..samples.len()).map(bytes))?;
+    let mut dims = Vec::new();
+    let classes = samples.kinds().iter().map(|kind| Class::of_bytes(kind, &mut dims)).collect();
+    let mut field = Field {
+        leaf: 0,
+        role: Role::Data,
+        dtype: DType::U8,
+        out: None,
+        layout: Layout::compact(DType::U8, &[offsets.total()])?,
+        op: Op::Read { affine: false },
+        fill: [0; 16],
+        data: samples.data(),
+        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        classes,
+        dims,
+        starts: Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
+        bytes_only: false,
+        ranges: None,
+        done: false,
+    };
+    field.bytes_only = all_used(&field, |class| class.is_bytes(DType::U8, &field.dims));
+    Ok((field, offsets))
+}

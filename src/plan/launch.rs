@@ -1,0 +1,38 @@
+//! [`Launch`]: what the one kernel launch of a plan does, as an account of it.
+
+/// The one launch of a batch that is on a device, or comes from one: see [`crate::Explain::launch`]. How work is
+/// cut depends on the device; without a driver it is cut as for an H200.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Launch {
+    /// Pieces of work, each for one warp.
+    pub items: u64,
+    /// Bytes of the table that tells the kernel what to do.
+    pub table_bytes: u64,
+    /// Whether the table is copied to the device before the launch; else it goes with its parameters.
+    pub is_uploaded: bool,
+    /// What it writes. A tensor has several parts where its samples need different loops.
+    pub parts: Vec<LaunchPart>,
+}
+
+/// What a launch writes of one tensor by one family of loops.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LaunchPart {
+    /// The leaf; `None` for the zeros between tensors of an arena.
+    pub leaf: Option<usize>,
+    /// `"data"`, `"mask"`, `"batch_index"`, `"lengths"`, `"offsets"` or `"gap"`.
+    pub output: &'static str,
+    /// The loops that write it: `"rows"` (samples of whole 16-byte vectors), `"pages"` (the same, multiples
+    /// of 2 KiB), `"short"` (samples of up to 2 KiB, at any byte), `"line"` (rows of adjacent elements),
+    /// `"planar"` (u8 pixels to planes), `"box"` (any strides, any cast), `"values"` (numbers known on the
+    /// host).
+    pub family: &'static str,
+    /// Samples of it; 0 for values.
+    pub samples: usize,
+    /// Pieces of work.
+    pub items: u64,
+    /// How samples are found: by `"addresses"` of 8 bytes, or by `"ids"` of 4, multiples of a distance;
+    /// `None` where nothing is read.
+    pub sources: Option<&'static str>,
+}

@@ -1,0 +1,231 @@
+//! The loops that lead from a sample to its place in the output, with as few dims as will do.
+
+use smallvec::SmallVec;
+
+use crate::plan::batch_shape::{Placement, Spec};
+use crate::samples::Kind;
+use crate::tensor::DType;
+
+/// One loop. Coordinates count the elements of the output; `lo..hi` of them are real, the rest is
+/// padding. Strides are in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dim {
+    pub extent: u64,
+    pub lo: u64,
+    pub hi: u64,
+    pub src_stride: i64,
+    pub dst_stride: i64,
+}
+
+impl Dim {
+    pub fn whole(extent: i64, src_stride: i64, dst_stride: i64) -> Dim {
+        let extent = extent as u64;
+        Dim { extent, lo: 0, hi: extent, src_stride, dst_stride }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.lo == 0 && self.hi == self.extent
+    }
+}
+
+/// Where the channel number of an element comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Channel {
+    /// There is one pair of coefficients for all.
+    None,
+    /// The coordinate in this dim, counted from `first`, of `count` that the sample has.
+    Loop { dim: usize, first: usize, count: u64 },
+    /// The column, counted from `first`, modulo the number of channels.
+    Inner { first: usize },
+}
+
+/// How samples of one kind are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    pub dtype: DType,
+    /// Its loops in the field's table, outermost first; at least one.
+    pub dims: std::ops::Range<usize>,
+    /// Bytes from the sample's first element to the first one that is read.
+    pub src_offset: i64,
+    pub channel: Channel,
+    /// The outermost loop runs over channels that are interleaved in the source: all of them can be
+    /// read together, in rows that go upwards or downwards in memory.
+    pub planar: bool,
+    /// Real elements of a sample.
+    pub num_real: u64,
+}
+
+impl Class {
+    /// The class of a kind in the data of a batch. `strides` are those of the output for the sample's
+    /// dims, in the result's order.
+    pub fn of_data(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
+        let mut src_offset = 0i64;
+        let mut channel = Channel::None;
+        let (src_size, dst_size) = (kind.dtype.size() as i64, spec.dtype.size() as i64);
+        let mut dims: SmallVec<[Dim; 4]> = SmallVec::new();
+        if kind.layout.ndim() != spec.permute.len() {
+            // A kind that none of the samples taken has.
+            return Class::new(kind.dtype, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
+        }
+        for (position, &d) in spec.permute.iter().enumerate() {
+            let (real, stride) = (kind.layout.shape()[d], kind.layout.strides()[d]);
+            let (src_stride, dst_stride) =
+                (stride.wrapping_mul(src_size), strides[position].wrapping_mul(dst_size));
+            let (dim, cut) = placed(&spec.placement, d, real, src_stride, dst_stride);
+            // Where nothing is read, strides may be anything: of an empty sample, of an extent of 1.
+            src_offset = cut.wrapping_mul(src_stride).wrapping_add(src_offset);
+            if spec.channel_dim == Some(d) {
+                channel = Channel::Loop { dim: position, first: cut as usize, count: real as u64 };
+            }
+            dims.push(dim);
+        }
+        let mut class = Class::new(kind.dtype, dims, channel, src_offset, table);
+        class.planar = class.is_planar(spec.dtype, table);
+        class
+    }
+
+    /// The class of a kind whose bytes are laid out row-major.
+    #[cfg(feature = "cuda")]
+    pub fn of_bytes(kind: &Kind, table: &mut Vec<Dim>) -> Class {
+        let size = kind.dtype.size() as i64;
+        let mut step = size;
+        let mut dims: SmallVec<[Dim; 4]> = smallvec::smallvec![Dim::whole(size, 1, 1)];
+        for (&extent, &stride) in kind.layout.shape().iter().zip(kind.layout.strides()).rev() {
+            dims.push(Dim::whole(extent, stride.wrapping_mul(size), step));
+            // Of an empty sample nothing is read or written.
+            step = step.wrapping_mul(extent);
+        }
+        Class::new(DType::U8, dims.into_iter().rev(), Channel::None, 0, table)
+    }
+
+    /// The class of a kind in a mask: only the padded dims, and nothing is read.
+    pub fn of_mask(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
+        let Placement::Padded(padded) = &spec.placement else {
+            unreachable!("only a pad has a mask")
+        };
+        if kind.layout.ndim() != spec.permute.len() {
+            return Class::new(DType::Bool, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
+        }
+        let kept = spec.permute.iter().filter(|&d| padded.dims.contains(d));
+        let dims: SmallVec<[Dim; 4]> = kept
+            .zip(strides)
+            .map(|(&d, &stride)| placed(&spec.placement, d, kind.layout.shape()[d], 0, stride).0)
+            .collect();
+        Class::new(DType::Bool, dims, Channel::None, 0, table)
+    }
+
+    /// Collapses `dims` into the table.
+    pub fn new(
+        dtype: DType,
+        dims: impl IntoIterator<Item = Dim>,
+        channel: Channel,
+        src_offset: i64,
+        table: &mut Vec<Dim>,
+    ) -> Class {
+        let channel_dim = match channel {
+            Channel::Loop { dim, .. } => Some(dim),
+            _ => None,
+        };
+        let start = table.len();
+        let mut num_real = 1u64;
+        let mut channel = channel;
+        // The channel dim's position among the collapsed dims, once it has been seen.
+        let mut channel_at = None;
+        for (position, dim) in dims.into_iter().enumerate() {
+            num_real = num_real.saturating_mul(dim.hi - dim.lo);
+            let is_channel = channel_dim == Some(position);
+            if dim.extent == 1 && dim.is_whole() && !is_channel {
+                continue;
+            }
+            let mergeable =
+                table.len() > start && !is_channel && channel_at != Some(table.len() - 1);
+            match table.last_mut() {
+                Some(outer) if mergeable && steps_over(outer, &dim) => *outer = merged(outer, &dim),
+                _ => {
+                    if is_channel {
+                        channel_at = Some(table.len());
+                    }
+                    table.push(dim);
+                }
+            }
+        }
+        if table.len() == start {
+            table.push(Dim::whole(1, 0, 0));
+        }
+        if let (Some(at), Channel::Loop { first, count, .. }) = (channel_at, channel) {
+            channel = Channel::Loop { dim: at - start, first, count };
+            if at + 1 == table.len() {
+                channel = Channel::Inner { first };
+                // Rows of all channels become one row with their number as its period.
+                let whole = table[at].extent == count;
+                while let ([.., outer, inner], true) = (&table[start..], whole) {
+                    if !steps_over(outer, inner) {
+                        break;
+                    }
+                    let row = merged(outer, inner);
+                    table.truncate(table.len() - 2);
+                    table.push(row);
+                }
+            }
+        }
+        Class { dtype, dims: start..table.len(), src_offset, channel, planar: false, num_real }
+    }
+
+    /// Whether a sample is one run of bytes, the same in source and output.
+    pub fn is_bytes(&self, dtype: DType, table: &[Dim]) -> bool {
+        let [dim] = &table[self.dims.clone()] else { return false };
+        let size = dtype.size() as i64;
+        let steps = dim.extent <= 1 || (dim.src_stride == size && dim.dst_stride == size);
+        self.dtype == dtype && dim.is_whole() && steps
+    }
+
+    fn is_planar(&self, dtype: DType, table: &[Dim]) -> bool {
+        let [channels, .., pixels] = &table[self.dims.clone()] else { return false };
+        let size = self.dtype.size() as i64;
+        (2..=4).contains(&channels.extent)
+            && channels.is_whole()
+            && channels.src_stride == size
+            && pixels.src_stride.unsigned_abs() == size as u64 * channels.extent
+            && pixels.dst_stride == dtype.size() as i64
+            && matches!(self.channel, Channel::None | Channel::Loop { dim: 0, first: 0, .. })
+    }
+}
+
+/// A sample dim in the output: its loop, and how many elements are cut off before it.
+fn placed(
+    placement: &Placement,
+    d: usize,
+    real: i64,
+    src_stride: i64,
+    dst_stride: i64,
+) -> (Dim, i64) {
+    let Placement::Padded(padded) = placement else {
+        return (Dim::whole(real, src_stride, dst_stride), 0);
+    };
+    let size = padded.size[d];
+    let lead = padded.sides[d].lead(real, size);
+    let lo = lead.max(0);
+    let hi = lo + real.min(size);
+    (
+        Dim { extent: size as u64, lo: lo as u64, hi: hi as u64, src_stride, dst_stride },
+        (-lead).max(0),
+    )
+}
+
+/// Whether `outer` goes on where `inner` ends, in source and output, so that both are one loop.
+fn steps_over(outer: &Dim, inner: &Dim) -> bool {
+    let reach = |stride: i64| i64::try_from(inner.extent).ok().and_then(|n| stride.checked_mul(n));
+    inner.is_whole()
+        && reach(inner.src_stride) == Some(outer.src_stride)
+        && reach(inner.dst_stride) == Some(outer.dst_stride)
+}
+
+fn merged(outer: &Dim, inner: &Dim) -> Dim {
+    Dim {
+        // An output without elements may have extents beyond 64 bits together; it is never walked.
+        extent: outer.extent.wrapping_mul(inner.extent),
+        lo: outer.lo.wrapping_mul(inner.extent),
+        hi: outer.hi.wrapping_mul(inner.extent),
+        ..*inner
+    }
+}

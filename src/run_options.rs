@@ -1,0 +1,41 @@
+//! [`RunOptions`]: where work on a device is enqueued, what it waits for, and whose memory it writes.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::host::RowsAhead;
+use crate::tensor::{DType, Owner, Result, Stream, Tensor};
+
+/// How a plan is run, for callers that know more than its samples.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct RunOptions {
+    /// What was copied ahead for each leaf, by [`crate::Engine::start_rows`].
+    pub ahead: Vec<Option<RowsAhead>>,
+    /// Where work on a device is enqueued; `None` is a stream of the engine's own.
+    pub stream: Option<Stream>,
+    /// Streams that wrote the samples; the work waits for what they have enqueued so far.
+    pub producers: Vec<Stream>,
+    /// What keeps the samples' memory alive, held until they have been read.
+    pub keep: Vec<Owner>,
+    /// Where outputs on a device are; `None` is the engine's own pool.
+    pub memory: Option<Arc<dyn OutputMemory>>,
+    /// Host memory for the arena of a plan that has one: uint8, row-major, [`crate::Plan::arena_bytes`] or
+    /// more, writable and held by nobody else; `None` is the engine's own pool.
+    pub arena: Option<Tensor>,
+}
+
+/// Another library's allocator of device memory, so that its users get outputs in memory that it knows,
+/// and two pools do not hoard what the other one needs.
+pub trait OutputMemory: Debug + Send + Sync {
+    /// The stream that the memory belongs to: a block that is let go may be given out again at once,
+    /// for use in the order of this stream.
+    fn stream(&self) -> Stream;
+
+    /// A row-major tensor on a device, or `None` to take it from the engine's pool after all. Called
+    /// before anything is enqueued, by the thread that runs the plan, which holds no lock then.
+    ///
+    /// # Errors
+    /// [`crate::Error::OutOfMemory`], or whatever keeps the library from giving memory.
+    fn allocate(&self, dtype: DType, shape: &[i64], ordinal: u32) -> Result<Option<Tensor>>;
+}

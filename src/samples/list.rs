@@ -1,0 +1,688 @@
+//! Stage 1. Lists of samples: an address for each, and every distinct layout once.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use crate::samples::meta::{same_dims, Kind, Kinds};
+use crate::samples::view::SampleView;
+use crate::tensor::{
+    are_compact, checked_numel, compact_strides, new_owners, DType, Device, Dims, Error, Layout,
+    Mismatch, Owner, Result, Tensor,
+};
+
+/// Samples imported once: an address each, and every distinct layout told once.
+///
+/// A uniform list costs 8 bytes a sample, row-major ones that differ in dim 0 alone 16, any other 12, the rows
+/// of a table nothing. `take` picks a batch by index without looking at the samples again.
+#[derive(Clone, Debug, Default)]
+pub struct SampleList<'a> {
+    data: Addresses,
+    /// The extent of dim 0 of each sample, as long as they differ in nothing else and are row-major on the host:
+    /// the first kind says the rest. Empty while there is only one kind, and where `kind_ids` is not.
+    lengths: Vec<i64>,
+    /// The largest such extent that a row of the first kind may have; negative if it is no such row.
+    longest: i64,
+    /// What `kinds` and `kind_ids` would be for `lengths`, once somebody has asked.
+    told: OnceLock<Told>,
+    /// Position in `kinds` for each sample; empty while there is only one kind.
+    kind_ids: Vec<u32>,
+    kinds: Arc<Kinds>,
+    /// The kind of the last sample.
+    last: u32,
+    read_only: bool,
+    /// Owners of device memory that the list itself must keep: see `SampleView`.
+    owners: Vec<Owner>,
+    memory: PhantomData<&'a [u8]>,
+}
+
+/// Every kind, and that of each sample.
+type Told = (Arc<Kinds>, Vec<u32>);
+
+/// Where each sample begins.
+#[derive(Clone, Debug)]
+enum Addresses {
+    Each(Vec<*const u8>),
+    /// `len` rows, `step` bytes apart.
+    Rows {
+        first: *const u8,
+        step: i64,
+        len: usize,
+    },
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Addresses::Each(Vec::new())
+    }
+}
+
+impl Addresses {
+    fn len(&self) -> usize {
+        match self {
+            Addresses::Each(each) => each.len(),
+            Addresses::Rows { len, .. } => *len,
+        }
+    }
+
+    /// The address of a sample that is there.
+    fn at(&self, index: usize) -> *const u8 {
+        match self {
+            Addresses::Each(each) => each[index],
+            Addresses::Rows { first, step, .. } => {
+                first.wrapping_offset((index as i64).wrapping_mul(*step) as isize)
+            }
+        }
+    }
+
+    /// A list that can grow.
+    #[inline]
+    fn each(&mut self) -> &mut Vec<*const u8> {
+        if let Addresses::Rows { len, .. } = *self {
+            *self = Addresses::Each((0..len).map(|index| self.at(index)).collect());
+        }
+        match self {
+            Addresses::Each(each) => each,
+            Addresses::Rows { .. } => unreachable!("rows were just told one by one"),
+        }
+    }
+}
+
+// SAFETY: the addresses are only read through, and `SampleView`'s constructors (or the caller of
+// `push`) promise that the memory is not written to or freed during `'a`, on whatever thread.
+#[allow(unsafe_code)]
+unsafe impl Send for SampleList<'_> {}
+// SAFETY: as for `Send`; nothing is mutated through a shared reference.
+#[allow(unsafe_code)]
+unsafe impl Sync for SampleList<'_> {}
+
+impl<'a> SampleList<'a> {
+    /// An empty list.
+    pub fn new() -> SampleList<'a> {
+        SampleList::default()
+    }
+
+    /// The rows of a table along its dim 0, without anything kept for each of them.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor without dims.
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine, SampleList, Tensor};
+    /// let table = Tensor::from_vec(vec![1u8, 2, 3, 4, 5, 6], &[3, 2])?;
+    /// let picked = SampleList::rows(&table)?.take([2, 0])?;
+    /// let batch = Engine::host().assemble(&picked, &Collate::stack())?;
+    /// assert_eq!(batch.data().as_slice::<u8>()?, [5, 6, 1, 2]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn rows(table: &'a Tensor) -> Result<SampleList<'a>> {
+        // SAFETY: the tensor's elements stay where they are while it is borrowed.
+        #[allow(unsafe_code)]
+        unsafe {
+            SampleList::rows_from_raw_parts(table)
+        }
+    }
+
+    /// As [`SampleList::rows`], for a table that is kept alive in another way.
+    ///
+    /// # Errors
+    /// As [`SampleList::rows`].
+    ///
+    /// # Safety
+    /// The owner of the table's memory lives during `'a`, and nobody writes to it meanwhile.
+    #[allow(unsafe_code)]
+    pub unsafe fn rows_from_raw_parts(table: &Tensor) -> Result<SampleList<'a>> {
+        let (Some(&len), [step, strides @ ..]) = (table.shape().first(), table.strides()) else {
+            let mismatch = Mismatch::new(Some(0), "a table of at least one dim", table.shape());
+            return Err(Error::Shape(Box::new(mismatch)));
+        };
+        let layout = Layout::try_new(table.dtype(), &table.shape()[1..], Some(strides))?;
+        let kind = Kind { dtype: table.dtype(), device: table.device(), layout };
+        let step = step.wrapping_mul(table.dtype().size() as i64);
+        Ok(SampleList {
+            data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
+            longest: longest_row(&kind),
+            kinds: Arc::new(Kinds::one(kind)),
+            read_only: table.is_read_only(),
+            owners: if table.device() == Device::Cpu {
+                vec![]
+            } else {
+                vec![table.owner().clone()]
+            },
+            ..SampleList::default()
+        })
+    }
+
+    /// Makes room for further samples.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; the list is then unchanged.
+    pub fn reserve(&mut self, additional: usize) -> Result<()> {
+        let count = self.len().saturating_add(additional);
+        match &mut self.data {
+            Addresses::Each(each) => {
+                each.try_reserve(additional).map_err(|_| no_room(additional))?
+            }
+            Addresses::Rows { .. } => {
+                let mut each = room_for(count)?;
+                each.extend((0..self.len()).map(|index| self.data.at(index)));
+                self.data = Addresses::Each(each);
+            }
+        }
+        match (self.lengths.is_empty(), self.kinds.all().len()) {
+            (true, 0 | 1) => Ok(()),
+            (true, _) => reserve_in_all(&mut self.kind_ids, count),
+            (false, _) => reserve_in_all(&mut self.lengths, count),
+        }
+    }
+
+    /// As `reserve`; without memory the process ends, as where a `Vec` grows.
+    pub(crate) fn grow(&mut self, additional: usize) {
+        self.data.each().reserve(additional);
+    }
+
+    /// A table may have more rows than there is memory to tell them apart, if they are empty or all
+    /// the same. Refused before anything is made for each of them, `additional` samples included.
+    pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
+        let Addresses::Rows { len, .. } = self.data else { return Ok(()) };
+        room_for::<*const u8>(len.saturating_add(additional)).map(drop)
+    }
+
+    /// Appends a sample that is already checked. Without memory the process ends, as where a `Vec` grows.
+    pub fn push_view(&mut self, view: &SampleView<'a>) {
+        self.push_kind(view.kind(), view.data()).unwrap_or_else(|_| end_without_memory());
+        self.owners.extend(view.owner().cloned());
+    }
+
+    /// Appends a foreign sample; `strides: None` means row-major without gaps.
+    ///
+    /// # Errors
+    /// As [`Layout::try_new`]; the list is then unchanged.
+    ///
+    /// # Safety
+    /// As [`SampleView::from_raw_parts`].
+    #[allow(unsafe_code)]
+    #[inline]
+    pub unsafe fn push(
+        &mut self,
+        data: *const u8,
+        dtype: DType,
+        device: Device,
+        shape: &[i64],
+        strides: Option<&[i64]>,
+    ) -> Result<()> {
+        if self.is_row(dtype, device, shape) && strides.is_none_or(|s| are_compact(s, shape)) {
+            return match self.append_row(data, shape[0]) {
+                true => Ok(()),
+                false => Err(no_room(self.len())),
+            };
+        }
+        self.tell()?;
+        let compact;
+        let given = match strides {
+            Some(strides) => Some(strides),
+            None => {
+                compact = compact_strides(shape);
+                compact.as_deref()
+            }
+        };
+        let known = given.and_then(|strides| {
+            let last = self.kinds.all().get(self.last as usize);
+            match last.is_some_and(|last| last.is(dtype, device, shape, strides)) {
+                true => Some(self.last),
+                false => self.kinds.find(dtype, device, shape, strides),
+            }
+        });
+        match known {
+            Some(id) => self.last = id,
+            None => {
+                let layout = Layout::try_new(dtype, shape, strides)?;
+                self.insert(Kind { dtype, device, layout })?;
+            }
+        }
+        self.append(data);
+        Ok(())
+    }
+
+    /// Whether a row-major sample differs from the first one, if at all, in the extent of dim 0 alone, so
+    /// that it may be [`SampleList::append_row`]'s.
+    #[inline]
+    fn is_row(&self, dtype: DType, device: Device, shape: &[i64]) -> bool {
+        self.kinds.all().first().is_some_and(|first| {
+            self.is_rows()
+                && first.dtype == dtype
+                && first.device == device
+                && self.fits_rows(first, shape)
+        })
+    }
+
+    /// Whether a shape is that of a row, by all but its dtype and device.
+    #[inline]
+    fn fits_rows(&self, first: &Kind, shape: &[i64]) -> bool {
+        let own = first.layout.shape();
+        matches!(shape, [length, rest @ ..] if own.len() == shape.len()
+            && same_dims(&own[1..], rest) && (0..=self.longest).contains(length))
+    }
+
+    /// Whether the samples so far are rows of the first kind.
+    #[inline]
+    fn is_rows(&self) -> bool {
+        self.longest >= 0 && self.kinds.all().len() == 1 && self.told.get().is_none()
+    }
+
+    /// Says whether there was room for it.
+    #[inline]
+    fn append_row(&mut self, data: *const u8, length: i64) -> bool {
+        let is_new = self.lengths.is_empty() && length != self.kinds.all()[0].layout.shape()[0];
+        if is_new && !self.begin_lengths() {
+            return false;
+        }
+        if !self.lengths.is_empty() || is_new {
+            self.lengths.push(length);
+        }
+        self.data.each().push(data);
+        true
+    }
+
+    /// From the first row of another length on each one's is told: as many as there is room for.
+    #[cold]
+    fn begin_lengths(&mut self) -> bool {
+        let (count, first) = (self.data.len(), self.kinds.all()[0].layout.shape()[0]);
+        let room = self.data.each().capacity().max(count + 1);
+        let has_room = self.lengths.try_reserve(room).is_ok();
+        if has_room {
+            self.lengths.resize(count, first);
+        }
+        has_room
+    }
+
+    /// The kinds of rows, and which each of them is.
+    #[cold]
+    fn kinds_of_rows(&self) -> Result<Told> {
+        let Kind { dtype, device, layout } = &self.kinds.all()[0];
+        let (mut kinds, mut shape) = (Kinds::default(), Dims::from(layout.shape()));
+        let mut ids = room_for(self.lengths.len())?;
+        let mut last = None;
+        for &length in &self.lengths {
+            let id = match last {
+                Some((known, id)) if known == length => id,
+                _ => {
+                    shape[0] = length;
+                    // The strides of all: that of dim 0 is made of the others' extents.
+                    match kinds.find(*dtype, *device, &shape, layout.strides()) {
+                        Some(id) => id,
+                        None => {
+                            let layout = Layout::compact(*dtype, &shape)?;
+                            kinds.reserve().map_err(|_| no_room(self.lengths.len()))?;
+                            kinds.insert(Kind { dtype: *dtype, device: *device, layout })
+                        }
+                    }
+                }
+            };
+            last = Some((length, id));
+            ids.push(id);
+        }
+        if kinds.all().len() < 2 {
+            ids.clear();
+        }
+        Ok((Arc::new(kinds), ids))
+    }
+
+    /// Finds what the kinds of rows are, so that they can be asked for.
+    fn find_told(&self) -> Result<()> {
+        if !self.lengths.is_empty() && self.told.get().is_none() {
+            // Another thread may have been quicker.
+            let _ = self.told.set(self.kinds_of_rows()?);
+        }
+        Ok(())
+    }
+
+    /// The kinds and the kind of each sample, by number.
+    #[inline]
+    fn table(&self) -> (&Kinds, &[u32]) {
+        if self.lengths.is_empty() {
+            return (&self.kinds, &self.kind_ids);
+        }
+        let tell = || self.kinds_of_rows().unwrap_or_else(|_| end_without_memory());
+        let (kinds, ids) = self.told.get_or_init(tell);
+        (kinds, ids)
+    }
+
+    /// Goes on with kinds, as a sample comes that is no row.
+    #[inline]
+    fn tell(&mut self) -> Result<()> {
+        match self.lengths.is_empty() {
+            true => Ok(()),
+            false => self.tell_rows(),
+        }
+    }
+
+    #[cold]
+    fn tell_rows(&mut self) -> Result<()> {
+        self.find_told()?;
+        let Some((kinds, mut kind_ids)) = self.told.take() else { return Ok(()) };
+        if !kind_ids.is_empty() {
+            reserve_in_all(&mut kind_ids, self.data.each().capacity())?;
+        }
+        (self.kinds, self.kind_ids) = (kinds, kind_ids);
+        self.last = self.kind_ids.last().copied().unwrap_or(0);
+        self.lengths = Vec::new();
+        Ok(())
+    }
+
+    /// Adds a kind that is not there, as the last one.
+    fn insert(&mut self, kind: Kind) -> Result<()> {
+        let num_kinds = self.kinds.all().len();
+        if num_kinds > 0 {
+            // From the second kind on each sample's is told: as many as there is room for.
+            reserve_in_all(&mut self.kind_ids, self.data.each().capacity())?;
+        }
+        let has_room = match Arc::get_mut(&mut self.kinds) {
+            Some(kinds) => kinds.reserve(),
+            None => self.kinds.with_room().map(|kinds| self.kinds = Arc::new(kinds)),
+        };
+        has_room.map_err(|_| no_room(num_kinds))?;
+        if num_kinds == 0 {
+            self.longest = longest_row(&kind);
+        }
+        self.last = Arc::make_mut(&mut self.kinds).insert(kind);
+        Ok(())
+    }
+
+    /// Appends another sample of the last one's dtype and device if it is of its shape and strides too, or
+    /// differs in the extent of dim 0 alone where all samples are row-major. Says whether it did.
+    ///
+    /// # Safety
+    /// As [`SampleView::from_raw_parts`], for the last sample's dtype and device.
+    #[allow(unsafe_code)]
+    #[inline]
+    pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let Some(last) = self.kinds.all().get(self.last as usize) else { return false };
+        if self.is_rows() && self.fits_rows(last, shape) && are_compact(strides, shape) {
+            return self.append_row(data, shape[0]);
+        }
+        let (own, own_strides) = (last.layout.shape(), last.layout.strides());
+        let same =
+            self.lengths.is_empty() && same_dims(own, shape) && same_dims(own_strides, strides);
+        if same {
+            self.append(data);
+        }
+        same
+    }
+
+    /// Appends all samples of another list.
+    ///
+    /// # Errors
+    /// As [`SampleList::reserve`].
+    pub fn extend(&mut self, other: &SampleList<'a>) -> Result<()> {
+        other.check_rows(0)?;
+        other.find_told()?;
+        self.reserve(other.len())?;
+        let owners = new_owners(&self.owners, &other.owners);
+        self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
+        let (len, last) = (self.len(), self.last);
+        for index in 0..other.len() {
+            if let Err(error) = self.push_kind(other.kind(index), other.data.at(index)) {
+                self.data.each().truncate(len);
+                self.lengths.truncate(len);
+                self.kind_ids.truncate(len);
+                self.last = self.kind_ids.last().copied().unwrap_or(last);
+                return Err(error);
+            }
+        }
+        self.read_only |= other.read_only;
+        self.owners.extend_from_slice(owners);
+        Ok(())
+    }
+
+    /// Remembers that some sample must not be written to, so that a view of it is read-only.
+    pub fn mark_read_only(&mut self) {
+        self.read_only = true;
+    }
+
+    /// Whether some sample must not be written to.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Appends a sample that is already checked.
+    #[inline]
+    fn push_kind(&mut self, kind: &Kind, data: *const u8) -> Result<()> {
+        let Kind { dtype, device, layout } = kind;
+        let (shape, strides) = (layout.shape(), layout.strides());
+        let is_row = self.is_row(*dtype, *device, shape) && are_compact(strides, shape);
+        if is_row && self.append_row(data, shape[0]) {
+            return Ok(());
+        }
+        self.tell()?;
+        if self.kinds.all().get(self.last as usize) != Some(kind) {
+            match self.kinds.find(*dtype, *device, shape, strides) {
+                Some(id) => self.last = id,
+                None => self.insert(kind.clone())?,
+            }
+        }
+        self.append(data);
+        Ok(())
+    }
+
+    #[inline]
+    fn append(&mut self, data: *const u8) {
+        if self.kinds.all().len() > 1 {
+            // Samples before the second kind came are all of the first.
+            self.kind_ids.resize(self.data.len(), 0);
+            self.kind_ids.push(self.last);
+        }
+        self.data.each().push(data);
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What keeps samples in device memory alive, as far as the list knows.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// The address of each sample's first element.
+    pub fn data(&self) -> Cow<'_, [*const u8]> {
+        match &self.data {
+            Addresses::Each(each) => Cow::Borrowed(each),
+            Addresses::Rows { len, .. } => (0..*len).map(|index| self.data.at(index)).collect(),
+        }
+    }
+
+    /// The address of a sample's first element.
+    ///
+    /// # Panics
+    /// If there is no sample `index`.
+    pub fn address(&self, index: usize) -> *const u8 {
+        assert!(index < self.len(), "sample {index} of {}", self.len());
+        self.data.at(index)
+    }
+
+    /// Dtype, device and layout of a sample.
+    ///
+    /// # Panics
+    /// If there is no sample `index`.
+    pub fn kind(&self, index: usize) -> &Kind {
+        let (kinds, ids) = self.table();
+        &kinds.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
+    }
+
+    /// Every distinct kind; after `take`, perhaps some that no sample has.
+    pub fn kinds(&self) -> &[Kind] {
+        self.table().0.all()
+    }
+
+    /// Position in [`SampleList::kinds`] for each sample, or `None` if all are of the first.
+    pub fn kind_ids(&self) -> Option<&[u32]> {
+        let ids = self.table().1;
+        (!ids.is_empty()).then_some(ids)
+    }
+
+    /// Dims of the first sample.
+    pub(crate) fn ndim(&self) -> usize {
+        self.kinds.all().first().map_or(0, |kind| kind.layout.ndim())
+    }
+
+    /// The dims of all samples, if they have as many.
+    pub fn kinds_ndim(&self) -> Option<usize> {
+        let ndim = self.ndim();
+        let same = |kind: &Kind| kind.layout.ndim() == ndim;
+        (!self.is_empty() && self.kinds.all().iter().all(same)).then_some(ndim)
+    }
+
+    /// Where the first sample is.
+    pub fn device(&self) -> Option<Device> {
+        self.kinds.all().first().filter(|_| !self.is_empty()).map(|kind| kind.device)
+    }
+
+    /// The dtypes of the kinds that have elements, some more than once.
+    pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
+        let has_long = self.lengths.iter().any(|&length| length > 0);
+        let is_filled = move |kind: &&Kind| has_long || kind.layout.numel() > 0;
+        self.kinds.all().iter().filter(is_filled).map(|kind| kind.dtype)
+    }
+
+    /// The dtype of the last sample.
+    pub fn last_dtype(&self) -> Option<DType> {
+        self.kinds.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|kind| kind.dtype)
+    }
+
+    /// Whether all samples are of one kind, the first of [`SampleList::kinds`].
+    pub fn is_uniform(&self) -> bool {
+        self.lengths.is_empty() && self.kind_ids.is_empty()
+    }
+
+    /// What all samples have in common, if they are row-major on the host and differ in the extent of dim 0
+    /// at most, and the extent of each; none if it is that of the kind.
+    pub(crate) fn as_rows(&self) -> Option<(&Kind, &[i64])> {
+        let first = self.kinds.all().first()?;
+        let is_host = first.device == Device::Cpu;
+        let are_rows = self.longest >= 0 || is_host && first.layout.is_compact();
+        (self.kind_ids.is_empty() && are_rows).then_some((first, &self.lengths))
+    }
+
+    /// A batch by index: the same samples in another order, repeated or left out.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an index that is not in the list; negative ones count from the end.
+    /// [`Error::OutOfMemory`].
+    pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
+        let len = self.data.len() as i64;
+        let indices = indices.into_iter();
+        // No `Result`: one with an `Error` in it is larger than registers are.
+        let place = |index: i64| {
+            let position = if index < 0 { index + len } else { index };
+            (0..len).contains(&position).then_some(position as usize)
+        };
+        let count = indices.size_hint().0;
+        let room = |is_empty: bool| if is_empty { 0 } else { count };
+        let mut data = room_for(count)?;
+        let mut lengths = room_for(room(self.lengths.is_empty()))?;
+        let mut kind_ids = room_for(room(self.kind_ids.is_empty()))?;
+        match (&self.data, self.is_uniform()) {
+            (Addresses::Each(each), true) => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    data.push(each[position]);
+                }
+            }
+            (&Addresses::Rows { first, step, .. }, true) => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    let bytes = (position as i64).wrapping_mul(step);
+                    data.push(first.wrapping_offset(bytes as isize));
+                }
+            }
+            _ => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    data.push(self.data.at(position));
+                    lengths.extend(self.lengths.get(position));
+                    kind_ids.extend(self.kind_ids.get(position));
+                }
+            }
+        }
+        let last = kind_ids.last().copied().unwrap_or(0);
+        Ok(SampleList {
+            data: Addresses::Each(data),
+            lengths,
+            longest: self.longest,
+            told: OnceLock::new(),
+            kind_ids,
+            kinds: Arc::clone(&self.kinds),
+            last,
+            read_only: self.read_only,
+            owners: self.owners.clone(),
+            memory: PhantomData,
+        })
+    }
+}
+
+/// The largest extent of dim 0 that a row of this kind may have; negative if the kind is none of rows, which
+/// are row-major and on the host.
+fn longest_row(kind: &Kind) -> i64 {
+    let (shape, strides) = (kind.layout.shape(), kind.layout.strides());
+    let [_, rest @ ..] = shape else { return -1 };
+    let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
+    let row_bytes = elements.and_then(|count| count.checked_mul(kind.dtype.size() as i64));
+    match row_bytes {
+        Some(bytes @ 1..) if kind.device == Device::Cpu => i64::MAX / bytes,
+        _ => -1,
+    }
+}
+
+#[cold]
+fn outside(index: i64, len: i64) -> Error {
+    Error::Argument(format!("index {index} in a list of {len} samples"))
+}
+
+/// An empty list with room for so many entries.
+fn room_for<T>(count: usize) -> Result<Vec<T>> {
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
+    Ok(entries)
+}
+
+/// Makes room for `count` entries in all.
+fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
+    let additional = count.saturating_sub(entries.len());
+    entries.try_reserve(additional).map_err(|_| no_room(count))
+}
+
+/// Where no error can be given.
+#[cold]
+fn end_without_memory() -> ! {
+    std::alloc::handle_alloc_error(std::alloc::Layout::new::<Kind>())
+}
+
+#[cold]
+fn no_room(count: usize) -> Error {
+    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
+}
+
+impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
+    fn from_iter<I: IntoIterator<Item = SampleView<'a>>>(views: I) -> Self {
+        let mut list = SampleList::new();
+        for view in views {
+            list.push_view(&view);
+        }
+        list
+    }
+}
+
+#[cfg(test)]
+#[path = "list_tests.rs"]
+mod tests;

@@ -1,0 +1,184 @@
+//! [`Kind`]: what samples share, told once for all of them.
+
+use std::collections::{HashMap, TryReserveError};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+
+use crate::tensor::{DType, Device, Layout};
+
+/// What samples share: dtype, place, shape and strides.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Kind {
+    /// The element type.
+    pub dtype: DType,
+    /// Where the memory is.
+    pub device: Device,
+    /// Shape and strides.
+    pub layout: Layout,
+}
+
+impl Kind {
+    #[inline]
+    pub(crate) fn is(&self, dtype: DType, device: Device, shape: &[i64], strides: &[i64]) -> bool {
+        self.dtype == dtype
+            && self.device == device
+            && same_dims(self.layout.shape(), shape)
+            && same_dims(self.layout.strides(), strides)
+    }
+}
+
+/// Equality of a few numbers, without a call of `memcmp`.
+#[inline]
+pub(crate) fn same_dims(a: &[i64], b: &[i64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
+}
+
+/// Distinct kinds by number. A list of many lengths asks here once for each sample.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kinds {
+    all: Vec<Kind>,
+    /// The newest kind of each hash; made with the second kind.
+    newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
+    /// For each kind the one before it of the same hash, or itself.
+    before: Vec<u32>,
+    /// Not the same in every process, so that nobody can prepare kinds of one hash.
+    seed: u64,
+}
+
+impl Kinds {
+    pub fn one(kind: Kind) -> Kinds {
+        Kinds { all: vec![kind], ..Kinds::default() }
+    }
+
+    pub fn all(&self) -> &[Kind] {
+        &self.all
+    }
+
+    /// The number of a kind that is there.
+    pub fn find(
+        &self,
+        dtype: DType,
+        device: Device,
+        shape: &[i64],
+        strides: &[i64],
+    ) -> Option<u32> {
+        let is = |id: u32| self.all[id as usize].is(dtype, device, shape, strides);
+        if self.newest.is_empty() {
+            return (!self.all.is_empty() && is(0)).then_some(0);
+        }
+        let mut id = *self.newest.get(&self.hash(dtype, device, shape, strides))?;
+        while !is(id) {
+            let before = self.before[id as usize];
+            if before == id {
+                return None;
+            }
+            id = before;
+        }
+        Some(id)
+    }
+
+    /// Makes room for one more kind.
+    pub fn reserve(&mut self) -> Result<(), TryReserveError> {
+        self.all.try_reserve(1)?;
+        let count = self.all.len() + 1;
+        if count < 2 {
+            return Ok(());
+        }
+        self.before.try_reserve(count - self.before.len())?;
+        match count > self.newest.capacity() {
+            // Where lengths differ there are soon as many kinds as samples.
+            true => self.newest.try_reserve(4 * count),
+            false => Ok(()),
+        }
+    }
+
+    /// A copy with room for one more kind.
+    pub fn with_room(&self) -> Result<Kinds, TryReserveError> {
+        let mut copy = Kinds { seed: self.seed, ..Kinds::default() };
+        copy.all.try_reserve(self.all.len() + 1)?;
+        copy.all.extend_from_slice(&self.all);
+        copy.reserve()?;
+        copy.before.extend_from_slice(&self.before);
+        copy.newest.extend(&self.newest);
+        Ok(copy)
+    }
+
+    /// Adds a kind that is not there. Without room that was made for it (`reserve`) there may be no memory.
+    pub fn insert(&mut self, kind: Kind) -> u32 {
+        let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
+        self.all.push(kind);
+        if id == 1 {
+            self.seed = RandomState::new().hash_one(0);
+            self.enter(0);
+        }
+        if id > 0 {
+            self.enter(id);
+        }
+        id
+    }
+
+    fn enter(&mut self, id: u32) {
+        let Kind { dtype, device, layout } = &self.all[id as usize];
+        let hash = self.hash(*dtype, *device, layout.shape(), layout.strides());
+        self.before.push(self.newest.insert(hash, id).unwrap_or(id));
+    }
+
+    /// A few multiplications: the standard hash takes longer than all else that an import does.
+    fn hash(&self, dtype: DType, device: Device, shape: &[i64], strides: &[i64]) -> u64 {
+        let place = match device {
+            Device::Cpu => 0,
+            Device::Pinned => 1,
+            Device::Cuda(ordinal) => 2 + u64::from(ordinal),
+        };
+        let dims = shape.iter().chain(strides).map(|&dim| dim as u64);
+        let parts = [dtype as u64, place, shape.len() as u64].into_iter().chain(dims);
+        parts.fold(self.seed, |hash, part| {
+            let product = u128::from(hash ^ part) * 0x9E37_79B9_7F4A_7C15;
+            (product ^ (product >> 64)) as u64
+        })
+    }
+}
+
+/// A key that is a hash already.
+#[derive(Clone, Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are u64")
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_is_found_again() {
+        let mut kinds = Kinds::default();
+        let all: Vec<Kind> = (0..1000)
+            .map(|n| {
+                let layout = Layout::try_new(DType::U8, &[n % 37, n], Some(&[n * n, 1])).unwrap();
+                let device = if n % 2 == 0 { Device::Cpu } else { Device::Cuda(n as u32 % 3) };
+                Kind { dtype: if n % 5 == 0 { DType::U8 } else { DType::I8 }, device, layout }
+            })
+            .collect();
+        let find = |kinds: &Kinds, kind: &Kind| {
+            kinds.find(kind.dtype, kind.device, kind.layout.shape(), kind.layout.strides())
+        };
+        for (id, kind) in (0u32..).zip(&all) {
+            assert_eq!(find(&kinds, kind), None);
+            assert_eq!(kinds.insert(kind.clone()), id);
+        }
+        for (id, kind) in (0u32..).zip(&all) {
+            assert_eq!(find(&kinds, kind), Some(id));
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Stage 1. What the engine takes as samples.
+
+mod list;
+mod meta;
+mod rows;
+mod view;
+
+pub use list::SampleList;
+pub(crate) use meta::same_dims;
+pub use meta::Kind;
+pub(crate) use rows::Rows;
+pub use view::SampleView;
+
+use std::borrow::Cow;
+
+use crate::tensor::Element;
+
+/// What the engine takes as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
+/// slices, each a sample of one dim.
+///
+/// ```
+/// use windrow::{Collate, Engine};
+///
+/// let rows: [&[i32]; 3] = [&[1, 2, 3], &[4], &[5, 6]];
+/// let batch = Engine::host().assemble(&rows, &Collate::ragged())?;
+/// assert_eq!(batch.data().as_slice::<i32>()?, [1, 2, 3, 4, 5, 6]);
+/// # Ok::<(), windrow::Error>(())
+/// ```
+pub trait Samples<'a> {
+    /// The samples as a list.
+    fn to_list(&self) -> Cow<'_, SampleList<'a>>;
+
+    /// The samples as views, if they are such: a small batch needs no list of them.
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        None
+    }
+}
+
+impl<'a> Samples<'a> for SampleList<'a> {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        Cow::Borrowed(self)
+    }
+}
+
+impl<'a> Samples<'a> for [SampleView<'a>] {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        let mut list = SampleList::new();
+        list.grow(self.len());
+        for view in self {
+            list.push_view(view);
+        }
+        Cow::Owned(list)
+    }
+
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        Some(self)
+    }
+}
+
+impl<'a, T: Element> Samples<'a> for [&'a [T]] {
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        let mut list = SampleList::new();
+        list.grow(self.len());
+        for &row in self {
+            list.push_view(&row.into());
+        }
+        Cow::Owned(list)
+    }
+}
+
+impl<'a, S> Samples<'a> for Vec<S>
+where
+    [S]: Samples<'a>,
+{
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        self.as_slice().to_list()
+    }
+
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        self.as_slice().as_views()
+    }
+}
+
+impl<'a, S, const N: usize> Samples<'a> for [S; N]
+where
+    [S]: Samples<'a>,
+{
+    fn to_list(&self) -> Cow<'_, SampleList<'a>> {
+        self.as_slice().to_list()
+    }
+
+    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+        self.as_slice().as_views()
+    }
+}

@@ -1,0 +1,127 @@
+//! Stage 1. Samples: a borrowed view of one.
+
+use std::marker::PhantomData;
+
+use crate::samples::meta::Kind;
+use crate::tensor::{DType, Device, Element, Error, Layout, Mismatch, Owner, Result, Tensor};
+
+/// One sample: a borrowed tensor anywhere in memory.
+#[derive(Clone, Debug)]
+pub struct SampleView<'a> {
+    data: *const u8,
+    kind: Kind,
+    /// Of device memory, which is read after the call that took the view.
+    owner: Option<Owner>,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a view is only read through, and its constructors demand memory that nobody writes to or
+// frees during `'a`, on whatever thread.
+#[allow(unsafe_code)]
+unsafe impl Send for SampleView<'_> {}
+// SAFETY: as for `Send`.
+#[allow(unsafe_code)]
+unsafe impl Sync for SampleView<'_> {}
+
+impl<'a> SampleView<'a> {
+    /// A row-major sample of `shape` over the whole slice.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] if the shape does not have as many elements as the slice;
+    /// [`Error::Argument`] or [`Error::TooLarge`] for an impossible shape.
+    ///
+    /// ```
+    /// let sample = windrow::SampleView::from_slice(&[1u8, 2, 3, 4, 5, 6], &[2, 3])?;
+    /// assert_eq!(sample.shape(), [2, 3]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn from_slice<T: Element>(data: &'a [T], shape: &[i64]) -> Result<SampleView<'a>> {
+        let layout = Layout::compact(T::DTYPE, shape)?;
+        if layout.numel() as usize != data.len() {
+            let got = format!("a slice of {} elements", data.len());
+            let mismatch = Mismatch::new(Some(0), shape, got);
+            return Err(Error::Shape(Box::new(mismatch)));
+        }
+        Ok(SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, layout))
+    }
+
+    /// A sample of any strides (in elements) inside the slice. The element at the lowest address is
+    /// `data[0]`, so that a reversed dim begins at its end.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if the strides lead out of the slice; [`Error::Argument`] or
+    /// [`Error::TooLarge`] for an impossible layout.
+    pub fn with_strides<T: Element>(
+        data: &'a [T],
+        shape: &[i64],
+        strides: &[i64],
+    ) -> Result<SampleView<'a>> {
+        let layout = Layout::try_new(T::DTYPE, shape, Some(strides))?;
+        let span = layout.byte_span(T::DTYPE);
+        let span_bytes = span.end.abs_diff(span.start);
+        if span_bytes > size_of_val(data) as u64 {
+            let expected = format!("at most {} bytes", size_of_val(data));
+            let got = format!("strides that span {span_bytes} bytes");
+            return Err(Error::Layout(Box::new(Mismatch::new(Some(0), expected, got))));
+        }
+        let first = data.as_ptr().cast::<u8>().wrapping_offset(-span.start as isize);
+        Ok(SampleView::new(first, T::DTYPE, Device::Cpu, layout))
+    }
+
+    /// A sample at a raw address.
+    ///
+    /// # Safety
+    /// Every element that `layout` reaches from `data` is initialised memory of `device` that
+    /// nobody writes to or frees during `'a`; on a CUDA device until the work that reads it is done.
+    #[allow(unsafe_code)]
+    pub unsafe fn from_raw_parts(
+        data: *const u8,
+        dtype: DType,
+        device: Device,
+        layout: Layout,
+    ) -> SampleView<'a> {
+        SampleView::new(data, dtype, device, layout)
+    }
+
+    fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
+        SampleView { data, kind: Kind { dtype, device, layout }, owner: None, memory: PhantomData }
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[i64] {
+        self.kind.layout.shape()
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.kind.dtype
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    pub(crate) fn data(&self) -> *const u8 {
+        self.data
+    }
+
+    pub(crate) fn owner(&self) -> Option<&Owner> {
+        self.owner.as_ref()
+    }
+}
+
+impl<'a> From<&'a Tensor> for SampleView<'a> {
+    fn from(tensor: &'a Tensor) -> Self {
+        let (data, layout) = (tensor.data_ptr(), tensor.layout().clone());
+        let view = SampleView::new(data, tensor.dtype(), tensor.device(), layout);
+        let is_host = matches!(tensor.device(), Device::Cpu);
+        SampleView { owner: (!is_host).then(|| tensor.owner().clone()), ..view }
+    }
+}
+
+impl<'a, T: Element> From<&'a [T]> for SampleView<'a> {
+    /// A sample of one dim.
+    fn from(data: &'a [T]) -> SampleView<'a> {
+        SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, Layout::of_slice(data))
+    }
+}

@@ -1,0 +1,132 @@
+//! Element types.
+
+use std::fmt;
+
+use half::{bf16, f16};
+
+macro_rules! dtypes {
+    ($($variant:ident $name:literal $size:literal $doc:literal;)*) => {
+        /// The type of one element. Names are those of NumPy, `ml_dtypes` and torch.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum DType {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl DType {
+            /// Every dtype, in declaration order.
+            pub const ALL: &'static [DType] = &[$(DType::$variant),*];
+
+            /// The name, such as `"float16"`.
+            pub const fn name(self) -> &'static str {
+                match self { $(DType::$variant => $name,)* }
+            }
+
+            /// Bytes of one element.
+            pub const fn size(self) -> usize {
+                match self { $(DType::$variant => $size,)* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    Bool "bool" 1 "One byte, 0 or 1.";
+    I8 "int8" 1 "Signed, 8 bits.";
+    I16 "int16" 2 "Signed, 16 bits.";
+    I32 "int32" 4 "Signed, 32 bits.";
+    I64 "int64" 8 "Signed, 64 bits.";
+    U8 "uint8" 1 "Unsigned, 8 bits.";
+    U16 "uint16" 2 "Unsigned, 16 bits.";
+    U32 "uint32" 4 "Unsigned, 32 bits.";
+    U64 "uint64" 8 "Unsigned, 64 bits.";
+    F16 "float16" 2 "IEEE 754 binary16.";
+    BF16 "bfloat16" 2 "The upper half of a binary32.";
+    F32 "float32" 4 "IEEE 754 binary32.";
+    F64 "float64" 8 "IEEE 754 binary64.";
+    C64 "complex64" 8 "Two float32; moved, never cast.";
+    C128 "complex128" 16 "Two float64; moved, never cast.";
+    F8E3M4 "float8_e3m4" 1 "Moved, never cast.";
+    F8E4M3 "float8_e4m3" 1 "Moved, never cast.";
+    F8E4M3B11FNUZ "float8_e4m3b11fnuz" 1 "Moved, never cast.";
+    F8E4M3FN "float8_e4m3fn" 1 "Moved, never cast.";
+    F8E4M3FNUZ "float8_e4m3fnuz" 1 "Moved, never cast.";
+    F8E5M2 "float8_e5m2" 1 "Moved, never cast.";
+    F8E5M2FNUZ "float8_e5m2fnuz" 1 "Moved, never cast.";
+    F8E8M0FNU "float8_e8m0fnu" 1 "A power of two; moved, never cast.";
+}
+
+impl DType {
+    /// The dtype that [`DType::name`] gives this name.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.iter().copied().find(|dtype| dtype.name() == name)
+    }
+
+    /// Whether casts and transforms take it: bool, the integers, float16 to float64 and bfloat16.
+    pub const fn is_arithmetic(self) -> bool {
+        (self as u8) <= (DType::F64 as u8)
+    }
+
+    /// Whether it is one of the eight integers.
+    pub const fn is_integer(self) -> bool {
+        (self as u8) >= (DType::I8 as u8) && (self as u8) <= (DType::U64 as u8)
+    }
+
+    /// Whether it is one of the four arithmetic floating-point types.
+    pub const fn is_float(self) -> bool {
+        (self as u8) >= (DType::F16 as u8) && (self as u8) <= (DType::F64 as u8)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that is the in-memory form of a [`DType`].
+///
+/// Sealed: a foreign type could lie about its size.
+pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
+    /// The dtype of this type.
+    const DTYPE: DType;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($t:ty => $d:ident),* $(,)?) => {
+        $(
+            impl sealed::Sealed for $t {}
+            impl Element for $t {
+                const DTYPE: DType = DType::$d;
+            }
+            const _: () = assert!(size_of::<$t>() == DType::$d.size());
+        )*
+    };
+}
+
+elements! {
+    bool => Bool, i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32,
+    u64 => U64, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64, [f32; 2] => C64, [f64; 2] => C128,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_those_of_the_names() {
+        for &dtype in DType::ALL {
+            let name = dtype.name();
+            let begins = |with: &[&str]| with.iter().any(|with| name.starts_with(with));
+            let is_float = begins(&["float", "bfloat"]) && !begins(&["float8"]);
+            let is_integer = begins(&["int", "uint"]);
+            assert_eq!(dtype.is_float(), is_float, "{name}");
+            assert_eq!(dtype.is_integer(), is_integer, "{name}");
+            assert_eq!(dtype.is_arithmetic(), is_float || is_integer || name == "bool", "{name}");
+        }
+    }
+}

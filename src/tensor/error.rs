@@ -1,0 +1,347 @@
+//! The one error type: every message names the sample, the leaf, what was expected and what came.
+
+use std::fmt::{self, Display};
+
+use crate::tensor::dims::{Dims, Tuple};
+use crate::tensor::dtype::DType;
+
+/// The result of every fallible call of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What went wrong. Nothing has been written to an output when one of these is returned.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Error {
+    /// Samples (or `out`) whose shapes do not fit the form asked for.
+    Shape(Box<Mismatch>),
+    /// Samples (or `out`) of the wrong dtype, or a dtype the operation cannot take.
+    DType(Box<Mismatch>),
+    /// Samples that are not in one place, or are where this engine cannot read.
+    Device(Box<Mismatch>),
+    /// Memory that cannot be expressed or used: strides out of range, read-only or overlapping `out`.
+    Layout(Box<Mismatch>),
+    /// An empty list of samples: the batch would have no shape.
+    Empty,
+    /// An argument that is wrong by itself, whatever the samples are.
+    Argument(String),
+    /// A size in elements or bytes that does not fit in 64 bits; the text says which.
+    TooLarge(String),
+    /// The output (`bytes` long) could not be allocated.
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+    },
+    /// A view was demanded but the samples do not form the batch in memory.
+    NotAView(String),
+    /// No CUDA driver, no device, or a build without the CUDA engine.
+    NoDriver(String),
+    /// A driver call failed.
+    Cuda(Box<DriverError>),
+}
+
+/// A call of the CUDA driver that failed, in the driver's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverError {
+    /// The function called, as in `cuMemAllocAsync`.
+    pub function: &'static str,
+    /// Its result code.
+    pub code: u32,
+    /// The code's name, as in `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub name: String,
+    /// What the driver says of it.
+    pub text: String,
+}
+
+/// One or several samples that differ from what was expected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mismatch {
+    /// Position of the first offender in the list of samples; `None` when it is no sample.
+    pub index: Option<usize>,
+    /// Path of the leaf in a tree of samples, or empty.
+    pub path: String,
+    /// What was expected.
+    pub expected: Facet,
+    /// What the first offender has.
+    pub got: Facet,
+    /// Further offenders, at most two.
+    pub others: Vec<(usize, Facet)>,
+    /// How many samples offend in all.
+    pub count: usize,
+    /// The cure, if one is known.
+    pub hint: Option<Hint>,
+    /// What the error is about where it is no sample: `out`, unless [`Error::about`] says otherwise.
+    pub subject: &'static str,
+}
+
+/// The cure of a [`Mismatch`]. Its text names calls of this crate; a binding has its own words for
+/// those, which is why they are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Hint {
+    /// Words that fit every caller.
+    Text(&'static str),
+    /// Pad the samples.
+    Pad,
+    /// Stack the samples.
+    Stack,
+    /// Ask for one dtype.
+    Cast,
+    /// Ask for a floating-point dtype.
+    CastToFloat,
+    /// Cut what does not fit.
+    Truncate,
+    /// Name this dim among those to be padded.
+    PadDim(usize),
+    /// Say where the leaves of an arena are to be.
+    Device,
+}
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Hint::Text(text) => text,
+            Hint::Pad => "Collate::pad takes samples of different shapes",
+            Hint::Stack => "Collate::stack takes samples without dims",
+            Hint::Cast => ".cast(DType) casts on the way",
+            Hint::CastToFloat => {
+                ".cast(DType::F32) gives floats; an integer dtype truncates and saturates"
+            }
+            Hint::Truncate => "Pad::truncate(true) cuts what does not fit",
+            Hint::PadDim(dim) => return write!(f, "name dim {dim} in Pad::dims to pad it too"),
+            Hint::Device => "an arena lies in one place: .device(Device) says which",
+        })
+    }
+}
+
+/// A property of a tensor as an error reports it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Facet {
+    /// A whole shape.
+    Shape(Dims),
+    /// A dtype.
+    DType(DType),
+    /// Anything else, in words.
+    Text(String),
+}
+
+impl fmt::Display for Facet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Facet::Shape(dims) => write!(f, "shape {}", Tuple(dims)),
+            Facet::DType(dtype) => write!(f, "{dtype}"),
+            Facet::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+impl From<&str> for Facet {
+    fn from(text: &str) -> Self {
+        Facet::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Facet {
+    fn from(text: String) -> Self {
+        Facet::Text(text)
+    }
+}
+
+impl From<DType> for Facet {
+    fn from(dtype: DType) -> Self {
+        Facet::DType(dtype)
+    }
+}
+
+impl From<&[i64]> for Facet {
+    fn from(shape: &[i64]) -> Self {
+        Facet::Shape(shape.into())
+    }
+}
+
+impl Error {
+    /// What a build without the CUDA engine says of a device.
+    pub(crate) fn host_only(what: impl Display) -> Error {
+        Error::NoDriver(format!("{what}: this build of windrow works on the host only"))
+    }
+}
+
+impl Mismatch {
+    /// One offender: sample `index`; without one [`Mismatch::subject`].
+    pub fn new(index: Option<usize>, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
+        Mismatch {
+            index,
+            path: String::new(),
+            expected: expected.into(),
+            got: got.into(),
+            others: Vec::new(),
+            count: 1,
+            hint: None,
+            subject: "out",
+        }
+    }
+
+    /// An argument or a tensor that is no sample.
+    pub fn of(subject: &'static str, expected: impl Into<Facet>, got: impl Into<Facet>) -> Self {
+        Mismatch { subject, ..Mismatch::new(None, expected, got) }
+    }
+
+    /// Adds the cure to the text.
+    #[must_use]
+    pub fn with_hint(mut self, hint: Hint) -> Self {
+        self.hint = Some(hint);
+        self
+    }
+
+    /// Gathers offenders one at a time: the first three are kept, all are counted.
+    pub(crate) fn note(
+        found: &mut Option<Mismatch>,
+        index: usize,
+        expected: impl FnOnce() -> Facet,
+        got: Facet,
+    ) {
+        match found {
+            None => *found = Some(Mismatch::new(Some(index), expected(), got)),
+            Some(first) => {
+                if first.others.len() < 2 {
+                    first.others.push((index, got));
+                }
+                first.count += 1;
+            }
+        }
+    }
+}
+
+impl Mismatch {
+    /// The word "shape" is not said twice.
+    fn write_got(&self, f: &mut fmt::Formatter<'_>, got: &Facet) -> fmt::Result {
+        match (&self.expected, got) {
+            (Facet::Shape(_), Facet::Shape(dims)) => Tuple(dims).fmt(f),
+            _ => got.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.index {
+            Some(index) => write!(f, "sample {index}")?,
+            None => f.write_str(self.subject)?,
+        }
+        if !self.path.is_empty() {
+            write!(f, " at \"{}\"", self.path)?;
+        }
+        write!(f, ": expected {}, got ", self.expected)?;
+        self.write_got(f, &self.got)?;
+        for (index, got) in &self.others {
+            write!(f, "; sample {index}: got ")?;
+            self.write_got(f, got)?;
+        }
+        if self.count > 1 + self.others.len() {
+            write!(f, "; {} samples differ in all", self.count)?;
+        }
+        match self.hint {
+            Some(hint) => write!(f, "; {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Error {
+    /// The same error with the path of the leaf it belongs to.
+    #[must_use]
+    pub fn at_path(mut self, leaf: &str) -> Self {
+        match &mut self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+                leaf.clone_into(&mut m.path);
+            }
+            Error::Argument(text) | Error::TooLarge(text) | Error::NotAView(text)
+                if !leaf.is_empty() =>
+            {
+                *text = format!("at \"{leaf}\": {text}");
+            }
+            _ => {}
+        }
+        self
+    }
+
+    /// The same error as that of sample `index`.
+    #[must_use]
+    pub fn at_index(mut self, index: usize) -> Self {
+        match &mut self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+                m.index = Some(index);
+            }
+            Error::Argument(text) | Error::TooLarge(text) => {
+                *text = format!("sample {index}: {text}")
+            }
+            _ => {}
+        }
+        self
+    }
+
+    /// The same error as that of an argument, which is no sample.
+    #[must_use]
+    pub fn about(mut self, subject: &'static str) -> Self {
+        match &mut self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
+                (m.index, m.subject) = (None, subject);
+            }
+            Error::Argument(text) | Error::TooLarge(text) => *text = format!("{subject}: {text}"),
+            _ => {}
+        }
+        self
+    }
+
+    /// The mismatch behind a shape, dtype, device or layout error.
+    pub fn mismatch(&self) -> Option<&Mismatch> {
+        match self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => Some(m),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => m.fmt(f),
+            Error::Empty => f.write_str("an empty list of samples makes no batch"),
+            Error::Argument(text) | Error::TooLarge(text) | Error::NotAView(text) => {
+                f.write_str(text)
+            }
+            Error::OutOfMemory { bytes } => {
+                write!(
+                    f,
+                    "could not allocate {bytes} bytes for the batch: make it smaller, or let go of others"
+                )
+            }
+            Error::NoDriver(text) => write!(f, "CUDA is not available: {text}"),
+            Error::Cuda(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} ({}): {}", self.function, self.name, self.code, self.text)?;
+        if self.is_sticky() {
+            f.write_str(
+                "; the device's context is lost with all that is in it: restart the process",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl DriverError {
+    /// A kernel or the device has failed and the context with it: every later call fails in the same
+    /// way.
+    pub(crate) fn is_sticky(&self) -> bool {
+        matches!(self.code, 214 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721)
+    }
+}
+
+impl std::error::Error for DriverError {}

@@ -1,0 +1,215 @@
+//! Shapes and strides, with every size checked in 64 bits.
+
+use crate::tensor::dims::{Dims, Tuple, MAX_NDIM};
+use crate::tensor::dtype::DType;
+use crate::tensor::error::{Error, Result};
+
+/// Shape and strides of one tensor. Strides count elements and may be zero or negative.
+///
+/// Invariants: every extent is at least 0, there are as many strides as extents, at most
+/// [`MAX_NDIM`], and every byte offset from the first element fits in an `i64`.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Layout {
+    shape: Dims,
+    strides: Dims,
+}
+
+impl Clone for Layout {
+    /// By bytes: `SmallVec` clones number by number, and a small batch has a dozen of these.
+    fn clone(&self) -> Layout {
+        Layout { shape: Dims::from_slice(&self.shape), strides: Dims::from_slice(&self.strides) }
+    }
+}
+
+impl Layout {
+    /// Checks a foreign shape; `strides: None` means row-major without gaps.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a negative extent, a wrong number of strides or too many dims;
+    /// [`Error::TooLarge`] when a size or an offset in bytes leaves 64 bits.
+    pub fn try_new(dtype: DType, shape: &[i64], strides: Option<&[i64]>) -> Result<Layout> {
+        if shape.len() > MAX_NDIM {
+            let ndim = shape.len();
+            return Err(Error::Argument(format!("{ndim} dims; at most {MAX_NDIM} are supported")));
+        }
+        if let Some(&extent) = shape.iter().find(|&&extent| extent < 0) {
+            return Err(Error::Argument(format!(
+                "negative extent {extent} in shape {}",
+                Tuple(shape)
+            )));
+        }
+        let compact = compact_strides(shape);
+        let too_large =
+            || Error::TooLarge(format!("shape {} of {dtype} is beyond 64 bits", Tuple(shape)));
+        let numel = checked_numel(shape).ok_or_else(too_large)?;
+        numel.checked_mul(dtype.size() as i64).ok_or_else(too_large)?;
+        let Some(strides) = strides else {
+            return Ok(Layout {
+                shape: Dims::from_slice(shape),
+                strides: compact.ok_or_else(too_large)?,
+            });
+        };
+        if strides.len() != shape.len() {
+            let (got, want) = (strides.len(), shape.len());
+            return Err(Error::Argument(format!("{got} strides for {want} dims")));
+        }
+        if numel == 0 {
+            // Nothing is read through the strides of an empty tensor, so they need not make sense.
+            return Ok(Layout {
+                shape: Dims::from_slice(shape),
+                strides: compact.ok_or_else(too_large)?,
+            });
+        }
+        let layout = Layout { shape: Dims::from_slice(shape), strides: Dims::from_slice(strides) };
+        layout.checked_span(dtype).ok_or_else(|| {
+            Error::TooLarge(format!("strides {} of {dtype} reach beyond 64 bits", Tuple(strides)))
+        })?;
+        Ok(layout)
+    }
+
+    /// Row-major without gaps.
+    ///
+    /// # Errors
+    /// As [`Layout::try_new`].
+    pub fn compact(dtype: DType, shape: &[i64]) -> Result<Layout> {
+        Layout::try_new(dtype, shape, None)
+    }
+
+    /// One dim, the elements of a slice.
+    pub(crate) fn of_slice<T>(data: &[T]) -> Layout {
+        // A slice has at most isize::MAX bytes.
+        Layout { shape: smallvec::smallvec![data.len() as i64], strides: smallvec::smallvec![1] }
+    }
+
+    /// The extents.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape
+    }
+
+    /// The strides, in elements.
+    pub fn strides(&self) -> &[i64] {
+        &self.strides
+    }
+
+    /// Number of dims.
+    pub fn ndim(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn numel(&self) -> i64 {
+        checked_numel(&self.shape).expect("checked by try_new")
+    }
+
+    /// Whether the elements are row-major without gaps; the stride of an extent of 1 is ignored.
+    pub fn is_compact(&self) -> bool {
+        let mut step = 1;
+        for (&extent, &stride) in self.shape.iter().zip(&self.strides).rev() {
+            if extent == 0 {
+                return true;
+            }
+            if extent != 1 {
+                if stride != step {
+                    return false;
+                }
+                step *= extent;
+            }
+        }
+        true
+    }
+
+    /// The bytes touched, relative to the first element: `start <= 0 < end`, or `0..0` when empty.
+    pub fn byte_span(&self, dtype: DType) -> std::ops::Range<i64> {
+        self.checked_span(dtype).expect("checked by try_new")
+    }
+
+    fn checked_span(&self, dtype: DType) -> Option<std::ops::Range<i64>> {
+        let size = dtype.size() as i64;
+        if self.shape.contains(&0) {
+            return Some(0..0);
+        }
+        let (mut low, mut high) = (0i64, 0i64);
+        for (&extent, &stride) in self.shape.iter().zip(&self.strides) {
+            // An extent of 1 never steps: its stride may be anything.
+            let reach = if extent == 1 {
+                0
+            } else {
+                (extent - 1).checked_mul(stride)?.checked_mul(size)?
+            };
+            low = low.checked_add(reach.min(0))?;
+            high = high.checked_add(reach.max(0))?;
+        }
+        Some(low..high.checked_add(size)?)
+    }
+}
+
+/// Strides of a row-major tensor without gaps, as torch gives them for empty ones too.
+pub(crate) fn compact_strides(shape: &[i64]) -> Option<Dims> {
+    let mut strides: Dims = smallvec::smallvec![1; shape.len()];
+    for i in (1..shape.len()).rev() {
+        strides[i - 1] = strides[i].checked_mul(shape[i].max(1))?;
+    }
+    Some(strides)
+}
+
+/// Whether strides are those of a tensor in one piece, row by row, which one without strides is.
+#[inline]
+pub(crate) fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
+    let mut elements = 1;
+    strides.len() == shape.len()
+        && strides.iter().zip(shape).rev().all(|(&stride, &extent)| {
+            let is_next = stride == elements;
+            elements = stride.wrapping_mul(extent);
+            is_next
+        })
+}
+
+/// The number of elements, or `None` beyond 63 bits. An extent of 0 makes it 0 at once.
+pub(crate) fn checked_numel(shape: &[i64]) -> Option<i64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1i64, |numel, &extent| numel.checked_mul(extent))
+}
+
+/// Bytes of a tensor of this shape, already known to fit.
+pub(crate) fn bytes_of(dtype: DType, shape: &[i64]) -> u64 {
+    checked_numel(shape).unwrap_or(0) as u64 * dtype.size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_cover_negative_and_zero_strides() {
+        let layout = Layout::try_new(DType::I16, &[3, 4], Some(&[-4, 0])).unwrap();
+        assert_eq!(layout.byte_span(DType::I16), -16..2);
+        assert!(!layout.is_compact());
+        let empty = Layout::try_new(DType::F64, &[0, 4], Some(&[i64::MAX, i64::MIN])).unwrap();
+        assert_eq!(empty.byte_span(DType::F64), 0..0);
+        assert_eq!(empty.strides(), [4, 1]);
+    }
+
+    #[test]
+    fn extent_one_may_have_any_stride() {
+        let layout = Layout::try_new(DType::F32, &[1, 5], Some(&[i64::MAX, 1])).unwrap();
+        assert!(layout.is_compact());
+        assert_eq!(layout.byte_span(DType::F32), 0..20);
+    }
+
+    #[test]
+    fn sizes_beyond_64_bits_are_refused() {
+        for shape in [&[1 << 40, 1 << 40][..], &[i64::MAX], &[1 << 61]] {
+            let error = Layout::compact(DType::F32, shape).unwrap_err();
+            assert!(matches!(error, Error::TooLarge(_)), "{shape:?}: {error}");
+        }
+        let error = Layout::try_new(DType::U8, &[2, 2], Some(&[i64::MAX, i64::MAX])).unwrap_err();
+        assert!(matches!(error, Error::TooLarge(_)));
+        assert!(Layout::compact(DType::F32, &[0, i64::MAX, i64::MAX])
+            .is_err_and(|e| matches!(e, Error::TooLarge(_))));
+        assert!(Layout::try_new(DType::U8, &[-1], None).is_err());
+        assert!(Layout::try_new(DType::U8, &[1; 65], None).is_err());
+        assert!(Layout::try_new(DType::U8, &[1], Some(&[])).is_err());
+    }
+}

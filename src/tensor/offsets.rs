@@ -1,0 +1,136 @@
+//! [`Offsets`]: where each sample of a ragged batch begins.
+
+use std::sync::Arc;
+
+use crate::tensor::error::{Error, Result};
+
+/// `N + 1` boundaries for `N` samples: the first is 0 and none is smaller than the one before.
+///
+/// ```text
+/// lengths      3     1     2
+/// values     a a a | b | c c
+/// offsets    0     3   4    6
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offsets(Arc<[i64]>);
+
+impl Offsets {
+    /// Checks boundaries made elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if they are empty, do not begin at 0 or decrease.
+    pub fn try_new(boundaries: Vec<i64>) -> Result<Offsets> {
+        if boundaries.first() != Some(&0) || boundaries.windows(2).any(|pair| pair[1] < pair[0]) {
+            return Err(Error::Argument("offsets must begin at 0 and never decrease".to_owned()));
+        }
+        Ok(Offsets(boundaries.into()))
+    }
+
+    /// Adds up lengths, each at least 0.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a negative length, [`Error::TooLarge`] when the sum leaves 64 bits,
+    /// [`Error::OutOfMemory`].
+    ///
+    /// ```
+    /// let offsets = windrow::Offsets::from_lengths([3, 1, 2])?;
+    /// assert_eq!(offsets.as_slice(), [0, 3, 4, 6]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn from_lengths(lengths: impl IntoIterator<Item = i64>) -> Result<Offsets> {
+        let lengths = lengths.into_iter();
+        let count = lengths.size_hint().0.saturating_add(1);
+        let mut boundaries = Vec::new();
+        let no_room = |_| Error::OutOfMemory { bytes: (count as u64).saturating_mul(8) };
+        boundaries.try_reserve(count).map_err(no_room)?;
+        let mut total = 0i64;
+        boundaries.push(0);
+        for length in lengths {
+            if length < 0 {
+                return Err(Error::Argument(format!("negative length {length}")));
+            }
+            total = total.checked_add(length).ok_or_else(|| {
+                Error::TooLarge("the lengths add up to more than 64 bits hold".to_owned())
+            })?;
+            boundaries.push(total);
+        }
+        Ok(Offsets(boundaries.into()))
+    }
+
+    /// Adds up lengths of which each is at least 0 and the sum is within 64 bits.
+    pub(crate) fn of_checked(lengths: impl ExactSizeIterator<Item = i64>) -> Offsets {
+        let mut boundaries = Vec::with_capacity(lengths.len() + 1);
+        boundaries.push(0);
+        let mut total = 0;
+        boundaries.extend(lengths.map(|length| {
+            total += length;
+            total
+        }));
+        Offsets(boundaries.into())
+    }
+
+    /// All boundaries, one more than there are samples.
+    pub fn as_slice(&self) -> &[i64] {
+        &self.0
+    }
+
+    /// Number of samples.
+    pub fn num_samples(&self) -> usize {
+        self.0.len() - 1
+    }
+
+    /// The last boundary: the extent of all samples together.
+    pub fn total(&self) -> i64 {
+        self.0[self.0.len() - 1]
+    }
+
+    /// The length of each sample.
+    pub fn lengths(&self) -> impl Iterator<Item = i64> + '_ {
+        self.0.windows(2).map(|pair| pair[1] - pair[0])
+    }
+
+    /// The boundaries as int32.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] when the total is beyond `i32::MAX`: it never wraps.
+    pub fn to_i32(&self) -> Result<Vec<i32>> {
+        let total = self.total();
+        if i32::try_from(total).is_err() {
+            return Err(Error::TooLarge(format!(
+                "offsets up to {total} do not fit in int32; ask for int64 offsets"
+            )));
+        }
+        // Monotone, so every boundary fits when the last one does.
+        Ok(self.0.iter().map(|&boundary| boundary as i32).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_boundaries_are_refused() {
+        for boundaries in [vec![], vec![1], vec![0, 2, 1]] {
+            assert!(Offsets::try_new(boundaries).is_err());
+        }
+        assert_eq!(Offsets::try_new(vec![0]).unwrap().num_samples(), 0);
+        let offsets = Offsets::try_new(vec![0, 3, 3, 7]).unwrap();
+        assert_eq!(offsets, Offsets::from_lengths([3, 0, 4]).unwrap());
+        assert_eq!(offsets.lengths().collect::<Vec<_>>(), [3, 0, 4]);
+        assert_eq!((offsets.num_samples(), offsets.total()), (3, 7));
+    }
+
+    #[test]
+    fn sums_are_checked() {
+        assert!(matches!(Offsets::from_lengths([i64::MAX, 1]), Err(Error::TooLarge(_))));
+        assert!(matches!(Offsets::from_lengths([-1]), Err(Error::Argument(_))));
+        let endless = Offsets::from_lengths(std::iter::repeat(1));
+        assert!(matches!(endless, Err(Error::OutOfMemory { .. })));
+        let big = Offsets::from_lengths([i64::from(i32::MAX)]).unwrap();
+        assert_eq!(big.to_i32().unwrap(), [0, i32::MAX]);
+        let bigger = Offsets::from_lengths([i64::from(i32::MAX) + 1]).unwrap();
+        assert!(bigger.to_i32().unwrap_err().to_string().contains("int64"));
+        assert_eq!(bigger.lengths().collect::<Vec<_>>(), [1 << 31]);
+    }
+}

@@ -1,0 +1,27 @@
+//! [`Stream`]: a handle of work that runs in order on a device.
+
+/// A CUDA stream of any library, by its handle: 0 and 1 are the legacy default stream, 2 is that of the
+/// calling thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stream(usize);
+
+impl Stream {
+    /// The legacy default stream, which is torch's current one unless told otherwise.
+    pub const LEGACY: Stream = Stream(1);
+
+    /// A stream by its handle (`cudaStream_t`, `CUstream`). It is never synchronised or destroyed.
+    ///
+    /// # Safety
+    /// The handle is that of a stream that exists as long as batches enqueued on it, or exported to it,
+    /// live.
+    #[allow(unsafe_code)]
+    pub unsafe fn from_raw(handle: usize) -> Stream {
+        // The two names of the legacy stream must compare equal.
+        Stream(handle.max(1))
+    }
+
+    /// The handle.
+    pub fn handle(self) -> usize {
+        self.0
+    }
+}
