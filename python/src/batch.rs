@@ -138,6 +138,16 @@ tensor_methods!(PyBatch, {
         self.batch.max_length()
     }
 
+    /// Waits until the batch has been written, and raises what went wrong on the way. A batch on the host is
+    /// complete when its call returns, and so is one made by ``copy=None`` or ``copy=False`` without a copy; a
+    /// batch captured in a CUDA graph is not waited for.
+    ///
+    /// Raises:
+    ///     CudaError: the device has failed.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.batch.check()).or_py_err(py)
+    }
+
     fn __len__(&self) -> usize {
         self.batch.len()
     }

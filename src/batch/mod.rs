@@ -10,6 +10,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::collate::Side;
+#[cfg(feature = "cuda")]
+use crate::cuda::Late;
 use crate::plan::{AsTarget, Placement, Role, Spec, Target};
 use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
 
@@ -40,6 +42,9 @@ pub struct Fields {
     /// Number of samples.
     pub num_samples: usize,
     parts: Parts,
+    /// What is known when the device has come so far; `None` if nothing is late.
+    #[cfg(feature = "cuda")]
+    pub(crate) late: Option<Arc<Late>>,
 }
 
 impl Fields {
@@ -59,6 +64,8 @@ impl Fields {
             max_length: None,
             num_samples,
             parts,
+            #[cfg(feature = "cuda")]
+            late: None,
         }
     }
 
@@ -83,12 +90,8 @@ impl Fields {
                 .map(|(all, shape)| Tensor::from_vec(all.clone(), shape).map(Box::new))
                 .transpose()?,
             offsets,
-            mask: None,
-            batch_index: None,
-            arena: None,
             max_length: spec.max_length,
-            num_samples: spec.num_samples,
-            parts: Parts::new(spec),
+            ..Fields::of_parts(spec.num_samples, Parts::new(spec))
         })
     }
 
@@ -241,6 +244,19 @@ impl Batch {
     /// The largest length, for a ragged batch.
     pub fn max_length(&self) -> Option<i64> {
         self.fields.max_length
+    }
+
+    /// Waits until the batch has been written, and returns what went wrong on the way. On the host a batch is
+    /// complete when its call returns, and so is a view; a batch of a graph is not waited for.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if the device has failed.
+    pub fn check(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(late) = &self.fields.late {
+            return late.check();
+        }
+        Ok(())
     }
 
     /// Number of samples.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `executor` | what there is of one device |
 //! | `held` | what is kept alive until when |
+//! | `late` | what is known of a batch when the device has come so far |
 //! | `run` | what is enqueued, in which order |
 //! | `table`, `params` | the plan as the kernels read it |
 //! | `numbers` | lengths and offsets, which the host knows |
@@ -21,6 +22,7 @@ mod encode;
 mod executor;
 mod family;
 mod held;
+mod late;
 mod loops;
 mod memory;
 mod numbers;
@@ -43,6 +45,7 @@ use crate::tensor::{Device, Error, Hint, Mismatch, Result, Stream};
 
 pub(crate) use driver::Current;
 pub(crate) use executor::{Executor, Lane};
+pub(crate) use late::Late;
 pub(crate) use memory::DeviceBlock;
 pub(crate) use preview::launch_of;
 pub(crate) use run::is_device_field;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::download;
 use super::driver::{Current, PooledEvent, StreamRef};
 use super::executor::Executor;
+use super::late::Late;
 use super::memory::DeviceBlock;
 use super::numbers::{known_numbers, KnownNumbers};
 use super::params;
@@ -31,6 +32,8 @@ pub(crate) struct Done {
     /// What all of these are in, if it is one allocation on the device.
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
+    /// The end of the work; not in a graph.
+    pub late: Option<Arc<Late>>,
 }
 
 /// One run.
@@ -496,6 +499,7 @@ impl Run<'_> {
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
             block.set_ready(Arc::clone(&event));
         }
+        self.done.late = Some(Arc::new(Late::new(self.current.context(), Arc::clone(&event))));
         // What is in pageable memory has been read.
         let late = own.iter().map(|&field| plan.fields[field].leaf);
         let late = late.filter(|&leaf| plan.specs[leaf].source != Device::Cpu);

@@ -405,6 +405,11 @@ impl Engine {
         for (leaf, role, tensor) in done.numbers {
             filled[leaf].set(role, tensor);
         }
+        for (filled, spec) in filled.iter_mut().zip(&plan.specs) {
+            if matches!(spec.device, Device::Cuda(_)) {
+                filled.fields.late.clone_from(&done.late);
+            }
+        }
         Ok(done.arena)
     }
 

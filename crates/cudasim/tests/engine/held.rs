@@ -10,7 +10,7 @@ use windrow::{
 };
 
 use crate::lifetime::{copy_slowly, counted, elsewhere, keeping, settle};
-use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
+use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
 
 /// The engine's own stream stands still.
 fn pause_own<'g>(gpu: &'g Gpu, engine: &Engine) -> Paused<'g> {
@@ -70,6 +70,30 @@ fn to_synchronize_is_to_wait() {
         let paused = pause_own(gpu, &engine);
         let batch = engine.assemble(&rows.on_host(), &Collate::stack()).unwrap();
         waits(paused, || batch.data().synchronize().unwrap());
+    });
+}
+
+#[test]
+fn to_check_a_batch_is_to_wait_and_to_learn_of_failures() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
+        let (out, other) = (Buffer::poisoned(gpu, 300), Lane::new(gpu));
+        // In memory of ours and of others.
+        for options in [RunOptions::default(), lent_by(&other, out.tensor(DType::U8, &[1, 300]))] {
+            let paused = pause_own(gpu, &engine);
+            let collate = Collate::stack().device(HERE);
+            let batch = run(&engine, &rows.on_host(), &collate, options).unwrap();
+            waits(paused, || batch.check().unwrap());
+            gpu.sim.fail_function("cuEventSynchronize", 1, 400);
+            let error = batch.check().unwrap_err();
+            assert!(matches!(error, Error::Cuda(e) if e.code == 400));
+            batch.check().unwrap();
+        }
+        engine
+            .assemble(&rows.on_host(), &Collate::stack().device(Device::Cpu))
+            .unwrap()
+            .check()
+            .unwrap();
     });
 }
 
@@ -216,20 +240,21 @@ fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
 #[test]
 fn a_stream_that_is_gone_is_waited_for_by_the_one_that_stands_for_it() {
     on_gpu(|gpu| {
-        let (engine, lane, late) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let (engine, lane, gate) = (engine(), Lane::new(gpu), Lane::new(gpu));
         let rows = Rows::new(1, DType::U8, &[&[300]]);
-        let memory = Buffer::poisoned(gpu, 300);
+        let (memory, late) = (Buffer::poisoned(gpu, 300), Lane::new(gpu));
+        let samples = rows.at([memory.address]);
         // What is slow the first time is done before the producer begins.
-        drop(engine.assemble(&rows.on_host(), &Collate::stack().device(Device::Cuda(0))).unwrap());
-        gpu.sim.set_delay_us(50_000);
-        late.linger();
+        drop(engine.assemble(&samples, &Collate::stack()).unwrap());
+        let paused = gate.pause();
+        late.wait_for(&gate);
         late.write(memory.address, &rows.bytes[0]);
         let mut options = RunOptions::default();
         options.producers = vec![engine.adopt(0, late.stream()).unwrap()];
         drop(late);
-        let samples = rows.at([memory.address]);
         let batch = run(&engine, &samples, &Collate::stack(), options).unwrap();
-        gpu.sim.set_delay_us(0);
+        settle();
+        drop(paused);
         assert_eq!(consume(&lane, &batch), rows.bytes);
     });
 }

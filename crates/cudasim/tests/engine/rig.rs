@@ -151,6 +151,15 @@ impl<'g> Lane<'g> {
         assert_eq!(self.gpu.cuMemcpyDtoDAsync_v2(to.address, from, bytes, self.handle), 0);
     }
 
+    /// What comes next on this stream waits for work that comes now on another one.
+    pub fn wait_for(&self, other: &Lane<'_>) {
+        let event = self.gpu.event();
+        other.linger();
+        assert_eq!(self.gpu.cuEventRecord(event, other.handle), 0);
+        assert_eq!(self.gpu.cuStreamWaitEvent(self.handle, event, 0), 0);
+        assert_eq!(self.gpu.cuEventDestroy_v2(event), 0);
+    }
+
     pub fn pause(&self) -> Paused<'g> {
         Paused::stream(self.gpu, self.handle)
     }
