@@ -2,7 +2,7 @@
 //! buckets of similar lengths, token budgets and equal work for ranks. No sample is read.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use crate::tensor::{Error, Result};
 
@@ -11,7 +11,7 @@ use crate::tensor::{Error, Result};
 pub enum Packing {
     /// Longest first, each into the first row with room: within 11/9 of the fewest rows, and 6/9 of a row.
     FirstFitDecreasing,
-    /// Longest first, each into the row with the least room that is enough.
+    /// Longest first, each into the row with the least room that is enough, the first of these.
     BestFitDecreasing,
     /// In the given order, each into the last row or a new one.
     InOrder,
@@ -64,13 +64,20 @@ impl Rows {
         self
     }
 
-    fn begin_row(&mut self) {
+    /// No rows, with room for so many samples.
+    fn with_room(num_samples: usize) -> Result<Rows> {
+        Ok(Rows { indices: room_for(num_samples)?, ..Rows::default() })
+    }
+
+    fn begin_row(&mut self) -> Result<()> {
+        self.offsets.try_reserve(1).map_err(|_| no_room::<usize>(self.offsets.len() + 1))?;
         self.offsets.push(self.indices.len());
+        Ok(())
     }
 
     /// The samples of each of `count` rows, `rows[i]` being the row of sample `order[i]`.
-    fn of(order: &[usize], rows: &[usize], count: usize) -> Rows {
-        let mut offsets = vec![0; count];
+    fn of(order: &[usize], rows: &[usize], count: usize) -> Result<Rows> {
+        let mut offsets = filled(0, count)?;
         for &row in rows {
             offsets[row] += 1;
         }
@@ -78,24 +85,45 @@ impl Rows {
         for offset in &mut offsets {
             begin += std::mem::replace(offset, begin);
         }
-        let (mut next, mut indices) = (offsets.clone(), vec![0; order.len()]);
+        let mut next = room_for(count)?;
+        next.extend_from_slice(&offsets);
+        let mut indices = filled(0, order.len())?;
         for (&index, &row) in order.iter().zip(rows) {
             indices[next[row]] = index;
             next[row] += 1;
         }
-        Rows { indices, offsets, ..Rows::default() }
+        Ok(Rows { indices, offsets, ..Rows::default() })
     }
 
-    fn shuffle(&mut self, seed: u64) {
-        let mut rows: Vec<&[usize]> = self.iter().collect();
+    fn shuffled(self, seed: u64) -> Result<Rows> {
+        let mut rows: Vec<&[usize]> = room_for(self.len())?;
+        rows.extend(self.iter());
         shuffle(&mut rows, seed);
-        let mut shuffled = Rows::default();
+        let mut shuffled = Rows::with_room(self.indices.len())?;
         for row in rows {
-            shuffled.begin_row();
+            shuffled.begin_row()?;
             shuffled.indices.extend_from_slice(row);
         }
-        *self = shuffled;
+        Ok(shuffled)
     }
+}
+
+/// An empty list with room for so many entries.
+fn room_for<T>(count: usize) -> Result<Vec<T>> {
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(count).map_err(|_| no_room::<T>(count))?;
+    Ok(entries)
+}
+
+/// As many times the same entry.
+fn filled<T: Copy>(entry: T, count: usize) -> Result<Vec<T>> {
+    let mut entries = room_for(count)?;
+    entries.resize(count, entry);
+    Ok(entries)
+}
+
+fn no_room<T>(count: usize) -> Error {
+    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<T>() as u64) }
 }
 
 /// Packs samples of the given lengths into rows of at most `max_tokens` tokens and `max_sequences` samples,
@@ -111,7 +139,7 @@ impl Rows {
 ///
 /// # Errors
 /// [`Error::Argument`] names the first sample that is longer than `max_tokens` or has a negative length,
-/// or a limit below 1.
+/// or a limit below 1; [`Error::OutOfMemory`].
 pub fn pack(
     lengths: &[i64],
     max_tokens: i64,
@@ -129,16 +157,16 @@ pub fn pack(
             max_tokens,
             most,
         );
-        return Ok(rows.counted(lengths, to_limit));
+        return Ok(rows?.counted(lengths, to_limit));
     }
-    let order = by_length(lengths, true);
-    let mut bins = Bins { rest: Vec::new(), counts: Vec::new(), most };
+    let order = sorted(0..lengths.len(), |index| -lengths[index])?;
+    let mut bins = Bins { rest: room_for(order.len())?, counts: room_for(order.len())?, most };
     let rows = if how == Packing::FirstFitDecreasing {
-        first_fit(lengths, &order, max_tokens, &mut bins)
+        first_fit(lengths, &order, max_tokens, &mut bins)?
     } else {
-        best_fit(lengths, &order, max_tokens, &mut bins)
+        best_fit(lengths, &order, max_tokens, &mut bins)?
     };
-    Ok(Rows::of(&order, &rows, bins.rest.len()).counted(lengths, to_limit))
+    Ok(Rows::of(&order, &rows, bins.rest.len())?.counted(lengths, to_limit))
 }
 
 /// Batches of samples of similar lengths, each of at most `max_tokens` tokens when its samples are padded to
@@ -164,7 +192,7 @@ pub fn token_budget(
     check_lengths(lengths, max_tokens, padded)?;
     let most = max_sequences.unwrap_or(usize::MAX);
     at_least_one("max_sequences", most)?;
-    let order = by_length(lengths, false);
+    let order = sorted(0..lengths.len(), |index| lengths[index])?;
     // The next sample is the longest so far.
     let tokens =
         |_, count: usize, index: usize| padded(lengths[index]).saturating_mul(count as i64 + 1);
@@ -172,7 +200,7 @@ pub fn token_budget(
         row.iter().map(|&index| padded(lengths[index]) as u128).max().unwrap_or(0)
             * row.len() as u128
     };
-    Ok(in_order(order.into_iter(), tokens, max_tokens, most).counted(lengths, to_longest))
+    Ok(in_order(order.into_iter(), tokens, max_tokens, most)?.counted(lengths, to_longest))
 }
 
 /// Batches of `batch_size` samples of similar lengths. Without `boundaries`, neighbours when sorted by length;
@@ -181,6 +209,7 @@ pub fn token_budget(
 ///
 /// # Errors
 /// [`Error::Argument`]: `batch_size` is 0, a length is negative, or `boundaries` do not increase.
+/// [`Error::OutOfMemory`].
 pub fn buckets(
     lengths: &[i64],
     batch_size: usize,
@@ -190,10 +219,7 @@ pub fn buckets(
 ) -> Result<Rows> {
     check_lengths(lengths, i64::MAX, |length| length)?;
     at_least_one("batch_size", batch_size)?;
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    if let Some(seed) = seed {
-        shuffle(&mut order, seed);
-    }
+    let order = shuffled_indices(lengths.len(), seed)?;
     let bucket = |index: usize| match boundaries {
         Some(boundaries) => {
             boundaries.partition_point(|&boundary| boundary <= lengths[index]) as i64
@@ -208,17 +234,17 @@ pub fn buckets(
             place + 1
         )));
     }
-    order.sort_by_key(|&index| bucket(index));
-    let mut rows = Rows::default();
+    let order = sorted(order.into_iter(), bucket)?;
+    let mut rows = Rows::with_room(order.len())?;
     let pieces = order.chunk_by(|&a, &b| boundaries.is_none() || bucket(a) == bucket(b));
     for row in pieces.flat_map(|piece| piece.chunks(batch_size)) {
         if row.len() == batch_size || !drop_last {
-            rows.begin_row();
+            rows.begin_row()?;
             rows.indices.extend_from_slice(row);
         }
     }
     if let Some(seed) = seed {
-        rows.shuffle(seed);
+        rows = rows.shuffled(seed)?;
     }
     Ok(rows.counted(lengths, |row| {
         row.iter().map(|&index| lengths[index] as u128).max().unwrap_or(0) * row.len() as u128
@@ -229,18 +255,13 @@ pub fn buckets(
 /// has the least. A `seed` shuffles samples of equal length; without one the order of the list decides.
 ///
 /// # Errors
-/// [`Error::Argument`]: `num_ranks` is 0, or a length is negative.
+/// [`Error::Argument`]: `num_ranks` is 0, or a length is negative. [`Error::OutOfMemory`].
 pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<Rows> {
     check_lengths(lengths, i64::MAX, |length| length)?;
     at_least_one("num_ranks", num_ranks)?;
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    if let Some(seed) = seed {
-        shuffle(&mut order, seed);
-    }
-    order.sort_by_key(|&index| Reverse(lengths[index]));
-    let (mut ranks, mut rows) = (Vec::new(), Vec::with_capacity(order.len()));
-    let bytes = (num_ranks as u64).saturating_mul(size_of::<(u128, usize)>() as u64);
-    ranks.try_reserve_exact(num_ranks).map_err(|_| Error::OutOfMemory { bytes })?;
+    let order = shuffled_indices(lengths.len(), seed)?;
+    let order = sorted(order.into_iter(), |index| -lengths[index])?;
+    let (mut ranks, mut rows) = (room_for(num_ranks)?, room_for(order.len())?);
     ranks.extend((0..num_ranks).map(|rank| Reverse((0u128, rank))));
     let mut ranks = BinaryHeap::from(ranks);
     for &index in &order {
@@ -250,7 +271,7 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<R
         rows.push(*rank);
     }
     let most = ranks.into_iter().map(|Reverse((sum, _))| sum).max().unwrap_or(0);
-    Ok(Rows::of(&order, &rows, num_ranks).counted(lengths, |_| most))
+    Ok(Rows::of(&order, &rows, num_ranks)?.counted(lengths, |_| most))
 }
 
 fn at_least_one(name: &str, value: usize) -> Result<()> {
@@ -278,38 +299,51 @@ fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) 
     Ok(())
 }
 
-/// Sample indices by length; equal ones in the order of the list.
-fn by_length(lengths: &[i64], decreasing: bool) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..lengths.len()).collect();
-    if decreasing {
-        order.sort_by_key(|&index| Reverse(lengths[index]));
-    } else {
-        order.sort_by_key(|&index| lengths[index]);
+fn shuffled_indices(count: usize, seed: Option<u64>) -> Result<Vec<usize>> {
+    let mut order = room_for(count)?;
+    order.extend(0..count);
+    if let Some(seed) = seed {
+        shuffle(&mut order, seed);
     }
-    order
+    Ok(order)
+}
+
+/// Sample indices by a key; equal ones stay in their order. The standard library's stable sorts end the process
+/// where there is no memory for them.
+fn sorted(
+    order: impl ExactSizeIterator<Item = usize>,
+    key: impl Fn(usize) -> i64,
+) -> Result<Vec<usize>> {
+    let mut places: Vec<(i64, usize, usize)> = room_for(order.len())?;
+    places.extend(order.enumerate().map(|(place, index)| (key(index), place, index)));
+    places.sort_unstable();
+    let mut order = room_for(places.len())?;
+    order.extend(places.into_iter().map(|(.., index)| index));
+    Ok(order)
 }
 
 /// Rows that are filled one after another. `tokens(so far, samples so far, index)` of a row with one more sample.
 fn in_order(
-    order: impl Iterator<Item = usize>,
+    order: impl ExactSizeIterator<Item = usize>,
     tokens: impl Fn(i64, usize, usize) -> i64,
     max_tokens: i64,
     most: usize,
-) -> Rows {
-    let (mut rows, mut sum, mut count) = (Rows::default(), 0, most);
+) -> Result<Rows> {
+    let (mut rows, mut sum, mut count) = (Rows::with_room(order.len())?, 0, most);
     for index in order {
         if count == most || tokens(sum, count, index) > max_tokens || rows.is_empty() {
-            rows.begin_row();
+            rows.begin_row()?;
             (sum, count) = (0, 0);
         }
         sum = tokens(sum, count, index);
         count += 1;
         rows.indices.push(index);
     }
-    rows
+    Ok(rows)
 }
 
-/// Rows under construction: the tokens that still fit, -1 where no further sample does.
+/// Rows under construction, with room for one of each sample: the tokens that still fit, -1 where no further sample
+/// does.
 struct Bins {
     rest: Vec<i64>,
     counts: Vec<usize>,
@@ -335,11 +369,16 @@ impl Bins {
 ///
 /// A tree over the rows has the most room below each node, so the first row with room is found by one descent.
 /// Rooms only shrink and lengths of a run are equal: each search of a run begins at the last row's place.
-fn first_fit(lengths: &[i64], order: &[usize], max_tokens: i64, bins: &mut Bins) -> Vec<usize> {
+fn first_fit(
+    lengths: &[i64],
+    order: &[usize],
+    max_tokens: i64,
+    bins: &mut Bins,
+) -> Result<Vec<usize>> {
     let leaves = order.len().next_power_of_two();
     // Rows that are not open yet have room for anything.
-    let mut room = vec![max_tokens; 2 * leaves];
-    let mut rows = Vec::with_capacity(order.len());
+    let mut room = filled(max_tokens, 2 * leaves)?;
+    let mut rows = room_for(order.len())?;
     let mut last = (-1, 0);
     for &index in order {
         let length = lengths[index];
@@ -368,35 +407,38 @@ fn first_fit(lengths: &[i64], order: &[usize], max_tokens: i64, bins: &mut Bins)
         last = (length, row);
         rows.push(row);
     }
-    rows
+    Ok(rows)
 }
 
-/// The row of each sample of `order`: rows are kept by what still fits into them.
-fn best_fit(lengths: &[i64], order: &[usize], max_tokens: i64, bins: &mut Bins) -> Vec<usize> {
-    let mut by_rest: BTreeMap<i64, Vec<usize>> = BTreeMap::new();
-    let mut rows = Vec::with_capacity(order.len());
+/// The row of each sample of `order`. Lengths only shrink: a row that has too little room for this one waits among
+/// the others, the roomiest first, until it has enough.
+fn best_fit(
+    lengths: &[i64],
+    order: &[usize],
+    max_tokens: i64,
+    bins: &mut Bins,
+) -> Result<Vec<usize>> {
+    let mut enough = BinaryHeap::from(room_for::<Reverse<(i64, usize)>>(order.len())?);
+    let mut waiting = BinaryHeap::from(room_for::<(i64, usize)>(order.len())?);
+    let mut rows = room_for(order.len())?;
     for &index in order {
         let length = lengths[index];
-        let found = by_rest
-            .range_mut(length..)
-            .next()
-            .map(|(&rest, rows)| (rest, rows.pop(), rows.is_empty()));
-        let row = match found {
-            Some((rest, Some(row), is_last)) => {
-                if is_last {
-                    by_rest.remove(&rest);
-                }
-                row
-            }
-            _ => bins.open(max_tokens),
+        while waiting.peek().is_some_and(|&(rest, _)| rest >= length) {
+            enough.extend(waiting.pop().map(Reverse));
+        }
+        let row = match enough.pop() {
+            Some(Reverse((_, row))) => row,
+            None => bins.open(max_tokens),
         };
         let rest = bins.put(row, length);
-        if rest >= 0 {
-            by_rest.entry(rest).or_default().push(row);
+        if rest >= length {
+            enough.push(Reverse((rest, row)));
+        } else if rest >= 0 {
+            waiting.push((rest, row));
         }
         rows.push(row);
     }
-    rows
+    Ok(rows)
 }
 
 /// Fisher and Yates' shuffle by the numbers of splitmix64.
@@ -424,12 +466,10 @@ mod tests {
         values
     }
 
-    fn naive(
-        lengths: &[i64],
-        max_tokens: i64,
-        most: usize,
-        pick: impl Fn(&[(i64, usize)]) -> Option<usize>,
-    ) -> Vec<Vec<usize>> {
+    /// One of the rows with room, each with what still fits.
+    type Pick = fn(&[(i64, usize)]) -> Option<(i64, usize)>;
+
+    fn naive(lengths: &[i64], max_tokens: i64, most: usize, pick: Pick) -> Vec<Vec<usize>> {
         let mut order: Vec<usize> = (0..lengths.len()).collect();
         order.sort_by_key(|&i| (-lengths[i], i));
         let mut rows: Vec<Vec<usize>> = Vec::new();
@@ -439,7 +479,7 @@ mod tests {
                 .filter(|&(rest, r)| rest >= lengths[i] && rows[r].len() < most)
                 .collect();
             match pick(&fits) {
-                Some(row) => rows[row].push(i),
+                Some((_, row)) => rows[row].push(i),
                 None => rows.push(vec![i]),
             }
         }
@@ -447,41 +487,22 @@ mod tests {
     }
 
     #[test]
-    fn first_fit_has_the_rows_of_a_naive_search() {
+    fn packed_rows_are_those_of_a_naive_search() {
         for (count, max, most) in
             [(0, 5, None), (1, 5, None), (200, 9, None), (300, 50, Some(3)), (90, 1, Some(1))]
         {
             let lengths = lengths(count, max, count as u64);
             for max_tokens in [max, max + 1, 3 * max + 2] {
-                let rows = pack(&lengths, max_tokens, Packing::FirstFitDecreasing, most).unwrap();
-                let wanted = naive(&lengths, max_tokens, most.unwrap_or(usize::MAX), |fits| {
-                    Some(fits.first()?.1)
-                });
-                assert!(rows.iter().eq(wanted.iter().map(Vec::as_slice)), "{max_tokens} {most:?}");
+                for (how, pick) in [
+                    (Packing::FirstFitDecreasing, (|fits| fits.first().copied()) as Pick),
+                    (Packing::BestFitDecreasing, |fits| fits.iter().min().copied()),
+                ] {
+                    let rows = pack(&lengths, max_tokens, how, most).unwrap();
+                    let wanted = naive(&lengths, max_tokens, most.unwrap_or(usize::MAX), pick);
+                    let wanted = wanted.iter().map(Vec::as_slice);
+                    assert!(rows.iter().eq(wanted), "{how:?} {max_tokens} {most:?}");
+                }
             }
-        }
-    }
-
-    #[test]
-    fn best_fit_leaves_as_little_room_as_a_naive_search() {
-        let lengths = lengths(300, 40, 7);
-        for most in [None, Some(4)] {
-            let rows = pack(&lengths, 100, Packing::BestFitDecreasing, most).unwrap();
-            let wanted =
-                naive(&lengths, 100, most.unwrap_or(usize::MAX), |fits| Some(fits.iter().min()?.1));
-            let mut sums: Vec<i64> =
-                rows.iter().map(|row| row.iter().map(|&i| lengths[i]).sum()).collect();
-            let mut wanted: Vec<i64> =
-                wanted.iter().map(|row| row.iter().map(|&i| lengths[i]).sum()).collect();
-            sums.sort_unstable();
-            wanted.sort_unstable();
-            if most.is_none() {
-                assert_eq!(sums, wanted);
-            }
-            assert!(rows.iter().all(|row| row.len() <= most.unwrap_or(usize::MAX)));
-            let mut all: Vec<usize> = rows.iter().flatten().copied().collect();
-            all.sort_unstable();
-            assert!(all.into_iter().eq(0..lengths.len()));
         }
     }
 

@@ -18,7 +18,7 @@ use crate::export::copy_of;
 use crate::import::{room_for, Reading};
 use crate::logging::Records;
 use crate::options::{scalar_of, Options};
-use crate::samples::{items_of, Imported};
+use crate::samples::{integers, items_of, Imported};
 use crate::tensor::PyTensor;
 
 /// The entries of all samples under one key.
@@ -264,6 +264,14 @@ fn check_labels(batches: &[Batch]) -> windrow::Result<()> {
     }
 }
 
+/// An empty list with room for so many numbers.
+fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
+    let mut numbers = Vec::new();
+    let bytes = (count as u64).saturating_mul(size_of::<T>() as u64);
+    numbers.try_reserve_exact(count).map_err(|_| Error::OutOfMemory { bytes })?;
+    Ok(numbers)
+}
+
 /// What `pack_rows` gives: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
 /// sequences and of the padding behind them, int32. ``counts``: the samples of each row, which follow each other.
 #[pyfunction]
@@ -272,17 +280,18 @@ pub(crate) fn pack_rows_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
     labels: Option<&Bound<'py, PyAny>>,
-    counts: Vec<usize>,
+    counts: &Bound<'py, PyAny>,
     max_tokens: usize,
     pads: (i64, i64, i64),
 ) -> PyResult<(PyTensor, PyTensor, PyTensor, PyTensor, PyTensor)> {
     let batches = joined(features, ids, labels, "pack_rows")?;
+    let (counts, _) = integers(counts, "counts", 1)?;
     rows_of(&batches, &counts, max_tokens, pads).or_py_err(features.py())
 }
 
 fn rows_of(
     batches: &[Batch],
-    counts: &[usize],
+    counts: &[i64],
     max_tokens: usize,
     (id_pad, label_pad, separator): (i64, i64, i64),
 ) -> windrow::Result<(PyTensor, PyTensor, PyTensor, PyTensor, PyTensor)> {
@@ -295,16 +304,16 @@ fn rows_of(
     };
     let mut sources = [batches[0].data().as_slice::<i64>()?, &[]];
     sources[1] = batches.last().map_or(Ok(sources[0]), |batch| batch.data().as_slice::<i64>())?;
-    let no_room = |_| Error::OutOfMemory { bytes: 4 * 8 * total as u64 };
     let mut columns: [Vec<i64>; 4] = Default::default();
     for column in &mut columns {
-        column.try_reserve_exact(total).map_err(no_room)?;
+        *column = space_for(total)?;
     }
     let [ids, labels, positions, segments] = &mut columns;
-    let mut boundaries = vec![0];
+    let mut boundaries = space_for(1 + lengths.len() + counts.len())?;
+    boundaries.push(0);
     let (mut sample, mut from) = (0, 0);
     for (row, &count) in counts.iter().enumerate() {
-        let end = (row + 1) * max_tokens;
+        let (end, count) = ((row + 1) * max_tokens, count as usize);
         for (segment, &length) in lengths[sample..sample + count].iter().enumerate() {
             let to = from + length as usize;
             if ids.len() + length as usize > end {
@@ -352,8 +361,10 @@ fn pack(
     };
     let (starts, lengths) = (offsets.as_slice::<i32>()?, lengths.as_slice::<i64>()?);
     let source = batches.last().unwrap_or(ids).data();
-    let mut labels = source.as_slice::<i64>()?.to_vec();
-    let mut positions = Vec::with_capacity(labels.len());
+    let source = source.as_slice::<i64>()?;
+    let mut labels = space_for(source.len())?;
+    labels.extend_from_slice(source);
+    let mut positions = space_for(labels.len())?;
     for (&begin, &length) in starts.iter().zip(lengths) {
         if let Some(first) = labels.get_mut(begin as usize).filter(|_| length > 0) {
             *first = separator;
@@ -363,9 +374,11 @@ fn pack(
     let shape = [1, labels.len() as i64];
     let index = match wants_index {
         true => {
-            let each = lengths.iter().enumerate();
-            let each = each.flat_map(|(row, &len)| std::iter::repeat_n(row as i32, len as usize));
-            Some(PyTensor::from(Tensor::from_vec(each.collect::<Vec<i32>>(), &shape)?))
+            let mut index = space_for(labels.len())?;
+            for (row, &length) in lengths.iter().enumerate() {
+                index.resize(index.len() + length as usize, row as i32);
+            }
+            Some(PyTensor::from(Tensor::from_vec(index, &shape)?))
         }
         false => None,
     };

@@ -200,7 +200,7 @@ fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
     Ok(None)
 }
 
-/// Refuses a single sample, or text, where a list of samples is due.
+/// Refuses a single sample, a table of columns, or text, where a list of samples is due.
 #[pyfunction]
 pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
     let hint = if samples.is_instance_of::<PyList>() || samples.is_instance_of::<PyTuple>() {
@@ -209,6 +209,9 @@ pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
         ""
     } else if is_mapping(samples)? {
         "; a mapping is one sample of wr.collate, which takes a list of them"
+    } else if samples.hasattr("to_numpy")? && samples.hasattr("columns")? {
+        // Of pandas and polars, which go through their columns.
+        "; use .to_numpy(), or for wr.collate a list of dicts, one for each row"
     } else {
         return Ok(());
     };

@@ -2,12 +2,14 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyMemoryView};
 use windrow::packing::{self, Packing, Rows};
-use windrow::Result;
+use windrow::{Result, Tensor};
 
-use crate::errors::to_py_err;
+use crate::errors::OrPyErr;
+use crate::import::room_for;
 use crate::samples::integers;
+use crate::tensor::PyTensor;
 
 /// Rows as lists of ints, the number of their tokens, and the share of padding.
 type Lists<'py> = (Bound<'py, PyList>, u128, f64);
@@ -18,10 +20,18 @@ fn lists<'py>(
     rows: impl Send + FnOnce(&[i64]) -> Result<Rows>,
 ) -> PyResult<Lists<'py>> {
     let (lengths, _) = integers(lengths, "lengths", 1)?;
-    let rows = py.detach(|| rows(&lengths)).map_err(|error| to_py_err(py, &error))?;
-    let lists = PyList::empty(py);
+    let rows = py.detach(|| rows(&lengths)).or_py_err(py)?;
+    let mut indices = room_for(rows.iter().map(<[usize]>::len).sum())?;
+    indices.extend(rows.iter().flatten().map(|&index| index as i64));
+    // Python's own ints and slices: where there is no memory for one, PyO3's panic.
+    let shape = [indices.len() as i64];
+    let indices = Tensor::from_vec(indices, &shape).or_py_err(py)?;
+    let indices = PyMemoryView::from(Bound::new(py, PyTensor::from(indices))?.as_any())?;
+    let indices = indices.call_method0("tolist")?.cast_into::<PyList>()?.into_sequence();
+    let (lists, mut begin) = (PyList::empty(py), 0);
     for row in rows.iter() {
-        lists.append(PyList::new(py, row)?)?;
+        lists.append(indices.get_slice(begin, begin + row.len())?)?;
+        begin += row.len();
     }
     Ok((lists, rows.num_tokens(), rows.waste()))
 }

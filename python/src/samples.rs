@@ -12,7 +12,7 @@ use windrow::{
 use crate::assemble::assemble_with;
 use crate::batch::PyBatch;
 use crate::containers::{check_list, list_of};
-use crate::errors::{is_answer, quoted, shown, to_py_err, OrPyErr};
+use crate::errors::{class_name, is_answer, quoted, to_py_err, OrPyErr};
 use crate::export::copy_of;
 use crate::import::{no_room, room_for, Importer, Reading};
 use crate::keep::Keep;
@@ -81,23 +81,7 @@ impl Imported {
             if is_tensor(samples)? {
                 return Ok((Imported::from_table(samples, reading)?, None));
             }
-            let sequence = py.get_type::<PyTuple>().call1((samples,));
-            sequence
-                .map_err(|error| {
-                    if !error.is_instance_of::<PyTypeError>(py) {
-                        return error;
-                    }
-                    let class = match shown(&samples.get_type()) {
-                        Ok(class) => class,
-                        Err(error) => return error,
-                    };
-                    let hint = format!("expected a list of samples, got {class}");
-                    let hint = PyTypeError::new_err(hint);
-                    // Perhaps what an iterator raised on its way.
-                    hint.set_cause(py, Some(error));
-                    hint
-                })?
-                .cast_into::<PyTuple>()?
+            tuple_from(samples)?
         };
         let mut importer = Importer::new(py, reading);
         importer.import_tuple(&tuple, 0, reading.stacker)?;
@@ -138,6 +122,30 @@ pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<
         return in_a_row(tuple);
     }
     entries(sequence, Ok)
+}
+
+/// What is given as the list of samples, as a tuple.
+fn tuple_from<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let tuple = samples.py().get_type::<PyTuple>().call1((samples,));
+    tuple.map_err(|error| no_list(samples, error))?.cast_into::<PyTuple>().map_err(PyErr::from)
+}
+
+/// In place of an error of going through what is given as the list of samples: that it is none, for a TypeError.
+pub(crate) fn no_list(samples: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = samples.py();
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return error;
+    }
+    match class_name(&samples.get_type()) {
+        Ok(class) => {
+            let text = format!("expected a list of samples, got {class}");
+            let refusal = PyTypeError::new_err(text);
+            // Perhaps what an iterator raised on its way.
+            refusal.set_cause(py, Some(error));
+            refusal
+        }
+        Err(error) => error,
+    }
 }
 
 /// As `items_of`, as a tuple: of one there is nothing to copy.
@@ -414,8 +422,7 @@ impl PySampleList {
             return self.join(samples.py(), &other);
         }
         check_list(samples)?;
-        let tuple = samples.py().get_type::<PyTuple>().call1((samples,))?;
-        self.add(tuple.cast::<PyTuple>()?)
+        self.add(&tuple_from(samples)?)
     }
 
     fn __len__(&self) -> usize {
@@ -508,7 +515,9 @@ pub(crate) fn integers(
         if rows.iter().any(|row| row.len() != width) {
             return Err(PyTypeError::new_err(format!("{name} are rows of unequal lengths")));
         }
-        return Ok((rows.concat(), vec![rows.len() as i64, width as i64]));
+        let mut all = room_for(rows.len().saturating_mul(width))?;
+        rows.iter().for_each(|row| all.extend_from_slice(row));
+        return Ok((all, vec![rows.len() as i64, width as i64]));
     }
     let tensor = tensor_of(numbers, name, Reading::default())?;
     let shape = tensor.shape().to_vec();

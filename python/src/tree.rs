@@ -18,7 +18,7 @@ use crate::import::{room_for, Reading};
 use crate::logging::Records;
 use crate::options::{unfit, Options};
 use crate::rows::{is_row, row_cure};
-use crate::samples::{entries, items_of, Imported};
+use crate::samples::{entries, items_of, no_list, Imported};
 use crate::specs::Specs;
 use crate::tensor::PyTensor;
 
@@ -147,7 +147,7 @@ fn import<'py>(
 ) -> PyResult<(Vec<Node<'py>>, Vec<Job>)> {
     let py = samples.py();
     check_list(samples)?;
-    let samples = items_of(samples)?;
+    let samples = items_of(samples).map_err(|error| no_list(samples, error))?;
     if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
     }

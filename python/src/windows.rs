@@ -1,13 +1,16 @@
 //! Samples that are parts of others, by numbers: windows of one array, crops of images.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
 use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
 
-use crate::errors::OrPyErr;
+use crate::errors::{quoted, OrPyErr};
 use crate::export::copy_of;
-use crate::import::Reading;
+use crate::import::{room_for, Reading};
 use crate::pieces::{push, refuse};
-use crate::samples::{integers, samples_of, Imported, PySampleList};
+use crate::samples::{entries, integers, samples_of, Imported, PySampleList};
 use crate::tensor::tensor_of;
 
 /// Windows of one array, ``array[start:start + length]`` for each start, with no Python object for each of them.
@@ -97,7 +100,8 @@ pub(crate) fn crops(
     let (boxes, extents) = integers(boxes, "boxes", 2)?;
     let flip = flip.map(flags).transpose()?;
     let list = crops_of(&images.list, &boxes, &extents, dims, flip.as_deref()).or_py_err(py)?;
-    Ok(PySampleList::from_imported(Imported { list, ..(*images).clone() }))
+    let (owners, places) = (Arc::clone(&images.owners), images.places.clone());
+    Ok(PySampleList::from_imported(Imported { list, owners, places }))
 }
 
 /// Booleans of one dim, or one for all.
@@ -105,8 +109,15 @@ fn flags(flags: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
     if let Ok(flag) = flags.extract::<bool>() {
         return Ok(vec![flag]);
     }
-    if let Ok(flags) = flags.extract::<Vec<bool>>() {
-        return Ok(flags);
+    if flags.is_instance_of::<PyList>() || flags.is_instance_of::<PyTuple>() {
+        let mut position = 0..;
+        return entries(flags, |flag| {
+            let position = position.next().unwrap_or_default();
+            flag.extract().or_else(|_| {
+                let text = format!("flip[{position}]={}; flip are booleans", quoted(&flag)?);
+                Err(pyo3::exceptions::PyTypeError::new_err(text))
+            })
+        });
     }
     let tensor = tensor_of(flags, "flip", Reading::default())?;
     if tensor.shape().len() != 1 || tensor.dtype() != DType::Bool {
@@ -116,7 +127,10 @@ fn flags(flags: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
     }
     let collate = Collate::concat(0).cast(DType::U8).device(Device::Cpu);
     let row = flags.py().detach(|| copy_of(&tensor, &collate, None)).or_py_err(flags.py())?;
-    Ok(row.as_slice::<u8>().or_py_err(flags.py())?.iter().map(|&flag| flag != 0).collect())
+    let row = row.as_slice::<u8>().or_py_err(flags.py())?;
+    let mut flags = room_for(row.len())?;
+    flags.extend(row.iter().map(|&flag| flag != 0));
+    Ok(flags)
 }
 
 fn crops_of(

@@ -195,6 +195,20 @@ def test_one_sample_in_place_of_the_list(call, kind):
     refusal(lambda: CALLS[call](NO_LISTS[kind]), TypeError, rf"expected a list of samples, got (\w+\.)?{kind}", hint)
 
 
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_no_list_at_all(call):
+    for given, kind in ((5, "int"), (2.5, "float"), (np.float32(1), "numpy.float32"), (len, "builtin_function_or_method")):
+        refusal(lambda: CALLS[call](given), TypeError, f"^expected a list of samples, got {kind}$")
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_table_of_columns_in_place_of_the_list(call, library):
+    """Its iterator gives the columns, or their names."""
+    table = pytest.importorskip(library).DataFrame({"x": [1, 2], "y": [3, 4]})
+    refusal(lambda: CALLS[call](table), TypeError, "expected a list of samples, got .*DataFrame; use .to_numpy\\(\\), or for wr.collate a list of dicts")
+
+
 @pytest.mark.parametrize("kind", NO_LISTS)
 def test_one_sample_in_place_of_the_list_of_the_integrations(kind, torch):
     import windrow.torch

@@ -132,6 +132,7 @@ FORMS = {"stack": wr.stack, "concat": wr.concat, "pad": wr.pad, "ragged": wr.rag
 
 LONG_LISTS = """
 import copy, pickle
+from windrow import plan, sequence
 name = sys.argv[1]
 N = 200_000
 x = np.ones(1, np.float32)
@@ -149,6 +150,11 @@ if "producers" in name:
     made = [Producer(x) for x in rows]
 few = lambda: wr.SampleList(rows[:3])
 same = lambda: samples
+pairs = [[1, 2], [3]] * (N // 2)
+tokens, arrays = [{"input_ids": pair} for pair in pairs], [{"input_ids": np.array(pair)} for pair in pairs[:2]] * (N // 2)
+images, boxes = [np.ones((2, 2), np.float32)] * N, np.tile([0, 0, 1, 2], (N, 1))
+three = np.arange(N) % 3
+packed = plan.pack(np.tile([2, 1], N // 2), 8)
 calls = {
     "collate": (same, lambda own: wr.collate(trees)),
     "pickle": (same, lambda own: pickle.dumps(ragged, 5)),
@@ -182,6 +188,22 @@ calls = {
     "extend distinct arrays by themselves": (lambda: wr.SampleList(rows), lambda own: own.extend(own)),
     "extend by distinct arrays that were taken": (few, lambda own: own.extend(samples.take(offsets[:-1:2]))),
     "extend distinct arrays that are shared": (lambda: wr.SampleList(samples), lambda own: own.append(x)),
+    "stack by indices": (same, lambda own: own.stack(offsets[:-1])),
+    "pad of lists": (same, lambda own: wr.pad(pairs, mask="real")),
+    "ragged of lists": (same, lambda own: wr.ragged(pairs, batch_index=True)),
+    "pad_tokens": (same, lambda own: sequence.pad_tokens(tokens, pad_token_id=0, return_tensors="np")),
+    "pad_tokens of arrays": (same, lambda own: sequence.pad_tokens(arrays, pad_token_id=0, return_tensors="np")),
+    "pack_tokens": (same, lambda own: sequence.pack_tokens(tokens, return_seq_idx=True, return_tensors="np")),
+    "pack_tokens of arrays": (same, lambda own: sequence.pack_tokens(arrays, return_tensors="np")),
+    "pack_rows": (same, lambda own: sequence.pack_rows(pairs, packed, return_tensors="np")),
+    "windows": (same, lambda own: wr.windows(values, offsets[:-1], 1)),
+    "crops": (same, lambda own: wr.crops(images, boxes, flip=boxes[:, 0] == 0)),
+    "plan.pack": (same, lambda own: plan.pack(three, 8)),
+    "plan.pack, best fit": (same, lambda own: plan.pack(three, 8, "best_fit_decreasing")),
+    "plan.pack, in order": (same, lambda own: plan.pack(three, 8, "in_order", 2)),
+    "plan.token_budget": (same, lambda own: plan.token_budget(three, 8)),
+    "plan.buckets": (same, lambda own: plan.buckets(three, 2, boundaries=[1, 2], seed=1)),
+    "plan.balance": (same, lambda own: plan.balance(three, N // 2, seed=1)),
 }
 make, call = calls[name]
 wr.stack(rows[:10])

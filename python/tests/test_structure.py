@@ -186,8 +186,8 @@ def test_as_pytorch_geometric_batches(dtype):
     assert set(ours) == set(theirs.keys())
     for key, tensor in ours.items():
         expected = theirs[key]
-        # Python floats: float64 by PyTorch Geometric's torch.tensor only if that is torch's default.
-        assert tensor.equal(expected.to(tensor.dtype)) and (tensor.dtype == expected.dtype or key == "score"), key
+        assert tensor.equal(expected) and tensor.dtype == expected.dtype, key
+    refusal(lambda: concat_graphs([Data(**graph) for graph in graphs]), TypeError, r"^sample 0: expected a mapping of array-likes, got Data; give its to_dict\(\)$")
 
 
 def test_batch_vectors_without_entries():

@@ -94,6 +94,7 @@ def test_torch_storage_that_moved_is_noticed():
         (lambda: wr.crops(np.zeros((1, 4, 4)), [[0, 0, 4, 4]], dims=(1, 1)), ValueError, None, "two dims"),
         (lambda: wr.crops(np.zeros((2, 4, 4)), [[0, 0, 4, 4]] * 2, flip=[True] * 3), ValueError, None, "3 entries for 2"),
         (lambda: wr.crops(np.zeros((1, 4, 4)), [[0, 0, 4, 4]], flip=np.ones(1)), TypeError, None, "float64"),
+        (lambda: wr.crops(np.zeros((2, 4, 4)), [[0, 0, 4, 4]] * 2, flip=[True, 1]), TypeError, None, "flip[1]=1; flip are booleans"),
     ],
 )
 def test_bad_numbers_are_named(call, error, index, text):

@@ -87,13 +87,14 @@ def concat_graphs(
     """Joins graphs to one graph of disconnected parts, as PyTorch Geometric batches ``Data``.
 
     Args:
-        graphs: mappings of array-likes; an entry without dims becomes one of ``[N]``.
+        graphs: mappings of array-likes, such as ``Data.to_dict()``; an entry without dims becomes one of ``[N]``.
         cat_dims: by key, the dim that an entry is joined along; -1 for ``face`` and keys with ``index``
             in their name, else 0.
         increments: by key, what the values of later graphs are raised by: a number for each graph,
             ``"num_nodes"``, or a function of a graph. Without an entry the rules of `Data.__inc__` of PyTorch
             Geometric: an array whose key has ``batch`` in its name by its largest value plus 1, ``face`` and
-            keys with ``index`` in their name by ``"num_nodes"``, the rest not. Bools that are raised become int64.
+            keys with ``index`` in their name by ``"num_nodes"``, the rest not. Bools that are raised become int64, and
+            Python's floats float32, as with `Data`.
         num_nodes: the key whose length is a graph's number of nodes, or a function of a graph.
         follow_batch: keys that get ``<key>_batch`` and ``<key>_ptr`` of their own.
 
@@ -102,7 +103,7 @@ def concat_graphs(
 
     Raises:
         ShapeError, DTypeError: entries do not fit together, or raised values not in their dtype.
-        DeviceError: entries are on a device. KeyError: one is missing.
+        DeviceError: entries are on a device. KeyError: one is missing. TypeError: a graph is no mapping.
 
     Example:
         >>> import numpy as np
@@ -117,6 +118,10 @@ def concat_graphs(
     check(return_tensors)
     if not graphs:
         raise ValueError("an empty list of graphs makes no batch")
+    for index, graph in enumerate(graphs):
+        if not isinstance(graph, Mapping):
+            cure = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
+            raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{cure}")
 
     def nodes(graph: Mapping[str, Any]) -> int:
         return int(wr.asarray(graph[num_nodes]).shape[0] if isinstance(num_nodes, str) else num_nodes(graph))
@@ -140,7 +145,7 @@ def concat_graphs(
         else:
             steps = [nodes(graph) if is_index else 0 for graph in graphs[:-1]]
         first = wr.asarray(values[0])
-        dtype = "int64" if any(steps) and first.dtype == "bool" else None
+        dtype = "int64" if any(steps) and first.dtype == "bool" else "float32" if isinstance(values[0], float) else None
         if first.ndim:
             dim = (cat_dims or {}).get(key, -1 if is_index else 0)
             batch = wr.concat(values, dim=dim, dtype=dtype)
