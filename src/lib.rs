@@ -115,6 +115,7 @@ compile_error!(
     "feature `cuda` of windrow works on Linux x86-64 and aarch64: leave it off for this target"
 );
 
+pub mod arrow;
 mod batch;
 mod collate;
 #[cfg(feature = "cuda")]

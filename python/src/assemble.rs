@@ -407,7 +407,8 @@ pub(crate) fn assemble_with(
 /// Samples of equal shape along a new dim 0.
 ///
 /// Args:
-///     samples: a list of array-likes, or a `SampleList`. Python numbers are array-likes without dims,
+///     samples: a list of array-likes, or a `SampleList`, or an Arrow array or column, which is the list of its
+///         rows: numbers, lists, fixed-size lists and tensors; bools are unpacked. Python numbers are array-likes without dims,
 ///         lists and tuples of them array-likes of one dim: ints int64, floats (ints among them) float64,
 ///         bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
 ///     dtype: of the batch; None keeps the samples', which must then be one.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use windrow::arrow::ArrowArray;
 use windrow::dlpack::ManagedTensor;
 use windrow::Tensor;
 
@@ -22,6 +23,7 @@ pub(crate) struct Keep {
     pub objects: Vec<Py<PyAny>>,
     pub managed: Vec<ManagedTensor>,
     pub buffers: Vec<Buffer>,
+    pub arrays: Vec<ArrowArray>,
     pub tensors: Vec<Tensor>,
     /// What work on device memory among it waits for.
     pub order: Order,
@@ -59,10 +61,18 @@ impl Keep {
     fn innermost(tensor: &Tensor) -> &Tensor {
         match tensor.owner().downcast_ref::<Keep>() {
             Some(Keep {
-                objects, managed, buffers, tensors, numbers, is_output: false, ..
+                objects,
+                managed,
+                buffers,
+                arrays,
+                tensors,
+                numbers,
+                is_output: false,
+                ..
             }) if objects.is_empty()
                 && managed.is_empty()
                 && buffers.is_empty()
+                && arrays.is_empty()
                 && numbers.is_empty() =>
             {
                 match &tensors[..] {
@@ -81,6 +91,7 @@ impl Drop for Keep {
             objects: std::mem::take(&mut self.objects),
             managed: std::mem::take(&mut self.managed),
             buffers: std::mem::take(&mut self.buffers),
+            arrays: std::mem::take(&mut self.arrays),
         };
         let tensors = std::mem::take(&mut self.tensors);
         if !foreign.is_empty() || !tensors.is_empty() {
@@ -89,16 +100,20 @@ impl Drop for Keep {
     }
 }
 
-/// What is Python's.
+/// What is Python's, or may be.
 struct Foreign {
     objects: Vec<Py<PyAny>>,
     managed: Vec<ManagedTensor>,
     buffers: Vec<Buffer>,
+    arrays: Vec<ArrowArray>,
 }
 
 impl Foreign {
     fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.managed.is_empty() && self.buffers.is_empty()
+        self.objects.is_empty()
+            && self.managed.is_empty()
+            && self.buffers.is_empty()
+            && self.arrays.is_empty()
     }
 
     /// Releases everything under one attach. After the interpreter is gone there is nothing to

@@ -4,6 +4,7 @@
 //! (the calls) -> tensor and batch (the results) -> export (DLPack and friends). On devices, order is
 //! kept across all of these: who wrote the samples is waited for, who reads the batch waits.
 
+mod arrow;
 mod assemble;
 mod batch;
 mod columns;
@@ -79,6 +80,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(assemble::explain, m)?,
         wrap_pyfunction!(assemble::check_options, m)?,
         wrap_pyfunction!(tree::collate, m)?,
+        wrap_pyfunction!(arrow::arrow_columns, m)?,
         wrap_pyfunction!(torch::collate_torch, m)?,
         wrap_pyfunction!(columns::pad_columns, m)?,
         wrap_pyfunction!(columns::pack_columns, m)?,

@@ -9,6 +9,7 @@ use windrow::{
     new_owners, Collate, DType, Device, Element, Error, Facet, Owner, RowsAhead, SampleList, Tensor,
 };
 
+use crate::arrow::{is_arrow, samples_in};
 use crate::assemble::assemble_with;
 use crate::batch::PyBatch;
 use crate::containers::{check_list, list_of};
@@ -78,6 +79,9 @@ impl Imported {
             tuple.clone()
         } else {
             check_list(samples)?;
+            if is_arrow(samples)? {
+                return Ok((samples_in(samples, reading.path)?, None));
+            }
             if is_tensor(samples)? {
                 return Ok((Imported::from_table(samples, reading)?, None));
             }
@@ -209,8 +213,9 @@ pub(crate) fn samples_of(
 /// after it was handed on as an array, and what objects of other libraries do behind a pointer of theirs.
 ///
 /// Args:
-///     samples: an iterable of array-likes, of any shapes and dtypes, or one tensor, whose rows along
-///         dim 0 are registered without anything kept for each of them.
+///     samples: an iterable of array-likes, of any shapes and dtypes; or one tensor, whose rows along
+///         dim 0 are registered without anything kept for each of them; or an Arrow array, chunked array or
+///         column, whose rows are the samples, in Arrow's memory.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -422,6 +427,9 @@ impl PySampleList {
             return self.join(samples.py(), &other);
         }
         check_list(samples)?;
+        if is_arrow(samples)? {
+            return self.join(samples.py(), &samples_in(samples, "")?);
+        }
         self.add(&tuple_from(samples)?)
     }
 

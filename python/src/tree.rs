@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
-use windrow::{Batch, Stage, Stream};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use windrow::{Batch, RowsAhead, Stage, Stream};
 
+use crate::arrow::{is_arrow, read, ArrowColumn, Content};
 use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::containers::{
@@ -39,6 +40,25 @@ struct Branch<'py> {
     depth: usize,
 }
 
+/// What a call of `collate` is given.
+enum Source<'py> {
+    Samples(Vec<Bound<'py, PyAny>>),
+    /// The columns of a table, whose rows are trees of dicts.
+    Columns(Vec<ArrowColumn<'py>>),
+}
+
+impl Source<'_> {
+    fn is_empty(&self) -> bool {
+        match self {
+            Source::Samples(samples) => samples.is_empty(),
+            Source::Columns(columns) => columns.iter().all(|column| match &column.content {
+                Content::Samples(samples) => samples.list.is_empty(),
+                Content::Texts(texts) => texts.is_empty(),
+            }),
+        }
+    }
+}
+
 /// Walks all trees at once.
 struct Walk<'a, 'py> {
     py: Python<'py>,
@@ -54,7 +74,8 @@ struct Walk<'a, 'py> {
 ///
 /// Args:
 ///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple and dataclass, which
-///         keep their types. str and bytes leaves become lists; Python floats float64, ints int64.
+///         keep their types. str and bytes leaves become lists; Python floats float64, ints int64. Or an Arrow
+///         table or record batch, of pyarrow, polars, pandas or others: the list of its rows, dicts of its columns.
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
 ///         Leaves nobody names are stacked. A list or tuple of Python numbers is a container of as many
@@ -147,8 +168,11 @@ fn import<'py>(
 ) -> PyResult<(Vec<Node<'py>>, Vec<Job>)> {
     let py = samples.py();
     check_list(samples)?;
-    let samples = items_of(samples).map_err(|error| no_list(samples, error))?;
-    if samples.is_empty() {
+    let source = match is_arrow(samples)? {
+        true => Source::Columns(read(samples, sep, "")?.columns),
+        false => Source::Samples(items_of(samples).map_err(|error| no_list(samples, error))?),
+    };
+    if source.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
     }
     let common = match common {
@@ -165,7 +189,10 @@ fn import<'py>(
     let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
     let mut walk = Walk { py, common, stream, may_start, specs, jobs: Vec::new() };
-    let tree = walk.tree(samples, options.out.clone())?;
+    let tree = match source {
+        Source::Samples(samples) => walk.tree(samples, options.out.clone())?,
+        Source::Columns(columns) => walk.table(columns, options.out.clone())?,
+    };
     walk.specs.all_used()?;
     Ok((tree, walk.jobs))
 }
@@ -385,7 +412,22 @@ impl<'py> Walk<'_, 'py> {
         if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
             return Err(not_array_like(Whose::Sample(index), &path, &samples[index]));
         }
-        let named = self.specs.find(&path, self.common)?;
+        let (py, first, rows) = (self.py, samples[0].clone(), self.specs.names(&path));
+        let node = self.imported(&path, out, |reading| {
+            let (column, ahead) = Imported::from_objects(py, samples, Reading { rows, ..reading })?;
+            Ok((Arc::new(column), ahead))
+        });
+        node.map_err(|error| in_place_of(error, &first, &path).unwrap_or_else(|e| e))
+    }
+
+    /// A leaf whose samples `import` reads.
+    fn imported(
+        &mut self,
+        path: &str,
+        out: Option<Bound<'py, PyAny>>,
+        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+    ) -> PyResult<Node<'py>> {
+        let named = self.specs.find(path, self.common)?;
         let mut options = match &named {
             Some((form, kwargs)) => Options::parse(form, Some(kwargs))?,
             None => Options::parse("stack", self.common)?,
@@ -395,15 +437,61 @@ impl<'py> Walk<'_, 'py> {
         if options.stream != self.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
-        let (py, first, rows) = (self.py, samples[0].clone(), self.specs.names(&path));
-        let job = Job::new(options, &path, |reading| {
-            let reading = Reading { rows, ..reading };
-            let (column, ahead) = Imported::from_objects(py, samples, reading)?;
-            Ok((Arc::new(column), ahead))
-        });
-        let job = job.map_err(|error| in_place_of(error, &first, &path).unwrap_or_else(|e| e))?;
-        self.jobs.push(job);
+        self.jobs.push(Job::new(options, path, import)?);
         Ok(Node::Leaf(self.jobs.len() - 1))
+    }
+
+    /// The nodes of a table: a dict of its columns, structs among them dicts again; of a single column the leaf.
+    fn table(
+        &mut self,
+        columns: Vec<ArrowColumn<'py>>,
+        out: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Vec<Node<'py>>> {
+        let mut nodes = Vec::new();
+        let mut open = vec![(columns, String::new(), out, 0)];
+        while let Some((mut columns, path, out, depth)) = open.pop() {
+            if columns.len() == 1 && columns[0].path.len() == depth {
+                nodes.push(match columns.remove(0).content {
+                    Content::Texts(texts) => {
+                        self.specs.pass(&path);
+                        Node::Pass(texts)
+                    }
+                    Content::Samples(samples) => {
+                        self.imported(&path, out, |_| Ok((Arc::new(samples), None)))?
+                    }
+                });
+                continue;
+            }
+            let (first_child, mut names) = (open.len(), Vec::<Bound<'py, PyAny>>::new());
+            let names_seen = PyDict::new(self.py);
+            let mut columns = columns.into_iter().peekable();
+            while let Some(column) = columns.next() {
+                let name = column.path[depth].clone();
+                let is_struct = column.path.len() > depth + 1;
+                let is_next = |next: &ArrowColumn<'py>| {
+                    is_struct && next.path.len() > depth + 1 && next.path[depth] == name
+                };
+                let mut group = vec![column];
+                while let Some(column) = columns.next_if(is_next) {
+                    group.push(column);
+                }
+                let key = PyString::new(self.py, &name).into_any();
+                let path = self.specs.join_name(&path, &name);
+                if names_seen.contains(&key)? {
+                    let text = format!("two columns are named {path:?}; rename one of them");
+                    return Err(PyValueError::new_err(text));
+                }
+                names_seen.set_item(&key, ())?;
+                let out = child_of(out.as_ref(), &path, |out| out.get_item(&key))?;
+                open.push((group, path, out, depth + 1));
+                names.push(key);
+            }
+            let dict = PyDict::new(self.py).into_any();
+            self.check_keys(out.as_ref(), &path, &names, names_seen.as_any())?;
+            nodes.push(Node::Container(Container::Mapping(dict, names)));
+            open[first_child..].reverse();
+        }
+        Ok(nodes)
     }
 }
 

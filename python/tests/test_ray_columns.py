@@ -380,7 +380,7 @@ def test_nulls_name_column_and_row(case):
     path = "x.a" if case == "struct" else "x"
     collate = windrow.ray.GatherCollate(wr.Ragged())
     table = pa.table({"x": column})
-    refusal(lambda: collate(table), wr.DTypeError, f"row {row} of column '{path}'", "null", index=row, path=path)
+    refusal(lambda: collate(table), wr.DTypeError, f'sample {row} at "{path}": ', "got null", index=row, path=path)
     if row > 2:
         assert columns_of(table.slice(0, row), None)
 
@@ -406,14 +406,14 @@ UNREADABLE = {
 @pytest.mark.parametrize("case", UNREADABLE)
 def test_columns_that_hold_no_numbers(case):
     batch = pa.table({"y": [1, 2], "x": UNREADABLE[case]})
-    refusal(lambda: windrow.ray.GatherCollate()(batch), wr.DTypeError, "row 0 of column 'x'", path="x", index=0)
+    refusal(lambda: windrow.ray.GatherCollate()(batch), wr.DTypeError, 'sample 0 at "x": ', path="x", index=0)
     assert list(windrow.ray.GatherCollate(columns=["y"])(batch)) == ["y"]
 
 
 @pytest.mark.parametrize("column", [np.array(["a", "b"]), np.array([None, 1], object), np.array(["a", 1], object)])
 def test_numpy_columns_that_hold_no_numbers(column):
     collate = windrow.ray.NumpyGatherCollate()
-    refusal(lambda: collate({"x": column}), wr.DTypeError, "row 0 of column 'x'", path="x", index=0)
+    refusal(lambda: collate({"x": column}), wr.DTypeError, 'sample 0 at "x": ', path="x", index=0)
 
 
 def test_errors_of_the_engine_name_the_column():

@@ -9,13 +9,14 @@ import pytest
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 NAMES = sorted(path.name for path in RECIPES.glob("*.py"))
+NEEDS = {"torchdata_nodes.py": ["torchdata"], "arrow.py": ["pyarrow", "polars", "duckdb"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recipe(name):
     pytest.importorskip("torch")
-    if name == "torchdata_nodes.py":
-        pytest.importorskip("torchdata", reason="SKIP: torchdata is not installed")
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module, reason=f"SKIP: {module} is not installed")
     # The simulated driver is not torch's.
     environment = {key: value for key, value in os.environ.items() if key != "WINDROW_CUDA_DRIVER"}
     done = subprocess.run(

@@ -92,8 +92,8 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
     bool                                        a 0-d value; unpacked from bits, which is a copy
     ``fixed_size_list<T>[k]``, nested too       ``[k]``
     ``arrow.fixed_shape_tensor``, Ray's tensors their shape
-    ``list<T>``, of fixed-size lists too        ``[length, ...]``: name a ``wr.Pad`` or ``wr.Ragged``
-    Ray's variable-shaped tensors               the shape of each: as lists
+    ``list<T>``, ``list_view<T>``               ``[length, ...]``: name a ``wr.Pad`` or ``wr.Ragged``
+    Arrow's and Ray's variable-shaped tensors   the shape of each: as lists
     struct                                      a column for each field, ``outer.inner``
     =========================================== ====================================================
 

@@ -1,0 +1,355 @@
+//! What a schema says: the type of a column, in words of this crate.
+#![allow(unsafe_code)] // A foreign schema is read here.
+
+use std::ffi::{c_char, CStr};
+
+use super::ffi::ArrowSchema;
+use crate::tensor::{checked_numel, DType, Dims, Error, Mismatch, Result, MAX_NDIM};
+
+/// Deeper types are refused.
+const MAX_DEPTH: usize = MAX_NDIM;
+
+/// A column or a part of one.
+#[derive(Clone, Debug)]
+pub(super) struct Field {
+    pub name: String,
+    pub kind: Kind,
+}
+
+/// What the rows of a column are.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Number(DType),
+    /// One bit each.
+    Bits,
+    /// Lists of so many entries.
+    Fixed(i64, Box<Field>),
+    List {
+        /// Offsets are 64 bits.
+        wide: bool,
+        entries: Box<Field>,
+    },
+    View {
+        wide: bool,
+        entries: Box<Field>,
+    },
+    Struct(Vec<Field>),
+    /// Tensors of one shape, in lists of their elements.
+    Tensor {
+        shape: Dims,
+        order: Option<Dims>,
+        storage: Box<Field>,
+    },
+    /// Tensors with a shape beside each: the positions of both in the struct that holds them.
+    Tensors {
+        data: usize,
+        shape: usize,
+        order: Option<Dims>,
+        parts: Vec<Field>,
+    },
+    Text(Text),
+    /// Not read, and why.
+    Other(String, &'static str),
+}
+
+/// How strings and bytes are stored.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Text {
+    pub is_utf8: bool,
+    pub how: TextHow,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TextHow {
+    Offsets { wide: bool },
+    Views,
+}
+
+const CONVERT: &str = "leave the column out or convert it before";
+
+impl Field {
+    /// Reads a schema.
+    ///
+    /// # Safety
+    /// A schema that is not changed meanwhile, with as many children as it says, ended strings and metadata of the
+    /// sizes in it.
+    pub unsafe fn read(schema: &ArrowSchema) -> Result<Field> {
+        // SAFETY: the caller's promise.
+        unsafe { read_at(schema, 0) }
+    }
+}
+
+fn broken(expected: &str, got: impl Into<String>) -> Error {
+    Error::Layout(Box::new(Mismatch::of("Arrow schema", expected, got.into())))
+}
+
+/// # Safety
+/// As [`Field::read`].
+unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<Field> {
+    if schema.is_released() {
+        return Err(broken("one that is alive", "a released one"));
+    }
+    if depth > MAX_DEPTH {
+        return Err(broken(&format!("at most {MAX_DEPTH} levels"), "more"));
+    }
+    // SAFETY: the caller's promise.
+    let (format, name) = unsafe { (text_at(schema.format), text_at(schema.name)) };
+    let Some(format) = format else {
+        return Err(broken("a format in UTF-8", "none"));
+    };
+    let name = name.unwrap_or_default();
+    if !schema.dictionary.is_null() {
+        let kind = Kind::Other("a dictionary".into(), "decode it before (dictionary_decode)");
+        return Ok(Field { name, kind });
+    }
+    let num_children = schema.n_children;
+    if num_children < 0 || num_children > 0 && schema.children.is_null() {
+        return Err(broken("an array of children", format!("{num_children} at NULL")));
+    }
+    let mut children = Vec::new();
+    for position in 0..num_children as usize {
+        // SAFETY: as many pointers as the schema says, which are not NULL.
+        let child = unsafe { (*schema.children.add(position)).as_ref() };
+        let Some(child) = child else {
+            return Err(broken("children", format!("NULL as child {position}")));
+        };
+        children.try_reserve(1).map_err(|_| Error::OutOfMemory { bytes: num_children as u64 })?;
+        // SAFETY: the caller's promise covers the children.
+        children.push(unsafe { read_at(child, depth + 1) }?);
+    }
+    let kind = kind_of(&format, children)?;
+    // SAFETY: the caller's promise.
+    let (extension, metadata) = unsafe { extension_of(schema.metadata) }?;
+    let kind = match extension {
+        Some(extension) => extended(kind, &extension, &metadata.unwrap_or_default())?,
+        None => kind,
+    };
+    Ok(Field { name, kind })
+}
+
+fn kind_of(format: &str, children: Vec<Field>) -> Result<Kind> {
+    let number = match format {
+        "c" => Some(DType::I8),
+        "C" => Some(DType::U8),
+        "s" => Some(DType::I16),
+        "S" => Some(DType::U16),
+        "i" => Some(DType::I32),
+        "I" => Some(DType::U32),
+        "l" => Some(DType::I64),
+        "L" => Some(DType::U64),
+        "e" => Some(DType::F16),
+        "f" => Some(DType::F32),
+        "g" => Some(DType::F64),
+        _ => None,
+    };
+    let text = |is_utf8, how| Kind::Text(Text { is_utf8, how });
+    let (expected, kind) = match (format, number) {
+        (_, Some(dtype)) => (0, Kind::Number(dtype)),
+        ("b", _) => (0, Kind::Bits),
+        ("u", _) => (0, text(true, TextHow::Offsets { wide: false })),
+        ("U", _) => (0, text(true, TextHow::Offsets { wide: true })),
+        ("vu", _) => (0, text(true, TextHow::Views)),
+        ("z", _) => (0, text(false, TextHow::Offsets { wide: false })),
+        ("Z", _) => (0, text(false, TextHow::Offsets { wide: true })),
+        ("vz", _) => (0, text(false, TextHow::Views)),
+        ("+s", _) => return Ok(Kind::Struct(children)),
+        ("+l" | "+L" | "+vl" | "+vL", _) => {
+            let wide = format.ends_with('L');
+            let entries = Box::new(only(format, children)?);
+            return Ok(match format.contains('v') {
+                true => Kind::View { wide, entries },
+                false => Kind::List { wide, entries },
+            });
+        }
+        _ => match format.strip_prefix("+w:") {
+            Some(size) => {
+                let size = size.parse::<i64>().ok().filter(|&size| size >= 0);
+                let Some(size) = size else {
+                    return Err(broken("a fixed-size list of a size", format!("{format:?}")));
+                };
+                return Ok(Kind::Fixed(size, Box::new(only(format, children)?)));
+            }
+            None => return Ok(Kind::Other(words_of(format), CONVERT)),
+        },
+    };
+    match children.len() {
+        got if got == expected => Ok(kind),
+        got => Err(broken("no children", format!("{got} of format {format:?}"))),
+    }
+}
+
+/// The one child of a list.
+fn only(format: &str, mut children: Vec<Field>) -> Result<Field> {
+    match (children.pop(), children.is_empty()) {
+        (Some(child), true) => Ok(child),
+        (child, _) => {
+            let got = children.len() + usize::from(child.is_some());
+            Err(broken("one child", format!("{got} of format {format:?}")))
+        }
+    }
+}
+
+/// The name of a format that is not read.
+fn words_of(format: &str) -> String {
+    let name = match format.as_bytes() {
+        [b'n', ..] => "null",
+        [b'd', ..] => "decimal",
+        [b'w', ..] => "fixed-size binary",
+        [b't', b'd', ..] => "date",
+        [b't', b't', ..] => "time",
+        [b't', b's', ..] => "timestamp",
+        [b't', b'D', ..] => "duration",
+        [b't', b'i', ..] => "interval",
+        [b'+', b'm', ..] => "map",
+        [b'+', b'r', ..] => return "a run-end encoded column".into(),
+        [b'+', b'u', ..] => "union",
+        _ => return format!("the Arrow format {format:?}"),
+    };
+    format!("a column of the Arrow type {name}")
+}
+
+/// A type that an extension gives a meaning.
+fn extended(kind: Kind, extension: &str, metadata: &str) -> Result<Kind> {
+    let broken = |expected: &str| broken(expected, format!("{metadata:?} of {extension}"));
+    match (extension, kind) {
+        (
+            "arrow.fixed_shape_tensor" | "ray.data.arrow_tensor" | "ray.data.arrow_tensor_v2",
+            storage @ (Kind::Fixed(..) | Kind::List { .. }),
+        ) => {
+            let shape = integers_in(metadata, "shape").or_else(|| integers_in(metadata, ""));
+            let shape = shape.filter(|s| s.len() < MAX_NDIM && s.iter().all(|&extent| extent >= 0));
+            let shape = shape.filter(|s| checked_numel(s).is_some());
+            let Some(shape) = shape else { return Err(broken("the shape of a tensor")) };
+            if matches!(storage, Kind::Fixed(size, _) if Some(size) != checked_numel(&shape)) {
+                return Err(broken("a shape of as many elements as its storage has"));
+            }
+            let order =
+                order_of(metadata, Some(shape.len())).map_err(|()| broken("an order of dims"))?;
+            let storage = Box::new(Field { name: String::new(), kind: storage });
+            Ok(Kind::Tensor { shape, order, storage })
+        }
+        (
+            "arrow.variable_shape_tensor" | "ray.data.arrow_variable_shaped_tensor",
+            Kind::Struct(parts),
+        ) => {
+            let find = |name: &str| parts.iter().position(|part| part.name == name);
+            let (Some(data), Some(shape)) = (find("data"), find("shape")) else {
+                return Err(broken("a struct of data and shape"));
+            };
+            let order = order_of(metadata, None).map_err(|()| broken("an order of dims"))?;
+            Ok(Kind::Tensors { data, shape, order, parts })
+        }
+        _ => Ok(Kind::Other(
+            format!("the extension type {extension:?}"),
+            "give its storage, or convert it before",
+        )),
+    }
+}
+
+/// The order of dims that metadata has, if any but the usual one.
+fn order_of(metadata: &str, ndim: Option<usize>) -> std::result::Result<Option<Dims>, ()> {
+    let Some(order) = integers_in(metadata, "permutation") else { return Ok(None) };
+    let mut sorted = order.clone();
+    sorted.sort_unstable();
+    let is_order = sorted.iter().enumerate().all(|(dim, &at)| dim as i64 == at);
+    match is_order && ndim.is_none_or(|ndim| ndim == order.len()) {
+        true => Ok(Some(order)),
+        false => Err(()),
+    }
+}
+
+/// The list of integers under a key of a JSON object, or, of no key, that the text is.
+pub(super) fn integers_in(json: &str, key: &str) -> Option<Dims> {
+    let list = |text: &str| -> Option<Dims> {
+        let inside = text.trim_start().strip_prefix('[')?.split_once(']')?.0;
+        match inside.trim() {
+            "" => Some(Dims::new()),
+            inside => inside.split(',').map(|number| number.trim().parse().ok()).collect(),
+        }
+    };
+    if key.is_empty() {
+        return list(json);
+    }
+    let (mut depth, mut rest) = (0, json);
+    while let Some(at) = rest.find(['"', '{', '}', '[', ']']) {
+        let (mark, after) = (rest.as_bytes()[at], &rest[at + 1..]);
+        rest = after;
+        match mark {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {
+                let (word, after) = string_of(rest)?;
+                rest = after;
+                let value = after.trim_start().strip_prefix(':');
+                if let (1, true, Some(value)) = (depth, word == key, value) {
+                    return list(value);
+                }
+            }
+        }
+    }
+    None
+}
+
+/// What is before the closing quotation mark, and after it.
+fn string_of(text: &str) -> Option<(&str, &str)> {
+    let mut is_escaped = false;
+    let end = text.bytes().position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    })?;
+    Some((&text[..end], &text[end + 1..]))
+}
+
+/// # Safety
+/// NULL or an ended string.
+unsafe fn text_at(text: *const c_char) -> Option<String> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().ok().map(str::to_owned)
+}
+
+/// The name and the metadata of an extension type.
+///
+/// # Safety
+/// NULL or the metadata of a schema, of the sizes in it.
+unsafe fn extension_of(metadata: *const c_char) -> Result<(Option<String>, Option<String>)> {
+    let (mut name, mut parameters) = (None, None);
+    if metadata.is_null() {
+        return Ok((None, None));
+    }
+    let mut at = metadata.cast::<u8>();
+    // SAFETY: the caller's promise: sizes are where the entries before them end.
+    let num_pairs = unsafe { size_at(&mut at) }?;
+    for _ in 0..num_pairs {
+        let mut next = || -> Result<String> {
+            // SAFETY: as above.
+            let len = unsafe { size_at(&mut at) }?;
+            // SAFETY: so many bytes follow the size.
+            let bytes = unsafe { std::slice::from_raw_parts(at, len) };
+            at = at.wrapping_add(len);
+            Ok(String::from_utf8_lossy(bytes).into_owned())
+        };
+        let (key, value) = (next()?, next()?);
+        match key.as_str() {
+            "ARROW:extension:name" => name = Some(value),
+            "ARROW:extension:metadata" => parameters = Some(value),
+            _ => {}
+        }
+    }
+    Ok((name, parameters))
+}
+
+/// A size in metadata, which is then behind.
+///
+/// # Safety
+/// It points to one.
+unsafe fn size_at(at: &mut *const u8) -> Result<usize> {
+    // SAFETY: the caller's promise.
+    let size = unsafe { at.cast::<i32>().read_unaligned() };
+    *at = at.wrapping_add(size_of::<i32>());
+    usize::try_from(size).map_err(|_| broken("sizes from 0 on in its metadata", size.to_string()))
+}

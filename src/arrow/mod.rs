@@ -1,0 +1,32 @@
+//! Arrow arrays of other libraries as samples, by the Arrow C data interface: no Arrow library is needed.
+//!
+//! | struct | what it is here |
+//! |---|---|
+//! | [`ArrowSchema`] | read once, to [`Columns`]: which columns there are, and how their rows become samples |
+//! | [`ArrowArray`] | rows, appended with [`Columns::append`]; whoever keeps the samples keeps the struct |
+//! | [`ArrowArrayStream`], [`ArrowDeviceArray`] | declared only: a binding calls the one and looks at the other's device |
+//!
+//! A row is a sample: numbers and bools have no dims, lists (`list`, `large_list`, `list_view`) have their length,
+//! fixed-size lists and tensors (`arrow.fixed_shape_tensor`, `arrow.variable_shape_tensor`, Ray's) their shape. All are in
+//! the memory of the array but for bools, which Arrow packs into bits. Nulls, dictionaries and run-end encoded
+//! arrays are refused.
+//!
+//! An array says how long it is, not how large its buffers are. What it says is checked against its type and against
+//! itself before a buffer is read: released structs, negative lengths and offsets, numbers of buffers and children, NULL
+//! where memory is due, list offsets that go back or beyond their child.
+//!
+//! # Why not a crate?
+//! The interface is four structs that have not changed since 2020. The smallest crate with them brings Arrow's own
+//! arrays and buffers, and checks an import by copying what it says into types of its own.
+
+mod ffi;
+mod field;
+mod part;
+mod read;
+#[cfg(test)]
+mod tests;
+mod texts;
+mod values;
+
+pub use ffi::*;
+pub use read::{Column, Columns, Rows};

@@ -1,0 +1,206 @@
+//! A part of an array: what it says is checked before its buffers are read.
+#![allow(unsafe_code)] // Foreign buffers are read here.
+
+use super::ffi::ArrowArray;
+use crate::tensor::{Error, Hint, Mismatch, Result};
+
+/// Why a part of an array is not read.
+pub(super) enum Fault {
+    /// The position of a null, in entries from the start of the part.
+    Null(i64),
+    Refused(Error),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault::Refused(error)
+    }
+}
+
+pub(super) fn broken(expected: impl Into<String>, got: impl Into<String>) -> Error {
+    let (expected, got): (String, String) = (expected.into(), got.into());
+    Error::Layout(Box::new(Mismatch::new(Some(0), expected, got)))
+}
+
+pub(super) fn no_numbers(got: &str, cure: &'static str) -> Error {
+    let expected = "numbers, or lists or tensors of them";
+    Error::DType(Box::new(Mismatch::new(Some(0), expected, got).with_hint(Hint::Text(cure))))
+}
+
+pub(super) fn no_room(count: usize) -> Error {
+    Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<usize>() as u64) }
+}
+
+/// Consecutive entries of an array.
+#[derive(Clone, Copy)]
+pub(super) struct Part<'a> {
+    pub array: &'a ArrowArray,
+    /// The first one, from the array's own offset on.
+    pub start: i64,
+    pub len: i64,
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn new(array: &'a ArrowArray, start: i64, len: i64) -> Result<Part<'a>> {
+        let &ArrowArray { length, offset, null_count, .. } = array;
+        if array.is_released() {
+            return Err(broken("an Arrow array that is alive", "a released one"));
+        }
+        if length < 0 || offset < 0 || offset.checked_add(length).is_none() {
+            let got = format!("length {length} from offset {offset}");
+            return Err(broken("an Arrow array of a length and an offset from 0 on", got));
+        }
+        if !(-1..=length).contains(&null_count) {
+            let got = format!("{null_count}");
+            return Err(broken(format!("a null count up to the length of {length}"), got));
+        }
+        let is_inside =
+            start >= 0 && len >= 0 && start.checked_add(len).is_some_and(|end| end <= length);
+        match is_inside {
+            true => Ok(Part { array, start, len }),
+            false => {
+                let expected = format!("a child with {} entries", start.saturating_add(len));
+                Err(broken(expected, format!("one of length {length}")))
+            }
+        }
+    }
+
+    /// The position of the first entry in the buffers.
+    pub(super) fn first(&self) -> i64 {
+        self.array.offset + self.start
+    }
+
+    /// Checks that the array has so many buffers, and children.
+    pub(super) fn expect(
+        &self,
+        num_buffers: i64,
+        num_children: std::ops::RangeFrom<usize>,
+    ) -> Result<()> {
+        let ArrowArray { n_buffers, n_children, buffers, children, .. } = *self.array;
+        let has_children = usize::try_from(n_children).is_ok_and(|n| num_children.contains(&n));
+        if n_buffers != num_buffers || n_buffers > 0 && buffers.is_null() {
+            let got = format!("{n_buffers} at {buffers:p}");
+            return Err(broken(format!("an Arrow array of {num_buffers} buffers"), got));
+        }
+        if !has_children || n_children > 0 && children.is_null() {
+            let got = format!("{n_children} at {children:p}");
+            return Err(broken("as many children as its type has", got));
+        }
+        Ok(())
+    }
+
+    /// The address of a buffer.
+    ///
+    /// # Safety
+    /// After `expect`: there are more buffers than `position`.
+    pub(super) unsafe fn buffer(&self, position: usize) -> *const u8 {
+        // SAFETY: the caller's promise.
+        unsafe { *self.array.buffers.add(position) }.cast()
+    }
+
+    /// As `buffer`, of one that is there if there are entries.
+    ///
+    /// # Safety
+    /// As `buffer`.
+    pub(super) unsafe fn filled(&self, position: usize) -> Result<*const u8> {
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { self.buffer(position) };
+        match buffer.is_null() && self.len > 0 {
+            true => Err(broken(format!("a buffer of {} entries", self.len), "NULL")),
+            false => Ok(buffer),
+        }
+    }
+
+    /// # Safety
+    /// After `expect`: there are more children than `position`.
+    pub(super) unsafe fn child(&self, position: usize, start: i64, len: i64) -> Result<Part<'a>> {
+        // SAFETY: the caller's promise. Children live as long as their parent.
+        let child = unsafe { (*self.array.children.add(position)).as_ref() };
+        match child {
+            Some(child) => Part::new(child, start, len),
+            None => Err(broken("children", format!("NULL as child {position}"))),
+        }
+    }
+
+    /// The position of the first null.
+    ///
+    /// # Safety
+    /// After `expect`; of a type with a bitmap of what is valid, which covers the entries.
+    pub(super) unsafe fn refuse_null(&self) -> std::result::Result<(), Fault> {
+        if self.array.null_count == 0 || self.len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        let bits = unsafe { self.buffer(0) };
+        if bits.is_null() {
+            return match self.array.null_count {
+                -1 => Ok(()),
+                count => Err(broken("a bitmap of nulls", format!("NULL for {count} nulls")).into()),
+            };
+        }
+        let (first, mut position) = (self.first(), 0);
+        while position < self.len {
+            let at = first + position;
+            // SAFETY: a bit of an entry, which the bitmap covers.
+            let byte = unsafe { *bits.add((at / 8) as usize) };
+            let in_byte = (8 - at % 8).min(self.len - position);
+            let mask = (((1u16 << in_byte) - 1) << (at % 8)) as u8;
+            if byte & mask != mask {
+                let null = (!(byte | !mask)).trailing_zeros() as i64 - at % 8;
+                return Err(Fault::Null(position + null));
+            }
+            position += in_byte;
+        }
+        Ok(())
+    }
+
+    /// An offset or a size: number `position` from the first one on.
+    ///
+    /// # Safety
+    /// There is one in the buffer.
+    pub(super) unsafe fn int(&self, buffer: *const u8, wide: bool, position: i64) -> i64 {
+        let at = (self.first() + position) as usize;
+        // SAFETY: the caller's promise.
+        unsafe {
+            match wide {
+                true => buffer.cast::<i64>().add(at).read_unaligned(),
+                false => i64::from(buffer.cast::<i32>().add(at).read_unaligned()),
+            }
+        }
+    }
+
+    /// The offsets of entries, which begin at 0 or above and do not go back: one more than there are entries.
+    ///
+    /// # Safety
+    /// After `expect`; buffer 1 has one more offset than the array entries.
+    pub(super) unsafe fn offsets(&self, wide: bool) -> Result<Vec<i64>> {
+        let mut offsets = room_for(self.len.saturating_add(1))?;
+        if self.len == 0 {
+            offsets.push(0);
+            return Ok(offsets);
+        }
+        // SAFETY: the caller's promise.
+        let buffer = unsafe { self.filled(1) }?;
+        let mut last = 0;
+        for position in 0..=self.len {
+            // SAFETY: the caller's promise.
+            let offset = unsafe { self.int(buffer, wide, position) };
+            if offset < last {
+                let row = (position - 1).max(0) as usize;
+                return Err(
+                    broken(format!("an offset from {last} on"), offset.to_string()).at_index(row)
+                );
+            }
+            last = offset;
+            offsets.push(offset);
+        }
+        Ok(offsets)
+    }
+}
+
+pub(super) fn room_for<T>(count: i64) -> Result<Vec<T>> {
+    let count = usize::try_from(count).unwrap_or_default();
+    let mut entries = Vec::new();
+    entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
+    Ok(entries)
+}

@@ -1,0 +1,455 @@
+//! From arrays to samples. Everything that an array says is checked before its memory is looked at; how large its
+//! buffers are, it does not say.
+#![allow(unsafe_code)] // Foreign buffers are read here.
+
+use std::sync::Arc;
+
+use super::ffi::{ArrowArray, ArrowSchema};
+use super::field::{Field, Kind, Text, TextHow};
+use super::part::{broken, no_numbers, room_for, Fault, Part};
+use super::texts::{push_texts, push_views};
+use super::values::{lists, shapes_of, unread, values, Values, CONVERT};
+use crate::samples::SampleList;
+use crate::tensor::{
+    checked_numel, compact_strides, Device, Dims, Error, Hint, Layout, Mismatch, Result, Tensor,
+};
+
+/// Rows of Arrow arrays as samples, by column. A struct has a column for each of its fields, one that is no
+/// struct is a single column without a name.
+#[derive(Debug)]
+pub struct Columns {
+    columns: Vec<Column>,
+    is_struct: bool,
+    sep: String,
+    num_rows: usize,
+}
+
+/// One column.
+#[derive(Debug)]
+pub struct Column {
+    /// The names from the root on; none where the root is no struct.
+    pub path: Vec<String>,
+    /// What is in it.
+    pub rows: Rows,
+    field: Field,
+    /// The fields that are structs on the way to it, and its position in the last one's.
+    places: Vec<usize>,
+}
+
+/// The rows of a column.
+#[derive(Debug)]
+pub enum Rows {
+    /// Numbers and arrays of them.
+    Samples {
+        /// A sample for each row, read-only, in the memory of the arrays.
+        list: SampleList<'static>,
+        /// Those that were bits, as bytes. The list is in their memory.
+        unpacked: Vec<Tensor>,
+    },
+    /// Strings and bytes.
+    Texts {
+        /// The address and the length in bytes of each.
+        texts: Vec<(*const u8, usize)>,
+        /// Whether they are strings, which is not looked at.
+        is_utf8: bool,
+    },
+}
+
+impl Columns {
+    /// Reads a schema; `sep` joins the names of columns for errors.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] for a schema that contradicts itself.
+    ///
+    /// # Safety
+    /// A schema as the Arrow C data interface has it, of ended strings, which is not changed meanwhile.
+    pub unsafe fn of_schema(schema: &ArrowSchema, sep: &str) -> Result<Columns> {
+        // SAFETY: the caller's promise.
+        let root = unsafe { Field::read(schema) }?;
+        let is_struct = matches!(root.kind, Kind::Struct(_));
+        let mut columns = Vec::new();
+        add_columns(root, &mut Vec::new(), &mut Vec::new(), &mut columns);
+        Ok(Columns { columns, is_struct, sep: sep.to_owned(), num_rows: 0 })
+    }
+
+    /// Whether rows have fields.
+    pub fn is_struct(&self) -> bool {
+        self.is_struct
+    }
+
+    /// Appends the rows of an array.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for a column that does not hold numbers, and for a null; [`Error::Layout`] for an array that
+    /// contradicts its type or itself. They name the row, counted from the first array on, and the column.
+    ///
+    /// # Safety
+    /// An array of the schema's type, whose buffers are as large as its lengths and offsets say. They stay as long
+    /// as the samples are used, and nobody writes to them meanwhile.
+    pub unsafe fn append(&mut self, array: &ArrowArray) -> Result<()> {
+        for column in &mut self.columns {
+            // SAFETY: the caller's promise.
+            if let Err(error) = unsafe { column.append(array, self.num_rows) } {
+                return Err(error.at_path(&column.path.join(&self.sep)));
+            }
+        }
+        self.num_rows += usize::try_from(array.length).unwrap_or_default();
+        Ok(())
+    }
+
+    /// The number of rows so far.
+    pub fn num_rows(&self) -> usize {
+        self.num_rows
+    }
+
+    /// What was read.
+    pub fn into_columns(self) -> Vec<Column> {
+        self.columns
+    }
+}
+
+fn add_columns(
+    field: Field,
+    path: &mut Vec<String>,
+    places: &mut Vec<usize>,
+    columns: &mut Vec<Column>,
+) {
+    let Kind::Struct(fields) = field.kind else {
+        let rows = match field.kind {
+            Kind::Text(Text { is_utf8, .. }) => Rows::Texts { texts: Vec::new(), is_utf8 },
+            _ => Rows::Samples { list: SampleList::new(), unpacked: Vec::new() },
+        };
+        columns.push(Column { path: path.clone(), rows, field, places: places.clone() });
+        return;
+    };
+    for (position, field) in fields.into_iter().enumerate() {
+        path.push(field.name.clone());
+        places.push(position);
+        add_columns(field, path, places, columns);
+        path.pop();
+        places.pop();
+    }
+}
+
+impl Column {
+    /// Appends the rows of an array, the first of which is number `num_before`.
+    ///
+    /// # Safety
+    /// As [`Columns::append`].
+    unsafe fn append(&mut self, array: &ArrowArray, num_before: usize) -> Result<()> {
+        let at_row = |fault| match fault {
+            Fault::Null(position) => {
+                let cure = "fill or drop nulls before (pyarrow.compute.fill_null, drop_null)";
+                let row = num_before.saturating_add(position as usize);
+                let null = Mismatch::new(Some(row), "a value", "null");
+                Error::DType(Box::new(null.with_hint(Hint::Text(cure))))
+            }
+            Fault::Refused(error) => match error.mismatch().and_then(|mismatch| mismatch.index) {
+                Some(row) => error.at_index(num_before + row),
+                None => error,
+            },
+        };
+        // SAFETY: the caller's promise.
+        let read = unsafe { self.part_of(array) };
+        read.and_then(|part| {
+            // SAFETY: a part of the array.
+            unsafe { self.rows.append(&self.field.kind, part) }
+        })
+        .map_err(at_row)
+    }
+
+    /// What of an array is this column.
+    ///
+    /// # Safety
+    /// As [`Columns::append`].
+    unsafe fn part_of<'a>(&self, array: &'a ArrowArray) -> std::result::Result<Part<'a>, Fault> {
+        let mut part = Part::new(array, 0, array.length)?;
+        for &place in &self.places {
+            // SAFETY: the caller's promise.
+            unsafe {
+                part.expect(1, place + 1..)?;
+                part.refuse_null()?;
+                part = part.child(place, part.first(), part.len)?;
+            }
+        }
+        Ok(part)
+    }
+}
+
+impl Rows {
+    /// Appends the rows of a part of an array.
+    ///
+    /// # Safety
+    /// As [`Columns::append`].
+    unsafe fn append(&mut self, kind: &Kind, part: Part<'_>) -> std::result::Result<(), Fault> {
+        // SAFETY: the caller's promise, for all of these.
+        unsafe {
+            match (self, kind) {
+                (Rows::Texts { texts, .. }, Kind::Text(text)) => match text.how {
+                    TextHow::Offsets { wide } => push_texts(texts, part, wide),
+                    TextHow::Views => push_views(texts, part),
+                },
+                (Rows::Samples { list, unpacked }, kind) => {
+                    list.mark_read_only();
+                    let mut to = Target { list, unpacked };
+                    match kind {
+                        Kind::List { wide, entries } => to.push_lists(part, *wide, &entries.kind),
+                        Kind::View { wide, entries } => {
+                            to.push_list_views(part, *wide, &entries.kind)
+                        }
+                        Kind::Tensor { shape, order, storage } => {
+                            to.push_tensors(part, shape, order.as_deref(), &storage.kind)
+                        }
+                        Kind::Tensors { data, shape, order, parts } => {
+                            let kinds = (&parts[*data].kind, &parts[*shape].kind);
+                            to.push_shaped(part, (*data, *shape), kinds, order.as_deref())
+                        }
+                        kind => {
+                            let values = values(kind, part)?;
+                            let tail = values.tail.clone();
+                            to.push_table(values, part.len, &tail, None)
+                        }
+                    }
+                }
+                (Rows::Texts { .. }, kind) => Err(unread(kind).into()),
+            }
+        }
+    }
+}
+
+/// Where samples go.
+struct Target<'t> {
+    list: &'t mut SampleList<'static>,
+    unpacked: &'t mut Vec<Tensor>,
+}
+
+impl Target<'_> {
+    /// Rows of one shape, one after the other, their dims in another order perhaps.
+    ///
+    /// # Safety
+    /// The values are there, and stay.
+    unsafe fn push_table(
+        &mut self,
+        values: Values,
+        len: i64,
+        shape: &[i64],
+        order: Option<&[i64]>,
+    ) -> std::result::Result<(), Fault> {
+        let mut dims = Dims::from_slice(&[len]);
+        dims.extend_from_slice(shape);
+        let mut layout = Layout::compact(values.dtype, &dims)?;
+        if let Some(order) = order {
+            let (shape, strides) = ordered(&layout.shape()[1..], &layout.strides()[1..], order);
+            let (mut extents, mut steps) =
+                (Dims::from_slice(&[len]), Dims::from_slice(&layout.strides()[..1]));
+            extents.extend(shape);
+            steps.extend(strides);
+            layout = Layout::try_new(values.dtype, &extents, Some(&steps))?;
+        }
+        let data = values.data.cast_mut();
+        // SAFETY: the caller's promise; the owner of the memory is kept with the list.
+        let rows = unsafe {
+            let table =
+                Tensor::new_unchecked(Arc::new(()), data, values.dtype, Device::Cpu, layout, true);
+            SampleList::rows_from_raw_parts(&table)
+        }?;
+        match self.list.is_empty() {
+            true => *self.list = rows,
+            false => self.list.extend(&rows)?,
+        }
+        self.unpacked.extend(values.unpacked);
+        Ok(())
+    }
+
+    /// # Safety
+    /// The values are there from `first` on, and stay.
+    unsafe fn push_piece(
+        &mut self,
+        values: &Values,
+        first: i64,
+        shape: &[i64],
+        order: Option<&[i64]>,
+    ) -> Result<()> {
+        let tail = checked_numel(&values.tail).unwrap_or_default() as usize;
+        let bytes = (first as usize).wrapping_mul(tail).wrapping_mul(values.dtype.size());
+        let data = values.data.wrapping_add(bytes);
+        let strides = match order {
+            None => None,
+            Some(_) => compact_strides(shape),
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (order, strides) {
+                (Some(order), Some(strides)) => {
+                    let (shape, strides) = ordered(shape, &strides, order);
+                    self.list.push(data, values.dtype, Device::Cpu, &shape, Some(&strides))
+                }
+                _ => self.list.push(data, values.dtype, Device::Cpu, shape, None),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Columns::append`].
+    unsafe fn push_lists(
+        &mut self,
+        part: Part<'_>,
+        wide: bool,
+        entries: &Kind,
+    ) -> std::result::Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        let (offsets, values) = unsafe { lists(part, wide, entries) }?;
+        let mut shape = Dims::from_slice(&[0]);
+        shape.extend_from_slice(&values.tail);
+        self.list.reserve(part.len as usize)?;
+        for bounds in offsets.windows(2) {
+            shape[0] = bounds[1] - bounds[0];
+            // SAFETY: a range of the values.
+            unsafe { self.push_piece(&values, bounds[0] - offsets[0], &shape, None) }?;
+        }
+        self.unpacked.extend(values.unpacked);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Columns::append`].
+    unsafe fn push_list_views(
+        &mut self,
+        part: Part<'_>,
+        wide: bool,
+        entries: &Kind,
+    ) -> std::result::Result<(), Fault> {
+        part.expect(3, 1..)?;
+        let mut ranges = room_for(part.len)?;
+        let (mut begin, mut end) = (i64::MAX, 0);
+        // SAFETY: the caller's promise; buffers and children were just counted.
+        let all = unsafe {
+            part.refuse_null()?;
+            let (offsets, sizes) = (part.filled(1)?, part.filled(2)?);
+            for row in 0..part.len {
+                let (offset, size) = (part.int(offsets, wide, row), part.int(sizes, wide, row));
+                let last = offset.checked_add(size).filter(|_| offset >= 0 && size >= 0);
+                let Some(last) = last else {
+                    let got = format!("{size} from {offset}");
+                    return Err(broken("a size and an offset from 0 on", got)
+                        .at_index(row as usize)
+                        .into());
+                };
+                if size > 0 {
+                    part.child(0, offset, size).map_err(|error| error.at_index(row as usize))?;
+                    (begin, end) = (begin.min(offset), end.max(last));
+                    ranges.push((offset, size));
+                } else {
+                    ranges.push((0, 0));
+                }
+            }
+            let begin = begin.min(end);
+            part.child(0, begin, end - begin)?
+        };
+        // SAFETY: the caller's promise.
+        let values = match unsafe { values(entries, all) } {
+            Err(Fault::Null(position)) => {
+                let null = all.start + position;
+                let holds = |&(offset, size): &(i64, i64)| (offset..offset + size).contains(&null);
+                return Err(match ranges.iter().position(holds) {
+                    Some(row) => Fault::Null(row as i64),
+                    None => broken("lists without nulls between them", format!("a null at {null}"))
+                        .into(),
+                });
+            }
+            values => values?,
+        };
+        let mut shape = Dims::from_slice(&[0]);
+        shape.extend_from_slice(&values.tail);
+        self.list.reserve(part.len as usize)?;
+        for (offset, size) in ranges {
+            shape[0] = size;
+            let first = if size > 0 { offset - all.start } else { 0 };
+            // SAFETY: a range of the values.
+            unsafe { self.push_piece(&values, first, &shape, None) }?;
+        }
+        self.unpacked.extend(values.unpacked);
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`Columns::append`].
+    unsafe fn push_tensors(
+        &mut self,
+        part: Part<'_>,
+        shape: &[i64],
+        order: Option<&[i64]>,
+        storage: &Kind,
+    ) -> std::result::Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        let (values, num_dims) = match storage {
+            Kind::List { wide, entries } => {
+                let numel = checked_numel(shape).unwrap_or_default();
+                // SAFETY: as above.
+                let (offsets, values) = unsafe { lists(part, *wide, &entries.kind) }?;
+                for (row, bounds) in offsets.windows(2).enumerate() {
+                    let got = bounds[1] - bounds[0];
+                    if got != numel {
+                        let expected = format!("a tensor of {numel} elements");
+                        return Err(broken(expected, got.to_string()).at_index(row).into());
+                    }
+                }
+                (values, 0)
+            }
+            // SAFETY: as above.
+            storage => (unsafe { values(storage, part) }?, 1),
+        };
+        if values.tail.len() != num_dims {
+            return Err(no_numbers("tensors of lists", CONVERT).into());
+        }
+        // SAFETY: as many values as the shape has elements, for each row.
+        unsafe { self.push_table(values, part.len, shape, order) }
+    }
+
+    /// # Safety
+    /// As [`Columns::append`].
+    unsafe fn push_shaped(
+        &mut self,
+        part: Part<'_>,
+        (data, shape): (usize, usize),
+        (data_kind, shape_kind): (&Kind, &Kind),
+        order: Option<&[i64]>,
+    ) -> std::result::Result<(), Fault> {
+        part.expect(1, data.max(shape) + 1..)?;
+        let Kind::List { wide, entries } = data_kind else {
+            return Err(no_numbers("tensors whose elements are in no list", CONVERT).into());
+        };
+        // SAFETY: the caller's promise; the children were just counted.
+        let (offsets, values, shapes) = unsafe {
+            part.refuse_null()?;
+            let (data, shape) = (
+                part.child(data, part.first(), part.len)?,
+                part.child(shape, part.first(), part.len)?,
+            );
+            let (offsets, values) = lists(data, *wide, &entries.kind)?;
+            (offsets, values, shapes_of(shape, shape_kind)?)
+        };
+        if !values.tail.is_empty() {
+            return Err(no_numbers("tensors of lists", CONVERT).into());
+        }
+        self.list.reserve(part.len as usize)?;
+        for (row, (bounds, shape)) in offsets.windows(2).zip(&shapes).enumerate() {
+            let numel = checked_numel(shape).filter(|_| shape.iter().all(|&extent| extent >= 0));
+            let has_order = order.is_none_or(|order| order.len() == shape.len());
+            if numel != Some(bounds[1] - bounds[0]) || !has_order {
+                let expected = format!("a shape of {} elements", bounds[1] - bounds[0]);
+                return Err(broken(expected, format!("{:?}", &shape[..])).at_index(row).into());
+            }
+            // SAFETY: a range of the values, of as many elements.
+            unsafe { self.push_piece(&values, bounds[0] - offsets[0], shape, order) }?;
+        }
+        self.unpacked.extend(values.unpacked);
+        Ok(())
+    }
+}
+
+/// Dims in the order of a permutation.
+fn ordered(shape: &[i64], strides: &[i64], order: &[i64]) -> (Dims, Dims) {
+    let at = |dims: &[i64]| order.iter().map(|&dim| dims[dim as usize]).collect();
+    (at(shape), at(strides))
+}
