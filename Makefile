@@ -104,6 +104,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check
 	scripts/unsafe_table --check
+	scripts/module_cycles src
 	scripts/wait_mutants --list >/dev/null
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda

@@ -4,23 +4,7 @@
 use crate::cuda::driver;
 #[cfg(not(feature = "cuda"))]
 use crate::tensor::Error;
-use crate::tensor::{Device, Result};
-
-/// A CUDA device, as its driver describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeviceInfo {
-    /// The device as batches name it.
-    pub device: Device,
-    /// The product's name.
-    pub name: String,
-    /// Compute capability: (9, 0).
-    pub compute_capability: (u32, u32),
-    /// Number of multiprocessors.
-    pub num_multiprocessors: u32,
-    /// Bytes of its memory.
-    pub total_bytes: u64,
-}
+use crate::tensor::{Device, DeviceInfo, Result};
 
 /// The compiled kernels, and the driver that runs them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -139,7 +139,7 @@ mod tensor;
 
 pub use batch::{Batch, Fields, Filled, Parts};
 pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Side, Transform};
-pub use devices::{cuda_build, device_of, devices, CudaBuild, DeviceInfo};
+pub use devices::{cuda_build, device_of, devices, CudaBuild};
 pub use engine::{Engine, EngineOptions};
 pub use explain::Explain;
 pub use host::RowsAhead;
@@ -150,8 +150,8 @@ pub use samples::{Kind, SampleList, SampleView, Samples};
 #[doc(hidden)]
 pub use tensor::new_owners;
 pub use tensor::{
-    DType, Device, Dims, DriverError, Element, Error, Facet, Hint, Layout, Mismatch, Offsets,
-    Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
+    DType, Device, DeviceInfo, Dims, DriverError, Element, Error, Facet, Hint, Layout, Mismatch,
+    Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
 };
 
 /// The examples of the README, as tests.

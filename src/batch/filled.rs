@@ -1,7 +1,7 @@
 //! [`Filled`]: what a run makes of each leaf of a plan.
 #![allow(unsafe_code)] // Lengths, offsets and zeros into raw memory.
 
-use crate::batch::Fields;
+use crate::batch::batch::Fields;
 use crate::plan::{Arena, Role};
 use crate::tensor::{DType, Device, Result, Tensor};
 

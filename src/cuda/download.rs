@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::driver::PooledEvent;
+use super::enqueue::Run;
 use super::pinned::PinnedBlock;
-use super::run::Run;
 use crate::host::{self, Helpers};
 use crate::plan::CHUNK_BYTES;
 use crate::tensor::Result;

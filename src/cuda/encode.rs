@@ -2,12 +2,12 @@
 
 use bytemuck::{bytes_of, cast_slice, Zeroable};
 
-use super::family::{box_loops, family_of, is_team, is_transposed};
+use super::boxes::{box_loops, is_transposed};
+use super::family::{family_of, is_team};
 use super::loops::{Extent, Loop, Number};
 use super::params::{self, code_of, flags, loop_of, varies, Divisor, Family, MOVE_BYTES};
 use super::part::{Part, Places};
 use super::policy::Policy;
-use super::table::Values;
 use crate::collate::Affine;
 use crate::plan::Op;
 use crate::tensor::{DType, Error, Result};
@@ -16,6 +16,14 @@ use crate::tensor::{DType, Error, Result};
 const BOX_ELEMS: u64 = 4096;
 /// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
+
+/// Numbers known on the host that a batch has on the device: lengths, offsets.
+#[derive(Debug)]
+pub(super) struct Values<'v> {
+    pub out: u64,
+    pub dtype: DType,
+    pub bytes: &'v [u8],
+}
 
 pub(super) struct Builder<'b> {
     words: Vec<u64>,

@@ -3,14 +3,13 @@
 
 use std::sync::Arc;
 
+use super::capture::{check_capture, refused_in_capture};
 use super::driver::{image, Context, Current, EventPool, Kernel, Stream, StreamRef, Waits};
 use super::held::Held;
 use super::memory::DeviceMemory;
 use super::pinned::{PinnedBlock, PinnedPool};
 use super::policy::Policy;
 use super::ring::Ring;
-use super::run::{check_capture, is_device_field, refused_in_capture, Done, Run};
-use crate::host::{Helpers, MemoryPool};
 use crate::plan::Plan;
 use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
@@ -18,9 +17,9 @@ use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
 /// Where a run is enqueued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lane<'c> {
-    stream: StreamRef<'c>,
+    pub(super) stream: StreamRef<'c>,
     /// Work goes to a graph.
-    is_capturing: bool,
+    pub(super) is_capturing: bool,
 }
 
 /// Everything of one device: kernels, memory, a stream.
@@ -123,48 +122,6 @@ impl Executor {
             Some(stream) => unsafe { current.foreign_stream(stream.handle()) },
             None => Ok(self.stream.on(current)),
         }
-    }
-
-    /// Runs the fields of a plan that are read from the device or written to it. Returns when all is
-    /// enqueued; for a batch on the host, when it is there.
-    pub fn run(
-        &self,
-        current: &Current<'_>,
-        Lane { stream, is_capturing }: Lane<'_>,
-        plan: &mut Plan<'_>,
-        options: &RunOptions,
-        host: &Arc<MemoryPool>,
-        threads: Option<&Helpers>,
-    ) -> Result<Done> {
-        if !is_capturing {
-            self.held.reap()?;
-        }
-        let mut run = Run {
-            executor: self,
-            current,
-            stream,
-            is_capturing,
-            producers: Vec::new(),
-            blocks: Vec::new(),
-            shared: None,
-            slot: None,
-            lent: Vec::new(),
-            done: Done::default(),
-        };
-        let own: Vec<usize> =
-            (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
-        run.find_producers(options)?;
-        let finished = run.assemble(plan, &own, options, host, threads);
-        // What is under way must end before samples and memory are let go.
-        if finished.is_err()
-            && !is_capturing
-            && stream.synchronize().or_else(|_| current.synchronize()).is_err()
-        {
-            // The device has failed: what it may still write to is not given back.
-            run.blocks.drain(..).for_each(std::mem::forget);
-            run.lent.drain(..).for_each(std::mem::forget);
-        }
-        finished.map(|()| run.done)
     }
 
     /// The stream of work that no stream was named for.

@@ -2,15 +2,17 @@
 //! would send, decoded. Memory that a run would allocate is assumed to begin where the driver's does, at
 //! a multiple of 512.
 
+use super::devices::ordinal_of;
 use super::driver;
+use super::encode::Values;
 use super::numbers::known_numbers;
-use super::ordinal_of;
 use super::params::{self, Family};
 use super::policy::Policy;
-use super::run::{is_device_field, must_upload};
-use super::table::{parts, Table, Values};
+use super::table::{parts, Table};
 use super::upload;
-use crate::plan::{is_upload, uploaded_together, Field, Launch, LaunchPart, Plan};
+use crate::plan::{
+    is_device_field, is_upload, must_upload, uploaded_together, Field, Launch, LaunchPart, Plan,
+};
 use crate::tensor::{DType, Device, Result};
 
 /// Where memory begins that there is none of yet.

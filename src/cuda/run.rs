@@ -1,89 +1,69 @@
 //! One run of a plan on a device: what is enqueued, and in which order.
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
+use super::capture::refused_in_capture;
 use super::download;
-use super::driver::{Current, PooledEvent, StreamRef};
-use super::executor::Executor;
-use super::late::Late;
-use super::memory::DeviceBlock;
-use super::numbers::{known_numbers, KnownNumbers};
+use super::driver::Current;
+use super::encode::Values;
+use super::enqueue::{Done, Run};
+use super::executor::{Executor, Lane};
+use super::numbers::known_numbers;
+use super::outputs::Number;
 use super::params;
-use super::ring::Slot;
-use super::table::{Table, Values};
+use super::table::Table;
 use super::upload;
 use crate::host::{Helpers, MemoryPool};
-use crate::observe::{Span, Stage, Traffic};
-use crate::plan::{is_copied, is_upload, uploaded_together, Field, Op, Plan, Role, Spec};
-use crate::run_options::{OutputMemory, RunOptions};
-use crate::tensor::{bytes_of, DType, Device, Error, Layout, Owner, Result, Stream, Tensor};
+use crate::observe::{Span, Stage};
+use crate::plan::{
+    is_device_field, is_on_device, is_upload, must_upload, uploaded_together, Field, Plan,
+};
+use crate::run_options::RunOptions;
+use crate::tensor::{DType, Device, Result};
 
-/// What a run on a device gives.
-#[derive(Debug, Default)]
-pub(crate) struct Done {
-    /// The tensor of each field that was run here and has memory of ours.
-    pub tensors: Vec<(usize, Tensor)>,
-    /// Batches that came back to be spread over an output of the caller's that is not row-major.
-    pub spread: Vec<(Tensor, *mut u8, Layout)>,
-    /// Lengths and offsets of each leaf whose batch is on the device.
-    pub numbers: Vec<(usize, Role, Tensor)>,
-    /// What all of these are in, if it is one allocation on the device.
-    pub arena: Option<Tensor>,
-    pub traffic: Traffic,
-    /// The end of the work; not in a graph.
-    pub late: Option<Arc<Late>>,
-}
-
-/// One run.
-pub(super) struct Run<'r> {
-    pub executor: &'r Executor,
-    pub current: &'r Current<'r>,
-    pub stream: StreamRef<'r>,
-    pub is_capturing: bool,
-    /// What the work waits for.
-    pub producers: Vec<StreamRef<'r>>,
-    /// Device memory had for this run: given back behind it, whether it fails or not.
-    pub blocks: Vec<Arc<DeviceBlock>>,
-    /// What small outputs are in together, and how much of it is theirs by now.
-    pub shared: Option<(Arc<DeviceBlock>, u64)>,
-    /// Page-locked memory that is being filled or copied.
-    pub slot: Option<Slot<'r>>,
-    /// Owners of outputs in memory of another library's.
-    pub lent: Vec<Owner>,
-    pub done: Done,
-}
-
-/// Outputs of at most so many bytes share memory with others of their call, which stays as long as one of them does.
-const MAX_SHARED_BYTES: u64 = 16 << 10;
-
-/// They begin as far apart as the driver's own allocations.
-const SHARED_ALIGN: u64 = 256;
-
-fn is_small(bytes: u64) -> bool {
-    (1..=MAX_SHARED_BYTES).contains(&bytes)
-}
-
-fn is_on_device(spec: &Spec) -> bool {
-    matches!(spec.device, Device::Cuda(_))
-}
-
-/// Whether a field is run on the device: its data is read or written there, or it is written there.
-pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
-    let field = &plan.fields[field];
-    let spec = &plan.specs[field.leaf];
-    let reads = matches!(spec.source, Device::Cuda(_)) && field.role == Role::Data;
-    reads || is_on_device(spec)
-}
-
-/// Whether the samples of a field have to be brought to the device. Other host memory, which is
-/// page-locked, the kernels read themselves.
-pub(super) fn must_upload(plan: &Plan<'_>, index: usize, is_capturing: bool) -> bool {
-    let field = &plan.fields[index];
-    let reads = matches!(field.op, Op::Read { .. }) && field.numel() > 0;
-    let is_pageable = plan.specs[field.leaf].source == Device::Cpu;
-    reads && (is_pageable || !is_capturing && is_copied(plan, field))
+impl Executor {
+    /// Runs the fields of a plan that are read from the device or written to it. Returns when all is
+    /// enqueued; for a batch on the host, when it is there.
+    pub fn run(
+        &self,
+        current: &Current<'_>,
+        Lane { stream, is_capturing }: Lane<'_>,
+        plan: &mut Plan<'_>,
+        options: &RunOptions,
+        host: &Arc<MemoryPool>,
+        threads: Option<&Helpers>,
+    ) -> Result<Done> {
+        if !is_capturing {
+            self.held.reap()?;
+        }
+        let mut run = Run {
+            executor: self,
+            current,
+            stream,
+            is_capturing,
+            producers: Vec::new(),
+            blocks: Vec::new(),
+            shared: None,
+            slot: None,
+            lent: Vec::new(),
+            done: Done::default(),
+        };
+        let own: Vec<usize> =
+            (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
+        run.find_producers(options)?;
+        let finished = run.assemble(plan, &own, options, host, threads);
+        // What is under way must end before samples and memory are let go.
+        if finished.is_err()
+            && !is_capturing
+            && stream.synchronize().or_else(|_| current.synchronize()).is_err()
+        {
+            // The device has failed: what it may still write to is not given back.
+            run.blocks.drain(..).for_each(std::mem::forget);
+            run.lent.drain(..).for_each(std::mem::forget);
+        }
+        finished.map(|()| run.done)
+    }
 }
 
 impl Run<'_> {
@@ -185,221 +165,6 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The distinct streams that have to be waited for: those that wrote samples, and the one that
-    /// memory for outputs belongs to.
-    pub fn find_producers(&mut self, options: &RunOptions) -> Result<()> {
-        let lender = options.memory.iter().map(|memory| memory.stream());
-        let mut seen = vec![self.stream.handle()];
-        for producer in options.producers.iter().copied().chain(lender).map(Stream::handle) {
-            if seen.contains(&producer) {
-                continue;
-            }
-            seen.push(producer);
-            // SAFETY: whoever made the `Stream` vouched for its handle.
-            let producer = unsafe { self.current.foreign_stream(producer) }?;
-            match (self.is_capturing, producer.is_capturing()?) {
-                // What happens outside of a capture cannot be waited for in it.
-                (true, false) => continue,
-                // To wait for it would draw our stream into the capture.
-                (false, true) => {
-                    return Err(Error::Argument(
-                        "the samples come from a stream that is being captured in a graph, and the \
-                         batch is to be assembled outside of it"
-                            .into(),
-                    ));
-                }
-                _ => {}
-            }
-            self.producers.push(producer);
-        }
-        Ok(())
-    }
-
-    /// One event for each producer; and our own tensors know theirs.
-    fn order_behind_producers(
-        &mut self,
-        plan: &Plan<'_>,
-        own: &[usize],
-        options: &RunOptions,
-    ) -> Result<()> {
-        for &producer in &self.producers {
-            self.executor.events.order(self.current, producer, self.stream)?;
-        }
-        if self.is_capturing {
-            return Ok(());
-        }
-        let lists = own.iter().map(|&field| plan.fields[field].leaf);
-        let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
-        for block in self.blocks_of(owners) {
-            block.wait_on(self.stream)?;
-        }
-        for block in self.blocks_of(&plan.out_owners) {
-            block.wait_for_users(self.current, &self.executor.events, self.stream)?;
-        }
-        Ok(())
-    }
-
-    /// Memory of windrow's on this device, of whatever engine.
-    fn block_of<'o>(&self, owner: &'o Owner) -> Option<&'o DeviceBlock> {
-        let block = owner.downcast_ref::<DeviceBlock>()?;
-        (block.context().raw() == self.current.context().raw()).then_some(block)
-    }
-
-    /// Each one once, however many samples are in it.
-    fn blocks_of<'o>(&self, owners: impl IntoIterator<Item = &'o Owner>) -> Vec<&'o DeviceBlock> {
-        let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
-        let mut blocks: Vec<_> = blocks.collect();
-        blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
-        blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
-        blocks
-    }
-
-    /// A point behind what is enqueued so far.
-    pub fn event(&self) -> Result<Arc<PooledEvent>> {
-        let event = Arc::new(self.executor.events.take(self.current)?);
-        self.stream.record(&event)?;
-        Ok(event)
-    }
-
-    /// Enqueues a copy of bytes that `fill` writes, at most a chunk of them.
-    ///
-    /// # Safety
-    /// The place has room for them and is held until the copy is done.
-    pub unsafe fn copy_up(
-        &mut self,
-        place: u64,
-        bytes: u64,
-        fill: impl FnOnce(*mut u8),
-    ) -> Result<()> {
-        let slot = self.executor.ring.take(self.current, &self.executor.pinned, bytes)?;
-        // Kept if the copy cannot be marked: until the run has waited for it.
-        let from = self.slot.insert(slot).as_ptr();
-        fill(from);
-        // SAFETY: the slot has as many bytes and is kept until the event; the place is the caller's promise.
-        unsafe { self.stream.h2d(place, from, bytes as usize) }?;
-        let event = self.event()?;
-        if let Some(slot) = self.slot.take() {
-            slot.free_after(event);
-        }
-        Ok(())
-    }
-
-    pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
-        let block = Arc::new(self.executor.memory.allocate(self.current, self.stream, bytes)?);
-        self.blocks.push(Arc::clone(&block));
-        Ok(block)
-    }
-
-    /// Takes memory for all small outputs of ours in one piece: a tree of many leaves has many of them.
-    fn share_outputs(
-        &mut self,
-        plan: &Plan<'_>,
-        own: &[usize],
-        options: &RunOptions,
-        known: &[KnownNumbers],
-    ) -> Result<()> {
-        if options.memory.is_some() || plan.arena.is_some() {
-            return Ok(());
-        }
-        let fields = own.iter().map(|&index| &plan.fields[index]);
-        let fields =
-            fields.filter(|field| field.out.is_none() && is_on_device(&plan.specs[field.leaf]));
-        let numbers = known.iter().map(|known| known.bytes.len() as u64);
-        let sizes = fields.map(Field::bytes).chain(numbers);
-        let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
-        if sizes.len() > 1 {
-            let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
-            self.shared = Some((self.allocate(bytes)?, 0));
-        }
-        Ok(())
-    }
-
-    /// Memory on the device for an output, row-major.
-    fn output(&mut self, options: &RunOptions, dtype: DType, layout: Layout) -> Result<Tensor> {
-        let ordinal = self.current.context().ordinal();
-        let device = Device::Cuda(ordinal);
-        if let Some(memory) = &options.memory {
-            if let Some(tensor) = memory.allocate(dtype, layout.shape(), ordinal)? {
-                let is_fit = (tensor.dtype(), tensor.device()) == (dtype, device)
-                    && tensor.shape() == layout.shape()
-                    && tensor.layout().is_compact()
-                    && !tensor.is_read_only();
-                if !is_fit {
-                    return Err(Error::Argument(format!(
-                        "asked for a row-major output, {dtype} {:?} on {device}, the allocator gave {tensor:?}",
-                        layout.shape()
-                    )));
-                }
-                self.lent.push(Arc::clone(tensor.owner()));
-                return Ok(tensor);
-            }
-        }
-        if self.is_capturing {
-            return Err(refused_in_capture("the allocator has no memory for this dtype"));
-        }
-        let bytes = bytes_of(dtype, layout.shape());
-        let (block, begin) = match &mut self.shared {
-            Some((block, used)) if is_small(bytes) => {
-                let begin = *used;
-                *used += bytes.next_multiple_of(SHARED_ALIGN);
-                (Arc::clone(block), begin)
-            }
-            _ => (self.allocate(bytes)?, 0),
-        };
-        let data = (block.address() + begin) as *mut u8;
-        // SAFETY: as many bytes of the block as the compact layout has; it is their owner.
-        Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
-    }
-
-    /// Memory on the host for a field read from the device: the caller's or ours.
-    fn host_memory(
-        &self,
-        plan: &Plan<'_>,
-        index: usize,
-        host: &Arc<MemoryPool>,
-    ) -> Result<(*mut u8, Option<Tensor>)> {
-        let field = &plan.fields[index];
-        let device = plan.specs[field.leaf].device;
-        if let Some(out) = field.out {
-            return Ok((out, None));
-        }
-        let (dtype, layout) = (field.dtype, field.layout.clone());
-        let tensor = if device == Device::Pinned {
-            let block = self.executor.pinned.take(self.current, field.bytes())?;
-            block.into_tensor(dtype, layout)
-        } else {
-            host.allocate(field.bytes())?.into_tensor(dtype, layout)
-        };
-        Ok((tensor.data_ptr(), Some(tensor)))
-    }
-
-    /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
-    fn numbers(
-        &mut self,
-        plan: &Plan<'_>,
-        options: &RunOptions,
-        known: Vec<KnownNumbers>,
-    ) -> Result<Vec<Number>> {
-        let mut all = Vec::new();
-        for KnownNumbers { leaf, role, dtype, shape, bytes } in known {
-            let tensor = match (&plan.arena, &self.done.arena) {
-                (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
-                _ => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
-            };
-            all.push(Number { address: tensor.data_ptr().addr() as u64, dtype, bytes });
-            self.done.numbers.push((leaf, role, tensor));
-        }
-        if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
-            let base = memory.data_ptr().addr() as u64;
-            all.extend(arena.gaps().map(|(begin, count)| Number {
-                address: base + begin,
-                dtype: DType::U8,
-                bytes: vec![0; count],
-            }));
-        }
-        Ok(all)
-    }
-
     /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the
     /// kernel to work on. Says whether it is the batch.
     fn upload(
@@ -488,90 +253,4 @@ impl Run<'_> {
         unsafe { upload::bytes(self, block.address(), bytes) }?;
         Ok(block.address())
     }
-
-    /// Marks the end of the work, for all who have to wait for it.
-    fn finish(&mut self, plan: &Plan<'_>, own: &[usize], options: &RunOptions) -> Result<()> {
-        if self.is_capturing {
-            return Ok(());
-        }
-        let event = Arc::new(self.executor.events.take(self.current)?);
-        self.stream.record(&event)?;
-        for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
-            block.set_ready(Arc::clone(&event));
-        }
-        self.done.late = Some(Arc::new(Late::new(self.current.context(), Arc::clone(&event))));
-        // What is in pageable memory has been read.
-        let late = own.iter().map(|&field| plan.fields[field].leaf);
-        let late = late.filter(|&leaf| plan.specs[leaf].source != Device::Cpu);
-        let lists = late.flat_map(|leaf| plan.lists[leaf].owners());
-        // In its own order, another library may give its memory out again at once.
-        let is_elsewhere =
-            |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
-        let lent = match options.memory.as_ref().is_some_and(is_elsewhere) {
-            true => &self.lent[..],
-            false => &[],
-        };
-        let owners = || options.keep.iter().chain(lists.clone()).chain(lent);
-        // Our own memory waits by itself, which spares it being held.
-        for block in self.blocks_of(owners()) {
-            block.set_read(self.stream.handle(), Arc::clone(&event));
-        }
-        let held: Vec<Owner> =
-            owners().filter(|owner| self.block_of(owner).is_none()).cloned().collect();
-        if !held.is_empty() {
-            self.executor.held.until(event, held);
-        }
-        Ok(())
-    }
-}
-
-/// Numbers on their way to the device.
-struct Number {
-    address: u64,
-    dtype: DType,
-    bytes: Vec<u8>,
-}
-
-impl Number {
-    fn values(&self) -> Values<'_> {
-        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes }
-    }
-}
-
-/// What cannot be done while the stream is captured, and the cure.
-pub(super) fn refused_in_capture(what: impl Display) -> Error {
-    Error::Argument(format!("the stream is being captured in a graph: {what}"))
-}
-
-/// Refuses what cannot be recorded in a graph: memory of ours, copies from and to pageable memory.
-/// Another library's memory it may be, if that belongs to the stream: such libraries know of captures.
-pub(super) fn check_capture(
-    plan: &Plan<'_>,
-    options: &RunOptions,
-    stream: StreamRef<'_>,
-) -> Result<()> {
-    let has_memory =
-        options.memory.as_ref().is_some_and(|memory| memory.stream().handle() == stream.handle());
-    let refuse = |what: &str| Err(refused_in_capture(what));
-    for (index, field) in plan.fields.iter().enumerate() {
-        let spec = &plan.specs[field.leaf];
-        if !is_device_field(plan, index) || !is_on_device(spec) {
-            return refuse("the samples and the batch have to be on the device");
-        }
-        if spec.source == Device::Cpu && field.role == Role::Data {
-            return refuse("samples in pageable host memory cannot be read in it");
-        }
-        if has_memory {
-            continue;
-        }
-        if field.out.is_none() {
-            return refuse(
-                "give the memory to write to (out=), and ask for no mask or batch_index",
-            );
-        }
-        if spec.lengths.is_some() {
-            return refuse("lengths and offsets need memory: capture a stack");
-        }
-    }
-    Ok(())
 }

@@ -2,20 +2,12 @@
 
 use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
 
-use super::encode::Builder;
+use super::encode::{Builder, Values};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
 use crate::plan::{Field, Plan};
-use crate::tensor::{DType, Result};
-
-/// Numbers known on the host that a batch has on the device: lengths, offsets.
-#[derive(Debug)]
-pub(super) struct Values<'v> {
-    pub out: u64,
-    pub dtype: DType,
-    pub bytes: &'v [u8],
-}
+use crate::tensor::Result;
 
 /// The table of a launch.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::*;
 use crate::collate::{Collate, Mask, Pad, Side, Transform};
 use crate::cuda::params::{varies, Family};
 use crate::samples::{SampleList, SampleView};
-use crate::tensor::{Device, Layout};
+use crate::tensor::{DType, Device, Layout};
 
 const HERE: Device = Device::Cuda(0);
 /// Where an output is, at a multiple of 16.

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // Copies from raw addresses.
 
 use super::driver::{CopyBatch, Direction};
-use super::run::Run;
+use super::enqueue::Run;
 use crate::host::{self, Helpers, Outputs};
 use crate::plan::{Plan, CHUNK_BYTES, UPLOAD_ALIGN};
 use crate::samples::SampleList;

@@ -1,6 +1,6 @@
 //! Stacks whose rows are copied before all of them are known.
 
-use super::Engine;
+use super::engine::Engine;
 use crate::collate::{Collate, Form, Transform};
 use crate::host::RowsAhead;
 use crate::samples::Kind;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use smallvec::{smallvec, SmallVec};
 
-use super::Engine;
+use super::engine::Engine;
 use crate::batch::{Batch, Fields, Parts};
 use crate::collate::{Collate, Form, Mask, Pad, Transform};
 use crate::host::{self, write_numbers, write_rows, MemoryPool, RowPadding};

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use crate::host::pool::Block;
+use crate::host::prefetch::prefetch;
 use crate::host::share::Door;
-use crate::host::{rows, tile, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
+use crate::host::{rows, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
 use crate::plan::{Field, Op, Starts};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::sync::{spin_loop, thread, Watched};
@@ -182,7 +183,7 @@ impl Shared {
         self.written.share();
         for (index, row) in self.rows[begin..end].iter().enumerate() {
             if let Some(ahead) = self.rows[begin..end].get(index + 4) {
-                tile::prefetch(ahead.load(Ordering::Relaxed), self.row_bytes);
+                prefetch(ahead.load(Ordering::Relaxed), self.row_bytes);
             }
             let src = row.load(Ordering::Relaxed);
             debug_assert!(!src.is_null(), "published");

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)] // Raw rows.
 
 use crate::collate::{Mask, Side};
+use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, RowFn};
-use crate::host::tile::prefetch;
 use crate::samples::Rows;
 use crate::tensor::{DType, Tensor};
 

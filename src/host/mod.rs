@@ -13,6 +13,7 @@ mod few;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
 mod pool;
+mod prefetch;
 mod reference;
 mod rows;
 mod share;

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use crate::collate::Affine;
 use crate::host::around::{is_touched, Rows};
+use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::walk::{goes_down, in_order, walk, Place};
@@ -117,19 +118,6 @@ fn prefetch_ahead(field: &Field<'_>, sample: usize) {
     {
         prefetch(ahead, *elems as usize * field.dtype.size());
     }
-}
-
-/// Asks for the first lines of some bytes that are read soon.
-#[inline]
-pub(super) fn prefetch(data: *const u8, bytes: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes.min(1024)).step_by(64) {
-        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(line).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (data, bytes);
 }
 
 /// Writes samples of which nothing is read, padding included.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::host::prefetch::prefetch;
 use crate::host::rows;
-use crate::host::tile::prefetch;
 use crate::plan::{Class, Dim, Field};
 
 /// A sample's place: addresses of its first real element to be read and of its first element in the

@@ -4,7 +4,7 @@
 use crate::plan::batch_shape::{Placement, Spec};
 use crate::plan::field::{saturating_sum, Field, Op, Role};
 use crate::plan::loops::Class;
-use crate::plan::Plan;
+use crate::plan::plan::Plan;
 use crate::samples::{Kind, SampleList};
 use crate::tensor::{bytes_of, DType, Device};
 
@@ -124,6 +124,28 @@ pub(crate) fn is_copied(plan: &Plan<'_>, field: &Field<'_>) -> bool {
 fn sample_bytes(list: &SampleList<'_>) -> u64 {
     let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
     saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
+}
+
+/// Whether the batch of a leaf is on a device.
+pub(crate) fn is_on_device(spec: &Spec) -> bool {
+    matches!(spec.device, Device::Cuda(_))
+}
+
+/// Whether a field is run on the device: its data is read or written there, or it is written there.
+pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
+    let field = &plan.fields[field];
+    let spec = &plan.specs[field.leaf];
+    let reads = matches!(spec.source, Device::Cuda(_)) && field.role == Role::Data;
+    reads || is_on_device(spec)
+}
+
+/// Whether the samples of a field have to be brought to the device. Other host memory, which is
+/// page-locked, the kernels read themselves.
+pub(crate) fn must_upload(plan: &Plan<'_>, index: usize, is_capturing: bool) -> bool {
+    let field = &plan.fields[index];
+    let reads = matches!(field.op, Op::Read { .. }) && field.numel() > 0;
+    let is_pageable = plan.specs[field.leaf].source == Device::Cpu;
+    reads && (is_pageable || !is_capturing && is_copied(plan, field))
 }
 
 pub(crate) fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {

@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::collate::Collate;
 use crate::plan::batch_shape::Spec;
-use crate::plan::Leaf;
 use crate::samples::SampleList;
 use crate::tensor::{DType, Device, Element, Error, Layout, Mismatch, Owner, Result, Tensor};
 
@@ -65,6 +65,19 @@ impl<'t> Target<'t> {
     fn span(&self) -> Range<i128> {
         absolute(self.data, &self.layout, self.dtype)
     }
+}
+
+/// One leaf of a tree of samples: its samples, its options and perhaps its output.
+#[derive(Clone, Copy, Debug)]
+pub struct Leaf<'s, 'a> {
+    /// The samples.
+    pub samples: &'s SampleList<'a>,
+    /// The options.
+    pub collate: &'s Collate,
+    /// Where the leaf is in the tree; empty for a plain list.
+    pub path: &'s str,
+    /// The memory to write to; without it the engine takes some from its pool.
+    pub out: Option<&'s Target<'s>>,
 }
 
 /// What [`crate::Engine::assemble_into`] writes to: a [`Target`], a [`Tensor`] or an earlier [`Batch`](crate::Batch).

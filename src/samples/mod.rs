@@ -6,7 +6,6 @@ mod rows;
 mod view;
 
 pub use list::SampleList;
-pub(crate) use meta::same_dims;
 pub use meta::Kind;
 pub(crate) use rows::Rows;
 pub use view::SampleView;

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::samples::{same_dims, Kind, SampleList, SampleView};
+use crate::samples::list::SampleList;
+use crate::samples::meta::{same_dims, Kind};
+use crate::samples::view::SampleView;
 use crate::tensor::{are_compact, bytes_of, Device};
 
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.

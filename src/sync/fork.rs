@@ -6,14 +6,14 @@
 
 use std::sync::PoisonError;
 
-use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use crate::sync::primitives::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 /// Held for reading by whoever holds a [`ForkMutex`], for writing by a fork.
 #[cfg(not(windrow_loom))]
 static GATE: RwLock<()> = RwLock::new(());
 
 #[cfg(windrow_loom)]
-crate::sync::lazy_static! {
+crate::sync::primitives::lazy_static! {
     static ref GATE: RwLock<()> = RwLock::new(());
 }
 

@@ -1,55 +1,7 @@
-//! What threads meet at: the standard library's, or loom's, which tries out every interleaving of them and
-//! every order of memory that the processor is left (`make model`).
+//! What threads meet at, the standard library's or loom's, and locks that a fork waits for.
 
 mod fork;
+mod primitives;
 
 pub(crate) use fork::{ForkMutex, Guard};
-
-#[cfg(not(windrow_loom))]
-pub(crate) use std::{
-    hint::spin_loop,
-    sync::{atomic, Mutex, MutexGuard, RwLock, RwLockReadGuard},
-    thread,
-};
-
-#[cfg(windrow_loom)]
-pub(crate) use loom::{
-    lazy_static,
-    sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
-    thread,
-};
-
-#[cfg(all(not(windrow_loom), feature = "cuda"))]
-pub(crate) use std::sync::Condvar;
-
-/// A checker has no time: who waits yields.
-#[cfg(windrow_loom)]
-pub(crate) fn spin_loop() {}
-
-/// Memory that a raw address leads to, which loom cannot see: it is told here who is at it. Nothing without loom.
-#[derive(Debug, Default)]
-pub(crate) struct Watched {
-    #[cfg(windrow_loom)]
-    memory: loom::cell::UnsafeCell<()>,
-}
-
-#[cfg(windrow_loom)]
-// SAFETY: loom notes who comes, and there is nothing to race for.
-#[allow(unsafe_code)]
-unsafe impl Sync for Watched {}
-
-impl Watched {
-    /// The calling thread has a part of it, beside others with theirs.
-    #[inline]
-    pub fn share(&self) {
-        #[cfg(windrow_loom)]
-        self.memory.with(|_| ());
-    }
-
-    /// The calling thread has all of it: whoever had a part has to be done, and to be seen to be done.
-    #[inline]
-    pub fn own(&self) {
-        #[cfg(windrow_loom)]
-        self.memory.with_mut(|_| ());
-    }
-}
+pub(crate) use primitives::*;

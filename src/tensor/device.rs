@@ -1,4 +1,4 @@
-//! [`Device`]: where memory is.
+//! [`Device`]: where memory is, and [`DeviceInfo`]: what a driver says of one.
 
 use std::fmt;
 
@@ -22,4 +22,20 @@ impl fmt::Display for Device {
             Device::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
         }
     }
+}
+
+/// A CUDA device, as its driver describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// The device as batches name it.
+    pub device: Device,
+    /// The product's name.
+    pub name: String,
+    /// Compute capability: (9, 0).
+    pub compute_capability: (u32, u32),
+    /// Number of multiprocessors.
+    pub num_multiprocessors: u32,
+    /// Bytes of its memory.
+    pub total_bytes: u64,
 }

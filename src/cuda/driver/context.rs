@@ -12,11 +12,12 @@ use cust::device::{Device, DeviceAttribute};
 use cust::sys::{CUcontext, CUdevice};
 
 use super::error::DriverResult;
-use super::init::{forked, init, quietly};
+use super::init::init;
 use super::raw;
+use super::started::{forked, quietly};
 use crate::observe::{Span, Stage};
+use crate::tensor;
 use crate::tensor::{DriverError, Error, Result};
-use crate::{devices, tensor};
 
 /// CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, which cust does not know.
 const MEMORY_POOLS_SUPPORTED: c_uint = 115;
@@ -33,11 +34,11 @@ pub(crate) fn device_count() -> Result<u32> {
 }
 
 /// A device for those who choose one.
-pub(crate) fn describe(ordinal: u32) -> Result<devices::DeviceInfo> {
+pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
     let device = Device::get_device(ordinal);
     let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
     let info = DeviceInfo::of(device)?;
-    Ok(devices::DeviceInfo {
+    Ok(tensor::DeviceInfo {
         device: tensor::Device::Cuda(ordinal),
         name: info.name,
         compute_capability: info.capability,

@@ -1,35 +1,20 @@
-//! Result codes and what they mean to the engine.
+//! What result codes mean to the engine.
 
 use std::ffi::{c_char, CStr};
 use std::ptr::null;
 
 use cust::error::CudaError;
 
-use super::init::forked;
+use super::codes::{
+    CuResult, NOT_FOUND, NOT_INITIALIZED, NOT_READY, NOT_SUPPORTED, NO_DEVICE, OUT_OF_MEMORY,
+    UNKNOWN,
+};
 use super::raw;
+use super::started::forked;
 use crate::tensor::{DriverError, Error};
 
 /// The result of a driver call.
 pub(crate) type DriverResult<T> = Result<T, DriverError>;
-
-pub(super) const OUT_OF_MEMORY: u32 = 2;
-pub(super) const NOT_INITIALIZED: u32 = 3;
-pub(super) const STUB_LIBRARY: u32 = 34;
-pub(super) const NO_DEVICE: u32 = 100;
-pub(super) const NO_BINARY_FOR_GPU: u32 = 209;
-pub(super) const UNSUPPORTED_PTX_VERSION: u32 = 222;
-pub(super) const NOT_FOUND: u32 = 500;
-pub(super) const NOT_READY: u32 = 600;
-pub(super) const NOT_SUPPORTED: u32 = 801;
-const UNKNOWN: u32 = 999;
-
-/// What a driver function returned: a number, because drivers newer than this crate have new codes.
-#[must_use]
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CuResult {
-    pub(super) function: &'static str,
-    pub(super) code: u32,
-}
 
 impl CuResult {
     #[inline]

@@ -1,17 +1,14 @@
 //! The driver is loaded and started at the first use of CUDA, never before: workers forked until
 //! then can use it too.
 
-use std::process;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::OnceLock;
 
-use super::error::{NO_DEVICE, STUB_LIBRARY};
+use super::codes::{NO_DEVICE, STUB_LIBRARY};
 use super::raw;
+use super::started::{self, forked};
 use crate::tensor::{DriverError, Error, Result};
 
 static STARTED: OnceLock<Result<()>> = OnceLock::new();
-/// The process that started, or was starting, the driver. 0: nobody has.
-static STARTED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// Loads and starts the driver, once per process; every later answer is that of the first call.
 ///
@@ -26,7 +23,7 @@ pub(crate) fn init() -> Result<()> {
 }
 
 fn start() -> Result<()> {
-    STARTED_BY.store(process::id(), Ordering::Release);
+    started::mark();
     let unavailable = |text: String| Err(Error::NoDriver(text));
     if let Err(text) = lazy_driver::load() {
         return unavailable(format!("no driver found: {text}"));
@@ -47,19 +44,6 @@ fn start() -> Result<()> {
     }
 }
 
-/// In a child forked after the start of the driver: the error that says so.
-pub(crate) fn forked() -> Option<Error> {
-    let by = STARTED_BY.load(Ordering::Acquire);
-    if by == 0 || by == process::id() {
-        return None;
-    }
-    Some(Error::NoDriver(
-        "this process was forked after its parent had begun to use CUDA, which no driver survives; \
-         start such processes by spawn or forkserver"
-            .into(),
-    ))
-}
-
 /// The newest CUDA version that the driver supports, as in (13, 0).
 pub(crate) fn driver_version() -> std::result::Result<(u32, u32), DriverError> {
     let mut version = 0;
@@ -67,12 +51,4 @@ pub(crate) fn driver_version() -> std::result::Result<(u32, u32), DriverError> {
     unsafe { raw::cuDriverGetVersion(&raw mut version) }.ok()?;
     let version = version.unsigned_abs();
     Ok((version / 1000, version % 1000 / 10))
-}
-
-/// The release of an object of the driver, from a drop: nobody can be told of an error, the driver
-/// may be gone (at process exit) or belong to the parent process.
-pub(super) fn quietly(release: impl FnOnce()) {
-    if forked().is_none() {
-        release();
-    }
 }

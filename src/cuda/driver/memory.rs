@@ -8,11 +8,8 @@ use cust::sys::{CUcontext, CUmemoryPool};
 
 use super::context::{Context, Current};
 use super::error::DriverResult;
-use super::raw::{self, MEMORY_TYPE_DEVICE, MEMORY_TYPE_HOST};
+use super::raw::{self, DevicePtr, MEMORY_TYPE_DEVICE, MEMORY_TYPE_HOST};
 use super::stream::StreamRef;
-
-/// An address on a device.
-pub(crate) type DevicePtr = u64;
 
 /// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
 const RELEASE_THRESHOLD: u32 = 4;

@@ -21,21 +21,26 @@
 // The driver is a C library called through addresses found at run time.
 #![allow(unsafe_code)]
 
+mod codes;
 mod context;
 mod error;
 mod event;
+mod event_pool;
 mod init;
 mod memory;
 mod module;
 mod raw;
+mod started;
 mod stream;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use context::{describe, device_count, Context, Current, Waits};
 pub(crate) use error::DriverResult;
-pub(crate) use event::{EventPool, PooledEvent};
-pub(crate) use init::{driver_version, forked, init};
-pub(crate) use memory::{pointer_info, DevicePtr, MemPool, MemoryKind, Pinned};
+pub(crate) use event_pool::{EventPool, PooledEvent};
+pub(crate) use init::{driver_version, init};
+pub(crate) use memory::{pointer_info, MemPool, MemoryKind, Pinned};
 pub(crate) use module::{image, Kernel, TARGETS, TOOLKIT};
+pub(crate) use raw::DevicePtr;
+pub(crate) use started::forked;
 pub(crate) use stream::{CopyBatch, Direction, Stream, StreamRef};

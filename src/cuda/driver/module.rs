@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use cust::sys::CUfunction;
 
+use super::codes::{NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
 use super::context::{Context, Current, DeviceInfo};
-use super::error::{DriverResult, NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
+use super::error::DriverResult;
 use super::init::driver_version;
 use crate::tensor::{DriverError, Error, Result};
 

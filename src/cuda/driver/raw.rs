@@ -7,8 +7,10 @@ use std::mem::transmute;
 use cust::sys::{CUcontext, CUdevice, CUevent, CUfunction, CUmemoryPool, CUstream};
 use lazy_driver::Function;
 
-use super::error::{CuResult, NOT_FOUND, NO_DEVICE};
-use super::memory::DevicePtr;
+use super::codes::{CuResult, NOT_FOUND, NO_DEVICE};
+
+/// An address on a device.
+pub(crate) type DevicePtr = u64;
 
 /// Streams that no one creates: 0 and 1 are the legacy default stream, 2 is that of the thread.
 pub(super) const LAST_DEFAULT_STREAM: usize = 2;

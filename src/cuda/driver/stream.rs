@@ -11,9 +11,8 @@ use lazy_driver::Function;
 use super::context::{Context, Current};
 use super::error::DriverResult;
 use super::event::Event;
-use super::memory::DevicePtr;
 use super::module::Kernel;
-use super::raw::{self, LAST_DEFAULT_STREAM};
+use super::raw::{self, DevicePtr, LAST_DEFAULT_STREAM};
 use crate::tensor::{Error, Result};
 
 /// CU_STREAM_NON_BLOCKING: no order against the legacy default stream, which is torch's.

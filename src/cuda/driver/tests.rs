@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use super::error::{NOT_FOUND, NO_DEVICE};
+use super::codes::{NOT_FOUND, NO_DEVICE};
 use super::*;
 use crate::tensor::{DriverError, Error};
 

@@ -1,0 +1,309 @@
+//! [`Batch`]: the result, and the views of its samples.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::collate::Side;
+#[cfg(feature = "cuda")]
+use crate::cuda::Late;
+use crate::plan::{AsTarget, Placement, Role, Spec, Target};
+use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
+
+/// One assembled batch. Its tensors share memory with whoever they are exported to.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    data: Tensor,
+    fields: Fields,
+}
+
+/// What a batch has besides its data. Most have little of it, hence the boxes.
+#[derive(Clone, Debug)]
+pub struct Fields {
+    /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
+    /// `None` for a stack.
+    pub lengths: Option<Box<Tensor>>,
+    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
+    pub offsets: Option<Box<Tensor>>,
+    /// Bool, `[N, *padded dims]`, if asked for.
+    pub mask: Option<Box<Tensor>>,
+    /// The sample of each row, int64 `[sum]`, if asked for.
+    pub batch_index: Option<Box<Tensor>>,
+    /// The bytes that all tensors of this batch, and of the others of its call, are in: uint8, one
+    /// allocation. Only if asked for, see [`crate::Plan::in_arena`].
+    pub arena: Option<Box<Tensor>>,
+    /// The largest length, for a ragged batch.
+    pub max_length: Option<i64>,
+    /// Number of samples.
+    pub num_samples: usize,
+    parts: Parts,
+    /// What is known when the device has come so far; `None` if nothing is late.
+    #[cfg(feature = "cuda")]
+    pub(crate) late: Option<Arc<Late>>,
+}
+
+impl Fields {
+    /// Of a stack, which has nothing but samples.
+    pub(crate) fn of_rows(num_samples: usize) -> Fields {
+        Fields::of_parts(num_samples, Parts::Rows)
+    }
+
+    /// Without tensors: of a batch that is to be made again, see [`Batch::try_new`].
+    pub fn of_parts(num_samples: usize, parts: Parts) -> Fields {
+        Fields {
+            lengths: None,
+            offsets: None,
+            mask: None,
+            batch_index: None,
+            arena: None,
+            max_length: None,
+            num_samples,
+            parts,
+            #[cfg(feature = "cuda")]
+            late: None,
+        }
+    }
+
+    /// Lengths, offsets and whatever else is known without looking at a sample's elements.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
+    pub fn new(spec: &Spec) -> Result<Fields> {
+        let offsets = match &spec.placement {
+            Placement::Joined { offsets, .. } => {
+                let shape = [offsets.as_slice().len() as i64];
+                Some(Box::new(match spec.offsets_i32 {
+                    true => Tensor::from_vec(offsets.to_i32()?, &shape)?,
+                    false => Tensor::from_vec(offsets.as_slice().to_vec(), &shape)?,
+                }))
+            }
+            _ => None,
+        };
+        let lengths = spec.lengths.as_ref();
+        Ok(Fields {
+            lengths: lengths
+                .map(|(all, shape)| Tensor::from_vec(all.clone(), shape).map(Box::new))
+                .transpose()?,
+            offsets,
+            max_length: spec.max_length,
+            ..Fields::of_parts(spec.num_samples, Parts::new(spec))
+        })
+    }
+
+    pub(crate) fn set_parts(&mut self, parts: Parts) {
+        self.parts = parts;
+    }
+
+    /// Where each sample's real part is.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// The lengths or the offsets.
+    pub(crate) fn number(&self, role: Role) -> Option<&Tensor> {
+        match role {
+            Role::Lengths => self.lengths.as_deref(),
+            Role::Offsets => self.offsets.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// Where each sample's real part is in the data of a batch.
+#[derive(Clone, Debug)]
+pub enum Parts {
+    /// Sample `i` is row `i`.
+    Rows,
+    /// Sample `i` is in row `i`, within padding.
+    Padded {
+        /// The padded dims: their position in a sample's row, and the side that padding is on.
+        dims: SmallVec<[(usize, Side); 4]>,
+        /// The real length of each sample along each of these dims, `[N, k]` row-major.
+        lengths: Arc<[i64]>,
+    },
+    /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim.
+    Joined {
+        /// The dim of the data.
+        dim: usize,
+        /// The boundaries.
+        offsets: Offsets,
+    },
+}
+
+impl Parts {
+    fn new(spec: &Spec) -> Parts {
+        match &spec.placement {
+            Placement::Rows => Parts::Rows,
+            Placement::Joined { dim, offsets } => {
+                Parts::Joined { dim: *dim, offsets: offsets.clone() }
+            }
+            Placement::Padded(padded) => Parts::Padded {
+                dims: padded
+                    .dims
+                    .iter()
+                    .filter_map(|d| {
+                        Some((spec.permute.iter().position(|p| p == d)?, padded.sides[*d]))
+                    })
+                    .collect(),
+                lengths: spec
+                    .lengths
+                    .as_ref()
+                    .map_or_else(Default::default, |(all, _)| all[..].into()),
+            },
+        }
+    }
+}
+
+impl Parts {
+    /// Whether all parts are in data of this shape.
+    fn fit(&self, num_samples: usize, shape: &[i64]) -> bool {
+        let has_rows = shape.first() == Some(&(num_samples as i64));
+        match self {
+            Parts::Rows => has_rows,
+            Parts::Padded { dims, lengths } => {
+                let rows = || lengths.chunks_exact(dims.len().max(1));
+                has_rows
+                    && num_samples.checked_mul(dims.len()) == Some(lengths.len())
+                    && dims.iter().enumerate().all(|(k, &(dim, _))| {
+                        let room = shape[1..].get(dim);
+                        room.is_some_and(|room| rows().all(|row| (0..=*room).contains(&row[k])))
+                    })
+            }
+            Parts::Joined { dim, offsets } => {
+                offsets.num_samples() == num_samples && shape.get(*dim) == Some(&offsets.total())
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// A batch made again of tensors that are elsewhere by now, such as in a copy of an arena.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if a part would be outside of the data.
+    pub fn try_new(data: Tensor, fields: Fields) -> Result<Batch> {
+        if !fields.parts.fit(fields.num_samples, data.shape()) {
+            let text =
+                format!("{} samples in data of shape {:?}", fields.num_samples, data.shape());
+            return Err(Error::Argument(format!("{text}: {:?} do not fit", fields.parts)));
+        }
+        Ok(Batch { data, fields })
+    }
+
+    /// A batch of data that is elsewhere, such as a view of the samples themselves. The data has
+    /// the shape of the spec that the fields were made of.
+    pub fn new(data: Tensor, fields: Fields) -> Batch {
+        Batch { data, fields }
+    }
+
+    /// The samples, assembled.
+    pub fn data(&self) -> &Tensor {
+        &self.data
+    }
+
+    /// Everything but the data.
+    pub fn fields(&self) -> &Fields {
+        &self.fields
+    }
+
+    pub(crate) fn data_mut(&mut self) -> &mut Tensor {
+        &mut self.data
+    }
+
+    /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
+    /// `None` for a stack.
+    pub fn lengths(&self) -> Option<&Tensor> {
+        self.fields.lengths.as_deref()
+    }
+
+    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
+    pub fn offsets(&self) -> Option<&Tensor> {
+        self.fields.offsets.as_deref()
+    }
+
+    /// Bool, `[N, *padded dims]`, if asked for.
+    pub fn mask(&self) -> Option<&Tensor> {
+        self.fields.mask.as_deref()
+    }
+
+    /// The sample of each row, int64 `[sum]`, if asked for.
+    pub fn batch_index(&self) -> Option<&Tensor> {
+        self.fields.batch_index.as_deref()
+    }
+
+    /// The bytes of all tensors of the call, if they were asked for in one allocation.
+    pub fn arena(&self) -> Option<&Tensor> {
+        self.fields.arena.as_deref()
+    }
+
+    /// The largest length, for a ragged batch.
+    pub fn max_length(&self) -> Option<i64> {
+        self.fields.max_length
+    }
+
+    /// Waits until the batch has been written, and returns what went wrong on the way. On the host a batch is
+    /// complete when its call returns, and so is a view; a batch of a graph is not waited for.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if the device has failed.
+    pub fn check(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(late) = &self.fields.late {
+            return late.check();
+        }
+        Ok(())
+    }
+
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.fields.num_samples
+    }
+
+    /// Whether there is no sample; never true of a batch that was assembled.
+    pub fn is_empty(&self) -> bool {
+        self.fields.num_samples == 0
+    }
+
+    /// The real part of sample `index`, without a copy.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if there is no such sample.
+    pub fn sample(&self, index: usize) -> Result<Tensor> {
+        if index >= self.fields.num_samples {
+            return Err(Error::Argument(format!("sample {index} of {}", self.fields.num_samples)));
+        }
+        match &self.fields.parts {
+            Parts::Rows => self.data.select(index as i64),
+            Parts::Joined { dim, offsets } => {
+                let ends = &offsets.as_slice()[index..index + 2];
+                narrow(&self.data, &[(*dim, ends[0], ends[1] - ends[0])])
+            }
+            Parts::Padded { dims, lengths } => {
+                let row = self.data.select(index as i64)?;
+                let real = |(k, &(dim, side)): (usize, &(usize, Side))| {
+                    let length = lengths[index * dims.len() + k];
+                    (dim, side.lead(length, row.shape()[dim]), length)
+                };
+                let parts: SmallVec<[_; 4]> = dims.iter().enumerate().map(real).collect();
+                narrow(&row, &parts)
+            }
+        }
+    }
+}
+
+/// `length` places from `start` on along each dim named.
+fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
+    let mut shape: Dims = tensor.shape().into();
+    let mut first = 0;
+    for &(dim, start, length) in parts {
+        shape[dim] = length;
+        first += start * tensor.strides()[dim];
+    }
+    tensor.view(first, Layout::try_new(tensor.dtype(), &shape, Some(tensor.strides()))?)
+}
+
+impl AsTarget for Batch {
+    fn as_target(&mut self) -> Result<Target<'_>> {
+        self.data_mut().as_target()
+    }
+}

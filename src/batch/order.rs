@@ -1,0 +1,48 @@
+//! Results on a device, and who may use them when: other libraries' streams, and the host.
+
+#[cfg(feature = "cuda")]
+use crate::cuda::DeviceBlock;
+use crate::tensor::{Result, Stream, Tensor};
+
+impl Tensor {
+    /// Orders what is enqueued on a stream from now on behind the work that writes this tensor, and the
+    /// end of its memory behind what is on the stream then. Nothing for memory that is not windrow's.
+    ///
+    /// # Errors
+    /// [`crate::Error::Argument`] for a stream of another device or context; [`crate::Error::Cuda`].
+    pub fn ready_on(&self, stream: Stream) -> Result<()> {
+        self.hand_to(stream, false)
+    }
+
+    /// As [`Tensor::ready_on`], for a stream that need not exist when the call has returned, as DLPack has it. The
+    /// memory is used again when the stream has been named in a later call, behind what is on it then; or when the whole
+    /// device has been waited for.
+    ///
+    /// # Errors
+    /// As [`Tensor::ready_on`].
+    pub fn ready_on_borrowed(&self, stream: Stream) -> Result<()> {
+        self.hand_to(stream, true)
+    }
+
+    fn hand_to(&self, stream: Stream, is_borrowed: bool) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
+            let current = block.context().enter()?;
+            return block.hand_to(&current, stream.handle(), is_borrowed);
+        }
+        let _ = (stream, is_borrowed);
+        Ok(())
+    }
+
+    /// Waits until this tensor has been written. Nothing for memory that is not windrow's.
+    ///
+    /// # Errors
+    /// [`crate::Error::Cuda`].
+    pub fn synchronize(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
+            return block.synchronize();
+        }
+        Ok(())
+    }
+}

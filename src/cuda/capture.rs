@@ -1,0 +1,46 @@
+//! What can be recorded in a graph, while the stream of a run is captured.
+
+use std::fmt::Display;
+
+use super::driver::StreamRef;
+use crate::plan::{is_device_field, is_on_device, Plan, Role};
+use crate::run_options::RunOptions;
+use crate::tensor::{Device, Error, Result};
+
+/// What cannot be done while the stream is captured, and the cure.
+pub(super) fn refused_in_capture(what: impl Display) -> Error {
+    Error::Argument(format!("the stream is being captured in a graph: {what}"))
+}
+
+/// Refuses what cannot be recorded in a graph: memory of ours, copies from and to pageable memory.
+/// Another library's memory it may be, if that belongs to the stream: such libraries know of captures.
+pub(super) fn check_capture(
+    plan: &Plan<'_>,
+    options: &RunOptions,
+    stream: StreamRef<'_>,
+) -> Result<()> {
+    let has_memory =
+        options.memory.as_ref().is_some_and(|memory| memory.stream().handle() == stream.handle());
+    let refuse = |what: &str| Err(refused_in_capture(what));
+    for (index, field) in plan.fields.iter().enumerate() {
+        let spec = &plan.specs[field.leaf];
+        if !is_device_field(plan, index) || !is_on_device(spec) {
+            return refuse("the samples and the batch have to be on the device");
+        }
+        if spec.source == Device::Cpu && field.role == Role::Data {
+            return refuse("samples in pageable host memory cannot be read in it");
+        }
+        if has_memory {
+            continue;
+        }
+        if field.out.is_none() {
+            return refuse(
+                "give the memory to write to (out=), and ask for no mask or batch_index",
+            );
+        }
+        if spec.lengths.is_some() {
+            return refuse("lengths and offsets need memory: capture a stack");
+        }
+    }
+    Ok(())
+}

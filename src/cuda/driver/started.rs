@@ -1,0 +1,35 @@
+//! Which process started the driver: a child forked after that cannot use it.
+
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::tensor::Error;
+
+/// The process that started, or was starting, the driver. 0: nobody has.
+static STARTED_BY: AtomicU32 = AtomicU32::new(0);
+
+/// Notes that this process starts the driver.
+pub(super) fn mark() {
+    STARTED_BY.store(process::id(), Ordering::Release);
+}
+
+/// In a child forked after the start of the driver: the error that says so.
+pub(crate) fn forked() -> Option<Error> {
+    let by = STARTED_BY.load(Ordering::Acquire);
+    if by == 0 || by == process::id() {
+        return None;
+    }
+    Some(Error::NoDriver(
+        "this process was forked after its parent had begun to use CUDA, which no driver survives; \
+         start such processes by spawn or forkserver"
+            .into(),
+    ))
+}
+
+/// The release of an object of the driver, from a drop: nobody can be told of an error, the driver
+/// may be gone (at process exit) or belong to the parent process.
+pub(super) fn quietly(release: impl FnOnce()) {
+    if forked().is_none() {
+        release();
+    }
+}

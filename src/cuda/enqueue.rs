@@ -1,0 +1,191 @@
+//! [`Run`]: one run of a plan on a device, and what it may enqueue in its stream: copies, waits, marks.
+#![allow(unsafe_code)] // Copies between raw addresses.
+
+use std::sync::Arc;
+
+use super::driver::{Current, PooledEvent, StreamRef};
+use super::executor::Executor;
+use super::late::Late;
+use super::memory::DeviceBlock;
+use super::ring::Slot;
+use crate::observe::Traffic;
+use crate::plan::{Plan, Role};
+use crate::run_options::{OutputMemory, RunOptions};
+use crate::tensor::{Device, Error, Layout, Owner, Result, Stream, Tensor};
+
+/// What a run on a device gives.
+#[derive(Debug, Default)]
+pub(crate) struct Done {
+    /// The tensor of each field that was run here and has memory of ours.
+    pub tensors: Vec<(usize, Tensor)>,
+    /// Batches that came back to be spread over an output of the caller's that is not row-major.
+    pub spread: Vec<(Tensor, *mut u8, Layout)>,
+    /// Lengths and offsets of each leaf whose batch is on the device.
+    pub numbers: Vec<(usize, Role, Tensor)>,
+    /// What all of these are in, if it is one allocation on the device.
+    pub arena: Option<Tensor>,
+    pub traffic: Traffic,
+    /// The end of the work; not in a graph.
+    pub late: Option<Arc<Late>>,
+}
+
+/// One run.
+pub(super) struct Run<'r> {
+    pub executor: &'r Executor,
+    pub current: &'r Current<'r>,
+    pub stream: StreamRef<'r>,
+    pub is_capturing: bool,
+    /// What the work waits for.
+    pub producers: Vec<StreamRef<'r>>,
+    /// Device memory had for this run: given back behind it, whether it fails or not.
+    pub blocks: Vec<Arc<DeviceBlock>>,
+    /// What small outputs are in together, and how much of it is theirs by now.
+    pub shared: Option<(Arc<DeviceBlock>, u64)>,
+    /// Page-locked memory that is being filled or copied.
+    pub slot: Option<Slot<'r>>,
+    /// Owners of outputs in memory of another library's.
+    pub lent: Vec<Owner>,
+    pub done: Done,
+}
+
+impl Run<'_> {
+    /// The distinct streams that have to be waited for: those that wrote samples, and the one that
+    /// memory for outputs belongs to.
+    pub fn find_producers(&mut self, options: &RunOptions) -> Result<()> {
+        let lender = options.memory.iter().map(|memory| memory.stream());
+        let mut seen = vec![self.stream.handle()];
+        for producer in options.producers.iter().copied().chain(lender).map(Stream::handle) {
+            if seen.contains(&producer) {
+                continue;
+            }
+            seen.push(producer);
+            // SAFETY: whoever made the `Stream` vouched for its handle.
+            let producer = unsafe { self.current.foreign_stream(producer) }?;
+            match (self.is_capturing, producer.is_capturing()?) {
+                // What happens outside of a capture cannot be waited for in it.
+                (true, false) => continue,
+                // To wait for it would draw our stream into the capture.
+                (false, true) => {
+                    return Err(Error::Argument(
+                        "the samples come from a stream that is being captured in a graph, and the \
+                         batch is to be assembled outside of it"
+                            .into(),
+                    ));
+                }
+                _ => {}
+            }
+            self.producers.push(producer);
+        }
+        Ok(())
+    }
+
+    /// One event for each producer; and our own tensors know theirs.
+    pub fn order_behind_producers(
+        &mut self,
+        plan: &Plan<'_>,
+        own: &[usize],
+        options: &RunOptions,
+    ) -> Result<()> {
+        for &producer in &self.producers {
+            self.executor.events.order(self.current, producer, self.stream)?;
+        }
+        if self.is_capturing {
+            return Ok(());
+        }
+        let lists = own.iter().map(|&field| plan.fields[field].leaf);
+        let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
+        for block in self.blocks_of(owners) {
+            block.wait_on(self.stream)?;
+        }
+        for block in self.blocks_of(&plan.out_owners) {
+            block.wait_for_users(self.current, &self.executor.events, self.stream)?;
+        }
+        Ok(())
+    }
+
+    /// Memory of windrow's on this device, of whatever engine.
+    fn block_of<'o>(&self, owner: &'o Owner) -> Option<&'o DeviceBlock> {
+        let block = owner.downcast_ref::<DeviceBlock>()?;
+        (block.context().raw() == self.current.context().raw()).then_some(block)
+    }
+
+    /// Each one once, however many samples are in it.
+    fn blocks_of<'o>(&self, owners: impl IntoIterator<Item = &'o Owner>) -> Vec<&'o DeviceBlock> {
+        let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
+        let mut blocks: Vec<_> = blocks.collect();
+        blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
+        blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        blocks
+    }
+
+    /// A point behind what is enqueued so far.
+    pub fn event(&self) -> Result<Arc<PooledEvent>> {
+        let event = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&event)?;
+        Ok(event)
+    }
+
+    /// Enqueues a copy of bytes that `fill` writes, at most a chunk of them.
+    ///
+    /// # Safety
+    /// The place has room for them and is held until the copy is done.
+    pub unsafe fn copy_up(
+        &mut self,
+        place: u64,
+        bytes: u64,
+        fill: impl FnOnce(*mut u8),
+    ) -> Result<()> {
+        let slot = self.executor.ring.take(self.current, &self.executor.pinned, bytes)?;
+        // Kept if the copy cannot be marked: until the run has waited for it.
+        let from = self.slot.insert(slot).as_ptr();
+        fill(from);
+        // SAFETY: the slot has as many bytes and is kept until the event; the place is the caller's promise.
+        unsafe { self.stream.h2d(place, from, bytes as usize) }?;
+        let event = self.event()?;
+        if let Some(slot) = self.slot.take() {
+            slot.free_after(event);
+        }
+        Ok(())
+    }
+
+    pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
+        let block = Arc::new(self.executor.memory.allocate(self.current, self.stream, bytes)?);
+        self.blocks.push(Arc::clone(&block));
+        Ok(block)
+    }
+
+    /// Marks the end of the work, for all who have to wait for it.
+    pub fn finish(&mut self, plan: &Plan<'_>, own: &[usize], options: &RunOptions) -> Result<()> {
+        if self.is_capturing {
+            return Ok(());
+        }
+        let event = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&event)?;
+        for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
+            block.set_ready(Arc::clone(&event));
+        }
+        self.done.late = Some(Arc::new(Late::new(self.current.context(), Arc::clone(&event))));
+        // What is in pageable memory has been read.
+        let late = own.iter().map(|&field| plan.fields[field].leaf);
+        let late = late.filter(|&leaf| plan.specs[leaf].source != Device::Cpu);
+        let lists = late.flat_map(|leaf| plan.lists[leaf].owners());
+        // In its own order, another library may give its memory out again at once.
+        let is_elsewhere =
+            |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
+        let lent = match options.memory.as_ref().is_some_and(is_elsewhere) {
+            true => &self.lent[..],
+            false => &[],
+        };
+        let owners = || options.keep.iter().chain(lists.clone()).chain(lent);
+        // Our own memory waits by itself, which spares it being held.
+        for block in self.blocks_of(owners()) {
+            block.set_read(self.stream.handle(), Arc::clone(&event));
+        }
+        let held: Vec<Owner> =
+            owners().filter(|owner| self.block_of(owner).is_none()).cloned().collect();
+        if !held.is_empty() {
+            self.executor.held.until(event, held);
+        }
+        Ok(())
+    }
+}

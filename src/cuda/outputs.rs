@@ -1,0 +1,148 @@
+//! Memory for what a run writes: outputs, lengths and offsets, and where on the host batches come back to.
+#![allow(unsafe_code)] // A block as tensors.
+
+use std::sync::Arc;
+
+use super::capture::refused_in_capture;
+use super::encode::Values;
+use super::enqueue::Run;
+use super::numbers::KnownNumbers;
+use crate::host::MemoryPool;
+use crate::plan::{is_on_device, Field, Plan};
+use crate::run_options::RunOptions;
+use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
+
+/// Outputs of at most so many bytes share memory with others of their call, which stays as long as one of them does.
+const MAX_SHARED_BYTES: u64 = 16 << 10;
+
+/// They begin as far apart as the driver's own allocations.
+const SHARED_ALIGN: u64 = 256;
+
+fn is_small(bytes: u64) -> bool {
+    (1..=MAX_SHARED_BYTES).contains(&bytes)
+}
+
+impl Run<'_> {
+    /// Takes memory for all small outputs of ours in one piece: a tree of many leaves has many of them.
+    pub fn share_outputs(
+        &mut self,
+        plan: &Plan<'_>,
+        own: &[usize],
+        options: &RunOptions,
+        known: &[KnownNumbers],
+    ) -> Result<()> {
+        if options.memory.is_some() || plan.arena.is_some() {
+            return Ok(());
+        }
+        let fields = own.iter().map(|&index| &plan.fields[index]);
+        let fields =
+            fields.filter(|field| field.out.is_none() && is_on_device(&plan.specs[field.leaf]));
+        let numbers = known.iter().map(|known| known.bytes.len() as u64);
+        let sizes = fields.map(Field::bytes).chain(numbers);
+        let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
+        if sizes.len() > 1 {
+            let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
+            self.shared = Some((self.allocate(bytes)?, 0));
+        }
+        Ok(())
+    }
+
+    /// Memory on the device for an output, row-major.
+    pub fn output(&mut self, options: &RunOptions, dtype: DType, layout: Layout) -> Result<Tensor> {
+        let ordinal = self.current.context().ordinal();
+        let device = Device::Cuda(ordinal);
+        if let Some(memory) = &options.memory {
+            if let Some(tensor) = memory.allocate(dtype, layout.shape(), ordinal)? {
+                let is_fit = (tensor.dtype(), tensor.device()) == (dtype, device)
+                    && tensor.shape() == layout.shape()
+                    && tensor.layout().is_compact()
+                    && !tensor.is_read_only();
+                if !is_fit {
+                    return Err(Error::Argument(format!(
+                        "asked for a row-major output, {dtype} {:?} on {device}, the allocator gave {tensor:?}",
+                        layout.shape()
+                    )));
+                }
+                self.lent.push(Arc::clone(tensor.owner()));
+                return Ok(tensor);
+            }
+        }
+        if self.is_capturing {
+            return Err(refused_in_capture("the allocator has no memory for this dtype"));
+        }
+        let bytes = bytes_of(dtype, layout.shape());
+        let (block, begin) = match &mut self.shared {
+            Some((block, used)) if is_small(bytes) => {
+                let begin = *used;
+                *used += bytes.next_multiple_of(SHARED_ALIGN);
+                (Arc::clone(block), begin)
+            }
+            _ => (self.allocate(bytes)?, 0),
+        };
+        let data = (block.address() + begin) as *mut u8;
+        // SAFETY: as many bytes of the block as the compact layout has; it is their owner.
+        Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
+    }
+
+    /// Memory on the host for a field read from the device: the caller's or ours.
+    pub fn host_memory(
+        &self,
+        plan: &Plan<'_>,
+        index: usize,
+        host: &Arc<MemoryPool>,
+    ) -> Result<(*mut u8, Option<Tensor>)> {
+        let field = &plan.fields[index];
+        let device = plan.specs[field.leaf].device;
+        if let Some(out) = field.out {
+            return Ok((out, None));
+        }
+        let (dtype, layout) = (field.dtype, field.layout.clone());
+        let tensor = if device == Device::Pinned {
+            let block = self.executor.pinned.take(self.current, field.bytes())?;
+            block.into_tensor(dtype, layout)
+        } else {
+            host.allocate(field.bytes())?.into_tensor(dtype, layout)
+        };
+        Ok((tensor.data_ptr(), Some(tensor)))
+    }
+
+    /// Memory for lengths and offsets of batches on the device; and the zeros of an arena's gaps.
+    pub fn numbers(
+        &mut self,
+        plan: &Plan<'_>,
+        options: &RunOptions,
+        known: Vec<KnownNumbers>,
+    ) -> Result<Vec<Number>> {
+        let mut all = Vec::new();
+        for KnownNumbers { leaf, role, dtype, shape, bytes } in known {
+            let tensor = match (&plan.arena, &self.done.arena) {
+                (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
+                _ => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
+            };
+            all.push(Number { address: tensor.data_ptr().addr() as u64, dtype, bytes });
+            self.done.numbers.push((leaf, role, tensor));
+        }
+        if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
+            let base = memory.data_ptr().addr() as u64;
+            all.extend(arena.gaps().map(|(begin, count)| Number {
+                address: base + begin,
+                dtype: DType::U8,
+                bytes: vec![0; count],
+            }));
+        }
+        Ok(all)
+    }
+}
+
+/// Numbers on their way to the device.
+pub(super) struct Number {
+    address: u64,
+    dtype: DType,
+    bytes: Vec<u8>,
+}
+
+impl Number {
+    pub fn values(&self) -> Values<'_> {
+        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes }
+    }
+}

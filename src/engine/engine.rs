@@ -1,0 +1,540 @@
+//! [`Engine`]: runs plans, owns threads and output memory.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::batch::{hand_out, Batch, Fields, Filled};
+use crate::collate::Collate;
+#[cfg(feature = "cuda")]
+use crate::cuda;
+use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
+use crate::observe::{Counters, Span, Stage, Stats, Tally};
+#[cfg(feature = "cuda")]
+use crate::plan::Spec;
+#[cfg(feature = "cuda")]
+use crate::plan::Target;
+use crate::plan::{AsTarget, Leaf, Plan, Role};
+use crate::run_options::RunOptions;
+#[cfg(feature = "cuda")]
+use crate::samples::SampleList;
+use crate::samples::{Rows, Samples};
+use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
+
+/// Assembles batches. Cheap to clone: clones share threads, memory and counters.
+///
+/// ```
+/// use windrow::{Collate, Engine, SampleView};
+/// let engine = Engine::host();
+/// let rows = [[1u8, 2], [3, 4]];
+/// let samples = rows.each_ref().map(|row| SampleView::from_slice(row, &[2]).unwrap());
+/// let batch = engine.assemble(&samples, &Collate::stack())?;
+/// assert_eq!(batch.data().as_slice::<u8>()?, [1, 2, 3, 4]);
+/// # Ok::<(), windrow::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Engine {
+    pub(super) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) threads: Threads,
+    pub(super) memory: Arc<MemoryPool>,
+    pub(super) counters: Counters,
+    pub(super) reference: bool,
+    /// Where batches go if neither call nor samples say so.
+    pub(super) device: Option<Device>,
+    #[cfg(feature = "cuda")]
+    pub(super) devices: cuda::Devices,
+}
+
+impl Shared {
+    #[cfg(feature = "cuda")]
+    fn ordinal(&self) -> u32 {
+        match self.device {
+            Some(Device::Cuda(ordinal)) => ordinal,
+            _ => 0,
+        }
+    }
+}
+
+/// How an engine of its own threads and memory is made.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// Threads, the calling one included, at most [`Engine::MAX_THREADS`]; `None` is one for each core
+    /// this process may use.
+    pub threads: Option<usize>,
+    /// Bytes of free output memory to keep; `None` is 1 GiB.
+    pub pool_bytes: Option<u64>,
+    /// Where batches go if the call does not say; `None` is where the samples are.
+    pub device: Option<Device>,
+}
+
+impl Engine {
+    /// More threads than this are not started, whatever is asked for: the system would be busy with them for
+    /// minutes, and they with each other.
+    pub const MAX_THREADS: usize = 4096;
+
+    /// The host executor with threads of its own, one for each core.
+    pub fn host() -> Engine {
+        Engine::with_options(EngineOptions::default())
+    }
+
+    /// The host executor in the caller's thread pool.
+    pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
+        Engine::new(Threads::Given(pool), DEFAULT_POOL_BYTES, None, false)
+    }
+
+    /// The host executor with a number of threads and a cap on kept memory.
+    pub fn with_options(options: EngineOptions) -> Engine {
+        let available = || std::thread::available_parallelism().map_or(1, usize::from);
+        let count = options.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS);
+        let pool_bytes = options.pool_bytes.unwrap_or(DEFAULT_POOL_BYTES);
+        Engine::new(Threads::own(count), pool_bytes, options.device, false)
+    }
+
+    /// The naive executor, one element at a time: the judge in tests, of no other use.
+    pub fn reference() -> Engine {
+        Engine::new(Threads::own(1), 0, None, true)
+    }
+
+    fn new(threads: Threads, pool_bytes: u64, device: Option<Device>, reference: bool) -> Engine {
+        let shared = Shared {
+            threads,
+            memory: MemoryPool::new(pool_bytes),
+            counters: Counters::default(),
+            reference,
+            device,
+            #[cfg(feature = "cuda")]
+            devices: cuda::Devices::default(),
+        };
+        Engine { shared: Arc::new(shared) }
+    }
+
+    /// An engine whose batches go to a CUDA device unless a call says otherwise.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] where there is no driver, no device, or none that the kernels fit;
+    /// [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    #[cfg(feature = "cuda")]
+    pub fn cuda(ordinal: u32) -> Result<Engine> {
+        let device = Some(Device::Cuda(ordinal));
+        let engine = Engine::with_options(EngineOptions { device, ..EngineOptions::default() });
+        engine.shared.devices.executor(ordinal)?;
+        Ok(engine)
+    }
+
+    /// The options with the place that a batch goes to, if that is the engine's to say.
+    pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
+        match self.shared.device {
+            Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
+            _ => Cow::Borrowed(collate),
+        }
+    }
+
+    /// Assembles one batch.
+    ///
+    /// # Errors
+    /// Every error of input, see [`Error`]; [`Error::OutOfMemory`] if the output does not fit.
+    pub fn assemble<'a, S: Samples<'a> + ?Sized>(
+        &self,
+        samples: &S,
+        collate: &Collate,
+    ) -> Result<Batch> {
+        self.assemble_with(samples, collate, RunOptions::default())
+    }
+
+    /// Assembles one batch by work enqueued on a stream, behind what is on it already. Nothing waits:
+    /// samples in device memory given by address have to stay until the stream has come so far, and
+    /// who uses the batch elsewhere than on this stream orders himself behind it
+    /// ([`Tensor::ready_on`]).
+    ///
+    /// # Errors
+    /// As [`Engine::assemble`]; [`Error::Argument`] for a stream of another device or context, or one
+    /// that is captured in a graph, where no memory can be had; [`Error::Cuda`].
+    pub fn assemble_on<'a, S: Samples<'a> + ?Sized>(
+        &self,
+        samples: &S,
+        collate: &Collate,
+        stream: &Stream,
+    ) -> Result<Batch> {
+        let options = RunOptions { stream: Some(*stream), ..RunOptions::default() };
+        self.assemble_with(samples, collate, options)
+    }
+
+    fn assemble_with<'a, S: Samples<'a> + ?Sized>(
+        &self,
+        samples: &S,
+        collate: &Collate,
+        options: RunOptions,
+    ) -> Result<Batch> {
+        let begin = Instant::now();
+        if let Some(rows) = samples.as_views().and_then(Rows::of_views) {
+            if let Some(batch) = self.assemble_rows(rows, collate, begin) {
+                return Ok(batch);
+            }
+        }
+        let (samples, collate) = (samples.to_list(), self.placed(collate));
+        let rows = Rows::of_list(&samples, host::SMALL_BYTES);
+        if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, &collate, begin)) {
+            return Ok(batch);
+        }
+        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
+        let mut filled = self.run_with(self.plan(&[leaf], begin)?, options)?;
+        match filled.pop() {
+            Some(Filled { data: Some(data), fields }) => Ok(Batch::new(data, fields)),
+            _ => unreachable!("a plan of one leaf without an output gives one tensor"),
+        }
+    }
+
+    /// Assembles one batch into memory of the caller's, which must have exactly the batch's shape and
+    /// dtype. Lengths, offsets and mask come back; the data stays where it is.
+    ///
+    /// # Errors
+    /// As [`Engine::assemble`], and if the output does not fit, is read-only or shared, or overlaps a
+    /// sample. Nothing is written then.
+    pub fn assemble_into<'a, S: Samples<'a> + ?Sized>(
+        &self,
+        samples: &S,
+        collate: &Collate,
+        out: &mut impl AsTarget,
+    ) -> Result<Fields> {
+        let (samples, collate) = (samples.to_list(), self.placed(collate));
+        let target = out.as_target()?;
+        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
+        let mut filled = self.run(self.plan(&[leaf], Instant::now())?)?;
+        filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
+    }
+
+    /// Begins a stage of the engine's work that is done outside of it, such as the import of a binding.
+    pub fn enter(&self, stage: Stage) -> Span<'_> {
+        match self.shared.counters.time_of(stage) {
+            Some(sum) => Span::timed(stage, Instant::now(), sum),
+            None => Span::enter(stage),
+        }
+    }
+
+    /// As [`Plan::for_leaves`], counted as a stage that began at `begin`.
+    ///
+    /// # Errors
+    /// As [`Plan::for_leaves`].
+    pub fn plan<'s, 'a: 's>(&self, leaves: &[Leaf<'s, 'a>], begin: Instant) -> Result<Plan<'s>> {
+        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
+        Plan::for_leaves(leaves)
+    }
+
+    /// As [`Plan::in_arena`], counted as a stage that began at `begin`.
+    ///
+    /// # Errors
+    /// As [`Plan::in_arena`].
+    pub fn plan_in_arena<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        begin: Instant,
+    ) -> Result<Plan<'s>> {
+        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
+        Plan::in_arena(leaves)
+    }
+
+    /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; nothing has been written then. For work on a device, as
+    /// [`Engine::assemble_on`].
+    pub fn run(&self, plan: Plan<'_>) -> Result<Vec<Filled>> {
+        self.run_with(plan, RunOptions::default())
+    }
+
+    /// As [`Engine::run`], by a caller who knows more than the samples. Rows copied ahead that turned
+    /// out not to be those of the plan are let go.
+    ///
+    /// # Errors
+    /// As [`Engine::run`]; if memory given for an arena does not fit, is read-only or shared.
+    pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
+        let counters = &self.shared.counters;
+        let span = Span::timed(Stage::Run, Instant::now(), &counters.run_ns);
+        let tally = Tally::of_plan(&plan);
+        let mut filled: Vec<Filled> = Vec::with_capacity(plan.specs.len());
+        for spec in &plan.specs {
+            filled.push(Filled { data: None, fields: Fields::new(spec)? });
+        }
+        #[cfg(feature = "cuda")]
+        let executor = self.executor_of(&plan, &options)?;
+        #[cfg(feature = "cuda")]
+        let current = executor.as_ref().map(|executor| executor.enter()).transpose()?;
+        // What a capture does not allow is refused here, before it can harm the capture.
+        #[cfg(feature = "cuda")]
+        let device = match (&executor, &current) {
+            (Some(executor), Some(current)) => {
+                Some((&**executor, current, executor.lane(current, &plan, &options)?))
+            }
+            _ => None,
+        };
+        // All memory on the host first: without it nothing is written, on a device either.
+        let arena = match &plan.arena {
+            Some(arena) if !matches!(arena.device, Device::Cuda(_)) => {
+                Some(match options.arena.take() {
+                    Some(mut given) => arena.accept(&mut given)?,
+                    None => self.host_tensor(DType::U8, arena.layout().clone(), arena.device)?,
+                })
+            }
+            _ => None,
+        };
+        if let Some(memory) = &arena {
+            plan.place_in(memory);
+        }
+        let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(plan.fields.len());
+        let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
+        for index in 0..plan.fields.len() {
+            #[cfg(feature = "cuda")]
+            {
+                plan.fields[index].done = crate::plan::is_device_field(&plan, index);
+            }
+            let field = &plan.fields[index];
+            let mut rows = options.ahead.get_mut(field.leaf);
+            let rows = rows.as_mut().filter(|_| field.role == Role::Data && !field.done);
+            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
+            tensors.push(match rows.is_none() && field.out.is_none() && !field.done {
+                true => {
+                    let device = plan.specs[field.leaf].device;
+                    Some(self.host_tensor(field.dtype, field.layout.clone(), device)?)
+                }
+                false => None,
+            });
+            copied.push(rows);
+        }
+        #[cfg(feature = "cuda")]
+        let arena = match device {
+            Some(device) => arena.or(self.run_on_device(
+                device,
+                &mut plan,
+                &options,
+                &mut filled,
+                &mut tensors,
+            )?),
+            None => arena,
+        };
+        let mut addresses = Vec::with_capacity(plan.fields.len());
+        for ((field, tensor), rows) in plan.fields.iter_mut().zip(&mut tensors).zip(copied) {
+            if let Some(block) = rows.and_then(RowsAhead::finish) {
+                field.done = true;
+                *tensor = Some(block.into_tensor(field.dtype, field.layout.clone()));
+            }
+            addresses.push(field.out.unwrap_or_else(|| {
+                tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)
+            }));
+        }
+        // SAFETY: an address is that of memory just allocated for the field's compact layout, which
+        // nobody else has seen, or that of the target the plan borrows, whose layout the field has.
+        #[allow(unsafe_code)]
+        let outputs = unsafe { Outputs::new(addresses) };
+        if self.shared.reference {
+            host::run_reference(&plan, &outputs);
+        } else {
+            let work = host::Work::new(&plan);
+            let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
+            work.run(&outputs, threads.as_ref());
+        }
+        counters.count(&tally);
+        span.note(&tally);
+        drop(span);
+        for (field, tensor) in plan.fields.iter().zip(tensors) {
+            if let Some(tensor) = tensor {
+                filled[field.leaf].set(field.role, tensor);
+            }
+        }
+        if let (Some(arena), Some(memory)) = (&plan.arena, arena) {
+            hand_out(arena, &memory, &mut filled)?;
+        }
+        Ok(filled)
+    }
+
+    /// Memory on the host, row-major.
+    fn host_tensor(&self, dtype: DType, layout: Layout, device: Device) -> Result<Tensor> {
+        let bytes = bytes_of(dtype, layout.shape());
+        #[cfg(feature = "cuda")]
+        if device == Device::Pinned {
+            let ordinal = self.shared.ordinal();
+            let block = self.shared.devices.executor(ordinal)?.pinned(bytes)?;
+            return Ok(block.into_tensor(dtype, layout));
+        }
+        debug_assert!(device == Device::Cpu, "others are refused where a plan is made");
+        Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
+    }
+
+    /// The executor of what of a plan is on a device.
+    #[cfg(feature = "cuda")]
+    fn executor_of(
+        &self,
+        plan: &Plan<'_>,
+        options: &RunOptions,
+    ) -> Result<Option<Arc<cuda::Executor>>> {
+        let ordinal = cuda::ordinal_of(plan)?;
+        ordinal.map(|ordinal| self.shared.devices.executor_on(ordinal, options.stream)).transpose()
+    }
+
+    /// Runs what of a plan is on a device; gives the arena, if that does.
+    #[cfg(feature = "cuda")]
+    fn run_on_device(
+        &self,
+        (executor, current, lane): (&cuda::Executor, &cuda::Current<'_>, cuda::Lane<'_>),
+        plan: &mut Plan<'_>,
+        options: &RunOptions,
+        filled: &mut [Filled],
+        tensors: &mut [Option<Tensor>],
+    ) -> Result<Option<Tensor>> {
+        let is_host = |spec: &Spec| [spec.source, spec.device].contains(&Device::Cpu);
+        let threads = match plan.specs.iter().any(is_host) {
+            true => self.shared.threads.helpers()?,
+            false => None,
+        };
+        let memory = &self.shared.memory;
+        let done = executor.run(current, lane, plan, options, memory, threads.as_ref())?;
+        self.shared.counters.count_traffic(done.traffic);
+        for (index, tensor) in done.tensors {
+            tensors[index] = Some(tensor);
+        }
+        for (tensor, out, layout) in done.spread {
+            self.spread(&tensor, out, layout)?;
+        }
+        for (leaf, role, tensor) in done.numbers {
+            filled[leaf].set(role, tensor);
+        }
+        for (filled, spec) in filled.iter_mut().zip(&plan.specs) {
+            if matches!(spec.device, Device::Cuda(_)) {
+                filled.fields.late.clone_from(&done.late);
+            }
+        }
+        Ok(done.arena)
+    }
+
+    /// Copies a batch that came from a device to an output with gaps or in another order.
+    #[cfg(feature = "cuda")]
+    fn spread(&self, tensor: &Tensor, out: *mut u8, layout: Layout) -> Result<()> {
+        let (mut samples, collate) = (SampleList::new(), Collate::concat(0).device(Device::Cpu));
+        samples.push_view(&tensor.into());
+        // SAFETY: the output that the plan borrows.
+        #[allow(unsafe_code)]
+        let target = unsafe { Target::from_raw_parts(out, tensor.dtype(), Device::Cpu, layout) };
+        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
+        let plan = Plan::for_leaves(&[leaf])?;
+        // SAFETY: as above; the plan has one field.
+        #[allow(unsafe_code)]
+        let outputs = unsafe { Outputs::new(vec![out]) };
+        host::Work::new(&plan).run(&outputs, self.shared.threads.helpers()?.as_ref());
+        Ok(())
+    }
+
+    /// The stream that work on a device is enqueued on if nobody names another.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
+    pub fn stream(&self, ordinal: u32) -> Result<Stream> {
+        #[cfg(feature = "cuda")]
+        return self.shared.devices.executor(ordinal)?.stream();
+        #[cfg(not(feature = "cuda"))]
+        Err(Error::host_only(Device::Cuda(ordinal)))
+    }
+
+    /// A stream that exists as long as the engine and is behind what is on `producer` now: to be waited for when that may
+    /// have been destroyed.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    pub fn adopt(&self, ordinal: u32, producer: Stream) -> Result<Stream> {
+        #[cfg(feature = "cuda")]
+        return self.shared.devices.executor(ordinal)?.adopt(producer);
+        #[cfg(not(feature = "cuda"))]
+        {
+            let _ = producer;
+            Err(Error::host_only(Device::Cuda(ordinal)))
+        }
+    }
+
+    /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
+    /// streams of one device.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    pub fn order(&self, ordinal: u32, producers: &[Stream], consumer: Stream) -> Result<()> {
+        if producers.iter().all(|&producer| producer == consumer) {
+            return Ok(());
+        }
+        #[cfg(feature = "cuda")]
+        return self.shared.devices.executor(ordinal)?.order(producers, consumer);
+        #[cfg(not(feature = "cuda"))]
+        Err(Error::host_only(Device::Cuda(ordinal)))
+    }
+
+    /// Zeroed memory from the output pool.
+    ///
+    /// # Errors
+    /// [`Error::NoDriver`] for memory of a device that is not there; as [`Layout::try_new`] for an
+    /// impossible shape; [`Error::OutOfMemory`].
+    pub fn empty(&self, dtype: DType, shape: &[i64], device: Device) -> Result<Tensor> {
+        let layout = Layout::compact(dtype, shape)?;
+        #[cfg(feature = "cuda")]
+        match device {
+            Device::Cuda(ordinal) => {
+                let executor = self.shared.devices.executor(ordinal)?;
+                return executor.zeroed(dtype, layout, bytes_of(dtype, shape));
+            }
+            Device::Pinned => {
+                let executor = self.shared.devices.executor(self.shared.ordinal())?;
+                let tensor = executor.pinned(bytes_of(dtype, shape))?.into_tensor(dtype, layout);
+                // SAFETY: memory just taken for this layout, which nobody else has.
+                #[allow(unsafe_code)]
+                unsafe {
+                    tensor.data_ptr().write_bytes(0, tensor.nbytes());
+                }
+                return Ok(tensor);
+            }
+            Device::Cpu => {}
+        }
+        #[cfg(not(feature = "cuda"))]
+        if device != Device::Cpu {
+            return Err(Error::host_only(device));
+        }
+        let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
+        block.zero();
+        Ok(block.into_tensor(dtype, layout))
+    }
+
+    /// Notes a batch that was handed out as a view of its samples' memory.
+    pub fn count_view(&self, num_samples: usize) {
+        self.shared.counters.count(&Tally::of_view(num_samples));
+    }
+
+    /// What was done since the engine was made or the counters were reset.
+    pub fn stats(&self) -> Stats {
+        let stats = self.shared.counters.snapshot(self.shared.memory.stats());
+        #[cfg(feature = "cuda")]
+        let stats = {
+            let (device_bytes, pinned_bytes) = self.shared.devices.bytes();
+            let (waits, wait_time) = self.shared.devices.waits();
+            Stats { waits, wait_time, device_bytes, pinned_bytes, ..stats }
+        };
+        stats
+    }
+
+    /// Sets the counters to 0; the pool's figures of memory stay.
+    pub fn reset_stats(&self) {
+        self.shared.counters.reset();
+        #[cfg(feature = "cuda")]
+        self.shared.devices.reset_waits();
+    }
+
+    /// Gives free output memory back to the system.
+    pub fn empty_cache(&self) {
+        self.shared.memory.empty();
+        #[cfg(feature = "cuda")]
+        self.shared.devices.empty();
+    }
+
+    /// Threads that work on a large batch, the calling one included.
+    pub fn num_threads(&self) -> usize {
+        self.shared.threads.count()
+    }
+}

@@ -1,0 +1,251 @@
+//! [`Plan`]: what would be done, as flat tables that any executor can run.
+//!
+//! A plan has one [`Field`] for each tensor that is written: the data of every leaf, masks, batch
+//! indices. A field is one range of output bytes; sample `i` owns a contiguous run of its elements,
+//! found by arithmetic (rows of equal size) or by a search in the offsets. Samples of one kind share
+//! a [`Class`]: the loops that lead from its source to its place in the output.
+
+use std::borrow::Cow;
+
+use crate::collate::Collate;
+use crate::plan::arena::Arena;
+use crate::plan::batch_shape::{Placement, Spec};
+#[cfg(feature = "cuda")]
+use crate::plan::field::packed_field;
+use crate::plan::field::Field;
+use crate::plan::field::{data_field, index_field, mask_field};
+use crate::plan::target::{check_apart, check_target};
+use crate::plan::target::{Leaf, Target};
+use crate::samples::{SampleList, Samples};
+#[cfg(feature = "cuda")]
+use crate::tensor::Offsets;
+use crate::tensor::{DType, Device, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
+
+/// What would be done to assemble one batch, or all leaves of one tree.
+///
+/// ```
+/// use windrow::{Collate, Plan, SampleView};
+/// let rows = [[1f32, 2.0], [3.0, 4.0]];
+/// let samples = rows.each_ref().map(|row| SampleView::from_slice(row, &[2]).unwrap());
+/// let plan = Plan::new(&samples, &Collate::stack())?;
+/// assert_eq!(plan.explain().path, "memcpy"); // the rows are neighbours: one range
+/// # Ok::<(), windrow::Error>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Plan<'s> {
+    pub(crate) specs: Vec<Spec>,
+    pub(crate) fields: Vec<Field<'s>>,
+    /// The samples of each leaf, for an executor that has to move them first.
+    pub(crate) lists: Vec<Listed<'s>>,
+    /// Of outputs that have one to be told of the work: see [`Target::owned_by`].
+    pub(crate) out_owners: Vec<Owner>,
+    /// Where all that is written is, if it shares one allocation.
+    pub(crate) arena: Option<Arena>,
+}
+
+/// The samples of a leaf. (A `Cow` would tie the plan to one lifetime.)
+#[derive(Debug)]
+pub(crate) enum Listed<'s> {
+    Borrowed(&'s SampleList<'s>),
+    Owned(SampleList<'s>),
+}
+
+impl<'s> std::ops::Deref for Listed<'s> {
+    type Target = SampleList<'s>;
+
+    fn deref(&self) -> &SampleList<'s> {
+        match self {
+            Listed::Borrowed(list) => list,
+            Listed::Owned(list) => list,
+        }
+    }
+}
+
+impl<'s> Plan<'s> {
+    /// Plans one batch.
+    ///
+    /// # Errors
+    /// Every error of input; see [`Spec::new`].
+    pub fn new<'a: 's, S: Samples<'a> + ?Sized>(
+        samples: &'s S,
+        collate: &Collate,
+    ) -> Result<Plan<'s>> {
+        match samples.to_list() {
+            Cow::Borrowed(samples) => Plan::default().with_leaf(samples, collate, None),
+            Cow::Owned(samples) => {
+                let plan = Plan::default().with_leaf(&samples, collate, None)?.into_owned();
+                Ok(Plan { lists: vec![Listed::Owned(samples)], ..plan })
+            }
+        }
+    }
+
+    /// Plans all leaves of a tree as one.
+    ///
+    /// # Errors
+    /// Every error of input, with the path of its leaf; and those of an unfit output: wrong shape or
+    /// dtype, elements that share memory, overlap with a sample or with another output.
+    pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
+        let count = leaves.len();
+        let empty = Plan {
+            specs: Vec::with_capacity(count),
+            fields: Vec::with_capacity(count),
+            lists: Vec::with_capacity(count),
+            out_owners: Vec::new(),
+            arena: None,
+        };
+        let plan = leaves.iter().try_fold(empty, |plan, leaf| {
+            let planned = plan.with_leaf(leaf.samples, leaf.collate, leaf.out);
+            planned.map_err(|error| error.at_path(leaf.path))
+        })?;
+        check_apart(leaves)?;
+        Ok(plan)
+    }
+
+    /// Plans all leaves of a tree as one, with all tensors of all batches in one allocation, their
+    /// arena: one copy moves them, one message sends them. Tensors begin at multiples of 64 bytes in
+    /// host memory, of 256 in page-locked memory and on a device; between them are zeros.
+    ///
+    /// ```
+    /// use windrow::{Collate, DType, Engine, Leaf, Plan, SampleList, SampleView};
+    /// let rows: [&[i32]; 2] = [&[1, 2, 3], &[4]];
+    /// let (mut ids, mut labels) = (SampleList::new(), SampleList::new());
+    /// for (row, label) in rows.iter().zip(&[7u8, 8]) {
+    ///     ids.push_view(&SampleView::from_slice(row, &[row.len() as i64])?);
+    ///     labels.push_view(&SampleView::from_slice(std::slice::from_ref(label), &[])?);
+    /// }
+    /// let (ragged, stack) = (Collate::ragged(), Collate::stack());
+    /// let plan = Plan::in_arena(&[
+    ///     Leaf { samples: &ids, collate: &ragged, path: "ids", out: None },
+    ///     Leaf { samples: &labels, collate: &stack, path: "labels", out: None },
+    /// ])?;
+    /// assert_eq!(plan.explain().arena_bytes, 4 * 64); // values, lengths, offsets; labels
+    /// let filled = Engine::host().run(plan)?;
+    /// let arena = filled[0].fields.arena.as_deref().expect("the memory of both");
+    /// let copy = windrow::Tensor::from_vec(arena.as_slice::<u8>()?.to_vec(), arena.shape())?;
+    /// let values = copy.part(0, DType::I32, &[4])?; // where a copy of the bytes has them
+    /// assert_eq!(values.shape(), filled[0].data.as_ref().expect("no out").shape());
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Plan::for_leaves`]; [`Error::Argument`] for a leaf with an output of its own;
+    /// [`Error::Device`] for leaves in different places; [`Error::TooLarge`].
+    pub fn in_arena<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
+        if let Some(leaf) = leaves.iter().find(|leaf| leaf.out.is_some()) {
+            let text = "an arena is memory of its own, which excludes out=";
+            return Err(Error::Argument(text.to_owned()).at_path(leaf.path));
+        }
+        let plan = Plan::for_leaves(leaves)?;
+        for (leaf, spec) in leaves.iter().zip(&plan.specs) {
+            let (expected, got) = (plan.specs[0].device, spec.device);
+            if got != expected {
+                let found = Mismatch::new(Some(0), expected.to_string(), got.to_string());
+                let found = found.with_hint(Hint::Device);
+                return Err(Error::Device(Box::new(found)).at_path(leaf.path));
+            }
+        }
+        let arena = Some(Arena::new(&plan.specs, &plan.fields)?);
+        Ok(Plan { arena, ..plan })
+    }
+
+    /// Has the fields written to their places in an arena.
+    pub(crate) fn place_in(&mut self, memory: &Tensor) {
+        for (field, place) in self.arena.iter().flat_map(|arena| arena.places(memory.data_ptr())) {
+            self.fields[field].out = Some(place);
+        }
+    }
+
+    fn with_leaf<'a: 's>(
+        mut self,
+        samples: &'s SampleList<'a>,
+        collate: &Collate,
+        out: Option<&'s Target<'s>>,
+    ) -> Result<Plan<'s>> {
+        let spec = Spec::new(samples, collate)?;
+        let layout = match out {
+            None => Layout::compact(spec.dtype, &spec.shape)?,
+            Some(out) => {
+                check_target(out, &spec, samples)?;
+                out.layout.clone()
+            }
+        };
+        let leaf = self.specs.len();
+        self.out_owners.extend(out.and_then(|out| out.owner.clone()));
+        let out = out.map(|out| out.data);
+        self.fields.push(Field { out, ..data_field(leaf, &spec, samples, layout) });
+        if let Some(shape) = spec.mask_shape() {
+            let layout = Layout::compact(DType::Bool, &shape)?;
+            self.fields.push(mask_field(leaf, &spec, samples, layout));
+        }
+        if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
+            let layout = Layout::compact(DType::I64, &[offsets.total()])?;
+            self.fields.push(index_field(leaf, samples, offsets.clone(), layout));
+        }
+        self.specs.push(spec);
+        self.lists.push(Listed::Borrowed(samples));
+        Ok(self)
+    }
+
+    fn into_owned<'o>(self) -> Plan<'o> {
+        let fields = self.fields.into_iter().map(Field::into_owned).collect();
+        Plan { specs: self.specs, fields, ..Plan::default() }
+    }
+
+    /// Lays samples out row-major, one after the other, as bytes: one field, and where each begins.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn packed(samples: &'s SampleList<'_>) -> Result<(Plan<'s>, Offsets)> {
+        let (field, offsets) = packed_field(samples)?;
+        Ok((Plan { fields: vec![field], ..Plan::default() }, offsets))
+    }
+
+    /// The data of a leaf with a row-major layout.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn compacted(&self, field: usize) -> Result<Field<'static>> {
+        let old = &self.fields[field];
+        let layout = Layout::compact(old.dtype, old.layout.shape())?;
+        Ok(self.replanned(field, &self.lists[old.leaf], layout))
+    }
+
+    /// The data of a leaf, read from the same samples at another place.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn reread(&self, field: usize, samples: &SampleList<'_>) -> Field<'static> {
+        self.replanned(field, samples, self.fields[field].layout.clone())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn replanned(&self, field: usize, samples: &SampleList<'_>, layout: Layout) -> Field<'static> {
+        let Field { leaf, out, done, .. } = self.fields[field];
+        let new = data_field(leaf, &self.specs[leaf], samples, layout);
+        Field { out, done, ..new.into_owned() }
+    }
+
+    /// The batch of each leaf as it will be.
+    pub fn specs(&self) -> &[Spec] {
+        &self.specs
+    }
+
+    /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena.as_ref().map_or(0, Arena::bytes)
+    }
+
+    /// The address of the batch, if the samples already form it in memory, row-major without gaps, and
+    /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device.
+    pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
+        let mut fields = self.fields.iter().filter(|field| field.leaf == leaf);
+        let (Some(field), None) = (fields.next(), fields.next()) else { return None };
+        let spec = &self.specs[leaf];
+        let has_numbers = spec.lengths.is_some() && matches!(spec.device, Device::Cuda(_));
+        if !field.bytes_only || spec.source != spec.device || has_numbers {
+            return None;
+        }
+        if field.bytes() == 0 {
+            return field.data.first().copied();
+        }
+        match (&field.ranges, &*field.data) {
+            (Some(ranges), _) => (ranges.len() == 1).then(|| ranges[0].src),
+            (None, [only]) => Some(only.wrapping_offset(field.class_of(0).src_offset as isize)),
+            _ => None,
+        }
+    }
+}
