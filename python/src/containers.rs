@@ -210,7 +210,7 @@ pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
     } else if is_mapping(samples)? {
         "; a mapping is one sample of wr.collate, which takes a list of them"
     } else if samples.hasattr("to_numpy")? && samples.hasattr("columns")? {
-        // Of pandas and polars, which go through their columns.
+        // Of a pandas without the Arrow interface, or where that is not read. Their iterators give the columns.
         "; use .to_numpy(), or for wr.collate a list of dicts, one for each row"
     } else {
         return Ok(());

@@ -78,10 +78,10 @@ impl Imported {
         } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
             tuple.clone()
         } else {
-            check_list(samples)?;
             if is_arrow(samples)? {
                 return Ok((samples_in(samples, reading.path)?, None));
             }
+            check_list(samples)?;
             if is_tensor(samples)? {
                 return Ok((Imported::from_table(samples, reading)?, None));
             }
@@ -426,10 +426,10 @@ impl PySampleList {
             let other = other.get().snapshot();
             return self.join(samples.py(), &other);
         }
-        check_list(samples)?;
         if is_arrow(samples)? {
             return self.join(samples.py(), &samples_in(samples, "")?);
         }
+        check_list(samples)?;
         self.add(&tuple_from(samples)?)
     }
 

@@ -167,10 +167,12 @@ fn import<'py>(
     may_start: bool,
 ) -> PyResult<(Vec<Node<'py>>, Vec<Job>)> {
     let py = samples.py();
-    check_list(samples)?;
     let source = match is_arrow(samples)? {
         true => Source::Columns(read(samples, sep, "")?.columns),
-        false => Source::Samples(items_of(samples).map_err(|error| no_list(samples, error))?),
+        false => {
+            check_list(samples)?;
+            Source::Samples(items_of(samples).map_err(|error| no_list(samples, error))?)
+        }
     };
     if source.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
