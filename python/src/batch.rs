@@ -7,7 +7,8 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
+use windrow::arrow::{ARROW_ARRAY, ARROW_SCHEMA};
 use windrow::{Batch, Tensor};
 
 use crate::errors::OrPyErr;
@@ -198,6 +199,29 @@ tensor_methods!(PyBatch, {
             (values,),
             Some(&kwargs),
         )
+    }
+
+    /// The Arrow PyCapsule interface: the samples as an array in the memory of the batch, which stays as long as the
+    /// array. Of a ragged batch lists (`large_list`, or `list` with ``offsets_dtype="int32"``), of another the rows of its
+    /// data; further dims are fixed-size lists.
+    ///
+    /// Raises:
+    ///     DTypeError: for bools, which Arrow packs into bits, bfloat16, float8 and complex numbers.
+    ///     DeviceError: for a batch on a device.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        // The interface lets a producer give its own types.
+        let _ = requested_schema;
+        in_place(py, self.inner())?;
+        let (schema, array) = py.detach(|| self.batch.to_arrow()).or_py_err(py)?;
+        Ok((
+            PyCapsule::new_with_value(py, schema, ARROW_SCHEMA)?,
+            PyCapsule::new_with_value(py, array, ARROW_ARRAY)?,
+        ))
     }
 
     fn __reduce_ex__<'py>(

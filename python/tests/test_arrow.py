@@ -318,6 +318,74 @@ def test_duckdb():
     assert_same(batch["y"].numpy(), np.arange(3000))
 
 
+# Out
+
+
+@pytest.mark.parametrize("tail", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"])
+def test_ragged_batches_are_list_arrays(name, tail):
+    rows = [paint_values((n, *tail), name, 3 * i) for i, n in enumerate(LENGTHS)]
+    for offsets, kind in (("int64", pa.types.is_large_list), ("int32", pa.types.is_list)):
+        batch = wr.ragged(rows, offsets_dtype=offsets)
+        array = pa.array(batch)
+        array.validate(full=True)
+        assert kind(array.type) and array.to_pylist() == [row.tolist() for row in rows]
+        if not tail:
+            assert array.type.value_type == pa.from_numpy_dtype(name)
+            assert array.buffers()[-1].address == batch.data_ptr()
+        assert_rows(wr.SampleList(array), rows)
+
+
+def test_other_batches_are_their_rows():
+    for shape in ((4,), (4, 3), (4, 0), (0, 3), (4, 2, 3)):
+        batch = wr.concat([paint(shape, "int16")])
+        array = pa.array(batch)
+        array.validate(full=True)
+        assert array.to_pylist() == batch.numpy().tolist()
+    padded = pa.array(wr.pad(ROWS))
+    assert padded.type == pa.list_(pa.int32(), 7) and padded.to_pylist() == wr.pad(ROWS).numpy().tolist()
+
+
+def test_polars_and_tables_take_batches():
+    pl = pytest.importorskip("polars", reason="SKIP: polars is not installed")
+    batch = wr.ragged(ROWS)
+    assert pl.Series(batch).to_list() == [row.tolist() for row in ROWS]
+    assert wr.collate(pa.table({"ids": pa.array(batch)}), wr.Ragged())["ids"].offsets.numpy().tolist() == offsets_of(ROWS).tolist()
+
+
+def test_an_array_keeps_the_batch_and_parts_of_it_too():
+    row = np.arange(5, dtype="int32")
+    # A view, so that the memory of the batch is that of an object whose end can be seen.
+    source = Memory(row)
+    holder = pa.Array.from_buffers(pa.int32(), 5, [None, source.buffer()])
+    alive = weakref.ref(source)
+    batch = wr.ragged([holder], copy=False)
+    del source, holder
+    array = pa.array(batch)
+    values = array.values
+    del batch, array
+    gc.collect()
+    assert alive() is not None and values.to_pylist() == [0, 1, 2, 3, 4]
+    del values
+    gc.collect()
+    assert alive() is None
+    # Capsules that nobody takes, and of which one part is.
+    schema, unused = wr.ragged(ROWS).__arrow_c_array__()
+    del unused
+    assert pa.DataType._import_from_c_capsule(schema) == pa.large_list(pa.int32())
+
+
+def test_what_arrow_has_no_memory_for():
+    refusal(lambda: wr.ragged(BOOLS).__arrow_c_array__(), wr.DTypeError, "batch: expected integers, float16, float32 or float64, got bool")
+    refusal(lambda: wr.ragged(ROWS, dtype="bfloat16").__arrow_c_array__(), wr.DTypeError, "got bfloat16")
+    refusal(lambda: wr.concat([paint((2, 3), "int16")], out=np.empty((2, 6), "int16")[:, ::2]).__arrow_c_array__(), wr.LayoutError, "without gaps")
+
+
+def test_batches_on_a_device(any_driver):
+    refusal(lambda: wr.ragged(ROWS, device="cuda").__arrow_c_array__(), wr.DeviceError, "host memory, got cuda:0")
+    assert pa.array(wr.ragged(ROWS, device="pinned")).to_pylist() == [row.tolist() for row in ROWS]
+
+
 # Bad input
 
 

@@ -1,10 +1,13 @@
-//! Arrow arrays of other libraries as samples, by the Arrow C data interface: no Arrow library is needed.
+//! Arrow arrays of other libraries as samples, and batches as Arrow arrays, by the Arrow C data interface: no Arrow library
+//! is needed.
 //!
 //! | struct | what it is here |
 //! |---|---|
 //! | [`ArrowSchema`] | read once, to [`Columns`]: which columns there are, and how their rows become samples |
 //! | [`ArrowArray`] | rows, appended with [`Columns::append`]; whoever keeps the samples keeps the struct |
 //! | [`ArrowArrayStream`], [`ArrowDeviceArray`] | declared only: a binding calls the one and looks at the other's device |
+//!
+//! [`Batch::to_arrow`](crate::Batch::to_arrow) is the way out.
 //!
 //! A row is a sample: numbers and bools have no dims, lists (`list`, `large_list`, `list_view`) have their length,
 //! fixed-size lists and tensors (`arrow.fixed_shape_tensor`, `arrow.variable_shape_tensor`, Ray's) their shape. All are in
@@ -19,6 +22,7 @@
 //! The interface is four structs that have not changed since 2020. The smallest crate with them brings Arrow's own
 //! arrays and buffers, and checks an import by copying what it says into types of its own.
 
+mod export;
 mod ffi;
 mod field;
 mod part;

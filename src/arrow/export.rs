@@ -1,0 +1,175 @@
+//! From batches to Arrow arrays, in the memory of the batch.
+#![allow(unsafe_code)] // Structs are handed out here, and freed.
+
+use std::ffi::{c_void, CString};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::ptr;
+
+use super::ffi::{ArrowArray, ArrowSchema};
+use crate::batch::Batch;
+use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
+
+/// What a struct of ours points to.
+struct Private<T> {
+    /// Their memory is that of the buffers.
+    _tensors: Vec<Tensor>,
+    buffers: Vec<*const c_void>,
+    children: Vec<*mut T>,
+    texts: Vec<CString>,
+}
+
+impl<T> Drop for Private<T> {
+    fn drop(&mut self) {
+        for &child in &self.children {
+            // SAFETY: made by `Box::into_raw` below, and freed once. What a consumer has moved out of it is released
+            // already; the rest is by its own drop.
+            drop(unsafe { Box::from_raw(child) });
+        }
+    }
+}
+
+impl Batch {
+    /// The samples as an Arrow array, in the memory of the batch, which stays as long as the array: of a ragged batch lists
+    /// (`large_list`, or `list` if its offsets are int32), of another the rows of its data. Further dims are fixed-size lists.
+    ///
+    /// Waits until the batch has been written.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for bools, which Arrow packs into bits, and for dtypes that it does not have; [`Error::Device`] for
+    /// memory that is not the host's; [`Error::Layout`] for data with gaps; [`Error::Argument`] for data without dims.
+    pub fn to_arrow(&self) -> Result<(ArrowSchema, ArrowArray)> {
+        let data = self.data();
+        let format = format_of(data.dtype())?;
+        if matches!(data.device(), Device::Cuda(_)) {
+            let mismatch = Mismatch::of("batch", "host memory", data.device().to_string());
+            let cure = Hint::Text("assemble it on the host for Arrow");
+            return Err(Error::Device(Box::new(mismatch.with_hint(cure))));
+        }
+        if !data.layout().is_compact() {
+            let got = format!("strides {:?}", data.strides());
+            return Err(Error::Layout(Box::new(Mismatch::of("batch", "data without gaps", got))));
+        }
+        let [len, tail @ ..] = data.shape() else {
+            return Err(Error::Argument("data without dims has no rows for Arrow".to_owned()));
+        };
+        self.check()?;
+        let mut sizes = vec![*len];
+        for extent in tail {
+            let total = sizes[sizes.len() - 1] * extent;
+            sizes.push(total);
+        }
+        let mut schema = schema_of(format, Vec::new());
+        let numbers = sizes[tail.len()];
+        let mut array = array_of(numbers, vec![None, Some(data)], Vec::new());
+        for (&extent, &len) in tail.iter().zip(&sizes).rev() {
+            schema = schema_of(&format!("+w:{extent}"), vec![schema]);
+            array = array_of(len, vec![None], vec![array]);
+        }
+        if let (Some(offsets), Some(_)) = (self.offsets(), self.max_length()) {
+            let format = if offsets.dtype() == DType::I32 { "+l" } else { "+L" };
+            schema = schema_of(format, vec![schema]);
+            array = array_of(self.len() as i64, vec![None, Some(offsets)], vec![array]);
+        }
+        Ok((schema, array))
+    }
+}
+
+/// The format of numbers.
+fn format_of(dtype: DType) -> Result<&'static str> {
+    Ok(match dtype {
+        DType::I8 => "c",
+        DType::U8 => "C",
+        DType::I16 => "s",
+        DType::U16 => "S",
+        DType::I32 => "i",
+        DType::U32 => "I",
+        DType::I64 => "l",
+        DType::U64 => "L",
+        DType::F16 => "e",
+        DType::F32 => "f",
+        DType::F64 => "g",
+        dtype => {
+            let mismatch = Mismatch::of("batch", "integers, float16, float32 or float64", dtype);
+            let cure =
+                Hint::Text("Arrow has no such numbers in memory: assemble it as one of those");
+            return Err(Error::DType(Box::new(mismatch.with_hint(cure))));
+        }
+    })
+}
+
+fn schema_of(format: &str, children: Vec<ArrowSchema>) -> ArrowSchema {
+    /// `ARROW_FLAG_NULLABLE`, as every library has it unless told otherwise.
+    const NULLABLE: i64 = 2;
+    let texts = [format, "item"].map(|text| CString::new(text).expect("no NUL in a constant"));
+    let mut private = Box::new(Private {
+        _tensors: Vec::new(),
+        buffers: Vec::new(),
+        children: children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect(),
+        texts: texts.into(),
+    });
+    let mut schema = ArrowSchema::empty();
+    schema.format = private.texts[0].as_ptr();
+    schema.name = private.texts[1].as_ptr();
+    schema.flags = NULLABLE;
+    schema.n_children = private.children.len() as i64;
+    schema.children = private.children.as_mut_ptr();
+    schema.release = Some(release_schema);
+    schema.private_data = Box::into_raw(private).cast();
+    schema
+}
+
+/// An array over the memory of these tensors.
+fn array_of(len: i64, buffers: Vec<Option<&Tensor>>, children: Vec<ArrowArray>) -> ArrowArray {
+    let address = |tensor: &Option<&Tensor>| match tensor {
+        Some(tensor) if tensor.nbytes() > 0 => tensor.data_ptr().cast_const().cast(),
+        _ => ptr::null(),
+    };
+    let mut private = Box::new(Private {
+        buffers: buffers.iter().map(address).collect(),
+        _tensors: buffers.into_iter().flatten().cloned().collect(),
+        children: children.into_iter().map(|child| Box::into_raw(Box::new(child))).collect(),
+        texts: Vec::new(),
+    });
+    let mut array = ArrowArray::empty();
+    array.length = len;
+    array.n_buffers = private.buffers.len() as i64;
+    array.n_children = private.children.len() as i64;
+    array.buffers = private.buffers.as_mut_ptr();
+    array.children = private.children.as_mut_ptr();
+    array.release = Some(release_array);
+    array.private_data = Box::into_raw(private).cast();
+    array
+}
+
+/// Frees what a struct of ours points to. A panic of an owner's drop stays here.
+///
+/// # Safety
+/// Made by `Box::into_raw` of a `Private<T>`, and not used again.
+unsafe fn free<T>(private: *mut c_void) {
+    // SAFETY: the caller's promise.
+    let private = unsafe { Box::from_raw(private.cast::<Private<T>>()) };
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(private))) {
+        // What it threw might panic again.
+        std::mem::forget(payload);
+    }
+}
+
+/// # Safety
+/// A struct of `array_of`, released once.
+unsafe extern "C" fn release_array(array: *mut ArrowArray) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*array).release = None;
+        free::<ArrowArray>((*array).private_data);
+    }
+}
+
+/// # Safety
+/// A struct of `schema_of`, released once.
+unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*schema).release = None;
+        free::<ArrowSchema>((*schema).private_data);
+    }
+}
