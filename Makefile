@@ -105,6 +105,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/readme_table --check
 	scripts/unsafe_table --check
 	scripts/module_cycles src
+	scripts/prose
 	scripts/wait_mutants --list >/dev/null
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda

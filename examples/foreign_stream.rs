@@ -4,7 +4,7 @@
 //! cust stands for the program's own CUDA library:
 //! `cargo run --features cuda --example foreign_stream`
 
-#![allow(unsafe_code, reason = "memory and a stream of somebody else's, by address and handle")]
+#![allow(unsafe_code, reason = "borrowed memory and a borrowed stream, by address and handle")]
 
 use std::error::Error;
 

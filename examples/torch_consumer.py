@@ -1,4 +1,4 @@
-"""Samples of torch's on whatever device there is, assembled by windrow and used by torch, without a copy in between.
+"""torch samples on any device, assembled by windrow and used by torch, without a copy in between.
 
 python examples/torch_consumer.py
 """

@@ -4,7 +4,7 @@
 //
 // Sources are never written while a launch reads them (the plan refuses outputs that overlap), so
 // loads take the read-only path. They may stay in the first cache: neighbouring lanes share the
-// words of a misaligned source. Outputs stay in the second cache for whoever reads them next. Other
+// words of a misaligned source. Outputs stay in the L2 cache for the next reader. Other
 // hints for vectors are a matter of policy.
 #pragma once
 

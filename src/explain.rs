@@ -56,7 +56,7 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// `views`: of each leaf, whether it is handed out as a view. Those that are not named are not.
+    /// `views`: of each leaf, whether it is returned as a view. Those that are not named are not.
     pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
         let fields = || plan.fields.iter().filter(|field| !is_view(field.leaf));

@@ -21,7 +21,7 @@ pub struct RunOptions {
     /// Where outputs on a device are; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,
     /// Host memory for the arena of a plan that has one: uint8, row-major, [`crate::Plan::arena_bytes`] or
-    /// more, writable and held by nobody else; `None` is the engine's own pool.
+    /// more, writable and held by nothing else; `None` is the engine's own pool.
     pub arena: Option<Tensor>,
 }
 

@@ -268,7 +268,7 @@ fn memory_of_the_callers() {
     let error = run(given.clone()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "arena: expected memory that nobody else holds, got shared memory"
+        "arena: expected memory that nothing else holds, got shared memory"
     );
     let filled = run(given).unwrap();
     assert_eq!(filled[0].fields.arena.as_ref().map(|arena| arena.data_ptr()), Some(address));
@@ -384,7 +384,7 @@ mod on_device {
         let elsewhere = cases[0].collate.clone().device(Device::Cuda(0));
         let leaves = [leaf, Leaf { collate: &elsewhere, path: "y", ..leaf }];
         let error = Plan::in_arena(&leaves).unwrap_err();
-        let text = "sample 0 at \"y\": expected cpu, got cuda:0; an arena lies in one place: .device(Device) says which";
+        let text = "sample 0 at \"y\": expected cpu, got cuda:0; an arena is in one place: .device(Device) says which";
         assert_eq!(error.to_string(), text);
         assert_eq!(engine.run(Plan::for_leaves(&leaves).unwrap()).unwrap().len(), 2);
     }

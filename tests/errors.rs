@@ -442,7 +442,7 @@ fn batches_beyond_64_bits_or_all_memory() {
     assert_eq!(error, Error::OutOfMemory { bytes: 1 << 62 });
     assert_eq!(
         error.to_string(),
-        "could not allocate 4611686018427387904 bytes for the batch: make it smaller, or let go of others"
+        "could not allocate 4611686018427387904 bytes for the batch: reduce the batch size or free other batches"
     );
     let small = SampleView::from_slice(&[1u8], &[1]).unwrap();
     let error = refused(&[small], &Collate::pad(Pad::new().size(1 << 59).mask(Mask::Real)));

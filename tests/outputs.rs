@@ -95,7 +95,7 @@ fn outputs_that_overlap_samples() {
                 assert!(matches!(error, Error::Layout(_)));
                 let text = "sample 1: expected memory apart from out, got memory that overlaps out";
                 assert_eq!(error.to_string(), text);
-                // SAFETY: nobody writes to `memory` now.
+                // SAFETY: nothing writes to `memory` now.
                 assert!(unsafe { std::slice::from_raw_parts(address, 64) }
                     .iter()
                     .all(|&byte| byte == 9));
@@ -163,7 +163,10 @@ fn tensors_and_batches_as_outputs() {
 
     let held = tensor.clone();
     let error = engine.assemble_into(&samples, &stack, &mut tensor).unwrap_err();
-    assert_eq!(error.to_string(), "out: expected memory that nobody else holds, got shared memory");
+    assert_eq!(
+        error.to_string(),
+        "out: expected memory that nothing else holds, got shared memory"
+    );
     drop(held);
     let watched = Arc::downgrade(tensor.owner());
     assert!(matches!(tensor.as_target(), Err(Error::Layout(_))), "a weak holder may come back");

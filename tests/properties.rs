@@ -107,7 +107,7 @@ fn pad(ndim: usize) -> impl Strategy<Value = PadAsk> {
     (per_dim(side, ndim), per_dim(size, ndim), per_dim(multiple, ndim), dims, mask, value).prop_map(
         move |(side, size, multiple_of, dims, mask, value)| {
             let mut pad = PadAsk { value, side, dims, size, multiple_of, truncate: true, mask };
-            // One number speaks of the dims that are named.
+            // One number applies to the named dims.
             if ndim != 1 && pad.dims.as_ref().is_none_or(Vec::is_empty) {
                 if matches!(pad.size, PerDim::All(_)) {
                     pad.size = PerDim::All(None);

@@ -6,7 +6,7 @@ use super::contenders::{BATCH, DIRECT, EMPTY, RING, WINDROW};
 use super::report::{text, Block};
 use super::workloads::Lie;
 
-/// The share of the roof that a workload shall reach, cold.
+/// The share of the roof that a workload should reach, cold.
 fn share_wanted(block: &Block) -> Option<f64> {
     match block.family {
         "size" if block.lie != Lie::Contiguous && block.title.ends_with("512 B") => Some(0.80),

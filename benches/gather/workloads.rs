@@ -1,4 +1,4 @@
-//! A workload in memory: samples somewhere in one arena, and the batch that they shall become.
+//! A workload in memory: samples somewhere in one arena, and the batch that they are to become.
 
 use std::sync::Arc;
 
@@ -193,7 +193,7 @@ impl Workload {
         (self.arena.len() + self.out_len) as u64
     }
 
-    /// Memory of its own with the samples in it; and for plain copies, if there shall be any.
+    /// Memory of its own with the samples in it; and for plain copies, if there are to be any.
     pub fn set(&self, with_copies: bool) -> Result<Set, String> {
         let home = |bytes: &[u8]| match self.is_pinned() {
             true => Home::Host(PinnedBytes::of(bytes)),

@@ -207,7 +207,7 @@ impl Case {
 /// Memory of up to so many bytes is really there.
 const REAL: i128 = 1 << 20;
 
-/// An address that nobody may look at.
+/// An address that nothing may look at.
 const WILD: usize = 0x7000_0000_1000;
 
 /// A struct, and what is known of it.
@@ -502,7 +502,7 @@ fuzz_target!(|case: Case| {
         }
     }
     if !case.deleter {
-        // SAFETY: nobody has freed it.
+        // SAFETY: nothing has freed it.
         unsafe { free(foreign.context) };
     }
 });

@@ -35,7 +35,7 @@ pub(crate) struct Job {
     /// A leaf of a tree, whose form a spec says.
     in_tree: bool,
     pub out: Option<Tensor>,
-    /// The tensor of torch's that it is.
+    /// The torch tensor that it is.
     torch_out: Option<Py<PyAny>>,
     pub stream: Option<Stream>,
     pub copy: CopyMode,
@@ -125,7 +125,7 @@ fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
 /// Whether all outputs of a call are in one allocation.
 pub(crate) enum Arena {
     No,
-    /// Of the engine's, or of torch's on a device.
+    /// The engine's, or torch's on a device.
     Own,
     /// Of the caller's, on the host, [`arena_bytes`] long.
     Given(Tensor),
@@ -223,7 +223,7 @@ fn run_jobs(
     let stream = run_options.stream;
     *has_begun = true;
     let filled = engine.run_with(plan, run_options)?;
-    // Memory of torch's does not know by itself who writes it.
+    // torch's memory does not record its writers by itself.
     let is_elsewhere = memory.as_ref().is_some_and(|memory| Some(memory.stream()) != stream);
     let missing = jobs.iter().zip(&mut batches).filter(|(_, batch)| batch.is_none());
     for ((job, batch), mut filled) in missing.zip(filled) {
@@ -326,7 +326,7 @@ fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
 }
 
 fn target_of(out: &Tensor) -> Target<'_> {
-    // SAFETY: the tensor is writable (`output_of`); that nobody else touches it during the call is the
+    // SAFETY: the tensor is writable (`output_of`); that nothing else touches it during the call is the
     // contract of `out=`.
     #[allow(unsafe_code)]
     let target = unsafe {
@@ -411,12 +411,12 @@ pub(crate) fn assemble_with(
 ///         rows: numbers, lists, fixed-size lists and tensors; bools are unpacked. Python numbers are array-likes without dims,
 ///         lists and tuples of them array-likes of one dim: ints int64, floats (ints among them) float64,
 ///         bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
-///     dtype: of the batch; None keeps the samples', which must then be one.
+///     dtype: of the batch; if None, all samples must share a dtype, which is kept.
 ///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
 ///         None: where the samples are.
 ///     out: a writable array-like of exactly the result's shape, dtype and device. If it is a torch tensor
 ///         that was saved for ``backward``, ``backward`` raises, as after any operation in place.
-///     stream: of a CUDA device, for the work to be enqueued on: a handle, a stream of torch or CuPy,
+///     stream: of a CUDA device, for the work to be enqueued on: a handle, a torch or CuPy stream,
 ///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
 ///         written on, else one of the engine's own.
 ///     transform (Transform): arithmetic and axis order on the way. Arithmetic on integers or bools needs

@@ -49,11 +49,11 @@ impl From<Batch> for PyBatch {
 }
 
 impl PyBatch {
-    /// One of several batches of one arena, which shall be the same object for all.
+    /// One of several batches of one arena, which is the same object for all.
     pub fn in_arena(batch: Batch, arena: Option<&Bound<'_, PyTensor>>) -> PyBatch {
         let batch = PyBatch::from(batch);
         if let Some(arena) = arena {
-            // Nobody has asked for it yet.
+            // Nothing has asked for it yet.
             let _ = batch.fields[5].set(arena.py(), Some(arena.clone().unbind()));
         }
         batch

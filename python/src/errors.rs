@@ -100,7 +100,7 @@ fn text_of(mismatch: &Mismatch, spec: Option<&Form>) -> String {
         }
         (Hint::Truncate, _) => "truncate=True cuts what does not fit".to_owned(),
         (Hint::PadDim(dim), _) => format!("name dim {dim} in dims= to pad it too"),
-        (Hint::Device, _) => "an arena lies in one place: device= says which".to_owned(),
+        (Hint::Device, _) => "an arena is in one place: device= says which".to_owned(),
         (hint, _) => hint.to_string(),
     };
     format!("{}; {words}", Mismatch { hint: None, ..mismatch.clone() })

@@ -134,7 +134,7 @@ unsafe extern "C" fn to_py_object(
     })
 }
 
-/// Memory for whoever writes tensors and wants them to be ours. Called without the interpreter.
+/// Memory for callers that write tensors into our memory. Called without the interpreter.
 unsafe extern "C" fn allocate(
     prototype: *mut DLTensor,
     out: *mut *mut DLManagedTensorVersioned,

@@ -234,10 +234,10 @@ pub(crate) fn dlpack<'py>(
     } else {
         (tensor.to_dlpack_legacy().as_ptr().cast(), DLTENSOR, drop_legacy)
     };
-    // SAFETY: a non-NULL pointer, a name that lives for ever, and the destructor for that name.
+    // SAFETY: a non-NULL pointer, a static name, and the destructor for that name.
     let capsule = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destructor)) };
     if capsule.is_null() {
-        // SAFETY: the export just made, which nobody else has.
+        // SAFETY: the export just made, which nothing else has.
         unsafe {
             match versioned {
                 true => delete_versioned(pointer.cast()),
@@ -250,7 +250,7 @@ pub(crate) fn dlpack<'py>(
 }
 
 /// # Safety
-/// `managed` is an export nobody has taken.
+/// `managed` is an export nothing has taken.
 unsafe fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
     // SAFETY: the caller's promise; our exports always have a deleter.
     unsafe {
@@ -506,7 +506,7 @@ fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
     }
     let _stage = exporting(py);
     let (managed, mut object) = (tensor.to_dlpack(), std::ptr::null_mut());
-    // SAFETY: a function of torch's table, which takes the export over unless it fails; attached.
+    // SAFETY: a function from torch's table, which takes the export over unless it fails; attached.
     unsafe {
         if take(managed.as_ptr(), &mut object) != 0 {
             delete_versioned(managed.as_ptr());
@@ -531,7 +531,7 @@ pub(crate) fn cupy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py,
     py.import("cupy")?.call_method1("asarray", (numpy(py, tensor)?,))
 }
 
-/// `__array__` of NumPy's protocol.
+/// `__array__` in NumPy's protocol.
 pub(crate) fn array<'py>(
     py: Python<'py>,
     tensor: &Tensor,

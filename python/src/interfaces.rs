@@ -17,7 +17,7 @@ use crate::keep::Buffer;
 use crate::stream::{from_handle, is_borrowed};
 
 impl<'py> Importer<'py> {
-    /// A scalar of NumPy's that is no number, by what tells its dtype: most are then refused for it.
+    /// A NumPy scalar that is not a number, by what tells its dtype: most are then refused for it.
     pub fn import_described(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         let found = object.getattr(intern!(self.py, "__array_interface__"))?;
         self.import_array_interface(object, found, index)
@@ -136,7 +136,7 @@ impl<'py> Importer<'py> {
         let foreign = ForeignTensor { data, dtype, device, shape: &shape, strides, read_only };
         self.push(&foreign, index)?;
         match (stream, device) {
-            // Read later than in this call, when whoever owns the stream may have destroyed it.
+            // Read after this call, when the owner of the stream may have destroyed it.
             (Some(stream), Device::Cuda(ordinal)) if self.owned && is_borrowed(stream) => {
                 let adopted = default_engine().adopt(ordinal, stream);
                 self.keep.order.behind(adopted.map_err(|error| self.error(error, index))?);

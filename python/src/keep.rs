@@ -27,7 +27,7 @@ pub(crate) struct Keep {
     pub tensors: Vec<Tensor>,
     /// What work on device memory among it waits for.
     pub order: Order,
-    /// The object is a tensor of torch's that was made for this output.
+    /// The object is a torch tensor made for this output.
     pub is_output: bool,
     /// Where the memory of objects lay, if this is around a single one.
     pub places: Places,
@@ -44,7 +44,7 @@ impl Keep {
         keep
     }
 
-    /// The same tensor under an owner that knows what it waits for, and which tensor of torch's lent the
+    /// The same tensor under an owner that records what it waits for, and which torch tensor lent the
     /// memory.
     pub fn around(tensor: &Tensor, order: Order, lender: Option<Py<PyAny>>) -> Tensor {
         let mut keep = Keep::of(Keep::innermost(tensor).clone(), order);
@@ -138,7 +138,7 @@ thread_local! {
     static NESTED: RefCell<(usize, Vec<Held>)> = const { RefCell::new((0, Vec::new())) };
 }
 
-/// Lets go of what was held. Tensors and arrays that are each other's memory by turns, made in a loop,
+/// Releases what was held. Tensors and arrays that are each other's memory by turns, made in a loop,
 /// form a chain, which would use up the stack if each release were made within the one before.
 fn release(held: Held) {
     let release = |(foreign, tensors): Held| {
@@ -183,7 +183,7 @@ fn attached(run: impl FnOnce()) {
     unsafe { ffi::PyGILState_Release(state) };
 }
 
-/// Runs anybody's code with no exception in flight, and then goes on with the one that was: an export
+/// Runs arbitrary code with no exception in flight, and then goes on with the one that was: an export
 /// may be let go while one is on its way, and a deleter written in Python would take it for its own.
 fn without_exception(run: impl FnOnce()) {
     let (mut class, mut value, mut trace) =
@@ -191,7 +191,7 @@ fn without_exception(run: impl FnOnce()) {
     // SAFETY: attached; three places for references, which are given back below.
     unsafe { ffi::PyErr_Fetch(&mut class, &mut value, &mut trace) };
     run();
-    // SAFETY: as above. What `run` left behind is replaced: a release has nobody to tell.
+    // SAFETY: as above. What `run` left behind is replaced: a release has no caller to tell.
     unsafe { ffi::PyErr_Restore(class, value, trace) };
 }
 

@@ -46,7 +46,7 @@ enum Value {
     Text(String),
 }
 
-/// Keeps the spans of this thread while somebody is there to hand them on.
+/// Keeps the spans of this thread while a logger takes them.
 struct Collector;
 
 impl Subscriber for Collector {
@@ -185,7 +185,7 @@ fn emit(py: Python<'_>, ended: &[(Stage, f64)]) -> PyResult<()> {
 pub(crate) fn set_logging(enabled: bool) {
     static ONCE: Once = Once::new();
     IS_ON.store(enabled, Ordering::Relaxed);
-    // Fails if there is one already, which then is this one: nobody else can reach this module's.
+    // Fails if there is one already, which then is this one: nothing else can reach this module's.
     ONCE.call_once(|| drop(tracing::subscriber::set_global_default(Collector)));
     tracing::callsite::rebuild_interest_cache();
 }

@@ -64,7 +64,7 @@ impl Words {
     /// The items of a list or a tuple.
     ///
     /// # Safety
-    /// A live object of one of these classes or of theirs, which is not changed meanwhile.
+    /// A live object of one of these classes or their subclasses, which is not changed meanwhile.
     unsafe fn items<'a>(
         self,
         object: *mut ffi::PyObject,
@@ -94,7 +94,7 @@ pub(crate) fn read_numbers(
     chunk: &mut Vec<[u8; 8]>,
 ) -> Option<DType> {
     let words = Words::of(sequence.py())?;
-    // SAFETY: attached, so that nobody changes the sequence or its items before this returns: no code of Python's
+    // SAFETY: attached, so that nothing changes the sequence or its items before this returns: no code of Python's
     // runs meanwhile.
     let items = unsafe { words.items(sequence.as_ptr(), is_list) };
     let room = chunk.capacity() - chunk.len();

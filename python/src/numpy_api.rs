@@ -49,7 +49,7 @@ unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
-/// The number of a dtype of NumPy's own.
+/// The number of one of NumPy's own dtypes.
 fn number_of(dtype: DType) -> Option<c_int> {
     const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
     Some(match dtype {

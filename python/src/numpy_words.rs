@@ -49,7 +49,7 @@ pub(crate) struct Fields<'a> {
     pub flags: c_int,
 }
 
-/// The dtypes of NumPy's own numbers, native byte order only.
+/// The dtypes for NumPy's own numbers, native byte order only.
 #[inline]
 fn dtype_of(descr: &Descr) -> Option<DType> {
     if descr.byte_order as u8 != b'=' && descr.byte_order as u8 != b'|' {
@@ -82,7 +82,7 @@ fn dtype_of(descr: &Descr) -> Option<DType> {
 /// The fields of an array of a dtype that we have.
 ///
 /// # Safety
-/// A live object of NumPy's array type, for which [`is_laid_out`] holds; attached.
+/// A live NumPy array, for which [`is_laid_out`] holds; attached.
 #[inline]
 pub(crate) unsafe fn fields_of<'a>(object: *mut ffi::PyObject) -> Option<Fields<'a>> {
     // SAFETY: the struct of a live array; its dtype lives with it. An entry for each dim; the engine builds for

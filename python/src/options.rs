@@ -69,7 +69,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         item.extract::<T>().map(Some).map_err(|error| unfit(&item, name, what, error))
     }
 
-    /// Refuses what nobody asked for.
+    /// Refuses options that were not asked for.
     fn finish(self, own: &[&str]) -> PyResult<()> {
         match self.items.first() {
             Some((name, _)) => Err(unexpected(self.form, name, &[own, COMMON].concat())),
@@ -399,7 +399,7 @@ pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
     if word("byteorder")?.is_some_and(|order| order == foreign) {
         return parse(&text);
     }
-    // Other libraries give words of NumPy's other meanings: pyarrow's "float" has four bytes.
+    // Other libraries give NumPy's words other meanings: pyarrow's "float" has four bytes.
     let known = word("name")?.and_then(|name| DType::from_name(&name));
     match known.or_else(|| DType::from_name(text.rsplit('.').next().unwrap_or_default())) {
         Some(known) => Ok(known),

@@ -21,7 +21,7 @@ pub(crate) struct Order {
     pub current: Option<Stream>,
     /// Tensors of our own, which know when they are written.
     pub tensors: Vec<Tensor>,
-    /// torch's table, if samples are torch's: so shall the outputs be.
+    /// torch's table, if samples are torch's: the outputs are too.
     pub torch: Option<&'static DLPackExchangeAPI>,
 }
 

@@ -29,7 +29,7 @@ impl Place {
     const STILL: Place = Place { word: &STILL, address: 0 };
 
     /// # Safety
-    /// The word of a live object that whoever keeps the place keeps too.
+    /// The word of a live object, kept as long as the place.
     pub unsafe fn at(word: *const usize) -> Place {
         // SAFETY: the caller's promise.
         Place { word, address: unsafe { word.read() } }
@@ -52,7 +52,7 @@ impl Place {
 /// Whose place no word tells.
 #[derive(Clone)]
 pub(crate) enum Ask {
-    /// A storage of torch's, held by the same list, and the address of its memory.
+    /// A torch storage, held by the same list, and the address of its memory.
     Storage(*mut ffi::PyObject, usize),
     /// A tensor of ours over memory of others.
     Tensor(Tensor),
@@ -229,7 +229,7 @@ impl Table {
         }
         match &self.asks[place.address - 1] {
             Ask::Storage(storage, address) => {
-                // SAFETY: held by whoever holds the samples; attached.
+                // SAFETY: held with the samples; attached.
                 let storage = unsafe { Bound::from_borrowed_ptr(py, *storage) };
                 let now: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
                 Ok(now != *address)
@@ -474,6 +474,6 @@ const MOVED: &str =
 
 /// The refusal of a sample whose owner has moved it.
 pub(crate) fn moved(index: usize) -> Error {
-    let expected = "memory that lies where it was imported";
+    let expected = "memory that is where it was imported";
     Error::Layout(Box::new(Mismatch::new(Some(index), expected, MOVED)))
 }

@@ -415,7 +415,7 @@ impl<'py> Importer<'py> {
 }
 
 fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
-    // SAFETY: a valid capsule and a name that lives for ever.
+    // SAFETY: a valid capsule and a static name.
     match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
         0 => Ok(()),
         _ => Err(PyErr::fetch(capsule.py())),

@@ -210,7 +210,7 @@ pub(crate) fn samples_of(
 /// ``module.half()`` the list still has what was imported. Memory that its owner has moved or freed since, by
 /// ``x.resize_()``, ``x.share_memory_()``, ``x.untyped_storage().resize_()`` or NumPy's ``a.resize()``, is a
 /// LayoutError with the index when it is used next. Not noticed are memory that moves while a call reads it or
-/// after it was handed on as an array, and what objects of other libraries do behind a pointer of theirs.
+/// after it was handed on as an array, and what objects of other libraries do behind their own pointers.
 ///
 /// Args:
 ///     samples: an iterable of array-likes, of any shapes and dtypes; or one tensor, whose rows along
@@ -285,7 +285,7 @@ impl PySampleList {
         if Arc::get_mut(&mut guard).is_none() {
             *guard = Arc::new(guard.copied().or_py_err(py)?);
         }
-        let own = Arc::get_mut(&mut guard).expect("shared with nobody");
+        let own = Arc::get_mut(&mut guard).expect("not shared");
         let owners = new_owners(&own.owners, &other.owners);
         if !owners.is_empty() {
             make_room(&mut own.owners, owners.len())?;

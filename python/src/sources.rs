@@ -28,7 +28,7 @@ pub(crate) enum Route {
     Number,
     /// A list or tuple, of Python numbers: a sample of one dim.
     Row,
-    /// The C exchange API of the type: no Python call for each object. Tensors of torch's are never
+    /// The C exchange API of the type: no Python call for each object. torch tensors are never
     /// read-only, and have an allocator for outputs; dense ones of the host's are read without a call at all.
     Exchange { api: &'static DLPackExchangeAPI, is_torch: bool, dense: Option<&'static Dense> },
     /// A plain NumPy array, read from its struct.
@@ -36,9 +36,9 @@ pub(crate) enum Route {
     /// The same where NumPy's structs are not those that we know: `__array_struct__` says in a third of the time
     /// what a capsule says.
     ArrayStruct,
-    /// A masked array of NumPy's: as `Protocols`, none of which says what is masked.
+    /// A NumPy masked array: as `Protocols`, none of which says what is masked.
     Masked,
-    /// A scalar of NumPy's that is no number: its buffer may be raw bytes, its array interface has the dtype.
+    /// A NumPy scalar that is not a number: its buffer may be raw bytes, its array interface has the dtype.
     Described,
     /// What stands for an array while JAX traces a function.
     Tracer,
@@ -52,7 +52,7 @@ pub(crate) enum Route {
 #[derive(Clone, Copy)]
 pub(crate) enum Lazy {
     No,
-    /// To be seen in the words of torch's objects.
+    /// Visible in the words of torch objects.
     Words(&'static Words),
     /// To be asked for.
     Ask,
@@ -140,7 +140,7 @@ fn has_any(class: &Bound<'_, PyType>, names: &[&str]) -> PyResult<bool> {
     Ok(false)
 }
 
-/// Whether a scalar of NumPy's is a bool, an integer, a float or a complex number. Durations are not,
+/// Whether a NumPy scalar is a bool, an integer, a float or a complex number. Durations are not,
 /// though their class is one of integers.
 fn is_number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<bool> {
     let dtype = attribute(scalar, "dtype")?;
@@ -170,7 +170,7 @@ fn exchange_api(class: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExc
     Ok(api.filter(|api| api.managed_tensor_from_py_object_no_sync.is_some()))
 }
 
-/// The exchange table of torch's tensors, once somebody has imported torch.
+/// The exchange table for torch tensors, once torch is imported.
 pub(crate) fn torch_api(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     static FOUND: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
     let find = || match loaded(py, "torch", "Tensor")? {
@@ -193,7 +193,7 @@ fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(loaded(class.py(), "numpy", "ndarray")?.is_some_and(|known| class.is(&known)))
 }
 
-/// A module that somebody has imported.
+/// A module that is already imported.
 fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
     // SAFETY: attached; the interpreter's own dict, borrowed, or NULL when that is gone.
     #[allow(unsafe_code)]
@@ -218,7 +218,7 @@ pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
     torch.call_method0("is_grad_enabled")?.is_truthy()
 }
 
-/// Whether an object is a tensor of torch's.
+/// Whether an object is a torch tensor.
 pub(crate) fn is_torch(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!matches!(route_of(object)?.1, Lazy::No))
 }

@@ -1,5 +1,5 @@
 //! Streams as Python names them, and the current one of a library.
-#![allow(unsafe_code)] // A handle is somebody's word.
+#![allow(unsafe_code)] // A handle is vouched for by its giver.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -9,12 +9,12 @@ use windrow::Stream;
 
 use crate::errors::{attribute, is_answer, shown};
 
-/// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a stream of torch or CuPy.
+/// The stream of `stream=`: a handle, an object with `__cuda_stream__`, a torch or CuPy stream.
 pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
     let refuse = || {
         match shown(&object.get_type()) {
         Ok(class) => PyTypeError::new_err(format!(
-            "stream is an int, a stream of torch or CuPy, or an object with __cuda_stream__, not {class}"
+            "stream is an int, a torch or CuPy stream, or an object with __cuda_stream__, not {class}"
         )),
         Err(error) => error,
     }
@@ -58,7 +58,7 @@ pub(crate) fn from_handle(handle: i64) -> PyResult<Stream> {
     Ok(unsafe { Stream::from_raw(handle) })
 }
 
-/// Whether a stream is one that somebody made, and may destroy: the default ones always exist.
+/// Whether a stream was created, and may be destroyed: the default ones always exist.
 pub(crate) fn is_borrowed(stream: Stream) -> bool {
     stream.handle() > 2
 }

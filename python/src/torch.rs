@@ -118,7 +118,7 @@ struct Walk<'a, 'py> {
     error: Option<PyErr>,
 }
 
-/// As `collate`, by the rules of torch's ``default_collate``; see ``windrow.torch``.
+/// As `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``.
 #[pyfunction]
 #[pyo3(signature = (samples, rules, spec = None, *, sep = ".", **common), text_signature = "(samples, rules, spec=None, *, sep='.', device=None, stream=None, engine=None)")]
 pub(crate) fn collate_torch<'py>(

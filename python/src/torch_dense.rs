@@ -1,4 +1,4 @@
-//! A dense torch tensor of the host's memory, read from the words of torch's C++ object: the function of torch's
+//! A dense torch tensor of the host's memory, read from the words of its C++ object: the function of torch's
 //! exchange table takes longer than all else of an import.
 //!
 //! As in `torch_words`, the words are found by trial on tensors that torch makes for it, and believed only if they
@@ -31,7 +31,7 @@ pub(crate) struct Dense {
     dtype: usize,
     /// The dtype of each number.
     dtypes: [Option<DType>; NUM_TYPES],
-    /// Dispatch keys, and those of a tensor that is dense, on the host and of torch's own kind.
+    /// Dispatch keys, and those of a tensor that is dense, on the host and torch's own kind.
     keys: usize,
     plain: usize,
 }
@@ -97,7 +97,7 @@ impl Dense {
     }
 
     /// # Safety
-    /// The objects of all cases are tensors of torch's, alive.
+    /// The objects of all cases are live torch tensors.
     unsafe fn find(cases: &[Case<'_>], keys: usize) -> Option<Dense> {
         // SAFETY: a tensor has more words than are searched.
         unsafe {

@@ -1,4 +1,4 @@
-//! Outputs in torch's memory: a batch of torch's tensors on a device is a torch tensor itself, from
+//! Outputs in torch's memory: a batch of torch tensors on a device is a torch tensor itself, from
 //! torch's caching allocator, on the stream that torch works on.
 
 use std::sync::{Arc, Mutex, PoisonError};

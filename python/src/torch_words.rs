@@ -1,4 +1,4 @@
-//! What a torch tensor says of gradients and of lazy signs, read from the words of torch's C++ objects: to ask for
+//! What a torch tensor says of gradients and of lazy signs, read from the words of its C++ objects: to ask for
 //! attributes costs more than all else of an import.
 //!
 //! No header promises where those words are. They are found by trial on tensors that torch makes for it
@@ -16,7 +16,7 @@ use crate::torch_dense::Dense;
 pub(crate) const TENSOR: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
 /// Words from the start of a tensor to the address of its storage: after the virtual table and the reference count.
 pub(crate) const STORAGE: usize = 2;
-/// To what it knows of gradients, null if it never had to do with any.
+/// Its autograd metadata, null if it never had any.
 const AUTOGRAD: usize = 3;
 /// Words from the start of a storage to the address of its memory.
 pub(crate) const MEMORY: usize = 2;
@@ -27,7 +27,7 @@ pub(crate) struct Words {
     /// In a tensor: its dispatch keys, among them those of lazy conjugation and negation.
     keys: usize,
     lazy: usize,
-    /// In what a tensor knows of gradients: the class, of a tensor and of a view, and the function it came from.
+    /// In a tensor's autograd metadata: the class, of a tensor and of a view, and the function it came from.
     classes: [usize; 2],
     grad_fn: usize,
     /// The byte that says that it requires grad by itself.
@@ -66,12 +66,12 @@ unsafe fn byte(start: usize, position: usize) -> u8 {
 }
 
 impl Words {
-    /// Those of torch, if it is laid out so, for a class of its tensors.
+    /// torch's, if it is laid out so, for a class of its tensors.
     pub fn of(class: &Bound<'_, PyType>) -> Option<&'static Words> {
         static FOUND: PyOnceLock<Option<Words>> = PyOnceLock::new();
         let py = class.py();
         let torch = crate::sources::loaded(py, "torch._C", "TensorBase").ok()??;
-        // SAFETY: two live types. Not `issubclass`, which is anybody's to answer.
+        // SAFETY: two live types. Not `issubclass`, which a class may override.
         let is_tensor =
             unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), torch.as_type_ptr()) } != 0;
         if !is_tensor {
@@ -96,7 +96,7 @@ impl Words {
     }
 
     /// # Safety
-    /// The objects of all cases are alive; `unasked` is another tensor of torch's own.
+    /// The objects of all cases are alive; `unasked` is another of torch's own tensors.
     unsafe fn find(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<Words> {
         // SAFETY: the first word after the head of a tensor's object; it is then known for the address of a
         // tensor, and its third for that of a storage, both C++ objects of more words than are read.
@@ -193,8 +193,8 @@ impl Words {
         &self,
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        // SAFETY: as in `is_plain`. An object that is there belongs to the live storage, and to nobody's thread but
-        // this while it is attached (`HAS_LOCK`). Releases of torch that mark the address while the storage owns
+        // SAFETY: as in `is_plain`. An object that is there belongs to the live storage, and to no thread but
+        // this while it is attached (`HAS_LOCK`). torch releases that mark the address while the storage owns
         // its object, and not the other way round, make it odd. Else a method of torch's base class without
         // arguments, of an object of that class.
         unsafe {

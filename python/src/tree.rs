@@ -78,7 +78,7 @@ struct Walk<'a, 'py> {
 ///         table or record batch, of pyarrow, polars, pandas or others: the list of its rows, dicts of its columns.
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
-///         Leaves nobody names are stacked. A list or tuple of Python numbers is a container of as many
+///         Unnamed leaves are stacked. A list or tuple of Python numbers is a container of as many
 ///         leaves, and one leaf, of one dim, where a key is exactly its path.
 ///     sep (str): joins the keys of a path.
 ///     arena (bool): all tensors of all leaves in one allocation, each at a multiple of 64 bytes (256 in

@@ -171,7 +171,7 @@ _ALONE = sys.getrefcount(_Alone.kept)
 
 
 class Producer:
-    """An object with `__dlpack__` that hands out whatever it is told to.
+    """An object with `__dlpack__` that exports what it is given.
 
     Keyword arguments beyond those named go to `Handle`. The capsules are kept until `close`.
     """
@@ -192,7 +192,7 @@ class Producer:
         return handle.kept
 
     def close(self):
-        """Drops the capsules, which nobody else may hold any more."""
+        """Drops the capsules, which nothing else may hold any more."""
         for handle in self.handles:
             if handle.kept is not None:
                 assert sys.getrefcount(handle.kept) == _ALONE, "a capsule is still held"

@@ -214,7 +214,7 @@ def settle():
 
 
 def held():
-    """Bytes of the default engine's pool that belong to somebody."""
+    """Bytes of the default engine's pool in use."""
     settle()
     return wr.stats()["pool_used_bytes"]
 

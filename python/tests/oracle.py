@@ -288,7 +288,7 @@ def plan_padding(shapes, dims=None, size=None, multiple_of=1):
     def spread(value, neutral):
         if isinstance(value, (tuple, list)):
             return list(value)
-        assert value == neutral or rank == 1 or dims is not None, "one number speaks of `dims`"
+        assert value == neutral or rank == 1 or dims is not None, "one number applies to `dims`"
         return [value if rank == 1 or d in which else neutral for d in range(rank)]
 
     sizes, multiples = spread(size, None), spread(multiple_of, 1)

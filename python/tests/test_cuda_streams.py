@@ -293,7 +293,7 @@ def test_a_library_with_a_current_stream_is_followed(sim, streams):
 
 @pytest.mark.parametrize("offered", [Cai, Dlpack])
 def test_an_output_that_is_still_in_use(sim, streams, offered):
-    """Work queued on the output's stream comes before ours: its memory may have been somebody else's."""
+    """Work queued on the output's stream comes before ours: its memory may have had another user."""
     stream, samples = streams(), [Cai(sim, row) for row in ROWS]
     with sim.paused(stream):
         out = offered(sim, np.zeros_like(WANT), stream=stream)
@@ -476,7 +476,7 @@ def test_a_batch_may_go_before_its_consumer_is_done(sim, streams):
 
 
 def test_other_threads(sim, streams):
-    """Many threads, each with a stream of its own, and the interpreter lock taken by whoever releases samples."""
+    """Many threads, each with a stream of its own, and the interpreter lock taken by the thread that releases samples."""
     failures = []
 
     def work(seed):

@@ -1,4 +1,4 @@
-"""Batches of torch's tensors on a device are torch's tensors, in memory of its allocator. With a torch in miniature;
+"""Batches of torch tensors on a device are torch tensors, in memory of its allocator. With a torch in miniature;
 with torch itself: scripts/gpu_check/interop.py."""
 
 import ctypes
@@ -32,7 +32,7 @@ def samples(torch):
 
 
 def read(torch, tensor):
-    """The bytes of a tensor of torch's as its current stream finds them."""
+    """The bytes of a torch tensor as its current stream finds them."""
     place = copy_out(torch.driver, tensor.address, tensor.array.nbytes, torch.current[0])
 
     def array():
@@ -200,7 +200,7 @@ def test_torch_is_told_of_streams_that_read(torch, samples, streams):  # noqa: F
 
 
 def test_a_capture_needs_no_out(torch, samples, streams):  # noqa: F811
-    """torch's allocator knows of captures, so that a graph may have all that a batch consists of."""
+    """torch's allocator supports captures, so that a graph can hold a whole batch."""
     stream = torch.current[0]
 
     def assemble(**options):

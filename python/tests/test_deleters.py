@@ -1,4 +1,4 @@
-"""Deleters that do what they should not, and the memory of theirs that is held meanwhile."""
+"""Deleters that do what they should not, and the memory that they hold meanwhile."""
 
 import ctypes
 import gc
@@ -116,7 +116,7 @@ def test_deleters_that_enter_windrow(use):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_deleters_that_raise():
-    """Nobody could be told: Python reports it as unraisable, and what was being done goes on."""
+    """No caller could be told: Python reports it as unraisable, and what was being done goes on."""
 
     class Complaining(Deleting):
         def delete(self, address):

@@ -1,5 +1,5 @@
 """Neighbours that misbehave. What is asked of windrow: a typed error or the right batch, every deleter called once, nothing
-locked, nothing swallowed, and the next call as if nothing had been. docs/testing.md says what nobody can promise."""
+locked, nothing swallowed, and the next call as if nothing had been. docs/testing.md says what cannot be promised."""
 
 import ctypes
 import dataclasses
@@ -302,7 +302,7 @@ def test_raising_in_the_middle_frees_what_came_before():
 
 
 def test_a_consumer_that_never_lets_go():
-    """The memory stays, is nobody else's, and is seen in the figures."""
+    """The memory stays, has no other user, and is seen in the figures."""
     wr.empty_cache()
     before = held()
     capsule = wr.stack([paint(1 << 20)]).__dlpack__(max_version=(1, 0))

@@ -8,7 +8,7 @@ import isolated
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SKIP: no interval timers")
 
-# A timer goes off within each round of calls. Whoever runs Python code there, such as isinstance() with an
+# A timer goes off within each round of calls. Code that runs Python there, such as isinstance() with an
 # abstract class, runs the handler too.
 STORM = """
 import collections, dataclasses, random

@@ -1,4 +1,4 @@
-"""explain, stats and records of logging: they say what was done, all of it, and cost nobody their batch."""
+"""explain, stats and records of logging: they say what was done, all of it, and never cost a batch."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""What the package is before anybody uses it: an import that costs nothing, a demo that needs nothing."""
+"""What the package is before its first use: an import that costs nothing, a demo that needs nothing."""
 
 import subprocess
 import sys

@@ -38,7 +38,7 @@ move["storage"] = lambda x: x.untyped_storage().resize_(0)
 """
 LAYOUTS = {
     "words": "",
-    # As with a release of torch whose layout is not known.
+    # As with a torch release whose layout is not known.
     "attributes": "import windrow._torch_probe as probe\nprobe.cases = lambda: []",
     # As with one in which a storage's own object is not to be seen.
     "method": "import windrow._torch_probe as probe\nprobe.unasked = lambda: probe.cases()[0][0]",

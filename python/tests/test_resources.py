@@ -56,7 +56,7 @@ whole = wr.stack(rows)
 wr.empty_cache()
 used = wr.stats()["pool_used_bytes"]
 for name, call in calls.items():
-    wr.empty_cache()  # a block that lies ready needs no address space
+    wr.empty_cache()  # a free block needs no address space
     leave(24 << 20)
     try:
         call()
@@ -477,7 +477,7 @@ if __name__ == "__main__":
         raise AssertionError("4 MiB in 2 MiB")
     del loader
     gc.collect()
-    # A page for each semaphore of a queue may be left, where nobody counts references at once.
+    # A page for each semaphore of a queue may be left, where nothing counts references at once.
     assert room() > whole - 64
     Rows.size = 1000
     for batch in torch.utils.data.DataLoader(Rows(), 4, num_workers=1, collate_fn=windrow.torch.collate_fn()):

@@ -148,7 +148,7 @@ last = Last()
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="SKIP: from 3.14 on such threads hang instead")
-def test_what_nobody_can_promise():
+def test_what_cannot_be_promised():
     """Before Python 3.14 a daemon thread in Python code that native code has called is ended by unwinding its stack when the
     interpreter goes, which no native code survives that must not be unwound. Join such threads."""
     script = """

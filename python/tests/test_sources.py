@@ -487,7 +487,7 @@ def test_casts_of_ml_dtypes():
     refusal(lambda: wr.stack([narrow], dtype="float32"), wr.DTypeError, "float8", "moved")
 
 
-def test_dtypes_nobody_else_has():
+def test_dtypes_of_no_other_library():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     unknown = [np.zeros(3, name) for name in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn, "M8[s]", "U3", "V2", "O")]
     unknown.append(np.zeros(3, [("bfloat16", "u2")]))

@@ -1,4 +1,4 @@
-"""Gradients and lazy signs: nothing of torch's that is beside the memory is lost silently."""
+"""Gradients and lazy signs: nothing that torch keeps besides the memory is lost silently."""
 
 import sys
 import threading

@@ -235,7 +235,7 @@ def test_arguments():
             list(wt.Prefetcher([], device="cuda"))
 
 
-# The CUDA part, on a stand-in whose copies are done when somebody waits for them.
+# The CUDA part, on a stand-in whose copies are done when they are waited for.
 
 
 class Stream:
@@ -259,7 +259,7 @@ class Event:
 
 
 class Cuda:
-    """As much of torch.cuda as is used."""
+    """The part of torch.cuda that is used."""
 
     Stream, Event = Stream, Event
 
@@ -320,7 +320,7 @@ def test_batches_are_whole_whenever_the_copies_are_done(monkeypatch):
 def test_a_slot_is_not_written_to_before_its_copies_are_done():
     transfer = Lagging(2)
     started = [transfer.start(large(i)) for i in range(5)]
-    # Nobody but the transfer has waited; the last two may be under way.
+    # Only the transfer has waited; the last two may be under way.
     assert [torch.equal(one.tree, large(i)) for i, one in enumerate(started)] == [True, True, True, False, False]
     for i, one in enumerate(started):
         assert torch.equal(transfer.finish(one), large(i))
@@ -384,7 +384,7 @@ def test_on_a_gpu():
         pytest.skip("SKIP: torch sees no CUDA device")
     source = [{"x": large(i)} for i in range(20)]
     for i, batch in enumerate(prefetch(source, device="cuda")):
-        # Lets go of the memory while work on it is enqueued.
+        # Releases the memory while work on it is enqueued.
         total = batch["x"].clone()
         for _ in range(50):
             total = total + batch["x"] - batch["x"]

@@ -1,4 +1,4 @@
-"""Samples read from the structs and words of NumPy's, torch's and Python's objects, and asked for where these are not known."""
+"""Samples read from the structs and words of NumPy, torch and Python objects, and asked for where these are not known."""
 
 import numpy as np
 import pytest

@@ -18,7 +18,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class Torch(types.ModuleType):
-    """What windrow asks of torch. `current` is the stream that it works on."""
+    """What windrow needs from torch. `current` is the stream that it works on."""
 
     OutOfMemoryError = OutOfMemoryError
 

@@ -47,7 +47,7 @@ pub struct ArrowSchema {
 pub struct ArrowArray {
     /// Number of rows.
     pub length: i64,
-    /// Number of nulls, or -1 where nobody has counted them.
+    /// Number of nulls, or -1 where they were not counted.
     pub null_count: i64,
     /// The first row in the buffers.
     pub offset: i64,
@@ -100,11 +100,11 @@ pub struct ArrowDeviceArray {
 }
 
 // SAFETY: the interface makes arrays immutable once they are handed over, and lets a consumer release
-// them on any thread; the only mutation here is the release, by whoever owns the struct.
+// them on any thread; the only mutation here is the release, by the owner of the struct.
 unsafe impl Send for ArrowArray {}
 // SAFETY: as above.
 unsafe impl Sync for ArrowArray {}
-// SAFETY: a schema is released by whoever owns it, on any thread; it is never shared.
+// SAFETY: a schema is released by its owner, on any thread; it is never shared.
 unsafe impl Send for ArrowSchema {}
 // SAFETY: a stream is used by one thread at a time, which may be any: it is never shared.
 unsafe impl Send for ArrowArrayStream {}
@@ -126,7 +126,7 @@ macro_rules! owned {
             /// Moves a struct out of memory that a producer lends, which is left released.
             ///
             /// # Safety
-            /// A struct of this kind, which nobody else uses meanwhile.
+            /// A struct of this kind, which nothing else uses meanwhile.
             pub unsafe fn take(place: *mut $type) -> $type {
                 // SAFETY: the caller's promise. The one left behind owns nothing.
                 unsafe { std::ptr::replace(place, $type::empty()) }

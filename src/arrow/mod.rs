@@ -4,7 +4,7 @@
 //! | struct | what it is here |
 //! |---|---|
 //! | [`ArrowSchema`] | read once, to [`Columns`]: which columns there are, and how their rows become samples |
-//! | [`ArrowArray`] | rows, appended with [`Columns::append`]; whoever keeps the samples keeps the struct |
+//! | [`ArrowArray`] | rows, appended with [`Columns::append`]; the keeper of the samples keeps the struct |
 //! | [`ArrowArrayStream`], [`ArrowDeviceArray`] | declared only: a binding calls the one and looks at the other's device |
 //!
 //! [`Batch::to_arrow`](crate::Batch::to_arrow) is the way out.

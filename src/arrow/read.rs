@@ -85,7 +85,7 @@ impl Columns {
     ///
     /// # Safety
     /// An array of the schema's type, whose buffers are as large as its lengths and offsets say. They stay as long
-    /// as the samples are used, and nobody writes to them meanwhile.
+    /// as the samples are used, and nothing writes to them meanwhile.
     pub unsafe fn append(&mut self, array: &ArrowArray) -> Result<()> {
         for column in &mut self.columns {
             // SAFETY: the caller's promise.

@@ -229,7 +229,7 @@ fn lists_that_leave_their_child() {
         ("children", |a| a.n_children = 0),
         ("children", |a| a.children = std::ptr::null_mut()),
         ("NULL", |a| {
-            // SAFETY: the one child, whose memory the test gives back.
+            // SAFETY: the one child, whose memory the test frees.
             unsafe { drop(Box::from_raw(std::ptr::replace(a.children, std::ptr::null_mut()))) }
         }),
         // SAFETY: the one child.

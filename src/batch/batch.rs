@@ -10,7 +10,7 @@ use crate::cuda::Late;
 use crate::plan::{AsTarget, Placement, Role, Spec, Target};
 use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
 
-/// One assembled batch. Its tensors share memory with whoever they are exported to.
+/// One assembled batch. Its tensors share memory with what they are exported to.
 #[derive(Clone, Debug)]
 pub struct Batch {
     data: Tensor,

@@ -36,7 +36,7 @@ pub(crate) fn hand_out(arena: &Arena, memory: &Tensor, filled: &mut [Filled]) ->
     let is_host = !matches!(arena.device, Device::Cuda(_));
     for (begin, count) in arena.gaps().filter(|_| is_host) {
         let gap = memory.part(begin, DType::U8, &[count as i64])?;
-        // SAFETY: so many bytes of memory on the host, which nobody else has seen yet.
+        // SAFETY: so many bytes of memory on the host, which nothing else has seen yet.
         unsafe { gap.data_ptr().write_bytes(0, count) };
     }
     for placed in arena.tensors(memory) {

@@ -1,4 +1,4 @@
-//! Stage 2. What the batch shall look like: form, dtype, transform, place.
+//! Stage 2. What the batch looks like: form, dtype, transform, place.
 
 mod affine;
 
@@ -93,7 +93,7 @@ impl Collate {
         self
     }
 
-    /// The dtype of the batch; without it the samples' own, which must then be one.
+    /// The dtype of the batch; if `None`, all samples must share a dtype, which is kept.
     #[must_use]
     pub fn cast(mut self, dtype: DType) -> Collate {
         self.dtype = Some(dtype);
@@ -135,7 +135,7 @@ pub enum Side {
 
 impl Side {
     /// Where the data begins in `total` places when `length` are real: negative if the first
-    /// elements are cut off, like the negative sizes of torch's `pad`.
+    /// elements are cut off, like negative sizes in torch's `pad`.
     pub(crate) fn lead(self, length: i64, total: i64) -> i64 {
         match self {
             Side::Right => 0,

@@ -61,7 +61,7 @@ impl Devices {
     }
 
     /// All that were made. In a forked child none: they are the parent's, and the lock may be one that
-    /// nobody will ever release.
+    /// nothing will ever release.
     fn all(&self) -> Vec<Arc<Executor>> {
         if driver::forked().is_some() {
             return Vec::new();
@@ -72,7 +72,7 @@ impl Devices {
 
     /// Gives unused memory back to the devices and the system.
     pub fn empty(&self) {
-        // What is let go may run anybody's code: not under the lock.
+        // Releases may run arbitrary code: not under the lock.
         for executor in self.all() {
             // A device that fails has nothing to give back; the next batch says so.
             let _ = executor.empty_cache();

@@ -28,7 +28,7 @@ struct Chunk {
 ///
 /// # Safety
 /// `bytes` are readable at `from` on the device, in the order of the stream, and writable at `to` by
-/// nobody else.
+/// nothing else.
 pub(super) unsafe fn bytes(
     run: &mut Run<'_>,
     from: u64,

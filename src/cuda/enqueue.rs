@@ -59,7 +59,7 @@ impl Run<'_> {
                 continue;
             }
             seen.push(producer);
-            // SAFETY: whoever made the `Stream` vouched for its handle.
+            // SAFETY: the maker of the `Stream` vouched for its handle.
             let producer = unsafe { self.current.foreign_stream(producer) }?;
             match (self.is_capturing, producer.is_capturing()?) {
                 // What happens outside of a capture cannot be waited for in it.

@@ -55,7 +55,7 @@ impl Executor {
         }
         let current = context.enter()?;
         if let Some(stream) = stream {
-            // SAFETY: whoever made the `Stream` vouched for its handle.
+            // SAFETY: the maker of the `Stream` vouched for its handle.
             if unsafe { current.foreign_stream(stream.handle()) }?.is_capturing()? {
                 return Err(refused_in_capture(
                     "this engine has not used the device yet, and what it needs cannot be loaded in a \
@@ -118,7 +118,7 @@ impl Executor {
         options: &RunOptions,
     ) -> Result<StreamRef<'c>> {
         match options.stream {
-            // SAFETY: whoever made the `Stream` vouched for its handle.
+            // SAFETY: the maker of the `Stream` vouched for its handle.
             Some(stream) => unsafe { current.foreign_stream(stream.handle()) },
             None => Ok(self.stream.on(current)),
         }
@@ -133,7 +133,7 @@ impl Executor {
     /// A stream of our own that is behind what is on `producer` now.
     pub fn adopt(&self, producer: crate::Stream) -> Result<crate::Stream> {
         let current = self.context.enter()?;
-        // SAFETY: whoever made the `Stream` vouched for its handle.
+        // SAFETY: the maker of the `Stream` vouched for its handle.
         let first = unsafe { current.foreign_stream(producer.handle()) }?;
         self.events.order(&current, first, self.arrivals.on(&current))?;
         // SAFETY: a stream of ours, which lives as long as the engine.
@@ -144,7 +144,7 @@ impl Executor {
     pub fn order(&self, producers: &[crate::Stream], consumer: crate::Stream) -> Result<()> {
         let current = self.context.enter()?;
         for producer in producers.iter().filter(|&&producer| producer != consumer) {
-            // SAFETY: whoever made the `Stream`s vouched for their handles.
+            // SAFETY: the makers of the `Stream`s vouched for their handles.
             let (first, then) = unsafe {
                 (
                     current.foreign_stream(producer.handle())?,
@@ -161,7 +161,7 @@ impl Executor {
         let current = self.context.enter()?;
         let stream = self.stream.on(&current);
         let block = Arc::new(self.memory.allocate(&current, stream, bytes)?);
-        // SAFETY: a block of so many bytes, which nobody else has.
+        // SAFETY: a block of so many bytes, which nothing else has.
         unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
         let event = Arc::new(self.events.take(&current)?);
         stream.record(&event)?;

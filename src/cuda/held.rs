@@ -21,7 +21,7 @@ impl Held {
         self.pending().push_back((event, owners));
     }
 
-    /// Lets go of what is no longer read.
+    /// Releases what is no longer read.
     pub fn reap(&self) -> Result<()> {
         let mut reached = Vec::new();
         {
@@ -33,12 +33,12 @@ impl Held {
                 reached.extend(pending.pop_front());
             }
         }
-        // Owners may run anybody's code: not under the lock.
+        // Drops of owners may run arbitrary code: not under the lock.
         drop(reached);
         Ok(())
     }
 
-    /// Lets go of everything when it is no longer read.
+    /// Releases everything once it is no longer read.
     pub fn finish(&mut self) {
         for (event, owners) in self.take() {
             // A failure means that nothing runs any more.
@@ -47,12 +47,12 @@ impl Held {
         }
     }
 
-    /// Never lets go.
+    /// Kept until the process ends.
     pub fn forget(&mut self) {
         std::mem::forget(self.take());
     }
 
-    /// Without the lock: in a forked child it may be one that nobody will ever release.
+    /// Without the lock: in a forked child it may be one that is never released.
     fn take(&mut self) -> Pending {
         std::mem::take(self.pending.get_mut().unwrap_or_else(PoisonError::into_inner))
     }

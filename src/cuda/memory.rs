@@ -24,7 +24,7 @@ pub(super) struct DeviceMemory {
     used_bytes: AtomicU64,
     /// The oldest first.
     parked: Mutex<VecDeque<Parked>>,
-    /// Memory of blocks that are gone, and the streams that they were handed to: whoever owns those may have destroyed them
+    /// Memory of blocks that are gone, and the streams that they were handed to: their owners may have destroyed those
     /// by now. It goes back when they have been named again, or when the device is done.
     handed_out: Mutex<Vec<(Vec<Handed>, Parked)>>,
 }
@@ -164,7 +164,7 @@ impl DeviceMemory {
             if one.bytes == bytes {
                 return Ok(Some(one.address));
             }
-            // SAFETY: nobody has it any more; the stream is behind all users.
+            // SAFETY: nothing has it any more; the stream is behind all users.
             if let Err(error) = unsafe { self.pool.free(stream, one.address) } {
                 self.parked().extend(left);
                 return Err(error);
@@ -244,7 +244,7 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Gives back what was handed to streams that nobody has named since. Waits for the device.
+    /// Frees blocks that were handed to streams that have not been named since. Waits for the device.
     fn end_all(&self, current: &Current<'_>) -> DriverResult<()> {
         let handed_out = std::mem::take(&mut *self.handed_out());
         if handed_out.is_empty() {
@@ -382,7 +382,7 @@ impl DeviceBlock {
 
     /// Blocks until the block has been written.
     pub fn synchronize(&self) -> Result<()> {
-        // First: in a forked child the lock below may be one that nobody will ever release.
+        // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;
         let ready = self.users().ready.clone();
         ready.map_or(Ok(()), |ready| Ok(ready.synchronize()?))
@@ -403,7 +403,7 @@ impl Drop for DeviceBlock {
         if self.address == 0 {
             return;
         }
-        // After a fork the memory is no longer ours to give back, and the lock may be one that nobody will ever release.
+        // After a fork the memory is no longer ours to give back, and the lock may be one that is never released.
         if forked().is_some() {
             return;
         }

@@ -82,7 +82,7 @@ fn a_batch_that_others_had_is_used_again_when_every_device_is_done() {
         let (pool, device) = (Arc::<PinnedPool>::default(), Arc::<Context>::default());
         let batch = pool.take(&device.enter().unwrap(), 1).unwrap();
         memory_of(&batch).write(7);
-        // Somebody's copy, on a stream that we know nothing of.
+        // A foreign copy, on an unknown stream.
         let copy = Transfer::begin(&memory_of(&batch), 7, &device.everything);
         drop(batch);
         let other = {
@@ -191,7 +191,7 @@ fn read(device: &Arc<Context>, block: &DeviceBlock, value: u32, is_handed: bool)
     work
 }
 
-/// Device memory ends behind its writer and its reader, whoever lets go last.
+/// Device memory ends behind its writer and its reader, whichever is released last.
 fn ends_behind_its_users(is_handed: bool) {
     loom::model(move || {
         let device = Arc::<Context>::default();

@@ -71,7 +71,7 @@ impl Work {
     }
 }
 
-/// Reached when the device has done what is before it; recorded once, before anybody else has it.
+/// Reached when the device has done what is before it; recorded once, before it is shared.
 #[derive(Debug, Default)]
 pub(super) struct PooledEvent(OnceLock<Vec<Arc<Work>>>);
 
@@ -254,7 +254,7 @@ impl EventPool {
 
 pub(super) type DevicePtr = u64;
 
-/// Memory in the order of streams. Its end is a write, for which whoever enqueues it stands in for the device.
+/// Memory in the order of streams. Its end is a write, for which its enqueuer stands in for the device.
 #[derive(Debug)]
 pub(super) struct MemPool;
 

@@ -23,7 +23,7 @@ fn is_small(bytes: u64) -> bool {
 }
 
 impl Run<'_> {
-    /// Takes memory for all small outputs of ours in one piece: a tree of many leaves has many of them.
+    /// Takes memory for all small outputs in one piece: a tree of many leaves has many of them.
     pub fn share_outputs(
         &mut self,
         plan: &Plan<'_>,

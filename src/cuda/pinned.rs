@@ -137,11 +137,11 @@ impl PinnedBlock {
     pub fn into_tensor(self, dtype: DType, layout: Layout) -> Tensor {
         let data = self.as_ptr();
         debug_assert!(layout.is_compact());
-        // SAFETY: whoever took the block asked for the bytes of this compact layout.
+        // SAFETY: the taker of the block asked for the bytes of this compact layout.
         unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Pinned, layout, false) }
     }
 
-    /// Nobody but its owner has had the block, who is done with it.
+    /// Only its owner has had the block, and is done with it.
     pub fn free(mut self) {
         self.until = Some(Until::Now);
     }

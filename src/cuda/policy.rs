@@ -94,7 +94,7 @@ impl Policy {
 
     /// Bytes of an item where `rows` rows of `row_bytes` are cut by `slots` warps at a time, each into
     /// pieces of their own: a multiple of `planes` turns of a warp. All slots are busy until the end if
-    /// the number of items is just below a multiple of theirs, which counts for more than the set-up that
+    /// the number of items is just below a multiple of theirs, which matters more than the set-up that
     /// larger items save.
     pub fn item_bytes(&self, rows: u64, row_bytes: u64, slots: u64, planes: u64) -> u64 {
         let turn = TURN_BYTES * planes;

@@ -15,7 +15,7 @@ const HERE: Device = Device::Cuda(0);
 const OUT: u64 = 0x10_0000;
 const HEADER_BYTES: usize = size_of::<Header>();
 
-/// Samples on the device that nobody reads, `gap` bytes apart.
+/// Samples on the device that nothing reads, `gap` bytes apart.
 fn samples(dtype: DType, shapes: &[&[i64]], gap: u64) -> SampleList<'static> {
     let mut address = 0x1000_0000;
     let views = shapes.iter().map(|shape| {

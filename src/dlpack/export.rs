@@ -106,7 +106,7 @@ unsafe extern "C" fn delete<H>(managed: *mut H) {
     }
     let freed = catch_unwind(AssertUnwindSafe(|| {
         let block = managed.cast::<Block<H>>();
-        // SAFETY: `managed` is the first field of a live block that nobody else will use; moving
+        // SAFETY: `managed` is the first field of a live block that nothing else will use; moving
         // the owner out leaves nothing to drop in it, and `allocated` is how it was allocated.
         let owner = unsafe {
             let Block { owner, allocated, .. } = block.read();
@@ -126,7 +126,7 @@ unsafe extern "C" fn delete<H>(managed: *mut H) {
 impl Tensor {
     /// A versioned DLPack tensor that shares the memory, marked read-only if this tensor is.
     ///
-    /// Whoever gets the pointer calls its deleter once, from any thread; until then the memory
+    /// The consumer calls the deleter of the pointer once, from any thread; until then the memory
     /// stays, whatever becomes of `self`. The deleter knows no stream: device memory must not be
     /// reused before the consumer's work is done, which is the owner's business.
     #[must_use = "the memory stays until the deleter is called"]
@@ -135,7 +135,7 @@ impl Tensor {
     }
 
     /// As [`Tensor::to_dlpack`], with more flags, such as
-    /// [`FLAG_IS_COPIED`](crate::dlpack::FLAG_IS_COPIED) for a tensor that nobody else will see.
+    /// [`FLAG_IS_COPIED`](crate::dlpack::FLAG_IS_COPIED) for a tensor that nothing else will see.
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack_with(&self, flags: u64) -> NonNull<DLManagedTensorVersioned> {
         let read_only = if self.is_read_only() { FLAG_READ_ONLY } else { 0 };

@@ -141,7 +141,7 @@ impl fmt::Display for DLDataType {
     }
 }
 
-/// A strided piece of memory that somebody else owns.
+/// A strided piece of memory with a foreign owner.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DLTensor {
@@ -255,7 +255,7 @@ pub struct DLPackExchangeAPI {
     pub current_work_stream: Option<DLPackCurrentWorkStream>,
 }
 
-// SAFETY: a table is plain data that nobody changes once it is published, and no safe function
+// SAFETY: a table is plain data that nothing changes once it is published, and no safe function
 // follows its pointers.
 unsafe impl Send for DLPackExchangeAPI {}
 // SAFETY: as for `Send`.

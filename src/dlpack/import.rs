@@ -244,7 +244,7 @@ impl ManagedTensor {
     /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
     /// - Until then every element that shape and strides reach is valid memory of the device, and
     ///   on the host initialised to values of the dtype when it is read.
-    /// - Nobody writes to host memory while a slice of it from
+    /// - Nothing writes to host memory while a slice of it from
     ///   [`Tensor::as_slice`](crate::Tensor::as_slice) is alive.
     ///
     /// # Errors

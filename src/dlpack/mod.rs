@@ -5,7 +5,7 @@
 //! | borrow | [`DLTensor`], read by [`read_tensor`] | the producer; valid for one call |
 //! | import | [`DLManagedTensorVersioned`] or [`DLManagedTensor`] | [`ManagedTensor`], once, by the deleter in the struct |
 //! | export | the same, from [`Tensor::to_dlpack`](crate::Tensor::to_dlpack) | the consumer, by the deleter we put in the struct |
-//! | lend | [`DLTensor`] from [`Tensor::borrow_tensor`](crate::Tensor::borrow_tensor) | nobody; valid while the tensor is |
+//! | lend | [`DLTensor`] from [`Tensor::borrow_tensor`](crate::Tensor::borrow_tensor) | nothing; valid while the tensor is |
 //!
 //! ```text
 //! import   producer's struct <- ManagedTensor <- Arc (Owner) <- Tensor, its clones and views

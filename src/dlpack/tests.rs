@@ -297,7 +297,7 @@ fn an_unused_managed_tensor_is_freed_and_one_without_deleter_is_left() {
     unsafe { ((*new).deleter, (*old).deleter) = (None, None) };
     drop((take(new).unwrap(), take_legacy(old).unwrap()));
     assert_eq!(count(&frees), 2);
-    // SAFETY: without a deleter nobody has freed them.
+    // SAFETY: without a deleter nothing has freed them.
     unsafe { (free_versioned(new), free_legacy(old)) };
 }
 
@@ -363,7 +363,7 @@ fn an_unknown_major_version_is_freed_unread() {
         assert_eq!(error.to_string(), text);
         assert_eq!(count(&frees), freed);
         if !deleter {
-            // SAFETY: without a deleter nobody has freed it.
+            // SAFETY: without a deleter nothing has freed it.
             unsafe { free_prefix(managed) };
         }
     }

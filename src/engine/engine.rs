@@ -148,7 +148,7 @@ impl Engine {
 
     /// Assembles one batch by work enqueued on a stream, behind what is on it already. Nothing waits:
     /// samples in device memory given by address have to stay until the stream has come so far, and
-    /// who uses the batch elsewhere than on this stream orders himself behind it
+    /// a user of the batch on another stream orders that stream behind this one
     /// ([`Tensor::ready_on`]).
     ///
     /// # Errors
@@ -327,7 +327,7 @@ impl Engine {
             }));
         }
         // SAFETY: an address is that of memory just allocated for the field's compact layout, which
-        // nobody else has seen, or that of the target the plan borrows, whose layout the field has.
+        // nothing else has seen, or that of the target the plan borrows, whose layout the field has.
         #[allow(unsafe_code)]
         let outputs = unsafe { Outputs::new(addresses) };
         if self.shared.reference {
@@ -427,7 +427,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The stream that work on a device is enqueued on if nobody names another.
+    /// The stream that work on a device is enqueued on if no other is named.
     ///
     /// # Errors
     /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
@@ -484,7 +484,7 @@ impl Engine {
             Device::Pinned => {
                 let executor = self.shared.devices.executor(self.shared.ordinal())?;
                 let tensor = executor.pinned(bytes_of(dtype, shape))?.into_tensor(dtype, layout);
-                // SAFETY: memory just taken for this layout, which nobody else has.
+                // SAFETY: memory just taken for this layout, which nothing else has.
                 #[allow(unsafe_code)]
                 unsafe {
                     tensor.data_ptr().write_bytes(0, tensor.nbytes());
@@ -502,7 +502,7 @@ impl Engine {
         Ok(block.into_tensor(dtype, layout))
     }
 
-    /// Notes a batch that was handed out as a view of its samples' memory.
+    /// Notes a batch that was returned as a view of its samples' memory.
     pub fn count_view(&self, num_samples: usize) {
         self.shared.counters.count(&Tally::of_view(num_samples));
     }

@@ -1,6 +1,6 @@
 //! Rows that are copied while later ones are still being found.
 //!
-//! Whoever reads foreign objects into a list does so on one thread, which takes longer than the copy.
+//! Foreign objects are read into a list by one thread, which takes longer than the copy.
 //! Meanwhile the other threads of the engine copy the rows that are there.
 #![allow(unsafe_code)] // Copies between raw addresses.
 
@@ -90,7 +90,7 @@ impl RowsAhead {
     /// The next row; it may be read from now on until this value is finished or dropped.
     ///
     /// # Safety
-    /// As many bytes as the first row has can be read at `row` until then, and nobody writes to them.
+    /// As many bytes as the first row has can be read at `row` until then, and nothing writes to them.
     #[inline]
     pub unsafe fn push(&mut self, row: *const u8) {
         let Some(slot) = self.shared.rows.get(self.len) else { return };

@@ -64,7 +64,7 @@ impl Rows {
     /// row goes, the bytes between two of them, how many elements come before, how many there are.
     ///
     /// # Safety
-    /// The rows may be written to by nobody else; `make` writes what it is asked for, and no more.
+    /// The rows may be written to by nothing else; `make` writes what it is asked for, and no more.
     #[inline]
     pub unsafe fn write(self, mut make: impl FnMut(*mut u8, isize, usize, usize)) {
         match self.around {
@@ -113,7 +113,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn memory_that_nobody_wrote_to() {
+    fn memory_that_was_never_written() {
         let size = 8 * PAGES_BYTES;
         // SAFETY: a mapping of its own, whose bytes are written within its size, and which is then gone.
         unsafe {

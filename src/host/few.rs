@@ -21,7 +21,7 @@ const AHEAD: usize = 4;
 /// Writes numbers to a tensor of int32 or int64.
 ///
 /// # Safety
-/// A tensor of one dim in memory that nobody else has, with room for as many as there are.
+/// A tensor of one dim in memory that nothing else has, with room for as many as there are.
 pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item = i64>) {
     let data = tensor.data_ptr();
     // SAFETY: the caller's promise; the memory is aligned for every dtype.
@@ -40,7 +40,7 @@ pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item 
 /// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0.
 ///
 /// # Safety
-/// The rows are alive; `data` is row-major memory that nobody else has, with room for all of them, or for each with
+/// The rows are alive; `data` is row-major memory that nothing else has, with room for all of them, or for each with
 /// its padding, and the mask has a byte for each place of these.
 pub(crate) unsafe fn write_rows(
     rows: &Rows<'_>,
@@ -129,7 +129,7 @@ pub(crate) unsafe fn write_rows(
 /// Copies rows of one size one after the other; the way to copy one is chosen once for all.
 ///
 /// # Safety
-/// So many bytes at each address, and as many for each at `dst`, which nobody else has; `copy` copies no others.
+/// So many bytes at each address, and as many for each at `dst`, which nothing else has; `copy` copies no others.
 #[inline(always)]
 unsafe fn copy_alike(
     addresses: &[*const u8],

@@ -53,7 +53,7 @@ const STREAMING_BYTES: u64 = 32 << 20;
 /// runs 5.4 and 7.6.
 const MIN_STREAMED_RUN_BYTES: u64 = 2048;
 
-/// Whether one thread had better do it alone, by bytes read and written.
+/// Whether one thread alone is faster, by bytes read and written.
 pub(crate) fn is_small(traffic: u64) -> bool {
     traffic < SMALL_BYTES
 }
@@ -108,7 +108,7 @@ unsafe impl Sync for Outputs {}
 impl Outputs {
     /// # Safety
     /// There is one address for each field of the plan, and every element that the field's layout
-    /// reaches from it may be written to until the run is over, by nobody else.
+    /// reaches from it may be written to until the run is over, by nothing else.
     #[allow(unsafe_code)]
     pub unsafe fn new(addresses: Vec<*mut u8>) -> Outputs {
         Outputs(addresses)
@@ -171,7 +171,7 @@ pub(crate) fn run_part(
 /// Copies bytes by all threads.
 ///
 /// # Safety
-/// `bytes` are readable at `from`, and writable at `to` by nobody else; they do not overlap.
+/// `bytes` are readable at `from`, and writable at `to` by nothing else; they do not overlap.
 #[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Option<&Helpers>) {

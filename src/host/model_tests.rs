@@ -20,7 +20,7 @@ fn helpers(count: usize) -> Helpers {
     Helpers { pool: Arc::clone(UNUSED.get_or_init(pool)), count }
 }
 
-/// What a call works on: loom sees who is at it, and that nobody is when it ends.
+/// What a call works on: loom sees who is at it, and that nothing is when it ends.
 #[derive(Default)]
 struct Cells([UnsafeCell<u32>; 3]);
 
@@ -86,7 +86,7 @@ fn pushed(pool: &Arc<MemoryPool>, count: usize, found: usize) -> RowsAhead {
     ahead
 }
 
-// One helper beside the owner, who copies too: two that have nothing to copy would yield to each other for ever.
+// One helper beside the owner, who copies too: two that have nothing to copy would yield to each other forever.
 #[test]
 fn rows_ahead_are_all_there_when_they_are_finished() {
     loom::model(|| {
@@ -94,7 +94,7 @@ fn rows_ahead_are_all_there_when_they_are_finished() {
         let block = pushed(&pool, 3, 3).finish().unwrap();
         for row in 0..3 {
             for at in [0, ROW_BYTES - 1] {
-                // SAFETY: inside of the block, which nobody else has.
+                // SAFETY: inside of the block, which nothing else has.
                 let byte = unsafe { *block.data().add(row * ROW_BYTES + at) };
                 assert_eq!(byte, row as u8 + 1);
             }

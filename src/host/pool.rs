@@ -36,7 +36,7 @@ struct State {
     stats: PoolStats,
 }
 
-/// A block nobody uses.
+/// A block nothing uses.
 #[derive(Debug)]
 struct Raw {
     data: NonNull<u8>,
@@ -76,8 +76,8 @@ impl Block {
         self.raw.as_ref().map_or(0, |raw| raw.layout.size() as u64)
     }
 
-    /// The block as a tensor, whose owner it is. Whoever took the block sees to it that all of it is
-    /// written before anybody else sees the tensor.
+    /// The block as a tensor, whose owner it is. The taker of the block makes sure that all of it is
+    /// written before the tensor is shared.
     pub fn into_tensor(self, dtype: DType, layout: TensorLayout) -> Tensor {
         debug_assert!(layout.is_compact() && bytes_of(dtype, layout.shape()) <= self.size());
         let data = self.data();
@@ -87,7 +87,7 @@ impl Block {
 
     /// Sets every byte to 0.
     pub fn zero(&mut self) {
-        // SAFETY: `size` bytes were allocated at `data`, and `&mut` says that nobody else is there.
+        // SAFETY: `size` bytes were allocated at `data`, and `&mut` says that nothing else is there.
         unsafe { self.data().write_bytes(0, self.size() as usize) };
     }
 }

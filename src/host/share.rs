@@ -1,9 +1,9 @@
 //! Work that is shared with threads which may come late.
 //!
 //! A thread that is asked for help may not get to run for milliseconds, where another library's threads
-//! spin on its core. Who asked waits for those that came, never for one that did not: it finds the door
+//! spin on its core. The caller waits only for helpers that started; one that comes later finds the door
 //! closed when it comes.
-#![allow(unsafe_code)] // A job outlives nobody who is inside, which the compiler cannot know.
+#![allow(unsafe_code)] // A job outlives no thread inside it, which the compiler cannot know.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::sync::{spin_loop, thread};
 /// Lets helpers in until it is closed.
 #[derive(Debug, Default)]
 pub(super) struct Door {
-    /// How many are inside, and [`CLOSED`]. One word, so that whoever comes is either counted before the
+    /// How many are inside, and [`CLOSED`]. One word, so that a thread that comes is either counted before the
     /// door is closed, or sees that it is.
     state: AtomicUsize,
 }
@@ -34,7 +34,7 @@ impl Door {
         (before & CLOSED == 0).then_some(inside)
     }
 
-    /// Lets nobody in any more, and returns when all have left; what they wrote is seen then.
+    /// Closes the door, and returns when all have left; what they wrote is seen then.
     pub fn close_and_wait(&self) {
         self.state.fetch_or(CLOSED, Ordering::Relaxed);
         while self.state.load(Ordering::Acquire) != CLOSED {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn helpers_help() {
-        // Whoever has a number waits for the others to have theirs.
+        // Each waits here until all have a number.
         let all = Barrier::new(3);
         share_out(3, Some(&helpers(2)), |_| {
             all.wait();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_is_the_callers_and_nobody_is_left_inside() {
+    fn a_panic_is_the_callers_and_no_thread_is_left_inside() {
         let threads = helpers(2);
         for bad in 0..20 {
             let inside = AtomicUsize::new(0);

@@ -44,7 +44,7 @@ struct Loose<T>(T);
 /// Elements that are read.
 ///
 /// # Safety
-/// `n` initialised elements are at `src` and nobody writes to them meanwhile.
+/// `n` initialised elements are at `src` and nothing writes to them meanwhile.
 #[inline(always)]
 unsafe fn input<'a, T>(src: *const u8, n: usize) -> &'a [Loose<T>] {
     // SAFETY: by the contract above; `Loose` needs no alignment.
@@ -54,7 +54,7 @@ unsafe fn input<'a, T>(src: *const u8, n: usize) -> &'a [Loose<T>] {
 /// Elements that are written.
 ///
 /// # Safety
-/// `n` elements may be written at `dst` and nobody else touches them meanwhile.
+/// `n` elements may be written at `dst` and nothing else touches them meanwhile.
 #[inline(always)]
 unsafe fn output<'a, T>(dst: *mut u8, n: usize) -> &'a mut [MaybeUninit<Loose<T>>] {
     // SAFETY: by the contract above; `Loose` needs no alignment, `MaybeUninit` no value.

@@ -158,7 +158,7 @@ mod linux {
             let size = size_of::<libc::cpu_set_t>();
             let mut set = MaybeUninit::<libc::cpu_set_t>::zeroed();
             // SAFETY: a set of `size` bytes to fill in; all zeros is one too. The number of a CPU is
-            // in bounds of it, or negative. A thread that is gone has no number that anybody else
+            // in bounds of it, or negative. A thread that is gone has no number that another thread
             // gets while the pool lives; one that is refused stays where it is.
             unsafe {
                 let cpu = libc::sched_getcpu();

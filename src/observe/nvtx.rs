@@ -1,8 +1,8 @@
 //! Ranges for profilers that speak NVTX 3, such as Nsight Systems: `WINDROW_NVTX=1` in the environment
 //! turns them on.
 //!
-//! NVTX has no library of its own. A tool names one of its libraries in `NVTX_INJECTION64_PATH`; whoever
-//! has ranges to tell loads that, and calls its `InitializeInjectionNvtx2` with a function that gives
+//! NVTX has no library of its own. A tool names one of its libraries in `NVTX_INJECTION64_PATH`; a
+//! program with ranges to report loads that, and calls its `InitializeInjectionNvtx2` with a function that gives
 //! tables of slots, into which the tool writes its callbacks. NVIDIA's headers do this in C
 //! (`nvtxDetail/nvtxInit.h`, `nvtxTypes.h` of github.com/NVIDIA/NVTX, whose ABI is fixed); this is the
 //! same for the four callbacks that we use.

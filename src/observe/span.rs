@@ -1,4 +1,4 @@
-//! [`Span`]: one stage of a call, for whoever watches: its time in the counters, a range for NVTX tools
+//! [`Span`]: one stage of a call, for observers: its time in the counters, a range for NVTX tools
 //! (feature `cuda`), a span of the crate `tracing` (feature `tracing`).
 
 use std::marker::PhantomData;
@@ -25,7 +25,7 @@ pub struct Span<'c> {
 }
 
 impl Span<'static> {
-    /// A stage that nobody sums the time of.
+    /// A stage whose time is not summed.
     pub fn enter(stage: Stage) -> Span<'static> {
         Span::new(stage, None)
     }
@@ -49,7 +49,7 @@ impl<'c> Span<'c> {
         }
     }
 
-    /// Says what was done, to a `tracing` span that somebody listens to.
+    /// Says what was done, to a `tracing` span with a subscriber.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables))]
     pub(crate) fn note(&self, tally: &Tally) {
         #[cfg(feature = "tracing")]

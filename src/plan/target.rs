@@ -40,7 +40,7 @@ impl<'t> Target<'t> {
     ///
     /// # Safety
     /// Every element that `layout` reaches from `data` in the memory of `device` may be written to
-    /// during `'t`, and nobody else reads or writes it meanwhile. On a CUDA device that lasts until
+    /// during `'t`, and nothing else reads or writes it meanwhile. On a CUDA device that lasts until
     /// the work enqueued is done.
     #[allow(unsafe_code)]
     pub unsafe fn from_raw_parts(
@@ -85,7 +85,7 @@ pub trait AsTarget {
     /// The memory.
     ///
     /// # Errors
-    /// [`Error::Layout`] if it is read-only or shared with somebody else.
+    /// [`Error::Layout`] if it is read-only or shared.
     fn as_target(&mut self) -> Result<Target<'_>>;
 }
 
@@ -111,7 +111,7 @@ impl AsTarget for Tensor {
             return refuse("writable memory", "read-only memory");
         }
         if Arc::strong_count(self.owner()) + Arc::weak_count(self.owner()) != 1 {
-            return refuse("memory that nobody else holds", "shared memory");
+            return refuse("memory that nothing else holds", "shared memory");
         }
         let (data, dtype, device) = (self.data_ptr(), self.dtype(), self.device());
         let layout = self.layout().clone();

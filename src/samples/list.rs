@@ -23,7 +23,7 @@ pub struct SampleList<'a> {
     lengths: Vec<i64>,
     /// The largest such extent that a row of the first kind may have; negative if it is no such row.
     longest: i64,
-    /// What `kinds` and `kind_ids` would be for `lengths`, once somebody has asked.
+    /// What `kinds` and `kind_ids` would be for `lengths`, once asked for.
     told: OnceLock<Told>,
     /// Position in `kinds` for each sample; empty while there is only one kind.
     kind_ids: Vec<u32>,
@@ -129,7 +129,7 @@ impl<'a> SampleList<'a> {
     /// As [`SampleList::rows`].
     ///
     /// # Safety
-    /// The owner of the table's memory lives during `'a`, and nobody writes to it meanwhile.
+    /// The owner of the table's memory lives during `'a`, and nothing writes to it meanwhile.
     #[allow(unsafe_code)]
     pub unsafe fn rows_from_raw_parts(table: &Tensor) -> Result<SampleList<'a>> {
         let (Some(&len), [step, strides @ ..]) = (table.shape().first(), table.strides()) else {

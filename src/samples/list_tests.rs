@@ -56,7 +56,7 @@ fn a_taken_list_can_grow() {
 }
 
 #[test]
-fn rows_are_kinds_once_somebody_asks_or_a_sample_is_none() {
+fn rows_become_kinds_when_asked_for_or_when_a_sample_is_none() {
     let data = [0u16; 30];
     let row = |len: usize| SampleView::from_slice(&data[..2 * len], &[len as i64, 2]).unwrap();
     let shapes = |list: &SampleList<'_>| -> Vec<Vec<i64>> {

@@ -40,7 +40,7 @@ pub(crate) struct Kinds {
     newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
     /// For each kind the one before it of the same hash, or itself.
     before: Vec<u32>,
-    /// Not the same in every process, so that nobody can prepare kinds of one hash.
+    /// Not the same in every process, so that kinds of one hash cannot be prepared.
     seed: u64,
 }
 

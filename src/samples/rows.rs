@@ -10,7 +10,7 @@ use crate::tensor::{are_compact, bytes_of, Device};
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
 pub(crate) struct Rows<'r> {
     kind: &'r Kind,
-    /// The extent of dim 0 of those that no one says another of; 1 without dims.
+    /// The extent of dim 0 of those without one of their own; 1 without dims.
     length: i64,
     source: Source<'r>,
 }

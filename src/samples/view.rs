@@ -15,7 +15,7 @@ pub struct SampleView<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: a view is only read through, and its constructors demand memory that nobody writes to or
+// SAFETY: a view is only read through, and its constructors demand memory that nothing writes to or
 // frees during `'a`, on whatever thread.
 #[allow(unsafe_code)]
 unsafe impl Send for SampleView<'_> {}
@@ -72,7 +72,7 @@ impl<'a> SampleView<'a> {
     ///
     /// # Safety
     /// Every element that `layout` reaches from `data` is initialised memory of `device` that
-    /// nobody writes to or frees during `'a`; on a CUDA device until the work that reads it is done.
+    /// nothing writes to or frees during `'a`; on a CUDA device until the work that reads it is done.
     #[allow(unsafe_code)]
     pub unsafe fn from_raw_parts(
         data: *const u8,

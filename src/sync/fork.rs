@@ -1,14 +1,14 @@
-//! Locks that a forked child finds free.
+//! Fork-safe locks.
 //!
 //! A fork copies memory as it is, with the locks that other threads hold, and not those threads: the
-//! child would wait for ever. So a fork waits until all of these locks are free and keeps them so
-//! until it is done. Nobody may hold two of them, or call Python or a driver while holding one.
+//! child would wait forever. So a fork waits until all of these locks are free and keeps them so
+//! until it is done. No thread may hold two of them, or call Python or a driver while holding one.
 
 use std::sync::PoisonError;
 
 use crate::sync::primitives::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
-/// Held for reading by whoever holds a [`ForkMutex`], for writing by a fork.
+/// Held for reading while a [`ForkMutex`] is held, for writing by a fork.
 #[cfg(not(windrow_loom))]
 static GATE: RwLock<()> = RwLock::new(());
 

@@ -42,7 +42,7 @@ impl Watched {
         self.memory.with(|_| ());
     }
 
-    /// The calling thread has all of it: whoever had a part has to be done, and to be seen to be done.
+    /// The calling thread has all of it: others with a part are done, and seen to be done.
     #[inline]
     pub fn own(&self) {
         #[cfg(windrow_loom)]

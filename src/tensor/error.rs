@@ -108,7 +108,7 @@ impl fmt::Display for Hint {
             }
             Hint::Truncate => "Pad::truncate(true) cuts what does not fit",
             Hint::PadDim(dim) => return write!(f, "name dim {dim} in Pad::dims to pad it too"),
-            Hint::Device => "an arena lies in one place: .device(Device) says which",
+            Hint::Device => "an arena is in one place: .device(Device) says which",
         })
     }
 }
@@ -313,7 +313,7 @@ impl fmt::Display for Error {
             Error::OutOfMemory { bytes } => {
                 write!(
                     f,
-                    "could not allocate {bytes} bytes for the batch: make it smaller, or let go of others"
+                    "could not allocate {bytes} bytes for the batch: reduce the batch size or free other batches"
                 )
             }
             Error::NoDriver(text) => write!(f, "CUDA is not available: {text}"),

@@ -33,7 +33,7 @@ pub struct Tensor {
 }
 
 // SAFETY: `data` points into memory that the `Send + Sync` owner keeps alive, and this crate writes
-// through it only while it holds the sole reference to a block that nobody has seen yet, or through
+// through it only while it holds the sole reference to a block that nothing has seen yet, or through
 // `&mut`, as `new_unchecked` and `assemble_into` demand.
 #[allow(unsafe_code)]
 unsafe impl Send for Tensor {}
@@ -48,7 +48,7 @@ impl Tensor {
     /// - Every element that `layout` reaches from `data` is inside memory that stays valid and in
     ///   place until `owner` is dropped; on [`Device::Cpu`] it is initialised when read.
     /// - Unless `read_only`, writing to it through an export is the owner's intention.
-    /// - Nobody writes to it while a slice from [`Tensor::as_slice`] is alive.
+    /// - Nothing writes to it while a slice from [`Tensor::as_slice`] is alive.
     #[allow(unsafe_code)]
     pub unsafe fn new_unchecked(
         owner: Owner,

@@ -109,7 +109,7 @@ typedef struct {
   int32_t form;
   // The dim of a concat; negative counts from the end.
   int64_t dim;
-  // The dtype of the batch; all zero: the samples', which must then be one.
+  // The dtype of the batch; all zero: all samples must share a dtype, which is kept.
   DLDataType dtype;
   // The device to place the batch on; all zero: where the samples are.
   DLDevice device;
@@ -232,7 +232,7 @@ windrow_status windrow_assemble(const windrow_engine *engine,
 // lengths, offsets, mask. It may be NULL if none of these is wanted.
 //
 // # Safety
-// As `windrow_assemble`; the memory of `out` may be written to, and nobody else uses it during the call, on a device until
+// As `windrow_assemble`; the memory of `out` may be written to, and nothing else uses it during the call, on a device until
 // that work is done.
 windrow_status windrow_assemble_into(const windrow_engine *engine,
                                      const windrow_samples *samples,

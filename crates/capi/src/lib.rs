@@ -298,7 +298,7 @@ pub unsafe extern "C" fn windrow_assemble(
 /// lengths, offsets, mask. It may be NULL if none of these is wanted.
 ///
 /// # Safety
-/// As `windrow_assemble`; the memory of `out` may be written to, and nobody else uses it during the call, on a device until
+/// As `windrow_assemble`; the memory of `out` may be written to, and nothing else uses it during the call, on a device until
 /// that work is done.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_assemble_into(
@@ -414,7 +414,7 @@ unsafe fn give<T>(place: *mut *mut T, name: &str, value: T) -> Result<(), Error>
 }
 
 /// # Safety
-/// NULL, or a pointer from `give` that nobody uses.
+/// NULL, or a pointer from `give` that nothing uses.
 unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         // SAFETY: the caller's promise.

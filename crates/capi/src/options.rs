@@ -39,7 +39,7 @@ pub struct Options {
     pub form: i32,
     /// The dim of a concat; negative counts from the end.
     pub dim: i64,
-    /// The dtype of the batch; all zero: the samples', which must then be one.
+    /// The dtype of the batch; all zero: all samples must share a dtype, which is kept.
     pub dtype: DLDataType,
     /// The device to place the batch on; all zero: where the samples are.
     pub device: DLDevice,

@@ -101,7 +101,7 @@ void run_iadd3(Warp& warp, const Instruction& in, Lanes active) {
         once |= Lanes(sum >> 32 >= 1) << l;
         twice |= Lanes(sum >> 32 >= 2) << l;
     });
-    // A second carry that nobody takes would be lost on a GPU too: then the compiler was wrong, or this.
+    // A second carry that nothing takes would be lost on a GPU too: then the compiler was wrong, or this.
     bool takes_one = num_carries && in[1].index != kTrue, takes_two = num_carries > 1 && in[2].index != kTrue;
     if (takes_one && !takes_two && (twice & active)) warp.fail("a second carry is lost");
     warp.put(in[0], active, result);

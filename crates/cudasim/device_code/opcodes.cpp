@@ -1,4 +1,4 @@
-// All opcodes that the emulator knows, each with the modifiers that it knows of it.
+// The opcodes that the emulator supports, each with its supported modifiers.
 //
 // A new one: a row here, a function in integer.cpp, logic.cpp, floating.cpp, convert.cpp, access.cpp or
 // flow.cpp (its name goes into warp.h), and a test against host arithmetic in tests/device_code.rs.
@@ -43,7 +43,7 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         auto* all = new std::map<std::string, Opcode, std::less<>>;
         const std::string compare = " LT EQ LE GT NE GE T F AND OR XOR ";
         const std::string floats = compare + " NUM NAN LTU EQU LEU GTU NEU GEU ";
-        // Where a load or store may be seen by others, and what caches shall make of it.
+        // The scope of a load or store, and its cache hints.
         const std::string order = " E STRONG WEAK SM CTA GPU SYS CONSTANT EF EL LU NA LTC64B LTC128B LTC256B ";
         const std::string sizes = " U8 S8 U16 S16 64 128 ";
         auto add = [&](const char* names, Run run, Unit unit, const std::string& modifiers = "",

@@ -195,7 +195,7 @@ API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice devi
         {CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1},
         {CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED, 1},
     };
-    // The rest is a capability that the simulator has not, or a number that nobody asks for.
+    // The rest is a capability that the simulator has not, or a number that nothing asks for.
     auto i = values.find(attribute);
     *value = i == values.end() ? 0 : i->second;
     if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = device + 1;

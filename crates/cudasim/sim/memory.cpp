@@ -187,7 +187,7 @@ static void drop(std::map<uintptr_t, Allocation>::iterator entry) {
     allocations.erase(entry);
 }
 
-/// A synchronising free. Whoever waits does so before it, without the lock.
+/// A synchronising free. Waiting is done before it, without the lock.
 static CUresult release(uintptr_t p, bool host, Context* context) {
     if (!p) return CUDA_SUCCESS;
     {

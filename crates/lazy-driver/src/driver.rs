@@ -136,7 +136,7 @@ macro_rules! tail_jump {
 }
 
 /// Defines the hidden symbol of one driver function, in its own section so that the linker can drop
-/// those nobody calls.
+/// those nothing calls.
 macro_rules! symbol {
     ($name:ident, $body:expr, $($operand:tt)*) => {
         global_asm!(

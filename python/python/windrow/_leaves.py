@@ -19,7 +19,7 @@ def check(spec: Any) -> None:
 
 def chosen(spec: Any, names: List[str], what: str, texts: Sequence[str] = ()) -> List[Any]:
     """The spec of each leaf, by the rules of `windrow.collate`: an exact name goes before a glob,
-    an earlier glob before a later one, leaves that nobody names are stacked.
+    an earlier glob before a later one, unnamed leaves are stacked.
 
     Raises:
         ValueError: for a pattern that names no leaf, or one of `texts`, the leaves of str and bytes;

@@ -33,7 +33,7 @@ def cases() -> List[Case]:
 
 
 def unasked() -> torch.Tensor:
-    """A tensor that nobody has asked for its storage."""
+    """A tensor that nothing has asked for its storage."""
     return torch.zeros(2, dtype=torch.float32)
 
 

@@ -27,7 +27,7 @@ _DType = Any
 _Samples = Union["SampleList", "Tensor", Iterable[_ArrayLike]]
 # A name, or whatever prints as one, such as a torch.device.
 _Device = Any
-# A handle, a stream of torch or CuPy, anything with __cuda_stream__.
+# A handle, a torch or CuPy stream, anything with __cuda_stream__.
 _Stream = Any
 
 class _Mismatch:

@@ -281,7 +281,7 @@ impl Current<'_> {
     }
 }
 
-/// Whether anybody in this process has the primary context of a device.
+/// Whether anything in this process has the primary context of a device.
 fn is_in_use(ordinal: u32) -> DriverResult<bool> {
     let device = Device::get_device(ordinal);
     let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;

@@ -171,7 +171,7 @@ pub(crate) enum MemoryKind {
     Pageable,
 }
 
-/// What the driver knows of an address.
+/// The driver's attributes of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PointerInfo {
     pub(crate) kind: MemoryKind,

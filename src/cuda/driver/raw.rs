@@ -12,7 +12,7 @@ use super::codes::{CuResult, NOT_FOUND, NO_DEVICE};
 /// An address on a device.
 pub(crate) type DevicePtr = u64;
 
-/// Streams that no one creates: 0 and 1 are the legacy default stream, 2 is that of the thread.
+/// Default streams, which are not created: 0 and 1 are the legacy default stream, 2 is that of the thread.
 pub(super) const LAST_DEFAULT_STREAM: usize = 2;
 
 macro_rules! functions {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::tensor::Error;
 
-/// The process that started, or was starting, the driver. 0: nobody has.
+/// The process that started, or was starting, the driver. 0: none has.
 static STARTED_BY: AtomicU32 = AtomicU32::new(0);
 
 /// Notes that this process starts the driver.
@@ -26,7 +26,7 @@ pub(crate) fn forked() -> Option<Error> {
     ))
 }
 
-/// The release of an object of the driver, from a drop: nobody can be told of an error, the driver
+/// The release of an object of the driver, from a drop: there is no caller to tell of an error; the driver
 /// may be gone (at process exit) or belong to the parent process.
 pub(super) fn quietly(release: impl FnOnce()) {
     if forked().is_none() {

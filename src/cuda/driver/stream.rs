@@ -61,7 +61,7 @@ impl Current<'_> {
         Ok(Stream { raw, context: self.context.clone() })
     }
 
-    /// A stream of somebody else: 0 and 1 are the legacy default stream, 2 that of the thread.
+    /// A foreign stream: 0 and 1 are the legacy default stream, 2 that of the thread.
     ///
     /// # Safety
     /// Any other handle is that of a stream that exists and outlives the reference.

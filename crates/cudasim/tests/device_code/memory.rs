@@ -97,7 +97,7 @@ fn accesses_that_no_gpu_allows() {
     refused("LDS R0, [R10]", 0, 0, "shared memory");
     refused("LDC R0, c[0x0][0x400]", 0, 0, "a constant beyond the end");
     refused("LDC R0, c[0x3][0x0]", 0, 0, "a constant beyond the end");
-    // Whoever is not active may point anywhere.
+    // Inactive lanes may have any address.
     let (mut state, _memory) = with_memory(64, 4096);
     state.predicates[1] = 1;
     state.run("@P1 LDG.E R0, desc[UR4][R10.64]").expect("lane 0 alone");

@@ -326,7 +326,7 @@ fn a_device_that_is_lost_fails_every_call_and_nothing_hangs() {
         };
         for call in CALLS {
             let batch = (call.run)(&setting, &engine).unwrap();
-            // As after a kernel of somebody else's: every call gives the code.
+            // As after another library's kernel: every call returns the code.
             gpu.sim.fail_function("cuCtxSynchronize", 1, LAUNCH_FAILED);
             assert_eq!(gpu.cuCtxSynchronize(), LAUNCH_FAILED);
             for _ in 0..2 {

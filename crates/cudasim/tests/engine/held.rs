@@ -1,4 +1,4 @@
-//! Waits that random delays seldom show: a stream stands still, and nobody gets ahead of it.
+//! Waits that random delays seldom show: a stream stands still, and nothing gets ahead of it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -209,7 +209,7 @@ fn lent_memory_is_written_behind_its_lender_and_held_until_then() {
         }));
         drop(run(&engine, &samples, &Collate::stack(), options).unwrap());
         settle();
-        // Nobody reads the batch, but it is still to be written.
+        // Nothing reads the batch, but it is still to be written.
         drop(engine.assemble(&samples, &Collate::stack()).unwrap());
         assert_eq!(freed.load(Ordering::Relaxed), 0);
         assert!(gpu.sim.resume(lane.handle));

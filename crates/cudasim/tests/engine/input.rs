@@ -151,7 +151,7 @@ fn memory_that_is_not_what_was_asked_for() {
     });
 }
 
-/// Copies in one call are for streams that somebody made.
+/// Batched copies need a created stream, not a default one.
 #[test]
 fn large_page_locked_samples_on_the_default_streams() {
     on_gpu(|gpu| {

@@ -202,7 +202,7 @@ fn slots_and_tables_wait_for_their_copies() {
     });
 }
 
-/// As many page-locked batches as are let go before anybody waits, of 900 bytes each.
+/// As many page-locked batches as are released before anything waits, of 900 bytes each.
 pub fn all_spare(engine: &Engine, rows: &Rows) -> Vec<Batch> {
     let collate = Collate::stack().device(Device::Pinned);
     (0..16).map(|_| engine.assemble(&rows.on_host(), &collate).unwrap()).collect()
@@ -225,7 +225,7 @@ pub fn elsewhere(gpu: &Gpu, ordinal: i32) -> (Lane<'_>, Buffer<'_>) {
     (Lane::new(gpu), Buffer::poisoned(gpu, 900))
 }
 
-/// Lets go of a page-locked batch that a stream, which stands still, is to copy.
+/// Drops a page-locked batch that a stream, which stands still, is to copy.
 pub fn copy_slowly<'g>(
     gpu: &'g Gpu,
     lane: &Lane<'g>,
@@ -238,7 +238,7 @@ pub fn copy_slowly<'g>(
     paused
 }
 
-/// Somebody else copies a page-locked batch of device 0 to any device.
+/// Another library copies a page-locked batch of device 0 to any device.
 fn copied_by_others(gpu: &Gpu, ordinal: i32) {
     let engine = engine();
     let (old, new) = (Rows::new(1, DType::U8, &[&[900]]), Rows::new(2, DType::U8, &[&[900]]));
@@ -287,7 +287,7 @@ fn pinned_batches_are_samples_of_another_device() {
             assert_eq!(copy.data().device(), Device::Cuda(1));
             drop(list);
             drop(batch);
-            // Held by the one who reads it: nobody else gets its memory.
+            // Held by the one who reads it: nothing else gets its memory.
             let next = first.assemble(&rows[1].on_host(), &pinned).unwrap();
             drop(held);
             assert_eq!(gpu.cuCtxSetCurrent(there), 0);
@@ -328,7 +328,7 @@ fn a_sample_outlives_the_engine_that_read_it() {
         let a = one.assemble(&rows.on_host(), &Collate::stack()).unwrap();
         let b = two.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
         let c = one.assemble(&[SampleView::from(a.data())], &Collate::stack()).unwrap();
-        // Their streams go, and what knows of them stays.
+        // Their streams are destroyed; the records of them stay.
         drop((one, two));
         for batch in [a, b, c] {
             assert_eq!(consume(&consumer, &batch), rows.bytes);
@@ -383,7 +383,7 @@ fn the_pool_of_the_device_is_everybodys() {
     });
 }
 
-/// Whoever gives pageable memory may write to it when the call has returned, whatever the device has done by then.
+/// Pageable memory may be written to when the call has returned, whatever the device has done by then.
 #[test]
 fn pageable_samples_have_been_read_when_the_call_returns() {
     on_gpu(|gpu| {
@@ -459,7 +459,7 @@ fn more_dropped_batches_than_are_kept() {
     });
 }
 
-/// Whoever was handed a batch may destroy the stream before the batch is let go.
+/// A consumer may destroy its stream before it releases the batch.
 #[test]
 fn a_batch_outlives_the_stream_it_was_handed_to() {
     on_gpu(|gpu| {
@@ -506,7 +506,7 @@ fn memory_of_a_consumer_goes_back_when_its_stream_is_named_again() {
         for (rows, copy) in rows.iter().zip(&copies) {
             assert_eq!(copy.read(), rows.bytes[0]);
         }
-        // Nobody has waited meanwhile; once the consumer is done, it is used again.
+        // Nothing has waited meanwhile; once the consumer is done, it is used again.
         assert_eq!((addresses.len(), engine.stats().waits), (6, 0));
         for _ in 0..20 {
             let samples = rows[0].at([memory[0][0].address]);

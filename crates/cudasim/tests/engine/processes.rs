@@ -109,7 +109,7 @@ fn two() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     let (gpu, engine) = (start(), Engine::cuda(0).unwrap());
-    // SAFETY: mapped, and nobody writes to it any more.
+    // SAFETY: mapped, and nothing writes to it any more.
     let bytes = unsafe { std::slice::from_raw_parts(shared, BYTES) };
     let samples = [windrow::SampleView::from_slice(bytes, &[BYTES as i64]).unwrap()];
     let batch = engine.assemble(&samples, &Collate::stack()).unwrap();

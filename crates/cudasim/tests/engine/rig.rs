@@ -87,14 +87,14 @@ impl Drop for Buffer<'_> {
     }
 }
 
-/// Page-locked memory of somebody else.
+/// Another library's page-locked memory.
 pub struct Pinned<'g> {
     gpu: &'g Gpu,
     pub addresses: Vec<u64>,
 }
 
 impl Pinned<'_> {
-    /// Writes the samples that the memory is for, while nobody uses it.
+    /// Writes the samples that the memory is for, while nothing uses it.
     pub fn fill(&self, rows: &Rows) {
         for (&to, from) in self.addresses.iter().zip(&rows.bytes) {
             // SAFETY: memory of that size.
@@ -111,7 +111,7 @@ impl Drop for Pinned<'_> {
     }
 }
 
-/// A stream of somebody else.
+/// A foreign stream.
 pub struct Lane<'g> {
     gpu: &'g Gpu,
     pub handle: usize,

@@ -279,7 +279,7 @@ fn large_tables(gpu: &Gpu, seed: u64) -> Outcome {
     Ok(())
 }
 
-/// Batches that nobody waits for, and memory that goes to the next ones.
+/// Batches that nothing waits for, and memory that goes to the next ones.
 fn dropped_at_once(gpu: &Gpu, seed: u64) -> Outcome {
     let (engine, consumer) = (engine(), Lane::new(gpu));
     let rows = Rows::new(seed, DType::U8, &[&[3000], &[3000]]);

@@ -54,7 +54,7 @@ fn shows(name: &str, n: u64) -> bool {
 
 /// For each reason that the engine has to wait, a wait of a scenario, by its number there, that is
 /// for nothing else. (The others of a scenario are mostly said twice: a batch that has been read
-/// waits for nobody when it is let go.)
+/// waits for nothing when it is released.)
 const MATTERS: &[(&str, u64, &str)] = &[
     ("producers", 1, "a batch for a stream that writes its samples"),
     ("producers", 2, "... for a second one"),

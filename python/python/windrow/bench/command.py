@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--markdown", action="store_true", help="tables in Markdown")
     made.add_argument("--json", metavar="FILE", help="also write everything as JSON")
     made.add_argument("--html", metavar="FILE", help="also write a page with tables and plots")
-    made.add_argument("--commit", help="what is measured, as it shall stand in the report")
+    made.add_argument("--commit", help="what is measured, as the report names it")
     made.add_argument("--read", metavar="FILE", help="measure nothing: take the JSON of an earlier run")
     return made
 

@@ -31,7 +31,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     Args:
         samples: a list of pytrees of one structure.
         spec: leaf path, with globs, to `windrow.Pad` and the like, or one of those for all
-            leaves; leaves that nobody names are stacked. A path is the keys, positions and attributes
+            leaves; unnamed leaves are stacked. A path is the keys, positions and attributes
             that JAX names, joined by ``sep``.
         sep (str): joins the parts of a path.
         device: a ``jax.Device`` or ``Sharding`` to commit the arrays to; None: JAX's default device.

@@ -79,7 +79,7 @@ class BatchFn:
                 with _leaves.named("leaf", path):
                     leaves[path] = self._leaf(leaves[path], spec, made)
         except BaseException:
-            # Nobody else will ever hear of these segments.
+            # Nothing else will ever hear of these segments.
             for array in made:
                 array.metadata.close_and_unlink_shm()
             raise

@@ -69,7 +69,7 @@ def named_fields(name: str, batch: wr.Batch) -> List[Tuple[str, wr.Tensor]]:
 
 
 def _pinned(samples: wr.SampleList, spec: Any, kwargs: Dict[str, Any]) -> torch.Tensor:
-    """Page-locked memory of torch's for a result: torch does not lend it again while a copy from it
+    """torch's page-locked memory for a result: torch does not lend it again while a copy from it
     is under way, which it cannot know of other memory."""
     if not torch.cuda.is_available():
         raise wr.CudaUnavailable('device="pinned": torch finds no CUDA device to lock pages for')
@@ -102,9 +102,9 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
 
     Args:
         spec: column name, with globs, to `windrow.Pad` and the like, or one of those for all
-            columns. Columns that nobody names are stacked.
+            columns. Unnamed columns are stacked.
         device: device to place the results on. None: in host memory; ``"pinned"``: in page-locked memory
-            of torch's, from which Ray's ``device="cuda"`` copies without waiting; ``"cuda"``: there, the
+            from torch, from which Ray's ``device="cuda"`` copies without waiting; ``"cuda"``: there, the
             padding done by a kernel; ``"auto"``: the device of this Ray Train worker.
         columns: names of the columns to take; None: all.
 

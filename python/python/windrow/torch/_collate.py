@@ -132,7 +132,7 @@ class Collator:
 
 
 class Rules:
-    """What the compiled walk asks of torch, for one collator in one kind of process."""
+    """What the compiled walk needs from torch, for one collator in one kind of process."""
 
     def __init__(self, collator: Collator, in_worker: bool) -> None:
         device = collator.device

@@ -78,7 +78,7 @@ def _is_for_engine(batch: Any, table: Optional[_registry.CollateMap]) -> bool:
 def install(worker_id: Optional[int] = None) -> None:
     """Lets every caller of ``default_collate`` have tensors, arrays and numbers assembled by windrow.
 
-    Replaces entries of torch's table of collate functions, each with a function that gives the same
+    Replaces entries in torch's table of collate functions, each with a function that gives the same
     results and errors. Doing it again changes nothing. Workers that are forked inherit it; those that
     are spawned need ``DataLoader(..., worker_init_fn=windrow.torch.install)``.
 
@@ -111,7 +111,7 @@ def install(worker_id: Optional[int] = None) -> None:
 def uninstall() -> None:
     """Puts torch's own functions back where `install` replaced them.
 
-    An entry that somebody has replaced since is left as it is.
+    An entry replaced since then is left as it is.
     """
     table = _registry.find().default_collate_fn_map
     with _changing:

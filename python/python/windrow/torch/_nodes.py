@@ -15,8 +15,8 @@ class ToDevice(_nodes.BaseNode):  # type: ignore[misc]
     """Moves batches to a device, the next ones while the current one is used.
 
     The last node of a pipeline: the stream that is current where its batches are taken waits for their
-    copies. It takes ``depth`` batches ahead of those handed out, on the calling thread; its state is
-    that of the batch handed out last, so that none is lost or repeated when a run is taken up again.
+    copies. It takes ``depth`` batches ahead of those returned, on the calling thread; its state is
+    that of the batch returned last, so that none is lost or repeated when a run is taken up again.
 
     Args:
         source: a node that gives batches, such as ``Mapper(Batcher(...), windrow.torch.collate_fn())``,
@@ -68,5 +68,5 @@ class ToDevice(_nodes.BaseNode):  # type: ignore[misc]
         return self._transfer.finish(started)
 
     def get_state(self) -> Dict[str, Any]:
-        """The source's state at the batch that was handed out last."""
+        """The source's state at the batch that was returned last."""
         return {self.SOURCE_KEY: self._state}

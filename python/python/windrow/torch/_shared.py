@@ -8,7 +8,7 @@ import torch
 import torch.utils.data
 
 # Tensors below this share one segment: each segment costs more than so few bytes. Larger ones have
-# one of their own, so that whoever keeps a batch's labels does not keep its images.
+# one of their own, so that keeping a batch's labels does not keep its images.
 SMALL_BYTES = 64 << 10
 _ALIGN = 64
 
@@ -47,7 +47,7 @@ def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
 
 
 def share_bytes(nbytes: int) -> torch.Tensor:
-    """One uninitialised segment of torch's shared memory."""
+    """One uninitialised segment in torch's shared memory."""
     return _view(_segment(nbytes), 0, torch.uint8, (nbytes,)) if nbytes else torch.empty(0, dtype=torch.uint8)
 
 
