@@ -40,18 +40,20 @@ def test_signatures_name_their_arguments(name):
     assert {"samples", "dtype", "device", "out", "stream", "transform", "copy", "engine"} <= set(parameters)
 
 
-MODULES = ["sequence", "structure", "torch", "torch._collate", "torch._install", "torch._prefetch"]
+MODULES = ["hf", "sequence", "structure", "torch", "torch._collate", "torch._install", "torch._prefetch"]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_modules_run(name):
     pytest.importorskip("torch")
+    if name == "hf":
+        pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
     module = importlib.import_module(f"windrow.{name}")
     found = doctest.testmod(module)
     assert found.attempted and not found.failed
 
 
-@pytest.mark.parametrize("name", ["sequence", "structure", "torch"])
+@pytest.mark.parametrize("name", ["hf", "sequence", "structure", "torch"])
 def test_every_public_name_of_modules_is_documented(name):
     pytest.importorskip("torch")
     module = importlib.import_module(f"windrow.{name}")

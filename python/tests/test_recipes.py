@@ -9,7 +9,7 @@ import pytest
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 NAMES = sorted(path.name for path in RECIPES.glob("*.py"))
-NEEDS = {"torchdata_nodes.py": ["torchdata"], "arrow.py": ["pyarrow", "polars", "duckdb"]}
+NEEDS = {"torchdata_nodes.py": ["torchdata"], "arrow.py": ["pyarrow", "polars", "duckdb"], "hf_datasets.py": ["datasets"]}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from typing import Any, Iterator, List, Sequence
+from typing import Any, Iterator, List, Sequence, Tuple
 
+from windrow._windrow import Batch, Tensor
 from windrow.spec import Stack
+
+# What a batch has beside its data, in the order of the results.
+FIELDS = ("lengths", "offsets", "mask", "batch_index")
+
+
+def named_fields(name: str, batch: Batch) -> List[Tuple[str, Tensor]]:
+    """The data under the column's name, all else under that name and the field's."""
+    fields = [(name, batch.data)]
+    for field in FIELDS:
+        value = getattr(batch, field)
+        if value is not None:
+            fields.append((f"{name}_{field}", value))
+    return fields
 
 
 def check(spec: Any) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, Optional, Tuple
 
 import torch
 from ray.data.collate_fn import ArrowBatchCollateFn, NumpyBatchCollateFn
 
 import windrow as wr
 from windrow import _leaves
+from windrow._leaves import named_fields
 from windrow.ray._columns import columns_of
-
-# What a batch has beside its data, in the order of the results.
-FIELDS = ("lengths", "offsets", "mask", "batch_index")
-
 
 class Gather:
     """Holds arguments only, so that it pickles and threads may share it."""
@@ -56,16 +53,6 @@ class Gather:
                 else:
                     tensors[key] = out if key == name else field.torch().pin_memory()
         return tensors
-
-
-def named_fields(name: str, batch: wr.Batch) -> List[Tuple[str, wr.Tensor]]:
-    """The data under the column's name, all else under that name and the field's."""
-    fields = [(name, batch.data)]
-    for field in FIELDS:
-        value = getattr(batch, field)
-        if value is not None:
-            fields.append((f"{name}_{field}", value))
-    return fields
 
 
 def _pinned(samples: wr.SampleList, spec: Any, kwargs: Dict[str, Any]) -> torch.Tensor:

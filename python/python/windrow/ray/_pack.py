@@ -11,7 +11,8 @@ import torch
 from ray.data.collate_fn import ArrowBatchCollateFn
 
 import windrow as wr
-from windrow.ray._collate import Gather, named_fields
+from windrow._leaves import named_fields
+from windrow.ray._collate import Gather
 
 HEADER = "windrow_header"
 ARENA = "windrow_arena"

@@ -1,0 +1,122 @@
+"""`windrow.hf.collate_columns` on tables of Hugging Face datasets, beside what transformers pads from their rows."""
+
+import functools
+import pickle
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from helpers import assert_same, refusal
+from windrow.hf import collate_columns
+
+pytest.importorskip("datasets", reason="SKIP: datasets is not installed")
+torch = pytest.importorskip("torch")
+pa = pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
+import datasets  # noqa: E402
+
+RNG = np.random.default_rng(0)
+ROWS = [
+    {
+        "input_ids": RNG.integers(1, 99, n).tolist(),
+        "image": RNG.random((2, 3), np.float32).tolist(),
+        "label": int(n % 2),
+        "weight": float(n),
+        "text": f"row {n}",
+        "flag": bool(n % 3),
+    }
+    for n in RNG.integers(0, 12, 40)
+]
+FEATURES = datasets.Features(
+    {
+        "input_ids": datasets.List(datasets.Value("int32")),
+        "image": datasets.List(datasets.List(datasets.Value("float32"), length=3), length=2),
+        "label": datasets.ClassLabel(names=["no", "yes"]),
+        "weight": datasets.Value("float64"),
+        "text": datasets.Value("string"),
+        "flag": datasets.Value("bool"),
+    }
+)
+SPEC = {"input_ids": wr.Pad(value=-1, mask="real", dtype="int64")}
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return datasets.Dataset.from_list(ROWS, features=FEATURES)
+
+
+def expected(rows):
+    """By torch's own functions, from Python rows."""
+    ids = [torch.tensor(row["input_ids"], dtype=torch.int64) for row in rows]
+    padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=-1)
+    lengths = torch.tensor([len(row) for row in ids])
+    return {
+        "input_ids": padded,
+        "input_ids_lengths": lengths,
+        "input_ids_mask": torch.arange(padded.shape[1]) < lengths[:, None],
+        "image": torch.tensor([row["image"] for row in rows]),
+        "label": torch.tensor([row["label"] for row in rows]),
+        "weight": torch.tensor([row["weight"] for row in rows], dtype=torch.float64),
+        "text": [row["text"] for row in rows],
+        "flag": torch.tensor([row["flag"] for row in rows]),
+    }
+
+
+def assert_batch(got, rows):
+    want = expected(rows)
+    assert list(got) == list(want)
+    for name, value in want.items():
+        if isinstance(value, list):
+            assert got[name] == value
+        else:
+            assert_same(np.asarray(got[name]), value.numpy())
+
+
+def test_tables_of_a_dataset(dataset):
+    table = dataset.with_format("arrow")
+    assert_batch(collate_columns(table[:], SPEC), ROWS)
+    assert_batch(collate_columns(table[3:7], SPEC), ROWS[3:7])
+    assert_batch(collate_columns(table[[5, 1, 5]], SPEC), [ROWS[i] for i in (5, 1, 5)])
+    for start, part in zip(range(0, 40, 16), table.iter(batch_size=16)):
+        assert_batch(collate_columns(part, SPEC, return_tensors="np"), ROWS[start : start + 16])
+    shuffled = dataset.shuffle(seed=1)
+    assert_batch(collate_columns(shuffled.with_format("arrow")[:9], SPEC), shuffled[:9] and list(shuffled.select(range(9))))
+    joined = datasets.concatenate_datasets([dataset, dataset])
+    assert_batch(collate_columns(joined.with_format("arrow")[:], SPEC), ROWS + ROWS)
+
+
+def test_a_stream_of_a_dataset(dataset):
+    stream = dataset.to_iterable_dataset(num_shards=2).with_format("arrow")
+    tables = list(stream.iter(batch_size=20))
+    assert_batch(collate_columns(tables[0], SPEC), ROWS[:20])
+
+
+def test_a_collate_fn_of_a_loader(dataset):
+    from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+
+    collate = pickle.loads(pickle.dumps(functools.partial(collate_columns, spec=SPEC)))
+    sampler = BatchSampler(SequentialSampler(dataset), 16, drop_last=False)
+    loader = DataLoader(dataset.with_format("arrow"), sampler=sampler, batch_size=None, collate_fn=collate)
+    for start, batch in zip(range(0, 40, 16), loader):
+        assert_batch(batch, ROWS[start : start + 16])
+
+
+def test_columns_structs_and_arguments(dataset):
+    table = dataset.with_format("arrow")[:4]
+    got = collate_columns(table, columns=["label", "weight"], dtype="float32")
+    assert list(got) == ["label", "weight"] and got["label"].dtype == torch.float32
+    nested = pa.table({"outer": pa.array([{"ids": [1, 2], "n": 1}, {"ids": [3], "n": 2}])})
+    got = collate_columns(nested, {"outer.ids": wr.Ragged()})
+    assert got["outer"]["ids_offsets"].tolist() == [0, 2, 3] and got["outer"]["n"].tolist() == [1, 2]
+
+
+def test_what_is_refused(dataset):
+    table = dataset.with_format("arrow")[:4]
+    refusal(lambda: collate_columns(table), wr.ShapeError, 'at "input_ids"', index=1, path="input_ids")
+    refusal(lambda: collate_columns(table, {"ids": wr.Pad()}), ValueError, '"ids" matches no leaf')
+    refusal(lambda: collate_columns(table["label"]), TypeError, "a single one")
+    refusal(lambda: collate_columns(table, SPEC, return_tensors="tf"), ValueError, "return_tensors='tf'")
+    clash = pa.table({"a_lengths": [1, 2], "a": [[1], [2]]})
+    refusal(lambda: collate_columns(clash, {"a": wr.Pad()}), ValueError, "two results are named 'a_lengths'")
+    null = pa.table({"a": [1, None]})
+    refusal(lambda: collate_columns(null), wr.DTypeError, "got null", index=1, path="a")
