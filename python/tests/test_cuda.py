@@ -479,20 +479,3 @@ def test_a_view_on_a_device_launches_nothing(driver):
     batch = wr.stack(list(rows), copy=None, engine=engine)
     assert batch.data_ptr() == rows.data_ptr()
     assert engine.stats()["paths"] == {"view": 1} and engine.stats()["launches"] == 0
-
-
-def doctor(**environment):
-    command = [sys.executable, "-m", "windrow", "doctor"]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_doctor_says_what_there_is(driver):
-    text = doctor()
-    for part in ("driver for CUDA", "kernels by nvcc", "cuda:0", "compute capability", "upload", "direct pinned", "download"):
-        assert part in text, part
-
-
-def test_doctor_says_what_there_is_not():
-    assert "/nonexistent/libcuda.so" in doctor(WINDROW_CUDA_DRIVER="/nonexistent/libcuda.so")

@@ -58,14 +58,20 @@ def kernels() -> str:
     return f"baseline, the processor lacks {', '.join(lacking)}" if lacking else ", ".join(KERNEL_FLAGS)
 
 
+# The oldest driver that loads machine code of a release of the toolkit ("CUDA Compatibility", minor version compatibility).
+DRIVERS = {12: "525 or newer", 13: "580 or newer"}
+
+
 def cuda() -> str:
     """The driver and what the kernels were compiled for, or why there is no CUDA."""
     try:
         build = _windrow.cuda_build()
     except Exception as error:
         return str(error)
-    major, minor = build["driver"]
-    return f"driver for CUDA {major}.{minor}; kernels by nvcc {build['toolkit']} for {build['targets']}"
+    (major, minor), toolkit = build["driver"], build["toolkit"]
+    text = f"driver for CUDA {major}.{minor}; kernels by nvcc {toolkit} for {build['targets']}"
+    needed = int(toolkit.split(".")[0])
+    return text if major >= needed else f"{text}, which need a driver for CUDA {needed}: {DRIVERS.get(needed, 'a newer one')}"
 
 
 def cuda_devices() -> Iterator[str]:
