@@ -161,6 +161,47 @@ struct Params {
 constexpr int kSmallBytes = 4096;   // one page of the constant bank
 constexpr int kLargeBytes = 32752;  // 32,764 are allowed
 
+/// A column of a table that depends on which samples were selected: `count` numbers for each of them.
+struct Column {
+    uint32_t position;    ///< in the table
+    uint32_t values;      ///< position of the numbers of each kind, and then of a sample that is not there
+    uint32_t count;
+    uint16_t bytes;       ///< of a number: 4 or 8
+    uint16_t is_address;  ///< numbers are added to the address of the sample, if it is there
+};
+
+/// What the kernel is told that makes a table of indices: see select.cuh. Columns are at the beginning of `words`.
+struct Select {
+    const uint64_t* words;      ///< null: they follow in the parameters
+    uint64_t* table;
+    const void* indices;
+    int64_t index_step;         ///< in elements
+    const uint64_t* addresses;  ///< of the list's samples; null: they are rows,
+    uint64_t first;             ///< where the first one begins,
+    int64_t step;               ///< and the bytes from row to row
+    const uint32_t* kinds;      ///< of the list's samples; null: there is one
+    uint64_t num_listed;        ///< samples in the list
+    uint64_t* found;            ///< number 0 and `slot`: `call` and the position of an index out of range
+    uint64_t call;
+    uint32_t slot;
+    uint32_t num_samples;
+    uint32_t num_kinds;
+    uint32_t num_columns;
+    uint32_t first_word;        ///< of those that are the beginning of the table
+    uint32_t num_words;
+    uint32_t index_bytes;       ///< 4 or 8
+    uint32_t reserved;
+};
+
+template <int bytes>
+struct SelectParams {
+    Select select;
+    uint64_t words[(bytes - sizeof(Select)) / 8];
+};
+
+static_assert(sizeof(Column) == 16 && sizeof(Select) == 120, "layout");
+static_assert(offsetof(Select, call) == 80 && offsetof(Select, index_bytes) == 112, "layout");
+static_assert(sizeof(SelectParams<kLargeBytes>) == kLargeBytes, "layout");
 static_assert(sizeof(Divisor) == 8, "layout");
 static_assert(sizeof(Loop) == 56 && offsetof(Loop, block) == 48, "layout");
 static_assert(sizeof(Field) == 224 && offsetof(Field, base) == 32, "layout");

@@ -8,6 +8,7 @@
 #include "planes.cuh"
 #include "policy.h"
 #include "rows.cuh"
+#include "select.cuh"
 #include "short.cuh"
 #include "strided.cuh"
 
@@ -254,6 +255,8 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
 using windrow::Policy;
 using SmallParams = windrow::Params<windrow::kSmallBytes>;
 using LargeParams = windrow::Params<windrow::kLargeBytes>;
+using SmallSelect = windrow::SelectParams<windrow::kSmallBytes>;
+using LargeSelect = windrow::SelectParams<windrow::kLargeBytes>;
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
@@ -263,4 +266,14 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_large(const __grid_constant__ LargeParams params) {
     windrow::write_item(params);
+}
+
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
+    windrow_select_small(const __grid_constant__ SmallSelect params) {
+    windrow::select_samples(params);
+}
+
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
+    windrow_select_large(const __grid_constant__ LargeSelect params) {
+    windrow::select_samples(params);
 }

@@ -86,7 +86,8 @@ impl Explain {
             padding_waste: share(padding_bytes, written),
             ranges: data().map(num_ranges).sum(),
             tiles: Tiling::new(plan, |field| !is_view(field.leaf)).count(),
-            launches: usize::from(launch.is_some()),
+            launches: usize::from(launch.is_some())
+                * if plan.selection().is_some() { 2 } else { 1 },
             launch,
             bytes_to_device: saturating_sum(data().map(|field| bytes_to_device(plan, field)))
                 .saturating_add(table_bytes),

@@ -140,7 +140,7 @@ mod tensor;
 pub use batch::{Batch, Fields, Filled, Parts};
 pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Side, Transform};
 pub use devices::{cuda_build, device_of, devices, CudaBuild};
-pub use engine::{Engine, EngineOptions};
+pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;
 pub use host::RowsAhead;
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};

@@ -290,7 +290,7 @@ fn lists_of_samples() {
     );
     for index in [4, -5, i64::MAX, i64::MIN] {
         let error = list.take([0, index]).unwrap_err();
-        assert_eq!(error, Error::Argument(format!("index {index} in a list of 4 samples")));
+        assert_eq!(error, Error::Index(format!("index {index} in a list of 4 samples")));
     }
     list.extend(&taken).unwrap();
     list.extend(&SampleList::new()).unwrap();

@@ -141,9 +141,10 @@ tensor_methods!(PyBatch, {
 
     /// Waits until the batch has been written, and raises what went wrong on the way. A batch on the host is
     /// complete when its call returns, and so is one made by ``copy=None`` or ``copy=False`` without a copy; a
-    /// batch captured in a CUDA graph is not waited for.
+    /// batch captured in a CUDA graph is not waited for: synchronize its stream first.
     ///
     /// Raises:
+    ///     IndexError: of indices on the device one was out of range; the batch has padding there.
     ///     CudaError: the device has failed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.batch.check()).or_py_err(py)

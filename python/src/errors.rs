@@ -2,8 +2,8 @@
 
 use pyo3::create_exception;
 use pyo3::exceptions::{
-    PyBufferError, PyException, PyMemoryError, PyRecursionError, PyRuntimeError, PyTypeError,
-    PyValueError,
+    PyBufferError, PyException, PyIndexError, PyMemoryError, PyRecursionError, PyRuntimeError,
+    PyTypeError, PyValueError,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
@@ -73,6 +73,7 @@ pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<&Form>) -> P
         Error::Device(m) => with(py.get_type::<DeviceError>(), m),
         Error::Layout(m) => with(py.get_type::<LayoutError>(), m),
         Error::OutOfMemory { .. } => PyMemoryError::new_err(text),
+        Error::Index(_) => PyIndexError::new_err(text),
         Error::NoDriver(_) => CudaUnavailable::new_err(text),
         Error::Cuda(e) => cuda_err(py, &text, e).unwrap_or_else(|error| error),
         _ => PyValueError::new_err(text),

@@ -1,18 +1,20 @@
 //! `SampleList`: samples imported once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyRange, PyTuple};
 use windrow::{
-    new_owners, Collate, DType, Device, Element, Error, Facet, Owner, RowsAhead, SampleList, Tensor,
+    new_owners, Collate, DType, Device, Element, Facet, Owner, Resident, RowsAhead, SampleList,
+    Tensor,
 };
 
 use crate::arrow::{is_arrow, samples_in};
 use crate::assemble::assemble_with;
 use crate::batch::PyBatch;
 use crate::containers::{check_list, list_of};
+use crate::engine::{default_engine, device_of};
 use crate::errors::{class_name, is_answer, quoted, to_py_err, OrPyErr};
 use crate::export::copy_of;
 use crate::import::{no_room, room_for, Importer, Reading};
@@ -225,6 +227,8 @@ pub(crate) fn samples_of(
 #[pyclass(name = "SampleList", module = "windrow", frozen, sequence)]
 pub(crate) struct PySampleList {
     imported: Mutex<Arc<Imported>>,
+    /// Where its device finds the samples by indices there, once that was asked for. The list may have grown since.
+    resident: Mutex<Option<Resident<'static>>>,
 }
 
 impl PySampleList {
@@ -236,6 +240,9 @@ impl PySampleList {
     /// As `snapshot`, if no sample has moved since it was imported.
     fn in_place(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
         let own = self.snapshot();
+        if let Some(resident) = &*self.resident() {
+            resident.check().or_py_err(py)?;
+        }
         match own.places.find_moved(py)? {
             None => Ok(own),
             Some(index) => Err(to_py_err(py, &moved(index).at_path(path))),
@@ -243,18 +250,66 @@ impl PySampleList {
     }
 
     pub fn from_imported(imported: Imported) -> PySampleList {
-        PySampleList { imported: Mutex::new(Arc::new(imported)) }
+        PySampleList::of(Arc::new(imported))
+    }
+
+    fn of(imported: Arc<Imported>) -> PySampleList {
+        PySampleList { imported: Mutex::new(imported), resident: Mutex::default() }
+    }
+
+    fn resident(&self) -> MutexGuard<'_, Option<Resident<'static>>> {
+        self.resident.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a device has of these samples, which are those of this list: made again if the list has grown.
+    fn resident_on(
+        &self,
+        py: Python<'_>,
+        own: &Imported,
+        device: Device,
+    ) -> PyResult<Resident<'static>> {
+        let known = self.resident().clone();
+        if let Some(known) = known {
+            if known.device() == device && known.len() == own.list.len() {
+                return Ok(known);
+            }
+        }
+        let list = own.list.clone();
+        let made = py.detach(|| default_engine().resident(list, device)).or_py_err(py)?;
+        *self.resident() = Some(made.clone());
+        Ok(made)
+    }
+
+    /// The samples at positions that are on a device, if they are and this list is known there.
+    fn chosen(&self, own: &Imported, indices: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
+        let py = indices.py();
+        let Some(device) = self.resident().as_ref().map(Resident::device) else { return Ok(None) };
+        if is_list(indices) {
+            return Ok(None);
+        }
+        let tensor = tensor_of(indices, "indices", Reading::OWNED)?;
+        if !matches!(tensor.device(), Device::Cuda(_)) {
+            return Ok(None);
+        }
+        let list = self.resident_on(py, own, device)?.take(&tensor).or_py_err(py)?;
+        let mut owners = room_for(own.owners.len() + 1)?;
+        owners.extend_from_slice(&own.owners);
+        owners.push(Arc::clone(tensor.owner()));
+        Ok(Some(Imported { list, owners: Arc::new(owners), places: own.places.clone() }))
     }
 
     /// The samples at these positions.
     fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<Imported> {
         let py = indices.py();
-        let (indices, _) = integers(indices, "indices", 1)?;
         let own = self.snapshot();
-        let list = own.list.take(indices.iter().copied()).map_err(|error| match error {
-            Error::OutOfMemory { .. } => to_py_err(py, &error),
-            error => PyIndexError::new_err(error.to_string()),
-        })?;
+        if let Some(resident) = &*self.resident() {
+            resident.check().or_py_err(py)?;
+        }
+        if let Some(chosen) = self.chosen(&own, indices)? {
+            return Ok(chosen);
+        }
+        let (indices, _) = integers(indices, "indices", 1)?;
+        let list = own.list.take(indices.iter().copied()).or_py_err(py)?;
         let places = own.places.take(indices, own.list.len());
         Ok(Imported { list, owners: Arc::clone(&own.owners), places })
     }
@@ -281,6 +336,7 @@ impl PySampleList {
 
     /// Adds the samples of another list; on an error none.
     fn join(&self, py: Python<'_>, other: &Imported) -> PyResult<()> {
+        self.snapshot().list.check_known().and(other.list.check_known()).or_py_err(py)?;
         let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
         if Arc::get_mut(&mut guard).is_none() {
             *guard = Arc::new(guard.copied().or_py_err(py)?);
@@ -323,7 +379,7 @@ impl PySampleList {
         };
         match samples.cast_exact::<PySampleList>() {
             // Shared until one of the two lists changes.
-            Ok(list) => Ok(PySampleList { imported: Mutex::new(list.get().snapshot()) }),
+            Ok(list) => Ok(PySampleList::of(list.get().snapshot())),
             Err(_) => Ok(PySampleList::from_imported(Imported::new(samples, Reading::OWNED)?.0)),
         }
     }
@@ -331,13 +387,43 @@ impl PySampleList {
     /// The samples at these positions, in this order, as a new list that shares their memory, and keeps
     /// alive what this one does.
     ///
+    /// After `to_device`, indices on that device (int32 or int64, of any library) are neither fetched nor waited for:
+    /// the work reads them in the order of their stream, in a CUDA graph each time that it is launched. The result can
+    /// be stacked, or padded to a given ``size``; what else needs to know the samples is a ValueError. An index out of
+    /// range gives padding (0 in a stack) and raises IndexError late: at ``Batch.check()``, and at the next use of
+    /// this list.
+    ///
     /// Args:
     ///     indices: an integer array-like of one dim, or a list of ints; negative ones count from the end.
     ///
     /// Raises:
-    ///     IndexError: for a position that is not in the list. TypeError: for what is no int, a mask of bools too.
+    ///     IndexError: for a position that is not in the list; or that an earlier call has found on the device.
+    ///     TypeError: for what is no int, a mask of bools too, and on a device for dtypes other than int32 and int64.
+    ///     DeviceError: for indices on another device than the samples, after `to_device`.
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
         self.taken(indices).map(PySampleList::from_imported)
+    }
+
+    /// Has the device that the samples are on find them by indices there: see `take`. Uploads 8 bytes for each sample,
+    /// and 4 more where samples differ in shape, once; of the rows of one table nothing. Waits for that. After an
+    /// `append` or `extend` the next `take` of such indices uploads anew.
+    ///
+    /// Args:
+    ///     device: ``"cuda"`` or ``"cuda:1"``, where all samples are: they are not moved.
+    ///
+    /// Returns:
+    ///     SampleList: this list.
+    ///
+    /// Raises:
+    ///     DeviceError: for samples that are elsewhere. ValueError: for an empty list.
+    ///     CudaUnavailable, CudaError: as for ``windrow.stack``.
+    fn to_device<'py>(
+        slf: Bound<'py, Self>,
+        device: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, Self>> {
+        let (own, device) = (slf.get().in_place(slf.py(), "")?, device_of(device)?);
+        slf.get().resident_on(slf.py(), &own, device)?;
+        Ok(slf)
     }
 
     /// A batch of the samples at these positions: as ``windrow.stack`` of ``take(indices)``, without the list
@@ -439,6 +525,7 @@ impl PySampleList {
 
     fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
         let own = self.snapshot();
+        own.list.check_known().or_py_err(py)?;
         let len = own.list.len() as isize;
         let position = if index < 0 { index + len } else { index };
         if !(0..len).contains(&position) {
@@ -497,6 +584,12 @@ fn int_at(number: &Bound<'_, PyAny>, name: &str, position: usize) -> PyResult<i6
     }
 }
 
+fn is_list(numbers: &Bound<'_, PyAny>) -> bool {
+    numbers.is_instance_of::<PyList>()
+        || numbers.is_instance_of::<PyTuple>()
+        || numbers.is_instance_of::<PyRange>()
+}
+
 /// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
 pub(crate) fn integers(
     numbers: &Bound<'_, PyAny>,
@@ -508,9 +601,7 @@ pub(crate) fn integers(
         let len = numbers.len() as i64;
         (numbers, vec![len])
     };
-    let is_list = numbers.is_instance_of::<PyList>()
-        || numbers.is_instance_of::<PyTuple>()
-        || numbers.is_instance_of::<PyRange>();
+    let is_list = is_list(numbers);
     if ndim == 1 && is_list {
         let mut position = 0..;
         return Ok(flat(entries(numbers, |number| {

@@ -97,6 +97,7 @@ pub(crate) fn crops(
 ) -> PyResult<PySampleList> {
     let py = images.py();
     let (images, _) = samples_of(images, Reading::OWNED)?;
+    images.list.check_known().or_py_err(py)?;
     let (boxes, extents) = integers(boxes, "boxes", 2)?;
     let flip = flip.map(flags).transpose()?;
     let list = crops_of(&images.list, &boxes, &extents, dims, flip.as_deref()).or_py_err(py)?;

@@ -1,11 +1,13 @@
 """Lists whose table is on a device, and what is known of a batch only when the device has come so far."""
 
+import ctypes
+
 import numpy as np
 import pytest
 
 import windrow as wr
-from cuda_harness import Cai, fetch
-from helpers import assert_same, paint_values
+from cuda_harness import LEGACY, Cai, Dlpack, copy_out, fetch, later, table_type
+from helpers import assert_same, paint_values, refusal
 from windrow import CudaError
 
 ROWS = [paint_values((4, 6), "float32", seed) for seed in range(5)]
@@ -40,3 +42,156 @@ def test_a_failure_of_the_device_is_raised(sim):
     with pytest.raises(CudaError, match="cuEventSynchronize"):
         batch.check()
     assert batch.check() is None
+
+
+# Indices on the device
+
+
+def listed(driver, arrays):
+    return wr.SampleList([Cai(driver, array) for array in arrays]).to_device("cuda")
+
+
+def table(driver, arrays):
+    """The rows of one tensor, which need no addresses."""
+    return wr.SampleList(Cai(driver, np.stack(arrays))).to_device("cuda")
+
+
+def tabled(driver, array, **memory):
+    return table_type([memory.get("stream") or LEGACY])(driver, array, **memory)
+
+
+CHOSEN = np.array([3, 0, -1, 4, 4, -5])
+
+
+@pytest.mark.parametrize("made", [listed, table])
+@pytest.mark.parametrize("offer", [Cai, Dlpack, tabled])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_stack_by_indices_on_the_device(driver, made, offer, dtype):
+    samples = made(driver, ROWS)
+    indices = offer(driver, CHOSEN.astype(dtype))
+    for batch in wr.stack(samples.take(indices)), samples.stack(indices):
+        assert (batch.device, batch.shape) == ("cuda:0", (6, 4, 6))
+        assert batch.check() is None
+        assert_same(fetch(driver, batch), np.stack([ROWS[i] for i in CHOSEN]))
+    batch = samples.stack(indices, dtype="float16", transform=wr.Transform(scale=0.5))
+    assert_same(fetch(driver, batch), wr.stack([ROWS[i] for i in CHOSEN], dtype="float16", transform=wr.Transform(scale=0.5)).numpy())
+
+
+def test_a_pad_by_indices_on_the_device(driver):
+    arrays = [paint_values((n, 3), "float32", n) for n in (4, 0, 2, 7, 4)]
+    samples = listed(driver, arrays)
+    options = dict(dims=0, size=8, value=-1, mask="real", side="left")
+    batch = wr.pad(samples.take(Cai(driver, CHOSEN)), **options)
+    want = wr.pad([arrays[i] for i in CHOSEN], **options)
+    for name in ("data", "lengths", "mask"):
+        assert_same(fetch(driver, getattr(batch, name)), getattr(want, name).numpy())
+    refusal(lambda: batch[0], ValueError, "lengths")
+
+
+def test_nothing_is_waited_for(sim):
+    stream = sim.stream()
+    samples = listed(sim, ROWS)
+    samples.stack(Cai(sim, CHOSEN))
+    for offer in Cai, Dlpack, tabled:
+        before = wr.stats()["waits"]
+        with sim.paused(stream):
+            batch = samples.stack(offer(sim, CHOSEN, stream=stream))
+            read = later(sim, batch)
+        assert wr.stats()["waits"] == before
+        assert_same(read(), np.stack([ROWS[i] for i in CHOSEN]))
+    sim.cuStreamSynchronize(stream)
+    sim.cuStreamDestroy_v2(stream)
+
+
+def test_an_index_out_of_range_is_padding_and_raised_late(driver):
+    samples = listed(driver, ROWS)
+    bad = Cai(driver, np.array([1, 5, -6, 0]))
+    good, nothing = Cai(driver, np.array([2])), np.zeros_like(ROWS[0])
+    batch = samples.stack(bad)
+    assert_same(fetch(driver, batch), np.stack([ROWS[1], nothing, nothing, ROWS[0]]))
+    for _ in range(2):
+        with pytest.raises(IndexError, match=r"position [12] is out of range for a list of 5 samples"):
+            batch.check()
+    with pytest.raises(IndexError, match="an earlier batch of this list"):
+        samples.take(good)
+    assert samples.stack(good).check() is None
+    for use in (lambda: wr.stack(samples), lambda: samples.take([0]), lambda: samples.stack(good)):
+        samples.stack(bad)
+        driver.cuCtxSynchronize()
+        with pytest.raises(IndexError):
+            use()
+        use()
+
+
+def test_a_list_that_has_grown_is_known_anew(driver):
+    samples = listed(driver, ROWS)
+    samples.append(Cai(driver, ROWS[0] + 1))
+    assert_same(fetch(driver, samples.stack(Cai(driver, np.array([5, 0])))), np.stack([ROWS[0] + 1, ROWS[0]]))
+    with pytest.raises(IndexError):
+        samples.stack(Cai(driver, np.array([6]))).check()
+
+
+def test_indices_on_the_host_cost_no_more_than_before(sim):
+    rows = np.arange(5000 * 4, dtype="float32").reshape(5000, 4)
+    samples = wr.SampleList(Cai(sim, rows)).to_device("cuda")
+    indices = np.random.default_rng(3).integers(0, 5000, 4096)
+    before = wr.stats()
+    assert_same(fetch(sim, samples.stack(indices)), rows[indices])
+    assert wr.stats()["bytes_to_device"] == before["bytes_to_device"]
+    # Beyond the parameters of a launch: one copy, of 4 bytes a sample.
+    indices = np.random.default_rng(3).integers(0, 5000, 20_000)
+    assert_same(fetch(sim, samples.stack(indices)), rows[indices])
+    assert wr.stats()["bytes_to_device"] - before["bytes_to_device"] <= 20_000 * 4 + 1024
+
+
+def test_a_graph_reads_the_indices_each_time(sim):
+    stream = sim.stream()
+    kind = table_type([stream])
+    samples = wr.SampleList([kind(sim, row) for row in ROWS]).to_device("cuda")
+    indices, out = kind(sim, np.zeros(6, "int64")), kind(sim, np.zeros((6, 4, 6), "float32"))
+    taken = samples.take(indices)
+    wr.stack(taken, out=out).check()
+    with sim.captured(stream) as graph:
+        batch = wr.stack(taken, out=out)
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        chosen = rng.integers(-5, 5, 6)
+        sim.cuMemcpyHtoDAsync_v2(indices.address, chosen.ctypes.data, chosen.nbytes, stream)
+        graph["replay"]()
+        place = copy_out(sim, out.address, out.array.nbytes, stream)
+        sim.cuStreamSynchronize(stream)
+        got = np.frombuffer(ctypes.string_at(place.address, out.array.nbytes), "float32").reshape(6, 4, 6)
+        assert_same(got, np.stack([ROWS[i] for i in chosen]))
+        assert batch.check() is None
+    graph["free"]()
+    sim.cuStreamDestroy_v2(stream)
+
+
+REFUSED = {
+    "host samples": (wr.DeviceError, "not moved", lambda d, s, i: wr.SampleList(ROWS).to_device("cuda")),
+    "no samples": (ValueError, "empty list", lambda d, s, i: wr.SampleList().to_device("cuda")),
+    "no device": (wr.DeviceError, "expected a CUDA device, got cpu", lambda d, s, i: s.to_device("cpu")),
+    "dtype": (wr.DTypeError, "int32 or int64, got int16", lambda d, s, i: s.take(Cai(d, CHOSEN.astype("int16")))),
+    "floats": (wr.DTypeError, "int32 or int64", lambda d, s, i: s.take(Cai(d, CHOSEN.astype("float32")))),
+    "dims": (wr.ShapeError, "one dim", lambda d, s, i: s.take(Cai(d, CHOSEN.reshape(2, 3)))),
+    "ragged": (ValueError, "depends on its samples", lambda d, s, i: wr.ragged(s.take(i))),
+    "no size": (ValueError, "pad needs a size", lambda d, s, i: wr.pad(s.take(i), dims=0)),
+    "to the host": (wr.DeviceError, "expected cuda:0, got cpu", lambda d, s, i: wr.stack(s.take(i), device="cpu")),
+    "no view": (ValueError, "copy=False", lambda d, s, i: wr.stack(s.take(i), copy=False)),
+    "longer than out": (
+        wr.ShapeError, r"expected shape \(6, 4, 6\)",
+        lambda d, s, i: wr.stack(s.take(i), out=Cai(d, np.zeros((5, 4, 6), "float32"))),
+    ),
+    "item": (ValueError, "indices on a device", lambda d, s, i: s.take(i)[0]),
+    "append": (ValueError, "indices on a device", lambda d, s, i: s.take(i).append(ROWS[0])),
+    "take again": (ValueError, "indices on a device", lambda d, s, i: s.take(i).take([0])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_indices_on_the_device_cannot_do(driver, case):
+    error, text, call = REFUSED[case]
+    samples, indices = listed(driver, ROWS), Cai(driver, CHOSEN)
+    with pytest.raises(error, match=text):
+        call(driver, samples, indices)
+    assert samples.stack(indices).check() is None

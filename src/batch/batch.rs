@@ -79,7 +79,7 @@ impl Fields {
             }
             _ => None,
         };
-        let lengths = spec.lengths.as_ref();
+        let lengths = spec.lengths.as_ref().filter(|_| !spec.is_selected);
         Ok(Fields {
             lengths: lengths
                 .map(|(all, shape)| Tensor::from_vec(all.clone(), shape).map(Box::new))
@@ -118,7 +118,8 @@ pub enum Parts {
     Padded {
         /// The padded dims: their position in a sample's row, and the side that padding is on.
         dims: SmallVec<[(usize, Side); 4]>,
-        /// The real length of each sample along each of these dims, `[N, k]` row-major.
+        /// The real length of each sample along each of these dims, `[N, k]` row-major; empty where only a device
+        /// knows them.
         lengths: Arc<[i64]>,
     },
     /// Sample `i` is `offsets[i]..offsets[i + 1]` along a dim.
@@ -148,6 +149,7 @@ impl Parts {
                 lengths: spec
                     .lengths
                     .as_ref()
+                    .filter(|_| !spec.is_selected)
                     .map_or_else(Default::default, |(all, _)| all[..].into()),
             },
         }
@@ -162,8 +164,9 @@ impl Parts {
             Parts::Rows => has_rows,
             Parts::Padded { dims, lengths } => {
                 let rows = || lengths.chunks_exact(dims.len().max(1));
+                let is_known = num_samples.checked_mul(dims.len()) == Some(lengths.len());
                 has_rows
-                    && num_samples.checked_mul(dims.len()) == Some(lengths.len())
+                    && (is_known || lengths.is_empty())
                     && dims.iter().enumerate().all(|(k, &(dim, _))| {
                         let room = shape[1..].get(dim);
                         room.is_some_and(|room| rows().all(|row| (0..=*room).contains(&row[k])))
@@ -245,7 +248,8 @@ impl Batch {
     /// complete when its call returns, and so is a view; a batch of a graph is not waited for.
     ///
     /// # Errors
-    /// [`Error::Cuda`] if the device has failed.
+    /// [`Error::Index`] if an index on the device was out of range, see [`crate::Resident::take`]; [`Error::Cuda`] if the
+    /// device has failed.
     pub fn check(&self) -> Result<()> {
         #[cfg(feature = "cuda")]
         if let Some(late) = &self.fields.late {
@@ -267,7 +271,7 @@ impl Batch {
     /// The real part of sample `index`, without a copy.
     ///
     /// # Errors
-    /// [`Error::Argument`] if there is no such sample.
+    /// [`Error::Argument`] if there is no such sample, or if only a device knows how long it is.
     pub fn sample(&self, index: usize) -> Result<Tensor> {
         if index >= self.fields.num_samples {
             return Err(Error::Argument(format!("sample {index} of {}", self.fields.num_samples)));
@@ -280,6 +284,11 @@ impl Batch {
             }
             Parts::Padded { dims, lengths } => {
                 let row = self.data.select(index as i64)?;
+                if lengths.is_empty() && !dims.is_empty() {
+                    let text = "the lengths of samples taken by indices on a device are there too: `data` has the \
+                                whole rows, `lengths` how long they are";
+                    return Err(Error::Argument(text.to_owned()));
+                }
                 let real = |(k, &(dim, side)): (usize, &(usize, Side))| {
                     let length = lengths[index * dims.len() + k];
                     (dim, side.lead(length, row.shape()[dim]), length)

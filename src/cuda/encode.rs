@@ -5,7 +5,9 @@ use bytemuck::{bytes_of, cast_slice, Zeroable};
 use super::boxes::{box_loops, is_transposed};
 use super::family::{family_of, is_team};
 use super::loops::{Extent, Loop, Number};
-use super::params::{self, code_of, flags, loop_of, varies, Divisor, Family, MOVE_BYTES};
+use super::params::{
+    self, code_of, flags, loop_of, varies, Divisor, Family, CHOSEN_WORDS, MOVE_BYTES,
+};
 use super::part::{Part, Places};
 use super::policy::Policy;
 use crate::collate::Affine;
@@ -23,6 +25,38 @@ pub(super) struct Values<'v> {
     pub out: u64,
     pub dtype: DType,
     pub bytes: &'v [u8],
+    /// If a device chooses the samples, how many there are, and how many numbers each has: `bytes` are then those of
+    /// one sample of each kind.
+    pub chosen: Option<(usize, usize)>,
+}
+
+/// A column of a table that depends on which samples a device chooses.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub position: u32,
+    /// `count` numbers of each class, the last of which is that of samples that are not there.
+    pub values: Vec<i64>,
+    pub count: usize,
+    /// 64 bits, else 32.
+    pub is_wide: bool,
+    /// Numbers are added to the address of the sample, if it is there.
+    pub is_address: bool,
+}
+
+impl Column {
+    fn of(values: Vec<i64>, count: usize, is_wide: bool) -> Column {
+        Column { position: 0, values, count, is_wide, is_address: false }
+    }
+}
+
+/// What a table is made of.
+pub(super) struct Encoded {
+    pub words: Vec<u64>,
+    pub num_fields: u32,
+    pub num_items: u32,
+    /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and how many words there are with them.
+    pub chosen: Vec<Column>,
+    pub num_words: u64,
 }
 
 pub(super) struct Builder<'b> {
@@ -30,6 +64,9 @@ pub(super) struct Builder<'b> {
     /// Where columns of 32-bit numbers are, and how many they have: lengths and offsets are written once,
     /// though several fields use them.
     columns: Vec<(u32, usize)>,
+    /// Columns that a device writes, and where the next one begins.
+    chosen: Vec<Column>,
+    next: u64,
     num_fields: u32,
     num_items: u64,
     slots: u64,
@@ -41,6 +78,8 @@ impl<'b> Builder<'b> {
         Builder {
             words: vec![0; num_fields * size_of::<params::Field>() / 8],
             columns: Vec::new(),
+            chosen: Vec::new(),
+            next: CHOSEN_WORDS,
             num_fields: 0,
             num_items: 0,
             slots: policy.warp_slots(num_sms),
@@ -48,9 +87,32 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// The table, and how many fields and items it has.
-    pub fn finish(self) -> (Vec<u64>, u32, u32) {
-        (self.words, self.num_fields, self.num_items as u32)
+    /// # Errors
+    /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
+    pub fn finish(self) -> Result<Encoded> {
+        let Builder { words, chosen, next, num_fields, num_items, .. } = self;
+        if !chosen.is_empty() && words.len() as u64 > CHOSEN_WORDS {
+            return Err(too_large("words of options"));
+        }
+        let num_items = num_items as u32;
+        Ok(Encoded { words, num_fields, num_items, chosen, num_words: next })
+    }
+
+    /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
+    fn chosen(&mut self, num_samples: usize, column: Column) -> Result<u32> {
+        let is_there = |known: &&Column| {
+            (known.count, known.is_wide, known.is_address)
+                == (column.count, column.is_wide, column.is_address)
+                && known.values == column.values
+        };
+        if let Some(known) = self.chosen.iter().find(is_there) {
+            return Ok(known.position);
+        }
+        let position = u32::try_from(self.next).map_err(|_| too_large("words of a table"))?;
+        let numbers = (num_samples * column.count) as u64;
+        self.next += if column.is_wide { numbers } else { numbers.div_ceil(2) };
+        self.chosen.push(Column { position, ..column });
+        Ok(position)
     }
 
     /// Numbers that are written as they are, or widened from 32 bits.
@@ -64,6 +126,14 @@ impl<'b> Builder<'b> {
             piece: (MOVE_BYTES / size as u64) as u32,
             ..params::Field::zeroed()
         };
+        if let Some((num_samples, count)) = values.chosen {
+            let numbers = values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
+            let numbers = numbers.chain(std::iter::repeat_n(0, count)).collect();
+            field.cols.extent = (num_samples * count) as u64;
+            field.data = self.chosen(num_samples, Column::of(numbers, count, true))?;
+            let items = field.cols.extent.div_ceil(u64::from(field.piece));
+            return self.enter(field, items);
+        }
         field.cols.extent = (values.bytes.len() / size) as u64;
         let numbers = || values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
         field.data = match values.dtype {
@@ -82,6 +152,13 @@ impl<'b> Builder<'b> {
     }
 
     pub fn part(&mut self, part: &Part<'_>) -> Result<()> {
+        if part.list.is_some() && part.samples.is_some() {
+            return Err(Error::Argument(
+                "the samples of this list differ in dtype, or in strides that no loops have in common; indices \
+                 on a device need samples of one dtype that are contiguous"
+                    .to_owned(),
+            ));
+        }
         let addresses = part.addresses();
         let family = family_of(&part.work(&addresses));
         let (op, value) = match part.op {
@@ -111,8 +188,16 @@ impl<'b> Builder<'b> {
             fill: repeated(part.field.fill, part.to.size()),
             ..params::Field::zeroed()
         };
-        if addresses_are_read(part.op) {
-            self.sources(&mut field, &addresses)?;
+        match part.list {
+            _ if !addresses_are_read(part.op) => {}
+            Some(list) => {
+                if addresses[0] % u64::from(field.from_size) == 0 {
+                    field.flags |= flags::ALIGNED_SOURCES;
+                }
+                let column = Column { is_address: true, ..Column::of(part.offsets(list), 1, true) };
+                field.data = self.chosen(part.num_samples(), column)?;
+            }
+            None => self.sources(&mut field, &addresses)?,
         }
         if let Some(affine) = part.affine {
             self.affine(&mut field, part, affine)?;
@@ -315,6 +400,11 @@ impl<'b> Builder<'b> {
             Number::Same(value) => Ok(*value),
             Number::Each(values) => {
                 varies |= bit;
+                let is_wide = wide || bit == varies::SRC_STRIDE;
+                if part.list.is_some() {
+                    let column = Column::of(values.clone(), 1, is_wide);
+                    return Ok(builder.chosen(part.num_samples(), column)?.into());
+                }
                 let each = part.each(values);
                 let position = match bit {
                     varies::SRC_STRIDE => builder.push_words(each.map(|value| value as u64))?,

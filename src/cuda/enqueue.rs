@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::driver::{Current, PooledEvent, StreamRef};
 use super::executor::Executor;
 use super::late::Late;
-use super::memory::DeviceBlock;
+use super::list_table::Chosen;
+use super::memory::{DeviceBlock, Waited};
 use super::ring::Slot;
 use crate::observe::Traffic;
 use crate::plan::{Plan, Role};
@@ -39,13 +40,54 @@ pub(super) struct Run<'r> {
     pub producers: Vec<StreamRef<'r>>,
     /// Device memory had for this run: given back behind it, whether it fails or not.
     pub blocks: Vec<Arc<DeviceBlock>>,
+    pub waited: Waited,
     /// What small outputs are in together, and how much of it is theirs by now.
     pub shared: Option<(Arc<DeviceBlock>, u64)>,
     /// Page-locked memory that is being filled or copied.
     pub slot: Option<Slot<'r>>,
     /// Owners of outputs in memory of another library's.
     pub lent: Vec<Owner>,
+    /// The samples are those of indices on the device.
+    pub chosen: Option<Chosen>,
     pub done: Done,
+}
+
+impl<'r> Run<'r> {
+    pub fn new(
+        executor: &'r Executor,
+        current: &'r Current<'r>,
+        stream: StreamRef<'r>,
+        is_capturing: bool,
+    ) -> Run<'r> {
+        Run {
+            executor,
+            current,
+            stream,
+            is_capturing,
+            producers: Vec::new(),
+            blocks: Vec::new(),
+            waited: Waited::default(),
+            shared: None,
+            slot: None,
+            lent: Vec::new(),
+            chosen: None,
+            done: Done::default(),
+        }
+    }
+
+    /// What has been done; or, of work that failed, what is under way ends before samples and memory are let go.
+    pub fn end(mut self, finished: Result<()>) -> Result<Done> {
+        let (stream, current) = (self.stream, self.current);
+        if finished.is_err()
+            && !self.is_capturing
+            && stream.synchronize().or_else(|_| current.synchronize()).is_err()
+        {
+            // The device has failed: what it may still write to is not given back.
+            self.blocks.drain(..).for_each(std::mem::forget);
+            self.lent.drain(..).for_each(std::mem::forget);
+        }
+        finished.map(|()| self.done)
+    }
 }
 
 impl Run<'_> {
@@ -149,22 +191,28 @@ impl Run<'_> {
     }
 
     pub fn allocate(&mut self, bytes: u64) -> Result<Arc<DeviceBlock>> {
-        let block = Arc::new(self.executor.memory.allocate(self.current, self.stream, bytes)?);
+        let memory = &self.executor.memory;
+        let block = memory.allocate(self.current, self.stream, bytes, &mut self.waited)?;
+        let block = Arc::new(block);
         self.blocks.push(Arc::clone(&block));
         Ok(block)
     }
 
     /// Marks the end of the work, for all who have to wait for it.
     pub fn finish(&mut self, plan: &Plan<'_>, own: &[usize], options: &RunOptions) -> Result<()> {
+        let (context, chosen) = (self.current.context(), self.chosen.take());
         if self.is_capturing {
+            self.done.late = chosen.map(|chosen| Arc::new(Late::new(context, None, Some(chosen))));
             return Ok(());
         }
+        // All memory is allocated: these events may be used again.
+        self.waited = Waited::default();
         let event = Arc::new(self.executor.events.take(self.current)?);
         self.stream.record(&event)?;
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
             block.set_ready(Arc::clone(&event));
         }
-        self.done.late = Some(Arc::new(Late::new(self.current.context(), Arc::clone(&event))));
+        self.done.late = Some(Arc::new(Late::new(context, Some(Arc::clone(&event)), chosen)));
         // What is in pageable memory has been read.
         let late = own.iter().map(|&field| plan.fields[field].leaf);
         let late = late.filter(|&leaf| plan.specs[leaf].source != Device::Cpu);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::capture::{check_capture, refused_in_capture};
 use super::driver::{image, Context, Current, EventPool, Kernel, Stream, StreamRef, Waits};
 use super::held::Held;
-use super::memory::DeviceMemory;
+use super::list_table::ListTable;
+use super::memory::{DeviceMemory, Waited};
 use super::pinned::{PinnedBlock, PinnedPool};
 use super::policy::Policy;
 use super::ring::Ring;
@@ -29,6 +30,8 @@ pub(crate) struct Executor {
     pub(super) policy: Policy,
     /// Gather and assemble, with small and with large parameters.
     pub(super) kernels: [Kernel; 2],
+    /// Those that make a table of indices.
+    pub(super) select: [Kernel; 2],
     pub(super) memory: Arc<DeviceMemory>,
     pub(super) pinned: Arc<PinnedPool>,
     pub(super) ring: Ring,
@@ -67,6 +70,8 @@ impl Executor {
         let module = current.load(&image()?)?;
         let kernels =
             [module.kernel("windrow_assemble_small")?, module.kernel("windrow_assemble_large")?];
+        let select =
+            [module.kernel("windrow_select_small")?, module.kernel("windrow_select_large")?];
         let events = Arc::new(EventPool::default());
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
         let arrivals = current.stream(0)?;
@@ -76,6 +81,7 @@ impl Executor {
             context,
             policy,
             kernels,
+            select,
             memory,
             pinned,
             ring,
@@ -97,13 +103,17 @@ impl Executor {
     /// Where a run is enqueued, and whether that is a graph instead of the device. Asked before anything else is done.
     ///
     /// # Errors
-    /// [`Error::Argument`] if this plan cannot be recorded in a graph; the capture goes on.
+    /// [`Error::Argument`] if this plan cannot be recorded in a graph; the capture goes on. [`Error::Index`] of an
+    /// earlier batch of its list.
     pub fn lane<'c>(
         &'c self,
         current: &'c Current<'_>,
         plan: &Plan<'_>,
         options: &RunOptions,
     ) -> Result<Lane<'c>> {
+        if let Some(list) = ListTable::of(plan) {
+            list.check()?;
+        }
         let stream = self.stream_for(current, options)?;
         let is_capturing = stream.is_capturing()?;
         if is_capturing {
@@ -160,7 +170,8 @@ impl Executor {
     pub fn zeroed(&self, dtype: DType, layout: Layout, bytes: u64) -> Result<Tensor> {
         let current = self.context.enter()?;
         let stream = self.stream.on(&current);
-        let block = Arc::new(self.memory.allocate(&current, stream, bytes)?);
+        let block =
+            Arc::new(self.memory.allocate(&current, stream, bytes, &mut Waited::default())?);
         // SAFETY: a block of so many bytes, which nothing else has.
         unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
         let event = Arc::new(self.events.take(&current)?);

@@ -40,6 +40,20 @@ struct Parked {
     events: Vec<Arc<PooledEvent>>,
 }
 
+/// The events that a call has had its stream wait for: memory of one batch has the same, and once is enough.
+#[derive(Debug, Default)]
+pub(super) struct Waited(Vec<Arc<PooledEvent>>);
+
+impl Waited {
+    fn once(&mut self, stream: StreamRef<'_>, event: &Arc<PooledEvent>) -> DriverResult<()> {
+        if !self.0.iter().any(|known| Arc::ptr_eq(known, event)) {
+            stream.wait(event)?;
+            self.0.push(Arc::clone(event));
+        }
+        Ok(())
+    }
+}
+
 /// What a dropped block leaves at most; what was parked before goes back to the pool.
 const MAX_PARKED: usize = 64;
 
@@ -100,6 +114,7 @@ impl DeviceMemory {
         current: &Current<'_>,
         stream: StreamRef<'_>,
         bytes: u64,
+        waited: &mut Waited,
     ) -> Result<DeviceBlock> {
         let address = if bytes == 0 {
             0
@@ -108,7 +123,7 @@ impl DeviceMemory {
             let size = size.and_then(|size| usize::try_from(size).ok());
             let size = size.ok_or(Error::OutOfMemory { bytes })?;
             self.name(current, stream)?;
-            match self.unpark(stream, size as u64)? {
+            match self.unpark(stream, size as u64, waited)? {
                 Some(address) => address,
                 None => self.fresh(current, stream, size)?,
             }
@@ -141,7 +156,12 @@ impl DeviceMemory {
 
     /// Memory of this size that work on the stream has left. If there is none, all that it has left goes back to the pool in
     /// its order.
-    fn unpark(&self, stream: StreamRef<'_>, bytes: u64) -> DriverResult<Option<DevicePtr>> {
+    fn unpark(
+        &self,
+        stream: StreamRef<'_>,
+        bytes: u64,
+        waited: &mut Waited,
+    ) -> DriverResult<Option<DevicePtr>> {
         let home = handed(stream.handle());
         let left = {
             let mut parked = self.parked();
@@ -157,7 +177,7 @@ impl DeviceMemory {
         };
         let mut left = left.into_iter();
         while let Some(one) = left.next() {
-            if let Err(error) = one.events.iter().try_for_each(|event| stream.wait(event)) {
+            if let Err(error) = one.events.iter().try_for_each(|event| waited.once(stream, event)) {
                 self.parked().extend([one].into_iter().chain(left));
                 return Err(error);
             }

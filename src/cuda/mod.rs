@@ -8,6 +8,7 @@
 //! | `late` | what is known of a batch when the device has come so far |
 //! | `run`, `enqueue`, `outputs` | what is enqueued, in which order, into which memory |
 //! | `capture` | what can be recorded in a graph |
+//! | `select`, `list_table` | samples by indices on a device |
 //! | `table`, `encode`, `params` | the plan as the kernels read it |
 //! | `part`, `loops`, `boxes`, `family` | what of a field one loop writes, and which family of kernels it is |
 //! | `numbers` | lengths and offsets, which the host knows |
@@ -29,6 +30,7 @@ mod executor;
 mod family;
 mod held;
 mod late;
+mod list_table;
 mod loops;
 mod memory;
 mod numbers;
@@ -40,6 +42,7 @@ mod policy;
 mod preview;
 mod ring;
 mod run;
+mod select;
 mod table;
 mod upload;
 
@@ -47,5 +50,6 @@ pub(crate) use devices::{ordinal_of, Devices};
 pub(crate) use driver::Current;
 pub(crate) use executor::{Executor, Lane};
 pub(crate) use late::Late;
+pub(crate) use list_table::ListTable;
 pub(crate) use memory::DeviceBlock;
 pub(crate) use preview::launch_of;

@@ -26,7 +26,7 @@ mod pinned;
 mod ring;
 
 use held::Held;
-use memory::{DeviceBlock, DeviceMemory};
+use memory::{DeviceBlock, DeviceMemory, Waited};
 use pinned::{PinnedBlock, PinnedPool};
 use ring::Ring;
 
@@ -160,7 +160,7 @@ fn written(device: &Arc<Context>, value: u32) -> (Arc<DeviceBlock>, Transfer) {
     let memory = DeviceMemory::new(&current, &Arc::<EventPool>::default()).unwrap();
     // SAFETY: a handle of the model's.
     let stream = unsafe { current.foreign_stream(STREAMS[0]) }.unwrap();
-    let block = memory.allocate(&current, stream, 4).unwrap();
+    let block = memory.allocate(&current, stream, 4, &mut Waited::default()).unwrap();
     let bytes = bytes_of(&block);
     let work = stream.run(move || bytes.write(value));
     block.set_ready(stream.event());

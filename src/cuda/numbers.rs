@@ -12,6 +12,16 @@ pub(super) struct KnownNumbers {
     pub dtype: DType,
     pub shape: Dims,
     pub bytes: Vec<u8>,
+    /// Those of one sample of each kind, of which a device takes those of the samples that it chooses.
+    pub is_selected: bool,
+}
+
+impl KnownNumbers {
+    /// See [`Values::chosen`](super::encode::Values::chosen).
+    pub fn chosen(&self) -> Option<(usize, usize)> {
+        let count: i64 = self.shape[1..].iter().product();
+        self.is_selected.then_some((self.shape[0] as usize, count as usize))
+    }
 }
 
 /// Those of all leaves whose batch is on the device.
@@ -21,7 +31,8 @@ pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
     for (leaf, spec) in specs.filter(|(_, spec)| matches!(spec.device, Device::Cuda(_))) {
         let mut add = |role, dtype, shape: &[i64], bytes: &[u8]| {
             let (shape, bytes) = (shape.into(), bytes.to_vec());
-            all.push(KnownNumbers { leaf, role, dtype, shape, bytes });
+            let is_selected = spec.is_selected;
+            all.push(KnownNumbers { leaf, role, dtype, shape, bytes, is_selected });
         };
         if let Some((lengths, shape)) = &spec.lengths {
             add(Role::Lengths, DType::I64, shape, cast_slice(lengths));

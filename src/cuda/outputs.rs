@@ -37,7 +37,7 @@ impl Run<'_> {
         let fields = own.iter().map(|&index| &plan.fields[index]);
         let fields =
             fields.filter(|field| field.out.is_none() && is_on_device(&plan.specs[field.leaf]));
-        let numbers = known.iter().map(|known| known.bytes.len() as u64);
+        let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
         let sizes = fields.map(Field::bytes).chain(numbers);
         let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
         if sizes.len() > 1 {
@@ -114,12 +114,15 @@ impl Run<'_> {
         known: Vec<KnownNumbers>,
     ) -> Result<Vec<Number>> {
         let mut all = Vec::new();
-        for KnownNumbers { leaf, role, dtype, shape, bytes } in known {
+        for known in known {
+            let chosen = known.chosen();
+            let KnownNumbers { leaf, role, dtype, shape, bytes, .. } = known;
             let tensor = match (&plan.arena, &self.done.arena) {
                 (Some(arena), Some(memory)) => arena.tensor(memory, leaf, role)?,
                 _ => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
             };
-            all.push(Number { address: tensor.data_ptr().addr() as u64, dtype, bytes });
+            let address = tensor.data_ptr().addr() as u64;
+            all.push(Number { address, dtype, bytes, chosen });
             self.done.numbers.push((leaf, role, tensor));
         }
         if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
@@ -128,6 +131,7 @@ impl Run<'_> {
                 address: base + begin,
                 dtype: DType::U8,
                 bytes: vec![0; count],
+                chosen: None,
             }));
         }
         Ok(all)
@@ -139,10 +143,12 @@ pub(super) struct Number {
     address: u64,
     dtype: DType,
     bytes: Vec<u8>,
+    /// See [`Values::chosen`].
+    chosen: Option<(usize, usize)>,
 }
 
 impl Number {
     pub fn values(&self) -> Values<'_> {
-        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes }
+        Values { out: self.address, dtype: self.dtype, bytes: &self.bytes, chosen: self.chosen }
     }
 }

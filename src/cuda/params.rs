@@ -207,6 +207,45 @@ pub(super) struct Header {
     pub num_fields: u32,
 }
 
+/// A column that [`Select`]'s kernel writes.
+#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(super) struct Column {
+    pub position: u32,
+    pub values: u32,
+    pub count: u32,
+    pub bytes: u16,
+    pub is_address: u16,
+}
+
+/// What the kernel is told that makes a table of indices.
+#[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
+#[repr(C)]
+pub(super) struct Select {
+    pub words: u64,
+    pub table: u64,
+    pub indices: u64,
+    pub index_step: i64,
+    pub addresses: u64,
+    pub first: u64,
+    pub step: i64,
+    pub kinds: u64,
+    pub num_listed: u64,
+    pub found: u64,
+    pub call: u64,
+    pub slot: u32,
+    pub num_samples: u32,
+    pub num_kinds: u32,
+    pub num_columns: u32,
+    pub first_word: u32,
+    pub num_words: u32,
+    pub index_bytes: u32,
+    pub reserved: u32,
+}
+
+/// Where in a table the columns begin that a device writes: behind all that goes with the parameters of a launch.
+pub(super) const CHOSEN_WORDS: u64 = 4096;
+
 /// The two sizes of parameters that there are kernels for.
 pub(super) const SMALL_BYTES: usize = 4096;
 pub(super) const LARGE_BYTES: usize = 32752;
@@ -218,6 +257,9 @@ const _: () = {
     assert!(size_of::<Field>() == 224 && offset_of!(Field, base) == 32);
     assert!(offset_of!(Field, cols) == 112 && offset_of!(Field, fill) == 208);
     assert!(size_of::<Header>() == 16);
+    assert!(size_of::<Column>() == 16 && size_of::<Select>() == 120);
+    assert!(offset_of!(Select, call) == 80 && offset_of!(Select, index_bytes) == 112);
+    assert!(CHOSEN_WORDS as usize * 8 >= LARGE_BYTES);
     assert!(SMALL_BYTES % 16 == 0 && LARGE_BYTES % 16 == 0 && LARGE_BYTES <= 32764);
 };
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::family::Work;
+use super::list_table::ListTable;
 use super::loops::{groups, Extent, Loop, Loops, Number};
 use crate::collate::Affine;
 use crate::plan::{CopyRange, Field, Op, Placement, Plan, Role, Starts};
@@ -46,6 +47,8 @@ pub(super) struct Part<'p> {
     pub places: Places<'p>,
     pub affine: Option<&'p Affine>,
     pub channel_first: u64,
+    /// Where a device finds the samples that it chooses.
+    pub list: Option<&'p ListTable>,
 }
 
 /// The parts of a field that has elements.
@@ -55,8 +58,12 @@ pub(super) fn parts_of<'p>(
     out: u64,
     parts: &mut Vec<Part<'p>>,
 ) {
-    if field.bytes_only && field.layout.is_compact() {
-        return parts.push(moved(field, out));
+    let list = field.selected.and_then(|_| ListTable::of(plan));
+    // A sample that is not there is moved too: it has to be what padding is.
+    let sample_bytes = || field.bytes() / field.num_samples().max(1) as u64;
+    let has_all = |list: &ListTable| field.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
+    if field.bytes_only && field.layout.is_compact() && list.is_none_or(has_all) {
+        return parts.push(Part { list, ..moved(field, out) });
     }
     let spec = plan.specs.get(field.leaf);
     let joined = match (&field.starts, field.role, spec.map(|spec| &spec.placement)) {
@@ -92,6 +99,7 @@ pub(super) fn parts_of<'p>(
             places,
             affine,
             channel_first: group.channel_first,
+            list,
         });
     }
 }
@@ -130,6 +138,7 @@ fn moved<'p>(field: &'p Field<'_>, out: u64) -> Part<'p> {
         places,
         affine: None,
         channel_first: 0,
+        list: None,
     }
 }
 
@@ -138,7 +147,7 @@ impl Part<'_> {
         match (self.sources, &self.samples) {
             (Sources::Ranges(ranges), _) => ranges.len(),
             (_, Some(samples)) => samples.len(),
-            (_, None) => self.field.data.len(),
+            (_, None) => self.field.num_samples(),
         }
     }
 
@@ -153,10 +162,26 @@ impl Part<'_> {
         (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
     }
 
+    /// For samples that a device chooses: what is added to the address of a sample of each class, and the address that is
+    /// read for one that is not there.
+    pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
+        let mut offsets: Vec<i64> =
+            self.field.classes.iter().map(|class| class.src_offset).collect();
+        if let Some(nothing) = offsets.last_mut() {
+            *nothing = list.any_address() as i64;
+        }
+        offsets
+    }
+
     /// Addresses of the samples' first elements read. Those of samples without any may be stale, and are
-    /// given as that of another.
+    /// given as that of another. Of samples that a device chooses one that is aligned as all of them are.
     pub fn addresses(&self) -> Vec<u64> {
         let field = self.field;
+        if let (Some(list), Op::Read { .. }) = (self.list, self.op) {
+            let all =
+                self.offsets(list).into_iter().fold(list.alignment, |all, own| all | own as u64);
+            return vec![all];
+        }
         match (self.op, self.sources) {
             (Op::Const(_) | Op::Index, _) => Vec::new(),
             (_, Sources::Ranges(ranges)) => {

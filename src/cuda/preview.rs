@@ -50,10 +50,12 @@ pub(crate) fn launch_of(
     let arena = plan.arena.iter().filter(|arena| matches!(arena.device, Device::Cuda(_)));
     let gaps: Vec<Vec<u8>> =
         arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect();
-    let known = numbers.iter().map(|numbers| (numbers.dtype, &numbers.bytes[..]));
-    let gaps = gaps.iter().map(|zeros| (DType::U8, &zeros[..]));
-    let values: Vec<Values<'_>> =
-        known.chain(gaps).map(|(dtype, bytes)| Values { out: ASSUMED, dtype, bytes }).collect();
+    let known = numbers.iter().map(|numbers| (numbers.dtype, &numbers.bytes[..], numbers.chosen()));
+    let gaps = gaps.iter().map(|zeros| (DType::U8, &zeros[..], None));
+    let values: Vec<Values<'_>> = known
+        .chain(gaps)
+        .map(|(dtype, bytes, chosen)| Values { out: ASSUMED, dtype, bytes, chosen })
+        .collect();
 
     let table = Table::of_parts(&parts, &values, num_sms, &policy)?;
     if table.num_items() == 0 {

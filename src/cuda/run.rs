@@ -9,9 +9,11 @@ use super::driver::Current;
 use super::encode::Values;
 use super::enqueue::{Done, Run};
 use super::executor::{Executor, Lane};
+use super::list_table::ListTable;
 use super::numbers::known_numbers;
 use super::outputs::Number;
 use super::params;
+use super::select;
 use super::table::Table;
 use super::upload;
 use crate::host::{Helpers, MemoryPool};
@@ -37,32 +39,12 @@ impl Executor {
         if !is_capturing {
             self.held.reap()?;
         }
-        let mut run = Run {
-            executor: self,
-            current,
-            stream,
-            is_capturing,
-            producers: Vec::new(),
-            blocks: Vec::new(),
-            shared: None,
-            slot: None,
-            lent: Vec::new(),
-            done: Done::default(),
-        };
+        let mut run = Run::new(self, current, stream, is_capturing);
         let own: Vec<usize> =
             (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
         run.find_producers(options)?;
         let finished = run.assemble(plan, &own, options, host, threads);
-        // What is under way must end before samples and memory are let go.
-        if finished.is_err()
-            && !is_capturing
-            && stream.synchronize().or_else(|_| current.synchronize()).is_err()
-        {
-            // The device has failed: what it may still write to is not given back.
-            run.blocks.drain(..).for_each(std::mem::forget);
-            run.lent.drain(..).for_each(std::mem::forget);
-        }
-        finished.map(|()| run.done)
+        run.end(finished)
     }
 }
 
@@ -220,9 +202,10 @@ impl Run<'_> {
         if table.num_items() == 0 {
             return Ok(());
         }
-        let address = match table.is_inline(policy) {
-            true => None,
-            false => Some(self.upload_table(&table)?),
+        let address = match (plan.selection(), ListTable::of(plan)) {
+            (Some(selection), Some(list)) => Some(select::table_of(self, selection, list, &table)?),
+            _ if table.is_inline(policy) => None,
+            _ => Some(self.upload_table(&table)?),
         };
         let parameters = table.parameters(address, policy);
         let is_large = parameters.len() * 8 > params::SMALL_BYTES;

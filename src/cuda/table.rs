@@ -2,7 +2,7 @@
 
 use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
 
-use super::encode::{Builder, Values};
+use super::encode::{Builder, Column, Encoded, Values};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
@@ -14,6 +14,10 @@ use crate::tensor::Result;
 pub(super) struct Table {
     words: Vec<u64>,
     header: Header,
+    /// Columns behind the words that a device writes: those of samples that it chooses.
+    chosen: Vec<Column>,
+    /// Words with these.
+    num_words: u64,
 }
 
 impl Table {
@@ -46,8 +50,19 @@ impl Table {
         for values in values() {
             builder.values(values)?;
         }
-        let (words, num_fields, num_items) = builder.finish();
-        Ok(Table { words, header: Header { table: 0, num_items, num_fields } })
+        let Encoded { words, num_fields, num_items, chosen, num_words } = builder.finish()?;
+        let header = Header { table: 0, num_items, num_fields };
+        Ok(Table { words, header, chosen, num_words })
+    }
+
+    /// Columns that a device writes.
+    pub fn chosen(&self) -> &[Column] {
+        &self.chosen
+    }
+
+    /// Bytes of the table with these columns.
+    pub fn chosen_bytes(&self) -> u64 {
+        self.num_words * 8
     }
 
     /// Its fields, as the kernels read them.

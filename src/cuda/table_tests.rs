@@ -134,7 +134,8 @@ fn lengths_are_columns_and_written_once() {
     let collate =
         Collate::pad(Pad::new().size(2048).mask(Mask::Real)).cast(DType::I64).device(HERE);
     let plan = Plan::new(&list, &collate).unwrap();
-    let values = [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths) }];
+    let values =
+        [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths), chosen: None }];
     let table = Table::new(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
     let [data, mask, numbers] = [0, 1, 2].map(|index| table.field(index));
     assert_eq!([data.family, mask.family, numbers.family], [3, 3, 6]);
@@ -162,7 +163,8 @@ fn ragged_samples_are_found_by_hints() {
             all.push(all[all.len() - 1] + length);
             all
         });
-        let values = [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&offsets) }];
+        let values =
+            [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&offsets), chosen: None }];
         let table = Table::new(&plan, &[Some(out)], &values, 132, &policy()).unwrap();
         assert!(table.bytes() < 12_000, "{} bytes", table.bytes());
         let field = table.field(0);
@@ -249,8 +251,8 @@ fn values_stand_in_the_table_itself() {
     let plan = Plan::new(&list, &Collate::ragged().device(HERE)).unwrap();
     let bytes: Vec<u8> = (0..20).collect();
     let values = [
-        Values { out: 0x40, dtype: DType::I32, bytes: &bytes },
-        Values { out: 0x80, dtype: DType::I64, bytes: &[] },
+        Values { out: 0x40, dtype: DType::I32, bytes: &bytes, chosen: None },
+        Values { out: 0x80, dtype: DType::I64, bytes: &[], chosen: None },
     ];
     let table = Table::new(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.num_fields, 2);

@@ -364,6 +364,11 @@ impl Engine {
         Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
     }
 
+    #[cfg(feature = "cuda")]
+    pub(super) fn executor(&self, ordinal: u32) -> Result<Arc<cuda::Executor>> {
+        self.shared.devices.executor(ordinal)
+    }
+
     /// The executor of what of a plan is on a device.
     #[cfg(feature = "cuda")]
     fn executor_of(

@@ -34,6 +34,8 @@ pub struct Spec {
     pub(crate) affine: Option<Affine>,
     /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,
+    /// A device chooses the samples; `lengths` then has those of one sample of each kind.
+    pub(crate) is_selected: bool,
     /// Result dim `k` of a sample is sample dim `permute[k]`.
     pub(crate) permute: SmallVec<[usize; 4]>,
 }
@@ -73,6 +75,9 @@ impl Spec {
     pub fn new(samples: &SampleList<'_>, collate: &Collate) -> Result<Spec> {
         if samples.is_empty() {
             return Err(Error::Empty);
+        }
+        if let Some(selection) = samples.selection() {
+            return Spec::of_selection(selection, collate);
         }
         if let Some(option) = collate.misplaced {
             return Err(Error::Argument(format!("{option} is an option of a ragged batch")));
@@ -126,6 +131,7 @@ impl Spec {
             value: [0; 16],
             affine,
             channel_dim,
+            is_selected: false,
             permute,
         };
         match &collate.form {

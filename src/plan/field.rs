@@ -38,6 +38,8 @@ pub(crate) struct Field<'s> {
     pub ranges: Option<Vec<CopyRange>>,
     /// Everything is in place before the plan runs.
     pub done: bool,
+    /// How many samples there are, if a device chooses them: `data` then has one of each class.
+    pub selected: Option<usize>,
 }
 
 // SAFETY: samples are read through under the promise of `SampleList`, whose own impls these mirror;
@@ -164,7 +166,12 @@ impl Field<'_> {
             bytes_only: self.bytes_only,
             ranges: self.ranges,
             done: self.done,
+            selected: self.selected,
         }
+    }
+
+    pub fn num_samples(&self) -> usize {
+        self.selected.unwrap_or(self.data.len())
     }
 
     /// Elements of the output.
@@ -183,6 +190,11 @@ impl Field<'_> {
         // Broadcast samples may be read more often than there are bytes to count it in.
         let of = |class: &Class| class.num_real.saturating_mul(class.dtype.size() as u64);
         match &*self.class_ids {
+            // At most.
+            _ if self.selected.is_some() => {
+                let most = self.classes.iter().map(of).max().unwrap_or(0);
+                most.saturating_mul(self.num_samples() as u64)
+            }
             [] => of(&self.classes[0]).saturating_mul(self.data.len() as u64),
             ids => saturating_sum(ids.iter().map(|&id| of(&self.classes[id as usize]))),
         }
@@ -235,6 +247,7 @@ pub(crate) fn data_field<'s>(
         bytes_only: false,
         ranges: None,
         done: false,
+        selected: None,
     };
     field.bytes_only = !affine && all_used(&field, |class| class.is_bytes(spec.dtype, &field.dims));
     if field.bytes_only && field.layout.is_compact() {
@@ -341,6 +354,7 @@ pub(crate) fn mask_field<'s>(
         bytes_only: false,
         ranges: None,
         done: false,
+        selected: None,
     }
 }
 
@@ -375,6 +389,7 @@ pub(crate) fn index_field<'s>(
         bytes_only: false,
         ranges: None,
         done: false,
+        selected: None,
     }
 }
 
@@ -404,6 +419,7 @@ pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(Field<'s>
         bytes_only: false,
         ranges: None,
         done: false,
+        selected: None,
     };
     field.bytes_only = all_used(&field, |class| class.is_bytes(DType::U8, &field.dims));
     Ok((field, offsets))

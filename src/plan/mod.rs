@@ -7,6 +7,7 @@ mod launch;
 mod loops;
 mod plan;
 mod route;
+mod selected;
 mod target;
 
 pub(crate) use arena::Arena;

@@ -16,7 +16,7 @@ use crate::plan::field::Field;
 use crate::plan::field::{data_field, index_field, mask_field};
 use crate::plan::target::{check_apart, check_target};
 use crate::plan::target::{Leaf, Target};
-use crate::samples::{SampleList, Samples};
+use crate::samples::{SampleList, Samples, Selection};
 #[cfg(feature = "cuda")]
 use crate::tensor::Offsets;
 use crate::tensor::{DType, Device, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
@@ -136,6 +136,9 @@ impl<'s> Plan<'s> {
             return Err(Error::Argument(text.to_owned()).at_path(leaf.path));
         }
         let plan = Plan::for_leaves(leaves)?;
+        if plan.selection().is_some() {
+            return Err(together());
+        }
         for (leaf, spec) in leaves.iter().zip(&plan.specs) {
             let (expected, got) = (plan.specs[0].device, spec.device);
             if got != expected {
@@ -162,28 +165,43 @@ impl<'s> Plan<'s> {
         out: Option<&'s Target<'s>>,
     ) -> Result<Plan<'s>> {
         let spec = Spec::new(samples, collate)?;
+        let selection = samples.selection();
+        let planned = selection.map_or(samples, |selection| &selection.listed.one_of_each);
         let layout = match out {
             None => Layout::compact(spec.dtype, &spec.shape)?,
             Some(out) => {
-                check_target(out, &spec, samples)?;
+                let read = selection.map_or(samples, |selection| &selection.listed.samples);
+                check_target(out, &spec, read)?;
                 out.layout.clone()
             }
         };
         let leaf = self.specs.len();
         self.out_owners.extend(out.and_then(|out| out.owner.clone()));
         let out = out.map(|out| out.data);
-        self.fields.push(Field { out, ..data_field(leaf, &spec, samples, layout) });
+        self.fields.push(Field { out, ..data_field(leaf, &spec, planned, layout) });
         if let Some(shape) = spec.mask_shape() {
             let layout = Layout::compact(DType::Bool, &shape)?;
-            self.fields.push(mask_field(leaf, &spec, samples, layout));
+            self.fields.push(mask_field(leaf, &spec, planned, layout));
         }
         if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
             let layout = Layout::compact(DType::I64, &[offsets.total()])?;
             self.fields.push(index_field(leaf, samples, offsets.clone(), layout));
         }
+        if selection.is_some() && leaf > 0 || self.selection().is_some() {
+            return Err(together());
+        }
+        if let Some(selection) = selection {
+            let num_samples = selection.indices.shape()[0] as usize;
+            self.fields.iter_mut().for_each(|field| field.select(num_samples));
+        }
         self.specs.push(spec);
         self.lists.push(Listed::Borrowed(samples));
         Ok(self)
+    }
+
+    /// Which samples the only leaf has, if a device chooses them.
+    pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'s>>> {
+        self.lists.first().and_then(|list| list.selection())
     }
 
     fn into_owned<'o>(self) -> Plan<'o> {
@@ -236,7 +254,11 @@ impl<'s> Plan<'s> {
         let (Some(field), None) = (fields.next(), fields.next()) else { return None };
         let spec = &self.specs[leaf];
         let has_numbers = spec.lengths.is_some() && matches!(spec.device, Device::Cuda(_));
-        if !field.bytes_only || spec.source != spec.device || has_numbers {
+        if field.selected.is_some()
+            || !field.bytes_only
+            || spec.source != spec.device
+            || has_numbers
+        {
             return None;
         }
         if field.bytes() == 0 {
@@ -248,4 +270,10 @@ impl<'s> Plan<'s> {
             _ => None,
         }
     }
+}
+
+fn together() -> Error {
+    let text =
+        "samples taken by indices on a device are assembled alone: no other leaves, and no arena";
+    Error::Argument(text.to_owned())
 }

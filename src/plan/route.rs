@@ -61,7 +61,7 @@ impl Path {
 pub(crate) fn num_ranges(field: &Field<'_>) -> usize {
     match &field.ranges {
         Some(ranges) => ranges.len(),
-        None if field.bytes_only => field.data.len(),
+        None if field.bytes_only => field.num_samples(),
         None => 0,
     }
 }
@@ -210,7 +210,9 @@ impl Plan<'_> {
     /// Bytes of the data that hold padding.
     pub(crate) fn padding_bytes(&self) -> u64 {
         let data = self.fields.iter().filter(|field| field.role == Role::Data);
-        data.filter(|field| matches!(self.specs[field.leaf].placement, Placement::Padded(_)))
+        // How long the samples are that a device chooses is not known here.
+        data.filter(|field| field.selected.is_none())
+            .filter(|field| matches!(self.specs[field.leaf].placement, Placement::Padded(_)))
             .map(|field| {
                 let real: u64 =
                     (0..field.data.len()).map(|sample| field.class_of(sample).num_real).sum();

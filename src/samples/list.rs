@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
 use crate::samples::meta::{same_dims, Kind, Kinds};
+use crate::samples::selection::Selection;
 use crate::samples::view::SampleView;
 use crate::tensor::{
     are_compact, checked_numel, compact_strides, new_owners, DType, Device, Dims, Error, Layout,
@@ -33,6 +34,8 @@ pub struct SampleList<'a> {
     read_only: bool,
     /// Owners of device memory that the list itself must keep: see `SampleView`.
     owners: Vec<Owner>,
+    /// Which samples these are, if only a device knows.
+    selection: Option<Arc<Selection<SampleList<'a>>>>,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -418,6 +421,8 @@ impl<'a> SampleList<'a> {
     /// # Errors
     /// As [`SampleList::reserve`].
     pub fn extend(&mut self, other: &SampleList<'a>) -> Result<()> {
+        self.check_known()?;
+        other.check_known()?;
         other.check_rows(0)?;
         other.find_told()?;
         self.reserve(other.len())?;
@@ -577,9 +582,10 @@ impl<'a> SampleList<'a> {
     /// A batch by index: the same samples in another order, repeated or left out.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an index that is not in the list; negative ones count from the end.
-    /// [`Error::OutOfMemory`].
+    /// [`Error::Index`] for an index that is not in the list; negative ones count from the end.
+    /// [`Error::OutOfMemory`]. [`Error::Argument`] for samples that only a device knows.
     pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
+        self.check_known()?;
         let len = self.data.len() as i64;
         let indices = indices.into_iter();
         // No `Result`: one with an `Error` in it is larger than registers are.
@@ -626,8 +632,80 @@ impl<'a> SampleList<'a> {
             last,
             read_only: self.read_only,
             owners: self.owners.clone(),
+            selection: None,
             memory: PhantomData,
         })
+    }
+
+    /// Samples that only a device knows, and what else has to be kept for the work on them. As far as this list
+    /// tells, they are all the first of the list that they are from: what reads samples asks for the selection.
+    pub(crate) fn selected(
+        selection: Arc<Selection<SampleList<'a>>>,
+        owners: Vec<Owner>,
+    ) -> SampleList<'a> {
+        let (listed, len) = (&selection.listed, selection.indices.shape()[0] as usize);
+        let samples = &listed.samples;
+        SampleList {
+            data: Addresses::Rows { first: samples.address(0), step: 0, len },
+            longest: -1,
+            kinds: Arc::clone(&listed.one_of_each.kinds),
+            read_only: samples.read_only,
+            owners: samples.owners.iter().cloned().chain(owners).collect(),
+            selection: Some(selection),
+            ..SampleList::default()
+        }
+    }
+
+    /// A sample of each kind that the list has, and the position of its kind among these for every sample; empty if
+    /// there is one kind.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn one_of_each(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
+        let ids = self.kind_ids().unwrap_or(&[0]);
+        let mut number = vec![u32::MAX; self.kinds().len()];
+        let (mut each, mut numbers) = (SampleList::new(), room_for(ids.len())?);
+        for (index, &id) in ids.iter().enumerate() {
+            let number = &mut number[id as usize];
+            if *number == u32::MAX {
+                *number = each.len() as u32;
+                each.push_kind(self.kind(index), self.data.at(index))?;
+            }
+            numbers.push(*number);
+        }
+        each.read_only = self.read_only;
+        each.owners.clone_from(&self.owners);
+        if each.len() == 1 {
+            numbers.clear();
+        }
+        Ok((each, numbers))
+    }
+
+    /// Which samples these are, if only a device knows.
+    pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'a>>> {
+        self.selection.as_deref()
+    }
+
+    /// Refuses samples that only a device knows.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn check_known(&self) -> Result<()> {
+        match self.selection {
+            None => Ok(()),
+            Some(_) => Err(Error::Argument(
+                "these samples were taken by indices on a device, which the host does not know: they can be \
+                 stacked or padded; take by indices on the host for all else"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Where each sample begins, if they are rows as far apart as each other: the first and the distance.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn as_table(&self) -> Option<(*const u8, i64)> {
+        match self.data {
+            Addresses::Rows { first, step, .. } => Some((first, step)),
+            Addresses::Each(_) => None,
+        }
     }
 }
 
@@ -646,7 +724,7 @@ fn longest_row(kind: &Kind) -> i64 {
 
 #[cold]
 fn outside(index: i64, len: i64) -> Error {
-    Error::Argument(format!("index {index} in a list of {len} samples"))
+    Error::Index(format!("index {index} in a list of {len} samples"))
 }
 
 /// An empty list with room for so many entries.

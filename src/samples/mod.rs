@@ -3,11 +3,13 @@
 mod list;
 mod meta;
 mod rows;
+mod selection;
 mod view;
 
 pub use list::SampleList;
 pub use meta::Kind;
 pub(crate) use rows::Rows;
+pub(crate) use selection::{Listed, Selection};
 pub use view::SampleView;
 
 use std::borrow::Cow;

@@ -24,6 +24,8 @@ pub enum Error {
     Empty,
     /// An argument that is wrong by itself, whatever the samples are.
     Argument(String),
+    /// An index that is not in a list; perhaps of an earlier call, where a device found it.
+    Index(String),
     /// A size in elements or bytes that does not fit in 64 bits; the text says which.
     TooLarge(String),
     /// The output (`bytes` long) could not be allocated.
@@ -255,7 +257,10 @@ impl Error {
             Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
                 leaf.clone_into(&mut m.path);
             }
-            Error::Argument(text) | Error::TooLarge(text) | Error::NotAView(text)
+            Error::Argument(text)
+            | Error::Index(text)
+            | Error::TooLarge(text)
+            | Error::NotAView(text)
                 if !leaf.is_empty() =>
             {
                 *text = format!("at \"{leaf}\": {text}");
@@ -272,7 +277,7 @@ impl Error {
             Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
                 m.index = Some(index);
             }
-            Error::Argument(text) | Error::TooLarge(text) => {
+            Error::Argument(text) | Error::Index(text) | Error::TooLarge(text) => {
                 *text = format!("sample {index}: {text}")
             }
             _ => {}
@@ -287,7 +292,9 @@ impl Error {
             Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => {
                 (m.index, m.subject) = (None, subject);
             }
-            Error::Argument(text) | Error::TooLarge(text) => *text = format!("{subject}: {text}"),
+            Error::Argument(text) | Error::Index(text) | Error::TooLarge(text) => {
+                *text = format!("{subject}: {text}")
+            }
             _ => {}
         }
         self
@@ -307,9 +314,10 @@ impl fmt::Display for Error {
         match self {
             Error::Shape(m) | Error::DType(m) | Error::Device(m) | Error::Layout(m) => m.fmt(f),
             Error::Empty => f.write_str("an empty list of samples makes no batch"),
-            Error::Argument(text) | Error::TooLarge(text) | Error::NotAView(text) => {
-                f.write_str(text)
-            }
+            Error::Argument(text)
+            | Error::Index(text)
+            | Error::TooLarge(text)
+            | Error::NotAView(text) => f.write_str(text),
             Error::OutOfMemory { bytes } => {
                 write!(
                     f,

@@ -35,7 +35,7 @@ fn into(
     engine.run_with(Plan::for_leaves(&[leaf])?, options).map(drop)
 }
 
-struct Exec<'g>(&'g Gpu, usize);
+pub struct Exec<'g>(&'g Gpu, pub usize);
 
 impl Drop for Exec<'_> {
     fn drop(&mut self) {
@@ -43,7 +43,7 @@ impl Drop for Exec<'_> {
     }
 }
 
-fn end_capture<'g>(gpu: &'g Gpu, lane: &Lane<'_>) -> Exec<'g> {
+pub fn end_capture<'g>(gpu: &'g Gpu, lane: &Lane<'_>) -> Exec<'g> {
     let (mut graph, mut exec) = (0, 0);
     assert_eq!(gpu.cuStreamEndCapture(lane.handle, &mut graph), 0);
     assert_eq!(gpu.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);

@@ -13,12 +13,12 @@ use crate::lifetime::{copy_slowly, counted, elsewhere, keeping, settle};
 use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
 
 /// The engine's own stream stands still.
-fn pause_own<'g>(gpu: &'g Gpu, engine: &Engine) -> Paused<'g> {
+pub fn pause_own<'g>(gpu: &'g Gpu, engine: &Engine) -> Paused<'g> {
     Paused::stream(gpu, engine.stream(0).unwrap().handle())
 }
 
 /// Runs `work` on another thread: it has not ended while the stream stands still, and ends after.
-fn waits<T: Send>(paused: Paused<'_>, work: impl FnOnce() -> T + Send) -> T {
+pub fn waits<T: Send>(paused: Paused<'_>, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let work = scope.spawn(work);
         settle();

@@ -33,6 +33,7 @@ mod order;
 mod pairs;
 mod preview;
 mod processes;
+mod resident;
 mod rig;
 mod scenarios;
 mod waits;

@@ -1,0 +1,56 @@
+// Samples by indices that are on the device: makes the table of the launch that comes next.
+//
+// A thread takes one sample. The part of the table that the host knows is copied as it is; the columns that depend on the
+// sample, such as its address, are written behind that, in the form in which the host writes those that it knows.
+#pragma once
+
+#include "params.h"
+#include "pieces.cuh"
+
+namespace windrow {
+
+template <int bytes>
+WINDROW_DEVICE void select_samples(const SelectParams<bytes>& params) {
+    const Select& select = params.select;
+    const uint64_t* words = select.words != nullptr ? select.words : params.words;
+    const uint32_t thread = blockIdx.x * Policy::kThreads + threadIdx.x;
+    if (thread < select.num_words) select.table[thread] = words[select.first_word + thread];
+    if (thread >= select.num_samples) return;
+    const int64_t place = static_cast<int64_t>(thread) * select.index_step;
+    int64_t index = select.index_bytes == 8 ? reinterpret_cast<const int64_t*>(select.indices)[place]
+                                            : reinterpret_cast<const int32_t*>(select.indices)[place];
+    if (index < 0) index += static_cast<int64_t>(select.num_listed);
+    const bool is_there = static_cast<uint64_t>(index) < select.num_listed;
+    uint32_t kind = select.num_kinds;
+    if (is_there) {
+        kind = select.kinds != nullptr ? select.kinds[index] : 0;
+    } else {
+        // Any of those that are out of range will do.
+        const uint64_t found = select.call << 32 | thread;
+        select.found[0] = found;
+        select.found[select.slot] = found;
+    }
+    const Column* columns = at<Column>(words, 0);
+#pragma unroll 1
+    for (uint32_t c = 0; c < select.num_columns; ++c) {
+        const Column column = columns[c];
+        uint64_t* out = select.table + column.position;
+        const uint64_t first = uint64_t{thread} * column.count;
+#pragma unroll 1
+        for (uint32_t i = 0; i < column.count; ++i) {
+            const uint64_t value = entry(words, column.values, column.bytes == 8, kind * column.count + i);
+            if (column.bytes == 4) {
+                reinterpret_cast<uint32_t*>(out)[first + i] = static_cast<uint32_t>(value);
+            } else if (column.is_address && is_there) {
+                const uint64_t sample = select.addresses != nullptr
+                                            ? select.addresses[index]
+                                            : select.first + static_cast<uint64_t>(index) * static_cast<uint64_t>(select.step);
+                out[first + i] = sample + value;
+            } else {
+                out[first + i] = value;
+            }
+        }
+    }
+}
+
+}  // namespace windrow

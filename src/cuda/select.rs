@@ -1,0 +1,194 @@
+//! Samples by indices on a device: a kernel makes the table of the launch that assembles them. What the host knows
+//! of that table goes with its parameters, however many samples there are.
+#![allow(unsafe_code)] // Copies and launches with raw addresses.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytemuck::{bytes_of, cast, cast_slice};
+
+use super::capture::refused_in_capture;
+use super::enqueue::Run;
+use super::executor::Executor;
+use super::list_table::{Chosen, ListTable, NUM_FOUND};
+use super::memory::{DeviceBlock, Waited};
+use super::params;
+use super::table::Table;
+use super::upload;
+use crate::samples::{SampleList, Selection};
+use crate::tensor::{DType, Result};
+
+impl Executor {
+    /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
+    /// they are rows of one table, and what kind each one is of, if there are several.
+    pub fn list_table(
+        &self,
+        samples: &SampleList<'_>,
+        one_of_each: &SampleList<'_>,
+        kinds: &[u32],
+    ) -> Result<Arc<ListTable>> {
+        let current = self.enter()?;
+        let stream = self.stream.on(&current);
+        let found = self.pinned.take(&current, NUM_FOUND as u64 * 8)?;
+        // SAFETY: as many bytes of a block that nothing else has.
+        unsafe { found.as_ptr().write_bytes(0, NUM_FOUND * 8) };
+        let rows = samples.as_table();
+        let mut words: Vec<u64> = match rows {
+            Some(_) => Vec::new(),
+            None => samples.data().iter().map(|data| data.addr() as u64).collect(),
+        };
+        let (first, step) = (samples.address(0).addr() as u64, rows.map_or(0, |(_, step)| step));
+        let alignment = words.iter().fold(first | step as u64, |all, address| all | address);
+        let num_addresses = words.len() as u64;
+        words.extend(
+            kinds.chunks(2).map(|pair| {
+                u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32
+            }),
+        );
+        // If all samples have as many bytes in a row, which may be moved as they are.
+        let bytes = |index| {
+            let kind = one_of_each.kind(index);
+            kind.layout.is_compact().then(|| kind.layout.numel() as u64 * kind.dtype.size() as u64)
+        };
+        let own = bytes(0).filter(|_| (1..one_of_each.len()).all(|index| bytes(index) == bytes(0)));
+        let zero_bytes = own.unwrap_or(0);
+        let zeros = (words.len() as u64 * 8).next_multiple_of(16);
+
+        let mut run = Run::new(self, &current, stream, false);
+        let mut block = None;
+        let uploaded = (|| {
+            if zeros + zero_bytes == 0 {
+                return Ok(());
+            }
+            let memory = run.allocate(zeros + zero_bytes)?;
+            // SAFETY: the block has as many bytes, which nothing else has.
+            unsafe {
+                stream.memset(memory.address() + zeros, 0, zero_bytes as usize)?;
+                upload::bytes(&mut run, memory.address(), cast_slice(&words))?;
+            }
+            // Graphs use it without a wait for what is outside of them; and so no call has to wait for it.
+            stream.synchronize()?;
+            block = Some(memory);
+            Ok(())
+        })();
+        let done = run.end(uploaded)?;
+        drop(done);
+        let address = block.as_ref().map_or(0, |block| block.address());
+        Ok(Arc::new(ListTable {
+            addresses: if num_addresses > 0 { address } else { 0 },
+            kinds: if kinds.is_empty() { 0 } else { address + num_addresses * 8 },
+            zeros: (address + zeros, zero_bytes),
+            block,
+            first,
+            step,
+            num_kinds: one_of_each.len(),
+            num_listed: samples.len(),
+            alignment,
+            found,
+            num_calls: AtomicU32::new(0),
+            captured: Mutex::default(),
+        }))
+    }
+}
+
+/// Enqueues the kernel that makes a table, and gives its address.
+pub(super) fn table_of(
+    run: &mut Run<'_>,
+    selection: &Selection<SampleList<'_>>,
+    list: &ListTable,
+    table: &Table,
+) -> Result<u64> {
+    let (indices, columns) = (&selection.indices, table.chosen());
+    let block = match run.is_capturing {
+        true => captured_block(run, list, table.chosen_bytes())?,
+        false => run.allocate(table.chosen_bytes())?,
+    };
+    // Never 0, which says that nothing was found.
+    let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
+    let chosen = Chosen { list: Arc::clone(&selection.listed.table), call };
+    let mut words = vec![0u64; columns.len() * size_of::<params::Column>() / 8];
+    for (number, column) in columns.iter().enumerate() {
+        let entry = params::Column {
+            position: column.position,
+            values: words.len() as u32,
+            count: column.count as u32,
+            bytes: if column.is_wide { 8 } else { 4 },
+            is_address: column.is_address.into(),
+        };
+        words[number * 2..][..2].copy_from_slice(&cast::<params::Column, [u64; 2]>(entry));
+        match column.is_wide {
+            true => words.extend(column.values.iter().map(|&value| value as u64)),
+            false => words.extend(column.values.chunks(2).map(|pair| {
+                u64::from(pair[0] as u32)
+                    | u64::from(pair.get(1).map_or(0, |&value| value as u32)) << 32
+            })),
+        }
+    }
+    let first_word = words.len() as u32;
+    words.extend_from_slice(cast_slice(table.as_bytes()));
+    let num_words = words.len() as u32 - first_word;
+    let num_samples = indices.shape()[0] as u32;
+    let mut select = params::Select {
+        words: 0,
+        table: block.address(),
+        indices: indices.data_ptr().addr() as u64,
+        index_step: indices.strides()[0],
+        addresses: list.addresses,
+        first: list.first,
+        step: list.step,
+        kinds: list.kinds,
+        num_listed: list.num_listed as u64,
+        found: list.found.as_ptr().addr() as u64,
+        call: call.into(),
+        slot: chosen.slot() as u32,
+        num_samples,
+        num_kinds: list.num_kinds as u32,
+        num_columns: columns.len() as u32,
+        first_word,
+        num_words,
+        index_bytes: if indices.dtype() == DType::I64 { 8 } else { 4 },
+        reserved: 0,
+    };
+    let policy = &run.executor.policy;
+    let bytes = size_of::<params::Select>() + words.len() * 8;
+    if bytes as u64 > policy.inline_bytes {
+        if run.is_capturing {
+            return Err(refused_in_capture(
+                "the samples of this list have too many layouts for the parameters of a kernel",
+            ));
+        }
+        let uploaded = run.allocate(words.len() as u64 * 8)?;
+        // SAFETY: the block has as many bytes, and is held until the event after the launch.
+        unsafe { upload::bytes(run, uploaded.address(), cast_slice(&words)) }?;
+        select.words = uploaded.address();
+        words.clear();
+    }
+    let mut parameters: Vec<u64> = cast_slice(bytes_of(&select)).to_vec();
+    parameters.extend_from_slice(&words);
+    let is_large = parameters.len() as u64 * 8 > policy.small_bytes;
+    parameters.resize(if is_large { params::LARGE_BYTES } else { params::SMALL_BYTES } / 8, 0);
+    let kernel = &run.executor.select[usize::from(is_large)];
+    let grid = num_samples.max(num_words).div_ceil(policy.threads);
+    let values = [parameters.as_ptr().cast()];
+    // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
+    // writes are held until the event after the launch that comes next; in a graph as the caller promised.
+    unsafe { run.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
+    run.done.traffic.launches += 1;
+    run.chosen = Some(chosen);
+    Ok(block.address())
+}
+
+/// Memory for a table that a graph makes each time that it is launched: as long as the list's own. It is allocated on a
+/// stream of ours, since a graph cannot wait for work outside of it.
+fn captured_block(run: &Run<'_>, list: &ListTable, bytes: u64) -> Result<Arc<DeviceBlock>> {
+    let stream = run.executor.stream.on(run.current);
+    let block = Arc::new(run.executor.memory.allocate(
+        run.current,
+        stream,
+        bytes,
+        &mut Waited::default(),
+    )?);
+    stream.synchronize()?;
+    list.captured.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&block));
+    Ok(block)
+}

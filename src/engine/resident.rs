@@ -1,0 +1,138 @@
+//! [`Resident`]: a list whose table is on a device, for batches by indices that are there too.
+
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+use crate::cuda::ListTable;
+use crate::engine::engine::Engine;
+#[cfg(feature = "cuda")]
+use crate::samples::Selection;
+use crate::samples::{Listed, SampleList};
+use crate::tensor::{DType, Device, Error, Hint, Mismatch, Owner, Result, Tensor};
+
+/// A list of samples on a device that finds them by indices on the device. Clones share what is there.
+///
+/// The device has the address of each sample, unless they are rows of one table, and a page of host memory in which
+/// it says which index was out of range. Samples are not moved.
+#[derive(Clone, Debug)]
+pub struct Resident<'a> {
+    listed: Arc<Listed<SampleList<'a>>>,
+    device: Device,
+}
+
+impl Engine {
+    /// Brings to a device what it has to know of a list on it, to find samples by indices that are there too: see
+    /// [`Resident::take`]. The list's owners are those of the samples.
+    ///
+    /// # Errors
+    /// [`Error::Empty`]; [`Error::Device`] for samples that are not all on `device`; [`Error::NoDriver`];
+    /// [`Error::OutOfMemory`]; [`Error::Cuda`].
+    pub fn resident<'a>(&self, samples: SampleList<'a>, device: Device) -> Result<Resident<'a>> {
+        if samples.is_empty() {
+            return Err(Error::Empty);
+        }
+        samples.check_known()?;
+        let Device::Cuda(ordinal) = device else {
+            let got = device.to_string();
+            return Err(Error::Device(Box::new(Mismatch::of("device", "a CUDA device", got))));
+        };
+        let mut found = None;
+        for index in 0..if samples.is_uniform() { 1 } else { samples.len() } {
+            let own = samples.kind(index).device;
+            if own != device {
+                let expected = || device.to_string().into();
+                Mismatch::note(&mut found, index, expected, own.to_string().into());
+            }
+        }
+        if let Some(found) = found {
+            let hint = Hint::Text(
+                "samples are not moved: copy them to the device and make a list of the copies",
+            );
+            return Err(Error::Device(Box::new(found.with_hint(hint))));
+        }
+        self.listed(samples, ordinal).map(|listed| Resident { listed: Arc::new(listed), device })
+    }
+
+    #[cfg(feature = "cuda")]
+    fn listed<'a>(&self, samples: SampleList<'a>, ordinal: u32) -> Result<Listed<SampleList<'a>>> {
+        let (one_of_each, kinds) = samples.one_of_each()?;
+        let executor = self.executor(ordinal)?;
+        let table: Owner = executor.list_table(&samples, &one_of_each, &kinds)?;
+        Ok(Listed { samples, one_of_each, table })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn listed<'a>(&self, _: SampleList<'a>, ordinal: u32) -> Result<Listed<SampleList<'a>>> {
+        Err(Error::host_only(Device::Cuda(ordinal)))
+    }
+}
+
+impl<'a> Resident<'a> {
+    /// Where the samples are.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// How many samples the list has.
+    pub fn len(&self) -> usize {
+        self.listed.samples.len()
+    }
+
+    /// Whether it has none, which no such list is.
+    pub fn is_empty(&self) -> bool {
+        self.listed.samples.is_empty()
+    }
+
+    /// The samples at these positions, which the host neither reads nor waits for: to be stacked, or padded to a
+    /// given size. The work reads the indices when the device has come so far, each time if it is in a graph.
+    ///
+    /// Negative indices count from the end. One that is out of range gives padding, the value of it or 0, and is an
+    /// [`Error::Index`] of [`crate::Batch::check`] and of the next call with the list.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for other indices than int32 and int64; [`Error::Shape`] for other than one dim;
+    /// [`Error::Device`] for another device; [`Error::Index`] of an earlier batch.
+    pub fn take(&self, indices: &Tensor) -> Result<SampleList<'a>> {
+        self.check()?;
+        if !matches!(indices.dtype(), DType::I32 | DType::I64) {
+            let mismatch = Mismatch::of("indices", "int32 or int64", indices.dtype());
+            return Err(Error::DType(Box::new(mismatch)));
+        }
+        if indices.shape().len() != 1 {
+            let mismatch = Mismatch::of("indices", "one dim", indices.shape());
+            return Err(Error::Shape(Box::new(mismatch)));
+        }
+        if indices.device() != self.device {
+            let (expected, got) = (self.device.to_string(), indices.device().to_string());
+            return Err(Error::Device(Box::new(Mismatch::of("indices", expected, got))));
+        }
+        self.selected(indices)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn selected(&self, indices: &Tensor) -> Result<SampleList<'a>> {
+        let table = self.listed.table.downcast_ref::<ListTable>();
+        let block = table.and_then(|table| table.block.clone()).map(|block| block as Owner);
+        let kept = [Arc::clone(&self.listed.table), Arc::clone(indices.owner())];
+        let owners = kept.into_iter().chain(block).collect();
+        let (indices, listed) = (indices.clone(), Arc::clone(&self.listed));
+        Ok(SampleList::selected(Arc::new(Selection { indices, listed }), owners))
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn selected(&self, _: &Tensor) -> Result<SampleList<'a>> {
+        Err(Error::host_only(self.device))
+    }
+
+    /// An index out of range that the device has found since this was asked last. Nothing is waited for.
+    ///
+    /// # Errors
+    /// [`Error::Index`].
+    pub fn check(&self) -> Result<()> {
+        #[cfg(feature = "cuda")]
+        if let Some(table) = self.listed.table.downcast_ref::<ListTable>() {
+            return table.check();
+        }
+        Ok(())
+    }
+}

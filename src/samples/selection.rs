@@ -1,0 +1,23 @@
+//! [`Selection`]: samples of a list by indices that are on a device, so that the host does not know which.
+
+use std::sync::Arc;
+
+use crate::tensor::{Owner, Tensor};
+
+/// Which samples of which list, of the type `L`.
+#[derive(Debug)]
+pub(crate) struct Selection<L> {
+    /// int32 or int64, one dim; on the device of the samples.
+    pub indices: Tensor,
+    pub listed: Arc<Listed<L>>,
+}
+
+/// A list whose table is on a device.
+#[derive(Debug)]
+pub(crate) struct Listed<L> {
+    pub samples: L,
+    /// A sample of each kind that the list has.
+    pub one_of_each: L,
+    /// What the executor keeps on the device.
+    pub table: Owner,
+}
