@@ -23,6 +23,8 @@ pub(crate) enum Container<'py> {
     /// A namedtuple type, called with so many fields in order.
     Named(Bound<'py, PyType>, usize),
     Dataclass(Bound<'py, PyType>, Vec<Field>),
+    /// What makes an object of a dict of its children, and their names.
+    Node(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
 }
 
 /// A field of a dataclass.
@@ -36,7 +38,7 @@ impl<'py> Container<'py> {
     /// The number of its children.
     pub fn len(&self) -> usize {
         match self {
-            Container::Mapping(_, keys) => keys.len(),
+            Container::Mapping(_, keys) | Container::Node(_, keys) => keys.len(),
             Container::Sequence(_, len) | Container::Named(_, len) => *len,
             Container::Dataclass(_, fields) => fields.len(),
         }
@@ -63,6 +65,13 @@ impl<'py> Container<'py> {
                 class.call1(list_of(class.py(), children)?.as_sequence().to_tuple()?)
             }
             Container::Dataclass(class, fields) => dataclass_of(class, fields, children),
+            Container::Node(close, names) => {
+                let dict = PyDict::new(close.py());
+                for (name, child) in names.iter().zip(children) {
+                    dict.set_item(name, child)?;
+                }
+                close.call1((dict,))
+            }
         }
     }
 }
@@ -126,6 +135,49 @@ pub(crate) fn fields_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Field>
     Ok(Some(fields))
 }
 
+/// A column of objects of one class that `windrow._nodes` knows, taken apart.
+pub(crate) struct Opened<'py> {
+    /// A dict for each sample.
+    pub children: Vec<Bound<'py, PyAny>>,
+    pub close: Bound<'py, PyAny>,
+    /// Form and arguments of children that are not stacked, by name.
+    pub forms: Option<Bound<'py, PyDict>>,
+    /// The class whose leaves are all torch tensors.
+    pub tensors: Option<String>,
+}
+
+/// What takes objects of a class apart that is no container by itself, if anything does. `is_last`: it is none by any
+/// other rule either.
+pub(crate) fn opener_of<'py>(
+    object: &Bound<'py, PyAny>,
+    is_last: bool,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let is_plain = object.cast_exact::<PyDict>().is_ok()
+        || object.cast_exact::<PyList>().is_ok()
+        || object.cast_exact::<PyTuple>().is_ok();
+    if is_plain || !matches!(route_of(object)?.0, Route::Protocols | Route::Row) {
+        return Ok(None);
+    }
+    let find = || py.import("windrow._nodes")?.getattr("find").map(Bound::unbind);
+    let find = FIND.get_or_try_init(py, find)?.bind(py);
+    let opener = find.call1((object.get_type(), is_last))?;
+    Ok((!opener.is_none()).then_some(opener))
+}
+
+/// Takes a column apart.
+pub(crate) fn open<'py>(
+    opener: &Bound<'py, PyAny>,
+    samples: Vec<Bound<'py, PyAny>>,
+    path: &str,
+    sep: &str,
+) -> PyResult<Opened<'py>> {
+    let opened = opener.call1((list_of(opener.py(), samples)?, path, sep))?;
+    let (children, close, forms, tensors) = opened.extract()?;
+    Ok(Opened { children, close, forms, tensors })
+}
+
 /// Whether an object is a mapping. PyO3's own check takes an interrupt for a "no".
 pub(crate) fn is_mapping(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static MAPPING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
@@ -151,7 +203,7 @@ pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: boo
         true => class.hasattr("batch_size")? && class.hasattr("batch_dims")?,
         false => class.hasattr("_is_tensorclass")?,
     };
-    if is_tensordict || class.hasattr("__pydantic_validator__")? {
+    if is_tensordict {
         return Err(unknown(class, path)?);
     }
     Ok(())
@@ -185,13 +237,7 @@ fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
 
 /// What holds the same as a container of this class and is known.
 fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
-    let cures = [
-        ("__attrs_attrs__", "attrs.asdict(sample, recurse=False)"),
-        ("model_dump", "dict(sample)"),
-        ("__pydantic_validator__", "vars(sample)"),
-        ("to_dict", "its to_dict()"),
-        ("__iter__", "a list or tuple of its items"),
-    ];
+    let cures = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
     for (attribute, cure) in cures {
         if class.hasattr(attribute)? {
             return Ok(Some(cure));

@@ -60,6 +60,10 @@ impl<'a, 'py> Specs<'a, 'py> {
         Ok(Specs { sep, entries, paths: Vec::new(), texts: Vec::new() })
     }
 
+    pub fn sep(&self) -> &'a str {
+        self.sep
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

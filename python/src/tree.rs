@@ -1,5 +1,6 @@
 //! `collate`: a list of trees to one tree of batches, all leaves in one plan.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
@@ -12,7 +13,7 @@ use crate::assemble::{run, Arena, Job};
 use crate::batch::PyBatch;
 use crate::containers::{
     check_depth, check_known, check_list, fields_of, fold, in_place_of, is_mapping, is_text,
-    list_of, Container,
+    list_of, open, opener_of, Container, Opened,
 };
 use crate::errors::{at, class_name, in_words, not_array_like, Whose};
 use crate::import::{room_for, Reading};
@@ -38,6 +39,28 @@ struct Branch<'py> {
     path: String,
     out: Option<Bound<'py, PyAny>>,
     depth: usize,
+    /// What the class of the container around it says of it.
+    within: Within<'py>,
+}
+
+impl<'py> Branch<'py> {
+    fn child(
+        samples: Vec<Bound<'py, PyAny>>,
+        path: String,
+        out: Option<Bound<'py, PyAny>>,
+        depth: usize,
+    ) -> Branch<'py> {
+        Branch { samples, path, out, depth: depth + 1, within: Within::default() }
+    }
+}
+
+/// What a class says of the leaves in it.
+#[derive(Clone, Default)]
+struct Within<'py> {
+    /// The class whose leaves are torch tensors, if they are.
+    tensors: Option<Rc<str>>,
+    /// Form and arguments of this one.
+    form: Option<(String, Bound<'py, PyDict>)>,
 }
 
 /// What a call of `collate` is given.
@@ -73,8 +96,9 @@ struct Walk<'a, 'py> {
 /// A list of trees to one tree of the same shape, every tensor leaf a `Batch`, in one call.
 ///
 /// Args:
-///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple and dataclass, which
-///         keep their types. str and bytes leaves become lists; Python floats float64, ints int64. Or an Arrow
+///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple, dataclass, attrs and pydantic
+///         classes, TensorDict and tensorclass, PyTrees of torch or optree, and classes of `register_node`, which
+///         keep their types. Within TensorDict and tensorclass results are torch tensors, stacked. str and bytes leaves become lists; Python floats float64, ints int64. Or an Arrow
 ///         table or record batch, of pyarrow, polars, pandas or others: the list of its rows, dicts of its columns.
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
@@ -91,8 +115,8 @@ struct Walk<'a, 'py> {
 ///     ValueError: ``arena=True`` with ``out`` or ``copy=False``. DeviceError: with leaves in several places.
 ///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
 ///         and the sample; and whatever the leaf's form raises, with ``.path``.
-///     TypeError: a mapping or text in place of the list; a container of another class, such as TensorDict,
-///         tensorclass, PyG's Data, or an attrs or pydantic class, with what to give instead.
+///     TypeError: a mapping or text in place of the list; a container of a class that nobody has registered, with
+///         what to give instead. ValueError: a spec other than `Stack` within TensorDict and tensorclass.
 ///     ValueError: a spec that names no leaf, or only leaves of str and bytes.
 ///     RecursionError: trees of more than 256 levels, as those of a container that holds itself.
 ///
@@ -207,11 +231,16 @@ impl<'py> Walk<'_, 'py> {
         out: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Vec<Node<'py>>> {
         let mut nodes = Vec::new();
-        let mut open = vec![Branch { samples, path: String::new(), out, depth: 0 }];
+        let within = Within::default();
+        let mut open = vec![Branch { samples, path: String::new(), out, depth: 0, within }];
         while let Some(branch) = open.pop() {
             check_depth(branch.depth, &branch.path)?;
-            let first_child = open.len();
+            let (first_child, tensors) = (open.len(), branch.within.tensors.clone());
             nodes.push(self.node(branch, &mut open)?);
+            for child in &mut open[first_child..] {
+                let own = &mut child.within.tensors;
+                *own = own.take().or_else(|| tensors.clone());
+            }
             open[first_child..].reverse();
         }
         Ok(nodes)
@@ -227,16 +256,58 @@ impl<'py> Walk<'_, 'py> {
             self.specs.pass(&branch.path);
             return Ok(Node::Pass(list_of(self.py, branch.samples)?));
         }
+        if let Some(opener) = opener_of(&first, false)? {
+            return self.opened(&opener, branch, open).map(Node::Container);
+        }
         if is_mapping(&first)? {
             return self.mapping(&first, &branch, open).map(Node::Container);
         }
         if is_list_or_tuple(&first) && !self.specs.names(&branch.path) {
             return self.sequence(&first, &branch, open).map(Node::Container);
         }
-        match self.dataclass(&first, &branch, open)? {
-            Some(container) => Ok(Node::Container(container)),
+        if let Some(container) = self.dataclass(&first, &branch, open)? {
+            return Ok(Node::Container(container));
+        }
+        match opener_of(&first, true)? {
+            Some(opener) => self.opened(&opener, branch, open).map(Node::Container),
             None => self.leaf(branch),
         }
+    }
+
+    /// A container by its class, as `windrow._nodes` takes it apart.
+    fn opened(
+        &self,
+        opener: &Bound<'py, PyAny>,
+        branch: Branch<'py>,
+        open_branches: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Container<'py>> {
+        let Branch { samples, path, out, depth, .. } = branch;
+        let class = samples[0].get_type();
+        if let Some(index) = samples.iter().position(|sample| !sample.get_type().is(&class)) {
+            return Err(uneven(&path, index, &samples[0], &samples[index]));
+        }
+        let out = match out {
+            Some(out) if out.get_type().is(&class) => {
+                open(opener, vec![out], &path, self.specs.sep())?.children.pop()
+            }
+            out => out,
+        };
+        let Opened { children, close, forms, tensors } =
+            open(opener, samples, &path, self.specs.sep())?;
+        let (Some(first), tensors) = (children.first().cloned(), tensors.map(Rc::from)) else {
+            return Err(PyTypeError::new_err(format!("an empty column{}", at(&path))));
+        };
+        let first_child = open_branches.len();
+        let branch = Branch { samples: children, path, out, depth, within: Within::default() };
+        let Container::Mapping(_, keys) = self.mapping(&first, &branch, open_branches)? else {
+            return Err(PyTypeError::new_err("children of a class are a dict"));
+        };
+        for (key, child) in keys.iter().zip(&mut open_branches[first_child..]) {
+            let form = forms.as_ref().map_or(Ok(None), |forms| forms.get_item(key))?;
+            let form = form.map(|form| form.extract()).transpose()?;
+            child.within = Within { tensors: tensors.clone(), form };
+        }
+        Ok(Container::Node(close, keys))
     }
 
     fn mapping(
@@ -289,7 +360,7 @@ impl<'py> Walk<'_, 'py> {
         for (key, samples) in keys.iter().zip(columns) {
             let path = self.specs.join(path, key)?;
             let out = child_of(out.as_ref(), &path, |out| out.get_item(key))?;
-            open.push(Branch { samples, path, out, depth: branch.depth + 1 });
+            open.push(Branch::child(samples, path, out, branch.depth));
         }
         self.check_keys(out.as_ref(), path, &keys, first)?;
         Ok(Container::Mapping(first.clone(), keys))
@@ -373,7 +444,7 @@ impl<'py> Walk<'_, 'py> {
             }
             let path = self.specs.join_name(path, &name);
             let out = child_of(out.as_ref(), &path, |out| out.get_item(position))?;
-            open.push(Branch { samples: column, path, out, depth: branch.depth + 1 });
+            open.push(Branch::child(column, path, out, branch.depth));
         }
         Ok(match names {
             Some(_) => Container::Named(class, len),
@@ -404,18 +475,18 @@ impl<'py> Walk<'_, 'py> {
                 })?);
             }
             let out = child_of(out.as_ref(), &path, |out| out.getattr(name))?;
-            open.push(Branch { samples: column, path, out, depth: branch.depth + 1 });
+            open.push(Branch::child(column, path, out, branch.depth));
         }
         Ok(Some(Container::Dataclass(class, fields)))
     }
 
     fn leaf(&mut self, branch: Branch<'py>) -> PyResult<Node<'py>> {
-        let Branch { samples, path, out, .. } = branch;
+        let Branch { samples, path, out, within, .. } = branch;
         if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
             return Err(not_array_like(Whose::Sample(index), &path, &samples[index]));
         }
         let (py, first, rows) = (self.py, samples[0].clone(), self.specs.names(&path));
-        let node = self.imported(&path, out, |reading| {
+        let node = self.imported(&path, out, &within, |reading| {
             let (column, ahead) = Imported::from_objects(py, samples, Reading { rows, ..reading })?;
             Ok((Arc::new(column), ahead))
         });
@@ -427,12 +498,30 @@ impl<'py> Walk<'_, 'py> {
         &mut self,
         path: &str,
         out: Option<Bound<'py, PyAny>>,
+        within: &Within<'py>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Node<'py>> {
         let named = self.specs.find(path, self.common)?;
-        let mut options = match &named {
-            Some((form, kwargs)) => Options::parse(form, Some(kwargs))?,
-            None => Options::parse("stack", self.common)?,
+        let own = within.form.as_ref();
+        let form = own.map_or("stack", |(form, _)| form.as_str());
+        if let (Some(class), Some((given, _))) = (&within.tensors, &named) {
+            if given != form {
+                return Err(PyValueError::new_err(format!(
+                    "the spec{} is that of wr.{given}: leaves within {class} are torch tensors, which wr.{form} makes",
+                    at(path)
+                )));
+            }
+        }
+        let mut options = match (&named, own) {
+            (Some((form, kwargs)), None) => Options::parse(form, Some(kwargs))?,
+            (None, None) => Options::parse("stack", self.common)?,
+            (named, Some((form, own))) => {
+                let given = named.as_ref().map(|(_, kwargs)| kwargs).or(self.common);
+                let kwargs =
+                    given.map_or_else(|| Ok(PyDict::new(self.py)), |given| given.copy())?;
+                kwargs.update(own.as_mapping())?;
+                Options::parse(form, Some(&kwargs))?
+            }
         };
         options.out = out.or(options.out);
         options.may_start = self.may_start;
@@ -459,7 +548,8 @@ impl<'py> Walk<'_, 'py> {
                         Node::Pass(texts)
                     }
                     Content::Samples(samples) => {
-                        self.imported(&path, out, |_| Ok((Arc::new(samples), None)))?
+                        let within = Within::default();
+                        self.imported(&path, out, &within, |_| Ok((Arc::new(samples), None)))?
                     }
                 });
                 continue;

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import importlib.util
 import types
 from collections import UserDict, UserList, deque
 from collections.abc import MutableMapping
@@ -76,22 +75,6 @@ class StandInData:
         return dict(self._store)
 
 
-def attrs_class():
-    attrs = pytest.importorskip("attrs", reason="SKIP: attrs is not installed")
-    return attrs.make_class("Attrs", ["x"])(x=leaf())
-
-
-def pydantic_model():
-    pydantic = pytest.importorskip("pydantic", reason="SKIP: pydantic is not installed")
-    model = pydantic.create_model("Model", x=(object, ...))
-    return model(x=leaf())
-
-
-def pydantic_dataclass():
-    pydantic = pytest.importorskip("pydantic", reason="SKIP: pydantic is not installed")
-    return pydantic.dataclasses.dataclass(type("Checked", (), {"__annotations__": {"x": object}}))(x=leaf())
-
-
 def graph():
     data = pytest.importorskip("torch_geometric.data", reason="SKIP: torch_geometric is not installed")
     torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
@@ -104,18 +87,12 @@ UNKNOWN = {
     "tensorclass's structure": (lambda: StandInTensorClass(leaf()), "to_dict"),
     "Data": (graph, "to_dict"),
     "Data's structure": (lambda: StandInData(x=leaf()), "to_dict"),
-    "attrs": (attrs_class, r"attrs\.asdict"),
-    "pydantic model": (pydantic_model, "dict"),
-    "pydantic dataclass": (pydantic_dataclass, "vars"),
     "set": (lambda: {1, 2}, "list or tuple"),
     "deque": (lambda: deque([1, 2]), "list or tuple"),
     "UserList": (lambda: UserList([1, 2]), "list or tuple"),
 }
 CURES = {
     "to_dict": lambda sample: sample.to_dict(),
-    r"attrs\.asdict": lambda sample: __import__("attrs").asdict(sample, recurse=False),
-    "dict": dict,
-    "vars": vars,
     "list or tuple": list,
 }
 
@@ -129,23 +106,6 @@ def test_unknown_containers_are_refused_with_the_cure(name):
     refusal(lambda: wr.collate([{"obs": sample}] * 2), TypeError, '^sample 0 at "obs": ', *expected)
     refusal(lambda: wr.explain([sample] * 2, "collate"), TypeError, *expected)
     assert wr.collate([CURES[cure](sample)] * 2)
-
-
-def test_tensordict_itself():
-    """In a process of its own: it adds to torch's table of collate functions."""
-    if importlib.util.find_spec("tensordict") is None:
-        pytest.skip("SKIP: tensordict is not installed")
-    isolated.run("""
-import tensordict, torch
-Made = tensordict.tensorclass(type("Made", (), {"__annotations__": {"x": torch.Tensor}, "__module__": __name__}))
-for sample in (tensordict.TensorDict({"x": torch.ones(2, 3)}, [2]), Made(x=torch.ones(2), batch_size=[2])):
-    try:
-        wr.collate([{"obs": sample}] * 2)
-        raise AssertionError(sample)
-    except TypeError as error:
-        assert str(error).startswith('sample 0 at "obs": ') and str(error).endswith("give its to_dict()"), error
-    assert wr.collate([sample.to_dict()] * 2)["x"].shape[0] == 2
-""")
 
 
 def test_an_unknown_container_beside_tensors():

@@ -10,7 +10,7 @@ import pytest
 import windrow as wr
 
 PUBLIC = [name for name in wr.__all__ if not name.startswith("__")]
-CALLS = ["stack", "concat", "pad", "ragged", "collate", "explain", "SampleList", "Transform"]
+CALLS = ["stack", "concat", "pad", "ragged", "collate", "explain", "SampleList", "Transform", "register_node"]
 
 
 def examples_of(name):

@@ -37,6 +37,7 @@ from windrow._windrow import (
     stats,
     windows,
 )
+from windrow._nodes import register_node
 from windrow.spec import Concat, Pad, Ragged, Stack
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "explain",
     "pad",
     "ragged",
+    "register_node",
     "reset_stats",
     "set_logging",
     "stack",

@@ -1,0 +1,219 @@
+"""Classes that `windrow.collate` takes apart and makes again: those registered, and those of libraries that it knows.
+
+The compiled walker asks `find` for a class that is no plain container, and the opener that it gets for the children of a
+column of samples.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+__all__ = ["register_node"]
+
+
+class Opened(NamedTuple):
+    """A column of objects taken apart."""
+
+    # By name, of each sample.
+    children: List[Dict[str, Any]]
+    # Makes one object of the assembled children.
+    close: Callable[[Dict[str, Any]], Any]
+    # Children that are not stacked: form and arguments by name.
+    forms: Optional[Dict[str, Tuple[str, Dict[str, Any]]]] = None
+    # The class whose leaves are torch tensors, all of them.
+    tensors: Optional[str] = None
+
+
+# What is told a column of one class, its path and what joins names, and gives `Opened`.
+Opener = Callable[[List[Any], str, str], Opened]
+
+_registered: Dict[type, Opener] = {}
+_known: Dict[type, Opener] = {}
+# Classes made without end must not make a table grow with them.
+_MAX_KNOWN = 1024
+
+
+def register_node(
+    cls: type, flatten: Callable[[Any], Mapping[str, Any]], unflatten: Callable[[Dict[str, Any]], Any]
+) -> None:
+    """Makes a class a container of `windrow.collate`.
+
+    Args:
+        cls: the class; subclasses are registered by themselves.
+        flatten: of an object, its children by name; the names are the path. The same names for every sample.
+        unflatten: of the assembled children by name, each a `Batch`, a list of str or bytes, or what a container among
+            them has become, the result.
+
+    Raises:
+        TypeError: ``cls`` is no class, or one that `windrow.collate` has rules for: dict, list, tuple, str, bytes and numbers.
+        ValueError: the class is registered already.
+
+    Example:
+        >>> import windrow as wr
+        >>> class Point:
+        ...     def __init__(self, x, y):
+        ...         self.x, self.y = x, y
+        >>> wr.register_node(Point, vars, lambda children: Point(**children))
+        >>> batch = wr.collate([Point(1, 2.5), Point(3, 4.5)])
+        >>> memoryview(batch.x).tolist(), memoryview(batch.y).tolist()
+        ([1, 3], [2.5, 4.5])
+    """
+    if not isinstance(cls, type):
+        raise TypeError(f"register_node takes a class, got {type(cls).__name__}")
+    if cls in (dict, list, tuple, str, bytes, bool, int, float, type(None), object):
+        raise TypeError(f"wr.collate has rules for {cls.__name__}; register a class of your own")
+    if cls in _registered:
+        raise ValueError(f"{_name(cls)} is registered already")
+
+    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+        children = []
+        for index, sample in enumerate(samples):
+            mapping = flatten(sample)
+            if not isinstance(mapping, Mapping):
+                text = f"expected a mapping of names to children from flatten of {_name(cls)}"
+                raise TypeError(f"sample {index}{_at(path)}: {text}, got {type(mapping).__name__}")
+            children.append(dict(mapping))
+        return Opened(children, unflatten)
+
+    _registered[cls] = opener
+
+
+def find(cls: type, is_last: bool) -> Optional[Opener]:
+    """The opener of a class; `is_last`: it is no container by any other rule."""
+    found = _registered.get(cls) or _known.get(cls)
+    if found is None:
+        found = _pytree(cls) if is_last else _library(cls)
+        if found is not None and len(_known) < _MAX_KNOWN:
+            _known[cls] = found
+    return found
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _at(path: str) -> str:
+    return f' at "{path}"' if path else ""
+
+
+def _library(cls: type) -> Optional[Opener]:
+    if "tensordict" in sys.modules:
+        from windrow import _tensordict
+
+        found = _tensordict.opener(cls)
+        if found is not None:
+            return found
+    if hasattr(cls, "__attrs_attrs__"):
+        return _attrs(cls)
+    if hasattr(cls, "__pydantic_validator__"):
+        return _pydantic(cls)
+    return None
+
+
+def _fields(samples: List[Any], names: List[str], path: str, sep: str) -> List[Dict[str, Any]]:
+    """Attributes of each sample, by name."""
+    children = []
+    for index, sample in enumerate(samples):
+        try:
+            children.append({name: getattr(sample, name) for name in names})
+        except AttributeError as error:
+            where = sep.join(filter(None, (path, getattr(error, "name", None) or "")))
+            raise AttributeError(f"sample {index}{_at(where)}: the field is not set") from error
+    return children
+
+
+def _attrs(cls: Any) -> Opener:
+    """By the constructor; fields that it does not take are set as it would set them, frozen or not."""
+    fields = [(field.name, field.alias if field.init else None) for field in cls.__attrs_attrs__]
+
+    def close(children: Dict[str, Any]) -> Any:
+        made = cls(**{alias: children[name] for name, alias in fields if alias is not None})
+        for name, alias in fields:
+            if alias is None:
+                object.__setattr__(made, name, children[name])
+        return made
+
+    names = [name for name, _ in fields]
+    return lambda samples, path, sep: Opened(_fields(samples, names, path, sep), close)
+
+
+def _pydantic(cls: Any) -> Opener:
+    """A copy of the first sample with other values: a batch is not what the annotations say, so nothing is validated."""
+
+    fields = list(getattr(cls, "__pydantic_fields__", None) or cls.model_fields)
+
+    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+        extra = getattr(samples[0], "__pydantic_extra__", None) or {}
+        first = samples[0]
+
+        def close(children: Dict[str, Any]) -> Any:
+            if hasattr(cls, "model_copy"):
+                return first.model_copy(update=children)
+            made = copy.copy(first)
+            for name, child in children.items():
+                object.__setattr__(made, name, child)
+            return made
+
+        return Opened(_fields(samples, [*fields, *extra], path, sep), close)
+
+    return opener
+
+
+def _pytree(cls: Any) -> Optional[Opener]:
+    """Classes registered with torch's pytrees, or optree's in its global namespace. Not those of the standard library."""
+    if cls.__module__ in ("builtins", "collections"):
+        return None
+    torch_pytree = sys.modules.get("torch.utils._pytree")
+    node = getattr(torch_pytree, "SUPPORTED_NODES", {}).get(cls)
+    if node is not None:
+        with_keys = getattr(node, "flatten_with_keys_fn", None)
+
+        def flatten(sample: Any) -> Tuple[Dict[str, Any], Any]:
+            if with_keys is None:
+                leaves, context = node.flatten_fn(sample)
+                return {str(position): leaf for position, leaf in enumerate(leaves)}, context
+            pairs, context = with_keys(sample)
+            return {_key(key): leaf for key, leaf in pairs}, context
+
+        return _unlike(cls, flatten, node.unflatten_fn)
+    optree = sys.modules.get("optree")
+    entry = optree.register_pytree_node.get(cls) if optree is not None else None
+    if entry is not None:
+
+        def flatten_by_optree(sample: Any) -> Tuple[Dict[str, Any], Any]:
+            leaves, context, *entries = entry.flatten_func(sample)
+            leaves = list(leaves)
+            names = entries[0] if entries and entries[0] is not None else range(len(leaves))
+            return {str(name): leaf for name, leaf in zip(names, leaves)}, context
+
+        return _unlike(cls, flatten_by_optree, lambda leaves, context: entry.unflatten_func(context, leaves))
+    return None
+
+
+def _key(key: Any) -> str:
+    for name in ("key", "name", "idx"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return str(key)
+
+
+def _unlike(
+    cls: type, flatten: Callable[[Any], Tuple[Dict[str, Any], Any]], unflatten: Callable[[List[Any], Any], Any]
+) -> Opener:
+    """An opener that refuses samples whose context, all that is not a leaf, is not that of the first."""
+
+    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+        children, context = [], None
+        for index, sample in enumerate(samples):
+            leaves, own = flatten(sample)
+            if index == 0:
+                context = own
+            elif own != context:
+                text = f"expected {_name(cls)} with {context!r} beside its leaves, got {own!r}"
+                raise ValueError(f"sample {index}{_at(path)}: {text}")
+            children.append(leaves)
+        return Opened(children, lambda made: unflatten(list(made.values()), context))
+
+    return opener

@@ -1,0 +1,72 @@
+"""TensorDict and tensorclass as containers: stacked along a new dim 0, as ``torch.stack`` of tensordict does."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import tensordict
+import torch
+from tensordict import NonTensorData, TensorDict, TensorDictBase
+
+import windrow as wr
+from windrow._nodes import Opened, Opener, _at, _name
+
+
+def opener(cls: Any) -> Optional[Opener]:
+    """That of a TensorDict or a tensorclass; those of other classes say None."""
+    if issubclass(cls, TensorDictBase):
+        return _open
+    is_own = tensordict.is_tensorclass(cls) and hasattr(cls, "from_tensordict")
+    if is_own and not issubclass(cls, (NonTensorData, tensordict.NonTensorStack)):
+        return _open_class
+    return None
+
+
+def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
+    cls = type(samples[0])
+    beside = [name for sample in samples for name in sample._non_tensordict]
+    if beside:
+        raise TypeError(f"sample 0{_at(path)}: {_name(cls)} holds {beside[0]!r} outside of its TensorDict; make it NonTensorData")
+    opened = _open([sample._tensordict for sample in samples], path, sep, _name(cls))
+    return opened._replace(close=lambda children: cls.from_tensordict(opened.close(children)))
+
+
+def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
+    first = samples[0]
+    for index, sample in enumerate(samples):
+        if sample.batch_size != first.batch_size:
+            expected, got = tuple(first.batch_size), tuple(sample.batch_size)
+            error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack takes equal ones too")
+            error.index, error.path, error.expected, error.got = index, path, expected, got
+            raise error
+    children = [_items(sample) for sample in samples]
+    # Those of tensordict's own that hold no tensors: stacked by itself.
+    others = [key for key, value in children[0].items() if isinstance(value, (NonTensorData, tensordict.NonTensorStack))]
+    stacks: Dict[str, Any] = {}
+    if others:
+        for key in others:
+            missing = [index for index, sample in enumerate(children) if key not in sample]
+            if missing:
+                where = sep.join(filter(None, (path, key)))
+                raise KeyError(f"sample {missing[0]}{_at(where)}: the key is missing")
+            stacks[key] = torch.stack([sample[key] for sample in children])
+        children = [{key: value for key, value in sample.items() if key not in others} for sample in children]
+    order = list(_items(first))
+
+    def close(made: Dict[str, Any]) -> Any:
+        tensors = {key: value.torch() if isinstance(value, wr.Batch) else value for key, value in made.items()}
+        source = {key: stacks[key] if key in stacks else tensors[key] for key in order}
+        device = first.device
+        if device is not None:
+            device = next((value.device for value in tensors.values() if getattr(value, "device", None) is not None), device)
+        names = [None, *first.names] if any(first.names) else None
+        return TensorDict(source, batch_size=[len(samples), *first.batch_size], device=device, names=names)
+
+    return Opened(children, close, None, name or _name(type(first)))
+
+
+def _items(sample: Any) -> Dict[str, Any]:
+    """Entries by name. A plain TensorDict is a dict within."""
+    if type(sample) is TensorDict:
+        return sample._tensordict
+    return dict(sample.items(is_leaf=lambda cls: True))

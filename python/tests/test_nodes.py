@@ -1,0 +1,302 @@
+"""Classes that `wr.collate` takes apart and makes again: registered ones, attrs, pydantic, PyTrees, TensorDict."""
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from helpers import assert_tensor, paint, refusal
+from windrow import _nodes
+
+
+@pytest.fixture
+def registered():
+    """Registers a class for one test."""
+    seen = []
+
+    def register(cls, *functions):
+        wr.register_node(cls, *functions)
+        seen.append(cls)
+        return cls
+
+    yield register
+    for cls in seen:
+        del _nodes._registered[cls]
+
+
+class Pair:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+def leaf(seed=0, n=3):
+    return paint(n, "float32", seed)
+
+
+def assert_stacked(got, leaves):
+    assert_tensor(got, np.stack(leaves))
+
+
+# wr.register_node
+
+
+def test_a_registered_class(registered):
+    registered(Pair, vars, lambda children: Pair(**children))
+    samples = [{"p": Pair(leaf(i), {"x": [leaf(i + 9), "t"]}), "q": (Pair(i, leaf(n=2 + i)),)} for i in range(3)]
+    batch = wr.collate(samples, {"q.0.b": wr.Pad(mask="real")})
+    assert type(batch["p"]) is Pair and type(batch["q"][0]) is Pair
+    assert_stacked(batch["p"].a, [leaf(i) for i in range(3)])
+    assert_stacked(batch["p"].b["x"][0], [leaf(i + 9) for i in range(3)])
+    assert batch["p"].b["x"][1] == ["t"] * 3
+    assert batch["q"][0].b.mask.shape == (3, 4)
+    only = [{"p": sample["p"]} for sample in samples]
+    out = {"p": Pair(np.empty((3, 3), "f4"), {"x": [np.empty((3, 3), "f4")]})}
+    wr.collate([{"p": Pair(leaf(i), {"x": [leaf(i)]})} for i in range(3)], out=out)
+    assert_stacked(wr.asarray(out["p"].a), [leaf(i) for i in range(3)])
+    assert wr.explain(only, "collate").names == ["p.a", "p.b.x.0"]
+
+
+def test_a_class_of_another_kind_can_be_registered(registered):
+    class Record(dict):
+        pass
+
+    class Row(list):
+        pass
+
+    registered(Record, dict, Record)
+    registered(Row, lambda row: {"sum": np.float64(sum(row))}, lambda children: children["sum"])
+    batch = wr.collate([Record(r=Row([1.0, 2.0])), Record(r=Row([3.0]))])
+    assert type(batch) is Record
+    assert_tensor(batch["r"], np.array([3.0, 3.0]))
+
+
+def test_what_register_node_refuses(registered):
+    for cls in (dict, list, tuple, str, int, object):
+        refusal(lambda: wr.register_node(cls, vars, cls), TypeError, "wr.collate has rules for")
+    refusal(lambda: wr.register_node(Pair(1, 2), vars, Pair), TypeError, "takes a class, got Pair")
+    registered(Pair, vars, lambda children: Pair(**children))
+    refusal(lambda: wr.register_node(Pair, vars, Pair), ValueError, "Pair is registered already")
+
+
+def test_errors_within_a_registered_class(registered):
+    registered(Pair, lambda pair: vars(pair) if pair.b is not None else [1], lambda children: Pair(**children))
+    good = Pair(leaf(), leaf())
+    refusal(lambda: wr.collate([{"p": good}, {"p": Pair(leaf(), None)}]), TypeError, 'sample 1 at "p": expected a mapping', "got list")
+    refusal(lambda: wr.collate([{"p": good}, {"p": {}}]), TypeError, 'sample 1 at "p": expected .*Pair, got dict')
+    refusal(lambda: wr.collate([{"p": good}, {"p": Pair(leaf(n=4), leaf())}]), wr.ShapeError, 'sample 1 at "p.a"', index=1, path="p.a")
+    more = Pair(leaf(), leaf())
+    more.c = 1
+    refusal(lambda: wr.collate([good, more]), KeyError, "sample 1", "sample 0 has not")
+
+    class Sub(Pair):
+        pass
+
+    refusal(lambda: wr.collate([Sub(leaf(), leaf())]), TypeError, "sample 0: expected an array-like, got .*Sub")
+    raising = registered(type("Raising", (), {}), lambda _: 1 / 0, dict)
+    with pytest.raises(ZeroDivisionError):
+        wr.collate([raising()])
+
+
+# attrs and pydantic
+
+
+def test_attrs():
+    attrs = pytest.importorskip("attrs", reason="SKIP: attrs is not installed")
+
+    @attrs.define
+    class Inner:
+        x: object
+        _hidden: object = 0
+        made: object = attrs.field(init=False, default=1)
+
+    @attrs.frozen
+    class Outer:
+        inner: object
+        name: str
+
+    samples = [Outer(Inner(leaf(i), i), f"n{i}") for i in range(3)]
+    batch = wr.collate(samples)
+    assert type(batch) is Outer and type(batch.inner) is Inner and batch.name == ["n0", "n1", "n2"]
+    assert_stacked(batch.inner.x, [leaf(i) for i in range(3)])
+    assert_tensor(batch.inner._hidden, np.arange(3))
+    assert_tensor(batch.inner.made, np.ones(3, "int64"))
+    unset = Inner(leaf())
+    del unset.x
+    refusal(lambda: wr.collate([{"i": Inner(leaf())}, {"i": unset}]), AttributeError, 'sample 1 at "i.x": the field is not set')
+
+
+def test_pydantic():
+    pydantic = pytest.importorskip("pydantic", minversion="2", reason="SKIP: pydantic 2 is not installed")
+
+    class Inner(pydantic.BaseModel):
+        label: int = pydantic.Field(alias="y")
+
+    class Outer(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="allow", frozen=True)
+        inner: Inner
+        values: list
+        name: str
+
+    samples = [Outer(inner=Inner(y=i), values=[i, 2.5 * i], name=f"n{i}", weight=float(i)) for i in range(3)]
+    batch = wr.collate(samples, {"values": wr.Stack()})
+    assert type(batch) is Outer and type(batch.inner) is Inner and batch.name == ["n0", "n1", "n2"]
+    assert_tensor(batch.inner.label, np.arange(3))
+    assert_tensor(batch.values, np.array([[0.0, 0], [1, 2.5], [2, 5]]))
+    assert_tensor(batch.weight, np.arange(3.0))
+    assert samples[0].inner.label == 0 and samples[0].weight == 0.0
+
+    @pydantic.dataclasses.dataclass
+    class Point:
+        x: int
+        y: float = 1.0
+
+    batch = wr.collate([Point(1), Point(2)])
+    assert type(batch) is Point
+    assert_tensor(batch.x, np.array([1, 2]))
+    assert_tensor(batch.y, np.array([1.0, 1.0]))
+
+
+# PyTrees
+
+
+@pytest.mark.parametrize("with_keys", [True, False])
+def test_classes_registered_with_torchs_pytrees(with_keys):
+    pytree = pytest.importorskip("torch.utils._pytree", reason="SKIP: torch is not installed")
+    cls = type("Node", (Pair,), {"mode": "a"})
+
+    def flatten(node):
+        return [node.a, node.b], node.mode
+
+    def flatten_with_keys(node):
+        return [(pytree.GetAttrKey("a"), node.a), (pytree.GetAttrKey("b"), node.b)], node.mode
+
+    def unflatten(leaves, mode):
+        made = cls(*leaves)
+        made.mode = mode
+        return made
+
+    keys = {"flatten_with_keys_fn": flatten_with_keys} if with_keys else {}
+    pytree.register_pytree_node(cls, flatten, unflatten, serialized_type_name=f"windrow.test.{with_keys}", **keys)
+    try:
+        samples = [cls(leaf(i), leaf(n=2 + i)) for i in range(2)]
+        batch = wr.collate(samples, {"b" if with_keys else "1": wr.Pad()})
+        assert type(batch) is cls and batch.mode == "a" and batch.b.shape == (2, 3)
+        assert_stacked(batch.a, [leaf(i) for i in range(2)])
+        samples[1].mode = "b"
+        refusal(lambda: wr.collate(samples), ValueError, "sample 1: expected .*Node with 'a' beside its leaves, got 'b'")
+    finally:
+        pytree.SUPPORTED_NODES.pop(cls)
+        _nodes._known.pop(cls, None)
+
+
+def test_classes_registered_with_optree():
+    optree = pytest.importorskip("optree", reason="SKIP: optree is not installed")
+    cls = type("Node", (Pair,), {})
+    optree.register_pytree_node(cls, lambda node: ((node.a, node.b), None, ("a", "b")), lambda _, leaves: cls(*leaves), namespace=optree.registry.__GLOBAL_NAMESPACE)
+    try:
+        batch = wr.collate([cls(leaf(i), i) for i in range(2)], {"a": wr.Stack(dtype="float64")})
+        assert type(batch) is cls and batch.a.dtype == "float64"
+        assert_tensor(batch.b, np.arange(2))
+    finally:
+        optree.unregister_pytree_node(cls, namespace=optree.registry.__GLOBAL_NAMESPACE)
+        _nodes._known.pop(cls, None)
+
+
+# TensorDict
+
+
+@pytest.fixture(scope="module")
+def td():
+    return pytest.importorskip("tensordict", reason="SKIP: tensordict is not installed")
+
+
+torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
+
+
+def make(td, i, **more):
+    values = {
+        "image": torch.from_numpy(paint((2, 3, 4), "uint8", i)),
+        "nested": td.TensorDict({"x": torch.full((2, 3), float(i)), "deep": {"y": torch.arange(2) + i}}, batch_size=[2]),
+        **more,
+    }
+    return td.TensorDict(values, batch_size=[2], names=["time"])
+
+
+def assert_same_tensordict(got, want):
+    assert type(got) is type(want) and got.batch_size == want.batch_size and got.device == want.device
+    assert got.names == want.names and list(got.keys()) == list(want.keys())
+    for key in want.keys():
+        a, b = got.get(key), want.get(key)
+        if isinstance(b, torch.Tensor):
+            assert type(a) is torch.Tensor and a.dtype == b.dtype and torch.equal(a, b), key
+        elif type(b).__name__.startswith("NonTensor"):
+            assert a.tolist() == b.tolist()
+        else:
+            assert_same_tensordict(a, b)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_tensordicts_are_stacked_as_torch_stacks_them(td, device):
+    samples = [make(td, i) for i in range(4)]
+    samples = [sample.to(device) for sample in samples] if device else samples
+    assert_same_tensordict(wr.collate(samples), torch.stack(samples))
+    tree = wr.collate([{"td": sample, "i": i} for i, sample in enumerate(samples)])
+    assert_same_tensordict(tree["td"], torch.stack(samples))
+    empty = [td.TensorDict({"a": torch.tensor(i)}, batch_size=[]) for i in range(3)]
+    assert_same_tensordict(wr.collate(empty), torch.stack(empty))
+    cast = wr.collate(samples, {"nested.x": wr.Stack(dtype="float64")})
+    assert cast["nested", "x"].dtype == torch.float64 and cast["nested", "deep", "y"].shape == (4, 2)
+
+
+def test_non_tensor_data(td):
+    samples = [make(td, i, text="a" if i else "b", same="c") for i in range(3)]
+    assert_same_tensordict(wr.collate(samples), torch.stack(samples))
+    refusal(lambda: wr.collate([samples[0], make(td, 1, text="a")]), KeyError, "same")
+
+
+def test_tensorclasses(td):
+    @td.tensorclass
+    class Item:
+        x: torch.Tensor
+        inner: td.TensorDict
+        name: str
+
+    samples = [Item(x=torch.full((2, 3), i), inner=make(td, i), name=f"n{i}", batch_size=[2]) for i in range(3)]
+    got, want = wr.collate(samples), torch.stack(samples)
+    assert type(got) is Item and got.batch_size == want.batch_size
+    assert_same_tensordict(got._tensordict, want._tensordict)
+
+
+def test_memory_mapped_tensordicts(td, tmp_path):
+    whole = torch.stack([make(td, i) for i in range(4)]).contiguous()
+    whole.memmap_(str(tmp_path))
+    loaded = td.TensorDict.load_memmap(str(tmp_path))
+    samples = [loaded[i] for i in (2, 0)]
+    got, want = wr.collate(samples), torch.stack(samples)
+    for key in (("image",), ("nested", "x"), ("nested", "deep", "y")):
+        assert torch.equal(got[key], want[key])
+    out = torch.stack(samples).contiguous().memmap_(str(tmp_path / "out"))
+    wr.collate(samples, out=out)
+    assert torch.equal(td.TensorDict.load_memmap(str(tmp_path / "out"))["image"], want["image"])
+
+
+def test_lazy_stacks_as_samples(td):
+    samples = [td.LazyStackedTensorDict.lazy_stack([make(td, i), make(td, i + 1)]) for i in range(3)]
+    got = wr.collate(samples)
+    assert got.batch_size == torch.Size([3, 2, 2])
+    assert torch.equal(got["nested", "x"], torch.stack(samples)["nested", "x"])
+
+
+def test_what_a_tensordict_refuses(td):
+    samples = [make(td, i) for i in range(2)]
+    for spec in (wr.Pad(), wr.Ragged(), wr.Concat()):
+        text = f"the spec at \"nested.x\" is that of wr.{spec.form}: leaves within tensordict._td.TensorDict are torch tensors"
+        refusal(lambda: wr.collate(samples, {"nested.x": spec}), ValueError, text)
+    refusal(lambda: wr.collate([samples[0], samples[0][:1]]), wr.ShapeError, r"sample 1: expected batch_size \(2,\), got \(1,\)", index=1)
+    other = make(td, 1)
+    other["image"] = torch.zeros(2, 5)
+    refusal(lambda: wr.collate([{"t": samples[0]}, {"t": other}]), (wr.ShapeError, wr.DTypeError), 'sample 1 at "t.image"', index=1)
+    refusal(lambda: wr.collate([samples[0], {"image": 1}]), TypeError, "sample 1: expected tensordict")
+
+
+def test_classes_nobody_knows_are_still_refused():
+    refusal(lambda: wr.collate([Pair(1, 2)]), TypeError, "sample 0: expected an array-like, got .*Pair")
