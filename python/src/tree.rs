@@ -97,8 +97,9 @@ struct Walk<'a, 'py> {
 ///
 /// Args:
 ///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple, dataclass, attrs and pydantic
-///         classes, TensorDict and tensorclass, PyTrees of torch or optree, and classes of `register_node`, which
-///         keep their types. Within TensorDict and tensorclass results are torch tensors, stacked. str and bytes leaves become lists; Python floats float64, ints int64. Or an Arrow
+///         classes, TensorDict and tensorclass, graphs of PyTorch Geometric, PyTrees of torch or optree, and classes of `register_node`, which
+///         keep their types; `Data` and `HeteroData` become a `Batch`. In those of tensordict and PyTorch Geometric results are
+///         torch tensors. str and bytes leaves become lists; Python floats float64, ints int64. Or an Arrow
 ///         table or record batch, of pyarrow, polars, pandas or others: the list of its rows, dicts of its columns.
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.

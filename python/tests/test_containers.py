@@ -75,17 +75,10 @@ class StandInData:
         return dict(self._store)
 
 
-def graph():
-    data = pytest.importorskip("torch_geometric.data", reason="SKIP: torch_geometric is not installed")
-    torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
-    return data.Data(x=torch.ones(2))
-
-
 # What makes a sample, and the cure that the error names.
 UNKNOWN = {
     "TensorDict's structure": (lambda: StandInTensorDict({"x": leaf()}, (3,)), "to_dict"),
     "tensorclass's structure": (lambda: StandInTensorClass(leaf()), "to_dict"),
-    "Data": (graph, "to_dict"),
     "Data's structure": (lambda: StandInData(x=leaf()), "to_dict"),
     "set": (lambda: {1, 2}, "list or tuple"),
     "deque": (lambda: deque([1, 2]), "list or tuple"),

@@ -105,6 +105,12 @@ def _library(cls: type) -> Optional[Opener]:
         found = _tensordict.opener(cls)
         if found is not None:
             return found
+    if "torch_geometric.data" in sys.modules:
+        from windrow import _pyg
+
+        found = _pyg.opener(cls)
+        if found is not None:
+            return found
     if hasattr(cls, "__attrs_attrs__"):
         return _attrs(cls)
     if hasattr(cls, "__pydantic_validator__"):

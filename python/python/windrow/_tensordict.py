@@ -68,5 +68,6 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
 def _items(sample: Any) -> Dict[str, Any]:
     """Entries by name. A plain TensorDict is a dict within."""
     if type(sample) is TensorDict:
-        return sample._tensordict
+        entries: Dict[str, Any] = sample._tensordict
+        return entries
     return dict(sample.items(is_leaf=lambda cls: True))
