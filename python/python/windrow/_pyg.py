@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+import numpy as np
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.storage import NodeStorage
@@ -32,6 +33,8 @@ class _Joined(NamedTuple):
 def _open(samples: List[Any], path: str, sep: str) -> Opened:
     first = samples[0]
     columns = {store._key: [_store(sample, store._key, index, path) for index, sample in enumerate(samples)] for store in first.stores}
+    # Found once: PyTorch Geometric looks for them among the attributes each time.
+    counts = {key: [store.num_nodes for store in stores] for key, stores in columns.items() if _has_nodes(stores[0])}
     children: List[Dict[str, Any]] = [{} for _ in samples]
     forms: Dict[str, Tuple[str, Dict[str, Any]]] = {}
     joined: Dict[str, _Joined] = {}
@@ -52,7 +55,7 @@ def _open(samples: List[Any], path: str, sep: str) -> Opened:
                 raise TypeError(f"sample 0{_at(where)}: {text}; Batch.from_data_list takes it")
             is_tensor = type(elem) is torch.Tensor
             dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
-            steps = _steps(samples, stores, attr, values)
+            steps = _steps(samples, stores, attr, values, counts.get(key))
             for child, value in zip(children, values):
                 child[name] = value
             kwargs: Dict[str, Any] = {} if dim is None else {"dim": dim}
@@ -88,10 +91,10 @@ def _open(samples: List[Any], path: str, sep: str) -> Opened:
                 if own == key:
                     store[attr] = column
                     slices_of[attr], increments_of[attr] = torch.arange(len(samples) + 1), None
-            if isinstance(stores[0], NodeStorage) and stores[0].can_infer_num_nodes:
-                counts = torch.tensor([other.num_nodes or 0 for other in stores])
-                store.batch = torch.repeat_interleave(torch.arange(len(samples)), counts).to(device)
-                store.ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).to(device)
+            if key in counts:
+                nodes = np.array([count or 0 for count in counts[key]])
+                store.batch = torch.from_numpy(np.repeat(np.arange(len(samples)), nodes)).to(device)
+                store.ptr = torch.from_numpy(np.concatenate([[0], nodes.cumsum()])).to(device)
         out._num_graphs, out._slice_dict, out._inc_dict = len(samples), slices, increments
         return out
 
@@ -117,9 +120,21 @@ def _holds_tensors(values: Any) -> bool:
     return not isinstance(values, str) and any(isinstance(value, (torch.Tensor, dict, list, tuple)) for value in values)
 
 
-def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any]) -> Optional[Any]:
+def _has_nodes(store: Any) -> bool:
+    return isinstance(store, NodeStorage) and bool(store.can_infer_num_nodes)
+
+
+def _steps(
+    samples: List[Any], stores: List[Any], attr: str, values: List[Any], counts: Optional[List[Any]]
+) -> Optional[Any]:
     """What each graph's values are raised by, by the graphs' own ``__inc__``; None if by nothing."""
-    each = [sample.__inc__(attr, value, store) for sample, value, store in zip(samples, values, stores)]
+    if type(samples[0]).__inc__ is Data.__inc__ and counts is not None and "batch" not in attr:
+        # What that says of the number of nodes, which it would look for in each graph.
+        each = counts if samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face" else []
+        if not each:
+            return None
+    else:
+        each = [sample.__inc__(attr, value, store) for sample, value, store in zip(samples, values, stores)]
     if isinstance(each[0], torch.Tensor):
         own = torch.stack(each)
         return torch.cat([own.new_zeros((1, *own.shape[1:])), own.cumsum(0)[:-1]])
@@ -138,12 +153,17 @@ def _joined(batch: wr.Batch, how: _Joined) -> Tuple[torch.Tensor, torch.Tensor]:
     steps = how.steps
     if steps is None:
         return values, ends
-    counts = ends.diff()
+    counts = ends.diff().tolist()
     if steps.dim() == 1:
         dim = (how.dim or 0) % values.dim()
-        raised = torch.repeat_interleave(steps, counts)
-        values += raised.view(-1, *[1] * (values.dim() - 1 - dim)).to(values)
+        raised = np.repeat(steps.numpy(), counts).reshape(-1, *[1] * (values.dim() - 1 - dim))
+        if values.device.type == "cpu" and not values.is_floating_point():
+            # By NumPy: torch starts threads for it.
+            array = values.numpy()
+            array += raised.astype(array.dtype)
+        else:
+            values += torch.from_numpy(raised).to(values)
     else:
-        for part, step in zip(values.split(counts.tolist(), how.dim or 0), steps):
+        for part, step in zip(values.split(counts, how.dim or 0), steps):
             part += step.to(values)
     return values, ends

@@ -2,7 +2,8 @@
 
 They take what a tokenizer gives, dicts of lists or array-likes, and pickle as a ``collate_fn`` with
 ``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``. `pad_tokens` pads where the samples are, on
-a device too; `pack_tokens` and `pack_rows` take samples on the host.
+a device too; `pack_tokens` and `pack_rows` take samples on the host. The classes have the names and arguments of transformers'
+collators, and their results.
 """
 
 from __future__ import annotations
@@ -11,9 +12,28 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
 from windrow import _windrow
-from windrow._fields import check, give, numpy, with_cure
+from windrow._collators import (
+    DataCollatorForLanguageModeling,
+    DataCollatorForSeq2Seq,
+    DataCollatorForTokenClassification,
+    DataCollatorWithFlattening,
+    DataCollatorWithPadding,
+    TokenizerNumbers,
+)
+from windrow._fields import check, give
+from windrow._padding import options_of, padded
 
-__all__ = ["pack_rows", "pack_tokens", "pad_tokens"]
+__all__ = [
+    "DataCollatorForLanguageModeling",
+    "DataCollatorForSeq2Seq",
+    "DataCollatorForTokenClassification",
+    "DataCollatorWithFlattening",
+    "DataCollatorWithPadding",
+    "TokenizerNumbers",
+    "pack_rows",
+    "pack_tokens",
+    "pad_tokens",
+]
 
 
 def pad_tokens(
@@ -59,34 +79,11 @@ def pad_tokens(
         ([[5, 6, 7], [0, 0, 8]], [[1, 1, 1], [0, 0, 1]])
     """
     check(return_tensors)
-    how = {True: "longest", False: "do_not_pad"}.get(padding, padding) if isinstance(padding, bool) else padding
-    if how not in ("longest", "max_length", "do_not_pad"):
-        raise ValueError(f"padding={padding!r}; it is True, 'longest', 'max_length', False or 'do_not_pad'")
-    if how == "max_length" and max_length is None:
-        raise ValueError("padding='max_length' needs max_length=")
-    if padding_side not in ("right", "left"):
-        raise ValueError(f"padding_side={padding_side!r}; it is 'right' or 'left'")
+    options = options_of(padding, max_length, pad_to_multiple_of, padding_side)
     values = {"input_ids": pad_token_id, "labels": label_pad_token_id, "special_tokens_mask": 1, **(pad_values or {})}
     names = _names(features)
     wants_mask = return_attention_mask and "attention_mask" not in names
-    options = None
-    if how != "do_not_pad":
-        size = max_length if how == "max_length" else None
-        options = {"side": padding_side, "dims": 0, "size": size, "multiple_of": pad_to_multiple_of or 1}
-    cures = {
-        "dims=": "the entries of a key differ in length alone",
-        "truncate=": "max_length= is at least the longest length",
-        "spec=": "padding=True pads to the longest",
-        "wr.pad": "padding=True pads to the longest",
-    }
-    try:
-        batch = _windrow.pad_columns(features, names, values, options, "input_ids" if wants_mask else None)
-    except wr.ShapeError as error:
-        raise with_cure(error, cures) from None
-    result = {name: give(field, return_tensors) for name, field in batch.items()}
-    if wants_mask:
-        result["attention_mask"] = _attention(batch["input_ids"], return_tensors)
-    return result
+    return padded(features, names, values, options, wants_mask, return_tensors)
 
 
 def pack_tokens(
@@ -220,10 +217,3 @@ def _names(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
         raise KeyError("sample 0: the key 'input_ids' is missing")
     keys: List[str] = [key for key in features[0] if features[0][key] is not None]
     return {("labels" if key == "label" else key): key for key in keys}
-
-
-def _attention(ids: wr.Batch, return_tensors: str) -> Any:
-    """int64 like the ids: 1 where a token is real."""
-    if return_tensors == "pt":
-        return ids.torch().new_ones(ids.shape) if ids.mask is None else ids.mask.torch().long()
-    return numpy(ids) * 0 + 1 if ids.mask is None else numpy(ids.mask).astype("int64")

@@ -1,0 +1,330 @@
+"""Collators with the names and arguments of transformers' own; see `windrow.sequence`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import windrow as wr
+from windrow._fields import check, give
+from windrow._padding import options_of, padded
+
+# Keys that a tokenizer pads, those of one sequence each.
+_SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
+
+
+@dataclass(frozen=True)
+class TokenizerNumbers:
+    """What the collators ask of a tokenizer, for those who have none: attributes of the same names.
+
+    Attributes:
+        pad_token_id, pad_token_type_id: what ``input_ids`` and ``token_type_ids`` are padded with.
+        padding_side: ``"right"`` or ``"left"``.
+        model_input_names: ``attention_mask`` among them, it is added.
+        mask_token_id, vocab_size, all_special_ids: for masked language modelling.
+    """
+
+    pad_token_id: Optional[int] = 0
+    padding_side: str = "right"
+    pad_token_type_id: int = 0
+    model_input_names: Tuple[str, ...] = ("input_ids", "attention_mask")
+    mask_token_id: Optional[int] = None
+    vocab_size: Optional[int] = None
+    all_special_ids: Tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        if self.vocab_size is None:
+            raise ValueError("vocab_size= is needed to replace tokens with others")
+        return self.vocab_size
+
+
+def _pad(
+    tokenizer: Any,
+    features: Sequence[Mapping[str, Any]],
+    padding: Any,
+    max_length: Optional[int],
+    pad_to_multiple_of: Optional[int],
+    return_tensors: str,
+    without: Tuple[str, ...] = (),
+) -> Dict[str, Any]:
+    """As ``tokenizer.pad``: sequences of known names are padded, whatever else the features hold is stacked."""
+    check(return_tensors)
+    if not features:
+        raise ValueError("an empty list of features makes no batch")
+    if "input_ids" not in features[0]:
+        raise KeyError("sample 0: the key 'input_ids' is missing")
+    options = options_of(padding, max_length, pad_to_multiple_of, tokenizer.padding_side)
+    keys = [key for key in features[0] if key not in without]
+    values = {"token_type_ids": tokenizer.pad_token_type_id, "special_tokens_mask": 1}
+    if tokenizer.pad_token_id is not None:
+        values["input_ids"] = tokenizer.pad_token_id
+    elif options is not None:
+        raise ValueError("the tokenizer has no padding token: set pad_token, or padding=False")
+    wants_mask = "attention_mask" in tokenizer.model_input_names and "attention_mask" not in keys
+    sequences = {key: key for key in keys if key in _SEQUENCES}
+    batch = padded(features, sequences, values, options, wants_mask, return_tensors)
+    others = {key: key for key in keys if key not in _SEQUENCES}
+    cures = {"spec=": "a tokenizer pads ids, masks and token types: pad it before, or take the collator for it"}
+    return {**batch, **padded(features, others, {}, None, False, return_tensors, cures)} if others else batch
+
+
+def _labels(tokenizer: Any, rows: List[Any], value: int, size: int, return_tensors: str) -> Any:
+    """Labels, padded to so many."""
+    return give(wr.pad(rows, value=value, side=tokenizer.padding_side, dims=0, size=size, dtype="int64"), return_tensors)
+
+
+@dataclass
+class DataCollatorWithPadding:
+    """Pads what a tokenizer gives, as transformers' collator of this name.
+
+    Args:
+        tokenizer: of transformers, or `TokenizerNumbers`.
+        padding: True or ``"longest"``; ``"max_length"``; False or ``"do_not_pad"``.
+        max_length: of ``padding="max_length"``.
+        pad_to_multiple_of: applied last, and to ``max_length`` too.
+        return_tensors: ``"pt"`` or ``"np"``.
+
+    Returns:
+        dict: by key, whole numbers int64 and Python floats float32; ``label`` and ``label_ids`` become ``labels``.
+
+    Raises:
+        ShapeError: entries that the tokenizer does not pad, labels among them, differ in shape. KeyError: one is missing.
+
+    Example:
+        >>> from windrow.sequence import DataCollatorWithPadding, TokenizerNumbers
+        >>> collate = DataCollatorWithPadding(TokenizerNumbers(pad_token_id=9))
+        >>> batch = collate([{"input_ids": [1, 2], "label": 0}, {"input_ids": [3], "label": 1}])
+        >>> batch["input_ids"].tolist(), batch["attention_mask"].tolist(), batch["labels"].tolist()
+        ([[1, 2], [3, 9]], [[1, 1], [1, 0]], [0, 1])
+    """
+
+    tokenizer: Any
+    padding: Union[bool, str] = True
+    max_length: Optional[int] = None
+    pad_to_multiple_of: Optional[int] = None
+    return_tensors: str = "pt"
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+        batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, self.return_tensors)
+        for name in ("label", "label_ids"):
+            if name in batch:
+                batch["labels"] = batch.pop(name)
+        return batch
+
+
+@dataclass
+class DataCollatorForTokenClassification:
+    """Pads inputs, and labels to the same length, as transformers' collator of this name.
+
+    Args:
+        label_pad_token_id: what ``label`` or ``labels`` are padded with. The others as for `DataCollatorWithPadding`.
+
+    Example:
+        >>> from windrow.sequence import DataCollatorForTokenClassification, TokenizerNumbers
+        >>> collate = DataCollatorForTokenClassification(TokenizerNumbers(), pad_to_multiple_of=4)
+        >>> collate([{"input_ids": [1, 2, 3], "labels": [0, 1, 0]}, {"input_ids": [3], "labels": [1]}])["labels"].tolist()
+        [[0, 1, 0, -100], [1, -100, -100, -100]]
+    """
+
+    tokenizer: Any
+    padding: Union[bool, str] = True
+    max_length: Optional[int] = None
+    pad_to_multiple_of: Optional[int] = None
+    label_pad_token_id: int = -100
+    return_tensors: str = "pt"
+
+    def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+        kind = return_tensors or self.return_tensors
+        name = "label" if "label" in features[0] else "labels"
+        batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, kind, (name,))
+        if name in features[0]:
+            rows, size = [feature[name] for feature in features], batch["input_ids"].shape[1]
+            batch[name] = _labels(self.tokenizer, rows, self.label_pad_token_id, size, kind)
+        return batch
+
+
+@dataclass
+class DataCollatorForSeq2Seq:
+    """Pads inputs, and labels to a length of their own, as transformers' collator of this name.
+
+    Args:
+        model: if it has ``prepare_decoder_input_ids_from_labels``, the batch has ``decoder_input_ids``.
+        label_pad_token_id: what ``labels`` are padded with. The others as for `DataCollatorWithPadding`.
+
+    Returns:
+        dict: ``labels`` is None if the features have none.
+
+    Example:
+        >>> from windrow.sequence import DataCollatorForSeq2Seq, TokenizerNumbers
+        >>> collate = DataCollatorForSeq2Seq(TokenizerNumbers(padding_side="left"))
+        >>> collate([{"input_ids": [1, 2], "labels": [5]}, {"input_ids": [3], "labels": [6, 7]}])["labels"].tolist()
+        [[-100, 5], [6, 7]]
+    """
+
+    tokenizer: Any
+    model: Any = None
+    padding: Union[bool, str] = True
+    max_length: Optional[int] = None
+    pad_to_multiple_of: Optional[int] = None
+    label_pad_token_id: int = -100
+    return_tensors: str = "pt"
+
+    def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+        kind = return_tensors or self.return_tensors
+        name = "label" if "label" in features[0] else "labels"
+        batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, kind, (name,))
+        rows = [feature[name] for feature in features] if name in features[0] else []
+        if all(row is None for row in rows):
+            batch["labels"] = None
+            return batch
+        options = options_of(self.padding, self.max_length, self.pad_to_multiple_of, self.tokenizer.padding_side)
+        if options is None:
+            batch["labels"] = give(wr.stack(rows, dtype="int64"), kind)
+        else:
+            batch["labels"] = give(wr.pad(rows, value=self.label_pad_token_id, dtype="int64", **options), kind)
+        if self.model is not None and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
+            batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
+        return batch
+
+
+@dataclass
+class DataCollatorWithFlattening:
+    """Joins sequences to one row without padding, as transformers' collator of this name: `pack_tokens` with its results.
+
+    Args:
+        return_tensors: ``"pt"`` or ``"np"``.
+        return_position_ids: adds ``position_ids``, which begin at ``position_ids_start`` in each sequence.
+        separator_id: label of each sequence's first token.
+        return_flash_attn_kwargs, return_seq_idx: as for `pack_tokens`.
+
+    Example:
+        >>> from windrow.sequence import DataCollatorWithFlattening
+        >>> DataCollatorWithFlattening()([{"input_ids": [5, 6]}, {"input_ids": [7]}])["labels"].tolist()
+        [[-100, 6, -100]]
+    """
+
+    return_tensors: str = "pt"
+    return_position_ids: bool = True
+    separator_id: int = -100
+    return_flash_attn_kwargs: bool = False
+    return_seq_idx: bool = False
+    position_ids_start: int = 0
+
+    def __call__(
+        self,
+        features: Sequence[Mapping[str, Any]],
+        return_tensors: Optional[str] = None,
+        separator_id: Optional[int] = None,
+    ) -> Dict[str, Any]:
+        from windrow.sequence import pack_tokens
+
+        names = ("input_ids", "labels") if features and "labels" in features[0] else ("input_ids",)
+        batch = pack_tokens(
+            [{name: feature[name] for name in names} for feature in features],
+            separator_id=self.separator_id if separator_id is None else separator_id,
+            position_ids_start=self.position_ids_start,
+            return_flash_attn_kwargs=self.return_flash_attn_kwargs,
+            return_seq_idx=self.return_seq_idx,
+            return_tensors=return_tensors or self.return_tensors,
+        )
+        left_out = [] if self.return_flash_attn_kwargs else ["cu_seqlens", "max_seqlen"]
+        left_out += [] if self.return_position_ids else ["position_ids"]
+        return {name: value for name, value in batch.items() if name not in left_out}
+
+
+@dataclass
+class DataCollatorForLanguageModeling:
+    """Pads sequences for language modelling, causal or masked, as transformers' collator of this name.
+
+    With a ``seed`` the masks are those of transformers; in worker processes of torch's loader the worker's number is added to
+    it. Without one they are drawn from torch's own generator.
+
+    Args:
+        mlm: masked; False: the labels are the ids, -100 where they are the padding token.
+        mlm_probability: share of the tokens that are to be predicted.
+        mask_replace_prob, random_replace_prob: shares of those that become the mask token, and another token.
+        pad_to_multiple_of, return_tensors: as for `DataCollatorWithPadding`; masks need ``"pt"``.
+        seed: of the masks.
+
+    Raises:
+        ValueError: masks without a mask token or with ``return_tensors="np"``, or probabilities that make no sense. Masking of
+            whole words is not offered.
+
+    Example:
+        >>> from windrow.sequence import DataCollatorForLanguageModeling, TokenizerNumbers
+        >>> collate = DataCollatorForLanguageModeling(TokenizerNumbers(pad_token_id=0), mlm=False)
+        >>> collate([{"input_ids": [5, 6]}, {"input_ids": [7]}])["labels"].tolist()
+        [[5, 6], [7, -100]]
+    """
+
+    tokenizer: Any
+    mlm: bool = True
+    whole_word_mask: bool = False
+    mlm_probability: Optional[float] = 0.15
+    mask_replace_prob: float = 0.8
+    random_replace_prob: float = 0.1
+    pad_to_multiple_of: Optional[int] = None
+    return_tensors: str = "pt"
+    seed: Optional[int] = None
+    generator: Any = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shares = {"mask_replace_prob": self.mask_replace_prob, "random_replace_prob": self.random_replace_prob}
+        if self.mlm:
+            shares["mlm_probability"] = -1.0 if self.mlm_probability is None else self.mlm_probability
+            if self.tokenizer.mask_token_id is None:
+                raise ValueError("mlm=True needs a tokenizer with a mask token; mlm=False is for causal models")
+            if self.return_tensors != "pt":
+                raise ValueError('mlm=True needs return_tensors="pt"')
+        for name, share in shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name}={share}; it is from 0 to 1")
+        if self.mask_replace_prob + self.random_replace_prob > 1:
+            raise ValueError("mask_replace_prob and random_replace_prob are at most 1 together")
+        if self.whole_word_mask:
+            raise ValueError("whole_word_mask=True: take transformers' collator, this one masks tokens")
+
+    def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+        kind = return_tensors or self.return_tensors
+        if isinstance(examples[0], Mapping):
+            batch = _pad(self.tokenizer, examples, True, None, self.pad_to_multiple_of, kind)
+        else:
+            rows = [{"input_ids": example} for example in examples]
+            batch = {"input_ids": _pad(self.tokenizer, rows, True, None, self.pad_to_multiple_of, kind)["input_ids"]}
+        special = batch.pop("special_tokens_mask", None)
+        batch.pop("offset_mapping", None)
+        ids = batch["input_ids"]
+        if self.mlm:
+            batch["labels"] = self._mask(ids, special)
+            return batch
+        labels = ids.clone() if kind == "pt" else ids.copy()
+        if self.tokenizer.pad_token_id is not None:
+            labels[labels == self.tokenizer.pad_token_id] = -100
+        batch["labels"] = labels
+        return batch
+
+    def _mask(self, ids: Any, special: Any) -> Any:
+        """Masks ids in place and gives the labels. What is drawn, and in which order, is transformers' too."""
+        import torch
+
+        if self.seed is not None and self.generator is None:
+            worker = torch.utils.data.get_worker_info()
+            self.generator = torch.Generator().manual_seed(self.seed + (0 if worker is None else worker.id))
+
+        def drawn(share: float) -> Any:
+            return torch.bernoulli(torch.full(ids.shape, float(share)), generator=self.generator).bool()
+
+        labels = ids.clone()
+        if special is None:
+            special = torch.isin(ids, torch.tensor(list(self.tokenizer.all_special_ids), dtype=ids.dtype))
+        shares = torch.full(ids.shape, float(self.mlm_probability or 0)).masked_fill_(special.bool(), 0.0)
+        chosen = torch.bernoulli(shares, generator=self.generator).bool()
+        labels[~chosen] = -100
+        replaced = drawn(self.mask_replace_prob) & chosen
+        ids[replaced] = self.tokenizer.mask_token_id
+        if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
+            return labels
+        others = drawn(self.random_replace_prob / (1 - self.mask_replace_prob)) & chosen & ~replaced
+        words = torch.randint(len(self.tokenizer), ids.shape, dtype=torch.long, generator=self.generator)
+        ids[others] = words[others]
+        return labels

@@ -1,0 +1,61 @@
+"""How token sequences are padded, for `windrow.sequence` and its collators."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
+
+import windrow as wr
+from windrow import _windrow
+from windrow._fields import give, numpy, with_cure
+
+_CURES = {
+    "dims=": "the entries of a key differ in length alone",
+    "truncate=": "max_length= is at least the longest length",
+    "spec=": "padding=True pads to the longest",
+    "wr.pad": "padding=True pads to the longest",
+}
+
+
+def options_of(
+    padding: Union[bool, str], max_length: Optional[int], pad_to_multiple_of: Optional[int], padding_side: str
+) -> Optional[Dict[str, Any]]:
+    """Arguments of `windrow.pad`; None: nothing is padded."""
+    padding = getattr(padding, "value", padding)  # transformers' PaddingStrategy.
+    how = {True: "longest", False: "do_not_pad"}.get(padding, padding) if isinstance(padding, bool) else padding
+    if how not in ("longest", "max_length", "do_not_pad"):
+        raise ValueError(f"padding={padding!r}; it is True, 'longest', 'max_length', False or 'do_not_pad'")
+    if how == "max_length" and max_length is None:
+        raise ValueError("padding='max_length' needs max_length=")
+    if padding_side not in ("right", "left"):
+        raise ValueError(f"padding_side={padding_side!r}; it is 'right' or 'left'")
+    if how == "do_not_pad":
+        return None
+    size = max_length if how == "max_length" else None
+    return {"side": padding_side, "dims": 0, "size": size, "multiple_of": pad_to_multiple_of or 1}
+
+
+def padded(
+    features: Sequence[Mapping[str, Any]],
+    names: Dict[str, str],
+    values: Dict[str, float],
+    options: Optional[Dict[str, Any]],
+    wants_mask: bool,
+    return_tensors: str,
+    cures: Mapping[str, str] = _CURES,
+) -> Dict[str, Any]:
+    """Columns of the features by name, and the attention mask of ``input_ids`` if it is wanted."""
+    try:
+        batch = _windrow.pad_columns(features, names, values, options, "input_ids" if wants_mask else None)
+    except wr.ShapeError as error:
+        raise with_cure(error, cures) from None
+    result = {name: give(field, return_tensors) for name, field in batch.items()}
+    if wants_mask:
+        result["attention_mask"] = _attention(batch["input_ids"], return_tensors)
+    return result
+
+
+def _attention(ids: wr.Batch, return_tensors: str) -> Any:
+    """int64 like the ids: 1 where a token is real."""
+    if return_tensors == "pt":
+        return ids.torch().new_ones(ids.shape) if ids.mask is None else ids.mask.torch().long()
+    return numpy(ids) * 0 + 1 if ids.mask is None else numpy(ids.mask).astype("int64")

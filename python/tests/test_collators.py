@@ -1,0 +1,172 @@
+"""Collators of `windrow.sequence` beside transformers' of the same names."""
+
+import pickle
+from collections import UserDict
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from helpers import refusal
+from windrow import sequence
+from windrow.sequence import TokenizerNumbers
+
+torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
+transformers = pytest.importorskip("transformers", reason="SKIP: transformers is not installed")
+
+RNG = np.random.default_rng(0)
+LENGTHS = (3, 7, 1, 5)
+
+
+def tokenizer(side="right", **more):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    words = {"[PAD]": 0, "[MASK]": 1, "[CLS]": 2, "[SEP]": 3, **{f"w{i}": i for i in range(4, 60)}}
+    names = {"pad_token": "[PAD]", "mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]", **more}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="[PAD]")), padding_side=side, **names
+    )
+
+
+def features(*keys, wrap=lambda ids: ids):
+    rows = []
+    for n in LENGTHS:
+        row = {"input_ids": [2, *RNG.integers(4, 60, n).tolist(), 3]}
+        for key in keys:
+            own = {"label": int(n % 2), "score": n / 2, "labels": RNG.integers(0, 5, n + 2).tolist(), "span": [n, n + 1]}
+            own.update({"attention_mask": [1] * (n + 2), "token_type_ids": [0] * n + [1, 1], "special_tokens_mask": [1] + [0] * n + [1]})
+            row[key] = own[key]
+        rows.append({key: wrap(value) if isinstance(value, list) else value for key, value in row.items()})
+    return rows
+
+
+def assert_same(got, want):
+    assert set(got) == set(want)
+    for key, value in want.items():
+        if value is None or isinstance(value, int):
+            assert got[key] == value, key
+            continue
+        assert type(got[key]) is type(value) and got[key].dtype == value.dtype and got[key].shape == value.shape, key
+        assert (got[key] == value).all(), key
+
+
+def both(name, rows, *args, kind="pt", **kwargs):
+    """The same call of both; features are copied, as transformers changes some."""
+    results = []
+    for module in (sequence, transformers):
+        collate = getattr(module, name)(*args, return_tensors=kind, **kwargs)
+        results.append(dict(collate([dict(row) for row in rows])))
+    assert_same(*results)
+
+
+PADDING = {
+    "longest": {},
+    "multiple": {"pad_to_multiple_of": 8},
+    "max_length": {"padding": "max_length", "max_length": 12},
+    "both": {"padding": "max_length", "max_length": 12, "pad_to_multiple_of": 8},
+    "strategy": {"padding": transformers.utils.PaddingStrategy.LONGEST},
+}
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("how", PADDING)
+def test_with_padding(how, side, kind):
+    # Python floats are float32 in both kinds of ours, float64 in NumPy's of transformers.
+    others = ("label", "span", *(("score",) if kind == "pt" else ()))
+    for keys in ((), ("attention_mask", "token_type_ids", "special_tokens_mask"), others):
+        both("DataCollatorWithPadding", features(*keys), tokenizer(side), kind=kind, **PADDING[how])
+
+
+def test_with_padding_of_what_tokenizers_and_datasets_give():
+    both("DataCollatorWithPadding", features("label", wrap=np.array), tokenizer())
+    rows = [UserDict(row) for row in features("token_type_ids")]
+    assert_same(sequence.DataCollatorWithPadding(tokenizer())(rows), sequence.DataCollatorWithPadding(tokenizer())([dict(row) for row in rows]))
+    encoded = [transformers.BatchEncoding(dict(row)) for row in rows]
+    assert_same(dict(sequence.DataCollatorWithPadding(tokenizer())(encoded)), dict(transformers.DataCollatorWithPadding(tokenizer())(encoded)))
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("how", PADDING)
+def test_token_classification(how, side, kind):
+    for keys in ((), ("labels",), ("labels", "attention_mask")):
+        rows = features(*keys)
+        both("DataCollatorForTokenClassification", rows, tokenizer(side), kind=kind, label_pad_token_id=-7, **PADDING[how])
+    both("DataCollatorForTokenClassification", [{"input_ids": row["input_ids"], "label": row["labels"]} for row in features("labels")], tokenizer(side), kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("how", PADDING)
+def test_seq2seq(how, side, kind):
+    rows = features("attention_mask")
+    for row, n in zip(rows, (4, 2, 9, 1)):
+        row["labels"] = list(range(n))
+    for case in (rows, features(), [{**row, "labels": None} for row in features()]):
+        both("DataCollatorForSeq2Seq", case, tokenizer(side), kind=kind, **PADDING[how])
+    both("DataCollatorForSeq2Seq", [{**row, "labels": np.array(row["labels"])} for row in rows], tokenizer(side), kind=kind)
+
+
+def test_seq2seq_asks_the_model():
+    class Model:
+        def prepare_decoder_input_ids_from_labels(self, labels):
+            return labels + 1
+
+    rows = [{**row, "labels": [1, 2]} for row in features()]
+    both("DataCollatorForSeq2Seq", rows, tokenizer(), Model())
+
+
+@pytest.mark.parametrize("kind", ["pt", "np"])
+def test_flattening(kind):
+    for keys in ((), ("labels",), ("attention_mask",)):
+        for more in ({}, {"return_flash_attn_kwargs": True, "return_seq_idx": True}, {"return_position_ids": False, "separator_id": -5}, {"position_ids_start": 2}):
+            both("DataCollatorWithFlattening", features(*keys), kind=kind, **more)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("more", [{}, {"pad_to_multiple_of": 8}])
+def test_language_modelling(side, more):
+    for rows in (features(), features("special_tokens_mask", "attention_mask")):
+        both("DataCollatorForLanguageModeling", rows, tokenizer(side), mlm=False, **more)
+        both("DataCollatorForLanguageModeling", rows, tokenizer(side), mlm=False, kind="np", **more)
+        both("DataCollatorForLanguageModeling", rows, tokenizer(side), seed=7, mlm_probability=0.5, **more)
+        both("DataCollatorForLanguageModeling", rows, tokenizer(side), seed=7, mask_replace_prob=0.3, random_replace_prob=0.6, **more)
+        both("DataCollatorForLanguageModeling", rows, tokenizer(side), seed=7, mask_replace_prob=1, random_replace_prob=0, **more)
+
+
+def test_language_modelling_of_lists_and_of_batch_after_batch():
+    rows = [row["input_ids"] for row in features()]
+    arguments = {"mlm_probability": 0.4, "seed": 3}
+    ours = sequence.DataCollatorForLanguageModeling(tokenizer(), **arguments)
+    theirs = transformers.DataCollatorForLanguageModeling(tokenizer(), **arguments)
+    for _ in range(3):
+        assert_same(ours(rows), theirs(rows))
+    torch.manual_seed(5)
+    free = sequence.DataCollatorForLanguageModeling(tokenizer())(rows)
+    torch.manual_seed(5)
+    assert_same(free, transformers.DataCollatorForLanguageModeling(tokenizer())(rows))
+
+
+def test_numbers_in_place_of_a_tokenizer():
+    numbers = TokenizerNumbers(padding_side="left", mask_token_id=1, vocab_size=60, all_special_ids=(0, 1, 2, 3))
+    for name, more in (("DataCollatorWithPadding", {}), ("DataCollatorForLanguageModeling", {"seed": 1})):
+        collate = getattr(sequence, name)
+        rows = features("attention_mask")
+        assert_same(pickle.loads(pickle.dumps(collate(numbers, **more)))(rows), collate(tokenizer("left"), **more)(rows))
+    refusal(lambda: len(TokenizerNumbers()), ValueError, "vocab_size=")
+
+
+def test_what_is_refused():
+    rows = features("labels")
+    refusal(lambda: sequence.DataCollatorWithPadding(tokenizer())(rows), wr.ShapeError, 'sample 1 at "labels"', "take the collator for it", index=1, path="labels")
+    refusal(lambda: sequence.DataCollatorWithPadding(tokenizer())([]), ValueError, "an empty list")
+    refusal(lambda: sequence.DataCollatorWithPadding(tokenizer())([{"ids": [1]}]), KeyError, "'input_ids' is missing")
+    refusal(lambda: sequence.DataCollatorWithPadding(tokenizer(pad_token=None))(rows), ValueError, "no padding token")
+    refusal(lambda: sequence.DataCollatorWithPadding(tokenizer(), padding=False)(features()), wr.ShapeError, "padding=True")
+    refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(mask_token=None)), ValueError, "a mask token")
+    refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), return_tensors="np"), ValueError, 'return_tensors="pt"')
+    refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), whole_word_mask=True), ValueError, "whole_word_mask")
+    for more in ({"mlm_probability": 1.5}, {"mlm_probability": None}, {"mask_replace_prob": -1}, {"random_replace_prob": 0.5}):
+        refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), **more), ValueError)
