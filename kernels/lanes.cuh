@@ -28,7 +28,7 @@ WINDROW_DEVICE uint32_t divide(uint32_t n, Divisor by) {
 /// be in the parameters, so plain loads read them.
 struct Sources {
     const uint64_t* addresses;
-    const uint32_t* ids;  ///< null: addresses
+    const uint32_t* ids;
     const uint8_t* base;
     uint32_t stride;      ///< bytes from row to row
 };
@@ -37,10 +37,6 @@ template <bool by_id>
 WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample) {
     if (by_id) return sources.base + uint64_t{sources.ids[sample]} * sources.stride;
     return reinterpret_cast<const uint8_t*>(sources.addresses[sample]);
-}
-
-WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample) {
-    return sources.ids != nullptr ? source_at<true>(sources, sample) : source_at<false>(sources, sample);
 }
 
 /// The threads that write one stretch of memory together, in turns, in groups of 8 lanes: each turn of a group
@@ -232,7 +228,7 @@ WINDROW_DEVICE Cut cut_run(const uint8_t* src, const uint8_t* dst, uint32_t coun
     cut.vectors = count - cut.head >> log_elems;
     src += cut.head * from_size + skipped;
     cut.is_aligned = misalignment(src, widest_of(window)) == 0;
-    if (window >= 4 && cut.vectors > 0) {
+    if (window >= 4 && cut.vectors > 0 && !(cut.is_aligned && skipped == 0)) {
         const uint32_t step = step_of(window), skew = misalignment(src, step), beyond = (skew != 0 ? step - skew : 0) + skipped;
         if (beyond > after + (count - cut.head - (cut.vectors << log_elems)) * from_size) cut.vectors -= 1;
         if (skew > before + cut.head * from_size + skipped && cut.vectors > 0) {

@@ -128,6 +128,23 @@ WINDROW_DEVICE void store(uint8_t* p, T value) {
 #endif
 }
 
+/// Writes the low sizeof(T) bytes of a word; to cut it to T first would take an instruction.
+template <class T>
+WINDROW_DEVICE void store_word(uint8_t* p, uint32_t word) {
+#ifdef __CUDA_ARCH__
+    const auto to = __cvta_generic_to_global(p);
+    if constexpr (sizeof(T) == 4) {
+        asm volatile("st.global.u32 [%0], %1;" : : "l"(to), "r"(word));
+    } else if constexpr (sizeof(T) == 2) {
+        asm volatile("st.global.u16 [%0], %1;" : : "l"(to), "r"(word));
+    } else {
+        asm volatile("st.global.u8 [%0], %1;" : : "l"(to), "r"(word));
+    }
+#else
+    store(p, static_cast<T>(word));
+#endif
+}
+
 /// Writes the 16 bytes at `p`.
 WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
 #ifdef __CUDA_ARCH__

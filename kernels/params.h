@@ -30,8 +30,8 @@ enum Family : uint8_t {
     /// uint8 pixels of 3 or 4 interleaved channels become planes. `cols` counts pixels, whose channels
     /// are adjacent; the planes are `plane` bytes apart.
     kPlanar = 4,
-    /// Everything else: an item is a box of up to two loops, `piece` columns by the `block` of the
-    /// innermost outer loop.
+    /// Everything else: a box is of up to two loops, `piece` columns by the `block` of the innermost outer
+    /// loop, and an item is one of its `rounds`.
     kBox = 5,
     /// Numbers that are in the table itself, from position `data` on: lengths, offsets.
     kValues = 6,
@@ -95,7 +95,7 @@ struct Loop {
     uint64_t hi;
     int64_t src_stride;
     int64_t dst_stride;
-    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies
+    Divisor by_blocks;      ///< of the number of blocks, ceil(extent / block); not if that varies. `cols` of kBox: of rounds
     uint32_t block;         ///< coordinates in an item; 1 but for the innermost outer loop of kBox
     uint16_t varies;        ///< of Varies
     uint16_t channel_step;  ///< 1: the channel number grows with c - lo
@@ -111,11 +111,11 @@ struct alignas(16) Field {
     uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kBox and kLine
     uint8_t to_size;
     uint8_t value;         ///< of kConst
-    uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved
+    uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kBox: of Kind
     uint8_t flags;         ///< of Flags
     uint8_t hint_shift;
     uint8_t log_to;        ///< log2 of `to_size`
-    uint8_t unused;
+    uint8_t log_step;      ///< kBox: log2 of the rows from one element of a lane to its next
     uint32_t num_samples;
     uint32_t data;         ///< position of the samples' first elements read: addresses, or ids
     const uint8_t* base;   ///< by id: a sample is at base + id * stride
@@ -130,7 +130,7 @@ struct alignas(16) Field {
     Divisor by_items;
     Divisor by_pieces;     ///< where `pieces` is 0: by `piece`
     uint32_t piece;        ///< elements of a row in an item
-    uint32_t samples;      ///< samples in an item; 0: it is of one. kBox: they are its rows; kLine: 4
+    uint32_t samples;      ///< samples in an item; 0: it is of one. kBox: they are the rows of a box; kLine: 4
                            ///< rows in an item, a team of 8 lanes each, and `items` rows of a sample
     uint32_t outer;        ///< position of the outer loops, outermost first
     uint32_t num_outer;
@@ -141,7 +141,8 @@ struct alignas(16) Field {
     uint32_t planes;       ///< and how many there are
     uint32_t channel_first;
     Divisor by_channels;
-    uint64_t reserved;
+    uint32_t rounds;       ///< kBox: items of a box
+    uint32_t reserved;
     uint8_t fill[16];      ///< bits of the padding, over and over
 };
 

@@ -21,53 +21,19 @@ WINDROW_DEVICE uint64_t entry(const uint64_t* table, uint64_t position, bool wid
     return wide ? column[index] : reinterpret_cast<const uint32_t*>(column)[index];
 }
 
+template <bool by_id>
 WINDROW_DEVICE Sources sources_of(const uint64_t* table, const Field& field) {
-    return {table + field.data, field.flags & kById ? at<uint32_t>(table, field.data) : nullptr, field.base,
-            static_cast<uint32_t>(field.stride)};
+    return {table + field.data, by_id ? at<uint32_t>(table, field.data) : nullptr, field.base, static_cast<uint32_t>(field.stride)};
+}
+
+WINDROW_DEVICE const uint8_t* source_of(const uint64_t* table, const Field& field, uint32_t sample) {
+    return field.flags & kById ? source_at<true>(sources_of<true>(table, field), sample)
+                               : source_at<false>(sources_of<false>(table, field), sample);
 }
 
 WINDROW_DEVICE Vec16 fill_of(const Field& field) {
     const uint64_t* words = reinterpret_cast<const uint64_t*>(field.fill);
     return {words[0], words[1]};
-}
-
-WINDROW_DEVICE bool reads(const Field& field) { return field.from_size != 0; }
-
-/// A sample among those of a field.
-struct Sample {
-    uint32_t index;   ///< among the samples of the field
-    uint32_t number;  ///< among those of the tensor
-    uint64_t offset;  ///< joined: its offset,
-    uint64_t steps;   ///< and how far it goes
-};
-
-WINDROW_DEVICE Sample sample_of(const uint64_t* table, const Field& field, uint32_t index) {
-    Sample sample = {index, index, index, 1};
-    if (field.places != 0) sample.offset = sample.number = at<uint32_t>(table, field.places)[index];
-    if (field.offsets != 0) {
-        sample.offset = entry(table, field.offsets, field.flags & kWide, sample.number);
-        sample.steps = entry(table, field.offsets, field.flags & kWide, sample.number + 1) - sample.offset;
-    }
-    return sample;
-}
-
-/// One loop as it is for a sample.
-struct Bounds {
-    uint64_t extent, lo, hi;
-    int64_t src_stride;
-};
-
-WINDROW_DEVICE Bounds bounds_of(const uint64_t* table, const Field& field, const Loop& loop, const Sample& sample) {
-    Bounds bounds = {loop.extent, loop.lo, loop.hi, loop.src_stride};
-    const uint32_t varies = loop.varies;
-    if (varies == 0) return bounds;
-    if (varies & kExtent) bounds.hi = bounds.extent = loop.extent * sample.steps;
-    if (varies & kLo) bounds.lo = entry(table, loop.lo, field.flags & kWide, sample.index);
-    if (varies & kHi) bounds.hi = entry(table, loop.hi, field.flags & kWide, sample.index);
-    if (varies & kSrcStride) {
-        bounds.src_stride = static_cast<int64_t>(table[loop.src_stride + sample.index]);
-    }
-    return bounds;
 }
 
 /// The sample of item `own`, whose number becomes that among the items of the sample.
@@ -91,39 +57,6 @@ WINDROW_DEVICE uint32_t sample_of_item(const uint64_t* table, const Field& field
     }
     own -= first[index];
     return index;
-}
-
-/// An item of a box.
-struct Item {
-    Sample sample;
-    uint32_t row;     ///< of the sample, counted through the outer loops
-    uint32_t piece;   ///< of the row,
-    uint32_t pieces;  ///< and how many it has
-};
-
-/// n / d, where the host could not know d.
-WINDROW_DEVICE uint32_t blocks_of(uint64_t extent, uint32_t block) {
-    return static_cast<uint32_t>((extent + block - 1) / block);
-}
-
-WINDROW_DEVICE Item item_of(const uint64_t* table, const Field& field, uint32_t own) {
-    Item item;
-    item.sample = sample_of(table, field, sample_of_item(table, field, own));
-    item.row = 0;
-    item.piece = own;
-    item.pieces = field.pieces;
-    if (item.pieces == 0) {
-        // The columns are joined.
-        item.pieces = blocks_of(field.cols.extent * item.sample.steps, field.piece);
-        if (field.num_outer != 0) {
-            item.row = own / item.pieces;
-            item.piece = own - item.row * item.pieces;
-        }
-    } else if (field.num_outer != 0) {
-        item.row = divide(own, field.by_pieces);
-        item.piece = own - item.row * item.pieces;
-    }
-    return item;
 }
 
 /// A part of a row: elements [begin, begin + width), of which [begin + lead, begin + lead + real) are real.
@@ -161,7 +94,7 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
     uint32_t pieces = field.pieces;
     Index offset = index, extent = static_cast<Index>(field.cols.extent);
     Index lo = static_cast<Index>(field.cols.lo), hi = static_cast<Index>(field.cols.hi);
-    part.src = from_size != 0 ? source_at(sources_of(table, field), index) : nullptr;
+    part.src = from_size != 0 ? source_of(table, field, index) : nullptr;
     part.before = part.after = 0;
     shared.number = index;
     shared.channel = field.channel_first;

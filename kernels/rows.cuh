@@ -10,13 +10,14 @@ namespace windrow {
 /// Vectors of a lane, whose loads are under way together.
 constexpr uint32_t kRowVectors = 4;
 
-/// Writes this lane's vectors from vector `first` on, 32 apart, of `count` in all. A sample has `vectors`.
+/// Writes this lane's vectors from vector `first` on, 32 apart, of `count` in all. A sample has `vectors`, and less than
+/// 2^32 bytes.
 template <bool by_id>
 WINDROW_DEVICE void rows_piece(const Sources& sources, uint8_t* out, uint32_t vectors, Divisor by_vectors, uint32_t first,
                                uint32_t count) {
     auto source = [&](uint32_t at) {
         const uint32_t sample = divide(at, by_vectors);
-        return source_at<by_id>(sources, sample) + 16 * uint64_t{at - sample * vectors};
+        return source_at<by_id>(sources, sample) + (16 * at - sample * (16 * vectors));
     };
     out += 16 * uint64_t{first};
     if (first + kLanes * (kRowVectors - 1) < count) {
@@ -34,10 +35,9 @@ WINDROW_DEVICE void rows_piece(const Sources& sources, uint8_t* out, uint32_t ve
     for (; first < count; first += kLanes, out += 16 * kLanes) store16(out, load16(source(first)));
 }
 
-/// Writes piece `own` of the output, 2 KiB, where a sample is `pieces` of them.
-WINDROW_DEVICE void page_piece(const Sources& sources, uint8_t* out, uint32_t pieces, Divisor by_pieces, uint32_t own, uint32_t lane) {
-    const uint32_t sample = divide(own, by_pieces);
-    const uint8_t* src = source_at(sources, sample) + 16 * (kLanes * kRowVectors * uint64_t{own - sample * pieces} + lane);
+/// Writes piece `own` of the output, 2 KiB, which is piece `piece` of a sample.
+WINDROW_DEVICE void page_piece(const uint8_t* src, uint8_t* out, uint32_t own, uint32_t piece, uint32_t lane) {
+    src += 16 * (kLanes * kRowVectors * uint64_t{piece} + lane);
     Vec16 v[kRowVectors];
 #pragma unroll
     for (uint32_t i = 0; i < kRowVectors; ++i) v[i] = load16(src + 16 * kLanes * i);

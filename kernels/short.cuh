@@ -13,7 +13,7 @@ namespace windrow {
 struct Short {
     Sources sources;
     uint8_t* out;             ///< a multiple of 16
-    uint64_t bytes;           ///< of the output
+    uint32_t bytes;           ///< of the output, below 2^31
     uint32_t size;            ///< of a sample, at least 24: no window has both ends of one
     Divisor by_size;
     uint32_t piece;           ///< bytes of output of a warp, a multiple of 512
@@ -62,17 +62,14 @@ WINDROW_DEVICE bool is_inside(uint32_t column, uint32_t size, uint32_t skew) {
 }
 
 template <bool by_id>
-WINDROW_DEVICE void short_piece(const Short& p, uint64_t piece, uint32_t lane) {
+WINDROW_DEVICE void short_piece(const Short& p, uint32_t piece, uint32_t lane) {
     constexpr uint32_t kUnroll = 4, kTurn = 16 * kLanes;
-    const uint64_t begin = piece * p.piece;
-    if (begin >= p.bytes) return;
-    const uint32_t bytes = p.bytes - begin < p.piece ? static_cast<uint32_t>(p.bytes - begin) : p.piece;
+    const uint32_t begin = piece * p.piece;
+    const uint32_t bytes = minimum(p.bytes - begin, p.piece);
     const uint32_t size = p.size;
     uint8_t* out = p.out + begin;
     // The first sample; the rest relative to it.
-    const uint32_t sample0 = begin < 1u << 31 ? divide(static_cast<uint32_t>(begin), p.by_size)
-                                              : static_cast<uint32_t>(begin / size);
-    const uint32_t skip0 = static_cast<uint32_t>(begin - uint64_t{sample0} * size);
+    const uint32_t sample0 = divide(begin, p.by_size), skip0 = begin - sample0 * size;
     const uint32_t last = divide(skip0 + bytes - 1, p.by_size);
     // A piece ends with a turn of all lanes or with the output, where a column beyond the last sample is inside none.
     const Divisor by_size = p.by_size;

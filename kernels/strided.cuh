@@ -1,11 +1,14 @@
 // Family strided: whatever no other family takes. Elements any number of bytes apart on either side, in any
 // order of the loops, of any pair of dtypes, with padding on all sides.
 //
-// A warp writes a box: two loops of a sample, or one loop of many small samples. A lane takes kTurns elements
-// at once, along the rows or along the columns, so that neighbouring lanes write neighbouring elements; where
-// a source is transposed its kTurns elements are adjacent, and both sides are touched in whole sectors.
+// A box is two loops of a sample, or one loop of many small samples. Its elements are dealt to lanes row by row, so
+// that neighbouring lanes write neighbouring elements; a lane then goes down the rows, 2^log_step at a time, kTurns
+// elements at once. Where 2^log_step rows have more than 32 elements, each 32 of them are an item of their own, a
+// round: a lane has one column, and nothing of the box lives while it is written. Where a source is transposed the
+// kTurns elements are adjacent, and both sides are touched in whole sectors.
 #pragma once
 
+#include "casts.cuh"
 #include "pieces.cuh"
 
 namespace windrow {
@@ -13,8 +16,15 @@ namespace windrow {
 /// Elements of a lane that are under way together.
 constexpr uint32_t kTurns = 8;
 
+/// base + step * i, in one instruction.
 WINDROW_DEVICE uint64_t stepped(uint64_t base, int32_t step, uint32_t i) {
+#ifdef __CUDA_ARCH__
+    uint64_t sum;
+    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(step), "r"(i), "l"(base));
+    return sum;
+#else
     return base + static_cast<int64_t>(step) * i;
+#endif
 }
 
 /// The rows of a box, or its columns: those in [lo, hi) are real, the rest padding. Strides are in bytes.
@@ -24,12 +34,6 @@ struct Side {
     int32_t src, dst;
 };
 
-/// Number by number, as a choice between structs would put both into memory.
-WINDROW_DEVICE Side either(bool is_first, const Side& a, const Side& b) {
-    return {is_first ? a.count : b.count, is_first ? a.lo : b.lo,   is_first ? a.hi : b.hi, is_first ? a.channel : b.channel,
-            is_first ? a.src : b.src,     is_first ? a.dst : b.dst};
-}
-
 /// Rows and columns are below 2^15, strides below 2^26 either way.
 struct Box {
     const uint64_t* table;
@@ -37,37 +41,175 @@ struct Box {
     const uint8_t* src;  ///< of element (0, 0), whether that is real or padding
     uint8_t* dst;        ///< of element (0, 0)
     Side rows, cols;
-    Divisor by_cols;
     bool is_list;      ///< row r is sample `number + r`, and `src` is not used
     uint32_t number;   ///< of the sample, or of that of row 0
     uint32_t channel;  ///< of element (0, 0) if that is real; modulo channels
 };
 
-/// A box along the turns of a lane, and across them.
-struct Turned {
-    const Box& box;
-    Side along, across;
-    bool is_down;
-    uint32_t log_step;  ///< of the coordinates from turn to turn
+/// One loop as it is for a sample. Index counts columns and offsets, as in shared_stretch().
+template <class Index>
+struct Bounds {
+    Index extent, lo, hi;
+    int64_t src_stride;
+};
 
-    /// Numbers, as they may be no addresses: of padding.
-    WINDROW_DEVICE uint64_t target(uint32_t t, uint32_t o) const {
-        return stepped(stepped(reinterpret_cast<uintptr_t>(box.dst), along.dst, t), across.dst, o);
+template <class Index>
+WINDROW_DEVICE Bounds<Index> bounds_of(const uint64_t* table, const Loop& loop, uint32_t index, Index steps) {
+    constexpr bool kWideColumns = sizeof(Index) == 8;
+    const auto low = [](uint64_t number) { return static_cast<Index>(number); };
+    Bounds<Index> bounds = {low(loop.extent), low(loop.lo), low(loop.hi), loop.src_stride};
+    const uint32_t varies = loop.varies;
+    if (varies == 0) return bounds;
+    if (varies & kExtent) bounds.hi = bounds.extent = bounds.extent * steps;
+    if (varies & kLo) bounds.lo = low(entry(table, bounds.lo, kWideColumns, index));
+    if (varies & kHi) bounds.hi = low(entry(table, bounds.hi, kWideColumns, index));
+    if (varies & kSrcStride) bounds.src_stride = static_cast<int64_t>(table[bounds.src_stride + index]);
+    return bounds;
+}
+
+/// `count` coordinates from `begin` on.
+template <class Index>
+WINDROW_DEVICE Side side_of(const Bounds<Index>& bounds, const Loop& loop, Index begin, uint32_t most) {
+    const Index rest = bounds.extent - begin;
+    const uint32_t count = rest < most ? static_cast<uint32_t>(rest) : most;
+    auto clip = [&](Index bound) {
+        const Index beyond = bound > begin ? bound - begin : 0;
+        return beyond < count ? static_cast<uint32_t>(beyond) : count;
+    };
+    return {count, clip(bounds.lo), clip(bounds.hi), loop.channel_step, static_cast<int32_t>(bounds.src_stride),
+            static_cast<int32_t>(loop.dst_stride)};
+}
+
+/// Box `own` of a field.
+template <class Index>
+WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t own) {
+    constexpr bool kWideColumns = sizeof(Index) == 8;
+    Box box = {};
+    box.table = table;
+    box.field = &field;
+    box.is_list = field.samples != 0 && field.from_size != 0;
+    uint32_t index;
+    if (field.samples != 0) {
+        // Its rows are samples.
+        index = own * field.samples;
+        own = 0;
+        box.rows.count = box.rows.hi = minimum(field.samples, field.num_samples - index);
+        box.rows.dst = static_cast<int32_t>(field.step);
+    } else {
+        index = sample_of_item(table, field, own);
     }
-    WINDROW_DEVICE const uint8_t* source(uint32_t t, uint32_t o) const {
-        return reinterpret_cast<const uint8_t*>(stepped(stepped(reinterpret_cast<uintptr_t>(box.src), along.src, t), across.src, o));
+    Index offset = index, steps = 1;
+    box.number = index;
+    if (field.places != 0) offset = box.number = at<uint32_t>(table, field.places)[index];
+    if (field.offsets != 0) {
+        offset = static_cast<Index>(entry(table, field.offsets, kWideColumns, box.number));
+        steps = static_cast<Index>(entry(table, field.offsets, kWideColumns, box.number + 1)) - offset;
     }
-    WINDROW_DEVICE const uint8_t* listed(uint32_t t, uint32_t o) const {
-        const uint8_t* src = source_at(sources_of(box.table, *box.field), box.number + (is_down ? t : o));
-        return reinterpret_cast<const uint8_t*>(stepped(stepped(reinterpret_cast<uintptr_t>(src), along.src, t), across.src, o));
+    // The columns.
+    const Bounds<Index> col = bounds_of<Index>(table, field.cols, index, steps);
+    uint32_t row = 0;
+    if (field.pieces == 0) {
+        const auto pieces = static_cast<uint32_t>((col.extent + field.piece - 1) / field.piece);
+        row = own / pieces;
+        own -= row * pieces;
+    } else if (field.pieces > 1 || field.num_outer != 0) {
+        row = divide(own, field.by_pieces);
+        own -= row * field.pieces;
+    }
+    const Index begin = static_cast<Index>(own) * field.piece;
+    box.cols = side_of<Index>(col, field.cols, begin, field.piece);
+    // Signed: the first real one may be behind.
+    auto distance = [](Index from, Index to) {
+        return sizeof(Index) == 8 ? static_cast<int64_t>(to - from) : static_cast<int64_t>(static_cast<int32_t>(to - from));
+    };
+    int64_t real = distance(col.lo, begin), channel = field.channel_first;
+    const uint8_t* src = field.samples != 0 || field.from_size == 0 ? nullptr : source_of(table, field, index);
+    src += real * box.cols.src;
+    uint8_t* dst = field.out + static_cast<int64_t>(offset) * field.step + static_cast<int64_t>(begin) * box.cols.dst;
+    if (box.cols.channel) channel += real;
+    // The last of the outer loops is that of its rows.
+    const Loop* loop = at<Loop>(table, field.outer) + field.num_outer;
+    bool is_real = true;
+#pragma unroll 1
+    for (uint32_t d = field.num_outer; d-- > 0;) {
+        --loop;
+        const Bounds<Index> bounds = bounds_of<Index>(table, *loop, index, steps);
+        uint32_t block = row;
+        if (d > 0) {  // nothing is left over from the outermost
+            const auto blocks = static_cast<uint32_t>((bounds.extent + loop->block - 1) / loop->block);
+            row = loop->varies & kExtent ? row / blocks : divide(row, loop->by_blocks);
+            block -= row * blocks;
+        }
+        const Index coord = static_cast<Index>(block) * loop->block;
+        real = distance(bounds.lo, coord);
+        dst += static_cast<int64_t>(coord) * loop->dst_stride;
+        src += real * bounds.src_stride;
+        if (loop->channel_step) channel += real;
+        if (d + 1 == field.num_outer) {
+            box.rows = side_of<Index>(bounds, *loop, coord, loop->block);
+        } else if (coord < bounds.lo || coord >= bounds.hi) {
+            is_real = false;
+        }
+    }
+    if (!is_real) box.rows.hi = box.rows.lo;
+    box.src = src;
+    box.dst = dst;
+    if (field.op == kAffine) {
+        // Below 0 in front of padding.
+        const auto size = static_cast<Index>(channel < 0 ? -channel : channel);
+        const uint32_t rest = static_cast<uint32_t>(
+            kWideColumns ? size % field.channels : size - divide(static_cast<uint32_t>(size), field.by_channels) * field.channels);
+        box.channel = channel < 0 && rest != 0 ? field.channels - rest : rest;
+    }
+    return box;
+}
+
+/// The same for the few fields that are kWide, compiled once.
+WINDROW_OUT_OF_LINE void wide_box(const uint64_t* table, const Field& field, uint32_t own, Box& box) {
+    box = box_of<uint64_t>(table, field, own);
+}
+
+WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t own) {
+    if (__builtin_expect(!(field.flags & kWide), true)) return box_of<uint32_t>(table, field, own);
+    Box box;
+    wide_box(table, field, own, box);
+    return box;
+}
+
+/// What a lane has yet to write of a box: `turns` elements, of which [first, last) are real. Addresses are numbers, as
+/// those of padding may be none. What else there is to know is read from the field again.
+struct Unit {
+    uint64_t src;  ///< of the first; of a list: from where each sample begins
+    uint64_t dst;
+    int32_t src_step, dst_step;
+    uint32_t turns, first, last;
+    uint32_t sample;  ///< its number; of a list that of the first element
+    uint32_t channel, channel_step;
+
+    WINDROW_DEVICE void advance(uint32_t count, uint32_t samples) {
+        src = stepped(src, src_step, count);
+        dst = stepped(dst, dst_step, count);
+        turns -= count;
+        first -= minimum(first, count);
+        last -= minimum(last, count);
+        sample += samples * count;
     }
 };
 
-/// Up to kTurns elements of a lane, 2^log_step coordinates apart: their bits, from the lowest on.
+/// Rows of a list from one element of a lane to its next, else 0.
+WINDROW_DEVICE uint32_t samples_of_turn(const Box& box) { return box.is_list ? 1u << box.field->log_step : 0; }
+
+WINDROW_DEVICE const uint8_t* source_of(const Box& box, const Unit& unit, uint32_t turn) {
+    if (!box.is_list) return reinterpret_cast<const uint8_t*>(stepped(unit.src, unit.src_step, turn));
+    return source_of(box.table, *box.field, unit.sample + (turn << box.field->log_step)) + unit.src;
+}
+
+/// Elements of a lane: their bits, from the lowest on. `count` of them are written, of which [first, last) are real.
 struct Turns {
     uint32_t lo[kTurns], hi[kTurns];  ///< `hi` is that of 8 bytes alone
-    uint32_t count;
+    uint32_t count, first, last;
 
+    WINDROW_DEVICE bool is_real(uint32_t i) const { return i - first < last - first; }
     WINDROW_DEVICE uint64_t bits(uint32_t i) const { return lo[i] | static_cast<uint64_t>(hi[i]) << 32; }
     WINDROW_DEVICE void set(uint32_t i, uint64_t bits) {
         lo[i] = static_cast<uint32_t>(bits);
@@ -75,21 +217,21 @@ struct Turns {
     }
 };
 
-/// Reads elements of sizeof(T) bytes, from `src` on `step` bytes apart; or, where that is null, from `listed(i)`.
-template <class T, class Listed>
-WINDROW_DEVICE void load_turns(Turns& at, const uint8_t* src, int32_t step, const Listed& listed) {
+/// Reads elements of sizeof(T) bytes: `step` bytes apart from `src` on; or, where these are not all, from `source(i)`.
+template <class T, class Source>
+WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, uint64_t src, int32_t step, const Source& source) {
     constexpr uint32_t kWide = sizeof(T) == 1 ? 8 : 16, kEach = kWide / sizeof(T);
-    auto address = [&](uint32_t i) { return src + static_cast<int64_t>(step) * i; };
-    if (at.count < kTurns || src == nullptr) {
+    auto pointer = [](uint64_t address) { return reinterpret_cast<const uint8_t*>(address); };
+    if (!is_whole) {
 #pragma unroll
         for (uint32_t i = 0; i < kTurns; ++i) {
             at.lo[i] = 0;
-            if (i < at.count) at.set(i, load_word<T>(src == nullptr ? listed(i) : address(i)));
+            if (at.is_real(i)) at.set(i, load_word<T>(source(i)));
         }
-    } else if (step == sizeof(T) && misalignment(src, kWide) == 0) {
+    } else if (step == sizeof(T) && (src & (kWide - 1)) == 0) {
 #pragma unroll
         for (uint32_t first = 0; first < kTurns; first += kEach) {
-            const uint8_t* p = src + first * sizeof(T);
+            const uint8_t* p = pointer(src) + first * sizeof(T);
             const Vec16 all = sizeof(T) == 1 ? Vec16{load<uint64_t>(p), 0} : load16(p);
 #pragma unroll
             for (uint32_t i = 0; i < kEach; ++i) {
@@ -99,14 +241,18 @@ WINDROW_DEVICE void load_turns(Turns& at, const uint8_t* src, int32_t step, cons
         }
     } else {
 #pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, load_word<T>(address(i)));
+        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, load_word<T>(pointer(stepped(src, step, i))));
     }
 }
 
 /// Writes elements of sizeof(T) bytes, the first at `dst`.
 template <class T>
 WINDROW_DEVICE void store_turns(const Turns& at, uint64_t dst, int32_t step) {
-    auto store_one = [&](uint32_t i) { store(reinterpret_cast<uint8_t*>(stepped(dst, step, i)), static_cast<T>(at.bits(i))); };
+    auto store_one = [&](uint32_t i) {
+        uint8_t* p = reinterpret_cast<uint8_t*>(stepped(dst, step, i));
+        if constexpr (sizeof(T) == 8) store(p, at.bits(i));
+        else store_word<T>(p, at.lo[i]);
+    };
     if (at.count < kTurns) {
 #pragma unroll
         for (uint32_t i = 0; i < kTurns; ++i) if (i < at.count) store_one(i);
@@ -116,7 +262,7 @@ WINDROW_DEVICE void store_turns(const Turns& at, uint64_t dst, int32_t step) {
     }
 }
 
-/// a and b of a lane's elements: one pair for all of them if `step` is 0, else the channel goes on.
+/// The map of a field, whose channels are a lane's own.
 struct Map {
     Affine affine;
     uint32_t channel, step;
@@ -131,6 +277,12 @@ struct Map {
 
     template <class Float, class F>
     WINDROW_DEVICE void apply(Float (&x)[kTurns], const F& map_one) {
+        if (step == 0) {
+            const Float by = affine.get<Float>(channel), plus = affine.get<Float>(channel + affine.channels);
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) x[i] = map_one(x[i], by, plus);
+            return;
+        }
 #pragma unroll
         for (uint32_t i = 0; i < kTurns; ++i) {
             x[i] = map_one(x[i], affine.get<Float>(channel), affine.get<Float>(channel + affine.channels));
@@ -146,6 +298,12 @@ struct Map {
     static WINDROW_DEVICE float fma_of(float x, float by, float plus) { return fmaf(x, by, plus); }
     static WINDROW_DEVICE double fma_of(double x, double by, double plus) { return fma(x, by, plus); }
 };
+
+WINDROW_DEVICE Map map_of(const Box& box, const Unit& unit) {
+    const Field& field = *box.field;
+    if (field.op != kAffine) return {{nullptr, 1}, unit.channel, 0};
+    return {{at<uint8_t>(box.table, field.affine), field.channels}, unit.channel, unit.channel_step};
+}
 
 /// Whole numbers, or elements that are moved.
 WINDROW_DEVICE void cast_whole(Turns& at, uint8_t from, uint8_t to, uint32_t from_size, uint32_t to_size) {
@@ -182,10 +340,31 @@ WINDROW_DEVICE void cast_singles(Turns& at, uint8_t from, uint8_t to, Map& map, 
             for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::single(sizeof(typename N::Bits) == 8 ? at.bits(i) : at.lo[i]);
         }
     });
-    map.apply(x, !is_integral(to));
+    Map again = map;
+    map.apply(x, false);
+    if (!is_integral(to)) {
+        if (any_nan(x)) {
+            // Only the rules of convert.cuh keep a payload.
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) {
+                at.set(i, convert_one(at.bits(i), from, to, again.affine, again.channel));
+                again.next();
+            }
+            return;
+        }
+        if (to != kF32) {
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; i += 2) {
+                const uint32_t pair = to == kF16 ? pack_f16(x[i], x[i + 1]) : pack_bf16(x[i], x[i + 1]);
+                at.lo[i] = pair;  // of which the low bytes are stored
+                at.lo[i + 1] = pair >> 16;
+            }
+            return;
+        }
+    }
     with_number(to, [&](auto number) {
         using N = decltype(number);
-        if constexpr (N::kIsWhole || sizeof(typename N::Bits) < 8) {
+        if constexpr (N::kIsWhole || sizeof(typename N::Bits) == 4) {
 #pragma unroll
             for (uint32_t i = 0; i < kTurns; ++i) at.set(i, N::from(x[i]));
         }
@@ -213,151 +392,119 @@ WINDROW_DEVICE uint32_t turns_below(uint32_t end, uint32_t t, uint32_t log_step)
     return end > t ? (end - t + (1u << log_step) - 1) >> log_step : 0;
 }
 
-/// The least power of 2 that times `cols` is 32 or more, as its logarithm.
-WINDROW_DEVICE uint32_t log_span(uint32_t cols) {
-    uint32_t log = 0;
-#pragma unroll
-    for (uint32_t i = 0; i < 5; ++i) log += cols << i < kLanes;
-    return log;
-}
-
-/// How the lanes share a box. Down the rows: each has a column and, where these are few, one of 2^log_step rows.
-/// Across: each row is for all lanes, 32 columns a turn.
-WINDROW_DEVICE Turned turned(const Box& box) {
-    const Side &rows = box.rows, &cols = box.cols;
-    const uint32_t span = log_span(cols.count);
-    const uint32_t down = ((cols.count << span) + kLanes - 1) / kLanes * (rows.count + (kTurns << span) - 1 >> (3 + span));
-    const uint32_t across = rows.count * ((cols.count + kTurns * kLanes - 1) / (kTurns * kLanes));
-    const bool is_transposed = abs(rows.src) < abs(cols.src);
-    const bool is_down = is_transposed ? down <= 2 * across : down < across;
-    return {box, either(is_down, rows, cols), either(is_down, cols, rows), is_down, is_down ? span : 5};
-}
-
-/// The elements of a lane: `turns` of them from coordinates `t` along the turns and `o` across on, of which [first, last)
-/// are real.
-struct Unit {
-    uint32_t t, o, turns, first, last;
+/// How an element is written: `loop` of a field that is kBox. src/cuda/params.rs has the same.
+enum Kind : uint8_t {
+    kWhole = 0,       ///< moved, or cast among whole numbers
+    kSingles = 1,     ///< through float32
+    kOddSingles = 2,  ///< the same, rounded to odd, as there is another rounding behind it
+    kDoubles = 3,     ///< through float64
+    kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, or these are 16
 };
 
-/// How an element is written.
-enum Kind : uint32_t { kWhole, kSingles, kOddSingles, kDoubles, kSlow };
-
-WINDROW_DEVICE uint64_t value_of(const Box& box) { return box.field->op == kConst ? box.field->value : box.number; }
+WINDROW_DEVICE uint64_t value_of(const Field& field, const Unit& unit) { return field.op == kConst ? field.value : unit.sample; }
 
 /// One by one: at any address, or of 16 bytes.
-WINDROW_DEVICE void write_slowly(const Turned& turned, const Unit& unit, Map map) {
-    const Box& box = turned.box;
+WINDROW_DEVICE void write_slowly(const Box& box, Unit unit) {
     const Field& field = *box.field;
-    uint32_t t = unit.t;
 #pragma unroll 1
-    for (uint32_t i = 0; i < unit.turns; ++i, t += 1u << turned.log_step) {
+    for (uint32_t i = 0; unit.turns > 0; ++i) {
         Vec16 bits = fill_of(field);
-        if (i >= unit.first && i < unit.last) {
-            bits = {value_of(box), 0};
+        Map map = map_of(box, unit);
+        if (unit.first == 0 && unit.last > 0) {
+            bits = {value_of(field, unit), 0};
             if (field.from_size != 0) {
-                bits = read_bytes(box.is_list ? turned.listed(t, unit.o) : turned.source(t, unit.o), field.from_size);
-                if (map.affine.a != nullptr || field.from != field.to) bits.lo = convert_one(bits.lo, field.from, field.to, map.affine, map.channel);
+                bits = read_bytes(source_of(box, unit, 0), field.from_size);
+                if (map.affine.a != nullptr || field.from != field.to) bits.lo = convert_one(bits.lo, field.from, field.to, map.affine, unit.channel);
             }
-            map.next();
         }
-        uint8_t* dst = reinterpret_cast<uint8_t*>(turned.target(t, unit.o));
+        // That of kTurns elements that are padding stays.
+        if (unit.last > 0 && unit.first + i % kTurns < kTurns) map.next();
+        unit.channel = map.channel;
+        uint8_t* dst = reinterpret_cast<uint8_t*>(unit.dst);
         store_elements(dst, bits, field.to_size, 0, 1, field.to_size < 16 && misalignment(dst, field.to_size) == 0);
+        unit.advance(1, samples_of_turn(box));
     }
 }
 
-/// kTurns elements of a lane after the other: padding, real ones, padding.
-WINDROW_DEVICE void write_quickly(const Turned& turned, const Unit& unit, Kind kind, Map map) {
-    const Box& box = turned.box;
+/// kTurns elements after the other.
+WINDROW_DEVICE void write_quickly(const Box& box, Unit unit) {
     const Field& field = *box.field;
-    const int32_t src_step = turned.along.src * (1 << turned.log_step), dst_step = turned.along.dst * (1 << turned.log_step);
-    uint64_t dst = turned.target(unit.t, unit.o);
-    Turns at;
-    uint32_t i = 0;
 #pragma unroll 1
-    for (uint32_t part = 0; part < 3; ++part) {
-        const uint32_t end = part == 0 ? unit.first : part == 1 ? unit.last : unit.turns;
-#pragma unroll 1
-        for (; i < end; i += at.count) {
-            at.count = minimum(end - i, kTurns);
-            if (part != 1 || field.from_size == 0) {
-                const uint64_t bits = part == 1 ? value_of(box) : fill_of(field).lo;
+    while (unit.turns > 0) {
+        Turns at;
+        at.count = minimum(unit.turns, kTurns);
+        at.first = minimum(unit.first, kTurns);
+        at.last = minimum(unit.last, kTurns);
+        const bool is_whole = at.last - at.first == kTurns;
+        if (at.first < at.last) {
+            if (field.from_size == 0) {
+                const uint64_t bits = value_of(field, unit);
 #pragma unroll
                 for (uint32_t k = 0; k < kTurns; ++k) at.set(k, bits);
             } else {
-                const uint32_t t = unit.t + (i << turned.log_step);
-                const uint8_t* src = box.is_list ? nullptr : turned.source(t, unit.o);
-                auto listed = [&](uint32_t k) { return turned.listed(t + (k << turned.log_step), unit.o); };
+                auto source = [&](uint32_t k) { return source_of(box, unit, k); };
+                const bool is_even = is_whole && !box.is_list;
                 switch (field.from_size) {
-                    case 1: load_turns<uint8_t>(at, src, src_step, listed); break;
-                    case 2: load_turns<uint16_t>(at, src, src_step, listed); break;
-                    case 4: load_turns<uint32_t>(at, src, src_step, listed); break;
-                    default: load_turns<uint64_t>(at, src, src_step, listed);
+                    case 1: load_turns<uint8_t>(at, is_even, unit.src, unit.src_step, source); break;
+                    case 2: load_turns<uint16_t>(at, is_even, unit.src, unit.src_step, source); break;
+                    case 4: load_turns<uint32_t>(at, is_even, unit.src, unit.src_step, source); break;
+                    default: load_turns<uint64_t>(at, is_even, unit.src, unit.src_step, source);
                 }
+                const uint8_t kind = field.loop, from = field.from, to = field.to;
                 if (kind == kWhole) {
-                    if (field.from != field.to) cast_whole(at, field.from, field.to, field.from_size, field.to_size);
-                } else if (kind == kDoubles) {
-                    cast_doubles(at, field.from, field.to, map);
+                    if (from != to) cast_whole(at, from, to, field.from_size, field.to_size);
                 } else {
-                    cast_singles(at, field.from, field.to, map, kind == kOddSingles);
+                    Map map = map_of(box, unit);
+                    if (kind == kDoubles) cast_doubles(at, from, to, map);
+                    else cast_singles(at, from, to, map, kind == kOddSingles);
+                    unit.channel = map.channel;
                 }
             }
-            switch (field.to_size) {
-                case 1: store_turns<uint8_t>(at, dst, dst_step); break;
-                case 2: store_turns<uint16_t>(at, dst, dst_step); break;
-                case 4: store_turns<uint32_t>(at, dst, dst_step); break;
-                default: store_turns<uint64_t>(at, dst, dst_step);
-            }
-            dst = stepped(dst, dst_step, at.count);
         }
+        if (!is_whole) {
+            const uint64_t bits = fill_of(field).lo;
+#pragma unroll
+            for (uint32_t k = 0; k < kTurns; ++k) if (!at.is_real(k)) at.set(k, bits);
+        }
+        switch (field.to_size) {
+            case 1: store_turns<uint8_t>(at, unit.dst, unit.dst_step); break;
+            case 2: store_turns<uint16_t>(at, unit.dst, unit.dst_step); break;
+            case 4: store_turns<uint32_t>(at, unit.dst, unit.dst_step); break;
+            default: store_turns<uint64_t>(at, unit.dst, unit.dst_step);
+        }
+        unit.advance(at.count, samples_of_turn(box));
     }
 }
 
-WINDROW_DEVICE Kind kind_of(const Box& box) {
+/// Writes a round of a box.
+WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
     const Field& field = *box.field;
-    const uint32_t from_size = field.from_size, to_size = field.to_size;
-    const bool mapped = field.op == kAffine;
-    const uint32_t src = box.is_list ? !(field.flags & kAlignedSources)
-                                     : static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.src)) | box.rows.src;
-    const uint32_t dst = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(box.dst)) | box.rows.dst | box.cols.dst;
-    const bool is_misaligned = (dst & (to_size - 1)) != 0 || (from_size != 0 && ((src | box.cols.src) & (from_size - 1)) != 0);
-    if (to_size == 16 || is_misaligned) return kSlow;
-    if (!mapped && (field.from == field.to || (is_integral(field.from) && is_integral(field.to)))) return kWhole;
-    if (field.from == kF64 || field.to == kF64) return kDoubles;
-    return is_rare(field.from, field.to, mapped) ? kOddSingles : kSingles;
-}
-
-WINDROW_DEVICE void write_box(const Box& box, uint32_t lane) {
-    const Turned turned = windrow::turned(box);
-    const Side &along = turned.along, &across = turned.across;
-    const Kind kind = kind_of(box);
-    const Field& field = *box.field;
-    Map map = {{nullptr, 1}, 0, 0};
+    const Side &rows = box.rows, &cols = box.cols;
+    const uint32_t log_step = field.log_step, number = round * kLanes + lane;
+    if (number >= cols.count << log_step) return;
+    const uint32_t row = log_step == 0 ? 0 : number / cols.count, col = number - row * cols.count;
+    Unit unit;
+    unit.turns = turns_below(rows.count, row, log_step);
+    unit.first = unit.last = 0;
+    if (col >= cols.lo && col < cols.hi) {
+        unit.last = turns_below(rows.hi, row, log_step);
+        unit.first = minimum(turns_below(rows.lo, row, log_step), unit.last);
+    }
+    unit.src = stepped(stepped(reinterpret_cast<uintptr_t>(box.src), rows.src, row), cols.src, col);
+    unit.dst = stepped(stepped(reinterpret_cast<uintptr_t>(box.dst), rows.dst, row), cols.dst, col);
+    unit.src_step = rows.src * (1 << log_step);
+    unit.dst_step = rows.dst * (1 << log_step);
+    unit.sample = box.number + (box.is_list ? row : 0);
+    unit.channel = unit.channel_step = 0;
     if (field.op == kAffine) {
-        const uint32_t step = along.channel << turned.log_step;
-        map = {{at<uint8_t>(box.table, field.affine), field.channels}, 0, step - divide(step, field.by_channels) * field.channels};
+        // The channels of the first kTurns elements that are not all padding, and of what follows.
+        auto modulo = [&](uint32_t channel) { return channel - divide(channel, field.by_channels) * field.channels; };
+        const uint32_t down = row + ((unit.first & ~(kTurns - 1)) << log_step);
+        unit.channel = modulo(box.channel + down * rows.channel + col * cols.channel);
+        unit.channel_step = modulo(rows.channel << log_step);
     }
-    const uint32_t units = turned.is_down ? box.cols.count << turned.log_step : box.rows.count * kLanes;
-#pragma unroll 1
-    for (uint32_t number = lane; number < units; number += kLanes) {
-        Unit unit = {lane, number / kLanes, 0, 0, 0};
-        if (turned.is_down) {
-            unit.t = turned.log_step == 0 ? 0 : divide(number, box.by_cols);
-            unit.o = number - unit.t * box.cols.count;
-        }
-        unit.turns = turns_below(along.count, unit.t, turned.log_step);
-        if (unit.o >= across.lo && unit.o < across.hi) {
-            unit.first = turns_below(along.lo, unit.t, turned.log_step);
-            unit.last = turns_below(along.hi, unit.t, turned.log_step);
-            unit.first = minimum(unit.first, unit.last);
-        }
-        if (field.op == kAffine && unit.first < unit.last) {
-            const uint32_t t = unit.t + (unit.first << turned.log_step);
-            const uint32_t channel = box.channel + t * along.channel + unit.o * across.channel;
-            map.channel = channel - divide(channel, field.by_channels) * field.channels;
-        }
-        if (kind == kSlow) write_slowly(turned, unit, map);
-        else write_quickly(turned, unit, kind, map);
-    }
+    if (field.loop == kSlow) write_slowly(box, unit);
+    else write_quickly(box, unit);
 }
 
 }  // namespace windrow

@@ -43,30 +43,23 @@ WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t num_fields, uint3
     return low;
 }
 
+template <bool by_id>
 WINDROW_DEVICE void rows_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const uint32_t lane = lane_of_thread();
-    constexpr uint32_t kVectors = kMoveBytes / 16;
-    const Sources sources = sources_of(table, field);
-    const uint32_t vectors = static_cast<uint32_t>(field.cols.extent), first = own * kVectors + lane;
-    if (field.family == kPages) {
-        page_piece(sources, field.out, field.items, field.by_items, own, lane);
-    } else if (field.flags & kById) {
-        rows_piece<true>(sources, field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
-    } else {
-        rows_piece<false>(sources, field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
-    }
+    const auto vectors = static_cast<uint32_t>(field.cols.extent);
+    const uint32_t first = own * (kMoveBytes / 16) + lane_of_thread();
+    rows_piece<by_id>(sources_of<by_id>(table, field), field.out, vectors, field.cols.by_blocks, first, vectors * field.num_samples);
 }
 
+WINDROW_DEVICE void page_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const uint32_t sample = divide(own, field.by_items);
+    page_piece(source_of(table, field, sample), field.out, own, own - sample * field.items, lane_of_thread());
+}
+
+template <bool by_id>
 WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32_t own) {
-    const uint32_t lane = lane_of_thread();
-    const Sources sources = sources_of(table, field);
-    const uint32_t size = static_cast<uint32_t>(field.cols.extent);
-    const Short all = {sources, field.out, uint64_t{size} * field.num_samples, size, field.cols.by_blocks, field.piece};
-    if (field.flags & kById) {
-        short_piece<true>(all, own, lane);
-    } else {
-        short_piece<false>(all, own, lane);
-    }
+    const auto size = static_cast<uint32_t>(field.cols.extent);
+    const Short all = {sources_of<by_id>(table, field), field.out, size * field.num_samples, size, field.cols.by_blocks, field.piece};
+    short_piece<by_id>(all, own, lane_of_thread());
 }
 
 /// What becomes of the elements of a row, which are all of one channel.
@@ -113,101 +106,14 @@ WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_
     }
 }
 
-/// The divisor for a number of columns that the host did not know.
-WINDROW_DEVICE Divisor divisor_of(uint32_t d) {
-    uint32_t shift = 0;
-#pragma unroll 1
-    while (1u << shift < d) ++shift;
-    const uint64_t top = (uint64_t{1} << shift) - d;
-    return {static_cast<uint32_t>((top << 32) / d + 1), shift};
-}
-
-/// The part of [lo, hi) in the `count` numbers from `begin` on, counted from there.
-WINDROW_DEVICE uint32_t clipped(uint64_t bound, uint64_t begin, uint32_t count) {
-    return bound <= begin ? 0 : bound - begin < count ? static_cast<uint32_t>(bound - begin) : count;
-}
-
 WINDROW_DEVICE void box_item(const uint64_t* table, const Field& field, uint32_t own) {
-    Box box;
-    box.table = table;
-    box.field = &field;
-    box.is_list = false;
-    box.by_cols = field.cols.by_blocks;
-    const Loop& cols = field.cols;
-    box.rows.channel = 0;
-    box.cols.channel = cols.channel_step;
-    box.cols.dst = static_cast<int32_t>(cols.dst_stride);
-    int64_t channel = field.channel_first;
-    if (field.samples != 0) {
-        // Its rows are samples.
-        box.number = own * field.samples;
-        box.rows.count = box.rows.hi = minimum(field.samples, field.num_samples - box.number);
-        box.rows.lo = box.cols.lo = 0;
-        box.cols.count = static_cast<uint32_t>(cols.extent);
-        box.cols.hi = static_cast<uint32_t>(cols.hi);
-        box.rows.src = 0;
-        box.cols.src = static_cast<int32_t>(cols.src_stride);
-        box.rows.dst = static_cast<int32_t>(field.step);
-        box.dst = field.out + static_cast<int64_t>(box.number) * field.step;
-        box.src = nullptr;
-        box.is_list = reads(field);
-    } else {
-        const Item item = item_of(table, field, own);
-        const Sample& sample = item.sample;
-        box.number = sample.number;
-        const Bounds col = bounds_of(table, field, cols, sample);
-        const uint64_t begin = uint64_t{item.piece} * field.piece;
-        const uint64_t rest = col.extent - begin;
-        box.cols.count = rest < field.piece ? static_cast<uint32_t>(rest) : field.piece;
-        box.cols.lo = clipped(col.lo, begin, box.cols.count);
-        box.cols.hi = clipped(col.hi, begin, box.cols.count);
-        box.cols.src = static_cast<int32_t>(col.src_stride);
-        box.src = reads(field) ? source_at(sources_of(table, field), sample.index) : field.out;
-        box.src += static_cast<int64_t>(begin - col.lo) * col.src_stride;
-        box.dst = field.out + static_cast<int64_t>(sample.offset) * field.step +
-                  static_cast<int64_t>(begin) * cols.dst_stride;
-        if (cols.varies & kExtent || box.cols.count != static_cast<uint32_t>(cols.extent)) box.by_cols = divisor_of(box.cols.count);
-        if (cols.channel_step) channel += static_cast<int64_t>(begin - col.lo);
-        // The last of the outer loops is that of its rows.
-        const Loop* outer = at<Loop>(table, field.outer);
-        uint32_t number = item.row;
-        bool is_real = true;
-#pragma unroll 1
-        for (uint32_t d = field.num_outer; d-- > 0;) {
-            const Loop& loop = outer[d];
-            const Bounds bounds = bounds_of(table, field, loop, sample);
-            uint64_t coord = number;
-            if (d > 0) {  // nothing is left over from the outermost
-                const uint32_t blocks = blocks_of(bounds.extent, loop.block);
-                number = loop.varies & kExtent ? number / blocks : divide(number, loop.by_blocks);
-                coord -= uint64_t{number} * blocks;
-            }
-            coord *= loop.block;
-            const int64_t real = static_cast<int64_t>(coord - bounds.lo);
-            box.dst += static_cast<int64_t>(coord) * loop.dst_stride;
-            box.src += real * bounds.src_stride;
-            if (loop.channel_step) channel += real;
-            if (d + 1 == field.num_outer) {
-                const uint64_t left = bounds.extent - coord;
-                box.rows.count = left < loop.block ? static_cast<uint32_t>(left) : loop.block;
-                box.rows.lo = clipped(bounds.lo, coord, box.rows.count);
-                box.rows.hi = clipped(bounds.hi, coord, box.rows.count);
-                box.rows.src = static_cast<int32_t>(bounds.src_stride);
-                box.rows.dst = static_cast<int32_t>(loop.dst_stride);
-                box.rows.channel = loop.channel_step;
-            } else if (coord < bounds.lo || coord >= bounds.hi) {
-                is_real = false;
-            }
-        }
-        if (!is_real) box.rows.hi = box.rows.lo;
+    uint32_t round = 0;
+    if (field.rounds > 1) {
+        const uint32_t number = divide(own, field.cols.by_blocks);
+        round = own - number * field.rounds;
+        own = number;
     }
-    box.channel = 0;
-    if (field.op == kAffine) {
-        // Below 0 in front of padding.
-        channel %= static_cast<int64_t>(field.channels);
-        box.channel = static_cast<uint32_t>(channel < 0 ? channel + field.channels : channel);
-    }
-    write_box(box, lane_of_thread());
+    write_box(box_of(table, field, own), round, lane_of_thread());
 }
 
 /// Numbers of the table itself.
@@ -240,10 +146,11 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const Field* fields = at<Field>(table, 0);
     const Field& field = fields[field_of(fields, header.num_fields, item)];
     const uint32_t own = item - field.first_item;
+    const bool by_id = field.flags & kById;
     switch (field.family) {
-        case kRows:
-        case kPages: return rows_item(table, field, own);
-        case kShort: return short_item(table, field, own);
+        case kRows: return by_id ? rows_item<true>(table, field, own) : rows_item<false>(table, field, own);
+        case kPages: return page_item(table, field, own);
+        case kShort: return by_id ? short_item<true>(table, field, own) : short_item<false>(table, field, own);
         case kBox: return box_item(table, field, own);
         case kValues: return values_item(table, field, own);
         default: return line_item(table, field, own);

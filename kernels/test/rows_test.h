@@ -20,7 +20,9 @@ inline void check_rows(uint32_t vectors, uint32_t num, uint32_t gap, bool by_id)
     for (uint32_t own = 0; own * 128 < count; ++own) {
         for (uint32_t lane = 0; lane < kLanes; ++lane) {
             if (vectors % 128 == 0) {
-                page_piece(sources, output.data(), pieces, divisor(pieces), own, lane);
+                const uint32_t sample = own / pieces;
+                const uint8_t* src = by_id ? source_at<true>(sources, sample) : source_at<false>(sources, sample);
+                page_piece(src, output.data(), own, own % pieces, lane);
             } else if (by_id) {
                 rows_piece<true>(sources, output.data(), vectors, divisor(vectors), own * 128 + lane, count);
             } else {

@@ -61,7 +61,7 @@ inline void check_box(const BoxCase& c) {
     auto side = [](uint32_t count, const auto& loop) {
         return Side{count, uint32_t(loop.lo), uint32_t(loop.hi), 0, int32_t(loop.src_stride), int32_t(loop.dst_stride)};
     };
-    box.rows = side(c.rows, loops[0]), box.cols = side(c.cols, loops[1]), box.by_cols = divisor(c.cols);
+    box.rows = side(c.rows, loops[0]), box.cols = side(c.cols, loops[1]);
     box.dst = output.data() + out_before;
     field.from = uint8_t(c.from), field.to = uint8_t(c.to), field.to_size = uint8_t(b);
     field.from_size = c.constant ? 0 : uint8_t(a);
@@ -85,7 +85,7 @@ inline void check_box(const BoxCase& c) {
         }
         // The table begins with them.
         box.table = addresses.data();
-        box.is_list = true, box.rows.src = 0;
+        box.is_list = !c.constant, box.rows.src = 0;
         bool is_aligned = true;
         for (uint32_t r = box.rows.lo; r < box.rows.hi; ++r) is_aligned &= addresses[r + 3] % a == 0;
         if (is_aligned) field.flags |= kAlignedSources;
@@ -140,7 +140,18 @@ inline void check_box(const BoxCase& c) {
             memcpy(output.want(out_before + r * loops[0].dst_stride + col * loops[1].dst_stride), bits, b);
         }
     }
-    for (uint32_t lane = 0; lane < kLanes; ++lane) write_box(box, lane);
+    const auto all = [](auto... numbers) { return (uint64_t(numbers) | ...); };
+    const auto sources = c.listed ? uint64_t(field.flags & kAlignedSources ? 0 : 1) : uint64_t(box.src) | box.rows.src;
+    const bool is_odd = all(box.dst, box.rows.dst, box.cols.dst) % b != 0 || (!c.constant && all(sources, box.cols.src) % a != 0);
+    field.loop = is_odd || b == 16                                                                            ? kSlow
+                 : !c.affine && (c.constant || c.from == c.to || (is_integral(c.from) && is_integral(c.to))) ? kWhole
+                 : wide                                                                                       ? kDoubles
+                 : is_rare(c.from, c.to, c.affine)                                                            ? kOddSingles
+                                                                                                              : kSingles;
+    field.log_step = uint8_t(pick(6));
+    for (uint32_t round = 0; round * kLanes < c.cols << field.log_step; ++round) {
+        for (uint32_t lane = 0; lane < kLanes; ++lane) write_box(box, round, lane);
+    }
     char what[100];
     snprintf(what, sizeof what, "box of %u x %u, dtype %d to %d", c.rows, c.cols, c.from, c.to);
     output.check(what);

@@ -1,11 +1,17 @@
-//! Which loops of a part are the rows and the columns of its boxes.
+//! Which loops of a part are the rows and the columns of its boxes, and how their elements are written.
 
 use super::loops::{Extent, Loop, Loops, Number};
+use super::params::Kind;
 use super::part::{Part, Places};
 use crate::plan::Op;
+use crate::tensor::DType;
+
+/// Lanes of a warp, and the elements of a lane that are under way together in a box.
+pub(super) const LANES: u32 = 32;
+pub(super) const TURNS: u64 = 8;
 
 /// Whether the source is adjacent along the rows of a box rather than along its columns.
-pub(super) fn is_transposed(rows: &Loop, cols: &Loop) -> bool {
+fn is_transposed(rows: &Loop, cols: &Loop) -> bool {
     largest(&rows.src_stride) < largest(&cols.src_stride) && !rows.src_stride.is(0)
 }
 
@@ -16,15 +22,59 @@ fn largest(number: &Number) -> u64 {
     }
 }
 
-/// The loops of a part in the order of its boxes: outer ones, then the rows of a box, then its columns, the
-/// innermost of the output. Or only the columns, where the rows are whole samples.
+/// Log2 of the rows of a box from one element of a lane to its next: as few as make whole turns of 32 elements, which
+/// are then whole sectors of the output, too. Only a transposed source is better read along its own adjacent elements,
+/// unless each is a large part of a sector.
+pub(super) fn log_step_of(part: &Part<'_>, rows: Option<&Loop>, cols: &Loop) -> u32 {
+    let num_cols = cols.fixed().unwrap_or(u64::from(LANES));
+    let is_transposed = rows.is_some_and(|rows| is_transposed(rows, cols));
+    if is_transposed && num_cols >= 2 * u64::from(LANES) && part.from.size() < 8 {
+        return 0;
+    }
+    LANES.ilog2().saturating_sub(num_cols.trailing_zeros())
+}
+
+/// How the elements of a box are written.
+pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool) -> Kind {
+    let (from, to) = (part.from, part.to);
+    let loops = || loops.iter().filter(|own| own.fixed() != Some(1));
+    let places = part.out | part.places.step() as u64;
+    let places = loops().fold(places, |all, own| all | own.dst_stride as u64);
+    let is_multiple = |number: &Number| match number {
+        Number::Same(value) => value % from.size() as i64 == 0,
+        Number::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
+    };
+    let is_read = matches!(part.op, Op::Read { .. });
+    let reads_aligned =
+        !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
+    if to.size() == 16 || places % to.size() as u64 != 0 || !reads_aligned {
+        return Kind::Slow;
+    }
+    let is_mapped = part.affine.is_some();
+    let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
+    if !is_read || part.is_move() || !is_mapped && is_whole(from) && is_whole(to) {
+        return Kind::Whole;
+    }
+    if [from, to].contains(&DType::F64) {
+        return Kind::Doubles;
+    }
+    let is_long = matches!(from, DType::I32 | DType::I64 | DType::U32 | DType::U64);
+    match is_long && matches!(to, DType::F16 | DType::BF16) && !is_mapped {
+        true => Kind::OddSingles,
+        false => Kind::Singles,
+    }
+}
+
+/// The loops of a part in the order of its boxes: outer ones, then the rows of a box, then its columns. Or only the
+/// columns, where the rows are whole samples.
 pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
-    // Strides of a box have 32 bits.
-    let is_short = |stride: u64| stride < 1 << 31;
+    // Strides of a box have 32 bits, for up to 32 coordinates at a time.
+    let is_short = |stride: u64| stride < 1 << 26;
     let fits =
         |own: &Loop| is_short(largest(&own.src_stride)) && is_short(own.dst_stride.unsigned_abs());
     let nothing = || Loop::whole(Extent::Fixed(1), 0, 0);
     let mut rest = part.loops.clone();
+    rest.retain(|own| own.fixed() != Some(1) || !own.is_whole());
     let mut take = |key: &dyn Fn(&Loop) -> u64| {
         let fitting =
             rest.iter().enumerate().filter(|(_, own)| fits(own) && own.fixed() != Some(1));
@@ -55,8 +105,34 @@ pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
         return (Loops::from_iter([cols]), true);
     }
     // What is left over of an item's number is the outermost coordinate, of which there may be any number.
+    let is_of_cols = rows.as_ref().is_none_or(|rows| is_across(part, rows, &cols));
+    let [rows, cols] = match (is_of_cols, rows) {
+        (true, rows) => {
+            rest.extend(rows);
+            [cols, nothing()]
+        }
+        (false, rows) => [rows.unwrap_or_else(nothing), cols],
+    };
     rest.sort_by_key(|own| own.fixed().is_some());
-    rest.push(rows.unwrap_or_else(nothing));
+    rest.push(rows);
     rest.push(cols);
     (rest, false)
+}
+
+/// Whether lanes had better go along the columns than down the rows: by the turns that are taken in vain, which
+/// count half where the source is transposed.
+fn is_across(part: &Part<'_>, rows: &Loop, cols: &Loop) -> bool {
+    let samples = part.num_samples().max(1) as u64;
+    let fixed = part.loops.iter().filter_map(Loop::fixed).product::<u64>().max(1);
+    let extent = |own: &Loop| own.fixed().unwrap_or(part.field.numel() / samples / fixed).max(1);
+    let (num_rows, num_cols) = (extent(rows), extent(cols));
+    let log_step = log_step_of(part, Some(rows), cols);
+    let lanes = u64::from(LANES);
+    let down = (num_cols << log_step).div_ceil(lanes) * num_rows.div_ceil(TURNS << log_step);
+    let across = num_rows.saturating_mul(num_cols.div_ceil(TURNS * lanes));
+    if is_transposed(rows, cols) {
+        down > across.saturating_mul(2)
+    } else {
+        down >= across
+    }
 }

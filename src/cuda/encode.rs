@@ -2,7 +2,7 @@
 
 use bytemuck::{bytes_of, cast_slice, Zeroable};
 
-use super::boxes::{box_loops, is_transposed};
+use super::boxes::{box_loops, kind_of, log_step_of, LANES, TURNS};
 use super::family::{family_of, is_team};
 use super::loops::{Extent, Loop, Number};
 use super::params::{
@@ -14,8 +14,10 @@ use crate::collate::Affine;
 use crate::plan::Op;
 use crate::tensor::{DType, Error, Result};
 
-/// Elements of a box, at most.
-const BOX_ELEMS: u64 = 4096;
+/// Elements that a lane writes of a box: so many times [`TURNS`].
+const MAX_TURNS: u64 = 128;
+/// Columns of a box.
+const MAX_BOX_COLS: u64 = 1024;
 /// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
 
@@ -312,28 +314,32 @@ impl<'b> Builder<'b> {
         let (loops, is_of_samples) = box_loops(part);
         let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
         let num_samples = part.num_samples() as u64;
-        let most = part.field.numel() / self.slots.max(1);
-        let most = most.next_multiple_of(256).clamp(512, BOX_ELEMS);
-        let num_cols = cols.fixed().unwrap_or(u64::MAX);
+        let num_cols = cols.fixed().unwrap_or(u64::MAX).min(MAX_BOX_COLS);
+        let log_step = log_step_of(part, outer.last(), cols);
+        let lanes = u64::from(LANES);
+        let turns = part.field.numel() / self.policy.enough_slots(self.slots) / lanes;
+        let rows = turns.next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS) << log_step;
+        field.r#loop = kind_of(part, &loops, field.flags & flags::ALIGNED_SOURCES != 0) as u8;
+        field.log_step = log_step as u8;
+        field.rounds = (num_cols << log_step).div_ceil(lanes) as u32;
+        field.piece = num_cols as u32;
         if is_of_samples {
-            let rows = rows_of_box(most, num_cols, num_samples);
+            let rows = rows.min(num_samples);
             self.nest(&mut field, part, cols, &[], 1)?;
-            (field.piece, field.samples) = (num_cols as u32, rows as u32);
+            field.samples = rows as u32;
             return self.enter(field, num_samples.div_ceil(rows));
         }
-        let Some(last) = outer.last() else { return Ok(()) };
-        let num_rows = last.fixed().unwrap_or(u64::MAX);
-        let (rows, piece) = match is_transposed(last, cols) {
-            true if num_cols < 64 => (rows_of_box(most, num_cols, num_rows), num_cols),
-            true => {
-                let rows = num_rows.min(64);
-                (rows, num_cols.min((most / rows).next_multiple_of(64)))
+        let rows = match outer.last().and_then(Loop::fixed) {
+            // As even as may be.
+            Some(extent) => {
+                let blocks = ((extent + rows / 2) / rows).max(1);
+                let even = extent.div_ceil(blocks).next_multiple_of(TURNS << log_step);
+                even.min(extent).max(1)
             }
-            false => (rows_of_box(most, num_cols.min(most), num_rows), num_cols.min(most)),
+            None => rows,
         };
-        field.piece = piece as u32;
         self.nest(&mut field, part, cols, outer, rows)?;
-        self.items(field, part, cols, outer, |cols| cols.div_ceil(piece))
+        self.items(field, part, cols, outer, |cols| cols.div_ceil(num_cols))
     }
 
     /// The loops of a field, and where its samples begin. Of the last outer one an item takes `block`
@@ -347,30 +353,34 @@ impl<'b> Builder<'b> {
         block: u64,
     ) -> Result<()> {
         // Kernels count columns, and offsets, in 32 bits unless that is too few.
+        let is_beyond = |count: u64| count >= self.policy.wide_from;
         let is_wide = |number: &Number| match number {
-            Number::Each(values) => values.iter().any(|&value| value >= 1 << 31),
+            Number::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
             Number::Same(_) => false,
         };
-        let mut wide = outer.iter().chain([cols]).any(|own| is_wide(&own.lo) || is_wide(&own.hi));
-        wide |= match cols.extent {
-            Extent::Fixed(extent) => extent >= 1 << 31,
-            Extent::Joined(unit) => {
-                let steps = (0..part.num_samples()).map(|index| part.step_of(index)).max();
-                steps.unwrap_or(0).saturating_mul(unit) >= 1 << 31
-            }
-        };
+        let most = (0..part.num_samples()).map(|index| part.step_of(index)).max().unwrap_or(0);
+        let mut wide = outer.iter().chain([cols]).any(|own| {
+            let extent = match own.extent {
+                Extent::Fixed(extent) => extent,
+                Extent::Joined(unit) => most.saturating_mul(unit),
+            };
+            is_beyond(extent) || is_wide(&own.lo) || is_wide(&own.hi)
+        });
         field.step = part.places.step();
         if let Some(samples) = &part.samples {
             field.places = self.column(samples)?;
         }
         if let Places::Joined { offsets, .. } = &part.places {
-            wide |= offsets.last().is_some_and(|&end| end >= 1 << 31);
+            wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));
             field.offsets = self.numbers(offsets.iter().copied(), wide)?;
         }
         if wide {
             field.flags |= flags::WIDE;
         }
         field.cols = self.looped(part, cols, 1, wide)?;
+        if field.rounds > 0 {
+            field.cols.by_blocks = divisor(field.rounds.into())?;
+        }
         let last = outer.len().saturating_sub(1);
         let blocks =
             outer.iter().enumerate().map(|(at, own)| (own, if at == last { block } else { 1 }));
@@ -509,6 +519,7 @@ impl<'b> Builder<'b> {
     /// Puts a field into its place at the beginning of the table.
     fn enter(&mut self, mut field: params::Field, items: u64) -> Result<()> {
         field.first_item = self.num_items as u32;
+        let items = items.saturating_mul(field.rounds.max(1).into());
         self.num_items = self.num_items.saturating_add(items);
         if self.num_items >= 1 << 31 {
             return Err(too_large("pieces of work"));
@@ -564,14 +575,6 @@ impl<'b> Builder<'b> {
     fn position(&self) -> Result<u32> {
         u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
     }
-}
-
-/// The rows of a box of about `most` elements: whole runs of 8 for each lane, if there are so many.
-fn rows_of_box(most: u64, cols: u64, extent: u64) -> u64 {
-    let run = 8 * 32u64.div_ceil(cols.max(1));
-    let rows = most / cols.max(1);
-    let rows = if rows >= run { rows / run * run } else { rows };
-    rows.clamp(1, extent.clamp(1, 1 << 14))
 }
 
 /// An element over and over.

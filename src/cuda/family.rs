@@ -102,11 +102,13 @@ pub(super) fn family_of(work: &Work<'_>) -> Family {
     let size = work.to.size() as u64;
     if let (true, Some(cols), true) = (work.is_run(), cols.fixed(), !work.is_joined) {
         let bytes = cols * size;
-        let is_vectors = (work.out | work.sources | bytes) % 16 == 0 && work.bytes / 16 < 1 << 31;
+        let is_vectors = (work.out | work.sources | bytes) % 16 == 0
+            && work.bytes / 16 < 1 << 31
+            && bytes < 1 << 32;
         if is_vectors {
             return if bytes % MOVE_BYTES == 0 { Family::Pages } else { Family::Rows };
         }
-        if SHORT_BYTES.contains(&bytes) && work.out % 16 == 0 {
+        if SHORT_BYTES.contains(&bytes) && work.out % 16 == 0 && work.bytes < 1 << 31 {
             return Family::Short;
         }
     }

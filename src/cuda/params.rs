@@ -71,6 +71,17 @@ pub(super) mod flags {
     pub const VARIED: u8 = 16;
 }
 
+/// How an element of a [`Family::Box`] is written: `loop` of its field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Whole = 0,
+    Singles = 1,
+    OddSingles = 2,
+    Doubles = 3,
+    Slow = 4,
+}
+
 /// Bytes of an item of [`Family::Rows`] and [`Family::Pages`].
 pub(super) const MOVE_BYTES: u64 = 2048;
 
@@ -169,7 +180,7 @@ pub(super) struct Field {
     pub flags: u8,
     pub hint_shift: u8,
     pub log_to: u8,
-    pub unused: u8,
+    pub log_step: u8,
     pub num_samples: u32,
     pub data: u32,
     pub base: u64,
@@ -194,7 +205,8 @@ pub(super) struct Field {
     pub planes: u32,
     pub channel_first: u32,
     pub by_channels: Divisor,
-    pub reserved: u64,
+    pub rounds: u32,
+    pub reserved: u32,
     pub fill: [u8; 16],
 }
 

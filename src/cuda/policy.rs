@@ -22,6 +22,8 @@ pub(super) struct Policy {
     pub inline_bytes: u64,
     /// The largest parameters for which the kernel of small ones is launched.
     pub small_bytes: u64,
+    /// Elements from which on a field's columns and offsets are counted in 64 bits: at most 2^31.
+    pub wide_from: u64,
 }
 
 /// From which compute capability on a row holds. One, so far: nothing has been measured on a GPU.
@@ -36,6 +38,7 @@ const TABLE: [((u32, u32), Policy); 1] = [(
         min_ids: 256,
         inline_bytes: LARGE_BYTES as u64,
         small_bytes: SMALL_BYTES as u64,
+        wide_from: 1 << 31,
     },
 )];
 
@@ -74,6 +77,7 @@ impl Policy {
                 "min_ids" => self.min_ids = number.into(),
                 "inline_bytes" => self.inline_bytes = number.into(),
                 "small_bytes" => self.small_bytes = number.into(),
+                "wide_from" => self.wide_from = number.into(),
                 other => return Err(refuse(&format!("there is no {other}"))),
             }
         }
@@ -83,7 +87,8 @@ impl Policy {
             && self.max_item_bytes <= 1 << 20
             && (1..=64).contains(&self.warps_per_sm)
             && self.inline_bytes <= LARGE_BYTES as u64
-            && self.small_bytes <= SMALL_BYTES as u64;
+            && self.small_bytes <= SMALL_BYTES as u64
+            && self.wide_from <= 1 << 31;
         is_sound.then_some(self).ok_or_else(|| refuse("out of range"))
     }
 
@@ -92,15 +97,25 @@ impl Policy {
         self.warps_per_sm * u64::from(num_sms.max(1))
     }
 
+    /// How many of the slots keep the memory busy: by the timing model of `make gpu-model`.
+    pub fn enough_slots(&self, slots: u64) -> u64 {
+        (slots * 2 / 5).max(1)
+    }
+
     /// Bytes of an item where `rows` rows of `row_bytes` are cut by `slots` warps at a time, each into
     /// pieces of their own: a multiple of `planes` turns of a warp. All slots are busy until the end if
     /// the number of items is just below a multiple of theirs, which matters more than the set-up that
-    /// larger items save.
+    /// larger items save. Fewer items than slots share the memory's bandwidth, which some of the slots use
+    /// up as long as items are small: a large one waits for its own loads.
     pub fn item_bytes(&self, rows: u64, row_bytes: u64, slots: u64, planes: u64) -> u64 {
         let turn = TURN_BYTES * planes;
         let cost = |bytes: u64| {
             let items = rows.saturating_mul(row_bytes.div_ceil(bytes)).max(1);
-            items.div_ceil(slots).saturating_mul(bytes.min(row_bytes) + self.setup_bytes)
+            let busy = match items < slots && bytes <= 2 * self.min_item_bytes {
+                true => items.max(self.enough_slots(slots)),
+                false => items.next_multiple_of(slots),
+            };
+            busy.saturating_mul(bytes.min(row_bytes) + self.setup_bytes)
         };
         let turns = self.min_item_bytes.div_ceil(turn)..=(self.max_item_bytes / turn).max(1);
         // The largest of the cheapest.
@@ -141,6 +156,8 @@ mod tests {
         // W1: one wave, all but full. W2: a row each.
         assert_eq!(waves(256, 3 * 50_176 * 2, 3), (19968, 4096));
         assert_eq!(waves(4096, 16 << 10, 1), (20480, 4096));
+        // W5b: larger items for fewer warps than there are slots.
+        assert_eq!(waves(256, 28_224 * 2, 1), (8192, 1792));
         // A small batch is cut finer, a large one is not.
         assert_eq!(waves(1, 1 << 20, 1), (4096, 256));
         assert_eq!(waves(1, 1 << 30, 1).0, 19968);
