@@ -8,7 +8,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
-from torch_geometric.data.storage import NodeStorage
+from torch_geometric.data.storage import N_KEYS, NodeStorage
 
 import windrow as wr
 from windrow._nodes import Opened, Opener, _at, _name
@@ -34,7 +34,12 @@ def _open(samples: List[Any], path: str, sep: str) -> Opened:
     first = samples[0]
     columns = {store._key: [_store(sample, store._key, index, path) for index, sample in enumerate(samples)] for store in first.stores}
     # Found once: PyTorch Geometric looks for them among the attributes each time.
-    counts = {key: [store.num_nodes for store in stores] for key, stores in columns.items() if _has_nodes(stores[0])}
+    has_own_dims = type(first).__cat_dim__ is not Data.__cat_dim__
+    counts = {
+        key: [store.num_nodes if has_own_dims else _num_nodes(store) for store in stores]
+        for key, stores in columns.items()
+        if _has_nodes(stores[0])
+    }
     children: List[Dict[str, Any]] = [{} for _ in samples]
     forms: Dict[str, Tuple[str, Dict[str, Any]]] = {}
     joined: Dict[str, _Joined] = {}
@@ -122,6 +127,17 @@ def _holds_tensors(values: Any) -> bool:
 
 def _has_nodes(store: Any) -> bool:
     return isinstance(store, NodeStorage) and bool(store.can_infer_num_nodes)
+
+
+def _num_nodes(store: Any) -> Any:
+    """As ``store.num_nodes``, which asks for the dim of the attribute that tells it: for tensors that is 0."""
+    if "num_nodes" not in store._mapping:
+        for key, value in store._mapping.items():
+            if key in N_KEYS:
+                if type(value) is torch.Tensor and value.dim():
+                    return value.shape[0]
+                break
+    return store.num_nodes
 
 
 def _steps(
