@@ -245,6 +245,23 @@ fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
 }
 
 #[test]
+fn a_list_of_more_shapes_than_parameters_hold_uploads_them() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let lengths: Vec<i64> = (0..5000).map(|i| i * 7 % 5000).collect();
+        let shapes: Vec<&[i64]> = lengths.iter().map(std::slice::from_ref).collect();
+        let listed = Listed::new(gpu, &engine, DType::U8, &shapes);
+        let (_memory, chosen) = indices(gpu, DType::I32, &[4999, 0, 17, -1, 2500]);
+        let collate = Collate::pad(Pad::new().size(5000).value(3));
+        let (calls, batch) = traced(gpu, || take_and(&listed, &engine, (&chosen, &collate), &lane));
+        assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 1, "{calls:#?}");
+        let expected = listed.expected(&[4999, 0, 17, -1, 2500], &collate);
+        assert_eq!(consume(&lane, &batch), expected);
+        batch.check().unwrap();
+    });
+}
+
+#[test]
 fn indices_are_read_behind_their_producer_and_kept_until_then() {
     on_gpu(|gpu| {
         let (engine, lane, late) = (engine(), Lane::new(gpu), Lane::new(gpu));
