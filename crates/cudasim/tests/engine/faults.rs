@@ -46,6 +46,7 @@ pub struct Setting<'g> {
     out: Buffer<'g>,
     large: Rows,
     pinned: Pinned<'g>,
+    indices: Buffer<'g>,
 }
 
 /// Bytes on either side of `Setting::out`.
@@ -60,7 +61,8 @@ impl<'g> Setting<'g> {
         let large = Rows::new(3, DType::U8, &[&[30_000], &[30_000]]);
         let pinned = large.pinned(gpu);
         pinned.fill(&large);
-        Setting { lane: Lane::new(gpu), rows, many, memory, packed, out, large, pinned }
+        let indices = Buffer::of(gpu, &[2i64, 0, 1].map(i64::to_ne_bytes).concat());
+        Setting { lane: Lane::new(gpu), rows, many, memory, packed, out, large, pinned, indices }
     }
 
     fn samples(&self) -> windrow::SampleList<'static> {
@@ -76,6 +78,11 @@ impl<'g> Setting<'g> {
 fn transformed() -> Collate {
     let transform = Transform::new().scale(2.0).mean([1.0, 2.0, 3.0]).channel_dim(1);
     Collate::pad(Pad::new().mask(Mask::Real)).transform(transform).cast(DType::F32)
+}
+
+/// To a given size, as samples by indices on the device need it.
+fn sized() -> Collate {
+    Collate::pad(Pad::new().dims([0]).size(9).mask(Mask::Real))
 }
 
 /// One kind of call, and the bytes it must give.
@@ -158,6 +165,20 @@ pub const CALLS: &[Call] = &[
             engine.assemble(&list, &Collate::stack()).map(Some)
         },
         expected: |s| vec![s.rows.bytes.concat()],
+    },
+    Call {
+        name: "indices on the device",
+        run: |s, engine| {
+            let resident = engine.resident(s.samples(), HERE)?;
+            let taken = resident.take(&s.indices.tensor(DType::I64, &[3]))?;
+            engine.assemble(&taken, &sized()).map(Some)
+        },
+        expected: |s| {
+            let rows =
+                [2, 0, 1].map(|i: usize| (s.rows.shapes[i].clone(), s.rows.bytes[i].clone()));
+            let (shapes, bytes) = rows.into_iter().unzip();
+            Rows { dtype: s.rows.dtype, shapes, bytes }.expected(&sized())
+        },
     },
     Call {
         name: "memory of the caller's",
