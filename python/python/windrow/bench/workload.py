@@ -26,6 +26,10 @@ LIBRARIES = {
     "CuPy": "cupy",
     "PyG": "torch_geometric.data",
     "TensorDict": "tensordict",
+    "pyarrow": "pyarrow",
+    "datasets": "datasets",
+    "transformers": "transformers",
+    "tokenizers": "tokenizers",
 }
 """The libraries that windrow is compared with, and the module of each."""
 

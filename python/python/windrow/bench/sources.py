@@ -1,0 +1,173 @@
+"""Workloads of what people hold: Arrow columns, rows of datasets, TensorDicts, graphs, a tokenizer's lists."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Tuple
+
+import numpy as np
+
+import windrow as wr
+from windrow._measure import Array
+from windrow.bench.lengths import numpy_padded
+from windrow.bench.samples import Samples, Setting, samples_of, sets_of, torch, trees_of
+from windrow.bench.trees import by_numpy, leaves
+from windrow.bench.workload import Contenders, Skip, Target, Workload, missing, module
+
+
+def require(setting: Setting, *libraries: str) -> None:
+    """Raises Skip where a library is missing, or on a device."""
+    reasons = ["host memory only"] if not setting.on_host else [missing(library, setting) for library in libraries]
+    for reason in filter(None, reasons):
+        raise Skip(reason)
+
+
+def whole(s: Samples, library: str, make: Callable[[], Any]) -> Any:
+    """All samples as one object of a library, made once."""
+    if library not in s.others:
+        s.others[library] = [make()]
+    return s.others[library][0]
+
+
+def padded_rows(rows: List[Any]) -> Tuple[Any, Any, Any]:
+    """By torch: int64, mask, lengths."""
+    lengths = torch.tensor([len(row) for row in rows])
+    data = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).long()
+    return data, torch.arange(data.shape[1]) < lengths[:, None], lengths
+
+
+def arrow_column(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+    """A list column of int32, padded to int64 with mask and lengths."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        require(setting, "pyarrow", "torch")
+        rng, engine = np.random.default_rng(21), setting.engine
+        shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
+        sets = sets_of(lambda: samples_of(shapes, "int32", setting, rng), setting)
+
+        def column(s: Samples) -> Any:
+            pa = module("pyarrow")
+            return whole(s, "pyarrow", lambda: pa.array(s.arrays, pa.list_(pa.int32())))
+
+        def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
+            batch = wr.pad(column(s), dtype="int64", mask="real", engine=engine)
+            return batch.data, batch.mask, batch.lengths
+
+        def by_torch(s: Samples) -> Tuple[Any, Any, Any]:
+            return padded_rows([torch.from_numpy(row.copy()) for row in column(s).to_numpy(zero_copy_only=False)])
+
+        found = Contenders(setting)
+        found.add("windrow", "windrow", by_windrow)
+        found.add("torch", "to_numpy, pad_sequence, mask", by_torch)
+        found.add("torch", "to_pylist, pad_sequence, mask", lambda s: padded_rows([torch.tensor(row) for row in column(s).to_pylist()]))
+        return Workload(name, title, setting, sets, lambda s: numpy_padded(s, "int64", None), found, targets)
+
+    return make
+
+
+def dataset_rows(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+    """A batch of rows of a Hugging Face dataset, padded with mask and lengths."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        require(setting, "datasets", "torch")
+        from windrow.hf import collate_columns
+
+        rng, engine = np.random.default_rng(22), setting.engine
+        shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
+        sets = sets_of(lambda: samples_of(shapes, "int32", setting, rng), setting)
+        spec = {"ids": wr.Pad(dtype="int64", mask="real")}
+
+        def dataset(s: Samples, form: str) -> Any:
+            made = whole(s, "datasets", lambda: module("datasets").Dataset.from_dict({"ids": s.arrays}))
+            return whole(s, f"datasets {form}", lambda: made.with_format(form))
+
+        def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
+            batch = collate_columns(dataset(s, "arrow")[:], spec, engine=engine)
+            return batch["ids"], batch["ids_mask"], batch["ids_lengths"]
+
+        found = Contenders(setting)
+        found.add("windrow", "windrow", by_windrow)
+        found.add("torch", 'with_format("torch"), pad_sequence, mask', lambda s: padded_rows(list(dataset(s, "torch")[:]["ids"])))
+        return Workload(name, title, setting, sets, lambda s: numpy_padded(s, "int64", None), found, targets)
+
+    return make
+
+
+def tensordicts(num_leaves: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+    """TensorDicts of many small leaves, stacked."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        require(setting, "TensorDict")
+        rng, engine, kinds = np.random.default_rng(23), setting.engine, leaves(num_leaves, (8,))
+        columns = {key: ([shape] * setting.count(num_samples), dtype) for key, (shape, dtype) in kinds.items()}
+        sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
+
+        def trees(s: Samples) -> List[Any]:
+            tensordict = module("TensorDict")
+            return s.of("TensorDict", lambda tree: tensordict.TensorDict(tree, batch_size=[]))
+
+        found = Contenders(setting)
+        found.add("windrow", "windrow", lambda s: tuple(wr.collate(trees(s), engine=engine).values()))
+        found.add("TensorDict", "torch.stack", lambda s: tuple(torch.stack(trees(s)).values()))
+        return Workload(name, title, setting, sets, lambda s: by_numpy(s, kinds), found, targets)
+
+    return make
+
+
+def data_objects(num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+    """Graphs as PyTorch Geometric has them, joined to a Batch."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        require(setting, "PyG")
+        rng, engine, count = np.random.default_rng(24), setting.engine, setting.count(num_samples)
+        nodes = rng.integers(10, 31, count)
+        columns = {"x": ([(int(n), 16) for n in nodes], "float32"), "edge_index": ([(2, 4 * int(n)) for n in nodes], "int64")}
+        sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
+        before = np.cumsum(nodes) - nodes
+
+        def expected(s: Samples) -> Tuple[Array, ...]:
+            edge_index = np.concatenate([graph["edge_index"] + n for graph, n in zip(s.arrays, before)], 1)
+            return np.concatenate([graph["x"] for graph in s.arrays]), edge_index, np.repeat(np.arange(count), nodes)
+
+        def joined(s: Samples, join: Callable[[List[Any]], Any]) -> Tuple[Any, ...]:
+            made = join(s.of("PyG", lambda graph: module("PyG").Data(**graph)))
+            return made.x, made.edge_index, made.batch
+
+        found = Contenders(setting)
+        found.add("windrow", "windrow", lambda s: joined(s, lambda graphs: wr.collate(graphs, engine=engine)))
+        found.add("PyG", "Batch.from_data_list", lambda s: joined(s, module("PyG").Batch.from_data_list))
+        return Workload(name, title, setting, sets, expected, found, targets)
+
+    return make
+
+
+def token_lists(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+    """Lists of ints as a tokenizer gives them, padded with an attention mask."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        require(setting, "transformers", "torch")
+        from windrow import sequence
+
+        rng = np.random.default_rng(25)
+        shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
+        sets = sets_of(lambda: samples_of(shapes, "uint8", setting, rng), setting)
+        tokenizers = module("tokenizers")
+        model = tokenizers.models.WordLevel({"[PAD]": 0}, unk_token="[PAD]")
+        tokenizer = module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(model), pad_token="[PAD]")
+
+        def by(collate: Any) -> Callable[[Samples], Tuple[Any, ...]]:
+            def call(s: Samples) -> Tuple[Any, ...]:
+                batch = collate(s.of("lists", lambda row: {"input_ids": row.tolist()}))
+                return batch["input_ids"], batch["attention_mask"]
+
+            return call
+
+        def expected(s: Samples) -> Tuple[Array, ...]:
+            data, mask, _ = numpy_padded(s, "int64", None)
+            return data, mask.astype(np.int64)
+
+        found = Contenders(setting)
+        found.add("windrow", "windrow", by(sequence.DataCollatorWithPadding(tokenizer)))
+        found.add("transformers", "DataCollatorWithPadding", by(module("transformers").DataCollatorWithPadding(tokenizer)))
+        return Workload(name, title, setting, sets, expected, found, targets)
+
+    return make
