@@ -43,7 +43,7 @@ constexpr uint32_t kMoveBytes = 2048;
 enum Op : uint8_t {
     kRead = 0,    ///< the source's element, cast if it has another dtype
     kAffine = 1,  ///< the same through x * a[c] + b[c]
-    kConst = 2,   ///< the byte `value` of the field
+    kConst = 2,   ///< the bits `value` of the field
     kIndex = 3,   ///< the number of its sample, as int64
 };
 
@@ -110,7 +110,7 @@ struct alignas(16) Field {
     uint8_t to;
     uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kBox and kLine
     uint8_t to_size;
-    uint8_t value;         ///< of kConst
+    uint8_t unused;
     uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kBox: of Kind
     uint8_t flags;         ///< of Flags
     uint8_t hint_shift;
@@ -142,7 +142,7 @@ struct alignas(16) Field {
     uint32_t channel_first;
     Divisor by_channels;
     uint32_t rounds;       ///< kBox: items of a box
-    uint32_t reserved;
+    uint32_t value;        ///< bits of kConst, zeros behind them
     uint8_t fill[16];      ///< bits of the padding, over and over
 };
 

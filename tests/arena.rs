@@ -48,7 +48,7 @@ fn tree() -> Vec<Case> {
             multiple_of: PerDim::Each(vec![4, 5]),
             ..padded(Side::Left)
         }),
-        Ask::pad(PadAsk { mask: Some(Mask::Pad), ..padded(Side::Center) }),
+        Ask::pad(PadAsk { mask: Some(Mask::Pad), ..padded(Side::Center) }).mask_dtype(DType::F16),
     ];
     let mut cases = Vec::new();
     for (index, &dtype) in DType::ALL.iter().enumerate() {

@@ -299,6 +299,32 @@ fn concat_along_every_dim_with_every_order() {
     }
 }
 
+/// Rows that are lines, teams, boxes and large on a device; masks longer and shorter than their data.
+#[test]
+fn masks_of_every_dtype() {
+    let list = |dtype, shapes: &[&[i64]]| -> Vec<Sample> {
+        shapes.iter().zip(0..).map(|(shape, seed)| Sample::new(dtype, shape, seed)).collect()
+    };
+    let lists = [
+        list(DType::U8, &[&[3], &[0], &[9], &[1]]),
+        list(DType::F64, &[&[40, 2], &[33, 2]]),
+        list(DType::I32, &[&[3, 5, 2], &[4, 1, 2], &[0, 6, 2]]),
+        list(DType::U16, &[&[70_000], &[1], &[65_537]]),
+    ];
+    for dtype in [DType::Bool, DType::U8, DType::I32, DType::I64, DType::F16, DType::F32] {
+        for (samples, side) in lists.iter().zip(SIDES.iter().cycle()) {
+            for mask in [Mask::Real, Mask::Pad] {
+                let side = PerDim::All(*side);
+                let pad = PadAsk { side, mask: Some(mask), ..PadAsk::default() };
+                let ask = Ask::pad(pad).mask_dtype(dtype);
+                runner().check(&format!("{dtype} {mask:?}"), samples, &ask);
+            }
+        }
+        let turned = Ask::side(Side::Center).permute(&[2, 0, 1]).mask_dtype(dtype);
+        runner().check(&format!("{dtype} turned"), &lists[2], &turned);
+    }
+}
+
 #[test]
 fn samples_without_elements_or_dims() {
     for shape in [&[][..], &[0], &[0, 4], &[4, 0], &[2, 0, 3], &[1], &[1, 1, 1]] {

@@ -72,6 +72,23 @@ fn a_difference_in_a_dim_that_is_not_named() {
 }
 
 #[test]
+fn the_dtype_of_a_mask_is_one_for_a_mask() {
+    let list = samples(&[&[3], &[2]]);
+    let text = |pad: Pad| refused(&list, &Collate::pad(pad)).to_string();
+    let real = Pad::new().mask(Mask::Real);
+    assert_eq!(
+        text(real.clone().mask_dtype(DType::I16)),
+        "mask_dtype=int16; it is bool, uint8, int32, int64, float16 or float32"
+    );
+    assert_eq!(
+        text(Pad::new().mask_dtype(DType::I64)),
+        "mask_dtype=int64, but no mask is asked for"
+    );
+    assert!(spec(&list, &Collate::pad(Pad::new().mask_dtype(DType::Bool))).is_ok());
+    assert!(spec(&list, &Collate::pad(real.mask_dtype(DType::F16))).is_ok());
+}
+
+#[test]
 fn one_number_speaks_of_dims() {
     let text = |shapes: &[&[i64]], pad: Pad| match refused(&samples(shapes), &Collate::pad(pad)) {
         Error::Argument(text) => text,

@@ -102,11 +102,14 @@ fn pad(ndim: usize) -> impl Strategy<Value = PadAsk> {
     let multiple = prop_oneof![2 => Just(1i64), 1 => 2..9i64];
     let all: Vec<i64> = (0..ndim as i64).collect();
     let mask = select(vec![None, Some(Mask::Real), Some(Mask::Pad)]);
+    let mask_dtype = select(vec![DType::Bool, DType::U8, DType::I64, DType::F16]);
+    let mask = (mask, mask_dtype);
     let dims = prop_oneof![2 => Just(None), 1 => subsequence(all, 0..=ndim).prop_map(Some)];
     let value = prop_oneof![Just(Scalar::Int(0)), Just(Scalar::Int(1))];
     (per_dim(side, ndim), per_dim(size, ndim), per_dim(multiple, ndim), dims, mask, value).prop_map(
-        move |(side, size, multiple_of, dims, mask, value)| {
-            let mut pad = PadAsk { value, side, dims, size, multiple_of, truncate: true, mask };
+        move |(side, size, multiple_of, dims, (mask, mask_dtype), value)| {
+            let pad = PadAsk { value, side, dims, size, multiple_of, ..PadAsk::default() };
+            let mut pad = PadAsk { truncate: true, mask, mask_dtype, ..pad };
             // One number applies to the named dims.
             if ndim != 1 && pad.dims.as_ref().is_none_or(Vec::is_empty) {
                 if matches!(pad.size, PerDim::All(_)) {

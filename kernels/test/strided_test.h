@@ -66,7 +66,7 @@ inline void check_box(const BoxCase& c) {
     field.from = uint8_t(c.from), field.to = uint8_t(c.to), field.to_size = uint8_t(b);
     field.from_size = c.constant ? 0 : uint8_t(a);
     field.op = !c.constant ? kRead : pick(2) ? kConst : kIndex;
-    field.value = uint8_t(rng()), box.number = uint32_t(rng());
+    field.value = uint32_t(rng()), box.number = uint32_t(rng());
     const Vec16 fill = {rng(), rng()};
     memcpy(field.fill, &fill, sizeof fill);
     // Sources: one, or one for each row.

@@ -12,11 +12,12 @@ use windrow::arrow::{
     ARROW_ARRAY_STREAM, ARROW_DEVICE_ARRAY, ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA_HOST, ARROW_SCHEMA,
 };
 use windrow::dlpack::DLDeviceType;
-use windrow::{Error, Mismatch, Owner};
+use windrow::{Error, Mismatch};
 
 use crate::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
 use crate::import::push_to;
 use crate::keep::Keep;
+use crate::owners::Owners;
 use crate::samples::{Imported, PySampleList};
 use crate::sources::{route_of, Route};
 
@@ -94,11 +95,11 @@ pub(crate) fn read<'py>(
         };
         read.push((column.path, content));
     }
-    let owners = Arc::new(vec![Arc::new(keep) as Owner]);
+    let owners = Owners::of_all(Arc::new(keep));
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {
-                let (owners, places) = (Arc::clone(&owners), Default::default());
+                let (owners, places) = (owners.clone(), Default::default());
                 Content::Samples(Imported { list, owners, places })
             }
             Err(texts) => Content::Texts(texts),

@@ -289,9 +289,9 @@ fn order_work(
         options.keep.push(Arc::clone(out.owner()));
     }
     for job in jobs {
-        order.merge(Order::of_owners(&job.samples.owners));
+        order.merge(Order::of_owners(job.samples.owners.shared()));
         if job.samples.list.kinds().iter().any(|kind| kind.device != Device::Cpu) {
-            options.keep.push(Arc::clone(&job.samples.owners) as Owner);
+            options.keep.push(Arc::clone(job.samples.owners.shared()) as Owner);
         }
     }
     let tensors = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
@@ -352,8 +352,9 @@ fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<O
     let Some(data) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
     let spec = &plan.specs()[0];
     let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
-    let (owners, places) = (Arc::clone(&job.samples.owners), job.samples.places.clone());
-    let owner: Owner = Arc::new(Held { owners, places });
+    let owners = &job.samples.owners;
+    let (owners, lone) = (Arc::clone(owners.shared()), owners.others());
+    let owner: Owner = Arc::new(Held { owners, lone, places: job.samples.places.clone() });
     let read_only = job.samples.list.is_read_only();
     // SAFETY: the samples are there one after the other, and their owners are held.
     #[allow(unsafe_code)]
@@ -485,6 +486,8 @@ pub(crate) fn concat(
 ///         dim; applied after ``size``.
 ///     truncate (bool): cut what does not fit, on the side where padding goes.
 ///     mask: None, "real" (True where data is) or "pad" (True where padding is).
+///     mask_dtype: of the mask, which has 1 where it is True: "bool", "uint8", "int32", "int64" (what tokenizers of
+///         transformers give), "float16" or "float32". Written in the same pass.
 ///
 /// ``dims``, and an entry of ``size`` or a ``multiple_of`` above 1 that is given for its dim, name dims.
 /// Exactly the named dims are padded, whether samples differ there or not, and a difference elsewhere is
@@ -494,7 +497,7 @@ pub(crate) fn concat(
 ///
 /// Returns:
 ///     Batch: ``data[N, *max]``, ``lengths`` int64 ``[N]`` when one dim is padded, else ``[N, k]``,
-///     and ``mask`` bool ``[N, *padded dims]``.
+///     and ``mask`` ``[N, *padded dims]``.
 ///
 /// Raises:
 ///     ShapeError: samples differ in a dim that is not named, or are larger than ``size``.
@@ -509,7 +512,7 @@ pub(crate) fn concat(
 ///     >>> wr.pad(images, dims=1, multiple_of=8).shape
 ///     (2, 3, 8)
 #[pyfunction]
-#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, mask_dtype='bool', dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn pad(
     samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,

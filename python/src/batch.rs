@@ -24,7 +24,7 @@ use crate::tensor::{tensor_methods, PyTensor};
 ///     lengths (Tensor or None): real length of each sample, int64 ``[N]``, or ``[N, k]`` where
 ///         ``k != 1`` dims are padded.
 ///     offsets (Tensor or None): where each sample begins, ``[N + 1]``, for concat and ragged.
-///     mask (Tensor or None): bool, ``[N, *padded dims]``, if asked for.
+///     mask (Tensor or None): ``[N, *padded dims]``, if asked for; bool, or of the ``mask_dtype`` given.
 ///     batch_index (Tensor or None): sample of each row, int64 ``[sum]``, if asked for.
 ///     arena (Tensor or None): uint8, the one allocation of all leaves of `collate`, if asked for; the
 ///         same object for each of them.

@@ -16,9 +16,10 @@ use crate::engine::default_engine;
 use crate::errors::{quoted, to_py_err, DTypeError, OrPyErr};
 use crate::export::copy_of;
 use crate::import::{room_for, Reading};
+use crate::integers::integers;
 use crate::logging::Records;
 use crate::options::{scalar_of, Options};
-use crate::samples::{integers, items_of, Imported};
+use crate::samples::{items_of, Imported};
 use crate::tensor::PyTensor;
 
 /// The entries of all samples under one key.
@@ -144,7 +145,7 @@ impl Column {
 
 /// What `pad_tokens` gives but for the mask: by name, every column padded, and columns of single numbers stacked.
 /// ``keys``: of the features, by name; ``values``: of padding, by name; ``options``: of `pad`, None to stack all;
-/// ``masked``: the column that has a mask.
+/// ``masked``: the column that has a mask, int64 as what tokenizers give.
 #[pyfunction]
 #[pyo3(signature = (features, keys, values, options, masked, /))]
 pub(crate) fn pad_columns<'py>(
@@ -176,7 +177,7 @@ pub(crate) fn pad_columns<'py>(
                 let value = value.map(|value| scalar_of(&value)).transpose()?;
                 let mut pad: Pad = pad.clone().value(value.unwrap_or_default());
                 if masked == Some(column.name.as_str()) {
-                    pad = pad.mask(windrow::Mask::Real);
+                    pad = pad.mask(windrow::Mask::Real).mask_dtype(DType::I64);
                 }
                 Collate::pad(pad)
             }

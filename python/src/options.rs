@@ -69,6 +69,22 @@ impl<'f, 'py> Kwargs<'f, 'py> {
         item.extract::<T>().map(Some).map_err(|error| unfit(&item, name, what, error))
     }
 
+    /// A dtype, one of a few.
+    fn dtype_among(&mut self, name: &str, choices: &[DType]) -> PyResult<Option<DType>> {
+        let Some(item) = self.get(name)? else { return Ok(None) };
+        match dtype_of(&item) {
+            Ok(dtype) if choices.contains(&dtype) => Ok(Some(dtype)),
+            Err(error) if !is_answer(item.py(), &error) => Err(error),
+            _ => {
+                let choices: Vec<_> = choices.iter().map(|dtype| format!("\"{dtype}\"")).collect();
+                let (last, others) = choices.split_last().expect("a few");
+                let text =
+                    format!("{name}={}; it is {} or {last}", quoted(&item)?, others.join(", "));
+                Err(PyValueError::new_err(text))
+            }
+        }
+    }
+
     /// Refuses options that were not asked for.
     fn finish(self, own: &[&str]) -> PyResult<()> {
         match self.items.first() {
@@ -82,7 +98,9 @@ impl<'f, 'py> Kwargs<'f, 'py> {
 fn own_of(form: &str) -> &'static [&'static str] {
     match form {
         "concat" => &["dim"],
-        "pad" => &["value", "side", "dims", "size", "multiple_of", "truncate", "mask"],
+        "pad" => {
+            &["value", "side", "dims", "size", "multiple_of", "truncate", "mask", "mask_dtype"]
+        }
         "ragged" => &["offsets_dtype", "batch_index"],
         "collate" => &["spec", "sep", "arena"],
         _ => &[],
@@ -231,17 +249,8 @@ impl<'py> Options<'py> {
 
 fn ragged_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
     let mut collate = Collate::ragged();
-    if let Some(dtype) = kwargs.get("offsets_dtype")? {
-        collate = match dtype_of(&dtype) {
-            Ok(DType::I32) => collate.offsets_i32(),
-            Ok(DType::I64) => collate,
-            Err(error) if !is_answer(dtype.py(), &error) => return Err(error),
-            _ => {
-                let text =
-                    format!("offsets_dtype={}; it is \"int32\" or \"int64\"", quoted(&dtype)?);
-                return Err(PyValueError::new_err(text));
-            }
-        };
+    if kwargs.dtype_among("offsets_dtype", &[DType::I32, DType::I64])? == Some(DType::I32) {
+        collate = collate.offsets_i32();
     }
     if kwargs.extract::<bool>("batch_index", "a bool")?.unwrap_or(false) {
         collate = collate.batch_index();
@@ -295,6 +304,11 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
             }
         };
         pad = pad.mask(name.parse().or_py_err(mask.py())?);
+    }
+    use DType::{Bool, F16, F32, I32, I64, U8};
+    if let Some(dtype) = kwargs.dtype_among("mask_dtype", &[Bool, U8, I32, I64, F16, F32])? {
+        pad = pad.mask_dtype(dtype);
+        pad.check_mask().map_err(|error| PyValueError::new_err(error.to_string()))?;
     }
     Ok(pad)
 }

@@ -8,7 +8,7 @@ use windrow::{Result, Tensor};
 
 use crate::errors::OrPyErr;
 use crate::import::room_for;
-use crate::samples::integers;
+use crate::integers::integers;
 use crate::tensor::PyTensor;
 
 /// Rows as lists of ints, the number of their tokens, and the share of padding.

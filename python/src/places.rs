@@ -56,6 +56,8 @@ pub(crate) enum Ask {
     Storage(*mut ffi::PyObject, usize),
     /// A tensor of ours over memory of others.
     Tensor(Tensor),
+    /// The sample was replaced.
+    Nothing,
 }
 
 /// The places of a list of samples, or of one tensor.
@@ -94,8 +96,6 @@ pub(crate) struct Table {
     places: Vec<Place>,
     /// The position among the places for each sample; empty while they are the same, or there is one for all.
     ids: Vec<u32>,
-    /// Of all addresses. Memory that moves within the table changes it too.
-    hash: usize,
     /// The address of those is their position here, and one.
     asks: Vec<Ask>,
 }
@@ -104,21 +104,6 @@ pub(crate) struct Table {
 unsafe impl Send for Table {}
 // SAFETY: as above; nothing is changed through a shared reference.
 unsafe impl Sync for Table {}
-
-#[inline]
-fn hashed(hash: usize, address: usize) -> usize {
-    (hash ^ address).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// As many at a time as make the loop around them cheap.
-#[inline]
-fn hash_of(places: &[Place]) -> usize {
-    let next = |hash, place: &Place| hashed(hash, place.now());
-    let chunks = places.chunks_exact(16);
-    let rest = chunks.remainder();
-    let hash = chunks.fold(0, |hash, chunk| chunk.iter().fold(hash, next));
-    rest.iter().fold(hash, next)
-}
 
 impl Table {
     /// Makes room for the places of so many more samples.
@@ -207,7 +192,6 @@ impl Table {
     #[inline]
     fn enter(&mut self, place: Place) -> PyResult<()> {
         self.places.try_reserve(1).map_err(no_room)?;
-        self.hash = hashed(self.hash, place.address);
         self.places.push(place);
         Ok(())
     }
@@ -235,6 +219,7 @@ impl Table {
                 Ok(now != *address)
             }
             Ask::Tensor(tensor) => has_moved(py, tensor),
+            Ask::Nothing => Ok(false),
         }
     }
 }
@@ -277,6 +262,67 @@ impl Places {
         Places { table: Arc::clone(&self.table), taken: Some(taken) }
     }
 
+    /// Makes each of `len` samples have a place of its own, if one of them or another has one that can change. Says
+    /// whether there are places.
+    pub fn spread(&mut self, len: usize, other: &Places) -> PyResult<bool> {
+        if self.is_empty() && other.is_empty() {
+            return Ok(false);
+        }
+        let is_spread = |table: &Table| table.ids.is_empty() && table.places.len() == len;
+        if self.taken.is_some()
+            || !Arc::get_mut(&mut self.table).is_some_and(|table| is_spread(table))
+        {
+            let mut table = Table::default();
+            table.reserve(len)?;
+            for index in 0..len {
+                let (place, ask) = self.at(index);
+                table.places.push(place);
+                if let Some(ask) = ask {
+                    push_to(&mut table.asks, ask)?;
+                    table.places[index].address = table.asks.len();
+                }
+            }
+            *self = Places { table: Arc::new(table), taken: None };
+        }
+        let table = Arc::get_mut(&mut self.table).expect("just made");
+        table.asks.try_reserve(1).map_err(no_room)?;
+        Ok(true)
+    }
+
+    /// The place of a sample, and what to ask if that is all that can be done.
+    fn at(&self, index: usize) -> (Place, Option<Ask>) {
+        if self.is_empty() {
+            return (Place::STILL, None);
+        }
+        let place = self.table.places[self.id(index)];
+        let is_asked = std::ptr::eq(place.word, &ASKED);
+        (place, is_asked.then(|| self.table.asks[place.address - 1].clone()))
+    }
+
+    /// The place of the first sample of another list in place of that of a sample, after `spread`. What was asked so
+    /// far, the release of which can run anybody's code.
+    pub fn replace(&mut self, index: usize, other: &Places) -> Option<Ask> {
+        let (mut place, ask) = other.at(0);
+        let Table { places, asks, .. } = Arc::get_mut(&mut self.table)?;
+        let is_new = ask.is_some();
+        let old = std::ptr::eq(places[index].word, &ASKED).then(|| places[index].address);
+        let gone = match old {
+            Some(position) => {
+                let ask = ask.unwrap_or(Ask::Nothing);
+                Some(std::mem::replace(&mut asks[position - 1], ask))
+            }
+            None => {
+                asks.extend(ask);
+                None
+            }
+        };
+        if is_new {
+            place.address = old.unwrap_or(asks.len());
+        }
+        places[index] = place;
+        gone
+    }
+
     fn id(&self, index: usize) -> usize {
         self.table.id(self.taken.as_ref().map_or(index, |taken| taken.at(index)))
     }
@@ -298,15 +344,13 @@ impl Places {
             *self = Places::from(copy);
         }
         let table = Arc::get_mut(&mut self.table).expect("just made");
-        let Table { places, ids, hash, asks } = &*table;
-        let before = (places.len(), ids.len(), *hash, asks.len());
+        let before = (table.places.len(), table.ids.len(), table.asks.len());
         let add = |index| table.push_from(len + index, other, index);
         let done = (0..other_len).try_for_each(add).and_then(|()| rest());
         if done.is_err() {
             table.places.truncate(before.0);
             table.ids.truncate(before.1);
-            table.hash = before.2;
-            table.asks.truncate(before.3);
+            table.asks.truncate(before.2);
         }
         done
     }
@@ -320,7 +364,7 @@ impl Places {
                 let change = |index| places[self.table.id(taken.at(index))].change();
                 (0..taken.positions.len()).map(change).fold(0, |all, one| all | one) == 0
             }
-            _ => hash_of(places) == self.table.hash,
+            _ => places.iter().map(|place| place.change()).fold(0, |all, one| all | one) == 0,
         };
         match is_same {
             true => Ok(None),
@@ -435,6 +479,8 @@ impl Importer<'_> {
 /// What keeps samples of a list alive for a tensor over some of them.
 pub(crate) struct Held {
     pub owners: Arc<Vec<Owner>>,
+    /// What else does, for these samples alone.
+    pub lone: Option<Owner>,
     pub places: Places,
 }
 

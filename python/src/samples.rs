@@ -1,25 +1,24 @@
 //! `SampleList`: samples imported once.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use pyo3::exceptions::{PyIndexError, PyMemoryError, PyOverflowError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyRange, PyTuple};
-use windrow::{
-    new_owners, Collate, DType, Device, Element, Facet, Owner, Resident, RowsAhead, SampleList,
-    Tensor,
-};
+use pyo3::types::{PyDict, PyList, PyRange, PySlice, PyTuple};
+use windrow::{Device, Owner, Resident, RowsAhead, SampleList, Tensor};
 
 use crate::arrow::{is_arrow, samples_in};
 use crate::assemble::assemble_with;
 use crate::batch::PyBatch;
 use crate::containers::{check_list, list_of};
 use crate::engine::{default_engine, device_of};
-use crate::errors::{class_name, is_answer, quoted, to_py_err, OrPyErr};
-use crate::export::copy_of;
-use crate::import::{no_room, room_for, Importer, Reading};
+use crate::errors::{class_name, in_words, to_py_err, OrPyErr};
+use crate::import::{room_for, Importer, Reading};
+use crate::integers::{integers, is_list};
 use crate::keep::Keep;
 use crate::order::Order;
+use crate::owners::Owners;
 use crate::pieces::{pieces, shaped_pieces};
 use crate::places::{has_moved, moved, Held, Places};
 use crate::sources::is_tensor;
@@ -29,7 +28,7 @@ use crate::tensor::{tensor_of, PyTensor};
 #[derive(Clone, Default)]
 pub(crate) struct Imported {
     pub list: SampleList<'static>,
-    pub owners: Arc<Vec<Owner>>,
+    pub owners: Owners,
     pub places: Places,
 }
 
@@ -52,7 +51,7 @@ impl Imported {
     /// Samples that are parts of a tensor of our own.
     pub fn parts_of(table: Tensor, list: SampleList<'static>) -> PyResult<Imported> {
         let (order, places) = (Order::of(&table), Places::of(&table)?);
-        let owners = Arc::new(vec![Arc::new(Keep::of(table, order)) as Owner]);
+        let owners = Owners::of_all(Arc::new(Keep::of(table, order)));
         Ok(Imported { list, owners, places })
     }
 
@@ -60,7 +59,8 @@ impl Imported {
     pub fn sample(&self, index: usize) -> Tensor {
         let (kind, data) = (self.list.kind(index), self.list.address(index).cast_mut());
         let places = self.places.take(vec![index as i64], self.list.len());
-        let owner: Owner = Arc::new(Held { owners: Arc::clone(&self.owners), places });
+        let (owners, lone) = (Arc::clone(self.owners.shared()), self.owners.lone(index).cloned());
+        let owner: Owner = Arc::new(Held { owners, lone, places });
         let (dtype, device, layout) = (kind.dtype, kind.device, kind.layout.clone());
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
@@ -105,15 +105,22 @@ impl Imported {
         Ok(Imported::from_importer(importer))
     }
 
+    /// The samples at these positions, of which negative ones count from the end.
+    fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<Imported> {
+        let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
+        let owners = self.owners.take(&positions, self.list.len())?;
+        Ok(Imported { list, owners, places: self.places.take(positions, self.list.len()) })
+    }
+
     /// The same samples, to be changed.
     fn copied(&self) -> windrow::Result<Imported> {
         let list = self.list.take(0..self.list.len() as i64)?;
-        let (owners, places) = (Arc::clone(&self.owners), self.places.clone());
+        let (owners, places) = (self.owners.clone(), self.places.clone());
         Ok(Imported { list, owners, places })
     }
 
     fn from_importer(importer: Importer<'_>) -> (Imported, Option<RowsAhead>) {
-        let owners = Arc::new(vec![Arc::new(importer.keep) as Owner]);
+        let owners = Owners::of_all(Arc::new(importer.keep));
         let places = Places::from(importer.places);
         (Imported { list: importer.list, owners, places }, importer.ahead)
     }
@@ -214,6 +221,10 @@ pub(crate) fn samples_of(
 /// LayoutError with the index when it is used next. Not noticed are memory that moves while a call reads it or
 /// after it was handed on as an array, and what objects of other libraries do behind their own pointers.
 ///
+/// ``samples[i] = sample`` replaces one: the list refers to the new sample from then on, no memory is written, and the old
+/// one is let go of, those of the list that was given first as soon as all of them are replaced. A slice, like `take`, is
+/// a list of its own that shares the samples: what is replaced or appended later does not show in it.
+///
 /// Args:
 ///     samples: an iterable of array-likes, of any shapes and dtypes; or one tensor, whose rows along
 ///         dim 0 are registered without anything kept for each of them; or an Arrow array, chunked array or
@@ -224,11 +235,16 @@ pub(crate) fn samples_of(
 ///     >>> rows = wr.SampleList([b"ab", b"cd", b"ef"])
 ///     >>> wr.stack(rows.take([2, 0])).shape
 ///     (2, 2)
+///     >>> rows[0] = b"xy"
+///     >>> bytes(wr.stack(rows[:2]))
+///     b'xycd'
 #[pyclass(name = "SampleList", module = "windrow", frozen, sequence)]
 pub(crate) struct PySampleList {
     imported: Mutex<Arc<Imported>>,
     /// Where its device finds the samples by indices there, once that was asked for. The list may have grown since.
     resident: Mutex<Option<Resident<'static>>>,
+    /// The resident samples are no longer those of the list.
+    is_replaced: AtomicBool,
 }
 
 impl PySampleList {
@@ -254,14 +270,18 @@ impl PySampleList {
     }
 
     fn of(imported: Arc<Imported>) -> PySampleList {
-        PySampleList { imported: Mutex::new(imported), resident: Mutex::default() }
+        PySampleList {
+            imported: Mutex::new(imported),
+            resident: Mutex::default(),
+            is_replaced: AtomicBool::new(false),
+        }
     }
 
     fn resident(&self) -> MutexGuard<'_, Option<Resident<'static>>> {
         self.resident.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a device has of these samples, which are those of this list: made again if the list has grown.
+    /// What a device has of these samples, which are those of this list: made again if the list has grown or a sample was replaced.
     fn resident_on(
         &self,
         py: Python<'_>,
@@ -269,7 +289,8 @@ impl PySampleList {
         device: Device,
     ) -> PyResult<Resident<'static>> {
         let known = self.resident().clone();
-        if let Some(known) = known {
+        let is_replaced = self.is_replaced.swap(false, Ordering::AcqRel);
+        if let Some(known) = known.filter(|_| !is_replaced) {
             if known.device() == device && known.len() == own.list.len() {
                 return Ok(known);
             }
@@ -292,10 +313,8 @@ impl PySampleList {
             return Ok(None);
         }
         let list = self.resident_on(py, own, device)?.take(&tensor).or_py_err(py)?;
-        let mut owners = room_for(own.owners.len() + 1)?;
-        owners.extend_from_slice(&own.owners);
-        owners.push(Arc::clone(tensor.owner()));
-        Ok(Some(Imported { list, owners: Arc::new(owners), places: own.places.clone() }))
+        let owners = own.owners.with(Arc::clone(tensor.owner()))?;
+        Ok(Some(Imported { list, owners, places: own.places.clone() }))
     }
 
     /// The samples at these positions.
@@ -308,65 +327,82 @@ impl PySampleList {
         if let Some(chosen) = self.chosen(&own, indices)? {
             return Ok(chosen);
         }
-        let (indices, _) = integers(indices, "indices", 1)?;
-        let list = own.list.take(indices.iter().copied()).or_py_err(py)?;
-        let places = own.places.take(indices, own.list.len());
-        Ok(Imported { list, owners: Arc::clone(&own.owners), places })
+        let (positions, _) = integers(indices, "indices", 1)?;
+        own.taken(py, positions)
     }
 
-    fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
+    /// The position of a sample, of which a negative one counts from the end.
+    fn position(&self, index: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let len = self.__len__() as isize;
+        let index: isize = index.extract().map_err(|error| {
+            let text = "an index of a SampleList is an int or a slice; take(indices) takes an array of them";
+            in_words(index.py(), error, || PyTypeError::new_err(text))
+        })?;
+        let position = if index < 0 { index + len } else { index };
+        match (0..len).contains(&position) {
+            true => Ok(position as usize),
+            false => {
+                let text = format!("index {index} in a list of {len} samples");
+                Err(PyIndexError::new_err(text))
+            }
+        }
+    }
+
+    /// Reads objects, the first of which is number `start` of this list.
+    fn imported(&self, objects: &Bound<'_, PyTuple>, start: usize) -> PyResult<Imported> {
         let own = self.snapshot();
         let mut importer = Importer::new(objects.py(), Reading::OWNED);
         importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
-        importer.import_tuple(objects, own.list.len(), None)?;
-        let mut added = Imported::from_importer(importer).0;
-        let is_own = |object: Bound<'_, PyAny>| {
-            object.cast_exact::<PyTensor>().is_ok_and(|tensor| {
-                let held = tensor.get().inner().owner().downcast_ref::<Held>();
-                held.is_some_and(|held| Arc::ptr_eq(&held.owners, &own.owners))
-            })
+        importer.import_tuple(objects, start, None)?;
+        // What keeps samples of this list alive is there. Kept once more each time, it would be a longer chain.
+        let mut lone = room_for(objects.len())?;
+        lone.extend(objects.iter_borrowed().map_while(|object| {
+            let tensor = object.cast_exact::<PyTensor>().ok()?;
+            let held = tensor.get().inner().owner().downcast_ref::<Held>()?;
+            Arc::ptr_eq(&held.owners, own.owners.shared()).then(|| held.lone.clone())
+        }));
+        let Importer { list, keep, places, .. } = importer;
+        let owners = match objects.len() {
+            count if lone.len() == count => Owners::again(Arc::clone(own.owners.shared()), lone),
+            1 => Owners::of_one(Arc::new(keep), list.device()),
+            _ => Owners::of_all(Arc::new(keep)),
         };
-        if objects.iter().all(is_own) {
-            // What keeps them alive is there. Kept once more each time, it would be a longer chain.
-            added.owners = Arc::default();
-        }
-        drop(own); // Shared, the list would be copied.
+        Ok(Imported { list, owners, places: Places::from(places) })
+    }
+
+    fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
+        let added = self.imported(objects, self.__len__())?;
         self.join(objects.py(), &added)
+    }
+
+    /// Changes the samples, in a copy if others have them as they are.
+    fn change<T>(
+        &self,
+        py: Python<'_>,
+        change: impl FnOnce(&mut Imported) -> PyResult<T>,
+    ) -> PyResult<T> {
+        let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::get_mut(&mut guard).is_none() {
+            *guard = Arc::new(guard.copied().or_py_err(py)?);
+        }
+        change(Arc::get_mut(&mut guard).expect("not shared"))
     }
 
     /// Adds the samples of another list; on an error none.
     fn join(&self, py: Python<'_>, other: &Imported) -> PyResult<()> {
         self.snapshot().list.check_known().and(other.list.check_known()).or_py_err(py)?;
-        let mut guard = self.imported.lock().unwrap_or_else(PoisonError::into_inner);
-        if Arc::get_mut(&mut guard).is_none() {
-            *guard = Arc::new(guard.copied().or_py_err(py)?);
-        }
-        let own = Arc::get_mut(&mut guard).expect("not shared");
-        let owners = new_owners(&own.owners, &other.owners);
-        if !owners.is_empty() {
-            make_room(&mut own.owners, owners.len())?;
-        }
-        // First of all: a table can have more rows than there is memory for their places.
-        own.list.reserve(other.list.len()).or_py_err(py)?;
-        let (len, list) = (own.list.len(), &mut own.list);
-        let rest = || list.extend(&other.list).or_py_err(py);
-        own.places.extend(len, &other.places, other.list.len(), rest)?;
-        if let Some(own) = Arc::get_mut(&mut own.owners) {
-            own.extend_from_slice(owners);
-        }
-        Ok(())
+        self.change(py, |own| {
+            let (len, added) = (own.list.len(), other.list.len());
+            // First of all: a table can have more rows than there is memory for their places.
+            own.list.reserve(added).or_py_err(py)?;
+            own.owners.reserve(len, &other.owners, added)?;
+            let list = &mut own.list;
+            let rest = || list.extend(&other.list).or_py_err(py);
+            own.places.extend(len, &other.places, added, rest)?;
+            own.owners.extend(len, &other.owners, added);
+            Ok(())
+        })
     }
-}
-
-/// Makes room for so many more owners, in a copy if others have them too.
-fn make_room(owners: &mut Arc<Vec<Owner>>, additional: usize) -> PyResult<()> {
-    if let Some(owners) = Arc::get_mut(owners) {
-        return owners.try_reserve(additional).map_err(no_room);
-    }
-    let mut copy = room_for(owners.len() + additional)?;
-    copy.extend_from_slice(owners);
-    *owners = Arc::new(copy);
-    Ok(())
 }
 
 #[pymethods]
@@ -523,19 +559,44 @@ impl PySampleList {
         self.snapshot().list.len()
     }
 
-    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
-        let own = self.snapshot();
+    /// A sample as a tensor, or, for a slice, a list that shares the samples.
+    fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, own) = (index.py(), self.snapshot());
         own.list.check_known().or_py_err(py)?;
-        let len = own.list.len() as isize;
-        let position = if index < 0 { index + len } else { index };
-        if !(0..len).contains(&position) {
-            return Err(PyIndexError::new_err(format!("index {index} in a list of {len} samples")));
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let taken = own.taken(py, positions_of(slice, own.list.len())?)?;
+            return Ok(Bound::new(py, PySampleList::from_imported(taken))?.into_any());
         }
-        let tensor = own.sample(position as usize);
+        let position = self.position(index)?;
+        let tensor = own.sample(position);
         match has_moved(py, &tensor)? {
-            false => Ok(PyTensor::from(tensor)),
-            true => Err(to_py_err(py, &moved(position as usize))),
+            false => Ok(Bound::new(py, PyTensor::from(tensor))?.into_any()),
+            true => Err(to_py_err(py, &moved(position))),
         }
+    }
+
+    /// Replaces a sample: the list refers to the new one from now on, no memory is written, and the old one is let go of
+    /// unless others have it. Lists that were taken before keep it.
+    fn __setitem__(&self, index: &Bound<'_, PyAny>, sample: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = index.py();
+        if index.is_instance_of::<PySlice>() {
+            let text =
+                "a slice of a SampleList cannot be assigned; assign one sample after the other";
+            return Err(PyTypeError::new_err(text));
+        }
+        let position = self.position(index)?;
+        let other = self.imported(&PyTuple::new(py, [sample])?, position)?;
+        // Let go of without the lock of the list.
+        let _gone = self.change(py, |own| {
+            let len = own.list.len();
+            own.owners.reserve(len, &other.owners, 0)?;
+            let has_places = own.places.spread(len, &other.places)?;
+            own.list.replace(position, &other.list, 0).or_py_err(py)?;
+            let ask = if has_places { own.places.replace(position, &other.places) } else { None };
+            Ok((ask, own.owners.replace(len, position, &other.owners)))
+        })?;
+        self.is_replaced.store(true, Ordering::Release);
+        Ok(())
     }
 
     fn __repr__(&self) -> String {
@@ -544,104 +605,11 @@ impl PySampleList {
     }
 }
 
-/// The numbers of a tensor of the host's that is row-major; none of int64 wraps.
-fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
-    fn widened<T: Element + Copy + Into<i64>>(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
-        let row = tensor.as_slice::<T>().ok()?;
-        Some(room_for(row.len()).map(|mut values| {
-            values.extend(row.iter().map(|&value| value.into()));
-            values
-        }))
-    }
-    if tensor.device() != Device::Cpu {
-        return None;
-    }
-    match tensor.dtype() {
-        DType::I8 => widened::<i8>(tensor),
-        DType::I16 => widened::<i16>(tensor),
-        DType::I32 => widened::<i32>(tensor),
-        DType::I64 => widened::<i64>(tensor),
-        DType::U8 => widened::<u8>(tensor),
-        DType::U16 => widened::<u16>(tensor),
-        DType::U32 => widened::<u32>(tensor),
-        _ => None,
-    }
-}
-
-/// One of a list of ints. A mask is no list of positions.
-fn int_at(number: &Bound<'_, PyAny>, name: &str, position: usize) -> PyResult<i64> {
-    let py = number.py();
-    match number.extract() {
-        Ok(int) if !number.is_instance_of::<PyBool>() => Ok(int),
-        Err(error) if !is_answer(py, &error) => Err(error),
-        Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
-            Err(PyIndexError::new_err(format!("{name}[{position}] is beyond 63 bits")))
-        }
-        _ => {
-            let got = quoted(number)?;
-            Err(PyTypeError::new_err(format!("{name}[{position}]={got}; {name} are ints")))
-        }
-    }
-}
-
-fn is_list(numbers: &Bound<'_, PyAny>) -> bool {
-    numbers.is_instance_of::<PyList>()
-        || numbers.is_instance_of::<PyTuple>()
-        || numbers.is_instance_of::<PyRange>()
-}
-
-/// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
-pub(crate) fn integers(
-    numbers: &Bound<'_, PyAny>,
-    name: &'static str,
-    ndim: usize,
-) -> PyResult<(Vec<i64>, Vec<i64>)> {
-    let py = numbers.py();
-    let flat = |numbers: Vec<i64>| {
-        let len = numbers.len() as i64;
-        (numbers, vec![len])
-    };
-    let is_list = is_list(numbers);
-    if ndim == 1 && is_list {
-        let mut position = 0..;
-        return Ok(flat(entries(numbers, |number| {
-            int_at(&number, name, position.next().unwrap_or_default())
-        })?));
-    }
-    if ndim == 2 && is_list {
-        let rows = entries(numbers, |row| Ok(integers(&row, name, 1)?.0))?;
-        let width = rows.first().map_or(0, Vec::len);
-        if rows.iter().any(|row| row.len() != width) {
-            return Err(PyTypeError::new_err(format!("{name} are rows of unequal lengths")));
-        }
-        let mut all = room_for(rows.len().saturating_mul(width))?;
-        rows.iter().for_each(|row| all.extend_from_slice(row));
-        return Ok((all, vec![rows.len() as i64, width as i64]));
-    }
-    let tensor = tensor_of(numbers, name, Reading::default())?;
-    let shape = tensor.shape().to_vec();
-    if shape.len() != ndim || !(tensor.dtype().is_integer()) {
-        let dims = if ndim == 1 { "one dim" } else { "two dims" };
-        let (dtype, got) = (tensor.dtype(), Facet::from(&shape[..]));
-        let text = format!("{name} are integers of {dims}, not {dtype} of {got}");
-        return Err(PyTypeError::new_err(text));
-    }
-    if shape.contains(&0) {
-        return Ok((Vec::new(), shape));
-    }
-    // As they are, without a cast by the engine before it.
-    if let Some(values) = integers_of(&tensor).transpose()? {
-        return Ok((values, shape));
-    }
-    // The engine itself casts, straightens and fetches them.
-    let collate = Collate::concat(0).cast(DType::I64).device(Device::Cpu);
-    let row = py.detach(|| copy_of(&tensor, &collate, None)).or_py_err(py)?;
-    let row = row.as_slice::<i64>().or_py_err(py)?;
-    let mut values = room_for(row.len())?;
-    values.extend_from_slice(row);
-    let beyond = tensor.dtype() == DType::U64 && values.iter().any(|&value| value < 0);
-    match beyond {
-        true => Err(PyIndexError::new_err(format!("{name} beyond 63 bits"))),
-        false => Ok((values, shape)),
-    }
+/// The positions of a slice of so many samples.
+fn positions_of(slice: &Bound<'_, PySlice>, len: usize) -> PyResult<Vec<i64>> {
+    let slice = slice.indices(len as isize)?;
+    let mut positions = room_for(slice.slicelength)?;
+    positions
+        .extend((0..slice.slicelength as i64).map(|k| slice.start as i64 + k * slice.step as i64));
+    Ok(positions)
 }

@@ -1,7 +1,5 @@
 //! Samples that are parts of others, by numbers: windows of one array, crops of images.
 
-use std::sync::Arc;
-
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
@@ -9,8 +7,9 @@ use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
 use crate::errors::{quoted, OrPyErr};
 use crate::export::copy_of;
 use crate::import::{room_for, Reading};
+use crate::integers::integers;
 use crate::pieces::{push, refuse};
-use crate::samples::{entries, integers, samples_of, Imported, PySampleList};
+use crate::samples::{entries, samples_of, Imported, PySampleList};
 use crate::tensor::tensor_of;
 
 /// Windows of one array, ``array[start:start + length]`` for each start, with no Python object for each of them.
@@ -101,7 +100,7 @@ pub(crate) fn crops(
     let (boxes, extents) = integers(boxes, "boxes", 2)?;
     let flip = flip.map(flags).transpose()?;
     let list = crops_of(&images.list, &boxes, &extents, dims, flip.as_deref()).or_py_err(py)?;
-    let (owners, places) = (Arc::clone(&images.owners), images.places.clone());
+    let (owners, places) = (images.owners.clone(), images.places.clone());
     Ok(PySampleList::from_imported(Imported { list, owners, places }))
 }
 

@@ -308,7 +308,7 @@ def _before(side, spare):
 
 
 def pad(
-    samples, src, value=0, side="right", dims=None, size=None, multiple_of=1, truncate=False, mask=None, dst=None, t=None
+    samples, src, value=0, side="right", dims=None, size=None, multiple_of=1, truncate=False, mask=None, mask_dtype="bool", dst=None, t=None
 ):
     dst = dst or src
     shapes = [sample.shape for sample in samples]
@@ -334,7 +334,7 @@ def pad(
         real[(i, *(target[d] for d in which))] = True
     marks = None
     if mask is not None:
-        marks = _mask(real if mask == "real" else ~real, which, rank, t)
+        marks = _mask(real if mask == "real" else ~real, which, rank, t).astype(mask_dtype)
     kept = lengths[:, which[0]] if len(which) == 1 else lengths[:, which]
     return SimpleNamespace(data=_permuted(data, t), lengths=kept, mask=marks, dims=which, sizes=shape)
 

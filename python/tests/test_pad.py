@@ -1,6 +1,7 @@
 """wr.pad: equal rank to data[N, *max], with lengths and an optional mask."""
 
 import itertools
+import pickle
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def check(arrays, name, transform=None, dtype=None, **arguments):
     if want.mask is None:
         assert batch.mask is None
     else:
-        assert batch.mask.dtype == "bool"
+        assert batch.mask.dtype == want.mask.dtype
         assert_same(batch.mask.numpy(), want.mask)
     assert len(batch) == len(arrays)
     return batch
@@ -89,6 +90,37 @@ def test_one_dim_gives_lengths_of_rank_one_and_two_dims_rank_two():
 @pytest.mark.parametrize("dims", [0, (0,), (1,), (0, 1), (-1,), (1, 2), (0, 1, 2)])
 def test_named_dims_count_even_if_no_sample_differs(dims):
     check([paint((3, 2, 4), "int8", i) for i in range(3)], "int8", dims=dims, mask="real")
+
+
+MASK_DTYPES = ["bool", "uint8", "int32", "int64", "float16", "float32"]
+
+
+@pytest.mark.parametrize("mask", ["real", "pad"])
+@pytest.mark.parametrize("mask_dtype", MASK_DTYPES)
+def test_masks_of_a_dtype(mask_dtype, mask):
+    for lengths in ([3, 0, 7, 1], [5], [70_000, 1, 65_537]):
+        check([paint(n, "uint8", n) for n in lengths], "uint8", side="left", mask=mask, mask_dtype=mask_dtype)
+    check([paint((n, 3, n + 1), "float32", n) for n in (2, 5)], "float32", mask=mask, mask_dtype=mask_dtype, side="center")
+
+
+def test_dtypes_of_masks_have_the_names_of_dtypes(torch):
+    for given in (torch.int64, np.int64, np.dtype("int64"), "<i8", int):
+        assert wr.pad(rows([1, 2]), mask="real", mask_dtype=given).mask.dtype == "int64"
+    tree = wr.collate([{"t": [1, 2]}, {"t": [3]}], {"t": wr.Pad(mask="real", mask_dtype="int64")})
+    assert tree["t"].mask.torch().equal(torch.tensor([[1, 1], [1, 0]]))
+    assert wr.pad(rows([1, 2]), mask=None, mask_dtype="bool").mask is None
+    again = pickle.loads(pickle.dumps(wr.pad(rows([1, 2]), mask="pad", mask_dtype="float16")))
+    assert again.mask.numpy().tolist() == [[0.0, 1.0], [0.0, 0.0]] and again.mask.dtype == "float16"
+
+
+def test_no_dtypes_of_masks():
+    choices = 'it is "bool", "uint8", "int32", "int64", "float16" or "float32"'
+    for given in ("int16", "float64", "flaot32", 5):
+        for call in (lambda: wr.pad(rows([1, 2]), mask="real", mask_dtype=given), lambda: wr.Pad(mask="real", mask_dtype=given)):
+            refusal(call, ValueError, rf"^mask_dtype={given!r}; {choices}$")
+    for call in (lambda: wr.pad(rows([1, 2]), mask_dtype="int64"), lambda: wr.Pad(mask_dtype="int64")):
+        refusal(call, ValueError, "^mask_dtype=int64, but no mask is asked for$")
+    refusal(lambda: wr.stack(rows([2, 2]), mask_dtype="int64"), TypeError, "wr.pad takes mask_dtype=")
 
 
 def test_one_dimensional_samples_of_equal_length_have_lengths_and_a_mask():

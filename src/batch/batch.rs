@@ -25,7 +25,7 @@ pub struct Fields {
     pub lengths: Option<Box<Tensor>>,
     /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
     pub offsets: Option<Box<Tensor>>,
-    /// Bool, `[N, *padded dims]`, if asked for.
+    /// `[N, *padded dims]`, if asked for; bool, or of [`Pad::mask_dtype`](crate::Pad::mask_dtype).
     pub mask: Option<Box<Tensor>>,
     /// The sample of each row, int64 `[sum]`, if asked for.
     pub batch_index: Option<Box<Tensor>>,
@@ -224,7 +224,7 @@ impl Batch {
         self.fields.offsets.as_deref()
     }
 
-    /// Bool, `[N, *padded dims]`, if asked for.
+    /// `[N, *padded dims]`, if asked for; bool, or of [`Pad::mask_dtype`](crate::Pad::mask_dtype).
     pub fn mask(&self) -> Option<&Tensor> {
         self.fields.mask.as_deref()
     }

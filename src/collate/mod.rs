@@ -191,6 +191,14 @@ impl std::str::FromStr for Mask {
     }
 }
 
+/// What a mask has for real elements and for padding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaskBits {
+    pub dtype: DType,
+    pub real: [u8; 16],
+    pub padding: [u8; 16],
+}
+
 /// One option for every dim, or one for each dim of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PerDim<T> {
@@ -241,6 +249,7 @@ pub struct Pad {
     pub(crate) multiple_of: PerDim<i64>,
     pub(crate) truncate: bool,
     pub(crate) mask: Option<Mask>,
+    pub(crate) mask_dtype: DType,
 }
 
 impl Default for Pad {
@@ -253,6 +262,7 @@ impl Default for Pad {
             multiple_of: PerDim::All(1),
             truncate: false,
             mask: None,
+            mask_dtype: DType::Bool,
         }
     }
 }
@@ -263,8 +273,9 @@ impl Pad {
         Pad::default()
     }
 
-    /// Whether what is given for each dim is given for so many.
+    /// Whether what is given for each dim is given for so many, and the mask's dtype is one for a mask.
     pub(crate) fn check(&self, ndim: usize) -> Result<()> {
+        self.check_mask()?;
         self.side.check("side", ndim)?;
         self.size.check("size", ndim)?;
         self.multiple_of.check("multiple_of", ndim)
@@ -340,6 +351,38 @@ impl Pad {
     pub fn mask(mut self, mask: Mask) -> Pad {
         self.mask = Some(mask);
         self
+    }
+
+    /// The dtype of the mask, which has 1 where it is true: bool, the default, uint8, int32, int64, float16 or
+    /// float32.
+    #[must_use]
+    pub fn mask_dtype(mut self, dtype: DType) -> Pad {
+        self.mask_dtype = dtype;
+        self
+    }
+
+    /// Whether the mask's dtype is one for a mask, and that of a mask that is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn check_mask(&self) -> Result<()> {
+        use DType::{Bool, F16, F32, I32, I64, U8};
+        let refuse =
+            |text: &str| Err(Error::Argument(format!("mask_dtype={}{text}", self.mask_dtype)));
+        match (self.mask_dtype, self.mask) {
+            (Bool, _) | (U8 | I32 | I64 | F16 | F32, Some(_)) => Ok(()),
+            (U8 | I32 | I64 | F16 | F32, None) => refuse(", but no mask is asked for"),
+            _ => refuse("; it is bool, uint8, int32, int64, float16 or float32"),
+        }
+    }
+
+    /// What the mask has, if one is asked for.
+    pub(crate) fn mask_bits(&self) -> Result<Option<MaskBits>> {
+        let dtype = self.mask_dtype;
+        let Some(mask) = self.mask else { return Ok(None) };
+        let bits = |is_true: bool| Scalar::from(i64::from(is_true)).bits(dtype);
+        let (real, padding) = (bits(mask == Mask::Real)?, bits(mask == Mask::Pad)?);
+        Ok(Some(MaskBits { dtype, real, padding }))
     }
 }
 

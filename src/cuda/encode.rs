@@ -166,7 +166,8 @@ impl<'b> Builder<'b> {
         let (op, value) = match part.op {
             Op::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
             Op::Read { .. } => (params::Op::Read, 0),
-            Op::Const(value) => (params::Op::Const, value),
+            // A one of any dtype of masks has no bits beyond these.
+            Op::Const([a, b, c, d, ..]) => (params::Op::Const, u32::from_le_bytes([a, b, c, d])),
             Op::Index => (params::Op::Index, 0),
         };
         let is_move = part.is_move();

@@ -175,7 +175,7 @@ pub(super) struct Field {
     pub to: u8,
     pub from_size: u8,
     pub to_size: u8,
-    pub value: u8,
+    pub unused: u8,
     pub r#loop: u8,
     pub flags: u8,
     pub hint_shift: u8,
@@ -206,7 +206,7 @@ pub(super) struct Field {
     pub channel_first: u32,
     pub by_channels: Divisor,
     pub rounds: u32,
-    pub reserved: u32,
+    pub value: u32,
     pub fill: [u8; 16],
 }
 

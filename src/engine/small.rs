@@ -8,7 +8,7 @@ use smallvec::{smallvec, SmallVec};
 
 use super::engine::Engine;
 use crate::batch::{Batch, Fields, Parts};
-use crate::collate::{Collate, Form, Mask, Pad, Transform};
+use crate::collate::{Collate, Form, MaskBits, Pad, Transform};
 use crate::host::{self, write_numbers, write_rows, MemoryPool, RowPadding};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{padded_dims, padded_extent, Leaf, Path};
@@ -21,7 +21,7 @@ enum Place {
     /// Each is one of dim 0.
     Stacked,
     /// As stacked, within padding along their own dim 0.
-    Padded(RowPadding, Option<Mask>),
+    Padded(RowPadding, Option<MaskBits>),
     /// One after the other.
     Joined { offsets_i32: bool, batch_index: bool, is_ragged: bool },
 }
@@ -80,7 +80,10 @@ impl<'r> Small<'r> {
     fn traffic(&self) -> u64 {
         let others = match self.place {
             Place::Stacked => 0,
-            Place::Padded(_, mask) => mask.map_or(0, |_| self.data_bytes),
+            Place::Padded(padding, Some(mask)) => {
+                mask_bytes(&mask, self.rows.len() as i64, &padding) as u64
+            }
+            Place::Padded(_, None) => 0,
             Place::Joined { batch_index, .. } => {
                 if batch_index {
                     self.shape[0].unsigned_abs().saturating_mul(8)
@@ -111,7 +114,7 @@ impl<'r> Small<'r> {
         let places = match place {
             Place::Stacked => [0; 3],
             Place::Padded(padding, mask) => {
-                [room(8 * count), room(mask.map_or(0, |_| count * padding.extent)), 0]
+                [room(8 * count), room(mask.map_or(0, |mask| mask_bytes(&mask, count, padding))), 0]
             }
             Place::Joined { batch_index, .. } => {
                 let index = if *batch_index { 8 * shape[0] } else { 0 };
@@ -133,12 +136,12 @@ impl<'r> Small<'r> {
                 let real = || each().map(|length| length.min(padding.extent));
                 let lengths = part(places[0], DType::I64, &[count])?;
                 let mask = match mask {
-                    Some(what) => {
-                        Some((part(places[1], DType::Bool, &[count, padding.extent])?, *what))
+                    Some(bits) => {
+                        Some((part(places[1], bits.dtype, &[count, padding.extent])?, *bits))
                     }
                     None => None,
                 };
-                // SAFETY: as above; a length for each row, and a byte of the mask for each place of all rows.
+                // SAFETY: as above; a length for each row, and an element of the mask for each place of all rows.
                 #[allow(unsafe_code)]
                 unsafe {
                     write_numbers(&lengths, real());
@@ -247,6 +250,11 @@ impl Engine {
     }
 }
 
+/// Of a mask with an element for each place along dim 0 of each row.
+fn mask_bytes(mask: &MaskBits, count: i64, padding: &RowPadding) -> i64 {
+    count * padding.extent * mask.dtype.size() as i64
+}
+
 /// `None` where a number of elements or bytes could leave 64 bits, as with vast extents beside one of zero.
 fn is_countable(place: &Place, rest: &[i64], count: usize, longest: i64) -> Option<i64> {
     let extent = match place {
@@ -280,7 +288,7 @@ fn place_of(
         }
         Form::Pad(pad) => {
             let padding = padding_of(pad, shape, dtype, differ, longest)?;
-            Some(Place::Padded(padding, pad.mask))
+            Some(Place::Padded(padding, pad.mask_bits().ok()?))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Rows of small batches, written one after the other by the calling thread.
 #![allow(unsafe_code)] // Raw rows.
 
-use crate::collate::{Mask, Side};
+use crate::collate::{MaskBits, Side};
 use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, RowFn};
 use crate::samples::Rows;
@@ -41,11 +41,11 @@ pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item 
 ///
 /// # Safety
 /// The rows are alive; `data` is row-major memory that nothing else has, with room for all of them, or for each with
-/// its padding, and the mask has a byte for each place of these.
+/// its padding, and the mask has an element of its dtype for each place of these.
 pub(crate) unsafe fn write_rows(
     rows: &Rows<'_>,
     padding: Option<&RowPadding>,
-    mask: Option<&(Tensor, Mask)>,
+    mask: Option<&(Tensor, MaskBits)>,
     data: &Tensor,
 ) {
     let (kind, to) = (rows.kind(), data.dtype());
@@ -99,10 +99,17 @@ pub(crate) unsafe fn write_rows(
             rows::fill_row(dst, size as isize, size, &padding.value, places as usize * elems)
         };
     };
-    let mask = mask.map(|(mask, real)| (mask.data_ptr(), u8::from(*real == Mask::Real)));
-    if let Some((mask, real)) = mask {
-        // SAFETY: a byte for each place of each row.
-        unsafe { mask.write_bytes(1 - real, rows.len() * extent as usize) };
+    let write_mask =
+        |bits: &MaskBits, value: &[u8; 16], mask: &Tensor, begin: usize, count: usize| {
+            let size = bits.dtype.size();
+            // SAFETY: elements of the mask, which has one for each place of each row.
+            unsafe {
+                let first = mask.data_ptr().add(begin * size);
+                rows::fill_row(first, size as isize, size, value, count);
+            }
+        };
+    if let Some((mask, bits)) = mask {
+        write_mask(bits, &bits.padding, mask, 0, rows.len() * extent as usize);
     }
     for index in 0..rows.len() {
         ask(index + AHEAD);
@@ -117,10 +124,9 @@ pub(crate) unsafe fn write_rows(
         if lead + real < extent {
             fill(place(lead + real), extent - lead - real);
         }
-        if let Some((mask, value)) = mask {
+        if let Some((mask, bits)) = mask {
             let begin = index * extent as usize + lead as usize;
-            // SAFETY: the places of the row that its elements go to.
-            unsafe { mask.add(begin).write_bytes(value, real as usize) };
+            write_mask(bits, &bits.real, mask, begin, real as usize);
         }
         dst = place(extent);
     }

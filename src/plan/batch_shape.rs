@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use crate::collate::{resolve_dim, Affine, Collate, Form, Mask, Pad, Side};
+use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, Side};
 use crate::samples::{Kind, SampleList};
 use crate::tensor::{DType, Device, Dims, Error, Facet, Hint, Layout, Mismatch, Offsets, Result};
 
@@ -29,7 +29,7 @@ pub struct Spec {
     pub max_length: Option<i64>,
     pub(crate) offsets_i32: bool,
     pub(crate) batch_index: bool,
-    pub(crate) mask: Option<Mask>,
+    pub(crate) mask: Option<MaskBits>,
     pub(crate) value: [u8; 16],
     pub(crate) affine: Option<Affine>,
     /// The sample dim that the channels of `affine` are along.
@@ -164,9 +164,7 @@ impl Spec {
         }
         // One check for every product of extents made from here on.
         Layout::compact(dtype, &spec.shape)?;
-        if let Some(shape) = spec.mask_shape() {
-            Layout::compact(DType::Bool, &shape)?;
-        }
+        spec.mask_layout()?;
         if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
             Layout::compact(DType::I64, &[offsets.total()])?;
         }
@@ -245,7 +243,7 @@ impl Spec {
             used.for_each(|kind| lengths.extend(dims.iter().map(|&d| real(kind, d))));
             (lengths, smallvec::smallvec![samples.len() as i64, dims.len() as i64])
         });
-        self.mask = pad.mask;
+        self.mask = pad.mask_bits()?;
         self.shape.push(samples.len() as i64);
         self.shape.extend(self.permute.iter().map(|&d| size[d]));
         let sides = (0..ndim).map(|d| *pad.side.at(d)).collect();
@@ -253,15 +251,15 @@ impl Spec {
         Ok(())
     }
 
-    /// Shape of the mask: the samples, then the padded dims in the result's order.
-    pub(crate) fn mask_shape(&self) -> Option<Dims> {
-        let (Some(_), Placement::Padded(padded)) = (self.mask, &self.placement) else {
-            return None;
+    /// The mask and its layout: the samples, then the padded dims in the result's order.
+    pub(crate) fn mask_layout(&self) -> Result<Option<(MaskBits, Layout)>> {
+        let (Some(mask), Placement::Padded(padded)) = (self.mask, &self.placement) else {
+            return Ok(None);
         };
         let kept = self.permute.iter().filter(|&d| padded.dims.contains(d));
-        Some(
-            std::iter::once(self.num_samples as i64).chain(kept.map(|&d| padded.size[d])).collect(),
-        )
+        let shape = kept.map(|&d| padded.size[d]);
+        let shape: Dims = std::iter::once(self.num_samples as i64).chain(shape).collect();
+        Ok(Some((mask, Layout::compact(mask.dtype, &shape)?)))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use crate::collate::Mask;
+use crate::collate::MaskBits;
 use crate::plan::batch_shape::{Placement, Spec};
 use crate::plan::loops::{Channel, Class, Dim};
 use crate::samples::SampleList;
@@ -80,8 +80,8 @@ pub(crate) enum Op {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
     /// the leaf's spec if `affine`.
     Read { affine: bool },
-    /// Real elements become this byte.
-    Const(u8),
+    /// Real elements become these bits.
+    Const([u8; 16]),
     /// Real elements become the position of their sample, as int64.
     Index,
 }
@@ -89,13 +89,15 @@ pub(crate) enum Op {
 impl Op {
     /// The bits that real elements of a sample become, where nothing is read.
     pub fn constant(self, sample: usize) -> Option<[u8; 16]> {
-        let mut bits = [0; 16];
         match self {
-            Op::Read { .. } => return None,
-            Op::Const(byte) => bits[0] = byte,
-            Op::Index => bits[..8].copy_from_slice(&(sample as i64).to_ne_bytes()),
+            Op::Read { .. } => None,
+            Op::Const(bits) => Some(bits),
+            Op::Index => {
+                let mut bits = [0; 16];
+                bits[..8].copy_from_slice(&(sample as i64).to_ne_bytes());
+                Some(bits)
+            }
         }
-        Some(bits)
     }
 }
 
@@ -325,28 +327,27 @@ pub(crate) fn mask_field<'s>(
     leaf: usize,
     spec: &Spec,
     samples: &'s SampleList<'_>,
+    mask: MaskBits,
     layout: Layout,
 ) -> Field<'s> {
     let mut dims = Vec::new();
-    let strides: Dims = layout.strides()[1..].into();
+    let size = mask.dtype.size() as i64;
+    let strides: Dims = layout.strides()[1..].iter().map(|stride| stride * size).collect();
     let classes = samples
         .kinds()
         .iter()
         .map(|kind| Class::of_mask(kind, spec, &strides, &mut dims))
         .collect();
-    let real = u8::from(spec.mask == Some(Mask::Real));
-    let mut fill = [0; 16];
-    fill[0] = 1 - real;
     let elems = row_elems(&layout);
     Field {
         leaf,
         role: Role::Mask,
-        dtype: DType::Bool,
+        dtype: mask.dtype,
         out: None,
-        starts: Starts::Rows { elems, step: elems as i64 },
+        starts: Starts::Rows { elems, step: elems as i64 * size },
         layout,
-        op: Op::Const(real),
-        fill,
+        op: Op::Const(mask.real),
+        fill: mask.padding,
         data: samples.data(),
         class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
         classes,

@@ -98,7 +98,8 @@ impl Class {
         Class::new(DType::U8, dims.into_iter().rev(), Channel::None, 0, table)
     }
 
-    /// The class of a kind in a mask: only the padded dims, and nothing is read.
+    /// The class of a kind in a mask: only the padded dims, and nothing is read. `strides`: bytes from place to
+    /// place in the mask.
     pub fn of_mask(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
         let Placement::Padded(padded) = &spec.placement else {
             unreachable!("only a pad has a mask")

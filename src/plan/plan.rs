@@ -179,9 +179,8 @@ impl<'s> Plan<'s> {
         self.out_owners.extend(out.and_then(|out| out.owner.clone()));
         let out = out.map(|out| out.data);
         self.fields.push(Field { out, ..data_field(leaf, &spec, planned, layout) });
-        if let Some(shape) = spec.mask_shape() {
-            let layout = Layout::compact(DType::Bool, &shape)?;
-            self.fields.push(mask_field(leaf, &spec, planned, layout));
+        if let Some((mask, layout)) = spec.mask_layout()? {
+            self.fields.push(mask_field(leaf, &spec, planned, mask, layout));
         }
         if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
             let layout = Layout::compact(DType::I64, &[offsets.total()])?;

@@ -761,6 +761,9 @@ impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     }
 }
 
+#[path = "replace.rs"]
+mod replace;
+
 #[cfg(test)]
 #[path = "list_tests.rs"]
 mod tests;

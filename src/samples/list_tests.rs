@@ -91,6 +91,57 @@ fn rows_become_kinds_when_asked_for_or_when_a_sample_is_none() {
     }
 }
 
+/// Rows of one length, of several, and what is none, replaced by each other in every order.
+#[test]
+fn replaced_samples_are_those_of_a_plain_list() {
+    let data: Vec<u16> = (0..64).collect();
+    let row = |first: usize, len: usize| {
+        SampleView::from_slice(&data[first..first + 2 * len], &[len as i64, 2]).unwrap()
+    };
+    let turned = SampleView::with_strides(&data[40..48], &[4, 2], &[1, 4]).unwrap();
+    let others: SampleList =
+        [row(1, 3), row(2, 5), turned, row(3, 0), row(4, 3), row(5, 1)].into_iter().collect();
+    let seen = |list: &SampleList<'_>| -> Vec<(*const u8, Vec<i64>, Vec<i64>)> {
+        let of = |kind: &Kind| (kind.layout.shape().to_vec(), kind.layout.strides().to_vec());
+        let one =
+            |index: usize| (list.address(index), of(list.kind(index)).0, of(list.kind(index)).1);
+        (0..list.len()).map(one).collect()
+    };
+    let table = Tensor::from_vec((0..12u16).collect(), &[2, 3, 2]).unwrap();
+    let starts: [SampleList; 4] = [
+        [row(0, 3)].into_iter().cycle().take(4).collect(),
+        [row(0, 3), row(9, 2), row(8, 3)].into_iter().collect(),
+        SampleList::rows(&table).unwrap(),
+        others.take([2, 2, 1]).unwrap(),
+    ];
+    let mut bits = 1u64;
+    for start in &starts {
+        let (mut list, mut wanted) = (start.clone(), seen(start));
+        for step in 0..200 {
+            bits = bits.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let index = (bits >> 33) as usize % list.len();
+            let from = (bits >> 40) as usize % others.len().min(1 + step / 20);
+            let (taken, before) = (list.take(0..list.len() as i64).unwrap(), wanted.clone());
+            list.replace(index, &others, from).unwrap();
+            wanted[index] = seen(&others)[from].clone();
+            assert_eq!(seen(&taken), before);
+            if step % 3 == 0 {
+                assert_eq!(seen(&list), wanted);
+            }
+            if step % 50 == 7 {
+                let added = step % others.len();
+                list.extend(&others.take([added as i64]).unwrap()).unwrap();
+                wanted.push(seen(&others)[added].clone());
+            }
+            assert_eq!(list.last_dtype(), Some(DType::U16));
+        }
+        assert_eq!(seen(&list), wanted);
+        assert!(list.replace(list.len(), &others, 0).is_err());
+        assert!(list.replace(0, &others, others.len()).is_err());
+        assert_eq!(seen(&list), wanted);
+    }
+}
+
 #[test]
 fn rows_of_a_table_need_no_addresses_until_the_list_grows() {
     let table = Tensor::from_vec((0..12u8).collect(), &[4, 3]).unwrap();

@@ -21,6 +21,7 @@ pub struct PadAsk {
     pub multiple_of: PerDim<i64>,
     pub truncate: bool,
     pub mask: Option<Mask>,
+    pub mask_dtype: DType,
 }
 
 impl Default for PadAsk {
@@ -33,6 +34,7 @@ impl Default for PadAsk {
             multiple_of: PerDim::All(1),
             truncate: false,
             mask: Some(Mask::Real),
+            mask_dtype: DType::Bool,
         }
     }
 }
@@ -86,6 +88,14 @@ impl Ask {
 
     pub fn pad(pad: PadAsk) -> Ask {
         Ask::new(Form::Pad(pad))
+    }
+
+    /// The same with a mask of this dtype.
+    pub fn mask_dtype(mut self, dtype: DType) -> Ask {
+        if let Form::Pad(pad) = &mut self.form {
+            pad.mask_dtype = dtype;
+        }
+        self
     }
 
     /// A pad of one side, with a mask.
@@ -173,7 +183,7 @@ impl PadAsk {
             PerDim::Each(multiples) => pad.multiples_of(multiples.clone()),
         };
         match self.mask {
-            Some(mask) => pad.mask(mask),
+            Some(mask) => pad.mask(mask).mask_dtype(self.mask_dtype),
             None => pad,
         }
     }

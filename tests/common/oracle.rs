@@ -1,6 +1,6 @@
 //! The oracle: every batch by plain loops over coordinates, one element at a time.
 
-use windrow::{DType, Mask, PerDim, Side};
+use windrow::{DType, Mask, PerDim, Scalar, Side};
 
 use super::ask::{Ask, Form, PadAsk};
 use super::convert::{affine, cast, scalar, Bits};
@@ -19,7 +19,7 @@ pub struct Expected {
     pub data: Vec<u8>,
     pub lengths: Option<(Vec<i64>, Vec<i64>)>,
     pub offsets: Option<Vec<i64>>,
-    pub mask: Option<(Vec<i64>, Vec<u8>)>,
+    pub mask: Option<(Vec<i64>, DType, Vec<u8>)>,
     pub batch_index: Option<Vec<i64>>,
     pub max_length: Option<i64>,
     /// The data of each sample's real part: shape and bytes, row-major; no bytes of a large one.
@@ -164,7 +164,7 @@ fn mask_of(
     sizes: &[i64],
     dims: &[usize],
     mask: Mask,
-) -> (Vec<i64>, Vec<u8>) {
+) -> (Vec<i64>, DType, Vec<u8>) {
     let extents: Vec<i64> = dims.iter().map(|&d| sizes[d]).collect();
     let mut bytes = Vec::new();
     for sample in samples {
@@ -173,10 +173,11 @@ fn mask_of(
                 let lead = lead(side_of(pad, d), sample.shape[d], sizes[d]);
                 (0..sample.shape[d]).contains(&(c - lead))
             });
-            bytes.push(u8::from(inside == (mask == Mask::Real)));
+            let is_true = Scalar::Int(i128::from(inside == (mask == Mask::Real)));
+            bytes.extend(&scalar(is_true, pad.mask_dtype).to_le_bytes()[..pad.mask_dtype.size()]);
         });
     }
-    (std::iter::once(samples.len() as i64).chain(extents).collect(), bytes)
+    (std::iter::once(samples.len() as i64).chain(extents).collect(), pad.mask_dtype, bytes)
 }
 
 /// Where a sample begins in the result.

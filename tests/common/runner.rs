@@ -62,7 +62,7 @@ impl Runner {
         let explain =
             Plan::new(&views, &collate).unwrap_or_else(|e| panic!("{name}: {e}")).explain();
         let own_bytes = expected.data.len()
-            + expected.mask.as_ref().map_or(0, |(_, mask)| mask.len())
+            + expected.mask.as_ref().map_or(0, |(.., mask)| mask.len())
             + expected.batch_index.as_ref().map_or(0, |index| 8 * index.len());
         assert_eq!(explain.bytes_written, own_bytes as u64, "{name}: {explain:?}");
         assert_eq!(explain.bytes_read, expected.bytes_read, "{name}: {explain:?}");
@@ -339,15 +339,11 @@ fn check_extras(name: &str, fields: &Fields, expected: &Expected) {
             check_tensor(name, fields.offsets.as_deref(), offsets);
         }
     }
-    let mask = expected.mask.as_ref().map(|(shape, all)| {
-        let all: Vec<bool> = all.iter().map(|&byte| byte == 1).collect();
-        (&shape[..], all)
-    });
-    check_tensor(
-        name,
-        fields.mask.as_deref(),
-        mask.as_ref().map(|(shape, all)| (*shape, &all[..])),
-    );
+    assert_eq!(fields.mask.is_some(), expected.mask.is_some(), "{name}");
+    if let (Some(got), Some((shape, dtype, bytes))) = (fields.mask.as_deref(), &expected.mask) {
+        assert_eq!((got.shape(), got.dtype()), (&shape[..], *dtype), "{name}");
+        same_bytes(name, dtype.size(), bytes, &bytes_of(got));
+    }
     let shape = [expected.batch_index.as_ref().map_or(0, Vec::len) as i64];
     let index = expected.batch_index.as_ref().map(|all| (&shape[..], &all[..]));
     check_tensor(name, fields.batch_index.as_deref(), index);

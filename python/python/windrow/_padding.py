@@ -56,6 +56,6 @@ def padded(
 
 def _attention(ids: wr.Batch, return_tensors: str) -> Any:
     """int64 like the ids: 1 where a token is real."""
-    if return_tensors == "pt":
-        return ids.torch().new_ones(ids.shape) if ids.mask is None else ids.mask.torch().long()
-    return numpy(ids) * 0 + 1 if ids.mask is None else numpy(ids.mask).astype("int64")
+    if ids.mask is not None:
+        return give(ids.mask, return_tensors)
+    return ids.torch().new_ones(ids.shape) if return_tensors == "pt" else numpy(ids) * 0 + 1

@@ -9,10 +9,12 @@ from typing import (
     List,
     Optional,
     Sequence,
+    SupportsIndex,
     Tuple,
     TypedDict,
     Union,
     final,
+    overload,
 )
 
 __version__: str
@@ -138,7 +140,11 @@ class SampleList:
     def append(self, sample: _ArrayLike) -> None: ...
     def extend(self, samples: _Samples) -> None: ...
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> "SampleList": ...
+    def __setitem__(self, index: SupportsIndex, sample: _ArrayLike, /) -> None: ...
 
 @final
 class Transform:
@@ -266,6 +272,7 @@ def pad(
     multiple_of: _PerDim = 1,
     truncate: bool = False,
     mask: Optional[str] = None,
+    mask_dtype: _DType = "bool",
     dtype: _DType = None,
     device: Optional[_Device] = None,
     out: Optional[_ArrayLike] = None,

@@ -1,0 +1,179 @@
+"""wr.SampleList as a list: items that are replaced, and slices."""
+
+import gc
+import random
+import weakref
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from helpers import assert_tensor, paint, refusal
+
+ROWS = [paint((3, 4), "int32", 7 * i) for i in range(10)]
+
+
+def everything(samples):
+    return [memoryview(sample).tolist() for sample in (samples[i] for i in range(len(samples)))]
+
+
+def makers(torch):
+    """Samples of every kind that a list can hold: a maker, and the values."""
+    return [
+        lambda seed: np.full(3, seed, np.int64),
+        lambda seed: torch.full((3,), seed),
+        lambda seed: [seed, seed, seed],
+        lambda seed: wr.asarray(np.full(3, seed, np.int64)),
+        lambda seed: np.full((2, 3), seed, np.int64)[1],
+        lambda seed: np.full(5, seed, np.int64)[: seed % 4],
+        lambda seed: np.full((2, 4), seed, np.int64).T,
+        lambda seed: torch.full((6,), seed)[::2],
+    ]
+
+
+@pytest.mark.parametrize("kinds", [slice(0, 1), slice(0, 3), slice(0, 6), slice(0, 8), slice(3, 4), slice(6, 8)])
+@pytest.mark.parametrize("start", ["list", "table", "take", "appended", "empty"])
+def test_a_random_walk_is_that_of_a_plain_list(kinds, start, torch):
+    chance = random.Random(f"{kinds}{start}")
+    make = makers(torch)[kinds]
+    table = np.arange(30).reshape(10, 3)
+    ours = wr.SampleList({"list": list(table), "table": table, "take": wr.SampleList(table).take(np.arange(10))}.get(start))
+    plain = [] if start in ("empty", "appended") else table.tolist()
+    for row in table.tolist() if start == "appended" else ():
+        ours.append(np.array(row))
+        plain.append(row)
+    snapshots = []
+    for step in range(300):
+        sample = chance.choice(make)(step)
+        values = sample if isinstance(sample, list) else memoryview(np.asarray(sample)).tolist()
+        what = chance.random()
+        if not plain or what < 0.15:
+            ours.append(sample)
+            plain.append(values)
+        elif what < 0.75:
+            index = chance.randrange(-len(plain), len(plain))
+            ours[index] = sample
+            plain[index] = values
+        elif what < 0.8:
+            source, target = chance.randrange(len(plain)), chance.randrange(len(plain))
+            ours[target] = ours[source]
+            plain[target] = plain[source]
+        elif what < 0.85:
+            indices = [chance.randrange(len(plain)) for _ in range(3)]
+            ours.extend(ours.take(indices))
+            plain += [plain[index] for index in indices]
+        elif what < 0.95:
+            part = slice(*(chance.choice([None, *range(-len(plain) - 2, len(plain) + 2)]) for _ in range(2)), chance.choice([None, 1, 2, -1, -3]))
+            snapshots.append((ours[part], plain[part]))
+        else:
+            indices = [chance.randrange(-len(plain), len(plain)) for _ in range(5)]
+            snapshots.append((ours.take(np.array(indices)), [plain[index] for index in indices]))
+            del snapshots[:-6]
+        if step % 20 == 0:
+            gc.collect()
+            assert everything(ours) == plain
+            for taken, values in snapshots:
+                assert everything(taken) == values
+    gc.collect()
+    assert everything(ours) == plain and len(ours) == len(plain)
+
+
+def test_a_replaced_sample_is_not_written_to():
+    rows = [row.copy() for row in ROWS]
+    samples = wr.SampleList(rows)
+    before, kept = samples.take([2, 3]), samples[2]
+    samples[2] = np.zeros((3, 4), np.int32)
+    samples[-7] = np.ones((3, 4), np.int32)
+    assert (rows[2] == ROWS[2]).all()
+    assert_tensor(wr.stack(samples), np.stack([*ROWS[:2], np.zeros((3, 4), np.int32), np.ones((3, 4), np.int32), *ROWS[4:]]))
+    assert_tensor(wr.stack(before), np.stack(ROWS[2:4]))
+    assert_tensor(kept, ROWS[2])
+
+
+class Held(np.ndarray):
+    """An array that a weak reference can watch."""
+
+
+def array(value):
+    return np.full(4, value, np.float32).view(Held)
+
+
+@pytest.mark.parametrize("start", ["list", "append"])
+def test_replaced_samples_are_let_go_of(start):
+    first = [array(i) for i in range(8)]
+    dead = [weakref.ref(sample) for sample in first]
+    samples = wr.SampleList(first if start == "list" else None)
+    if start == "append":
+        for sample in first:
+            samples.append(sample)
+    del first
+    sample = None
+    for turn in range(3):
+        for index in range(8):
+            sample = array(10 * turn + index)
+            dead.append(weakref.ref(sample))
+            samples[index] = sample
+        sample = None
+        gc.collect()
+        alive = [ref() is not None for ref in dead]
+        assert alive == [False] * (len(dead) - 8) + [True] * 8, turn
+        assert (samples.stack(range(8)).numpy()[:, 0] == 10 * turn + np.arange(8)).all()
+    taken, item = samples.take([0, 5]), samples[1]
+    samples[0] = samples[1] = samples[5] = array(7)
+    gc.collect()
+    assert sum(ref() is not None for ref in dead) == 8
+    assert wr.stack(taken).numpy()[:, 0].tolist() == [20, 25] and item.numpy()[0] == 21
+    del taken, item
+    gc.collect()
+    assert sum(ref() is not None for ref in dead) == 5
+
+
+def test_a_sample_of_its_own_outlives_the_one_it_came_from():
+    samples = wr.SampleList([array(0), array(1)])
+    samples[0] = array(5)
+    samples.append(samples[0])
+    samples[1] = samples[0]
+    samples[0] = array(6)
+    gc.collect()
+    assert samples.stack([0, 1, 2]).numpy()[:, 0].tolist() == [6, 5, 5]
+
+
+def test_memory_that_moves_is_noticed_in_replaced_samples(torch):
+    samples = wr.SampleList([torch.full((4,), float(i)) for i in range(5)])
+    moved = torch.zeros(4)
+    samples[3] = moved
+    taken = samples.take([0, 3])
+    moved.resize_(1 << 20)
+    for call, index in ((lambda: wr.stack(samples), 3), (lambda: wr.stack(taken), 1), (lambda: samples[3], 3)):
+        refusal(call, wr.LayoutError, "moved or freed", index=index)
+    samples[3] = torch.ones(4)
+    assert wr.stack(samples).numpy()[:, 0].tolist() == [0, 1, 2, 1, 4]
+    refusal(lambda: wr.stack(taken), wr.LayoutError, index=1)
+
+
+def test_slices():
+    samples = wr.SampleList(ROWS)
+    for part in (slice(None), slice(2, 5), slice(-3, None), slice(None, None, -1), slice(8, 2, -2), slice(4, 4), slice(99)):
+        assert isinstance(samples[part], wr.SampleList)
+        assert everything(samples[part]) == [row.tolist() for row in ROWS[part]]
+    part = samples[2:4]
+    part[0] = ROWS[9]
+    assert_tensor(samples[2], ROWS[2])
+
+
+def test_errors_name_the_position():
+    samples = wr.SampleList(ROWS)
+
+    def put(index, sample):
+        samples[index] = sample
+
+    refusal(lambda: put(3, "text"), TypeError, "^sample 3: expected an array-like, got str")
+    refusal(lambda: put(-1, [1, None]), TypeError, "^sample 9: expected a Python number, got NoneType at position 1")
+    for index in (10, -11):
+        refusal(lambda: put(index, ROWS[0]), IndexError, f"index {index} in a list of 10 samples")
+    for index in ([1, 2], np.array([1, 2]), 1.0, None, "a"):
+        refusal(lambda: put(index, ROWS[0]), TypeError, r"an int or a slice; take\(indices\) takes an array of them")
+        refusal(lambda: samples[index], TypeError, "an int or a slice")
+    refusal(lambda: put(slice(0, 2), ROWS[:2]), TypeError, "a slice of a SampleList cannot be assigned")
+    assert_tensor(wr.stack(samples), np.stack(ROWS))
+    assert_tensor(samples[np.int8(3)], ROWS[3])

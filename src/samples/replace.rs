@@ -1,0 +1,71 @@
+//! One sample of a list in place of another.
+
+use super::{are_compact, no_room, outside, SampleList};
+use crate::tensor::{new_owners, Result};
+
+impl<'a> SampleList<'a> {
+    /// Sample `from` of another list in place of sample `index`: the reference is replaced, and no memory is written. Lists
+    /// that were taken from this one keep the sample that they have.
+    ///
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) if one of the samples is not there, and
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory); the list is then unchanged.
+    ///
+    /// ```
+    /// use windrow::{Collate, Engine, SampleList, SampleView};
+    /// let list = |rows: &'static [[u8; 2]]| -> SampleList<'static> {
+    ///     rows.iter().map(|row| SampleView::from(&row[..])).collect()
+    /// };
+    /// let mut ring = list(&[[1, 2], [3, 4]]);
+    /// ring.replace(0, &list(&[[5, 6]]), 0)?;
+    /// let batch = Engine::host().assemble(&ring, &Collate::stack())?;
+    /// assert_eq!(batch.data().as_slice::<u8>()?, [5, 6, 3, 4]);
+    /// # Ok::<(), windrow::Error>(())
+    /// ```
+    pub fn replace(&mut self, index: usize, other: &SampleList<'a>, from: usize) -> Result<()> {
+        self.check_known().and(other.check_known())?;
+        let len = self.len();
+        for (index, len) in [(index, len), (from, other.len())] {
+            if index >= len {
+                return Err(outside(index as i64, len as i64));
+            }
+        }
+        let (kind, data) = (other.kind(from), other.address(from));
+        let (shape, strides) = (kind.layout.shape(), kind.layout.strides());
+        // Of a table's rows there is an address each from now on.
+        self.reserve(0)?;
+        let owners = new_owners(&self.owners, &other.owners);
+        self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
+        // What was said of the lengths so far.
+        self.told.take();
+        if self.is_row(kind.dtype, kind.device, shape) && are_compact(strides, shape) {
+            let is_new =
+                self.lengths.is_empty() && shape[0] != self.kinds.all()[0].layout.shape()[0];
+            if is_new && !self.begin_lengths() {
+                return Err(no_room(len));
+            }
+            if let Some(length) = self.lengths.get_mut(index) {
+                *length = shape[0];
+            }
+        } else {
+            self.tell()?;
+            let last = self.last;
+            let id = match self.kinds.find(kind.dtype, kind.device, shape, strides) {
+                Some(id) => id,
+                None => {
+                    self.insert(kind.clone())?;
+                    self.last
+                }
+            };
+            if self.kinds.all().len() > 1 {
+                self.kind_ids.resize(len, 0);
+                self.kind_ids[index] = id;
+            }
+            self.last = if index + 1 == len { id } else { last };
+        }
+        self.data.each()[index] = data;
+        self.read_only |= other.read_only;
+        self.owners.extend_from_slice(owners);
+        Ok(())
+    }
+}
