@@ -116,7 +116,7 @@ struct Walk<'a, 'py> {
 ///     ValueError: ``arena=True`` with ``out`` or ``copy=False``. DeviceError: with leaves in several places.
 ///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
 ///         and the sample; and whatever the leaf's form raises, with ``.path``.
-///     TypeError: a mapping or text in place of the list; a container of a class that nobody has registered, with
+///     TypeError: a mapping or text in place of the list; a container of a class that is not registered, with
 ///         what to give instead. ValueError: a spec other than `Stack` within TensorDict and tensorclass.
 ///     ValueError: a spec that names no leaf, or only leaves of str and bytes.
 ///     RecursionError: trees of more than 256 levels, as those of a container that holds itself.

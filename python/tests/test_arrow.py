@@ -369,7 +369,7 @@ def test_an_array_keeps_the_batch_and_parts_of_it_too():
     del values
     gc.collect()
     assert alive() is None
-    # Capsules that nobody takes, and of which one part is.
+    # One capsule is dropped unused, the other is taken.
     schema, unused = wr.ragged(ROWS).__arrow_c_array__()
     del unused
     assert pa.DataType._import_from_c_capsule(schema) == pa.large_list(pa.int32())

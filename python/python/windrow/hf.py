@@ -35,7 +35,7 @@ def collate_columns(
     Args:
         table: what ``dataset.with_format("arrow")`` gives for a slice, a list of indices or ``iter(batch_size=...)``; or
             another Arrow table or record batch.
-        spec: column to `windrow.Pad` and the like, with globs; columns that nobody names are stacked.
+        spec: column to `windrow.Pad` and the like, with globs; columns without an entry are stacked.
         columns: names of the columns to take; None: all. The table has ``select`` then, as pyarrow's and polars' have.
         return_tensors: ``"pt"`` or ``"np"``.
         common: as for `windrow.stack`.
