@@ -37,7 +37,7 @@ pub(crate) struct ArrowColumn<'py> {
 }
 
 pub(crate) enum Content<'py> {
-    Samples(Imported),
+    Samples(Box<Imported>),
     Texts(Bound<'py, PyList>),
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn samples_in(object: &Bound<'_, PyAny>, path: &str) -> PyResult<Impo
     let mut rows = read(object, ".", path)?;
     match rows.columns.pop() {
         Some(ArrowColumn { content: Content::Samples(samples), .. }) if !rows.is_struct => {
-            Ok(samples)
+            Ok(*samples)
         }
         _ => {
             let class = class_name(&object.get_type())?;
@@ -100,7 +100,7 @@ pub(crate) fn read<'py>(
         let content = match content {
             Ok(list) => {
                 let (owners, places) = (owners.clone(), Default::default());
-                Content::Samples(Imported { list, owners, places })
+                Content::Samples(Box::new(Imported { list, owners, places }))
             }
             Err(texts) => Content::Texts(texts),
         };
@@ -310,7 +310,7 @@ pub(crate) fn arrow_columns<'py>(table: &Bound<'py, PyAny>) -> PyResult<Bound<'p
         if columns.contains(&name)? {
             return Err(PyValueError::new_err(format!("two columns are named {name:?}")));
         }
-        columns.set_item(name, Bound::new(py, PySampleList::from_imported(samples))?)?;
+        columns.set_item(name, Bound::new(py, PySampleList::from_imported(*samples))?)?;
     }
     Ok(columns)
 }

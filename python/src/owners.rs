@@ -109,7 +109,7 @@ impl Owners {
     }
 
     /// That of the one sample of another list in place of that of a sample, of `len`. There is room for it. What may be
-    /// let go of now, which can run anybody's code.
+    /// let go of now, which can run any code.
     pub fn replace(&mut self, len: usize, index: usize, other: &Owners) -> [Option<Owner>; 2] {
         self.share(other);
         if self.num_lone + other.num_lone == 0 {

@@ -300,7 +300,7 @@ impl Places {
     }
 
     /// The place of the first sample of another list in place of that of a sample, after `spread`. What was asked so
-    /// far, the release of which can run anybody's code.
+    /// far, the release of which can run any code.
     pub fn replace(&mut self, index: usize, other: &Places) -> Option<Ask> {
         let (mut place, ask) = other.at(0);
         let Table { places, asks, .. } = Arc::get_mut(&mut self.table)?;

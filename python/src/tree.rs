@@ -550,7 +550,7 @@ impl<'py> Walk<'_, 'py> {
                     }
                     Content::Samples(samples) => {
                         let within = Within::default();
-                        self.imported(&path, out, &within, |_| Ok((Arc::new(samples), None)))?
+                        self.imported(&path, out, &within, |_| Ok((Arc::from(samples), None)))?
                     }
                 });
                 continue;
