@@ -285,24 +285,29 @@ impl PySampleList {
     fn resident_on(
         &self,
         py: Python<'_>,
-        own: &Imported,
         device: Device,
-    ) -> PyResult<Resident<'static>> {
+    ) -> PyResult<(Arc<Imported>, Resident<'static>)> {
         let known = self.resident().clone();
+        // Before the samples are looked at: a change after that sets it again.
         let is_replaced = self.is_replaced.swap(false, Ordering::AcqRel);
+        let own = self.snapshot();
         if let Some(known) = known.filter(|_| !is_replaced) {
             if known.device() == device && known.len() == own.list.len() {
-                return Ok(known);
+                return Ok((own, known));
             }
         }
         let list = own.list.clone();
-        let made = py.detach(|| default_engine().resident(list, device)).or_py_err(py)?;
+        let made = py.detach(|| default_engine().resident(list, device)).or_py_err(py);
+        if made.is_err() {
+            self.is_replaced.store(true, Ordering::Release);
+        }
+        let made = made?;
         *self.resident() = Some(made.clone());
-        Ok(made)
+        Ok((own, made))
     }
 
     /// The samples at positions that are on a device, if they are and this list is known there.
-    fn chosen(&self, own: &Imported, indices: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
+    fn chosen(&self, indices: &Bound<'_, PyAny>) -> PyResult<Option<Imported>> {
         let py = indices.py();
         let Some(device) = self.resident().as_ref().map(Resident::device) else { return Ok(None) };
         if is_list(indices) {
@@ -312,7 +317,8 @@ impl PySampleList {
         if !matches!(tensor.device(), Device::Cuda(_)) {
             return Ok(None);
         }
-        let list = self.resident_on(py, own, device)?.take(&tensor).or_py_err(py)?;
+        let (own, resident) = self.resident_on(py, device)?;
+        let list = resident.take(&tensor).or_py_err(py)?;
         let owners = own.owners.with(Arc::clone(tensor.owner()))?;
         Ok(Some(Imported { list, owners, places: own.places.clone() }))
     }
@@ -324,7 +330,7 @@ impl PySampleList {
         if let Some(resident) = &*self.resident() {
             resident.check().or_py_err(py)?;
         }
-        if let Some(chosen) = self.chosen(&own, indices)? {
+        if let Some(chosen) = self.chosen(indices)? {
             return Ok(chosen);
         }
         let (positions, _) = integers(indices, "indices", 1)?;
@@ -457,8 +463,8 @@ impl PySampleList {
         slf: Bound<'py, Self>,
         device: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, Self>> {
-        let (own, device) = (slf.get().in_place(slf.py(), "")?, device_of(device)?);
-        slf.get().resident_on(slf.py(), &own, device)?;
+        slf.get().in_place(slf.py(), "")?;
+        slf.get().resident_on(slf.py(), device_of(device)?)?;
         Ok(slf)
     }
 
@@ -586,6 +592,8 @@ impl PySampleList {
         }
         let position = self.position(index)?;
         let other = self.imported(&PyTuple::new(py, [sample])?, position)?;
+        // Before the change and after it, so that no other thread takes what was resident for these samples.
+        self.is_replaced.store(true, Ordering::Release);
         // Let go of without the lock of the list.
         let _gone = self.change(py, |own| {
             let len = own.list.len();

@@ -139,6 +139,16 @@ def test_a_list_that_has_grown_is_known_anew(driver):
         samples.stack(Cai(driver, np.array([6]))).check()
 
 
+def test_a_table_that_could_not_be_made_again_is_made_later(sim):
+    samples = listed(sim, ROWS)
+    samples[1] = Cai(sim, ROWS[1] + 1)
+    indices = Cai(sim, np.array([1]))
+    sim.fail("cuMemcpyHtoDAsync_v2", 400)
+    with pytest.raises(CudaError):
+        samples.take(indices)
+    assert_same(fetch(sim, samples.stack(indices)), (ROWS[1] + 1)[None])
+
+
 def test_indices_on_the_host_cost_no_more_than_before(sim):
     rows = np.arange(5000 * 4, dtype="float32").reshape(5000, 4)
     samples = wr.SampleList(Cai(sim, rows)).to_device("cuda")
