@@ -85,7 +85,7 @@ impl Explain {
             padding_bytes,
             padding_waste: share(padding_bytes, written),
             ranges: data().map(num_ranges).sum(),
-            tiles: Tiling::new(plan, |field| !is_view(field.leaf)).count(),
+            tiles: Tiling::new(plan, |field| !is_view(plan.fields[field].leaf)).count(),
             launches: usize::from(launch.is_some())
                 * if plan.selection().is_some() { 2 } else { 1 },
             launch,

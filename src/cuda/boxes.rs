@@ -119,7 +119,7 @@ pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
     (rest, false)
 }
 
-/// Whether lanes had better go along the columns than down the rows: by the turns that are taken in vain, which
+/// Whether lanes go along the columns rather than down the rows: by the turns that are taken in vain, which
 /// count half where the source is transposed.
 fn is_across(part: &Part<'_>, rows: &Loop, cols: &Loop) -> bool {
     let samples = part.num_samples().max(1) as u64;

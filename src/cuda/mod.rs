@@ -53,3 +53,4 @@ pub(crate) use late::Late;
 pub(crate) use list_table::ListTable;
 pub(crate) use memory::DeviceBlock;
 pub(crate) use preview::launch_of;
+pub(crate) use run::Host;

@@ -27,6 +27,7 @@ impl Run<'_> {
     pub fn share_outputs(
         &mut self,
         plan: &Plan<'_>,
+        placements: &[Option<*mut u8>],
         own: &[usize],
         options: &RunOptions,
         known: &[KnownNumbers],
@@ -34,9 +35,9 @@ impl Run<'_> {
         if options.memory.is_some() || plan.arena.is_some() {
             return Ok(());
         }
-        let fields = own.iter().map(|&index| &plan.fields[index]);
-        let fields =
-            fields.filter(|field| field.out.is_none() && is_on_device(&plan.specs[field.leaf]));
+        let new = own.iter().filter(|&&index| placements[index].is_none());
+        let fields = new.map(|&index| &plan.fields[index]);
+        let fields = fields.filter(|field| is_on_device(&plan.specs[field.leaf]));
         let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
         let sizes = fields.map(Field::bytes).chain(numbers);
         let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
@@ -88,12 +89,12 @@ impl Run<'_> {
     pub fn host_memory(
         &self,
         plan: &Plan<'_>,
-        index: usize,
+        field: &Field<'_>,
+        placement: Option<*mut u8>,
         host: &Arc<MemoryPool>,
     ) -> Result<(*mut u8, Option<Tensor>)> {
-        let field = &plan.fields[index];
         let device = plan.specs[field.leaf].device;
-        if let Some(out) = field.out {
+        if let Some(out) = placement {
             return Ok((out, None));
         }
         let (dtype, layout) = (field.dtype, field.layout.clone());

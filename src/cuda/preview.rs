@@ -57,7 +57,7 @@ pub(crate) fn launch_of(
         .map(|(dtype, bytes, chosen)| Values { out: ASSUMED, dtype, bytes, chosen })
         .collect();
 
-    let table = Table::of_parts(&parts, &values, num_sms, &policy)?;
+    let table = Table::new(&parts, &values, num_sms, &policy)?;
     if table.num_items() == 0 {
         return Ok(None);
     }

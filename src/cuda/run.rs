@@ -14,7 +14,7 @@ use super::numbers::known_numbers;
 use super::outputs::Number;
 use super::params;
 use super::select;
-use super::table::Table;
+use super::table::{parts, Table};
 use super::upload;
 use crate::host::{Helpers, MemoryPool};
 use crate::observe::{Span, Stage};
@@ -24,6 +24,13 @@ use crate::plan::{
 use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, Result};
 
+/// What of the host a run on a device needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Host<'h> {
+    pub memory: &'h Arc<MemoryPool>,
+    pub threads: Option<&'h Helpers>,
+}
+
 impl Executor {
     /// Runs the fields of a plan that are read from the device or written to it. Returns when all is
     /// enqueued; for a batch on the host, when it is there.
@@ -31,10 +38,10 @@ impl Executor {
         &self,
         current: &Current<'_>,
         Lane { stream, is_capturing }: Lane<'_>,
-        plan: &mut Plan<'_>,
+        plan: &Plan<'_>,
+        placements: &mut [Option<*mut u8>],
         options: &RunOptions,
-        host: &Arc<MemoryPool>,
-        threads: Option<&Helpers>,
+        host: Host<'_>,
     ) -> Result<Done> {
         if !is_capturing {
             self.held.reap()?;
@@ -43,7 +50,7 @@ impl Executor {
         let own: Vec<usize> =
             (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
         run.find_producers(options)?;
-        let finished = run.assemble(plan, &own, options, host, threads);
+        let finished = run.assemble(plan, placements, &own, options, host);
         run.end(finished)
     }
 }
@@ -51,26 +58,29 @@ impl Executor {
 impl Run<'_> {
     pub fn assemble(
         &mut self,
-        plan: &mut Plan<'_>,
+        plan: &Plan<'_>,
+        placements: &mut [Option<*mut u8>],
         own: &[usize],
         options: &RunOptions,
-        host: &Arc<MemoryPool>,
-        threads: Option<&Helpers>,
+        host: Host<'_>,
     ) -> Result<()> {
+        let Host { memory: host, threads } = host;
         // Memory first, so that nothing is enqueued if there is none.
         let arena = plan.arena.as_ref().filter(|arena| matches!(arena.device, Device::Cuda(_)));
         if let Some(layout) = arena.map(|arena| arena.layout().clone()) {
             let memory = self.output(options, DType::U8, layout)?;
-            plan.place_in(&memory);
+            placements.copy_from_slice(&plan.placements(Some(&memory)));
             self.done.arena = Some(memory);
         }
         let known = known_numbers(plan)?;
-        self.share_outputs(plan, own, options, &known)?;
+        self.share_outputs(plan, placements, own, options, &known)?;
         let mut places = vec![None; plan.fields.len()];
         let mut back = Vec::new();
+        // Fields that are read or written elsewhere than planned, on their way.
+        let mut moved: Vec<Option<Field<'static>>> = plan.fields.iter().map(|_| None).collect();
         let mut spread = vec![None; plan.fields.len()];
         for &index in own {
-            let (bytes, out) = (plan.fields[index].bytes(), plan.fields[index].out);
+            let (bytes, out) = (plan.fields[index].bytes(), placements[index]);
             let on_device = is_on_device(&plan.specs[plan.fields[index].leaf]);
             let address = match out.filter(|_| on_device) {
                 Some(out) => out.addr() as u64,
@@ -85,9 +95,8 @@ impl Run<'_> {
                     let block = self.allocate(bytes)?;
                     back.push((index, block.address()));
                     if let Some(out) = out.filter(|_| !plan.fields[index].layout.is_compact()) {
-                        let compact = Field { out: None, ..plan.compacted(index)? };
-                        let field = std::mem::replace(&mut plan.fields[index], compact);
-                        spread[index] = Some((out, field.layout));
+                        moved[index] = Some(plan.compacted(index)?);
+                        spread[index] = Some((out, plan.fields[index].layout.clone()));
                     }
                     block.address()
                 }
@@ -96,7 +105,10 @@ impl Run<'_> {
         }
         let returned = back
             .iter()
-            .map(|&(index, _)| self.host_memory(plan, index, host))
+            .map(|&(index, _)| match &moved[index] {
+                Some(field) => self.host_memory(plan, field, None, host),
+                None => self.host_memory(plan, &plan.fields[index], placements[index], host),
+            })
             .collect::<Result<Vec<_>>>()?;
         let numbers = self.numbers(plan, options, known)?;
         // Behind the allocations: memory just given may be in use by work that is enqueued already.
@@ -107,16 +119,23 @@ impl Run<'_> {
             if let (Some(place), true) =
                 (places[index], must_upload(plan, index, self.is_capturing))
             {
-                if self.upload(plan, index, place, threads)? {
-                    places[index] = None;
+                match self.upload(plan, index, place, threads)? {
+                    None => places[index] = None,
+                    reread => moved[index] = reread,
                 }
             }
         }
         if !together.is_empty() {
-            upload::together(self, plan, &together, threads)?;
+            for (index, field) in upload::together(self, plan, &together, threads)? {
+                moved[index] = Some(field);
+            }
         }
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
-        self.launch(plan, &places, &values)?;
+        let fields = plan.fields.iter().zip(&moved).zip(&places);
+        let fields = fields.filter_map(|((planned, moved), place)| {
+            Some((moved.as_ref().unwrap_or(planned), (*place)?))
+        });
+        self.launch(plan, fields, &values)?;
 
         let mut is_copying = false;
         for (&(index, address), (memory, _)) in back.iter().zip(&returned) {
@@ -148,18 +167,18 @@ impl Run<'_> {
     }
 
     /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the
-    /// kernel to work on. Says whether it is the batch.
+    /// kernel to work on: then the field as it is read there.
     fn upload(
         &mut self,
-        plan: &mut Plan<'_>,
+        plan: &Plan<'_>,
         index: usize,
         place: u64,
         threads: Option<&Helpers>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Field<'static>>> {
         let leaf = plan.fields[index].leaf;
         if is_upload(plan, &plan.fields[index]) {
             self.upload_field(plan, index, place, threads)?;
-            return Ok(true);
+            return Ok(None);
         }
         let staged = {
             let (packed, offsets) = Plan::packed(&plan.lists[leaf])?;
@@ -174,8 +193,7 @@ impl Run<'_> {
             let device = Device::Cuda(self.current.context().ordinal());
             upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?
         };
-        plan.fields[index] = plan.reread(index, &staged);
-        Ok(false)
+        Ok(Some(plan.reread(index, &staged)))
     }
 
     fn upload_field(
@@ -190,15 +208,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn launch(
+    fn launch<'p>(
         &mut self,
-        plan: &Plan<'_>,
-        places: &[Option<u64>],
+        plan: &'p Plan<'_>,
+        fields: impl Iterator<Item = (&'p Field<'p>, u64)>,
         values: &[Values<'_>],
     ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
         let (policy, num_sms) = (&self.executor.policy, self.current.context().info().num_sms);
-        let table = Table::new(plan, places, values, num_sms, policy)?;
+        let table = Table::new(&parts(plan, fields), values, num_sms, policy)?;
         if table.num_items() == 0 {
             return Ok(());
         }

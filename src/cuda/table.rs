@@ -21,22 +21,9 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// `places` has the output address of each field of the plan, or `None` for one that is filled in
-    /// another way. `num_sms` multiprocessors share the items, of which the policy says how large they are.
+    /// The table of these parts, in their order, then of the values that have bytes. `num_sms` multiprocessors share the
+    /// items, of which the policy says how large they are.
     pub fn new(
-        plan: &Plan<'_>,
-        places: &[Option<u64>],
-        values: &[Values<'_>],
-        num_sms: u32,
-        policy: &Policy,
-    ) -> Result<Table> {
-        let fields = plan.fields.iter().zip(places);
-        let fields = fields.filter_map(|(field, place)| Some((field, (*place)?)));
-        Table::of_parts(&parts(plan, fields), values, num_sms, policy)
-    }
-
-    /// The table of these parts, in their order, then of the values that have bytes.
-    pub fn of_parts(
         parts: &[Part<'_>],
         values: &[Values<'_>],
         num_sms: u32,

@@ -38,9 +38,22 @@ fn policy() -> Policy {
     Policy::of((9, 0)).unwrap()
 }
 
+/// The table of a plan whose fields are written to these places.
+fn table_of(
+    plan: &Plan<'_>,
+    places: &[Option<u64>],
+    values: &[Values<'_>],
+    num_sms: u32,
+    policy: &Policy,
+) -> Result<Table> {
+    let fields = plan.fields.iter().zip(places);
+    let fields = fields.filter_map(|(field, place)| Some((field, (*place)?)));
+    Table::new(&parts(plan, fields), values, num_sms, policy)
+}
+
 fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
     let plan = Plan::new(samples, &collate.clone().device(HERE)).unwrap();
-    Table::new(&plan, &vec![Some(out); plan.fields.len()], &[], 132, &policy()).unwrap()
+    table_of(&plan, &vec![Some(out); plan.fields.len()], &[], 132, &policy()).unwrap()
 }
 
 impl Table {
@@ -72,7 +85,7 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
         for count in [most - 1, most, most + 1] {
             let list = samples(DType::U8, &vec![&[24][..]; count], 3);
             let plan = Plan::new(&list, &Collate::stack().device(HERE)).unwrap();
-            let table = Table::new(&plan, &[Some(OUT)], &[], 132, &policy).unwrap();
+            let table = table_of(&plan, &[Some(OUT)], &[], 132, &policy).unwrap();
             assert_eq!(HEADER_BYTES + table.as_bytes().len(), fixed + 8 * count);
             assert_eq!(table.is_inline(&policy), count <= most || larger.is_some());
             let Some(bytes) = [Some(limit), larger][usize::from(count > most)] else {
@@ -136,7 +149,7 @@ fn lengths_are_columns_and_written_once() {
     let plan = Plan::new(&list, &collate).unwrap();
     let values =
         [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths), chosen: None }];
-    let table = Table::new(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
+    let table = table_of(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
     let [data, mask, numbers] = [0, 1, 2].map(|index| table.field(index));
     assert_eq!([data.family, mask.family, numbers.family], [3, 3, 6]);
     assert_eq!([data.cols.varies, mask.cols.varies], [varies::HI; 2]);
@@ -165,7 +178,7 @@ fn ragged_samples_are_found_by_hints() {
         });
         let values =
             [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&offsets), chosen: None }];
-        let table = Table::new(&plan, &[Some(out)], &values, 132, &policy()).unwrap();
+        let table = table_of(&plan, &[Some(out)], &values, 132, &policy()).unwrap();
         assert!(table.bytes() < 12_000, "{} bytes", table.bytes());
         let field = table.field(0);
         assert_eq!(table.field(1).data, field.offsets);
@@ -254,7 +267,7 @@ fn values_stand_in_the_table_itself() {
         Values { out: 0x40, dtype: DType::I32, bytes: &bytes, chosen: None },
         Values { out: 0x80, dtype: DType::I64, bytes: &[], chosen: None },
     ];
-    let table = Table::new(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
+    let table = table_of(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
     assert_eq!(table.header.num_fields, 2);
     let field = table.field(1);
     assert_eq!((field.out, field.cols.extent, field.family), (0x40, 5, Family::Values as u8));
@@ -270,6 +283,6 @@ fn what_does_not_fit_a_launch_is_an_error() {
     let far = unsafe { SampleView::from_raw_parts(0x1000 as *const u8, DType::U8, HERE, layout) };
     let list: SampleList<'_> = [far].into_iter().collect();
     let plan = Plan::new(&list, &Collate::stack().device(HERE)).unwrap();
-    let error = Table::new(&plan, &[Some(OUT)], &[], 132, &policy()).unwrap_err();
+    let error = table_of(&plan, &[Some(OUT)], &[], 132, &policy()).unwrap_err();
     assert!(matches!(error, crate::Error::TooLarge(_)), "{error}");
 }

@@ -5,7 +5,7 @@
 use super::driver::{CopyBatch, Direction};
 use super::enqueue::Run;
 use crate::host::{self, Helpers, Outputs};
-use crate::plan::{Plan, CHUNK_BYTES, UPLOAD_ALIGN};
+use crate::plan::{Field, Plan, CHUNK_BYTES, UPLOAD_ALIGN};
 use crate::samples::SampleList;
 use crate::tensor::{Device, Offsets, Result};
 
@@ -24,8 +24,8 @@ pub(super) fn field(
     while begin < numel {
         let end = numel.min(begin + chunk_elems);
         let fill = |slot: *mut u8| {
-            let mut outputs = vec![std::ptr::null_mut(); plan.fields.len()];
-            outputs[index] = slot.wrapping_offset(-((begin * size) as isize));
+            let mut outputs = vec![None; plan.fields.len()];
+            outputs[index] = Some(slot.wrapping_offset(-((begin * size) as isize)));
             // SAFETY: the elements `begin..end` of the compact output fall on the slot, which is ours.
             let outputs = unsafe { Outputs::new(outputs) };
             host::run_part(plan, index, begin..end, &outputs, threads);
@@ -37,13 +37,14 @@ pub(super) fn field(
     Ok(())
 }
 
-/// Brings the samples of several fields to the device in one copy, for the kernel to work on there.
+/// Brings the samples of several fields to the device in one copy, for the kernel to work on there: these fields, as
+/// they are read there.
 pub(super) fn together(
     run: &mut Run<'_>,
-    plan: &mut Plan<'_>,
+    plan: &Plan<'_>,
     fields: &[usize],
     threads: Option<&Helpers>,
-) -> Result<()> {
+) -> Result<Vec<(usize, Field<'static>)>> {
     let lists = fields.iter().map(|&field| &plan.lists[plan.fields[field].leaf]);
     let packed = lists.map(|list| Plan::packed(list)).collect::<Result<Vec<_>>>()?;
     let mut bytes = 0u64;
@@ -56,24 +57,21 @@ pub(super) fn together(
     let fill = |slot: *mut u8| {
         for ((part, _), &begin) in packed.iter().zip(&begins) {
             // SAFETY: the part's bytes fall on the slot, from `begin` on, which is ours.
-            let outputs = unsafe { Outputs::new(vec![slot.wrapping_add(begin as usize)]) };
+            let outputs = unsafe { Outputs::new(vec![Some(slot.wrapping_add(begin as usize))]) };
             host::run_part(part, 0, 0..part.fields[0].numel(), &outputs, threads);
         }
     };
     // SAFETY: the block has as many bytes, and is held until the work is done.
     unsafe { run.copy_up(block.address(), bytes, fill) }?;
     let device = Device::Cuda(run.current.context().ordinal());
-    let mut lists = Vec::with_capacity(fields.len());
+    let mut reread = Vec::with_capacity(fields.len());
     for ((&field, (_, offsets)), begin) in fields.iter().zip(&packed).zip(begins) {
         run.done.traffic.bytes_to_device += offsets.total() as u64;
         let samples = &plan.lists[plan.fields[field].leaf];
-        lists.push(staged(samples, offsets, block.address() + begin, device)?);
+        let list = staged(samples, offsets, block.address() + begin, device)?;
+        reread.push((field, plan.reread(field, &list)));
     }
-    drop(packed);
-    for (&field, list) in fields.iter().zip(&lists) {
-        plan.fields[field] = plan.reread(field, list);
-    }
-    Ok(())
+    Ok(reread)
 }
 
 /// Enqueues bytes that are known on the host.

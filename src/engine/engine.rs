@@ -14,7 +14,7 @@ use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::Spec;
 #[cfg(feature = "cuda")]
 use crate::plan::Target;
-use crate::plan::{AsTarget, Leaf, Plan, Role};
+use crate::plan::{is_device_field, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
 #[cfg(feature = "cuda")]
 use crate::samples::SampleList;
@@ -252,7 +252,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::run`]; if memory given for an arena does not fit, is read-only or shared.
-    pub fn run_with(&self, mut plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
+    pub fn run_with(&self, plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, Instant::now(), &counters.run_ns);
         let tally = Tally::of_plan(&plan);
@@ -282,21 +282,16 @@ impl Engine {
             }
             _ => None,
         };
-        if let Some(memory) = &arena {
-            plan.place_in(memory);
-        }
+        #[cfg_attr(not(feature = "cuda"), allow(unused_mut))]
+        let mut placements = plan.placements(arena.as_ref());
         let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(plan.fields.len());
         let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
-        for index in 0..plan.fields.len() {
-            #[cfg(feature = "cuda")]
-            {
-                plan.fields[index].done = crate::plan::is_device_field(&plan, index);
-            }
-            let field = &plan.fields[index];
+        for (index, field) in plan.fields.iter().enumerate() {
+            let is_new = placements[index].is_none() && !is_device_field(&plan, index);
             let mut rows = options.ahead.get_mut(field.leaf);
-            let rows = rows.as_mut().filter(|_| field.role == Role::Data && !field.done);
+            let rows = rows.as_mut().filter(|_| field.role == Role::Data && is_new);
             let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
-            tensors.push(match rows.is_none() && field.out.is_none() && !field.done {
+            tensors.push(match rows.is_none() && is_new {
                 true => {
                     let device = plan.specs[field.leaf].device;
                     Some(self.host_tensor(field.dtype, field.layout.clone(), device)?)
@@ -309,7 +304,8 @@ impl Engine {
         let arena = match device {
             Some(device) => arena.or(self.run_on_device(
                 device,
-                &mut plan,
+                &plan,
+                &mut placements,
                 &options,
                 &mut filled,
                 &mut tensors,
@@ -317,14 +313,15 @@ impl Engine {
             None => arena,
         };
         let mut addresses = Vec::with_capacity(plan.fields.len());
-        for ((field, tensor), rows) in plan.fields.iter_mut().zip(&mut tensors).zip(copied) {
+        for (index, (tensor, rows)) in tensors.iter_mut().zip(copied).enumerate() {
+            let field = &plan.fields[index];
             if let Some(block) = rows.and_then(RowsAhead::finish) {
-                field.done = true;
                 *tensor = Some(block.into_tensor(field.dtype, field.layout.clone()));
+                addresses.push(None);
+                continue;
             }
-            addresses.push(field.out.unwrap_or_else(|| {
-                tensor.as_ref().map_or_else(std::ptr::null_mut, Tensor::data_ptr)
-            }));
+            let place = placements[index].or(tensor.as_ref().map(Tensor::data_ptr));
+            addresses.push(place.filter(|_| !is_device_field(&plan, index)));
         }
         // SAFETY: an address is that of memory just allocated for the field's compact layout, which
         // nothing else has seen, or that of the target the plan borrows, whose layout the field has.
@@ -333,9 +330,9 @@ impl Engine {
         if self.shared.reference {
             host::run_reference(&plan, &outputs);
         } else {
-            let work = host::Work::new(&plan);
+            let work = host::Work::new(&plan, &outputs);
             let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
-            work.run(&outputs, threads.as_ref());
+            work.run(threads.as_ref());
         }
         counters.count(&tally);
         span.note(&tally);
@@ -385,7 +382,8 @@ impl Engine {
     fn run_on_device(
         &self,
         (executor, current, lane): (&cuda::Executor, &cuda::Current<'_>, cuda::Lane<'_>),
-        plan: &mut Plan<'_>,
+        plan: &Plan<'_>,
+        placements: &mut [Option<*mut u8>],
         options: &RunOptions,
         filled: &mut [Filled],
         tensors: &mut [Option<Tensor>],
@@ -395,8 +393,8 @@ impl Engine {
             true => self.shared.threads.helpers()?,
             false => None,
         };
-        let memory = &self.shared.memory;
-        let done = executor.run(current, lane, plan, options, memory, threads.as_ref())?;
+        let host = cuda::Host { memory: &self.shared.memory, threads: threads.as_ref() };
+        let done = executor.run(current, lane, plan, placements, options, host)?;
         self.shared.counters.count_traffic(done.traffic);
         for (index, tensor) in done.tensors {
             tensors[index] = Some(tensor);
@@ -427,8 +425,8 @@ impl Engine {
         let plan = Plan::for_leaves(&[leaf])?;
         // SAFETY: as above; the plan has one field.
         #[allow(unsafe_code)]
-        let outputs = unsafe { Outputs::new(vec![out]) };
-        host::Work::new(&plan).run(&outputs, self.shared.threads.helpers()?.as_ref());
+        let outputs = unsafe { Outputs::new(vec![Some(out)]) };
+        host::Work::new(&plan, &outputs).run(self.shared.threads.helpers()?.as_ref());
         Ok(())
     }
 

@@ -8,7 +8,9 @@ use crate::engine::engine::Engine;
 #[cfg(feature = "cuda")]
 use crate::samples::Selection;
 use crate::samples::{Listed, SampleList};
-use crate::tensor::{DType, Device, Error, Hint, Mismatch, Owner, Result, Tensor};
+#[cfg(feature = "cuda")]
+use crate::tensor::Owner;
+use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
 /// A list of samples on a device that finds them by indices on the device. Clones share what is there.
 ///

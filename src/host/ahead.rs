@@ -117,7 +117,6 @@ impl RowsAhead {
         };
         rows && field.bytes_only
             && field.op == Op::Read { affine: false }
-            && field.out.is_none()
             && self.len == self.shared.rows.len()
             && self.len == field.data.len()
     }

@@ -67,16 +67,16 @@ pub(crate) struct Tiling {
 }
 
 impl Tiling {
-    /// Of the fields that are to be run.
-    pub fn new(plan: &Plan<'_>, is_run: impl Fn(&Field<'_>) -> bool) -> Tiling {
+    /// Of the fields that are to be run, by position.
+    pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
         let total = saturating_sum(plan.fields.iter().map(Field::bytes));
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
         let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
         let mut count = 0;
         let mut first = Vec::with_capacity(plan.fields.len() + 1);
         first.push(0);
-        for field in &plan.fields {
-            if is_run(field) {
+        for (index, field) in plan.fields.iter().enumerate() {
+            if is_run(index) {
                 count += field.bytes().div_ceil(tile_bytes) as usize;
             }
             first.push(count);
@@ -97,8 +97,8 @@ impl Tiling {
     }
 }
 
-/// Where each field is written to.
-pub(crate) struct Outputs(Vec<*mut u8>);
+/// Where each field is written to; `None` for one that is written elsewhere.
+pub(crate) struct Outputs(Vec<Option<*mut u8>>);
 
 // SAFETY: tiles are disjoint ranges of elements, and elements of one output do not share memory
 // (`plan::check_target`), so threads write through these addresses to different places.
@@ -107,10 +107,10 @@ unsafe impl Sync for Outputs {}
 
 impl Outputs {
     /// # Safety
-    /// There is one address for each field of the plan, and every element that the field's layout
-    /// reaches from it may be written to until the run is over, by nothing else.
+    /// There is one entry for each field of the plan, and every element that the field's layout
+    /// reaches from its address may be written to until the run is over, by nothing else.
     #[allow(unsafe_code)]
-    pub unsafe fn new(addresses: Vec<*mut u8>) -> Outputs {
+    pub unsafe fn new(addresses: Vec<Option<*mut u8>>) -> Outputs {
         Outputs(addresses)
     }
 }
@@ -118,12 +118,14 @@ impl Outputs {
 /// A plan cut into tiles.
 pub(crate) struct Work<'p> {
     plan: &'p Plan<'p>,
+    outputs: &'p Outputs,
     tiling: Tiling,
 }
 
 impl<'p> Work<'p> {
-    pub fn new(plan: &'p Plan<'p>) -> Work<'p> {
-        Work { plan, tiling: Tiling::new(plan, |field| !field.done) }
+    /// Of the fields that have an address.
+    pub fn new(plan: &'p Plan<'p>, outputs: &'p Outputs) -> Work<'p> {
+        Work { plan, outputs, tiling: Tiling::new(plan, |field| outputs.0[field].is_some()) }
     }
 
     /// Whether the batch is large enough to share out.
@@ -133,14 +135,15 @@ impl<'p> Work<'p> {
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.
-    pub fn run(&self, outputs: &Outputs, threads: Option<&Helpers>) {
+    pub fn run(&self, threads: Option<&Helpers>) {
         share_out(self.tiling.count(), threads, |tile| {
             let (field, elems) = self.tiling.locate(self.plan, tile);
+            let Some(out) = self.outputs.0[field] else { return };
             // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
             // stays inside the field, and every tile is taken once.
             #[allow(unsafe_code)]
             unsafe {
-                tile::run(self.plan, &self.plan.fields[field], outputs.0[field], elems);
+                tile::run(self.plan, &self.plan.fields[field], out, elems);
             }
         });
     }
@@ -155,6 +158,7 @@ pub(crate) fn run_part(
     outputs: &Outputs,
     threads: Option<&Helpers>,
 ) {
+    let Some(out) = outputs.0[field].map(AtomicPtr::new) else { return };
     let tile_elems = MIN_TILE_BYTES / plan.fields[field].dtype.size() as u64;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
     share_out(count, threads, |tile| {
@@ -163,7 +167,7 @@ pub(crate) fn run_part(
         // SAFETY: as for `Work::run`, of a part of the field.
         #[allow(unsafe_code)]
         unsafe {
-            tile::run(plan, &plan.fields[field], outputs.0[field], part);
+            tile::run(plan, &plan.fields[field], out.load(Ordering::Relaxed), part);
         }
     });
 }
@@ -215,11 +219,8 @@ mod tests {
             (Collate::pad(Pad::new().mask(Mask::Pad)), Some(0)),
             (Collate::pad(Pad::new().mask(Mask::Pad)), Some(1)),
         ] {
-            let mut plan = Plan::new(&views, &collate).unwrap();
-            if let Some(field) = done {
-                plan.fields[field].done = true;
-            }
-            let Work { tiling, .. } = Work::new(&plan);
+            let plan = Plan::new(&views, &collate).unwrap();
+            let tiling = Tiling::new(&plan, |field| Some(field) != done);
             let mut next = vec![0; plan.fields.len()];
             for tile in 0..tiling.count() {
                 let (field, elems) = tiling.locate(&plan, tile);
@@ -230,11 +231,12 @@ mod tests {
                 assert!(0 < bytes && bytes <= MAX_TILE_BYTES, "{bytes} bytes, {collate:?}");
                 assert!(is_last || bytes >= MIN_TILE_BYTES && bytes % 64 == 0, "{bytes} bytes");
             }
-            for (field, next) in plan.fields.iter().zip(next) {
-                assert_eq!(next, if field.done { 0 } else { field.numel() }, "{collate:?}");
+            for (index, (field, next)) in plan.fields.iter().zip(next).enumerate() {
+                let expected = if Some(index) == done { 0 } else { field.numel() };
+                assert_eq!(next, expected, "{collate:?}");
             }
         }
-        assert_eq!(Work::new(&Plan::default()).tiling.count(), 0);
+        assert_eq!(Tiling::new(&Plan::default(), |_| true).count(), 0);
     }
 
     #[test]
@@ -245,7 +247,10 @@ mod tests {
         for (len, wanted) in [(1, false), (half - 1, false), (half, true)] {
             let views = [view(&row[..len])];
             let plan = Plan::new(&views, &Collate::stack()).unwrap();
-            assert_eq!(Work::new(&plan).wants_threads(), wanted, "{len} bytes");
+            // SAFETY: nothing is run.
+            #[allow(unsafe_code)]
+            let outputs = unsafe { Outputs::new(vec![None; plan.fields.len()]) };
+            assert_eq!(Work::new(&plan, &outputs).wants_threads(), wanted, "{len} bytes");
         }
     }
 

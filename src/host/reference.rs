@@ -11,7 +11,8 @@ use crate::tensor::{DType, Scalar};
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
-    for (field, &out) in plan.fields.iter().zip(&outputs.0).filter(|(field, _)| !field.done) {
+    let outputs = plan.fields.iter().zip(&outputs.0);
+    for (field, out) in outputs.filter_map(|(field, out)| Some((field, (*out)?))) {
         for elem in 0..field.numel() {
             // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output.
             unsafe { write_element(plan, field, out, elem) };

@@ -36,8 +36,6 @@ pub(crate) struct Field<'s> {
     pub bytes_only: bool,
     /// The copies that are left when neighbours are merged, if that at least halves them.
     pub ranges: Option<Vec<CopyRange>>,
-    /// Everything is in place before the plan runs.
-    pub done: bool,
     /// How many samples there are, if a device chooses them: `data` then has one of each class.
     pub selected: Option<usize>,
 }
@@ -167,7 +165,6 @@ impl Field<'_> {
             starts: self.starts,
             bytes_only: self.bytes_only,
             ranges: self.ranges,
-            done: self.done,
             selected: self.selected,
         }
     }
@@ -248,7 +245,6 @@ pub(crate) fn data_field<'s>(
         starts,
         bytes_only: false,
         ranges: None,
-        done: false,
         selected: None,
     };
     field.bytes_only = !affine && all_used(&field, |class| class.is_bytes(spec.dtype, &field.dims));
@@ -354,7 +350,6 @@ pub(crate) fn mask_field<'s>(
         dims,
         bytes_only: false,
         ranges: None,
-        done: false,
         selected: None,
     }
 }
@@ -389,7 +384,6 @@ pub(crate) fn index_field<'s>(
         starts: Starts::Joined { offsets, unit: 1, step: 8 },
         bytes_only: false,
         ranges: None,
-        done: false,
         selected: None,
     }
 }
@@ -419,7 +413,6 @@ pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(Field<'s>
         starts: Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
         bytes_only: false,
         ranges: None,
-        done: false,
         selected: None,
     };
     field.bytes_only = all_used(&field, |class| class.is_bytes(DType::U8, &field.dims));

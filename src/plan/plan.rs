@@ -151,11 +151,16 @@ impl<'s> Plan<'s> {
         Ok(Plan { arena, ..plan })
     }
 
-    /// Has the fields written to their places in an arena.
-    pub(crate) fn place_in(&mut self, memory: &Tensor) {
-        for (field, place) in self.arena.iter().flat_map(|arena| arena.places(memory.data_ptr())) {
-            self.fields[field].out = Some(place);
+    /// Where each field is to be written, as far as that is known: to an output of the caller's, or to its
+    /// place in an arena, if there is memory for it.
+    pub(crate) fn placements(&self, arena: Option<&Tensor>) -> Vec<Option<*mut u8>> {
+        let mut placements: Vec<_> = self.fields.iter().map(|field| field.out).collect();
+        if let (Some(arena), Some(memory)) = (&self.arena, arena) {
+            for (field, place) in arena.places(memory.data_ptr()) {
+                placements[field] = Some(place);
+            }
         }
+        placements
     }
 
     fn with_leaf<'a: 's>(
@@ -231,9 +236,9 @@ impl<'s> Plan<'s> {
 
     #[cfg(feature = "cuda")]
     fn replanned(&self, field: usize, samples: &SampleList<'_>, layout: Layout) -> Field<'static> {
-        let Field { leaf, out, done, .. } = self.fields[field];
+        let Field { leaf, out, .. } = self.fields[field];
         let new = data_field(leaf, &self.specs[leaf], samples, layout);
-        Field { out, done, ..new.into_owned() }
+        Field { out, ..new.into_owned() }
     }
 
     /// The batch of each leaf as it will be.

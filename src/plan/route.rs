@@ -141,6 +141,7 @@ pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
 
 /// Whether the samples of a field have to be brought to the device. Other host memory, which is
 /// page-locked, the kernels read themselves.
+#[cfg(feature = "cuda")]
 pub(crate) fn must_upload(plan: &Plan<'_>, index: usize, is_capturing: bool) -> bool {
     let field = &plan.fields[index];
     let reads = matches!(field.op, Op::Read { .. }) && field.numel() > 0;

@@ -639,6 +639,7 @@ impl<'a> SampleList<'a> {
 
     /// Samples that only a device knows, and what else has to be kept for the work on them. As far as this list
     /// tells, they are all the first of the list that they are from: what reads samples asks for the selection.
+    #[cfg(feature = "cuda")]
     pub(crate) fn selected(
         selection: Arc<Selection<SampleList<'a>>>,
         owners: Vec<Owner>,
