@@ -5,8 +5,8 @@ use std::fmt;
 use crate::host::Tiling;
 use crate::observe::share;
 use crate::plan::{
-    bytes_to_device, bytes_to_host, num_ranges, saturating_sum, Arena, Field, Launch, Path, Plan,
-    Role,
+    bytes_to_device, bytes_to_host, num_ranges, saturating_sum, Arena, Launch, OutputPlan, Path,
+    Plan, Role,
 };
 use crate::tensor::{DType, Tuple};
 
@@ -74,14 +74,14 @@ impl Explain {
             Some((first, _)) => first,
             None => Path::Gather.name(),
         };
-        let written = saturating_sum(data().map(Field::bytes));
+        let written = saturating_sum(data().map(OutputPlan::bytes));
         let padding_bytes = plan.padding_bytes();
         Explain {
             path,
             samples: plan.specs.first().map_or(0, |spec| spec.num_samples),
             leaves: plan.specs.len(),
-            bytes_read: saturating_sum(fields().map(Field::bytes_read)),
-            bytes_written: saturating_sum(fields().map(Field::bytes)),
+            bytes_read: saturating_sum(fields().map(OutputPlan::bytes_read)),
+            bytes_written: saturating_sum(fields().map(OutputPlan::bytes)),
             padding_bytes,
             padding_waste: share(padding_bytes, written),
             ranges: data().map(num_ranges).sum(),

@@ -44,7 +44,7 @@
 //! |---|---|---|
 //! | import | [`dlpack`] | foreign tensors, validated before they are trusted |
 //! | samples | [`SampleView`], [`SampleList`] | an address for each sample, and every distinct layout once |
-//! | collate | [`Collate`], [`Spec`] | form and options; the shapes of the batch, and every error of input |
+//! | collate | [`Collate`], [`BatchShape`] | form and options; the shapes of the batch, and every error of input |
 //! | plan | [`Plan`] | loops, merged ranges, which sample writes which output bytes; no memory yet |
 //! | engine | [`Engine`] | threads, streams and output memory; runs plans on the host or on a device |
 //! | batch | [`Batch`], [`Tensor`] | the result, and zero-copy views of its samples |
@@ -80,11 +80,12 @@
 //! | cast | dtype conversion | of every element, with the rules of [`Collate::cast`] |
 //! | layout | shape and strides | [`Layout`]; strides count elements |
 //! | compact | C-contiguous, row-major | no gaps and no reversed or permuted dims |
-//! | kind | tensor metadata | dtype, layout and device of samples, stored once for all that share them |
+//! | kind | tensor metadata | dtype, layout and device of samples ([`TensorMeta`]), stored once for all that share them |
 //! | sample list | - | imported samples: [`SampleList`], made once and used for many batches |
 //! | plan | execution plan | a value that says what will be written where; pure host data |
-//! | spec | resolved batch | the shapes and dtypes that samples and options give together |
-//! | loop nest | iteration domain | the loops of one output over dims, innermost last |
+//! | batch shape | resolved batch | the shapes and dtypes that samples and options give together: [`BatchShape`] |
+//! | output plan | - | one tensor that a plan writes: data, a mask or indices, and where each sample is in it |
+//! | loop nest | iteration domain | the loops that lead from one sample to its place in the output, innermost last |
 //! | item, piece | work item, tile | what one warp or one step of a thread writes |
 //! | family | kernel variant | the inner loops that fit a part: rows, line, planar, short, strided |
 //! | path | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
@@ -144,9 +145,9 @@ pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;
 pub use host::RowsAhead;
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
-pub use plan::{AsTarget, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Spec, Target};
+pub use plan::{AsTarget, BatchShape, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Target};
 pub use run_options::{OutputMemory, RunOptions};
-pub use samples::{Kind, SampleList, SampleView, Samples};
+pub use samples::{SampleList, SampleView, Samples, TensorMeta};
 #[doc(hidden)]
 pub use tensor::new_owners;
 pub use tensor::{

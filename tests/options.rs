@@ -4,7 +4,8 @@ mod common;
 
 use common::{sample::views, Sample};
 use windrow::{
-    Collate, DType, Engine, Error, Fields, Hint, Mask, Pad, Plan, Result, Spec, Target, Transform,
+    BatchShape, Collate, DType, Engine, Error, Fields, Hint, Mask, Pad, Plan, Result, Target,
+    Transform,
 };
 
 fn samples(shapes: &[&[i64]]) -> Vec<Sample> {
@@ -12,7 +13,7 @@ fn samples(shapes: &[&[i64]]) -> Vec<Sample> {
 }
 
 /// The batch that both the plan and the engine make, or the error that both raise.
-fn spec(samples: &[Sample], collate: &Collate) -> Result<Spec> {
+fn spec(samples: &[Sample], collate: &Collate) -> Result<BatchShape> {
     let views = views(samples);
     let batch = Engine::host().assemble(&views, collate).map(|batch| batch.data().shape().to_vec());
     let spec = Plan::new(&views, collate).map(|plan| plan.specs()[0].clone());

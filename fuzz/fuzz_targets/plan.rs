@@ -8,7 +8,7 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use windrow::{
     Collate, DType, Device, Layout, Leaf, Mask, Offsets, Pad, Plan, SampleList, SampleView, Scalar,
-    Side, Spec, Target, Tensor, Transform,
+    Side, BatchShape, Target, Tensor, Transform,
 };
 
 fn number(u: &mut Unstructured<'_>) -> Result<i64> {
@@ -159,7 +159,7 @@ fn address(u: &mut Unstructured<'_>) -> Result<*mut u8> {
 }
 
 /// The batch that a plan says it makes.
-fn accepted(spec: &Spec, samples: &SampleList<'_>) {
+fn accepted(spec: &BatchShape, samples: &SampleList<'_>) {
     let size = spec.dtype.size() as i128;
     let mut bytes = size;
     for &extent in &spec.shape {

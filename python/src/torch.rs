@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
-use windrow::{Device, Span, Spec, Stage};
+use windrow::{BatchShape, Device, Span, Stage};
 
 use crate::assemble::{arena_bytes, run, told, Arena, Job};
 use crate::batch::PyBatch;
@@ -409,7 +409,7 @@ impl<'py> Walk<'_, 'py> {
         let py = self.py;
         let outputs = PyList::empty(py);
         for Leaf { job, .. } in &self.leaves {
-            let spec = Spec::new(&job.samples.list, &job.collate);
+            let spec = BatchShape::new(&job.samples.list, &job.collate);
             let spec = spec.map_err(|error| told(py, &error.at_path(&job.path), [job]))?;
             outputs.append((spec.dtype.name(), PyTuple::new(py, spec.shape.iter())?))?;
         }

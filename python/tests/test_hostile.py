@@ -151,7 +151,6 @@ HOOKS = {
     "class of a leaf": lambda e: wr.collate([class_of(e)]),
     "class of a later sample": lambda e: wr.collate([{"x": 1}, class_of(e)]),
     "class of the samples": lambda e: wr.stack(class_of(e)),
-    "class of samples": lambda e: wr.stack(class_without_words(e)()),
     "class of a stream": lambda e: wr.stack(ROWS, stream=class_without_words(e)()),
     "stream": lambda e: wr.stack(ROWS, stream=Raises(e, "__cuda_stream__")),
     "stream handle": lambda e: wr.stack(ROWS, stream=raising(e, __index__=0)()),

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::collate::Side;
 #[cfg(feature = "cuda")]
 use crate::cuda::Late;
-use crate::plan::{AsTarget, Placement, Role, Spec, Target};
+use crate::plan::{AsTarget, BatchShape, Placement, Role, Target};
 use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
 
 /// One assembled batch. Its tensors share memory with what they are exported to.
@@ -68,7 +68,7 @@ impl Fields {
     ///
     /// # Errors
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
-    pub fn new(spec: &Spec) -> Result<Fields> {
+    pub fn new(spec: &BatchShape) -> Result<Fields> {
         let offsets = match &spec.placement {
             Placement::Joined { offsets, .. } => {
                 let shape = [offsets.as_slice().len() as i64];
@@ -132,7 +132,7 @@ pub enum Parts {
 }
 
 impl Parts {
-    fn new(spec: &Spec) -> Parts {
+    fn new(spec: &BatchShape) -> Parts {
         match &spec.placement {
             Placement::Rows => Parts::Rows,
             Placement::Joined { dim, offsets } => {

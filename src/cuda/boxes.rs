@@ -1,7 +1,7 @@
 //! Which loops of a part are the rows and the columns of its boxes, and how their elements are written.
 
 use super::loops::{Extent, Loop, Loops, Number};
-use super::params::Kind;
+use super::params::ElementLoop;
 use super::part::{Part, Places};
 use crate::plan::Op;
 use crate::tensor::DType;
@@ -35,7 +35,7 @@ pub(super) fn log_step_of(part: &Part<'_>, rows: Option<&Loop>, cols: &Loop) -> 
 }
 
 /// How the elements of a box are written.
-pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool) -> Kind {
+pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool) -> ElementLoop {
     let (from, to) = (part.from, part.to);
     let loops = || loops.iter().filter(|own| own.fixed() != Some(1));
     let places = part.out | part.places.step() as u64;
@@ -48,20 +48,20 @@ pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool
     let reads_aligned =
         !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
     if to.size() == 16 || places % to.size() as u64 != 0 || !reads_aligned {
-        return Kind::Slow;
+        return ElementLoop::Slow;
     }
     let is_mapped = part.affine.is_some();
     let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
     if !is_read || part.is_move() || !is_mapped && is_whole(from) && is_whole(to) {
-        return Kind::Whole;
+        return ElementLoop::Whole;
     }
     if [from, to].contains(&DType::F64) {
-        return Kind::Doubles;
+        return ElementLoop::Doubles;
     }
     let is_long = matches!(from, DType::I32 | DType::I64 | DType::U32 | DType::U64);
     match is_long && matches!(to, DType::F16 | DType::BF16) && !is_mapped {
-        true => Kind::OddSingles,
-        false => Kind::Singles,
+        true => ElementLoop::OddSingles,
+        false => ElementLoop::Singles,
     }
 }
 

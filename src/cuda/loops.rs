@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use crate::plan::{Channel, Dim, Field, Starts};
+use crate::plan::{Channel, Dim, OutputPlan, Starts};
 use crate::tensor::DType;
 
 /// A number of a loop.
@@ -107,7 +107,7 @@ struct Nest {
 }
 
 impl Nest {
-    fn new(field: &Field<'_>, id: u32) -> Nest {
+    fn new(field: &OutputPlan<'_>, id: u32) -> Nest {
         let class = &field.classes[id as usize];
         let dims: SmallVec<[Dim; 4]> = field.dims[class.dims.clone()].into();
         let (channel, first) = match class.channel {
@@ -168,7 +168,7 @@ struct Set {
 
 impl Set {
     /// One for a shape whose joined extent is `None`: nests are cut along it.
-    fn takes(&self, nest: &Nest, shape: &[Option<u64>], field: &Field<'_>) -> bool {
+    fn takes(&self, nest: &Nest, shape: &[Option<u64>], field: &OutputPlan<'_>) -> bool {
         let other = &self.nests[0];
         let dtype = |nest: &Nest| field.classes[nest.id as usize].dtype;
         let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
@@ -225,7 +225,7 @@ fn goes_on(outer: &Dim, inner: &Dim) -> bool {
 
 /// The groups of a field that has elements. `joined`: the dim that samples follow each other in, if they
 /// do; `channels`: pairs of coefficients.
-pub(super) fn groups(field: &Field<'_>, joined: Option<usize>, channels: usize) -> Vec<Group> {
+pub(super) fn groups(field: &OutputPlan<'_>, joined: Option<usize>, channels: usize) -> Vec<Group> {
     let steps = steps_of(field);
     let has_elements = |&id: &u32| {
         let is_there = steps.as_ref().is_none_or(|steps| steps[id as usize] != 0);
@@ -270,7 +270,7 @@ pub(super) fn groups(field: &Field<'_>, joined: Option<usize>, channels: usize) 
 }
 
 /// Classes of samples that are there.
-fn used(field: &Field<'_>) -> Vec<u32> {
+fn used(field: &OutputPlan<'_>) -> Vec<u32> {
     let mut is_used = vec![field.class_ids.is_empty(); field.classes.len().min(1)];
     is_used.resize(field.classes.len(), false);
     field.class_ids.iter().for_each(|&id| is_used[id as usize] = true);
@@ -278,7 +278,7 @@ fn used(field: &Field<'_>) -> Vec<u32> {
 }
 
 /// Joined: how far each class goes along the joined dim.
-fn steps_of(field: &Field<'_>) -> Option<Vec<i64>> {
+fn steps_of(field: &OutputPlan<'_>) -> Option<Vec<i64>> {
     let Starts::Joined { offsets, .. } = &field.starts else { return None };
     let mut steps = vec![0; field.classes.len()];
     for (sample, ends) in offsets.as_slice().windows(2).enumerate() {
@@ -291,7 +291,7 @@ fn steps_of(field: &Field<'_>) -> Option<Vec<i64>> {
 /// Whether nests form one set as they are, and then which loop is the joined one, if its extent varies.
 #[allow(clippy::option_option)]
 fn alike(
-    field: &Field<'_>,
+    field: &OutputPlan<'_>,
     mut nests: impl Iterator<Item = Nest>,
     steps: Option<&[i64]>,
 ) -> Option<Option<usize>> {
@@ -326,7 +326,7 @@ fn alike(
 
 /// Cuts nests along the shape of a sample's output, sets those together that fit, and collapses them.
 fn cut(
-    field: &Field<'_>,
+    field: &OutputPlan<'_>,
     nests: impl Iterator<Item = Nest>,
     joined: Option<usize>,
     steps: Option<&[i64]>,
@@ -362,7 +362,7 @@ fn cut(
 }
 
 /// The loops of a set; `empty` are classes without elements that go with it.
-fn loops_of(field: &Field<'_>, set: &Set, steps: Option<&[i64]>, empty: &[u32]) -> Loops {
+fn loops_of(field: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[u32]) -> Loops {
     let first = &set.nests[0];
     let is_varied = set.joined.is_some_and(|at| {
         set.nests.iter().any(|nest| nest.dims[at].extent != first.dims[at].extent)

@@ -8,7 +8,7 @@ use super::encode::Values;
 use super::enqueue::Run;
 use super::numbers::KnownNumbers;
 use crate::host::MemoryPool;
-use crate::plan::{is_on_device, Field, Plan};
+use crate::plan::{is_on_device, OutputPlan, Plan};
 use crate::run_options::RunOptions;
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
@@ -39,7 +39,7 @@ impl Run<'_> {
         let fields = new.map(|&index| &plan.fields[index]);
         let fields = fields.filter(|field| is_on_device(&plan.specs[field.leaf]));
         let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
-        let sizes = fields.map(Field::bytes).chain(numbers);
+        let sizes = fields.map(OutputPlan::bytes).chain(numbers);
         let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
         if sizes.len() > 1 {
             let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
@@ -89,7 +89,7 @@ impl Run<'_> {
     pub fn host_memory(
         &self,
         plan: &Plan<'_>,
-        field: &Field<'_>,
+        field: &OutputPlan<'_>,
         placement: Option<*mut u8>,
         host: &Arc<MemoryPool>,
     ) -> Result<(*mut u8, Option<Tensor>)> {

@@ -74,7 +74,7 @@ pub(super) mod flags {
 /// How an element of a [`Family::Box`] is written: `loop` of its field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Kind {
+pub(super) enum ElementLoop {
     Whole = 0,
     Singles = 1,
     OddSingles = 2,

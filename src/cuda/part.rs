@@ -6,7 +6,7 @@ use super::family::Work;
 use super::list_table::ListTable;
 use super::loops::{groups, Extent, Loop, Loops, Number};
 use crate::collate::Affine;
-use crate::plan::{CopyRange, Field, Op, Placement, Plan, Role, Starts};
+use crate::plan::{CopyRange, Op, OutputPlan, Placement, Plan, Role, Starts};
 use crate::tensor::DType;
 
 /// Where samples are read.
@@ -35,7 +35,7 @@ impl Places<'_> {
 
 /// The samples of a field with the same loops, or all of them.
 pub(super) struct Part<'p> {
-    pub field: &'p Field<'p>,
+    pub field: &'p OutputPlan<'p>,
     pub out: u64,
     pub op: Op,
     pub from: DType,
@@ -54,7 +54,7 @@ pub(super) struct Part<'p> {
 /// The parts of a field that has elements.
 pub(super) fn parts_of<'p>(
     plan: &'p Plan<'_>,
-    field: &'p Field<'_>,
+    field: &'p OutputPlan<'_>,
     out: u64,
     parts: &mut Vec<Part<'p>>,
 ) {
@@ -105,7 +105,7 @@ pub(super) fn parts_of<'p>(
 }
 
 /// Samples that are runs of bytes, or what is left of them when neighbours are merged.
-fn moved<'p>(field: &'p Field<'_>, out: u64) -> Part<'p> {
+fn moved<'p>(field: &'p OutputPlan<'_>, out: u64) -> Part<'p> {
     let size = field.dtype.size() as u64;
     let one = |extent: Extent| Loops::from_iter([Loop::whole(extent, 1, 1)]);
     let rows = |bytes: u64| (one(Extent::Fixed(bytes)), Places::Rows(bytes as i64));

@@ -11,7 +11,8 @@ use super::policy::Policy;
 use super::table::{parts, Table};
 use super::upload;
 use crate::plan::{
-    is_device_field, is_upload, must_upload, uploaded_together, Field, Launch, LaunchPart, Plan,
+    is_device_field, is_upload, must_upload, uploaded_together, Launch, LaunchPart, OutputPlan,
+    Plan,
 };
 use crate::tensor::{DType, Device, Result};
 
@@ -90,9 +91,9 @@ pub(crate) fn launch_of(
 
 /// A field that the launch writes, and where.
 enum Placed<'p> {
-    AsPlanned(&'p Field<'p>, u64),
+    AsPlanned(&'p OutputPlan<'p>, u64),
     /// Read from other memory, or written to other memory, than planned.
-    Moved(Box<Field<'p>>, u64),
+    Moved(Box<OutputPlan<'p>>, u64),
 }
 
 /// As `Run::assemble` has it; `None` where the samples become the batch by copies alone.

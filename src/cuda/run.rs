@@ -19,7 +19,7 @@ use super::upload;
 use crate::host::{Helpers, MemoryPool};
 use crate::observe::{Span, Stage};
 use crate::plan::{
-    is_device_field, is_on_device, is_upload, must_upload, uploaded_together, Field, Plan,
+    is_device_field, is_on_device, is_upload, must_upload, uploaded_together, OutputPlan, Plan,
 };
 use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, Result};
@@ -77,7 +77,8 @@ impl Run<'_> {
         let mut places = vec![None; plan.fields.len()];
         let mut back = Vec::new();
         // Fields that are read or written elsewhere than planned, on their way.
-        let mut moved: Vec<Option<Field<'static>>> = plan.fields.iter().map(|_| None).collect();
+        let mut moved: Vec<Option<OutputPlan<'static>>> =
+            plan.fields.iter().map(|_| None).collect();
         let mut spread = vec![None; plan.fields.len()];
         for &index in own {
             let (bytes, out) = (plan.fields[index].bytes(), placements[index]);
@@ -174,7 +175,7 @@ impl Run<'_> {
         index: usize,
         place: u64,
         threads: Option<&Helpers>,
-    ) -> Result<Option<Field<'static>>> {
+    ) -> Result<Option<OutputPlan<'static>>> {
         let leaf = plan.fields[index].leaf;
         if is_upload(plan, &plan.fields[index]) {
             self.upload_field(plan, index, place, threads)?;
@@ -211,7 +212,7 @@ impl Run<'_> {
     fn launch<'p>(
         &mut self,
         plan: &'p Plan<'_>,
-        fields: impl Iterator<Item = (&'p Field<'p>, u64)>,
+        fields: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
         values: &[Values<'_>],
     ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);

@@ -6,7 +6,7 @@ use super::encode::{Builder, Column, Encoded, Values};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
-use crate::plan::{Field, Plan};
+use crate::plan::{OutputPlan, Plan};
 use crate::tensor::Result;
 
 /// The table of a launch.
@@ -95,7 +95,7 @@ impl Table {
 /// The parts of fields that have elements, each with the address of its output.
 pub(super) fn parts<'p>(
     plan: &'p Plan<'_>,
-    fields: impl Iterator<Item = (&'p Field<'p>, u64)>,
+    fields: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
 ) -> Vec<Part<'p>> {
     let mut parts = Vec::new();
     for (field, out) in fields.filter(|(field, _)| field.numel() > 0) {

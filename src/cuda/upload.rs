@@ -5,7 +5,7 @@
 use super::driver::{CopyBatch, Direction};
 use super::enqueue::Run;
 use crate::host::{self, Helpers, Outputs};
-use crate::plan::{Field, Plan, CHUNK_BYTES, UPLOAD_ALIGN};
+use crate::plan::{OutputPlan, Plan, CHUNK_BYTES, UPLOAD_ALIGN};
 use crate::samples::SampleList;
 use crate::tensor::{Device, Offsets, Result};
 
@@ -44,7 +44,7 @@ pub(super) fn together(
     plan: &Plan<'_>,
     fields: &[usize],
     threads: Option<&Helpers>,
-) -> Result<Vec<(usize, Field<'static>)>> {
+) -> Result<Vec<(usize, OutputPlan<'static>)>> {
     let lists = fields.iter().map(|&field| &plan.lists[plan.fields[field].leaf]);
     let packed = lists.map(|list| Plan::packed(list)).collect::<Result<Vec<_>>>()?;
     let mut bytes = 0u64;

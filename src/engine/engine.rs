@@ -11,7 +11,7 @@ use crate::cuda;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 #[cfg(feature = "cuda")]
-use crate::plan::Spec;
+use crate::plan::BatchShape;
 #[cfg(feature = "cuda")]
 use crate::plan::Target;
 use crate::plan::{is_device_field, AsTarget, Leaf, Plan, Role};
@@ -388,7 +388,7 @@ impl Engine {
         filled: &mut [Filled],
         tensors: &mut [Option<Tensor>],
     ) -> Result<Option<Tensor>> {
-        let is_host = |spec: &Spec| [spec.source, spec.device].contains(&Device::Cpu);
+        let is_host = |spec: &BatchShape| [spec.source, spec.device].contains(&Device::Cpu);
         let threads = match plan.specs.iter().any(is_host) {
             true => self.shared.threads.helpers()?,
             false => None,

@@ -10,7 +10,7 @@ use crate::host::pool::Block;
 use crate::host::prefetch::prefetch;
 use crate::host::share::Door;
 use crate::host::{rows, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
-use crate::plan::{Field, Op, Starts};
+use crate::plan::{Op, OutputPlan, Starts};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::sync::{spin_loop, thread, Watched};
 
@@ -109,7 +109,7 @@ impl RowsAhead {
     }
 
     /// Whether these are the rows that the field is made of.
-    pub(crate) fn fits(&self, field: &Field<'_>) -> bool {
+    pub(crate) fn fits(&self, field: &OutputPlan<'_>) -> bool {
         let row_bytes = self.shared.row_bytes as u64;
         let rows = match field.starts {
             Starts::Rows { elems, .. } => elems * field.dtype.size() as u64 == row_bytes,

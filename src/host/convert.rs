@@ -11,7 +11,7 @@ use crate::tensor::DType;
 
 /// How a type takes part in a conversion.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum NumberKind {
     /// bool and the integers.
     Integral,
     /// float16 and bfloat16: every value is a float32.
@@ -23,7 +23,7 @@ pub(super) enum Kind {
 /// One element of an arithmetic dtype.
 pub(super) trait Elem: Copy + 'static {
     const DTYPE: DType;
-    const KIND: Kind;
+    const KIND: NumberKind;
 
     /// The value modulo 2^64; integral types only.
     fn to_wrapped(self) -> u64;
@@ -43,11 +43,11 @@ pub(super) trait Elem: Copy + 'static {
 /// One element from `S` to `D`.
 #[inline(always)]
 pub(super) fn convert<S: Elem, D: Elem>(x: S) -> D {
-    if matches!((S::KIND, D::KIND), (Kind::Integral, Kind::Integral)) {
+    if matches!((S::KIND, D::KIND), (NumberKind::Integral, NumberKind::Integral)) {
         D::from_wrapped(x.to_wrapped())
-    } else if matches!((S::KIND, D::KIND), (Kind::Double, _) | (_, Kind::Double)) {
+    } else if matches!((S::KIND, D::KIND), (NumberKind::Double, _) | (_, NumberKind::Double)) {
         D::from_f64(x.to_f64())
-    } else if matches!(D::KIND, Kind::Half) {
+    } else if matches!(D::KIND, NumberKind::Half) {
         D::from_f32(x.to_f32_odd())
     } else {
         D::from_f32(x.to_f32())
@@ -141,7 +141,7 @@ macro_rules! integers {
     ($($t:ident $dtype:ident $odd:ident $from32:ident $from64:ident;)*) => {$(
         impl Elem for $t {
             const DTYPE: DType = DType::$dtype;
-            const KIND: Kind = Kind::Integral;
+            const KIND: NumberKind = NumberKind::Integral;
 
             #[inline(always)]
             #[allow(clippy::cast_lossless, clippy::cast_sign_loss, reason = "one body for all")]
@@ -199,7 +199,7 @@ pub(super) struct Bool(u8);
 
 impl Elem for Bool {
     const DTYPE: DType = DType::Bool;
-    const KIND: Kind = Kind::Integral;
+    const KIND: NumberKind = NumberKind::Integral;
 
     #[inline(always)]
     fn to_wrapped(self) -> u64 {
@@ -235,7 +235,7 @@ macro_rules! floats {
     ($($t:ident $dtype:ident $kind:ident; $to32:expr, $odd:expr, $to64:expr, $from32:expr, $from64:expr;)*) => {$(
         impl Elem for $t {
             const DTYPE: DType = DType::$dtype;
-            const KIND: Kind = Kind::$kind;
+            const KIND: NumberKind = NumberKind::$kind;
 
             fn to_wrapped(self) -> u64 {
                 unreachable!("{} is not integral", Self::DTYPE)

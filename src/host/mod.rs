@@ -26,7 +26,7 @@ mod walk;
 #[cfg(feature = "cuda")]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::plan::{saturating_sum, Field, Plan};
+use crate::plan::{saturating_sum, OutputPlan, Plan};
 use share::share_out;
 
 pub use ahead::RowsAhead;
@@ -69,7 +69,7 @@ pub(crate) struct Tiling {
 impl Tiling {
     /// Of the fields that are to be run, by position.
     pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
-        let total = saturating_sum(plan.fields.iter().map(Field::bytes));
+        let total = saturating_sum(plan.fields.iter().map(OutputPlan::bytes));
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
         let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
         let mut count = 0;
@@ -130,7 +130,7 @@ impl<'p> Work<'p> {
 
     /// Whether the batch is large enough to share out.
     pub fn wants_threads(&self) -> bool {
-        let traffic = |field: &Field<'_>| field.bytes().saturating_add(field.bytes_read());
+        let traffic = |field: &OutputPlan<'_>| field.bytes().saturating_add(field.bytes_read());
         !is_small(saturating_sum(self.plan.fields.iter().map(traffic)))
     }
 
@@ -190,7 +190,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Opt
 }
 
 /// Whether an output is written around the caches, as far as its rows are long enough.
-fn is_streaming(field: &Field<'_>) -> bool {
+fn is_streaming(field: &OutputPlan<'_>) -> bool {
     let runs = match &field.ranges {
         Some(ranges) => ranges.len() as u64,
         None if field.bytes_only => field.data.len() as u64,

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::collate::Affine;
 use crate::host::Outputs;
-use crate::plan::{Channel, Field, Op, Plan};
+use crate::plan::{Channel, Op, OutputPlan, Plan};
 use crate::tensor::{DType, Scalar};
 
 /// Runs a plan.
@@ -22,7 +22,7 @@ pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
 
 /// # Safety
 /// The samples of the plan are alive, and `elem` is an element of the output at `out`.
-unsafe fn write_element(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elem: u64) {
+unsafe fn write_element(plan: &Plan<'_>, field: &OutputPlan<'_>, out: *mut u8, elem: u64) {
     let sample = field.starts.sample_at(elem);
     let class = field.class_of(sample);
     let dims = &field.dims[class.dims.clone()];

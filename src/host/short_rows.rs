@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::collate::Affine;
 use crate::host::rows::{self, RowFn};
 use crate::host::walk::{goes_down, walk, Place};
-use crate::plan::{Channel, Class, Dim, Field};
+use crate::plan::{Channel, Dim, LoopNest, OutputPlan};
 
 /// Rows of at most this many elements, a pixel's channels for example, are not worth a call each.
 const SHORT_ROW: u64 = 8;
@@ -24,8 +24,8 @@ pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
 /// # Safety
 /// As [`run`].
 pub(super) unsafe fn write_short_rows(
-    field: &Field<'_>,
-    class: &Class,
+    field: &OutputPlan<'_>,
+    class: &LoopNest,
     affine: Option<&Affine>,
     place: &Place<'_>,
     own: Range<u64>,

@@ -9,7 +9,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::convert::{convert, Elem, Kind};
+use super::convert::{convert, Elem, NumberKind};
 use crate::collate::Affine;
 #[cfg(target_arch = "x86_64")]
 use crate::tensor::DType;
@@ -136,9 +136,9 @@ pub(super) trait Isa: 'static {
 /// As for [`Isa::cast`].
 #[inline(always)]
 unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
-    let through = matches!((S::KIND, D::KIND), (Kind::Half, _) | (_, Kind::Half))
-        && !matches!(S::KIND, Kind::Single)
-        && !matches!(D::KIND, Kind::Single);
+    let through = matches!((S::KIND, D::KIND), (NumberKind::Half, _) | (_, NumberKind::Half))
+        && !matches!(S::KIND, NumberKind::Single)
+        && !matches!(D::KIND, NumberKind::Single);
     if through {
         // The two halves of the way exist already, and use F16C where there is one.
         let mut wide = Scratch::<{ BLOCK * 4 }>::new();
@@ -176,7 +176,9 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
 /// As for [`Isa::odd`].
 #[inline(always)]
 unsafe fn odd_body<I: Isa, S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
-    if matches!(S::KIND, Kind::Half) || (S::KIND == Kind::Integral && size_of::<S>() <= 2) {
+    if matches!(S::KIND, NumberKind::Half)
+        || (S::KIND == NumberKind::Integral && size_of::<S>() <= 2)
+    {
         // SAFETY: the caller's promises; these types are exact in float32.
         return unsafe { I::cast::<S, f32>(src, dst, n) };
     }
@@ -198,7 +200,7 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
 ) {
     let Pairs { a, b, period } = pairs;
     #[cfg(target_arch = "x86_64")]
-    if I::AVX2 && T::KIND == Kind::Single {
+    if I::AVX2 && T::KIND == NumberKind::Single {
         let pairs = Pairs { a: a.cast(), b: b.cast(), period };
         if D::DTYPE == DType::F16 {
             // SAFETY: the caller is the AVX2 compilation and `T` is float32.

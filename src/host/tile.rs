@@ -10,14 +10,14 @@ use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::walk::{goes_down, in_order, walk, Place};
 use crate::host::{is_streaming, MIN_STREAMED_RUN_BYTES};
-use crate::plan::{Channel, Class, CopyRange, Field, Op, Plan, Starts};
+use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Plan, Starts};
 
 /// Writes the elements `elems` of a field.
 ///
 /// # Safety
 /// The samples of the plan are alive; every element that the field's layout reaches from `out` may be
 /// written to, and no other thread writes these elements.
-pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems: Range<u64>) {
+pub(super) unsafe fn run(plan: &Plan<'_>, field: &OutputPlan<'_>, out: *mut u8, elems: Range<u64>) {
     let end = (elems.end * field.dtype.size() as u64) as usize;
     // Two compilations, so that outputs that stay in the caches do not pay for the others.
     // SAFETY: as for this function.
@@ -35,7 +35,7 @@ pub(super) unsafe fn run(plan: &Plan<'_>, field: &Field<'_>, out: *mut u8, elems
 /// As [`run`].
 unsafe fn write<const STREAMING: bool>(
     plan: &Plan<'_>,
-    field: &Field<'_>,
+    field: &OutputPlan<'_>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
@@ -56,7 +56,7 @@ unsafe fn write<const STREAMING: bool>(
 }
 
 /// Calls `f` with every sample that owns some of the elements, and which of its own they are.
-fn for_samples(field: &Field<'_>, elems: Range<u64>, mut f: impl FnMut(usize, Range<u64>)) {
+fn for_samples(field: &OutputPlan<'_>, elems: Range<u64>, mut f: impl FnMut(usize, Range<u64>)) {
     let mut sample = field.starts.sample_at(elems.start);
     let mut at = elems.start;
     while at < elems.end {
@@ -96,7 +96,11 @@ unsafe fn copy_ranges<const STREAMING: bool>(
 ///
 /// # Safety
 /// As [`run`], for a field that is `bytes_only`.
-unsafe fn copy_runs<const STREAMING: bool>(field: &Field<'_>, out: *mut u8, elems: Range<u64>) {
+unsafe fn copy_runs<const STREAMING: bool>(
+    field: &OutputPlan<'_>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
     let size = field.dtype.size();
     for_samples(field, elems, |sample, own| {
         prefetch_ahead(field, sample);
@@ -113,7 +117,7 @@ unsafe fn copy_runs<const STREAMING: bool>(field: &Field<'_>, out: *mut u8, elem
 
 /// Scattered small samples wait for memory: the hardware cannot guess where the next one is.
 #[inline]
-fn prefetch_ahead(field: &Field<'_>, sample: usize) {
+fn prefetch_ahead(field: &OutputPlan<'_>, sample: usize) {
     if let (Starts::Rows { elems, .. }, Some(&ahead)) = (&field.starts, field.data.get(sample + 4))
     {
         prefetch(ahead, *elems as usize * field.dtype.size());
@@ -125,7 +129,7 @@ fn prefetch_ahead(field: &Field<'_>, sample: usize) {
 /// # Safety
 /// As [`run`], for a field whose op has a constant.
 unsafe fn write_constants<const STREAMING: bool>(
-    field: &Field<'_>,
+    field: &OutputPlan<'_>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
@@ -153,7 +157,7 @@ unsafe fn write_constants<const STREAMING: bool>(
 /// # Safety
 /// As [`run`].
 unsafe fn write_samples<const STREAMING: bool>(
-    field: &Field<'_>,
+    field: &OutputPlan<'_>,
     affine: Option<&Affine>,
     out: *mut u8,
     elems: Range<u64>,
@@ -171,8 +175,8 @@ unsafe fn write_samples<const STREAMING: bool>(
 /// # Safety
 /// As [`run`].
 unsafe fn write_sample<const STREAMING: bool>(
-    field: &Field<'_>,
-    class: &Class,
+    field: &OutputPlan<'_>,
+    class: &LoopNest,
     affine: Option<&Affine>,
     place: &Place<'_>,
     own: Range<u64>,
@@ -267,8 +271,8 @@ unsafe fn write_sample<const STREAMING: bool>(
 /// As [`run`], for a class that is `planar`.
 unsafe fn write_planar(
     planar: PlanarFn,
-    class: &Class,
-    field: &Field<'_>,
+    class: &LoopNest,
+    field: &OutputPlan<'_>,
     affine: Option<&Affine>,
     place: &Place<'_>,
     own: Range<u64>,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::host::prefetch::prefetch;
 use crate::host::rows;
-use crate::plan::{Class, Dim, Field};
+use crate::plan::{Dim, LoopNest, OutputPlan};
 
 /// A sample's place: addresses of its first real element to be read and of its first element in the
 /// output, and the loops between.
@@ -19,7 +19,12 @@ pub(super) struct Place<'a> {
 
 impl<'a> Place<'a> {
     #[inline]
-    pub fn of(field: &'a Field<'_>, class: &Class, sample: usize, out: *mut u8) -> Place<'a> {
+    pub fn of(
+        field: &'a OutputPlan<'_>,
+        class: &LoopNest,
+        sample: usize,
+        out: *mut u8,
+    ) -> Place<'a> {
         Place {
             src: field.data[sample].wrapping_offset(class.src_offset as isize),
             dst: out.wrapping_offset(field.starts.byte_offset(sample) as isize),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::{smallvec, SmallVec};
 
 use crate::observe::stage::Stage;
-use crate::plan::{saturating_sum, Field, Path, Plan};
+use crate::plan::{saturating_sum, OutputPlan, Path, Plan};
 
 /// The figures of an output memory pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Tally {
         Tally {
             paths: plan.paths().collect(),
             samples: plan.specs.iter().map(|spec| spec.num_samples as u64).sum(),
-            bytes_in: saturating_sum(plan.fields.iter().map(Field::bytes_read)),
+            bytes_in: saturating_sum(plan.fields.iter().map(OutputPlan::bytes_read)),
             bytes_out: plan.output_bytes(),
             data_bytes: plan.data_bytes(),
             padding_bytes: plan.padding_bytes(),

@@ -1,7 +1,7 @@
 //! [`Arena`]: where each tensor of a plan is if all of them share one allocation.
 
-use crate::plan::batch_shape::{Placement, Spec};
-use crate::plan::field::{Field, Role};
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::output::{OutputPlan, Role};
 use crate::plan::target::AsTarget;
 use crate::tensor::{bytes_of, DType, Device, Dims, Error, Layout, Mismatch, Result, Tensor};
 
@@ -44,7 +44,7 @@ impl Slot {
 impl Arena {
     /// # Errors
     /// [`Error::TooLarge`].
-    pub fn new(specs: &[Spec], fields: &[Field<'_>]) -> Result<Arena> {
+    pub fn new(specs: &[BatchShape], fields: &[OutputPlan<'_>]) -> Result<Arena> {
         let device = specs.first().map_or(Device::Cpu, |spec| spec.device);
         let align = if device == Device::Cpu { HOST_ALIGN } else { DEVICE_ALIGN };
         let (mut slots, mut end, mut tensor_bytes) = (Vec::new(), 0u64, 0u64);

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, Side};
-use crate::samples::{Kind, SampleList};
+use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{DType, Device, Dims, Error, Facet, Hint, Layout, Mismatch, Offsets, Result};
 
 /// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct BatchShape {
     /// Shape of the data, in the result's order of dims.
     pub shape: Dims,
     /// Dtype of the data.
@@ -67,17 +67,17 @@ pub struct Padded {
     pub(crate) dims: SmallVec<[usize; 4]>,
 }
 
-impl Spec {
+impl BatchShape {
     /// Checks all samples against the options.
     ///
     /// # Errors
     /// Every error of input there is; see [`Error`].
-    pub fn new(samples: &SampleList<'_>, collate: &Collate) -> Result<Spec> {
+    pub fn new(samples: &SampleList<'_>, collate: &Collate) -> Result<BatchShape> {
         if samples.is_empty() {
             return Err(Error::Empty);
         }
         if let Some(selection) = samples.selection() {
-            return Spec::of_selection(selection, collate);
+            return BatchShape::of_selection(selection, collate);
         }
         if let Some(option) = collate.misplaced {
             return Err(Error::Argument(format!("{option} is an option of a ragged batch")));
@@ -88,7 +88,7 @@ impl Spec {
         let used = UsedKinds::new(samples);
         let first = samples.kind(0);
         let ndim = first.layout.ndim();
-        let rank = |kind: &Kind| kind.layout.ndim() == ndim;
+        let rank = |kind: &TensorMeta| kind.layout.ndim() == ndim;
         used.check(
             rank,
             |index| shape_mismatch(samples, index),
@@ -98,7 +98,7 @@ impl Spec {
         let dtype = match collate.dtype {
             Some(dtype) => dtype,
             None => {
-                let same = |kind: &Kind| kind.dtype == first.dtype;
+                let same = |kind: &TensorMeta| kind.dtype == first.dtype;
                 used.check(same, |index| dtype_mismatch(samples, index), Hint::Cast)?;
                 first.dtype
             }
@@ -116,7 +116,7 @@ impl Spec {
             check_float(dtype)?;
         }
 
-        let mut spec = Spec {
+        let mut spec = BatchShape {
             shape: Dims::new(),
             dtype,
             num_samples: samples.len(),
@@ -185,7 +185,7 @@ impl Spec {
 
     fn join(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, dim: usize) -> Result<()> {
         let shape = samples.kind(0).layout.shape();
-        let equal_but_for_dim = |kind: &Kind| {
+        let equal_but_for_dim = |kind: &TensorMeta| {
             let other = kind.layout.shape();
             shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..]
         };
@@ -217,8 +217,9 @@ impl Spec {
         }
         let padded = padded_dims(pad, &differs)?;
         if let Some(unnamed) = (0..ndim).find(|&d| differs[d] && !padded[d]) {
-            let fits =
-                |kind: &Kind| (0..ndim).all(|d| padded[d] || kind.layout.shape()[d] == first[d]);
+            let fits = |kind: &TensorMeta| {
+                (0..ndim).all(|d| padded[d] || kind.layout.shape()[d] == first[d])
+            };
             let hint = Hint::PadDim(unnamed);
             used.check(fits, |index| shape_mismatch(samples, index), hint)?;
         }
@@ -227,7 +228,7 @@ impl Spec {
             size[d] = padded_extent(pad, d, longest[d])?;
         }
         if !pad.truncate {
-            let fits = |kind: &Kind| {
+            let fits = |kind: &TensorMeta| {
                 kind.layout.shape().iter().zip(&size).all(|(have, room)| have <= room)
             };
             let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
@@ -235,7 +236,7 @@ impl Spec {
             used.check_as(fits, expected, got, Hint::Truncate, Error::Shape)?;
         }
         let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| padded[d]).collect();
-        let real = |kind: &Kind, d: usize| kind.layout.shape()[d].min(size[d]);
+        let real = |kind: &TensorMeta, d: usize| kind.layout.shape()[d].min(size[d]);
         self.lengths = Some(if let [only] = dims[..] {
             (used.per_sample(|kind| real(kind, only)), smallvec::smallvec![samples.len() as i64])
         } else {
@@ -316,7 +317,7 @@ pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool;
     }
 }
 
-fn no_dims(first: &Kind) -> Error {
+fn no_dims(first: &TensorMeta) -> Error {
     let mismatch = Mismatch::new(Some(0), "at least one dim", first.layout.shape());
     Error::Shape(Box::new(mismatch.with_hint(Hint::Stack)))
 }
@@ -412,7 +413,7 @@ fn check_arithmetic(
     dtype: DType,
     computes: bool,
 ) -> Result<()> {
-    let fits = |kind: &Kind| {
+    let fits = |kind: &TensorMeta| {
         kind.dtype == dtype && !computes || kind.dtype.is_arithmetic() && dtype.is_arithmetic()
     };
     let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
@@ -465,7 +466,7 @@ fn resolve_channel_dim(
     };
     let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
     let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
-    let fits = |kind: &Kind| kind.layout.shape()[dim] == channels;
+    let fits = |kind: &TensorMeta| kind.layout.shape()[dim] == channels;
     let hint = Hint::Text("mean and std have one entry for each channel");
     used.check_as(fits, expected, got, hint, Error::Shape)?;
     Ok(dim)
@@ -473,7 +474,7 @@ fn resolve_channel_dim(
 
 /// The kinds that some sample has, so that a check costs as much as there are kinds, not samples.
 struct UsedKinds<'a> {
-    kinds: &'a [Kind],
+    kinds: &'a [TensorMeta],
     ids: Option<&'a [u32]>,
     used: Cow<'static, [u32]>,
     num_samples: usize,
@@ -495,18 +496,18 @@ impl<'a> UsedKinds<'a> {
         UsedKinds { kinds, ids, used, num_samples: samples.len() }
     }
 
-    fn kinds(&self) -> impl Iterator<Item = &'a Kind> + '_ {
+    fn kinds(&self) -> impl Iterator<Item = &'a TensorMeta> + '_ {
         self.used.iter().map(|&id| &self.kinds[id as usize])
     }
 
-    fn for_each(&self, mut f: impl FnMut(&Kind)) {
+    fn for_each(&self, mut f: impl FnMut(&TensorMeta)) {
         match self.ids {
             None => (0..self.num_samples).for_each(|_| f(&self.kinds[0])),
             Some(ids) => ids.iter().for_each(|&id| f(&self.kinds[id as usize])),
         }
     }
 
-    fn per_sample(&self, f: impl Fn(&Kind) -> i64) -> Vec<i64> {
+    fn per_sample(&self, f: impl Fn(&TensorMeta) -> i64) -> Vec<i64> {
         let mut values = Vec::with_capacity(self.num_samples);
         self.for_each(|kind| values.push(f(kind)));
         values
@@ -514,7 +515,7 @@ impl<'a> UsedKinds<'a> {
 
     fn check(
         &self,
-        fits: impl Fn(&Kind) -> bool,
+        fits: impl Fn(&TensorMeta) -> bool,
         mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
         hint: Hint,
     ) -> Result<()> {
@@ -528,7 +529,7 @@ impl<'a> UsedKinds<'a> {
     /// Lists the offenders if some kind does not fit.
     fn check_as(
         &self,
-        fits: impl Fn(&Kind) -> bool,
+        fits: impl Fn(&TensorMeta) -> bool,
         expected: impl Fn() -> Facet,
         got: impl Fn(usize) -> Facet,
         hint: Hint,

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::plan::batch_shape::{Placement, Spec};
-use crate::samples::Kind;
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::samples::TensorMeta;
 use crate::tensor::DType;
 
 /// One loop. Coordinates count the elements of the output; `lo..hi` of them are real, the rest is
@@ -41,7 +41,7 @@ pub(crate) enum Channel {
 
 /// How samples of one kind are read.
 #[derive(Clone, Debug)]
-pub(crate) struct Class {
+pub(crate) struct LoopNest {
     pub dtype: DType,
     /// Its loops in the field's table, outermost first; at least one.
     pub dims: std::ops::Range<usize>,
@@ -55,17 +55,22 @@ pub(crate) struct Class {
     pub num_real: u64,
 }
 
-impl Class {
+impl LoopNest {
     /// The class of a kind in the data of a batch. `strides` are those of the output for the sample's
     /// dims, in the result's order.
-    pub fn of_data(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
+    pub fn of_data(
+        kind: &TensorMeta,
+        spec: &BatchShape,
+        strides: &[i64],
+        table: &mut Vec<Dim>,
+    ) -> LoopNest {
         let mut src_offset = 0i64;
         let mut channel = Channel::None;
         let (src_size, dst_size) = (kind.dtype.size() as i64, spec.dtype.size() as i64);
         let mut dims: SmallVec<[Dim; 4]> = SmallVec::new();
         if kind.layout.ndim() != spec.permute.len() {
             // A kind that none of the samples taken has.
-            return Class::new(kind.dtype, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
+            return LoopNest::new(kind.dtype, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
         }
         for (position, &d) in spec.permute.iter().enumerate() {
             let (real, stride) = (kind.layout.shape()[d], kind.layout.strides()[d]);
@@ -79,14 +84,14 @@ impl Class {
             }
             dims.push(dim);
         }
-        let mut class = Class::new(kind.dtype, dims, channel, src_offset, table);
+        let mut class = LoopNest::new(kind.dtype, dims, channel, src_offset, table);
         class.planar = class.is_planar(spec.dtype, table);
         class
     }
 
     /// The class of a kind whose bytes are laid out row-major.
     #[cfg(feature = "cuda")]
-    pub fn of_bytes(kind: &Kind, table: &mut Vec<Dim>) -> Class {
+    pub fn of_bytes(kind: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let size = kind.dtype.size() as i64;
         let mut step = size;
         let mut dims: SmallVec<[Dim; 4]> = smallvec::smallvec![Dim::whole(size, 1, 1)];
@@ -95,24 +100,29 @@ impl Class {
             // Of an empty sample nothing is read or written.
             step = step.wrapping_mul(extent);
         }
-        Class::new(DType::U8, dims.into_iter().rev(), Channel::None, 0, table)
+        LoopNest::new(DType::U8, dims.into_iter().rev(), Channel::None, 0, table)
     }
 
     /// The class of a kind in a mask: only the padded dims, and nothing is read. `strides`: bytes from place to
     /// place in the mask.
-    pub fn of_mask(kind: &Kind, spec: &Spec, strides: &[i64], table: &mut Vec<Dim>) -> Class {
+    pub fn of_mask(
+        kind: &TensorMeta,
+        spec: &BatchShape,
+        strides: &[i64],
+        table: &mut Vec<Dim>,
+    ) -> LoopNest {
         let Placement::Padded(padded) = &spec.placement else {
             unreachable!("only a pad has a mask")
         };
         if kind.layout.ndim() != spec.permute.len() {
-            return Class::new(DType::Bool, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
+            return LoopNest::new(DType::Bool, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
         }
         let kept = spec.permute.iter().filter(|&d| padded.dims.contains(d));
         let dims: SmallVec<[Dim; 4]> = kept
             .zip(strides)
             .map(|(&d, &stride)| placed(&spec.placement, d, kind.layout.shape()[d], 0, stride).0)
             .collect();
-        Class::new(DType::Bool, dims, Channel::None, 0, table)
+        LoopNest::new(DType::Bool, dims, Channel::None, 0, table)
     }
 
     /// Collapses `dims` into the table.
@@ -122,7 +132,7 @@ impl Class {
         channel: Channel,
         src_offset: i64,
         table: &mut Vec<Dim>,
-    ) -> Class {
+    ) -> LoopNest {
         let channel_dim = match channel {
             Channel::Loop { dim, .. } => Some(dim),
             _ => None,
@@ -169,7 +179,7 @@ impl Class {
                 }
             }
         }
-        Class { dtype, dims: start..table.len(), src_offset, channel, planar: false, num_real }
+        LoopNest { dtype, dims: start..table.len(), src_offset, channel, planar: false, num_real }
     }
 
     /// Whether a sample is one run of bytes, the same in source and output.

@@ -2,9 +2,9 @@
 
 mod arena;
 mod batch_shape;
-mod field;
 mod launch;
 mod loops;
+mod output;
 mod plan;
 mod route;
 mod selected;
@@ -12,10 +12,10 @@ mod target;
 
 pub(crate) use arena::Arena;
 pub(crate) use batch_shape::{padded_dims, padded_extent};
-pub use batch_shape::{Padded, Placement, Spec};
-pub(crate) use field::{saturating_sum, CopyRange, Field, Op, Role, Starts};
+pub use batch_shape::{BatchShape, Padded, Placement};
 pub use launch::{Launch, LaunchPart};
-pub(crate) use loops::{Channel, Class, Dim};
+pub(crate) use loops::{Channel, Dim, LoopNest};
+pub(crate) use output::{saturating_sum, CopyRange, Op, OutputPlan, Role, Starts};
 pub use plan::Plan;
 #[cfg(any(feature = "cuda", all(test, windrow_loom)))]
 pub(crate) use route::CHUNK_BYTES;

@@ -1,19 +1,19 @@
 //! [`Plan`]: what would be done, as flat tables that any executor can run.
 //!
-//! A plan has one [`Field`] for each tensor that is written: the data of every leaf, masks, batch
+//! A plan has one [`OutputPlan`] for each tensor that is written: the data of every leaf, masks, batch
 //! indices. A field is one range of output bytes; sample `i` owns a contiguous run of its elements,
 //! found by arithmetic (rows of equal size) or by a search in the offsets. Samples of one kind share
-//! a [`Class`]: the loops that lead from its source to its place in the output.
+//! a [`LoopNest`]: the loops that lead from its source to its place in the output.
 
 use std::borrow::Cow;
 
 use crate::collate::Collate;
 use crate::plan::arena::Arena;
-use crate::plan::batch_shape::{Placement, Spec};
+use crate::plan::batch_shape::{BatchShape, Placement};
 #[cfg(feature = "cuda")]
-use crate::plan::field::packed_field;
-use crate::plan::field::Field;
-use crate::plan::field::{data_field, index_field, mask_field};
+use crate::plan::output::packed_field;
+use crate::plan::output::OutputPlan;
+use crate::plan::output::{data_field, index_field, mask_field};
 use crate::plan::target::{check_apart, check_target};
 use crate::plan::target::{Leaf, Target};
 use crate::samples::{SampleList, Samples, Selection};
@@ -33,8 +33,8 @@ use crate::tensor::{DType, Device, Error, Hint, Layout, Mismatch, Owner, Result,
 /// ```
 #[derive(Debug, Default)]
 pub struct Plan<'s> {
-    pub(crate) specs: Vec<Spec>,
-    pub(crate) fields: Vec<Field<'s>>,
+    pub(crate) specs: Vec<BatchShape>,
+    pub(crate) fields: Vec<OutputPlan<'s>>,
     /// The samples of each leaf, for an executor that has to move them first.
     pub(crate) lists: Vec<Listed<'s>>,
     /// Of outputs that have one to be told of the work: see [`Target::owned_by`].
@@ -65,7 +65,7 @@ impl<'s> Plan<'s> {
     /// Plans one batch.
     ///
     /// # Errors
-    /// Every error of input; see [`Spec::new`].
+    /// Every error of input; see [`BatchShape::new`].
     pub fn new<'a: 's, S: Samples<'a> + ?Sized>(
         samples: &'s S,
         collate: &Collate,
@@ -169,7 +169,7 @@ impl<'s> Plan<'s> {
         collate: &Collate,
         out: Option<&'s Target<'s>>,
     ) -> Result<Plan<'s>> {
-        let spec = Spec::new(samples, collate)?;
+        let spec = BatchShape::new(samples, collate)?;
         let selection = samples.selection();
         let planned = selection.map_or(samples, |selection| &selection.listed.one_of_each);
         let layout = match out {
@@ -183,7 +183,7 @@ impl<'s> Plan<'s> {
         let leaf = self.specs.len();
         self.out_owners.extend(out.and_then(|out| out.owner.clone()));
         let out = out.map(|out| out.data);
-        self.fields.push(Field { out, ..data_field(leaf, &spec, planned, layout) });
+        self.fields.push(OutputPlan { out, ..data_field(leaf, &spec, planned, layout) });
         if let Some((mask, layout)) = spec.mask_layout()? {
             self.fields.push(mask_field(leaf, &spec, planned, mask, layout));
         }
@@ -209,7 +209,7 @@ impl<'s> Plan<'s> {
     }
 
     fn into_owned<'o>(self) -> Plan<'o> {
-        let fields = self.fields.into_iter().map(Field::into_owned).collect();
+        let fields = self.fields.into_iter().map(OutputPlan::into_owned).collect();
         Plan { specs: self.specs, fields, ..Plan::default() }
     }
 
@@ -222,7 +222,7 @@ impl<'s> Plan<'s> {
 
     /// The data of a leaf with a row-major layout.
     #[cfg(feature = "cuda")]
-    pub(crate) fn compacted(&self, field: usize) -> Result<Field<'static>> {
+    pub(crate) fn compacted(&self, field: usize) -> Result<OutputPlan<'static>> {
         let old = &self.fields[field];
         let layout = Layout::compact(old.dtype, old.layout.shape())?;
         Ok(self.replanned(field, &self.lists[old.leaf], layout))
@@ -230,19 +230,24 @@ impl<'s> Plan<'s> {
 
     /// The data of a leaf, read from the same samples at another place.
     #[cfg(feature = "cuda")]
-    pub(crate) fn reread(&self, field: usize, samples: &SampleList<'_>) -> Field<'static> {
+    pub(crate) fn reread(&self, field: usize, samples: &SampleList<'_>) -> OutputPlan<'static> {
         self.replanned(field, samples, self.fields[field].layout.clone())
     }
 
     #[cfg(feature = "cuda")]
-    fn replanned(&self, field: usize, samples: &SampleList<'_>, layout: Layout) -> Field<'static> {
-        let Field { leaf, out, .. } = self.fields[field];
+    fn replanned(
+        &self,
+        field: usize,
+        samples: &SampleList<'_>,
+        layout: Layout,
+    ) -> OutputPlan<'static> {
+        let OutputPlan { leaf, out, .. } = self.fields[field];
         let new = data_field(leaf, &self.specs[leaf], samples, layout);
-        Field { out, ..new.into_owned() }
+        OutputPlan { out, ..new.into_owned() }
     }
 
     /// The batch of each leaf as it will be.
-    pub fn specs(&self) -> &[Spec] {
+    pub fn specs(&self) -> &[BatchShape] {
         &self.specs
     }
 

@@ -1,11 +1,11 @@
 //! [`Path`]: how the data of each leaf moves. The executors obey what is chosen here, and [`crate::Explain`]
 //! reports it.
 
-use crate::plan::batch_shape::{Placement, Spec};
-use crate::plan::field::{saturating_sum, Field, Op, Role};
-use crate::plan::loops::Class;
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::loops::LoopNest;
+use crate::plan::output::{saturating_sum, Op, OutputPlan, Role};
 use crate::plan::plan::Plan;
-use crate::samples::{Kind, SampleList};
+use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{bytes_of, DType, Device};
 
 /// How the data of a leaf moves: what [`crate::Explain::path`] says of each.
@@ -58,7 +58,7 @@ impl Path {
 }
 
 /// Copies that are left after neighbours were merged; 0 where bytes are not just moved.
-pub(crate) fn num_ranges(field: &Field<'_>) -> usize {
+pub(crate) fn num_ranges(field: &OutputPlan<'_>) -> usize {
     match &field.ranges {
         Some(ranges) => ranges.len(),
         None if field.bytes_only => field.num_samples(),
@@ -67,7 +67,7 @@ pub(crate) fn num_ranges(field: &Field<'_>) -> usize {
 }
 
 /// Whether host samples become the batch on a device by the copy alone.
-pub(crate) fn is_upload(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+pub(crate) fn is_upload(plan: &Plan<'_>, field: &OutputPlan<'_>) -> bool {
     let spec = &plan.specs[field.leaf];
     let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
     crosses && field.role == Role::Data && field.bytes_only && field.layout.is_compact()
@@ -83,13 +83,13 @@ pub(crate) const UPLOAD_ALIGN: u64 = 256;
 /// Fields whose host samples go to the device in one copy, for the kernel to work on there: the smallest first, as many
 /// as one copy takes. A field alone has a copy of its own.
 pub(crate) fn uploaded_together(plan: &Plan<'_>) -> Vec<usize> {
-    let is_uploaded = |field: &Field<'_>| {
+    let is_uploaded = |field: &OutputPlan<'_>| {
         let spec = &plan.specs[field.leaf];
         let crosses = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
         crosses && matches!(field.op, Op::Read { .. }) && field.numel() > 0
     };
     let fields = plan.fields.iter().enumerate().filter(|(_, field)| is_uploaded(field));
-    let bytes = |field: &Field<'_>| sample_bytes(&plan.lists[field.leaf]);
+    let bytes = |field: &OutputPlan<'_>| sample_bytes(&plan.lists[field.leaf]);
     let mut fields: Vec<_> = fields.map(|(index, field)| (bytes(field), index)).collect();
     if fields.len() > 1 {
         fields.sort_unstable();
@@ -112,7 +112,7 @@ const MIN_COPIED_BYTES: u64 = 28 << 10;
 
 /// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
 /// In a graph they are not, for that would need memory.
-pub(crate) fn is_copied(plan: &Plan<'_>, field: &Field<'_>) -> bool {
+pub(crate) fn is_copied(plan: &Plan<'_>, field: &OutputPlan<'_>) -> bool {
     let (spec, list) = (&plan.specs[field.leaf], &plan.lists[field.leaf]);
     spec.source == Device::Pinned
         && matches!(spec.device, Device::Cuda(_))
@@ -122,12 +122,12 @@ pub(crate) fn is_copied(plan: &Plan<'_>, field: &Field<'_>) -> bool {
 }
 
 fn sample_bytes(list: &SampleList<'_>) -> u64 {
-    let bytes = |kind: &Kind| bytes_of(kind.dtype, kind.layout.shape());
+    let bytes = |kind: &TensorMeta| bytes_of(kind.dtype, kind.layout.shape());
     saturating_sum((0..list.len()).map(|index| bytes(list.kind(index))))
 }
 
 /// Whether the batch of a leaf is on a device.
-pub(crate) fn is_on_device(spec: &Spec) -> bool {
+pub(crate) fn is_on_device(spec: &BatchShape) -> bool {
     matches!(spec.device, Device::Cuda(_))
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn must_upload(plan: &Plan<'_>, index: usize, is_capturing: bool) -> 
     reads && (is_pageable || !is_capturing && is_copied(plan, field))
 }
 
-pub(crate) fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
+pub(crate) fn bytes_to_device(plan: &Plan<'_>, field: &OutputPlan<'_>) -> u64 {
     let spec = &plan.specs[field.leaf];
     let is_upload = spec.source == Device::Cpu && matches!(spec.device, Device::Cuda(_));
     match is_upload || is_copied(plan, field) {
@@ -158,7 +158,7 @@ pub(crate) fn bytes_to_device(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
     }
 }
 
-pub(crate) fn bytes_to_host(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
+pub(crate) fn bytes_to_host(plan: &Plan<'_>, field: &OutputPlan<'_>) -> u64 {
     let spec = &plan.specs[field.leaf];
     let crosses = matches!(spec.source, Device::Cuda(_)) && !matches!(spec.device, Device::Cuda(_));
     if crosses {
@@ -168,7 +168,7 @@ pub(crate) fn bytes_to_host(plan: &Plan<'_>, field: &Field<'_>) -> u64 {
     }
 }
 
-fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> Path {
+fn path_of(plan: &Plan<'_>, field: &OutputPlan<'_>) -> Path {
     let spec = &plan.specs[field.leaf];
     match (spec.source, spec.device) {
         (Device::Cpu, Device::Cuda(_)) if is_upload(plan, field) => return Path::Upload,
@@ -178,7 +178,7 @@ fn path_of(plan: &Plan<'_>, field: &Field<'_>) -> Path {
         (Device::Cuda(_), Device::Cpu | Device::Pinned) => return Path::Download,
         _ => {}
     }
-    let casts = |class: &Class| class.dtype != field.dtype;
+    let casts = |class: &LoopNest| class.dtype != field.dtype;
     match field.op {
         Op::Read { affine: true } => Path::Transform,
         _ if field.bytes_only && num_ranges(field) == 1 => Path::Memcpy,
@@ -205,7 +205,7 @@ impl Plan<'_> {
     /// Bytes of the data.
     pub(crate) fn data_bytes(&self) -> u64 {
         let data = self.fields.iter().filter(|field| field.role == Role::Data);
-        saturating_sum(data.map(Field::bytes))
+        saturating_sum(data.map(OutputPlan::bytes))
     }
 
     /// Bytes of the data that hold padding.
@@ -224,9 +224,10 @@ impl Plan<'_> {
 
     /// Bytes of everything the plan makes, offsets and lengths included.
     pub(crate) fn output_bytes(&self) -> u64 {
-        let fields = saturating_sum(self.fields.iter().map(Field::bytes));
-        let lengths =
-            |spec: &Spec| spec.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape));
+        let fields = saturating_sum(self.fields.iter().map(OutputPlan::bytes));
+        let lengths = |spec: &BatchShape| {
+            spec.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
+        };
         fields.saturating_add(saturating_sum(self.specs.iter().map(lengths)))
     }
 }

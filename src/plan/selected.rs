@@ -1,13 +1,13 @@
 //! Batches of samples that are chosen on a device: what the host can say of them without knowing which.
 
 use crate::collate::{Collate, Form};
-use crate::plan::batch_shape::{Placement, Spec};
-use crate::plan::field::Field;
-use crate::plan::loops::{Channel, Class, Dim};
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::loops::{Channel, Dim, LoopNest};
+use crate::plan::output::OutputPlan;
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{Device, Error, Layout, Mismatch, Result};
 
-impl Spec {
+impl BatchShape {
     /// The batch of any samples of the list. Lengths are those of one sample of each kind.
     ///
     /// # Errors
@@ -16,7 +16,7 @@ impl Spec {
     pub(super) fn of_selection(
         selection: &Selection<SampleList<'_>>,
         collate: &Collate,
-    ) -> Result<Spec> {
+    ) -> Result<BatchShape> {
         let refuse = |what: &str| {
             Err(Error::Argument(format!(
                 "{what}: the samples are taken by indices on a device, which the host does not know; take by \
@@ -27,10 +27,10 @@ impl Spec {
             return refuse("a joined batch has a size that depends on its samples");
         }
         let listed = &selection.listed;
-        let planned = Spec::new(&listed.one_of_each, collate);
+        let planned = BatchShape::new(&listed.one_of_each, collate);
         // The position of an offender is that in the whole list.
         let mut spec = planned.map_err(|error| {
-            Spec::new(&listed.samples, collate).map_or_else(|told| told, |_| error)
+            BatchShape::new(&listed.samples, collate).map_or_else(|told| told, |_| error)
         })?;
         if let (Placement::Padded(padded), Form::Pad(pad)) = (&spec.placement, &collate.form) {
             if padded.dims.iter().any(|&dim| pad.size.at(dim).is_none()) {
@@ -54,13 +54,13 @@ impl Spec {
     }
 }
 
-impl Field<'_> {
+impl OutputPlan<'_> {
     /// Has the field written for so many samples, each of them like one of those that it was planned with, or
     /// without elements where the index is of none.
     pub(super) fn select(&mut self, num_samples: usize) {
         let nothing = [Dim::whole(0, 0, 0)];
         let dtype = self.classes[0].dtype;
-        self.classes.push(Class::new(dtype, nothing, Channel::None, 0, &mut self.dims));
+        self.classes.push(LoopNest::new(dtype, nothing, Channel::None, 0, &mut self.dims));
         self.data.to_mut().push(std::ptr::null());
         self.class_ids = (0..self.classes.len() as u32).collect();
         self.ranges = None;

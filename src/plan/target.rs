@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::collate::Collate;
-use crate::plan::batch_shape::Spec;
+use crate::plan::batch_shape::BatchShape;
 use crate::samples::SampleList;
 use crate::tensor::{DType, Device, Element, Error, Layout, Mismatch, Owner, Result, Tensor};
 
@@ -120,7 +120,11 @@ impl AsTarget for Tensor {
     }
 }
 
-pub(crate) fn check_target(out: &Target<'_>, spec: &Spec, samples: &SampleList<'_>) -> Result<()> {
+pub(crate) fn check_target(
+    out: &Target<'_>,
+    spec: &BatchShape,
+    samples: &SampleList<'_>,
+) -> Result<()> {
     if out.layout.shape() != &spec.shape[..] {
         return Err(Error::Shape(Box::new(Mismatch::new(
             None,

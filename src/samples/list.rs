@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
-use crate::samples::meta::{same_dims, Kind, Kinds};
+use crate::samples::meta::{same_dims, Metas, TensorMeta};
 use crate::samples::selection::Selection;
 use crate::samples::view::SampleView;
 use crate::tensor::{
@@ -28,7 +28,7 @@ pub struct SampleList<'a> {
     told: OnceLock<Told>,
     /// Position in `kinds` for each sample; empty while there is only one kind.
     kind_ids: Vec<u32>,
-    kinds: Arc<Kinds>,
+    kinds: Arc<Metas>,
     /// The kind of the last sample.
     last: u32,
     read_only: bool,
@@ -40,7 +40,7 @@ pub struct SampleList<'a> {
 }
 
 /// Every kind, and that of each sample.
-type Told = (Arc<Kinds>, Vec<u32>);
+type Told = (Arc<Metas>, Vec<u32>);
 
 /// Where each sample begins.
 #[derive(Clone, Debug)]
@@ -140,12 +140,12 @@ impl<'a> SampleList<'a> {
             return Err(Error::Shape(Box::new(mismatch)));
         };
         let layout = Layout::try_new(table.dtype(), &table.shape()[1..], Some(strides))?;
-        let kind = Kind { dtype: table.dtype(), device: table.device(), layout };
+        let kind = TensorMeta { dtype: table.dtype(), device: table.device(), layout };
         let step = step.wrapping_mul(table.dtype().size() as i64);
         Ok(SampleList {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
             longest: longest_row(&kind),
-            kinds: Arc::new(Kinds::one(kind)),
+            kinds: Arc::new(Metas::one(kind)),
             read_only: table.is_read_only(),
             owners: if table.device() == Device::Cpu {
                 vec![]
@@ -240,7 +240,7 @@ impl<'a> SampleList<'a> {
             Some(id) => self.last = id,
             None => {
                 let layout = Layout::try_new(dtype, shape, strides)?;
-                self.insert(Kind { dtype, device, layout })?;
+                self.insert(TensorMeta { dtype, device, layout })?;
             }
         }
         self.append(data);
@@ -261,7 +261,7 @@ impl<'a> SampleList<'a> {
 
     /// Whether a shape is that of a row, by all but its dtype and device.
     #[inline]
-    fn fits_rows(&self, first: &Kind, shape: &[i64]) -> bool {
+    fn fits_rows(&self, first: &TensorMeta, shape: &[i64]) -> bool {
         let own = first.layout.shape();
         matches!(shape, [length, rest @ ..] if own.len() == shape.len()
             && same_dims(&own[1..], rest) && (0..=self.longest).contains(length))
@@ -302,8 +302,8 @@ impl<'a> SampleList<'a> {
     /// The kinds of rows, and which each of them is.
     #[cold]
     fn kinds_of_rows(&self) -> Result<Told> {
-        let Kind { dtype, device, layout } = &self.kinds.all()[0];
-        let (mut kinds, mut shape) = (Kinds::default(), Dims::from(layout.shape()));
+        let TensorMeta { dtype, device, layout } = &self.kinds.all()[0];
+        let (mut kinds, mut shape) = (Metas::default(), Dims::from(layout.shape()));
         let mut ids = room_for(self.lengths.len())?;
         let mut last = None;
         for &length in &self.lengths {
@@ -317,7 +317,7 @@ impl<'a> SampleList<'a> {
                         None => {
                             let layout = Layout::compact(*dtype, &shape)?;
                             kinds.reserve().map_err(|_| no_room(self.lengths.len()))?;
-                            kinds.insert(Kind { dtype: *dtype, device: *device, layout })
+                            kinds.insert(TensorMeta { dtype: *dtype, device: *device, layout })
                         }
                     }
                 }
@@ -342,7 +342,7 @@ impl<'a> SampleList<'a> {
 
     /// The kinds and the kind of each sample, by number.
     #[inline]
-    fn table(&self) -> (&Kinds, &[u32]) {
+    fn table(&self) -> (&Metas, &[u32]) {
         if self.lengths.is_empty() {
             return (&self.kinds, &self.kind_ids);
         }
@@ -374,7 +374,7 @@ impl<'a> SampleList<'a> {
     }
 
     /// Adds a kind that is not there, as the last one.
-    fn insert(&mut self, kind: Kind) -> Result<()> {
+    fn insert(&mut self, kind: TensorMeta) -> Result<()> {
         let num_kinds = self.kinds.all().len();
         if num_kinds > 0 {
             // From the second kind on each sample's is told: as many as there is room for.
@@ -455,8 +455,8 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked.
     #[inline]
-    fn push_kind(&mut self, kind: &Kind, data: *const u8) -> Result<()> {
-        let Kind { dtype, device, layout } = kind;
+    fn push_kind(&mut self, kind: &TensorMeta, data: *const u8) -> Result<()> {
+        let TensorMeta { dtype, device, layout } = kind;
         let (shape, strides) = (layout.shape(), layout.strides());
         let is_row = self.is_row(*dtype, *device, shape) && are_compact(strides, shape);
         if is_row && self.append_row(data, shape[0]) {
@@ -520,13 +520,13 @@ impl<'a> SampleList<'a> {
     ///
     /// # Panics
     /// If there is no sample `index`.
-    pub fn kind(&self, index: usize) -> &Kind {
+    pub fn kind(&self, index: usize) -> &TensorMeta {
         let (kinds, ids) = self.table();
         &kinds.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
     }
 
     /// Every distinct kind; after `take`, perhaps some that no sample has.
-    pub fn kinds(&self) -> &[Kind] {
+    pub fn kinds(&self) -> &[TensorMeta] {
         self.table().0.all()
     }
 
@@ -544,7 +544,7 @@ impl<'a> SampleList<'a> {
     /// The dims of all samples, if they have as many.
     pub fn kinds_ndim(&self) -> Option<usize> {
         let ndim = self.ndim();
-        let same = |kind: &Kind| kind.layout.ndim() == ndim;
+        let same = |kind: &TensorMeta| kind.layout.ndim() == ndim;
         (!self.is_empty() && self.kinds.all().iter().all(same)).then_some(ndim)
     }
 
@@ -556,7 +556,7 @@ impl<'a> SampleList<'a> {
     /// The dtypes of the kinds that have elements, some more than once.
     pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
         let has_long = self.lengths.iter().any(|&length| length > 0);
-        let is_filled = move |kind: &&Kind| has_long || kind.layout.numel() > 0;
+        let is_filled = move |kind: &&TensorMeta| has_long || kind.layout.numel() > 0;
         self.kinds.all().iter().filter(is_filled).map(|kind| kind.dtype)
     }
 
@@ -572,7 +572,7 @@ impl<'a> SampleList<'a> {
 
     /// What all samples have in common, if they are row-major on the host and differ in the extent of dim 0
     /// at most, and the extent of each; none if it is that of the kind.
-    pub(crate) fn as_rows(&self) -> Option<(&Kind, &[i64])> {
+    pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
         let first = self.kinds.all().first()?;
         let is_host = first.device == Device::Cpu;
         let are_rows = self.longest >= 0 || is_host && first.layout.is_compact();
@@ -712,7 +712,7 @@ impl<'a> SampleList<'a> {
 
 /// The largest extent of dim 0 that a row of this kind may have; negative if the kind is none of rows, which
 /// are row-major and on the host.
-fn longest_row(kind: &Kind) -> i64 {
+fn longest_row(kind: &TensorMeta) -> i64 {
     let (shape, strides) = (kind.layout.shape(), kind.layout.strides());
     let [_, rest @ ..] = shape else { return -1 };
     let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
@@ -744,7 +744,7 @@ fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
 /// Where no error can be given.
 #[cold]
 fn end_without_memory() -> ! {
-    std::alloc::handle_alloc_error(std::alloc::Layout::new::<Kind>())
+    std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())
 }
 
 #[cold]

@@ -102,7 +102,7 @@ fn replaced_samples_are_those_of_a_plain_list() {
     let others: SampleList =
         [row(1, 3), row(2, 5), turned, row(3, 0), row(4, 3), row(5, 1)].into_iter().collect();
     let seen = |list: &SampleList<'_>| -> Vec<(*const u8, Vec<i64>, Vec<i64>)> {
-        let of = |kind: &Kind| (kind.layout.shape().to_vec(), kind.layout.strides().to_vec());
+        let of = |kind: &TensorMeta| (kind.layout.shape().to_vec(), kind.layout.strides().to_vec());
         let one =
             |index: usize| (list.address(index), of(list.kind(index)).0, of(list.kind(index)).1);
         (0..list.len()).map(one).collect()

@@ -1,4 +1,4 @@
-//! [`Kind`]: what samples share, told once for all of them.
+//! [`TensorMeta`]: what samples share, told once for all of them.
 
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
@@ -7,7 +7,7 @@ use crate::tensor::{DType, Device, Layout};
 
 /// What samples share: dtype, place, shape and strides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct TensorMeta {
     /// The element type.
     pub dtype: DType,
     /// Where the memory is.
@@ -16,7 +16,7 @@ pub struct Kind {
     pub layout: Layout,
 }
 
-impl Kind {
+impl TensorMeta {
     #[inline]
     pub(crate) fn is(&self, dtype: DType, device: Device, shape: &[i64], strides: &[i64]) -> bool {
         self.dtype == dtype
@@ -34,8 +34,8 @@ pub(crate) fn same_dims(a: &[i64], b: &[i64]) -> bool {
 
 /// Distinct kinds by number. A list of many lengths asks here once for each sample.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kinds {
-    all: Vec<Kind>,
+pub(crate) struct Metas {
+    all: Vec<TensorMeta>,
     /// The newest kind of each hash; made with the second kind.
     newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
     /// For each kind the one before it of the same hash, or itself.
@@ -44,12 +44,12 @@ pub(crate) struct Kinds {
     seed: u64,
 }
 
-impl Kinds {
-    pub fn one(kind: Kind) -> Kinds {
-        Kinds { all: vec![kind], ..Kinds::default() }
+impl Metas {
+    pub fn one(kind: TensorMeta) -> Metas {
+        Metas { all: vec![kind], ..Metas::default() }
     }
 
-    pub fn all(&self) -> &[Kind] {
+    pub fn all(&self) -> &[TensorMeta] {
         &self.all
     }
 
@@ -92,8 +92,8 @@ impl Kinds {
     }
 
     /// A copy with room for one more kind.
-    pub fn with_room(&self) -> Result<Kinds, TryReserveError> {
-        let mut copy = Kinds { seed: self.seed, ..Kinds::default() };
+    pub fn with_room(&self) -> Result<Metas, TryReserveError> {
+        let mut copy = Metas { seed: self.seed, ..Metas::default() };
         copy.all.try_reserve(self.all.len() + 1)?;
         copy.all.extend_from_slice(&self.all);
         copy.reserve()?;
@@ -103,7 +103,7 @@ impl Kinds {
     }
 
     /// Adds a kind that is not there. Without room that was made for it (`reserve`) there may be no memory.
-    pub fn insert(&mut self, kind: Kind) -> u32 {
+    pub fn insert(&mut self, kind: TensorMeta) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
         self.all.push(kind);
         if id == 1 {
@@ -117,7 +117,7 @@ impl Kinds {
     }
 
     fn enter(&mut self, id: u32) {
-        let Kind { dtype, device, layout } = &self.all[id as usize];
+        let TensorMeta { dtype, device, layout } = &self.all[id as usize];
         let hash = self.hash(*dtype, *device, layout.shape(), layout.strides());
         self.before.push(self.newest.insert(hash, id).unwrap_or(id));
     }
@@ -162,15 +162,15 @@ mod tests {
 
     #[test]
     fn every_kind_is_found_again() {
-        let mut kinds = Kinds::default();
-        let all: Vec<Kind> = (0..1000)
+        let mut kinds = Metas::default();
+        let all: Vec<TensorMeta> = (0..1000)
             .map(|n| {
                 let layout = Layout::try_new(DType::U8, &[n % 37, n], Some(&[n * n, 1])).unwrap();
                 let device = if n % 2 == 0 { Device::Cpu } else { Device::Cuda(n as u32 % 3) };
-                Kind { dtype: if n % 5 == 0 { DType::U8 } else { DType::I8 }, device, layout }
+                TensorMeta { dtype: if n % 5 == 0 { DType::U8 } else { DType::I8 }, device, layout }
             })
             .collect();
-        let find = |kinds: &Kinds, kind: &Kind| {
+        let find = |kinds: &Metas, kind: &TensorMeta| {
             kinds.find(kind.dtype, kind.device, kind.layout.shape(), kind.layout.strides())
         };
         for (id, kind) in (0u32..).zip(&all) {

@@ -7,7 +7,7 @@ mod selection;
 mod view;
 
 pub use list::SampleList;
-pub use meta::Kind;
+pub use meta::TensorMeta;
 pub(crate) use rows::Rows;
 pub(crate) use selection::{Listed, Selection};
 pub use view::SampleView;

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 
 use crate::samples::list::SampleList;
-use crate::samples::meta::{same_dims, Kind};
+use crate::samples::meta::{same_dims, TensorMeta};
 use crate::samples::view::SampleView;
 use crate::tensor::{are_compact, bytes_of, Device};
 
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
 pub(crate) struct Rows<'r> {
-    kind: &'r Kind,
+    kind: &'r TensorMeta,
     /// The extent of dim 0 of those without one of their own; 1 without dims.
     length: i64,
     source: Source<'r>,
@@ -44,7 +44,7 @@ impl<'r> Rows<'r> {
     }
 
     /// What all have in common, but for the extent of dim 0.
-    pub fn kind(&self) -> &'r Kind {
+    pub fn kind(&self) -> &'r TensorMeta {
         self.kind
     }
 
@@ -102,12 +102,12 @@ impl<'r> Rows<'r> {
     }
 }
 
-fn length_of(kind: &Kind) -> i64 {
+fn length_of(kind: &TensorMeta) -> i64 {
     kind.layout.shape().first().copied().unwrap_or(1)
 }
 
 /// Whether a sample is a row like those of the first kind.
-fn is_row_of(first: &Kind, kind: &Kind) -> bool {
+fn is_row_of(first: &TensorMeta, kind: &TensorMeta) -> bool {
     let (own, shape) = (first.layout.shape(), kind.layout.shape());
     kind.dtype == first.dtype
         && kind.device == Device::Cpu

@@ -2,14 +2,14 @@
 
 use std::marker::PhantomData;
 
-use crate::samples::meta::Kind;
+use crate::samples::meta::TensorMeta;
 use crate::tensor::{DType, Device, Element, Error, Layout, Mismatch, Owner, Result, Tensor};
 
 /// One sample: a borrowed tensor anywhere in memory.
 #[derive(Clone, Debug)]
 pub struct SampleView<'a> {
     data: *const u8,
-    kind: Kind,
+    kind: TensorMeta,
     /// Of device memory, which is read after the call that took the view.
     owner: Option<Owner>,
     memory: PhantomData<&'a [u8]>,
@@ -84,7 +84,12 @@ impl<'a> SampleView<'a> {
     }
 
     fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
-        SampleView { data, kind: Kind { dtype, device, layout }, owner: None, memory: PhantomData }
+        SampleView {
+            data,
+            kind: TensorMeta { dtype, device, layout },
+            owner: None,
+            memory: PhantomData,
+        }
     }
 
     /// The extents.
@@ -97,7 +102,7 @@ impl<'a> SampleView<'a> {
         self.kind.dtype
     }
 
-    pub(crate) fn kind(&self) -> &Kind {
+    pub(crate) fn kind(&self) -> &TensorMeta {
         &self.kind
     }
 

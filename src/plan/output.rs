@@ -1,11 +1,11 @@
-//! [`Field`]: one tensor that a plan writes, as flat tables.
+//! [`OutputPlan`]: one tensor that a plan writes, as flat tables.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::collate::MaskBits;
-use crate::plan::batch_shape::{Placement, Spec};
-use crate::plan::loops::{Channel, Class, Dim};
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::samples::SampleList;
 #[cfg(feature = "cuda")]
 use crate::tensor::Result;
@@ -13,7 +13,7 @@ use crate::tensor::{bytes_of, checked_numel, DType, Dims, Layout, Offsets};
 
 /// One tensor to write.
 #[derive(Debug)]
-pub(crate) struct Field<'s> {
+pub(crate) struct OutputPlan<'s> {
     /// Position of the leaf it belongs to.
     pub leaf: usize,
     pub role: Role,
@@ -27,9 +27,9 @@ pub(crate) struct Field<'s> {
     pub fill: [u8; 16],
     /// Address of each sample.
     pub data: Cow<'s, [*const u8]>,
-    /// Class of each sample; empty if all are of the first.
+    /// LoopNest of each sample; empty if all are of the first.
     pub class_ids: Cow<'s, [u32]>,
-    pub classes: Vec<Class>,
+    pub classes: Vec<LoopNest>,
     pub dims: Vec<Dim>,
     pub starts: Starts,
     /// Whether every sample is one run of bytes to be moved.
@@ -43,10 +43,10 @@ pub(crate) struct Field<'s> {
 // SAFETY: samples are read through under the promise of `SampleList`, whose own impls these mirror;
 // `out` is written to by the one run that consumes the plan, while the plan borrows its `Target`.
 #[allow(unsafe_code)]
-unsafe impl Send for Field<'_> {}
+unsafe impl Send for OutputPlan<'_> {}
 // SAFETY: as above.
 #[allow(unsafe_code)]
-unsafe impl Sync for Field<'_> {}
+unsafe impl Sync for OutputPlan<'_> {}
 
 /// Which tensor of a batch a field is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,9 +148,9 @@ impl Starts {
     }
 }
 
-impl Field<'_> {
-    pub fn into_owned<'o>(self) -> Field<'o> {
-        Field {
+impl OutputPlan<'_> {
+    pub fn into_owned<'o>(self) -> OutputPlan<'o> {
+        OutputPlan {
             data: Cow::Owned(self.data.into_owned()),
             class_ids: Cow::Owned(self.class_ids.into_owned()),
             leaf: self.leaf,
@@ -187,7 +187,7 @@ impl Field<'_> {
     pub fn bytes_read(&self) -> u64 {
         let Op::Read { .. } = self.op else { return 0 };
         // Broadcast samples may be read more often than there are bytes to count it in.
-        let of = |class: &Class| class.num_real.saturating_mul(class.dtype.size() as u64);
+        let of = |class: &LoopNest| class.num_real.saturating_mul(class.dtype.size() as u64);
         match &*self.class_ids {
             // At most.
             _ if self.selected.is_some() => {
@@ -199,17 +199,17 @@ impl Field<'_> {
         }
     }
 
-    pub fn class_of(&self, sample: usize) -> &Class {
+    pub fn class_of(&self, sample: usize) -> &LoopNest {
         &self.classes[self.class_ids.get(sample).map_or(0, |&id| id as usize)]
     }
 }
 
 pub(crate) fn data_field<'s>(
     leaf: usize,
-    spec: &Spec,
+    spec: &BatchShape,
     samples: &'s SampleList<'_>,
     layout: Layout,
-) -> Field<'s> {
+) -> OutputPlan<'s> {
     let size = spec.dtype.size() as i64;
     let strides = layout.strides();
     let (starts, sample_strides): (_, Dims) = match &spec.placement {
@@ -227,10 +227,10 @@ pub(crate) fn data_field<'s>(
     let classes = samples
         .kinds()
         .iter()
-        .map(|kind| Class::of_data(kind, spec, &sample_strides, &mut dims))
+        .map(|kind| LoopNest::of_data(kind, spec, &sample_strides, &mut dims))
         .collect();
     let affine = spec.affine.is_some();
-    let mut field = Field {
+    let mut field = OutputPlan {
         leaf,
         role: Role::Data,
         dtype: spec.dtype,
@@ -276,7 +276,7 @@ pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-fn all_used(field: &Field<'_>, fits: impl Fn(&Class) -> bool) -> bool {
+fn all_used(field: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
     match &*field.class_ids {
         [] => fits(&field.classes[0]),
         ids if ids.len() < field.classes.len() => {
@@ -287,7 +287,7 @@ fn all_used(field: &Field<'_>, fits: impl Fn(&Class) -> bool) -> bool {
 }
 
 /// Merges samples that are neighbours in the source as they are in the output.
-fn merged_ranges(field: &Field<'_>) -> Option<Vec<CopyRange>> {
+fn merged_ranges(field: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     let size = field.dtype.size() as u64;
     let ranges = || {
         (0..field.data.len()).map(|sample| {
@@ -321,21 +321,21 @@ fn merged_ranges(field: &Field<'_>) -> Option<Vec<CopyRange>> {
 
 pub(crate) fn mask_field<'s>(
     leaf: usize,
-    spec: &Spec,
+    spec: &BatchShape,
     samples: &'s SampleList<'_>,
     mask: MaskBits,
     layout: Layout,
-) -> Field<'s> {
+) -> OutputPlan<'s> {
     let mut dims = Vec::new();
     let size = mask.dtype.size() as i64;
     let strides: Dims = layout.strides()[1..].iter().map(|stride| stride * size).collect();
     let classes = samples
         .kinds()
         .iter()
-        .map(|kind| Class::of_mask(kind, spec, &strides, &mut dims))
+        .map(|kind| LoopNest::of_mask(kind, spec, &strides, &mut dims))
         .collect();
     let elems = row_elems(&layout);
-    Field {
+    OutputPlan {
         leaf,
         role: Role::Mask,
         dtype: mask.dtype,
@@ -359,17 +359,17 @@ pub(crate) fn index_field<'s>(
     samples: &'s SampleList<'_>,
     offsets: Offsets,
     layout: Layout,
-) -> Field<'s> {
+) -> OutputPlan<'s> {
     let mut dims = Vec::new();
     let classes = samples
         .kinds()
         .iter()
         .map(|kind| {
             let rows = kind.layout.shape().first().copied().unwrap_or(0);
-            Class::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, &mut dims)
+            LoopNest::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, &mut dims)
         })
         .collect();
-    Field {
+    OutputPlan {
         leaf,
         role: Role::BatchIndex,
         dtype: DType::I64,
@@ -390,15 +390,15 @@ pub(crate) fn index_field<'s>(
 
 /// The samples row-major, one after the other, as bytes; and where each begins.
 #[cfg(feature = "cuda")]
-pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(Field<'s>, Offsets)> {
+pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPlan<'s>, Offsets)> {
     let bytes = |index: usize| {
         let kind = samples.kind(index);
         bytes_of(kind.dtype, kind.layout.shape()) as i64
     };
     let offsets = Offsets::from_lengths((0..samples.len()).map(bytes))?;
     let mut dims = Vec::new();
-    let classes = samples.kinds().iter().map(|kind| Class::of_bytes(kind, &mut dims)).collect();
-    let mut field = Field {
+    let classes = samples.kinds().iter().map(|kind| LoopNest::of_bytes(kind, &mut dims)).collect();
+    let mut field = OutputPlan {
         leaf: 0,
         role: Role::Data,
         dtype: DType::U8,
