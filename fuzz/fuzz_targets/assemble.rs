@@ -131,6 +131,7 @@ fn form(u: &mut Unstructured<'_>, ndim: usize) -> Result<Form> {
             })?,
             truncate: u.arbitrary()?,
             mask: *u.choose(&[None, Some(Mask::Real), Some(Mask::Pad)])?,
+            mask_dtype: *u.choose(&[DType::Bool, DType::U8, DType::I64, DType::F16])?,
         }),
     })
 }
