@@ -7,8 +7,8 @@ use std::ptr;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use windrow::{
-    Collate, DType, Device, Layout, Leaf, Mask, Offsets, Pad, Plan, SampleList, SampleView, Scalar,
-    Side, BatchShape, Target, Tensor, Transform,
+    BatchShape, Collate, DType, Device, Layout, Leaf, Mask, Offsets, Pad, Plan, SampleList,
+    SampleView, Scalar, Side, Target, Tensor, Transform,
 };
 
 fn number(u: &mut Unstructured<'_>) -> Result<i64> {
