@@ -1,5 +1,6 @@
 //! Stage 1. What the engine takes as samples.
 
+mod addresses;
 mod list;
 mod meta;
 mod rows;

@@ -1,0 +1,50 @@
+//! [`Addresses`]: where each sample of a list begins.
+
+/// Where each sample begins.
+#[derive(Clone, Debug)]
+pub(super) enum Addresses {
+    Each(Vec<*const u8>),
+    /// `len` rows, `step` bytes apart.
+    Rows {
+        first: *const u8,
+        step: i64,
+        len: usize,
+    },
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Addresses::Each(Vec::new())
+    }
+}
+
+impl Addresses {
+    pub fn len(&self) -> usize {
+        match self {
+            Addresses::Each(each) => each.len(),
+            Addresses::Rows { len, .. } => *len,
+        }
+    }
+
+    /// The address of a sample that is there.
+    pub fn at(&self, index: usize) -> *const u8 {
+        match self {
+            Addresses::Each(each) => each[index],
+            Addresses::Rows { first, step, .. } => {
+                first.wrapping_offset((index as i64).wrapping_mul(*step) as isize)
+            }
+        }
+    }
+
+    /// A list that can grow.
+    #[inline]
+    pub fn each(&mut self) -> &mut Vec<*const u8> {
+        if let Addresses::Rows { len, .. } = *self {
+            *self = Addresses::Each((0..len).map(|index| self.at(index)).collect());
+        }
+        match self {
+            Addresses::Each(each) => each,
+            Addresses::Rows { .. } => unreachable!("rows were just told one by one"),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What a list says of its samples, and lists of some of them.
+
+use std::borrow::Cow;
+use std::marker::PhantomData;
+use std::sync::{Arc, OnceLock};
+
+use super::{outside, room_for, SampleList};
+use crate::samples::addresses::Addresses;
+use crate::samples::meta::TensorMeta;
+use crate::samples::selection::Selection;
+use crate::tensor::{DType, Device, Error, Owner, Result};
+
+impl<'a> SampleList<'a> {
+    /// Number of samples.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Whether there is no sample.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What keeps samples in device memory alive, as far as the list knows.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn owners(&self) -> &[Owner] {
+        &self.owners
+    }
+
+    /// The address of each sample's first element.
+    pub fn data(&self) -> Cow<'_, [*const u8]> {
+        match &self.data {
+            Addresses::Each(each) => Cow::Borrowed(each),
+            Addresses::Rows { len, .. } => (0..*len).map(|index| self.data.at(index)).collect(),
+        }
+    }
+
+    /// The address of a sample's first element.
+    ///
+    /// # Panics
+    /// If there is no sample `index`.
+    pub fn address(&self, index: usize) -> *const u8 {
+        assert!(index < self.len(), "sample {index} of {}", self.len());
+        self.data.at(index)
+    }
+
+    /// Dtype, device and layout of a sample.
+    ///
+    /// # Panics
+    /// If there is no sample `index`.
+    pub fn kind(&self, index: usize) -> &TensorMeta {
+        let (kinds, ids) = self.table();
+        &kinds.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
+    }
+
+    /// Every distinct kind; after `take`, perhaps some that no sample has.
+    pub fn kinds(&self) -> &[TensorMeta] {
+        self.table().0.all()
+    }
+
+    /// Position in [`SampleList::kinds`] for each sample, or `None` if all are of the first.
+    pub fn kind_ids(&self) -> Option<&[u32]> {
+        let ids = self.table().1;
+        (!ids.is_empty()).then_some(ids)
+    }
+
+    /// Dims of the first sample.
+    pub(crate) fn ndim(&self) -> usize {
+        self.kinds.all().first().map_or(0, |kind| kind.layout.ndim())
+    }
+
+    /// The dims of all samples, if they have as many.
+    pub fn kinds_ndim(&self) -> Option<usize> {
+        let ndim = self.ndim();
+        let same = |kind: &TensorMeta| kind.layout.ndim() == ndim;
+        (!self.is_empty() && self.kinds.all().iter().all(same)).then_some(ndim)
+    }
+
+    /// Where the first sample is.
+    pub fn device(&self) -> Option<Device> {
+        self.kinds.all().first().filter(|_| !self.is_empty()).map(|kind| kind.device)
+    }
+
+    /// The dtypes of the kinds that have elements, some more than once.
+    pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
+        let has_long = self.lengths.iter().any(|&length| length > 0);
+        let is_filled = move |kind: &&TensorMeta| has_long || kind.layout.numel() > 0;
+        self.kinds.all().iter().filter(is_filled).map(|kind| kind.dtype)
+    }
+
+    /// The dtype of the last sample.
+    pub fn last_dtype(&self) -> Option<DType> {
+        self.kinds.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|kind| kind.dtype)
+    }
+
+    /// Whether all samples are of one kind, the first of [`SampleList::kinds`].
+    pub fn is_uniform(&self) -> bool {
+        self.lengths.is_empty() && self.kind_ids.is_empty()
+    }
+
+    /// What all samples have in common, if they are row-major on the host and differ in the extent of dim 0
+    /// at most, and the extent of each; none if it is that of the kind.
+    pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
+        let first = self.kinds.all().first()?;
+        let is_host = first.device == Device::Cpu;
+        let are_rows = self.longest >= 0 || is_host && first.layout.is_compact();
+        (self.kind_ids.is_empty() && are_rows).then_some((first, &self.lengths))
+    }
+
+    /// A batch by index: the same samples in another order, repeated or left out.
+    ///
+    /// # Errors
+    /// [`Error::Index`] for an index that is not in the list; negative ones count from the end.
+    /// [`Error::OutOfMemory`]. [`Error::Argument`] for samples that only a device knows.
+    pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
+        self.check_known()?;
+        let len = self.data.len() as i64;
+        let indices = indices.into_iter();
+        // No `Result`: one with an `Error` in it is larger than registers are.
+        let place = |index: i64| {
+            let position = if index < 0 { index + len } else { index };
+            (0..len).contains(&position).then_some(position as usize)
+        };
+        let count = indices.size_hint().0;
+        let room = |is_empty: bool| if is_empty { 0 } else { count };
+        let mut data = room_for(count)?;
+        let mut lengths = room_for(room(self.lengths.is_empty()))?;
+        let mut kind_ids = room_for(room(self.kind_ids.is_empty()))?;
+        match (&self.data, self.is_uniform()) {
+            (Addresses::Each(each), true) => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    data.push(each[position]);
+                }
+            }
+            (&Addresses::Rows { first, step, .. }, true) => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    let bytes = (position as i64).wrapping_mul(step);
+                    data.push(first.wrapping_offset(bytes as isize));
+                }
+            }
+            _ => {
+                for index in indices {
+                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                    data.push(self.data.at(position));
+                    lengths.extend(self.lengths.get(position));
+                    kind_ids.extend(self.kind_ids.get(position));
+                }
+            }
+        }
+        let last = kind_ids.last().copied().unwrap_or(0);
+        Ok(SampleList {
+            data: Addresses::Each(data),
+            lengths,
+            longest: self.longest,
+            told: OnceLock::new(),
+            kind_ids,
+            kinds: Arc::clone(&self.kinds),
+            last,
+            read_only: self.read_only,
+            owners: self.owners.clone(),
+            selection: None,
+            memory: PhantomData,
+        })
+    }
+
+    /// Samples that only a device knows, and what else has to be kept for the work on them. As far as this list
+    /// tells, they are all the first of the list that they are from: what reads samples asks for the selection.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn selected(
+        selection: Arc<Selection<SampleList<'a>>>,
+        owners: Vec<Owner>,
+    ) -> SampleList<'a> {
+        let (listed, len) = (&selection.listed, selection.indices.shape()[0] as usize);
+        let samples = &listed.samples;
+        SampleList {
+            data: Addresses::Rows { first: samples.address(0), step: 0, len },
+            longest: -1,
+            kinds: Arc::clone(&listed.one_of_each.kinds),
+            read_only: samples.read_only,
+            owners: samples.owners.iter().cloned().chain(owners).collect(),
+            selection: Some(selection),
+            ..SampleList::default()
+        }
+    }
+
+    /// A sample of each kind that the list has, and the position of its kind among these for every sample; empty if
+    /// there is one kind.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn one_of_each(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
+        let ids = self.kind_ids().unwrap_or(&[0]);
+        let mut number = vec![u32::MAX; self.kinds().len()];
+        let (mut each, mut numbers) = (SampleList::new(), room_for(ids.len())?);
+        for (index, &id) in ids.iter().enumerate() {
+            let number = &mut number[id as usize];
+            if *number == u32::MAX {
+                *number = each.len() as u32;
+                each.push_kind(self.kind(index), self.data.at(index))?;
+            }
+            numbers.push(*number);
+        }
+        each.read_only = self.read_only;
+        each.owners.clone_from(&self.owners);
+        if each.len() == 1 {
+            numbers.clear();
+        }
+        Ok((each, numbers))
+    }
+
+    /// Which samples these are, if only a device knows.
+    pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'a>>> {
+        self.selection.as_deref()
+    }
+
+    /// Refuses samples that only a device knows.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn check_known(&self) -> Result<()> {
+        match self.selection {
+            None => Ok(()),
+            Some(_) => Err(Error::Argument(
+                "these samples were taken by indices on a device, which the host does not know: they can be \
+                 stacked or padded; take by indices on the host for all else"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Where each sample begins, if they are rows as far apart as each other: the first and the distance.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn as_table(&self) -> Option<(*const u8, i64)> {
+        match self.data {
+            Addresses::Rows { first, step, .. } => Some((first, step)),
+            Addresses::Each(_) => None,
+        }
+    }
+}
