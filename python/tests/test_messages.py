@@ -236,7 +236,7 @@ def test_words_of_peers_name_ours(call, key, cure):
 
 def test_unknown_keywords_list_the_choices():
     common = "dtype, device, out, stream, transform, copy, engine"
-    for call, own in zip(CALLS, ["", "dim, ", "value, side, dims, size, multiple_of, truncate, mask, ", "offsets_dtype, batch_index, ", "spec, sep, arena, "]):
+    for call, own in zip(CALLS, ["", "dim, ", "value, side, dims, size, multiple_of, truncate, mask, mask_dtype, ", "offsets_dtype, batch_index, ", "spec, sep, arena, "]):
         want = f"{call.__name__}() got an unexpected keyword argument 'colour'; it takes {own}{common}"
         assert text(lambda: call([paint(3)], colour=1), TypeError) == want
     assert text(lambda: wr.explain([paint(3)], "heap"), ValueError) == 'form="heap"; it is "stack", "concat", "pad", "ragged" or "collate"'

@@ -15,16 +15,21 @@ from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from torch.utils.data._utils import collate as torch_collate  # noqa: E402
 
 TABLE = torch_collate.default_collate_fn_map
-BEFORE = list(TABLE.items())
 
 
 @pytest.fixture
-def installed(monkeypatch):
+def before():
+    """The table before the test: libraries add their own entries when they are imported."""
+    return list(TABLE.items())
+
+
+@pytest.fixture
+def installed(monkeypatch, before):
     monkeypatch.setattr("windrow.torch._install.MIN_TENSOR_BYTES", 0)
     wt.install()
     yield
     wt.uninstall()
-    assert list(TABLE.items()) == BEFORE
+    assert list(TABLE.items()) == before
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
@@ -71,18 +76,18 @@ def test_small_tensors_are_left_to_torch():
         wt.uninstall()
 
 
-def test_twice_is_once():
+def test_twice_is_once(before):
     wt.install()
     first = list(TABLE.items())
     wt.install()
-    assert list(TABLE.items()) == first and [key for key, _ in first] == [key for key, _ in BEFORE]
+    assert list(TABLE.items()) == first and [key for key, _ in first] == [key for key, _ in before]
     wt.uninstall()
-    assert list(TABLE.items()) == BEFORE
+    assert list(TABLE.items()) == before
     wt.uninstall()
-    assert list(TABLE.items()) == BEFORE
+    assert list(TABLE.items()) == before
 
 
-def test_what_others_installed_stays():
+def test_what_others_installed_stays(before):
     def theirs(batch, *, collate_fn_map=None):
         return "theirs"
 
@@ -94,8 +99,8 @@ def test_what_others_installed_stays():
     finally:
         wt.uninstall()
         assert TABLE[float] is theirs
-        TABLE[float] = dict(BEFORE)[float]
-    assert list(TABLE.items()) == BEFORE
+        TABLE[float] = dict(before)[float]
+    assert list(TABLE.items()) == before
 
 
 def test_a_table_of_the_caller_rules(installed):

@@ -99,17 +99,10 @@ pub(crate) unsafe fn write_rows(
             rows::fill_row(dst, size as isize, size, &padding.value, places as usize * elems)
         };
     };
-    let write_mask =
-        |bits: &MaskBits, value: &[u8; 16], mask: &Tensor, begin: usize, count: usize| {
-            let size = bits.dtype.size();
-            // SAFETY: elements of the mask, which has one for each place of each row.
-            unsafe {
-                let first = mask.data_ptr().add(begin * size);
-                rows::fill_row(first, size as isize, size, value, count);
-            }
-        };
-    if let Some((mask, bits)) = mask {
-        write_mask(bits, &bits.padding, mask, 0, rows.len() * extent as usize);
+    // Bytes are set twice, which takes fewer calls than setting each in its part of the row.
+    if let Some((mask, bits)) = mask.filter(|(_, bits)| bits.dtype.size() == 1) {
+        // SAFETY: an element for each place of each row.
+        unsafe { mask.data_ptr().write_bytes(bits.padding[0], rows.len() * extent as usize) };
     }
     for index in 0..rows.len() {
         ask(index + AHEAD);
@@ -125,11 +118,33 @@ pub(crate) unsafe fn write_rows(
             fill(place(lead + real), extent - lead - real);
         }
         if let Some((mask, bits)) = mask {
-            let begin = index * extent as usize + lead as usize;
-            write_mask(bits, &bits.real, mask, begin, real as usize);
+            // SAFETY: the elements of a row in the mask, which has one for each place of it.
+            unsafe {
+                let first = mask.data_ptr().add(index * extent as usize * bits.dtype.size());
+                write_mask(first, bits, lead as usize, real as usize, extent as usize);
+            }
         }
         dst = place(extent);
     }
+}
+
+/// The mask of a row, `extent` elements from `first` on; of one byte each, only the `real` ones after `lead` others.
+///
+/// # Safety
+/// There is memory for them.
+unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, extent: usize) {
+    let size = bits.dtype.size();
+    let fill = |at: usize, value: &[u8; 16], count: usize| {
+        // SAFETY: `at + count <= extent`.
+        unsafe { rows::fill_row(first.add(at * size), size as isize, size, value, count) };
+    };
+    if size == 1 {
+        // SAFETY: `lead + real <= extent`.
+        return unsafe { first.add(lead).write_bytes(bits.real[0], real) };
+    }
+    fill(0, &bits.padding, lead);
+    fill(lead, &bits.real, real);
+    fill(lead + real, &bits.padding, extent - lead - real);
 }
 
 /// Copies rows of one size one after the other; the way to copy one is chosen once for all.

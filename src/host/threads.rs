@@ -116,9 +116,12 @@ impl Made {
             .build();
         let pool = pool.map_err(|e| {
             // The system gives one code for too many threads and for no memory for their stacks.
-            if Vec::<u8>::new().try_reserve_exact(PROBE_BYTES).is_err() {
+            // Opaque to the compiler, which may take an allocation that is not used for one that succeeds.
+            let mut probe = Vec::<u8>::new();
+            if std::hint::black_box(&mut probe).try_reserve_exact(PROBE_BYTES).is_err() {
                 return Error::OutOfMemory { bytes: (count * STACK_BYTES) as u64 };
             }
+            std::hint::black_box(probe);
             Error::Argument(format!(
                 "cannot start {count} threads: {e}; an engine of one thread starts none"
             ))

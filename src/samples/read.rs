@@ -8,7 +8,9 @@ use super::{outside, room_for, SampleList};
 use crate::samples::addresses::Addresses;
 use crate::samples::meta::TensorMeta;
 use crate::samples::selection::Selection;
-use crate::tensor::{DType, Device, Error, Owner, Result};
+#[cfg(feature = "cuda")]
+use crate::tensor::Owner;
+use crate::tensor::{DType, Device, Error, Result};
 
 impl<'a> SampleList<'a> {
     /// Number of samples.
