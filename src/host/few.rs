@@ -99,10 +99,11 @@ pub(crate) unsafe fn write_rows(
             rows::fill_row(dst, size as isize, size, &padding.value, places as usize * elems)
         };
     };
+    let mask = mask.map(|(mask, bits)| (mask.data_ptr(), bits, bits.dtype.size()));
     // Bytes are set twice, which takes fewer calls than setting each in its part of the row.
-    if let Some((mask, bits)) = mask.filter(|(_, bits)| bits.dtype.size() == 1) {
+    if let Some((mask, bits, 1)) = mask {
         // SAFETY: an element for each place of each row.
-        unsafe { mask.data_ptr().write_bytes(bits.padding[0], rows.len() * extent as usize) };
+        unsafe { mask.write_bytes(bits.padding[0], rows.len() * extent as usize) };
     }
     for index in 0..rows.len() {
         ask(index + AHEAD);
@@ -117,18 +118,23 @@ pub(crate) unsafe fn write_rows(
         if lead + real < extent {
             fill(place(lead + real), extent - lead - real);
         }
-        if let Some((mask, bits)) = mask {
+        let first = |mask: *mut u8, size| mask.wrapping_add(index * extent as usize * size);
+        match mask {
             // SAFETY: the elements of a row in the mask, which has one for each place of it.
-            unsafe {
-                let first = mask.data_ptr().add(index * extent as usize * bits.dtype.size());
-                write_mask(first, bits, lead as usize, real as usize, extent as usize);
-            }
+            Some((mask, bits, 1)) => unsafe {
+                first(mask, 1).add(lead as usize).write_bytes(bits.real[0], real as usize);
+            },
+            // SAFETY: as above.
+            Some((mask, bits, size)) => unsafe {
+                write_mask(first(mask, size), bits, lead as usize, real as usize, extent as usize);
+            },
+            None => {}
         }
         dst = place(extent);
     }
 }
 
-/// The mask of a row, `extent` elements from `first` on; of one byte each, only the `real` ones after `lead` others.
+/// The mask of a row: `extent` elements from `first` on, of which `real` ones after `lead` others are data.
 ///
 /// # Safety
 /// There is memory for them.
@@ -138,10 +144,6 @@ unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, 
         // SAFETY: `at + count <= extent`.
         unsafe { rows::fill_row(first.add(at * size), size as isize, size, value, count) };
     };
-    if size == 1 {
-        // SAFETY: `lead + real <= extent`.
-        return unsafe { first.add(lead).write_bytes(bits.real[0], real) };
-    }
     fill(0, &bits.padding, lead);
     fill(lead, &bits.real, real);
     fill(lead + real, &bits.padding, extent - lead - real);
