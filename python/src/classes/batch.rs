@@ -1,0 +1,181 @@
+//! `Batch`: the result of an assembling call.
+#![allow(unsafe_op_in_unsafe_fn)] // What `pymethods` makes of the buffer protocol's unsafe methods.
+
+use std::ffi::c_int;
+
+use pyo3::exceptions::PyIndexError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
+use windrow::arrow::{ARROW_ARRAY, ARROW_SCHEMA};
+
+use crate::classes::tensor::tensor_methods;
+use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
+use crate::ground::batch::PyBatch;
+use crate::ground::errors::OrPyErr;
+use crate::ground::tensor::PyTensor;
+use crate::ownership::places::in_place;
+
+tensor_methods!(PyBatch, {
+    #[getter]
+    fn data(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 0, Some(self.batch().data()))
+    }
+
+    #[getter]
+    fn lengths(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 1, self.batch().lengths())
+    }
+
+    #[getter]
+    fn offsets(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 2, self.batch().offsets())
+    }
+
+    #[getter]
+    fn mask(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 3, self.batch().mask())
+    }
+
+    #[getter]
+    fn batch_index(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 4, self.batch().batch_index())
+    }
+
+    #[getter]
+    fn arena(&self, py: Python<'_>) -> PyResult<Option<Py<PyTensor>>> {
+        self.field(py, 5, self.batch().arena())
+    }
+
+    #[getter]
+    fn arena_layout<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some(arena) = self.batch().arena() else { return Ok(None) };
+        let layout = PyDict::new(py);
+        for (name, tensor) in self.tensors() {
+            let byte_offset = tensor.data_ptr().addr() - arena.data_ptr().addr();
+            let shape = PyTuple::new(py, tensor.shape())?;
+            layout.set_item(name, (tensor.dtype().name(), shape, byte_offset))?;
+        }
+        Ok(Some(layout))
+    }
+
+    #[getter]
+    fn max_length(&self) -> Option<i64> {
+        self.batch().max_length()
+    }
+
+    /// Waits until the batch has been written, and raises what went wrong on the way. A batch on the host is
+    /// complete when its call returns, and so is one made by ``copy=None`` or ``copy=False`` without a copy; a
+    /// batch captured in a CUDA graph is not waited for: synchronize its stream first.
+    ///
+    /// Raises:
+    ///     IndexError: of indices on the device one was out of range; the batch has padding there.
+    ///     CudaError: the device has failed.
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.batch().check()).or_py_err(py)
+    }
+
+    fn __len__(&self) -> usize {
+        self.batch().len()
+    }
+
+    /// The real part of sample ``index``, without a copy.
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
+        let len = self.batch().len() as isize;
+        let position = if index < 0 { index + len } else { index };
+        if !(0..len).contains(&position) {
+            return Err(PyIndexError::new_err(format!("sample {index} of {len}")));
+        }
+        Ok(PyTensor::from(self.batch().sample(position as usize).or_py_err(py)?))
+    }
+
+    fn __iter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        // Indexing until IndexError, as for any sequence.
+        let len = slf.get().batch().len();
+        let items = PyList::empty(slf.py());
+        for index in 0..len as isize {
+            items.append(slf.get().__getitem__(slf.py(), index)?)?;
+        }
+        Ok(items.try_iter()?.into_any())
+    }
+
+    /// torch's jagged nested tensor of a ragged batch, sharing its memory. Those of one batch have one
+    /// ragged size, so that torch adds and compares them.
+    fn nested<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (Some(offsets), Some(longest)) = (self.batch().offsets(), self.batch().max_length())
+        else {
+            return Err(pyo3::exceptions::PyValueError::new_err(
+                "only a ragged batch has a nested form",
+            ));
+        };
+        let kwargs = PyDict::new(py);
+        let make = || Ok::<_, PyErr>(libraries::torch(py, offsets)?.unbind());
+        kwargs.set_item("offsets", self.nested_offsets.get_or_try_init(py, make)?)?;
+        // From the host's account of the samples: the lengths may be on a device.
+        let mut shortest = longest;
+        for index in 0..self.batch().len() {
+            let sample = self.batch().sample(index).or_py_err(py)?;
+            shortest = shortest.min(sample.shape().first().copied().unwrap_or(0));
+        }
+        // Given here, or torch would read them back from the offsets.
+        kwargs.set_item("min_seqlen", shortest)?;
+        kwargs.set_item("max_seqlen", longest)?;
+        let values = libraries::torch(py, self.batch().data())?;
+        py.import("torch")?.getattr("nested")?.call_method(
+            "nested_tensor_from_jagged",
+            (values,),
+            Some(&kwargs),
+        )
+    }
+
+    /// The Arrow PyCapsule interface: the samples as an array in the memory of the batch, which stays as long as the
+    /// array. Of a ragged batch lists (`large_list`, or `list` with ``offsets_dtype="int32"``), of another the rows of its
+    /// data; further dims are fixed-size lists.
+    ///
+    /// Raises:
+    ///     DTypeError: for bools, which Arrow packs into bits, bfloat16, float8 and complex numbers.
+    ///     DeviceError: for a batch on a device.
+    #[pyo3(signature = (requested_schema = None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        // The interface lets a producer give its own types.
+        let _ = requested_schema;
+        in_place(py, self.inner())?;
+        let (schema, array) = py.detach(|| self.batch().to_arrow()).or_py_err(py)?;
+        Ok((
+            PyCapsule::new_with_value(py, schema, ARROW_SCHEMA)?,
+            PyCapsule::new_with_value(py, array, ARROW_ARRAY)?,
+        ))
+    }
+
+    fn __reduce_ex__<'py>(
+        slf: &Bound<'py, Self>,
+        _protocol: i32,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        pickle::reduce_batch(slf)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let tuple = |shape: &[i64]| -> PyResult<String> {
+            Ok(PyTuple::new(py, shape)?.repr()?.to_string())
+        };
+        let data = self.batch().data();
+        let mut text = format!(
+            "Batch({} samples, shape={}, dtype={}, device={}",
+            self.batch().len(),
+            tuple(data.shape())?,
+            data.dtype(),
+            data.device()
+        );
+        for (name, field) in self.tensors().skip(1) {
+            text += &format!(", {name}={} {}", field.dtype(), tuple(field.shape())?);
+        }
+        if let Some(longest) = self.batch().max_length() {
+            text += &format!(", max_length={longest}");
+        }
+        Ok(text + ")")
+    }
+});

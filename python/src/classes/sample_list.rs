@@ -1,0 +1,220 @@
+//! The methods of `SampleList`.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PySlice, PyTuple};
+
+use crate::collate::assemble::assemble_with;
+use crate::engine::device_of;
+use crate::ground::batch::PyBatch;
+use crate::ground::errors::{to_py_err, OrPyErr};
+use crate::ground::iterables::{check_list, tuple_from};
+use crate::ground::reserve::room_for;
+use crate::ground::tensor::PyTensor;
+use crate::import::importer::Reading;
+use crate::import::integers::integers;
+use crate::import::tensor::tensor_of;
+use crate::ownership::places::{has_moved, moved};
+use crate::samples::arrow::{is_arrow, samples_in};
+use crate::samples::imported::Imported;
+use crate::samples::list::PySampleList;
+use crate::samples::pieces::{pieces, shaped_pieces};
+use crate::samples::read::import_samples;
+
+#[pymethods]
+impl PySampleList {
+    #[new]
+    #[pyo3(signature = (samples = None))]
+    fn new(samples: Option<&Bound<'_, PyAny>>) -> PyResult<PySampleList> {
+        let Some(samples) = samples else {
+            return Ok(PySampleList::from_imported(Imported::default()));
+        };
+        match samples.cast_exact::<PySampleList>() {
+            // Shared until one of the two lists changes.
+            Ok(list) => Ok(PySampleList::from_shared(list.get().snapshot())),
+            Err(_) => Ok(PySampleList::from_imported(import_samples(samples, Reading::OWNED)?.0)),
+        }
+    }
+
+    /// The samples at these positions, in this order, as a new list that shares their memory, and keeps
+    /// alive what this one does.
+    ///
+    /// After `to_device`, indices on that device (int32 or int64, of any library) are neither fetched nor waited for:
+    /// the work reads them in the order of their stream, in a CUDA graph each time that it is launched. The result can
+    /// be stacked, or padded to a given ``size``; what else needs to know the samples is a ValueError. An index out of
+    /// range gives padding (0 in a stack) and raises IndexError late: at ``Batch.check()``, and at the next use of
+    /// this list.
+    ///
+    /// Args:
+    ///     indices: an integer array-like of one dim, or a list of ints; negative ones count from the end.
+    ///
+    /// Raises:
+    ///     IndexError: for a position that is not in the list; or that an earlier call has found on the device.
+    ///     TypeError: for what is no int, a mask of bools too, and on a device for dtypes other than int32 and int64.
+    ///     DeviceError: for indices on another device than the samples, after `to_device`.
+    fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
+        self.taken(indices).map(PySampleList::from_imported)
+    }
+
+    /// Has the device that the samples are on find them by indices there: see `take`. Uploads 8 bytes for each sample,
+    /// and 4 more where samples differ in shape, once; of the rows of one table nothing. Waits for that. After an
+    /// `append` or `extend` the next `take` of such indices uploads anew.
+    ///
+    /// Args:
+    ///     device: ``"cuda"`` or ``"cuda:1"``, where all samples are: they are not moved.
+    ///
+    /// Returns:
+    ///     SampleList: this list.
+    ///
+    /// Raises:
+    ///     DeviceError: for samples that are elsewhere. ValueError: for an empty list.
+    ///     CudaUnavailable, CudaError: as for ``windrow.stack``.
+    fn to_device<'py>(
+        slf: Bound<'py, Self>,
+        device: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, Self>> {
+        slf.get().in_place(slf.py(), "")?;
+        slf.get().resident_on(slf.py(), device_of(device)?)?;
+        Ok(slf)
+    }
+
+    /// A batch of the samples at these positions: as ``windrow.stack`` of ``take(indices)``, without the list
+    /// between.
+    ///
+    /// Args:
+    ///     indices: as for `take`.
+    ///     common: as for ``windrow.stack``, ``out`` among them.
+    ///
+    /// Returns:
+    ///     Batch: ``data[len(indices), *shape]``.
+    ///
+    /// Raises:
+    ///     IndexError: for a position that is not in the list; and what ``windrow.stack`` raises, whose ``index``
+    ///         is a position in ``indices``.
+    ///
+    /// Examples:
+    ///     >>> import windrow as wr
+    ///     >>> rows = wr.SampleList([b"ab", b"cd", b"ef"])
+    ///     >>> bytes(rows.stack([2, 0]))
+    ///     b'efab'
+    #[pyo3(signature = (indices, **common), text_signature = "($self, indices, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+    fn stack(
+        &self,
+        indices: &Bound<'_, PyAny>,
+        common: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyBatch> {
+        assemble_with("stack", indices.py(), common, |_| {
+            let taken = self.taken(indices)?;
+            match taken.places.find_moved(indices.py())? {
+                None => Ok((Arc::new(taken), None)),
+                Some(index) => Err(to_py_err(indices.py(), &moved(index))),
+            }
+        })
+    }
+
+    /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is
+    /// ``values[offsets[i]:offsets[i + 1]]``, as Arrow's lists and ragged batches are in memory.
+    ///
+    /// Args:
+    ///     values: an array-like of at least one dim.
+    ///     offsets: integers ``[N + 1]``, none below the one before it.
+    ///     shapes: integers ``[N, k]``; ``values`` is then flat, row-major, and sample ``i`` has the
+    ///         shape ``shapes[i]``.
+    ///
+    /// Raises:
+    ///     ShapeError: for offsets that go back or beyond ``values``, and for a shape of another number of
+    ///         elements than its piece has.
+    ///
+    /// Example:
+    ///     >>> import windrow as wr
+    ///     >>> words = wr.SampleList.split(b"abcdef", [0, 1, 4, 6])
+    ///     >>> [bytes(row) for row in wr.pad(words, value=46).numpy()]
+    ///     [b'a..', b'bcd', b'ef.']
+    #[staticmethod]
+    #[pyo3(signature = (values, offsets, shapes = None))]
+    fn split(
+        values: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyAny>,
+        shapes: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PySampleList> {
+        let table = tensor_of(values, "values", Reading::OWNED)?;
+        let (offsets, _) = integers(offsets, "offsets", 1)?;
+        let list = match shapes {
+            None => pieces(&table, &offsets),
+            Some(shapes) => {
+                let (shapes, extents) = integers(shapes, "shapes", 2)?;
+                shaped_pieces(&table, &offsets, &shapes, &extents)
+            }
+        };
+        let list = list.or_py_err(values.py())?;
+        Imported::parts_of(table, list).map(PySampleList::from_imported)
+    }
+
+    /// Imports one more sample. An error names the position that it would have had.
+    fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.add(&PyTuple::new(sample.py(), [sample])?)
+    }
+
+    /// Imports more samples; on an error, a MemoryError too, none of them.
+    ///
+    /// Args:
+    ///     samples: an iterable of array-likes, or another list, which is joined as it is.
+    fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
+        if let Ok(other) = samples.cast_exact::<PySampleList>() {
+            let other = other.get().snapshot();
+            return self.join(samples.py(), &other);
+        }
+        if is_arrow(samples)? {
+            return self.join(samples.py(), &samples_in(samples, "")?);
+        }
+        check_list(samples)?;
+        self.add(&tuple_from(samples)?)
+    }
+
+    fn __len__(&self) -> usize {
+        self.snapshot().list.len()
+    }
+
+    /// A sample as a tensor, or, for a slice, a list that shares the samples.
+    fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, own) = (index.py(), self.snapshot());
+        own.list.check_known().or_py_err(py)?;
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let taken = own.taken(py, positions_of(slice, own.list.len())?)?;
+            return Ok(Bound::new(py, PySampleList::from_imported(taken))?.into_any());
+        }
+        let position = self.position(index)?;
+        let tensor = own.sample(position);
+        match has_moved(py, &tensor)? {
+            false => Ok(Bound::new(py, PyTensor::from(tensor))?.into_any()),
+            true => Err(to_py_err(py, &moved(position))),
+        }
+    }
+
+    /// Replaces a sample: the list refers to the new one from now on, no memory is written, and the old one is let go of
+    /// unless others have it. Lists that were taken before keep it.
+    fn __setitem__(&self, index: &Bound<'_, PyAny>, sample: &Bound<'_, PyAny>) -> PyResult<()> {
+        if index.is_instance_of::<PySlice>() {
+            let text =
+                "a slice of a SampleList cannot be assigned; assign one sample after the other";
+            return Err(PyTypeError::new_err(text));
+        }
+        self.replace(self.position(index)?, sample)
+    }
+
+    fn __repr__(&self) -> String {
+        let own = self.snapshot();
+        format!("SampleList({} samples, {} layouts)", own.list.len(), own.list.kinds().len())
+    }
+}
+
+/// The positions of a slice of so many samples.
+fn positions_of(slice: &Bound<'_, PySlice>, len: usize) -> PyResult<Vec<i64>> {
+    let slice = slice.indices(len as isize)?;
+    let mut positions = room_for(slice.slicelength)?;
+    positions
+        .extend((0..slice.slicelength as i64).map(|k| slice.start as i64 + k * slice.step as i64));
+    Ok(positions)
+}

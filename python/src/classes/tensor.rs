@@ -1,0 +1,196 @@
+//! `Tensor`: a typed, strided view of memory, and `asarray`.
+#![allow(unsafe_op_in_unsafe_fn)] // What `pymethods` makes of the buffer protocol's unsafe methods.
+
+use std::ffi::c_int;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt, PyTuple};
+use windrow::DType;
+
+use crate::export::number::{is_single, number_of};
+use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
+use crate::ground::tensor::PyTensor;
+use crate::ownership::places::in_place;
+
+/// The methods that a tensor and a batch, which stands for its data, have in common: those of the
+/// tensor that `inner()` gives.
+macro_rules! tensor_methods {
+    ($class:ident, { $($own:tt)* }) => {
+        #[pymethods]
+        impl $class {
+            $($own)*
+
+            /// Extents, a tuple of int.
+            #[getter]
+            fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+                PyTuple::new(py, self.inner().shape())
+            }
+
+            /// Name of the element type, such as ``"float16"``.
+            #[getter]
+            fn dtype(&self) -> &'static str {
+                self.inner().dtype().name()
+            }
+
+            /// ``"cpu"``, ``"pinned"`` or ``"cuda:0"``.
+            #[getter]
+            fn device(&self) -> String {
+                self.inner().device().to_string()
+            }
+
+            /// Number of dims.
+            #[getter]
+            fn ndim(&self) -> usize {
+                self.inner().shape().len()
+            }
+
+            /// Bytes of all elements.
+            #[getter]
+            fn nbytes(&self) -> usize {
+                self.inner().nbytes()
+            }
+
+            /// Address of the first element.
+            fn data_ptr(&self) -> usize {
+                self.inner().data_ptr().expose_provenance()
+            }
+
+            /// A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes.
+            fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                libraries::numpy(py, in_place(py, self.inner())?)
+            }
+
+            /// A torch tensor of the same memory.
+            fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                libraries::torch(py, in_place(py, self.inner())?)
+            }
+
+            /// A JAX array, of the same memory where JAX takes its alignment. JAX arrays do not
+            /// change: do not write to the memory afterwards.
+            fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                libraries::jax(py, in_place(py, self.inner())?)
+            }
+
+            /// A CuPy array; of host memory a copy on the current device.
+            fn cupy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                libraries::cupy(py, in_place(py, self.inner())?)
+            }
+
+            /// DLPack capsule. Without ``max_version``, or below 1.0, a legacy one.
+            #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
+            fn __dlpack__<'py>(
+                &self,
+                py: Python<'py>,
+                stream: Option<&Bound<'py, PyAny>>,
+                max_version: Option<&Bound<'py, PyAny>>,
+                dl_device: Option<&Bound<'py, PyAny>>,
+                copy: Option<&Bound<'py, PyAny>>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                dlpack::dlpack(py, in_place(py, self.inner())?, stream, max_version, dl_device, copy)
+            }
+
+            fn __dlpack_device__(&self) -> (i32, i32) {
+                dlpack::dlpack_device(self.inner())
+            }
+
+            #[getter]
+            fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+                array_interface::array_interface(py, in_place(py, self.inner())?)
+            }
+
+            #[getter]
+            fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+                array_interface::cuda_array_interface(py, in_place(py, self.inner())?)
+            }
+
+            #[pyo3(signature = (dtype = None, copy = None))]
+            fn __array__<'py>(
+                &self,
+                py: Python<'py>,
+                dtype: Option<&Bound<'py, PyAny>>,
+                copy: Option<bool>,
+            ) -> PyResult<Bound<'py, PyAny>> {
+                libraries::array(py, in_place(py, self.inner())?, dtype, copy)
+            }
+
+            #[allow(unsafe_code)]
+            unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+                let owner = slf.clone().into_any();
+                // SAFETY: Python's own view; `slf` holds the tensor.
+                unsafe { buffer::get_buffer(in_place(slf.py(), slf.get().inner())?, owner, view, flags) }
+            }
+
+            #[allow(unsafe_code)]
+            unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+                // SAFETY: Python releases a view that `__getbuffer__` filled in, once.
+                unsafe { buffer::release_buffer(view) }
+            }
+        }
+    };
+}
+pub(crate) use tensor_methods;
+
+tensor_methods!(PyTensor, {
+    /// Steps in elements, a tuple of int.
+    #[getter]
+    fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.inner().strides())
+    }
+
+    fn __reduce_ex__<'py>(
+        &self,
+        py: Python<'py>,
+        protocol: i32,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        pickle::reduce_tensor(py, in_place(py, self.inner())?, protocol)
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        let extent = self
+            .inner()
+            .shape()
+            .first()
+            .ok_or_else(|| PyTypeError::new_err("a tensor without dims has no length"))?;
+        Ok(*extent as usize)
+    }
+
+    fn __int__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.get_type::<PyInt>().call1((number_of(py, self.inner())?,))
+    }
+
+    fn __float__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.get_type::<PyFloat>().call1((number_of(py, self.inner())?,))
+    }
+
+    fn __complex__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        py.get_type::<PyComplex>().call1((number_of(py, self.inner())?,))
+    }
+
+    fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.inner().dtype() {
+            dtype if dtype.is_integer() || dtype == DType::Bool => self.__int__(py),
+            dtype => Err(PyTypeError::new_err(format!("{dtype} is no index; an integer is"))),
+        }
+    }
+
+    /// The truth of one element, as NumPy has it.
+    fn __bool__(&self, py: Python<'_>) -> PyResult<bool> {
+        if !is_single(self.inner()) {
+            let shape = PyTuple::new(py, self.inner().shape())?.repr()?;
+            let text = format!("the truth of a tensor of shape {shape} is ambiguous");
+            return Err(PyValueError::new_err(text));
+        }
+        number_of(py, self.inner())?.is_truthy()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let shape = PyTuple::new(py, self.inner().shape())?.repr()?;
+        Ok(format!(
+            "Tensor(shape={shape}, dtype={}, device={})",
+            self.inner().dtype(),
+            self.inner().device()
+        ))
+    }
+});

@@ -1,0 +1,257 @@
+//! The containers of trees: what they are, and how they are made again around other children.
+
+use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+
+use crate::ground::errors::{at, class_name, is_answer};
+use crate::ground::iterables::list_of;
+use crate::import::importer::Reading;
+use crate::import::routes::{route_of, Route};
+use crate::import::tensor::tensor_of;
+
+/// Deeper trees are refused: a container may hold itself.
+const MAX_DEPTH: usize = 256;
+
+/// A container without its children.
+pub(crate) enum Container<'py> {
+    /// The first sample's mapping, and its keys.
+    Mapping(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
+    /// A list or tuple type, called with one iterable of so many.
+    Sequence(Bound<'py, PyType>, usize),
+    /// A namedtuple type, called with so many fields in order.
+    Named(Bound<'py, PyType>, usize),
+    Dataclass(Bound<'py, PyType>, Vec<Field>),
+    /// What makes an object of a dict of its children, and their names.
+    Node(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
+}
+
+/// A field of a dataclass.
+pub(crate) struct Field {
+    pub name: String,
+    /// The constructor takes it.
+    init: bool,
+}
+
+impl<'py> Container<'py> {
+    /// The number of its children.
+    pub fn len(&self) -> usize {
+        match self {
+            Container::Mapping(_, keys) | Container::Node(_, keys) => keys.len(),
+            Container::Sequence(_, len) | Container::Named(_, len) => *len,
+            Container::Dataclass(_, fields) => fields.len(),
+        }
+    }
+
+    /// One of the same type around these.
+    pub fn with(&self, children: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Container::Mapping(first, keys) => {
+                let dict = PyDict::new(first.py());
+                for (key, child) in keys.iter().zip(children) {
+                    dict.set_item(key, child)?;
+                }
+                mapping_like(first, dict)
+            }
+            Container::Sequence(class, _) => {
+                let list = list_of(class.py(), children)?;
+                match class.is(class.py().get_type::<PyList>()) {
+                    true => Ok(list.into_any()),
+                    false => class.call1((list,)),
+                }
+            }
+            Container::Named(class, _) => {
+                class.call1(list_of(class.py(), children)?.as_sequence().to_tuple()?)
+            }
+            Container::Dataclass(class, fields) => dataclass_of(class, fields, children),
+            Container::Node(close, names) => {
+                let dict = PyDict::new(close.py());
+                for (name, child) in names.iter().zip(children) {
+                    dict.set_item(name, child)?;
+                }
+                close.call1((dict,))
+            }
+        }
+    }
+}
+
+/// A mapping of the first sample's type.
+fn mapping_like<'py>(
+    first: &Bound<'py, PyAny>,
+    dict: Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, class) = (first.py(), first.get_type());
+    if class.is(py.get_type::<PyDict>()) {
+        return Ok(dict.into_any());
+    }
+    // Outputs of transformers' models: they refuse `update`.
+    if class.hasattr(intern!(py, "__dataclass_fields__"))? {
+        return class.call((), Some(&dict));
+    }
+    // A copy keeps what else the mapping carries, such as a default factory.
+    if first.hasattr("update")? {
+        let copy = py.import("copy")?.call_method1("copy", (first,))?;
+        copy.call_method1("update", (dict,))?;
+        return Ok(copy);
+    }
+    class.call1((dict,))
+}
+
+/// By the constructor; fields that it does not take are set as it would set them, frozen or not.
+fn dataclass_of<'py>(
+    class: &Bound<'py, PyType>,
+    fields: &[Field],
+    children: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = class.py();
+    let (kwargs, mut others) = (PyDict::new(py), Vec::new());
+    for (Field { name, init }, child) in fields.iter().zip(children) {
+        match init {
+            true => kwargs.set_item(name, child)?,
+            false => others.push((name, child)),
+        }
+    }
+    let made = class.call((), Some(&kwargs))?;
+    let object = py.get_type::<PyAny>();
+    for field in others {
+        object.call_method1(intern!(py, "__setattr__"), (&made, field.0, field.1))?;
+    }
+    Ok(made)
+}
+
+/// The fields of a dataclass; None for another class.
+pub(crate) fn fields_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Field>>> {
+    let py = class.py();
+    if !class.hasattr(intern!(py, "__dataclass_fields__"))? {
+        return Ok(None);
+    }
+    let mut fields = Vec::new();
+    for field in py.import("dataclasses")?.call_method1("fields", (class,))?.try_iter()? {
+        let field = field?;
+        let name = field.getattr("name")?.extract()?;
+        fields.push(Field { name, init: field.getattr("init")?.is_truthy()? });
+    }
+    Ok(Some(fields))
+}
+
+/// A column of objects of one class that `windrow._nodes` knows, taken apart.
+pub(crate) struct Opened<'py> {
+    /// A dict for each sample.
+    pub children: Vec<Bound<'py, PyAny>>,
+    pub close: Bound<'py, PyAny>,
+    /// Form and arguments of children that are not stacked, by name.
+    pub forms: Option<Bound<'py, PyDict>>,
+    /// The class whose leaves are all torch tensors.
+    pub tensors: Option<String>,
+}
+
+/// What takes objects of a class apart that is no container by itself, if anything does. `is_last`: it is none by any
+/// other rule either.
+pub(crate) fn opener_of<'py>(
+    object: &Bound<'py, PyAny>,
+    is_last: bool,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = object.py();
+    let is_plain = object.cast_exact::<PyDict>().is_ok()
+        || object.cast_exact::<PyList>().is_ok()
+        || object.cast_exact::<PyTuple>().is_ok();
+    if is_plain || !matches!(route_of(object)?.0, Route::Protocols | Route::Row) {
+        return Ok(None);
+    }
+    let find = || py.import("windrow._nodes")?.getattr("find").map(Bound::unbind);
+    let find = FIND.get_or_try_init(py, find)?.bind(py);
+    let opener = find.call1((object.get_type(), is_last))?;
+    Ok((!opener.is_none()).then_some(opener))
+}
+
+/// Takes a column apart.
+pub(crate) fn open<'py>(
+    opener: &Bound<'py, PyAny>,
+    samples: Vec<Bound<'py, PyAny>>,
+    path: &str,
+    sep: &str,
+) -> PyResult<Opened<'py>> {
+    let opened = opener.call1((list_of(opener.py(), samples)?, path, sep))?;
+    let (children, close, forms, tensors) = opened.extract()?;
+    Ok(Opened { children, close, forms, tensors })
+}
+
+/// Refuses containers that pass for a mapping or a dataclass and are more than one: what else they hold
+/// would be lost.
+pub(crate) fn check_known(class: &Bound<'_, PyType>, path: &str, is_mapping: bool) -> PyResult<()> {
+    let is_tensordict = match is_mapping {
+        true => class.hasattr("batch_size")? && class.hasattr("batch_dims")?,
+        false => class.hasattr("_is_tensorclass")?,
+    };
+    if is_tensordict {
+        return Err(unknown(class, path)?);
+    }
+    Ok(())
+}
+
+/// In place of an error of reading a column of leaves, what its first one is if that is no leaf.
+pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) -> PyResult<PyErr> {
+    let (py, class) = (first.py(), first.get_type());
+    let is_array_like = || match tensor_of(first, "sample", Reading::default()) {
+        Ok(_) => Ok(true),
+        Err(error) if is_answer(py, &error) => Ok(false),
+        Err(error) => Err(error),
+    };
+    // Others have a cure of their own.
+    let is_plain = matches!(route_of(first)?.0, Route::Protocols) && !class.hasattr("to_numpy")?;
+    let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
+    match is_refusal && cure_for(&class)?.is_some() && !is_array_like()? {
+        true => unknown(&class, path),
+        false => Ok(error),
+    }
+}
+
+fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
+    let cure = cure_for(class)?.unwrap_or("a dict of what it holds");
+    Ok(PyTypeError::new_err(format!(
+        "sample 0{}: expected an array-like or a container that wr.collate knows, got {}; give {cure}",
+        at(path),
+        class_name(class)?
+    )))
+}
+
+/// What holds the same as a container of this class and is known.
+fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
+    let cures = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
+    for (attribute, cure) in cures {
+        if class.hasattr(attribute)? {
+            return Ok(Some(cure));
+        }
+    }
+    Ok(None)
+}
+
+/// # Errors
+/// RecursionError for a node below [`MAX_DEPTH`] levels.
+pub(crate) fn check_depth(depth: usize, path: &str) -> PyResult<()> {
+    if depth < MAX_DEPTH {
+        return Ok(());
+    }
+    let begin: String = path.chars().take(32).collect();
+    Err(PyRecursionError::new_err(format!(
+        "sample 0 at \"{begin}...\": more than {MAX_DEPTH} levels; perhaps a container holds itself"
+    )))
+}
+
+/// Makes a tree of its nodes in the order of a walk, each before its children. Without recursion: a
+/// thread's stack may be small.
+pub(crate) fn fold<'py, N>(
+    nodes: &[N],
+    num_children: impl Fn(&N) -> usize,
+    make: impl Fn(&N, Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut made: Vec<Bound<'py, PyAny>> = Vec::new();
+    for node in nodes.iter().rev() {
+        let children = made.drain(made.len() - num_children(node)..).rev().collect();
+        made.push(make(node, children)?);
+    }
+    made.pop().ok_or_else(|| PyRuntimeError::new_err("a tree without a root"))
+}

@@ -1,0 +1,95 @@
+//! `windrow.plan`: which samples go into which batch, from their lengths.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyMemoryView};
+use windrow::packing::{Packing, Rows};
+use windrow::{packing, Result, Tensor};
+
+use crate::ground::errors::OrPyErr;
+use crate::ground::reserve::room_for;
+use crate::ground::tensor::PyTensor;
+use crate::import::integers::integers;
+
+/// Rows as lists of ints, the number of their tokens, and the share of padding.
+type Lists<'py> = (Bound<'py, PyList>, u128, f64);
+
+fn lists<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    rows: impl Send + FnOnce(&[i64]) -> Result<Rows>,
+) -> PyResult<Lists<'py>> {
+    let (lengths, _) = integers(lengths, "lengths", 1)?;
+    let rows = py.detach(|| rows(&lengths)).or_py_err(py)?;
+    let mut indices = room_for(rows.iter().map(<[usize]>::len).sum())?;
+    indices.extend(rows.iter().flatten().map(|&index| index as i64));
+    // Python's own ints and slices: where there is no memory for one, PyO3's panic.
+    let shape = [indices.len() as i64];
+    let indices = Tensor::from_vec(indices, &shape).or_py_err(py)?;
+    let indices = PyMemoryView::from(Bound::new(py, PyTensor::from(indices))?.as_any())?;
+    let indices = indices.call_method0("tolist")?.cast_into::<PyList>()?.into_sequence();
+    let (lists, mut begin) = (PyList::empty(py), 0);
+    for row in rows.iter() {
+        lists.append(indices.get_slice(begin, begin + row.len())?)?;
+        begin += row.len();
+    }
+    Ok((lists, rows.num_tokens(), rows.waste()))
+}
+
+#[pyfunction]
+pub(crate) fn _pack<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    max_tokens: i64,
+    how: &str,
+    max_sequences: Option<usize>,
+) -> PyResult<Lists<'py>> {
+    let how = match how {
+        "first_fit_decreasing" => Packing::FirstFitDecreasing,
+        "best_fit_decreasing" => Packing::BestFitDecreasing,
+        "in_order" => Packing::InOrder,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+            "how={how:?}; it is \"first_fit_decreasing\", \"best_fit_decreasing\" or \"in_order\""
+        )))
+        }
+    };
+    lists(py, lengths, |lengths| packing::pack(lengths, max_tokens, how, max_sequences))
+}
+
+#[pyfunction]
+pub(crate) fn _token_budget<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    max_tokens: i64,
+    pad_to_multiple_of: i64,
+    max_sequences: Option<usize>,
+) -> PyResult<Lists<'py>> {
+    lists(py, lengths, |lengths| {
+        packing::token_budget(lengths, max_tokens, pad_to_multiple_of, max_sequences)
+    })
+}
+
+#[pyfunction]
+pub(crate) fn _buckets<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    batch_size: usize,
+    boundaries: Option<&Bound<'py, PyAny>>,
+    drop_last: bool,
+    seed: Option<u64>,
+) -> PyResult<Lists<'py>> {
+    let boundaries = boundaries.map(|numbers| integers(numbers, "boundaries", 1)).transpose()?;
+    let boundaries = boundaries.as_ref().map(|(numbers, _)| numbers.as_slice());
+    lists(py, lengths, |lengths| packing::buckets(lengths, batch_size, boundaries, drop_last, seed))
+}
+
+#[pyfunction]
+pub(crate) fn _balance<'py>(
+    py: Python<'py>,
+    lengths: &Bound<'py, PyAny>,
+    num_ranks: usize,
+    seed: Option<u64>,
+) -> PyResult<Lists<'py>> {
+    lists(py, lengths, |lengths| packing::balance(lengths, num_ranks, seed))
+}

@@ -1,0 +1,153 @@
+//! `spec=` of the collate calls: which leaf gets which form and arguments.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+use crate::ground::errors::attribute;
+
+/// All entries, and the leaves met so far.
+pub(crate) struct Specs<'a, 'py> {
+    sep: &'a str,
+    entries: Vec<Entry<'py>>,
+    paths: Vec<String>,
+    /// Those of str and bytes.
+    texts: Vec<String>,
+}
+
+struct Entry<'py> {
+    pattern: String,
+    form: String,
+    kwargs: Bound<'py, PyDict>,
+    used: bool,
+}
+
+impl<'a, 'py> Specs<'a, 'py> {
+    /// A dict of path patterns, or one spec for all leaves.
+    pub fn new(spec: Option<&Bound<'py, PyAny>>, sep: &'a str) -> PyResult<Specs<'a, 'py>> {
+        let one = |pattern: String, spec: &Bound<'py, PyAny>| -> PyResult<Entry<'py>> {
+            let form = attribute(spec, "form")?.and_then(|form| form.extract::<String>().ok());
+            let kwargs = attribute(spec, "kwargs")?.and_then(|kwargs| kwargs.cast_into().ok());
+            match (form, kwargs) {
+                (Some(form), Some(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
+                _ => Err(PyTypeError::new_err(format!(
+                    "spec of {pattern:?} is {}; it is wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...)",
+                    spec.repr()?
+                ))),
+            }
+        };
+        let entries = match spec {
+            None => Vec::new(),
+            Some(spec) => match spec.cast::<PyDict>() {
+                Err(_) => vec![one("*".to_owned(), spec)?],
+                Ok(specs) => specs
+                    .items()
+                    .iter()
+                    .map(|item| {
+                        let (key, spec): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
+                        let Ok(pattern) = key.cast::<PyString>() else {
+                            return Err(PyTypeError::new_err(format!(
+                                "a key of spec is {}; it is a path, such as \"image\" or \"tokens.*\"",
+                                key.repr()?
+                            )));
+                        };
+                        one(pattern.extract()?, &spec)
+                    })
+                    .collect::<PyResult<_>>()?,
+            },
+        };
+        Ok(Specs { sep, entries, paths: Vec::new(), texts: Vec::new() })
+    }
+
+    pub fn sep(&self) -> &'a str {
+        self.sep
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// A leaf of text, which no spec is for.
+    pub fn pass(&mut self, path: &str) {
+        if !self.entries.is_empty() {
+            self.texts.push(path.to_owned());
+        }
+    }
+
+    /// The path of a child by its key.
+    pub fn join(&self, path: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
+        Ok(self.join_name(path, &key.str()?.to_string_lossy()))
+    }
+
+    pub fn join_name(&self, path: &str, name: &str) -> String {
+        if path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{path}{}{name}", self.sep)
+        }
+    }
+
+    /// Whether a key is exactly this path: a list of numbers there is a leaf.
+    pub fn names(&self, path: &str) -> bool {
+        self.entries.iter().any(|entry| entry.pattern == path)
+    }
+
+    /// Form and arguments of a leaf that a spec names: the spec's over the common ones.
+    pub fn find(
+        &mut self,
+        path: &str,
+        common: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Option<(String, Bound<'py, PyDict>)>> {
+        let Some(py) = self.entries.first().map(|entry| entry.kwargs.py()) else {
+            return Ok(None);
+        };
+        self.paths.push(path.to_owned());
+        let mut chosen = None;
+        for (position, entry) in self.entries.iter().enumerate() {
+            if entry.pattern == path {
+                chosen = Some(position);
+                break;
+            }
+            if chosen.is_none() && matches(py, path, &entry.pattern)? {
+                chosen = Some(position);
+            }
+        }
+        let Some(position) = chosen else { return Ok(None) };
+        let entry = &mut self.entries[position];
+        entry.used = true;
+        let kwargs = match common {
+            Some(common) => common.copy()?,
+            None => PyDict::new(py),
+        };
+        kwargs.update(entry.kwargs.as_mapping())?;
+        Ok(Some((entry.form.clone(), kwargs)))
+    }
+
+    /// # Errors
+    /// An entry matched no leaf: names the leaves.
+    pub fn all_used(&self) -> PyResult<()> {
+        let Some(unused) = self.entries.iter().find(|entry| !entry.used) else { return Ok(()) };
+        let pattern = &unused.pattern;
+        for path in &self.texts {
+            if pattern == path || matches(unused.kwargs.py(), path, pattern)? {
+                return Err(PyValueError::new_err(format!(
+                    "spec {pattern:?} names the leaf {path:?} of str or bytes, which becomes a list as it is; \
+                     a spec is for tensors"
+                )));
+            }
+        }
+        let leaves = self.paths.iter().map(|path| format!("{path:?}")).collect::<Vec<_>>();
+        let leaves = if leaves.is_empty() { "none".to_owned() } else { leaves.join(", ") };
+        Err(PyValueError::new_err(format!(
+            "spec {pattern:?} matches no leaf; the leaves are {leaves}"
+        )))
+    }
+}
+
+/// Whether a glob is for a path.
+fn matches(py: Python<'_>, path: &str, pattern: &str) -> PyResult<bool> {
+    py.import(intern!(py, "fnmatch"))?
+        .call_method1(intern!(py, "fnmatchcase"), (path, pattern))?
+        .is_truthy()
+}

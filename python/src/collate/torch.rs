@@ -1,0 +1,506 @@
+//! `collate_torch`: a list of trees to one tree of torch tensors, by the rules of `default_collate`.
+//!
+//! Python says what each type is (`rules`), this walks the trees and assembles all leaves in one plan.
+//! A column that the engine does not take, or that torch would make something else of, goes to torch's
+//! own function: it knows what the result is, or which error is due.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use windrow::{BatchShape, Device, Span, Stage};
+
+use crate::collate::assemble::{arena_bytes, run, told, Arena, Job};
+use crate::collate::containers::{check_depth, fold};
+use crate::collate::options::{CopyMode, Options};
+use crate::collate::specs::Specs;
+use crate::export::libraries;
+use crate::export::number::row_of_numbers;
+use crate::ground::batch::PyBatch;
+use crate::ground::dtype::typestr_of;
+use crate::ground::errors::{attribute, is_answer};
+use crate::ground::iterables::{entries, items_of, list_of, tuple_of};
+use crate::ground::logging::Records;
+use crate::ground::reserve::room_for;
+use crate::import::importer::Reading;
+use crate::import::tensor::tensor_of;
+use crate::samples::imported::Imported;
+
+/// What `rules.kinds` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Tensor,
+    Array,
+    Number,
+    /// Strings: the column itself.
+    Text,
+    Mapping,
+    Named,
+    Sequence,
+    /// For torch's function.
+    Other,
+}
+
+impl Kind {
+    fn read(code: &Bound<'_, PyAny>) -> PyResult<Kind> {
+        use Kind::*;
+        let all = [Tensor, Array, Number, Text, Mapping, Named, Sequence, Other];
+        let code = code.extract::<usize>()?;
+        all.get(code).copied().ok_or_else(|| PyTypeError::new_err(format!("kind {code}")))
+    }
+}
+
+/// The same place of every sample.
+struct Column<'py> {
+    items: Vec<Bound<'py, PyAny>>,
+    /// The object that torch's functions are given: made of the items if it is not there yet.
+    whole: Option<Bound<'py, PyAny>>,
+    /// It is then a tuple, as `zip` gives, rather than a list.
+    zipped: bool,
+}
+
+impl<'py> Column<'py> {
+    fn object(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match (&self.whole, self.zipped) {
+            (Some(whole), _) => whole.clone(),
+            (None, zipped) => {
+                let list = list_of(py, self.items.iter().cloned())?;
+                match zipped {
+                    true => list.as_sequence().to_tuple()?.into_any(),
+                    false => list.into_any(),
+                }
+            }
+        })
+    }
+}
+
+enum Node<'py> {
+    /// A position in the list of jobs.
+    Leaf(usize),
+    Done(Bound<'py, PyAny>),
+    /// The first sample's mapping, and its keys.
+    Mapping(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
+    /// So many children.
+    Named(Bound<'py, PyType>, usize),
+    Sequence(Bound<'py, PyAny>, usize),
+}
+
+/// A column not yet looked at. An error of reading it is due when all before it are done.
+struct Branch<'py> {
+    column: PyResult<Column<'py>>,
+    path: String,
+    depth: usize,
+}
+
+/// A leaf for the engine.
+struct Leaf<'py> {
+    job: Job,
+    /// A spec names it, so that there may be lengths, offsets or a mask.
+    is_named: bool,
+    out: Option<Bound<'py, PyAny>>,
+}
+
+struct Walk<'a, 'py> {
+    py: Python<'py>,
+    rules: &'a Bound<'py, PyAny>,
+    kinds: Bound<'py, PyDict>,
+    /// Gives memory for outputs; without it the engine does.
+    allocate: Option<Bound<'py, PyAny>>,
+    /// All outputs are in one allocation, which `allocate` gives by the byte.
+    in_arena: bool,
+    common: Option<&'a Bound<'py, PyDict>>,
+    options: Options<'py>,
+    /// The caller says on which device the batch is placed.
+    is_placed: bool,
+    specs: Specs<'a, 'py>,
+    leaves: Vec<Leaf<'py>>,
+    /// torch's first.
+    error: Option<PyErr>,
+}
+
+/// As `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``.
+#[pyfunction]
+#[pyo3(signature = (samples, rules, spec = None, *, sep = ".", **common), text_signature = "(samples, rules, spec=None, *, sep='.', device=None, stream=None, engine=None)")]
+pub(crate) fn collate_torch<'py>(
+    samples: &Bound<'py, PyAny>,
+    rules: &Bound<'py, PyAny>,
+    spec: Option<&Bound<'py, PyAny>>,
+    sep: &str,
+    common: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = samples.py();
+    let _records = Records::of_call(py);
+    // What torch does first, with the error of an empty or unfit batch.
+    samples.get_item(0)?;
+    let column = Column { items: items_of(samples)?, whole: Some(samples.clone()), zipped: false };
+    let allocate = rules.getattr(intern!(py, "allocate"))?;
+    let mut walk = Walk {
+        py,
+        rules,
+        kinds: rules.getattr(intern!(py, "kinds"))?.cast_into::<PyDict>()?,
+        allocate: (!allocate.is_none()).then_some(allocate),
+        in_arena: rules.getattr(intern!(py, "arena"))?.is_truthy()?,
+        common,
+        options: Options::parse("collate", common)?,
+        is_placed: matches!(common, Some(common) if common.contains("device")?),
+        specs: Specs::new(spec, sep)?,
+        leaves: Vec::new(),
+        error: None,
+    };
+    let engine = walk.options.engine.clone();
+    let span = engine.enter(Stage::Import);
+    let tree = walk.tree(column)?;
+    walk.specs.all_used()?;
+    if let Some(error) = walk.error {
+        return Err(error);
+    }
+    let results = if walk.in_arena { walk.run_in_arena(span)? } else { walk.run(span)? };
+    walk.build(&tree, &results)
+}
+
+impl<'py> Walk<'_, 'py> {
+    /// All nodes, each before its children. Walked without recursion: a thread's stack may be small.
+    fn tree(&mut self, column: Column<'py>) -> PyResult<Vec<Node<'py>>> {
+        let mut nodes = Vec::new();
+        let mut open = vec![Branch { column: Ok(column), path: String::new(), depth: 0 }];
+        while let Some(Branch { column, path, depth }) = open.pop() {
+            let column = column?;
+            check_depth(depth, &path)?;
+            let first_child = open.len();
+            nodes.push(self.node(column, path, depth + 1, &mut open)?);
+            open[first_child..].reverse();
+        }
+        Ok(nodes)
+    }
+
+    /// One node; its children go to `open`.
+    fn node(
+        &mut self,
+        column: Column<'py>,
+        path: String,
+        depth: usize,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Node<'py>> {
+        let first = column.items[0].clone();
+        let is_list = first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>();
+        match self.kind_of(&first)? {
+            kind if is_list && self.specs.names(&path) => self.leaf(kind, column, path),
+            Kind::Text => {
+                self.specs.pass(&path);
+                Ok(Node::Done(column.object(self.py)?))
+            }
+            Kind::Mapping => self.mapping(first, &column.items, &path, depth, open),
+            Kind::Named => {
+                let len = self.transposed(&column.items, &path, depth, open)?;
+                Ok(Node::Named(first.get_type(), len))
+            }
+            Kind::Sequence => {
+                let len = first.len()?;
+                for sample in &column.items[1..] {
+                    if sample.len()? != len {
+                        return Err(PyRuntimeError::new_err(
+                            "each element in list of batch should be of equal size",
+                        ));
+                    }
+                }
+                let len = self.transposed(&column.items, &path, depth, open)?;
+                Ok(Node::Sequence(first, len))
+            }
+            kind => self.leaf(kind, column, path),
+        }
+    }
+
+    fn kind_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<Kind> {
+        match self.kinds.get_item(sample.get_type())? {
+            Some(kind) => Kind::read(&kind),
+            None => Kind::read(&self.rules.call_method1(intern!(self.py, "classify"), (sample,))?),
+        }
+    }
+
+    /// The keys of the first sample rule; others are not looked at.
+    fn mapping(
+        &self,
+        first: Bound<'py, PyAny>,
+        samples: &[Bound<'py, PyAny>],
+        path: &str,
+        depth: usize,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Node<'py>> {
+        let keys = entries(&first, Ok)?;
+        // Sample by sample, while a mapping is in a cache; a column ends at its first error.
+        let mut columns: Vec<PyResult<Vec<_>>> = Vec::new();
+        for _ in &keys {
+            columns.push(Ok(room_for(samples.len())?));
+        }
+        for sample in samples {
+            let dict = sample.cast_exact::<PyDict>().ok();
+            for (key, column) in keys.iter().zip(&mut columns) {
+                let Ok(items) = column else { continue };
+                let found = dict.map_or(Ok(None), |dict| dict.get_item(key));
+                // Not there: as the mapping itself says it.
+                match found.and_then(|found| found.map_or_else(|| sample.get_item(key), Ok)) {
+                    Ok(item) => items.push(item),
+                    Err(error) if is_answer(self.py, &error) => *column = Err(error),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        for (key, items) in keys.iter().zip(columns) {
+            let path = self.specs.join(path, key)?;
+            let column = items.map(|items| Column { items, whole: None, zipped: false });
+            open.push(Branch { column, path, depth });
+        }
+        Ok(Node::Mapping(first, keys))
+    }
+
+    /// The children of sequences, as `zip` gives them: up to the shortest. Says how many.
+    fn transposed(
+        &self,
+        samples: &[Bound<'py, PyAny>],
+        path: &str,
+        depth: usize,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<usize> {
+        let mut rows = room_for(samples.len())?;
+        for sample in samples {
+            rows.push(tuple_of(sample)?);
+        }
+        let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
+        let fields = attribute(&samples[0], "_fields")?;
+        for position in 0..len {
+            let mut items = room_for(rows.len())?;
+            for row in &rows {
+                items.push(row.get_item(position)?);
+            }
+            let key = match &fields {
+                Some(fields) => fields.get_item(position)?,
+                None => position.into_pyobject(self.py)?.into_any(),
+            };
+            let path = self.specs.join(path, &key)?;
+            let column = Ok(Column { items, whole: None, zipped: true });
+            open.push(Branch { column, path, depth });
+        }
+        Ok(len)
+    }
+
+    fn leaf(&mut self, kind: Kind, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
+        if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
+            let mut options = Options::parse(&form, Some(&kwargs))?;
+            options.may_start = !self.in_arena;
+            let job = self.job(options, column.items, &path)?;
+            self.leaves.push(Leaf { job, is_named: true, out: None });
+            return Ok(Node::Leaf(self.leaves.len() - 1));
+        }
+        let refusal = match self.try_leaf(kind, &column, &path)? {
+            Ok(node) => return Ok(node),
+            Err(refusal) => refusal,
+        };
+        let column = column.object(self.py)?;
+        match self.rules.call_method1(intern!(self.py, "other"), (column,)) {
+            Ok(done) => Ok(Node::Done(done)),
+            Err(error) => {
+                // torch's error, and what is wrong with which sample.
+                if let (Some(refusal), None) = (refusal, error.cause(self.py)) {
+                    error.set_cause(self.py, Some(refusal));
+                }
+                if self.specs.is_empty() || !is_answer(self.py, &error) {
+                    return Err(error);
+                }
+                // A spec that meets no leaf may be the reason, which is known at the end.
+                self.error.get_or_insert(error);
+                Ok(Node::Done(self.py.None().into_bound(self.py)))
+            }
+        }
+    }
+
+    /// The leaf for the engine, or why it is not for it, if that is known.
+    fn try_leaf(
+        &mut self,
+        kind: Kind,
+        column: &Column<'py>,
+        path: &str,
+    ) -> PyResult<Result<Node<'py>, Option<PyErr>>> {
+        let items = &column.items;
+        let of_one_type = || {
+            let class = items[0].get_type();
+            items.iter().all(|item| item.get_type().is(&class))
+        };
+        let job = if kind == Kind::Other {
+            return Ok(Err(None));
+        } else if kind == Kind::Number {
+            let Some(row) = of_one_type().then(|| row_of_numbers(items)).transpose()?.flatten()
+            else {
+                return Ok(Err(None));
+            };
+            if self.allocate.is_none() && !self.is_placed && !self.in_arena {
+                return Ok(Ok(Node::Done(libraries::torch(self.py, &row)?)));
+            }
+            let rows = Imported::rows_of(self.py, row)?;
+            Job::new(self.plain_options(), path, |_| Ok((Arc::new(rows), None)))
+        } else {
+            self.job(self.plain_options(), items.clone(), path)
+        };
+        let mut job = match job {
+            Ok(job) => job,
+            Err(refusal) if is_answer(self.py, &refusal) => return Ok(Err(Some(refusal))),
+            Err(error) => return Err(error),
+        };
+        // Looked at after the import, which asks for their memory ahead.
+        if !of_one_type() {
+            return Ok(Err(None));
+        }
+        let kinds = job.samples.list.kinds();
+        let first = &kinds[0];
+        // torch promotes, and refuses what NumPy steps through backwards or has a dtype of others.
+        let is_alike = kinds.iter().all(|kind| {
+            kind.dtype == first.dtype
+                && kind.device == first.device
+                && kind.layout.shape() == first.layout.shape()
+                && kind.layout.strides().iter().all(|&stride| stride >= 0)
+        });
+        let is_foreign = kind == Kind::Array && typestr_of(first.dtype).is_none();
+        let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
+        if !is_alike {
+            let engine = &self.options.engine;
+            let refusal = run(self.py, engine, &mut [job], Arena::No, Instant::now()).err();
+            return Ok(Err(refusal));
+        }
+        if is_foreign || is_remote {
+            return Ok(Err(None));
+        }
+        if first.device == Device::Pinned && !self.is_placed {
+            job.collate = job.collate.device(Device::Cpu);
+        }
+        self.leaves.push(Leaf { job, is_named: false, out: None });
+        Ok(Ok(Node::Leaf(self.leaves.len() - 1)))
+    }
+
+    fn plain_options(&self) -> Options<'py> {
+        Options {
+            collate: self.options.collate.clone(),
+            out: None,
+            stream: self.options.stream,
+            copy: CopyMode::Always,
+            engine: self.options.engine.clone(),
+            may_start: !self.in_arena,
+        }
+    }
+
+    fn job(
+        &self,
+        options: Options<'py>,
+        items: Vec<Bound<'py, PyAny>>,
+        path: &str,
+    ) -> PyResult<Job> {
+        let rows = self.specs.names(path);
+        Job::new(options, path, |reading| {
+            let reading = Reading { rows, ..reading };
+            let (imported, ahead) = Imported::from_objects(self.py, items, reading)?;
+            Ok((Arc::new(imported), ahead))
+        })
+    }
+
+    /// Asks for the memory of all outputs at once.
+    fn place_outputs(&mut self) -> PyResult<()> {
+        let Some(allocate) = &self.allocate else { return Ok(()) };
+        if self.leaves.is_empty() {
+            return Ok(());
+        }
+        let py = self.py;
+        let outputs = PyList::empty(py);
+        for Leaf { job, .. } in &self.leaves {
+            let spec = BatchShape::new(&job.samples.list, &job.collate);
+            let spec = spec.map_err(|error| told(py, &error.at_path(&job.path), [job]))?;
+            outputs.append((spec.dtype.name(), PyTuple::new(py, spec.shape.iter())?))?;
+        }
+        let tensors = allocate.call1((outputs,))?;
+        for (leaf, tensor) in self.leaves.iter_mut().zip(tensors.try_iter()?) {
+            let tensor = tensor?;
+            leaf.job.write_to(&tensor)?;
+            leaf.out = Some(tensor);
+        }
+        Ok(())
+    }
+
+    /// `import`: the stage that ends when the outputs have their places.
+    fn run(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.place_outputs()?;
+        let leaves = std::mem::take(&mut self.leaves);
+        let (mut jobs, outs): (Vec<Job>, Vec<_>) =
+            leaves.into_iter().map(|leaf| (leaf.job, (leaf.is_named, leaf.out))).unzip();
+        let batches = run(self.py, &self.options.engine, &mut jobs, Arena::No, import.end())?;
+        let results = batches.into_iter().zip(outs).map(|(batch, (is_named, out))| {
+            let data = match out {
+                Some(out) => out,
+                None => libraries::torch(self.py, batch.data())?,
+            };
+            let has_fields = is_named && (batch.lengths().is_some() || batch.offsets().is_some());
+            if !has_fields {
+                return Ok(data);
+            }
+            let batch = Bound::new(self.py, PyBatch::from(batch))?;
+            self.rules.call_method1(intern!(self.py, "fields"), (data, batch))
+        });
+        results.collect()
+    }
+
+    /// As `run`, every tensor a view of one: of the segment that `allocate` gives, or of memory of the
+    /// engine's.
+    fn run_in_arena(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let (py, leaves) = (self.py, std::mem::take(&mut self.leaves));
+        let mut jobs: Vec<Job> = leaves.into_iter().map(|leaf| leaf.job).collect();
+        let mut arena = Arena::Own;
+        let mut segment = None;
+        if let (Some(allocate), false) = (&self.allocate, jobs.is_empty()) {
+            let bytes = arena_bytes(&jobs).map_err(|error| told(py, &error, &jobs))?;
+            let tensor = allocate.call1((bytes,))?;
+            arena = Arena::Given(tensor_of(&tensor, "arena", Reading::OWNED)?);
+            segment = Some(tensor);
+        }
+        let batches = run(py, &self.options.engine, &mut jobs, arena, import.end())?;
+        let results = batches.into_iter().map(|batch| {
+            let batch = Bound::new(py, PyBatch::from(batch))?;
+            self.rules.call_method1(intern!(py, "views"), (batch, &segment))
+        });
+        results.collect()
+    }
+
+    fn build(
+        &self,
+        nodes: &[Node<'py>],
+        results: &[Bound<'py, PyAny>],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let num_children = |node: &Node<'py>| match node {
+            Node::Leaf(_) | Node::Done(_) => 0,
+            Node::Mapping(_, keys) => keys.len(),
+            Node::Named(_, len) | Node::Sequence(_, len) => *len,
+        };
+        fold(nodes, num_children, |node, children| match node {
+            Node::Leaf(position) => Ok(results[*position].clone()),
+            Node::Done(done) => Ok(done.clone()),
+            Node::Named(class, _) => {
+                class.call1(list_of(self.py, children)?.as_sequence().to_tuple()?)
+            }
+            Node::Sequence(first, _) => {
+                let list = list_of(self.py, children)?;
+                if first.is_instance_of::<PyTuple>() || first.is_exact_instance_of::<PyList>() {
+                    return Ok(list.into_any());
+                }
+                self.rules.call_method1(intern!(self.py, "sequence"), (first, list))
+            }
+            Node::Mapping(first, keys) => {
+                let dict = PyDict::new(self.py);
+                for (key, child) in keys.iter().zip(children) {
+                    dict.set_item(key, child)?;
+                }
+                if first.is_exact_instance_of::<PyDict>() {
+                    return Ok(dict.into_any());
+                }
+                self.rules.call_method1(intern!(self.py, "mapping"), (first, dict))
+            }
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! Outputs in torch's memory: a batch of torch tensors on a device is a torch tensor itself, from
+//! torch's caching allocator, on the stream that torch works on.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::{DType, Device, Engine, Error, OutputMemory, Stream, Tensor};
+
+use crate::ground::errors::OrPyErr;
+use crate::ground::stream::current_of;
+use crate::import::importer::Reading;
+use crate::import::tensor::tensor_of;
+use crate::ownership::keep::Keep;
+use crate::ownership::order::{ready_on, Order};
+
+/// torch's allocator, for one call.
+#[derive(Debug)]
+pub(crate) struct TorchMemory {
+    stream: Stream,
+    /// Whose unused memory is given back where torch has none left.
+    engine: Engine,
+    /// What torch raised, which is more than an `Error` can say.
+    raised: Mutex<Option<PyErr>>,
+}
+
+impl TorchMemory {
+    /// `None` if no sample is torch's, or if torch cannot use devices.
+    pub fn for_samples(
+        engine: &Engine,
+        order: &Order,
+        ordinal: u32,
+    ) -> windrow::Result<Option<Arc<TorchMemory>>> {
+        let Some(api) = order.torch else { return Ok(None) };
+        Python::attach(|py| {
+            let stream = match has_devices(py) {
+                Ok(false) => return Ok(None),
+                Ok(true) => current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py)),
+                Err(error) => Err(error),
+            };
+            let stream = stream.map_err(|error| Error::Argument(format!("torch: {error}")))?;
+            let (engine, raised) = (engine.clone(), Mutex::default());
+            Ok(Some(Arc::new(TorchMemory { stream, engine, raised })))
+        })
+    }
+
+    /// What torch raised, the cause of the error that came of it.
+    pub fn take_raised(&self) -> Option<PyErr> {
+        self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl OutputMemory for TorchMemory {
+    fn stream(&self) -> Stream {
+        self.stream
+    }
+
+    fn allocate(
+        &self,
+        dtype: DType,
+        shape: &[i64],
+        ordinal: u32,
+    ) -> windrow::Result<Option<Tensor>> {
+        let ask = || Python::attach(|py| empty(py, dtype, shape, ordinal));
+        let answer = ask().or_else(|error| {
+            if !is_out_of_memory(&error) {
+                return Err(error);
+            }
+            self.engine.empty_cache();
+            ask()
+        });
+        answer.map_err(|error| {
+            let extents = shape.iter().map(|&extent| extent as u64);
+            let text = match is_out_of_memory(&error) {
+                true => Error::OutOfMemory {
+                    bytes: extents.fold(dtype.size() as u64, u64::saturating_mul),
+                },
+                false => Error::Argument(format!("torch.empty: {error}")),
+            };
+            *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            text
+        })
+    }
+}
+
+/// Whether this torch can use CUDA devices; one built or started without them still has host tensors. Once it can, it is
+/// not asked again: that takes longer than all else.
+fn has_devices(py: Python<'_>) -> PyResult<bool> {
+    static AVAILABLE: Mutex<Option<Py<PyAny>>> = Mutex::new(None);
+    let known = || AVAILABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
+    let asked = cuda.getattr(intern!(py, "is_available"))?;
+    if known().as_ref().is_some_and(|known| known.is(&asked)) {
+        return Ok(true);
+    }
+    let is_available = asked.call0()?.is_truthy()?;
+    if is_available {
+        let before = known().replace(asked.unbind());
+        drop(before);
+    }
+    Ok(is_available)
+}
+
+fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import(intern!(py, "torch"))
+}
+
+/// `torch.empty`; `None` for a dtype that torch does not have.
+fn empty(py: Python<'_>, dtype: DType, shape: &[i64], ordinal: u32) -> PyResult<Option<Tensor>> {
+    let torch = torch(py)?;
+    let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
+    let kwargs = PyDict::new(py);
+    kwargs.set_item(intern!(py, "dtype"), dtype)?;
+    kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
+    let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
+    let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
+    Ok(Some(Keep::around(&output, Order::of(&output), Some(tensor.unbind()))))
+}
+
+fn is_out_of_memory(error: &PyErr) -> bool {
+    Python::attach(|py| {
+        let class = torch(py).and_then(|torch| torch.getattr(intern!(py, "OutOfMemoryError")));
+        class.is_ok_and(|class| error.is_instance(py, &class))
+    })
+}
+
+/// The torch tensor that an output is, if it is one and the whole of it. torch's current stream waits
+/// for what is still written.
+pub(crate) fn whole_of<'py>(
+    py: Python<'py>,
+    output: &Tensor,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some((object, _)) = lent(output) else { return Ok(None) };
+    let object = object.bind(py);
+    let shape: Vec<i64> = object.getattr(intern!(py, "shape"))?.extract()?;
+    let data: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    let is_whole = shape == output.shape()
+        && output.layout().is_compact()
+        && (data == output.data_ptr().addr() || output.nbytes() == 0);
+    let (Device::Cuda(ordinal), Some(api), true) =
+        (output.device(), Order::of(output).torch, is_whole)
+    else {
+        return Ok(None);
+    };
+    let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
+    ready_on(output, current).or_py_err(py)?;
+    Ok(Some(object.clone()))
+}
+
+/// The torch tensor that memory was lent by, and the stream that it belongs to.
+fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
+    let keep = output.owner().downcast_ref::<Keep>()?;
+    match (&keep.objects[..], &keep.tensors[..]) {
+        ([object], _) if keep.is_output => Some((object, keep.order.current)),
+        // The same memory after work on another stream.
+        ([], [inner]) => lent(inner),
+        _ => None,
+    }
+}
+
+/// Tells torch's allocator of a stream that its memory is used on, so that it does not give it out again
+/// before that is done.
+pub(crate) fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
+    let object = match lent(output) {
+        Some((object, own)) if own != Some(stream) => object,
+        _ => return Ok(()),
+    };
+    Python::attach(|py| -> PyResult<()> {
+        let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
+        let stream = match stream {
+            Stream::LEGACY => cuda.call_method1(intern!(py, "default_stream"), (ordinal,))?,
+            other => cuda.call_method1(intern!(py, "ExternalStream"), (other.handle(), ordinal))?,
+        };
+        object.call_method1(py, intern!(py, "record_stream"), (stream,))?;
+        Ok(())
+    })
+    .map_err(|error| Error::Argument(format!("torch: {error}")))
+}

@@ -1,0 +1,187 @@
+//! Export by DLPack: `__dlpack__` and `__dlpack_device__`.
+#![allow(unsafe_code)] // Capsules.
+
+use std::ffi::{c_void, CStr};
+
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyTuple};
+use windrow::dlpack::{
+    device_to_dl, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLTENSOR,
+    DLTENSOR_VERSIONED, FLAG_IS_COPIED,
+};
+use windrow::{Collate, Device, Stream, Tensor};
+
+use crate::ground::errors::{in_words, OrPyErr};
+use crate::ground::logging::exporting;
+use crate::ground::stream::from_handle;
+use crate::ownership::copy::copy_of;
+use crate::ownership::order::ready_on;
+
+/// `__dlpack_device__`: page-locked memory says here what it is; in a capsule, where torch refuses
+/// that, it is host memory.
+pub(crate) fn dlpack_device(tensor: &Tensor) -> (i32, i32) {
+    let device = device_to_dl(tensor.device());
+    match tensor.device() {
+        Device::Pinned => (DLDeviceType::CUDA_HOST.0, 0),
+        _ => (device.device_type.0, device.device_id),
+    }
+}
+
+/// The stream that a consumer named; `None` if it waits by itself, or if there is nothing to wait for.
+fn consumer_stream(
+    py: Python<'_>,
+    tensor: &Tensor,
+    stream: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Option<Stream>> {
+    let handle: Option<i64> = stream
+        .map(|stream| stream.extract())
+        .transpose()
+        .map_err(|e| in_words(py, e, || PyTypeError::new_err("stream is None or an int")))?;
+    match (tensor.device(), handle) {
+        (Device::Cuda(_), None) => Ok(Some(Stream::LEGACY)),
+        (Device::Cuda(_), Some(-1)) | (_, None) => Ok(None),
+        (Device::Cuda(_), Some(0)) => Err(PyValueError::new_err(
+            "stream=0 is ambiguous; the default streams are 1 (legacy) and 2 (per thread)",
+        )),
+        (Device::Cuda(_), Some(handle)) => from_handle(handle).map(Some),
+        (_, Some(handle)) => Err(PyValueError::new_err(format!(
+            "stream={handle} for host memory, which has no streams"
+        ))),
+    }
+}
+
+/// `__dlpack__`.
+pub(crate) fn dlpack<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    stream: Option<&Bound<'py, PyAny>>,
+    max_version: Option<&Bound<'py, PyAny>>,
+    dl_device: Option<&Bound<'py, PyAny>>,
+    copy: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let _stage = exporting(py);
+    let stream = consumer_stream(py, tensor, stream)?;
+    let versioned = match max_version {
+        None => false,
+        Some(version) => {
+            let pair = version.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
+            let pair = pair.and_then(|pair| pair.extract::<(i64, i64)>().ok());
+            pair.ok_or_else(|| PyTypeError::new_err("max_version is None or a tuple of two ints"))?
+                .0
+                >= 1
+        }
+    };
+    let mut target = tensor.device();
+    if let Some(device) = dl_device {
+        let asked: (i64, i64) = device.extract().map_err(|e| {
+            in_words(py, e, || PyTypeError::new_err("dl_device is None or a tuple of two ints"))
+        })?;
+        let is = |(kind, id): (i32, i32)| asked == (i64::from(kind), i64::from(id));
+        let host = (DLDeviceType::CPU.0, 0);
+        if is(host) {
+            target = if target == Device::Pinned { target } else { Device::Cpu };
+        } else if !is(dlpack_device(tensor)) {
+            return Err(PyBufferError::new_err(format!(
+                "cannot export memory of {target} to device {asked:?}"
+            )));
+        }
+    }
+    let copy = copy
+        .map(|copy| copy.cast::<PyBool>().map(|copy| copy.is_true()))
+        .transpose()
+        .map_err(|_| PyTypeError::new_err("copy is None, True or False"))?;
+    let moves = target != tensor.device();
+    if moves && copy == Some(false) {
+        return Err(PyBufferError::new_err(format!(
+            "memory of {} is read on the host through a copy, and copy=False forbids one",
+            tensor.device()
+        )));
+    }
+    let copies = moves || copy == Some(true);
+    let copied;
+    let tensor = if copies {
+        copied = py.detach(|| duplicate(tensor, target, stream)).or_py_err(py)?;
+        &copied
+    } else {
+        tensor
+    };
+    if tensor.is_read_only() && !versioned {
+        return Err(PyBufferError::new_err(
+            "read-only memory can be exported from DLPack 1.0 on only; ask with max_version",
+        ));
+    }
+    if let Some(stream) = stream {
+        ready_on(tensor, stream).or_py_err(py)?;
+    }
+    let (pointer, name, destructor): (*mut c_void, &CStr, ffi::PyCapsule_Destructor) = if versioned
+    {
+        let flags = if copies { FLAG_IS_COPIED } else { 0 };
+        (tensor.to_dlpack_with(flags).as_ptr().cast(), DLTENSOR_VERSIONED, drop_versioned)
+    } else {
+        (tensor.to_dlpack_legacy().as_ptr().cast(), DLTENSOR, drop_legacy)
+    };
+    // SAFETY: a non-NULL pointer, a static name, and the destructor for that name.
+    let capsule = unsafe { ffi::PyCapsule_New(pointer, name.as_ptr(), Some(destructor)) };
+    if capsule.is_null() {
+        // SAFETY: the export just made, which nothing else has.
+        unsafe {
+            match versioned {
+                true => delete_versioned(pointer.cast()),
+                false => delete_legacy(pointer.cast()),
+            }
+        }
+    }
+    // SAFETY: a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
+}
+
+/// # Safety
+/// `managed` is an export nothing has taken.
+pub(super) unsafe fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
+    // SAFETY: the caller's promise; our exports always have a deleter.
+    unsafe {
+        if let Some(deleter) = (*managed).deleter {
+            deleter(managed);
+        }
+    }
+}
+
+/// # Safety
+/// As [`delete_versioned`].
+unsafe fn delete_legacy(managed: *mut DLManagedTensor) {
+    // SAFETY: as above.
+    unsafe {
+        if let Some(deleter) = (*managed).deleter {
+            deleter(managed);
+        }
+    }
+}
+
+// A capsule that was consumed has another name, and nothing is left to free. The deleters raise
+// nothing, and what they let go of leaves an exception in flight as it is (`Keep`).
+unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: called by Python with a capsule; the name says what it holds.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, DLTENSOR_VERSIONED.as_ptr()) == 1 {
+            delete_versioned(
+                ffi::PyCapsule_GetPointer(capsule, DLTENSOR_VERSIONED.as_ptr()).cast(),
+            );
+        }
+    }
+}
+
+unsafe extern "C" fn drop_legacy(capsule: *mut ffi::PyObject) {
+    // SAFETY: as above.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, DLTENSOR.as_ptr()) == 1 {
+            delete_legacy(ffi::PyCapsule_GetPointer(capsule, DLTENSOR.as_ptr()).cast());
+        }
+    }
+}
+
+/// A row-major copy on a device in memory of its own.
+fn duplicate(tensor: &Tensor, device: Device, stream: Option<Stream>) -> windrow::Result<Tensor> {
+    copy_of(tensor, &Collate::stack().device(device), stream)?.select(0)
+}

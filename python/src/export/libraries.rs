@@ -1,0 +1,128 @@
+//! Arrays of NumPy, torch, JAX and CuPy over a tensor's memory.
+#![allow(unsafe_code)] // A function of torch's table.
+
+use pyo3::exceptions::{PyImportError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::{Device, Tensor};
+
+use crate::collate::torch_memory::whole_of;
+use crate::export::buffer::on_host;
+use crate::export::dlpack::{delete_versioned, dlpack};
+use crate::export::numpy_api::array_of;
+use crate::ground::dtype::format_of;
+use crate::ground::logging::exporting;
+use crate::ground::tensor::PyTensor;
+use crate::import::routes::torch_api;
+
+/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
+pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let _stage = exporting(py);
+    on_host(tensor, "NumPy")?;
+    if let Some(array) = array_of(py, tensor)? {
+        return Ok(array);
+    }
+    let numpy = py.import(intern!(py, "numpy"))?;
+    let asarray = |tensor: Tensor| {
+        numpy.call_method1(intern!(py, "asarray"), (Bound::new(py, PyTensor::from(tensor))?,))
+    };
+    if format_of(tensor.dtype()).is_some() {
+        return asarray(tensor.clone());
+    }
+    let types = py.import("ml_dtypes").map_err(|_| {
+        PyImportError::new_err(format!(
+            "NumPy has no {}; the package ml_dtypes adds it",
+            tensor.dtype()
+        ))
+    })?;
+    asarray(tensor.as_bits())?.call_method1("view", (types.getattr(tensor.dtype().name())?,))
+}
+
+/// Zero-copy torch tensor.
+pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(whole) = whole_of(py, tensor)? {
+        return Ok(whole);
+    }
+    if let Device::Cuda(_) = tensor.device() {
+        // Asked by torch itself, which names its current stream.
+        let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
+        return py
+            .import(intern!(py, "torch"))?
+            .call_method1(intern!(py, "from_dlpack"), (object,));
+    }
+    if let Some(exchanged) = through_exchange(py, tensor)? {
+        return Ok(exchanged);
+    }
+    let version = (1, 3).into_pyobject(py)?.into_any();
+    let capsule = dlpack(py, tensor, None, Some(&version), None, None)?;
+    py.import(intern!(py, "torch.utils.dlpack"))?
+        .call_method1(intern!(py, "from_dlpack"), (capsule,))
+}
+
+/// A torch tensor of host memory by torch's own exchange table, where it has one: a third of what `from_dlpack`
+/// takes, which is told of memory that must not be written to.
+fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(take) = torch_api(py)?.and_then(|api| api.managed_tensor_to_py_object_no_sync) else {
+        return Ok(None);
+    };
+    if tensor.is_read_only() {
+        return Ok(None);
+    }
+    let _stage = exporting(py);
+    let (managed, mut object) = (tensor.to_dlpack(), std::ptr::null_mut());
+    // SAFETY: a function from torch's table, which takes the export over unless it fails; attached.
+    unsafe {
+        if take(managed.as_ptr(), &mut object) != 0 {
+            delete_versioned(managed.as_ptr());
+            return Err(PyErr::fetch(py));
+        }
+        Bound::from_owned_ptr_or_err(py, object.cast()).map(Some)
+    }
+}
+
+/// JAX array, zero-copy where JAX takes the alignment.
+pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
+    py.import("jax.dlpack")?.call_method1("from_dlpack", (object,))
+}
+
+/// CuPy array; of host memory a copy on the current device.
+pub(crate) fn cupy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if let Device::Cuda(_) = tensor.device() {
+        let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
+        return py.import("cupy")?.call_method1(intern!(py, "from_dlpack"), (object,));
+    }
+    py.import("cupy")?.call_method1("asarray", (numpy(py, tensor)?,))
+}
+
+/// `__array__` in NumPy's protocol.
+pub(crate) fn array<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    dtype: Option<&Bound<'py, PyAny>>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let array = numpy(py, tensor)?;
+    let array = match dtype {
+        None => array,
+        Some(dtype) => {
+            let same = array
+                .getattr("dtype")?
+                .eq(py.import("numpy")?.getattr("dtype")?.call1((dtype,))?)?;
+            if copy == Some(false) && !same {
+                return Err(PyValueError::new_err(
+                    "a cast needs a copy, and copy=False forbids one",
+                ));
+            }
+            let kwargs = PyDict::new(py);
+            kwargs.set_item("copy", false)?;
+            array.call_method("astype", (dtype,), Some(&kwargs))?
+        }
+    };
+    if copy == Some(true) {
+        array.call_method0("copy")
+    } else {
+        Ok(array)
+    }
+}

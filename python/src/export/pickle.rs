@@ -1,0 +1,169 @@
+//! Pickles of tensors and batches in host memory. By protocol 5 the bytes may go beside the pickle,
+//! once for each allocation: a tree in an arena is a short pickle and one buffer. Read with another
+//! buffer, such as a copy on a device, the same pickle gives the same tree there.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyTuple};
+use windrow::{Batch, Fields, Offsets, Parts, Side, Tensor};
+
+use crate::ground::batch::PyBatch;
+use crate::ground::dtype::dtype_of;
+use crate::ground::errors::OrPyErr;
+use crate::ground::reserve::room_for;
+use crate::ground::tensor::PyTensor;
+use crate::import::importer::Reading;
+use crate::import::tensor::tensor_of;
+
+/// What `__reduce_ex__` gives.
+type Reduced<'py> = (Bound<'py, PyAny>, Bound<'py, PyTuple>);
+
+fn maker<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import(intern!(py, "windrow._windrow"))?.getattr(name)
+}
+
+/// A tensor as its bytes, dtype and shape.
+pub(crate) fn reduce_tensor<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    protocol: i32,
+) -> PyResult<Reduced<'py>> {
+    let bytes = tensor.bytes().or_py_err(py)?;
+    let buffer = if protocol >= 5 {
+        let bytes = Bound::new(py, PyTensor::from(bytes))?;
+        py.import(intern!(py, "pickle"))?.getattr(intern!(py, "PickleBuffer"))?.call1((bytes,))?
+    } else {
+        let bytes = bytes.as_slice::<u8>().or_py_err(py)?;
+        let copy = |room: &mut [u8]| {
+            room.copy_from_slice(bytes);
+            Ok(())
+        };
+        PyByteArray::new_with(py, bytes.len(), copy)?.into_any()
+    };
+    let arguments = (buffer, tensor.dtype().name(), PyTuple::new(py, tensor.shape())?);
+    Ok((maker(py, "_tensor_of_bytes")?, arguments.into_pyobject(py)?))
+}
+
+/// The tensor of this dtype and shape that bytes hold, in their memory.
+#[pyfunction]
+pub(crate) fn _tensor_of_bytes(
+    memory: &Bound<'_, PyAny>,
+    dtype: &Bound<'_, PyAny>,
+    shape: Vec<i64>,
+) -> PyResult<PyTensor> {
+    let (py, dtype) = (memory.py(), dtype_of(dtype)?);
+    let tensor = tensor_of(memory, "memory", Reading::OWNED)?.part(0, dtype, &shape);
+    Ok(PyTensor::from(tensor.or_py_err(py)?))
+}
+
+/// A batch as its arena, the place of each field in it, and what is known of the samples; without an
+/// arena the fields are tensors.
+pub(crate) fn reduce_batch<'py>(batch: &Bound<'py, PyBatch>) -> PyResult<Reduced<'py>> {
+    let (py, inner) = (batch.py(), batch.get().batch());
+    let fields = match inner.arena() {
+        Some(_) => batch.getattr(intern!(py, "arena_layout"))?.cast_into::<PyDict>()?,
+        None => {
+            let fields = PyDict::new(py);
+            for (name, _) in batch.get().tensors() {
+                fields.set_item(name, batch.getattr(name)?)?;
+            }
+            fields
+        }
+    };
+    let parts = match inner.fields().parts() {
+        Parts::Rows => ("rows",).into_pyobject(py)?.into_any(),
+        Parts::Padded { dims, lengths } => {
+            let dims: Vec<_> = dims.iter().map(|(dim, side)| (*dim, side.to_string())).collect();
+            ("padded", dims, packed(py, lengths)?).into_pyobject(py)?.into_any()
+        }
+        Parts::Joined { dim, offsets } => {
+            ("joined", *dim, packed(py, offsets.as_slice())?).into_pyobject(py)?.into_any()
+        }
+    };
+    let arena = batch.getattr(intern!(py, "arena"))?;
+    let arguments = (arena, fields, parts, inner.len(), inner.max_length());
+    Ok((maker(py, "_batch_of_fields")?, arguments.into_pyobject(py)?))
+}
+
+/// Numbers as bytes: 64 bits each, the lowest first.
+fn packed<'py>(py: Python<'py>, numbers: &[i64]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, size_of_val(numbers), |bytes| {
+        for (place, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        Ok(())
+    })
+}
+
+fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
+    let mut numbers = room_for(bytes.len() / 8)?;
+    let each = bytes.chunks_exact(8).filter_map(|bytes| bytes.try_into().ok());
+    numbers.extend(each.map(i64::from_le_bytes));
+    Ok(numbers)
+}
+
+/// What `reduce_batch` took apart.
+#[pyfunction]
+pub(crate) fn _batch_of_fields(
+    arena: &Bound<'_, PyAny>,
+    fields: &Bound<'_, PyDict>,
+    parts: &Bound<'_, PyTuple>,
+    num_samples: usize,
+    max_length: Option<i64>,
+) -> PyResult<PyBatch> {
+    let py = fields.py();
+    let mut made = Fields::of_parts(num_samples, parts_of(parts)?);
+    made.max_length = max_length;
+    let arena: Option<Bound<'_, PyTensor>> = arena.extract()?;
+    let memory = arena.as_ref().map(|arena| arena.get().inner());
+    made.arena = memory.cloned().map(Box::new);
+    let mut data = None;
+    for (name, field) in fields {
+        let tensor = match memory {
+            Some(memory) => {
+                let (dtype, shape, byte_offset): (Bound<'_, PyAny>, Vec<i64>, u64) =
+                    field.extract()?;
+                memory.part(byte_offset, dtype_of(&dtype)?, &shape).or_py_err(py)?
+            }
+            None => field.cast::<PyTensor>()?.get().inner().clone(),
+        };
+        let place = match name.extract::<&str>()? {
+            "data" => {
+                data = Some(tensor);
+                continue;
+            }
+            "lengths" => &mut made.lengths,
+            "offsets" => &mut made.offsets,
+            "mask" => &mut made.mask,
+            "batch_index" => &mut made.batch_index,
+            other => return Err(PyValueError::new_err(format!("a batch has no field {other:?}"))),
+        };
+        *place = Some(Box::new(tensor));
+    }
+    let data = data.ok_or_else(|| PyValueError::new_err("a batch without data"))?;
+    let batch = Batch::try_new(data, made).or_py_err(py)?;
+    Ok(PyBatch::in_arena(batch, arena.as_ref()))
+}
+
+fn parts_of(parts: &Bound<'_, PyTuple>) -> PyResult<Parts> {
+    let py = parts.py();
+    let kind = parts.get_item(0)?;
+    Ok(match kind.extract::<&str>()? {
+        "rows" => Parts::Rows,
+        "padded" => {
+            let (_, dims, lengths): (Bound<'_, PyAny>, Vec<(usize, String)>, Bound<'_, PyBytes>) =
+                parts.extract()?;
+            let dims = dims.into_iter().map(|(dim, side)| Ok((dim, side.parse::<Side>()?)));
+            let dims = dims.collect::<windrow::Result<_>>().or_py_err(py)?;
+            Parts::Padded { dims, lengths: unpacked(lengths.as_bytes())?.into() }
+        }
+        "joined" => {
+            let (_, dim, offsets): (Bound<'_, PyAny>, usize, Bound<'_, PyBytes>) =
+                parts.extract()?;
+            let offsets = unpacked(offsets.as_bytes())?;
+            Parts::Joined { dim, offsets: Offsets::try_new(offsets).or_py_err(py)? }
+        }
+        other => return Err(PyValueError::new_err(format!("parts of kind {other:?}"))),
+    })
+}

@@ -1,0 +1,82 @@
+//! `Batch` of the package: the object. Its methods are in `classes/batch.rs`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use windrow::{Batch, Tensor};
+
+use crate::ground::tensor::PyTensor;
+
+/// One assembled batch. It stands for its ``data`` wherever an array-like is taken.
+///
+/// Attributes:
+///     data (Tensor): the samples, assembled.
+///     lengths (Tensor or None): real length of each sample, int64 ``[N]``, or ``[N, k]`` where
+///         ``k != 1`` dims are padded.
+///     offsets (Tensor or None): where each sample begins, ``[N + 1]``, for concat and ragged.
+///     mask (Tensor or None): ``[N, *padded dims]``, if asked for; bool, or of the ``mask_dtype`` given.
+///     batch_index (Tensor or None): sample of each row, int64 ``[sum]``, if asked for.
+///     arena (Tensor or None): uint8, the one allocation of all leaves of `collate`, if asked for; the
+///         same object for each of them.
+///     arena_layout (dict or None): where in the arena each of the above is that this batch has: name
+///         to dtype, shape and byte offset.
+///     max_length (int or None): the largest length of a ragged batch.
+///     shape, dtype, device, ndim, nbytes: those of ``data``.
+#[pyclass(name = "Batch", module = "windrow", frozen, weakref)]
+pub(crate) struct PyBatch {
+    batch: Batch,
+    /// Each field as an object, made when first asked for.
+    fields: [PyOnceLock<Option<Py<PyTensor>>>; 6],
+    /// torch's tensor of the offsets, by which torch knows ragged sizes that are the same.
+    pub nested_offsets: PyOnceLock<Py<PyAny>>,
+}
+
+impl From<Batch> for PyBatch {
+    fn from(batch: Batch) -> Self {
+        let (fields, nested_offsets) = ([const { PyOnceLock::new() }; 6], PyOnceLock::new());
+        PyBatch { batch, fields, nested_offsets }
+    }
+}
+
+impl PyBatch {
+    /// One of several batches of one arena, which is the same object for all.
+    pub fn in_arena(batch: Batch, arena: Option<&Bound<'_, PyTensor>>) -> PyBatch {
+        let batch = PyBatch::from(batch);
+        if let Some(arena) = arena {
+            // Nothing has asked for it yet.
+            let _ = batch.fields[5].set(arena.py(), Some(arena.clone().unbind()));
+        }
+        batch
+    }
+
+    pub fn inner(&self) -> &Tensor {
+        self.batch.data()
+    }
+
+    pub fn batch(&self) -> &Batch {
+        &self.batch
+    }
+
+    /// The tensors that there are, by name.
+    pub fn tensors(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+        let fields = [
+            ("data", Some(self.batch.data())),
+            ("lengths", self.batch.lengths()),
+            ("offsets", self.batch.offsets()),
+            ("mask", self.batch.mask()),
+            ("batch_index", self.batch.batch_index()),
+        ];
+        fields.into_iter().filter_map(|(name, tensor)| Some((name, tensor?)))
+    }
+
+    /// A field as an object.
+    pub fn field(
+        &self,
+        py: Python<'_>,
+        position: usize,
+        tensor: Option<&Tensor>,
+    ) -> PyResult<Option<Py<PyTensor>>> {
+        let make = || tensor.map(|tensor| Py::new(py, PyTensor::from(tensor.clone()))).transpose();
+        let field = self.fields[position].get_or_try_init(py, make)?;
+        Ok(field.as_ref().map(|field| field.clone_ref(py)))
+    }
+}

@@ -1,0 +1,142 @@
+//! Dtypes as Python names them: by name, buffer format, array-interface kind and typestr.
+
+use std::ffi::CStr;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyType};
+use windrow::DType;
+
+use crate::ground::errors::{attribute, shown};
+
+/// Code letter of the struct module, for dtypes that have one.
+pub(crate) fn format_of(dtype: DType) -> Option<&'static CStr> {
+    Some(match dtype {
+        DType::Bool => c"?",
+        DType::I8 => c"b",
+        DType::I16 => c"h",
+        DType::I32 => c"i",
+        DType::I64 => c"q",
+        DType::U8 => c"B",
+        DType::U16 => c"H",
+        DType::U32 => c"I",
+        DType::U64 => c"Q",
+        DType::F16 => c"e",
+        DType::F32 => c"f",
+        DType::F64 => c"d",
+        DType::C64 => c"Zf",
+        DType::C128 => c"Zd",
+        _ => return None,
+    })
+}
+
+/// The dtype of a buffer format. The size decides for `l` and `L`, whose width depends on the prefix.
+pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
+    let foreign_order: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
+    let code = match format {
+        [order, ..] if foreign_order.contains(order) && size > 1 => return None,
+        [b'@' | b'=' | b'<' | b'>' | b'!', code @ ..] => code,
+        code => code,
+    };
+    let dtype = match (code, size) {
+        (b"?", _) => DType::Bool,
+        (b"b", _) => DType::I8,
+        (b"B" | b"c", _) => DType::U8,
+        (b"h" | b"i" | b"l" | b"q" | b"n", 2) => DType::I16,
+        (b"h" | b"i" | b"l" | b"q" | b"n", 4) => DType::I32,
+        (b"h" | b"i" | b"l" | b"q" | b"n", 8) => DType::I64,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 2) => DType::U16,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 4) => DType::U32,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 8) => DType::U64,
+        (b"e", _) => DType::F16,
+        (b"f", _) => DType::F32,
+        (b"d", _) => DType::F64,
+        (b"Zf" | b"F", _) => DType::C64,
+        (b"Zd" | b"D", _) => DType::C128,
+        _ => return None,
+    };
+    (dtype.size() == size).then_some(dtype)
+}
+
+/// The array-interface typestr of a dtype that NumPy itself has.
+pub(crate) fn typestr_of(dtype: DType) -> Option<String> {
+    let kind = match dtype {
+        DType::Bool => 'b',
+        DType::F16 | DType::F32 | DType::F64 => 'f',
+        DType::C64 | DType::C128 => 'c',
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => 'u',
+        _ if dtype.is_integer() => 'i',
+        _ => return None,
+    };
+    let order = match (dtype.size(), cfg!(target_endian = "little")) {
+        (1, _) => '|',
+        (_, true) => '<',
+        (_, false) => '>',
+    };
+    Some(format!("{order}{kind}{}", dtype.size()))
+}
+
+/// The dtype of an array-interface typestr, in native byte order only.
+pub(crate) fn dtype_of_typestr(typestr: &[u8]) -> Option<DType> {
+    let [order, kind, size @ ..] = typestr else { return None };
+    let size = std::str::from_utf8(size).ok()?.parse().ok()?;
+    let native = if cfg!(target_endian = "little") { b'<' } else { b'>' };
+    let is_native = size == 1 || [native, b'=', b'|'].contains(order);
+    dtype_of_kind(*kind, size).filter(|_| is_native)
+}
+
+/// The dtype of an array-interface kind and a size in bytes.
+pub(crate) fn dtype_of_kind(kind: u8, size: usize) -> Option<DType> {
+    Some(match (kind, size) {
+        (b'b', 1) => DType::Bool,
+        (b'i', 1) => DType::I8,
+        (b'i', 2) => DType::I16,
+        (b'i', 4) => DType::I32,
+        (b'i', 8) => DType::I64,
+        (b'u', 1) => DType::U8,
+        (b'u', 2) => DType::U16,
+        (b'u', 4) => DType::U32,
+        (b'u', 8) => DType::U64,
+        (b'f', 2) => DType::F16,
+        (b'f', 4) => DType::F32,
+        (b'f', 8) => DType::F64,
+        (b'c', 8) => DType::C64,
+        (b'c', 16) => DType::C128,
+        _ => return None,
+    })
+}
+
+/// The dtype of an array by its name: that is how NumPy knows the types of ml_dtypes.
+pub(crate) fn named_dtype(array: &Bound<'_, PyAny>, item_bytes: usize) -> PyResult<Option<DType>> {
+    let dtype = attribute(array, "dtype")?;
+    let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
+    let known = name.and_then(|name| name.extract::<String>().ok()?.parse().ok());
+    // The others go by kind and byte order.
+    Ok(known.filter(|&known: &DType| typestr_of(known).is_none() && known.size() == item_bytes))
+}
+
+/// A dtype by name, from NumPy, torch, JAX, ml_dtypes or Python itself.
+pub(crate) fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let parse =
+        |name: &str| name.parse::<DType>().map_err(|error| PyTypeError::new_err(error.to_string()));
+    if let Ok(class) = dtype.cast::<PyType>() {
+        return parse(&class.name()?.to_string_lossy());
+    }
+    let text = shown(dtype)?;
+    if dtype.is_instance_of::<PyString>() && !text.starts_with("torch.") {
+        return parse(&text);
+    }
+    let word = |name| -> PyResult<Option<String>> {
+        Ok(attribute(dtype, name)?.and_then(|word| word.extract().ok()))
+    };
+    let foreign = if cfg!(target_endian = "little") { ">" } else { "<" };
+    if word("byteorder")?.is_some_and(|order| order == foreign) {
+        return parse(&text);
+    }
+    // Other libraries give NumPy's words other meanings: pyarrow's "float" has four bytes.
+    let known = word("name")?.and_then(|name| DType::from_name(&name));
+    match known.or_else(|| DType::from_name(text.rsplit('.').next().unwrap_or_default())) {
+        Some(known) => Ok(known),
+        None => parse(&format!("{text} ({})", dtype.get_type().fully_qualified_name()?)),
+    }
+}

@@ -1,0 +1,134 @@
+//! Iterables of Python's: what they are, and their items.
+
+use pyo3::exceptions::{PyMemoryError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple, PyType};
+
+use crate::ground::errors::class_name;
+use crate::ground::reserve::room_for;
+
+/// The items of a sequence. Those of a list are taken at one moment, whatever other threads do to it.
+pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    if let Ok(list) = sequence.cast_exact::<PyList>() {
+        return in_a_row(&list.as_sequence().to_tuple()?);
+    }
+    if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
+        return in_a_row(tuple);
+    }
+    entries(sequence, Ok)
+}
+
+/// What is given as the list of samples, as a tuple.
+pub(crate) fn tuple_from<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    let tuple = samples.py().get_type::<PyTuple>().call1((samples,));
+    tuple.map_err(|error| no_list(samples, error))?.cast_into::<PyTuple>().map_err(PyErr::from)
+}
+
+/// In place of an error of going through what is given as the list of samples: that it is none, for a TypeError.
+pub(crate) fn no_list(samples: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = samples.py();
+    if !error.is_instance_of::<PyTypeError>(py) {
+        return error;
+    }
+    match class_name(&samples.get_type()) {
+        Ok(class) => {
+            let text = format!("expected a list of samples, got {class}");
+            let refusal = PyTypeError::new_err(text);
+            // Perhaps what an iterator raised on its way.
+            refusal.set_cause(py, Some(error));
+            refusal
+        }
+        Err(error) => error,
+    }
+}
+
+/// As `items_of`, as a tuple: of one there is nothing to copy.
+pub(crate) fn tuple_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
+    if let Ok(tuple) = sequence.cast_exact::<PyTuple>() {
+        return Ok(tuple.clone());
+    }
+    let list = match sequence.cast_exact::<PyList>() {
+        Ok(list) => list.clone(),
+        Err(_) => list_of(sequence.py(), entries(sequence, Ok)?)?,
+    };
+    list.as_sequence().to_tuple()
+}
+
+fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut items = room_for(tuple.len())?;
+    items.extend(tuple.iter());
+    Ok(items)
+}
+
+/// The entries of an iterable, one by one: what it says of its length need not be so. That of a range is, and may
+/// be beyond all memory.
+pub(crate) fn entries<'py, T>(
+    iterable: &Bound<'py, PyAny>,
+    mut read: impl FnMut(Bound<'py, PyAny>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let mut entries = match iterable.cast::<PyRange>() {
+        Ok(range) => room_for(range.len()?)?,
+        Err(_) => Vec::new(),
+    };
+    for entry in iterable.try_iter()? {
+        let entry = read(entry?)?;
+        if entries.try_reserve(1).is_err() {
+            return Err(PyMemoryError::new_err("an iterable without an end, or beyond all memory"));
+        }
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+/// Whether an object is a mapping. PyO3's own check takes an interrupt for a "no".
+pub(crate) fn is_mapping(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static MAPPING: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if object.is_instance_of::<PyDict>() {
+        return Ok(true);
+    }
+    object.is_instance(MAPPING.import(object.py(), "collections.abc", "Mapping")?)
+}
+
+/// Whether an object is a sequence; see `is_mapping`.
+pub(crate) fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
+        return Ok(true);
+    }
+    object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
+}
+
+/// Whether a leaf passes through, as a list.
+pub(crate) fn is_text(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>()
+}
+
+/// Refuses a single sample, a table of columns, or text, where a list of samples is due.
+#[pyfunction]
+pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
+    let hint = if samples.is_instance_of::<PyList>() || samples.is_instance_of::<PyTuple>() {
+        return Ok(());
+    } else if is_text(samples) {
+        ""
+    } else if is_mapping(samples)? {
+        "; a mapping is one sample of wr.collate, which takes a list of them"
+    } else if samples.hasattr("to_numpy")? && samples.hasattr("columns")? {
+        // Of a pandas without the Arrow interface, or where that is not read. Their iterators give the columns.
+        "; use .to_numpy(), or for wr.collate a list of dicts, one for each row"
+    } else {
+        return Ok(());
+    };
+    let class = class_name(&samples.get_type())?;
+    Err(PyTypeError::new_err(format!("expected a list of samples, got {class}{hint}")))
+}
+
+/// A list of these. PyO3's own constructor panics where there is no memory for it.
+pub(crate) fn list_of<'py>(
+    py: Python<'py>,
+    items: impl IntoIterator<Item = Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    items.into_iter().try_for_each(|item| list.append(item))?;
+    Ok(list)
+}

@@ -1,0 +1,10 @@
+//! What knows nothing of stages: errors, logging, Python's iterables, dtypes and streams, the objects of results.
+
+pub(crate) mod batch;
+pub(crate) mod dtype;
+pub(crate) mod errors;
+pub(crate) mod iterables;
+pub(crate) mod logging;
+pub(crate) mod reserve;
+pub(crate) mod stream;
+pub(crate) mod tensor;

@@ -1,0 +1,28 @@
+//! Lists whose growth can fail: a lack of memory is a MemoryError.
+
+use std::collections::TryReserveError;
+
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+
+/// A list with room for so many.
+pub(crate) fn room_for<T>(count: usize) -> PyResult<Vec<T>> {
+    let mut items = Vec::new();
+    items.try_reserve_exact(count).map_err(|_| {
+        PyMemoryError::new_err(format!("could not allocate a list of {count} entries"))
+    })?;
+    Ok(items)
+}
+
+/// Appends to a list that grows with the samples.
+#[inline]
+pub(crate) fn push_to<T>(items: &mut Vec<T>, item: T) -> PyResult<()> {
+    items.try_reserve(1).map_err(no_room)?;
+    items.push(item);
+    Ok(())
+}
+
+#[cold]
+pub(crate) fn no_room(_: TryReserveError) -> PyErr {
+    PyMemoryError::new_err("could not allocate a longer list")
+}

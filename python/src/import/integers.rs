@@ -1,0 +1,115 @@
+//! Arguments that are integers: indices, offsets, lengths, boxes.
+
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
+use windrow::{Collate, DType, Device, Element, Facet, Tensor};
+
+use crate::ground::errors::{is_answer, quoted, OrPyErr};
+use crate::ground::iterables::entries;
+use crate::ground::reserve::room_for;
+use crate::import::importer::Reading;
+use crate::import::tensor::tensor_of;
+use crate::ownership::copy::copy_of;
+
+/// The numbers of a tensor of the host's that is row-major; none of int64 wraps.
+fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
+    fn widened<T: Element + Copy + Into<i64>>(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
+        let row = tensor.as_slice::<T>().ok()?;
+        Some(room_for(row.len()).map(|mut values| {
+            values.extend(row.iter().map(|&value| value.into()));
+            values
+        }))
+    }
+    if tensor.device() != Device::Cpu {
+        return None;
+    }
+    match tensor.dtype() {
+        DType::I8 => widened::<i8>(tensor),
+        DType::I16 => widened::<i16>(tensor),
+        DType::I32 => widened::<i32>(tensor),
+        DType::I64 => widened::<i64>(tensor),
+        DType::U8 => widened::<u8>(tensor),
+        DType::U16 => widened::<u16>(tensor),
+        DType::U32 => widened::<u32>(tensor),
+        _ => None,
+    }
+}
+
+/// One of a list of ints. A mask is no list of positions.
+fn int_at(number: &Bound<'_, PyAny>, name: &str, position: usize) -> PyResult<i64> {
+    let py = number.py();
+    match number.extract() {
+        Ok(int) if !number.is_instance_of::<PyBool>() => Ok(int),
+        Err(error) if !is_answer(py, &error) => Err(error),
+        Err(error) if error.is_instance_of::<PyOverflowError>(py) => {
+            Err(PyIndexError::new_err(format!("{name}[{position}] is beyond 63 bits")))
+        }
+        _ => {
+            let got = quoted(number)?;
+            Err(PyTypeError::new_err(format!("{name}[{position}]={got}; {name} are ints")))
+        }
+    }
+}
+
+pub(crate) fn is_list(numbers: &Bound<'_, PyAny>) -> bool {
+    numbers.is_instance_of::<PyList>()
+        || numbers.is_instance_of::<PyTuple>()
+        || numbers.is_instance_of::<PyRange>()
+}
+
+/// Numbers and their shape, from any integer array-like of so many dims, or one dim of ints.
+pub(crate) fn integers(
+    numbers: &Bound<'_, PyAny>,
+    name: &'static str,
+    ndim: usize,
+) -> PyResult<(Vec<i64>, Vec<i64>)> {
+    let py = numbers.py();
+    let flat = |numbers: Vec<i64>| {
+        let len = numbers.len() as i64;
+        (numbers, vec![len])
+    };
+    let is_list = is_list(numbers);
+    if ndim == 1 && is_list {
+        let mut position = 0..;
+        return Ok(flat(entries(numbers, |number| {
+            int_at(&number, name, position.next().unwrap_or_default())
+        })?));
+    }
+    if ndim == 2 && is_list {
+        let rows = entries(numbers, |row| Ok(integers(&row, name, 1)?.0))?;
+        let width = rows.first().map_or(0, Vec::len);
+        if rows.iter().any(|row| row.len() != width) {
+            return Err(PyTypeError::new_err(format!("{name} are rows of unequal lengths")));
+        }
+        let mut all = room_for(rows.len().saturating_mul(width))?;
+        rows.iter().for_each(|row| all.extend_from_slice(row));
+        return Ok((all, vec![rows.len() as i64, width as i64]));
+    }
+    let tensor = tensor_of(numbers, name, Reading::default())?;
+    let shape = tensor.shape().to_vec();
+    if shape.len() != ndim || !(tensor.dtype().is_integer()) {
+        let dims = if ndim == 1 { "one dim" } else { "two dims" };
+        let (dtype, got) = (tensor.dtype(), Facet::from(&shape[..]));
+        let text = format!("{name} are integers of {dims}, not {dtype} of {got}");
+        return Err(PyTypeError::new_err(text));
+    }
+    if shape.contains(&0) {
+        return Ok((Vec::new(), shape));
+    }
+    // As they are, without a cast by the engine before it.
+    if let Some(values) = integers_of(&tensor).transpose()? {
+        return Ok((values, shape));
+    }
+    // The engine itself casts, straightens and fetches them.
+    let collate = Collate::concat(0).cast(DType::I64).device(Device::Cpu);
+    let row = py.detach(|| copy_of(&tensor, &collate, None)).or_py_err(py)?;
+    let row = row.as_slice::<i64>().or_py_err(py)?;
+    let mut values = room_for(row.len())?;
+    values.extend_from_slice(row);
+    let beyond = tensor.dtype() == DType::U64 && values.iter().any(|&value| value < 0);
+    match beyond {
+        true => Err(PyIndexError::new_err(format!("{name} beyond 63 bits"))),
+        false => Ok((values, shape)),
+    }
+}

@@ -1,0 +1,13 @@
+//! Import: any array-like to a sample, by the fastest route that its type has.
+
+pub(crate) mod array_interface;
+pub(crate) mod importer;
+pub(crate) mod integers;
+pub(crate) mod number_words;
+pub(crate) mod numpy_words;
+pub(crate) mod protocols;
+pub(crate) mod routes;
+pub(crate) mod rows;
+pub(crate) mod tensor;
+pub(crate) mod torch_dense;
+pub(crate) mod torch_words;

@@ -1,0 +1,157 @@
+//! A NumPy array read from its struct, which NumPy's C API lays open to extensions: `PyArrayObject_fields` and
+//! the first fields of `PyArray_Descr`, the same in NumPy 1 and 2. To ask for `__array_struct__` instead costs
+//! more than all else of an import.
+//!
+//! The struct is believed only if it agrees with `__array_struct__` for arrays of every dtype that NumPy makes
+//! for it.
+#![allow(unsafe_code)] // Fields of foreign objects.
+
+use std::ffi::{c_char, c_int};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyCapsule;
+use windrow::DType;
+
+use crate::ground::dtype::dtype_of_kind;
+use crate::import::protocols::ArrayStruct;
+
+#[repr(C)]
+struct Array {
+    head: ffi::PyObject,
+    data: *mut u8,
+    ndim: c_int,
+    shape: *const isize,
+    strides: *const isize,
+    base: *mut ffi::PyObject,
+    descr: *const Descr,
+    flags: c_int,
+}
+
+#[repr(C)]
+struct Descr {
+    head: ffi::PyObject,
+    class: *mut ffi::PyTypeObject,
+    kind: c_char,
+    code: c_char,
+    byte_order: c_char,
+    flags: c_char,
+    number: c_int,
+}
+
+/// What an array says of itself; shape and strides, in bytes, live as long as it is not reshaped.
+#[derive(Clone, Copy)]
+pub(crate) struct Fields<'a> {
+    pub data: *mut u8,
+    pub dtype: DType,
+    pub shape: &'a [i64],
+    pub strides: &'a [i64],
+    pub flags: c_int,
+}
+
+/// The dtypes for NumPy's own numbers, native byte order only.
+#[inline]
+fn dtype_of(descr: &Descr) -> Option<DType> {
+    if descr.byte_order as u8 != b'=' && descr.byte_order as u8 != b'|' {
+        return None;
+    }
+    const LONG_IS_64: bool = size_of::<std::ffi::c_long>() == 8;
+    Some(match descr.number {
+        0 => DType::Bool,
+        1 => DType::I8,
+        2 => DType::U8,
+        3 => DType::I16,
+        4 => DType::U16,
+        5 => DType::I32,
+        6 => DType::U32,
+        7 if LONG_IS_64 => DType::I64,
+        8 if LONG_IS_64 => DType::U64,
+        7 => DType::I32,
+        8 => DType::U32,
+        9 => DType::I64,
+        10 => DType::U64,
+        11 => DType::F32,
+        12 => DType::F64,
+        14 => DType::C64,
+        15 => DType::C128,
+        23 => DType::F16,
+        _ => return None,
+    })
+}
+
+/// The fields of an array of a dtype that we have.
+///
+/// # Safety
+/// A live NumPy array, for which [`is_laid_out`] holds; attached.
+#[inline]
+pub(crate) unsafe fn fields_of<'a>(object: *mut ffi::PyObject) -> Option<Fields<'a>> {
+    // SAFETY: the struct of a live array; its dtype lives with it. An entry for each dim; the engine builds for
+    // 64-bit targets only, where `isize` is as wide as `i64`.
+    unsafe {
+        let array = &*object.cast::<Array>();
+        let dtype = dtype_of(&*array.descr)?;
+        let dims = |dims: *const isize| match array.ndim {
+            1..=64 => std::slice::from_raw_parts(dims.cast(), array.ndim as usize),
+            _ => &[],
+        };
+        let (shape, strides) = (dims(array.shape), dims(array.strides));
+        Some(Fields { data: array.data, dtype, shape, strides, flags: array.flags })
+    }
+}
+
+/// Whether NumPy's arrays are laid out as above.
+pub(crate) fn is_laid_out(py: Python<'_>) -> bool {
+    static FOUND: PyOnceLock<bool> = PyOnceLock::new();
+    *FOUND.get_or_init(py, || probe(py).unwrap_or(false))
+}
+
+fn probe(py: Python<'_>) -> PyResult<bool> {
+    let numpy = py.import("numpy")?;
+    let slice = py.eval(c"slice(None, None, -2)", None, None)?;
+    let mut known = 0;
+    for code in ["?", "b", "B", "h", "H", "i", "I", "l", "L", "q", "Q", "e", "f", "d", "F", "D"] {
+        let array = numpy.call_method1("zeros", ((3, 4, 5), code))?;
+        let turned = array.getattr("T")?.get_item(&slice)?;
+        let locked = array.call_method1("reshape", (-1,))?;
+        locked.getattr("flags")?.setattr("writeable", false)?;
+        let lone = array.call_method1("sum", ())?.call_method0("__array__")?;
+        for array in [&array, &turned, &locked, &lone] {
+            known += usize::from(agrees(array)? == Some(true));
+        }
+    }
+    let swapped = numpy.call_method1("zeros", (3, ">i4"))?.call_method0("view")?;
+    let text = numpy.call_method1("zeros", (3, "S4"))?;
+    let others = [&swapped, &text];
+    // SAFETY: the bytes of two arrays whose layout was just found for others.
+    let is_told = |array: &&Bound<'_, PyAny>| unsafe { fields_of(array.as_ptr()) }.is_none();
+    Ok(known == 4 * 16 && (cfg!(target_endian = "big") || others.iter().all(is_told)))
+}
+
+/// Whether the struct says what `__array_struct__` does.
+fn agrees(array: &Bound<'_, PyAny>) -> PyResult<Option<bool>> {
+    let capsule = array.getattr("__array_struct__")?.cast_into::<PyCapsule>()?;
+    // SAFETY: NumPy's capsule, without a name, holds its struct, and it has an entry for each of its dims. The
+    // array is as large an object as ours at least: NumPy has promised that to extensions since its first release.
+    unsafe {
+        let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null());
+        let Some(told) = pointer.cast::<ArrayStruct>().as_ref() else { return Ok(None) };
+        let ndim = usize::try_from(told.ndim).unwrap_or(usize::MAX);
+        let own = &*array.as_ptr().cast::<Array>();
+        if own.data != told.data.cast() || own.ndim != told.ndim || ndim > 64 {
+            return Ok(Some(false));
+        }
+        let dims = |dims: *const isize| std::slice::from_raw_parts(dims, ndim);
+        let is_same = ndim == 0
+            || dims(own.shape) == dims(told.shape) && dims(own.strides) == dims(told.strides);
+        let descr = array.getattr("dtype")?;
+        if !is_same || !std::ptr::eq(own.descr.cast(), descr.as_ptr()) {
+            return Ok(Some(false));
+        }
+        // `__array_struct__` says of itself that the bytes are not swapped; the array does not.
+        let flags = told.flags & !ArrayStruct::NOT_SWAPPED;
+        let kind = dtype_of_kind(told.kind, told.item_bytes as usize);
+        let dtype = dtype_of(&*own.descr);
+        Ok(Some(own.flags & flags == flags && dtype.is_some() && dtype == kind))
+    }
+}

@@ -1,0 +1,429 @@
+//! Interfaces that are looked up on each object, and in which order; `__dlpack__`, the buffer protocol and
+//! NumPy's array struct themselves. The array interfaces are in `interfaces`.
+#![allow(unsafe_code)] // Capsules, buffer views and addresses enter here.
+
+use std::ffi::{c_int, c_void, CStr};
+
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyCapsule, PyDict, PyType};
+use pyo3::{ffi, intern};
+use windrow::dlpack::{
+    DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
+    USED_DLTENSOR_VERSIONED,
+};
+use windrow::{dlpack, DType, Device, Dims, Error, Mismatch, Stream};
+
+use crate::ground::dtype::{dtype_of_format, dtype_of_kind, named_dtype};
+use crate::ground::errors::{
+    attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
+};
+use crate::ground::reserve::push_to;
+use crate::import::importer::Importer;
+use crate::import::numpy_words::{fields_of, Fields};
+use crate::ownership::keep::Buffer;
+
+/// Why an array has nothing to give.
+enum Unfit {
+    Deleted,
+    /// Of a dtype with this name.
+    DType(String),
+}
+
+/// NumPy's `PyArrayInterface`, see "The array interface protocol" in its documentation.
+#[repr(C)]
+pub(crate) struct ArrayStruct {
+    two: c_int,
+    pub ndim: c_int,
+    pub kind: u8,
+    pub item_bytes: c_int,
+    pub flags: c_int,
+    pub shape: *const isize,
+    pub strides: *const isize,
+    pub data: *mut c_void,
+    descr: *mut c_void,
+}
+
+const _: () = assert!(size_of::<ArrayStruct>() == 56);
+
+impl ArrayStruct {
+    const C_CONTIGUOUS: c_int = 0x1;
+    pub const NOT_SWAPPED: c_int = 0x200;
+    const WRITABLE: c_int = 0x400;
+}
+
+impl<'py> Importer<'py> {
+    /// Interfaces that are looked up on the object, in this order; the first refusal is the one
+    /// reported if none works.
+    pub fn import_by_protocol(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        self.ahead = None;
+        if object.is_instance_of::<PyType>() {
+            // Its attributes are those of its objects.
+            return Err(not_array_like(self.whose(index), &self.path, object));
+        }
+        let mut refusal: Option<PyErr> = None;
+        if let Some(method) = object.getattr_opt(intern!(self.py, "__dlpack__"))? {
+            match self.import_dlpack(object, &method, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = Some(error),
+                done => return done,
+            }
+        }
+        if let Some(found) = object.getattr_opt(intern!(self.py, "__cuda_array_interface__"))? {
+            match self.import_cuda_array_interface(object, found, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
+                done => return done,
+            }
+        }
+        // SAFETY: a live object; the answer is a flag.
+        if unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0 {
+            match self.import_buffer(object, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
+                done => return done,
+            }
+        }
+        if let Some(found) = object.getattr_opt(intern!(self.py, "__array_interface__"))? {
+            match self.import_array_interface(object, found, index) {
+                Err(error) if may_try_next(self.py, &error) => refusal = refusal.or(Some(error)),
+                done => return done,
+            }
+        }
+        Err(match refusal {
+            None => not_array_like(self.whose(index), &self.path, object),
+            Some(error) if error.get_type(self.py).is(self.py.get_type::<PyBufferError>()) => {
+                self.wrap(error, index)
+            }
+            Some(error) => error,
+        })
+    }
+
+    /// The error of a tracer.
+    pub fn traced(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
+        let name = match class_name(&object.get_type()) {
+            Ok(name) => name,
+            Err(error) => return error,
+        };
+        let text = format!(
+            "expected an array-like, got {name}: inside jit, grad or vmap of JAX an array has no values \
+             yet; make the batch outside"
+        );
+        type_error(self.py, self.whose(index), &self.path, &text)
+    }
+
+    /// What a producer raised when it was asked for its memory. A refusal is memory that cannot be expressed,
+    /// whichever class its library takes for that: BufferError as DLPack has it, TypeError in pyarrow and where
+    /// arguments are unknown. Anything else is raised as it is.
+    fn refused(&self, object: &Bound<'py, PyAny>, cause: PyErr, index: usize) -> PyErr {
+        let py = self.py;
+        if !is_answer(py, &cause) {
+            return cause;
+        }
+        let typed = |expected: &str, got: &str| self.layout_error(index, expected, got);
+        let error = match self.unfit(object) {
+            Ok(Some(Unfit::Deleted)) => {
+                typed("an array with memory", "one that was deleted or donated")
+            }
+            _ if cause.is_instance_of::<PyTypeError>(py)
+                || cause.is_instance_of::<PyBufferError>(py) =>
+            {
+                return self.wrap(cause, index)
+            }
+            Ok(Some(Unfit::DType(name))) => {
+                typed("a native number format", &format!("dtype {name}"))
+            }
+            Ok(_) => return cause,
+            Err(error) => return error,
+        };
+        error.set_cause(py, Some(cause));
+        error
+    }
+
+    /// What is wrong with an array of JAX's, whose own words on it do not say so, or name no sample.
+    fn unfit(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Unfit>> {
+        if let Some(ask) = attribute(object, "is_deleted")? {
+            match ask.call0() {
+                Ok(answer) if answer.is(PyBool::new(self.py, true)) => {
+                    return Ok(Some(Unfit::Deleted))
+                }
+                Err(error) if !is_answer(self.py, &error) => return Err(error),
+                _ => {}
+            }
+        }
+        let dtype = attribute(object, "dtype")?;
+        let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
+        let name = name.and_then(|name| name.extract::<String>().ok());
+        Ok(name.filter(|name| name.parse::<DType>().is_err()).map(Unfit::DType))
+    }
+
+    /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.
+    #[inline(never)]
+    pub fn import_array_struct(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        index: usize,
+    ) -> PyResult<()> {
+        let capsule =
+            object.getattr(intern!(self.py, "__array_struct__"))?.cast_into::<PyCapsule>()?;
+        // SAFETY: NumPy's capsule, without a name, holds its struct.
+        let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
+        if pointer.is_null() {
+            return Err(PyErr::fetch(self.py));
+        }
+        // SAFETY: as above; it lives as long as the capsule.
+        let array = unsafe { &*pointer.cast::<ArrayStruct>() };
+        let item_bytes = array.item_bytes as usize;
+        let dtype = match dtype_of_kind(array.kind, item_bytes) {
+            _ if array.flags & ArrayStruct::NOT_SWAPPED == 0 => None,
+            None => named_dtype(object, item_bytes)?,
+            known => known,
+        };
+        let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
+            return self.import_by_protocol(object, index);
+        };
+        let dims = |dims: *const isize| -> &[i64] {
+            match ndim {
+                0 => &[],
+                // SAFETY: an entry for each dim, alive as long as the capsule. The engine builds for
+                // 64-bit targets only, where `isize` is as wide as `i64`.
+                _ => unsafe { std::slice::from_raw_parts(dims.cast(), ndim as usize) },
+            }
+        };
+        let (shape, strides) = (dims(array.shape), dims(array.strides));
+        let data = array.data.cast();
+        self.push_array(object, Fields { data, dtype, shape, strides, flags: array.flags }, index)
+    }
+
+    /// A NumPy array by its struct; whatever is unusual about it goes the long way.
+    #[inline]
+    pub fn import_array(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        // SAFETY: the route is that of arrays that are laid out so.
+        match unsafe { fields_of(object.as_ptr()) } {
+            Some(fields) => self.push_array(object, fields, index),
+            None => self.import_array_struct(object, index),
+        }
+    }
+
+    #[inline]
+    fn push_array(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        array: Fields<'_>,
+        index: usize,
+    ) -> PyResult<()> {
+        let Fields { data, dtype, shape, strides: bytes, flags } = array;
+        let mut strides: Option<Dims> = None;
+        if flags & ArrayStruct::C_CONTIGUOUS == 0 {
+            let size = dtype.size() as i64;
+            let whole = |(&extent, &stride): (&i64, &i64)| extent <= 1 || stride % size == 0;
+            if !shape.contains(&0) && !shape.iter().zip(bytes).all(whole) {
+                return self.import_by_protocol(object, index);
+            }
+            strides = Some(bytes.iter().map(|stride| stride / size).collect());
+        }
+        let (device, strides) = (Device::Cpu, strides.as_deref());
+        let read_only = flags & ArrayStruct::WRITABLE == 0;
+        self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)?;
+        self.push_ahead();
+        Ok(())
+    }
+
+    fn import_dlpack(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        method: &Bound<'py, PyAny>,
+        index: usize,
+    ) -> PyResult<()> {
+        let device = object.call_method0(intern!(self.py, "__dlpack_device__"));
+        let device = device.map_err(|error| self.refused(object, error, index))?;
+        let (device_type, device_id): (i32, i32) = device.extract()?;
+        let kind = dlpack::DLDeviceType(device_type);
+        let device = dlpack::DLDevice { device_type: kind, device_id };
+        let place = dlpack::device_from_dl(device).map_err(|error| self.error(error, index))?;
+        let on_device = place != Device::Cpu;
+        // The producer orders this stream behind his work. It is always named: what a producer does
+        // when it is not differs from library to library.
+        let stream = on_device.then(|| self.stream.unwrap_or(Stream::LEGACY));
+        let handle = stream.map(Stream::handle);
+        let kwargs = match &mut self.dlpack_kwargs[usize::from(on_device)] {
+            Some(kwargs) => &*kwargs,
+            place => {
+                let kwargs = PyDict::new(self.py);
+                kwargs.set_item("stream", handle)?;
+                kwargs.set_item("max_version", (1, 3))?;
+                &*place.insert(kwargs)
+            }
+        };
+        // Producers older than these arguments refuse them.
+        let is_type_error = |error: &PyErr| error.is_instance_of::<PyTypeError>(self.py);
+        let capsule = match method.call((), Some(kwargs)) {
+            Err(error) if is_type_error(&error) => {
+                let stream_only = PyDict::new(self.py);
+                stream_only.set_item("stream", handle)?;
+                match method.call((), Some(&stream_only)) {
+                    // Without a stream a device's memory cannot be waited for.
+                    Err(again) if is_type_error(&again) && !on_device => {
+                        method.call0().map_err(|last| in_words(self.py, last, || error))
+                    }
+                    done => done,
+                }
+            }
+            done => done,
+        };
+        let capsule = capsule.map_err(|error| self.refused(object, error, index))?;
+        let Ok(capsule) = capsule.cast_into::<PyCapsule>() else {
+            return Err(PyTypeError::new_err(format!(
+                "{}: __dlpack__ did not return a capsule",
+                self.named(index)
+            )));
+        };
+        self.consume(&capsule, kind, index)?;
+        if let Some(stream) = stream {
+            self.keep.order.behind(stream);
+            self.keep.order.current.get_or_insert(stream);
+        }
+        Ok(())
+    }
+
+    /// Takes the tensor out of a capsule. Until it is found fit the capsule keeps it.
+    fn consume(
+        &mut self,
+        capsule: &Bound<'py, PyCapsule>,
+        announced: DLDeviceType,
+        index: usize,
+    ) -> PyResult<()> {
+        let named = |name: &CStr| capsule.pointer_checked(Some(name)).ok();
+        let managed = if let Some(pointer) = named(DLTENSOR_VERSIONED) {
+            // SAFETY: a capsule of this name holds such a tensor, alive while the capsule is unused.
+            let foreign = unsafe { dlpack::read_versioned(pointer.as_ptr().cast()) };
+            self.check(foreign, index)?;
+            rename(capsule, USED_DLTENSOR_VERSIONED)?;
+            // SAFETY: renamed, so the tensor is ours.
+            let managed = unsafe { ManagedTensor::from_versioned(pointer.as_ptr().cast()) };
+            managed.map_err(|error| self.error(error, index))?
+        } else if let Some(pointer) = named(DLTENSOR) {
+            // SAFETY: as above; the legacy struct begins with the tensor.
+            let foreign = unsafe { dlpack::read_tensor(pointer.as_ptr().cast()) };
+            self.check(foreign, index)?;
+            rename(capsule, USED_DLTENSOR)?;
+            // SAFETY: as above.
+            unsafe { ManagedTensor::from_legacy(pointer.as_ptr().cast()) }
+        } else {
+            let used = named(USED_DLTENSOR_VERSIONED).or_else(|| named(USED_DLTENSOR)).is_some();
+            let what = if used {
+                "a DLPack capsule that was already consumed"
+            } else {
+                "a capsule that is not DLPack's"
+            };
+            return Err(PyValueError::new_err(format!("{}: {what}", self.named(index))));
+        };
+        let mut foreign = managed.tensor().map_err(|error| self.error(error, index))?;
+        let is_cuda = |kind| matches!(kind, DLDeviceType::CUDA | DLDeviceType::CUDA_MANAGED);
+        if is_cuda(managed.device_type()) != is_cuda(announced) {
+            let (expected, got) = (announced.to_string(), managed.device_type().to_string());
+            let mismatch = Mismatch::new(Some(index), expected, got);
+            return Err(self.error(Error::Device(Box::new(mismatch)), index));
+        }
+        if let Device::Cuda(_) = foreign.device {
+            self.check_device(&foreign, index)?;
+        }
+        // Producers of page-locked memory say so here or there.
+        let kind = match managed.device_type() {
+            DLDeviceType::CPU => announced,
+            kind => kind,
+        };
+        self.place(&mut foreign, kind, index)?;
+        self.push(&foreign, index)?;
+        push_to(&mut self.keep.managed, managed)
+    }
+
+    /// A kernel that reads an address which is no device memory ends all work of the process on that
+    /// device, so a producer is not simply believed.
+    fn check_device(&self, foreign: &ForeignTensor<'_>, index: usize) -> PyResult<()> {
+        if foreign.shape.contains(&0) {
+            return Ok(());
+        }
+        match windrow::device_of(foreign.data.addr()) {
+            Ok(device) if device == foreign.device => Ok(()),
+            Ok(device) => {
+                let expected = format!("memory of {}, as the producer says", foreign.device);
+                let got = match device {
+                    Device::Cpu => "an address that the driver does not know".to_owned(),
+                    other => format!("memory of {other}"),
+                };
+                let mismatch = Mismatch::new(Some(index), expected, got);
+                Err(self.error(Error::Device(Box::new(mismatch)), index))
+            }
+            // Without a driver nothing will be read.
+            Err(Error::NoDriver(_)) => Ok(()),
+            Err(error) => Err(self.error(error, index)),
+        }
+    }
+
+    fn check(&self, foreign: windrow::Result<ForeignTensor<'_>>, index: usize) -> PyResult<()> {
+        foreign
+            .and_then(|foreign| foreign.layout())
+            .map(drop)
+            .map_err(|error| self.error(error, index))
+    }
+
+    fn import_buffer(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        // NumPy's word for a dtype that the protocol has no letter for is a ValueError.
+        let no_letter = |error: PyErr| match error.is_instance_of::<PyValueError>(self.py) {
+            true => shown(error.value(self.py)).map_or_else(|error| error, PyBufferError::new_err),
+            false => error,
+        };
+        let buffer = Buffer::new(object, ffi::PyBUF_FULL_RO).map_err(no_letter)?;
+        let view = buffer.view();
+        let format = match view.format.is_null() {
+            true => c"B",
+            // SAFETY: a filled-in format is a C string that lives as long as the view.
+            false => unsafe { CStr::from_ptr(view.format) },
+        };
+        let Some(dtype) = dtype_of_format(format.to_bytes(), view.itemsize as usize) else {
+            let got = format!("buffer format {format:?} of {} bytes", view.itemsize);
+            return Err(self.layout_error(index, "a native number format", &got));
+        };
+        if !view.suboffsets.is_null() {
+            return Err(self.layout_error(index, "strided memory", "a buffer with suboffsets"));
+        }
+        let ndim = view.ndim as usize;
+        // ctypes leaves strides out where they follow from the shape.
+        let ints = |pointer: *const isize| -> Option<Vec<i64>> {
+            let entry = |d: usize| {
+                // SAFETY: not NULL, so it has an entry for each of `ndim` dims.
+                unsafe { *pointer.add(d) as i64 }
+            };
+            (!pointer.is_null()).then(|| (0..ndim).map(entry).collect())
+        };
+        let whole = || (0..ndim).map(|_| (view.len / view.itemsize.max(1)) as i64).collect();
+        let shape: Vec<i64> = ints(view.shape).unwrap_or_else(whole);
+        let strides = ints(view.strides)
+            .map(|strides| self.in_elements(&shape, &strides, dtype, index))
+            .transpose()?;
+        let (data, read_only) = (view.buf.cast(), view.readonly != 0);
+        let foreign = ForeignTensor {
+            data,
+            dtype,
+            device: Device::Cpu,
+            shape: &shape,
+            strides: strides.as_deref(),
+            read_only,
+        };
+        self.push(&foreign, index)?;
+        push_to(&mut self.keep.buffers, buffer)
+    }
+}
+
+fn rename(capsule: &Bound<'_, PyCapsule>, name: &'static CStr) -> PyResult<()> {
+    // SAFETY: a valid capsule and a static name.
+    match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(PyErr::fetch(capsule.py())),
+    }
+}
+
+/// Whether another interface may do where this one refused, perhaps in the producer's own words.
+fn may_try_next(py: Python<'_>, error: &PyErr) -> bool {
+    let cause = error.is_instance_of::<LayoutError>(py).then(|| error.cause(py)).flatten();
+    let class = cause.as_ref().unwrap_or(error).get_type(py);
+    class.is(py.get_type::<PyBufferError>()) || class.is(py.get_type::<PyTypeError>())
+}

@@ -1,0 +1,264 @@
+//! How objects of a Python type are read: found once for each type, then remembered.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCapsule, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
+use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
+
+use crate::ground::batch::PyBatch;
+use crate::ground::errors::attribute;
+use crate::ground::tensor::PyTensor;
+use crate::import::numpy_words::is_laid_out;
+use crate::import::torch_dense::Dense;
+use crate::import::torch_words::Words;
+
+/// The way from an object to a sample.
+#[derive(Clone, Copy)]
+pub(crate) enum Route {
+    /// A `windrow.Tensor`.
+    Tensor,
+    /// A `windrow.Batch`, which stands for its data.
+    Batch,
+    /// A Python bool, int or float: a sample without dims.
+    Number,
+    /// A list or tuple, of Python numbers: a sample of one dim.
+    Row,
+    /// The C exchange API of the type: no Python call for each object. torch tensors are never
+    /// read-only, and have an allocator for outputs; dense ones of the host's are read without a call at all.
+    Exchange { api: &'static DLPackExchangeAPI, is_torch: bool, dense: Option<&'static Dense> },
+    /// A plain NumPy array, read from its struct.
+    Array,
+    /// The same where NumPy's structs are not those that we know: `__array_struct__` says in a third of the time
+    /// what a capsule says.
+    ArrayStruct,
+    /// A NumPy masked array: as `Protocols`, none of which says what is masked.
+    Masked,
+    /// A NumPy scalar that is not a number: its buffer may be raw bytes, its array interface has the dtype.
+    Described,
+    /// What stands for an array while JAX traces a function.
+    Tracer,
+    /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
+    /// whichever works first.
+    Protocols,
+}
+
+/// Whether objects of a type may require grad, or have their values in memory conjugated or negated, neither
+/// of which the exchange API says.
+#[derive(Clone, Copy)]
+pub(crate) enum Lazy {
+    No,
+    /// Visible in the words of torch objects.
+    Words(&'static Words),
+    /// To be asked for.
+    Ask,
+}
+
+/// Types are few; a program that makes them without end must not make this grow with it.
+const MAX_TYPES: usize = 1024;
+
+struct Known {
+    route: (Route, Lazy),
+    /// Holds the type, so that its address names no other type.
+    _class: Py<PyType>,
+}
+
+static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
+
+/// The route of an object's exact type.
+pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(Route, Lazy)> {
+    let class = object.get_type();
+    let key = class.as_ptr().addr();
+    {
+        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.as_ref().and_then(|known| known.get(&key)) {
+            return Ok(found.route);
+        }
+    }
+    // Looked up without the lock: it runs Python code.
+    let route = (find_route(&class, object)?, find_lazy(&class)?);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = known.get_or_insert_with(HashMap::new);
+    if known.len() < MAX_TYPES {
+        known.insert(key, Known { route, _class: class.unbind() });
+    }
+    Ok(route)
+}
+
+fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<Route> {
+    let py = class.py();
+    if class.is(py.get_type::<PyTensor>()) {
+        return Ok(Route::Tensor);
+    }
+    if class.is(py.get_type::<PyBatch>()) {
+        return Ok(Route::Batch);
+    }
+    // NumPy's scalars are floats too, but say more about themselves.
+    let is_number = class.is_subclass_of::<PyInt>()? || class.is_subclass_of::<PyFloat>()?;
+    if is_number && !class.hasattr("__array_interface__")? {
+        return Ok(Route::Number);
+    }
+    let is_list = class.is_subclass_of::<PyList>()? || class.is_subclass_of::<PyTuple>()?;
+    let interfaces = ["__dlpack__", "__cuda_array_interface__", "__array_interface__"];
+    if is_list && !has_any(class, &interfaces)? {
+        return Ok(Route::Row);
+    }
+    if is_numpy_array(class)? {
+        return Ok(if is_laid_out(py) { Route::Array } else { Route::ArrayStruct });
+    }
+    let is_of = |module, name| -> PyResult<bool> {
+        loaded(py, module, name)?.map_or(Ok(false), |known| class.is_subclass(&known))
+    };
+    if is_of("numpy.ma", "MaskedArray")? {
+        return Ok(Route::Masked);
+    }
+    if is_of("numpy", "generic")? && !is_number_of_numpy(object)? {
+        return Ok(Route::Described);
+    }
+    if is_of("jax.core", "Tracer")? {
+        return Ok(Route::Tracer);
+    }
+    let Some(api) = exchange_api(class)? else { return Ok(Route::Protocols) };
+    let name = class.fully_qualified_name()?;
+    let is_torch =
+        ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
+    let words = if is_torch { Words::of(class) } else { None };
+    let dense = words.and_then(|words| words.dense(py));
+    Ok(Route::Exchange { api, is_torch, dense })
+}
+
+fn has_any(class: &Bound<'_, PyType>, names: &[&str]) -> PyResult<bool> {
+    for name in names {
+        if class.hasattr(name)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a NumPy scalar is a bool, an integer, a float or a complex number. Durations are not,
+/// though their class is one of integers.
+fn is_number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let dtype = attribute(scalar, "dtype")?;
+    let kind = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "kind"))?;
+    let kind = kind.and_then(|kind| kind.extract::<String>().ok());
+    Ok(kind.is_some_and(|kind| ["b", "i", "u", "f", "c"].contains(&kind.as_str())))
+}
+
+fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
+    Ok(match Words::of(class) {
+        Some(words) => Lazy::Words(words),
+        None if class.hasattr("is_neg")? && class.hasattr("is_conj")? => Lazy::Ask,
+        None => Lazy::No,
+    })
+}
+
+/// The exchange table of a type, if it has one that we understand.
+fn exchange_api(class: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+    let found = attribute(class, "__dlpack_c_exchange_api__")?;
+    // An older form of this attribute is an int; only the capsule carries a promise.
+    let capsule = found.and_then(|found| found.cast_into::<PyCapsule>().ok());
+    let name: &CStr = DLPACK_EXCHANGE_API;
+    let table = capsule.and_then(|capsule| capsule.pointer_checked(Some(name)).ok());
+    // SAFETY: a capsule of this name holds a table that lives as long as the process.
+    #[allow(unsafe_code)]
+    let api = table.and_then(|table| unsafe { DLPackExchangeAPI::find(table.as_ptr().cast()) });
+    Ok(api.filter(|api| api.managed_tensor_from_py_object_no_sync.is_some()))
+}
+
+/// The exchange table for torch tensors, once torch is imported.
+pub(crate) fn torch_api(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+    static FOUND: PyOnceLock<Option<&'static DLPackExchangeAPI>> = PyOnceLock::new();
+    let find = || match loaded(py, "torch", "Tensor")? {
+        Some(class) => exchange_api(&class),
+        None => Ok(None),
+    };
+    let has_torch = || Ok::<_, PyErr>(FOUND.get(py).is_some() || module(py, "torch")?.is_some());
+    match has_torch()? {
+        true => FOUND.get_or_try_init(py, find).copied(),
+        false => Ok(None),
+    }
+}
+
+/// Whether a class is NumPy's array type itself, whose `__array_struct__` is believed: others can
+/// have its name.
+fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    if class.fully_qualified_name()? != "numpy.ndarray" {
+        return Ok(false);
+    }
+    Ok(loaded(class.py(), "numpy", "ndarray")?.is_some_and(|known| class.is(&known)))
+}
+
+/// A module that is already imported.
+fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // SAFETY: attached; the interpreter's own dict, borrowed, or NULL when that is gone.
+    #[allow(unsafe_code)]
+    let modules = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyImport_GetModuleDict()) };
+    let modules = modules.and_then(|modules| modules.cast_into::<PyDict>().ok());
+    modules.map_or(Ok(None), |modules| modules.get_item(name))
+}
+
+/// A class of such a module.
+pub(crate) fn loaded<'py>(
+    py: Python<'py>,
+    module: &str,
+    name: &str,
+) -> PyResult<Option<Bound<'py, PyType>>> {
+    let Some(module) = self::module(py, module)? else { return Ok(None) };
+    Ok(attribute(&module, name)?.and_then(|class| class.cast_into().ok()))
+}
+
+/// Whether torch records now what gradients need, on this thread.
+pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
+    let Some(torch) = module(py, "torch")? else { return Ok(true) };
+    torch.call_method0("is_grad_enabled")?.is_truthy()
+}
+
+/// Whether an object is a torch tensor.
+pub(crate) fn is_torch(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(!matches!(route_of(object)?.1, Lazy::No))
+}
+
+/// Tells torch of a tensor that was written to, so that `backward` does not take what it holds for what was
+/// saved.
+pub(crate) fn increment_version(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+    match module(tensor.py(), "torch.autograd.graph")? {
+        Some(graph) => graph.call_method1("increment_version", (tensor,)).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// Whether an object is a tensor rather than a list of some.
+pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(match route_of(object)?.0 {
+        Route::Tensor
+        | Route::Batch
+        | Route::Exchange { .. }
+        | Route::Array
+        | Route::ArrayStruct
+        | Route::Masked
+        | Route::Tracer => true,
+        Route::Number | Route::Row | Route::Described => false,
+        Route::Protocols => {
+            object.hasattr("__dlpack__")? || object.hasattr("__cuda_array_interface__")?
+        }
+    })
+}
+
+/// How objects of this type are read: ``"tensor"``, ``"number"``, ``"row"``, ``"exchange"``, ``"array"``, ``"array struct"`` or ``"protocols"``.
+#[pyfunction]
+pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {
+    Ok(match route_of(object)?.0 {
+        Route::Tensor | Route::Batch => "tensor",
+        Route::Number => "number",
+        Route::Row => "row",
+        Route::Array => "array",
+        Route::ArrayStruct => "array struct",
+        Route::Exchange { .. } => "exchange",
+        Route::Masked | Route::Described | Route::Tracer | Route::Protocols => "protocols",
+    })
+}

@@ -1,0 +1,284 @@
+//! Python numbers as samples: one by itself without dims, a list or tuple of them with one. Their values
+//! are read into memory that the import keeps.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
+use windrow::dlpack::ForeignTensor;
+use windrow::{DType, Device, Error, Mismatch};
+
+use crate::ground::errors::{class_name, shown, type_error};
+use crate::ground::reserve::{push_to, room_for};
+use crate::import::importer::Importer;
+use crate::import::number_words::read_numbers;
+use crate::ownership::places::Places;
+
+/// The value of a Python number.
+#[derive(Clone, Copy)]
+enum Number {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+}
+
+impl Number {
+    fn dtype(self) -> DType {
+        match self {
+            Number::Bool(_) => DType::Bool,
+            Number::Int(_) => DType::I64,
+            Number::Float(_) => DType::F64,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Number::Bool(_) => "a bool",
+            Number::Int(_) => "an int",
+            Number::Float(_) => "a float",
+        }
+    }
+
+    /// In memory; a bool is the first byte.
+    fn bits(self) -> [u8; 8] {
+        match self {
+            Number::Bool(value) => [u8::from(value), 0, 0, 0, 0, 0, 0, 0],
+            Number::Int(value) => value.to_ne_bytes(),
+            Number::Float(value) => value.to_ne_bytes(),
+        }
+    }
+}
+
+/// Why an object is not a number of a row.
+enum Refusal<'py> {
+    NotANumber(Bound<'py, PyAny>),
+    /// An int beyond 64 bits, in words.
+    TooLarge(String),
+    /// A bool among other numbers, or a number among bools.
+    OtherKind {
+        expected: DType,
+        got: &'static str,
+    },
+}
+
+fn number_of<'py>(object: &Bound<'py, PyAny>) -> PyResult<Result<Number, Refusal<'py>>> {
+    // Exact types first: the others are found by walking their bases.
+    if let Ok(float) = object.cast_exact::<PyFloat>() {
+        return Ok(Ok(Number::Float(float.value())));
+    }
+    if let Ok(value) = object.cast_exact::<PyBool>() {
+        return Ok(Ok(Number::Bool(value.is_true())));
+    }
+    if object.is_instance_of::<PyInt>() {
+        if let Ok(value) = object.extract::<i64>() {
+            return Ok(Ok(Number::Int(value)));
+        }
+        // Python does not print ints of thousands of digits.
+        let text = match shown(object)?.as_str() {
+            "?" => "an int beyond 64 bits".to_owned(),
+            digits => format!("the int {digits}"),
+        };
+        return Ok(Err(Refusal::TooLarge(text)));
+    }
+    Ok(match object.cast::<PyFloat>() {
+        Ok(float) => Ok(Number::Float(float.value())),
+        Err(_) => Err(Refusal::NotANumber(object.clone())),
+    })
+}
+
+/// How a list of numbers at this leaf of a tree becomes a sample.
+pub(crate) fn row_cure(path: &str) -> String {
+    match path {
+        "" => String::new(),
+        path => format!("; spec={{{path:?}: wr.Pad()}} takes a list of numbers as one sample"),
+    }
+}
+
+/// Whether an object is a list or tuple that begins with a number.
+pub(crate) fn is_row(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let first = match object.cast::<PyList>() {
+        Ok(list) => list.iter().next(),
+        Err(_) => object.cast::<PyTuple>().ok().and_then(|tuple| tuple.iter().next()),
+    };
+    first.map_or(Ok(false), |first| Ok(number_of(&first)?.is_ok()))
+}
+
+/// Numbers in chunks that never move.
+#[derive(Default)]
+pub(crate) struct Numbers(Vec<Vec<[u8; 8]>>);
+
+impl Numbers {
+    /// A chunk with room for so many more.
+    fn room(&mut self, count: usize) -> PyResult<&mut Vec<[u8; 8]>> {
+        let last = self.0.last();
+        if last.is_none_or(|chunk| chunk.capacity() - chunk.len() < count) {
+            let grown = last.map_or(0, Vec::capacity).saturating_mul(2).clamp(16, 1 << 16);
+            push_to(&mut self.0, room_for(count.max(grown))?)?;
+        }
+        Ok(self.0.last_mut().expect("a chunk with room was just made"))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'py> Importer<'py> {
+    /// A number by itself.
+    pub fn import_number(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let number = match number_of(object)? {
+            Ok(number) => number,
+            Err(Refusal::TooLarge(got)) => return Err(self.dtype_error(index, DType::I64, &got)),
+            // The route is that of numbers: a class cannot cease to be one.
+            Err(_) => return self.import_by_protocol(object, index),
+        };
+        let chunk = self.keep.numbers.room(1)?;
+        chunk.push(number.bits());
+        let data = chunk[chunk.len() - 1].as_ptr();
+        self.push_numbers(data, number.dtype(), &[], index)
+    }
+
+    /// A list or tuple of numbers.
+    pub fn import_row(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        let list = object.cast::<PyList>();
+        let len = match &list {
+            Ok(list) => list.len(),
+            Err(_) => object.cast::<PyTuple>()?.len(),
+        };
+        let chunk = self.keep.numbers.room(len)?;
+        let start = chunk.len();
+        let read = match (read_numbers(object, list.is_ok(), chunk), list) {
+            (Some(dtype), _) => Ok(Some(dtype)),
+            (None, Ok(list)) => read_row(chunk, list.iter())?,
+            (None, Err(_)) => read_row(chunk, object.cast::<PyTuple>()?.iter())?,
+        };
+        let count = chunk.len() - start;
+        let data = chunk[start..].as_ptr().cast();
+        let dtype = match read {
+            Ok(Some(DType::Bool)) => {
+                pack_bools(chunk, start);
+                DType::Bool
+            }
+            Ok(Some(dtype)) => dtype,
+            Ok(None) => self.list.last_dtype().unwrap_or(self.empty_dtype),
+            Err((position, refusal)) => return Err(self.refused_at(position, refusal, index)),
+        };
+        self.push_numbers(data, dtype, &[count as i64], index)
+    }
+
+    /// Reads rows without numbers at the head of a list and the first sample that says their dtype. Gives
+    /// the number of samples read.
+    pub fn import_empty_rows(
+        &mut self,
+        items: &[Borrowed<'_, 'py, PyAny>],
+        start: usize,
+    ) -> PyResult<usize> {
+        let is_empty = |item: &Borrowed<'_, 'py, PyAny>| {
+            let empty_list = item.cast_exact::<PyList>().is_ok_and(|list| list.is_empty());
+            empty_list || item.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.is_empty())
+        };
+        let count = items.iter().take_while(|item| is_empty(item)).count();
+        if !self.rows || count == 0 || count == items.len() || !self.list.is_empty() {
+            return Ok(0);
+        }
+        self.import_one(&items[count], start + count)?;
+        let first = std::mem::take(&mut self.list);
+        let first_place = Places::from(std::mem::take(&mut self.places));
+        self.empty_dtype = first.kind(0).dtype;
+        for (index, item) in items[..count].iter().enumerate() {
+            self.import_one(item, start + index)?;
+        }
+        self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
+        self.places.push_from(count, &first_place, 0)?;
+        Ok(count + 1)
+    }
+
+    fn push_numbers(
+        &mut self,
+        data: *const u8,
+        dtype: DType,
+        shape: &[i64],
+        index: usize,
+    ) -> PyResult<()> {
+        // Values that `keep` holds: a chunk is never grown beyond its capacity, so they do not move.
+        let (device, strides, read_only) = (Device::Cpu, None, false);
+        let data = data.cast_mut();
+        self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)
+    }
+
+    /// The error of a list where an array is due.
+    pub fn row_refused(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
+        let cure = row_cure(&self.path);
+        let text = class_name(&object.get_type())
+            .map(|name| format!("expected an array-like, got {name}{cure}"));
+        let whose = self.whose(index);
+        text.map_or_else(|error| error, |text| type_error(self.py, whose, &self.path, &text))
+    }
+
+    fn dtype_error(&self, index: usize, expected: DType, got: &str) -> PyErr {
+        let mismatch = Mismatch::new(Some(index), expected, got);
+        self.error(Error::DType(Box::new(mismatch)), index)
+    }
+
+    fn refused_at(&self, position: usize, refusal: Refusal<'py>, index: usize) -> PyErr {
+        match refusal {
+            Refusal::TooLarge(got) => {
+                self.dtype_error(index, DType::I64, &format!("{got} at position {position}"))
+            }
+            Refusal::OtherKind { expected, got } => {
+                self.dtype_error(index, expected, &format!("{got} at position {position}"))
+            }
+            Refusal::NotANumber(item) => {
+                let class = match class_name(&item.get_type()) {
+                    Ok(class) => class,
+                    Err(error) => return error,
+                };
+                let text = format!("expected a Python number, got {class} at position {position}");
+                let cure = match item.is_none() {
+                    true => "",
+                    false => "; numpy.asarray makes one array of a nested list or of arrays",
+                };
+                let whose = self.whose(index);
+                type_error(item.py(), whose, &self.path, &(text + cure))
+            }
+        }
+    }
+}
+
+/// Appends the numbers of a row, as many as there is room for: another thread may lengthen the list. Gives
+/// their dtype, if there are any.
+fn read_row<'py>(
+    chunk: &mut Vec<[u8; 8]>,
+    items: impl Iterator<Item = Bound<'py, PyAny>>,
+) -> PyResult<Result<Option<DType>, (usize, Refusal<'py>)>> {
+    let (start, mut dtype) = (chunk.len(), None);
+    for (position, item) in items.take(chunk.capacity() - start).enumerate() {
+        let number = match number_of(&item)? {
+            Ok(number) => number,
+            Err(refusal) => return Ok(Err((position, refusal))),
+        };
+        let number = match (*dtype.get_or_insert(number.dtype()), number) {
+            (known, number) if known == number.dtype() => number,
+            (DType::F64, Number::Int(value)) => Number::Float(value as f64),
+            (DType::I64, Number::Float(_)) => {
+                for bits in &mut chunk[start..] {
+                    *bits = (i64::from_ne_bytes(*bits) as f64).to_ne_bytes();
+                }
+                dtype = Some(DType::F64);
+                number
+            }
+            (expected, number) => {
+                return Ok(Err((position, Refusal::OtherKind { expected, got: number.name() })))
+            }
+        };
+        chunk.push(number.bits());
+    }
+    Ok(Ok(dtype))
+}
+
+/// Makes neighbours of bools that were read one to a cell.
+fn pack_bools(chunk: &mut Vec<[u8; 8]>, start: usize) {
+    let count = chunk.len() - start;
+    for position in 0..count {
+        chunk[start + position / 8][position % 8] = chunk[start + position][0];
+    }
+    chunk.truncate(start + count.div_ceil(8));
+}

@@ -1,0 +1,60 @@
+//! A single array-like as a tensor: `asarray`, and arguments that are arrays.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use windrow::{Owner, Tensor};
+
+use crate::ground::batch::PyBatch;
+use crate::ground::tensor::PyTensor;
+use crate::import::importer::{Importer, Reading};
+use crate::ownership::places::{in_place, Places};
+
+/// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
+pub(crate) fn tensor_of(
+    object: &Bound<'_, PyAny>,
+    name: &'static str,
+    reading: Reading<'_>,
+) -> PyResult<Tensor> {
+    // Ours as it is: what also kept the object would grow with every result that is an output again.
+    if let Ok(tensor) = object.cast_exact::<PyTensor>() {
+        return in_place(object.py(), tensor.get().inner()).cloned();
+    }
+    if let Ok(batch) = object.cast_exact::<PyBatch>() {
+        return in_place(object.py(), batch.get().inner()).cloned();
+    }
+    let mut importer = Importer::new(object.py(), reading);
+    importer.lone = Some(name);
+    importer.import_one(object, 0)?;
+    let Importer { list, mut keep, places, .. } = importer;
+    keep.objects.push(object.clone().unbind());
+    keep.places = Places::from(places);
+    let kind = list.kind(0);
+    let owner: Owner = Arc::new(keep);
+    // SAFETY: `keep` holds the object and whatever it lent us.
+    #[allow(unsafe_code)]
+    Ok(unsafe {
+        Tensor::new_unchecked(
+            owner,
+            list.address(0).cast_mut(),
+            kind.dtype,
+            kind.device,
+            kind.layout.clone(),
+            list.is_read_only(),
+        )
+    })
+}
+
+/// A `Tensor` of the same memory as any array-like; the array-like is kept alive, and of a torch tensor the
+/// memory too. Memory that was moved since is a LayoutError when the tensor is used next, as with `SampleList`.
+/// Python numbers, and lists and tuples of them, are copied.
+///
+/// Raises:
+///     TypeError: if ``x`` is not an array-like.
+///     LayoutError: if its memory cannot be expressed, and for a torch tensor that requires grad while
+///         torch's grad mode is on.
+#[pyfunction]
+#[pyo3(signature = (x, /))]
+pub(crate) fn asarray(x: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+    tensor_of(x, "x", Reading::OWNED).map(PyTensor::from)
+}

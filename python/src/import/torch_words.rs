@@ -1,0 +1,335 @@
+//! What a torch tensor says of gradients and of lazy signs, read from the words of its C++ objects: to ask for
+//! attributes costs more than all else of an import.
+//!
+//! No header promises where those words are. They are found by trial on tensors that torch makes for it
+//! (`_torch_probe.py`), and believed only if they agree with torch's attributes for every one of these.
+#![allow(unsafe_code)] // Words of foreign objects.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use crate::import::torch_dense::Dense;
+
+/// Words from the start of a tensor's Python object to the address of the tensor.
+pub(crate) const TENSOR: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
+/// Words from the start of a tensor to the address of its storage: after the virtual table and the reference count.
+pub(crate) const STORAGE: usize = 2;
+/// Its autograd metadata, null if it never had any.
+const AUTOGRAD: usize = 3;
+/// Words from the start of a storage to the address of its memory.
+pub(crate) const MEMORY: usize = 2;
+
+/// Where the words are that are not in the same place in every release.
+#[derive(Debug)]
+pub(crate) struct Words {
+    /// In a tensor: its dispatch keys, among them those of lazy conjugation and negation.
+    keys: usize,
+    lazy: usize,
+    /// In a tensor's autograd metadata: the class, of a tensor and of a view, and the function it came from.
+    classes: [usize; 2],
+    grad_fn: usize,
+    /// The byte that says that it requires grad by itself.
+    flag: usize,
+    /// In that of a view: the tensor it is a view of.
+    base: usize,
+    /// In a storage: its Python object, null until there is one. `None` if that is not to be seen.
+    wrapper: Option<usize>,
+    /// `Tensor.untyped_storage`, which takes nothing but the tensor: to look it up costs as much as it does.
+    untyped_storage: ffi::PyCFunction,
+}
+
+/// How far the objects are searched.
+const KEYS: std::ops::Range<usize> = 4..28;
+const GRAD_FN: std::ops::Range<usize> = 5..12;
+const FLAG_WORDS: usize = 12;
+const BASE_WORDS: usize = 16;
+const WRAPPER: std::ops::Range<usize> = 7..12;
+
+/// Whether nothing else runs Python code, and so releases objects, while this thread is attached: objects of
+/// interpreters without that lock have more words.
+const HAS_LOCK: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
+
+/// # Safety
+/// `start` is the address of a live object with so many words and one more.
+pub(crate) unsafe fn word(start: usize, position: usize) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::with_exposed_provenance::<usize>(start).add(position).read() }
+}
+
+/// # Safety
+/// As for `word`, in bytes.
+unsafe fn byte(start: usize, position: usize) -> u8 {
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(start).add(position).read() }
+}
+
+impl Words {
+    /// torch's, if it is laid out so, for a class of its tensors.
+    pub fn of(class: &Bound<'_, PyType>) -> Option<&'static Words> {
+        static FOUND: PyOnceLock<Option<Words>> = PyOnceLock::new();
+        let py = class.py();
+        let torch = crate::import::routes::loaded(py, "torch._C", "TensorBase").ok()??;
+        // SAFETY: two live types. Not `issubclass`, which a class may override.
+        let is_tensor =
+            unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), torch.as_type_ptr()) } != 0;
+        if !is_tensor {
+            return None;
+        }
+        // On a thread of its own, as modes, which are a thread's, make other tensors.
+        let found = FOUND.get_or_init(py, || {
+            let probe = || Python::attach(|py| Words::probe(py).ok().flatten());
+            py.detach(|| std::thread::Builder::new().spawn(probe).ok()?.join().ok()?)
+        });
+        found.as_ref()
+    }
+
+    fn probe(py: Python<'_>) -> PyResult<Option<Words>> {
+        let probe = py.import("windrow._torch_probe")?;
+        let cases = probe.call_method0("cases")?;
+        let cases =
+            cases.try_iter()?.map(|case| Case::read(&case?)).collect::<PyResult<Vec<_>>>()?;
+        let unasked = probe.call_method0("unasked")?;
+        // SAFETY: tensors that torch has just made; the cases hold them and their storages.
+        Ok(unsafe { Words::find(&cases, &unasked) })
+    }
+
+    /// # Safety
+    /// The objects of all cases are alive; `unasked` is another of torch's own tensors.
+    unsafe fn find(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<Words> {
+        // SAFETY: the first word after the head of a tensor's object; it is then known for the address of a
+        // tensor, and its third for that of a storage, both C++ objects of more words than are read.
+        let is_chained = cases.iter().all(|case| unsafe {
+            word(case.object.as_ptr().expose_provenance(), TENSOR) == case.tensor
+                && word(case.tensor, STORAGE) == case.storage
+                && word(case.storage, MEMORY) == case.memory
+        });
+        let [plain, leaf, view, ..] = cases else { return None };
+        if !is_chained {
+            return None;
+        }
+        // SAFETY: searched no further than to the first match, which a tensor has.
+        let keys = KEYS.into_iter().find(|&at| unsafe { word(plain.tensor, at) } == plain.keys)?;
+        let of_lazy = cases.iter().filter(|case| case.is_lazy);
+        let lazy = of_lazy.fold(0, |bits, case| bits | (case.keys ^ plain.keys));
+        // SAFETY: the word after that of the storage is a field of every tensor.
+        let autograd = |case: &Case<'_>| unsafe { word(case.tensor, AUTOGRAD) };
+        let with_grad: Vec<_> = cases.iter().filter(|case| autograd(case) != 0).collect();
+        if autograd(plain) != 0 || autograd(leaf) == 0 || autograd(view) == 0 {
+            return None;
+        }
+        // SAFETY: objects with a mutex behind what is searched, and of views with that base behind it.
+        let (grad_fn, flag, base, classes) = unsafe {
+            let is_grad_fn = |case: &&Case<'_>, at| (word(autograd(case), at) != 0) == case.has_fn;
+            let grad_fn = GRAD_FN
+                .into_iter()
+                .find(|&at| with_grad.iter().all(|case| is_grad_fn(case, at)))?;
+            let is_flag =
+                |case: &&Case<'_>, at| byte(autograd(case), at) == u8::from(case.by_itself);
+            let flags = 8 * (grad_fn + 1)..8 * (grad_fn + FLAG_WORDS);
+            let flag =
+                flags.into_iter().find(|&at| with_grad.iter().all(|case| is_flag(case, at)))?;
+            let bases = flag / 8 + 1..flag / 8 + BASE_WORDS;
+            let base = bases.into_iter().find(|&at| word(autograd(view), at) == view.base)?;
+            (grad_fn, flag, base, [word(autograd(leaf), 0), word(autograd(view), 0)])
+        };
+        let untyped_storage = untyped_storage(&plain.object)?;
+        let mut places = WRAPPER.filter(|_| HAS_LOCK);
+        // SAFETY: searched no further than to the first match; no storage has fewer words.
+        let wrapper = places.find(|&at| unsafe {
+            let is_its = |case: &Case<'_>| {
+                word(case.storage, at) == case.storage_object.as_ptr().expose_provenance()
+            };
+            let tensor = word(unasked.as_ptr().expose_provenance(), TENSOR);
+            cases.iter().all(is_its) && word(word(tensor, STORAGE), at) == 0
+        });
+        let words = Words { keys, lazy, classes, grad_fn, flag, base, wrapper, untyped_storage };
+        // SAFETY: as above.
+        let agrees = |case: &Case<'_>| unsafe {
+            let class = case.base != 0;
+            let is_plain = !case.is_lazy && !case.requires_grad;
+            let is_known = autograd(case) == 0
+                || word(autograd(case), 0) == classes[usize::from(class)]
+                    && (!class || word(autograd(case), base) == case.base);
+            is_known
+                && word(case.tensor, keys) == case.keys
+                && (case.keys & lazy != 0) == case.is_lazy
+                && words.is_plain(case.object.as_ptr()) == is_plain
+        };
+        cases.iter().all(agrees).then_some(words)
+    }
+
+    /// How dense tensors are laid out, if that is known.
+    pub fn dense(&self, py: Python<'_>) -> Option<&'static Dense> {
+        Dense::of(py, self.keys)
+    }
+
+    /// The storage of a tensor, and the word of it that has the address of its memory; NULL if it has none.
+    ///
+    /// # Safety
+    /// A live object of a class that [`Words::of`] was asked for.
+    #[inline]
+    pub unsafe fn memory_of(&self, object: *mut ffi::PyObject) -> *const usize {
+        // SAFETY: as in `is_plain`.
+        let storage = unsafe {
+            match word(object.expose_provenance(), TENSOR) {
+                0 => 0,
+                tensor => word(tensor, STORAGE),
+            }
+        };
+        match storage {
+            0 => std::ptr::null(),
+            storage => std::ptr::with_exposed_provenance::<usize>(storage).wrapping_add(MEMORY),
+        }
+    }
+
+    /// The object of a tensor's storage, which keeps it. torch makes one for each storage, once; to ask for it
+    /// costs half as much as all else of an import, each time.
+    ///
+    /// # Safety
+    /// A live object of a class that [`Words::of`] was asked for.
+    pub unsafe fn storage_of<'py>(
+        &self,
+        object: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // SAFETY: as in `is_plain`. An object that is there belongs to the live storage, and to no thread but
+        // this while it is attached (`HAS_LOCK`). torch releases that mark the address while the storage owns
+        // its object, and not the other way round, make it odd. Else a method of torch's base class without
+        // arguments, of an object of that class.
+        unsafe {
+            if let (Some(at), tensor @ 1..) =
+                (self.wrapper, word(object.as_ptr().expose_provenance(), TENSOR))
+            {
+                let storage = word(tensor, STORAGE);
+                let wrapper = if storage == 0 { 0 } else { word(storage, at) };
+                if wrapper != 0 && wrapper % align_of::<ffi::PyObject>() == 0 {
+                    let wrapper = std::ptr::with_exposed_provenance_mut(wrapper);
+                    return Ok(Bound::from_borrowed_ptr(object.py(), wrapper));
+                }
+            }
+            let storage = (self.untyped_storage)(object.as_ptr(), std::ptr::null_mut());
+            Bound::from_owned_ptr_or_err(object.py(), storage)
+        }
+    }
+
+    /// Whether a tensor has its values in memory as they are, and does not require grad; false also where that
+    /// is not to be seen here.
+    ///
+    /// # Safety
+    /// A live object of a class that [`Words::of`] was asked for.
+    #[inline]
+    pub unsafe fn is_plain(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: the words were found in objects of torch's own (`find`), which have no other layout in its
+        // subclasses; what a tensor points to lives with it.
+        unsafe {
+            let tensor = word(object.expose_provenance(), TENSOR);
+            if tensor == 0 || word(tensor, self.keys) & self.lazy != 0 {
+                return false;
+            }
+            let autograd = word(tensor, AUTOGRAD);
+            if autograd == 0 {
+                return true;
+            }
+            if word(autograd, self.grad_fn) != 0 || byte(autograd, self.flag) != 0 {
+                return false;
+            }
+            let [of_tensor, of_view] = self.classes;
+            let class = word(autograd, 0);
+            class == of_tensor
+                || class == of_view && {
+                    let base = word(autograd, self.base);
+                    base != 0 && word(base, AUTOGRAD) == 0
+                }
+        }
+    }
+}
+
+/// The C function of a tensor's method, if it is one without arguments.
+fn untyped_storage(tensor: &Bound<'_, PyAny>) -> Option<ffi::PyCFunction> {
+    let method = tensor.getattr("untyped_storage").ok()?;
+    let object = method.as_ptr();
+    // SAFETY: a live object; what it is of a C function is asked of one only.
+    unsafe {
+        let is_method = ffi::PyCFunction_Check(object) != 0
+            && ffi::PyCFunction_GetFlags(object) == ffi::METH_NOARGS
+            && ffi::PyCFunction_GetSelf(object) == tensor.as_ptr();
+        is_method.then(|| ffi::PyCFunction_GetFunction(object)).flatten()
+    }
+}
+
+/// Asks for the memory of a tensor's object, of the tensor and of its storage, as far ahead of their use as they
+/// stand in this order in the list.
+///
+/// # Safety
+/// Live objects of a class that [`Words::of`] was asked for.
+#[inline]
+pub(crate) unsafe fn prefetch(
+    object: Option<*mut ffi::PyObject>,
+    nearer: Option<*mut ffi::PyObject>,
+    nearest: Option<*mut ffi::PyObject>,
+    line: impl Fn(*const u8),
+) {
+    let at = |address: usize| std::ptr::with_exposed_provenance::<u8>(address);
+    // SAFETY: as in `is_plain`.
+    let tensor_of =
+        |object: *mut ffi::PyObject| unsafe { word(object.expose_provenance(), TENSOR) };
+    if let Some(object) = object {
+        line(object.cast());
+    }
+    if let Some(tensor) = nearer.map(tensor_of) {
+        (0..3).for_each(|count| line(at(tensor).wrapping_add(64 * count)));
+    }
+    if let Some(tensor) = nearest.map(tensor_of).filter(|&tensor| tensor != 0) {
+        // SAFETY: a live object points to a live tensor.
+        let storage = at(unsafe { word(tensor, STORAGE) });
+        line(storage);
+        line(storage.wrapping_add(64));
+    }
+}
+
+/// A tensor, and what torch says of it.
+struct Case<'py> {
+    object: Bound<'py, PyAny>,
+    storage_object: Bound<'py, PyAny>,
+    tensor: usize,
+    storage: usize,
+    memory: usize,
+    base: usize,
+    keys: usize,
+    is_lazy: bool,
+    requires_grad: bool,
+    has_fn: bool,
+    by_itself: bool,
+}
+
+impl<'py> Case<'py> {
+    fn read(case: &Bound<'py, PyAny>) -> PyResult<Case<'py>> {
+        let (
+            object,
+            storage_object,
+            tensor,
+            storage,
+            memory,
+            base,
+            keys,
+            is_lazy,
+            requires_grad,
+            has_fn,
+            by_itself,
+        ) = case.extract()?;
+        Ok(Case {
+            object,
+            storage_object,
+            tensor,
+            storage,
+            memory,
+            base,
+            keys,
+            is_lazy,
+            requires_grad,
+            has_fn,
+            by_itself,
+        })
+    }
+}

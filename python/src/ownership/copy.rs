@@ -1,0 +1,26 @@
+//! Copies of single tensors by the engine itself.
+
+use std::sync::Arc;
+
+use windrow::{Collate, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
+
+use crate::engine::index_engine;
+use crate::ownership::order::Order;
+
+/// What a form makes of one tensor, behind all that still writes it. Not in the user's counters.
+pub(crate) fn copy_of(
+    tensor: &Tensor,
+    collate: &Collate,
+    stream: Option<Stream>,
+) -> windrow::Result<Tensor> {
+    let mut one = SampleList::new();
+    one.push_view(&tensor.into());
+    let order = Order::of(tensor);
+    let mut options = RunOptions::default();
+    options.stream = stream.or(order.current);
+    options.producers = order.producers;
+    options.keep = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner())).collect();
+    let leaf = Leaf { samples: &one, collate, path: "", out: None };
+    let filled = index_engine().run_with(Plan::for_leaves(&[leaf])?, options)?;
+    filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
+}

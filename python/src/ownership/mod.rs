@@ -1,0 +1,7 @@
+//! What keeps samples alive, where their memory is, and what work on it waits for.
+
+pub(crate) mod copy;
+pub(crate) mod keep;
+pub(crate) mod order;
+pub(crate) mod owners;
+pub(crate) mod places;

@@ -1,0 +1,525 @@
+//! Where memory that outlives a call lay when it was imported. Its owner is held and may still move it, as
+//! `resize_` and `share_memory_` do; that is noticed before the memory is read.
+#![allow(unsafe_code)] // Words of foreign objects.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::{ffi, intern};
+use windrow::{Error, Mismatch, Owner, Tensor};
+
+use crate::ground::errors::{is_answer, LayoutError};
+use crate::ground::reserve::{no_room, push_to, room_for};
+use crate::import::importer::Importer;
+use crate::import::routes::{Lazy, Route};
+use crate::ownership::keep::Keep;
+
+/// The word in which an owner has the address of its memory, and that address.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    word: *const usize,
+    address: usize,
+}
+
+/// What does not move, and what can only be asked for.
+static STILL: usize = 0;
+static ASKED: usize = 0;
+
+impl Place {
+    const STILL: Place = Place { word: &STILL, address: 0 };
+
+    /// # Safety
+    /// The word of a live object, kept as long as the place.
+    pub unsafe fn at(word: *const usize) -> Place {
+        // SAFETY: the caller's promise.
+        Place { word, address: unsafe { word.read() } }
+    }
+
+    /// Zero while the memory is where it was.
+    #[inline]
+    fn change(self) -> usize {
+        self.now() ^ self.address
+    }
+
+    #[inline]
+    fn now(self) -> usize {
+        // SAFETY: by `at`, or a static. Another thread may be moving the memory, which a call cannot defend
+        // itself against.
+        unsafe { self.word.read() }
+    }
+}
+
+/// Whose place no word tells.
+#[derive(Clone)]
+pub(crate) enum Ask {
+    /// A torch storage, held by the same list, and the address of its memory.
+    Storage(*mut ffi::PyObject, usize),
+    /// A tensor of ours over memory of others.
+    Tensor(Tensor),
+    /// The sample was replaced.
+    Nothing,
+}
+
+/// The places of a list of samples, or of one tensor.
+#[derive(Clone, Default)]
+pub(crate) struct Places {
+    table: Arc<Table>,
+    taken: Option<Taken>,
+}
+
+/// The samples that were taken, of those of the table.
+#[derive(Clone)]
+struct Taken {
+    /// Negative ones count from the end.
+    positions: Arc<Vec<i64>>,
+    /// The samples of the table.
+    len: usize,
+}
+
+impl Taken {
+    #[inline]
+    fn at(&self, index: usize) -> usize {
+        from_start(self.positions[index], self.len)
+    }
+}
+
+/// A position in a list of `len` samples, which is there; negative ones count from the end.
+#[inline]
+fn from_start(position: i64, len: usize) -> usize {
+    let end = if position < 0 { len as i64 } else { 0 };
+    (position + end) as usize
+}
+
+/// Of samples, as they are imported.
+#[derive(Default)]
+pub(crate) struct Table {
+    places: Vec<Place>,
+    /// The position among the places for each sample; empty while they are the same, or there is one for all.
+    ids: Vec<u32>,
+    /// The address of those is their position here, and one.
+    asks: Vec<Ask>,
+}
+
+// SAFETY: words of objects that are held; Python objects are used attached only.
+unsafe impl Send for Table {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for Table {}
+
+impl Table {
+    /// Makes room for the places of so many more samples.
+    pub fn reserve(&mut self, count: usize) -> PyResult<()> {
+        self.places.try_reserve_exact(count).map_err(no_room)
+    }
+
+    /// The next sample's, which is number `index`, and not to be asked for.
+    #[inline]
+    pub fn push(&mut self, index: usize, place: Place) -> PyResult<()> {
+        let is_last = self.places.last().is_some_and(|last| std::ptr::eq(last.word, place.word));
+        if self.ids.is_empty() && is_last && self.places.len() == 1 {
+            return Ok(()); // One for all.
+        }
+        match self.ids.is_empty() && !is_last && self.places.len() == index {
+            true => self.enter(place),
+            false => self.push_among(index, place, is_last),
+        }
+    }
+
+    /// As `push`, where the number of samples is not that of the places.
+    #[inline(never)]
+    fn push_among(&mut self, index: usize, place: Place, is_last: bool) -> PyResult<()> {
+        if self.places.is_empty() && index > 0 {
+            self.enter(Place::STILL)?;
+        }
+        let num_before = self.places.len();
+        let id = num_before - usize::from(is_last);
+        let is_told = id != index || !self.ids.is_empty();
+        if is_told && self.ids.is_empty() {
+            self.ids = room_for(self.places.capacity().max(index + 1))?;
+            self.ids.extend((0..index as u32).map(|id| if num_before == 1 { 0 } else { id }));
+        }
+        self.ids.try_reserve(usize::from(is_told)).map_err(no_room)?;
+        if !is_last {
+            self.enter(place)?;
+        }
+        if is_told {
+            self.ids.push(id as u32);
+        }
+        Ok(())
+    }
+
+    /// The place of a tensor of ours: of the same word as of the sample that it is, if it is one.
+    pub fn push_tensor(&mut self, index: usize, tensor: &Tensor) -> PyResult<()> {
+        let Some(places) = of_owner(tensor.owner()).filter(|places| !places.is_empty()) else {
+            return self.push_still(index);
+        };
+        let is_one = places.table.places.len() == 1
+            || places.taken.as_ref().is_some_and(|taken| taken.positions.len() == 1);
+        match is_one {
+            true => self.push_from(index, places, 0),
+            false => self.push_asked(index, Ask::Tensor(tensor.clone())),
+        }
+    }
+
+    /// The place of a sample of another list.
+    pub fn push_from(&mut self, index: usize, other: &Places, from: usize) -> PyResult<()> {
+        if other.is_empty() {
+            return self.push_still(index);
+        }
+        let place = other.table.places[other.id(from)];
+        match std::ptr::eq(place.word, &ASKED) {
+            true => self.push_asked(index, other.table.asks[place.address - 1].clone()),
+            false => self.push(index, place),
+        }
+    }
+
+    pub fn push_asked(&mut self, index: usize, ask: Ask) -> PyResult<()> {
+        self.asks.try_reserve(1).map_err(no_room)?;
+        let address = self.asks.len() + 1;
+        self.push_among(index, Place { word: &ASKED, address }, false)?;
+        self.asks.push(ask);
+        Ok(())
+    }
+
+    /// A sample whose memory its owner does not move.
+    #[inline]
+    pub fn push_still(&mut self, index: usize) -> PyResult<()> {
+        match self.places.is_empty() {
+            true => Ok(()),
+            false => self.push(index, Place::STILL),
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, place: Place) -> PyResult<()> {
+        self.places.try_reserve(1).map_err(no_room)?;
+        self.places.push(place);
+        Ok(())
+    }
+
+    /// The position among the places of a sample.
+    #[inline]
+    fn id(&self, index: usize) -> usize {
+        match self.ids.get(index) {
+            Some(&id) => id as usize,
+            None if self.places.len() == 1 => 0,
+            None => index,
+        }
+    }
+
+    fn has_moved(&self, py: Python<'_>, id: usize) -> PyResult<bool> {
+        let place = self.places[id];
+        if !std::ptr::eq(place.word, &ASKED) {
+            return Ok(place.change() != 0);
+        }
+        match &self.asks[place.address - 1] {
+            Ask::Storage(storage, address) => {
+                // SAFETY: held with the samples; attached.
+                let storage = unsafe { Bound::from_borrowed_ptr(py, *storage) };
+                let now: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
+                Ok(now != *address)
+            }
+            Ask::Tensor(tensor) => has_moved(py, tensor),
+            Ask::Nothing => Ok(false),
+        }
+    }
+}
+
+impl From<Table> for Places {
+    fn from(mut table: Table) -> Places {
+        table.places.shrink_to_fit();
+        Places { table: Arc::new(table), taken: None }
+    }
+}
+
+impl Places {
+    /// The places of a tensor's rows or pieces.
+    pub fn of(table: &Tensor) -> PyResult<Places> {
+        match of_owner(table.owner()) {
+            Some(places) if places.table.places.len() == 1 => Ok(places.clone()),
+            Some(places) if !places.is_empty() => {
+                let mut all = Table::default();
+                all.push_asked(0, Ask::Tensor(table.clone()))?;
+                Ok(Places::from(all))
+            }
+            _ => Ok(Places::default()),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.table.places.is_empty()
+    }
+
+    /// Those of the samples at these positions, which are there; negative ones count from the end.
+    pub fn take(&self, mut positions: Vec<i64>, len: usize) -> Places {
+        if self.is_empty() {
+            return Places::default();
+        }
+        if let Some(taken) = &self.taken {
+            let of_table = |position| taken.at(from_start(position, len)) as i64;
+            positions.iter_mut().for_each(|position| *position = of_table(*position));
+        }
+        let taken = Taken { positions: Arc::new(positions), len };
+        Places { table: Arc::clone(&self.table), taken: Some(taken) }
+    }
+
+    /// Makes each of `len` samples have a place of its own, if one of them or another has one that can change. Says
+    /// whether there are places.
+    pub fn spread(&mut self, len: usize, other: &Places) -> PyResult<bool> {
+        if self.is_empty() && other.is_empty() {
+            return Ok(false);
+        }
+        let is_spread = |table: &Table| table.ids.is_empty() && table.places.len() == len;
+        if self.taken.is_some()
+            || !Arc::get_mut(&mut self.table).is_some_and(|table| is_spread(table))
+        {
+            let mut table = Table::default();
+            table.reserve(len)?;
+            for index in 0..len {
+                let (place, ask) = self.at(index);
+                table.places.push(place);
+                if let Some(ask) = ask {
+                    push_to(&mut table.asks, ask)?;
+                    table.places[index].address = table.asks.len();
+                }
+            }
+            *self = Places { table: Arc::new(table), taken: None };
+        }
+        let table = Arc::get_mut(&mut self.table).expect("just made");
+        table.asks.try_reserve(1).map_err(no_room)?;
+        Ok(true)
+    }
+
+    /// The place of a sample, and what to ask if that is all that can be done.
+    fn at(&self, index: usize) -> (Place, Option<Ask>) {
+        if self.is_empty() {
+            return (Place::STILL, None);
+        }
+        let place = self.table.places[self.id(index)];
+        let is_asked = std::ptr::eq(place.word, &ASKED);
+        (place, is_asked.then(|| self.table.asks[place.address - 1].clone()))
+    }
+
+    /// The place of the first sample of another list in place of that of a sample, after `spread`. What was asked so
+    /// far, the release of which can run any code.
+    pub fn replace(&mut self, index: usize, other: &Places) -> Option<Ask> {
+        let (mut place, ask) = other.at(0);
+        let Table { places, asks, .. } = Arc::get_mut(&mut self.table)?;
+        let is_new = ask.is_some();
+        let old = std::ptr::eq(places[index].word, &ASKED).then(|| places[index].address);
+        let gone = match old {
+            Some(position) => {
+                let ask = ask.unwrap_or(Ask::Nothing);
+                Some(std::mem::replace(&mut asks[position - 1], ask))
+            }
+            None => {
+                asks.extend(ask);
+                None
+            }
+        };
+        if is_new {
+            place.address = old.unwrap_or(asks.len());
+        }
+        places[index] = place;
+        gone
+    }
+
+    fn id(&self, index: usize) -> usize {
+        self.table.id(self.taken.as_ref().map_or(index, |taken| taken.at(index)))
+    }
+
+    /// Adds those of another list to these, of `len` samples, and does the rest; on an error nothing is added.
+    pub fn extend(
+        &mut self,
+        len: usize,
+        other: &Places,
+        other_len: usize,
+        rest: impl FnOnce() -> PyResult<()>,
+    ) -> PyResult<()> {
+        if self.is_empty() && other.is_empty() {
+            return rest();
+        }
+        if self.taken.is_some() || Arc::get_mut(&mut self.table).is_none() {
+            let mut copy = Table::default();
+            (0..len).try_for_each(|index| copy.push_from(index, self, index))?;
+            *self = Places::from(copy);
+        }
+        let table = Arc::get_mut(&mut self.table).expect("just made");
+        let before = (table.places.len(), table.ids.len(), table.asks.len());
+        let add = |index| table.push_from(len + index, other, index);
+        let done = (0..other_len).try_for_each(add).and_then(|()| rest());
+        if done.is_err() {
+            table.places.truncate(before.0);
+            table.ids.truncate(before.1);
+            table.asks.truncate(before.2);
+        }
+        done
+    }
+
+    /// The first of the samples whose memory has moved. Few instructions while none has.
+    #[inline]
+    pub fn find_moved(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let places = &self.table.places[..];
+        let is_same = match &self.taken {
+            Some(taken) if taken.positions.len() < places.len() => {
+                let change = |index| places[self.table.id(taken.at(index))].change();
+                (0..taken.positions.len()).map(change).fold(0, |all, one| all | one) == 0
+            }
+            _ => places.iter().map(|place| place.change()).fold(0, |all, one| all | one) == 0,
+        };
+        match is_same {
+            true => Ok(None),
+            false => self.search(py),
+        }
+    }
+
+    #[cold]
+    fn search(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        let count = match &self.taken {
+            _ if self.table.places.len() == 1 => 1,
+            Some(taken) => taken.positions.len(),
+            None => self.table.ids.len().max(self.table.places.len()),
+        };
+        let mut last = None;
+        for index in 0..count {
+            let id = self.id(index);
+            if last != Some(id) && self.table.has_moved(py, id)? {
+                return Ok(Some(index));
+            }
+            last = Some(id);
+        }
+        Ok(None)
+    }
+}
+
+impl Importer<'_> {
+    /// Holds the storage of a torch tensor, which the tensor itself can exchange for another.
+    #[inline]
+    pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
+        match lazy {
+            Lazy::No => Ok(()),
+            // Rows of one tensor have one storage.
+            // SAFETY: a live object of a class that has words.
+            Lazy::Words(words) if unsafe { words.memory_of(object.as_ptr()) } == self.held => {
+                Ok(())
+            }
+            _ => self.hold_another(object, lazy),
+        }
+    }
+
+    #[inline(never)]
+    fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
+        self.held = std::ptr::null();
+        let storage = match lazy {
+            // SAFETY: as above, here and below.
+            Lazy::Words(words) => unsafe { words.storage_of(object) },
+            _ => object.call_method0(intern!(self.py, "untyped_storage")),
+        };
+        let storage = match storage {
+            Ok(storage) => storage,
+            // The tensor has none, and its own word for that.
+            Err(error) if is_answer(self.py, &error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.held = match lazy {
+            // SAFETY: as above.
+            Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
+            _ => storage.as_ptr().cast(),
+        };
+        push_to(&mut self.keep.objects, storage.unbind())
+    }
+
+    /// Remembers where the memory of the last sample is, if its owner can move it.
+    #[inline]
+    pub fn remember_place(
+        &mut self,
+        object: &Bound<'_, PyAny>,
+        route: Route,
+        lazy: Lazy,
+    ) -> PyResult<()> {
+        let position = self.list.len() - 1;
+        match (lazy, route) {
+            (Lazy::Words(words), _) => {
+                // SAFETY: a live object of a class that has words.
+                let word = unsafe { words.memory_of(object.as_ptr()) };
+                if word == self.held && !word.is_null() {
+                    // SAFETY: of a storage that is held.
+                    return self.places.push(position, unsafe { Place::at(word) });
+                }
+            }
+            (Lazy::No, Route::Array | Route::ArrayStruct) => {
+                // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
+                let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
+                if place.address == self.list.address(position).addr() {
+                    return self.places.push(position, place);
+                }
+            }
+            _ => return self.remember_other(position, route, lazy),
+        }
+        self.places.push_still(position)
+    }
+
+    #[inline(never)]
+    fn remember_other(&mut self, position: usize, route: Route, lazy: Lazy) -> PyResult<()> {
+        match (lazy, route, self.keep.tensors.last()) {
+            (Lazy::Ask, ..) if !self.held.is_null() => {
+                let storage: *mut ffi::PyObject = self.held.cast_mut().cast();
+                // SAFETY: held since just now.
+                let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
+                let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
+                self.places.push_asked(position, Ask::Storage(storage, address))
+            }
+            (_, Route::Tensor | Route::Batch, Some(tensor)) => {
+                self.places.push_tensor(position, tensor)
+            }
+            _ => self.places.push_still(position),
+        }
+    }
+}
+
+/// What keeps samples of a list alive for a tensor over some of them.
+pub(crate) struct Held {
+    pub owners: Arc<Vec<Owner>>,
+    /// What else does, for these samples alone.
+    pub lone: Option<Owner>,
+    pub places: Places,
+}
+
+fn of_owner(owner: &Owner) -> Option<&Places> {
+    let mut owner = owner;
+    loop {
+        match owner.downcast_ref::<Keep>() {
+            Some(keep) if !keep.places.is_empty() => return Some(&keep.places),
+            // Around a tensor of ours.
+            Some(Keep { tensors, .. }) => match &tensors[..] {
+                [inner] => owner = inner.owner(),
+                _ => return None,
+            },
+            None => return owner.downcast_ref::<Held>().map(|held| &held.places),
+        }
+    }
+}
+
+/// Whether the memory of a tensor was moved by its owner.
+pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
+    match of_owner(tensor.owner()) {
+        Some(places) => Ok(places.find_moved(py)?.is_some()),
+        None => Ok(false),
+    }
+}
+
+/// A tensor to be read or handed on, if its memory is where it was.
+pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
+    match has_moved(py, tensor)? {
+        false => Ok(tensor),
+        true => Err(LayoutError::new_err(format!("the tensor is over {MOVED}"))),
+    }
+}
+
+const MOVED: &str =
+    "memory that was moved or freed since, as by resize_() or share_memory_(); import it again";
+
+/// The refusal of a sample whose owner has moved it.
+pub(crate) fn moved(index: usize) -> Error {
+    let expected = "memory that is where it was imported";
+    Error::Layout(Box::new(Mismatch::new(Some(index), expected, MOVED)))
+}

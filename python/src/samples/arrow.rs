@@ -1,0 +1,317 @@
+//! Objects with the Arrow PyCapsule interface in place of a list: the list of their rows.
+#![allow(unsafe_code)] // Structs of the Arrow C data interface enter here.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple, PyType};
+use windrow::arrow::{
+    ArrowArray, ArrowArrayStream, ArrowDeviceArray, ArrowSchema, Columns, Rows, ARROW_ARRAY,
+    ARROW_ARRAY_STREAM, ARROW_DEVICE_ARRAY, ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA_HOST, ARROW_SCHEMA,
+};
+use windrow::dlpack::DLDeviceType;
+use windrow::{Error, Mismatch};
+
+use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
+use crate::ground::reserve::push_to;
+use crate::import::routes::{route_of, Route};
+use crate::ownership::keep::Keep;
+use crate::ownership::owners::Owners;
+use crate::samples::imported::Imported;
+use crate::samples::list::PySampleList;
+
+/// The methods of the interface, in the order in which they are asked.
+const METHODS: [&str; 3] = ["__arrow_c_array__", "__arrow_c_stream__", "__arrow_c_device_array__"];
+
+/// The rows of an Arrow object.
+pub(crate) struct ArrowRows<'py> {
+    /// Rows have fields, as those of a table.
+    pub is_struct: bool,
+    pub columns: Vec<ArrowColumn<'py>>,
+}
+
+pub(crate) struct ArrowColumn<'py> {
+    pub path: Vec<String>,
+    pub content: Content<'py>,
+}
+
+pub(crate) enum Content<'py> {
+    Samples(Box<Imported>),
+    Texts(Bound<'py, PyList>),
+}
+
+/// Whether an object is to be read as Arrow's: it has one of the methods, and no better route is known.
+pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if !matches!(route_of(object)?.0, Route::Protocols) || object.is_instance_of::<PyType>() {
+        return Ok(false);
+    }
+    for method in METHODS {
+        if object.hasattr(method)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The rows of an Arrow object that is no table, as samples.
+pub(crate) fn samples_in(object: &Bound<'_, PyAny>, path: &str) -> PyResult<Imported> {
+    let mut rows = read(object, ".", path)?;
+    match rows.columns.pop() {
+        Some(ArrowColumn { content: Content::Samples(samples), .. }) if !rows.is_struct => {
+            Ok(*samples)
+        }
+        _ => {
+            let class = class_name(&object.get_type())?;
+            let what = match rows.is_struct {
+                true => "a table, whose rows are dicts; wr.collate takes it, and this call takes one column of it",
+                false => "a column of strings or bytes; wr.collate takes it",
+            };
+            let text = format!("expected a list of samples, got {class}, {what}");
+            Err(PyTypeError::new_err(text))
+        }
+    }
+}
+
+/// Reads an Arrow object: array, stream, or array in the memory of a device, which must be the host. ``sep`` joins
+/// the names of columns, and ``path`` is that of the leaf, for errors.
+pub(crate) fn read<'py>(
+    object: &Bound<'py, PyAny>,
+    sep: &str,
+    path: &str,
+) -> PyResult<ArrowRows<'py>> {
+    let py = object.py();
+    let mut keep = Keep::default();
+    let columns = read_into(object, sep, path, &mut keep)?;
+    let is_struct = columns.is_struct();
+    let mut read = Vec::new();
+    for column in columns.into_columns() {
+        let content = match column.rows {
+            Rows::Samples { list, unpacked } => {
+                keep.tensors.extend(unpacked);
+                Ok(list)
+            }
+            Rows::Texts { texts, is_utf8 } => Err(texts_of(py, &texts, is_utf8)?),
+        };
+        read.push((column.path, content));
+    }
+    let owners = Owners::of_all(Arc::new(keep));
+    let columns = read.into_iter().map(|(path, content)| {
+        let content = match content {
+            Ok(list) => {
+                let (owners, places) = (owners.clone(), Default::default());
+                Content::Samples(Box::new(Imported { list, owners, places }))
+            }
+            Err(texts) => Content::Texts(texts),
+        };
+        ArrowColumn { path, content }
+    });
+    Ok(ArrowRows { is_struct, columns: columns.collect() })
+}
+
+fn read_into(
+    object: &Bound<'_, PyAny>,
+    sep: &str,
+    path: &str,
+    keep: &mut Keep,
+) -> PyResult<Columns> {
+    let py = object.py();
+    let told = |error: Error| match (path, error.mismatch()) {
+        ("", _) | (_, None) => to_py_err(py, &error),
+        (_, Some(mismatch)) if !mismatch.path.is_empty() => to_py_err(py, &error),
+        _ => to_py_err(py, &error.at_path(path)),
+    };
+    let ask = |method: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
+        let Some(method) = object.getattr_opt(method)? else { return Ok(None) };
+        match method.call0() {
+            Ok(answer) => Ok(Some(answer)),
+            Err(cause) if !is_answer(py, &cause) => Err(cause),
+            Err(cause) => {
+                let got = shown(cause.value(py))?;
+                let error = told(refused("an Arrow array", &got));
+                error.set_cause(py, Some(cause));
+                Err(error)
+            }
+        }
+    };
+    let append = |columns: &mut Columns, array: ArrowArray, keep: &mut Keep| {
+        // Kept before its memory is used.
+        push_to(&mut keep.arrays, array)?;
+        let array = keep.arrays.last().expect("just kept");
+        // SAFETY: an array of the schema's type, as its producer vouches; kept as long as the samples.
+        unsafe { columns.append(array) }.map_err(told)
+    };
+    if let Some(pair) = ask(METHODS[0])? {
+        let (schema, array) = capsules(&pair, ARROW_ARRAY)?;
+        let mut columns = columns_of(&schema, sep).map_err(told)?;
+        // SAFETY: the capsule's struct, which is moved out of it.
+        let array = unsafe { ArrowArray::take(pointer(&array, ARROW_ARRAY)?) };
+        append(&mut columns, array, keep)?;
+        return Ok(columns);
+    }
+    if let Some(capsule) = ask(METHODS[1])? {
+        let capsule = capsule.cast_into::<PyCapsule>().map_err(|_| no_capsules())?;
+        // SAFETY: the capsule's struct, which is moved out of it.
+        let mut stream = unsafe { ArrowArrayStream::take(pointer(&capsule, ARROW_ARRAY_STREAM)?) };
+        let mut schema = ArrowSchema::empty();
+        call(py, &mut stream, |stream| {
+            // SAFETY: a stream that is not released, and room for its schema.
+            stream.get_schema.map_or(0, |get| unsafe { get(stream, &mut schema) })
+        })?
+        .map_err(told)?;
+        // SAFETY: the producer vouches for its schema.
+        let mut columns = unsafe { Columns::of_schema(&schema, sep) }.map_err(told)?;
+        loop {
+            let mut array = ArrowArray::empty();
+            call(py, &mut stream, |stream| {
+                // SAFETY: as above, and room for an array.
+                stream.get_next.map_or(0, |get| unsafe { get(stream, &mut array) })
+            })?
+            .map_err(told)?;
+            if array.is_released() {
+                return Ok(columns);
+            }
+            append(&mut columns, array, keep)?;
+        }
+    }
+    let Some(pair) = ask(METHODS[2])? else { return Err(no_capsules()) };
+    let (schema, array) = capsules(&pair, ARROW_DEVICE_ARRAY)?;
+    let mut columns = columns_of(&schema, sep).map_err(told)?;
+    // SAFETY: the capsule's struct, alive while the capsule is.
+    let device = unsafe { &mut *pointer::<ArrowDeviceArray>(&array, ARROW_DEVICE_ARRAY)? };
+    let is_host = [ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA_HOST].contains(&device.device_type);
+    if !is_host || !device.sync_event.is_null() {
+        let got = match is_host {
+            true => "one that is still being written (sync_event)".to_owned(),
+            false => format!("one on device type {}", DLDeviceType(device.device_type)),
+        };
+        let mismatch = Mismatch::new(Some(0), "an Arrow array in host memory", got);
+        return Err(told(Error::Device(Box::new(mismatch))));
+    }
+    // SAFETY: as above; the array is moved out of it.
+    let array = unsafe { ArrowArray::take(&mut device.array) };
+    append(&mut columns, array, keep)?;
+    Ok(columns)
+}
+
+/// Calls a stream without the interpreter lock, which it may wait for. Its own words if it fails.
+fn call(
+    py: Python<'_>,
+    stream: &mut ArrowArrayStream,
+    ask: impl FnOnce(&mut ArrowArrayStream) -> std::ffi::c_int + Send,
+) -> PyResult<Result<(), Error>> {
+    py.check_signals()?;
+    if stream.is_released() || stream.get_schema.is_none() || stream.get_next.is_none() {
+        return Ok(Err(refused("an Arrow stream that is alive", "a released one")));
+    }
+    let (code, text) = py.detach(|| {
+        let code = ask(stream);
+        let text = stream.get_last_error.filter(|_| code != 0).map(|get| {
+            // SAFETY: the stream is alive; the text is, until the next call.
+            let text = unsafe { get(stream) };
+            // SAFETY: NULL or an ended string.
+            let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
+            text.map(|text| text.to_string_lossy().into_owned())
+        });
+        (code, text.flatten())
+    });
+    if code == 0 {
+        return Ok(Ok(()));
+    }
+    match PyErr::take(py) {
+        Some(error) if !is_answer(py, &error) => Err(error),
+        _ => {
+            let got = text.unwrap_or_else(|| format!("the error {code} without a reason"));
+            Ok(Err(refused("the next array of an Arrow stream", &got)))
+        }
+    }
+}
+
+fn refused(expected: &str, got: &str) -> Error {
+    Error::Layout(Box::new(Mismatch::of("samples", expected, got)))
+}
+
+fn no_capsules() -> PyErr {
+    PyTypeError::new_err("the Arrow PyCapsule interface gives capsules of a schema and an array")
+}
+
+/// The capsules of a schema and of an array.
+fn capsules<'py>(
+    pair: &Bound<'py, PyAny>,
+    name: &CStr,
+) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+    let pair = pair.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
+    let pair = pair.ok_or_else(no_capsules)?;
+    let at = |position: usize| {
+        pair.get_item(position)?.cast_into::<PyCapsule>().map_err(|_| no_capsules())
+    };
+    let (schema, array) = (at(0)?, at(1)?);
+    pointer::<ArrowSchema>(&schema, ARROW_SCHEMA)?;
+    pointer::<ArrowArray>(&array, name)?;
+    Ok((schema, array))
+}
+
+/// The struct of a capsule of this name.
+fn pointer<T>(capsule: &Bound<'_, PyCapsule>, name: &CStr) -> PyResult<*mut T> {
+    capsule.pointer_checked(Some(name)).map(|pointer| pointer.as_ptr().cast()).map_err(|_| {
+        PyValueError::new_err(format!("expected a capsule named {}", name.to_string_lossy()))
+    })
+}
+
+fn columns_of(schema: &Bound<'_, PyCapsule>, sep: &str) -> Result<Columns, Error> {
+    match schema.pointer_checked(Some(ARROW_SCHEMA)) {
+        // SAFETY: the capsule's struct, for which its producer vouches, alive while the capsule is.
+        Ok(schema) => unsafe { Columns::of_schema(schema.cast().as_ref(), sep) },
+        Err(_) => Err(refused("a capsule of an Arrow schema", "another one")),
+    }
+}
+
+/// Strings and bytes as Python's.
+fn texts_of<'py>(
+    py: Python<'py>,
+    texts: &[(*const u8, usize)],
+    is_utf8: bool,
+) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for (index, &(data, len)) in texts.iter().enumerate() {
+        let bytes = match len {
+            0 => &[],
+            // SAFETY: bytes of an array that is kept, in the range that it says.
+            _ => unsafe { std::slice::from_raw_parts(data, len) },
+        };
+        match (is_utf8, std::str::from_utf8(bytes)) {
+            (false, _) => list.append(PyBytes::new(py, bytes))?,
+            (true, Ok(text)) => list.append(PyString::new(py, text))?,
+            (true, Err(_)) => {
+                let mismatch = Mismatch::new(Some(index), "a string in UTF-8", "other bytes");
+                return Err(Error::Layout(Box::new(mismatch))).or_py_err(py);
+            }
+        }
+    }
+    Ok(list)
+}
+
+/// The columns of a table by name, those of structs by their names joined by a dot, as lists of samples.
+#[pyfunction]
+#[pyo3(signature = (table, /))]
+pub(crate) fn arrow_columns<'py>(table: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyDict>> {
+    let py = table.py();
+    let columns = PyDict::new(py);
+    for ArrowColumn { path, content } in read(table, ".", "")?.columns {
+        let name = path.join(".");
+        let Content::Samples(samples) = content else {
+            let mismatch = Mismatch::new(
+                Some(0),
+                "numbers, or lists or tensors of them",
+                "strings or bytes; leave the column out (columns=)",
+            );
+            return Err(Error::DType(Box::new(mismatch)).at_path(&name)).or_py_err(py);
+        };
+        if columns.contains(&name)? {
+            return Err(PyValueError::new_err(format!("two columns are named {name:?}")));
+        }
+        columns.set_item(name, Bound::new(py, PySampleList::from_imported(*samples))?)?;
+    }
+    Ok(columns)
+}

@@ -1,0 +1,55 @@
+//! What callers give as the list of samples.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use windrow::RowsAhead;
+
+use crate::ground::iterables::{check_list, tuple_from};
+use crate::import::importer::{Importer, Reading};
+use crate::import::routes::is_tensor;
+use crate::import::tensor::tensor_of;
+use crate::samples::arrow::{is_arrow, samples_in};
+use crate::samples::imported::Imported;
+use crate::samples::list::PySampleList;
+
+/// Imports every sample of a list, tuple or other iterable; of a tensor or an Arrow array every row.
+pub(crate) fn import_samples(
+    samples: &Bound<'_, PyAny>,
+    reading: Reading<'_>,
+) -> PyResult<(Imported, Option<RowsAhead>)> {
+    let py = samples.py();
+    let tuple = if let Ok(list) = samples.cast_exact::<PyList>() {
+        list.as_sequence().to_tuple()?
+    } else if let Ok(tuple) = samples.cast_exact::<PyTuple>() {
+        tuple.clone()
+    } else {
+        if is_arrow(samples)? {
+            return Ok((samples_in(samples, reading.path)?, None));
+        }
+        check_list(samples)?;
+        if is_tensor(samples)? {
+            let table = tensor_of(samples, "samples", Reading { owned: true, ..reading })?;
+            return Ok((Imported::rows_of(py, table)?, None));
+        }
+        tuple_from(samples)?
+    };
+    let mut importer = Importer::new(py, reading);
+    importer.import_tuple(&tuple, 0, reading.stacker)?;
+    Ok(Imported::from_importer(importer))
+}
+
+/// Either a list imported before or samples imported now.
+pub(crate) fn samples_of(
+    samples: &Bound<'_, PyAny>,
+    reading: Reading<'_>,
+) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
+    match samples.cast_exact::<PySampleList>() {
+        Ok(list) => Ok((list.get().in_place(samples.py(), reading.path)?, None)),
+        Err(_) => {
+            let (imported, ahead) = import_samples(samples, reading)?;
+            Ok((Arc::new(imported), ahead))
+        }
+    }
+}
