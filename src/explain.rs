@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::cuda;
 use crate::host::Tiling;
 use crate::observe::share;
 use crate::plan::{
@@ -127,14 +128,8 @@ impl Explain {
 }
 
 /// The launch of the leaves that are not handed out as views. A run that would be refused makes none.
-#[cfg(feature = "cuda")]
 fn launch_of(plan: &Plan<'_>, is_view: impl Fn(usize) -> bool) -> Option<Launch> {
-    crate::cuda::launch_of(plan, is_view).unwrap_or_default()
-}
-
-#[cfg(not(feature = "cuda"))]
-fn launch_of(_: &Plan<'_>, _: impl Fn(usize) -> bool) -> Option<Launch> {
-    None
+    cuda::launch_of(plan, is_view).unwrap_or_default()
 }
 
 impl Plan<'_> {

@@ -105,6 +105,9 @@
 //! - *One library copy per sample?* For samples of a few kilobytes or less, the calls cost more than the bytes.
 //! - *The global rayon pool?* It belongs to the program. An engine has its own, or uses a given one.
 
+// The linter sees the code that only a device executes in builds with the feature.
+#![cfg_attr(not(feature = "cuda"), allow(dead_code, unused_imports))]
+
 #[cfg(not(target_pointer_width = "64"))]
 compile_error!("windrow counts bytes in 64 bits and addresses them: it needs a 64-bit target");
 
@@ -119,7 +122,7 @@ compile_error!(
 pub mod arrow;
 mod batch;
 mod collate;
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), path = "cuda/absent.rs")]
 mod cuda;
 // Of the engine only what the models need, without a driver.
 #[cfg(all(test, windrow_loom))]
@@ -140,7 +143,7 @@ mod tensor;
 
 pub use batch::{Batch, Fields, Filled, Parts};
 pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Side, Transform};
-pub use devices::{cuda_build, device_of, devices, CudaBuild};
+pub use devices::{cuda_build, device_of, devices};
 pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;
 pub use host::RowsAhead;
@@ -151,8 +154,8 @@ pub use samples::{SampleList, SampleView, Samples, TensorMeta};
 #[doc(hidden)]
 pub use tensor::new_owners;
 pub use tensor::{
-    DType, Device, DeviceInfo, Dims, DriverError, Element, Error, Facet, Hint, Layout, Mismatch,
-    Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
+    CudaBuild, DType, Device, DeviceInfo, Dims, DriverError, Element, Error, Facet, Hint, Layout,
+    Mismatch, Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,
 };
 
 /// The examples of the README, as tests.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::collate::Side;
-#[cfg(feature = "cuda")]
 use crate::cuda::Late;
 use crate::plan::{AsTarget, BatchShape, Placement, Role, Target};
 use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
@@ -38,7 +37,6 @@ pub struct Fields {
     pub num_samples: usize,
     parts: Parts,
     /// What is known when the device has come so far; `None` if nothing is late.
-    #[cfg(feature = "cuda")]
     pub(crate) late: Option<Arc<Late>>,
 }
 
@@ -59,7 +57,6 @@ impl Fields {
             max_length: None,
             num_samples,
             parts,
-            #[cfg(feature = "cuda")]
             late: None,
         }
     }
@@ -251,7 +248,6 @@ impl Batch {
     /// [`Error::Index`] if an index on the device was out of range, see [`crate::Resident::take`]; [`Error::Cuda`] if the
     /// device has failed.
     pub fn check(&self) -> Result<()> {
-        #[cfg(feature = "cuda")]
         if let Some(late) = &self.fields.late {
             return late.check();
         }

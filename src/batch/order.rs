@@ -1,6 +1,5 @@
 //! Results on a device, and who may use them when: other libraries' streams, and the host.
 
-#[cfg(feature = "cuda")]
 use crate::cuda::DeviceBlock;
 use crate::tensor::{Result, Stream, Tensor};
 
@@ -25,12 +24,9 @@ impl Tensor {
     }
 
     fn hand_to(&self, stream: Stream, is_borrowed: bool) -> Result<()> {
-        #[cfg(feature = "cuda")]
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
-            let current = block.context().enter()?;
-            return block.hand_to(&current, stream.handle(), is_borrowed);
+            return block.hand_to(stream, is_borrowed);
         }
-        let _ = (stream, is_borrowed);
         Ok(())
     }
 
@@ -39,7 +35,6 @@ impl Tensor {
     /// # Errors
     /// [`crate::Error::Cuda`].
     pub fn synchronize(&self) -> Result<()> {
-        #[cfg(feature = "cuda")]
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
             return block.synchronize();
         }

@@ -11,7 +11,7 @@ use super::driver::{
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Mutex, MutexGuard};
-use crate::tensor::{Error, Result};
+use crate::tensor::{self, Error, Result};
 
 /// Device memory in stream order.
 #[derive(Debug)]
@@ -377,8 +377,9 @@ impl DeviceBlock {
 
     /// Orders a stream behind the writing of the block, and the block's end behind that stream.
     /// `is_borrowed`: the stream need not exist when the call has returned.
-    pub fn hand_to(&self, current: &Current<'_>, handle: usize, is_borrowed: bool) -> Result<()> {
-        // SAFETY: the handle is of a `Stream`, whose maker vouched for it.
+    pub fn hand_to(&self, stream: tensor::Stream, is_borrowed: bool) -> Result<()> {
+        let (current, handle) = (self.memory.context.enter()?, stream.handle());
+        // SAFETY: the maker of the `Stream` vouched for its handle.
         let stream = unsafe { current.foreign_stream(handle) }?;
         if stream.is_capturing()? {
             return Err(Error::Argument(
@@ -387,7 +388,7 @@ impl DeviceBlock {
                     .into(),
             ));
         }
-        self.memory.name(current, stream)?;
+        self.memory.name(&current, stream)?;
         self.wait_on(stream)?;
         let (user, mut users) = (handed(handle), self.users());
         let streams = match is_borrowed && handle > PER_THREAD {

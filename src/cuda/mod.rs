@@ -12,6 +12,7 @@
 //! | `table`, `encode`, `params` | the plan as the kernels read it |
 //! | `part`, `loops`, `boxes`, `family` | what of a field one loop writes, and which family of kernels it is |
 //! | `numbers` | lengths and offsets, which the host knows |
+//! | `probe` | devices, the driver, whose memory an address is |
 //! | `preview` | the launch of a plan, for `explain` |
 //! | `policy` | numbers of a launch that tuning may change |
 //! | `upload`, `download` | host samples to the device, batches back |
@@ -40,6 +41,7 @@ mod part;
 mod pinned;
 mod policy;
 mod preview;
+pub(crate) mod probe;
 mod ring;
 mod run;
 mod select;

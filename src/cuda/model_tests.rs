@@ -7,7 +7,7 @@ use std::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 
-use crate::tensor::Owner;
+use crate::tensor::{Owner, Stream};
 use driver::{Context, EventPool, Memory, PooledEvent, Transfer, STREAMS};
 
 #[path = "model_tests_driver.rs"]
@@ -179,7 +179,8 @@ fn read(device: &Arc<Context>, block: &DeviceBlock, value: u32, is_handed: bool)
     // SAFETY: a handle of the model's.
     let stream = unsafe { current.foreign_stream(STREAMS[1]) }.unwrap();
     match is_handed {
-        true => block.hand_to(&current, STREAMS[1], false).unwrap(),
+        // SAFETY: a handle of the model's.
+        true => block.hand_to(unsafe { Stream::from_raw(STREAMS[1]) }, false).unwrap(),
         false => block.wait_on(stream).unwrap(),
     }
     let bytes = bytes_of(block);

@@ -39,7 +39,7 @@ impl Executor {
         current: &Current<'_>,
         Lane { stream, is_capturing }: Lane<'_>,
         plan: &Plan<'_>,
-        placements: &mut [Option<*mut u8>],
+        placements: &[Option<*mut u8>],
         options: &RunOptions,
         host: Host<'_>,
     ) -> Result<Done> {
@@ -59,7 +59,7 @@ impl Run<'_> {
     pub fn assemble(
         &mut self,
         plan: &Plan<'_>,
-        placements: &mut [Option<*mut u8>],
+        placements: &[Option<*mut u8>],
         own: &[usize],
         options: &RunOptions,
         host: Host<'_>,
@@ -67,11 +67,11 @@ impl Run<'_> {
         let Host { memory: host, threads } = host;
         // Memory first, so that nothing is enqueued if there is none.
         let arena = plan.arena.as_ref().filter(|arena| matches!(arena.device, Device::Cuda(_)));
-        if let Some(layout) = arena.map(|arena| arena.layout().clone()) {
-            let memory = self.output(options, DType::U8, layout)?;
-            placements.copy_from_slice(&plan.placements(Some(&memory)));
-            self.done.arena = Some(memory);
-        }
+        self.done.arena = arena
+            .map(|arena| self.output(options, DType::U8, arena.layout().clone()))
+            .transpose()?;
+        let in_arena = self.done.arena.as_ref().map(|memory| plan.placements(Some(memory)));
+        let placements = in_arena.as_deref().unwrap_or(placements);
         let known = known_numbers(plan)?;
         self.share_outputs(plan, placements, own, options, &known)?;
         let mut places = vec![None; plan.fields.len()];

@@ -6,19 +6,12 @@ use std::time::Instant;
 
 use crate::batch::{hand_out, Batch, Fields, Filled};
 use crate::collate::Collate;
-#[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
-#[cfg(feature = "cuda")]
-use crate::plan::BatchShape;
-#[cfg(feature = "cuda")]
-use crate::plan::Target;
-use crate::plan::{is_device_field, AsTarget, Leaf, Plan, Role};
+use crate::plan::{is_device_field, AsTarget, BatchShape, Leaf, Plan, Role, Target};
 use crate::run_options::RunOptions;
-#[cfg(feature = "cuda")]
-use crate::samples::SampleList;
-use crate::samples::{Rows, Samples};
+use crate::samples::{Rows, SampleList, Samples};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
 
 /// Assembles batches. Cheap to clone: clones share threads, memory and counters.
@@ -45,12 +38,10 @@ pub(super) struct Shared {
     pub(super) reference: bool,
     /// Where batches go if neither call nor samples say so.
     pub(super) device: Option<Device>,
-    #[cfg(feature = "cuda")]
     pub(super) devices: cuda::Devices,
 }
 
 impl Shared {
-    #[cfg(feature = "cuda")]
     fn ordinal(&self) -> u32 {
         match self.device {
             Some(Device::Cuda(ordinal)) => ordinal,
@@ -107,7 +98,6 @@ impl Engine {
             counters: Counters::default(),
             reference,
             device,
-            #[cfg(feature = "cuda")]
             devices: cuda::Devices::default(),
         };
         Engine { shared: Arc::new(shared) }
@@ -118,7 +108,6 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDriver`] where there is no driver, no device, or none that the kernels fit;
     /// [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
-    #[cfg(feature = "cuda")]
     pub fn cuda(ordinal: u32) -> Result<Engine> {
         let device = Some(Device::Cuda(ordinal));
         let engine = Engine::with_options(EngineOptions { device, ..EngineOptions::default() });
@@ -260,12 +249,9 @@ impl Engine {
         for spec in &plan.specs {
             filled.push(Filled { data: None, fields: Fields::new(spec)? });
         }
-        #[cfg(feature = "cuda")]
         let executor = self.executor_of(&plan, &options)?;
-        #[cfg(feature = "cuda")]
         let current = executor.as_ref().map(|executor| executor.enter()).transpose()?;
         // What a capture does not allow is refused here, before it can harm the capture.
-        #[cfg(feature = "cuda")]
         let device = match (&executor, &current) {
             (Some(executor), Some(current)) => {
                 Some((&**executor, current, executor.lane(current, &plan, &options)?))
@@ -282,8 +268,7 @@ impl Engine {
             }
             _ => None,
         };
-        #[cfg_attr(not(feature = "cuda"), allow(unused_mut))]
-        let mut placements = plan.placements(arena.as_ref());
+        let placements = plan.placements(arena.as_ref());
         let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(plan.fields.len());
         let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
         for (index, field) in plan.fields.iter().enumerate() {
@@ -300,12 +285,11 @@ impl Engine {
             });
             copied.push(rows);
         }
-        #[cfg(feature = "cuda")]
         let arena = match device {
             Some(device) => arena.or(self.run_on_device(
                 device,
                 &plan,
-                &mut placements,
+                &placements,
                 &options,
                 &mut filled,
                 &mut tensors,
@@ -351,7 +335,6 @@ impl Engine {
     /// Memory on the host, row-major.
     fn host_tensor(&self, dtype: DType, layout: Layout, device: Device) -> Result<Tensor> {
         let bytes = bytes_of(dtype, layout.shape());
-        #[cfg(feature = "cuda")]
         if device == Device::Pinned {
             let ordinal = self.shared.ordinal();
             let block = self.shared.devices.executor(ordinal)?.pinned(bytes)?;
@@ -361,13 +344,11 @@ impl Engine {
         Ok(self.shared.memory.allocate(bytes)?.into_tensor(dtype, layout))
     }
 
-    #[cfg(feature = "cuda")]
     pub(super) fn executor(&self, ordinal: u32) -> Result<Arc<cuda::Executor>> {
         self.shared.devices.executor(ordinal)
     }
 
     /// The executor of what of a plan is on a device.
-    #[cfg(feature = "cuda")]
     fn executor_of(
         &self,
         plan: &Plan<'_>,
@@ -378,12 +359,11 @@ impl Engine {
     }
 
     /// Runs what of a plan is on a device; gives the arena, if that does.
-    #[cfg(feature = "cuda")]
     fn run_on_device(
         &self,
         (executor, current, lane): (&cuda::Executor, &cuda::Current<'_>, cuda::Lane<'_>),
         plan: &Plan<'_>,
-        placements: &mut [Option<*mut u8>],
+        placements: &[Option<*mut u8>],
         options: &RunOptions,
         filled: &mut [Filled],
         tensors: &mut [Option<Tensor>],
@@ -414,7 +394,6 @@ impl Engine {
     }
 
     /// Copies a batch that came from a device to an output with gaps or in another order.
-    #[cfg(feature = "cuda")]
     fn spread(&self, tensor: &Tensor, out: *mut u8, layout: Layout) -> Result<()> {
         let (mut samples, collate) = (SampleList::new(), Collate::concat(0).device(Device::Cpu));
         samples.push_view(&tensor.into());
@@ -435,10 +414,7 @@ impl Engine {
     /// # Errors
     /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
     pub fn stream(&self, ordinal: u32) -> Result<Stream> {
-        #[cfg(feature = "cuda")]
-        return self.shared.devices.executor(ordinal)?.stream();
-        #[cfg(not(feature = "cuda"))]
-        Err(Error::host_only(Device::Cuda(ordinal)))
+        self.shared.devices.executor(ordinal)?.stream()
     }
 
     /// A stream that exists as long as the engine and is behind what is on `producer` now: to be waited for when that may
@@ -447,13 +423,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
     pub fn adopt(&self, ordinal: u32, producer: Stream) -> Result<Stream> {
-        #[cfg(feature = "cuda")]
-        return self.shared.devices.executor(ordinal)?.adopt(producer);
-        #[cfg(not(feature = "cuda"))]
-        {
-            let _ = producer;
-            Err(Error::host_only(Device::Cuda(ordinal)))
-        }
+        self.shared.devices.executor(ordinal)?.adopt(producer)
     }
 
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
@@ -465,10 +435,7 @@ impl Engine {
         if producers.iter().all(|&producer| producer == consumer) {
             return Ok(());
         }
-        #[cfg(feature = "cuda")]
-        return self.shared.devices.executor(ordinal)?.order(producers, consumer);
-        #[cfg(not(feature = "cuda"))]
-        Err(Error::host_only(Device::Cuda(ordinal)))
+        self.shared.devices.executor(ordinal)?.order(producers, consumer)
     }
 
     /// Zeroed memory from the output pool.
@@ -478,7 +445,6 @@ impl Engine {
     /// impossible shape; [`Error::OutOfMemory`].
     pub fn empty(&self, dtype: DType, shape: &[i64], device: Device) -> Result<Tensor> {
         let layout = Layout::compact(dtype, shape)?;
-        #[cfg(feature = "cuda")]
         match device {
             Device::Cuda(ordinal) => {
                 let executor = self.shared.devices.executor(ordinal)?;
@@ -496,10 +462,6 @@ impl Engine {
             }
             Device::Cpu => {}
         }
-        #[cfg(not(feature = "cuda"))]
-        if device != Device::Cpu {
-            return Err(Error::host_only(device));
-        }
         let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
         block.zero();
         Ok(block.into_tensor(dtype, layout))
@@ -513,26 +475,20 @@ impl Engine {
     /// What was done since the engine was made or the counters were reset.
     pub fn stats(&self) -> Stats {
         let stats = self.shared.counters.snapshot(self.shared.memory.stats());
-        #[cfg(feature = "cuda")]
-        let stats = {
-            let (device_bytes, pinned_bytes) = self.shared.devices.bytes();
-            let (waits, wait_time) = self.shared.devices.waits();
-            Stats { waits, wait_time, device_bytes, pinned_bytes, ..stats }
-        };
-        stats
+        let (device_bytes, pinned_bytes) = self.shared.devices.bytes();
+        let (waits, wait_time) = self.shared.devices.waits();
+        Stats { waits, wait_time, device_bytes, pinned_bytes, ..stats }
     }
 
     /// Sets the counters to 0; the pool's figures of memory stay.
     pub fn reset_stats(&self) {
         self.shared.counters.reset();
-        #[cfg(feature = "cuda")]
         self.shared.devices.reset_waits();
     }
 
     /// Gives free output memory back to the system.
     pub fn empty_cache(&self) {
         self.shared.memory.empty();
-        #[cfg(feature = "cuda")]
         self.shared.devices.empty();
     }
 

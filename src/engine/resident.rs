@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "cuda")]
 use crate::cuda::ListTable;
 use crate::engine::engine::Engine;
-#[cfg(feature = "cuda")]
 use crate::samples::Selection;
 use crate::samples::{Listed, SampleList};
-#[cfg(feature = "cuda")]
 use crate::tensor::Owner;
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
@@ -55,17 +52,11 @@ impl Engine {
         self.listed(samples, ordinal).map(|listed| Resident { listed: Arc::new(listed), device })
     }
 
-    #[cfg(feature = "cuda")]
     fn listed<'a>(&self, samples: SampleList<'a>, ordinal: u32) -> Result<Listed<SampleList<'a>>> {
         let (one_of_each, kinds) = samples.one_of_each()?;
         let executor = self.executor(ordinal)?;
         let table: Owner = executor.list_table(&samples, &one_of_each, &kinds)?;
         Ok(Listed { samples, one_of_each, table })
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    fn listed<'a>(&self, _: SampleList<'a>, ordinal: u32) -> Result<Listed<SampleList<'a>>> {
-        Err(Error::host_only(Device::Cuda(ordinal)))
     }
 }
 
@@ -111,7 +102,6 @@ impl<'a> Resident<'a> {
         self.selected(indices)
     }
 
-    #[cfg(feature = "cuda")]
     fn selected(&self, indices: &Tensor) -> Result<SampleList<'a>> {
         let table = self.listed.table.downcast_ref::<ListTable>();
         let block = table.and_then(|table| table.block.clone()).map(|block| block as Owner);
@@ -121,17 +111,11 @@ impl<'a> Resident<'a> {
         Ok(SampleList::selected(Arc::new(Selection { indices, listed }), owners))
     }
 
-    #[cfg(not(feature = "cuda"))]
-    fn selected(&self, _: &Tensor) -> Result<SampleList<'a>> {
-        Err(Error::host_only(self.device))
-    }
-
     /// An index out of range that the device has found since this was asked last. Nothing is waited for.
     ///
     /// # Errors
     /// [`Error::Index`].
     pub fn check(&self) -> Result<()> {
-        #[cfg(feature = "cuda")]
         if let Some(table) = self.listed.table.downcast_ref::<ListTable>() {
             return table.check();
         }

@@ -53,9 +53,7 @@ fn engines() -> Vec<(String, Engine)> {
         let options = EngineOptions { threads: Some(threads), ..EngineOptions::default() };
         (format!("{threads} threads"), Engine::with_options(options))
     };
-    #[cfg_attr(not(feature = "cuda"), allow(unused_mut, reason = "no device to add"))]
     let mut engines: Vec<_> = [1, 2, 3, 8].map(with).into();
-    #[cfg(feature = "cuda")]
     match Engine::cuda(0) {
         Ok(engine) => engines.push(("device".to_owned(), engine)),
         Err(error) if std::env::var("WINDROW_REQUIRE_GPU").is_ok_and(|value| value == "1") => {

@@ -23,7 +23,6 @@ mod threads;
 mod tile;
 mod walk;
 
-#[cfg(feature = "cuda")]
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::plan::{saturating_sum, OutputPlan, Plan};
@@ -150,7 +149,6 @@ impl<'p> Work<'p> {
 }
 
 /// Runs the elements `elems` of one field, whose output is where `outputs` says.
-#[cfg(feature = "cuda")]
 pub(crate) fn run_part(
     plan: &Plan<'_>,
     field: usize,
@@ -176,7 +174,6 @@ pub(crate) fn run_part(
 ///
 /// # Safety
 /// `bytes` are readable at `from`, and writable at `to` by nothing else; they do not overlap.
-#[cfg(feature = "cuda")]
 #[allow(unsafe_code)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Option<&Helpers>) {
     let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));

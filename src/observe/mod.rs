@@ -1,6 +1,6 @@
 //! What an engine tells of its work: counters, time, ranges for profilers.
 
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), path = "nvtx_absent.rs")]
 mod nvtx;
 mod span;
 mod stage;
@@ -8,7 +8,5 @@ mod stats;
 
 pub use span::{nvtx_state, Span};
 pub use stage::Stage;
-#[cfg(feature = "cuda")]
-pub(crate) use stats::Traffic;
-pub(crate) use stats::{share, Counters, Tally};
+pub(crate) use stats::{share, Counters, Tally, Traffic};
 pub use stats::{PoolStats, Stats};

@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "cuda")]
 use crate::observe::nvtx;
 use crate::observe::stage::Stage;
 use crate::observe::stats::Tally;
@@ -20,7 +19,6 @@ pub struct Span<'c> {
     thread: PhantomData<*mut ()>,
     #[cfg(feature = "tracing")]
     span: tracing::span::EnteredSpan,
-    #[cfg(feature = "cuda")]
     _range: Option<nvtx::Range>,
 }
 
@@ -37,14 +35,12 @@ impl<'c> Span<'c> {
         Span::new(stage, Some((begin, sum)))
     }
 
-    #[cfg_attr(not(any(feature = "tracing", feature = "cuda")), allow(unused_variables))]
     fn new(stage: Stage, time: Option<(Instant, &'c AtomicU64)>) -> Span<'c> {
         Span {
             time,
             thread: PhantomData,
             #[cfg(feature = "tracing")]
             span: stage.span(),
-            #[cfg(feature = "cuda")]
             _range: nvtx::range(stage),
         }
     }
@@ -90,10 +86,7 @@ impl Drop for Span<'_> {
 /// # Errors
 /// The reason, and the cure.
 pub fn nvtx_state() -> std::result::Result<(), &'static str> {
-    #[cfg(feature = "cuda")]
-    return nvtx::state();
-    #[cfg(not(feature = "cuda"))]
-    Err("not in this build: NVTX comes with the CUDA engine")
+    nvtx::state()
 }
 
 fn nanos(time: Duration) -> u64 {

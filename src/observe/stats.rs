@@ -71,7 +71,6 @@ pub struct Stats {
 
 /// What a run on a device came with.
 #[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
 pub(crate) struct Traffic {
     pub launches: u64,
     pub bytes_to_device: u64,
@@ -165,7 +164,6 @@ impl Counters {
         add(&self.padding_bytes, tally.padding_bytes);
     }
 
-    #[cfg(feature = "cuda")]
     pub fn count_traffic(&self, traffic: Traffic) {
         add(&self.launches, traffic.launches);
         add(&self.bytes_to_device, traffic.bytes_to_device);

@@ -115,7 +115,6 @@ impl Arena {
     }
 
     /// The lengths or offsets of a leaf, in memory of this layout.
-    #[cfg(feature = "cuda")]
     pub fn tensor(&self, memory: &Tensor, leaf: usize, role: Role) -> Result<Tensor> {
         let slot = self.slots.iter().find(|slot| slot.leaf == leaf && slot.role == role);
         let slot = slot.ok_or_else(|| Error::Argument(format!("no {role:?} of leaf {leaf}")))?;

@@ -90,7 +90,6 @@ impl LoopNest {
     }
 
     /// The class of a kind whose bytes are laid out row-major.
-    #[cfg(feature = "cuda")]
     pub fn of_bytes(kind: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
         let size = kind.dtype.size() as i64;
         let mut step = size;

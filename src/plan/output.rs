@@ -7,7 +7,6 @@ use crate::collate::MaskBits;
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::loops::{Channel, Dim, LoopNest};
 use crate::samples::SampleList;
-#[cfg(feature = "cuda")]
 use crate::tensor::Result;
 use crate::tensor::{bytes_of, checked_numel, DType, Dims, Layout, Offsets};
 
@@ -59,7 +58,6 @@ pub(crate) enum Role {
     Offsets,
 }
 
-#[cfg(feature = "cuda")]
 impl Role {
     pub fn name(self) -> &'static str {
         match self {
@@ -389,7 +387,6 @@ pub(crate) fn index_field<'s>(
 }
 
 /// The samples row-major, one after the other, as bytes; and where each begins.
-#[cfg(feature = "cuda")]
 pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPlan<'s>, Offsets)> {
     let bytes = |index: usize| {
         let kind = samples.kind(index);

@@ -10,14 +10,12 @@ use std::borrow::Cow;
 use crate::collate::Collate;
 use crate::plan::arena::Arena;
 use crate::plan::batch_shape::{BatchShape, Placement};
-#[cfg(feature = "cuda")]
 use crate::plan::output::packed_field;
 use crate::plan::output::OutputPlan;
 use crate::plan::output::{data_field, index_field, mask_field};
 use crate::plan::target::{check_apart, check_target};
 use crate::plan::target::{Leaf, Target};
 use crate::samples::{SampleList, Samples, Selection};
-#[cfg(feature = "cuda")]
 use crate::tensor::Offsets;
 use crate::tensor::{DType, Device, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
 
@@ -214,14 +212,12 @@ impl<'s> Plan<'s> {
     }
 
     /// Lays samples out row-major, one after the other, as bytes: one field, and where each begins.
-    #[cfg(feature = "cuda")]
     pub(crate) fn packed(samples: &'s SampleList<'_>) -> Result<(Plan<'s>, Offsets)> {
         let (field, offsets) = packed_field(samples)?;
         Ok((Plan { fields: vec![field], ..Plan::default() }, offsets))
     }
 
     /// The data of a leaf with a row-major layout.
-    #[cfg(feature = "cuda")]
     pub(crate) fn compacted(&self, field: usize) -> Result<OutputPlan<'static>> {
         let old = &self.fields[field];
         let layout = Layout::compact(old.dtype, old.layout.shape())?;
@@ -229,12 +225,10 @@ impl<'s> Plan<'s> {
     }
 
     /// The data of a leaf, read from the same samples at another place.
-    #[cfg(feature = "cuda")]
     pub(crate) fn reread(&self, field: usize, samples: &SampleList<'_>) -> OutputPlan<'static> {
         self.replanned(field, samples, self.fields[field].layout.clone())
     }
 
-    #[cfg(feature = "cuda")]
     fn replanned(
         &self,
         field: usize,

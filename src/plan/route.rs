@@ -141,7 +141,6 @@ pub(crate) fn is_device_field(plan: &Plan<'_>, field: usize) -> bool {
 
 /// Whether the samples of a field have to be brought to the device. Other host memory, which is
 /// page-locked, the kernels read themselves.
-#[cfg(feature = "cuda")]
 pub(crate) fn must_upload(plan: &Plan<'_>, index: usize, is_capturing: bool) -> bool {
     let field = &plan.fields[index];
     let reads = matches!(field.op, Op::Read { .. }) && field.numel() > 0;
@@ -192,7 +191,7 @@ fn path_of(plan: &Plan<'_>, field: &OutputPlan<'_>) -> Path {
 }
 
 impl Plan<'_> {
-    /// How the data of each leaf moves. To be asked before a run, which changes what is planned.
+    /// How the data of each leaf moves.
     pub(crate) fn paths(&self) -> impl Iterator<Item = Path> + '_ {
         let together = uploaded_together(self);
         let data = self.fields.iter().enumerate().filter(|(_, field)| field.role == Role::Data);

@@ -8,7 +8,6 @@ use super::{outside, room_for, SampleList};
 use crate::samples::addresses::Addresses;
 use crate::samples::meta::TensorMeta;
 use crate::samples::selection::Selection;
-#[cfg(feature = "cuda")]
 use crate::tensor::Owner;
 use crate::tensor::{DType, Device, Error, Result};
 
@@ -24,7 +23,6 @@ impl<'a> SampleList<'a> {
     }
 
     /// What keeps samples in device memory alive, as far as the list knows.
-    #[cfg(feature = "cuda")]
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
     }
@@ -169,7 +167,6 @@ impl<'a> SampleList<'a> {
 
     /// Samples that only a device knows, and what else has to be kept for the work on them. As far as this list
     /// tells, they are all the first of the list that they are from: what reads samples asks for the selection.
-    #[cfg(feature = "cuda")]
     pub(crate) fn selected(
         selection: Arc<Selection<SampleList<'a>>>,
         owners: Vec<Owner>,
@@ -189,7 +186,6 @@ impl<'a> SampleList<'a> {
 
     /// A sample of each kind that the list has, and the position of its kind among these for every sample; empty if
     /// there is one kind.
-    #[cfg(feature = "cuda")]
     pub(crate) fn one_of_each(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
         let ids = self.kind_ids().unwrap_or(&[0]);
         let mut number = vec![u32::MAX; self.kinds().len()];
@@ -231,7 +227,6 @@ impl<'a> SampleList<'a> {
     }
 
     /// Where each sample begins, if they are rows as far apart as each other: the first and the distance.
-    #[cfg(feature = "cuda")]
     pub(crate) fn as_table(&self) -> Option<(*const u8, i64)> {
         match self.data {
             Addresses::Rows { first, step, .. } => Some((first, step)),

@@ -19,6 +19,5 @@ pub(crate) struct Listed<L> {
     /// A sample of each kind that the list has.
     pub one_of_each: L,
     /// What the executor keeps on the device.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub table: Owner,
 }

@@ -4,7 +4,7 @@
 #[cfg(not(windrow_loom))]
 pub(crate) use std::{
     hint::spin_loop,
-    sync::{atomic, Mutex, MutexGuard, RwLock, RwLockReadGuard},
+    sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
     thread,
 };
 
@@ -14,9 +14,6 @@ pub(crate) use loom::{
     sync::{atomic, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard},
     thread,
 };
-
-#[cfg(all(not(windrow_loom), feature = "cuda"))]
-pub(crate) use std::sync::Condvar;
 
 /// A checker has no time: who waits yields.
 #[cfg(windrow_loom)]

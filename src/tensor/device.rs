@@ -1,4 +1,4 @@
-//! [`Device`]: where memory is, and [`DeviceInfo`]: what a driver says of one.
+//! [`Device`]: where memory is, and [`DeviceInfo`]: what a driver says of one; [`CudaBuild`]: what runs there.
 
 use std::fmt;
 
@@ -38,4 +38,16 @@ pub struct DeviceInfo {
     pub num_multiprocessors: u32,
     /// Bytes of its memory.
     pub total_bytes: u64,
+}
+
+/// The compiled kernels, and the driver that runs them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CudaBuild {
+    /// Version of the toolkit that compiled the kernels, as in `13.0.88`.
+    pub toolkit: &'static str,
+    /// What they were compiled for, as in `sm_90 compute_120`.
+    pub targets: &'static str,
+    /// The newest CUDA version that the driver supports, as in (13, 0).
+    pub driver: (u32, u32),
 }

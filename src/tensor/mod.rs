@@ -11,7 +11,7 @@ mod scalar;
 mod stream;
 mod tensor;
 
-pub use device::{Device, DeviceInfo};
+pub use device::{CudaBuild, Device, DeviceInfo};
 pub(crate) use dims::Tuple;
 pub use dims::{Dims, MAX_NDIM};
 pub use dtype::{DType, Element};

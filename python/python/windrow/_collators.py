@@ -112,6 +112,14 @@ class DataCollatorWithPadding:
         return batch
 
 
+def _pad_but_labels(collator: Any, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str]) -> Tuple[Dict[str, Any], str, str]:
+    """The batch without its labels, the key of those, and which library's tensors it has."""
+    kind = return_tensors or collator.return_tensors
+    name = "label" if "label" in features[0] else "labels"
+    batch = _pad(collator.tokenizer, features, collator.padding, collator.max_length, collator.pad_to_multiple_of, kind, (name,))
+    return batch, name, kind
+
+
 @dataclass
 class DataCollatorForTokenClassification:
     """Pads inputs, and labels to the same length, as transformers' collator of this name.
@@ -134,9 +142,7 @@ class DataCollatorForTokenClassification:
     return_tensors: str = "pt"
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
-        kind = return_tensors or self.return_tensors
-        name = "label" if "label" in features[0] else "labels"
-        batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, kind, (name,))
+        batch, name, kind = _pad_but_labels(self, features, return_tensors)
         if name in features[0]:
             rows, size = [feature[name] for feature in features], batch["input_ids"].shape[1]
             batch[name] = _labels(self.tokenizer, rows, self.label_pad_token_id, size, kind)
@@ -170,9 +176,7 @@ class DataCollatorForSeq2Seq:
     return_tensors: str = "pt"
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
-        kind = return_tensors or self.return_tensors
-        name = "label" if "label" in features[0] else "labels"
-        batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, kind, (name,))
+        batch, name, kind = _pad_but_labels(self, features, return_tensors)
         rows = [feature[name] for feature in features] if name in features[0] else []
         if all(row is None for row in rows):
             batch["labels"] = None

@@ -1,0 +1,179 @@
+//! In place of the CUDA executor in builds without the feature `cuda`: its interface, of types that have no values. The
+//! rest of the crate is written once for both builds.
+
+use std::convert::Infallible;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::host::{Helpers, MemoryPool};
+use crate::observe::Traffic;
+use crate::plan::{Launch, Plan, Role};
+use crate::run_options::RunOptions;
+use crate::samples::SampleList;
+use crate::tensor::{DType, Device, Error, Layout, Result, Stream, Tensor};
+
+pub(crate) mod probe {
+    use crate::tensor::{CudaBuild, Device, DeviceInfo, Error, Result};
+
+    pub(crate) fn devices() -> Result<Vec<DeviceInfo>> {
+        Err(Error::host_only("CUDA"))
+    }
+
+    pub(crate) fn device_of(_: usize) -> Result<Device> {
+        Err(Error::host_only("CUDA"))
+    }
+
+    pub(crate) fn cuda_build() -> Result<CudaBuild> {
+        Err(Error::host_only("CUDA"))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Devices(());
+
+impl Devices {
+    pub fn executor(&self, ordinal: u32) -> Result<Arc<Executor>> {
+        Err(Error::host_only(Device::Cuda(ordinal)))
+    }
+
+    pub fn executor_on(&self, ordinal: u32, _: Option<Stream>) -> Result<Arc<Executor>> {
+        self.executor(ordinal)
+    }
+
+    pub fn bytes(&self) -> (u64, (u64, u64)) {
+        (0, (0, 0))
+    }
+
+    pub fn waits(&self) -> (u64, Duration) {
+        (0, Duration::ZERO)
+    }
+
+    pub fn reset_waits(&self) {}
+
+    pub fn empty(&self) {}
+}
+
+/// No plan needs a device: one that would is refused where it is made.
+pub(crate) fn ordinal_of(_: &Plan<'_>) -> Result<Option<u32>> {
+    Ok(None)
+}
+
+pub(crate) fn launch_of(_: &Plan<'_>, _: impl Fn(usize) -> bool) -> Result<Option<Launch>> {
+    Ok(None)
+}
+
+#[derive(Debug)]
+pub(crate) struct Executor(Infallible);
+
+pub(crate) struct Current<'c>(Infallible, PhantomData<&'c ()>);
+
+pub(crate) struct Lane<'c>(Infallible, PhantomData<&'c ()>);
+
+#[derive(Debug)]
+pub(crate) struct PinnedBlock(Infallible);
+
+#[derive(Debug)]
+pub(crate) struct DeviceBlock(Infallible);
+
+#[derive(Debug)]
+pub(crate) struct ListTable {
+    pub block: Option<Arc<DeviceBlock>>,
+    never: Infallible,
+}
+
+#[derive(Debug)]
+pub(crate) struct Late(Infallible);
+
+pub(crate) struct Host<'h> {
+    pub memory: &'h Arc<MemoryPool>,
+    pub threads: Option<&'h Helpers>,
+}
+
+pub(crate) struct Done {
+    pub tensors: Vec<(usize, Tensor)>,
+    pub spread: Vec<(Tensor, *mut u8, Layout)>,
+    pub numbers: Vec<(usize, Role, Tensor)>,
+    pub arena: Option<Tensor>,
+    pub traffic: Traffic,
+    pub late: Option<Arc<Late>>,
+}
+
+impl Executor {
+    pub fn enter(&self) -> Result<Current<'_>> {
+        match self.0 {}
+    }
+
+    pub fn lane(&self, _: &Current<'_>, _: &Plan<'_>, _: &RunOptions) -> Result<Lane<'_>> {
+        match self.0 {}
+    }
+
+    pub fn run(
+        &self,
+        _: &Current<'_>,
+        _: Lane<'_>,
+        _: &Plan<'_>,
+        _: &[Option<*mut u8>],
+        _: &RunOptions,
+        _: Host<'_>,
+    ) -> Result<Done> {
+        match self.0 {}
+    }
+
+    pub fn list_table(
+        &self,
+        _: &SampleList<'_>,
+        _: &SampleList<'_>,
+        _: &[u32],
+    ) -> Result<Arc<ListTable>> {
+        match self.0 {}
+    }
+
+    pub fn stream(&self) -> Result<Stream> {
+        match self.0 {}
+    }
+
+    pub fn adopt(&self, _: Stream) -> Result<Stream> {
+        match self.0 {}
+    }
+
+    pub fn order(&self, _: &[Stream], _: Stream) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn zeroed(&self, _: DType, _: Layout, _: u64) -> Result<Tensor> {
+        match self.0 {}
+    }
+
+    pub fn pinned(&self, _: u64) -> Result<PinnedBlock> {
+        match self.0 {}
+    }
+}
+
+impl PinnedBlock {
+    pub fn into_tensor(self, _: DType, _: Layout) -> Tensor {
+        match self.0 {}
+    }
+}
+
+impl DeviceBlock {
+    pub fn hand_to(&self, _: Stream, _: bool) -> Result<()> {
+        match self.0 {}
+    }
+
+    pub fn synchronize(&self) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+impl ListTable {
+    pub fn check(&self) -> Result<()> {
+        match self.never {}
+    }
+}
+
+impl Late {
+    pub fn check(&self) -> Result<()> {
+        match self.0 {}
+    }
+}
