@@ -39,18 +39,18 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<ground::tensor::PyTensor>()?;
     m.add_class::<ground::batch::PyBatch>()?;
     m.add_class::<samples::list::PySampleList>()?;
-    m.add_class::<collate::options::PyTransform>()?;
-    m.add_class::<engine::PyEngine>()?;
-    m.add_class::<engine::PyExplain>()?;
+    m.add_class::<collate::transform::PyTransform>()?;
+    m.add_class::<engine::engine::PyEngine>()?;
+    m.add_class::<engine::explain::PyExplain>()?;
     ground::errors::register(m)?;
     export::exchange::register(m)?;
     for function in [
-        wrap_pyfunction!(collate::assemble::stack, m)?,
-        wrap_pyfunction!(collate::assemble::concat, m)?,
-        wrap_pyfunction!(collate::assemble::pad, m)?,
-        wrap_pyfunction!(collate::assemble::ragged, m)?,
-        wrap_pyfunction!(collate::assemble::explain, m)?,
-        wrap_pyfunction!(collate::assemble::check_options, m)?,
+        wrap_pyfunction!(collate::calls::stack, m)?,
+        wrap_pyfunction!(collate::calls::concat, m)?,
+        wrap_pyfunction!(collate::calls::pad, m)?,
+        wrap_pyfunction!(collate::calls::ragged, m)?,
+        wrap_pyfunction!(collate::calls::explain, m)?,
+        wrap_pyfunction!(collate::calls::check_options, m)?,
         wrap_pyfunction!(collate::tree::collate, m)?,
         wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
         wrap_pyfunction!(collate::torch::collate_torch, m)?,
@@ -63,14 +63,14 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(samples::windows::crops, m)?,
         wrap_pyfunction!(export::pickle::_tensor_of_bytes, m)?,
         wrap_pyfunction!(export::pickle::_batch_of_fields, m)?,
-        wrap_pyfunction!(engine::cuda_available, m)?,
-        wrap_pyfunction!(engine::devices, m)?,
-        wrap_pyfunction!(engine::cuda_build, m)?,
-        wrap_pyfunction!(engine::watchers, m)?,
+        wrap_pyfunction!(engine::machine::cuda_available, m)?,
+        wrap_pyfunction!(engine::machine::devices, m)?,
+        wrap_pyfunction!(engine::machine::cuda_build, m)?,
+        wrap_pyfunction!(engine::machine::watchers, m)?,
         wrap_pyfunction!(ground::logging::set_logging, m)?,
-        wrap_pyfunction!(engine::stats, m)?,
-        wrap_pyfunction!(engine::reset_stats, m)?,
-        wrap_pyfunction!(engine::empty_cache, m)?,
+        wrap_pyfunction!(engine::stats::stats, m)?,
+        wrap_pyfunction!(engine::stats::reset_stats, m)?,
+        wrap_pyfunction!(engine::stats::empty_cache, m)?,
         wrap_pyfunction!(import::routes::import_route, m)?,
         wrap_pyfunction!(collate::packing::_pack, m)?,
         wrap_pyfunction!(collate::packing::_token_budget, m)?,

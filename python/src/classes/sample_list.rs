@@ -6,8 +6,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};
 
-use crate::collate::assemble::assemble_with;
-use crate::engine::device_of;
+use crate::collate::run::assemble_with;
+use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::iterables::{check_list, tuple_from};

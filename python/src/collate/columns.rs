@@ -10,9 +10,11 @@ use windrow::{
     Stage, Tensor,
 };
 
-use crate::collate::assemble::{run, Arena, Job};
-use crate::collate::options::{scalar_of, Options};
-use crate::engine::default_engine;
+use crate::collate::job::Job;
+use crate::collate::options::Options;
+use crate::collate::run::{run, Arena};
+use crate::engine::default::default_engine;
+use crate::ground::arguments::scalar_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, DTypeError, OrPyErr};
 use crate::ground::iterables::items_of;

@@ -8,8 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::{RowsAhead, Stream};
 
-use crate::collate::assemble::Job;
 use crate::collate::containers::Container;
+use crate::collate::job::Job;
 use crate::collate::options::Options;
 use crate::collate::specs::Specs;
 use crate::ground::errors::at;

@@ -1,14 +1,17 @@
 //! The assembling calls: options, jobs, the walks of trees, one plan and one run for all leaves.
 
-pub(crate) mod assemble;
 pub(crate) mod branch;
+pub(crate) mod calls;
 pub(crate) mod columns;
 pub(crate) mod containers;
+pub(crate) mod job;
 pub(crate) mod leaves;
 pub(crate) mod options;
 pub(crate) mod packing;
+pub(crate) mod run;
 pub(crate) mod specs;
 pub(crate) mod table;
 pub(crate) mod torch;
 pub(crate) mod torch_memory;
+pub(crate) mod transform;
 pub(crate) mod tree;

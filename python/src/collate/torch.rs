@@ -13,9 +13,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use windrow::{BatchShape, Device, Span, Stage};
 
-use crate::collate::assemble::{arena_bytes, run, told, Arena, Job};
 use crate::collate::containers::{check_depth, fold};
+use crate::collate::job::{told, Job};
 use crate::collate::options::{CopyMode, Options};
+use crate::collate::run::{arena_bytes, run, Arena};
 use crate::collate::specs::Specs;
 use crate::export::libraries;
 use crate::export::number::row_of_numbers;

@@ -7,13 +7,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{Batch, Stage};
 
-use crate::collate::assemble::{run, Arena, Job};
 use crate::collate::branch::{is_list_or_tuple, uneven, Branch};
 use crate::collate::containers::{check_depth, fold, in_place_of, opener_of};
+use crate::collate::job::Job;
 use crate::collate::leaves::{Leaves, Node};
-use crate::collate::options::{unfit, Options};
+use crate::collate::options::Options;
+use crate::collate::run::{run, Arena};
 use crate::collate::specs::Specs;
 use crate::collate::table::nodes_of_table;
+use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{not_array_like, Whose};
 use crate::ground::iterables::{check_list, is_mapping, is_text, items_of, list_of, no_list};

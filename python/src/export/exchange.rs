@@ -13,7 +13,7 @@ use windrow::dlpack::{
 };
 use windrow::{DType, Device, Stream, Tensor};
 
-use crate::engine::default_engine;
+use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;

@@ -1,5 +1,6 @@
 //! What knows nothing of stages: errors, logging, Python's iterables, dtypes and streams, the objects of results.
 
+pub(crate) mod arguments;
 pub(crate) mod batch;
 pub(crate) mod dtype;
 pub(crate) mod errors;

@@ -7,7 +7,7 @@ use pyo3::{ffi, intern};
 use windrow::dlpack::ForeignTensor;
 use windrow::{DType, Device, Error, Mismatch, MAX_NDIM};
 
-use crate::engine::default_engine;
+use crate::engine::default::default_engine;
 use crate::ground::dtype::{dtype_of_typestr, named_dtype};
 use crate::ground::errors::{attribute, class_name, shown};
 use crate::ground::iterables::is_sequence;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use windrow::{Collate, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
-use crate::engine::index_engine;
+use crate::engine::default::index_engine;
 use crate::ownership::order::Order;
 
 /// What a form makes of one tensor, behind all that still writes it. Not in the user's counters.

@@ -7,7 +7,7 @@ use windrow::dlpack::{DLPackExchangeAPI, ManagedTensor};
 use windrow::{Device, Owner, Stream, Tensor};
 
 use crate::collate::torch_memory;
-use crate::engine::default_engine;
+use crate::engine::default::default_engine;
 use crate::ownership::keep::Keep;
 use crate::ownership::places::Held;
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use windrow::{Device, Resident};
 
-use crate::engine::default_engine;
+use crate::engine::default::default_engine;
 use crate::ground::errors::{in_words, to_py_err, OrPyErr};
 use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;

@@ -1,0 +1,139 @@
+//! One leaf of a call, ready to be planned.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use windrow::{Collate, Error, Leaf, Mismatch, Owner, RowsAhead, Stream, Target, Tensor};
+
+use crate::collate::options::{CopyMode, Options};
+use crate::ground::errors::{to_caller, to_py_err};
+use crate::import::importer::Reading;
+use crate::import::routes::is_torch;
+use crate::import::tensor::tensor_of;
+use crate::ownership::keep::{refuses_writes, Keep};
+use crate::ownership::order::Order;
+use crate::samples::imported::Imported;
+
+/// One leaf, ready to be planned.
+pub(crate) struct Job {
+    /// Dropped first: it reads the samples.
+    pub ahead: Option<RowsAhead>,
+    pub samples: Arc<Imported>,
+    pub collate: Collate,
+    pub path: String,
+    /// A leaf of a tree, whose form a spec says.
+    in_tree: bool,
+    pub out: Option<Tensor>,
+    /// The torch tensor that it is.
+    pub torch_out: Option<Py<PyAny>>,
+    pub stream: Option<Stream>,
+    pub copy: CopyMode,
+}
+
+impl Job {
+    /// The samples of a call without trees.
+    pub fn of_call(
+        options: Options<'_>,
+        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+    ) -> PyResult<Job> {
+        Ok(Job { in_tree: false, ..Job::new(options, "", import)? })
+    }
+
+    /// A leaf of samples that are there, all of whose options are said.
+    pub fn of_leaf(samples: Arc<Imported>, collate: Collate, path: String) -> Job {
+        let (out, torch_out, stream) = (None, None, None);
+        let (ahead, copy) = (None, CopyMode::Always);
+        Job { ahead, samples, collate, path, in_tree: true, out, torch_out, stream, copy }
+    }
+
+    /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
+    pub fn new(
+        options: Options<'_>,
+        path: &str,
+        import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+    ) -> PyResult<Job> {
+        let may_start =
+            options.may_start && options.out.is_none() && options.copy == CopyMode::Always;
+        let stacker = may_start.then_some((&options.engine, &options.collate));
+        let (owned, stream) = (options.may_view(), options.stream);
+        let (samples, ahead) = import(Reading { path, owned, stream, stacker, rows: true })?;
+        let (mut out, mut torch_out) = (None, None);
+        if let Some(given) = options.out {
+            out = Some(output_of(&given, path, stream)?);
+            torch_out = out.as_ref().map_or(Ok(None), |out| torch_of(given.py(), out))?;
+        }
+        let (collate, copy) = (options.collate, options.copy);
+        let path = path.to_owned();
+        Ok(Job { ahead, samples, collate, path, in_tree: true, out, torch_out, stream, copy })
+    }
+
+    /// Writes to memory of no history that was found after the samples were read.
+    pub fn write_to(&mut self, out: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.out = Some(output_of(out, &self.path, self.stream)?);
+        self.ahead = None;
+        Ok(())
+    }
+}
+
+/// An error of these jobs, in the words of the caller.
+pub(crate) fn told<'j>(
+    py: Python<'_>,
+    error: &Error,
+    jobs: impl IntoIterator<Item = &'j Job>,
+) -> PyErr {
+    let is_its = |job: &&Job| job.in_tree && error.mismatch().is_some_and(|m| m.path == job.path);
+    to_caller(py, error, jobs.into_iter().find(is_its).map(|job| job.collate.form()))
+}
+
+/// The memory of `out=`, refused if it must not be written to.
+fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<Tensor> {
+    let reading = Reading { path, stream, rows: false, ..Reading::OWNED };
+    let tensor = tensor_of(out, "out", reading)?;
+    if tensor.is_read_only() || refuses_writes(out)? {
+        let mismatch = Mismatch::new(None, "writable memory", "read-only memory");
+        return Err(to_py_err(out.py(), &Error::Layout(Box::new(mismatch)).at_path(path)));
+    }
+    Ok(tensor)
+}
+
+/// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.
+fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
+    let mut owner = output.owner();
+    while let Some(Keep { objects, tensors, .. }) = owner.downcast_ref::<Keep>() {
+        for object in objects {
+            if is_torch(object.bind(py))? {
+                return Ok(Some(object.clone_ref(py)));
+            }
+        }
+        let [inner] = &tensors[..] else { break };
+        owner = inner.owner();
+    }
+    Ok(None)
+}
+
+/// The leaf as the engine plans it.
+pub(super) fn leaf_of<'s>(job: &'s Job, out: Option<&'s Target<'s>>) -> Leaf<'s, 'static> {
+    Leaf { samples: &job.samples.list, collate: &job.collate, path: &job.path, out }
+}
+
+/// Memory of `out=`, to be written to.
+pub(super) fn target_of(out: &Tensor) -> Target<'_> {
+    // SAFETY: the tensor is writable (`output_of`); that nothing else touches it during the call is the
+    // contract of `out=`.
+    #[allow(unsafe_code)]
+    let target = unsafe {
+        Target::from_raw_parts(out.data_ptr(), out.dtype(), out.device(), out.layout().clone())
+    };
+    match block_of(&Order::of(out)) {
+        Some(owner) => target.owned_by(owner),
+        None => target,
+    }
+}
+
+/// The owner of memory that is windrow's own.
+pub(super) fn block_of(order: &Order) -> Option<&Owner> {
+    match &order.tensors[..] {
+        [only] => Some(only.owner()),
+        _ => None,
+    }
+}

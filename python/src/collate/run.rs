@@ -1,0 +1,274 @@
+//! All jobs of a call as one plan, run without the interpreter lock.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::{
+    Batch, Device, Engine, Error, Fields, Leaf, OutputMemory, Owner, Plan, RowsAhead, RunOptions,
+    Stage, Stream, Target, Tensor,
+};
+
+use crate::collate::job::{block_of, leaf_of, target_of, told, Job};
+use crate::collate::options::{CopyMode, Options};
+use crate::collate::torch_memory::TorchMemory;
+use crate::ground::batch::PyBatch;
+use crate::ground::errors::is_answer;
+use crate::ground::logging::Records;
+use crate::import::importer::Reading;
+use crate::import::routes::increment_version;
+use crate::ownership::keep::Keep;
+use crate::ownership::order::Order;
+use crate::ownership::places::Held;
+use crate::samples::imported::Imported;
+
+/// Whether all outputs of a call are in one allocation.
+pub(crate) enum Arena {
+    No,
+    /// The engine's, or torch's on a device.
+    Own,
+    /// Of the caller's, on the host, [`arena_bytes`] long.
+    Given(Tensor),
+}
+
+impl Arena {
+    pub fn of(in_arena: bool) -> Arena {
+        match in_arena {
+            true => Arena::Own,
+            false => Arena::No,
+        }
+    }
+}
+
+/// How large the arena of these jobs will be.
+pub(crate) fn arena_bytes(jobs: &[Job]) -> windrow::Result<u64> {
+    let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
+    Ok(Plan::in_arena(&leaves)?.arena_bytes())
+}
+
+/// Plans all jobs as one and runs them, without the interpreter lock. `begin`: when the import ended.
+pub(crate) fn run(
+    py: Python<'_>,
+    engine: &Engine,
+    jobs: &mut [Job],
+    arena: Arena,
+    begin: Instant,
+) -> PyResult<Vec<Batch>> {
+    let (mut memory, mut has_begun) = (None, false);
+    let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
+    if has_begun {
+        for out in jobs.iter().filter_map(|job| job.torch_out.as_ref()) {
+            increment_version(out.bind(py))?;
+        }
+    }
+    batches.map_err(|error| {
+        let error = told(py, &error, &*jobs);
+        match memory.as_ref().and_then(|memory| memory.take_raised()) {
+            Some(cause) if is_answer(py, &cause) => {
+                error.set_cause(py, Some(cause));
+                error
+            }
+            Some(cause) => cause,
+            None => error,
+        }
+    })
+}
+
+fn run_jobs(
+    engine: &Engine,
+    jobs: &mut [Job],
+    arena: Arena,
+    begin: Instant,
+    memory: &mut Option<Arc<TorchMemory>>,
+    has_begun: &mut bool,
+) -> windrow::Result<Vec<Batch>> {
+    let in_arena = !matches!(arena, Arena::No);
+    let is_plain = |job: &Job| {
+        matches!(job, Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. })
+    };
+    if !in_arena && jobs.iter().all(is_plain) {
+        let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
+        if let Some(batches) = engine.assemble_small(&leaves, begin) {
+            return Ok(batches);
+        }
+    }
+    let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
+    let jobs = &*jobs;
+    let targets: Vec<Option<Target<'_>>> =
+        jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+    let mut batches: Vec<Option<Batch>> = Vec::with_capacity(jobs.len());
+    // Of those that are no views.
+    let mut leaves: Vec<Leaf<'_, '_>> = Vec::with_capacity(jobs.len());
+    let mut run_options = RunOptions::default();
+    if let Arena::Given(memory) = arena {
+        run_options.arena = Some(memory);
+    }
+    for ((job, out), ahead) in jobs.iter().zip(&targets).zip(ahead) {
+        let leaf = leaf_of(job, out.as_ref());
+        let view = match may_view(job, in_arena)? {
+            true => view_of(engine, job, &leaf)?,
+            false => None,
+        };
+        if view.is_none() {
+            leaves.push(leaf);
+            run_options.ahead.push(ahead);
+        }
+        batches.push(view);
+    }
+    let plan = match in_arena {
+        true => engine.plan_in_arena(&leaves, begin)?,
+        false => engine.plan(&leaves, begin)?,
+    };
+    order_work(engine, jobs, &plan, memory, &mut run_options)?;
+    let stream = run_options.stream;
+    *has_begun = true;
+    let filled = engine.run_with(plan, run_options)?;
+    // torch's memory does not record its writers by itself.
+    let is_elsewhere = memory.as_ref().is_some_and(|memory| Some(memory.stream()) != stream);
+    let missing = jobs.iter().zip(&mut batches).filter(|(_, batch)| batch.is_none());
+    for ((job, batch), mut filled) in missing.zip(filled) {
+        if is_elsewhere {
+            let Fields { lengths, offsets, mask, batch_index, arena, .. } = &mut filled.fields;
+            let fields = [lengths, offsets, mask, batch_index, arena];
+            fields.into_iter().flatten().for_each(|field| **field = written_on(field, stream));
+        }
+        let data = match (filled.data, &job.out) {
+            (Some(data), _) if is_elsewhere => written_on(&data, stream),
+            (Some(data), _) => data,
+            (None, Some(out)) => written_on(out, stream),
+            (None, None) => return Err(Error::Empty),
+        };
+        *batch = Some(Batch::new(data, filled.fields));
+    }
+    batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
+}
+
+/// Whether a leaf may be handed out as it is.
+pub(super) fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
+    match (job.copy, in_arena) {
+        (CopyMode::Never, true) => {
+            let why = "copy=False asks for a view, arena=True for a copy".to_owned();
+            Err(Error::Argument(why).at_path(&job.path))
+        }
+        (mode, _) => Ok(mode != CopyMode::Always && !in_arena),
+    }
+}
+
+/// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
+/// for work on the host.
+fn order_work(
+    engine: &Engine,
+    jobs: &[Job],
+    plan: &Plan<'_>,
+    memory: &mut Option<Arc<TorchMemory>>,
+    options: &mut RunOptions,
+) -> windrow::Result<()> {
+    let asked = jobs.iter().find_map(|job| job.stream);
+    let devices = plan.specs().iter().flat_map(|spec| [spec.source, spec.device]);
+    let ordinal = devices.into_iter().find_map(|device| match device {
+        Device::Cuda(ordinal) => Some(ordinal),
+        _ => None,
+    });
+    let Some(ordinal) = ordinal else {
+        return match asked {
+            Some(_) if !plan.specs().is_empty() => Err(Error::Argument(
+                "stream= is for batches on a CUDA device; host memory has no streams".into(),
+            )),
+            _ => Ok(()),
+        };
+    };
+    // Outputs first: their memory may be in use by what was enqueued where it was allocated.
+    let mut order = Order::default();
+    for out in jobs.iter().filter_map(|job| job.out.as_ref()) {
+        let mut own = Order::of(out);
+        if block_of(&own).is_some() {
+            // The engine itself orders the work behind and before others on memory of its own.
+            own.tensors.clear();
+        }
+        order.merge(own);
+        options.keep.push(Arc::clone(out.owner()));
+    }
+    for job in jobs {
+        order.merge(Order::of_owners(job.samples.owners.shared()));
+        if job.samples.list.kinds().iter().any(|kind| kind.device != Device::Cpu) {
+            options.keep.push(Arc::clone(job.samples.owners.shared()) as Owner);
+        }
+    }
+    let tensors = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
+    options.keep.extend(tensors);
+    if plan.specs().iter().any(|spec| is_cuda(spec.device)) {
+        *memory = TorchMemory::for_samples(engine, &order, ordinal)?;
+    }
+    options.stream = match asked.or(order.current) {
+        Some(stream) => Some(stream),
+        None => Some(memory.as_ref().map_or_else(|| engine.stream(ordinal), |m| Ok(m.stream()))?),
+    };
+    options.memory = memory.clone().map(|memory| memory as Arc<dyn OutputMemory>);
+    options.producers = order.producers;
+    Ok(())
+}
+
+/// An output that is written when the stream has come so far.
+fn written_on(out: &Tensor, stream: Option<Stream>) -> Tensor {
+    let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
+    let mut order = Order::of(out);
+    order.behind(stream);
+    order.current = Some(stream);
+    Keep::around(out, order, None)
+}
+
+fn is_cuda(device: Device) -> bool {
+    matches!(device, Device::Cuda(_))
+}
+
+/// The samples' own memory, if they form the batch there.
+fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<Option<Batch>> {
+    let plan = Plan::for_leaves(&[*leaf])?;
+    let Some(data) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
+    let spec = &plan.specs()[0];
+    let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
+    let owners = &job.samples.owners;
+    let (owners, lone) = (Arc::clone(owners.shared()), owners.others());
+    let owner: Owner = Arc::new(Held { owners, lone, places: job.samples.places.clone() });
+    let read_only = job.samples.list.is_read_only();
+    // SAFETY: the samples are there one after the other, and their owners are held.
+    #[allow(unsafe_code)]
+    let tensor = unsafe {
+        Tensor::new_unchecked(owner, data.cast_mut(), spec.dtype, spec.device, layout, read_only)
+    };
+    engine.count_view(spec.num_samples);
+    Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
+}
+
+/// Where a leaf of a plan that the call may hand out as it is does lie, if it can.
+pub(super) fn view_in(
+    plan: &Plan<'_>,
+    position: usize,
+    leaf: &Leaf<'_, '_>,
+    mode: CopyMode,
+) -> windrow::Result<Option<*const u8>> {
+    match plan.as_view(position).filter(|_| leaf.out.is_none()) {
+        None if mode == CopyMode::Never => {
+            let why = "copy=False, but the samples do not form the whole batch in memory";
+            Err(Error::NotAView(why.to_owned()).at_path(leaf.path))
+        }
+        view => Ok(view),
+    }
+}
+
+/// A batch of what is imported.
+pub(crate) fn assemble_with(
+    form: &str,
+    py: Python<'_>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+    import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
+) -> PyResult<PyBatch> {
+    let _records = Records::of_call(py);
+    let options = Options::parse(form, kwargs)?;
+    let engine = options.engine.clone();
+    let span = engine.enter(Stage::Import);
+    let job = Job::of_call(options, import)?;
+    let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
+    Ok(PyBatch::from(batches.remove(0)))
+}

@@ -1,0 +1,108 @@
+//! `Transform`: arithmetic and axis order on the way.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::{PerDim, Transform};
+
+use crate::ground::arguments::{none_unknown, per_dim, TRANSFORM};
+
+/// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
+///
+/// Evaluated as one fused multiply-add ``x * a[c] + b[c]``, ``a = scale / std`` and
+/// ``b = -mean / std`` formed in float64: in float32, or in float64 when source or result is float64,
+/// then rounded once, to nearest even.
+///
+/// Args:
+///     scale (float): multiplies first; ``1 / 255`` for 8-bit images.
+///     mean, std (float or sequence): one number, or one for each channel.
+///     channel_dim (int): sample dim of the channels, before ``permute``; without it the only dim of
+///         that extent.
+///     permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
+///
+/// A call whose ``scale / std`` or ``-mean / std`` is not finite, as with a ``std`` of 0, raises ``ValueError``.
+/// ``scale``, ``mean`` or ``std`` on integer or bool samples need ``dtype=``, else the call raises
+/// `DTypeError`: ``"float32"``, say. An integer dtype truncates the result toward zero and saturates it, so
+/// that bytes scaled by ``1 / 255`` become 0 and 1.
+///
+/// Examples:
+///     >>> import windrow as wr
+///     >>> chw = wr.Transform(scale=1 / 255, mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5],
+///     ...                    channel_dim=2, permute=(2, 0, 1))
+///     >>> image = wr.asarray(memoryview(bytes(2 * 2 * 3)).cast("B", (2, 2, 3)))
+///     >>> wr.stack([image], dtype="float32", transform=chw).shape
+///     (1, 3, 2, 2)
+#[pyclass(name = "Transform", module = "windrow", frozen)]
+pub(crate) struct PyTransform {
+    pub transform: Transform,
+    kwargs: Py<PyDict>,
+}
+
+#[pymethods]
+impl PyTransform {
+    #[new]
+    #[pyo3(
+        signature = (scale = 1.0, mean = None, std = None, channel_dim = None, permute = None, **unknown),
+        text_signature = "(scale=1.0, mean=None, std=None, channel_dim=None, permute=None)"
+    )]
+    fn new(
+        py: Python<'_>,
+        scale: f64,
+        mean: Option<Bound<'_, PyAny>>,
+        std: Option<Bound<'_, PyAny>>,
+        channel_dim: Option<i64>,
+        permute: Option<Bound<'_, PyAny>>,
+        unknown: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyTransform> {
+        none_unknown("Transform", unknown, TRANSFORM)?;
+        let kwargs = PyDict::new(py);
+        let mut transform = Transform::new().scale(scale);
+        kwargs.set_item("scale", scale)?;
+        let numbers = |item: &Bound<'_, PyAny>, name: &str| -> PyResult<Vec<f64>> {
+            Ok(match per_dim::<f64>(item, name, "a number, or one for each channel")? {
+                PerDim::All(one) => vec![one],
+                PerDim::Each(each) if each.is_empty() => {
+                    return Err(PyValueError::new_err(format!("{name} is empty")))
+                }
+                PerDim::Each(each) => each,
+            })
+        };
+        if let Some(mean) = mean {
+            let mean = numbers(&mean, "mean")?;
+            kwargs.set_item("mean", &mean)?;
+            transform = transform.mean(mean);
+        }
+        if let Some(std) = std {
+            let std = numbers(&std, "std")?;
+            kwargs.set_item("std", &std)?;
+            transform = transform.std(std);
+        }
+        if let Some(dim) = channel_dim {
+            kwargs.set_item("channel_dim", dim)?;
+            transform = transform.channel_dim(dim);
+        }
+        if let Some(permute) = permute {
+            let order = match per_dim::<i64>(&permute, "permute", "an order of dims")? {
+                PerDim::All(dim) => vec![dim],
+                PerDim::Each(dims) => dims,
+            };
+            kwargs.set_item("permute", &order)?;
+            transform = transform.permute(order);
+        }
+        Ok(PyTransform { transform, kwargs: kwargs.unbind() })
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> ((), Bound<'py, PyDict>) {
+        ((), self.kwargs.bind(py).clone())
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let items =
+            self.kwargs.bind(py).iter().map(|(key, value)| Ok(format!("{key}={}", value.repr()?)));
+        Ok(format!("Transform({})", items.collect::<PyResult<Vec<_>>>()?.join(", ")))
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<PyTransform>().is_ok_and(|other| other.get().transform == self.transform)
+    }
+}

@@ -1,0 +1,15 @@
+//! The engines of the module itself.
+
+use std::sync::OnceLock;
+
+/// The engine of the module's functions.
+pub(crate) fn default_engine() -> &'static windrow::Engine {
+    static ENGINE: OnceLock<windrow::Engine> = OnceLock::new();
+    ENGINE.get_or_init(windrow::Engine::host)
+}
+
+/// The engine for our own small copies: index arrays, `copy=True`. Kept out of the user's counters.
+pub(crate) fn index_engine() -> &'static windrow::Engine {
+    static ENGINE: OnceLock<windrow::Engine> = OnceLock::new();
+    ENGINE.get_or_init(windrow::Engine::host)
+}

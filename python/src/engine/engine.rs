@@ -1,0 +1,99 @@
+//! `Engine`: a thread pool and an output memory pool of its own.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::{DType, Device, EngineOptions};
+
+use crate::engine::default::default_engine;
+use crate::engine::stats::stats_of;
+use crate::ground::arguments::{device_of, int_within, none_unknown};
+use crate::ground::errors::OrPyErr;
+
+/// An engine with a thread pool and an output memory pool of its own. The module's functions use a
+/// default one.
+///
+/// Args:
+///     threads (int): threads for a large batch, the calling one included, from 1 to 4096; None: one for
+///         each core.
+///     device (str): where batches are assembled if the call does not say; None: where the samples are.
+///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
+#[pyclass(name = "Engine", module = "windrow", frozen)]
+pub(crate) struct PyEngine {
+    engine: windrow::Engine,
+    device: Option<Device>,
+}
+
+impl Drop for PyEngine {
+    /// An engine waits for its work on devices, which others may need the interpreter lock for.
+    fn drop(&mut self) {
+        let engine = std::mem::replace(&mut self.engine, default_engine().clone());
+        let mut held = Some(engine);
+        Python::try_attach(|py| {
+            let engine = held.take();
+            py.detach(|| drop(engine));
+        });
+    }
+}
+
+impl PyEngine {
+    pub fn engine(&self) -> &windrow::Engine {
+        &self.engine
+    }
+}
+
+#[pymethods]
+impl PyEngine {
+    #[new]
+    #[pyo3(
+        signature = (threads = None, device = None, pool_bytes = None, **unknown),
+        text_signature = "(threads=None, device=None, pool_bytes=None)"
+    )]
+    fn new(
+        py: Python<'_>,
+        threads: Option<&Bound<'_, PyAny>>,
+        device: Option<&Bound<'_, PyAny>>,
+        pool_bytes: Option<&Bound<'_, PyAny>>,
+        unknown: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<PyEngine> {
+        none_unknown("Engine", unknown, &["threads", "device", "pool_bytes"])?;
+        let most = windrow::Engine::MAX_THREADS as u64;
+        let threads = threads.map(|threads| int_within(threads, "threads", 1..=most));
+        let bytes = pool_bytes.map(|bytes| int_within(bytes, "pool_bytes", 0..=u64::MAX));
+        let mut options = EngineOptions::default();
+        options.threads = threads.transpose()?.map(|threads| threads as usize);
+        options.pool_bytes = bytes.transpose()?;
+        options.device = device.map(device_of).transpose()?;
+        let engine = windrow::Engine::with_options(options);
+        if let Some(device) = options.device {
+            // Said here rather than at the first batch.
+            py.detach(|| engine.empty(DType::U8, &[0], device)).or_py_err(py)?;
+        }
+        Ok(PyEngine { engine, device: options.device })
+    }
+
+    /// Counters of this engine, as those of `stats`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        stats_of(py, &self.engine)
+    }
+
+    /// Sets the counters to 0.
+    fn reset_stats(&self, py: Python<'_>) {
+        py.detach(|| self.engine.reset_stats());
+    }
+
+    /// Gives free output memory back to the system.
+    fn empty_cache(&self, py: Python<'_>) {
+        py.detach(|| self.engine.empty_cache());
+    }
+
+    /// Threads for a large batch.
+    #[getter]
+    fn threads(&self) -> usize {
+        self.engine.num_threads()
+    }
+
+    fn __repr__(&self) -> String {
+        let device = self.device.map_or_else(|| "None".to_owned(), |device| device.to_string());
+        format!("Engine(threads={}, device={device})", self.engine.num_threads())
+    }
+}

@@ -1,0 +1,86 @@
+//! `Explain`: the plan of a call.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use windrow::{Explain, Launch};
+
+/// The plan of a call, not run. ``str()`` is a readable account, `as_dict` the same as data.
+#[pyclass(name = "Explain", module = "windrow", frozen)]
+pub(crate) struct PyExplain(pub Explain);
+
+#[pymethods]
+impl PyExplain {
+    /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
+    /// the data, 0 to 1), ranges, tiles, launches, launch, bytes_to_device, bytes_to_host, arena_bytes,
+    /// arena_gap_bytes (between tensors); and for each leaf outputs (shape and dtype), paths and names
+    /// (where it is in its tree, ``""`` for a plain list).
+    ///
+    /// ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
+    /// warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
+    /// parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
+    /// ``"mask"``, ...), family (``"rows"``, ``"pages"``, ``"short"``, ``"line"``, ``"planar"``, ``"box"``
+    /// or ``"values"``), samples, items and sources (``"addresses"``, ``"ids"``, None where nothing is read).
+    fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let explain = &self.0;
+        let dict = PyDict::new(py);
+        dict.set_item("path", explain.path)?;
+        dict.set_item("samples", explain.samples)?;
+        dict.set_item("leaves", explain.leaves)?;
+        dict.set_item("bytes_read", explain.bytes_read)?;
+        dict.set_item("bytes_written", explain.bytes_written)?;
+        dict.set_item("padding_bytes", explain.padding_bytes)?;
+        dict.set_item("padding_waste", explain.padding_waste)?;
+        dict.set_item("ranges", explain.ranges)?;
+        dict.set_item("tiles", explain.tiles)?;
+        dict.set_item("launches", explain.launches)?;
+        dict.set_item("launch", explain.launch.as_ref().map(|l| launch_dict(py, l)).transpose()?)?;
+        dict.set_item("bytes_to_device", explain.bytes_to_device)?;
+        dict.set_item("bytes_to_host", explain.bytes_to_host)?;
+        dict.set_item("arena_bytes", explain.arena_bytes)?;
+        dict.set_item("arena_gap_bytes", explain.arena_gap_bytes)?;
+        let outputs = explain
+            .outputs
+            .iter()
+            .map(|(shape, dtype)| Ok((PyTuple::new(py, shape)?, dtype.name())));
+        dict.set_item("outputs", outputs.collect::<PyResult<Vec<_>>>()?)?;
+        dict.set_item("paths", &explain.paths)?;
+        dict.set_item("names", &explain.names)?;
+        Ok(dict)
+    }
+
+    fn __getattr__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let missing = || {
+            pyo3::exceptions::PyAttributeError::new_err(format!(
+                "'Explain' has no attribute '{name}'"
+            ))
+        };
+        self.as_dict(py)?.get_item(name)?.ok_or_else(missing)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+fn launch_dict<'py>(py: Python<'py>, launch: &Launch) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("items", launch.items)?;
+    dict.set_item("table_bytes", launch.table_bytes)?;
+    dict.set_item("table_uploaded", launch.is_uploaded)?;
+    let parts = launch.parts.iter().map(|part| {
+        let dict = PyDict::new(py);
+        dict.set_item("leaf", part.leaf)?;
+        dict.set_item("output", part.output)?;
+        dict.set_item("family", part.family)?;
+        dict.set_item("samples", part.samples)?;
+        dict.set_item("items", part.items)?;
+        dict.set_item("sources", part.sources)?;
+        Ok(dict)
+    });
+    dict.set_item("parts", parts.collect::<PyResult<Vec<_>>>()?)?;
+    Ok(dict)
+}

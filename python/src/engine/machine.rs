@@ -1,0 +1,66 @@
+//! What the machine has: devices, the CUDA build, watchers.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use windrow::Device;
+
+use crate::ground::errors::OrPyErr;
+use crate::ground::logging;
+
+/// What watches the calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None while ranges go to
+/// a profiler, else why not).
+#[pyfunction]
+pub(crate) fn watchers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("logging", logging::is_on())?;
+    dict.set_item("nvtx", py.detach(windrow::nvtx_state).err())?;
+    Ok(dict)
+}
+
+/// Whether there is a CUDA device to assemble batches on. Starts the driver: workers that are to use
+/// it have to be spawned, not forked, from then on.
+#[pyfunction]
+pub(crate) fn cuda_available(py: Python<'_>) -> bool {
+    py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
+}
+
+/// What ``device=`` takes on this machine: a dict each with ``device`` (``"cpu"``, ``"cuda:0"``) and
+/// ``name``; of CUDA devices also ``index``, ``compute_capability`` (a tuple), ``multiprocessors`` and
+/// ``total_memory`` (bytes). Starts the driver, as `cuda_available`.
+#[pyfunction]
+pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let entry = |device: Device, name: &str| -> PyResult<Bound<'_, PyDict>> {
+        let entry = PyDict::new(py);
+        entry.set_item("device", device.to_string())?;
+        entry.set_item("name", name)?;
+        Ok(entry)
+    };
+    let found = py.detach(windrow::devices).unwrap_or_default();
+    let mut all = vec![entry(Device::Cpu, "host memory")?];
+    if !found.is_empty() {
+        all.push(entry(Device::Pinned, "page-locked host memory")?);
+    }
+    for (index, info) in found.iter().enumerate() {
+        let entry = entry(info.device, &info.name)?;
+        entry.set_item("index", index)?;
+        entry.set_item("compute_capability", info.compute_capability)?;
+        entry.set_item("multiprocessors", info.num_multiprocessors)?;
+        entry.set_item("total_memory", info.total_bytes)?;
+        all.push(entry);
+    }
+    Ok(all)
+}
+
+/// ``toolkit``, ``targets`` of the kernels and ``driver`` (newest CUDA version it supports).
+///
+/// Raises:
+///     CudaUnavailable: with the reason and the cure.
+#[pyfunction]
+pub(crate) fn cuda_build(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let build = py.detach(windrow::cuda_build).or_py_err(py)?;
+    let dict = PyDict::new(py);
+    dict.set_item("toolkit", build.toolkit)?;
+    dict.set_item("targets", build.targets)?;
+    dict.set_item("driver", build.driver)?;
+    Ok(dict)
+}

@@ -1,0 +1,69 @@
+//! Counters, and memory that is kept for later.
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::engine::default::{default_engine, index_engine};
+
+/// The counters of an engine.
+pub(super) fn stats_of<'py>(
+    py: Python<'py>,
+    engine: &windrow::Engine,
+) -> PyResult<Bound<'py, PyDict>> {
+    let stats = py.detach(|| engine.stats());
+    let dict = PyDict::new(py);
+    dict.set_item("batches", stats.batches)?;
+    dict.set_item("samples", stats.samples)?;
+    dict.set_item("bytes_in", stats.bytes_in)?;
+    dict.set_item("bytes_out", stats.bytes_out)?;
+    dict.set_item("data_bytes", stats.data_bytes)?;
+    dict.set_item("padding_bytes", stats.padding_bytes)?;
+    dict.set_item("padding_waste", stats.padding_waste())?;
+    dict.set_item("paths", &stats.paths)?;
+    dict.set_item("views", stats.views)?;
+    dict.set_item("launches", stats.launches)?;
+    dict.set_item("bytes_to_device", stats.bytes_to_device)?;
+    dict.set_item("bytes_to_host", stats.bytes_to_host)?;
+    dict.set_item("waits", stats.waits)?;
+    dict.set_item("import_seconds", stats.import_time.as_secs_f64())?;
+    dict.set_item("plan_seconds", stats.plan_time.as_secs_f64())?;
+    dict.set_item("run_seconds", stats.run_time.as_secs_f64())?;
+    dict.set_item("wait_seconds", stats.wait_time.as_secs_f64())?;
+    dict.set_item("pool_bytes", stats.pool.free_bytes)?;
+    dict.set_item("pool_used_bytes", stats.pool.used_bytes)?;
+    dict.set_item("pool_hits", stats.pool.hits)?;
+    dict.set_item("pool_misses", stats.pool.misses)?;
+    dict.set_item("device_bytes", stats.device_bytes)?;
+    dict.set_item("pinned_bytes", stats.pinned_bytes.0)?;
+    dict.set_item("pinned_used_bytes", stats.pinned_bytes.1)?;
+    Ok(dict)
+}
+
+/// What the default engine did since it was made or `reset_stats`.
+///
+/// Counts: batches (a tree has one for each leaf), samples, paths (batches by how their data moved, in
+/// the words of `explain`; a dict), views, launches, waits (for a device). Bytes: bytes_in, bytes_out,
+/// data_bytes, padding_bytes, padding_waste (share of the data, 0 to 1), bytes_to_device, bytes_to_host,
+/// and now: pool_bytes (free), pool_used_bytes, device_bytes (in use), pinned_bytes (free),
+/// pinned_used_bytes; with pool_hits and pool_misses. Seconds of the calling threads: import_seconds,
+/// plan_seconds, run_seconds, and wait_seconds, which are part of these.
+#[pyfunction]
+pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    stats_of(py, default_engine())
+}
+
+/// Sets the counters of the default engine to 0.
+#[pyfunction]
+pub(crate) fn reset_stats(py: Python<'_>) {
+    py.detach(|| default_engine().reset_stats());
+}
+
+/// Gives the default engine's free output memory back to the system and the devices, for which it
+/// waits, and releases samples that were still being read.
+#[pyfunction]
+pub(crate) fn empty_cache(py: Python<'_>) {
+    py.detach(|| {
+        default_engine().empty_cache();
+        index_engine().empty_cache();
+    });
+}

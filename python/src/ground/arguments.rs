@@ -1,0 +1,179 @@
+//! Keyword arguments: numbers, one value or one for each dim, devices, and what is said of those that do not fit.
+
+use std::ops::RangeInclusive;
+
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyString};
+use windrow::{Device, PerDim, Scalar};
+
+use crate::ground::errors::{in_words, is_answer, quoted, shown, OrPyErr};
+use crate::ground::iterables::entries;
+
+/// What a form takes besides.
+pub(crate) fn own_of(form: &str) -> &'static [&'static str] {
+    match form {
+        "concat" => &["dim"],
+        "pad" => {
+            &["value", "side", "dims", "size", "multiple_of", "truncate", "mask", "mask_dtype"]
+        }
+        "ragged" => &["offsets_dtype", "batch_index"],
+        "collate" => &["spec", "sep", "arena"],
+        _ => &[],
+    }
+}
+
+/// What NumPy, torch, transformers and others call an argument of ours.
+const PEERS: &[(&str, &str)] = &[
+    ("attention_mask", "mask"),
+    ("axes", "dims"),
+    ("axis", "dim"),
+    ("constant_values", "value"),
+    ("fill_value", "value"),
+    ("max_length", "size"),
+    ("num_threads", "threads"),
+    ("num_workers", "threads"),
+    ("pad_to_multiple_of", "multiple_of"),
+    ("pad_token_id", "value"),
+    ("pad_value", "value"),
+    ("padding_mask", "mask"),
+    ("padding_side", "side"),
+    ("padding_value", "value"),
+    ("return_attention_mask", "mask"),
+    ("truncation", "truncate"),
+];
+
+pub(crate) const TRANSFORM: &[&str] = &["scale", "mean", "std", "channel_dim", "permute"];
+
+/// The refusal of a keyword argument that `call` does not take: our word for it, or who takes it, or all
+/// that there are.
+pub(crate) fn unexpected(call: &str, key: &str, takes: &[&str]) -> PyErr {
+    let word = PEERS.iter().find(|(peer, _)| *peer == key).map_or(key, |(_, ours)| ours);
+    let word = match (call, word) {
+        ("pad", "dim") => "dims",
+        ("Transform", "dim") => "channel_dim",
+        ("Transform", "dims" | "order") => "permute",
+        _ => word,
+    };
+    let owner = ["concat", "pad", "ragged"].into_iter().find(|form| own_of(form).contains(&word));
+    let cure = match (word, owner) {
+        _ if takes.contains(&word) => format!("use {word}="),
+        ("batch_first" | "dim", _) if !matches!(call, "concat" | "ragged") => {
+            "dim 0 is always that of the samples".to_owned()
+        }
+        ("dim", _) if call == "ragged" => "samples are joined along dim 0".to_owned(),
+        ("pin_memory", _) => "use device=\"pinned\"".to_owned(),
+        ("return_tensors", _) => "the result has .torch(), .numpy() and .jax()".to_owned(),
+        ("threads", _) => "use engine=wr.Engine(threads=...)".to_owned(),
+        (word, _) if TRANSFORM.contains(&word) => format!("use transform=wr.Transform({word}=...)"),
+        (word, Some(form)) if call == "collate" => {
+            format!("use spec= with wr.{}{}({word}=...)", form[..1].to_uppercase(), &form[1..])
+        }
+        (word, Some(form)) => format!("wr.{form} takes {word}="),
+        _ => format!("it takes {}", takes.join(", ")),
+    };
+    PyTypeError::new_err(format!("{call}() got an unexpected keyword argument '{key}'; {cure}"))
+}
+
+/// Refuses the rest of the keyword arguments, if there is any.
+pub(crate) fn none_unknown(
+    call: &str,
+    unknown: Option<&Bound<'_, PyDict>>,
+    takes: &[&str],
+) -> PyResult<()> {
+    match unknown.and_then(|unknown| unknown.keys().iter().next()) {
+        Some(key) => Err(unexpected(call, &key.extract::<String>()?, takes)),
+        None => Ok(()),
+    }
+}
+
+/// The refusal of an argument that did not become what it is to be.
+pub(crate) fn unfit(item: &Bound<'_, PyAny>, name: &str, what: &str, error: PyErr) -> PyErr {
+    let py = item.py();
+    match (is_answer(py, &error), quoted(item)) {
+        (false, _) => error,
+        (true, Err(aborted)) => aborted,
+        (true, Ok(item)) if error.is_instance_of::<PyOverflowError>(py) => {
+            PyValueError::new_err(format!("{name}={item} is beyond 64 bits"))
+        }
+        (true, Ok(item)) => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
+    }
+}
+
+/// An int of a range; a bool is none.
+pub(crate) fn int_within(
+    item: &Bound<'_, PyAny>,
+    name: &str,
+    range: RangeInclusive<u64>,
+) -> PyResult<u64> {
+    let (py, is_bool) = (item.py(), item.is_instance_of::<PyBool>());
+    match item.extract::<u64>() {
+        Ok(int) if !is_bool && range.contains(&int) => Ok(int),
+        Err(error) if !is_answer(py, &error) => Err(error),
+        found => {
+            let (least, most) = range.into_inner();
+            let text = format!("{name}={}; it is an int from {least} to {most}", quoted(item)?);
+            let is_int = found.err().is_none_or(|e| e.is_instance_of::<PyOverflowError>(py));
+            Err(match is_int && !is_bool {
+                true => PyValueError::new_err(text),
+                false => PyTypeError::new_err(text),
+            })
+        }
+    }
+}
+
+/// A single option, or a sequence of one for each dim.
+pub(crate) fn per_dim<'py, T>(
+    item: &Bound<'py, PyAny>,
+    name: &str,
+    what: &str,
+) -> PyResult<PerDim<T>>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error = PyErr>,
+{
+    let py = item.py();
+    let refuse = |error: PyErr| unfit(item, name, what, error);
+    if item.is_exact_instance_of::<PyInt>() || item.is_exact_instance_of::<PyString>() {
+        // To ask these for an iterator costs more than all else of a small call.
+        return item.extract::<T>().map(PerDim::All).map_err(refuse);
+    }
+    match item.try_iter() {
+        Ok(_) if !item.is_instance_of::<PyString>() => {
+            entries(item, |entry| entry.extract::<T>()).map(PerDim::Each).map_err(refuse)
+        }
+        Err(error) if !is_answer(py, &error) => Err(error),
+        _ => item.extract::<T>().map(PerDim::All).map_err(refuse),
+    }
+}
+
+/// A number, exactly as given.
+pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
+    if let Ok(float) = value.cast::<PyFloat>() {
+        return Ok(Scalar::Float(float.value()));
+    }
+    if let Ok(complex) = value.cast::<PyComplex>() {
+        return Ok(Scalar::Complex(complex.real(), complex.imag()));
+    }
+    if let Ok(bool) = value.cast::<PyBool>() {
+        return Ok(Scalar::from(bool.is_true()));
+    }
+    if value.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err(format!("value={}; it is a number", value.repr()?)));
+    }
+    match value.extract::<i128>() {
+        Ok(int) => Ok(Scalar::Int(int)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(value.py()) => {
+            Err(PyValueError::new_err(format!("value={} is beyond every dtype", shown(value)?)))
+        }
+        Err(error) if !is_answer(value.py(), &error) => Err(error),
+        Err(_) => value.extract::<f64>().map(Scalar::Float).map_err(|error| {
+            let refuse = |value| PyTypeError::new_err(format!("value={value}; it is a number"));
+            in_words(value.py(), error, || value.repr().map_or_else(|error| error, refuse))
+        }),
+    }
+}
+
+/// A device by its name or by an object that prints as one, as torch's do.
+pub(crate) fn device_of(device: &Bound<'_, PyAny>) -> PyResult<Device> {
+    device.str()?.to_string().parse().or_py_err(device.py())
+}
