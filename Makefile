@@ -104,7 +104,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check
 	scripts/unsafe_table --check
-	scripts/module_cycles src
+	scripts/module_cycles src python/src
 	scripts/prose
 	scripts/wait_mutants --list >/dev/null
 	$(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check

@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
-use crate::collate::containers::{check_known, fields_of, open, Container, Opened};
+use crate::collate::containers::{check_known, dataclass_fields, open, Container, Opened};
 use crate::collate::leaves::Within;
 use crate::collate::specs::Specs;
 use crate::ground::errors::{at, class_name, in_words};
@@ -211,7 +211,7 @@ impl<'py> Branch<'py> {
         open: &mut Vec<Branch<'py>>,
     ) -> PyResult<Option<Container<'py>>> {
         let (class, Branch { samples, path, out, .. }) = (first.get_type(), self);
-        let Some(fields) = fields_of(&class)? else { return Ok(None) };
+        let Some(fields) = dataclass_fields(&class)? else { return Ok(None) };
         check_known(&class, path, false)?;
         for field in &fields {
             let (name, path) = (field.name.as_str(), specs.join_name(path, &field.name));

@@ -122,7 +122,7 @@ fn dataclass_of<'py>(
 }
 
 /// The fields of a dataclass; None for another class.
-pub(crate) fn fields_of(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Field>>> {
+pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Field>>> {
     let py = class.py();
     if !class.hasattr(intern!(py, "__dataclass_fields__"))? {
         return Ok(None);

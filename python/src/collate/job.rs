@@ -10,7 +10,8 @@ use crate::ground::errors::{to_caller, to_py_err};
 use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
 use crate::import::tensor::tensor_of;
-use crate::ownership::keep::{refuses_writes, Keep};
+use crate::ownership::buffer::refuses_writes;
+use crate::ownership::keep::{order_of, Keep};
 use crate::ownership::order::Order;
 use crate::samples::imported::Imported;
 
@@ -124,7 +125,7 @@ pub(super) fn target_of(out: &Tensor) -> Target<'_> {
     let target = unsafe {
         Target::from_raw_parts(out.data_ptr(), out.dtype(), out.device(), out.layout().clone())
     };
-    match block_of(&Order::of(out)) {
+    match block_of(&order_of(out)) {
         Some(owner) => target.owned_by(owner),
         None => target,
     }

@@ -16,11 +16,10 @@ use crate::collate::torch_memory::TorchMemory;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
+use crate::ground::modules::increment_version;
 use crate::import::importer::Reading;
-use crate::import::routes::increment_version;
-use crate::ownership::keep::Keep;
+use crate::ownership::keep::{order_of, order_of_owners, Held, Keep};
 use crate::ownership::order::Order;
-use crate::ownership::places::Held;
 use crate::samples::imported::Imported;
 
 /// Whether all outputs of a call are in one allocation.
@@ -181,7 +180,7 @@ fn order_work(
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
     let mut order = Order::default();
     for out in jobs.iter().filter_map(|job| job.out.as_ref()) {
-        let mut own = Order::of(out);
+        let mut own = order_of(out);
         if block_of(&own).is_some() {
             // The engine itself orders the work behind and before others on memory of its own.
             own.tensors.clear();
@@ -190,7 +189,7 @@ fn order_work(
         options.keep.push(Arc::clone(out.owner()));
     }
     for job in jobs {
-        order.merge(Order::of_owners(job.samples.owners.shared()));
+        order.merge(order_of_owners(job.samples.owners.shared()));
         if job.samples.list.kinds().iter().any(|kind| kind.device != Device::Cpu) {
             options.keep.push(Arc::clone(job.samples.owners.shared()) as Owner);
         }
@@ -212,7 +211,7 @@ fn order_work(
 /// An output that is written when the stream has come so far.
 fn written_on(out: &Tensor, stream: Option<Stream>) -> Tensor {
     let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
-    let mut order = Order::of(out);
+    let mut order = order_of(out);
     order.behind(stream);
     order.current = Some(stream);
     Keep::around(out, order, None)

@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{DType, Device, Engine, Error, OutputMemory, Stream, Tensor};
+use windrow::{DType, Engine, Error, OutputMemory, Stream, Tensor};
 
-use crate::ground::errors::OrPyErr;
 use crate::ground::stream::current_of;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
-use crate::ownership::keep::Keep;
-use crate::ownership::order::{ready_on, Order};
+use crate::ownership::keep::{order_of, Keep};
+use crate::ownership::order::Order;
 
 /// torch's allocator, for one call.
 #[derive(Debug)]
@@ -115,7 +114,7 @@ fn empty(py: Python<'_>, dtype: DType, shape: &[i64], ordinal: u32) -> PyResult<
     kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
     let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
     let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
-    Ok(Some(Keep::around(&output, Order::of(&output), Some(tensor.unbind()))))
+    Ok(Some(Keep::around(&output, order_of(&output), Some(tensor.unbind()))))
 }
 
 fn is_out_of_memory(error: &PyErr) -> bool {
@@ -123,57 +122,4 @@ fn is_out_of_memory(error: &PyErr) -> bool {
         let class = torch(py).and_then(|torch| torch.getattr(intern!(py, "OutOfMemoryError")));
         class.is_ok_and(|class| error.is_instance(py, &class))
     })
-}
-
-/// The torch tensor that an output is, if it is one and the whole of it. torch's current stream waits
-/// for what is still written.
-pub(crate) fn whole_of<'py>(
-    py: Python<'py>,
-    output: &Tensor,
-) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let Some((object, _)) = lent(output) else { return Ok(None) };
-    let object = object.bind(py);
-    let shape: Vec<i64> = object.getattr(intern!(py, "shape"))?.extract()?;
-    let data: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
-    let is_whole = shape == output.shape()
-        && output.layout().is_compact()
-        && (data == output.data_ptr().addr() || output.nbytes() == 0);
-    let (Device::Cuda(ordinal), Some(api), true) =
-        (output.device(), Order::of(output).torch, is_whole)
-    else {
-        return Ok(None);
-    };
-    let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
-    ready_on(output, current).or_py_err(py)?;
-    Ok(Some(object.clone()))
-}
-
-/// The torch tensor that memory was lent by, and the stream that it belongs to.
-fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
-    let keep = output.owner().downcast_ref::<Keep>()?;
-    match (&keep.objects[..], &keep.tensors[..]) {
-        ([object], _) if keep.is_output => Some((object, keep.order.current)),
-        // The same memory after work on another stream.
-        ([], [inner]) => lent(inner),
-        _ => None,
-    }
-}
-
-/// Tells torch's allocator of a stream that its memory is used on, so that it does not give it out again
-/// before that is done.
-pub(crate) fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
-    let object = match lent(output) {
-        Some((object, own)) if own != Some(stream) => object,
-        _ => return Ok(()),
-    };
-    Python::attach(|py| -> PyResult<()> {
-        let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
-        let stream = match stream {
-            Stream::LEGACY => cuda.call_method1(intern!(py, "default_stream"), (ordinal,))?,
-            other => cuda.call_method1(intern!(py, "ExternalStream"), (other.handle(), ordinal))?,
-        };
-        object.call_method1(py, intern!(py, "record_stream"), (stream,))?;
-        Ok(())
-    })
-    .map_err(|error| Error::Argument(format!("torch: {error}")))
 }

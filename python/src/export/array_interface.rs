@@ -7,7 +7,7 @@ use windrow::{Device, Stream, Tensor};
 
 use crate::ground::dtype::typestr_of;
 use crate::ground::errors::OrPyErr;
-use crate::ownership::order::ready_on;
+use crate::ownership::ready::ready_on;
 
 /// `__array_interface__` of a host tensor.
 pub(crate) fn array_interface<'py>(

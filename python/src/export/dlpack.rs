@@ -17,7 +17,7 @@ use crate::ground::errors::{in_words, OrPyErr};
 use crate::ground::logging::exporting;
 use crate::ground::stream::from_handle;
 use crate::ownership::copy::copy_of;
-use crate::ownership::order::ready_on;
+use crate::ownership::ready::ready_on;
 
 /// `__dlpack_device__`: page-locked memory says here what it is; in a capsule, where torch refuses
 /// that, it is host memory.

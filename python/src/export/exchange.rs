@@ -17,8 +17,8 @@ use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::order::ready_on;
-use crate::ownership::places::in_place;
+use crate::ownership::keep::in_place;
+use crate::ownership::ready::ready_on;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {
     header: DLPackExchangeAPIHeader {

@@ -7,7 +7,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{Device, Tensor};
 
-use crate::collate::torch_memory::whole_of;
 use crate::export::buffer::on_host;
 use crate::export::dlpack::{delete_versioned, dlpack};
 use crate::export::numpy_api::array_of;
@@ -15,6 +14,7 @@ use crate::ground::dtype::format_of;
 use crate::ground::logging::exporting;
 use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
+use crate::ownership::ready::whole_of;
 
 /// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
 pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {

@@ -14,7 +14,7 @@ use crate::ground::iterables::is_sequence;
 use crate::ground::reserve::push_to;
 use crate::ground::stream::{from_handle, is_borrowed};
 use crate::import::importer::Importer;
-use crate::ownership::keep::Buffer;
+use crate::ownership::buffer::Buffer;
 
 impl<'py> Importer<'py> {
     /// A NumPy scalar that is not a number, by what tells its dtype: most are then refused for it.

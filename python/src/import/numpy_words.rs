@@ -4,9 +4,9 @@
 //!
 //! The struct is believed only if it agrees with `__array_struct__` for arrays of every dtype that NumPy makes
 //! for it.
-#![allow(unsafe_code)] // Fields of foreign objects.
+#![allow(unsafe_code)] // ArrayFields of foreign objects.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -15,7 +15,6 @@ use pyo3::types::PyCapsule;
 use windrow::DType;
 
 use crate::ground::dtype::dtype_of_kind;
-use crate::import::protocols::ArrayStruct;
 
 #[repr(C)]
 struct Array {
@@ -40,9 +39,31 @@ struct Descr {
     number: c_int,
 }
 
+/// NumPy's `PyArrayInterface`, see "The array interface protocol" in its documentation.
+#[repr(C)]
+pub(crate) struct ArrayStruct {
+    two: c_int,
+    pub ndim: c_int,
+    pub kind: u8,
+    pub item_bytes: c_int,
+    pub flags: c_int,
+    pub shape: *const isize,
+    pub strides: *const isize,
+    pub data: *mut c_void,
+    descr: *mut c_void,
+}
+
+const _: () = assert!(size_of::<ArrayStruct>() == 56);
+
+impl ArrayStruct {
+    pub const C_CONTIGUOUS: c_int = 0x1;
+    pub const NOT_SWAPPED: c_int = 0x200;
+    pub const WRITABLE: c_int = 0x400;
+}
+
 /// What an array says of itself; shape and strides, in bytes, live as long as it is not reshaped.
 #[derive(Clone, Copy)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct ArrayFields<'a> {
     pub data: *mut u8,
     pub dtype: DType,
     pub shape: &'a [i64],
@@ -85,7 +106,7 @@ fn dtype_of(descr: &Descr) -> Option<DType> {
 /// # Safety
 /// A live NumPy array, for which [`is_laid_out`] holds; attached.
 #[inline]
-pub(crate) unsafe fn fields_of<'a>(object: *mut ffi::PyObject) -> Option<Fields<'a>> {
+pub(crate) unsafe fn array_fields<'a>(object: *mut ffi::PyObject) -> Option<ArrayFields<'a>> {
     // SAFETY: the struct of a live array; its dtype lives with it. An entry for each dim; the engine builds for
     // 64-bit targets only, where `isize` is as wide as `i64`.
     unsafe {
@@ -96,7 +117,7 @@ pub(crate) unsafe fn fields_of<'a>(object: *mut ffi::PyObject) -> Option<Fields<
             _ => &[],
         };
         let (shape, strides) = (dims(array.shape), dims(array.strides));
-        Some(Fields { data: array.data, dtype, shape, strides, flags: array.flags })
+        Some(ArrayFields { data: array.data, dtype, shape, strides, flags: array.flags })
     }
 }
 
@@ -124,7 +145,7 @@ fn probe(py: Python<'_>) -> PyResult<bool> {
     let text = numpy.call_method1("zeros", (3, "S4"))?;
     let others = [&swapped, &text];
     // SAFETY: the bytes of two arrays whose layout was just found for others.
-    let is_told = |array: &&Bound<'_, PyAny>| unsafe { fields_of(array.as_ptr()) }.is_none();
+    let is_told = |array: &&Bound<'_, PyAny>| unsafe { array_fields(array.as_ptr()) }.is_none();
     Ok(known == 4 * 16 && (cfg!(target_endian = "big") || others.iter().all(is_told)))
 }
 

@@ -1,8 +1,8 @@
-//! Interfaces that are looked up on each object, and in which order; `__dlpack__`, the buffer protocol and
-//! NumPy's array struct themselves. The array interfaces are in `interfaces`.
+//! Interfaces that are looked up on each object, and in which order; `__dlpack__` and the buffer protocol themselves.
+//! The array interfaces are in `array_interface`.
 #![allow(unsafe_code)] // Capsules, buffer views and addresses enter here.
 
-use std::ffi::{c_int, c_void, CStr};
+use std::ffi::CStr;
 
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -12,44 +12,21 @@ use windrow::dlpack::{
     DLDeviceType, ForeignTensor, ManagedTensor, DLTENSOR, DLTENSOR_VERSIONED, USED_DLTENSOR,
     USED_DLTENSOR_VERSIONED,
 };
-use windrow::{dlpack, DType, Device, Dims, Error, Mismatch, Stream};
+use windrow::{dlpack, DType, Device, Error, Mismatch, Stream};
 
-use crate::ground::dtype::{dtype_of_format, dtype_of_kind, named_dtype};
+use crate::ground::dtype::dtype_of_format;
 use crate::ground::errors::{
     attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
 };
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
-use crate::import::numpy_words::{fields_of, Fields};
-use crate::ownership::keep::Buffer;
+use crate::ownership::buffer::Buffer;
 
 /// Why an array has nothing to give.
 enum Unfit {
     Deleted,
     /// Of a dtype with this name.
     DType(String),
-}
-
-/// NumPy's `PyArrayInterface`, see "The array interface protocol" in its documentation.
-#[repr(C)]
-pub(crate) struct ArrayStruct {
-    two: c_int,
-    pub ndim: c_int,
-    pub kind: u8,
-    pub item_bytes: c_int,
-    pub flags: c_int,
-    pub shape: *const isize,
-    pub strides: *const isize,
-    pub data: *mut c_void,
-    descr: *mut c_void,
-}
-
-const _: () = assert!(size_of::<ArrayStruct>() == 56);
-
-impl ArrayStruct {
-    const C_CONTIGUOUS: c_int = 0x1;
-    pub const NOT_SWAPPED: c_int = 0x200;
-    const WRITABLE: c_int = 0x400;
 }
 
 impl<'py> Importer<'py> {
@@ -152,78 +129,6 @@ impl<'py> Importer<'py> {
         let name = dtype.map_or(Ok(None), |dtype| attribute(&dtype, "name"))?;
         let name = name.and_then(|name| name.extract::<String>().ok());
         Ok(name.filter(|name| name.parse::<DType>().is_err()).map(Unfit::DType))
-    }
-
-    /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.
-    #[inline(never)]
-    pub fn import_array_struct(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        index: usize,
-    ) -> PyResult<()> {
-        let capsule =
-            object.getattr(intern!(self.py, "__array_struct__"))?.cast_into::<PyCapsule>()?;
-        // SAFETY: NumPy's capsule, without a name, holds its struct.
-        let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
-        if pointer.is_null() {
-            return Err(PyErr::fetch(self.py));
-        }
-        // SAFETY: as above; it lives as long as the capsule.
-        let array = unsafe { &*pointer.cast::<ArrayStruct>() };
-        let item_bytes = array.item_bytes as usize;
-        let dtype = match dtype_of_kind(array.kind, item_bytes) {
-            _ if array.flags & ArrayStruct::NOT_SWAPPED == 0 => None,
-            None => named_dtype(object, item_bytes)?,
-            known => known,
-        };
-        let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
-            return self.import_by_protocol(object, index);
-        };
-        let dims = |dims: *const isize| -> &[i64] {
-            match ndim {
-                0 => &[],
-                // SAFETY: an entry for each dim, alive as long as the capsule. The engine builds for
-                // 64-bit targets only, where `isize` is as wide as `i64`.
-                _ => unsafe { std::slice::from_raw_parts(dims.cast(), ndim as usize) },
-            }
-        };
-        let (shape, strides) = (dims(array.shape), dims(array.strides));
-        let data = array.data.cast();
-        self.push_array(object, Fields { data, dtype, shape, strides, flags: array.flags }, index)
-    }
-
-    /// A NumPy array by its struct; whatever is unusual about it goes the long way.
-    #[inline]
-    pub fn import_array(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
-        // SAFETY: the route is that of arrays that are laid out so.
-        match unsafe { fields_of(object.as_ptr()) } {
-            Some(fields) => self.push_array(object, fields, index),
-            None => self.import_array_struct(object, index),
-        }
-    }
-
-    #[inline]
-    fn push_array(
-        &mut self,
-        object: &Bound<'py, PyAny>,
-        array: Fields<'_>,
-        index: usize,
-    ) -> PyResult<()> {
-        let Fields { data, dtype, shape, strides: bytes, flags } = array;
-        let mut strides: Option<Dims> = None;
-        if flags & ArrayStruct::C_CONTIGUOUS == 0 {
-            let size = dtype.size() as i64;
-            let whole = |(&extent, &stride): (&i64, &i64)| extent <= 1 || stride % size == 0;
-            if !shape.contains(&0) && !shape.iter().zip(bytes).all(whole) {
-                return self.import_by_protocol(object, index);
-            }
-            strides = Some(bytes.iter().map(|stride| stride / size).collect());
-        }
-        let (device, strides) = (Device::Cpu, strides.as_deref());
-        let read_only = flags & ArrayStruct::WRITABLE == 0;
-        self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)?;
-        self.push_ahead();
-        Ok(())
     }
 
     fn import_dlpack(

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::attribute;
+use crate::ground::modules::{loaded, module};
 use crate::ground::tensor::PyTensor;
 use crate::import::numpy_words::is_laid_out;
 use crate::import::torch_dense::Dense;
@@ -127,7 +127,7 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     let is_torch =
         ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
     let words = if is_torch { Words::of(class) } else { None };
-    let dense = words.and_then(|words| words.dense(py));
+    let dense = words.and_then(|words| Dense::of(py, words.keys()));
     Ok(Route::Exchange { api, is_torch, dense })
 }
 
@@ -193,43 +193,9 @@ fn is_numpy_array(class: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(loaded(class.py(), "numpy", "ndarray")?.is_some_and(|known| class.is(&known)))
 }
 
-/// A module that is already imported.
-fn module<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-    // SAFETY: attached; the interpreter's own dict, borrowed, or NULL when that is gone.
-    #[allow(unsafe_code)]
-    let modules = unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyImport_GetModuleDict()) };
-    let modules = modules.and_then(|modules| modules.cast_into::<PyDict>().ok());
-    modules.map_or(Ok(None), |modules| modules.get_item(name))
-}
-
-/// A class of such a module.
-pub(crate) fn loaded<'py>(
-    py: Python<'py>,
-    module: &str,
-    name: &str,
-) -> PyResult<Option<Bound<'py, PyType>>> {
-    let Some(module) = self::module(py, module)? else { return Ok(None) };
-    Ok(attribute(&module, name)?.and_then(|class| class.cast_into().ok()))
-}
-
-/// Whether torch records now what gradients need, on this thread.
-pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
-    let Some(torch) = module(py, "torch")? else { return Ok(true) };
-    torch.call_method0("is_grad_enabled")?.is_truthy()
-}
-
 /// Whether an object is a torch tensor.
 pub(crate) fn is_torch(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!matches!(route_of(object)?.1, Lazy::No))
-}
-
-/// Tells torch of a tensor that was written to, so that `backward` does not take what it holds for what was
-/// saved.
-pub(crate) fn increment_version(tensor: &Bound<'_, PyAny>) -> PyResult<()> {
-    match module(tensor.py(), "torch.autograd.graph")? {
-        Some(graph) => graph.call_method1("increment_version", (tensor,)).map(drop),
-        None => Ok(()),
-    }
 }
 
 /// Whether an object is a tensor rather than a list of some.

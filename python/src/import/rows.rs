@@ -7,10 +7,8 @@ use windrow::dlpack::ForeignTensor;
 use windrow::{DType, Device, Error, Mismatch};
 
 use crate::ground::errors::{class_name, shown, type_error};
-use crate::ground::reserve::{push_to, room_for};
 use crate::import::importer::Importer;
 use crate::import::number_words::read_numbers;
-use crate::ownership::places::Places;
 
 /// The value of a Python number.
 #[derive(Clone, Copy)]
@@ -101,26 +99,6 @@ pub(crate) fn is_row(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     first.map_or(Ok(false), |first| Ok(number_of(&first)?.is_ok()))
 }
 
-/// Numbers in chunks that never move.
-#[derive(Default)]
-pub(crate) struct Numbers(Vec<Vec<[u8; 8]>>);
-
-impl Numbers {
-    /// A chunk with room for so many more.
-    fn room(&mut self, count: usize) -> PyResult<&mut Vec<[u8; 8]>> {
-        let last = self.0.last();
-        if last.is_none_or(|chunk| chunk.capacity() - chunk.len() < count) {
-            let grown = last.map_or(0, Vec::capacity).saturating_mul(2).clamp(16, 1 << 16);
-            push_to(&mut self.0, room_for(count.max(grown))?)?;
-        }
-        Ok(self.0.last_mut().expect("a chunk with room was just made"))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
 impl<'py> Importer<'py> {
     /// A number by itself.
     pub fn import_number(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
@@ -162,33 +140,6 @@ impl<'py> Importer<'py> {
             Err((position, refusal)) => return Err(self.refused_at(position, refusal, index)),
         };
         self.push_numbers(data, dtype, &[count as i64], index)
-    }
-
-    /// Reads rows without numbers at the head of a list and the first sample that says their dtype. Gives
-    /// the number of samples read.
-    pub fn import_empty_rows(
-        &mut self,
-        items: &[Borrowed<'_, 'py, PyAny>],
-        start: usize,
-    ) -> PyResult<usize> {
-        let is_empty = |item: &Borrowed<'_, 'py, PyAny>| {
-            let empty_list = item.cast_exact::<PyList>().is_ok_and(|list| list.is_empty());
-            empty_list || item.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.is_empty())
-        };
-        let count = items.iter().take_while(|item| is_empty(item)).count();
-        if !self.rows || count == 0 || count == items.len() || !self.list.is_empty() {
-            return Ok(0);
-        }
-        self.import_one(&items[count], start + count)?;
-        let first = std::mem::take(&mut self.list);
-        let first_place = Places::from(std::mem::take(&mut self.places));
-        self.empty_dtype = first.kind(0).dtype;
-        for (index, item) in items[..count].iter().enumerate() {
-            self.import_one(item, start + index)?;
-        }
-        self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
-        self.places.push_from(count, &first_place, 0)?;
-        Ok(count + 1)
     }
 
     fn push_numbers(

@@ -8,7 +8,8 @@ use windrow::{Owner, Tensor};
 use crate::ground::batch::PyBatch;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::ownership::places::{in_place, Places};
+use crate::ownership::keep::in_place;
+use crate::ownership::places::Places;
 
 /// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
 pub(crate) fn tensor_of(

@@ -37,7 +37,7 @@ pub(crate) struct Dense {
 }
 
 /// What a tensor says of itself.
-pub(crate) struct Fields<'a> {
+pub(crate) struct DenseFields<'a> {
     pub data: *mut u8,
     pub dtype: DType,
     pub shape: &'a [i64],
@@ -61,7 +61,7 @@ impl Dense {
     /// # Safety
     /// A live object of torch's own tensor class; attached.
     #[inline]
-    pub unsafe fn fields_of<'a>(&self, object: *mut ffi::PyObject) -> Option<Fields<'a>> {
+    pub unsafe fn fields_of<'a>(&self, object: *mut ffi::PyObject) -> Option<DenseFields<'a>> {
         // SAFETY: words of a live tensor, found in others of its class; its storage lives with it.
         unsafe {
             let tensor = word(object.expose_provenance(), TENSOR);
@@ -85,7 +85,7 @@ impl Dense {
             let dims = std::ptr::with_exposed_provenance::<i64>(tensor).add(self.dims + 1);
             let shape = std::slice::from_raw_parts(dims, ndim);
             let strides = std::slice::from_raw_parts(dims.add(MAX_DIMS), ndim);
-            Some(Fields { data, dtype, shape, strides })
+            Some(DenseFields { data, dtype, shape, strides })
         }
     }
 

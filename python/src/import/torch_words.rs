@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use crate::import::torch_dense::Dense;
+use crate::ground::modules::loaded;
 
 /// Words from the start of a tensor's Python object to the address of the tensor.
 pub(crate) const TENSOR: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
@@ -70,7 +70,7 @@ impl Words {
     pub fn of(class: &Bound<'_, PyType>) -> Option<&'static Words> {
         static FOUND: PyOnceLock<Option<Words>> = PyOnceLock::new();
         let py = class.py();
-        let torch = crate::import::routes::loaded(py, "torch._C", "TensorBase").ok()??;
+        let torch = loaded(py, "torch._C", "TensorBase").ok()??;
         // SAFETY: two live types. Not `issubclass`, which a class may override.
         let is_tensor =
             unsafe { ffi::PyType_IsSubtype(class.as_type_ptr(), torch.as_type_ptr()) } != 0;
@@ -160,9 +160,9 @@ impl Words {
         cases.iter().all(agrees).then_some(words)
     }
 
-    /// How dense tensors are laid out, if that is known.
-    pub fn dense(&self, py: Python<'_>) -> Option<&'static Dense> {
-        Dense::of(py, self.keys)
+    /// In a tensor, the word of its dispatch keys.
+    pub fn keys(&self) -> usize {
+        self.keys
     }
 
     /// The storage of a tensor, and the word of it that has the address of its memory; NULL if it has none.

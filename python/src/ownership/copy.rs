@@ -5,7 +5,7 @@ use std::sync::Arc;
 use windrow::{Collate, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
 use crate::engine::default::index_engine;
-use crate::ownership::order::Order;
+use crate::ownership::keep::order_of;
 
 /// What a form makes of one tensor, behind all that still writes it. Not in the user's counters.
 pub(crate) fn copy_of(
@@ -15,7 +15,7 @@ pub(crate) fn copy_of(
 ) -> windrow::Result<Tensor> {
     let mut one = SampleList::new();
     one.push_view(&tensor.into());
-    let order = Order::of(tensor);
+    let order = order_of(tensor);
     let mut options = RunOptions::default();
     options.stream = stream.or(order.current);
     options.producers = order.producers;

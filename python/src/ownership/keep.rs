@@ -1,21 +1,19 @@
-//! What keeps imported samples alive, and gives them back.
-#![allow(unsafe_code)] // Reference counts and buffer views.
+//! What keeps imported samples alive, and what it knows of them: where they are and who may still write them.
+#![allow(unsafe_code)] // Tensors under other owners.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyBufferError, PyValueError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use windrow::arrow::ArrowArray;
 use windrow::dlpack::ManagedTensor;
-use windrow::Tensor;
+use windrow::{Device, Owner, Stream, Tensor};
 
-use crate::ground::errors::is_answer;
-use crate::ground::reserve::room_for;
-use crate::import::rows::Numbers;
+use crate::ground::errors::LayoutError;
+use crate::ownership::buffer::Buffer;
+use crate::ownership::numbers::Numbers;
 use crate::ownership::order::Order;
-use crate::ownership::places::Places;
+use crate::ownership::places::{Places, MOVED};
+use crate::ownership::release::{release, Foreign};
 
 /// Everything that keeps the samples of one import alive.
 #[derive(Default)]
@@ -100,150 +98,77 @@ impl Drop for Keep {
     }
 }
 
-/// What is Python's, or may be.
-struct Foreign {
-    objects: Vec<Py<PyAny>>,
-    managed: Vec<ManagedTensor>,
-    buffers: Vec<Buffer>,
-    arrays: Vec<ArrowArray>,
+/// What keeps samples of a list alive for a tensor over some of them.
+pub(crate) struct Held {
+    pub owners: Arc<Vec<Owner>>,
+    /// What else does, for these samples alone.
+    pub lone: Option<Owner>,
+    pub places: Places,
 }
 
-impl Foreign {
-    fn is_empty(&self) -> bool {
-        self.objects.is_empty()
-            && self.managed.is_empty()
-            && self.buffers.is_empty()
-            && self.arrays.is_empty()
-    }
-
-    /// Releases everything under one attach. After the interpreter is gone there is nothing to
-    /// release it to, and it leaks.
-    fn release(self) {
-        if self.is_empty() {
-            return;
-        }
-        let mut held = Some(self);
-        Python::try_attach(|_| attached(|| without_exception(|| drop(held.take()))));
-        std::mem::forget(held);
-    }
-}
-
-type Held = (Foreign, Vec<Tensor>);
-
-/// Releases within releases, further ones of which wait until the first is done.
-const MAX_NESTED: usize = 32;
-
-thread_local! {
-    /// How many releases of this thread are under way, one within the other, and those put off.
-    static NESTED: RefCell<(usize, Vec<Held>)> = const { RefCell::new((0, Vec::new())) };
-}
-
-/// Releases what was held. Tensors and arrays that are each other's memory by turns, made in a loop,
-/// form a chain, which would use up the stack if each release were made within the one before.
-fn release(held: Held) {
-    let release = |(foreign, tensors): Held| {
-        foreign.release();
-        drop(tensors);
-    };
-    let mut held = Some(held);
-    // Where the thread is ending, there is nowhere to put anything off.
-    let is_counted = NESTED.try_with(|nested| {
-        let (depth, put_off) = &mut *nested.borrow_mut();
-        match *depth < MAX_NESTED {
-            true => *depth += 1,
-            false => put_off.extend(held.take()),
-        }
-    });
-    let Some(held) = held else { return };
-    release(held);
-    if is_counted.is_err() {
-        return;
-    }
-    let next = || {
-        NESTED.try_with(|nested| {
-            let (depth, put_off) = &mut *nested.borrow_mut();
-            let next = if *depth == 1 { put_off.pop() } else { None };
-            *depth -= usize::from(next.is_none());
-            next
-        })
-    };
-    while let Ok(Some(held)) = next() {
-        release(held);
-    }
-}
-
-/// Runs what needs the interpreter. PyO3 counts how often it has attached a thread; others may have
-/// detached it since, as torch does while it frees a tensor, of which ours may be the memory.
-fn attached(run: impl FnOnce()) {
-    // SAFETY: the interpreter is there (`try_attach`); whether this thread is attached, it knows itself,
-    // and it is afterwards as it was.
-    let state = unsafe { ffi::PyGILState_Ensure() };
-    run();
-    // SAFETY: as above.
-    unsafe { ffi::PyGILState_Release(state) };
-}
-
-/// Runs arbitrary code with no exception in flight, and then goes on with the one that was: an export
-/// may be let go while one is on its way, and a deleter written in Python would take it for its own.
-fn without_exception(run: impl FnOnce()) {
-    let (mut class, mut value, mut trace) =
-        (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-    // SAFETY: attached; three places for references, which are given back below.
-    unsafe { ffi::PyErr_Fetch(&mut class, &mut value, &mut trace) };
-    run();
-    // SAFETY: as above. What `run` left behind is replaced: a release has no caller to tell.
-    unsafe { ffi::PyErr_Restore(class, value, trace) };
-}
-
-/// A buffer view, released when dropped. The caller is attached then: `Keep` sees to it. A list of one: the view may
-/// point into itself and stays where it is, and a `Box` would end the process where there is no memory.
-pub(crate) struct Buffer(Vec<ffi::Py_buffer>);
-
-// SAFETY: a filled-in view is plain data; it is released under the interpreter lock.
-unsafe impl Send for Buffer {}
-// SAFETY: as above; nothing is mutated through a shared reference.
-unsafe impl Sync for Buffer {}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: filled in by `PyObject_GetBuffer`, released once, attached.
-        unsafe { ffi::PyBuffer_Release(self.0.as_mut_ptr()) };
-    }
-}
-
-impl Buffer {
-    /// Asks an object for a view of its memory.
-    pub fn new(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Buffer> {
-        let mut view = room_for(1)?;
-        // SAFETY: all zeros is an empty view.
-        view.push(unsafe { std::mem::zeroed() });
-        // SAFETY: a live object and a view to fill in; we are attached.
-        match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) } {
-            0 => Ok(Buffer(view)),
-            _ => Err(PyErr::fetch(object.py())),
+/// Where the memory is that an owner keeps, as far as it can move.
+pub(crate) fn places_of(owner: &Owner) -> Option<&Places> {
+    let mut owner = owner;
+    loop {
+        match owner.downcast_ref::<Keep>() {
+            Some(keep) if !keep.places.is_empty() => return Some(&keep.places),
+            // Around a tensor of ours.
+            Some(Keep { tensors, .. }) => match &tensors[..] {
+                [inner] => owner = inner.owner(),
+                _ => return None,
+            },
+            None => return owner.downcast_ref::<Held>().map(|held| &held.places),
         }
     }
+}
 
-    pub fn view(&self) -> &ffi::Py_buffer {
-        &self.0[0]
+/// Whether the memory of a tensor was moved by its owner.
+pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
+    match places_of(tensor.owner()) {
+        Some(places) => Ok(places.find_moved(py)?.is_some()),
+        None => Ok(false),
     }
 }
 
-/// Whether an object has the buffer protocol and refuses to be written to through it. Some producers
-/// say so there and nowhere else.
-pub(crate) fn refuses_writes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let py = object.py();
-    let refused = |flags| match Buffer::new(object, flags) {
-        Ok(_) => Ok(None),
-        Err(error) if is_answer(py, &error) => Ok(Some(error)),
-        Err(error) => Err(error),
-    };
-    // SAFETY: a live object; the answer is a flag.
-    let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
-    if !has_buffer || refused(ffi::PyBUF_FULL_RO)?.is_some() {
-        return Ok(false);
+/// A tensor to be read or handed on, if its memory is where it was.
+pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
+    match has_moved(py, tensor)? {
+        false => Ok(tensor),
+        true => Err(LayoutError::new_err(format!("the tensor is over {MOVED}"))),
     }
-    Ok(refused(ffi::PyBUF_FULL)?.is_some_and(|error| {
-        error.is_instance_of::<PyBufferError>(py) || error.is_instance_of::<PyValueError>(py)
-    }))
+}
+
+/// What a tensor waits for; nothing if it is on the host.
+pub(crate) fn order_of(tensor: &Tensor) -> Order {
+    order_of_owner(tensor.owner()).unwrap_or_else(|| {
+        let mut order = Order::default();
+        if tensor.device() == Device::Cpu {
+            return order;
+        }
+        if tensor.owner().is::<ManagedTensor>() {
+            // It came through our own exchange table, whose users work on this stream.
+            order.behind(Stream::LEGACY);
+        } else {
+            order.tensors.push(tensor.clone());
+        }
+        order
+    })
+}
+
+/// What an import left with the samples' owners; `None` for other owners.
+fn order_of_owner(owner: &Owner) -> Option<Order> {
+    if let Some(keep) = owner.downcast_ref::<Keep>() {
+        return Some(keep.order.clone());
+    }
+    let held = owner.downcast_ref::<Held>()?;
+    Some(order_of_owners(&held.owners))
+}
+
+/// What all of these wait for.
+pub(crate) fn order_of_owners(owners: &[Owner]) -> Order {
+    let mut order = Order::default();
+    for one in owners.iter().filter_map(order_of_owner) {
+        order.merge(one);
+    }
+    order
 }

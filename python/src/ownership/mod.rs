@@ -1,7 +1,11 @@
 //! What keeps samples alive, where their memory is, and what work on it waits for.
 
+pub(crate) mod buffer;
 pub(crate) mod copy;
 pub(crate) mod keep;
+pub(crate) mod numbers;
 pub(crate) mod order;
 pub(crate) mod owners;
 pub(crate) mod places;
+pub(crate) mod ready;
+pub(crate) mod release;

@@ -3,13 +3,8 @@
 
 use std::sync::Arc;
 
-use windrow::dlpack::{DLPackExchangeAPI, ManagedTensor};
-use windrow::{Device, Owner, Stream, Tensor};
-
-use crate::collate::torch_memory;
-use crate::engine::default::default_engine;
-use crate::ownership::keep::Keep;
-use crate::ownership::places::Held;
+use windrow::dlpack::DLPackExchangeAPI;
+use windrow::{Stream, Tensor};
 
 /// Who may still be writing.
 #[derive(Clone, Default)]
@@ -47,51 +42,4 @@ impl Order {
             }
         }
     }
-
-    /// What a tensor waits for; nothing if it is on the host.
-    pub fn of(tensor: &Tensor) -> Order {
-        Order::of_owner(tensor.owner()).unwrap_or_else(|| {
-            let mut order = Order::default();
-            if tensor.device() == Device::Cpu {
-                return order;
-            }
-            if tensor.owner().is::<ManagedTensor>() {
-                // It came through our own exchange table, whose users work on this stream.
-                order.behind(Stream::LEGACY);
-            } else {
-                order.tensors.push(tensor.clone());
-            }
-            order
-        })
-    }
-
-    /// What an import left with the samples' owners; `None` for other owners.
-    pub fn of_owner(owner: &Owner) -> Option<Order> {
-        if let Some(keep) = owner.downcast_ref::<Keep>() {
-            return Some(keep.order.clone());
-        }
-        let held = owner.downcast_ref::<Held>()?;
-        Some(Order::of_owners(&held.owners))
-    }
-
-    pub fn of_owners(owners: &[Owner]) -> Order {
-        let mut order = Order::default();
-        for one in owners.iter().filter_map(Order::of_owner) {
-            order.merge(one);
-        }
-        order
-    }
-}
-
-/// Orders what is enqueued on a stream from now on behind all that still writes a tensor. The memory
-/// stays until that work is done.
-pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
-    let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
-    torch_memory::used_on(tensor, ordinal, stream)?;
-    let order = Order::of(tensor);
-    for tensor in &order.tensors {
-        // By whatever protocol it came, a handle is good for this call alone.
-        tensor.ready_on_borrowed(stream)?;
-    }
-    default_engine().order(ordinal, &order.producers, stream)
 }

@@ -6,13 +6,9 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
-use windrow::{Error, Mismatch, Owner, Tensor};
+use windrow::{Error, Mismatch};
 
-use crate::ground::errors::{is_answer, LayoutError};
 use crate::ground::reserve::{no_room, push_to, room_for};
-use crate::import::importer::Importer;
-use crate::import::routes::{Lazy, Route};
-use crate::ownership::keep::Keep;
 
 /// The word in which an owner has the address of its memory, and that address.
 #[derive(Clone, Copy)]
@@ -35,6 +31,11 @@ impl Place {
         Place { word, address: unsafe { word.read() } }
     }
 
+    /// Where the memory was.
+    pub fn address(self) -> usize {
+        self.address
+    }
+
     /// Zero while the memory is where it was.
     #[inline]
     fn change(self) -> usize {
@@ -54,8 +55,8 @@ impl Place {
 pub(crate) enum Ask {
     /// A torch storage, held by the same list, and the address of its memory.
     Storage(*mut ffi::PyObject, usize),
-    /// A tensor of ours over memory of others.
-    Tensor(Tensor),
+    /// Any of the places of a tensor over several of them, which the same list holds.
+    Any(Places),
     /// The sample was replaced.
     Nothing,
 }
@@ -147,16 +148,16 @@ impl Table {
         Ok(())
     }
 
-    /// The place of a tensor of ours: of the same word as of the sample that it is, if it is one.
-    pub fn push_tensor(&mut self, index: usize, tensor: &Tensor) -> PyResult<()> {
-        let Some(places) = of_owner(tensor.owner()).filter(|places| !places.is_empty()) else {
+    /// The place of a tensor of ours, by those of its memory: of the same word as of the sample that it is, if it is one.
+    pub fn push_tensor(&mut self, index: usize, places: Option<&Places>) -> PyResult<()> {
+        let Some(places) = places.filter(|places| !places.is_empty()) else {
             return self.push_still(index);
         };
         let is_one = places.table.places.len() == 1
             || places.taken.as_ref().is_some_and(|taken| taken.positions.len() == 1);
         match is_one {
             true => self.push_from(index, places, 0),
-            false => self.push_asked(index, Ask::Tensor(tensor.clone())),
+            false => self.push_asked(index, Ask::Any(places.clone())),
         }
     }
 
@@ -218,7 +219,7 @@ impl Table {
                 let now: usize = storage.call_method0(intern!(py, "data_ptr"))?.extract()?;
                 Ok(now != *address)
             }
-            Ask::Tensor(tensor) => has_moved(py, tensor),
+            Ask::Any(places) => Ok(places.find_moved(py)?.is_some()),
             Ask::Nothing => Ok(false),
         }
     }
@@ -232,13 +233,13 @@ impl From<Table> for Places {
 }
 
 impl Places {
-    /// The places of a tensor's rows or pieces.
-    pub fn of(table: &Tensor) -> PyResult<Places> {
-        match of_owner(table.owner()) {
+    /// Of rows or pieces of a tensor, by the places of its memory.
+    pub fn of_parts(whole: Option<&Places>) -> PyResult<Places> {
+        match whole {
             Some(places) if places.table.places.len() == 1 => Ok(places.clone()),
             Some(places) if !places.is_empty() => {
                 let mut all = Table::default();
-                all.push_asked(0, Ask::Tensor(table.clone()))?;
+                all.push_asked(0, Ask::Any(places.clone()))?;
                 Ok(Places::from(all))
             }
             _ => Ok(Places::default()),
@@ -391,131 +392,8 @@ impl Places {
     }
 }
 
-impl Importer<'_> {
-    /// Holds the storage of a torch tensor, which the tensor itself can exchange for another.
-    #[inline]
-    pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
-        match lazy {
-            Lazy::No => Ok(()),
-            // Rows of one tensor have one storage.
-            // SAFETY: a live object of a class that has words.
-            Lazy::Words(words) if unsafe { words.memory_of(object.as_ptr()) } == self.held => {
-                Ok(())
-            }
-            _ => self.hold_another(object, lazy),
-        }
-    }
-
-    #[inline(never)]
-    fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
-        self.held = std::ptr::null();
-        let storage = match lazy {
-            // SAFETY: as above, here and below.
-            Lazy::Words(words) => unsafe { words.storage_of(object) },
-            _ => object.call_method0(intern!(self.py, "untyped_storage")),
-        };
-        let storage = match storage {
-            Ok(storage) => storage,
-            // The tensor has none, and its own word for that.
-            Err(error) if is_answer(self.py, &error) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        self.held = match lazy {
-            // SAFETY: as above.
-            Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
-            _ => storage.as_ptr().cast(),
-        };
-        push_to(&mut self.keep.objects, storage.unbind())
-    }
-
-    /// Remembers where the memory of the last sample is, if its owner can move it.
-    #[inline]
-    pub fn remember_place(
-        &mut self,
-        object: &Bound<'_, PyAny>,
-        route: Route,
-        lazy: Lazy,
-    ) -> PyResult<()> {
-        let position = self.list.len() - 1;
-        match (lazy, route) {
-            (Lazy::Words(words), _) => {
-                // SAFETY: a live object of a class that has words.
-                let word = unsafe { words.memory_of(object.as_ptr()) };
-                if word == self.held && !word.is_null() {
-                    // SAFETY: of a storage that is held.
-                    return self.places.push(position, unsafe { Place::at(word) });
-                }
-            }
-            (Lazy::No, Route::Array | Route::ArrayStruct) => {
-                // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
-                let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
-                if place.address == self.list.address(position).addr() {
-                    return self.places.push(position, place);
-                }
-            }
-            _ => return self.remember_other(position, route, lazy),
-        }
-        self.places.push_still(position)
-    }
-
-    #[inline(never)]
-    fn remember_other(&mut self, position: usize, route: Route, lazy: Lazy) -> PyResult<()> {
-        match (lazy, route, self.keep.tensors.last()) {
-            (Lazy::Ask, ..) if !self.held.is_null() => {
-                let storage: *mut ffi::PyObject = self.held.cast_mut().cast();
-                // SAFETY: held since just now.
-                let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
-                let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
-                self.places.push_asked(position, Ask::Storage(storage, address))
-            }
-            (_, Route::Tensor | Route::Batch, Some(tensor)) => {
-                self.places.push_tensor(position, tensor)
-            }
-            _ => self.places.push_still(position),
-        }
-    }
-}
-
-/// What keeps samples of a list alive for a tensor over some of them.
-pub(crate) struct Held {
-    pub owners: Arc<Vec<Owner>>,
-    /// What else does, for these samples alone.
-    pub lone: Option<Owner>,
-    pub places: Places,
-}
-
-fn of_owner(owner: &Owner) -> Option<&Places> {
-    let mut owner = owner;
-    loop {
-        match owner.downcast_ref::<Keep>() {
-            Some(keep) if !keep.places.is_empty() => return Some(&keep.places),
-            // Around a tensor of ours.
-            Some(Keep { tensors, .. }) => match &tensors[..] {
-                [inner] => owner = inner.owner(),
-                _ => return None,
-            },
-            None => return owner.downcast_ref::<Held>().map(|held| &held.places),
-        }
-    }
-}
-
-/// Whether the memory of a tensor was moved by its owner.
-pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
-    match of_owner(tensor.owner()) {
-        Some(places) => Ok(places.find_moved(py)?.is_some()),
-        None => Ok(false),
-    }
-}
-
-/// A tensor to be read or handed on, if its memory is where it was.
-pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
-    match has_moved(py, tensor)? {
-        false => Ok(tensor),
-        true => Err(LayoutError::new_err(format!("the tensor is over {MOVED}"))),
-    }
-}
-
-const MOVED: &str =
+/// What an error says of memory that is not where it was.
+pub(super) const MOVED: &str =
     "memory that was moved or freed since, as by resize_() or share_memory_(); import it again";
 
 /// The refusal of a sample whose owner has moved it.

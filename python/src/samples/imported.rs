@@ -7,10 +7,9 @@ use windrow::{Owner, RowsAhead, SampleList, Tensor};
 
 use crate::ground::errors::OrPyErr;
 use crate::import::importer::{Importer, Reading};
-use crate::ownership::keep::Keep;
-use crate::ownership::order::Order;
+use crate::ownership::keep::{order_of, places_of, Held, Keep};
 use crate::ownership::owners::Owners;
-use crate::ownership::places::{Held, Places};
+use crate::ownership::places::Places;
 
 /// Samples and what keeps them alive.
 #[derive(Clone, Default)]
@@ -31,7 +30,7 @@ impl Imported {
 
     /// Samples that are parts of a tensor of our own.
     pub fn parts_of(table: Tensor, list: SampleList<'static>) -> PyResult<Imported> {
-        let (order, places) = (Order::of(&table), Places::of(&table)?);
+        let (order, places) = (order_of(&table), Places::of_parts(places_of(table.owner()))?);
         let owners = Owners::of_all(Arc::new(Keep::of(table, order)));
         Ok(Imported { list, owners, places })
     }

@@ -14,8 +14,9 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
+use crate::ownership::keep::Held;
 use crate::ownership::owners::Owners;
-use crate::ownership::places::{moved, Held, Places};
+use crate::ownership::places::{moved, Places};
 use crate::samples::imported::Imported;
 
 /// Samples imported, checked and kept alive once. Every assembling call takes one in place of a list.

@@ -1,0 +1,90 @@
+//! NumPy's arrays, by their struct.
+#![allow(unsafe_code)] // Structs of foreign objects.
+
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use pyo3::{ffi, intern};
+use windrow::dlpack::ForeignTensor;
+use windrow::{Device, Dims};
+
+use crate::ground::dtype::{dtype_of_kind, named_dtype};
+use crate::import::importer::Importer;
+use crate::import::numpy_words::{array_fields, ArrayFields, ArrayStruct};
+
+impl<'py> Importer<'py> {
+    /// A NumPy array by its `__array_struct__`; whatever is unusual about it goes the long way.
+    #[inline(never)]
+    pub fn import_array_struct(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        index: usize,
+    ) -> PyResult<()> {
+        let capsule =
+            object.getattr(intern!(self.py, "__array_struct__"))?.cast_into::<PyCapsule>()?;
+        // SAFETY: NumPy's capsule, without a name, holds its struct.
+        let pointer = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
+        if pointer.is_null() {
+            return Err(PyErr::fetch(self.py));
+        }
+        // SAFETY: as above; it lives as long as the capsule.
+        let array = unsafe { &*pointer.cast::<ArrayStruct>() };
+        let item_bytes = array.item_bytes as usize;
+        let dtype = match dtype_of_kind(array.kind, item_bytes) {
+            _ if array.flags & ArrayStruct::NOT_SWAPPED == 0 => None,
+            None => named_dtype(object, item_bytes)?,
+            known => known,
+        };
+        let (Some(dtype), ndim @ 0..=64) = (dtype, array.ndim) else {
+            return self.import_by_protocol(object, index);
+        };
+        let dims = |dims: *const isize| -> &[i64] {
+            match ndim {
+                0 => &[],
+                // SAFETY: an entry for each dim, alive as long as the capsule. The engine builds for
+                // 64-bit targets only, where `isize` is as wide as `i64`.
+                _ => unsafe { std::slice::from_raw_parts(dims.cast(), ndim as usize) },
+            }
+        };
+        let (shape, strides) = (dims(array.shape), dims(array.strides));
+        let data = array.data.cast();
+        self.push_array(
+            object,
+            ArrayFields { data, dtype, shape, strides, flags: array.flags },
+            index,
+        )
+    }
+
+    /// A NumPy array by its struct; whatever is unusual about it goes the long way.
+    #[inline]
+    pub fn import_array(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        // SAFETY: the route is that of arrays that are laid out so.
+        match unsafe { array_fields(object.as_ptr()) } {
+            Some(fields) => self.push_array(object, fields, index),
+            None => self.import_array_struct(object, index),
+        }
+    }
+
+    #[inline]
+    fn push_array(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        array: ArrayFields<'_>,
+        index: usize,
+    ) -> PyResult<()> {
+        let ArrayFields { data, dtype, shape, strides: bytes, flags } = array;
+        let mut strides: Option<Dims> = None;
+        if flags & ArrayStruct::C_CONTIGUOUS == 0 {
+            let size = dtype.size() as i64;
+            let whole = |(&extent, &stride): (&i64, &i64)| extent <= 1 || stride % size == 0;
+            if !shape.contains(&0) && !shape.iter().zip(bytes).all(whole) {
+                return self.import_by_protocol(object, index);
+            }
+            strides = Some(bytes.iter().map(|stride| stride / size).collect());
+        }
+        let (device, strides) = (Device::Cpu, strides.as_deref());
+        let read_only = flags & ArrayStruct::WRITABLE == 0;
+        self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)?;
+        self.push_ahead();
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! Where the memory of samples is that are kept, which their owners can still move.
+#![allow(unsafe_code)] // Words of foreign objects.
+
+use pyo3::prelude::*;
+use pyo3::{ffi, intern};
+
+use crate::ground::errors::is_answer;
+use crate::ground::reserve::push_to;
+use crate::import::importer::Importer;
+use crate::import::routes::{Lazy, Route};
+use crate::ownership::keep::places_of;
+use crate::ownership::places::{Ask, Place};
+
+impl Importer<'_> {
+    /// Holds the storage of a torch tensor, which the tensor itself can exchange for another.
+    #[inline]
+    pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
+        match lazy {
+            Lazy::No => Ok(()),
+            // Rows of one tensor have one storage.
+            // SAFETY: a live object of a class that has words.
+            Lazy::Words(words) if unsafe { words.memory_of(object.as_ptr()) } == self.held => {
+                Ok(())
+            }
+            _ => self.hold_another(object, lazy),
+        }
+    }
+
+    #[inline(never)]
+    fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
+        self.held = std::ptr::null();
+        let storage = match lazy {
+            // SAFETY: as above, here and below.
+            Lazy::Words(words) => unsafe { words.storage_of(object) },
+            _ => object.call_method0(intern!(self.py, "untyped_storage")),
+        };
+        let storage = match storage {
+            Ok(storage) => storage,
+            // The tensor has none, and its own word for that.
+            Err(error) if is_answer(self.py, &error) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.held = match lazy {
+            // SAFETY: as above.
+            Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
+            _ => storage.as_ptr().cast(),
+        };
+        push_to(&mut self.keep.objects, storage.unbind())
+    }
+
+    /// Remembers where the memory of the last sample is, if its owner can move it.
+    #[inline]
+    pub fn remember_place(
+        &mut self,
+        object: &Bound<'_, PyAny>,
+        route: Route,
+        lazy: Lazy,
+    ) -> PyResult<()> {
+        let position = self.list.len() - 1;
+        match (lazy, route) {
+            (Lazy::Words(words), _) => {
+                // SAFETY: a live object of a class that has words.
+                let word = unsafe { words.memory_of(object.as_ptr()) };
+                if word == self.held && !word.is_null() {
+                    // SAFETY: of a storage that is held.
+                    return self.places.push(position, unsafe { Place::at(word) });
+                }
+            }
+            (Lazy::No, Route::Array | Route::ArrayStruct) => {
+                // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
+                let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
+                if place.address() == self.list.address(position).addr() {
+                    return self.places.push(position, place);
+                }
+            }
+            _ => return self.remember_other(position, route, lazy),
+        }
+        self.places.push_still(position)
+    }
+
+    #[inline(never)]
+    fn remember_other(&mut self, position: usize, route: Route, lazy: Lazy) -> PyResult<()> {
+        match (lazy, route, self.keep.tensors.last()) {
+            (Lazy::Ask, ..) if !self.held.is_null() => {
+                let storage: *mut ffi::PyObject = self.held.cast_mut().cast();
+                // SAFETY: held since just now.
+                let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
+                let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
+                self.places.push_asked(position, Ask::Storage(storage, address))
+            }
+            (_, Route::Tensor | Route::Batch, Some(tensor)) => {
+                self.places.push_tensor(position, places_of(tensor.owner()))
+            }
+            _ => self.places.push_still(position),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Reads objects one after the other, each by the route of its type.
+#![allow(unsafe_code)] // Types of objects, samples copied ahead.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use pyo3::{ffi, intern};
+use windrow::{Collate, Engine};
+
+use crate::ground::batch::PyBatch;
+use crate::ground::errors::OrPyErr;
+use crate::ground::modules::grad_is_enabled;
+use crate::ground::reserve::{no_room, room_for};
+use crate::ground::tensor::PyTensor;
+use crate::import::importer::Importer;
+use crate::import::routes::{route_of, Lazy, Route};
+use crate::import::torch_words::prefetch;
+use crate::ownership::places::Places;
+
+/// How many samples ahead storage is asked for; tensors and objects twice and four times as far.
+const PREFETCH_STEP: usize = 4;
+
+#[inline]
+fn prefetch_line(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch never faults, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+impl<'py> Importer<'py> {
+    /// Reads every sample of a tuple, which keeps them alive, the first of which is number `start` of its list.
+    /// `stacker` may stack them meanwhile.
+    pub fn import_tuple(
+        &mut self,
+        samples: &Bound<'py, PyTuple>,
+        start: usize,
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<()> {
+        self.keep.objects.push(samples.clone().into_any().unbind());
+        let mut items = room_for(samples.len())?;
+        items.extend(samples.iter_borrowed());
+        self.import_items(&items, start, stacker)
+    }
+
+    /// Reads every object of a list of our own and keeps it alive.
+    pub fn import_objects(
+        &mut self,
+        samples: Vec<Bound<'py, PyAny>>,
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<()> {
+        let mut items = room_for(samples.len())?;
+        items.extend(samples.iter().map(|sample| sample.as_borrowed()));
+        self.import_items(&items, 0, stacker)?;
+        let objects = &mut self.keep.objects;
+        objects.try_reserve(samples.len()).map_err(no_room)?;
+        objects.extend(samples.into_iter().map(Bound::unbind));
+        Ok(())
+    }
+
+    /// Reads one object, which is number `index` of its list. The caller keeps it alive as long as `keep`.
+    pub fn import_one(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        self.import_items(&[object.as_borrowed()], index, None)
+    }
+
+    /// Reads objects, the first of which is number `start` of its list.
+    fn import_items(
+        &mut self,
+        items: &[Borrowed<'_, 'py, PyAny>],
+        start: usize,
+        stacker: Option<(&Engine, &Collate)>,
+    ) -> PyResult<()> {
+        self.list.reserve(items.len()).or_py_err(self.py)?;
+        if self.owned {
+            self.places.reserve(items.len())?;
+        }
+        let num_read = self.import_empty_rows(items, start)?;
+        for (index, sample) in items.iter().enumerate().skip(num_read) {
+            self.prefetch(&items[index..]);
+            if let Err(error) = self.import(sample, start + index) {
+                // The caller may let go of the samples now.
+                self.ahead = None;
+                return Err(error);
+            }
+            if let (0, Some((engine, collate))) = (index, stacker) {
+                self.start_ahead(engine, collate, items.len());
+            }
+        }
+        if let Some(ahead) = &mut self.ahead {
+            ahead.close();
+        }
+        Ok(())
+    }
+
+    /// Begins to stack after the first sample. Only for samples that are read without running Python
+    /// code, which might change those that are being copied.
+    fn start_ahead(&mut self, engine: &Engine, collate: &Collate, count: usize) {
+        let is_array = matches!(self.last, Some((_, Route::Array | Route::ArrayStruct, _)));
+        if self.repeat.is_none() && !is_array && !self.is_quiet {
+            return;
+        }
+        self.ahead = engine.start_rows(collate, self.list.kind(0), count);
+        if let Some(ahead) = &mut self.ahead {
+            // SAFETY: a sample just read, kept alive by the caller, as all are that follow.
+            unsafe { ahead.push(self.list.address(0)) };
+        }
+    }
+
+    /// Tensors made long ago are anywhere: without this an import waits for memory three times for
+    /// each. First the object is asked for, later the tensor it points to, then that one's storage.
+    #[inline]
+    fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
+        let Some((class, _, Lazy::Words(_))) = self.last else { return };
+        let same = |position: usize| {
+            let object = ahead.get(position)?.as_ptr();
+            // SAFETY: a live object has a type.
+            (unsafe { ffi::Py_TYPE(object) } == class).then_some(object)
+        };
+        // SAFETY: live objects of a class that has words.
+        unsafe {
+            let [farthest, far, near] = [4, 2, 1].map(|times| same(times * PREFETCH_STEP));
+            prefetch(farthest, far, near, prefetch_line);
+        }
+    }
+
+    /// Reads one object. The caller keeps it alive as long as `keep` and `ahead`. Called in one place, which it
+    /// becomes a part of: a call for each sample costs a twentieth of its import.
+    #[inline(always)]
+    fn import(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        // SAFETY: a live object has a type.
+        let class = unsafe { ffi::Py_TYPE(object.as_ptr()) };
+        let (route, lazy) = match self.last {
+            Some((last, route, lazy)) if last == class => (route, lazy),
+            _ => {
+                self.ahead = None;
+                let (route, lazy) = route_of(object)?;
+                self.last = Some((class, route, lazy));
+                self.repeat = None;
+                if let Route::Exchange { api, is_torch: true, .. } = route {
+                    self.keep.order.torch = Some(api);
+                }
+                (route, lazy)
+            }
+        };
+        // Before memory is lent: the answer may come from Python code of the caller's, such as a
+        // `TorchFunctionMode`, which can resize the tensor.
+        let asked = match lazy {
+            Lazy::No => false,
+            // SAFETY: a live object of a class that has words.
+            Lazy::Words(words) if unsafe { words.is_plain(object.as_ptr()) } => false,
+            _ => {
+                self.ask_lazy(object, index)?;
+                true
+            }
+        };
+        if self.owned {
+            // Before memory is lent, for the same reason.
+            self.hold_storage(object, lazy)?;
+        }
+        self.read(object, route, asked, index)?;
+        if self.owned {
+            self.remember_place(object, route, lazy)?;
+        }
+        Ok(())
+    }
+
+    /// Reads an object by its route.
+    #[inline(always)] // As `import`.
+    fn read(
+        &mut self,
+        object: &Bound<'py, PyAny>,
+        route: Route,
+        asked: bool,
+        index: usize,
+    ) -> PyResult<()> {
+        match route {
+            Route::Exchange { api, is_torch, dense } => {
+                self.import_exchanged(object, api, is_torch, dense, asked, index)
+            }
+            Route::Tensor => {
+                let tensor = object.cast::<PyTensor>()?.get().inner().clone();
+                self.push_tensor(tensor, index)
+            }
+            Route::Batch => {
+                let tensor = object.cast::<PyBatch>()?.get().inner().clone();
+                self.push_tensor(tensor, index)
+            }
+            Route::Array => self.import_array(object, index),
+            Route::ArrayStruct => self.import_array_struct(object, index),
+            Route::Number => self.import_number(object, index),
+            Route::Row if self.rows => self.import_row(object, index),
+            Route::Row => Err(self.row_refused(object, index)),
+            Route::Tracer => Err(self.traced(object, index)),
+            Route::Described => self.import_described(object, index),
+            Route::Masked => {
+                let mask = object.getattr(intern!(self.py, "mask"))?;
+                if mask.call_method0(intern!(self.py, "any"))?.is_truthy()? {
+                    let (expected, got) = ("an array without a mask", "one with masked values");
+                    return Err(self.layout_error(index, expected, got));
+                }
+                self.import_by_protocol(object, index)
+            }
+            Route::Protocols => self.import_by_protocol(object, index),
+        }
+    }
+
+    /// Reads rows without numbers at the head of a list and the first sample that says their dtype. Gives
+    /// the number of samples read.
+    fn import_empty_rows(
+        &mut self,
+        items: &[Borrowed<'_, 'py, PyAny>],
+        start: usize,
+    ) -> PyResult<usize> {
+        let is_empty = |item: &Borrowed<'_, 'py, PyAny>| {
+            let empty_list = item.cast_exact::<PyList>().is_ok_and(|list| list.is_empty());
+            empty_list || item.cast_exact::<PyTuple>().is_ok_and(|tuple| tuple.is_empty())
+        };
+        let count = items.iter().take_while(|item| is_empty(item)).count();
+        if !self.rows || count == 0 || count == items.len() || !self.list.is_empty() {
+            return Ok(0);
+        }
+        self.import_one(&items[count], start + count)?;
+        let first = std::mem::take(&mut self.list);
+        let first_place = Places::from(std::mem::take(&mut self.places));
+        self.empty_dtype = first.kind(0).dtype;
+        for (index, item) in items[..count].iter().enumerate() {
+            self.import_one(item, start + index)?;
+        }
+        self.list.extend(&first).map_err(|error| self.error(error, start + count))?;
+        self.places.push_from(count, &first_place, 0)?;
+        Ok(count + 1)
+    }
+
+    /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a
+    /// batch has no part in gradients.
+    #[cold]
+    fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+        self.ahead = None;
+        let requires_grad = object.getattr_opt(intern!(self.py, "requires_grad"))?;
+        let requires_grad = requires_grad.map_or(Ok(false), |answer| answer.is_truthy())?;
+        if requires_grad && grad_is_enabled(self.py)? {
+            let got = "one that requires grad; detach() it, or call within torch.no_grad()";
+            return Err(self.layout_error(index, "a tensor that does not require grad", got));
+        }
+        for question in [intern!(self.py, "is_neg"), intern!(self.py, "is_conj")] {
+            if object.call_method0(question)?.is_truthy()? {
+                let expected = "memory that holds the values";
+                let got =
+                    "a lazily conjugated or negated view; call resolve_conj() or resolve_neg()";
+                return Err(self.layout_error(index, expected, got));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! Views by the buffer protocol.
+#![allow(unsafe_code)] // Buffer views are raw structs.
+
+use pyo3::exceptions::{PyBufferError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::ground::errors::is_answer;
+use crate::ground::reserve::room_for;
+
+/// A buffer view, released when dropped. The caller is attached then: `Keep` sees to it. A list of one: the view may
+/// point into itself and stays where it is, and a `Box` would end the process where there is no memory.
+pub(crate) struct Buffer(Vec<ffi::Py_buffer>);
+
+// SAFETY: a filled-in view is plain data; it is released under the interpreter lock.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; nothing is mutated through a shared reference.
+unsafe impl Sync for Buffer {}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: filled in by `PyObject_GetBuffer`, released once, attached.
+        unsafe { ffi::PyBuffer_Release(self.0.as_mut_ptr()) };
+    }
+}
+
+impl Buffer {
+    /// Asks an object for a view of its memory.
+    pub fn new(object: &Bound<'_, PyAny>, flags: std::ffi::c_int) -> PyResult<Buffer> {
+        let mut view = room_for(1)?;
+        // SAFETY: all zeros is an empty view.
+        view.push(unsafe { std::mem::zeroed() });
+        // SAFETY: a live object and a view to fill in; we are attached.
+        match unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) } {
+            0 => Ok(Buffer(view)),
+            _ => Err(PyErr::fetch(object.py())),
+        }
+    }
+
+    pub fn view(&self) -> &ffi::Py_buffer {
+        &self.0[0]
+    }
+}
+
+/// Whether an object has the buffer protocol and refuses to be written to through it. Some producers
+/// say so there and nowhere else.
+pub(crate) fn refuses_writes(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = object.py();
+    let refused = |flags| match Buffer::new(object, flags) {
+        Ok(_) => Ok(None),
+        Err(error) if is_answer(py, &error) => Ok(Some(error)),
+        Err(error) => Err(error),
+    };
+    // SAFETY: a live object; the answer is a flag.
+    let has_buffer = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } != 0;
+    if !has_buffer || refused(ffi::PyBUF_FULL_RO)?.is_some() {
+        return Ok(false);
+    }
+    Ok(refused(ffi::PyBUF_FULL)?.is_some_and(|error| {
+        error.is_instance_of::<PyBufferError>(py) || error.is_instance_of::<PyValueError>(py)
+    }))
+}

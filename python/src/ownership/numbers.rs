@@ -1,0 +1,25 @@
+//! Values of Python numbers, which are kept as samples.
+
+use pyo3::prelude::*;
+
+use crate::ground::reserve::{push_to, room_for};
+
+/// Numbers in chunks that never move.
+#[derive(Default)]
+pub(crate) struct Numbers(Vec<Vec<[u8; 8]>>);
+
+impl Numbers {
+    /// A chunk with room for so many more.
+    pub fn room(&mut self, count: usize) -> PyResult<&mut Vec<[u8; 8]>> {
+        let last = self.0.last();
+        if last.is_none_or(|chunk| chunk.capacity() - chunk.len() < count) {
+            let grown = last.map_or(0, Vec::capacity).saturating_mul(2).clamp(16, 1 << 16);
+            push_to(&mut self.0, room_for(count.max(grown))?)?;
+        }
+        Ok(self.0.last_mut().expect("a chunk with room was just made"))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,76 @@
+//! Work of others ordered behind what still writes a tensor, and what torch is told of its memory.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use windrow::{Device, Error, Stream, Tensor};
+
+use crate::engine::default::default_engine;
+use crate::ground::errors::OrPyErr;
+use crate::ground::stream::current_of;
+use crate::ownership::keep::{order_of, Keep};
+
+/// Orders what is enqueued on a stream from now on behind all that still writes a tensor. The memory
+/// stays until that work is done.
+pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
+    let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
+    used_on(tensor, ordinal, stream)?;
+    let order = order_of(tensor);
+    for tensor in &order.tensors {
+        // By whatever protocol it came, a handle is good for this call alone.
+        tensor.ready_on_borrowed(stream)?;
+    }
+    default_engine().order(ordinal, &order.producers, stream)
+}
+
+/// The torch tensor that an output is, if it is one and the whole of it. torch's current stream waits
+/// for what is still written.
+pub(crate) fn whole_of<'py>(
+    py: Python<'py>,
+    output: &Tensor,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some((object, _)) = lent(output) else { return Ok(None) };
+    let object = object.bind(py);
+    let shape: Vec<i64> = object.getattr(intern!(py, "shape"))?.extract()?;
+    let data: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
+    let is_whole = shape == output.shape()
+        && output.layout().is_compact()
+        && (data == output.data_ptr().addr() || output.nbytes() == 0);
+    let (Device::Cuda(ordinal), Some(api), true) =
+        (output.device(), order_of(output).torch, is_whole)
+    else {
+        return Ok(None);
+    };
+    let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
+    ready_on(output, current).or_py_err(py)?;
+    Ok(Some(object.clone()))
+}
+
+/// The torch tensor that memory was lent by, and the stream that it belongs to.
+fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
+    let keep = output.owner().downcast_ref::<Keep>()?;
+    match (&keep.objects[..], &keep.tensors[..]) {
+        ([object], _) if keep.is_output => Some((object, keep.order.current)),
+        // The same memory after work on another stream.
+        ([], [inner]) => lent(inner),
+        _ => None,
+    }
+}
+
+/// Tells torch's allocator of a stream that its memory is used on, so that it does not give it out again
+/// before that is done.
+pub(crate) fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
+    let object = match lent(output) {
+        Some((object, own)) if own != Some(stream) => object,
+        _ => return Ok(()),
+    };
+    Python::attach(|py| -> PyResult<()> {
+        let cuda = py.import(intern!(py, "torch"))?.getattr(intern!(py, "cuda"))?;
+        let stream = match stream {
+            Stream::LEGACY => cuda.call_method1(intern!(py, "default_stream"), (ordinal,))?,
+            other => cuda.call_method1(intern!(py, "ExternalStream"), (other.handle(), ordinal))?,
+        };
+        object.call_method1(py, intern!(py, "record_stream"), (stream,))?;
+        Ok(())
+    })
+    .map_err(|error| Error::Argument(format!("torch: {error}")))
+}

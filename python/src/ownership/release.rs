@@ -1,0 +1,107 @@
+//! Foreign objects given back: under the lock, without an exception in flight, and not too deep within each other.
+#![allow(unsafe_code)] // The thread state and exceptions of the interpreter.
+
+use std::cell::RefCell;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use windrow::arrow::ArrowArray;
+use windrow::dlpack::ManagedTensor;
+use windrow::Tensor;
+
+use crate::ownership::buffer::Buffer;
+
+/// What is Python's, or may be.
+pub(super) struct Foreign {
+    pub objects: Vec<Py<PyAny>>,
+    pub managed: Vec<ManagedTensor>,
+    pub buffers: Vec<Buffer>,
+    pub arrays: Vec<ArrowArray>,
+}
+
+impl Foreign {
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+            && self.managed.is_empty()
+            && self.buffers.is_empty()
+            && self.arrays.is_empty()
+    }
+
+    /// Releases everything under one attach. After the interpreter is gone there is nothing to
+    /// release it to, and it leaks.
+    fn release(self) {
+        if self.is_empty() {
+            return;
+        }
+        let mut held = Some(self);
+        Python::try_attach(|_| attached(|| without_exception(|| drop(held.take()))));
+        std::mem::forget(held);
+    }
+}
+
+type Held = (Foreign, Vec<Tensor>);
+
+/// Releases within releases, further ones of which wait until the first is done.
+const MAX_NESTED: usize = 32;
+
+thread_local! {
+    /// How many releases of this thread are under way, one within the other, and those put off.
+    static NESTED: RefCell<(usize, Vec<Held>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// Releases what was held. Tensors and arrays that are each other's memory by turns, made in a loop,
+/// form a chain, which would use up the stack if each release were made within the one before.
+pub(super) fn release(held: Held) {
+    let release = |(foreign, tensors): Held| {
+        foreign.release();
+        drop(tensors);
+    };
+    let mut held = Some(held);
+    // Where the thread is ending, there is nowhere to put anything off.
+    let is_counted = NESTED.try_with(|nested| {
+        let (depth, put_off) = &mut *nested.borrow_mut();
+        match *depth < MAX_NESTED {
+            true => *depth += 1,
+            false => put_off.extend(held.take()),
+        }
+    });
+    let Some(held) = held else { return };
+    release(held);
+    if is_counted.is_err() {
+        return;
+    }
+    let next = || {
+        NESTED.try_with(|nested| {
+            let (depth, put_off) = &mut *nested.borrow_mut();
+            let next = if *depth == 1 { put_off.pop() } else { None };
+            *depth -= usize::from(next.is_none());
+            next
+        })
+    };
+    while let Ok(Some(held)) = next() {
+        release(held);
+    }
+}
+
+/// Runs what needs the interpreter. PyO3 counts how often it has attached a thread; others may have
+/// detached it since, as torch does while it frees a tensor, of which ours may be the memory.
+fn attached(run: impl FnOnce()) {
+    // SAFETY: the interpreter is there (`try_attach`); whether this thread is attached, it knows itself,
+    // and it is afterwards as it was.
+    let state = unsafe { ffi::PyGILState_Ensure() };
+    run();
+    // SAFETY: as above.
+    unsafe { ffi::PyGILState_Release(state) };
+}
+
+/// Runs arbitrary code with no exception in flight, and then goes on with the one that was: an export
+/// may be let go while one is on its way, and a deleter written in Python would take it for its own.
+fn without_exception(run: impl FnOnce()) {
+    let (mut class, mut value, mut trace) =
+        (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: attached; three places for references, which are given back below.
+    unsafe { ffi::PyErr_Fetch(&mut class, &mut value, &mut trace) };
+    run();
+    // SAFETY: as above. What `run` left behind is replaced: a release has no caller to tell.
+    unsafe { ffi::PyErr_Restore(class, value, trace) };
+}
