@@ -1,8 +1,16 @@
 //! The Python package `windrow`: thin bindings with the names of the engine.
 //!
-//! import (any array-like to a sample) -> options (keyword arguments to a `Collate`) -> assemble
-//! (the calls) -> tensor and batch (the results) -> export (DLPack and friends). On devices, order is
-//! kept across all of these: who wrote the samples is waited for, who reads the batch waits.
+//! Each folder uses only those above it (`scripts/module_cycles`, in `make lint`):
+//!
+//! - `ground`: errors, logging, dtypes, streams, arguments, iterables, the objects `Tensor` and `Batch`;
+//! - `engine`: `Engine`, its counters and plans, what the machine has;
+//! - `ownership`: what keeps imported memory alive, where it was, and which streams may still write it;
+//! - `import`: any array-like to a sample, by the fastest route that its type has;
+//! - `samples`: `SampleList`, Arrow columns, windows and pieces of arrays;
+//! - `export`: DLPack, the buffer protocol, arrays of the libraries, pickles;
+//! - `collate`: the calls, from keyword arguments to batches: `options` -> `job` (one leaf) -> `run` (all as one plan),
+//!   and the walks of trees;
+//! - `classes`: the methods of `Tensor`, `Batch` and `SampleList`.
 
 mod classes;
 mod collate;

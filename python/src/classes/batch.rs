@@ -14,7 +14,7 @@ use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
-use crate::ownership::keep::in_place;
+use crate::ownership::owner::in_place;
 
 tensor_methods!(PyBatch, {
     #[getter]

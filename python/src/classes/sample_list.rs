@@ -16,7 +16,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
 use crate::import::tensor::tensor_of;
-use crate::ownership::keep::has_moved;
+use crate::ownership::owner::has_moved;
 use crate::ownership::places::moved;
 use crate::samples::arrow::{is_arrow, samples_in};
 use crate::samples::imported::Imported;

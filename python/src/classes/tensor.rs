@@ -12,7 +12,7 @@ use windrow::DType;
 use crate::export::number::{is_single, number_of};
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::keep::in_place;
+use crate::ownership::owner::in_place;
 
 /// The methods that a tensor and a batch, which stands for its data, have in common: those of the
 /// tensor that `inner()` gives.

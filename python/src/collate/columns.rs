@@ -117,8 +117,8 @@ impl Column {
         let mut flat = SampleList::new();
         flat.reserve(list.len()).or_py_err(py)?;
         for index in 0..list.len() {
-            let kind = list.kind(index);
-            let (shape, strides) = match (kind.layout.shape(), kind.layout.strides()) {
+            let meta = list.kind(index);
+            let (shape, strides) = match (meta.layout.shape(), meta.layout.strides()) {
                 (shape @ [_], strides) => (shape, strides),
                 ([1, shape @ ..], [_, strides @ ..]) if shape.len() == 1 => (shape, strides),
                 (shape, _) => {
@@ -130,7 +130,7 @@ impl Column {
             // SAFETY: a sample of the list, without a dim of one place.
             #[allow(unsafe_code)]
             let pushed = unsafe {
-                flat.push(list.address(index), kind.dtype, kind.device, shape, Some(strides))
+                flat.push(list.address(index), meta.dtype, meta.device, shape, Some(strides))
             };
             pushed.or_py_err(py)?;
         }

@@ -11,8 +11,8 @@ use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
 use crate::import::tensor::tensor_of;
 use crate::ownership::buffer::refuses_writes;
-use crate::ownership::keep::{order_of, Keep};
-use crate::ownership::order::Order;
+use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
 /// One leaf, ready to be planned.
@@ -100,7 +100,7 @@ fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyRe
 /// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.
 fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
     let mut owner = output.owner();
-    while let Some(Keep { objects, tensors, .. }) = owner.downcast_ref::<Keep>() {
+    while let Some(ImportOwner { objects, tensors, .. }) = owner.downcast_ref::<ImportOwner>() {
         for object in objects {
             if is_torch(object.bind(py))? {
                 return Ok(Some(object.clone_ref(py)));
@@ -125,15 +125,15 @@ pub(super) fn target_of(out: &Tensor) -> Target<'_> {
     let target = unsafe {
         Target::from_raw_parts(out.data_ptr(), out.dtype(), out.device(), out.layout().clone())
     };
-    match block_of(&order_of(out)) {
+    match block_of(&producers_of(out)) {
         Some(owner) => target.owned_by(owner),
         None => target,
     }
 }
 
 /// The owner of memory that is windrow's own.
-pub(super) fn block_of(order: &Order) -> Option<&Owner> {
-    match &order.tensors[..] {
+pub(super) fn block_of(producers: &Producers) -> Option<&Owner> {
+    match &producers.tensors[..] {
         [only] => Some(only.owner()),
         _ => None,
     }

@@ -18,8 +18,8 @@ use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
 use crate::import::importer::Reading;
-use crate::ownership::keep::{order_of, order_of_owners, Held, Keep};
-use crate::ownership::order::Order;
+use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, ListOwner};
+use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
 /// Whether all outputs of a call are in one allocation.
@@ -164,7 +164,7 @@ fn order_work(
     options: &mut RunOptions,
 ) -> windrow::Result<()> {
     let asked = jobs.iter().find_map(|job| job.stream);
-    let devices = plan.specs().iter().flat_map(|spec| [spec.source, spec.device]);
+    let devices = plan.specs().iter().flat_map(|shape| [shape.source, shape.device]);
     let ordinal = devices.into_iter().find_map(|device| match device {
         Device::Cuda(ordinal) => Some(ordinal),
         _ => None,
@@ -178,43 +178,43 @@ fn order_work(
         };
     };
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
-    let mut order = Order::default();
+    let mut producers = Producers::default();
     for out in jobs.iter().filter_map(|job| job.out.as_ref()) {
-        let mut own = order_of(out);
+        let mut own = producers_of(out);
         if block_of(&own).is_some() {
             // The engine itself orders the work behind and before others on memory of its own.
             own.tensors.clear();
         }
-        order.merge(own);
+        producers.merge(own);
         options.keep.push(Arc::clone(out.owner()));
     }
     for job in jobs {
-        order.merge(order_of_owners(job.samples.owners.shared()));
-        if job.samples.list.kinds().iter().any(|kind| kind.device != Device::Cpu) {
+        producers.merge(producers_of_owners(job.samples.owners.shared()));
+        if job.samples.list.kinds().iter().any(|meta| meta.device != Device::Cpu) {
             options.keep.push(Arc::clone(job.samples.owners.shared()) as Owner);
         }
     }
-    let tensors = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
+    let tensors = producers.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
     options.keep.extend(tensors);
-    if plan.specs().iter().any(|spec| is_cuda(spec.device)) {
-        *memory = TorchMemory::for_samples(engine, &order, ordinal)?;
+    if plan.specs().iter().any(|shape| is_cuda(shape.device)) {
+        *memory = TorchMemory::for_samples(engine, &producers, ordinal)?;
     }
-    options.stream = match asked.or(order.current) {
+    options.stream = match asked.or(producers.current) {
         Some(stream) => Some(stream),
         None => Some(memory.as_ref().map_or_else(|| engine.stream(ordinal), |m| Ok(m.stream()))?),
     };
     options.memory = memory.clone().map(|memory| memory as Arc<dyn OutputMemory>);
-    options.producers = order.producers;
+    options.producers = producers.streams;
     Ok(())
 }
 
 /// An output that is written when the stream has come so far.
 fn written_on(out: &Tensor, stream: Option<Stream>) -> Tensor {
     let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
-    let mut order = order_of(out);
-    order.behind(stream);
-    order.current = Some(stream);
-    Keep::around(out, order, None)
+    let mut producers = producers_of(out);
+    producers.add(stream);
+    producers.current = Some(stream);
+    ImportOwner::wrap(out, producers, None)
 }
 
 fn is_cuda(device: Device) -> bool {
@@ -225,19 +225,20 @@ fn is_cuda(device: Device) -> bool {
 fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<Option<Batch>> {
     let plan = Plan::for_leaves(&[*leaf])?;
     let Some(data) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
-    let spec = &plan.specs()[0];
-    let layout = windrow::Layout::compact(spec.dtype, &spec.shape)?;
+    let shape = &plan.specs()[0];
+    let layout = windrow::Layout::compact(shape.dtype, &shape.shape)?;
     let owners = &job.samples.owners;
-    let (owners, lone) = (Arc::clone(owners.shared()), owners.others());
-    let owner: Owner = Arc::new(Held { owners, lone, places: job.samples.places.clone() });
+    let (owners, per_sample) = (Arc::clone(owners.shared()), owners.all_per_sample());
+    let owner: Owner =
+        Arc::new(ListOwner { owners, per_sample, places: job.samples.places.clone() });
     let read_only = job.samples.list.is_read_only();
     // SAFETY: the samples are there one after the other, and their owners are held.
     #[allow(unsafe_code)]
     let tensor = unsafe {
-        Tensor::new_unchecked(owner, data.cast_mut(), spec.dtype, spec.device, layout, read_only)
+        Tensor::new_unchecked(owner, data.cast_mut(), shape.dtype, shape.device, layout, read_only)
     };
-    engine.count_view(spec.num_samples);
-    Ok(Some(Batch::new(tensor, Fields::new(spec)?)))
+    engine.count_view(shape.num_samples);
+    Ok(Some(Batch::new(tensor, Fields::new(shape)?)))
 }
 
 /// Where a leaf of a plan that the call may hand out as it is does lie, if it can.

@@ -32,7 +32,7 @@ use crate::samples::imported::Imported;
 
 /// What `rules.kinds` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum NodeType {
     Tensor,
     Array,
     Number,
@@ -45,9 +45,9 @@ enum Kind {
     Other,
 }
 
-impl Kind {
-    fn read(code: &Bound<'_, PyAny>) -> PyResult<Kind> {
-        use Kind::*;
+impl NodeType {
+    fn read(code: &Bound<'_, PyAny>) -> PyResult<NodeType> {
+        use NodeType::*;
         let all = [Tensor, Array, Number, Text, Mapping, Named, Sequence, Other];
         let code = code.extract::<usize>()?;
         all.get(code).copied().ok_or_else(|| PyTypeError::new_err(format!("kind {code}")))
@@ -107,7 +107,7 @@ struct Leaf<'py> {
 struct Walk<'a, 'py> {
     py: Python<'py>,
     rules: &'a Bound<'py, PyAny>,
-    kinds: Bound<'py, PyDict>,
+    types: Bound<'py, PyDict>,
     /// Gives memory for outputs; without it the engine does.
     allocate: Option<Bound<'py, PyAny>>,
     /// All outputs are in one allocation, which `allocate` gives by the byte.
@@ -141,7 +141,7 @@ pub(crate) fn collate_torch<'py>(
     let mut walk = Walk {
         py,
         rules,
-        kinds: rules.getattr(intern!(py, "kinds"))?.cast_into::<PyDict>()?,
+        types: rules.getattr(intern!(py, "kinds"))?.cast_into::<PyDict>()?,
         allocate: (!allocate.is_none()).then_some(allocate),
         in_arena: rules.getattr(intern!(py, "arena"))?.is_truthy()?,
         common,
@@ -187,18 +187,18 @@ impl<'py> Walk<'_, 'py> {
     ) -> PyResult<Node<'py>> {
         let first = column.items[0].clone();
         let is_list = first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>();
-        match self.kind_of(&first)? {
-            kind if is_list && self.specs.names(&path) => self.leaf(kind, column, path),
-            Kind::Text => {
+        match self.type_of(&first)? {
+            of if is_list && self.specs.names(&path) => self.leaf(of, column, path),
+            NodeType::Text => {
                 self.specs.pass(&path);
                 Ok(Node::Done(column.object(self.py)?))
             }
-            Kind::Mapping => self.mapping(first, &column.items, &path, depth, open),
-            Kind::Named => {
+            NodeType::Mapping => self.mapping(first, &column.items, &path, depth, open),
+            NodeType::Named => {
                 let len = self.transposed(&column.items, &path, depth, open)?;
                 Ok(Node::Named(first.get_type(), len))
             }
-            Kind::Sequence => {
+            NodeType::Sequence => {
                 let len = first.len()?;
                 for sample in &column.items[1..] {
                     if sample.len()? != len {
@@ -210,14 +210,16 @@ impl<'py> Walk<'_, 'py> {
                 let len = self.transposed(&column.items, &path, depth, open)?;
                 Ok(Node::Sequence(first, len))
             }
-            kind => self.leaf(kind, column, path),
+            of => self.leaf(of, column, path),
         }
     }
 
-    fn kind_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<Kind> {
-        match self.kinds.get_item(sample.get_type())? {
-            Some(kind) => Kind::read(&kind),
-            None => Kind::read(&self.rules.call_method1(intern!(self.py, "classify"), (sample,))?),
+    fn type_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<NodeType> {
+        match self.types.get_item(sample.get_type())? {
+            Some(code) => NodeType::read(&code),
+            None => {
+                NodeType::read(&self.rules.call_method1(intern!(self.py, "classify"), (sample,))?)
+            }
         }
     }
 
@@ -287,7 +289,7 @@ impl<'py> Walk<'_, 'py> {
         Ok(len)
     }
 
-    fn leaf(&mut self, kind: Kind, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
+    fn leaf(&mut self, of: NodeType, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
         if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
             let mut options = Options::parse(&form, Some(&kwargs))?;
             options.may_start = !self.in_arena;
@@ -295,7 +297,7 @@ impl<'py> Walk<'_, 'py> {
             self.leaves.push(Leaf { job, is_named: true, out: None });
             return Ok(Node::Leaf(self.leaves.len() - 1));
         }
-        let refusal = match self.try_leaf(kind, &column, &path)? {
+        let refusal = match self.try_leaf(of, &column, &path)? {
             Ok(node) => return Ok(node),
             Err(refusal) => refusal,
         };
@@ -320,7 +322,7 @@ impl<'py> Walk<'_, 'py> {
     /// The leaf for the engine, or why it is not for it, if that is known.
     fn try_leaf(
         &mut self,
-        kind: Kind,
+        of: NodeType,
         column: &Column<'py>,
         path: &str,
     ) -> PyResult<Result<Node<'py>, Option<PyErr>>> {
@@ -329,9 +331,9 @@ impl<'py> Walk<'_, 'py> {
             let class = items[0].get_type();
             items.iter().all(|item| item.get_type().is(&class))
         };
-        let job = if kind == Kind::Other {
+        let job = if of == NodeType::Other {
             return Ok(Err(None));
-        } else if kind == Kind::Number {
+        } else if of == NodeType::Number {
             let Some(row) = of_one_type().then(|| row_of_numbers(items)).transpose()?.flatten()
             else {
                 return Ok(Err(None));
@@ -353,16 +355,16 @@ impl<'py> Walk<'_, 'py> {
         if !of_one_type() {
             return Ok(Err(None));
         }
-        let kinds = job.samples.list.kinds();
-        let first = &kinds[0];
+        let metas = job.samples.list.kinds();
+        let first = &metas[0];
         // torch promotes, and refuses what NumPy steps through backwards or has a dtype of others.
-        let is_alike = kinds.iter().all(|kind| {
-            kind.dtype == first.dtype
-                && kind.device == first.device
-                && kind.layout.shape() == first.layout.shape()
-                && kind.layout.strides().iter().all(|&stride| stride >= 0)
+        let is_alike = metas.iter().all(|meta| {
+            meta.dtype == first.dtype
+                && meta.device == first.device
+                && meta.layout.shape() == first.layout.shape()
+                && meta.layout.strides().iter().all(|&stride| stride >= 0)
         });
-        let is_foreign = kind == Kind::Array && typestr_of(first.dtype).is_none();
+        let is_foreign = of == NodeType::Array && typestr_of(first.dtype).is_none();
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
             let engine = &self.options.engine;
@@ -413,9 +415,9 @@ impl<'py> Walk<'_, 'py> {
         let py = self.py;
         let outputs = PyList::empty(py);
         for Leaf { job, .. } in &self.leaves {
-            let spec = BatchShape::new(&job.samples.list, &job.collate);
-            let spec = spec.map_err(|error| told(py, &error.at_path(&job.path), [job]))?;
-            outputs.append((spec.dtype.name(), PyTuple::new(py, spec.shape.iter())?))?;
+            let shape = BatchShape::new(&job.samples.list, &job.collate);
+            let shape = shape.map_err(|error| told(py, &error.at_path(&job.path), [job]))?;
+            outputs.append((shape.dtype.name(), PyTuple::new(py, shape.shape.iter())?))?;
         }
         let tensors = allocate.call1((outputs,))?;
         for (leaf, tensor) in self.leaves.iter_mut().zip(tensors.try_iter()?) {

@@ -11,8 +11,8 @@ use windrow::{DType, Engine, Error, OutputMemory, Stream, Tensor};
 use crate::ground::stream::current_of;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
-use crate::ownership::keep::{order_of, Keep};
-use crate::ownership::order::Order;
+use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::producers::Producers;
 
 /// torch's allocator, for one call.
 #[derive(Debug)]
@@ -28,10 +28,10 @@ impl TorchMemory {
     /// `None` if no sample is torch's, or if torch cannot use devices.
     pub fn for_samples(
         engine: &Engine,
-        order: &Order,
+        producers: &Producers,
         ordinal: u32,
     ) -> windrow::Result<Option<Arc<TorchMemory>>> {
-        let Some(api) = order.torch else { return Ok(None) };
+        let Some(api) = producers.torch else { return Ok(None) };
         Python::attach(|py| {
             let stream = match has_devices(py) {
                 Ok(false) => return Ok(None),
@@ -114,7 +114,7 @@ fn empty(py: Python<'_>, dtype: DType, shape: &[i64], ordinal: u32) -> PyResult<
     kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
     let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
     let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
-    Ok(Some(Keep::around(&output, order_of(&output), Some(tensor.unbind()))))
+    Ok(Some(ImportOwner::wrap(&output, producers_of(&output), Some(tensor.unbind()))))
 }
 
 fn is_out_of_memory(error: &PyErr) -> bool {

@@ -17,7 +17,7 @@ use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{shown, to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;
-use crate::ownership::keep::in_place;
+use crate::ownership::owner::in_place;
 use crate::ownership::ready::ready_on;
 
 static API: DLPackExchangeAPI = DLPackExchangeAPI {

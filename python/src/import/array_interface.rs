@@ -58,7 +58,7 @@ impl<'py> Importer<'py> {
                 }
                 let data = view.buf.cast::<u8>().wrapping_offset(offset as isize);
                 let read_only = view.readonly != 0;
-                push_to(&mut self.keep.buffers, buffer)?;
+                push_to(&mut self.owner.buffers, buffer)?;
                 (data, read_only)
             }
         };
@@ -75,7 +75,7 @@ impl<'py> Importer<'py> {
         };
         self.push(&foreign, index)?;
         // The interface may belong to a temporary; the object itself is kept by the caller.
-        push_to(&mut self.keep.objects, interface.into_any().unbind())
+        push_to(&mut self.owner.objects, interface.into_any().unbind())
     }
 
     /// The CUDA array interface, versions 2 and 3: it names no device and keeps nothing alive.
@@ -139,16 +139,16 @@ impl<'py> Importer<'py> {
             // Read after this call, when the owner of the stream may have destroyed it.
             (Some(stream), Device::Cuda(ordinal)) if self.owned && is_borrowed(stream) => {
                 let adopted = default_engine().adopt(ordinal, stream);
-                self.keep.order.behind(adopted.map_err(|error| self.error(error, index))?);
+                self.owner.producers.add(adopted.map_err(|error| self.error(error, index))?);
             }
             (Some(stream), _) => {
-                self.keep.order.behind(stream);
-                self.keep.order.current.get_or_insert(stream);
+                self.owner.producers.add(stream);
+                self.owner.producers.current.get_or_insert(stream);
             }
             (None, _) => {}
         }
         // The interface may belong to a temporary; the object itself is kept by the caller.
-        push_to(&mut self.keep.objects, interface.into_any().unbind())
+        push_to(&mut self.owner.objects, interface.into_any().unbind())
     }
 
     /// Dtype, shape and strides, in elements, of an array interface of either kind.

@@ -119,7 +119,7 @@ impl<'py> Importer<'py> {
         self.place(&mut foreign, managed.device_type(), index)?;
         self.follow(api, foreign.device, index)?;
         self.push(&foreign, index)?;
-        push_to(&mut self.keep.managed, managed)
+        push_to(&mut self.owner.managed, managed)
     }
 
     /// Work goes on the stream that the library works on now: what it has enqueued comes before, and
@@ -128,8 +128,8 @@ impl<'py> Importer<'py> {
     fn follow(&mut self, api: &DLPackExchangeAPI, device: Device, index: usize) -> PyResult<()> {
         let Device::Cuda(ordinal) = device else { return Ok(()) };
         let stream = current_of(api, ordinal).ok_or_else(|| self.exchange_failed(index))?;
-        self.keep.order.behind(stream);
-        self.keep.order.current.get_or_insert(stream);
+        self.owner.producers.add(stream);
+        self.owner.producers.current.get_or_insert(stream);
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, Sample
 use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{Lazy, Route};
-use crate::ownership::keep::{has_moved, order_of, Keep};
+use crate::ownership::owner::{has_moved, producers_of, ImportOwner};
 use crate::ownership::places::{moved, Table};
 
 /// How objects are read.
@@ -37,15 +37,15 @@ impl Reading<'_> {
 /// Reads objects one after the other into a list.
 pub(crate) struct Importer<'py> {
     pub py: Python<'py>,
-    /// Copies rows while later ones are read, as long as all are alike. Dropped before `keep`.
+    /// Copies rows while later ones are read, as long as all are alike. Dropped before `owner`.
     pub ahead: Option<RowsAhead>,
     pub list: SampleList<'static>,
-    pub keep: Keep,
+    pub owner: ImportOwner,
     /// Where the memory of samples that are kept is.
     pub places: Table,
     /// Of the storage that was held last: the word with the address of its memory, or where there is no such word
     /// the object.
-    pub held: *const usize,
+    pub last_storage: *const usize,
     /// The leaf these samples belong to, for errors.
     pub path: String,
     pub owned: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Importer<'py> {
     /// Where work on the samples will be enqueued, if that is known.
     pub stream: Option<Stream>,
     /// The argument that the one object is: there is no list that it has a position in.
-    pub lone: Option<&'static str>,
+    pub argument: Option<&'static str>,
     pub last: Option<(*mut ffi::PyTypeObject, Route, Lazy)>,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     pub repeat: Option<(DLDataType, DLDevice, i32)>,
@@ -71,15 +71,15 @@ impl<'py> Importer<'py> {
         Importer {
             py,
             list: SampleList::new(),
-            keep: Keep::default(),
+            owner: ImportOwner::default(),
             places: Table::default(),
-            held: std::ptr::null(),
+            last_storage: std::ptr::null(),
             path: reading.path.to_owned(),
             owned: reading.owned,
             rows: reading.rows,
             empty_dtype: DType::F64,
             stream: reading.stream,
-            lone: None,
+            argument: None,
             last: None,
             repeat: None,
             is_quiet: false,
@@ -125,7 +125,7 @@ impl<'py> Importer<'py> {
     }
 
     pub fn error(&self, error: Error, index: usize) -> PyErr {
-        let error = match self.lone {
+        let error = match self.argument {
             None => error.at_index(index),
             Some(name) => error.about(name),
         };
@@ -138,7 +138,7 @@ impl<'py> Importer<'py> {
     }
 
     pub fn whose(&self, index: usize) -> Whose {
-        self.lone.map_or(Whose::Sample(index), Whose::Argument)
+        self.argument.map_or(Whose::Sample(index), Whose::Argument)
     }
 
     pub fn layout_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
@@ -164,7 +164,7 @@ impl<'py> Importer<'py> {
         if foreign.read_only {
             self.list.mark_read_only();
         }
-        // SAFETY: the producer vouches for its tensor, whose owner the caller or `keep` holds.
+        // SAFETY: the producer vouches for its tensor, whose owner the caller or `owner` holds.
         let pushed = unsafe {
             self.list.push(
                 foreign.data,
@@ -191,8 +191,8 @@ impl<'py> Importer<'py> {
         };
         self.push(&foreign, index)?;
         if tensor.device() != Device::Cpu {
-            self.keep.order.merge(order_of(&tensor));
+            self.owner.producers.merge(producers_of(&tensor));
         }
-        push_to(&mut self.keep.tensors, tensor)
+        push_to(&mut self.owner.tensors, tensor)
     }
 }

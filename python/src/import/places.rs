@@ -8,7 +8,7 @@ use crate::ground::errors::is_answer;
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
 use crate::import::routes::{Lazy, Route};
-use crate::ownership::keep::places_of;
+use crate::ownership::owner::places_of;
 use crate::ownership::places::{Ask, Place};
 
 impl Importer<'_> {
@@ -19,7 +19,9 @@ impl Importer<'_> {
             Lazy::No => Ok(()),
             // Rows of one tensor have one storage.
             // SAFETY: a live object of a class that has words.
-            Lazy::Words(words) if unsafe { words.memory_of(object.as_ptr()) } == self.held => {
+            Lazy::Words(words)
+                if unsafe { words.memory_of(object.as_ptr()) } == self.last_storage =>
+            {
                 Ok(())
             }
             _ => self.hold_another(object, lazy),
@@ -28,7 +30,7 @@ impl Importer<'_> {
 
     #[inline(never)]
     fn hold_another(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
-        self.held = std::ptr::null();
+        self.last_storage = std::ptr::null();
         let storage = match lazy {
             // SAFETY: as above, here and below.
             Lazy::Words(words) => unsafe { words.storage_of(object) },
@@ -40,12 +42,12 @@ impl Importer<'_> {
             Err(error) if is_answer(self.py, &error) => return Ok(()),
             Err(error) => return Err(error),
         };
-        self.held = match lazy {
+        self.last_storage = match lazy {
             // SAFETY: as above.
             Lazy::Words(words) => unsafe { words.memory_of(object.as_ptr()) },
             _ => storage.as_ptr().cast(),
         };
-        push_to(&mut self.keep.objects, storage.unbind())
+        push_to(&mut self.owner.objects, storage.unbind())
     }
 
     /// Remembers where the memory of the last sample is, if its owner can move it.
@@ -61,7 +63,7 @@ impl Importer<'_> {
             (Lazy::Words(words), _) => {
                 // SAFETY: a live object of a class that has words.
                 let word = unsafe { words.memory_of(object.as_ptr()) };
-                if word == self.held && !word.is_null() {
+                if word == self.last_storage && !word.is_null() {
                     // SAFETY: of a storage that is held.
                     return self.places.push(position, unsafe { Place::at(word) });
                 }
@@ -80,9 +82,9 @@ impl Importer<'_> {
 
     #[inline(never)]
     fn remember_other(&mut self, position: usize, route: Route, lazy: Lazy) -> PyResult<()> {
-        match (lazy, route, self.keep.tensors.last()) {
-            (Lazy::Ask, ..) if !self.held.is_null() => {
-                let storage: *mut ffi::PyObject = self.held.cast_mut().cast();
+        match (lazy, route, self.owner.tensors.last()) {
+            (Lazy::Ask, ..) if !self.last_storage.is_null() => {
+                let storage: *mut ffi::PyObject = self.last_storage.cast_mut().cast();
                 // SAFETY: held since just now.
                 let ask = unsafe { Bound::from_borrowed_ptr(self.py, storage) };
                 let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;

@@ -182,8 +182,8 @@ impl<'py> Importer<'py> {
         };
         self.consume(&capsule, kind, index)?;
         if let Some(stream) = stream {
-            self.keep.order.behind(stream);
-            self.keep.order.current.get_or_insert(stream);
+            self.owner.producers.add(stream);
+            self.owner.producers.current.get_or_insert(stream);
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl<'py> Importer<'py> {
         };
         self.place(&mut foreign, kind, index)?;
         self.push(&foreign, index)?;
-        push_to(&mut self.keep.managed, managed)
+        push_to(&mut self.owner.managed, managed)
     }
 
     /// A kernel that reads an address which is no device memory ends all work of the process on that
@@ -314,7 +314,7 @@ impl<'py> Importer<'py> {
             read_only,
         };
         self.push(&foreign, index)?;
-        push_to(&mut self.keep.buffers, buffer)
+        push_to(&mut self.owner.buffers, buffer)
     }
 }
 

@@ -39,7 +39,7 @@ impl<'py> Importer<'py> {
         start: usize,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
-        self.keep.objects.push(samples.clone().into_any().unbind());
+        self.owner.objects.push(samples.clone().into_any().unbind());
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter_borrowed());
         self.import_items(&items, start, stacker)
@@ -54,13 +54,13 @@ impl<'py> Importer<'py> {
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter().map(|sample| sample.as_borrowed()));
         self.import_items(&items, 0, stacker)?;
-        let objects = &mut self.keep.objects;
+        let objects = &mut self.owner.objects;
         objects.try_reserve(samples.len()).map_err(no_room)?;
         objects.extend(samples.into_iter().map(Bound::unbind));
         Ok(())
     }
 
-    /// Reads one object, which is number `index` of its list. The caller keeps it alive as long as `keep`.
+    /// Reads one object, which is number `index` of its list. The caller keeps it alive as long as `owner`.
     pub fn import_one(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.import_items(&[object.as_borrowed()], index, None)
     }
@@ -125,7 +125,7 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Reads one object. The caller keeps it alive as long as `keep` and `ahead`. Called in one place, which it
+    /// Reads one object. The caller keeps it alive as long as `owner` and `ahead`. Called in one place, which it
     /// becomes a part of: a call for each sample costs a twentieth of its import.
     #[inline(always)]
     fn import(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
@@ -139,7 +139,7 @@ impl<'py> Importer<'py> {
                 self.last = Some((class, route, lazy));
                 self.repeat = None;
                 if let Route::Exchange { api, is_torch: true, .. } = route {
-                    self.keep.order.torch = Some(api);
+                    self.owner.producers.torch = Some(api);
                 }
                 (route, lazy)
             }

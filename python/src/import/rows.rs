@@ -108,7 +108,7 @@ impl<'py> Importer<'py> {
             // The route is that of numbers: a class cannot cease to be one.
             Err(_) => return self.import_by_protocol(object, index),
         };
-        let chunk = self.keep.numbers.room(1)?;
+        let chunk = self.owner.numbers.room(1)?;
         chunk.push(number.bits());
         let data = chunk[chunk.len() - 1].as_ptr();
         self.push_numbers(data, number.dtype(), &[], index)
@@ -121,7 +121,7 @@ impl<'py> Importer<'py> {
             Ok(list) => list.len(),
             Err(_) => object.cast::<PyTuple>()?.len(),
         };
-        let chunk = self.keep.numbers.room(len)?;
+        let chunk = self.owner.numbers.room(len)?;
         let start = chunk.len();
         let read = match (read_numbers(object, list.is_ok(), chunk), list) {
             (Some(dtype), _) => Ok(Some(dtype)),
@@ -149,7 +149,7 @@ impl<'py> Importer<'py> {
         shape: &[i64],
         index: usize,
     ) -> PyResult<()> {
-        // Values that `keep` holds: a chunk is never grown beyond its capacity, so they do not move.
+        // Values that `owner` holds: a chunk is never grown beyond its capacity, so they do not move.
         let (device, strides, read_only) = (Device::Cpu, None, false);
         let data = data.cast_mut();
         self.push(&ForeignTensor { data, dtype, device, shape, strides, read_only }, index)

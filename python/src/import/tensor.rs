@@ -8,7 +8,7 @@ use windrow::{Owner, Tensor};
 use crate::ground::batch::PyBatch;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
-use crate::ownership::keep::in_place;
+use crate::ownership::owner::in_place;
 use crate::ownership::places::Places;
 
 /// A single array-like as a tensor of the same memory. `name`: of the argument that it is.
@@ -25,22 +25,22 @@ pub(crate) fn tensor_of(
         return in_place(object.py(), batch.get().inner()).cloned();
     }
     let mut importer = Importer::new(object.py(), reading);
-    importer.lone = Some(name);
+    importer.argument = Some(name);
     importer.import_one(object, 0)?;
-    let Importer { list, mut keep, places, .. } = importer;
-    keep.objects.push(object.clone().unbind());
-    keep.places = Places::from(places);
-    let kind = list.kind(0);
-    let owner: Owner = Arc::new(keep);
-    // SAFETY: `keep` holds the object and whatever it lent us.
+    let Importer { list, mut owner, places, .. } = importer;
+    owner.objects.push(object.clone().unbind());
+    owner.places = Places::from(places);
+    let meta = list.kind(0);
+    let owner: Owner = Arc::new(owner);
+    // SAFETY: `owner` holds the object and whatever it lent us.
     #[allow(unsafe_code)]
     Ok(unsafe {
         Tensor::new_unchecked(
             owner,
             list.address(0).cast_mut(),
-            kind.dtype,
-            kind.device,
-            kind.layout.clone(),
+            meta.dtype,
+            meta.device,
+            meta.layout.clone(),
             list.is_read_only(),
         )
     })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use windrow::{Collate, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
 use crate::engine::default::index_engine;
-use crate::ownership::keep::order_of;
+use crate::ownership::owner::producers_of;
 
 /// What a form makes of one tensor, behind all that still writes it. Not in the user's counters.
 pub(crate) fn copy_of(
@@ -15,11 +15,11 @@ pub(crate) fn copy_of(
 ) -> windrow::Result<Tensor> {
     let mut one = SampleList::new();
     one.push_view(&tensor.into());
-    let order = order_of(tensor);
+    let producers = producers_of(tensor);
     let mut options = RunOptions::default();
-    options.stream = stream.or(order.current);
-    options.producers = order.producers;
-    options.keep = order.tensors.iter().map(|tensor| Arc::clone(tensor.owner())).collect();
+    options.stream = stream.or(producers.current);
+    options.producers = producers.streams;
+    options.keep = producers.tensors.iter().map(|tensor| Arc::clone(tensor.owner())).collect();
     let leaf = Leaf { samples: &one, collate, path: "", out: None };
     let filled = index_engine().run_with(Plan::for_leaves(&[leaf])?, options)?;
     filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)

@@ -2,10 +2,10 @@
 
 pub(crate) mod buffer;
 pub(crate) mod copy;
-pub(crate) mod keep;
 pub(crate) mod numbers;
-pub(crate) mod order;
+pub(crate) mod owner;
 pub(crate) mod owners;
 pub(crate) mod places;
+pub(crate) mod producers;
 pub(crate) mod ready;
 pub(crate) mod release;

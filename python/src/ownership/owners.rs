@@ -13,9 +13,9 @@ pub(crate) struct Owners {
     /// Of many samples each, or of memory on a device.
     shared: Arc<Vec<Owner>>,
     /// Of one sample each, which came alone and is let go of with it; empty if none did.
-    lone: Arc<Vec<Option<Owner>>>,
+    per_sample: Arc<Vec<Option<Owner>>>,
     /// How many samples have one of these.
-    num_lone: usize,
+    num_per_sample: usize,
 }
 
 impl Owners {
@@ -28,29 +28,33 @@ impl Owners {
     pub fn of_one(owner: Owner, device: Option<Device>) -> Owners {
         match device {
             Some(Device::Cuda(_)) => Owners::of_all(owner),
-            _ => Owners { lone: Arc::new(vec![Some(owner)]), num_lone: 1, ..Owners::default() },
+            _ => Owners {
+                per_sample: Arc::new(vec![Some(owner)]),
+                num_per_sample: 1,
+                ..Owners::default()
+            },
         }
     }
 
-    /// Those that are of many samples.
+    /// Those of many samples each.
     pub fn shared(&self) -> &Arc<Vec<Owner>> {
         &self.shared
     }
 
-    /// All others, as one.
-    pub fn others(&self) -> Option<Owner> {
-        (self.num_lone > 0).then(|| Arc::clone(&self.lone) as Owner)
+    /// Those of single samples, as one owner.
+    pub fn all_per_sample(&self) -> Option<Owner> {
+        (self.num_per_sample > 0).then(|| Arc::clone(&self.per_sample) as Owner)
     }
 
-    /// The one that a sample has for itself.
-    pub fn lone(&self, index: usize) -> Option<&Owner> {
-        self.lone.get(index).and_then(Option::as_ref)
+    /// The owner of a sample alone.
+    pub fn of_sample(&self, index: usize) -> Option<&Owner> {
+        self.per_sample.get(index).and_then(Option::as_ref)
     }
 
-    /// Of samples that are in a list already, the owners of which are shared.
-    pub fn again(shared: Arc<Vec<Owner>>, lone: Vec<Option<Owner>>) -> Owners {
-        let num_lone = lone.iter().flatten().count();
-        Owners { shared, lone: Arc::new(lone), num_lone }
+    /// Of samples that are in a list already, the shared owners of which they have.
+    pub fn from_parts(shared: Arc<Vec<Owner>>, per_sample: Vec<Option<Owner>>) -> Owners {
+        let num_per_sample = per_sample.iter().flatten().count();
+        Owners { shared, per_sample: Arc::new(per_sample), num_per_sample }
     }
 
     /// With another one, of all samples.
@@ -64,13 +68,13 @@ impl Owners {
     /// Those of the samples at these positions, of `len`, which are there; negative ones count from the end.
     pub fn take(&self, positions: &[i64], len: usize) -> PyResult<Owners> {
         let mut taken = Owners { shared: Arc::clone(&self.shared), ..Owners::default() };
-        if self.num_lone > 0 {
-            let mut lone = room_for(positions.len())?;
-            lone.extend(positions.iter().map(|&position| {
+        if self.num_per_sample > 0 {
+            let mut per_sample = room_for(positions.len())?;
+            per_sample.extend(positions.iter().map(|&position| {
                 let position = if position < 0 { position + len as i64 } else { position };
-                self.lone(position as usize).cloned()
+                self.of_sample(position as usize).cloned()
             }));
-            taken = Owners::again(taken.shared, lone);
+            taken = Owners::from_parts(taken.shared, per_sample);
         }
         Ok(taken)
     }
@@ -81,27 +85,27 @@ impl Owners {
         if added > 0 {
             reserve_in(&mut self.shared, added)?;
         }
-        if self.num_lone + other.num_lone > 0 {
-            let additional = len + other_len - self.lone.len();
-            reserve_in(&mut self.lone, additional)?;
+        if self.num_per_sample + other.num_per_sample > 0 {
+            let additional = len + other_len - self.per_sample.len();
+            reserve_in(&mut self.per_sample, additional)?;
         }
         Ok(())
     }
 
     /// Adds those of `other_len` more samples to those of `len`. There is room for them.
     pub fn extend(&mut self, len: usize, other: &Owners, other_len: usize) {
-        self.share(other);
-        if self.num_lone + other.num_lone == 0 {
+        self.add_shared(other);
+        if self.num_per_sample + other.num_per_sample == 0 {
             return;
         }
-        let Some(lone) = Arc::get_mut(&mut self.lone) else { return };
-        lone.resize(len, None);
-        lone.extend_from_slice(&other.lone);
-        lone.resize(len + other_len, None);
-        self.num_lone += other.num_lone;
+        let Some(per_sample) = Arc::get_mut(&mut self.per_sample) else { return };
+        per_sample.resize(len, None);
+        per_sample.extend_from_slice(&other.per_sample);
+        per_sample.resize(len + other_len, None);
+        self.num_per_sample += other.num_per_sample;
     }
 
-    fn share(&mut self, other: &Owners) {
+    fn add_shared(&mut self, other: &Owners) {
         let added = new_owners(&self.shared, &other.shared);
         if let Some(shared) = Arc::get_mut(&mut self.shared) {
             shared.extend_from_slice(added);
@@ -111,17 +115,17 @@ impl Owners {
     /// That of the one sample of another list in place of that of a sample, of `len`. There is room for it. What may be
     /// let go of now, which can run any code.
     pub fn replace(&mut self, len: usize, index: usize, other: &Owners) -> [Option<Owner>; 2] {
-        self.share(other);
-        if self.num_lone + other.num_lone == 0 {
+        self.add_shared(other);
+        if self.num_per_sample + other.num_per_sample == 0 {
             return [None, None];
         }
-        let Some(lone) = Arc::get_mut(&mut self.lone) else { return [None, None] };
-        lone.resize(len, None);
-        let old = std::mem::replace(&mut lone[index], other.lone(0).cloned());
-        self.num_lone += other.num_lone;
-        self.num_lone -= usize::from(old.is_some());
+        let Some(per_sample) = Arc::get_mut(&mut self.per_sample) else { return [None, None] };
+        per_sample.resize(len, None);
+        let old = std::mem::replace(&mut per_sample[index], other.of_sample(0).cloned());
+        self.num_per_sample += other.num_per_sample;
+        self.num_per_sample -= usize::from(old.is_some());
         // No sample is left that the others are for.
-        let is_last = self.num_lone == len;
+        let is_last = self.num_per_sample == len;
         let shared = is_last.then(|| std::mem::take(&mut self.shared) as Owner);
         [old, shared]
     }

@@ -7,19 +7,19 @@ use windrow::{Device, Error, Stream, Tensor};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::stream::current_of;
-use crate::ownership::keep::{order_of, Keep};
+use crate::ownership::owner::{producers_of, ImportOwner};
 
 /// Orders what is enqueued on a stream from now on behind all that still writes a tensor. The memory
 /// stays until that work is done.
 pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
     used_on(tensor, ordinal, stream)?;
-    let order = order_of(tensor);
-    for tensor in &order.tensors {
+    let producers = producers_of(tensor);
+    for tensor in &producers.tensors {
         // By whatever protocol it came, a handle is good for this call alone.
         tensor.ready_on_borrowed(stream)?;
     }
-    default_engine().order(ordinal, &order.producers, stream)
+    default_engine().order(ordinal, &producers.streams, stream)
 }
 
 /// The torch tensor that an output is, if it is one and the whole of it. torch's current stream waits
@@ -36,7 +36,7 @@ pub(crate) fn whole_of<'py>(
         && output.layout().is_compact()
         && (data == output.data_ptr().addr() || output.nbytes() == 0);
     let (Device::Cuda(ordinal), Some(api), true) =
-        (output.device(), order_of(output).torch, is_whole)
+        (output.device(), producers_of(output).torch, is_whole)
     else {
         return Ok(None);
     };
@@ -47,9 +47,9 @@ pub(crate) fn whole_of<'py>(
 
 /// The torch tensor that memory was lent by, and the stream that it belongs to.
 fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
-    let keep = output.owner().downcast_ref::<Keep>()?;
-    match (&keep.objects[..], &keep.tensors[..]) {
-        ([object], _) if keep.is_output => Some((object, keep.order.current)),
+    let owner = output.owner().downcast_ref::<ImportOwner>()?;
+    match (&owner.objects[..], &owner.tensors[..]) {
+        ([object], _) if owner.is_output => Some((object, owner.producers.current)),
         // The same memory after work on another stream.
         ([], [inner]) => lent(inner),
         _ => None,
@@ -58,7 +58,7 @@ fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
 
 /// Tells torch's allocator of a stream that its memory is used on, so that it does not give it out again
 /// before that is done.
-pub(crate) fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
+fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
     let object = match lent(output) {
         Some((object, own)) if own != Some(stream) => object,
         _ => return Ok(()),

@@ -39,20 +39,20 @@ impl Foreign {
     }
 }
 
-type Held = (Foreign, Vec<Tensor>);
+type Released = (Foreign, Vec<Tensor>);
 
 /// Releases within releases, further ones of which wait until the first is done.
 const MAX_NESTED: usize = 32;
 
 thread_local! {
     /// How many releases of this thread are under way, one within the other, and those put off.
-    static NESTED: RefCell<(usize, Vec<Held>)> = const { RefCell::new((0, Vec::new())) };
+    static NESTED: RefCell<(usize, Vec<Released>)> = const { RefCell::new((0, Vec::new())) };
 }
 
 /// Releases what was held. Tensors and arrays that are each other's memory by turns, made in a loop,
 /// form a chain, which would use up the stack if each release were made within the one before.
-pub(super) fn release(held: Held) {
-    let release = |(foreign, tensors): Held| {
+pub(super) fn release(held: Released) {
+    let release = |(foreign, tensors): Released| {
         foreign.release();
         drop(tensors);
     };

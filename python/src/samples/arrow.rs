@@ -17,7 +17,7 @@ use windrow::{Error, Mismatch};
 use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{route_of, Route};
-use crate::ownership::keep::Keep;
+use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
@@ -82,21 +82,21 @@ pub(crate) fn read<'py>(
     path: &str,
 ) -> PyResult<ArrowRows<'py>> {
     let py = object.py();
-    let mut keep = Keep::default();
-    let columns = read_into(object, sep, path, &mut keep)?;
+    let mut owner = ImportOwner::default();
+    let columns = read_into(object, sep, path, &mut owner)?;
     let is_struct = columns.is_struct();
     let mut read = Vec::new();
     for column in columns.into_columns() {
         let content = match column.rows {
             Rows::Samples { list, unpacked } => {
-                keep.tensors.extend(unpacked);
+                owner.tensors.extend(unpacked);
                 Ok(list)
             }
             Rows::Texts { texts, is_utf8 } => Err(texts_of(py, &texts, is_utf8)?),
         };
         read.push((column.path, content));
     }
-    let owners = Owners::of_all(Arc::new(keep));
+    let owners = Owners::of_all(Arc::new(owner));
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {
@@ -114,7 +114,7 @@ fn read_into(
     object: &Bound<'_, PyAny>,
     sep: &str,
     path: &str,
-    keep: &mut Keep,
+    owner: &mut ImportOwner,
 ) -> PyResult<Columns> {
     let py = object.py();
     let told = |error: Error| match (path, error.mismatch()) {
@@ -135,10 +135,10 @@ fn read_into(
             }
         }
     };
-    let append = |columns: &mut Columns, array: ArrowArray, keep: &mut Keep| {
+    let append = |columns: &mut Columns, array: ArrowArray, owner: &mut ImportOwner| {
         // Kept before its memory is used.
-        push_to(&mut keep.arrays, array)?;
-        let array = keep.arrays.last().expect("just kept");
+        push_to(&mut owner.arrays, array)?;
+        let array = owner.arrays.last().expect("just kept");
         // SAFETY: an array of the schema's type, as its producer vouches; kept as long as the samples.
         unsafe { columns.append(array) }.map_err(told)
     };
@@ -147,7 +147,7 @@ fn read_into(
         let mut columns = columns_of(&schema, sep).map_err(told)?;
         // SAFETY: the capsule's struct, which is moved out of it.
         let array = unsafe { ArrowArray::take(pointer(&array, ARROW_ARRAY)?) };
-        append(&mut columns, array, keep)?;
+        append(&mut columns, array, owner)?;
         return Ok(columns);
     }
     if let Some(capsule) = ask(METHODS[1])? {
@@ -172,7 +172,7 @@ fn read_into(
             if array.is_released() {
                 return Ok(columns);
             }
-            append(&mut columns, array, keep)?;
+            append(&mut columns, array, owner)?;
         }
     }
     let Some(pair) = ask(METHODS[2])? else { return Err(no_capsules()) };
@@ -191,7 +191,7 @@ fn read_into(
     }
     // SAFETY: as above; the array is moved out of it.
     let array = unsafe { ArrowArray::take(&mut device.array) };
-    append(&mut columns, array, keep)?;
+    append(&mut columns, array, owner)?;
     Ok(columns)
 }
 

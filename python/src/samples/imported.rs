@@ -7,7 +7,7 @@ use windrow::{Owner, RowsAhead, SampleList, Tensor};
 
 use crate::ground::errors::OrPyErr;
 use crate::import::importer::{Importer, Reading};
-use crate::ownership::keep::{order_of, places_of, Held, Keep};
+use crate::ownership::owner::{places_of, producers_of, ImportOwner, ListOwner};
 use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
 
@@ -30,18 +30,20 @@ impl Imported {
 
     /// Samples that are parts of a tensor of our own.
     pub fn parts_of(table: Tensor, list: SampleList<'static>) -> PyResult<Imported> {
-        let (order, places) = (order_of(&table), Places::of_parts(places_of(table.owner()))?);
-        let owners = Owners::of_all(Arc::new(Keep::of(table, order)));
+        let (producers, places) =
+            (producers_of(&table), Places::of_parts(places_of(table.owner()))?);
+        let owners = Owners::of_all(Arc::new(ImportOwner::of(table, producers)));
         Ok(Imported { list, owners, places })
     }
 
     /// A sample of the list as a tensor, which keeps its memory alive.
     pub fn sample(&self, index: usize) -> Tensor {
-        let (kind, data) = (self.list.kind(index), self.list.address(index).cast_mut());
+        let (meta, data) = (self.list.kind(index), self.list.address(index).cast_mut());
         let places = self.places.take(vec![index as i64], self.list.len());
-        let (owners, lone) = (Arc::clone(self.owners.shared()), self.owners.lone(index).cloned());
-        let owner: Owner = Arc::new(Held { owners, lone, places });
-        let (dtype, device, layout) = (kind.dtype, kind.device, kind.layout.clone());
+        let (owners, per_sample) =
+            (Arc::clone(self.owners.shared()), self.owners.of_sample(index).cloned());
+        let owner: Owner = Arc::new(ListOwner { owners, per_sample, places });
+        let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
         unsafe {
@@ -75,7 +77,7 @@ impl Imported {
     }
 
     pub fn from_importer(importer: Importer<'_>) -> (Imported, Option<RowsAhead>) {
-        let owners = Owners::of_all(Arc::new(importer.keep));
+        let owners = Owners::of_all(Arc::new(importer.owner));
         let places = Places::from(importer.places);
         (Imported { list: importer.list, owners, places }, importer.ahead)
     }

@@ -14,7 +14,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
-use crate::ownership::keep::Held;
+use crate::ownership::owner::ListOwner;
 use crate::ownership::owners::Owners;
 use crate::ownership::places::{moved, Places};
 use crate::samples::imported::Imported;
@@ -176,17 +176,19 @@ impl PySampleList {
         importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
         importer.import_tuple(objects, start, None)?;
         // What keeps samples of this list alive is there. Kept once more each time, it would be a longer chain.
-        let mut lone = room_for(objects.len())?;
-        lone.extend(objects.iter_borrowed().map_while(|object| {
+        let mut per_sample = room_for(objects.len())?;
+        per_sample.extend(objects.iter_borrowed().map_while(|object| {
             let tensor = object.cast_exact::<PyTensor>().ok()?;
-            let held = tensor.get().inner().owner().downcast_ref::<Held>()?;
-            Arc::ptr_eq(&held.owners, own.owners.shared()).then(|| held.lone.clone())
+            let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
+            Arc::ptr_eq(&held.owners, own.owners.shared()).then(|| held.per_sample.clone())
         }));
-        let Importer { list, keep, places, .. } = importer;
+        let Importer { list, owner, places, .. } = importer;
         let owners = match objects.len() {
-            count if lone.len() == count => Owners::again(Arc::clone(own.owners.shared()), lone),
-            1 => Owners::of_one(Arc::new(keep), list.device()),
-            _ => Owners::of_all(Arc::new(keep)),
+            count if per_sample.len() == count => {
+                Owners::from_parts(Arc::clone(own.owners.shared()), per_sample)
+            }
+            1 => Owners::of_one(Arc::new(owner), list.device()),
+            _ => Owners::of_all(Arc::new(owner)),
         };
         Ok(Imported { list, owners, places: Places::from(places) })
     }

@@ -156,9 +156,9 @@ fn crops_of(
     let mut list = SampleList::new();
     list.reserve(images.len())?;
     for (index, corners) in boxes.chunks_exact(4).enumerate() {
-        let kind = images.kind(index);
+        let meta = images.kind(index);
         let (mut shape, mut strides) =
-            (Dims::from(kind.layout.shape()), Dims::from(kind.layout.strides()));
+            (Dims::from(meta.layout.shape()), Dims::from(meta.layout.strides()));
         let ndim = shape.len() as isize;
         let place = |dim: isize| {
             usize::try_from(if dim < 0 { dim + ndim } else { dim }).unwrap_or(usize::MAX)
@@ -183,7 +183,7 @@ fn crops_of(
             let first = if is_flipped { right - 1 } else { left };
             let elements =
                 top.wrapping_mul(strides[rows]).wrapping_add(first.wrapping_mul(strides[cols]));
-            data = data.wrapping_offset(elements.wrapping_mul(kind.dtype.size() as i64) as isize);
+            data = data.wrapping_offset(elements.wrapping_mul(meta.dtype.size() as i64) as isize);
             if is_flipped {
                 strides[cols] = -strides[cols];
             }
@@ -191,7 +191,7 @@ fn crops_of(
         // SAFETY: a part of an image, which the caller keeps alive.
         #[allow(unsafe_code)]
         unsafe {
-            list.push(data, kind.dtype, kind.device, &shape, Some(&strides))?;
+            list.push(data, meta.dtype, meta.device, &shape, Some(&strides))?;
         }
     }
     if images.is_read_only() {

@@ -1,4 +1,4 @@
-//! What keeps imported samples alive, and what it knows of them: where they are and who may still write them.
+//! The owners of imported memory: they keep it alive, and record where it was and which streams may still write it.
 #![allow(unsafe_code)] // Tensors under other owners.
 
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use windrow::{Device, Owner, Stream, Tensor};
 use crate::ground::errors::LayoutError;
 use crate::ownership::buffer::Buffer;
 use crate::ownership::numbers::Numbers;
-use crate::ownership::order::Order;
 use crate::ownership::places::{Places, MOVED};
+use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, Foreign};
 
 /// Everything that keeps the samples of one import alive.
 #[derive(Default)]
-pub(crate) struct Keep {
+pub(crate) struct ImportOwner {
     pub objects: Vec<Py<PyAny>>,
     pub managed: Vec<ManagedTensor>,
     pub buffers: Vec<Buffer>,
     pub arrays: Vec<ArrowArray>,
     pub tensors: Vec<Tensor>,
     /// What work on device memory among it waits for.
-    pub order: Order,
+    pub producers: Producers,
     /// The object is a torch tensor made for this output.
     pub is_output: bool,
     /// Where the memory of objects lay, if this is around a single one.
@@ -33,32 +33,32 @@ pub(crate) struct Keep {
     pub numbers: Numbers,
 }
 
-impl Keep {
-    /// Keeps a tensor, the work on which waits for `order`.
-    pub fn of(tensor: Tensor, order: Order) -> Keep {
-        let mut keep = Keep::default();
-        keep.tensors.push(tensor);
-        keep.order = order;
-        keep
+impl ImportOwner {
+    /// Of a tensor, the work on which waits for `producers`.
+    pub fn of(tensor: Tensor, producers: Producers) -> ImportOwner {
+        let mut owner = ImportOwner::default();
+        owner.tensors.push(tensor);
+        owner.producers = producers;
+        owner
     }
 
     /// The same tensor under an owner that records what it waits for, and which torch tensor lent the
     /// memory.
-    pub fn around(tensor: &Tensor, order: Order, lender: Option<Py<PyAny>>) -> Tensor {
-        let mut keep = Keep::of(Keep::innermost(tensor).clone(), order);
-        keep.is_output = lender.is_some();
-        keep.objects.extend(lender);
+    pub fn wrap(tensor: &Tensor, producers: Producers, lender: Option<Py<PyAny>>) -> Tensor {
+        let mut owner = ImportOwner::of(ImportOwner::innermost(tensor).clone(), producers);
+        owner.is_output = lender.is_some();
+        owner.objects.extend(lender);
         let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
         let (data, device, read_only) = (tensor.data_ptr(), tensor.device(), tensor.is_read_only());
         // SAFETY: the same memory, whose owner the new one holds.
-        unsafe { Tensor::new_unchecked(Arc::new(keep), data, dtype, device, layout, read_only) }
+        unsafe { Tensor::new_unchecked(Arc::new(owner), data, dtype, device, layout, read_only) }
     }
 
-    /// The tensor in a keep around nothing else. A result that is an output again and again would otherwise
-    /// are in one more of them each time.
+    /// The tensor in owners that hold nothing else. A result that is an output again and again would otherwise
+    /// have one more of them each time.
     fn innermost(tensor: &Tensor) -> &Tensor {
-        match tensor.owner().downcast_ref::<Keep>() {
-            Some(Keep {
+        match tensor.owner().downcast_ref::<ImportOwner>() {
+            Some(ImportOwner {
                 objects,
                 managed,
                 buffers,
@@ -74,7 +74,7 @@ impl Keep {
                 && numbers.is_empty() =>
             {
                 match &tensors[..] {
-                    [inner] => Keep::innermost(inner),
+                    [inner] => ImportOwner::innermost(inner),
                     _ => tensor,
                 }
             }
@@ -83,7 +83,7 @@ impl Keep {
     }
 }
 
-impl Drop for Keep {
+impl Drop for ImportOwner {
     fn drop(&mut self) {
         let foreign = Foreign {
             objects: std::mem::take(&mut self.objects),
@@ -99,25 +99,25 @@ impl Drop for Keep {
 }
 
 /// What keeps samples of a list alive for a tensor over some of them.
-pub(crate) struct Held {
+pub(crate) struct ListOwner {
     pub owners: Arc<Vec<Owner>>,
-    /// What else does, for these samples alone.
-    pub lone: Option<Owner>,
+    /// The owners of these samples alone.
+    pub per_sample: Option<Owner>,
     pub places: Places,
 }
 
-/// Where the memory is that an owner keeps, as far as it can move.
+/// The places of the memory that an owner keeps, if it can move.
 pub(crate) fn places_of(owner: &Owner) -> Option<&Places> {
     let mut owner = owner;
     loop {
-        match owner.downcast_ref::<Keep>() {
-            Some(keep) if !keep.places.is_empty() => return Some(&keep.places),
+        match owner.downcast_ref::<ImportOwner>() {
+            Some(owner) if !owner.places.is_empty() => return Some(&owner.places),
             // Around a tensor of ours.
-            Some(Keep { tensors, .. }) => match &tensors[..] {
+            Some(ImportOwner { tensors, .. }) => match &tensors[..] {
                 [inner] => owner = inner.owner(),
                 _ => return None,
             },
-            None => return owner.downcast_ref::<Held>().map(|held| &held.places),
+            None => return owner.downcast_ref::<ListOwner>().map(|owner| &owner.places),
         }
     }
 }
@@ -139,36 +139,36 @@ pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t T
 }
 
 /// What a tensor waits for; nothing if it is on the host.
-pub(crate) fn order_of(tensor: &Tensor) -> Order {
-    order_of_owner(tensor.owner()).unwrap_or_else(|| {
-        let mut order = Order::default();
+pub(crate) fn producers_of(tensor: &Tensor) -> Producers {
+    producers_of_owner(tensor.owner()).unwrap_or_else(|| {
+        let mut producers = Producers::default();
         if tensor.device() == Device::Cpu {
-            return order;
+            return producers;
         }
         if tensor.owner().is::<ManagedTensor>() {
             // It came through our own exchange table, whose users work on this stream.
-            order.behind(Stream::LEGACY);
+            producers.add(Stream::LEGACY);
         } else {
-            order.tensors.push(tensor.clone());
+            producers.tensors.push(tensor.clone());
         }
-        order
+        producers
     })
 }
 
 /// What an import left with the samples' owners; `None` for other owners.
-fn order_of_owner(owner: &Owner) -> Option<Order> {
-    if let Some(keep) = owner.downcast_ref::<Keep>() {
-        return Some(keep.order.clone());
+fn producers_of_owner(owner: &Owner) -> Option<Producers> {
+    if let Some(owner) = owner.downcast_ref::<ImportOwner>() {
+        return Some(owner.producers.clone());
     }
-    let held = owner.downcast_ref::<Held>()?;
-    Some(order_of_owners(&held.owners))
+    let list = owner.downcast_ref::<ListOwner>()?;
+    Some(producers_of_owners(&list.owners))
 }
 
 /// What all of these wait for.
-pub(crate) fn order_of_owners(owners: &[Owner]) -> Order {
-    let mut order = Order::default();
-    for one in owners.iter().filter_map(order_of_owner) {
-        order.merge(one);
+pub(crate) fn producers_of_owners(owners: &[Owner]) -> Producers {
+    let mut producers = Producers::default();
+    for one in owners.iter().filter_map(producers_of_owner) {
+        producers.merge(one);
     }
-    order
+    producers
 }

@@ -8,9 +8,9 @@ use windrow::{Stream, Tensor};
 
 /// Who may still be writing.
 #[derive(Clone, Default)]
-pub(crate) struct Order {
+pub(crate) struct Producers {
     /// Streams with work that others have enqueued.
-    pub producers: Vec<Stream>,
+    pub streams: Vec<Stream>,
     /// The one that the producer goes on to work on, and so the place for work of ours: what he
     /// enqueues later comes after it.
     pub current: Option<Stream>,
@@ -20,19 +20,19 @@ pub(crate) struct Order {
     pub torch: Option<&'static DLPackExchangeAPI>,
 }
 
-impl Order {
+impl Producers {
     /// Adds a stream.
-    pub fn behind(&mut self, stream: Stream) {
-        if !self.producers.contains(&stream) {
-            self.producers.push(stream);
+    pub fn add(&mut self, stream: Stream) {
+        if !self.streams.contains(&stream) {
+            self.streams.push(stream);
         }
     }
 
-    pub fn merge(&mut self, other: Order) {
+    pub fn merge(&mut self, other: Producers) {
         self.current = self.current.or(other.current);
         self.torch = self.torch.or(other.torch);
-        for stream in other.producers {
-            self.behind(stream);
+        for stream in other.streams {
+            self.add(stream);
         }
         for tensor in other.tensors {
             // The samples of one batch come one after the other.
