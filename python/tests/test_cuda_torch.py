@@ -10,7 +10,9 @@ import pytest
 
 import windrow as wr
 from cuda_harness import JUNK, LEGACY, Cai, copy_out, fetch, later
-from helpers import assert_same, paint_values, settle
+from helpers import assert_same, paint_values, refusal, settle
+from windrow.sequence import pack_tokens
+from windrow.structure import keyed_jagged, pad_images
 from test_cuda_streams import ROWS, WANT, streams  # noqa: F401
 from torch_standin import OutOfMemoryError, Torch
 
@@ -264,3 +266,60 @@ def test_nothing_is_written_beyond(torch, samples):
     wr.stack(samples)
     assert_same(fetch(torch.driver, wr.asarray(whole)), whole.array)
     assert torch.driver.misuse() == []
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("has_labels", [False, True])
+def test_tokens_are_packed_where_they_are(torch, dtype, has_labels):
+    """As on the host, by one launch and one copy of numbers."""
+    rows = [np.arange(10, 10 + n, dtype=dtype) for n in (3, 0, 1, 260, 5)]
+    features = [{"input_ids": row, **({"labels": row[::-1].copy()} if has_labels else {})} for row in rows]
+    on_device = [{key: torch.Tensor(value) for key, value in feature.items()} for feature in features]
+    on_device[0] = {key: torch.Tensor(value[None]) for key, value in features[0].items()}
+    options = {"separator_id": -7, "position_ids_start": 2, "return_seq_idx": True}
+    want = pack_tokens(features, return_tensors="np", **options)
+    before = wr.stats()
+    got = pack_tokens(on_device, **options)
+    after = wr.stats()
+    assert after["launches"] - before["launches"] == 1
+    assert after["bytes_to_device"] - before["bytes_to_device"] == 8 * (1 + 260 + 6 + 5)
+    assert after["bytes_to_host"] == before["bytes_to_host"]
+    assert got.pop("max_seqlen") == want.pop("max_seqlen") == 260
+    assert list(got) == list(want)
+    for name, tensor in got.items():
+        assert type(tensor) is torch.Tensor and tuple(tensor.shape) == want[name].shape, name
+        assert_same(read(torch, tensor)(), want[name])
+
+
+def test_tokens_in_two_places(torch):
+    row = np.arange(3)
+    here, there = row, torch.Tensor(row)
+    for labels, features in {
+        "labels": [{"input_ids": there, "labels": there}, {"input_ids": there, "labels": here}],
+        "input_ids": [{"input_ids": there}, {"input_ids": here}],
+    }.items():
+        refusal(lambda: pack_tokens(features), wr.DeviceError, "ids and labels of one call are all on one device", path=labels, index=1)
+    short = [{"input_ids": there, "labels": there}, {"input_ids": there, "labels": torch.Tensor(row[:2])}]
+    refusal(lambda: pack_tokens(short), wr.ShapeError, "there is a label for each id", path="labels", index=1)
+    empty = pack_tokens([{"input_ids": torch.Tensor(row[:0])}])
+    assert tuple(empty["input_ids"].shape) == (1, 0)
+    assert_same(read(torch, empty["cu_seqlens"])(), np.zeros(2, np.int32))
+
+
+def test_images_and_keyed_values_where_they_are(torch):
+    images = [paint_values((3, height, width), "uint8", height) for height, width in ((2, 5), (4, 3))]
+    before = wr.stats()["launches"]
+    got, want = pad_images([torch.Tensor(image) for image in images], multiple_of=4), pad_images(images, multiple_of=4, return_tensors="np")
+    assert wr.stats()["launches"] - before == 1
+    assert_same(read(torch, got.tensors)(), want.tensors)
+    assert_same(read(torch, got.mask)(), want.mask)
+    assert got.sizes == want.sizes == [(2, 5), (4, 3)]
+
+    samples = [{"a": np.arange(3), "b": np.arange(1)}, {"a": np.arange(0), "b": np.arange(4)}]
+    weights = [{key: value.astype("float32") / 2 for key, value in sample.items()} for sample in samples]
+    there = [[{key: torch.Tensor(value) for key, value in tree.items()} for tree in trees] for trees in (samples, weights)]
+    before = wr.stats()["launches"]
+    got, want = keyed_jagged(there[0], weights=there[1]), keyed_jagged(samples, weights=weights, return_tensors="np")
+    assert wr.stats()["launches"] - before == 1
+    for name in ("values", "weights", "lengths", "offsets"):
+        assert_same(read(torch, getattr(got, name))(), getattr(want, name))

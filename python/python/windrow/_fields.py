@@ -51,16 +51,14 @@ def with_cure(error: Any, cures: Mapping[str, str]) -> Any:
     return other
 
 
-def require_host(values: Any, path: str, caller: str) -> Optional[wr.Tensor]:
-    """Refuses samples on a device, which is seen by the first: a batch's samples are in one place. Gives it."""
+def require_host(values: Any, path: str, caller: str) -> None:
+    """Refuses samples on a device, which is seen by the first: a batch's samples are in one place."""
     try:
-        first = wr.asarray(values)
+        device = wr.asarray(values).device
     except (TypeError, ValueError, BufferError):
-        return None  # No array: the call itself says so, and of which sample.
-    device = first.device
+        return  # No array: the call itself says so, and of which sample.
     if device not in ("cpu", "pinned"):
         raise refusal(wr.DeviceError, 0, path, "host memory", device, f"{caller} takes samples on the host: .cpu()")
-    return first
 
 
 def numpy(field: Any) -> Any:

@@ -1,8 +1,8 @@
 """Batches of token sequences: padded, or packed for attention over sequences of unequal length.
 
 They take what a tokenizer gives, dicts of lists or array-likes, and pickle as a ``collate_fn`` with
-``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``. `pad_tokens` pads where the samples are, on
-a device too; `pack_tokens` and `pack_rows` take samples on the host. The classes have the names and arguments of transformers'
+``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``. `pad_tokens` and `pack_tokens` work where the
+samples are, on a device by one launch; `pack_rows` takes samples on the host. The classes have the names and arguments of transformers'
 collators, and their results.
 """
 
@@ -98,8 +98,8 @@ def pack_tokens(
     """Joins sequences to one row, with what attention needs to keep them apart; nothing is padded.
 
     Args:
-        features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, on the host, and perhaps
-            ``labels`` like them, which otherwise are the ids themselves.
+        features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, and perhaps ``labels`` like them, which
+            otherwise are the ids themselves; all on the host or all on one device.
         separator_id: label of each sequence's first token, which no token before it predicts.
         position_ids_start: position of each sequence's first token.
         return_flash_attn_kwargs: names boundaries as models of transformers take them.
@@ -108,12 +108,13 @@ def pack_tokens(
 
     Returns:
         dict: ``input_ids``, ``labels``, ``position_ids`` int64 ``[1, total]``; ``cu_seqlens`` int32
-        ``[N + 1]`` and ``max_seqlen``, an int of the host. With ``return_flash_attn_kwargs`` these are
+        ``[N + 1]`` and ``max_seqlen``, an int of the host. Of samples on a device all tensors are there, and nothing is
+        waited for. With ``return_flash_attn_kwargs`` these are
         ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
 
     Raises:
         ShapeError: ids of another shape, or labels that are not as many. DTypeError: they are not whole
-            numbers, or beyond int64. DeviceError: they are on a device. ValueError: more than 2^31 - 1 tokens.
+            numbers, or beyond int64. DeviceError: they are not all in one place. ValueError: more than 2^31 - 1 tokens.
 
     Example:
         >>> from windrow.sequence import pack_tokens

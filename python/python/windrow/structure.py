@@ -1,6 +1,7 @@
 """Batches of images of unequal size, graphs, keyed features and requests of an inference server.
 
-They take samples on the host, and need NumPy, and torch for ``return_tensors="pt"``.
+`pad_images` and `keyed_jagged` work where the samples are, on a device by one launch; the others take samples on the host. They
+need NumPy, and torch for ``return_tensors="pt"``.
 """
 
 from __future__ import annotations
@@ -46,8 +47,7 @@ def pad_images(
         ``(height, width)``.
 
     Raises:
-        ShapeError: the images differ in channels or rank. DeviceError: they are on a device.
-        ValueError: they are not of three dims.
+        ShapeError: the images differ in channels or rank. ValueError: they are not of three dims.
 
     Example:
         >>> import numpy as np
@@ -58,9 +58,12 @@ def pad_images(
     """
     check(return_tensors)
     images = images if hasattr(images, "__len__") else list(images)
-    first = require_host(images[0], "", "pad_images") if len(images) else None
-    if first is not None and len(first.shape) != 3:
-        raise ValueError(f"sample 0: expected an image of three dims, got shape {first.shape}")
+    try:
+        first = wr.asarray(images[0]).shape if len(images) else (0, 0, 0)
+    except (TypeError, ValueError, BufferError):
+        first = (0, 0, 0)  # No array: the call below says so.
+    if len(first) != 3:
+        raise ValueError(f"sample 0: expected an image of three dims, got shape {first}")
     dims = (0, 1) if channels_last else (1, 2)
     try:
         batch = wr.pad(
@@ -68,7 +71,12 @@ def pad_images(
         )
     except wr.ShapeError as error:
         raise with_cure(error, {"dims=": "images of one batch have equally many channels"}) from None
-    sizes = [(int(height), int(width)) for height, width in numpy(batch.lengths)]
+    if batch.device in ("cpu", "pinned"):
+        sizes = [(int(height), int(width)) for height, width in numpy(batch.lengths)]
+    else:
+        # The lengths are on the device, where they would have to be waited for.
+        shapes = [wr.asarray(image).shape for image in images]
+        sizes = [(shape[dims[0]], shape[dims[1]]) for shape in shapes]
     return PaddedImages(give(batch, return_tensors), give(batch.mask, return_tensors), sizes)
 
 
@@ -233,8 +241,7 @@ def keyed_jagged(
         ``[len(keys) * N]``, ``offsets`` int64 with one more.
 
     Raises:
-        ShapeError: weights are not as many as values. DeviceError: values are on a device.
-        KeyError: an entry is missing.
+        ShapeError: weights are not as many as values. KeyError: an entry is missing.
 
     Example:
         >>> from windrow.structure import keyed_jagged
@@ -247,29 +254,31 @@ def keyed_jagged(
         raise ValueError("an empty list of samples makes no batch")
     keys = list(samples[0] if keys is None else keys)
 
-    for trees in (samples, weights or ()):
-        for key in keys if trees else ():
-            require_host(row_of(trees[0], key, 0), key, "keyed_jagged")
+    def rows_of(trees: Sequence[Mapping[str, Any]]) -> List[Any]:
+        return [row_of(tree, key, index) for key in keys for index, tree in enumerate(trees)]
 
-    def gathered(trees: Sequence[Mapping[str, Any]], dtype: Any) -> wr.Batch:
-        rows = [row_of(tree, key, index) for key in keys for index, tree in enumerate(trees)]
-        if dtype is None and any(type(values) is array.array and not len(values) for values in rows):
+    def told(rows: Sequence[Any]) -> Any:
+        if any(type(values) is array.array and not len(values) for values in rows):
             # An empty list says nothing of its dtype.
-            dtype = wr.asarray(next((values for values in rows if len(values)), rows[0])).dtype
-        return wr.ragged(rows, dtype=dtype)
+            return wr.asarray(next((values for values in rows if len(values)), rows[0])).dtype
+        return None
 
-    values = gathered(samples, dtype)
-    offsets = numpy(values.offsets)
-    weighed = None
-    if weights is not None:
-        weighed = gathered(weights, None)
-        different = [i for i, same in enumerate(numpy(weighed.offsets)[1:] == offsets[1:]) if not same]
-        if different or len(weights) != len(samples):
-            column, index = divmod(different[0] if different else 0, len(samples))
-            key = keys[column]
-            got = len(weights[index][key]) if index < len(weights) else 0
-            expected = f"{len(samples[index][key])} weights"
-            raise refusal(wr.ShapeError, index, key, expected, got, "there is one for each value")
+    rows, weighed = rows_of(samples), None
+    dtype = told(rows) if dtype is None else dtype
+    if weights is None:
+        values = wr.ragged(rows, dtype=dtype)
+    else:
+        if len(weights) != len(samples):
+            raise wr.ShapeError(f"expected weights of {len(samples)} samples, got {len(weights)}")
+        others = rows_of(weights)
+        for position, (own, other) in enumerate(zip(rows, others)):
+            if (count := _length(own)) != (got := _length(other)):
+                column, index = divmod(position, len(samples))
+                cure = "there is one for each value"
+                raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", got, cure)
+        spec = {"values": wr.Ragged(dtype=dtype), "weights": wr.Ragged(dtype=told(others))}
+        both = wr.collate([{"values": own, "weights": other} for own, other in zip(rows, others)], spec=spec)
+        values, weighed = both["values"], both["weights"]
     return KeyedJagged(
         keys,
         give(values, return_tensors),
@@ -278,6 +287,14 @@ def keyed_jagged(
         give(values.offsets, return_tensors),
         len(samples),
     )
+
+
+def _length(values: Any) -> Optional[int]:
+    """The number of values; None if they are no sequence, which the call itself refuses."""
+    shape = getattr(values, "shape", None)
+    if shape is None:
+        return len(values)
+    return int(shape[0]) if len(shape) else None
 
 
 BATCH_INPUT_KINDS = (

@@ -9,6 +9,7 @@ pub(crate) mod leaves;
 pub(crate) mod options;
 pub(crate) mod packing;
 pub(crate) mod run;
+pub(crate) mod sequences;
 pub(crate) mod specs;
 pub(crate) mod table;
 pub(crate) mod torch;

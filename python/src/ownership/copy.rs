@@ -2,13 +2,23 @@
 
 use std::sync::Arc;
 
-use windrow::{Collate, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
+use windrow::{Collate, Engine, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
 use crate::engine::default::index_engine;
 use crate::ownership::owner::producers_of;
 
 /// What a form makes of one tensor, behind all that still writes it. Not in the user's counters.
 pub(crate) fn copy_of(
+    tensor: &Tensor,
+    collate: &Collate,
+    stream: Option<Stream>,
+) -> windrow::Result<Tensor> {
+    copy_by(index_engine(), tensor, collate, stream)
+}
+
+/// As `copy_of`, in the counters of an engine.
+pub(crate) fn copy_by(
+    engine: &Engine,
     tensor: &Tensor,
     collate: &Collate,
     stream: Option<Stream>,
@@ -21,6 +31,6 @@ pub(crate) fn copy_of(
     options.producers = producers.streams;
     options.keep = producers.tensors.iter().map(|tensor| Arc::clone(tensor.owner())).collect();
     let leaf = Leaf { samples: &one, collate, path: "", out: None };
-    let filled = index_engine().run_with(Plan::for_leaves(&[leaf])?, options)?;
+    let filled = engine.run_with(Plan::for_leaves(&[leaf])?, options)?;
     filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)
 }
