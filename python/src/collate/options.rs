@@ -129,30 +129,9 @@ impl<'py> Options<'py> {
             collate = collate.transform(transform.get().transform.clone());
         }
         let stream = kwargs.get("stream")?.map(|stream| stream_of(&stream)).transpose()?;
-        let copy = match kwargs.raw("copy")? {
-            None => CopyMode::Always,
-            Some(copy) if copy.is_none() => CopyMode::IfNeeded,
-            Some(copy) => match copy.extract::<bool>() {
-                Ok(true) => CopyMode::Always,
-                Ok(false) => CopyMode::Never,
-                Err(error) => {
-                    let text = format!("copy={}; it is True, False or None", copy.repr()?);
-                    return Err(in_words(copy.py(), error, || PyTypeError::new_err(text)));
-                }
-            },
-        };
-        let engine = match kwargs.get("engine")? {
-            None => default_engine().clone(),
-            Some(engine) => match engine.cast::<PyEngine>() {
-                Ok(engine) => engine.get().engine().clone(),
-                Err(_) => {
-                    return Err(PyTypeError::new_err(format!(
-                        "engine={}; it is a wr.Engine",
-                        engine.repr()?
-                    )))
-                }
-            },
-        };
+        let copy = kwargs.raw("copy")?.map_or(Ok(CopyMode::Always), |copy| copy_mode(&copy))?;
+        let engine = kwargs.get("engine")?;
+        let engine = engine.map_or_else(|| Ok(default_engine().clone()), |it| engine_of(&it))?;
         let out = kwargs.get("out")?;
         if out.is_some() && copy == CopyMode::Never {
             return Err(PyValueError::new_err("copy=False asks for a view, out= for a copy"));
@@ -169,6 +148,30 @@ impl<'py> Options<'py> {
     /// Whether the samples' own memory may become the batch.
     pub fn may_view(&self) -> bool {
         self.copy != CopyMode::Always && self.out.is_none()
+    }
+}
+
+fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {
+    if copy.is_none() {
+        return Ok(CopyMode::IfNeeded);
+    }
+    match copy.extract::<bool>() {
+        Ok(true) => Ok(CopyMode::Always),
+        Ok(false) => Ok(CopyMode::Never),
+        Err(error) => {
+            let text = format!("copy={}; it is True, False or None", copy.repr()?);
+            Err(in_words(copy.py(), error, || PyTypeError::new_err(text)))
+        }
+    }
+}
+
+fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
+    match engine.cast::<PyEngine>() {
+        Ok(engine) => Ok(engine.get().engine().clone()),
+        Err(_) => {
+            let text = format!("engine={}; it is a wr.Engine", engine.repr()?);
+            Err(PyTypeError::new_err(text))
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
-    Batch, Device, Engine, Error, Fields, Leaf, OutputMemory, Owner, Plan, RowsAhead, RunOptions,
-    Stage, Stream, Target, Tensor,
+    Batch, Device, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RowsAhead,
+    RunOptions, Stage, Stream, Target, Tensor,
 };
 
 use crate::collate::job::{block_of, leaf_of, target_of, told, Job};
@@ -126,21 +126,31 @@ fn run_jobs(
     // torch's memory does not record its writers by itself.
     let is_elsewhere = memory.as_ref().is_some_and(|memory| Some(memory.stream()) != stream);
     let missing = jobs.iter().zip(&mut batches).filter(|(_, batch)| batch.is_none());
-    for ((job, batch), mut filled) in missing.zip(filled) {
-        if is_elsewhere {
-            let Fields { lengths, offsets, mask, batch_index, arena, .. } = &mut filled.fields;
-            let fields = [lengths, offsets, mask, batch_index, arena];
-            fields.into_iter().flatten().for_each(|field| **field = written_on(field, stream));
-        }
-        let data = match (filled.data, &job.out) {
-            (Some(data), _) if is_elsewhere => written_on(&data, stream),
-            (Some(data), _) => data,
-            (None, Some(out)) => written_on(out, stream),
-            (None, None) => return Err(Error::Empty),
-        };
-        *batch = Some(Batch::new(data, filled.fields));
+    for ((job, batch), filled) in missing.zip(filled) {
+        *batch = Some(batch_of(job, filled, stream, is_elsewhere)?);
     }
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
+}
+
+/// What was written for a job. `is_elsewhere`: on another stream than the one of its memory.
+fn batch_of(
+    job: &Job,
+    mut filled: Filled,
+    stream: Option<Stream>,
+    is_elsewhere: bool,
+) -> windrow::Result<Batch> {
+    if is_elsewhere {
+        let Fields { lengths, offsets, mask, batch_index, arena, .. } = &mut filled.fields;
+        let fields = [lengths, offsets, mask, batch_index, arena];
+        fields.into_iter().flatten().for_each(|field| **field = written_on(field, stream));
+    }
+    let data = match (filled.data, &job.out) {
+        (Some(data), _) if is_elsewhere => written_on(&data, stream),
+        (Some(data), _) => data,
+        (None, Some(out)) => written_on(out, stream),
+        (None, None) => return Err(Error::Empty),
+    };
+    Ok(Batch::new(data, filled.fields))
 }
 
 /// Whether a leaf may be handed out as it is.

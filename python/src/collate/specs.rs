@@ -23,40 +23,46 @@ struct Entry<'py> {
     used: bool,
 }
 
+impl<'py> Entry<'py> {
+    fn new(pattern: String, spec: &Bound<'py, PyAny>) -> PyResult<Entry<'py>> {
+        let form = attribute(spec, "form")?.and_then(|form| form.extract::<String>().ok());
+        let kwargs = attribute(spec, "kwargs")?.and_then(|kwargs| kwargs.cast_into().ok());
+        match (form, kwargs) {
+            (Some(form), Some(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
+            _ => Err(PyTypeError::new_err(format!(
+                "spec of {pattern:?} is {}; it is wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...)",
+                spec.repr()?
+            ))),
+        }
+    }
+}
+
+fn pattern_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
+    match key.cast::<PyString>() {
+        Ok(pattern) => pattern.extract(),
+        Err(_) => {
+            let key = key.repr()?;
+            let text =
+                format!("a key of spec is {key}; it is a path, such as \"image\" or \"tokens.*\"");
+            Err(PyTypeError::new_err(text))
+        }
+    }
+}
+
 impl<'a, 'py> Specs<'a, 'py> {
     /// A dict of path patterns, or one spec for all leaves.
     pub fn new(spec: Option<&Bound<'py, PyAny>>, sep: &'a str) -> PyResult<Specs<'a, 'py>> {
-        let one = |pattern: String, spec: &Bound<'py, PyAny>| -> PyResult<Entry<'py>> {
-            let form = attribute(spec, "form")?.and_then(|form| form.extract::<String>().ok());
-            let kwargs = attribute(spec, "kwargs")?.and_then(|kwargs| kwargs.cast_into().ok());
-            match (form, kwargs) {
-                (Some(form), Some(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
-                _ => Err(PyTypeError::new_err(format!(
-                    "spec of {pattern:?} is {}; it is wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...)",
-                    spec.repr()?
-                ))),
+        let mut entries = Vec::new();
+        match spec.map(|spec| (spec, spec.cast::<PyDict>())) {
+            None => {}
+            Some((spec, Err(_))) => entries.push(Entry::new("*".to_owned(), spec)?),
+            Some((_, Ok(specs))) => {
+                for item in specs.items() {
+                    let (key, spec): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
+                    entries.push(Entry::new(pattern_of(&key)?, &spec)?);
+                }
             }
-        };
-        let entries = match spec {
-            None => Vec::new(),
-            Some(spec) => match spec.cast::<PyDict>() {
-                Err(_) => vec![one("*".to_owned(), spec)?],
-                Ok(specs) => specs
-                    .items()
-                    .iter()
-                    .map(|item| {
-                        let (key, spec): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
-                        let Ok(pattern) = key.cast::<PyString>() else {
-                            return Err(PyTypeError::new_err(format!(
-                                "a key of spec is {}; it is a path, such as \"image\" or \"tokens.*\"",
-                                key.repr()?
-                            )));
-                        };
-                        one(pattern.extract()?, &spec)
-                    })
-                    .collect::<PyResult<_>>()?,
-            },
-        };
+        }
         Ok(Specs { sep, entries, paths: Vec::new(), texts: Vec::new() })
     }
 

@@ -63,31 +63,9 @@ pub(crate) fn dlpack<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let _stage = exporting(py);
     let stream = consumer_stream(py, tensor, stream)?;
-    let versioned = match max_version {
-        None => false,
-        Some(version) => {
-            let pair = version.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
-            let pair = pair.and_then(|pair| pair.extract::<(i64, i64)>().ok());
-            pair.ok_or_else(|| PyTypeError::new_err("max_version is None or a tuple of two ints"))?
-                .0
-                >= 1
-        }
-    };
-    let mut target = tensor.device();
-    if let Some(device) = dl_device {
-        let asked: (i64, i64) = device.extract().map_err(|e| {
-            in_words(py, e, || PyTypeError::new_err("dl_device is None or a tuple of two ints"))
-        })?;
-        let is = |(kind, id): (i32, i32)| asked == (i64::from(kind), i64::from(id));
-        let host = (DLDeviceType::CPU.0, 0);
-        if is(host) {
-            target = if target == Device::Pinned { target } else { Device::Cpu };
-        } else if !is(dlpack_device(tensor)) {
-            return Err(PyBufferError::new_err(format!(
-                "cannot export memory of {target} to device {asked:?}"
-            )));
-        }
-    }
+    let versioned = max_version.map_or(Ok(false), is_versioned)?;
+    let target =
+        dl_device.map_or_else(|| Ok(tensor.device()), |device| target_of(tensor, device))?;
     let copy = copy
         .map(|copy| copy.cast::<PyBool>().map(|copy| copy.is_true()))
         .transpose()
@@ -115,9 +93,46 @@ pub(crate) fn dlpack<'py>(
     if let Some(stream) = stream {
         ready_on(tensor, stream).or_py_err(py)?;
     }
+    capsule_of(py, tensor, versioned, copies)
+}
+
+/// Whether a consumer takes versioned capsules.
+fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let pair = max_version.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
+    match pair.and_then(|pair| pair.extract::<(i64, i64)>().ok()) {
+        Some((major, _)) => Ok(major >= 1),
+        None => Err(PyTypeError::new_err("max_version is None or a tuple of two ints")),
+    }
+}
+
+/// The device that a consumer asks for.
+fn target_of(tensor: &Tensor, dl_device: &Bound<'_, PyAny>) -> PyResult<Device> {
+    let asked: (i64, i64) = dl_device.extract().map_err(|e| {
+        let refuse = || PyTypeError::new_err("dl_device is None or a tuple of two ints");
+        in_words(dl_device.py(), e, refuse)
+    })?;
+    let is = |(device_type, id): (i32, i32)| asked == (i64::from(device_type), i64::from(id));
+    match tensor.device() {
+        Device::Pinned if is((DLDeviceType::CPU.0, 0)) => Ok(Device::Pinned),
+        _ if is((DLDeviceType::CPU.0, 0)) => Ok(Device::Cpu),
+        own if is(dlpack_device(tensor)) => Ok(own),
+        own => {
+            let text = format!("cannot export memory of {own} to device {asked:?}");
+            Err(PyBufferError::new_err(text))
+        }
+    }
+}
+
+/// A capsule of a tensor, which it keeps.
+fn capsule_of<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    versioned: bool,
+    is_copied: bool,
+) -> PyResult<Bound<'py, PyAny>> {
     let (pointer, name, destructor): (*mut c_void, &CStr, ffi::PyCapsule_Destructor) = if versioned
     {
-        let flags = if copies { FLAG_IS_COPIED } else { 0 };
+        let flags = if is_copied { FLAG_IS_COPIED } else { 0 };
         (tensor.to_dlpack_with(flags).as_ptr().cast(), DLTENSOR_VERSIONED, drop_versioned)
     } else {
         (tensor.to_dlpack_legacy().as_ptr().cast(), DLTENSOR, drop_legacy)

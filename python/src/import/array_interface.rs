@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use pyo3::{ffi, intern};
 use windrow::dlpack::ForeignTensor;
-use windrow::{DType, Device, Error, Mismatch, MAX_NDIM};
+use windrow::{DType, Device, Error, Mismatch, Stream, MAX_NDIM};
 
 use crate::engine::default::default_engine;
 use crate::ground::dtype::{dtype_of_typestr, named_dtype};
@@ -100,37 +100,15 @@ impl<'py> Importer<'py> {
             return Err(self.layout_error(index, "an address", "NULL with elements"));
         }
         let device = match is_empty {
-            // An address without memory says nothing: empty samples are where the others do.
+            // An address without memory says nothing: empty samples are where the others are.
             true => match self.list.is_empty() {
                 true => Device::Cuda(0),
                 false => self.list.kind(0).device,
             },
-            false => {
-                let device = windrow::device_of(address);
-                device.map_err(|error| self.error(error, index))?
-            }
+            false => self.cuda_device_of(address, index)?,
         };
-        if device == Device::Cpu {
-            let mismatch = Mismatch::new(
-                Some(index),
-                "memory of a CUDA device",
-                "an address that the driver does not know",
-            );
-            return Err(self.error(Error::Device(Box::new(mismatch)), index));
-        }
-        let stream = match interface.get_item("stream")?.filter(|stream| !stream.is_none()) {
-            None => None,
-            Some(stream) => match stream.extract::<i64>()? {
-                0 => {
-                    return Err(PyValueError::new_err(format!(
-                        "{}: stream 0 in a CUDA array interface; the default streams are \
-                         1 (legacy) and 2 (per thread)",
-                        self.named(index)
-                    )))
-                }
-                handle => Some(from_handle(handle)?),
-            },
-        };
+        let stream = interface.get_item("stream")?.filter(|stream| !stream.is_none());
+        let stream = stream.map(|stream| self.stream_of(&stream, index)).transpose()?;
         let data = std::ptr::with_exposed_provenance_mut::<u8>(address);
         let strides = strides.as_deref();
         let foreign = ForeignTensor { data, dtype, device, shape: &shape, strides, read_only };
@@ -149,6 +127,33 @@ impl<'py> Importer<'py> {
         }
         // The interface may belong to a temporary; the object itself is kept by the caller.
         push_to(&mut self.owner.objects, interface.into_any().unbind())
+    }
+
+    /// The CUDA device of an address.
+    fn cuda_device_of(&self, address: usize, index: usize) -> PyResult<Device> {
+        match windrow::device_of(address) {
+            Ok(Device::Cpu) => {
+                let mismatch = Mismatch::new(
+                    Some(index),
+                    "memory of a CUDA device",
+                    "an address that the driver does not know",
+                );
+                Err(self.error(Error::Device(Box::new(mismatch)), index))
+            }
+            found => found.map_err(|error| self.error(error, index)),
+        }
+    }
+
+    /// The stream of a CUDA array interface.
+    fn stream_of(&self, stream: &Bound<'py, PyAny>, index: usize) -> PyResult<Stream> {
+        match stream.extract::<i64>()? {
+            0 => Err(PyValueError::new_err(format!(
+                "{}: stream 0 in a CUDA array interface; the default streams are \
+                 1 (legacy) and 2 (per thread)",
+                self.named(index)
+            ))),
+            handle => from_handle(handle),
+        }
     }
 
     /// Dtype, shape and strides, in elements, of an array interface of either kind.

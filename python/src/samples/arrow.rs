@@ -82,8 +82,9 @@ pub(crate) fn read<'py>(
     path: &str,
 ) -> PyResult<ArrowRows<'py>> {
     let py = object.py();
-    let mut owner = ImportOwner::default();
-    let columns = read_into(object, sep, path, &mut owner)?;
+    let mut reader = Reader { object, sep, path, owner: ImportOwner::default() };
+    let columns = reader.columns()?;
+    let mut owner = reader.owner;
     let is_struct = columns.is_struct();
     let mut read = Vec::new();
     for column in columns.into_columns() {
@@ -110,89 +111,116 @@ pub(crate) fn read<'py>(
     Ok(ArrowRows { is_struct, columns: columns.collect() })
 }
 
-fn read_into(
-    object: &Bound<'_, PyAny>,
-    sep: &str,
-    path: &str,
-    owner: &mut ImportOwner,
-) -> PyResult<Columns> {
-    let py = object.py();
-    let told = |error: Error| match (path, error.mismatch()) {
-        ("", _) | (_, None) => to_py_err(py, &error),
-        (_, Some(mismatch)) if !mismatch.path.is_empty() => to_py_err(py, &error),
-        _ => to_py_err(py, &error.at_path(path)),
-    };
-    let ask = |method: &str| -> PyResult<Option<Bound<'_, PyAny>>> {
-        let Some(method) = object.getattr_opt(method)? else { return Ok(None) };
+/// Reads one object, whose arrays `owner` keeps.
+struct Reader<'a, 'py> {
+    object: &'a Bound<'py, PyAny>,
+    sep: &'a str,
+    path: &'a str,
+    owner: ImportOwner,
+}
+
+impl<'py> Reader<'_, 'py> {
+    fn columns(&mut self) -> PyResult<Columns> {
+        if let Some(pair) = self.ask(METHODS[0])? {
+            return self.of_array(&pair);
+        }
+        if let Some(capsule) = self.ask(METHODS[1])? {
+            return self.of_stream(&capsule.cast_into().map_err(|_| no_capsules())?);
+        }
+        match self.ask(METHODS[2])? {
+            Some(pair) => self.of_device_array(&pair),
+            None => Err(no_capsules()),
+        }
+    }
+
+    /// What a method of the interface gives; `None` if the object does not have it.
+    fn ask(&self, method: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = self.object.py();
+        let Some(method) = self.object.getattr_opt(method)? else { return Ok(None) };
         match method.call0() {
             Ok(answer) => Ok(Some(answer)),
             Err(cause) if !is_answer(py, &cause) => Err(cause),
             Err(cause) => {
                 let got = shown(cause.value(py))?;
-                let error = told(refused("an Arrow array", &got));
+                let error = self.error(refused("an Arrow array", &got));
                 error.set_cause(py, Some(cause));
                 Err(error)
             }
         }
-    };
-    let append = |columns: &mut Columns, array: ArrowArray, owner: &mut ImportOwner| {
+    }
+
+    fn error(&self, error: Error) -> PyErr {
+        let py = self.object.py();
+        match (self.path, error.mismatch()) {
+            ("", _) | (_, None) => to_py_err(py, &error),
+            (_, Some(mismatch)) if !mismatch.path.is_empty() => to_py_err(py, &error),
+            _ => to_py_err(py, &error.at_path(self.path)),
+        }
+    }
+
+    fn append(&mut self, columns: &mut Columns, array: ArrowArray) -> PyResult<()> {
         // Kept before its memory is used.
-        push_to(&mut owner.arrays, array)?;
-        let array = owner.arrays.last().expect("just kept");
+        push_to(&mut self.owner.arrays, array)?;
+        let array = self.owner.arrays.last().expect("just kept");
         // SAFETY: an array of the schema's type, as its producer vouches; kept as long as the samples.
-        unsafe { columns.append(array) }.map_err(told)
-    };
-    if let Some(pair) = ask(METHODS[0])? {
-        let (schema, array) = capsules(&pair, ARROW_ARRAY)?;
-        let mut columns = columns_of(&schema, sep).map_err(told)?;
+        unsafe { columns.append(array) }.map_err(|error| self.error(error))
+    }
+
+    fn of_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
+        let (schema, array) = capsules(pair, ARROW_ARRAY)?;
+        let mut columns = columns_of(&schema, self.sep).map_err(|error| self.error(error))?;
         // SAFETY: the capsule's struct, which is moved out of it.
         let array = unsafe { ArrowArray::take(pointer(&array, ARROW_ARRAY)?) };
-        append(&mut columns, array, owner)?;
-        return Ok(columns);
+        self.append(&mut columns, array)?;
+        Ok(columns)
     }
-    if let Some(capsule) = ask(METHODS[1])? {
-        let capsule = capsule.cast_into::<PyCapsule>().map_err(|_| no_capsules())?;
+
+    fn of_stream(&mut self, capsule: &Bound<'py, PyCapsule>) -> PyResult<Columns> {
+        let py = self.object.py();
         // SAFETY: the capsule's struct, which is moved out of it.
-        let mut stream = unsafe { ArrowArrayStream::take(pointer(&capsule, ARROW_ARRAY_STREAM)?) };
+        let mut stream = unsafe { ArrowArrayStream::take(pointer(capsule, ARROW_ARRAY_STREAM)?) };
         let mut schema = ArrowSchema::empty();
         call(py, &mut stream, |stream| {
             // SAFETY: a stream that is not released, and room for its schema.
             stream.get_schema.map_or(0, |get| unsafe { get(stream, &mut schema) })
         })?
-        .map_err(told)?;
+        .map_err(|error| self.error(error))?;
         // SAFETY: the producer vouches for its schema.
-        let mut columns = unsafe { Columns::of_schema(&schema, sep) }.map_err(told)?;
+        let columns = unsafe { Columns::of_schema(&schema, self.sep) };
+        let mut columns = columns.map_err(|error| self.error(error))?;
         loop {
             let mut array = ArrowArray::empty();
             call(py, &mut stream, |stream| {
                 // SAFETY: as above, and room for an array.
                 stream.get_next.map_or(0, |get| unsafe { get(stream, &mut array) })
             })?
-            .map_err(told)?;
+            .map_err(|error| self.error(error))?;
             if array.is_released() {
                 return Ok(columns);
             }
-            append(&mut columns, array, owner)?;
+            self.append(&mut columns, array)?;
         }
     }
-    let Some(pair) = ask(METHODS[2])? else { return Err(no_capsules()) };
-    let (schema, array) = capsules(&pair, ARROW_DEVICE_ARRAY)?;
-    let mut columns = columns_of(&schema, sep).map_err(told)?;
-    // SAFETY: the capsule's struct, alive while the capsule is.
-    let device = unsafe { &mut *pointer::<ArrowDeviceArray>(&array, ARROW_DEVICE_ARRAY)? };
-    let is_host = [ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA_HOST].contains(&device.device_type);
-    if !is_host || !device.sync_event.is_null() {
-        let got = match is_host {
-            true => "one that is still being written (sync_event)".to_owned(),
-            false => format!("one on device type {}", DLDeviceType(device.device_type)),
-        };
-        let mismatch = Mismatch::new(Some(0), "an Arrow array in host memory", got);
-        return Err(told(Error::Device(Box::new(mismatch))));
+
+    fn of_device_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
+        let (schema, array) = capsules(pair, ARROW_DEVICE_ARRAY)?;
+        let mut columns = columns_of(&schema, self.sep).map_err(|error| self.error(error))?;
+        // SAFETY: the capsule's struct, alive while the capsule is.
+        let device = unsafe { &mut *pointer::<ArrowDeviceArray>(&array, ARROW_DEVICE_ARRAY)? };
+        let is_host = [ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA_HOST].contains(&device.device_type);
+        if !is_host || !device.sync_event.is_null() {
+            let got = match is_host {
+                true => "one that is still being written (sync_event)".to_owned(),
+                false => format!("one on device type {}", DLDeviceType(device.device_type)),
+            };
+            let mismatch = Mismatch::new(Some(0), "an Arrow array in host memory", got);
+            return Err(self.error(Error::Device(Box::new(mismatch))));
+        }
+        // SAFETY: as above; the array is moved out of it.
+        let array = unsafe { ArrowArray::take(&mut device.array) };
+        self.append(&mut columns, array)?;
+        Ok(columns)
     }
-    // SAFETY: as above; the array is moved out of it.
-    let array = unsafe { ArrowArray::take(&mut device.array) };
-    append(&mut columns, array, owner)?;
-    Ok(columns)
 }
 
 /// Calls a stream without the interpreter lock, which it may wait for. Its own words if it fails.

@@ -156,46 +156,56 @@ fn crops_of(
     let mut list = SampleList::new();
     list.reserve(images.len())?;
     for (index, corners) in boxes.chunks_exact(4).enumerate() {
-        let meta = images.kind(index);
-        let (mut shape, mut strides) =
-            (Dims::from(meta.layout.shape()), Dims::from(meta.layout.strides()));
-        let ndim = shape.len() as isize;
-        let place = |dim: isize| {
-            usize::try_from(if dim < 0 { dim + ndim } else { dim }).unwrap_or(usize::MAX)
-        };
-        let (rows, cols) = (place(dims.0), place(dims.1));
-        if rows.max(cols) >= shape.len() || rows == cols {
-            let text =
-                format!("dims={dims:?} are not two dims of sample {index}, which has {ndim}");
-            return Err(Error::Argument(text));
-        }
-        let [left, top, right, bottom] = [corners[0], corners[1], corners[2], corners[3]];
-        let (height, width) = (shape[rows], shape[cols]);
-        if left < 0 || top < 0 || left > right || top > bottom || right > width || bottom > height {
-            let expected = format!("a box within width {width} and height {height}");
-            return Err(refuse(index, expected, format!("{corners:?}")));
-        }
-        let is_empty = left == right || top == bottom || shape.contains(&0);
         let is_flipped = flip.is_some_and(|flip| flip[if flip.len() == 1 { 0 } else { index }]);
-        (shape[rows], shape[cols]) = (bottom - top, right - left);
-        let mut data = images.address(index);
-        if !is_empty {
-            let first = if is_flipped { right - 1 } else { left };
-            let elements =
-                top.wrapping_mul(strides[rows]).wrapping_add(first.wrapping_mul(strides[cols]));
-            data = data.wrapping_offset(elements.wrapping_mul(meta.dtype.size() as i64) as isize);
-            if is_flipped {
-                strides[cols] = -strides[cols];
-            }
-        }
-        // SAFETY: a part of an image, which the caller keeps alive.
-        #[allow(unsafe_code)]
-        unsafe {
-            list.push(data, meta.dtype, meta.device, &shape, Some(&strides))?;
-        }
+        push_crop(&mut list, images, index, corners, dims, is_flipped)?;
     }
     if images.is_read_only() {
         list.mark_read_only();
     }
     Ok(list)
+}
+
+/// Appends the crop of image `index` whose corners are left, top, right and bottom. The caller keeps the image alive.
+fn push_crop(
+    list: &mut SampleList<'static>,
+    images: &SampleList<'static>,
+    index: usize,
+    corners: &[i64],
+    dims: (isize, isize),
+    is_flipped: bool,
+) -> Result<()> {
+    let meta = images.kind(index);
+    let (mut shape, mut strides) =
+        (Dims::from(meta.layout.shape()), Dims::from(meta.layout.strides()));
+    let ndim = shape.len() as isize;
+    let place =
+        |dim: isize| usize::try_from(if dim < 0 { dim + ndim } else { dim }).unwrap_or(usize::MAX);
+    let (rows, cols) = (place(dims.0), place(dims.1));
+    if rows.max(cols) >= shape.len() || rows == cols {
+        let text = format!("dims={dims:?} are not two dims of sample {index}, which has {ndim}");
+        return Err(Error::Argument(text));
+    }
+    let [left, top, right, bottom] = [corners[0], corners[1], corners[2], corners[3]];
+    let (height, width) = (shape[rows], shape[cols]);
+    if left < 0 || top < 0 || left > right || top > bottom || right > width || bottom > height {
+        let expected = format!("a box within width {width} and height {height}");
+        return Err(refuse(index, expected, format!("{corners:?}")));
+    }
+    let is_empty = left == right || top == bottom || shape.contains(&0);
+    (shape[rows], shape[cols]) = (bottom - top, right - left);
+    let mut data = images.address(index);
+    if !is_empty {
+        let first = if is_flipped { right - 1 } else { left };
+        let elements =
+            top.wrapping_mul(strides[rows]).wrapping_add(first.wrapping_mul(strides[cols]));
+        data = data.wrapping_offset(elements.wrapping_mul(meta.dtype.size() as i64) as isize);
+        if is_flipped {
+            strides[cols] = -strides[cols];
+        }
+    }
+    // SAFETY: a part of an image, which the caller keeps alive.
+    #[allow(unsafe_code)]
+    unsafe {
+        list.push(data, meta.dtype, meta.device, &shape, Some(&strides))
+    }
 }
