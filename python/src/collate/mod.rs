@@ -13,6 +13,7 @@ pub(crate) mod sequences;
 pub(crate) mod specs;
 pub(crate) mod table;
 pub(crate) mod torch;
+pub(crate) mod torch_column;
 pub(crate) mod torch_memory;
 pub(crate) mod transform;
 pub(crate) mod tree;

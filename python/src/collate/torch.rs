@@ -18,14 +18,14 @@ use crate::collate::job::{told, Job};
 use crate::collate::options::{CopyMode, Options};
 use crate::collate::run::{arena_bytes, run, Arena};
 use crate::collate::specs::Specs;
+use crate::collate::torch_column::{Branch, Column};
 use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::typestr_of;
-use crate::ground::errors::{attribute, is_answer};
-use crate::ground::iterables::{entries, items_of, list_of, tuple_of};
+use crate::ground::errors::is_answer;
+use crate::ground::iterables::{items_of, list_of};
 use crate::ground::logging::Records;
-use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
@@ -54,30 +54,6 @@ impl NodeType {
     }
 }
 
-/// The same place of every sample.
-struct Column<'py> {
-    items: Vec<Bound<'py, PyAny>>,
-    /// The object that torch's functions are given: made of the items if it is not there yet.
-    whole: Option<Bound<'py, PyAny>>,
-    /// It is then a tuple, as `zip` gives, rather than a list.
-    zipped: bool,
-}
-
-impl<'py> Column<'py> {
-    fn object(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        Ok(match (&self.whole, self.zipped) {
-            (Some(whole), _) => whole.clone(),
-            (None, zipped) => {
-                let list = list_of(py, self.items.iter().cloned())?;
-                match zipped {
-                    true => list.as_sequence().to_tuple()?.into_any(),
-                    false => list.into_any(),
-                }
-            }
-        })
-    }
-}
-
 enum Node<'py> {
     /// A position in the list of jobs.
     Leaf(usize),
@@ -87,13 +63,6 @@ enum Node<'py> {
     /// So many children.
     Named(Bound<'py, PyType>, usize),
     Sequence(Bound<'py, PyAny>, usize),
-}
-
-/// A column not yet looked at. An error of reading it is due when all before it are done.
-struct Branch<'py> {
-    column: PyResult<Column<'py>>,
-    path: String,
-    depth: usize,
 }
 
 /// A leaf for the engine.
@@ -193,9 +162,12 @@ impl<'py> Walk<'_, 'py> {
                 self.specs.pass(&path);
                 Ok(Node::Done(column.object(self.py)?))
             }
-            NodeType::Mapping => self.mapping(first, &column.items, &path, depth, open),
+            NodeType::Mapping => {
+                let keys = column.children_by_key(&path, depth, &self.specs, open)?;
+                Ok(Node::Mapping(first, keys))
+            }
             NodeType::Named => {
-                let len = self.transposed(&column.items, &path, depth, open)?;
+                let len = column.children_by_position(&path, depth, &self.specs, open)?;
                 Ok(Node::Named(first.get_type(), len))
             }
             NodeType::Sequence => {
@@ -207,7 +179,7 @@ impl<'py> Walk<'_, 'py> {
                         ));
                     }
                 }
-                let len = self.transposed(&column.items, &path, depth, open)?;
+                let len = column.children_by_position(&path, depth, &self.specs, open)?;
                 Ok(Node::Sequence(first, len))
             }
             of => self.leaf(of, column, path),
@@ -221,72 +193,6 @@ impl<'py> Walk<'_, 'py> {
                 NodeType::read(&self.rules.call_method1(intern!(self.py, "classify"), (sample,))?)
             }
         }
-    }
-
-    /// The keys of the first sample rule; others are not looked at.
-    fn mapping(
-        &self,
-        first: Bound<'py, PyAny>,
-        samples: &[Bound<'py, PyAny>],
-        path: &str,
-        depth: usize,
-        open: &mut Vec<Branch<'py>>,
-    ) -> PyResult<Node<'py>> {
-        let keys = entries(&first, Ok)?;
-        // Sample by sample, while a mapping is in a cache; a column ends at its first error.
-        let mut columns: Vec<PyResult<Vec<_>>> = Vec::new();
-        for _ in &keys {
-            columns.push(Ok(room_for(samples.len())?));
-        }
-        for sample in samples {
-            let dict = sample.cast_exact::<PyDict>().ok();
-            for (key, column) in keys.iter().zip(&mut columns) {
-                let Ok(items) = column else { continue };
-                let found = dict.map_or(Ok(None), |dict| dict.get_item(key));
-                // Not there: as the mapping itself says it.
-                match found.and_then(|found| found.map_or_else(|| sample.get_item(key), Ok)) {
-                    Ok(item) => items.push(item),
-                    Err(error) if is_answer(self.py, &error) => *column = Err(error),
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        for (key, items) in keys.iter().zip(columns) {
-            let path = self.specs.join(path, key)?;
-            let column = items.map(|items| Column { items, whole: None, zipped: false });
-            open.push(Branch { column, path, depth });
-        }
-        Ok(Node::Mapping(first, keys))
-    }
-
-    /// The children of sequences, as `zip` gives them: up to the shortest. Says how many.
-    fn transposed(
-        &self,
-        samples: &[Bound<'py, PyAny>],
-        path: &str,
-        depth: usize,
-        open: &mut Vec<Branch<'py>>,
-    ) -> PyResult<usize> {
-        let mut rows = room_for(samples.len())?;
-        for sample in samples {
-            rows.push(tuple_of(sample)?);
-        }
-        let len = rows.iter().map(|row| row.len()).min().unwrap_or(0);
-        let fields = attribute(&samples[0], "_fields")?;
-        for position in 0..len {
-            let mut items = room_for(rows.len())?;
-            for row in &rows {
-                items.push(row.get_item(position)?);
-            }
-            let key = match &fields {
-                Some(fields) => fields.get_item(position)?,
-                None => position.into_pyobject(self.py)?.into_any(),
-            };
-            let path = self.specs.join(path, &key)?;
-            let column = Ok(Column { items, whole: None, zipped: true });
-            open.push(Branch { column, path, depth });
-        }
-        Ok(len)
     }
 
     fn leaf(&mut self, of: NodeType, column: Column<'py>, path: String) -> PyResult<Node<'py>> {

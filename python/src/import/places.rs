@@ -8,6 +8,7 @@ use crate::ground::errors::is_answer;
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
 use crate::import::routes::{Lazy, Route};
+use crate::import::torch_words::Words;
 use crate::ownership::owner::places_of;
 use crate::ownership::places::{Ask, Place};
 
@@ -17,15 +18,16 @@ impl Importer<'_> {
     pub fn hold_storage(&mut self, object: &Bound<'_, PyAny>, lazy: Lazy) -> PyResult<()> {
         match lazy {
             Lazy::No => Ok(()),
-            // Rows of one tensor have one storage.
-            // SAFETY: a live object of a class that has words.
-            Lazy::Words(words)
-                if unsafe { words.memory_of(object.as_ptr()) } == self.last_storage =>
-            {
-                Ok(())
-            }
+            Lazy::Words(words) if self.is_last_storage(words, object) => Ok(()),
             _ => self.hold_another(object, lazy),
         }
+    }
+
+    /// Whether a tensor has the storage of the one before it, as rows of one tensor have.
+    #[inline]
+    fn is_last_storage(&self, words: &Words, object: &Bound<'_, PyAny>) -> bool {
+        // SAFETY: a live object of a class that has words.
+        unsafe { words.memory_of(object.as_ptr()) == self.last_storage }
     }
 
     #[inline(never)]
