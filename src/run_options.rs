@@ -10,7 +10,8 @@ use crate::tensor::{DType, Owner, Result, Stream, Tensor};
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct RunOptions {
-    /// What was copied ahead for each leaf, by [`crate::Engine::start_rows`].
+    /// What was copied ahead for each leaf.
+    #[doc(hidden)]
     pub ahead: Vec<Option<RowsAhead>>,
     /// Where work on a device is enqueued; `None` is a stream of the engine's own.
     pub stream: Option<Stream>,

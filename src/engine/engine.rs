@@ -1,6 +1,5 @@
 //! [`Engine`]: runs plans, owns threads and output memory.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -115,14 +114,6 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The options with the place that a batch goes to, if that is the engine's to say.
-    pub fn placed<'c>(&self, collate: &'c Collate) -> Cow<'c, Collate> {
-        match self.shared.device {
-            Some(device) if collate.device.is_none() => Cow::Owned(collate.clone().device(device)),
-            _ => Cow::Borrowed(collate),
-        }
-    }
-
     /// Assembles one batch.
     ///
     /// # Errors
@@ -195,36 +186,6 @@ impl Engine {
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
         let mut filled = self.run(self.plan(&[leaf], Instant::now())?)?;
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
-    }
-
-    /// Begins a stage of the engine's work that is done outside of it, such as the import of a binding.
-    pub fn enter(&self, stage: Stage) -> Span<'_> {
-        match self.shared.counters.time_of(stage) {
-            Some(sum) => Span::timed(stage, Instant::now(), sum),
-            None => Span::enter(stage),
-        }
-    }
-
-    /// As [`Plan::for_leaves`], counted as a stage that began at `begin`.
-    ///
-    /// # Errors
-    /// As [`Plan::for_leaves`].
-    pub fn plan<'s, 'a: 's>(&self, leaves: &[Leaf<'s, 'a>], begin: Instant) -> Result<Plan<'s>> {
-        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
-        Plan::for_leaves(leaves)
-    }
-
-    /// As [`Plan::in_arena`], counted as a stage that began at `begin`.
-    ///
-    /// # Errors
-    /// As [`Plan::in_arena`].
-    pub fn plan_in_arena<'s, 'a: 's>(
-        &self,
-        leaves: &[Leaf<'s, 'a>],
-        begin: Instant,
-    ) -> Result<Plan<'s>> {
-        let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
-        Plan::in_arena(leaves)
     }
 
     /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.
@@ -465,11 +426,6 @@ impl Engine {
         let mut block = self.shared.memory.allocate(bytes_of(dtype, shape))?;
         block.zero();
         Ok(block.into_tensor(dtype, layout))
-    }
-
-    /// Notes a batch that was returned as a view of its samples' memory.
-    pub fn count_view(&self, num_samples: usize) {
-        self.shared.counters.count(&Tally::of_view(num_samples));
     }
 
     /// What was done since the engine was made or the counters were reset.

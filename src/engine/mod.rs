@@ -1,8 +1,8 @@
 //! Stage 4. Runs plans: see [`Engine`].
 
+mod bindings;
 mod engine;
 mod resident;
-mod rows;
 mod small;
 
 pub use engine::{Engine, EngineOptions};

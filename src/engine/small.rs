@@ -209,6 +209,7 @@ impl Engine {
     /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
     /// them and to pad dim 0. Otherwise, and if anything is wrong, `None`, and nothing is done: a plan does or
     /// tells it. `begin`: when the work on the samples began.
+    #[doc(hidden)]
     pub fn assemble_small<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
