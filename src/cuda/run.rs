@@ -22,7 +22,7 @@ use crate::plan::{
     is_device_field, is_on_device, is_upload, must_upload, uploaded_together, OutputPlan, Plan,
 };
 use crate::run_options::RunOptions;
-use crate::tensor::{DType, Device, Result};
+use crate::tensor::{DType, Device, Layout, Result, Tensor};
 
 /// What of the host a run on a device needs.
 #[derive(Clone, Copy)]
@@ -55,6 +55,26 @@ impl Executor {
     }
 }
 
+/// Where a run reads and writes.
+struct Places {
+    /// The address of each field; `None` for one that the launch does not write.
+    on_device: Vec<Option<u64>>,
+    /// Fields that are read or written elsewhere than planned.
+    moved: Vec<Option<OutputPlan<'static>>>,
+    back: Vec<Back>,
+}
+
+/// A batch that comes back to the host.
+struct Back {
+    index: usize,
+    address: u64,
+    to: *mut u8,
+    /// What `to` is in, if it is not the caller's.
+    tensor: Option<Tensor>,
+    /// The output of the caller's that the tensor is copied to afterwards, since it is not row-major.
+    spread: Option<(*mut u8, Layout)>,
+}
+
 impl Run<'_> {
     pub fn assemble(
         &mut self,
@@ -64,7 +84,6 @@ impl Run<'_> {
         options: &RunOptions,
         host: Host<'_>,
     ) -> Result<()> {
-        let Host { memory: host, threads } = host;
         // Memory first, so that nothing is enqueued if there is none.
         let arena = plan.arena.as_ref().filter(|arena| matches!(arena.device, Device::Cuda(_)));
         self.done.arena = arena
@@ -74,97 +93,125 @@ impl Run<'_> {
         let placements = in_arena.as_deref().unwrap_or(placements);
         let known = known_numbers(plan)?;
         self.share_outputs(plan, placements, own, options, &known)?;
-        let mut places = vec![None; plan.fields.len()];
-        let mut back = Vec::new();
-        // Fields that are read or written elsewhere than planned, on their way.
-        let mut moved: Vec<Option<OutputPlan<'static>>> =
-            plan.fields.iter().map(|_| None).collect();
-        let mut spread = vec![None; plan.fields.len()];
-        for &index in own {
-            let (bytes, out) = (plan.fields[index].bytes(), placements[index]);
-            let on_device = is_on_device(&plan.specs[plan.fields[index].leaf]);
-            let address = match out.filter(|_| on_device) {
-                Some(out) => out.addr() as u64,
-                None if on_device => {
-                    let field = &plan.fields[index];
-                    let tensor = self.output(options, field.dtype, field.layout.clone())?;
-                    let address = tensor.data_ptr().addr() as u64;
-                    self.done.tensors.push((index, tensor));
-                    address
-                }
-                None => {
-                    let block = self.allocate(bytes)?;
-                    back.push((index, block.address()));
-                    if let Some(out) = out.filter(|_| !plan.fields[index].layout.is_compact()) {
-                        moved[index] = Some(plan.compacted(index)?);
-                        spread[index] = Some((out, plan.fields[index].layout.clone()));
-                    }
-                    block.address()
-                }
-            };
-            places[index] = Some(address);
-        }
-        let returned = back
-            .iter()
-            .map(|&(index, _)| match &moved[index] {
-                Some(field) => self.host_memory(plan, field, None, host),
-                None => self.host_memory(plan, &plan.fields[index], placements[index], host),
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let mut places = self.places(plan, placements, own, options, host.memory)?;
         let numbers = self.numbers(plan, options, known)?;
         // Behind the allocations: memory just given may be in use by work that is enqueued already.
         self.order_behind_producers(plan, own, options)?;
 
-        let together = uploaded_together(plan);
-        for &index in own.iter().filter(|index| !together.contains(index)) {
-            if let (Some(place), true) =
-                (places[index], must_upload(plan, index, self.is_capturing))
-            {
-                match self.upload(plan, index, place, threads)? {
-                    None => places[index] = None,
-                    reread => moved[index] = reread,
-                }
-            }
-        }
-        if !together.is_empty() {
-            for (index, field) in upload::together(self, plan, &together, threads)? {
-                moved[index] = Some(field);
-            }
-        }
+        self.bring_samples(plan, own, &mut places, host.threads)?;
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
-        let fields = plan.fields.iter().zip(&moved).zip(&places);
+        let fields = plan.fields.iter().zip(&places.moved).zip(&places.on_device);
         let fields = fields.filter_map(|((planned, moved), place)| {
             Some((moved.as_ref().unwrap_or(planned), (*place)?))
         });
         self.launch(plan, fields, &values)?;
 
-        let mut is_copying = false;
-        for (&(index, address), (memory, _)) in back.iter().zip(&returned) {
-            let bytes = plan.fields[index].bytes();
-            let is_pinned = plan.specs[plan.fields[index].leaf].device == Device::Pinned;
-            // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
-            // held until the copy is done.
-            unsafe {
-                match is_pinned {
-                    true => self.stream.d2h(*memory, address, bytes as usize)?,
-                    false => download::bytes(self, address, *memory, bytes, threads)?,
-                }
-            }
-            is_copying |= is_pinned;
-            self.done.traffic.bytes_to_host += bytes;
-        }
+        let is_copying = self.bring_back(plan, &places.back, host.threads)?;
         self.finish(plan, own, options)?;
         if is_copying {
             self.stream.synchronize()?;
         }
-        for (&(index, _), (_, tensor)) in back.iter().zip(returned) {
-            match (tensor, spread[index].take()) {
+        for Back { index, tensor, spread, .. } in places.back {
+            match (tensor, spread) {
                 (Some(tensor), Some((out, layout))) => self.done.spread.push((tensor, out, layout)),
                 (Some(tensor), None) => self.done.tensors.push((index, tensor)),
                 (None, _) => {}
             }
         }
         Ok(())
+    }
+
+    /// Takes memory for all that is written: on the device, and on the host for what comes back.
+    fn places(
+        &mut self,
+        plan: &Plan<'_>,
+        placements: &[Option<*mut u8>],
+        own: &[usize],
+        options: &RunOptions,
+        host: &Arc<MemoryPool>,
+    ) -> Result<Places> {
+        let none = || plan.fields.iter().map(|_| None).collect();
+        let mut places =
+            Places { on_device: vec![None; plan.fields.len()], moved: none(), back: Vec::new() };
+        for &index in own {
+            let (field, out) = (&plan.fields[index], placements[index]);
+            let address = match (out, is_on_device(&plan.specs[field.leaf])) {
+                (Some(out), true) => out.addr() as u64,
+                (None, true) => {
+                    let tensor = self.output(options, field.dtype, field.layout.clone())?;
+                    let address = tensor.data_ptr().addr() as u64;
+                    self.done.tensors.push((index, tensor));
+                    address
+                }
+                (out, false) => {
+                    let address = self.allocate(field.bytes())?.address();
+                    let spread = out.filter(|_| !field.layout.is_compact());
+                    let spread = spread.map(|out| (out, field.layout.clone()));
+                    let (to, tensor) = match &spread {
+                        None => self.host_memory(plan, field, out, host)?,
+                        Some(_) => {
+                            let compact = places.moved[index].insert(plan.compacted(index)?);
+                            self.host_memory(plan, compact, None, host)?
+                        }
+                    };
+                    places.back.push(Back { index, address, to, tensor, spread });
+                    address
+                }
+            };
+            places.on_device[index] = Some(address);
+        }
+        Ok(places)
+    }
+
+    /// Brings the samples of all fields to the device that are not read where they are.
+    fn bring_samples(
+        &mut self,
+        plan: &Plan<'_>,
+        own: &[usize],
+        places: &mut Places,
+        threads: Option<&Helpers>,
+    ) -> Result<()> {
+        let together = uploaded_together(plan);
+        for &index in own.iter().filter(|index| !together.contains(index)) {
+            let Some(place) = places.on_device[index] else { continue };
+            if must_upload(plan, index, self.is_capturing) {
+                match self.upload(plan, index, place, threads)? {
+                    None => places.on_device[index] = None,
+                    reread => places.moved[index] = reread,
+                }
+            }
+        }
+        if !together.is_empty() {
+            for (index, field) in upload::together(self, plan, &together, threads)? {
+                places.moved[index] = Some(field);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies batches to the host. Whether copies are under way that the stream has to be waited for.
+    fn bring_back(
+        &mut self,
+        plan: &Plan<'_>,
+        back: &[Back],
+        threads: Option<&Helpers>,
+    ) -> Result<bool> {
+        let mut is_copying = false;
+        for &Back { index, address, to, .. } in back {
+            let bytes = plan.fields[index].bytes();
+            let is_pinned = plan.specs[plan.fields[index].leaf].device == Device::Pinned;
+            // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
+            // held until the copy is done.
+            unsafe {
+                match is_pinned {
+                    true => self.stream.d2h(to, address, bytes as usize)?,
+                    false => download::bytes(self, address, to, bytes, threads)?,
+                }
+            }
+            is_copying |= is_pinned;
+            self.done.traffic.bytes_to_host += bytes;
+        }
+        Ok(is_copying)
     }
 
     /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the

@@ -8,9 +8,9 @@ use crate::collate::Collate;
 use crate::cuda;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
-use crate::plan::{is_device_field, AsTarget, BatchShape, Leaf, Plan, Role, Target};
+use crate::plan::{is_device_field, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
-use crate::samples::{Rows, SampleList, Samples};
+use crate::samples::{Rows, Samples};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
 
 /// Assembles batches. Cheap to clone: clones share threads, memory and counters.
@@ -220,32 +220,9 @@ impl Engine {
             _ => None,
         };
         // All memory on the host first: without it nothing is written, on a device either.
-        let arena = match &plan.arena {
-            Some(arena) if !matches!(arena.device, Device::Cuda(_)) => {
-                Some(match options.arena.take() {
-                    Some(mut given) => arena.accept(&mut given)?,
-                    None => self.host_tensor(DType::U8, arena.layout().clone(), arena.device)?,
-                })
-            }
-            _ => None,
-        };
+        let arena = self.host_arena(&plan, &mut options)?;
         let placements = plan.placements(arena.as_ref());
-        let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(plan.fields.len());
-        let mut copied: Vec<Option<RowsAhead>> = Vec::with_capacity(plan.fields.len());
-        for (index, field) in plan.fields.iter().enumerate() {
-            let is_new = placements[index].is_none() && !is_device_field(&plan, index);
-            let mut rows = options.ahead.get_mut(field.leaf);
-            let rows = rows.as_mut().filter(|_| field.role == Role::Data && is_new);
-            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
-            tensors.push(match rows.is_none() && is_new {
-                true => {
-                    let device = plan.specs[field.leaf].device;
-                    Some(self.host_tensor(field.dtype, field.layout.clone(), device)?)
-                }
-                false => None,
-            });
-            copied.push(rows);
-        }
+        let (mut tensors, ahead) = self.host_outputs(&plan, &placements, &mut options)?;
         let arena = match device {
             Some(device) => arena.or(self.run_on_device(
                 device,
@@ -257,28 +234,7 @@ impl Engine {
             )?),
             None => arena,
         };
-        let mut addresses = Vec::with_capacity(plan.fields.len());
-        for (index, (tensor, rows)) in tensors.iter_mut().zip(copied).enumerate() {
-            let field = &plan.fields[index];
-            if let Some(block) = rows.and_then(RowsAhead::finish) {
-                *tensor = Some(block.into_tensor(field.dtype, field.layout.clone()));
-                addresses.push(None);
-                continue;
-            }
-            let place = placements[index].or(tensor.as_ref().map(Tensor::data_ptr));
-            addresses.push(place.filter(|_| !is_device_field(&plan, index)));
-        }
-        // SAFETY: an address is that of memory just allocated for the field's compact layout, which
-        // nothing else has seen, or that of the target the plan borrows, whose layout the field has.
-        #[allow(unsafe_code)]
-        let outputs = unsafe { Outputs::new(addresses) };
-        if self.shared.reference {
-            host::run_reference(&plan, &outputs);
-        } else {
-            let work = host::Work::new(&plan, &outputs);
-            let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
-            work.run(threads.as_ref());
-        }
+        self.run_on_host(&plan, &placements, &mut tensors, ahead)?;
         counters.count(&tally);
         span.note(&tally);
         drop(span);
@@ -291,6 +247,75 @@ impl Engine {
             hand_out(arena, &memory, &mut filled)?;
         }
         Ok(filled)
+    }
+
+    /// The memory of a plan's arena, if that is on the host.
+    fn host_arena(&self, plan: &Plan<'_>, options: &mut RunOptions) -> Result<Option<Tensor>> {
+        let arena = plan.arena.as_ref().filter(|arena| !matches!(arena.device, Device::Cuda(_)));
+        let Some(arena) = arena else { return Ok(None) };
+        match options.arena.take() {
+            Some(mut given) => arena.accept(&mut given).map(Some),
+            None => self.host_tensor(DType::U8, arena.layout().clone(), arena.device).map(Some),
+        }
+    }
+
+    /// Memory for each field that the host writes and that has none; or else the rows of it that are copied already.
+    fn host_outputs(
+        &self,
+        plan: &Plan<'_>,
+        placements: &[Option<*mut u8>],
+        options: &mut RunOptions,
+    ) -> Result<(Vec<Option<Tensor>>, Vec<Option<RowsAhead>>)> {
+        let mut tensors = Vec::with_capacity(plan.fields.len());
+        let mut ahead = Vec::with_capacity(plan.fields.len());
+        for (index, field) in plan.fields.iter().enumerate() {
+            let is_new = placements[index].is_none() && !is_device_field(plan, index);
+            let mut rows = options.ahead.get_mut(field.leaf);
+            let rows = rows.as_mut().filter(|_| field.role == Role::Data && is_new);
+            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
+            tensors.push(match rows.is_none() && is_new {
+                true => {
+                    let device = plan.specs[field.leaf].device;
+                    Some(self.host_tensor(field.dtype, field.layout.clone(), device)?)
+                }
+                false => None,
+            });
+            ahead.push(rows);
+        }
+        Ok((tensors, ahead))
+    }
+
+    /// Writes the fields that are on the host. What was copied ahead becomes the tensor of its field.
+    fn run_on_host(
+        &self,
+        plan: &Plan<'_>,
+        placements: &[Option<*mut u8>],
+        tensors: &mut [Option<Tensor>],
+        ahead: Vec<Option<RowsAhead>>,
+    ) -> Result<()> {
+        let mut addresses = Vec::with_capacity(plan.fields.len());
+        for (index, (tensor, rows)) in tensors.iter_mut().zip(ahead).enumerate() {
+            let field = &plan.fields[index];
+            if let Some(block) = rows.and_then(RowsAhead::finish) {
+                *tensor = Some(block.into_tensor(field.dtype, field.layout.clone()));
+                addresses.push(None);
+                continue;
+            }
+            let place = placements[index].or(tensor.as_ref().map(Tensor::data_ptr));
+            addresses.push(place.filter(|_| !is_device_field(plan, index)));
+        }
+        // SAFETY: an address is that of memory just allocated for the field's compact layout, which
+        // nothing else has seen, or that of the target the plan borrows, whose layout the field has.
+        #[allow(unsafe_code)]
+        let outputs = unsafe { Outputs::new(addresses) };
+        if self.shared.reference {
+            host::run_reference(plan, &outputs);
+        } else {
+            let work = host::Work::new(plan, &outputs);
+            let threads = if work.wants_threads() { self.shared.threads.helpers()? } else { None };
+            work.run(threads.as_ref());
+        }
+        Ok(())
     }
 
     /// Memory on the host, row-major.
@@ -307,67 +332,6 @@ impl Engine {
 
     pub(super) fn executor(&self, ordinal: u32) -> Result<Arc<cuda::Executor>> {
         self.shared.devices.executor(ordinal)
-    }
-
-    /// The executor of what of a plan is on a device.
-    fn executor_of(
-        &self,
-        plan: &Plan<'_>,
-        options: &RunOptions,
-    ) -> Result<Option<Arc<cuda::Executor>>> {
-        let ordinal = cuda::ordinal_of(plan)?;
-        ordinal.map(|ordinal| self.shared.devices.executor_on(ordinal, options.stream)).transpose()
-    }
-
-    /// Runs what of a plan is on a device; gives the arena, if that does.
-    fn run_on_device(
-        &self,
-        (executor, current, lane): (&cuda::Executor, &cuda::Current<'_>, cuda::Lane<'_>),
-        plan: &Plan<'_>,
-        placements: &[Option<*mut u8>],
-        options: &RunOptions,
-        filled: &mut [Filled],
-        tensors: &mut [Option<Tensor>],
-    ) -> Result<Option<Tensor>> {
-        let is_host = |spec: &BatchShape| [spec.source, spec.device].contains(&Device::Cpu);
-        let threads = match plan.specs.iter().any(is_host) {
-            true => self.shared.threads.helpers()?,
-            false => None,
-        };
-        let host = cuda::Host { memory: &self.shared.memory, threads: threads.as_ref() };
-        let done = executor.run(current, lane, plan, placements, options, host)?;
-        self.shared.counters.count_traffic(done.traffic);
-        for (index, tensor) in done.tensors {
-            tensors[index] = Some(tensor);
-        }
-        for (tensor, out, layout) in done.spread {
-            self.spread(&tensor, out, layout)?;
-        }
-        for (leaf, role, tensor) in done.numbers {
-            filled[leaf].set(role, tensor);
-        }
-        for (filled, spec) in filled.iter_mut().zip(&plan.specs) {
-            if matches!(spec.device, Device::Cuda(_)) {
-                filled.fields.late.clone_from(&done.late);
-            }
-        }
-        Ok(done.arena)
-    }
-
-    /// Copies a batch that came from a device to an output with gaps or in another order.
-    fn spread(&self, tensor: &Tensor, out: *mut u8, layout: Layout) -> Result<()> {
-        let (mut samples, collate) = (SampleList::new(), Collate::concat(0).device(Device::Cpu));
-        samples.push_view(&tensor.into());
-        // SAFETY: the output that the plan borrows.
-        #[allow(unsafe_code)]
-        let target = unsafe { Target::from_raw_parts(out, tensor.dtype(), Device::Cpu, layout) };
-        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
-        let plan = Plan::for_leaves(&[leaf])?;
-        // SAFETY: as above; the plan has one field.
-        #[allow(unsafe_code)]
-        let outputs = unsafe { Outputs::new(vec![Some(out)]) };
-        host::Work::new(&plan, &outputs).run(self.shared.threads.helpers()?.as_ref());
-        Ok(())
     }
 
     /// The stream that work on a device is enqueued on if no other is named.

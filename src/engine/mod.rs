@@ -2,6 +2,7 @@
 
 mod bindings;
 mod engine;
+mod on_device;
 mod resident;
 mod small;
 
