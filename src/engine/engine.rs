@@ -62,6 +62,9 @@ pub struct EngineOptions {
     pub device: Option<Device>,
 }
 
+/// Of each field, memory of the engine's; or the rows that are copied already.
+type HostOutputs = (Vec<Option<Tensor>>, Vec<Option<RowsAhead>>);
+
 impl Engine {
     /// More threads than this are not started, whatever is asked for: the system would be busy with them for
     /// minutes, and they with each other.
@@ -265,7 +268,7 @@ impl Engine {
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
         options: &mut RunOptions,
-    ) -> Result<(Vec<Option<Tensor>>, Vec<Option<RowsAhead>>)> {
+    ) -> Result<HostOutputs> {
         let mut tensors = Vec::with_capacity(plan.fields.len());
         let mut ahead = Vec::with_capacity(plan.fields.len());
         for (index, field) in plan.fields.iter().enumerate() {
