@@ -4,30 +4,14 @@
 #   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
 #   make lint    format, clippy, docs, oldest supported compiler, workflows
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
-#   make bench-pipelines  torch's DataLoader, default_collate and Ray Data with windrow and without
-#   make bench-publish  both, then the tables and plots of README.md and docs/ from it
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
 #   make test-device-code  the kernels' machine code, executed: shared suites, counts against benches/device-instructions.json
-#   make device-counts  writes that file and the tables of docs/gpu-performance.md
 #   make gpu-model  what each workload should take on a GPU, and which of it is counted and which assumed
-#   make examples  build and run the examples for candle, burn and ONNX Runtime
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
-#   make docs    the documentation as a site, in out/docs/
-#   make package  the wheel alone in a fresh environment; what the source distribution and the crates hold
-#   make wheels  every wheel of a release and the source distribution, each checked: out/wheels/
-#   make reproducible  the wheel twice, in two places: the same bytes
-#   make deny    licences, sources and doubles of all crates (cargo-deny)
-#   make semver  the crate's public names against those of the last release (cargo-semver-checks)
-#   make soak    a million random batches with failures: figures and memory have to stay flat
-#   make test-huge  tests that need minutes and 16 GB of memory
-#   make fuzz    five minutes of fuzzing (cargo-fuzz); scripts/fuzz SECONDS for more
-#   make model   how threads can meet, in every interleaving (loom)
-#   make tsan    the host suite under ThreadSanitizer
-#   make asan    the Python tests with the extension under AddressSanitizer
 #   make wait-mutants  each wait of the CUDA engine left out: the tests have to notice
-#   make device-code-mutants  one changed instruction of the kernels' machine code at a time: the tests have to notice
-#   make mutants  the host's code changed in a thousand places: the tests have to notice (cargo-mutants)
-#   make miri    undefined-behaviour check of the code that handles raw memory (nightly toolchain)
+#   make wheels  every wheel of a release and the source distribution, each checked: out/wheels/
+#
+# What is run less often is a script; AGENTS.md has a line for each.
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
 # nvcc included.
@@ -55,7 +39,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
 
-.PHONY: demo test lint bench bench-pipelines bench-publish bench-check test-device-code device-counts gpu-model examples gpu-check docs package wheels reproducible deny semver soak test-huge fuzz miri model tsan asan wait-mutants device-code-mutants mutants test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-check test-device-code gpu-model gpu-check wait-mutants wheels test-rust test-cuda test-python
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -83,9 +67,6 @@ test-cuda: $(NVCC_READY)
 # ARCHS: others than sm_90, such as ARCHS="80 100 120". DEVICE_CODE_FLAGS: more options of the script, such as --suite channels.
 test-device-code: $(NVCC_READY)
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/test_device_code $(patsubst %,--arch %,$(ARCHS)) $(DEVICE_CODE_FLAGS)
-
-device-counts: $(NVCC_READY)
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/device_counts --write
 
 gpu-model:
 	$(PYTHON) scripts/gpu_model --check
@@ -120,86 +101,18 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
 		--html out/bench/report.html $(BENCH_FLAGS)
 
-bench-pipelines: $(VENV)/.test $(VENV)/.windrow
-	mkdir -p out/bench
-	$(PY) benches/pipelines/run.py --commit "$$(git describe --always --dirty)" --json out/bench/pipelines.json
-
-bench-publish: bench bench-pipelines
-	scripts/readme_table --publish out/bench/host.json
-	scripts/readme_table --publish out/bench/pipelines.json
-
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow
 	CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
 
-EXAMPLES := --manifest-path examples/frameworks/Cargo.toml --target-dir target/examples --locked
-ONNX_RUNTIME := $(VENV)/lib/python*/site-packages/onnxruntime/capi/libonnxruntime.so.*
-examples: $(VENV)/.onnx
-	$(CARGO) build $(EXAMPLES) --examples --features candle,burn,ort
-	$(CARGO) run --quiet $(EXAMPLES) --example candle --features candle,burn,ort
-	$(CARGO) run --quiet $(EXAMPLES) --example burn --features candle,burn,ort
-	@set -- $(ONNX_RUNTIME); test -f "$$1" || { echo "SKIP the example ort: no ONNX Runtime"; exit 0; }; set -x; \
-		$(CARGO) run --quiet $(EXAMPLES) --example ort --features candle,burn,ort -- "$$1"
-
 gpu-check: $(NVCC_READY) $(VENV)/.test $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/gpu_bundle $(BUNDLE)
-
-docs: $(VENV)/.docs $(VENV)/.windrow
-	$(PY) -m mkdocs build --quiet
-
-# The wheel of $(VENV)/.windrow, which is for this machine.
-package: $(VENV)/.package $(VENV)/.windrow
-	$(PY) scripts/wheel_check target/wheels/*.whl
-	WINDROW_KERNEL_CACHE=$(CURDIR)/target/kernels PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/sdist_check
 
 wheels: $(VENV)/.package $(NVCC_READY)
 	$(PIP) --quiet ziglang
 	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/wheels
 
-reproducible: $(VENV)/.venv $(NVCC_READY)
-	$(PIP) --quiet ziglang
-	$(WHEEL_NVCC) WINDROW_KERNEL_CACHE= PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) scripts/reproducible
-
-deny:
-	@$(CARGO) deny --version >/dev/null 2>&1 || echo "SKIP: cargo-deny is not installed: cargo install --locked cargo-deny"
-	@! $(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) deny --workspace --all-features check licenses bans sources
-
-fuzz: $(VENV)/.test $(VENV)/.windrow
-	PYTHON=$(abspath $(PY)) scripts/fuzz
-
-miri:
-	scripts/miri
-
-model:
-	CARGO=$(CARGO) scripts/model
-
-tsan:
-	CARGO=$(CARGO) scripts/tsan
-
-asan: $(VENV)/.test
-	PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/asan_wheel
-
 wait-mutants: $(NVCC_READY)
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/wait_mutants
-
-device-code-mutants: $(NVCC_READY)
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/device_code_mutants
-
-mutants: $(VENV)/.venv
-	$(PIP) --quiet tree-sitter tree-sitter-rust
-	CARGO=$(CARGO) $(PY) scripts/mutants
-
-# Before there is a release: the names as they were when this was written.
-SEMVER_BASELINE ?= $(or $(shell git describe --tags --abbrev=0 --match 'v*' 2>/dev/null),5915359)
-semver:
-	$(CARGO) semver-checks --package windrow --baseline-rev $(SEMVER_BASELINE)
-
-# SOAK_FLAGS: options of scripts/soak, such as --batches 10000.
-soak: $(VENV)/.test $(VENV)/.windrow
-	mkdir -p out
-	$(PY) scripts/soak --report out/soak.jsonl $(SOAK_FLAGS)
-
-test-huge: $(VENV)/.test $(VENV)/.windrow
-	WINDROW_HUGE=1 $(PY) -m pytest python/tests/test_resources.py -k "ten_million or gigabytes" -s
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "windrow needs Python 3.9 or newer")'

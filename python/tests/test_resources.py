@@ -1,6 +1,6 @@
 """Memory, threads, descriptors and shared memory that run out. A typed error, nothing leaked, and the next call right.
 
-WINDROW_HUGE=1 adds what takes minutes and gigabytes (`make test-huge`)."""
+WINDROW_HUGE=1 adds what takes minutes and gigabytes."""
 
 import os
 import re

@@ -1,5 +1,5 @@
 //! What threads of the host do together, in every interleaving and every order of memory that loom
-//! finds (`make model`).
+//! finds (`scripts/model`).
 #![allow(unsafe_code)] // Rows and outputs by address.
 
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
