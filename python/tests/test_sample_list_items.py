@@ -128,6 +128,18 @@ def test_replaced_samples_are_let_go_of(start):
     assert sum(ref() is not None for ref in dead) == 5
 
 
+def test_a_taken_list_reads_nothing_of_other_samples():
+    """Valgrind alone sees such a read: `scripts/valgrind python/tests/test_sample_list_items.py`."""
+    samples = wr.SampleList()
+    for value in range(4):
+        samples.append(np.full(4, value, np.float32))
+    taken = samples.take([1, 1, 1, 1, 1])
+    del samples
+    gc.collect()
+    assert_tensor(wr.stack(taken), np.full((5, 4), 1, np.float32))
+    assert_tensor(wr.stack(taken.take([0, -1])), np.full((2, 4), 1, np.float32))
+
+
 def test_a_sample_of_its_own_outlives_the_one_it_came_from():
     samples = wr.SampleList([array(0), array(1)])
     samples[0] = array(5)

@@ -46,6 +46,11 @@ impl Owners {
         (self.num_per_sample > 0).then(|| Arc::clone(&self.per_sample) as Owner)
     }
 
+    /// Whether a sample has an owner of its own.
+    pub fn has_per_sample(&self) -> bool {
+        self.num_per_sample > 0
+    }
+
     /// The owner of a sample alone.
     pub fn of_sample(&self, index: usize) -> Option<&Owner> {
         self.per_sample.get(index).and_then(Option::as_ref)

@@ -75,6 +75,8 @@ struct Taken {
     positions: Arc<Vec<i64>>,
     /// The samples of the table.
     len: usize,
+    /// Samples that were not taken have owners of their own, which may be gone.
+    is_alone: bool,
 }
 
 impl Taken {
@@ -250,8 +252,9 @@ impl Places {
         self.table.places.is_empty()
     }
 
-    /// Those of the samples at these positions, which are there; negative ones count from the end.
-    pub fn take(&self, mut positions: Vec<i64>, len: usize) -> Places {
+    /// Those of the samples at these positions, which are there; negative ones count from the end. `is_alone`: the
+    /// owners of other samples are not held for them.
+    pub fn take(&self, mut positions: Vec<i64>, len: usize, is_alone: bool) -> Places {
         if self.is_empty() {
             return Places::default();
         }
@@ -259,7 +262,8 @@ impl Places {
             let of_table = |position| taken.at(from_start(position, len)) as i64;
             positions.iter_mut().for_each(|position| *position = of_table(*position));
         }
-        let taken = Taken { positions: Arc::new(positions), len };
+        let is_alone = is_alone || self.taken.as_ref().is_some_and(|taken| taken.is_alone);
+        let taken = Taken { positions: Arc::new(positions), len, is_alone };
         Places { table: Arc::clone(&self.table), taken: Some(taken) }
     }
 
@@ -361,7 +365,7 @@ impl Places {
     pub fn find_moved(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         let places = &self.table.places[..];
         let is_same = match &self.taken {
-            Some(taken) if taken.positions.len() < places.len() => {
+            Some(taken) if taken.is_alone || taken.positions.len() < places.len() => {
                 let change = |index| places[self.table.id(taken.at(index))].change();
                 (0..taken.positions.len()).map(change).fold(0, |all, one| all | one) == 0
             }

@@ -39,7 +39,7 @@ impl Imported {
     /// A sample of the list as a tensor, which keeps its memory alive.
     pub fn sample(&self, index: usize) -> Tensor {
         let (meta, data) = (self.list.kind(index), self.list.address(index).cast_mut());
-        let places = self.places.take(vec![index as i64], self.list.len());
+        let places = self.places_at(vec![index as i64]);
         let (owners, per_sample) =
             (Arc::clone(self.owners.shared()), self.owners.of_sample(index).cloned());
         let owner: Owner = Arc::new(ListOwner { owners, per_sample, places });
@@ -62,11 +62,15 @@ impl Imported {
         Ok(Imported::from_importer(importer))
     }
 
+    fn places_at(&self, positions: Vec<i64>) -> Places {
+        self.places.take(positions, self.list.len(), self.owners.has_per_sample())
+    }
+
     /// The samples at these positions, of which negative ones count from the end.
     pub fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<Imported> {
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
         let owners = self.owners.take(&positions, self.list.len())?;
-        Ok(Imported { list, owners, places: self.places.take(positions, self.list.len()) })
+        Ok(Imported { list, owners, places: self.places_at(positions) })
     }
 
     /// The same samples, to be changed.
