@@ -6,7 +6,8 @@
 //! - `engine`: `Engine`, its counters and plans, what the machine has;
 //! - `ownership`: what keeps imported memory alive, where it was, and which streams may still write it;
 //! - `import`: any array-like to a sample, by the fastest route that its type has;
-//! - `samples`: `SampleList`, Arrow columns, windows and pieces of arrays;
+//! - `trees`: containers, taken apart and made again;
+//! - `samples`: `SampleList`, of array-likes and of trees, Arrow columns, windows and pieces of arrays;
 //! - `export`: DLPack, the buffer protocol, arrays of the libraries, pickles;
 //! - `collate`: the calls, from keyword arguments to batches: `options` -> `job` (one leaf) -> `run` (all as one plan),
 //!   and the walks of trees;
@@ -20,6 +21,7 @@ mod ground;
 mod import;
 mod ownership;
 mod samples;
+mod trees;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;

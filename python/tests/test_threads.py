@@ -307,6 +307,33 @@ def test_a_sample_list_joined_with_itself():
     assert_tensor(wr.stack(shared), np.tile(np.arange(3), (len(shared), 1)))
 
 
+def test_trees_of_a_sample_list_are_whole():
+    def tree(number):
+        return {"a": np.full(3, number), "b": {"c": np.full(2, number)}, "s": str(number), "n": number}
+
+    shared = wr.SampleList()
+    shared.extend([tree(i) for i in range(50)])
+
+    def put(rng):
+        if len(shared) < 500:
+            shared.append(tree(rng.randrange(1000)))
+        shared[rng.randrange(-50, 50)] = tree(rng.randrange(1000))
+        shared[0] = shared[-1]
+
+    def whole(batch):
+        numbers = numpy_of(batch["n"])
+        assert (numpy_of(batch["a"]) == numbers[:, None]).all() and (numpy_of(batch["b"]["c"]) == numbers[:, None]).all()
+        assert batch["s"] == [str(number) for number in numbers]
+
+    def read(rng):
+        whole(wr.collate(shared))
+        whole(wr.collate(shared.take([rng.randrange(50) for _ in range(5)])))
+        one = shared[rng.randrange(-50, 50)]
+        assert int(one["n"]) == int(one["s"]) == numpy_of(one["a"])[2]
+
+    together(put, read)
+
+
 # Results
 
 

@@ -382,9 +382,7 @@ impl<'a> SampleList<'a> {
         let (len, last) = (self.len(), self.last);
         for index in 0..other.len() {
             if let Err(error) = self.push_kind(other.kind(index), other.data.at(index)) {
-                self.data.each().truncate(len);
-                self.lengths.truncate(len);
-                self.kind_ids.truncate(len);
+                self.truncate(len);
                 self.last = self.kind_ids.last().copied().unwrap_or(last);
                 return Err(error);
             }

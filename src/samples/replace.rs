@@ -1,6 +1,7 @@
-//! One sample of a list in place of another.
+//! One sample of a list in place of another, and fewer samples.
 
 use super::{are_compact, no_room, outside, SampleList};
+use crate::samples::addresses::Addresses;
 use crate::tensor::{new_owners, Result};
 
 impl<'a> SampleList<'a> {
@@ -67,5 +68,24 @@ impl<'a> SampleList<'a> {
         self.read_only |= other.read_only;
         self.owners.extend_from_slice(owners);
         Ok(())
+    }
+
+    /// Keeps the first `len` samples, all if there are no more.
+    ///
+    /// ```
+    /// use windrow::{SampleList, SampleView};
+    /// let mut list: SampleList = [[1u8, 2], [3, 4], [5, 6]].iter().map(|row| SampleView::from(&row[..])).collect();
+    /// list.truncate(2);
+    /// assert_eq!(list.len(), 2);
+    /// ```
+    pub fn truncate(&mut self, len: usize) {
+        match &mut self.data {
+            Addresses::Each(each) => each.truncate(len),
+            Addresses::Rows { len: count, .. } => *count = len.min(*count),
+        }
+        self.lengths.truncate(len);
+        self.told.take();
+        self.kind_ids.truncate(len);
+        self.last = self.kind_ids.last().copied().unwrap_or(0);
     }
 }

@@ -24,6 +24,8 @@ class Opened(NamedTuple):
     forms: Optional[Dict[str, Tuple[str, Dict[str, Any]]]] = None
     # The class whose leaves are torch tensors, all of them.
     tensors: Optional[str] = None
+    # Children of further samples, the first of which has this number: those of one do not depend on the others.
+    again: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None
 
 
 # What is told a column of one class, its path and what joins names, and gives `Opened`.
@@ -68,14 +70,17 @@ def register_node(
         raise ValueError(f"{_name(cls)} is registered already")
 
     def opener(samples: List[Any], path: str, sep: str) -> Opened:
-        children = []
-        for index, sample in enumerate(samples):
-            mapping = flatten(sample)
-            if not isinstance(mapping, Mapping):
-                text = f"expected a mapping of names to children from flatten of {_name(cls)}"
-                raise TypeError(f"sample {index}{_at(path)}: {text}, got {type(mapping).__name__}")
-            children.append(dict(mapping))
-        return Opened(children, unflatten)
+        def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
+            children = []
+            for index, sample in enumerate(samples, start):
+                mapping = flatten(sample)
+                if not isinstance(mapping, Mapping):
+                    text = f"expected a mapping of names to children from flatten of {_name(cls)}"
+                    raise TypeError(f"sample {index}{_at(path)}: {text}, got {type(mapping).__name__}")
+                children.append(dict(mapping))
+            return children
+
+        return Opened(again(samples, 0), unflatten, again=again)
 
     _registered[cls] = opener
 
@@ -118,16 +123,20 @@ def _library(cls: type) -> Optional[Opener]:
     return None
 
 
-def _fields(samples: List[Any], names: List[str], path: str, sep: str) -> List[Dict[str, Any]]:
+def _opened(samples: List[Any], names: List[str], path: str, sep: str, close: Callable[[Dict[str, Any]], Any]) -> Opened:
     """Attributes of each sample, by name."""
-    children = []
-    for index, sample in enumerate(samples):
-        try:
-            children.append({name: getattr(sample, name) for name in names})
-        except AttributeError as error:
-            where = sep.join(filter(None, (path, getattr(error, "name", None) or "")))
-            raise AttributeError(f"sample {index}{_at(where)}: the field is not set") from error
-    return children
+
+    def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
+        children = []
+        for index, sample in enumerate(samples, start):
+            try:
+                children.append({name: getattr(sample, name) for name in names})
+            except AttributeError as error:
+                where = sep.join(filter(None, (path, getattr(error, "name", None) or "")))
+                raise AttributeError(f"sample {index}{_at(where)}: the field is not set") from error
+        return children
+
+    return Opened(again(samples, 0), close, again=again)
 
 
 def _attrs(cls: Any) -> Opener:
@@ -142,7 +151,7 @@ def _attrs(cls: Any) -> Opener:
         return made
 
     names = [name for name, _ in fields]
-    return lambda samples, path, sep: Opened(_fields(samples, names, path, sep), close)
+    return lambda samples, path, sep: _opened(samples, names, path, sep, close)
 
 
 def _pydantic(cls: Any) -> Opener:
@@ -162,7 +171,7 @@ def _pydantic(cls: Any) -> Opener:
                 object.__setattr__(made, name, child)
             return made
 
-        return Opened(_fields(samples, [*fields, *extra], path, sep), close)
+        return _opened(samples, [*fields, *extra], path, sep, close)
 
     return opener
 
@@ -211,15 +220,18 @@ def _unlike(
     """An opener that refuses samples whose context, all that is not a leaf, is not that of the first."""
 
     def opener(samples: List[Any], path: str, sep: str) -> Opened:
-        children, context = [], None
-        for index, sample in enumerate(samples):
-            leaves, own = flatten(sample)
-            if index == 0:
-                context = own
-            elif own != context:
-                text = f"expected {_name(cls)} with {context!r} beside its leaves, got {own!r}"
-                raise ValueError(f"sample {index}{_at(path)}: {text}")
-            children.append(leaves)
-        return Opened(children, lambda made: unflatten(list(made.values()), context))
+        context = flatten(samples[0])[1]
+
+        def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
+            children = []
+            for index, sample in enumerate(samples, start):
+                leaves, own = flatten(sample)
+                if own != context:
+                    text = f"expected {_name(cls)} with {context!r} beside its leaves, got {own!r}"
+                    raise ValueError(f"sample {index}{_at(path)}: {text}")
+                children.append(leaves)
+            return children
+
+        return Opened(again(samples, 0), lambda made: unflatten(list(made.values()), context), again=again)
 
     return opener

@@ -1,7 +1,5 @@
 //! The methods of `SampleList`.
 
-use std::sync::Arc;
-
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};
@@ -9,20 +7,17 @@ use pyo3::types::{PyDict, PySlice, PyTuple};
 use crate::collate::run::assemble_with;
 use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::{to_py_err, OrPyErr};
+use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::{check_list, tuple_from};
 use crate::ground::reserve::room_for;
-use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::integers::integers;
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::has_moved;
-use crate::ownership::places::moved;
-use crate::samples::arrow::{is_arrow, samples_in};
+use crate::samples::arrow::is_arrow;
 use crate::samples::imported::Imported;
-use crate::samples::list::PySampleList;
+use crate::samples::list::{PySampleList, Samples};
 use crate::samples::pieces::{pieces, shaped_pieces};
-use crate::samples::read::import_samples;
+use crate::samples::read::{import_list, rows_of_arrow};
 
 #[pymethods]
 impl PySampleList {
@@ -34,8 +29,8 @@ impl PySampleList {
         };
         match samples.cast_exact::<PySampleList>() {
             // Shared until one of the two lists changes.
-            Ok(list) => Ok(PySampleList::from_shared(list.get().snapshot())),
-            Err(_) => Ok(PySampleList::from_imported(import_samples(samples, Reading::OWNED)?.0)),
+            Ok(list) => Ok(PySampleList::from_samples(list.get().snapshot())),
+            Err(_) => import_list(samples).map(PySampleList::from_samples),
         }
     }
 
@@ -56,7 +51,7 @@ impl PySampleList {
     ///     TypeError: for what is no int, a mask of bools too, and on a device for dtypes other than int32 and int64.
     ///     DeviceError: for indices on another device than the samples, after `to_device`.
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
-        self.taken(indices).map(PySampleList::from_imported)
+        self.taken(indices).map(PySampleList::from_samples)
     }
 
     /// Has the device that the samples are on find them by indices there: see `take`. Uploads 8 bytes for each sample,
@@ -70,12 +65,18 @@ impl PySampleList {
     ///     SampleList: this list.
     ///
     /// Raises:
-    ///     DeviceError: for samples that are elsewhere. ValueError: for an empty list.
+    ///     DeviceError: for samples that are elsewhere. ValueError: for an empty list. TypeError: for a list of trees.
     ///     CudaUnavailable, CudaError: as for ``windrow.stack``.
     fn to_device<'py>(
         slf: Bound<'py, Self>,
         device: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, Self>> {
+        if let Samples::Trees(trees) = slf.get().snapshot() {
+            let class = trees.class(slf.py())?;
+            return Err(PyTypeError::new_err(format!(
+                "to_device takes samples that are array-likes, and those of this list are trees ({class}); make a SampleList of each leaf"
+            )));
+        }
         slf.get().in_place(slf.py(), "")?;
         slf.get().resident_on(slf.py(), device_of(device)?)?;
         Ok(slf)
@@ -93,7 +94,7 @@ impl PySampleList {
     ///
     /// Raises:
     ///     IndexError: for a position that is not in the list; and what ``windrow.stack`` raises, whose ``index``
-    ///         is a position in ``indices``.
+    ///         is a position in ``indices``. TypeError: for a list of trees, which ``windrow.collate`` takes.
     ///
     /// Examples:
     ///     >>> import windrow as wr
@@ -106,13 +107,7 @@ impl PySampleList {
         indices: &Bound<'_, PyAny>,
         common: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyBatch> {
-        assemble_with("stack", indices.py(), common, |_| {
-            let taken = self.taken(indices)?;
-            match taken.places.find_moved(indices.py())? {
-                None => Ok((Arc::new(taken), None)),
-                Some(index) => Err(to_py_err(indices.py(), &moved(index))),
-            }
-        })
+        assemble_with("stack", indices.py(), common, |_| Ok((self.taken_leaves(indices)?, None)))
     }
 
     /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is
@@ -153,7 +148,7 @@ impl PySampleList {
         Imported::parts_of(table, list).map(PySampleList::from_imported)
     }
 
-    /// Imports one more sample. An error names the position that it would have had.
+    /// Imports one more sample, of trees one of the same structure. An error names the position that it would have had.
     fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         self.add(&PyTuple::new(sample.py(), [sample])?)
     }
@@ -161,36 +156,36 @@ impl PySampleList {
     /// Imports more samples; on an error, a MemoryError too, none of them.
     ///
     /// Args:
-    ///     samples: an iterable of array-likes, or another list, which is joined as it is.
+    ///     samples: an iterable of array-likes, or of trees of the same structure; or another list, which is joined as it is.
     fn extend(&self, samples: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(other) = samples.cast_exact::<PySampleList>() {
-            let other = other.get().snapshot();
-            return self.join(samples.py(), &other);
+            return self.join(samples.py(), other.get().snapshot());
         }
         if is_arrow(samples)? {
-            return self.join(samples.py(), &samples_in(samples, "")?);
+            return self.join(samples.py(), rows_of_arrow(samples)?);
         }
         check_list(samples)?;
         self.add(&tuple_from(samples)?)
     }
 
     fn __len__(&self) -> usize {
-        self.snapshot().list.len()
+        self.len()
     }
 
-    /// A sample as a tensor, or, for a slice, a list that shares the samples.
+    /// A sample as a tensor, or as a tree of tensors; for a slice, a list that shares the samples.
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, own) = (index.py(), self.snapshot());
-        own.list.check_known().or_py_err(py)?;
-        if let Ok(slice) = index.cast::<PySlice>() {
-            let taken = own.taken(py, positions_of(slice, own.list.len())?)?;
-            return Ok(Bound::new(py, PySampleList::from_imported(taken))?.into_any());
+        if let Samples::Leaves(own) = &own {
+            own.list.check_known().or_py_err(py)?;
         }
-        let position = self.position(index)?;
-        let tensor = own.sample(position);
-        match has_moved(py, &tensor)? {
-            false => Ok(Bound::new(py, PyTensor::from(tensor))?.into_any()),
-            true => Err(to_py_err(py, &moved(position))),
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let taken = own.taken(py, positions_of(slice, own.len())?)?;
+            return Ok(Bound::new(py, PySampleList::from_samples(taken))?.into_any());
+        }
+        let position = PySampleList::position(index, own.len())?;
+        match own {
+            Samples::Leaves(own) => own.object(py, position, ""),
+            Samples::Trees(own) => own.sample(py, position),
         }
     }
 
@@ -202,12 +197,19 @@ impl PySampleList {
                 "a slice of a SampleList cannot be assigned; assign one sample after the other";
             return Err(PyTypeError::new_err(text));
         }
-        self.replace(self.position(index)?, sample)
+        self.replace(PySampleList::position(index, self.len())?, sample)
     }
 
     fn __repr__(&self) -> String {
-        let own = self.snapshot();
-        format!("SampleList({} samples, {} layouts)", own.list.len(), own.list.kinds().len())
+        match self.snapshot() {
+            Samples::Leaves(own) => {
+                let (len, num_kinds) = (own.list.len(), own.list.kinds().len());
+                format!("SampleList({len} samples, {num_kinds} layouts)")
+            }
+            Samples::Trees(own) => {
+                format!("SampleList({} trees, {} leaves)", own.len(), own.num_leaves())
+            }
+        }
     }
 }
 

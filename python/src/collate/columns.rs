@@ -63,7 +63,7 @@ impl Column {
         let are_rows = items.iter().all(is_row);
         let is_float = items.first().is_some_and(|item| item.is_instance_of::<PyFloat>());
         let reading = Reading { path: name, rows: true, ..Reading::default() };
-        let (samples, _) = Imported::from_objects(py, items, reading)?;
+        let (samples, _) = Imported::from_objects(py, items, 0, reading)?;
         Ok(Column { name: name.to_owned(), samples, are_rows, is_float })
     }
 
@@ -90,7 +90,7 @@ impl Column {
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
         for index in (0..list.len()).filter(|&index| list.kind(index).dtype == DType::U64) {
-            let sample = self.samples.sample(index);
+            let sample = self.samples.sample(index)?;
             let host =
                 copy_of(&sample, &Collate::stack().device(Device::Cpu), None).or_py_err(py)?;
             let most = host.as_slice::<u64>().or_py_err(py)?.iter().copied().max().unwrap_or(0);

@@ -8,13 +8,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::{RowsAhead, Stream};
 
-use crate::collate::containers::Container;
 use crate::collate::job::Job;
 use crate::collate::options::Options;
 use crate::collate::specs::Specs;
 use crate::ground::errors::at;
 use crate::import::importer::Reading;
 use crate::samples::imported::Imported;
+use crate::trees::container::Container;
 
 /// A node of the tree of results.
 pub(super) enum Node<'py> {
@@ -22,7 +22,7 @@ pub(super) enum Node<'py> {
     Leaf(usize),
     /// Strings and bytes, as a list.
     Pass(Bound<'py, PyList>),
-    Container(Container<'py>),
+    Container(Arc<Container>),
 }
 
 /// What a class says of the leaves in it.

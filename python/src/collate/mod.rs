@@ -3,7 +3,6 @@
 pub(crate) mod branch;
 pub(crate) mod calls;
 pub(crate) mod columns;
-pub(crate) mod containers;
 pub(crate) mod job;
 pub(crate) mod leaves;
 pub(crate) mod options;
@@ -11,7 +10,6 @@ pub(crate) mod packing;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod specs;
-pub(crate) mod table;
 pub(crate) mod torch;
 pub(crate) mod torch_column;
 pub(crate) mod torch_memory;

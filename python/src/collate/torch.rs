@@ -13,7 +13,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use windrow::{BatchShape, Device, Span, Stage};
 
-use crate::collate::containers::{check_depth, fold};
 use crate::collate::job::{told, Job};
 use crate::collate::options::{CopyMode, Options};
 use crate::collate::run::{arena_bytes, run, Arena};
@@ -29,6 +28,7 @@ use crate::ground::logging::Records;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
 use crate::samples::imported::Imported;
+use crate::trees::containers::{check_depth, fold};
 
 /// What `rules.kinds` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
 #[derive(Clone, Copy, PartialEq)]
@@ -307,7 +307,7 @@ impl<'py> Walk<'_, 'py> {
         let rows = self.specs.names(path);
         Job::new(options, path, |reading| {
             let reading = Reading { rows, ..reading };
-            let (imported, ahead) = Imported::from_objects(self.py, items, reading)?;
+            let (imported, ahead) = Imported::from_objects(self.py, items, 0, reading)?;
             Ok((Arc::new(imported), ahead))
         })
     }

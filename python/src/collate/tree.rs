@@ -5,44 +5,29 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{Batch, Stage};
+use windrow::{Batch, RowsAhead, Stage};
 
-use crate::collate::branch::{is_list_or_tuple, uneven, Branch};
-use crate::collate::containers::{check_depth, fold, in_place_of, opener_of};
+use crate::collate::branch::{Branch, Source};
 use crate::collate::job::Job;
-use crate::collate::leaves::{Leaves, Node};
+use crate::collate::leaves::{Leaves, Node, Within};
 use crate::collate::options::Options;
 use crate::collate::run::{run, Arena};
 use crate::collate::specs::Specs;
-use crate::collate::table::nodes_of_table;
 use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::{not_array_like, Whose};
-use crate::ground::iterables::{check_list, is_mapping, is_text, items_of, list_of, no_list};
+use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
+use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
-use crate::samples::arrow::{is_arrow, read, ArrowColumn, Content};
+use crate::samples::arrow::{is_arrow, read};
+use crate::samples::columns::{are_texts, import_leaf, Column, Content};
 use crate::samples::imported::Imported;
-
-/// What a call of `collate` is given.
-enum Source<'py> {
-    Samples(Vec<Bound<'py, PyAny>>),
-    /// The columns of a table, whose rows are trees of dicts.
-    Columns(Vec<ArrowColumn<'py>>),
-}
-
-impl Source<'_> {
-    fn is_empty(&self) -> bool {
-        match self {
-            Source::Samples(samples) => samples.is_empty(),
-            Source::Columns(columns) => columns.iter().all(|column| match &column.content {
-                Content::Samples(samples) => samples.list.is_empty(),
-                Content::Texts(texts) => texts.is_empty(),
-            }),
-        }
-    }
-}
+use crate::samples::list::{PySampleList, Samples};
+use crate::samples::table::trees_of_table;
+use crate::samples::trees::{Kind, Trees};
+use crate::trees::container::{apart, Place};
+use crate::trees::containers::{check_depth, fold};
 
 /// A list of trees to one tree of the same shape, every tensor leaf a `Batch`, in one call.
 ///
@@ -50,7 +35,8 @@ impl Source<'_> {
 ///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple, dataclass, attrs and pydantic
 ///         classes, TensorDict and tensorclass, graphs of PyTorch Geometric, PyTrees of torch or optree, and classes of `register_node`, which
 ///         keep their types; `Data` and `HeteroData` become a `Batch`. In those of tensordict and PyTorch Geometric results are
-///         torch tensors. str and bytes leaves become lists; Python floats float64, ints int64. Or an Arrow
+///         torch tensors. str and bytes leaves become lists; Python floats float64, ints int64. Or a `SampleList`,
+///         in which trees are taken apart once. Or an Arrow
 ///         table or record batch, of pyarrow, polars, pandas or others: the list of its rows, dicts of its columns.
 ///     spec (dict): leaf path, with globs, to `Stack`, `Concat`, `Pad` or
 ///         `Ragged`. An exact path goes before a glob, an earlier glob before a later one.
@@ -102,7 +88,7 @@ pub(crate) fn collate<'py>(
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
     let batches = batches.into_iter();
     let batches = batches.map(|batch| Bound::new(py, PyBatch::in_arena(batch, arena.as_ref())));
-    build(&tree, &batches.collect::<PyResult<Vec<_>>>()?)
+    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
 }
 
 /// The leaves that a call of `collate` with these arguments would plan, and whether in an arena. Nothing
@@ -143,14 +129,8 @@ fn import<'py>(
     may_start: bool,
 ) -> PyResult<(Vec<Node<'py>>, Vec<Job>)> {
     let py = samples.py();
-    let source = match is_arrow(samples)? {
-        true => Source::Columns(read(samples, sep, "")?.columns),
-        false => {
-            check_list(samples)?;
-            Source::Samples(items_of(samples).map_err(|error| no_list(samples, error))?)
-        }
-    };
-    if source.is_empty() {
+    let samples = samples_in(samples, sep)?;
+    if samples.is_empty() {
         return Err(PyValueError::new_err("an empty list of samples makes no batch"));
     }
     let common = match common {
@@ -167,30 +147,81 @@ fn import<'py>(
     let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
     let mut leaves = Leaves { py, common, stream, may_start, specs, jobs: Vec::new() };
-    let tree = match source {
-        Source::Samples(samples) => nodes_of(&mut leaves, samples, options.out.clone())?,
-        Source::Columns(columns) => nodes_of_table(&mut leaves, columns, options.out.clone())?,
+    let tree = match samples {
+        Given::Objects(samples) => {
+            nodes_of(&mut leaves, Source::Objects(samples), options.out.clone(), None)?
+        }
+        Given::List(Samples::Trees(trees)) => {
+            nodes_of(&mut leaves, Source::Known, options.out.clone(), Some(&trees))?
+        }
+        Given::List(Samples::Leaves(samples)) => {
+            let import = |reading: Reading<'_>| in_place(py, samples, reading.path);
+            vec![leaves.add("", options.out.clone(), &Within::default(), import)?]
+        }
     };
     leaves.specs.all_used()?;
     Ok((tree, leaves.jobs))
 }
 
+/// What a call of `collate` is given.
+enum Given<'py> {
+    Objects(Vec<Bound<'py, PyAny>>),
+    List(Samples),
+}
+
+impl Given<'_> {
+    fn is_empty(&self) -> bool {
+        match self {
+            Given::Objects(samples) => samples.is_empty(),
+            Given::List(samples) => samples.len() == 0,
+        }
+    }
+}
+
+fn samples_in<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Given<'py>> {
+    if let Ok(list) = samples.cast_exact::<PySampleList>() {
+        list.get().check_resident(samples.py())?;
+        return Ok(Given::List(list.get().snapshot()));
+    }
+    if is_arrow(samples)? {
+        let trees = trees_of_table(samples.py(), read(samples, sep, "")?.columns)?;
+        return Ok(Given::List(Samples::Trees(trees)));
+    }
+    check_list(samples)?;
+    Ok(Given::Objects(items_of(samples).map_err(|error| no_list(samples, error))?))
+}
+
+/// A leaf that was imported before, if its memory is where it was.
+fn in_place(
+    py: Python<'_>,
+    samples: Arc<Imported>,
+    path: &str,
+) -> PyResult<(Arc<Imported>, Option<RowsAhead>)> {
+    samples.check_in_place(py, path)?;
+    Ok((samples, None))
+}
+
 /// All nodes, each before its children. Walked without recursion: a thread's stack may be small.
 fn nodes_of<'py>(
     leaves: &mut Leaves<'_, 'py>,
-    samples: Vec<Bound<'py, PyAny>>,
+    samples: Source<'py>,
     out: Option<Bound<'py, PyAny>>,
+    trees: Option<&Trees>,
 ) -> PyResult<Vec<Node<'py>>> {
     let mut nodes = Vec::new();
+    let mut known = trees.into_iter().flat_map(Trees::nodes);
     let mut open = vec![Branch::root(samples, out)];
-    while let Some(branch) = open.pop() {
+    while let Some(mut branch) = open.pop() {
         check_depth(branch.depth, &branch.path)?;
-        let (first_child, tensors) = (open.len(), branch.within.tensors.clone());
-        nodes.push(node(leaves, branch, &mut open)?);
-        for child in &mut open[first_child..] {
-            let own = &mut child.within.tensors;
-            *own = own.take().or_else(|| tensors.clone());
-        }
+        let first_child = open.len();
+        let node = match std::mem::replace(&mut branch.samples, Source::Known) {
+            Source::Objects(samples) => node(leaves, branch, samples, &mut open)?,
+            Source::Known => {
+                let Some(node) = known.next() else { break };
+                known_node(leaves, branch, node, &mut open)?
+            }
+        };
+        nodes.push(node);
         open[first_child..].reverse();
     }
     Ok(nodes)
@@ -200,48 +231,67 @@ fn nodes_of<'py>(
 fn node<'py>(
     leaves: &mut Leaves<'_, 'py>,
     branch: Branch<'py>,
+    samples: Vec<Bound<'py, PyAny>>,
     open: &mut Vec<Branch<'py>>,
 ) -> PyResult<Node<'py>> {
-    let first = branch.samples[0].clone();
-    if is_text(&first) {
-        if let Some(index) = branch.samples.iter().position(|sample| !is_text(sample)) {
-            return Err(uneven(&branch.path, index, &first, &branch.samples[index]));
-        }
+    let (py, sep) = (leaves.py, leaves.specs.sep());
+    let place = Place { path: &branch.path, sep, added_to: None };
+    if are_texts(&samples, place)? {
         leaves.specs.pass(&branch.path);
-        return Ok(Node::Pass(list_of(leaves.py, branch.samples)?));
+        return Ok(Node::Pass(list_of(py, samples)?));
     }
-    if let Some(opener) = opener_of(&first, false)? {
-        return branch.opened(&opener, &leaves.specs, open).map(Node::Container);
+    let rows = leaves.specs.names(&branch.path);
+    if let Some(apart) = apart(&samples, place, rows)? {
+        let container = branch.taken_apart(py, apart, sep, open)?;
+        return Ok(Node::Container(Arc::new(container)));
     }
-    if is_mapping(&first)? {
-        return branch.mapping(&first, &leaves.specs, open).map(Node::Container);
-    }
-    if is_list_or_tuple(&first) && !leaves.specs.names(&branch.path) {
-        return branch.sequence(&first, &leaves.specs, open).map(Node::Container);
-    }
-    if let Some(container) = branch.dataclass(&first, &leaves.specs, open)? {
-        return Ok(Node::Container(container));
-    }
-    match opener_of(&first, true)? {
-        Some(opener) => branch.opened(&opener, &leaves.specs, open).map(Node::Container),
-        None => leaf(leaves, branch),
+    let Branch { path, out, within, .. } = branch;
+    import_leaf(samples, Place { path: &path, sep, added_to: None }, |samples| {
+        leaves.add(&path, out, &within, |reading| {
+            let reading = Reading { rows, ..reading };
+            let (column, ahead) = Imported::from_objects(py, samples, 0, reading)?;
+            Ok((Arc::new(column), ahead))
+        })
+    })
+}
+
+/// As `node`, of samples that were taken apart before.
+fn known_node<'py>(
+    leaves: &mut Leaves<'_, 'py>,
+    branch: Branch<'py>,
+    (kind, column): (&Kind, Option<&Column>),
+    open: &mut Vec<Branch<'py>>,
+) -> PyResult<Node<'py>> {
+    let (py, sep) = (leaves.py, leaves.specs.sep());
+    match (kind, column) {
+        (Kind::Container(container), _) => {
+            let samples = (0..container.len()).map(|_| Source::Known);
+            branch.children(py, container, sep, samples, open)?;
+            Ok(Node::Container(Arc::clone(container)))
+        }
+        (Kind::Leaf(_, content), Some(Column::Objects(objects))) => {
+            let objects = objects.iter().map(|object| object.bind(py).clone());
+            if matches!(content, Content::Texts) {
+                leaves.specs.pass(&branch.path);
+                return Ok(Node::Pass(list_of(py, objects)?));
+            }
+            let mut samples = room_for(objects.len())?;
+            samples.extend(objects);
+            node(leaves, branch, samples, open)
+        }
+        (_, Some(Column::Tensors(samples))) => {
+            let import = |reading: Reading<'_>| in_place(py, Arc::clone(samples), reading.path);
+            leaves.add(&branch.path, branch.out, &branch.within, import)
+        }
+        (Kind::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
     }
 }
 
-fn leaf<'py>(leaves: &mut Leaves<'_, 'py>, branch: Branch<'py>) -> PyResult<Node<'py>> {
-    let Branch { samples, path, out, within, .. } = branch;
-    if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
-        return Err(not_array_like(Whose::Sample(index), &path, &samples[index]));
-    }
-    let (py, first, rows) = (leaves.py, samples[0].clone(), leaves.specs.names(&path));
-    let node = leaves.add(&path, out, &within, |reading| {
-        let (column, ahead) = Imported::from_objects(py, samples, Reading { rows, ..reading })?;
-        Ok((Arc::new(column), ahead))
-    });
-    node.map_err(|error| in_place_of(error, &first, &path).unwrap_or_else(|e| e))
-}
-
-fn build<'py>(nodes: &[Node<'py>], batches: &[Bound<'py, PyBatch>]) -> PyResult<Bound<'py, PyAny>> {
+fn build<'py>(
+    py: Python<'py>,
+    nodes: &[Node<'py>],
+    batches: &[Bound<'py, PyBatch>],
+) -> PyResult<Bound<'py, PyAny>> {
     let num_children = |node: &Node<'py>| match node {
         Node::Container(container) => container.len(),
         Node::Leaf(_) | Node::Pass(_) => 0,
@@ -249,6 +299,6 @@ fn build<'py>(nodes: &[Node<'py>], batches: &[Bound<'py, PyBatch>]) -> PyResult<
     fold(nodes, num_children, |node, children| match node {
         Node::Leaf(position) => Ok(batches[*position].clone().into_any()),
         Node::Pass(list) => Ok(list.clone().into_any()),
-        Node::Container(container) => container.with(children),
+        Node::Container(container) => container.with(py, children),
     })
 }

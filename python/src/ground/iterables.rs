@@ -55,7 +55,8 @@ pub(crate) fn tuple_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Bound<'py,
     list.as_sequence().to_tuple()
 }
 
-fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+/// The items of a tuple.
+pub(crate) fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let mut items = room_for(tuple.len())?;
     items.extend(tuple.iter());
     Ok(items)
@@ -93,10 +94,14 @@ pub(crate) fn is_mapping(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 /// Whether an object is a sequence; see `is_mapping`.
 pub(crate) fn is_sequence(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     static SEQUENCE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    if object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>() {
+    if is_list_or_tuple(object) {
         return Ok(true);
     }
     object.is_instance(SEQUENCE.import(object.py(), "collections.abc", "Sequence")?)
+}
+
+pub(crate) fn is_list_or_tuple(object: &Bound<'_, PyAny>) -> bool {
+    object.is_instance_of::<PyTuple>() || object.is_instance_of::<PyList>()
 }
 
 /// Whether a leaf passes through, as a list.
@@ -107,7 +112,7 @@ pub(crate) fn is_text(object: &Bound<'_, PyAny>) -> bool {
 /// Refuses a single sample, a table of columns, or text, where a list of samples is due.
 #[pyfunction]
 pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
-    let hint = if samples.is_instance_of::<PyList>() || samples.is_instance_of::<PyTuple>() {
+    let hint = if is_list_or_tuple(samples) {
         return Ok(());
     } else if is_text(samples) {
         ""

@@ -45,15 +45,16 @@ impl<'py> Importer<'py> {
         self.import_items(&items, start, stacker)
     }
 
-    /// Reads every object of a list of our own and keeps it alive.
+    /// Reads every object of a list of our own, the first of which is number `start`, and keeps it alive.
     pub fn import_objects(
         &mut self,
         samples: Vec<Bound<'py, PyAny>>,
+        start: usize,
         stacker: Option<(&Engine, &Collate)>,
     ) -> PyResult<()> {
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter().map(|sample| sample.as_borrowed()));
-        self.import_items(&items, 0, stacker)?;
+        self.import_items(&items, start, stacker)?;
         let objects = &mut self.owner.objects;
         objects.try_reserve(samples.len()).map_err(no_room)?;
         objects.extend(samples.into_iter().map(Bound::unbind));

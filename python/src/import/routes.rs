@@ -103,8 +103,7 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
         return Ok(Route::Number);
     }
     let is_list = class.is_subclass_of::<PyList>()? || class.is_subclass_of::<PyTuple>()?;
-    let interfaces = ["__dlpack__", "__cuda_array_interface__", "__array_interface__"];
-    if is_list && !has_any(class, &interfaces)? {
+    if is_list && !has_interface(class)? {
         return Ok(Route::Row);
     }
     if is_numpy_array(class)? {
@@ -131,8 +130,9 @@ fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<
     Ok(Route::Exchange { api, is_torch, dense })
 }
 
-fn has_any(class: &Bound<'_, PyType>, names: &[&str]) -> PyResult<bool> {
-    for name in names {
+/// Whether a class says that its objects are arrays.
+pub(crate) fn has_interface(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    for name in ["__dlpack__", "__cuda_array_interface__", "__array_interface__"] {
         if class.hasattr(name)? {
             return Ok(true);
         }

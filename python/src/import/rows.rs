@@ -99,6 +99,25 @@ pub(crate) fn is_row(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     first.map_or(Ok(false), |first| Ok(number_of(&first)?.is_ok()))
 }
 
+/// Whether a list or tuple has nothing but numbers, or None where that is let pass, in it.
+pub(crate) fn is_of_numbers(object: &Bound<'_, PyAny>, or_none: bool) -> PyResult<bool> {
+    fn all<'py>(
+        mut items: impl Iterator<Item = Bound<'py, PyAny>>,
+        or_none: bool,
+    ) -> PyResult<bool> {
+        let no_number = items.find_map(|item| match number_of(&item) {
+            Ok(Err(Refusal::NotANumber(item))) if !or_none || !item.is_none() => Some(Ok(false)),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        });
+        no_number.unwrap_or(Ok(true))
+    }
+    match object.cast::<PyList>() {
+        Ok(list) => all(list.iter(), or_none),
+        Err(_) => all(object.cast::<PyTuple>()?.iter(), or_none),
+    }
+}
+
 impl<'py> Importer<'py> {
     /// A number by itself.
     pub fn import_number(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {

@@ -46,11 +46,6 @@ impl Owners {
         (self.num_per_sample > 0).then(|| Arc::clone(&self.per_sample) as Owner)
     }
 
-    /// Whether a sample has an owner of its own.
-    pub fn has_per_sample(&self) -> bool {
-        self.num_per_sample > 0
-    }
-
     /// The owner of a sample alone.
     pub fn of_sample(&self, index: usize) -> Option<&Owner> {
         self.per_sample.get(index).and_then(Option::as_ref)
@@ -60,6 +55,14 @@ impl Owners {
     pub fn from_parts(shared: Arc<Vec<Owner>>, per_sample: Vec<Option<Owner>>) -> Owners {
         let num_per_sample = per_sample.iter().flatten().count();
         Owners { shared, per_sample: Arc::new(per_sample), num_per_sample }
+    }
+
+    /// Keeps those of the first `len` samples.
+    pub fn truncate(&mut self, len: usize) {
+        if let Some(per_sample) = Arc::get_mut(&mut self.per_sample) {
+            per_sample.truncate(len);
+            self.num_per_sample = per_sample.iter().flatten().count();
+        }
     }
 
     /// With another one, of all samples.

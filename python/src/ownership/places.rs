@@ -63,35 +63,7 @@ pub(crate) enum Ask {
 
 /// The places of a list of samples, or of one tensor.
 #[derive(Clone, Default)]
-pub(crate) struct Places {
-    table: Arc<Table>,
-    taken: Option<Taken>,
-}
-
-/// The samples that were taken, of those of the table.
-#[derive(Clone)]
-struct Taken {
-    /// Negative ones count from the end.
-    positions: Arc<Vec<i64>>,
-    /// The samples of the table.
-    len: usize,
-    /// Samples that were not taken have owners of their own, which may be gone.
-    is_alone: bool,
-}
-
-impl Taken {
-    #[inline]
-    fn at(&self, index: usize) -> usize {
-        from_start(self.positions[index], self.len)
-    }
-}
-
-/// A position in a list of `len` samples, which is there; negative ones count from the end.
-#[inline]
-fn from_start(position: i64, len: usize) -> usize {
-    let end = if position < 0 { len as i64 } else { 0 };
-    (position + end) as usize
-}
+pub(crate) struct Places(Arc<Table>);
 
 /// Of samples, as they are imported.
 #[derive(Default)]
@@ -155,9 +127,7 @@ impl Table {
         let Some(places) = places.filter(|places| !places.is_empty()) else {
             return self.push_still(index);
         };
-        let is_one = places.table.places.len() == 1
-            || places.taken.as_ref().is_some_and(|taken| taken.positions.len() == 1);
-        match is_one {
+        match places.0.places.len() == 1 {
             true => self.push_from(index, places, 0),
             false => self.push_asked(index, Ask::Any(places.clone())),
         }
@@ -168,10 +138,9 @@ impl Table {
         if other.is_empty() {
             return self.push_still(index);
         }
-        let place = other.table.places[other.id(from)];
-        match std::ptr::eq(place.word, &ASKED) {
-            true => self.push_asked(index, other.table.asks[place.address - 1].clone()),
-            false => self.push(index, place),
+        match other.place(from) {
+            (_, Some(ask)) => self.push_asked(index, ask),
+            (place, None) => self.push(index, place),
         }
     }
 
@@ -197,6 +166,16 @@ impl Table {
         self.places.try_reserve(1).map_err(no_room)?;
         self.places.push(place);
         Ok(())
+    }
+
+    /// The place of a sample, all of which have one of their own, and what to ask if that is all that can be done.
+    #[inline]
+    fn enter_own(&mut self, mut place: Place, ask: Option<Ask>) -> PyResult<()> {
+        if let Some(ask) = ask {
+            push_to(&mut self.asks, ask)?;
+            place.address = self.asks.len();
+        }
+        self.enter(place)
     }
 
     /// The position among the places of a sample.
@@ -230,7 +209,7 @@ impl Table {
 impl From<Table> for Places {
     fn from(mut table: Table) -> Places {
         table.places.shrink_to_fit();
-        Places { table: Arc::new(table), taken: None }
+        Places(Arc::new(table))
     }
 }
 
@@ -238,7 +217,7 @@ impl Places {
     /// Of rows or pieces of a tensor, by the places of its memory.
     pub fn of_parts(whole: Option<&Places>) -> PyResult<Places> {
         match whole {
-            Some(places) if places.table.places.len() == 1 => Ok(places.clone()),
+            Some(places) if places.0.places.len() == 1 => Ok(places.clone()),
             Some(places) if !places.is_empty() => {
                 let mut all = Table::default();
                 all.push_asked(0, Ask::Any(places.clone()))?;
@@ -249,22 +228,27 @@ impl Places {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.table.places.is_empty()
+        self.0.places.is_empty()
     }
 
-    /// Those of the samples at these positions, which are there; negative ones count from the end. `is_alone`: the
-    /// owners of other samples are not held for them.
-    pub fn take(&self, mut positions: Vec<i64>, len: usize, is_alone: bool) -> Places {
-        if self.is_empty() {
-            return Places::default();
+    /// Those of the samples at these positions, of `len`, which are there; negative ones count from the end.
+    pub fn take(&self, positions: &[i64], len: usize) -> PyResult<Places> {
+        if self.0.places.len() < 2 {
+            return Ok(self.clone()); // None, or one for all.
         }
-        if let Some(taken) = &self.taken {
-            let of_table = |position| taken.at(from_start(position, len)) as i64;
-            positions.iter_mut().for_each(|position| *position = of_table(*position));
+        let mut taken = Table::default();
+        taken.reserve(positions.len())?;
+        for &position in positions {
+            let end = if position < 0 { len as i64 } else { 0 };
+            let (place, ask) = self.place((position + end) as usize);
+            taken.enter_own(place, ask)?;
         }
-        let is_alone = is_alone || self.taken.as_ref().is_some_and(|taken| taken.is_alone);
-        let taken = Taken { positions: Arc::new(positions), len, is_alone };
-        Places { table: Arc::clone(&self.table), taken: Some(taken) }
+        Ok(Places::from(taken))
+    }
+
+    /// That of one sample.
+    pub fn at(&self, index: usize) -> PyResult<Places> {
+        self.take(&[index as i64], 0)
     }
 
     /// Makes each of `len` samples have a place of its own, if one of them or another has one that can change. Says
@@ -274,41 +258,35 @@ impl Places {
             return Ok(false);
         }
         let is_spread = |table: &Table| table.ids.is_empty() && table.places.len() == len;
-        if self.taken.is_some()
-            || !Arc::get_mut(&mut self.table).is_some_and(|table| is_spread(table))
-        {
+        if !Arc::get_mut(&mut self.0).is_some_and(|table| is_spread(table)) {
             let mut table = Table::default();
             table.reserve(len)?;
             for index in 0..len {
-                let (place, ask) = self.at(index);
-                table.places.push(place);
-                if let Some(ask) = ask {
-                    push_to(&mut table.asks, ask)?;
-                    table.places[index].address = table.asks.len();
-                }
+                let (place, ask) = self.place(index);
+                table.enter_own(place, ask)?;
             }
-            *self = Places { table: Arc::new(table), taken: None };
+            *self = Places(Arc::new(table));
         }
-        let table = Arc::get_mut(&mut self.table).expect("just made");
+        let table = Arc::get_mut(&mut self.0).expect("just made");
         table.asks.try_reserve(1).map_err(no_room)?;
         Ok(true)
     }
 
     /// The place of a sample, and what to ask if that is all that can be done.
-    fn at(&self, index: usize) -> (Place, Option<Ask>) {
+    fn place(&self, index: usize) -> (Place, Option<Ask>) {
         if self.is_empty() {
             return (Place::STILL, None);
         }
-        let place = self.table.places[self.id(index)];
+        let place = self.0.places[self.0.id(index)];
         let is_asked = std::ptr::eq(place.word, &ASKED);
-        (place, is_asked.then(|| self.table.asks[place.address - 1].clone()))
+        (place, is_asked.then(|| self.0.asks[place.address - 1].clone()))
     }
 
     /// The place of the first sample of another list in place of that of a sample, after `spread`. What was asked so
     /// far, the release of which can run any code.
     pub fn replace(&mut self, index: usize, other: &Places) -> Option<Ask> {
-        let (mut place, ask) = other.at(0);
-        let Table { places, asks, .. } = Arc::get_mut(&mut self.table)?;
+        let (mut place, ask) = other.place(0);
+        let Table { places, asks, .. } = Arc::get_mut(&mut self.0)?;
         let is_new = ask.is_some();
         let old = std::ptr::eq(places[index].word, &ASKED).then(|| places[index].address);
         let gone = match old {
@@ -328,10 +306,6 @@ impl Places {
         gone
     }
 
-    fn id(&self, index: usize) -> usize {
-        self.table.id(self.taken.as_ref().map_or(index, |taken| taken.at(index)))
-    }
-
     /// Adds those of another list to these, of `len` samples, and does the rest; on an error nothing is added.
     pub fn extend(
         &mut self,
@@ -343,12 +317,12 @@ impl Places {
         if self.is_empty() && other.is_empty() {
             return rest();
         }
-        if self.taken.is_some() || Arc::get_mut(&mut self.table).is_none() {
+        if Arc::get_mut(&mut self.0).is_none() {
             let mut copy = Table::default();
             (0..len).try_for_each(|index| copy.push_from(index, self, index))?;
             *self = Places::from(copy);
         }
-        let table = Arc::get_mut(&mut self.table).expect("just made");
+        let table = Arc::get_mut(&mut self.0).expect("just made");
         let before = (table.places.len(), table.ids.len(), table.asks.len());
         let add = |index| table.push_from(len + index, other, index);
         let done = (0..other_len).try_for_each(add).and_then(|()| rest());
@@ -363,36 +337,38 @@ impl Places {
     /// The first of the samples whose memory has moved. Few instructions while none has.
     #[inline]
     pub fn find_moved(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        let places = &self.table.places[..];
-        let is_same = match &self.taken {
-            Some(taken) if taken.is_alone || taken.positions.len() < places.len() => {
-                let change = |index| places[self.table.id(taken.at(index))].change();
-                (0..taken.positions.len()).map(change).fold(0, |all, one| all | one) == 0
-            }
-            _ => places.iter().map(|place| place.change()).fold(0, |all, one| all | one) == 0,
-        };
-        match is_same {
-            true => Ok(None),
-            false => self.search(py),
+        let change = self.0.places.iter().map(|place| place.change());
+        match change.fold(0, |all, one| all | one) {
+            0 => Ok(None),
+            _ => self.search(py),
         }
     }
 
     #[cold]
     fn search(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        let count = match &self.taken {
-            _ if self.table.places.len() == 1 => 1,
-            Some(taken) => taken.positions.len(),
-            None => self.table.ids.len().max(self.table.places.len()),
-        };
+        let Table { places, ids, .. } = &*self.0;
         let mut last = None;
-        for index in 0..count {
-            let id = self.id(index);
-            if last != Some(id) && self.table.has_moved(py, id)? {
+        for index in 0..ids.len().max(places.len()) {
+            let id = self.0.id(index);
+            if last != Some(id) && self.0.has_moved(py, id)? {
                 return Ok(Some(index));
             }
             last = Some(id);
         }
         Ok(None)
+    }
+
+    /// Keeps those of the first `len` samples.
+    pub fn truncate(&mut self, len: usize) {
+        let Some(Table { places, ids, asks }) = Arc::get_mut(&mut self.0) else { return };
+        ids.truncate(len);
+        let count = match ids.iter().max() {
+            Some(&last) => last as usize + 1,
+            None => len,
+        };
+        places.truncate(count);
+        let is_asked = |place: &&Place| std::ptr::eq(place.word, &ASKED);
+        asks.truncate(places.iter().filter(is_asked).map(|place| place.address).max().unwrap_or(0));
     }
 }
 

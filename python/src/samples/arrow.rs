@@ -57,19 +57,25 @@ pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// The rows of an Arrow object that is no table, as samples.
 pub(crate) fn samples_in(object: &Bound<'_, PyAny>, path: &str) -> PyResult<Imported> {
-    let mut rows = read(object, ".", path)?;
-    match rows.columns.pop() {
-        Some(ArrowColumn { content: Content::Samples(samples), .. }) if !rows.is_struct => {
-            Ok(*samples)
-        }
-        _ => {
-            let class = class_name(&object.get_type())?;
-            let what = match rows.is_struct {
-                true => "a table, whose rows are dicts; wr.collate takes it, and this call takes one column of it",
-                false => "a column of strings or bytes; wr.collate takes it",
-            };
-            let text = format!("expected a list of samples, got {class}, {what}");
-            Err(PyTypeError::new_err(text))
+    read(object, ".", path)?.samples(object)
+}
+
+impl ArrowRows<'_> {
+    /// Those of one column of numbers, which `object` is to be.
+    pub fn samples(mut self, object: &Bound<'_, PyAny>) -> PyResult<Imported> {
+        match self.columns.pop() {
+            Some(ArrowColumn { content: Content::Samples(samples), .. }) if !self.is_struct => {
+                Ok(*samples)
+            }
+            _ => {
+                let class = class_name(&object.get_type())?;
+                let what = match self.is_struct {
+                    true => "a table, whose rows are dicts; wr.collate takes it, and this call takes one column of it",
+                    false => "a column of strings or bytes; wr.collate takes it",
+                };
+                let text = format!("expected a list of samples, got {class}, {what}");
+                Err(PyTypeError::new_err(text))
+            }
         }
     }
 }

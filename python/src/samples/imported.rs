@@ -5,11 +5,13 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use windrow::{Owner, RowsAhead, SampleList, Tensor};
 
-use crate::ground::errors::OrPyErr;
+use crate::ground::errors::{to_py_err, OrPyErr};
+use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
+use crate::ownership::owner::has_moved;
 use crate::ownership::owner::{places_of, producers_of, ImportOwner, ListOwner};
 use crate::ownership::owners::Owners;
-use crate::ownership::places::Places;
+use crate::ownership::places::{moved, Places};
 
 /// Samples and what keeps them alive.
 #[derive(Clone, Default)]
@@ -37,44 +39,116 @@ impl Imported {
     }
 
     /// A sample of the list as a tensor, which keeps its memory alive.
-    pub fn sample(&self, index: usize) -> Tensor {
+    pub fn sample(&self, index: usize) -> PyResult<Tensor> {
         let (meta, data) = (self.list.kind(index), self.list.address(index).cast_mut());
-        let places = self.places_at(vec![index as i64]);
+        let places = self.places.at(index)?;
         let (owners, per_sample) =
             (Arc::clone(self.owners.shared()), self.owners.of_sample(index).cloned());
         let owner: Owner = Arc::new(ListOwner { owners, per_sample, places });
         let (dtype, device, layout) = (meta.dtype, meta.device, meta.layout.clone());
         // SAFETY: the owners keep the memory of every sample of the list alive.
         #[allow(unsafe_code)]
-        unsafe {
+        Ok(unsafe {
             Tensor::new_unchecked(owner, data, dtype, device, layout, self.list.is_read_only())
+        })
+    }
+
+    /// As `sample`, as an object; `path` is that of the leaf, for errors.
+    pub fn object<'py>(
+        &self,
+        py: Python<'py>,
+        index: usize,
+        path: &str,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let tensor = self.sample(index)?;
+        match has_moved(py, &tensor)? {
+            false => Ok(Bound::new(py, PyTensor::from(tensor))?.into_any()),
+            true => Err(to_py_err(py, &moved(index).at_path(path))),
         }
     }
 
-    /// Imports objects gathered from trees.
+    /// Imports objects gathered from trees, the first of which is number `start`.
     pub fn from_objects(
         py: Python<'_>,
         objects: Vec<Bound<'_, PyAny>>,
+        start: usize,
         reading: Reading<'_>,
     ) -> PyResult<(Imported, Option<RowsAhead>)> {
         let mut importer = Importer::new(py, reading);
-        importer.import_objects(objects, reading.stacker)?;
+        importer.import_objects(objects, start, reading.stacker)?;
         Ok(Imported::from_importer(importer))
     }
 
-    fn places_at(&self, positions: Vec<i64>) -> Places {
-        self.places.take(positions, self.list.len(), self.owners.has_per_sample())
+    /// What an object that is a sample of this list has for itself to keep it alive, if it is one. Kept once more each
+    /// time, it would be a longer chain.
+    pub fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Owner>> {
+        let tensor = object.cast_exact::<PyTensor>().ok()?;
+        let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
+        Arc::ptr_eq(&held.owners, self.owners.shared()).then(|| held.per_sample.clone())
     }
 
     /// The samples at these positions, of which negative ones count from the end.
-    pub fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<Imported> {
+    pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Imported> {
         let list = self.list.take(positions.iter().copied()).or_py_err(py)?;
-        let owners = self.owners.take(&positions, self.list.len())?;
-        Ok(Imported { list, owners, places: self.places_at(positions) })
+        let owners = self.owners.take(positions, self.list.len())?;
+        let places = self.places.take(positions, self.list.len())?;
+        Ok(Imported { list, owners, places })
+    }
+
+    /// # Errors
+    /// LayoutError for a sample whose memory is elsewhere by now.
+    pub fn check_in_place(&self, py: Python<'_>, path: &str) -> PyResult<()> {
+        match self.places.find_moved(py)? {
+            None => Ok(()),
+            Some(index) => Err(to_py_err(py, &moved(index).at_path(path))),
+        }
+    }
+
+    /// These samples, to be changed: in a copy if others have them as they are.
+    pub fn own<'a>(shared: &'a mut Arc<Imported>, py: Python<'_>) -> PyResult<&'a mut Imported> {
+        if Arc::get_mut(shared).is_none() {
+            *shared = Arc::new(shared.copied().or_py_err(py)?);
+        }
+        Ok(Arc::get_mut(shared).expect("not shared"))
+    }
+
+    /// Adds the samples of another list; on an error none.
+    pub fn join(&mut self, py: Python<'_>, other: &Imported) -> PyResult<()> {
+        let (len, added) = (self.list.len(), other.list.len());
+        // First of all: a table can have more rows than there is memory for their places.
+        self.list.reserve(added).or_py_err(py)?;
+        self.owners.reserve(len, &other.owners, added)?;
+        let list = &mut self.list;
+        let rest = || list.extend(&other.list).or_py_err(py);
+        self.places.extend(len, &other.places, added, rest)?;
+        self.owners.extend(len, &other.owners, added);
+        Ok(())
+    }
+
+    /// The first sample of another list in place of one. What may be let go of now, which can run any code.
+    pub fn replace(
+        &mut self,
+        py: Python<'_>,
+        position: usize,
+        other: &Imported,
+    ) -> PyResult<impl Sized> {
+        let len = self.list.len();
+        self.owners.reserve(len, &other.owners, 0)?;
+        let has_places = self.places.spread(len, &other.places)?;
+        self.list.replace(position, &other.list, 0).or_py_err(py)?;
+        let ask = if has_places { self.places.replace(position, &other.places) } else { None };
+        Ok((ask, self.owners.replace(len, position, &other.owners)))
+    }
+
+    /// Keeps the first `len` samples.
+    pub fn truncate(&mut self, len: usize) {
+        self.list.truncate(len);
+        self.owners.truncate(len);
+        self.places.truncate(len);
     }
 
     /// The same samples, to be changed.
-    pub fn copied(&self) -> windrow::Result<Imported> {
+    fn copied(&self) -> windrow::Result<Imported> {
         let list = self.list.take(0..self.list.len() as i64)?;
         let (owners, places) = (self.owners.clone(), self.places.clone());
         Ok(Imported { list, owners, places })

@@ -8,16 +8,16 @@ use pyo3::types::PyTuple;
 use windrow::{Device, Resident};
 
 use crate::engine::default::default_engine;
-use crate::ground::errors::{in_words, to_py_err, OrPyErr};
+use crate::ground::errors::{in_words, OrPyErr};
+use crate::ground::iterables::in_a_row;
 use crate::ground::reserve::room_for;
-use crate::ground::tensor::PyTensor;
 use crate::import::importer::{Importer, Reading};
 use crate::import::integers::{integers, is_list};
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::ListOwner;
 use crate::ownership::owners::Owners;
-use crate::ownership::places::{moved, Places};
+use crate::ownership::places::Places;
 use crate::samples::imported::Imported;
+use crate::samples::trees::{is_tree, Trees};
 
 /// Samples imported, checked and kept alive once. Every assembling call takes one in place of a list.
 ///
@@ -31,10 +31,17 @@ use crate::samples::imported::Imported;
 /// one is let go of, those of the list that was given first as soon as all of them are replaced. A slice, like `take`, is
 /// a list of its own that shares the samples: what is replaced or appended later does not show in it.
 ///
+/// A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
+/// takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of
+/// tensors in the same containers, and what is assigned or appended has the structure of the first sample: another one is refused
+/// with sample and path, before anything is changed. Shapes and dtypes may differ until `collate` is called. str and bytes,
+/// lists and tuples of Python numbers and objects that are collated as a whole (TensorDict, graphs of PyTorch Geometric) are
+/// kept as they are. A list or tuple of Python numbers that is a sample by itself is an array-like of one dim.
+///
 /// Args:
-///     samples: an iterable of array-likes, of any shapes and dtypes; or one tensor, whose rows along
+///     samples: an iterable of array-likes, of any shapes and dtypes, or of trees of one structure; or one tensor, whose rows along
 ///         dim 0 are registered without anything kept for each of them; or an Arrow array, chunked array or
-///         column, whose rows are the samples, in Arrow's memory.
+///         column, whose rows are the samples, in Arrow's memory, or an Arrow table, whose rows are dicts.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -44,6 +51,11 @@ use crate::samples::imported::Imported;
 ///     >>> rows[0] = b"xy"
 ///     >>> bytes(wr.stack(rows[:2]))
 ///     b'xycd'
+///     >>> steps = wr.SampleList([{"x": [1.5], "n": n} for n in range(4)])
+///     >>> steps[1] = {"x": [2.5], "n": 7}
+///     >>> batch = wr.collate(steps.take([3, 1]), {"x": wr.Stack()})
+///     >>> memoryview(batch["x"]).tolist(), memoryview(batch["n"]).tolist()
+///     ([[1.5], [2.5]], [3, 7])
 #[pyclass(name = "SampleList", module = "windrow", frozen, sequence)]
 pub(crate) struct PySampleList {
     samples: Mutex<Versioned>,
@@ -51,21 +63,58 @@ pub(crate) struct PySampleList {
     resident: Mutex<Option<(u64, Resident<'static>)>>,
 }
 
+/// What is in a list.
+#[derive(Clone)]
+pub(crate) enum Samples {
+    Leaves(Arc<Imported>),
+    Trees(Trees),
+}
+
+impl Samples {
+    pub fn len(&self) -> usize {
+        match self {
+            Samples::Leaves(imported) => imported.list.len(),
+            Samples::Trees(trees) => trees.len(),
+        }
+    }
+
+    /// The samples, if they are array-likes.
+    fn leaves(self, py: Python<'_>) -> PyResult<Arc<Imported>> {
+        match self {
+            Samples::Leaves(imported) => Ok(imported),
+            Samples::Trees(trees) => {
+                let class = trees.class(py)?;
+                Err(PyTypeError::new_err(format!(
+                    "the samples of this list are trees ({class}); use wr.collate, which takes the list, or take(indices) of it"
+                )))
+            }
+        }
+    }
+
+    /// The samples at these positions, of which negative ones count from the end.
+    pub fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<Samples> {
+        Ok(match self {
+            Samples::Leaves(imported) => Samples::Leaves(Arc::new(imported.taken(py, &positions)?)),
+            Samples::Trees(trees) => Samples::Trees(trees.taken(py, positions)?),
+        })
+    }
+}
+
 /// The samples as they are now.
 struct Versioned {
-    imported: Arc<Imported>,
+    samples: Samples,
     /// The number of changes so far.
     version: u64,
 }
 
 impl PySampleList {
-    pub fn from_shared(imported: Arc<Imported>) -> PySampleList {
-        let samples = Mutex::new(Versioned { imported, version: 0 });
+    pub fn from_samples(samples: Samples) -> PySampleList {
+        let samples = Mutex::new(Versioned { samples, version: 0 });
         PySampleList { samples, resident: Mutex::default() }
     }
 
     pub fn from_imported(imported: Imported) -> PySampleList {
-        PySampleList::from_shared(Arc::new(imported))
+        PySampleList::from_samples(Samples::Leaves(Arc::new(imported)))
     }
 
     fn samples(&self) -> MutexGuard<'_, Versioned> {
@@ -77,22 +126,29 @@ impl PySampleList {
     }
 
     /// The samples as they are now; appending later does not change what was taken.
-    pub fn snapshot(&self) -> Arc<Imported> {
-        Arc::clone(&self.samples().imported)
+    pub fn snapshot(&self) -> Samples {
+        self.samples().samples.clone()
     }
 
-    /// As `snapshot`, if no sample has moved since it was imported.
+    pub fn len(&self) -> usize {
+        self.samples().samples.len()
+    }
+
+    /// As `snapshot`, of array-likes.
+    pub fn leaves(&self, py: Python<'_>) -> PyResult<Arc<Imported>> {
+        self.snapshot().leaves(py)
+    }
+
+    /// As `leaves`, if no sample has moved since it was imported.
     pub fn in_place(&self, py: Python<'_>, path: &str) -> PyResult<Arc<Imported>> {
-        let own = self.snapshot();
+        let own = self.leaves(py)?;
         self.check_resident(py)?;
-        match own.places.find_moved(py)? {
-            None => Ok(own),
-            Some(index) => Err(to_py_err(py, &moved(index).at_path(path))),
-        }
+        own.check_in_place(py, path)?;
+        Ok(own)
     }
 
     /// Raises what indices on the device were found to be wrong with.
-    fn check_resident(&self, py: Python<'_>) -> PyResult<()> {
+    pub fn check_resident(&self, py: Python<'_>) -> PyResult<()> {
         match &*self.resident() {
             Some((_, resident)) => resident.check().or_py_err(py),
             None => Ok(()),
@@ -107,8 +163,9 @@ impl PySampleList {
     ) -> PyResult<(Arc<Imported>, Resident<'static>)> {
         let (own, version) = {
             let samples = self.samples();
-            (Arc::clone(&samples.imported), samples.version)
+            (samples.samples.clone(), samples.version)
         };
+        let own = own.leaves(py)?;
         let is_current =
             |(of, made): &(u64, Resident<'static>)| *of == version && made.device() == device;
         let known = self.resident().clone().filter(is_current);
@@ -141,20 +198,29 @@ impl PySampleList {
     }
 
     /// The samples at these positions.
-    pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<Imported> {
+    pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<Samples> {
         let py = indices.py();
         let own = self.snapshot();
         self.check_resident(py)?;
         if let Some(chosen) = self.chosen(indices)? {
-            return Ok(chosen);
+            return Ok(Samples::Leaves(Arc::new(chosen)));
         }
         let (positions, _) = integers(indices, "indices", 1)?;
         own.taken(py, positions)
     }
 
-    /// The position of a sample, of which a negative one counts from the end.
-    pub fn position(&self, index: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let len = self.snapshot().list.len() as isize;
+    /// As `taken`, of array-likes.
+    pub fn taken_leaves(&self, indices: &Bound<'_, PyAny>) -> PyResult<Arc<Imported>> {
+        let py = indices.py();
+        self.leaves(py)?;
+        let taken = self.taken(indices)?.leaves(py)?;
+        taken.check_in_place(py, "")?;
+        Ok(taken)
+    }
+
+    /// The position of one of `len` samples, of which a negative one counts from the end.
+    pub fn position(index: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
+        let len = len as isize;
         let index: isize = index.extract().map_err(|error| {
             let text = "an index of a SampleList is an int or a slice; take(indices) takes an array of them";
             in_words(index.py(), error, || PyTypeError::new_err(text))
@@ -169,19 +235,26 @@ impl PySampleList {
         }
     }
 
-    /// Reads objects, the first of which is number `start` of this list.
-    pub fn imported(&self, objects: &Bound<'_, PyTuple>, start: usize) -> PyResult<Imported> {
-        let own = self.snapshot();
+    /// Reads objects, the first of which is number `start` of this list. An empty list takes those of any kind.
+    fn read(&self, objects: &Bound<'_, PyTuple>, start: usize) -> PyResult<Samples> {
+        let own = match self.snapshot() {
+            Samples::Leaves(own) if own.list.is_empty() => {
+                match objects.iter_borrowed().next().map_or(Ok(false), |first| is_tree(&first))? {
+                    true => return Trees::read(in_a_row(objects)?).map(Samples::Trees),
+                    false => own,
+                }
+            }
+            Samples::Leaves(own) => own,
+            Samples::Trees(own) => {
+                return own.read_more(in_a_row(objects)?, start).map(Samples::Trees);
+            }
+        };
         let mut importer = Importer::new(objects.py(), Reading::OWNED);
         importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
         importer.import_tuple(objects, start, None)?;
-        // What keeps samples of this list alive is there. Kept once more each time, it would be a longer chain.
+        // What keeps samples of this list alive is there.
         let mut per_sample = room_for(objects.len())?;
-        per_sample.extend(objects.iter_borrowed().map_while(|object| {
-            let tensor = object.cast_exact::<PyTensor>().ok()?;
-            let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;
-            Arc::ptr_eq(&held.owners, own.owners.shared()).then(|| held.per_sample.clone())
-        }));
+        per_sample.extend(objects.iter_borrowed().map_while(|object| own.known(&object)));
         let Importer { list, owner, places, .. } = importer;
         let owners = match objects.len() {
             count if per_sample.len() == count => {
@@ -190,56 +263,74 @@ impl PySampleList {
             1 => Owners::of_one(Arc::new(owner), list.device()),
             _ => Owners::of_all(Arc::new(owner)),
         };
-        Ok(Imported { list, owners, places: Places::from(places) })
+        let places = Places::from(places);
+        Ok(Samples::Leaves(Arc::new(Imported { list, owners, places })))
     }
 
+    /// Reads objects as the next samples of this list; on an error none.
     pub fn add(&self, objects: &Bound<'_, PyTuple>) -> PyResult<()> {
-        let added = self.imported(objects, self.snapshot().list.len())?;
-        self.join(objects.py(), &added)
-    }
-
-    /// Changes the samples, in a copy if others have them as they are.
-    pub fn change<T>(
-        &self,
-        py: Python<'_>,
-        change: impl FnOnce(&mut Imported) -> PyResult<T>,
-    ) -> PyResult<T> {
-        let mut samples = self.samples();
-        if Arc::get_mut(&mut samples.imported).is_none() {
-            samples.imported = Arc::new(samples.imported.copied().or_py_err(py)?);
+        if objects.is_empty() {
+            return Ok(());
         }
-        samples.version += 1;
-        change(Arc::get_mut(&mut samples.imported).expect("not shared"))
+        let added = self.read(objects, self.len())?;
+        self.join(objects.py(), added)
     }
 
     /// Adds the samples of another list; on an error none.
-    pub fn join(&self, py: Python<'_>, other: &Imported) -> PyResult<()> {
-        self.snapshot().list.check_known().and(other.list.check_known()).or_py_err(py)?;
-        self.change(py, |own| {
-            let (len, added) = (own.list.len(), other.list.len());
-            // First of all: a table can have more rows than there is memory for their places.
-            own.list.reserve(added).or_py_err(py)?;
-            own.owners.reserve(len, &other.owners, added)?;
-            let list = &mut own.list;
-            let rest = || list.extend(&other.list).or_py_err(py);
-            own.places.extend(len, &other.places, added, rest)?;
-            own.owners.extend(len, &other.owners, added);
-            Ok(())
-        })
+    pub fn join(&self, py: Python<'_>, mut other: Samples) -> PyResult<()> {
+        // Let go of without the lock of the list, and structures are compared without it.
+        let _gone;
+        let mut own = loop {
+            match (&self.snapshot(), &mut other) {
+                (Samples::Leaves(own), Samples::Leaves(other)) => {
+                    own.list.check_known().and(other.list.check_known()).or_py_err(py)?;
+                }
+                (Samples::Trees(own), Samples::Trees(other)) if !own.is_alike(other) => {
+                    *other = own.arrange(py, other)?;
+                }
+                _ => {}
+            }
+            let own = self.samples();
+            match (&own.samples, &other) {
+                // Another thread was the first to add to an empty list.
+                (Samples::Trees(own), Samples::Trees(other)) if !own.is_alike(other) => {}
+                _ => break own,
+            }
+        };
+        own.version += 1;
+        match (&mut own.samples, other) {
+            (Samples::Leaves(own), Samples::Leaves(other)) => {
+                Imported::own(own, py)?.join(py, &other)?;
+            }
+            (Samples::Trees(own), Samples::Trees(other)) => own.join(py, &other)?,
+            (_, other) if other.len() == 0 => {}
+            (own, other) if own.len() == 0 => _gone = std::mem::replace(own, other),
+            _ => return Err(no_mixture()),
+        }
+        Ok(())
     }
+
     /// Has the list refer to another sample at a position, which is there.
     pub fn replace(&self, position: usize, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sample.py();
-        let other = self.imported(&PyTuple::new(py, [sample])?, position)?;
+        let other = self.read(&PyTuple::new(py, [sample])?, position)?;
         // Let go of without the lock of the list.
-        let _gone = self.change(py, |own| {
-            let len = own.list.len();
-            own.owners.reserve(len, &other.owners, 0)?;
-            let has_places = own.places.spread(len, &other.places)?;
-            own.list.replace(position, &other.list, 0).or_py_err(py)?;
-            let ask = if has_places { own.places.replace(position, &other.places) } else { None };
-            Ok((ask, own.owners.replace(len, position, &other.owners)))
-        })?;
+        let (_gone_leaf, _gone_tree);
+        let mut own = self.samples();
+        own.version += 1;
+        match (&mut own.samples, &other) {
+            (Samples::Leaves(own), Samples::Leaves(other)) => {
+                _gone_leaf = Imported::own(own, py)?.replace(py, position, other)?;
+            }
+            (Samples::Trees(own), Samples::Trees(other)) if own.is_alike(other) => {
+                _gone_tree = own.replace(py, position, other)?;
+            }
+            _ => return Err(no_mixture()),
+        }
         Ok(())
     }
+}
+
+fn no_mixture() -> PyErr {
+    PyTypeError::new_err("samples of a list are all array-likes or all trees of one structure")
 }

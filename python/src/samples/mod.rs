@@ -1,8 +1,11 @@
 //! Lists of samples: what callers give as one, and `SampleList`.
 
 pub(crate) mod arrow;
+pub(crate) mod columns;
 pub(crate) mod imported;
 pub(crate) mod list;
 pub(crate) mod pieces;
 pub(crate) mod read;
+pub(crate) mod table;
+pub(crate) mod trees;
 pub(crate) mod windows;

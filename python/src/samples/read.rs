@@ -6,13 +6,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::RowsAhead;
 
-use crate::ground::iterables::{check_list, tuple_from};
+use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_from};
 use crate::import::importer::{Importer, Reading};
 use crate::import::routes::is_tensor;
 use crate::import::tensor::tensor_of;
-use crate::samples::arrow::{is_arrow, samples_in};
+use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
-use crate::samples::list::PySampleList;
+use crate::samples::list::{PySampleList, Samples};
+use crate::samples::table::trees_of_table;
+use crate::samples::trees::{is_tree, Trees};
 
 /// Imports every sample of a list, tuple or other iterable; of a tensor or an Arrow array every row.
 pub(crate) fn import_samples(
@@ -38,6 +40,37 @@ pub(crate) fn import_samples(
     let mut importer = Importer::new(py, reading);
     importer.import_tuple(&tuple, 0, reading.stacker)?;
     Ok(Imported::from_importer(importer))
+}
+
+/// As `import_samples`, to be kept; trees are taken apart.
+pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<Samples> {
+    if !is_list_or_tuple(samples) {
+        if is_arrow(samples)? {
+            return rows_of_arrow(samples);
+        }
+        check_list(samples)?;
+        if is_tensor(samples)? {
+            let (imported, _) = import_samples(samples, Reading::OWNED)?;
+            return Ok(Samples::Leaves(Arc::new(imported)));
+        }
+    }
+    let samples = tuple_from(samples)?;
+    match samples.iter_borrowed().next().map_or(Ok(false), |first| is_tree(&first))? {
+        true => Trees::read(in_a_row(&samples)?).map(Samples::Trees),
+        false => {
+            let (imported, _) = import_samples(&samples, Reading::OWNED)?;
+            Ok(Samples::Leaves(Arc::new(imported)))
+        }
+    }
+}
+
+/// The rows of an Arrow object: those of a table are trees.
+pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<Samples> {
+    let rows = read(object, ".", "")?;
+    match rows.is_struct {
+        true => trees_of_table(object.py(), rows.columns).map(Samples::Trees),
+        false => Ok(Samples::Leaves(Arc::new(rows.samples(object)?))),
+    }
 }
 
 /// Either a list imported before or samples imported now.

@@ -1,4 +1,4 @@
-//! The containers of trees: what they are, and how they are made again around other children.
+//! Classes of containers: what is known of them, how their objects are taken apart and made again.
 
 use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -15,19 +15,6 @@ use crate::import::tensor::tensor_of;
 /// Deeper trees are refused: a container may hold itself.
 const MAX_DEPTH: usize = 256;
 
-/// A container without its children.
-pub(crate) enum Container<'py> {
-    /// The first sample's mapping, and its keys.
-    Mapping(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
-    /// A list or tuple type, called with one iterable of so many.
-    Sequence(Bound<'py, PyType>, usize),
-    /// A namedtuple type, called with so many fields in order.
-    Named(Bound<'py, PyType>, usize),
-    Dataclass(Bound<'py, PyType>, Vec<Field>),
-    /// What makes an object of a dict of its children, and their names.
-    Node(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
-}
-
 /// A field of a dataclass.
 pub(crate) struct Field {
     pub name: String,
@@ -35,57 +22,12 @@ pub(crate) struct Field {
     init: bool,
 }
 
-impl<'py> Container<'py> {
-    /// The number of its children.
-    pub fn len(&self) -> usize {
-        match self {
-            Container::Mapping(_, keys) | Container::Node(_, keys) => keys.len(),
-            Container::Sequence(_, len) | Container::Named(_, len) => *len,
-            Container::Dataclass(_, fields) => fields.len(),
-        }
-    }
-
-    /// One of the same type around these.
-    pub fn with(&self, children: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-        match self {
-            Container::Mapping(first, keys) => {
-                let dict = PyDict::new(first.py());
-                for (key, child) in keys.iter().zip(children) {
-                    dict.set_item(key, child)?;
-                }
-                mapping_like(first, dict)
-            }
-            Container::Sequence(class, _) => {
-                let list = list_of(class.py(), children)?;
-                match class.is(class.py().get_type::<PyList>()) {
-                    true => Ok(list.into_any()),
-                    false => class.call1((list,)),
-                }
-            }
-            Container::Named(class, _) => {
-                class.call1(list_of(class.py(), children)?.as_sequence().to_tuple()?)
-            }
-            Container::Dataclass(class, fields) => dataclass_of(class, fields, children),
-            Container::Node(close, names) => {
-                let dict = PyDict::new(close.py());
-                for (name, child) in names.iter().zip(children) {
-                    dict.set_item(name, child)?;
-                }
-                close.call1((dict,))
-            }
-        }
-    }
-}
-
 /// A mapping of the first sample's type.
-fn mapping_like<'py>(
+pub(super) fn mapping_like<'py>(
     first: &Bound<'py, PyAny>,
     dict: Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (py, class) = (first.py(), first.get_type());
-    if class.is(py.get_type::<PyDict>()) {
-        return Ok(dict.into_any());
-    }
     // Outputs of transformers' models: they refuse `update`.
     if class.hasattr(intern!(py, "__dataclass_fields__"))? {
         return class.call((), Some(&dict));
@@ -100,7 +42,7 @@ fn mapping_like<'py>(
 }
 
 /// By the constructor; fields that it does not take are set as it would set them, frozen or not.
-fn dataclass_of<'py>(
+pub(super) fn dataclass_of<'py>(
     class: &Bound<'py, PyType>,
     fields: &[Field],
     children: Vec<Bound<'py, PyAny>>,
@@ -145,6 +87,8 @@ pub(crate) struct Opened<'py> {
     pub forms: Option<Bound<'py, PyDict>>,
     /// The class whose leaves are all torch tensors.
     pub tensors: Option<String>,
+    /// Takes further objects apart as these, if that does not depend on all of a column.
+    pub again: Option<Bound<'py, PyAny>>,
 }
 
 /// What takes objects of a class apart that is no container by itself, if anything does. `is_last`: it is none by any
@@ -175,8 +119,8 @@ pub(crate) fn open<'py>(
     sep: &str,
 ) -> PyResult<Opened<'py>> {
     let opened = opener.call1((list_of(opener.py(), samples)?, path, sep))?;
-    let (children, close, forms, tensors) = opened.extract()?;
-    Ok(Opened { children, close, forms, tensors })
+    let (children, close, forms, tensors, again) = opened.extract()?;
+    Ok(Opened { children, close, forms, tensors, again })
 }
 
 /// Refuses containers that pass for a mapping or a dataclass and are more than one: what else they hold

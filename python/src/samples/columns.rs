@@ -1,0 +1,226 @@
+//! The leaves of samples that are trees, a column for each.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyType};
+
+use crate::ground::errors::{class_name, not_array_like, Whose};
+use crate::ground::iterables::{is_list_or_tuple, is_text};
+use crate::ground::reserve::{no_room, room_for};
+use crate::import::importer::Reading;
+use crate::import::rows::is_of_numbers;
+use crate::samples::imported::Imported;
+use crate::trees::container::Place;
+use crate::trees::containers::{in_place_of, opener_of};
+
+/// What a leaf of every sample is.
+pub(crate) enum Content {
+    Tensors,
+    /// Strings and bytes.
+    Texts,
+    /// Lists and tuples of Python numbers: one leaf or as many as numbers, as the spec of a batch says.
+    Numbers,
+    /// Objects of a class whose children are those of a whole batch, such as graphs.
+    Objects(Py<PyType>),
+}
+
+/// A leaf of every sample.
+#[derive(Clone)]
+pub(crate) enum Column {
+    Tensors(Arc<Imported>),
+    /// As they are, for `collate` to look at.
+    Objects(Arc<Vec<Py<PyAny>>>),
+}
+
+/// Whether a column is of strings and bytes.
+///
+/// # Errors
+/// A sample that is none among them.
+pub(crate) fn are_texts(samples: &[Bound<'_, PyAny>], place: Place<'_>) -> PyResult<bool> {
+    if !samples.first().is_some_and(is_text) {
+        return Ok(false);
+    }
+    match samples.iter().position(|sample| !is_text(sample)) {
+        Some(index) => {
+            Err(place.uneven(index, &class_name(&samples[0].get_type())?, &samples[index]))
+        }
+        None => Ok(true),
+    }
+}
+
+/// Whether a column is of lists of Python numbers.
+fn are_numbers(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
+    for sample in samples {
+        if !is_list_or_tuple(sample) || !is_of_numbers(sample, false)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads a column of array-likes.
+pub(crate) fn import_leaf<'py, T>(
+    samples: Vec<Bound<'py, PyAny>>,
+    place: Place<'_>,
+    import: impl FnOnce(Vec<Bound<'py, PyAny>>) -> PyResult<T>,
+) -> PyResult<T> {
+    let (first, path) = (samples[0].clone(), place.path);
+    if let Some(index) = samples.iter().position(|sample| sample.is_none()) {
+        return Err(not_array_like(Whose::Sample(place.start() + index), path, &samples[index]));
+    }
+    import(samples).map_err(|error| match place.added_to {
+        None => in_place_of(error, &first, path).unwrap_or_else(|e| e),
+        Some(_) => error,
+    })
+}
+
+impl Content {
+    /// What a column is, if it is none of containers.
+    pub fn of(samples: &[Bound<'_, PyAny>], place: Place<'_>) -> PyResult<Content> {
+        if are_texts(samples, place)? {
+            return Ok(Content::Texts);
+        }
+        match opener_of(&samples[0], false)?.is_none() && are_numbers(samples)? {
+            true => Ok(Content::Numbers),
+            false => Ok(Content::Tensors),
+        }
+    }
+
+    /// Refuses what is no such leaf.
+    pub fn check(&self, samples: &[Bound<'_, PyAny>], place: Place<'_>) -> PyResult<()> {
+        for (index, sample) in samples.iter().enumerate() {
+            let expected = match self {
+                Content::Texts if !is_text(sample) => "str or bytes".to_owned(),
+                Content::Numbers if !are_numbers(std::slice::from_ref(sample))? => {
+                    "a list of Python numbers".to_owned()
+                }
+                Content::Objects(class) if !sample.get_type().is(class.bind(sample.py())) => {
+                    class_name(class.bind(sample.py()))?
+                }
+                _ => continue,
+            };
+            return Err(place.uneven(index, &expected, sample));
+        }
+        Ok(())
+    }
+
+    pub fn is_like(&self, py: Python<'_>, other: &Content) -> bool {
+        match (self, other) {
+            (Content::Objects(own), Content::Objects(other)) => own.bind(py).is(other.bind(py)),
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}
+
+impl Column {
+    /// Reads a leaf of every sample of a new list.
+    pub fn read(
+        samples: Vec<Bound<'_, PyAny>>,
+        place: Place<'_>,
+        content: &Content,
+    ) -> PyResult<Column> {
+        if !matches!(content, Content::Tensors) {
+            return Column::of_objects(samples);
+        }
+        let (path, start) = (place.path, place.start());
+        let py = samples[0].py();
+        let reading = Reading { path, ..Reading::OWNED };
+        let import = |samples: Vec<_>| Imported::from_objects(py, samples, start, reading);
+        let (imported, _) = import_leaf(samples, place, import)?;
+        Ok(Column::Tensors(Arc::new(imported)))
+    }
+
+    pub fn of_objects(samples: Vec<Bound<'_, PyAny>>) -> PyResult<Column> {
+        let mut objects = room_for(samples.len())?;
+        for sample in samples {
+            objects.push(match sample.cast_exact::<PyList>() {
+                // What is done to it later is not done to the samples.
+                Ok(list) => list.as_sequence().to_list()?.into_any().unbind(),
+                Err(_) => sample.unbind(),
+            });
+        }
+        Ok(Column::Objects(Arc::new(objects)))
+    }
+
+    /// The leaves of the samples at these positions, which are there and none of them negative.
+    pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Column> {
+        match self {
+            Column::Tensors(imported) => {
+                Ok(Column::Tensors(Arc::new(imported.taken(py, positions)?)))
+            }
+            Column::Objects(objects) => {
+                let mut taken = room_for(positions.len())?;
+                taken.extend(
+                    positions.iter().map(|&position| objects[position as usize].clone_ref(py)),
+                );
+                Ok(Column::Objects(Arc::new(taken)))
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Column::Tensors(imported) => imported.list.len(),
+            Column::Objects(objects) => objects.len(),
+        }
+    }
+
+    /// Adds the leaves of other samples; on an error none.
+    pub fn join(&mut self, py: Python<'_>, other: &Column) -> PyResult<()> {
+        match (self, other) {
+            (Column::Tensors(own), Column::Tensors(other)) => {
+                Imported::own(own, py)?.join(py, other)
+            }
+            (Column::Objects(own), Column::Objects(other)) => {
+                let own = own_objects(py, own, other.len())?;
+                own.extend(other.iter().map(|object| object.clone_ref(py)));
+                Ok(())
+            }
+            _ => Err(PyTypeError::new_err("leaves of different content")),
+        }
+    }
+
+    /// Keeps the first `len` leaves.
+    pub fn truncate(&mut self, len: usize) {
+        match self {
+            Column::Tensors(imported) => {
+                Arc::get_mut(imported).into_iter().for_each(|own| own.truncate(len));
+            }
+            Column::Objects(objects) => {
+                Arc::get_mut(objects).into_iter().for_each(|own| own.truncate(len));
+            }
+        }
+    }
+
+    /// The first leaf of another column in place of one.
+    pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Column) -> PyResult<()> {
+        match (self, other) {
+            (Column::Tensors(own), Column::Tensors(other)) => {
+                Imported::own(own, py)?.replace(py, index, other).map(drop)
+            }
+            (Column::Objects(own), Column::Objects(other)) => {
+                own_objects(py, own, 0)?[index] = other[0].clone_ref(py);
+                Ok(())
+            }
+            _ => Err(PyTypeError::new_err("leaves of different content")),
+        }
+    }
+}
+
+/// Objects to be changed, in a copy if others have them as they are, with room for so many more.
+fn own_objects<'a>(
+    py: Python<'_>,
+    objects: &'a mut Arc<Vec<Py<PyAny>>>,
+    additional: usize,
+) -> PyResult<&'a mut Vec<Py<PyAny>>> {
+    if Arc::get_mut(objects).is_none() {
+        let mut copy = room_for(objects.len() + additional)?;
+        copy.extend(objects.iter().map(|object| object.clone_ref(py)));
+        *objects = Arc::new(copy);
+    }
+    let own = Arc::get_mut(objects).expect("not shared");
+    own.try_reserve(additional).map_err(no_room)?;
+    Ok(own)
+}

@@ -1,0 +1,355 @@
+//! [`Trees`]: samples that are trees, taken apart once: their containers, and for each leaf the list of its samples.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+use windrow::Owner;
+
+use crate::ground::errors::{at, class_name};
+use crate::ground::iterables::{is_list_or_tuple, is_mapping, is_text};
+use crate::ground::reserve::{push_to, room_for};
+use crate::import::importer::{Importer, Reading};
+use crate::import::routes::{has_interface, route_of, Route};
+use crate::import::rows::is_of_numbers;
+use crate::ownership::owner::ImportOwner;
+use crate::ownership::owners::Owners;
+use crate::ownership::places::Places;
+use crate::samples::columns::{import_leaf, Column, Content};
+use crate::samples::imported::Imported;
+use crate::trees::container::{apart, Container, Place};
+use crate::trees::containers::{check_depth, dataclass_fields, fold, opener_of};
+
+/// Joins the names of a path in errors.
+const SEP: &str = ".";
+
+/// Samples of one structure.
+#[derive(Clone)]
+pub(crate) struct Trees {
+    shape: Arc<Shape>,
+    /// Of each leaf, in the order of the structure.
+    columns: Vec<Column>,
+    len: usize,
+}
+
+/// The structure of all samples: its nodes, each before its children.
+struct Shape(Vec<Node>);
+
+pub(crate) struct Node {
+    pub kind: Kind,
+    pub path: String,
+}
+
+pub(crate) enum Kind {
+    Container(Arc<Container>),
+    /// The position of the column of a leaf, and what is in it.
+    Leaf(usize, Content),
+}
+
+/// Whether a list that begins with this sample is one of trees.
+pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
+    if sample.cast_exact::<PyDict>().is_ok() {
+        return Ok(true);
+    }
+    if !matches!(route_of(sample)?.0, Route::Protocols | Route::Row) || is_text(sample) {
+        return Ok(false);
+    }
+    let class = sample.get_type();
+    if has_interface(&class)? {
+        return Ok(false);
+    }
+    if is_list_or_tuple(sample) && opener_of(sample, false)?.is_none() {
+        return Ok(!is_of_numbers(sample, true)?);
+    }
+    Ok(is_mapping(sample)?
+        || dataclass_fields(&class)?.is_some()
+        || opener_of(sample, false)?.is_some()
+        || opener_of(sample, true)?.is_some())
+}
+
+impl Shape {
+    fn leaves(&self) -> impl Iterator<Item = (&Node, &Content)> {
+        self.0.iter().filter_map(|node| match &node.kind {
+            Kind::Leaf(_, content) => Some((node, content)),
+            Kind::Container(_) => None,
+        })
+    }
+
+    /// For each column of a list of this structure that of another list.
+    ///
+    /// # Errors
+    /// Another structure, with the path.
+    fn columns_in(&self, py: Python<'_>, other: &Shape) -> PyResult<Vec<usize>> {
+        let mut columns = room_for(self.leaves().count())?;
+        let (own_ends, other_ends) = (self.ends(), other.ends());
+        let children = |ends: &[usize], node: usize, count: usize| {
+            let next = |&child: &usize| Some(ends[child]);
+            std::iter::successors(Some(node + 1), next).take(count).collect::<Vec<usize>>()
+        };
+        let mut open = vec![(0, 0)];
+        while let Some((own, its)) = open.pop() {
+            let (node, other) = (&self.0[own], &other.0[its]);
+            match (&node.kind, &other.kind) {
+                (Kind::Container(container), Kind::Container(like)) => {
+                    let Some(order) = container.order_in(py, like)? else {
+                        return Err(node.unlike());
+                    };
+                    let own = children(&own_ends, own, order.len());
+                    let its = children(&other_ends, its, order.len());
+                    open.extend(own.into_iter().zip(order.iter().map(|&child| its[child])).rev());
+                }
+                (Kind::Leaf(_, content), Kind::Leaf(position, its)) if content.is_like(py, its) => {
+                    columns.push(*position);
+                }
+                _ => return Err(node.unlike()),
+            }
+        }
+        Ok(columns)
+    }
+
+    /// Where the subtree of each node ends.
+    fn ends(&self) -> Vec<usize> {
+        let (mut ends, mut open) = (vec![0; self.0.len()], Vec::new());
+        for (position, node) in self.0.iter().enumerate().rev() {
+            let mut end = position + 1;
+            for _ in 0..node.num_children() {
+                end = open.pop().unwrap_or(end);
+            }
+            ends[position] = end;
+            open.push(end);
+        }
+        ends
+    }
+}
+
+impl Node {
+    fn place(&self, start: usize) -> Place<'_> {
+        Place { path: &self.path, sep: SEP, added_to: Some(start) }
+    }
+
+    fn unlike(&self) -> PyErr {
+        let at = at(&self.path);
+        PyTypeError::new_err(format!("the samples of the two lists differ in structure{at}"))
+    }
+
+    fn num_children(&self) -> usize {
+        match &self.kind {
+            Kind::Container(container) => container.len(),
+            Kind::Leaf(..) => 0,
+        }
+    }
+}
+
+impl Trees {
+    pub fn new(nodes: Vec<Node>, columns: Vec<Column>, len: usize) -> Trees {
+        Trees { shape: Arc::new(Shape(nodes)), columns, len }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The nodes, each before its children, and the columns of leaves.
+    pub fn nodes(&self) -> impl Iterator<Item = (&Kind, Option<&Column>)> {
+        self.shape.0.iter().map(|node| match &node.kind {
+            Kind::Leaf(position, _) => (&node.kind, self.columns.get(*position)),
+            Kind::Container(_) => (&node.kind, None),
+        })
+    }
+
+    pub fn num_leaves(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// What a sample is, in words.
+    pub fn class(&self, py: Python<'_>) -> PyResult<String> {
+        match self.shape.0.first().map(|root| &root.kind) {
+            Some(Kind::Container(container)) => class_name(container.class(py)),
+            _ => Ok("objects".to_owned()),
+        }
+    }
+
+    /// Takes the samples of a new list apart.
+    pub fn read(samples: Vec<Bound<'_, PyAny>>) -> PyResult<Trees> {
+        let (py, len) = (samples[0].py(), samples.len());
+        let (mut nodes, mut columns) = (Vec::new(), Vec::new());
+        let mut open = vec![(samples, String::new(), 0)];
+        while let Some((samples, path, depth)) = open.pop() {
+            check_depth(depth, &path)?;
+            let place = Place { path: &path, sep: SEP, added_to: None };
+            let (content, apart) = match Content::of(&samples, place)? {
+                Content::Tensors => match apart(&samples, place, false)? {
+                    Some(apart) if !apart.container.is_open() => {
+                        (Content::Objects(samples[0].get_type().unbind()), None)
+                    }
+                    apart => (Content::Tensors, apart),
+                },
+                content => (content, None),
+            };
+            let kind = match apart {
+                Some(apart) => {
+                    let first_child = open.len();
+                    for (child, column) in apart.columns.into_iter().enumerate() {
+                        open.push((column, apart.container.path_of(py, child, place)?, depth + 1));
+                    }
+                    open[first_child..].reverse();
+                    Kind::Container(Arc::new(apart.container))
+                }
+                None => {
+                    columns.push(Column::read(samples, place, &content)?);
+                    Kind::Leaf(columns.len() - 1, content)
+                }
+            };
+            nodes.push(Node { kind, path });
+        }
+        Ok(Trees::new(nodes, columns, len))
+    }
+
+    /// Takes further samples apart, which are to have the structure of these. The first will be number `start`.
+    ///
+    /// # Errors
+    /// Another structure, with sample and path.
+    pub fn read_more(&self, samples: Vec<Bound<'_, PyAny>>, start: usize) -> PyResult<Trees> {
+        let len = samples.len();
+        let mut columns: Vec<Vec<Bound<'_, PyAny>>> = room_for(self.columns.len())?;
+        let mut open = vec![samples];
+        for node in &self.shape.0 {
+            let samples = open.pop().unwrap_or_default();
+            let place = node.place(start);
+            match &node.kind {
+                Kind::Container(container) => {
+                    let children = container.columns(&samples, place)?;
+                    open.extend(children.into_iter().rev());
+                }
+                Kind::Leaf(_, content) => {
+                    content.check(&samples, place)?;
+                    columns.push(samples);
+                }
+            }
+        }
+        let columns = match len {
+            1 => self.read_one(columns, start)?,
+            _ => {
+                let leaves = self.shape.leaves().zip(columns);
+                let read = |((node, content), samples): ((&Node, &Content), Vec<_>)| {
+                    Column::read(samples, node.place(start), content)
+                };
+                leaves.map(read).collect::<PyResult<Vec<_>>>()?
+            }
+        };
+        Ok(Trees { shape: Arc::clone(&self.shape), columns, len })
+    }
+
+    /// Reads the leaves of one sample, which have what keeps them alive in common.
+    fn read_one(&self, leaves: Vec<Vec<Bound<'_, PyAny>>>, start: usize) -> PyResult<Vec<Column>> {
+        let (mut columns, mut owner, mut known) =
+            (room_for(leaves.len())?, ImportOwner::default(), Vec::new());
+        for (((node, _), own), leaf) in self.shape.leaves().zip(&self.columns).zip(leaves) {
+            let Column::Tensors(own) = own else {
+                columns.push(Column::of_objects(leaf)?);
+                continue;
+            };
+            let py = leaf[0].py();
+            let mut importer = Importer::new(py, Reading { path: &node.path, ..Reading::OWNED });
+            importer.empty_dtype = own.list.last_dtype().unwrap_or(importer.empty_dtype);
+            importer.owner = std::mem::take(&mut owner);
+            let object = leaf[0].clone();
+            import_leaf(leaf, node.place(start), |leaf| importer.import_one(&leaf[0], start))?;
+            let Importer { list, places, owner: kept, .. } = importer;
+            owner = kept;
+            let again = |lone| Owners::from_parts(Arc::clone(own.owners.shared()), vec![lone]);
+            known.push(own.known(&object).map(again));
+            push_to(&mut owner.objects, object.unbind())?;
+            let imported =
+                Imported { list, owners: Owners::default(), places: Places::from(places) };
+            columns.push(Column::Tensors(Arc::new(imported)));
+        }
+        let owner: Owner = Arc::new(owner);
+        let tensors = columns.iter_mut().filter_map(|column| match column {
+            Column::Tensors(imported) => Arc::get_mut(imported),
+            Column::Objects(_) => None,
+        });
+        for (imported, known) in tensors.zip(known) {
+            let made = || Owners::of_one(Arc::clone(&owner), imported.list.device());
+            imported.owners = known.unwrap_or_else(made);
+        }
+        Ok(columns)
+    }
+
+    /// The samples at these positions, of which negative ones count from the end.
+    pub fn taken(&self, py: Python<'_>, mut positions: Vec<i64>) -> PyResult<Trees> {
+        let len = self.len as i64;
+        for position in &mut positions {
+            if !(-len..len).contains(position) {
+                let text = format!("index {position} in a list of {len} samples");
+                return Err(PyIndexError::new_err(text));
+            }
+            *position += if *position < 0 { len } else { 0 };
+        }
+        let columns = self.columns.iter().map(|column| column.taken(py, &positions));
+        let columns = columns.collect::<PyResult<_>>()?;
+        Ok(Trees { shape: Arc::clone(&self.shape), columns, len: positions.len() })
+    }
+
+    /// A sample as a tree of tensors; other leaves are as they were given.
+    pub fn sample<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
+        fold(&self.shape.0, Node::num_children, |node, children| match &node.kind {
+            Kind::Container(container) => container.with(py, children),
+            Kind::Leaf(position, _) => match &self.columns[*position] {
+                Column::Tensors(imported) => imported.object(py, index, &node.path),
+                Column::Objects(objects) => {
+                    let object = objects[index].bind(py);
+                    match object.cast_exact::<PyList>() {
+                        Ok(list) => Ok(list.as_sequence().to_list()?.into_any()),
+                        Err(_) => Ok(object.clone()),
+                    }
+                }
+            },
+        })
+    }
+
+    /// Whether another list has its columns in the order of this one, as those that were taken or read from it have.
+    pub fn is_alike(&self, other: &Trees) -> bool {
+        Arc::ptr_eq(&self.shape, &other.shape)
+    }
+
+    /// Another list with its columns in the order of this one. Compares keys, which can run any code.
+    ///
+    /// # Errors
+    /// Another structure, with the path.
+    pub fn arrange(&self, py: Python<'_>, other: &Trees) -> PyResult<Trees> {
+        let from = self.shape.columns_in(py, &other.shape)?;
+        let columns = from.into_iter().map(|position| other.columns[position].clone()).collect();
+        Ok(Trees { shape: Arc::clone(&self.shape), columns, len: other.len })
+    }
+
+    /// Adds the samples of another list that is alike; on an error none.
+    pub fn join(&mut self, py: Python<'_>, other: &Trees) -> PyResult<()> {
+        for position in 0..self.columns.len() {
+            if let Err(error) = self.columns[position].join(py, &other.columns[position]) {
+                self.columns[..position].iter_mut().for_each(|column| column.truncate(self.len));
+                return Err(error);
+            }
+        }
+        self.len += other.len;
+        Ok(())
+    }
+
+    /// The one sample of another list that is alike in place of a sample; on an error nothing is changed. Gives what may be
+    /// let go of now, which can run any code.
+    pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Trees) -> PyResult<Trees> {
+        let old = self.taken(py, vec![index as i64])?;
+        for position in 0..self.columns.len() {
+            let column = &mut self.columns[position];
+            if let Err(error) = column.replace(py, index, &other.columns[position]) {
+                for (column, old) in self.columns[..position].iter_mut().zip(&old.columns) {
+                    // There is room for what was there.
+                    column.replace(py, index, old)?;
+                }
+                return Err(error);
+            }
+        }
+        Ok(old)
+    }
+}
