@@ -57,6 +57,14 @@
 //! placed on the host. To use a batch on another stream, call [`Tensor::ready_on`] first. The driver is
 //! found at run time; without one, the result is [`Error::NoDriver`].
 //!
+//! Building with the feature needs nvcc 12.1 or newer, and neither the libraries of a toolkit nor a driver. The build scripts of
+//! cust and cust_raw look for such libraries all the same, and may stop with `Could not find a cuda installation`. An
+//! empty folder is enough for them:
+//!
+//! ```sh
+//! mkdir -p target/cuda/lib64 && export CUDA_LIBRARY_PATH=$PWD/target/cuda
+//! ```
+//!
 //! # Observability
 //!
 //! [`Plan::explain`] reports what a plan would do, [`Engine::stats`] what an engine has done, by path and

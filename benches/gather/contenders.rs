@@ -1,10 +1,10 @@
 //! Who assembles the batch, or copies as many bytes.
 #![allow(clippy::too_many_arguments, reason = "the driver's")]
 
-use lazy_driver::Function;
 use std::ffi::c_void;
 use std::mem::transmute;
 use windrow::{Collate, Device, Engine, Fields, Leaf, Plan, RunOptions, SampleList, Target};
+use windrow_driver::Function;
 
 use super::gpu::{allocate, check, Gpu, Outcome};
 use super::workloads::{Lie, Set, Workload};
@@ -103,7 +103,7 @@ pub fn of<'a>(
                     .try_for_each(|((to, from), size)| copy(*to, *from, *size as usize))
             }),
         );
-        match lazy_driver::entry(Function::cuMemcpyBatchAsync_v2) {
+        match windrow_driver::entry(Function::cuMemcpyBatchAsync_v2) {
             Some(_) => {
                 add(BATCH, true, Box::new(|set| copy_batch(gpu, set)));
             }

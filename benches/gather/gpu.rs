@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use lazy_driver::Function;
 use std::ffi::c_void;
 use std::mem::transmute;
 use windrow::Stream;
+use windrow_driver::Function;
 
 use super::peers::Peers;
 

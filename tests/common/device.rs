@@ -4,8 +4,8 @@ use std::ffi::c_void;
 use std::mem::transmute;
 use std::sync::OnceLock;
 
-use lazy_driver::Function;
 use windrow::Engine;
+use windrow_driver::Function;
 
 /// The device engine of a test binary, if there is a driver. Without one a test says SKIP, and fails
 /// where `WINDROW_REQUIRE_GPU=1`.
@@ -28,7 +28,7 @@ macro_rules! driver {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[allow(non_snake_case, clippy::missing_safety_doc)]
         pub unsafe fn $name($($argument: $type),*) -> u32 {
-            let entry = lazy_driver::entry(Function::$name).expect(stringify!($name));
+            let entry = windrow_driver::entry(Function::$name).expect(stringify!($name));
             // SAFETY: the function of this name has these parameters.
             unsafe {
                 transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> u32>(entry.as_ptr())(

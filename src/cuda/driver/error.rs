@@ -52,7 +52,7 @@ impl DriverError {
     pub(crate) fn from_cust(function: &'static str, error: CudaError) -> DriverError {
         let code = match error as u32 {
             UNKNOWN => {
-                Some(lazy_driver::last_unknown_code()).filter(|c| *c != 0).unwrap_or(UNKNOWN)
+                Some(windrow_driver::last_unknown_code()).filter(|c| *c != 0).unwrap_or(UNKNOWN)
             }
             code => code,
         };

@@ -25,7 +25,7 @@ pub(crate) fn init() -> Result<()> {
 fn start() -> Result<()> {
     started::mark();
     let unavailable = |text: String| Err(Error::NoDriver(text));
-    if let Err(text) = lazy_driver::load() {
+    if let Err(text) = windrow_driver::load() {
         return unavailable(format!("no driver found: {text}"));
     }
     // SAFETY: takes no pointer; 0 is the only flag there is.

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::transmute;
 
 use cust::sys::{CUcontext, CUdevice, CUevent, CUfunction, CUmemoryPool, CUstream};
-use lazy_driver::Function;
+use windrow_driver::Function;
 
 use super::codes::{CuResult, NOT_FOUND, NO_DEVICE};
 
@@ -23,7 +23,7 @@ macro_rules! functions {
         pub(super) unsafe fn $name($($argument: $type),*) -> CuResult {
             const FUNCTION: &str = stringify!($name);
             type Entry = unsafe extern "C" fn($($type),*) -> u32;
-            let Some(entry) = lazy_driver::entry(Function::$name) else {
+            let Some(entry) = windrow_driver::entry(Function::$name) else {
                 return absent(FUNCTION);
             };
             // SAFETY: the address of the function of this name, whose parameters in cuda.h are these.
@@ -37,7 +37,7 @@ macro_rules! functions {
 /// The answer for a function that is not there, nor perhaps a driver.
 #[cold]
 fn absent(function: &'static str) -> CuResult {
-    let code = if lazy_driver::load().is_ok() { NOT_FOUND } else { NO_DEVICE };
+    let code = if windrow_driver::load().is_ok() { NOT_FOUND } else { NO_DEVICE };
     CuResult { function, code }
 }
 

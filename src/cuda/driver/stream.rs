@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use cust::sys::{CUcontext, CUstream};
-use lazy_driver::Function;
+use windrow_driver::Function;
 
 use super::context::{Context, Current};
 use super::error::DriverResult;
@@ -224,7 +224,7 @@ impl StreamRef<'_> {
     /// As for [`StreamRef::h2d`], for every range.
     pub(crate) unsafe fn copy_batch(self, batch: &CopyBatch) -> DriverResult<()> {
         let in_one = batch.sizes.len() > 1
-            && lazy_driver::entry(Function::cuMemcpyBatchAsync_v2).is_some()
+            && windrow_driver::entry(Function::cuMemcpyBatchAsync_v2).is_some()
             && self.handle() > LAST_DEFAULT_STREAM
             && !self.is_capturing()?;
         if !in_one {

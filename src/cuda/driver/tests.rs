@@ -32,7 +32,7 @@ fn without_a_driver_everything_is_an_error() {
     assert_eq!(init(), Err(error.clone()));
     assert_eq!(device_count(), Err(error.clone()));
     assert_eq!(Context::primary(0).unwrap_err(), error);
-    if lazy_driver::load().is_err() {
+    if windrow_driver::load().is_err() {
         let error = pointer_info(0).unwrap_err();
         assert_eq!(error.code, NO_DEVICE);
         assert_eq!(

@@ -29,7 +29,7 @@ pub fn start() -> Gpu {
     static LOADED: Once = Once::new();
     LOADED.call_once(|| {
         let library = CString::new(cudasim::LIBRARY).unwrap();
-        lazy_driver::load_from(&library).unwrap();
+        windrow_driver::load_from(&library).unwrap();
     });
     let gpu = Gpu::new();
     gpu.sim.set_delay_us(0);

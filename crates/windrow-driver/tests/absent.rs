@@ -1,5 +1,5 @@
 //! A process whose driver library does not exist: error values everywhere.
-use lazy_driver::{entry, load, load_from, Function};
+use windrow_driver::{entry, load, load_from, Function};
 
 #[test]
 fn without_a_library_there_are_errors_and_no_entries() {
