@@ -13,7 +13,7 @@ use super::executor::Executor;
 use super::list_table::{Chosen, ListTable, NUM_FOUND};
 use super::memory::{DeviceBlock, Waited};
 use super::params;
-use super::table::Table;
+use super::table::{padded, Table};
 use super::upload;
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Result};
@@ -163,10 +163,8 @@ pub(super) fn table_of(
         select.words = uploaded.address();
         words.clear();
     }
-    let mut parameters: Vec<u64> = cast_slice(bytes_of(&select)).to_vec();
-    parameters.extend_from_slice(&words);
-    let is_large = parameters.len() as u64 * 8 > policy.small_bytes;
-    parameters.resize(if is_large { params::LARGE_BYTES } else { params::SMALL_BYTES } / 8, 0);
+    let parameters = padded(cast_slice(bytes_of(&select)), &words, policy);
+    let is_large = parameters.len() * 8 > params::SMALL_BYTES;
     let kernel = &run.executor.select[usize::from(is_large)];
     let grid = num_samples.max(num_words).div_ceil(policy.threads);
     let values = [parameters.as_ptr().cast()];

@@ -78,18 +78,23 @@ impl Table {
         (size_of::<Header>() + self.as_bytes().len()) as u64
     }
 
-    /// The parameters of a launch, for the table inside them (`None`) or at a device address; padded
-    /// to the size of one of the kernels.
+    /// The parameters of a launch, for the table inside them (`None`) or at a device address.
     pub fn parameters(&self, table: Option<u64>, policy: &Policy) -> Vec<u64> {
         let header = Header { table: table.unwrap_or(0), ..self.header };
-        let mut words: Vec<u64> = cast_slice::<u8, u64>(bytes_of(&header)).to_vec();
-        if table.is_none() {
-            words.extend_from_slice(&self.words);
-        }
-        let small = words.len() as u64 * 8 <= policy.small_bytes;
-        words.resize(if small { params::SMALL_BYTES } else { params::LARGE_BYTES } / 8, 0);
-        words
+        let words = if table.is_none() { &self.words[..] } else { &[] };
+        padded(cast_slice(bytes_of(&header)), words, policy)
     }
+}
+
+/// Parameters of the size that one of the kernels has.
+pub(super) fn padded(header: &[u64], words: &[u64], policy: &Policy) -> Vec<u64> {
+    let is_small = (header.len() + words.len()) as u64 * 8 <= policy.small_bytes;
+    let len = if is_small { params::SMALL_BYTES } else { params::LARGE_BYTES } / 8;
+    let mut parameters = Vec::with_capacity(len);
+    parameters.extend_from_slice(header);
+    parameters.extend_from_slice(words);
+    parameters.resize(len, 0);
+    parameters
 }
 
 /// The parts of fields that have elements, each with the address of its output.

@@ -145,7 +145,10 @@ impl<'a> SampleList<'a> {
     /// Appends a sample that is already checked. Without memory the process ends, as where a `Vec` grows.
     pub fn push_view(&mut self, view: &SampleView<'a>) {
         self.push_kind(view.kind(), view.data()).unwrap_or_else(|_| end_without_memory());
-        self.owners.extend(view.owner().cloned());
+        // Neighbours are often parts of one tensor.
+        let is_last =
+            |owner: &&Owner| self.owners.last().is_some_and(|last| Arc::ptr_eq(last, owner));
+        self.owners.extend(view.owner().filter(|owner| !is_last(owner)).cloned());
     }
 
     /// Appends a foreign sample; `strides: None` means row-major without gaps.
