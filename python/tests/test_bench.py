@@ -15,7 +15,7 @@ import pytest
 from windrow._measure import difference, interleave, quartiles
 from windrow.bench import chart, command, page, plots, results, samples, workload
 from windrow.bench.catalogue import WORKLOADS
-from windrow.bench.measure import Pace, Result, judge, measure
+from windrow.bench.measure import Budget, Pace, Result, judge, measure
 from windrow.bench.samples import Setting
 from windrow.bench.sweeps import SWEEPS
 from windrow.bench.workload import Contenders, Definition, Skip, Target, Workload
@@ -291,6 +291,35 @@ def test_a_size_of_ones_own(capsys):
     assert command.main(["--quick", "--size", "64x100", "--layout", "scattered", "--threads", "1"]) == 0
     text = capsys.readouterr().out
     assert "64x100, scattered: stack 64 x 100 B" in text and "memcpy, threads: 2" not in text
+
+
+def test_a_limit_is_shared_by_what_is_left(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+    budget = Budget(8.0, 4)
+    assert budget.of_workload().end == 102.0
+    now[0] = 105.0
+    assert budget.of_point() is None, "the first part took 5 s, and 3 are left"
+    budget = Budget(8.0, 4)
+    assert [budget.of_workload().end, budget.of_point().slow_seconds] == [107.0, 8 / 3 / 10]
+    unlimited = Budget(None, 1)
+    assert [unlimited.of_workload().seconds_left, unlimited.of_workload().seconds_left] == [3.0, 3.0]
+
+
+def test_contenders_without_time_left_are_named():
+    found, _ = measure(workload_of(windrow=right, other=right), replace(PACE, end=0.0))
+    assert {r.name: r.problem for r in found if not r.name.startswith("memcpy")} == {
+        "windrow": "",
+        "other": "not timed: no time was left",
+    }
+
+
+def test_workloads_without_time_left_are_named(capsys, tmp_path):
+    assert command.main(["--seconds", "0", "--only", "H3", "--sweep", "leaves", "--json", str(tmp_path / "r.json")]) == 0
+    text = "the 0 s of --seconds are spent: H3, scattered; H3, contiguous; 6 points of the sweep leaves"
+    assert f"SKIP {text}" in capsys.readouterr().out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["skipped"] == [text] and not report["workloads"] and not report["sweeps"]
 
 
 def test_a_device_that_is_not_there_is_skipped_with_the_reason(capsys):

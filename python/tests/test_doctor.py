@@ -1,6 +1,8 @@
 """`python -m windrow doctor`: what it says of devices and drivers."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -30,3 +32,20 @@ def test_doctor_says_that_the_driver_is_too_old(monkeypatch):
 
 def test_doctor_says_what_there_is_not():
     assert "/nonexistent/libcuda.so" in doctor(WINDROW_CUDA_DRIVER="/nonexistent/libcuda.so")
+
+
+def test_doctor_suggests_cures(monkeypatch):
+    monkeypatch.setattr(windrow.doctor.wr, "cuda_available", lambda: False)
+    monkeypatch.setattr(windrow.doctor.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(windrow.doctor.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(64 << 20, 0, 64 << 20))
+    monkeypatch.setattr(windrow.doctor, "huge_pages", lambda: "never: large batches take longer")
+    monkeypatch.setattr(windrow.doctor, "num_cores", lambda: 0)
+    rows = [{"library": "torch", "version": "2.1.0", "read by": "__dlpack__", "nanoseconds": 4000}]
+    rows += [{"library": "jax", "problem": "jax does not load: ImportError: x"}, {"library": "cupy", "problem": "cupy is not installed"}]
+    cures = ("driver 580 or newer", "--shm-size", "transparent_hugepage", "0 of ", "torch>=2.10", "jax is installed and does not load")
+    found = list(windrow.doctor.suggestions(rows))
+    assert len(found) == len(cures) and all(cure in text for cure, text in zip(cures, found)), found
+
+
+def test_doctor_prints_its_suggestions():
+    assert re.search(r"\nsuggestions\n  \S", doctor())

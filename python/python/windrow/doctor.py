@@ -207,6 +207,31 @@ def huge_pages() -> str:
     return "never: large batches take longer to be written for the first time" if mode == "never" else mode
 
 
+def suggestions(rows: List[Dict[str, Any]]) -> Iterator[str]:
+    """What to change here for more speed or for a GPU, a line for each; `rows` are those of `libraries`."""
+    if not wr.cuda_available() and platform.system() == "Linux":
+        yield (
+            f"for device=\"cuda\", on a machine with an NVIDIA GPU: install driver {DRIVERS[13]}; start a container with "
+            "--gpus all; WINDROW_CUDA_DRIVER=PATH names a libcuda elsewhere"
+        )
+    elif wr.cuda_available() and "need a driver" in cuda():
+        yield "the driver is older than the kernels: update it, or build from a checkout with CUDA_HOME set to a toolkit of its release"
+    try:
+        if shutil.disk_usage("/dev/shm").free < 1 << 30:
+            yield "less than 1 GiB of /dev/shm is free for the batches of DataLoader workers: docker run --shm-size=8g, or --ipc=host"
+    except OSError:
+        pass
+    if huge_pages().startswith("never"):
+        yield "large batches are faster in huge pages: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+    if num_cores() < (os.cpu_count() or 1):
+        yield f"this process may use {num_cores()} of {os.cpu_count()} cores: taskset, a container's limit or the scheduler say so"
+    for row in rows:
+        if row["library"] == "torch" and row.get("read by") in PROTOCOLS:
+            yield f"torch {row['version']} has no C exchange API, and each tensor takes microseconds to read: pip install 'torch>=2.10'"
+        elif "does not load" in row.get("problem", ""):
+            yield f"{row['library']} is installed and does not load: reinstall it, or its dependencies"
+
+
 def variables() -> str:
     """Those of windrow's and its neighbours' that are set."""
     names = [name for name in os.environ if name.startswith("WINDROW_")]
@@ -257,7 +282,7 @@ def main(argv: List[str]) -> int:
     devices = list(cuda_facts()) if wr.cuda_available() else []
     rows = libraries()
     if argv:
-        print(json.dumps({**about, "devices": [f"{name}: {text}" for name, text in devices], "libraries": rows}, indent=1))
+        print(json.dumps({**about, "devices": [f"{name}: {text}" for name, text in devices], "libraries": rows, "suggestions": list(suggestions(rows))}, indent=1))
         return 0
     for name, text in [*about.items(), *devices]:
         print(f"{name:12}{text}")
@@ -265,6 +290,9 @@ def main(argv: List[str]) -> int:
     for row in rows:
         problem = f"  {row['problem']}" if "problem" in row else f"{row['nanoseconds']:6} ns"
         print(f"  {row['library']:10} {row.get('version', ''):16} {row.get('read by', ''):20}{problem}")
+    print("\nsuggestions")
+    for text in list(suggestions(rows)) or ["none"]:
+        print(f"  {text}")
     return 0
 
 

@@ -19,7 +19,7 @@ from windrow._measure import format_table, machine
 from windrow._system import load, num_cores
 from windrow.bench import page, results
 from windrow.bench.catalogue import WORKLOADS
-from windrow.bench.measure import Pace, judge, measure
+from windrow.bench.measure import Budget, Pace, judge, measure
 from windrow.bench.moves import sized
 from windrow.bench.progress import Progress
 from windrow.bench.samples import LAYOUTS, Setting, torch
@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--threads", type=int, metavar="N", help="threads of windrow, torch and the plain copy")
     made.add_argument("--device", default="cpu", help="where samples and batches lie: cpu or cuda")
     made.add_argument("--warm", action="store_true", help="one list of samples again and again: in the caches, as far as it fits")
-    made.add_argument("--seconds", type=float, default=3.0, help="time for each workload and layout, beside making and verifying it: 3 if not given")
+    made.add_argument("--seconds", type=float, metavar="N", help="limit for the whole run, shared by all workloads; compiled contenders are left out, and what has no time left is named. Without it each workload is timed for 3 seconds, and all take about half an hour")
     made.add_argument("--quick", action="store_true", help="few samples, few rounds: shows that it works, not how fast")
     made.add_argument("--markdown", action="store_true", help="tables in Markdown")
     made.add_argument("--json", metavar="FILE", help="also write everything as JSON")
@@ -60,7 +60,7 @@ def size(value: str) -> Tuple[int, int]:
 
 def listing() -> str:
     """Workloads, sweeps, and which libraries are there."""
-    lines = [f"{name:8}{definition.title}" for name, definition in WORKLOADS.items()]
+    lines = [f"{name:18}{definition.title}" for name, definition in WORKLOADS.items()]
     lines += ["", *(f"--sweep {sweep.name:16}{sweep.title}" for sweep in SWEEPS), ""]
     return "\n".join(lines + [f"{library:12}{load(module)[1] or 'is here'}" for library, module in LIBRARIES.items()])
 
@@ -94,7 +94,8 @@ def setting(options: argparse.Namespace) -> Setting:
         torch.set_num_threads(options.threads)
     engine = wr.Engine(threads=options.threads) if options.threads else None
     scale = options.scale / 16 if options.quick else options.scale
-    return Setting(LAYOUTS[0], options.device, options.warm, scale, options.quick, options.threads, engine)
+    compiles = not options.quick and options.seconds is None
+    return Setting(LAYOUTS[0], options.device, options.warm, scale, options.quick, compiles, options.threads, engine)
 
 
 def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
@@ -123,11 +124,14 @@ def show(found: Dict[str, Any], as_markdown: bool) -> None:
     print("\n" + "\n".join(f"- {note}" if as_markdown else note for note in results.notes(found)), flush=True)
 
 
-def run_sweep(sweep: Sweep, points: List[Point], pace: Pace, progress: Progress) -> Dict[str, Any]:
+def run_sweep(sweep: Sweep, points: List[Point], budget: Budget, progress: Progress) -> Dict[str, Any]:
     """Measures the points of a sweep."""
     found = []
     threads = torch.get_num_threads() if torch else 0
     for point in points:
+        pace = budget.of_point()
+        if pace is None:
+            break
         progress.begin(f"{sweep.title}: {point.x}, {point.setting.layout}")
         if torch:
             torch.set_num_threads(point.setting.threads or threads)
@@ -141,9 +145,6 @@ def run_sweep(sweep: Sweep, points: List[Point], pace: Pace, progress: Progress)
 def run(options: argparse.Namespace) -> results.Report:
     """Measures what is asked for."""
     base = setting(options)
-    # Few seconds are kept to by fewer rounds.
-    pace = Pace(options.seconds / 20, 3, 20) if options.quick else Pace(options.seconds, min(9, max(3, int(3 * options.seconds))), slow_seconds=min(2.0, options.seconds))
-    of_point = Pace(pace.seconds / 8, 5 if not options.quick else 3, 100)
     info = machine("torch", "nvidia.dali", "jax", "cupy")
     if torch and not base.on_host:
         info["device"] = torch.cuda.get_device_name(base.device)
@@ -156,9 +157,17 @@ def run(options: argparse.Namespace) -> results.Report:
     sweeps = [(sweep, sweep.points(base)) for sweep in SWEEPS if asked in ("all", sweep.name)] if base.on_host else []
     places = [options.layout] if options.layout else list(LAYOUTS)
     steps: List[Step] = [(name, made, replace(base, layout=place)) for name, made in selected(options).items() for place in places if place in made.layouts]
-    progress = Progress(len(steps) + sum(len(points) for _, points in sweeps))
-    workloads, skipped = [], []
+    if options.seconds is not None:
+        # First the comparison of each workload, then the control.
+        steps.sort(key=lambda step: LAYOUTS.index(step[2].layout))
+    num_steps = len(steps) + sum(len(points) for _, points in sweeps)
+    progress, budget = Progress(num_steps), Budget(options.seconds, num_steps, options.quick)
+    workloads, skipped, unmeasured = [], [], []
     for name, made, how in steps:
+        pace = budget.of_workload()
+        if pace is None:
+            unmeasured.append(f"{name}, {how.layout}")
+            continue
         progress.begin(f"{name}, {how.layout}: {made.title}")
         try:
             workloads.append(entry(made(name, how), pace, progress))
@@ -170,8 +179,15 @@ def run(options: argparse.Namespace) -> results.Report:
             print(f"\nSKIP {skipped[-1]}", flush=True)
     swept = []
     for sweep, points in sweeps:
-        swept.append(run_sweep(sweep, points, of_point, progress))
-        print(f"\n{sweep.title}, ns per sample\n\n{results.sweep_table(swept[-1])}", flush=True)
+        found = run_sweep(sweep, points, budget, progress)
+        if len(found["points"]) < len(points):
+            unmeasured.append(f"{len(points) - len(found['points'])} points of the sweep {sweep.name}")
+        if found["points"]:
+            swept.append(found)
+            print(f"\n{sweep.title}, ns per sample\n\n{results.sweep_table(found)}", flush=True)
+    if unmeasured:
+        skipped.append(f"the {options.seconds:g} s of --seconds are spent: {'; '.join(unmeasured)}")
+        print(f"\nSKIP {skipped[-1]}", flush=True)
     chosen = {key: value for key, value in vars(options).items() if value not in (None, False, []) and key not in ("json", "html", "commit")}
     return {"schema": results.SCHEMA, "machine": info, "options": chosen, "workloads": workloads, "skipped": skipped, "sweeps": swept}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import windrow as wr
@@ -14,15 +15,51 @@ from windrow.bench.results import MEMCPY
 from windrow.bench.samples import Samples, Setting, torch
 from windrow.bench.workload import Target, Workload
 
+
 @dataclass
 class Pace:
-    """How long and how often one workload is timed: seconds, fewest rounds, most rounds; and the time for one batch beyond
-    which a contender is timed no further, since the others would wait."""
+    """How long and how often one workload is timed: seconds, fewest rounds, most rounds; the time for one batch beyond
+    which a contender is timed no further, since the others would wait; and when, by `time.perf_counter`, the workload is to end."""
 
     seconds: float = 5.0
     fewest: int = 9
     most: int = 200
     slow_seconds: float = 2.0
+    end: float = math.inf
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds for timing, less where `end` is sooner."""
+        return max(min(self.seconds, self.end - time.perf_counter()), 0.0)
+
+
+class Budget:
+    """What time each part of a run has: a fixed one, or with a limit an equal share of what is left of it."""
+
+    def __init__(self, seconds: Optional[float], num_parts: int, quick: bool = False) -> None:
+        self.begin = time.perf_counter()
+        self.end = math.inf if seconds is None else self.begin + seconds
+        self.num_parts = num_parts
+        self.done = 0
+        self.quick = quick
+
+    def of_workload(self) -> Optional[Pace]:
+        """For one workload in one layout; None if the limit is spent."""
+        return self.part(Pace(0.15, 3, 20) if self.quick else Pace(3.0))
+
+    def of_point(self) -> Optional[Pace]:
+        """For one point of a sweep, of which there are many; None if the limit is spent."""
+        return self.part(Pace(0.02, 3, 100) if self.quick else Pace(0.375, 5, 100))
+
+    def part(self, pace: Pace) -> Optional[Pace]:
+        now = time.perf_counter()
+        share = (self.end - now) / max(self.num_parts - self.done, 1)
+        # Making and verifying samples takes its time: what is likely to end too late is not begun.
+        if now + (now - self.begin) / max(self.done, 1) >= self.end:
+            return None
+        self.done += 1
+        # The fewest rounds are run after the end too: a contender that fills them alone would keep the rest waiting.
+        return pace if share == math.inf else replace(pace, fewest=3, slow_seconds=min(pace.slow_seconds, share / 10), end=now + share)
 
 
 @dataclass
@@ -74,8 +111,11 @@ def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
     return calls
 
 
-def verify(workload: Workload, name: str, want: Tuple[Array, ...], slow_seconds: float) -> str:
-    """What is wrong with a contender or its output, or nothing."""
+def verify(workload: Workload, name: str, want: Tuple[Array, ...], pace: Pace) -> str:
+    """What is wrong with a contender or its output, or nothing. windrow is verified whatever the time."""
+    slow_seconds = pace.slow_seconds
+    if time.perf_counter() > pace.end and not name.startswith("windrow"):
+        return "not timed: no time was left"
     samples = workload.sets[-1]
     run = finished(lambda: workload.contenders.calls[name](samples), workload.setting)
     try:
@@ -126,7 +166,7 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
     """Verifies and times the contenders and the copy they are held against; and the bytes read and written."""
     want = workload.expected(workload.sets[-1])
     num_bytes = workload.bytes_of(want)
-    problems = {name: verify(workload, name, want, pace.slow_seconds) for name in workload.contenders.calls}
+    problems = {name: verify(workload, name, want, pace) for name in workload.contenders.calls}
     del want
     turn = itertools.count()
 
@@ -140,7 +180,7 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
     calls = copies(sum(num_bytes) // 2, workload.setting)
     calls.update({name: bind(name) for name, text in problems.items() if not text})
     calls = {name: finished(repeated(call, workload.repeat), workload.setting) for name, call in calls.items()}
-    times = interleave(calls, pace.seconds, (pace.fewest, pace.most), tick)
+    times = interleave(calls, pace.seconds_left, (pace.fewest, pace.most), tick)
     found = {name: [value / workload.repeat for value in quartiles(values)] for name, values in times.items()}
     floor = min(values[1] for name, values in found.items() if name.startswith(MEMCPY))
     against = workload.contenders.against

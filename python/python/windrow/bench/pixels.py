@@ -39,8 +39,8 @@ def add_torch(found: Contenders, setting: Setting, tail: Callable[[Any], Any]) -
     """torch.stack and then `tail`: as a view of planes, in memory order, and compiled to one loop."""
     found.add("torch", "torch eager", lambda s: tail(torch.stack(s.tensors)))
     found.add("torch", "torch eager, contiguous", lambda s: tail(torch.stack(s.tensors)).contiguous())
-    compiled: Any = torch.compile(lambda x: tail(x).contiguous(), dynamic=False) if torch and not setting.quick else None
-    slow = "compiling takes 20 s: not with --quick" if setting.quick else ""
+    compiled: Any = torch.compile(lambda x: tail(x).contiguous(), dynamic=False) if torch and setting.compiles else None
+    slow = "" if setting.compiles else "compiling takes 20 s: not with --quick or --seconds"
     found.add("torch", "torch.stack, compiled tail", lambda s: compiled(torch.stack(s.tensors)), cannot=slow)
     if setting.layout == "contiguous":
         found.add("torch", "compiled tail of the one table", lambda s: compiled(s.table), cannot=slow)

@@ -31,6 +31,8 @@ class Setting:
     scale: float = 1.0
     # Shows that it works, not how fast: leaves out what takes long to prepare.
     quick: bool = False
+    # Whether contenders that are compiled take part.
+    compiles: bool = True
     # Threads of windrow, torch and the plain copy; None leaves each its default.
     threads: Optional[int] = None
     engine: Optional[wr.Engine] = None
