@@ -170,3 +170,53 @@ def test_what_is_refused():
     refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), whole_word_mask=True), ValueError, "whole_word_mask")
     for more in ({"mlm_probability": 1.5}, {"mlm_probability": None}, {"mask_replace_prob": -1}, {"random_replace_prob": 0.5}):
         refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), **more), ValueError)
+
+
+def conversation(rng, turns, starts_with_response=False):
+    """Turns of instructions and responses, marked by the ids 50, 51 and 52, 53."""
+    row = [2]
+    for turn in range(turns):
+        if turn or not starts_with_response:
+            row += [50, 51, *rng.integers(4, 50, rng.integers(0, 4)).tolist()]
+        row += [52, 53, *rng.integers(4, 50, rng.integers(0, 5)).tolist()]
+    return row
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("padding_free", [False, True])
+@pytest.mark.parametrize("instruction", [None, [50, 51], "w50 w51"])
+def test_completions_only(side, padding_free, instruction):
+    trl = pytest.importorskip("trl.trainer.utils", reason="SKIP: trl with DataCollatorForCompletionOnlyLM (0.15) is not installed")
+    if not hasattr(trl, "DataCollatorForCompletionOnlyLM"):
+        pytest.skip("SKIP: this trl has no DataCollatorForCompletionOnlyLM, 0.15 has")
+    rng = np.random.default_rng(1)
+    rows = [conversation(rng, turns, first) for turns in (1, 2, 5) for first in (False, True) for _ in range(4)]
+    rows += [row + [50, 51, 9] for row in rows[:4]] + [[52], [50, 51, 52, 53]]
+    rows = [{"input_ids": row, "attention_mask": [1] * len(row)} for row in rows]
+    results = []
+    for module in (sequence, trl):
+        collate = module.DataCollatorForCompletionOnlyLM([52, 53], instruction, tokenizer=tokenizer(side), padding_free=padding_free)
+        with pytest.warns(UserWarning):
+            results.append(dict(collate([dict(row) for row in rows])))
+    assert_same(*results)
+
+
+def test_completions_only_by_hand():
+    collate = sequence.DataCollatorForCompletionOnlyLM([7, 8], [5], TokenizerNumbers(), return_tensors="np")
+    rows = [[5, 1, 7, 8, 2, 5, 3, 7, 8, 4], [5, 1, 7, 8], [7, 8, 2, 5, 9], [5, 1, 2], [1, 7, 8]]
+    with pytest.warns(UserWarning) as warned:
+        batch = collate([{"input_ids": row} for row in rows])
+    assert [str(warning.message).split(":")[0] for warning in warned] == [
+        "sample 3 has no response template", "sample 4 has no instruction template"
+    ]
+    no = -100
+    assert batch["labels"].tolist() == [
+        [no, no, no, no, 2, no, no, no, no, 4], [no] * 10, [no, no, 2, *[no] * 7], [no] * 10, [no] * 10
+    ]
+    flat = sequence.DataCollatorForCompletionOnlyLM([7], tokenizer=TokenizerNumbers(), padding_free=True)([{"input_ids": [7, 1]}, {"input_ids": [2, 7, 3]}])
+    assert flat["labels"].tolist() == [[no, 1, no, no, 3]] and flat["position_ids"].tolist() == [[0, 1, 0, 1, 2]]
+    assert flat["cu_seq_lens_q"].tolist() == [0, 2, 5] and flat["max_length_q"] == 3 and "attention_mask" not in flat
+    refusal(lambda: sequence.DataCollatorForCompletionOnlyLM([], tokenizer=TokenizerNumbers()), ValueError, "has no tokens")
+    bare = TokenizerNumbers(model_input_names=("input_ids",))
+    unmasked = sequence.DataCollatorForCompletionOnlyLM([7], tokenizer=bare, padding_free=True)
+    refusal(lambda: unmasked([{"input_ids": [7, 1]}]), ValueError, "attention mask")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -332,3 +333,110 @@ class DataCollatorForLanguageModeling:
         words = torch.randint(len(self.tokenizer), ids.shape, dtype=torch.long, generator=self.generator)
         ids[others] = words[others]
         return labels
+
+
+class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
+    """Pads sequences for causal language modelling whose loss is of the responses alone, as trl's collator of this name (0.15).
+
+    Args:
+        response_template: the text or the ids that a response follows. All labels up to its last occurrence are ignored.
+        instruction_template: the text or the ids that an instruction begins with; each response then ends there, and every
+            turn of a conversation counts.
+        tokenizer: of transformers, or `TokenizerNumbers` if the templates are ids.
+        ignore_index: the label of what is ignored.
+        padding_free: joins the sequences to one row without padding, with ``position_ids`` and the boundaries that attention
+            needs, in place of ``attention_mask``.
+        pad_to_multiple_of, return_tensors: as for `DataCollatorWithPadding`.
+
+    Raises:
+        ValueError: an empty template, or ``padding_free=True`` without an attention mask.
+
+    Warns:
+        UserWarning: a sample without a template, all of whose labels are ignored; it is named.
+
+    Example:
+        >>> from windrow.sequence import DataCollatorForCompletionOnlyLM, TokenizerNumbers
+        >>> collate = DataCollatorForCompletionOnlyLM([7, 8], tokenizer=TokenizerNumbers())
+        >>> collate([{"input_ids": [5, 7, 8, 1, 2]}, {"input_ids": [7, 8, 3]}])["labels"].tolist()
+        [[-100, -100, -100, 1, 2], [-100, -100, 3, -100, -100]]
+    """
+
+    def __init__(
+        self,
+        response_template: Union[str, Sequence[int]],
+        instruction_template: Union[str, Sequence[int], None] = None,
+        tokenizer: Any = None,
+        *,
+        ignore_index: int = -100,
+        padding_free: bool = False,
+        pad_to_multiple_of: Optional[int] = None,
+        return_tensors: str = "pt",
+    ) -> None:
+        super().__init__(tokenizer, mlm=False, pad_to_multiple_of=pad_to_multiple_of, return_tensors=return_tensors)
+        self.response_template, self.instruction_template = response_template, instruction_template
+        self.ignore_index, self.padding_free = ignore_index, padding_free
+        self._response = self._ids("response_template", response_template)
+        self._instruction = None if instruction_template is None else self._ids("instruction_template", instruction_template)
+
+    def _ids(self, name: str, template: Union[str, Sequence[int]]) -> List[int]:
+        ids = self.tokenizer.encode(template, add_special_tokens=False) if isinstance(template, str) else list(template)
+        if not ids:
+            raise ValueError(f"{name}={template!r} has no tokens")
+        return ids
+
+    def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+        batch = super().__call__(examples, "np")
+        if self.padding_free and "attention_mask" not in batch:
+            raise ValueError("padding_free=True needs an attention mask, which the tokenizer does not give")
+        labels = batch["labels"]
+        responses, instructions = _found(labels, self._response), None
+        if self._instruction is not None:
+            instructions = _found(labels, self._instruction)
+        for index, row in enumerate(labels):
+            ends = responses[index] + len(self._response)
+            lacks = "response" if not len(ends) else None
+            if instructions is not None and not len(instructions[index]):
+                lacks = lacks or "instruction"
+            if lacks:
+                text = f"sample {index} has no {lacks} template: all of its labels are ignored"
+                warnings.warn(text, UserWarning, stacklevel=2)
+                row[:] = self.ignore_index
+            elif instructions is None:
+                row[: ends[-1]] = self.ignore_index
+            else:
+                self._ignore_instructions(row, instructions[index], ends)
+        if self.padding_free:
+            batch = self._without_padding(batch)
+        kind = return_tensors or self.return_tensors
+        return {name: value if isinstance(value, int) else give(value, kind) for name, value in batch.items()}
+
+    def _ignore_instructions(self, row: Any, starts: Any, ends: Any) -> None:
+        """Ignores from the start of each instruction to the start of its response, and what is before the first."""
+        begins = [0, *starts[1:]] if starts[0] <= ends[0] else [0, *starts]
+        for begin, end in zip(begins, ends):
+            row[begin:end] = self.ignore_index
+        if len(ends) < len(begins):
+            row[begins[-1] :] = self.ignore_index
+
+    def _without_padding(self, batch: Dict[str, Any]) -> Dict[str, Any]:
+        import numpy as np
+
+        is_real = batch.pop("attention_mask").astype(bool)
+        lengths = is_real.sum(1)
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        result = {**batch, "input_ids": batch["input_ids"][is_real][None], "labels": batch["labels"][is_real][None]}
+        result["labels"][0, positions == 0] = self.ignore_index
+        result["position_ids"] = positions[None]
+        boundaries = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        longest = int(lengths.max())
+        return {**result, "cu_seq_lens_q": boundaries, "cu_seq_lens_k": boundaries, "max_length_q": longest, "max_length_k": longest}
+
+
+def _found(rows: Any, template: List[int]) -> List[Any]:
+    """Where a run of ids begins, in each row."""
+    import numpy as np
+
+    if rows.shape[1] < len(template):
+        return [np.arange(0) for _ in rows]
+    windows = np.lib.stride_tricks.sliding_window_view(rows, len(template), axis=1)
+    return [np.flatnonzero(same) for same in (windows == template).all(2)]

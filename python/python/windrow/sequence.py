@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 import windrow as wr
 from windrow import _windrow
 from windrow._collators import (
+    DataCollatorForCompletionOnlyLM,
     DataCollatorForLanguageModeling,
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
@@ -24,6 +25,7 @@ from windrow._fields import check, give
 from windrow._padding import options_of, padded
 
 __all__ = [
+    "DataCollatorForCompletionOnlyLM",
     "DataCollatorForLanguageModeling",
     "DataCollatorForSeq2Seq",
     "DataCollatorForTokenClassification",
