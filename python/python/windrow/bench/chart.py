@@ -175,10 +175,15 @@ class Row:
     values: List["float | None"]
 
 
+def label_width(rows: Sequence[Row]) -> float:
+    """Pixels that the labels of rows need, about."""
+    return max(104.0, 24 + 6.8 * max(len(row.label) for row in rows))
+
+
 def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
     """Horizontal bars, a group for each row, and a rule at 1."""
     body, top = legend([(name, colour, "bar") for name, colour in names], 48)
-    left, right = max(104.0, 24 + 6.8 * max(len(row.label) for row in rows)), WIDTH - 48.0
+    left, right = label_width(rows), WIDTH - 48.0
     thick = 18.0 / len(names) if len(names) < 3 else 9.0
     group = thick * len(names) + 9
     bottom = top + group * len(rows)
@@ -204,7 +209,7 @@ def dumbbells(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row],
     """For each row and name a full and a hollow dot, joined: the values come in pairs, of each name one after another."""
     marks = [(f"{name}, {place}", colour, kind) for name, colour in names for place, kind in (("scattered", "dot"), ("in one piece", "hollow"))]
     body, top = legend(marks, 48)
-    left, right, step = 104.0, WIDTH - 32.0, 15.0
+    left, right, step = label_width(rows), WIDTH - 32.0, 15.0
     group = step * len(names) + 8
     bottom = top + group * len(rows)
     across = Axis.around([v for row in rows for v in row.values if v], left, right, True)

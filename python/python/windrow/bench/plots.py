@@ -81,7 +81,7 @@ def layouts(pairs: "List[results.Pair]", standalone: bool) -> str:
         values = []
         for pick in (lambda e: results.find(e, "windrow"), results.fastest_peer):
             values += [results.throughput(e, pick(e)) if e else None for e in (entry, whole)]
-        rows.append(chart.Row(entry["name"], values))
+        rows.append(chart.Row(entry["title"], values))
     names = [("windrow", 0), ("fastest other", 1)]
     return chart.dumbbells("Scattered against contiguous samples", names, rows, THROUGHPUT + ", logarithmic", standalone)
 
@@ -91,6 +91,6 @@ def shares(pairs: "List[results.Pair]", standalone: bool) -> str:
     rows = []
     for entry, whole in pairs:
         found = [results.find(entry, "windrow"), results.find(whole, "windrow") if whole else None, results.fastest_peer(entry)]
-        rows.append(chart.Row(entry["name"], [result.get("share") if result else None for result in found]))
+        rows.append(chart.Row(entry["title"], [result.get("share") if result else None for result in found]))
     names = [("windrow, scattered", 0), ("windrow, in one piece", 5), ("fastest other, scattered", 1)]
     return chart.bars("Roofline: share of memory speed", names, rows, "speed / speed of the fastest plain copy of as many bytes", standalone)
