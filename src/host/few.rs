@@ -75,11 +75,16 @@ pub(crate) unsafe fn write_rows(
         let bytes = data.nbytes() / rows.len();
         // SAFETY: rows of so many bytes each, and memory for all of them.
         return unsafe {
-            match bytes {
-                16..=32 => copy_alike(addresses, dst, bytes, |s, d, n| ends::<16>(s, d, n)),
-                33..=64 => copy_alike(addresses, dst, bytes, |s, d, n| ends::<32>(s, d, n)),
-                65..=128 => copy_alike(addresses, dst, bytes, |s, d, n| ends::<64>(s, d, n)),
-                _ => copy_alike(addresses, dst, bytes, |s, d, n| copy_short(s, d, n)),
+            match bytes.div_ceil(16) {
+                1 if bytes == 16 => copy_alike::<1>(addresses, dst, bytes),
+                2 => copy_alike::<2>(addresses, dst, bytes),
+                3 => copy_alike::<3>(addresses, dst, bytes),
+                4 => copy_alike::<4>(addresses, dst, bytes),
+                5 => copy_alike::<5>(addresses, dst, bytes),
+                6 => copy_alike::<6>(addresses, dst, bytes),
+                7 => copy_alike::<7>(addresses, dst, bytes),
+                8 => copy_alike::<8>(addresses, dst, bytes),
+                _ => copy_alike::<0>(addresses, dst, bytes),
             }
         };
     }
@@ -149,24 +154,33 @@ unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, 
     fill(lead + real, &bits.padding, extent - lead - real);
 }
 
-/// Copies rows of one size one after the other; the way to copy one is chosen once for all.
+/// Copies rows of one size one after the other: of `N` blocks of 16 bytes, the last two of which may overlap, or for 0 of
+/// any size.
 ///
 /// # Safety
-/// So many bytes at each address, and as many for each at `dst`, which nothing else has; `copy` copies no others.
-#[inline(always)]
-unsafe fn copy_alike(
-    addresses: &[*const u8],
-    mut dst: *mut u8,
-    bytes: usize,
-    copy: impl Fn(*const u8, *mut u8, usize),
-) {
-    for (index, &src) in addresses.iter().enumerate() {
-        if let Some(&ahead) = addresses.get(index + AHEAD) {
-            prefetch(ahead, bytes);
+/// So many bytes at each address, at most `16 * N` and more than one block less, and as many for each at `dst`, which
+/// nothing else has.
+unsafe fn copy_alike<const N: usize>(addresses: &[*const u8], mut dst: *mut u8, bytes: usize) {
+    let mut copy = |src: *const u8| {
+        // SAFETY: the caller's promise, here and below.
+        unsafe {
+            if N == 0 {
+                copy_short(src, dst, bytes);
+            }
+            for block in 0..N {
+                let at = if block + 1 < N { 16 * block } else { bytes - 16 };
+                let block = src.add(at).cast::<[u8; 16]>().read_unaligned();
+                dst.add(at).cast::<[u8; 16]>().write_unaligned(block);
+            }
         }
-        copy(src, dst, bytes);
         dst = dst.wrapping_add(bytes);
+    };
+    let (first, last) = addresses.split_at(addresses.len().saturating_sub(AHEAD));
+    for (&src, &ahead) in first.iter().zip(addresses.iter().skip(AHEAD)) {
+        prefetch(ahead, if N == 0 { bytes } else { 16 * N });
+        copy(src);
     }
+    last.iter().for_each(|&src| copy(src));
 }
 
 /// Copies `N` to `2 * N` bytes: the first `N` and the last, which overlap in the middle.
@@ -225,5 +239,22 @@ mod tests {
         }
         // SAFETY: no bytes.
         unsafe { copy_short(std::ptr::null(), std::ptr::null_mut(), 0) };
+    }
+
+    #[test]
+    fn alike_rows_of_every_size() {
+        use crate::collate::Collate;
+        use crate::samples::{SampleList, SampleView};
+        use crate::Engine;
+        let from: Vec<u8> = (0..6000).map(|i| (i * 7 % 251) as u8).collect();
+        for bytes in 1..=131 {
+            for count in [1, AHEAD - 1, AHEAD, AHEAD + 1, 3 * AHEAD] {
+                let rows: Vec<&[u8]> =
+                    (0..count).map(|row| &from[row * 331..][..bytes]).rev().collect();
+                let list: SampleList<'_> = rows.iter().map(|&row| SampleView::from(row)).collect();
+                let batch = Engine::host().assemble(&list, &Collate::stack()).unwrap();
+                assert_eq!(batch.data().as_slice::<u8>().unwrap(), rows.concat());
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::ptr;
 use std::sync::{Arc, OnceLock};
 
 use super::{outside, room_for, SampleList};
@@ -116,38 +117,39 @@ impl<'a> SampleList<'a> {
         self.check_known()?;
         let len = self.data.len() as i64;
         let indices = indices.into_iter();
-        // No `Result`: one with an `Error` in it is larger than registers are.
+        let mut outsider = None;
+        // Of an index that is not in the list one that cannot be: errors come after the loop, which is then without them.
         let place = |index: i64| {
-            let position = if index < 0 { index + len } else { index };
-            (0..len).contains(&position).then_some(position as usize)
+            let position = index.wrapping_add(if index < 0 { len } else { 0 });
+            if position as u64 >= len as u64 {
+                outsider.get_or_insert(index);
+            }
+            position as usize
         };
         let count = indices.size_hint().0;
         let room = |is_empty: bool| if is_empty { 0 } else { count };
-        let mut data = room_for(count)?;
+        let mut data: Vec<*const u8> = room_for(count)?;
         let mut lengths = room_for(room(self.lengths.is_empty()))?;
         let mut kind_ids = room_for(room(self.kind_ids.is_empty()))?;
+        let places = indices.map(place);
         match (&self.data, self.is_uniform()) {
             (Addresses::Each(each), true) => {
-                for index in indices {
-                    let Some(position) = place(index) else { return Err(outside(index, len)) };
-                    data.push(each[position]);
-                }
+                data.extend(places.map(|place| each.get(place).copied().unwrap_or(ptr::null())));
             }
             (&Addresses::Rows { first, step, .. }, true) => {
-                for index in indices {
-                    let Some(position) = place(index) else { return Err(outside(index, len)) };
-                    let bytes = (position as i64).wrapping_mul(step);
-                    data.push(first.wrapping_offset(bytes as isize));
-                }
+                let offset = |place: usize| (place as i64).wrapping_mul(step) as isize;
+                data.extend(places.map(|place| first.wrapping_offset(offset(place))));
             }
             _ => {
-                for index in indices {
-                    let Some(position) = place(index) else { return Err(outside(index, len)) };
+                for position in places.take_while(|&place| place < len as usize) {
                     data.push(self.data.at(position));
                     lengths.extend(self.lengths.get(position));
                     kind_ids.extend(self.kind_ids.get(position));
                 }
             }
+        }
+        if let Some(index) = outsider {
+            return Err(outside(index, len));
         }
         let last = kind_ids.last().copied().unwrap_or(0);
         Ok(SampleList {
