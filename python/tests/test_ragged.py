@@ -119,3 +119,34 @@ def test_nested_tensors_of_one_batch_have_one_ragged_size(torch):
 
 def test_nested_needs_a_ragged_batch(torch):
     refusal(lambda: wr.stack([paint(3)]).nested(), (TypeError, ValueError))
+
+
+@pytest.mark.parametrize("layout", ["jagged", "strided"])
+def test_nested_tensors_of_torch_are_lists_of_samples(layout):
+    torch = pytest.importorskip("torch", minversion="2.4")
+    rows = [torch.arange(6.0).reshape(2, 3), torch.arange(12.0).reshape(4, 3), torch.ones(1, 3)]
+    nested = torch.nested.nested_tensor(rows, layout=getattr(torch, layout))
+    batch = wr.ragged(nested)
+    assert_same(batch.numpy(), torch.cat(rows).numpy())
+    assert batch.lengths.numpy().tolist() == [2, 4, 1]
+    padded = torch.nested.to_padded_tensor(nested, -1.0)
+    assert_same(wr.pad(nested, value=-1, dims=0).numpy(), padded.numpy())
+    assert len(wr.SampleList(nested)) == 3 and wr.SampleList(nested)[1].shape == (4, 3)
+    assert_same(wr.ragged(wr.ragged(rows).nested()).numpy(), batch.numpy())
+    # Where a sample is due there is no shape for it.
+    for call in (lambda: wr.stack([nested]), lambda: wr.collate([{"a": nested}])):
+        refusal(call, wr.LayoutError, r"got a nested tensor; it is a list of samples: give it in place of the list, or unbind\(\) it", index=0)
+    refusal(lambda: wr.stack([rows[0].to_sparse()]), wr.LayoutError, r"got a tensor of layout torch.sparse_coo; use to_dense\(\)", index=0)
+
+
+def test_parts_of_rows_as_a_nested_tensor():
+    torch = pytest.importorskip("torch", minversion="2.4")
+    table = torch.arange(20.0).reshape(2, 10)
+    narrowed = torch.nested.narrow(table, 1, torch.tensor([1, 2]), torch.tensor([3, 4]), layout=torch.jagged)
+    assert wr.ragged(narrowed).numpy().tolist() == [1, 2, 3, 12, 13, 14, 15]
+
+
+def test_sparse_arrays_of_scipy_are_refused():
+    sparse = pytest.importorskip("scipy.sparse")
+    for array in (sparse.eye(3), sparse.csr_array(np.eye(3))):
+        refusal(lambda: wr.stack([array]), TypeError, r"expected an array-like, got scipy.sparse.*; use .toarray\(\)", index=0)

@@ -236,13 +236,16 @@ impl std::fmt::Display for Whose {
 /// Something that is nothing we can read.
 pub(crate) fn not_array_like(whose: Whose, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
     let class = object.get_type();
-    // pandas, polars, Arrow's chunked arrays.
-    let cure = match class.hasattr("to_numpy") {
-        Ok(true) => "; use .to_numpy()",
-        Ok(false) => "",
-        Err(error) if is_answer(object.py(), &error) => "",
-        Err(error) => return error,
-    };
+    let mut cure = "";
+    // pandas, polars, Arrow's chunked arrays; scipy.sparse.
+    for (name, own) in [("toarray", "; use .toarray()"), ("to_numpy", "; use .to_numpy()")] {
+        match class.hasattr(name) {
+            Ok(true) => cure = own,
+            Ok(false) => {}
+            Err(error) if is_answer(object.py(), &error) => {}
+            Err(error) => return error,
+        }
+    }
     match class_name(&class) {
         Ok(name) => {
             let text = format!("expected an array-like, got {name}{cure}");

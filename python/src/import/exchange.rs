@@ -3,12 +3,13 @@
 
 use pyo3::prelude::*;
 use windrow::dlpack::{DLPackExchangeAPI, DLTensor, ManagedTensor};
-use windrow::{dlpack, Device};
+use windrow::{dlpack, Device, Error, Hint, Mismatch};
 
 use crate::ground::errors::is_answer;
 use crate::ground::reserve::push_to;
 use crate::ground::stream::current_of;
 use crate::import::importer::Importer;
+use crate::import::routes::shapeless;
 use crate::import::torch_dense::{Dense, DenseFields};
 
 impl<'py> Importer<'py> {
@@ -37,7 +38,7 @@ impl<'py> Importer<'py> {
         let mut tensor = std::mem::MaybeUninit::<DLTensor>::uninit();
         // SAFETY: the table belongs to the exact type of `object`; we are attached.
         if unsafe { borrow(object.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
-            return Err(self.exchange_failed(index));
+            return Err(self.export_failed(object, index));
         }
         // SAFETY: filled in by the call. Not moved: loads as wide as a move's wait for the
         // narrow stores that were just made.
@@ -110,7 +111,7 @@ impl<'py> Importer<'py> {
         let mut managed = std::ptr::null_mut();
         // SAFETY: the table belongs to the exact type of `object`; we are attached.
         if unsafe { export(object.as_ptr().cast(), &mut managed) } != 0 {
-            return Err(self.exchange_failed(index));
+            return Err(self.export_failed(object, index));
         }
         // SAFETY: the table gave us a tensor of our own.
         let managed = unsafe { ManagedTensor::from_versioned(managed) };
@@ -131,6 +132,22 @@ impl<'py> Importer<'py> {
         self.owner.producers.add(stream);
         self.owner.producers.current.get_or_insert(stream);
         Ok(())
+    }
+
+    /// The error of a tensor that could not be had, in our words where the reason is known.
+    fn export_failed(&self, object: &Bound<'py, PyAny>, index: usize) -> PyErr {
+        let cause = self.exchange_failed(index);
+        match shapeless(object) {
+            Ok(Some((got, cure))) => {
+                let found = Mismatch::new(Some(index), "a dense tensor", got);
+                let found = found.with_hint(Hint::Text(cure));
+                let error = self.error(Error::Layout(Box::new(found)), index);
+                error.set_cause(self.py, Some(cause));
+                error
+            }
+            Ok(None) => cause,
+            Err(error) => error,
+        }
     }
 
     fn exchange_failed(&self, index: usize) -> PyErr {

@@ -198,6 +198,25 @@ pub(crate) fn is_torch(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(!matches!(route_of(object)?.1, Lazy::No))
 }
 
+/// Whether an object is a nested tensor of torch: a list of tensors, of either of its layouts.
+pub(crate) fn is_nested(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(is_torch(object)? && object.getattr("is_nested")?.is_truthy()?)
+}
+
+/// What a torch tensor is that has no memory of one shape, and what to do about it.
+pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &'static str)>> {
+    if !is_torch(object)? {
+        return Ok(None);
+    }
+    if object.getattr("is_nested")?.is_truthy()? {
+        let cure = "it is a list of samples: give it in place of the list, or unbind() it";
+        return Ok(Some(("a nested tensor".to_owned(), cure)));
+    }
+    let layout = object.getattr("layout")?.str()?.to_string();
+    Ok((layout != "torch.strided")
+        .then(|| (format!("a tensor of layout {layout}"), "use to_dense()")))
+}
+
 /// Whether an object is a tensor rather than a list of some.
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {

@@ -8,7 +8,7 @@ use windrow::RowsAhead;
 
 use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_from};
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::is_tensor;
+use crate::import::routes::{is_nested, is_tensor};
 use crate::import::tensor::tensor_of;
 use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
@@ -16,7 +16,7 @@ use crate::samples::list::{PySampleList, Samples};
 use crate::samples::table::trees_of_table;
 use crate::samples::trees::{is_tree, Trees};
 
-/// Imports every sample of a list, tuple or other iterable; of a tensor or an Arrow array every row.
+/// Imports every sample of a list, tuple or other iterable; of a tensor or an Arrow array every row, of a nested tensor every component.
 pub(crate) fn import_samples(
     samples: &Bound<'_, PyAny>,
     reading: Reading<'_>,
@@ -31,11 +31,14 @@ pub(crate) fn import_samples(
             return Ok((samples_in(samples, reading.path)?, None));
         }
         check_list(samples)?;
-        if is_tensor(samples)? {
+        if is_nested(samples)? {
+            tuple_from(&samples.call_method0("unbind")?)?
+        } else if is_tensor(samples)? {
             let table = tensor_of(samples, "samples", Reading { owned: true, ..reading })?;
             return Ok((Imported::rows_of(py, table)?, None));
+        } else {
+            tuple_from(samples)?
         }
-        tuple_from(samples)?
     };
     let mut importer = Importer::new(py, reading);
     importer.import_tuple(&tuple, 0, reading.stacker)?;
