@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::Plan;
 
-use crate::collate::job::{leaf_of, target_of, told, Job};
+use crate::collate::job::{job_error, leaf_of, target_of, Job};
 use crate::collate::options::Options;
 use crate::collate::run::{assemble_with, may_view, view_in};
 use crate::collate::tree::jobs_of;
@@ -198,7 +198,7 @@ pub(crate) fn explain(
         let views = views.collect::<windrow::Result<Vec<bool>>>()?;
         Ok(plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone())))
     });
-    Ok(PyExplain(explain.map_err(|error| told(py, &error, &jobs))?))
+    Ok(PyExplain(explain.map_err(|error| job_error(py, &error, &jobs))?))
 }
 
 /// Raises what a call of ``form`` with these arguments would, without samples.

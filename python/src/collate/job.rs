@@ -77,7 +77,7 @@ impl Job {
 }
 
 /// An error of these jobs, in the words of the caller.
-pub(crate) fn told<'j>(
+pub(crate) fn job_error<'j>(
     py: Python<'_>,
     error: &Error,
     jobs: impl IntoIterator<Item = &'j Job>,

@@ -10,7 +10,7 @@ use windrow::{
     RunOptions, Stage, Stream, Target, Tensor,
 };
 
-use crate::collate::job::{block_of, leaf_of, target_of, told, Job};
+use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
 use crate::collate::options::{CopyMode, Options};
 use crate::collate::torch_memory::TorchMemory;
 use crate::ground::batch::PyBatch;
@@ -62,7 +62,7 @@ pub(crate) fn run(
         }
     }
     batches.map_err(|error| {
-        let error = told(py, &error, &*jobs);
+        let error = job_error(py, &error, &*jobs);
         match memory.as_ref().and_then(|memory| memory.take_raised()) {
             Some(cause) if is_answer(py, &cause) => {
                 error.set_cause(py, Some(cause));

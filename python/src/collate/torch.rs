@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use windrow::{BatchShape, Device, Span, Stage};
 
-use crate::collate::job::{told, Job};
+use crate::collate::job::{job_error, Job};
 use crate::collate::options::{CopyMode, Options};
 use crate::collate::run::{arena_bytes, run, Arena};
 use crate::collate::specs::Specs;
@@ -157,7 +157,7 @@ impl<'py> Walk<'_, 'py> {
         let first = column.items[0].clone();
         let is_list = first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>();
         match self.type_of(&first)? {
-            of if is_list && self.specs.names(&path) => self.leaf(of, column, path),
+            node_type if is_list && self.specs.names(&path) => self.leaf(node_type, column, path),
             NodeType::Text => {
                 self.specs.pass(&path);
                 Ok(Node::Done(column.object(self.py)?))
@@ -171,18 +171,11 @@ impl<'py> Walk<'_, 'py> {
                 Ok(Node::Named(first.get_type(), len))
             }
             NodeType::Sequence => {
-                let len = first.len()?;
-                for sample in &column.items[1..] {
-                    if sample.len()? != len {
-                        return Err(PyRuntimeError::new_err(
-                            "each element in list of batch should be of equal size",
-                        ));
-                    }
-                }
+                check_lengths(&column.items)?;
                 let len = column.children_by_position(&path, depth, &self.specs, open)?;
                 Ok(Node::Sequence(first, len))
             }
-            of => self.leaf(of, column, path),
+            node_type => self.leaf(node_type, column, path),
         }
     }
 
@@ -195,7 +188,12 @@ impl<'py> Walk<'_, 'py> {
         }
     }
 
-    fn leaf(&mut self, of: NodeType, column: Column<'py>, path: String) -> PyResult<Node<'py>> {
+    fn leaf(
+        &mut self,
+        node_type: NodeType,
+        column: Column<'py>,
+        path: String,
+    ) -> PyResult<Node<'py>> {
         if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
             let mut options = Options::parse(&form, Some(&kwargs))?;
             options.may_start = !self.in_arena;
@@ -203,7 +201,7 @@ impl<'py> Walk<'_, 'py> {
             self.leaves.push(Leaf { job, is_named: true, out: None });
             return Ok(Node::Leaf(self.leaves.len() - 1));
         }
-        let refusal = match self.try_leaf(of, &column, &path)? {
+        let refusal = match self.try_leaf(node_type, &column, &path)? {
             Ok(node) => return Ok(node),
             Err(refusal) => refusal,
         };
@@ -228,7 +226,7 @@ impl<'py> Walk<'_, 'py> {
     /// The leaf for the engine, or why it is not for it, if that is known.
     fn try_leaf(
         &mut self,
-        of: NodeType,
+        node_type: NodeType,
         column: &Column<'py>,
         path: &str,
     ) -> PyResult<Result<Node<'py>, Option<PyErr>>> {
@@ -237,9 +235,9 @@ impl<'py> Walk<'_, 'py> {
             let class = items[0].get_type();
             items.iter().all(|item| item.get_type().is(&class))
         };
-        let job = if of == NodeType::Other {
+        let job = if node_type == NodeType::Other {
             return Ok(Err(None));
-        } else if of == NodeType::Number {
+        } else if node_type == NodeType::Number {
             let Some(row) = of_one_type().then(|| row_of_numbers(items)).transpose()?.flatten()
             else {
                 return Ok(Err(None));
@@ -270,7 +268,7 @@ impl<'py> Walk<'_, 'py> {
                 && meta.layout.shape() == first.layout.shape()
                 && meta.layout.strides().iter().all(|&stride| stride >= 0)
         });
-        let is_foreign = of == NodeType::Array && typestr_of(first.dtype).is_none();
+        let is_foreign = node_type == NodeType::Array && typestr_of(first.dtype).is_none();
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
             let engine = &self.options.engine;
@@ -322,7 +320,7 @@ impl<'py> Walk<'_, 'py> {
         let outputs = PyList::empty(py);
         for Leaf { job, .. } in &self.leaves {
             let shape = BatchShape::new(&job.samples.list, &job.collate);
-            let shape = shape.map_err(|error| told(py, &error.at_path(&job.path), [job]))?;
+            let shape = shape.map_err(|error| job_error(py, &error.at_path(&job.path), [job]))?;
             outputs.append((shape.dtype.name(), PyTuple::new(py, shape.shape.iter())?))?;
         }
         let tensors = allocate.call1((outputs,))?;
@@ -364,7 +362,7 @@ impl<'py> Walk<'_, 'py> {
         let mut arena = Arena::Own;
         let mut segment = None;
         if let (Some(allocate), false) = (&self.allocate, jobs.is_empty()) {
-            let bytes = arena_bytes(&jobs).map_err(|error| told(py, &error, &jobs))?;
+            let bytes = arena_bytes(&jobs).map_err(|error| job_error(py, &error, &jobs))?;
             let tensor = allocate.call1((bytes,))?;
             arena = Arena::Given(tensor_of(&tensor, "arena", Reading::OWNED)?);
             segment = Some(tensor);
@@ -412,4 +410,16 @@ impl<'py> Walk<'_, 'py> {
             }
         })
     }
+}
+
+/// Refuses sequences of several lengths, as torch does.
+fn check_lengths(samples: &[Bound<'_, PyAny>]) -> PyResult<()> {
+    let len = samples[0].len()?;
+    for sample in &samples[1..] {
+        if sample.len()? != len {
+            let text = "each element in list of batch should be of equal size";
+            return Err(PyRuntimeError::new_err(text));
+        }
+    }
+    Ok(())
 }
