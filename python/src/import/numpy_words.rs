@@ -4,7 +4,7 @@
 //!
 //! The struct is believed only if it agrees with `__array_struct__` for arrays of every dtype that NumPy makes
 //! for it.
-#![allow(unsafe_code)] // ArrayFields of foreign objects.
+#![allow(unsafe_code)] // Fields of foreign objects.
 
 use std::ffi::{c_char, c_int, c_void};
 

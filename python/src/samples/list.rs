@@ -147,7 +147,7 @@ impl PySampleList {
         Ok(own)
     }
 
-    /// Raises what indices on the device were found to be wrong with.
+    /// Raises the error that indices on the device have had.
     pub fn check_resident(&self, py: Python<'_>) -> PyResult<()> {
         match &*self.resident() {
             Some((_, resident)) => resident.check().or_py_err(py),
