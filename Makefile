@@ -151,7 +151,7 @@ $(VENV)/.docs: python/requirements/docs.txt $(VENV)/.venv
 	@touch $@
 
 $(VENV)/.package: $(VENV)/.venv
-	$(PIP) --quiet 'auditwheel>=6'
+	$(PIP) --quiet 'auditwheel>=6' 'twine>=6'
 	@touch $@
 
 # Only for its library, which the example links at run time.

@@ -5,6 +5,6 @@ import pytest
 from helpers import run_examples
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/index.md", "docs/observability.md", "docs/recipes/replay.md"])
+@pytest.mark.parametrize("file", ["README.md", "python/README.md", "docs/index.md", "docs/observability.md", "docs/recipes/replay.md"])
 def test_examples(file):
     run_examples(file)
