@@ -216,7 +216,9 @@ def test_alignments_and_shapes(align, shape):
 
 
 def test_c5_rank_64():
-    array = paint((1,) * 63 + (3,), "int16")
+    # NumPy before 2.0 has arrays of 32 dims at most.
+    rank = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+    array = paint((1,) * (rank - 1) + (3,), "int16")
     assert_tensor(wr.asarray(Producer(array, shape=array.shape)), array, compact=False)
 
 
