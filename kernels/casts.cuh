@@ -202,7 +202,8 @@ struct Doubles : Pair<from, to, affine> {
     }
 };
 
-/// The casts that have a loop: X(struct, from, to, affine).
+/// The casts that have a loop: X(struct, from, to, affine). src/cuda/params.rs has them in the same order, by which they are
+/// numbered.
 #define WINDROW_WIDEN(X, from) X(Integers, from, kI32, false) X(Integers, from, kI64, false)
 #define WINDROW_MAPPED(X, cast, from) X(cast, from, kF16, true) X(cast, from, kBF16, true) X(cast, from, kF32, true)
 #define WINDROW_CASTS(X)                                                                             \
@@ -221,12 +222,19 @@ struct Doubles : Pair<from, to, affine> {
     X(Doubles, kU8, kF64, false) X(Doubles, kI16, kF64, false) X(Doubles, kI32, kF64, false)         \
     X(Doubles, kI64, kF64, false)
 
-/// The number of a loop: of a pair of dtypes, with or without x * a + b. Few dtypes are targets, so that the
-/// numbers are dense enough for a table of jumps. The host puts it into the table; src/cuda/params.rs has the same.
-WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool affine) {
-    return static_cast<uint8_t>((from * 6 + (to <= kI64 ? to - kI32 : to - kF16 + 2)) * 2 + affine);
-}
 /// Bytes are moved: equal dtypes without a map, or integers of one size.
 constexpr uint8_t kMovedLoop = 0;
+
+/// The number of a loop: of a pair of dtypes, with or without x * a + b. Without gaps, so that the compiler makes a table of
+/// jumps.
+WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool affine) {
+    uint8_t number = kMovedLoop;
+#define WINDROW_NUMBER(cast, own_from, own_to, own_affine) \
+    ++number;                                              \
+    if (from == own_from && to == own_to && affine == own_affine) return number;
+    WINDROW_CASTS(WINDROW_NUMBER)
+#undef WINDROW_NUMBER
+    return kMovedLoop;
+}
 
 }  // namespace windrow

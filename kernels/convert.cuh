@@ -195,6 +195,7 @@ template <> struct WordOf<1> { using Type = uint8_t; };
 template <> struct WordOf<2> { using Type = uint16_t; };
 template <> struct WordOf<4> { using Type = uint32_t; };
 template <> struct WordOf<8> { using Type = uint64_t; };
+template <> struct WordOf<16> { using Type = Vec16; };
 
 template <class T, class Wide>
 struct Integer {
@@ -306,7 +307,7 @@ WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
         case kBF16: return f(Number<kBF16>());
         case kF32: return f(Number<kF32>());
         case kF64: return f(Number<kF64>());
-        default: return;
+        default: __builtin_unreachable();
     }
 }
 

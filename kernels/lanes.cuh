@@ -35,8 +35,8 @@ struct Sources {
 
 template <bool by_id>
 WINDROW_DEVICE const uint8_t* source_at(const Sources& sources, uint32_t sample) {
-    if (by_id) return sources.base + uint64_t{sources.ids[sample]} * sources.stride;
-    return reinterpret_cast<const uint8_t*>(sources.addresses[sample]);
+    if (by_id) return stepped(sources.base, sources.stride, sources.ids[sample]);
+    return reinterpret_cast<const uint8_t*>(*stepped(sources.addresses, 8u, sample));
 }
 
 /// The threads that write one stretch of memory together, in turns, in groups of 8 lanes: each turn of a group
@@ -139,6 +139,13 @@ WINDROW_DEVICE uint32_t any_word() {
 #endif
 }
 
+/// Makes the compiler branch around what follows in its block, instead of doing it for all and choosing.
+WINDROW_DEVICE void as_branch() {
+#ifdef __CUDA_ARCH__
+    asm volatile("");
+#endif
+}
+
 /// Makes the compiler keep a pointer that moves on in a loop: it would replace each address near it by a
 /// product of a counter of its own.
 template <class T>
@@ -150,66 +157,76 @@ WINDROW_DEVICE void keep(T*& p) {
 #endif
 }
 
-/// Reads the window `skew` bytes behind `src`, which is aligned to kStep; 0 if kAligned. A misaligned
-/// window is read in aligned words, one more than it fills unless `skew` is 0: callers see to what is beside it.
-///
-/// Where `is_there` is not, nothing is read, and the words have any value.
+/// Windows of a lane, of `bytes` each, a multiple of 32 bytes apart: all begin as far behind an aligned address. Callers
+/// see to what is beside a misaligned one, which is read in aligned words.
 template <Alignment alignment, uint32_t bytes>
-WINDROW_DEVICE void read_window(bool is_there, const uint8_t* src, uint32_t skew, uint32_t (&w)[(bytes + 3) / 4]) {
-    constexpr uint32_t kWords = (bytes + 3) / 4;
+struct Windows {
+    static constexpr uint32_t kWords = (bytes + 3) / 4;
+    const uint8_t* src;  ///< the aligned address at or in front of the first
+    uint32_t skew;       ///< bytes from there to the window
+    uint32_t last;       ///< bytes from there to the word behind those that it fills; or to the last of these, if it fills them all
+
+    WINDROW_DEVICE explicit Windows(const uint8_t* first) : src(first), skew(0), last(0) {
+        if (alignment == kAligned) return;
+        skew = misalignment(first, kStep<bytes>);
+        src -= skew;
+        last = skew == 0 ? bytes - kStep<bytes> : bytes;
+    }
+
+    WINDROW_DEVICE void advance(int64_t by) { src += by; }
+
+    /// Reads the window `ahead` bytes behind the first, if it is there; else its words have any value.
+    WINDROW_DEVICE void read(bool is_there, uint32_t ahead, uint32_t (&w)[kWords]) const {
 #pragma unroll
-    for (uint32_t i = 0; i < kWords; ++i) w[i] = any_word();
-    if (!is_there) return;
-    if constexpr (alignment == kMisaligned && bytes == 2) {
-        w[0] = load<uint8_t>(src) | static_cast<uint32_t>(load<uint8_t>(src + 1)) << 8;
-    } else if constexpr (alignment == kMisaligned) {
-        constexpr uint32_t kRaw = kWords + kStep<bytes> / 4;
-        uint32_t raw[kRaw + 1];
-        if constexpr (kStep<bytes> == 8) {
+        for (uint32_t i = 0; i < kWords; ++i) w[i] = any_word();
+        if (!is_there) return;
+        auto load = [](auto word, const uint8_t* p, uint32_t* words) { load_words<decltype(word)>(p, words); };
+        read(ahead, w, load, [&](auto word, uint32_t* words) {
+            words[0] = words[sizeof word / 4 - 1] = 0;
+            if (skew != 0) load(word, src + ahead + bytes, words);
+        });
+    }
+
+    /// The same without a branch, if `left` is more than `beyond`. Predicates keep registers for all words from before a
+    /// loop on.
+    WINDROW_DEVICE void read_if(int32_t left, int32_t beyond, uint32_t ahead, uint32_t (&w)[kWords]) const {
+        auto load = [&](auto word, const uint8_t* p, uint32_t* words) { load_if<decltype(word)>(left, beyond, p, words); };
+        read(ahead, w, load, [&](auto word, uint32_t* words) { load(word, src + last + ahead, words); });
+    }
+
+    template <class Load, class LoadLast>
+    WINDROW_DEVICE void read(uint32_t ahead, uint32_t (&w)[kWords], const Load& load, const LoadLast& load_last) const {
+        const uint8_t* p = src + ahead;
+        if constexpr (alignment == kMisaligned && bytes == 2) {
+            uint32_t raw[2] = {any_word(), any_word()};
+            load(uint8_t{}, p, raw);
+            load(uint8_t{}, p + 1, raw + 1);
+            w[0] = raw[0] | raw[1] << 8;
+        } else if constexpr (alignment == kMisaligned) {
+            using Word = typename WordOf<kStep<bytes>>::Type;
+            constexpr uint32_t kEach = sizeof(Word) / 4;
+            uint32_t raw[kWords + kEach];
 #pragma unroll
-            for (uint32_t i = 0; i < kRaw / 2; ++i) {
-                const uint64_t v = i + 1 < kRaw / 2 || skew != 0 ? load<uint64_t>(src + 8 * i) : 0;
-                raw[2 * i] = static_cast<uint32_t>(v);
-                raw[2 * i + 1] = static_cast<uint32_t>(v >> 32);
+            for (uint32_t i = 0; i < kWords + kEach; ++i) raw[i] = any_word();
+#pragma unroll
+            for (uint32_t i = 0; i < kWords; i += kEach) load(Word{}, p + 4 * i, raw + i);
+            load_last(Word{}, raw + kWords);
+            if constexpr (kEach == 2) {
+#pragma unroll
+                for (uint32_t i = 0; i <= kWords; ++i) raw[i] = skew & 4 ? raw[i + 1] : raw[i];
             }
 #pragma unroll
-            for (uint32_t i = 0; i <= kWords; ++i) raw[i] = skew & 4 ? raw[i + 1] : raw[i];
+            for (uint32_t i = 0; i < kWords; ++i) w[i] = funnel(raw[i], raw[i + 1], 8 * (skew & 3));
         } else {
+            using Word = typename WordOf<kWidest<bytes>>::Type;
+            constexpr uint32_t kEach = (sizeof(Word) + 3) / 4;
 #pragma unroll
-            for (uint32_t i = 0; i < kRaw; ++i) raw[i] = i + 1 < kRaw || skew != 0 ? load<uint32_t>(src + 4 * i) : 0;
+            for (uint32_t i = 0; i < kWords; ++i) w[i] = any_word();
+#pragma unroll
+            for (uint32_t i = 0; i < kWords; i += kEach) load(Word{}, p + 4 * i, w + i);
         }
-#pragma unroll
-        for (uint32_t i = 0; i < kWords; ++i) w[i] = funnel(raw[i], raw[i + 1], 8 * (skew & 3));
-    } else if constexpr (kWidest<bytes> == 16) {
-#pragma unroll
-        for (uint32_t i = 0; i < bytes / 16; ++i) {
-            const Vec16 v = load16(src + 16 * i);
-            w[4 * i] = static_cast<uint32_t>(v.lo);
-            w[4 * i + 1] = static_cast<uint32_t>(v.lo >> 32);
-            w[4 * i + 2] = static_cast<uint32_t>(v.hi);
-            w[4 * i + 3] = static_cast<uint32_t>(v.hi >> 32);
-        }
-    } else if constexpr (kWidest<bytes> == 8) {
-#pragma unroll
-        for (uint32_t i = 0; i < bytes / 8; ++i) {
-            const uint64_t v = load<uint64_t>(src + 8 * i);
-            w[2 * i] = static_cast<uint32_t>(v);
-            w[2 * i + 1] = static_cast<uint32_t>(v >> 32);
-        }
-    } else if constexpr (kWidest<bytes> == 4) {
-#pragma unroll
-        for (uint32_t i = 0; i < bytes / 4; ++i) w[i] = load<uint32_t>(src + 4 * i);
-    } else {
-        w[0] = load<uint16_t>(src);
     }
-}
-
-/// Bytes between the aligned address that read_window() starts from and `src`. Windows of a lane that are
-/// a multiple of 32 bytes apart have the same.
-template <Alignment alignment, uint32_t bytes>
-WINDROW_DEVICE uint32_t skew_of(const uint8_t* src) {
-    return alignment == kAligned ? 0 : misalignment(src, kStep<bytes>);
-}
+};
 
 /// How a run of elements is cut: `head` single ones, then vectors of 16 bytes of output, then single ones.
 struct Cut {

@@ -21,11 +21,11 @@ struct Line {
 
 /// What becomes of the elements that are read.
 struct LineCast {
-    uint8_t from, to;
-    uint8_t loop;       ///< of the vectors: cast_number(), or kMovedLoop
-    uint8_t from_size;  ///< bytes; 0: nothing is read, and the elements are `value`
-    uint8_t to_size, log_to;
-    Affine affine;      ///< of one channel
+    uint32_t from, to;
+    uint32_t loop;       ///< of the vectors: cast_number(), or kMovedLoop
+    uint32_t from_size;  ///< bytes; 0: nothing is read, and the elements are `value`
+    uint32_t to_size, log_to;
+    Affine affine;       ///< of one channel
     uint64_t value;
 };
 
@@ -50,20 +50,18 @@ template <Alignment alignment, class Cast>
 WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
     constexpr uint32_t kBytes = 16 / Cast::kTo * Cast::kFrom, kWords = (kBytes + 3) / 4, kMany = kUnroll<Cast, kWords>;
     const auto first = static_cast<int32_t>(team.first(kMany) - first_turn(dst, team)), step = static_cast<int32_t>(team.step(kMany));
-    src += int64_t{first} * kBytes;
+    Windows<alignment, kBytes> windows(src + int64_t{first} * kBytes);
     dst += int64_t{first} * 16;
-    const uint32_t skew = skew_of<alignment, kBytes>(src);
-    src -= skew;
     int32_t before = -first;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count) - first; left > 0; left -= step) {
-        keep(src);
+        keep(windows.src);
         keep(dst);
         uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
-            const bool is_there = i == 0 ? before <= 0 : left > static_cast<int32_t>(kTeamLanes * i);
-            read_window<alignment, kBytes>(is_there, src + kTeamLanes * kBytes * i, skew, in[i]);
+            if (i == 0) windows.read_if(0, before - 1, 0, in[i]);
+            else windows.read_if(left, static_cast<int32_t>(kTeamLanes * i), kTeamLanes * kBytes * i, in[i]);
         }
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
@@ -76,7 +74,7 @@ WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* 
             }
         }
         before = 0;
-        src += int64_t{step} * kBytes;
+        windows.advance(int64_t{step} * kBytes);
         dst += int64_t{step} * 16;
     }
 }
@@ -100,20 +98,28 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
     for (uint32_t i = team.thread; i < real - in_vectors; i += team.threads) {
         const uint32_t at = i < cut.head ? i : i + in_vectors;
         uint64_t bits = read_element(src + uint64_t{at} * from_size, from_size);
-        if (cast.loop != kMovedLoop) bits = convert_one(bits, cast.from, cast.to, cast.affine, 0);
+        if (cast.loop != kMovedLoop) {
+            // A cast among integers extends a sign at most.
+            if (!is_integral(cast.from) || !is_integral(cast.to)) {
+                bits = convert_one(bits, static_cast<uint8_t>(cast.from), static_cast<uint8_t>(cast.to), cast.affine, 0);
+            } else if (cast.from <= kI32) {
+                const uint32_t unused = 32 - 8 * from_size;
+                bits = static_cast<uint64_t>(int64_t{static_cast<int32_t>(static_cast<uint32_t>(bits) << unused) >> unused});
+            }
+        }
         write_element(dst + (uint64_t{at} << log_to), bits, cast.to_size);
     }
     if (cut.vectors == 0) return;
     src += cut.head * from_size;
     dst += cut.head << log_to;
+    if (cast.loop == kMovedLoop) return line_vectors(Bytes{}, cut.is_aligned, src, dst, cut.vectors, team);
     switch (cast.loop) {
-        case kMovedLoop: return line_vectors(Bytes{}, cut.is_aligned, src, dst, cut.vectors, team);
 #define WINDROW_CASE(type, from, to, mapped) \
     case cast_number(from, to, mapped):      \
         return line_vectors(type<from, to, mapped>(cast.affine), cut.is_aligned, src, dst, cut.vectors, team);
         WINDROW_CASTS(WINDROW_CASE)
 #undef WINDROW_CASE
-        default: return;
+        default: __builtin_unreachable();
     }
 }
 
@@ -127,6 +133,7 @@ WINDROW_DEVICE void write_line(const Line& line, LineCast cast, Vec16 fill, cons
     if (real == 0) return;
     if (cast.from_size == 0) return fill_run(dst, real, size, repeated({cast.value, 0}, size), team);
     if (cast.loop == kMovedLoop) {
+        as_branch();
         real *= size;
         cast.from_size = cast.to_size = 1;
         cast.log_to = 0;

@@ -108,6 +108,63 @@ WINDROW_DEVICE auto load_word(const uint8_t* p) {
     }
 }
 
+/// Reads the sizeof(T) bytes at `p` into words.
+template <class T>
+WINDROW_DEVICE void load_words(const uint8_t* p, uint32_t* words) {
+    if constexpr (sizeof(T) == 16) {
+        const Vec16 v = load16(p);
+        words[0] = static_cast<uint32_t>(v.lo);
+        words[1] = static_cast<uint32_t>(v.lo >> 32);
+        words[2] = static_cast<uint32_t>(v.hi);
+        words[3] = static_cast<uint32_t>(v.hi >> 32);
+    } else if constexpr (sizeof(T) == 8) {
+        const uint64_t v = load<uint64_t>(p);
+        words[0] = static_cast<uint32_t>(v);
+        words[1] = static_cast<uint32_t>(v >> 32);
+    } else {
+        words[0] = load_word<T>(p);
+    }
+}
+
+/// The same if `left` is more than `beyond`; else the words have any value. A branch around
+/// loads would take an instruction or two more than each load's own predicate.
+template <class T>
+WINDROW_DEVICE void load_if(int32_t left, int32_t beyond, const uint8_t* p, uint32_t* words) {
+#ifdef __CUDA_ARCH__
+    const auto from = __cvta_generic_to_global(p);
+    if constexpr (sizeof(T) == 16) {
+        if (Policy::kLoad == 1) {
+            asm("{ .reg .pred there; setp.gt.s32 there, %5, %6;\n"
+                " @there ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+                : "l"(from), "r"(left), "r"(beyond));
+        } else {
+            asm("{ .reg .pred there; setp.gt.s32 there, %5, %6;\n @there ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3])
+                : "l"(from), "r"(left), "r"(beyond));
+        }
+    } else if constexpr (sizeof(T) == 8) {
+        asm("{ .reg .pred there; setp.gt.s32 there, %3, %4;\n @there ld.global.nc.v2.u32 {%0, %1}, [%2]; }"
+            : "+r"(words[0]), "+r"(words[1])
+            : "l"(from), "r"(left), "r"(beyond));
+    } else if constexpr (sizeof(T) == 4) {
+        asm("{ .reg .pred there; setp.gt.s32 there, %2, %3;\n @there ld.global.nc.u32 %0, [%1]; }"
+            : "+r"(words[0])
+            : "l"(from), "r"(left), "r"(beyond));
+    } else if constexpr (sizeof(T) == 2) {
+        asm("{ .reg .pred there; setp.gt.s32 there, %2, %3;\n @there ld.global.nc.u16 %0, [%1]; }"
+            : "+r"(words[0])
+            : "l"(from), "r"(left), "r"(beyond));
+    } else {
+        asm("{ .reg .pred there; setp.gt.s32 there, %2, %3;\n @there ld.global.nc.u8 %0, [%1]; }"
+            : "+r"(words[0])
+            : "l"(from), "r"(left), "r"(beyond));
+    }
+#else
+    if (left > beyond) load_words<T>(p, words);
+#endif
+}
+
 /// Writes the sizeof(T) bytes at `p`. Nothing that a kernel reads is written by it, so that no load waits.
 template <class T>
 WINDROW_DEVICE void store(uint8_t* p, T value) {
@@ -165,6 +222,32 @@ WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
     assert(reinterpret_cast<uintptr_t>(p) % 16 == 0);
     memcpy(p, &v, sizeof v);
 #endif
+}
+
+/// base + step * i, in one instruction.
+WINDROW_DEVICE uint64_t stepped(uint64_t base, int32_t step, uint32_t i) {
+#ifdef __CUDA_ARCH__
+    uint64_t sum;
+    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(step), "r"(i), "l"(base));
+    return sum;
+#else
+    return base + static_cast<int64_t>(step) * i;
+#endif
+}
+
+WINDROW_DEVICE uint64_t stepped(uint64_t base, uint32_t step, uint32_t i) {
+#ifdef __CUDA_ARCH__
+    uint64_t sum;
+    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(sum) : "r"(step), "r"(i), "l"(base));
+    return sum;
+#else
+    return base + uint64_t{step} * i;
+#endif
+}
+
+template <class T, class Step>
+WINDROW_DEVICE const T* stepped(const T* base, Step step, uint32_t i) {
+    return reinterpret_cast<const T*>(stepped(reinterpret_cast<uint64_t>(base), step, i));
 }
 
 WINDROW_DEVICE uint32_t misalignment(const void* p, uint32_t size) {

@@ -110,7 +110,7 @@ struct alignas(16) Field {
     uint8_t to;
     uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kBox and kLine
     uint8_t to_size;
-    uint8_t unused;
+    uint8_t log_map;       ///< kLine: log2 of the bytes of a coefficient
     uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kBox: of Kind
     uint8_t flags;         ///< of Flags
     uint8_t hint_shift;

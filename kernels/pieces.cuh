@@ -103,24 +103,32 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
     } else {
         uint32_t steps = 1;
         if (field.places != 0) offset = shared.number = at<uint32_t>(table, field.places)[index];
-        if (field.offsets != 0) {
+        // A branch: the compiler would do for all fields what is for these alone.
+        if (__builtin_expect(field.offsets != 0, false)) {
             offset = static_cast<Index>(entry(table, field.offsets, wide, shared.number));
             const Index next = static_cast<Index>(entry(table, field.offsets, wide, shared.number + 1));
             steps = static_cast<uint32_t>(next - offset);
-            if (field.cols.varies & kExtent) hi = extent = extent * (next - offset);
+            if (field.cols.varies & kExtent) {
+                hi = extent = extent * (next - offset);
+                const uint32_t slack = (16 >> field.log_to) + field.piece - 2;
+                if (pieces == 0) {
+                    pieces = wide ? static_cast<uint32_t>((extent + slack) / field.piece)
+                                  : divide(static_cast<uint32_t>(extent) + slack, field.by_pieces);
+                }
+            }
         }
         if (field.cols.varies & kLo) lo = static_cast<Index>(entry(table, field.cols.lo, wide, index));
         if (field.cols.varies & kHi) hi = static_cast<Index>(entry(table, field.cols.hi, wide, index));
-        if (pieces == 0) {
-            const uint32_t slack = (16 >> field.log_to) + field.piece - 2;
-            pieces = wide ? static_cast<uint32_t>((extent + slack) / field.piece)
-                          : divide(static_cast<uint32_t>(extent) + slack, field.by_pieces);
-        }
         part.dst = field.out + static_cast<int64_t>(offset) * field.step;
         // The row.
         if (const uint32_t num_outer = field.num_outer; num_outer != 0) {
-            uint32_t row = field.pieces != 0 ? divide(own, field.by_pieces) : own / pieces;
-            own -= row * pieces;
+            uint32_t row = own;
+            if (pieces == 1) {
+                own = 0;
+            } else {
+                row = field.pieces != 0 ? divide(own, field.by_pieces) : own / pieces;
+                own -= row * pieces;
+            }
             const Loop* loop = at<Loop>(table, field.outer) + num_outer;
             bool is_real = true;
 #pragma unroll 1

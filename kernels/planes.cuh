@@ -67,18 +67,16 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
                                  uint32_t count, const Team& team) {
     constexpr uint32_t kBytes = 16 / kSize<dtype> * channels, kWords = (kBytes + 3) / 4, kMany = kWords > 8 ? 1 : 2;
     const uint32_t first = team.first<kLanes>(kMany), step = team.step(kMany);
-    src += uint64_t{first} * kBytes;
+    Windows<alignment, kBytes> windows(src + uint64_t{first} * kBytes);
     dst += uint64_t{first} * 16;
-    const uint32_t skew = skew_of<alignment, kBytes>(src);
-    src -= skew;
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(count - first); left > 0; left -= step) {
-        keep(src);
+        keep(windows.src);
         keep(dst);
         uint32_t in[kMany][kWords];
 #pragma unroll
         for (uint32_t i = 0; i < kMany; ++i) {
-            read_window<alignment, kBytes>(left > static_cast<int32_t>(kLanes * i), src + kLanes * kBytes * i, skew, in[i]);
+            windows.read(left > static_cast<int32_t>(kLanes * i), kLanes * kBytes * i, in[i]);
         }
 #pragma unroll
         for (uint32_t c = 0; c < planes; ++c) {
@@ -90,7 +88,7 @@ WINDROW_DEVICE void write_groups(const float (&a)[planes], const float (&b)[plan
                 store_words(left, static_cast<int32_t>(kLanes * i), p + kLanes * 16 * i, out);
             }
         }
-        src += uint64_t{step} * kBytes;
+        windows.advance(uint64_t{step} * kBytes);
         dst += uint64_t{step} * 16;
     }
 }

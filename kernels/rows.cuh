@@ -11,13 +11,14 @@ namespace windrow {
 constexpr uint32_t kRowVectors = 4;
 
 /// Writes this lane's vectors from vector `first` on, 32 apart, of `count` in all. A sample has `vectors`, and less than
-/// 2^32 bytes.
+/// 2^32 bytes; by id, all samples are within 2^36, whose vectors are counted in 32 bits.
 template <bool by_id>
 WINDROW_DEVICE void rows_piece(const Sources& sources, uint8_t* out, uint32_t vectors, Divisor by_vectors, uint32_t first,
                                uint32_t count) {
     auto source = [&](uint32_t at) {
-        const uint32_t sample = divide(at, by_vectors);
-        return source_at<by_id>(sources, sample) + (16 * at - sample * (16 * vectors));
+        const uint32_t sample = divide(at, by_vectors), own = at - sample * vectors;
+        if (by_id) return sources.base + 16 * uint64_t{sources.ids[sample] * (sources.stride / 16) + own};
+        return source_at<false>(sources, sample) + 16 * own;
     };
     out += 16 * uint64_t{first};
     if (first + kLanes * (kRowVectors - 1) < count) {

@@ -16,17 +16,6 @@ namespace windrow {
 /// Elements of a lane that are under way together.
 constexpr uint32_t kTurns = 8;
 
-/// base + step * i, in one instruction.
-WINDROW_DEVICE uint64_t stepped(uint64_t base, int32_t step, uint32_t i) {
-#ifdef __CUDA_ARCH__
-    uint64_t sum;
-    asm("mad.wide.s32 %0, %1, %2, %3;" : "=l"(sum) : "r"(step), "r"(i), "l"(base));
-    return sum;
-#else
-    return base + static_cast<int64_t>(step) * i;
-#endif
-}
-
 /// The rows of a box, or its columns: those in [lo, hi) are real, the rest padding. Strides are in bytes.
 struct Side {
     uint32_t count, lo, hi;
@@ -371,20 +360,28 @@ WINDROW_DEVICE void cast_singles(Turns& at, uint8_t from, uint8_t to, Map& map, 
     });
 }
 
-/// float64 on either side.
+/// float64 on either side, or on both.
 WINDROW_DEVICE void cast_doubles(Turns& at, uint8_t from, uint8_t to, Map& map) {
     double x[kTurns];
-    with_number(from, [&](auto number) {
-        using N = decltype(number);
+    if (from == kF64) {
 #pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::wide(sizeof(typename N::Bits) == 8 ? at.bits(i) : at.lo[i]);
-    });
-    map.apply(x, !is_integral(to));
-    with_number(to, [&](auto number) {
-        using N = decltype(number);
+        for (uint32_t i = 0; i < kTurns; ++i) x[i] = double_of(at.bits(i));
+        map.apply(x, !is_integral(to));
+        with_number(to, [&](auto number) {
+            using N = decltype(number);
 #pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, N::from(x[i]));
-    });
+            for (uint32_t i = 0; i < kTurns; ++i) at.set(i, N::from(x[i]));
+        });
+    } else {
+        with_number(from, [&](auto number) {
+            using N = decltype(number);
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::wide(sizeof(typename N::Bits) == 8 ? at.bits(i) : at.lo[i]);
+        });
+        map.apply(x, true);
+#pragma unroll
+        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, bits_of(x[i]));
+    }
 }
 
 /// How many of the turns from coordinate `t` on, 2^log_step apart, are below `end`.
@@ -476,13 +473,24 @@ WINDROW_DEVICE void write_quickly(const Box& box, Unit unit) {
     }
 }
 
+/// n / d for n below 2^20 whose quotient is below 2^6: the estimate is less than 1 / (2 d) off.
+WINDROW_DEVICE uint32_t quotient(uint32_t n, uint32_t d) {
+#ifdef __CUDA_ARCH__
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(static_cast<float>(d)));
+    return static_cast<uint32_t>((static_cast<float>(n) + 0.5f) * inverse);
+#else
+    return n / d;
+#endif
+}
+
 /// Writes a round of a box.
 WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
     const Field& field = *box.field;
     const Side &rows = box.rows, &cols = box.cols;
     const uint32_t log_step = field.log_step, number = round * kLanes + lane;
     if (number >= cols.count << log_step) return;
-    const uint32_t row = log_step == 0 ? 0 : number / cols.count, col = number - row * cols.count;
+    const uint32_t row = log_step == 0 ? 0 : quotient(number, cols.count), col = number - row * cols.count;
     Unit unit;
     unit.turns = turns_below(rows.count, row, log_step);
     unit.first = unit.last = 0;

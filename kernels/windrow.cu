@@ -74,9 +74,11 @@ WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint3
     cast.value = field.op == kConst ? field.value : number;
     cast.affine = {nullptr, 1};
     if (field.op == kAffine) {
-        if (channel >= field.channels) channel -= divide(channel, field.by_channels) * field.channels;
-        const uint32_t size = field.from == kF64 || field.to == kF64 ? 8 : 4;
-        cast.affine = {at<uint8_t>(table, field.affine) + size * channel, field.channels};
+        if (channel >= field.channels) {
+            as_branch();
+            channel -= divide(channel, field.by_channels) * field.channels;
+        }
+        cast.affine = {at<uint8_t>(table, field.affine) + (channel << field.log_map), field.channels};
     }
     return cast;
 }
@@ -147,13 +149,15 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const Field& field = fields[field_of(fields, header.num_fields, item)];
     const uint32_t own = item - field.first_item;
     const bool by_id = field.flags & kById;
-    switch (field.family) {
-        case kRows: return by_id ? rows_item<true>(table, field, own) : rows_item<false>(table, field, own);
-        case kPages: return page_item(table, field, own);
+    const uint32_t family = field.family;
+    // The most frequent first.
+    if (family == kRows) return by_id ? rows_item<true>(table, field, own) : rows_item<false>(table, field, own);
+    if (family == kPages) return page_item(table, field, own);
+    if (family == kLine || family == kPlanar) return line_item(table, field, own);
+    switch (family) {
         case kShort: return by_id ? short_item<true>(table, field, own) : short_item<false>(table, field, own);
         case kBox: return box_item(table, field, own);
-        case kValues: return values_item(table, field, own);
-        default: return line_item(table, field, own);
+        default: return values_item(table, field, own);
     }
 }
 

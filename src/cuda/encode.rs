@@ -226,7 +226,10 @@ impl<'b> Builder<'b> {
             field.flags |= flags::ALIGNED_SOURCES;
         }
         let shift = spread.trailing_zeros().min(31);
-        if addresses.len() as u64 >= self.policy.min_ids && spread >> shift <= u64::from(u32::MAX) {
+        // Kernels of rows count vectors of 16 bytes in 32 bits.
+        let is_near = field.family != Family::Rows as u8 || spread < 1 << 35;
+        let has_ids = spread >> shift <= u64::from(u32::MAX) && is_near;
+        if addresses.len() as u64 >= self.policy.min_ids && has_ids {
             (field.base, field.stride) = (base, 1 << shift);
             field.flags |= flags::BY_ID;
             let ids = addresses.iter().map(|address| ((address - base) >> shift) as u32);
@@ -244,6 +247,7 @@ impl<'b> Builder<'b> {
         affine: &Affine,
     ) -> Result<()> {
         let is_wide = [part.from, part.to].contains(&DType::F64);
+        field.log_map = if is_wide { 3 } else { 2 };
         field.channels = affine.channels() as u32;
         field.by_channels = divisor(affine.channels() as u64)?;
         field.affine = match is_wide {

@@ -105,27 +105,37 @@ pub(super) fn code_of(dtype: DType) -> u8 {
     }
 }
 
-/// The number of the loop over vectors that casts adjacent elements, if there is one: cast_number() and
-/// WINDROW_CASTS of kernels/casts.cuh.
-pub(super) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
+/// The casts of adjacent elements that have a loop over vectors, with or without x * a + b: WINDROW_CASTS of
+/// kernels/casts.cuh, in its order.
+#[rustfmt::skip]
+const CASTS: [(DType, DType, bool); 56] = {
     use DType::{BF16, F16, F32, F64, I16, I32, I64, I8, U16, U32, U8};
+    [
+        (U8, I32, false), (U8, I64, false), (I8, I32, false), (I8, I64, false),
+        (U16, I32, false), (U16, I64, false), (I16, I32, false), (I16, I64, false),
+        (I32, I64, false), (U32, I64, false), (I64, I32, false),
+        (U8, F16, false), (U8, F32, false), (I16, F32, false),
+        (U8, F16, true), (U8, BF16, true), (U8, F32, true), (I8, F16, true), (I8, BF16, true), (I8, F32, true),
+        (U16, F16, true), (U16, BF16, true), (U16, F32, true), (I16, F16, true), (I16, BF16, true), (I16, F32, true),
+        (F32, F16, false), (F32, BF16, false), (F16, F32, false), (F16, BF16, false), (BF16, F32, false), (BF16, F16, false),
+        (F32, F16, true), (F32, BF16, true), (F32, F32, true), (F16, F16, true), (F16, BF16, true), (F16, F32, true),
+        (BF16, F16, true), (BF16, BF16, true), (BF16, F32, true),
+        (F64, F16, false), (F64, BF16, false), (F64, F32, false), (F64, F16, true), (F64, BF16, true), (F64, F32, true),
+        (F64, F64, true), (F64, I64, false), (F16, F64, false), (BF16, F64, false), (F32, F64, false),
+        (U8, F64, false), (I16, F64, false), (I32, F64, false), (I64, F64, false),
+    ]
+};
+
+/// The number of the loop over vectors that casts adjacent elements, if there is one: cast_number() of
+/// kernels/casts.cuh.
+pub(super) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
+    let number = |affine| {
+        let at = CASTS.iter().position(|&cast| cast == (from, to, affine));
+        at.map(|at| at as u8 + 1)
+    };
     // Without a map, most small integers go through one that changes nothing.
-    let affine = match (from, to) {
-        (U8, F16 | F32) | (I16, F32) => affine,
-        (U8 | I8 | U16 | I16, F16 | BF16 | F32) => true,
-        (U8 | I8 | U16 | I16, I32 | I64) | (I32 | U32, I64) | (I64, I32) if !affine => false,
-        (F32, F32) | (F16, F16) | (BF16, BF16) if affine => true,
-        (F32 | F16 | BF16, F16 | BF16 | F32) if from != to => affine,
-        (F64, F16 | BF16 | F32) => affine,
-        (F64, F64) if affine => true,
-        (F64, I64) | (F16 | BF16 | F32 | U8 | I16 | I32 | I64, F64) if !affine => false,
-        _ => return None,
-    };
-    let column = match code_of(to) {
-        wide @ 3..=4 => wide - 3,
-        float => float - 9 + 2,
-    };
-    Some((code_of(from) * 6 + column) * 2 + u8::from(affine))
+    let is_small = matches!(from, DType::U8 | DType::I8 | DType::U16 | DType::I16);
+    number(affine).or_else(|| number(true).filter(|_| is_small))
 }
 
 /// A divisor as the multiplication that stands for it.
@@ -175,7 +185,7 @@ pub(super) struct Field {
     pub to: u8,
     pub from_size: u8,
     pub to_size: u8,
-    pub unused: u8,
+    pub log_map: u8,
     pub r#loop: u8,
     pub flags: u8,
     pub hint_shift: u8,

@@ -234,6 +234,12 @@ fn ids_take_the_place_of_addresses_that_they_reach() {
     let ids = table.values_at::<u32>(field.data.into(), 1000);
     assert!(ids.iter().zip(0..).all(|(&id, i)| id == i));
     assert_eq!(table.bytes() as usize, HEADER_BYTES + size_of::<params::Field>() + 4000);
+    // Vectors of rows are counted in 32 bits, which those of pages are not.
+    for (length, by_id) in [(512, false), (4096, true)] {
+        let far = samples(DType::U8, &vec![&[length][..]; 1000], 1 << 26);
+        let field = self::table(&far, &Collate::stack(), OUT).field(0);
+        assert_eq!(field.flags & params::flags::BY_ID != 0, by_id, "{length}");
+    }
 }
 
 #[test]
