@@ -29,6 +29,8 @@ mod encode;
 mod enqueue;
 mod executor;
 mod family;
+#[cfg(test)]
+mod far_tests;
 mod held;
 mod late;
 mod list_table;

@@ -33,7 +33,7 @@ mod raw;
 mod started;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub(crate) use context::{describe, device_count, Context, Current, Waits};
 pub(crate) use error::DriverResult;

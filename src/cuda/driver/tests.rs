@@ -9,7 +9,7 @@ use super::*;
 use crate::tensor::{DriverError, Error};
 
 /// The context of device 0; `None`, and a word on it, where there is no driver.
-fn context() -> Option<Arc<Context>> {
+pub(in crate::cuda) fn context() -> Option<Arc<Context>> {
     match Context::primary(0) {
         Ok(context) => Some(context),
         Err(Error::NoDriver(text)) if std::env::var_os("WINDROW_REQUIRE_GPU").is_none() => {
