@@ -21,18 +21,14 @@ pub(crate) struct Owners {
 impl Owners {
     /// Of all samples.
     pub fn of_all(owner: Owner) -> Owners {
-        Owners { shared: Arc::new(vec![owner]), ..Owners::default() }
+        Owners::from_parts(Arc::new(vec![owner]), Vec::new())
     }
 
     /// Of one sample alone. Work on device memory is ordered by owners that are shared.
     pub fn of_one(owner: Owner, device: Option<Device>) -> Owners {
         match device {
             Some(Device::Cuda(_)) => Owners::of_all(owner),
-            _ => Owners {
-                per_sample: Arc::new(vec![Some(owner)]),
-                num_per_sample: 1,
-                ..Owners::default()
-            },
+            _ => Owners::from_parts(Arc::default(), vec![Some(owner)]),
         }
     }
 
@@ -51,7 +47,7 @@ impl Owners {
         self.per_sample.get(index).and_then(Option::as_ref)
     }
 
-    /// Of samples that are in a list already, the shared owners of which they have.
+    /// Of many samples each, and of one sample each, if any has one.
     pub fn from_parts(shared: Arc<Vec<Owner>>, per_sample: Vec<Option<Owner>>) -> Owners {
         let num_per_sample = per_sample.iter().flatten().count();
         Owners { shared, per_sample: Arc::new(per_sample), num_per_sample }
@@ -75,16 +71,15 @@ impl Owners {
 
     /// Those of the samples at these positions, of `len`, which are there; negative ones count from the end.
     pub fn take(&self, positions: &[i64], len: usize) -> PyResult<Owners> {
-        let mut taken = Owners { shared: Arc::clone(&self.shared), ..Owners::default() };
+        let mut per_sample = Vec::new();
         if self.num_per_sample > 0 {
-            let mut per_sample = room_for(positions.len())?;
+            per_sample = room_for(positions.len())?;
             per_sample.extend(positions.iter().map(|&position| {
                 let position = if position < 0 { position + len as i64 } else { position };
                 self.of_sample(position as usize).cloned()
             }));
-            taken = Owners::from_parts(taken.shared, per_sample);
         }
-        Ok(taken)
+        Ok(Owners::from_parts(Arc::clone(&self.shared), per_sample))
     }
 
     /// Room for those of `other_len` more samples, and for one of each sample if any of them has one.

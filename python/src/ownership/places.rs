@@ -236,12 +236,21 @@ impl Places {
         if self.0.places.len() < 2 {
             return Ok(self.clone()); // None, or one for all.
         }
+        let Table { places, ids, asks } = &*self.0;
         let mut taken = Table::default();
         taken.reserve(positions.len())?;
-        for &position in positions {
+        let indices = positions.iter().map(|&position| {
             let end = if position < 0 { len as i64 } else { 0 };
-            let (place, ask) = self.place((position + end) as usize);
-            taken.enter_own(place, ask)?;
+            (position + end) as usize
+        });
+        match (asks.is_empty(), ids.is_empty()) {
+            (true, true) => taken.places.extend(indices.map(|index| places[index])),
+            (true, false) => taken.places.extend(indices.map(|index| places[ids[index] as usize])),
+            (false, _) => {
+                for (place, ask) in indices.map(|index| self.place(index)) {
+                    taken.enter_own(place, ask)?;
+                }
+            }
         }
         Ok(Places::from(taken))
     }
