@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
@@ -401,6 +401,7 @@ def test_p15_current_work_stream_of_the_host():
     dl_device=st.sampled_from([None, (1, 0)]),
     shape=st.lists(st.integers(0, 4), max_size=4).map(tuple),
 )
+@settings(deadline=None)
 def test_p16_every_combination(copy, max_version, dl_device, shape):
     tensor = wr.stack([paint(shape, "float32")]).data
     capsule = tensor.__dlpack__(copy=copy, max_version=max_version, dl_device=dl_device)
