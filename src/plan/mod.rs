@@ -2,6 +2,7 @@
 
 mod arena;
 mod batch_shape;
+mod checks;
 mod launch;
 mod loops;
 mod output;

@@ -1,0 +1,268 @@
+//! [`Pad`]: what fills the batch up, where, and with which mask.
+
+use crate::tensor::{DType, Error, Result, Scalar};
+
+/// On which side padding goes; with `truncate`, on which side elements are cut off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Side {
+    /// After the data.
+    #[default]
+    Right,
+    /// Before the data.
+    Left,
+    /// Half before, half after; the odd one after.
+    Center,
+}
+
+impl Side {
+    /// Where the data begins in `total` places when `length` are real: negative if the first
+    /// elements are cut off, like negative sizes in torch's `pad`.
+    pub(crate) fn lead(self, length: i64, total: i64) -> i64 {
+        match self {
+            Side::Right => 0,
+            Side::Left => total - length,
+            Side::Center => (total - length) / 2,
+        }
+    }
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Side::Right => "right",
+            Side::Left => "left",
+            Side::Center => "center",
+        })
+    }
+}
+
+impl std::str::FromStr for Side {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Side> {
+        match name {
+            "right" => Ok(Side::Right),
+            "left" => Ok(Side::Left),
+            "center" => Ok(Side::Center),
+            _ => Err(Error::Argument(format!(
+                "side=\"{name}\"; it is \"right\", \"left\" or \"center\""
+            ))),
+        }
+    }
+}
+
+/// What is true in a mask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mask {
+    /// True where data is.
+    Real,
+    /// True where padding is.
+    Pad,
+}
+
+impl std::str::FromStr for Mask {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Mask> {
+        match name {
+            "real" => Ok(Mask::Real),
+            "pad" => Ok(Mask::Pad),
+            _ => Err(Error::Argument(format!("mask=\"{name}\"; it is None, \"real\" or \"pad\""))),
+        }
+    }
+}
+
+/// What a mask has for real elements and for padding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaskBits {
+    pub dtype: DType,
+    pub real: [u8; 16],
+    pub padding: [u8; 16],
+}
+
+/// One option for every dim, or one for each dim of a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PerDim<T> {
+    /// The same for all.
+    All(T),
+    /// One for each sample dim.
+    Each(Vec<T>),
+}
+
+impl<T: Clone> PerDim<T> {
+    pub(crate) fn check(&self, name: &str, ndim: usize) -> Result<()> {
+        match self {
+            PerDim::Each(values) if values.len() != ndim => Err(Error::Argument(format!(
+                "{name} has {} entries for samples of {ndim} dims",
+                values.len()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_one(&self) -> bool {
+        matches!(self, PerDim::All(_))
+    }
+
+    /// The one value, or that of each dim.
+    pub(crate) fn values(&self) -> &[T] {
+        match self {
+            PerDim::All(value) => std::slice::from_ref(value),
+            PerDim::Each(values) => values,
+        }
+    }
+
+    pub(crate) fn at(&self, dim: usize) -> &T {
+        match self {
+            PerDim::All(value) => value,
+            PerDim::Each(values) => &values[dim],
+        }
+    }
+}
+
+/// The options of a padded batch. Sizes and sides speak of sample dims before a permutation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pad {
+    pub(crate) value: Scalar,
+    pub(crate) side: PerDim<Side>,
+    pub(crate) dims: Option<Vec<i64>>,
+    pub(crate) size: PerDim<Option<i64>>,
+    pub(crate) multiple_of: PerDim<i64>,
+    pub(crate) truncate: bool,
+    pub(crate) mask: Option<Mask>,
+    pub(crate) mask_dtype: DType,
+}
+
+impl Default for Pad {
+    fn default() -> Pad {
+        Pad {
+            value: Scalar::default(),
+            side: PerDim::All(Side::Right),
+            dims: None,
+            size: PerDim::All(None),
+            multiple_of: PerDim::All(1),
+            truncate: false,
+            mask: None,
+            mask_dtype: DType::Bool,
+        }
+    }
+}
+
+impl Pad {
+    /// Zeros on the right, up to the largest sample.
+    pub fn new() -> Pad {
+        Pad::default()
+    }
+
+    /// Whether what is given for each dim is given for so many, and the mask's dtype is one for a mask.
+    pub(crate) fn check(&self, ndim: usize) -> Result<()> {
+        self.check_mask()?;
+        self.side.check("side", ndim)?;
+        self.size.check("size", ndim)?;
+        self.multiple_of.check("multiple_of", ndim)
+    }
+
+    /// What padding holds; not transformed.
+    #[must_use]
+    pub fn value(mut self, value: impl Into<Scalar>) -> Pad {
+        self.value = value.into();
+        self
+    }
+
+    /// The side of the padding, for every dim.
+    #[must_use]
+    pub fn side(mut self, side: Side) -> Pad {
+        self.side = PerDim::All(side);
+        self
+    }
+
+    /// The side of the padding, for each sample dim.
+    #[must_use]
+    pub fn sides(mut self, sides: impl Into<Vec<Side>>) -> Pad {
+        self.side = PerDim::Each(sides.into());
+        self
+    }
+
+    /// The dims to pad. Without it those that an entry of [`Pad::sizes`] or [`Pad::multiples_of`] names;
+    /// if none is named, all that differ. If any is named, a difference elsewhere is an error.
+    #[must_use]
+    pub fn dims(mut self, dims: impl Into<Vec<i64>>) -> Pad {
+        self.dims = Some(dims.into());
+        self
+    }
+
+    /// The extent of the dims that [`Pad::dims`] names, which samples of two and more dims then need.
+    #[must_use]
+    pub fn size(mut self, size: i64) -> Pad {
+        self.size = PerDim::All(Some(size));
+        self
+    }
+
+    /// The extent of each sample dim, which is padded then; `None` names nothing.
+    #[must_use]
+    pub fn sizes(mut self, sizes: impl Into<Vec<Option<i64>>>) -> Pad {
+        self.size = PerDim::Each(sizes.into());
+        self
+    }
+
+    /// Rounds the extent of the dims that [`Pad::dims`] names up, after the size. Samples of two and
+    /// more dims need those.
+    #[must_use]
+    pub fn multiple_of(mut self, multiple: i64) -> Pad {
+        self.multiple_of = PerDim::All(multiple);
+        self
+    }
+
+    /// Rounds the extent of each sample dim, which is padded then, up, after the size; 1 names nothing.
+    #[must_use]
+    pub fn multiples_of(mut self, multiples: impl Into<Vec<i64>>) -> Pad {
+        self.multiple_of = PerDim::Each(multiples.into());
+        self
+    }
+
+    /// Cuts samples that are larger than the size instead of refusing them.
+    #[must_use]
+    pub fn truncate(mut self, truncate: bool) -> Pad {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Asks for a mask.
+    #[must_use]
+    pub fn mask(mut self, mask: Mask) -> Pad {
+        self.mask = Some(mask);
+        self
+    }
+
+    /// The dtype of the mask, which has 1 where it is true: bool, the default, uint8, int32, int64, float16 or
+    /// float32.
+    #[must_use]
+    pub fn mask_dtype(mut self, dtype: DType) -> Pad {
+        self.mask_dtype = dtype;
+        self
+    }
+
+    /// Whether the mask's dtype is one for a mask, and that of a mask that is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub fn check_mask(&self) -> Result<()> {
+        use DType::{Bool, F16, F32, I32, I64, U8};
+        let refuse =
+            |text: &str| Err(Error::Argument(format!("mask_dtype={}{text}", self.mask_dtype)));
+        match (self.mask_dtype, self.mask) {
+            (Bool, _) | (U8 | I32 | I64 | F16 | F32, Some(_)) => Ok(()),
+            (U8 | I32 | I64 | F16 | F32, None) => refuse(", but no mask is asked for"),
+            _ => refuse("; it is bool, uint8, int32, int64, float16 or float32"),
+        }
+    }
+
+    /// What the mask has, if one is asked for.
+    pub(crate) fn mask_bits(&self) -> Result<Option<MaskBits>> {
+        let dtype = self.mask_dtype;
+        let Some(mask) = self.mask else { return Ok(None) };
+        let bits = |is_true: bool| Scalar::from(i64::from(is_true)).bits(dtype);
+        let (real, padding) = (bits(mask == Mask::Real)?, bits(mask == Mask::Pad)?);
+        Ok(Some(MaskBits { dtype, real, padding }))
+    }
+}

@@ -1,0 +1,248 @@
+//! What samples and options have to fulfil, for [`BatchShape`](super::BatchShape) to be made of them.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::collate::{resolve_dim, Collate};
+use crate::samples::{SampleList, TensorMeta};
+use crate::tensor::{DType, Device, Error, Facet, Hint, Mismatch, Result};
+
+pub(super) fn no_dims(first: &TensorMeta) -> Error {
+    let mismatch = Mismatch::new(Some(0), "at least one dim", first.layout.shape());
+    Error::Shape(Box::new(mismatch.with_hint(Hint::Stack)))
+}
+
+pub(super) fn shape_mismatch(
+    samples: &SampleList<'_>,
+    index: usize,
+) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+    let shape = |i: usize| Facet::from(samples.kind(i).layout.shape());
+    (shape(0), shape(index), Error::Shape)
+}
+
+pub(super) fn dtype_mismatch(
+    samples: &SampleList<'_>,
+    index: usize,
+) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
+    (samples.kind(0).dtype.into(), samples.kind(index).dtype.into(), Error::DType)
+}
+
+/// Lists of fewer samples have small tables.
+const MANY_SAMPLES: usize = 1 << 14;
+
+/// The tables of a long list are megabytes, and an allocation that fails ends the process. So there
+/// has to be room for all of them before the first is made: addresses merged to ranges, and lengths
+/// and offsets, each up to three times, here and in the batch.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub(super) fn check_room(samples: &SampleList<'_>) -> Result<()> {
+    if samples.len() < MANY_SAMPLES {
+        return Ok(());
+    }
+    let bytes = samples.len().saturating_mul(64 + 24 * samples.ndim());
+    let mut room = Vec::<u8>::new();
+    room.try_reserve_exact(bytes).map_err(|_| Error::OutOfMemory { bytes: bytes as u64 })?;
+    // Or it would not be asked for at all.
+    std::hint::black_box(&room);
+    Ok(())
+}
+
+/// Where the samples are and where the batch will be.
+pub(super) fn check_devices(
+    samples: &SampleList<'_>,
+    collate: &Collate,
+) -> Result<(Device, Device)> {
+    let first = samples.kind(0).device;
+    let mut source = first;
+    let mut found = None;
+    if samples.kinds().len() > 1 {
+        for index in 1..samples.len() {
+            match (source, samples.kind(index).device) {
+                (known, own) if known == own => {}
+                // Both are host memory.
+                (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
+                    source = Device::Cpu;
+                }
+                (_, own) => {
+                    let expected = || first.to_string().into();
+                    Mismatch::note(&mut found, index, expected, own.to_string().into());
+                }
+            }
+        }
+    }
+    if let Some(found) = found {
+        let hint = Hint::Text("samples of one batch are all on the host or all on one device");
+        return Err(Error::Device(Box::new(found.with_hint(hint))));
+    }
+    let device = collate.device.unwrap_or(source);
+    match (source, device) {
+        (Device::Cuda(from), Device::Cuda(to)) if from != to => {
+            let found = Mismatch::new(Some(0), device.to_string(), source.to_string());
+            let hint = Hint::Text("copy the samples to that device first");
+            Err(Error::Device(Box::new(found.with_hint(hint))))
+        }
+        (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !cfg!(feature = "cuda") => {
+            let which = if device == Device::Cpu { source } else { device };
+            Err(Error::host_only(which))
+        }
+        places => Ok(places),
+    }
+}
+
+/// Arithmetic on integers gives numbers that those cannot hold: where to is the caller's to say.
+pub(super) fn check_float(dtype: DType) -> Result<()> {
+    if !dtype.is_integer() && dtype != DType::Bool {
+        return Ok(());
+    }
+    let mismatch = Mismatch::new(Some(0), "a floating-point dtype for scale, mean and std", dtype);
+    Err(Error::DType(Box::new(mismatch.with_hint(Hint::CastToFloat))))
+}
+
+/// Complex and float8 samples are moved as they are: no cast, no arithmetic.
+pub(super) fn check_arithmetic(
+    samples: &SampleList<'_>,
+    used: &UsedKinds<'_>,
+    dtype: DType,
+    computes: bool,
+) -> Result<()> {
+    let fits = |kind: &TensorMeta| {
+        kind.dtype == dtype && !computes || kind.dtype.is_arithmetic() && dtype.is_arithmetic()
+    };
+    let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
+    let got = |index: usize| match samples.kind(index).dtype {
+        own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
+        own => own.into(),
+    };
+    let hint = Hint::Text("complex and float8 are moved, never cast or transformed");
+    used.check_as(fits, expected, got, hint, Error::DType)
+}
+
+pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec<[usize; 4]>> {
+    let Some(order) = &collate.transform.permute else { return Ok((0..ndim).collect()) };
+    let mut seen: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
+    let mut permute = SmallVec::new();
+    for &dim in order {
+        let dim = resolve_dim("permute", dim, ndim)?;
+        permute.push(dim);
+        seen[dim] = true;
+    }
+    if permute.len() != ndim || seen.contains(&false) {
+        return Err(Error::Argument(format!("permute={order:?} is not an order of {ndim} dims")));
+    }
+    Ok(permute)
+}
+
+/// The dim of the channels, the extent of which every sample must have.
+pub(super) fn resolve_channel_dim(
+    samples: &SampleList<'_>,
+    used: &UsedKinds<'_>,
+    collate: &Collate,
+    channels: usize,
+) -> Result<usize> {
+    let shape = samples.kind(0).layout.shape();
+    let channels = channels as i64;
+    let dim = match collate.transform.channel_dim {
+        Some(dim) => resolve_dim("channel_dim", dim, shape.len())?,
+        None => {
+            let mut fitting = (0..shape.len()).filter(|&d| shape[d] == channels);
+            match (fitting.next(), fitting.next()) {
+                (Some(dim), None) => dim,
+                _ => {
+                    return Err(Error::Argument(format!(
+                        "mean or std has {channels} entries; channel_dim must say which dim of {} they belong to",
+                        Facet::from(shape)
+                    )))
+                }
+            }
+        }
+    };
+    let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
+    let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
+    let fits = |kind: &TensorMeta| kind.layout.shape()[dim] == channels;
+    let hint = Hint::Text("mean and std have one entry for each channel");
+    used.check_as(fits, expected, got, hint, Error::Shape)?;
+    Ok(dim)
+}
+
+/// The kinds that some sample has, so that a check costs as much as there are kinds, not samples.
+pub(super) struct UsedKinds<'a> {
+    kinds: &'a [TensorMeta],
+    ids: Option<&'a [u32]>,
+    used: Cow<'static, [u32]>,
+    num_samples: usize,
+}
+
+impl<'a> UsedKinds<'a> {
+    pub fn new(samples: &'a SampleList<'_>) -> UsedKinds<'a> {
+        let (kinds, ids) = (samples.kinds(), samples.kind_ids());
+        let used = match ids {
+            None => Cow::Borrowed(&[0][..]),
+            Some(ids) => {
+                let mut seen = vec![false; kinds.len()];
+                ids.iter()
+                    .filter(|&&id| !std::mem::replace(&mut seen[id as usize], true))
+                    .copied()
+                    .collect()
+            }
+        };
+        UsedKinds { kinds, ids, used, num_samples: samples.len() }
+    }
+
+    pub fn kinds(&self) -> impl Iterator<Item = &'a TensorMeta> + '_ {
+        self.used.iter().map(|&id| &self.kinds[id as usize])
+    }
+
+    pub fn for_each(&self, mut f: impl FnMut(&TensorMeta)) {
+        match self.ids {
+            None => (0..self.num_samples).for_each(|_| f(&self.kinds[0])),
+            Some(ids) => ids.iter().for_each(|&id| f(&self.kinds[id as usize])),
+        }
+    }
+
+    pub fn per_sample(&self, f: impl Fn(&TensorMeta) -> i64) -> Vec<i64> {
+        let mut values = Vec::with_capacity(self.num_samples);
+        self.for_each(|kind| values.push(f(kind)));
+        values
+    }
+
+    pub fn check(
+        &self,
+        fits: impl Fn(&TensorMeta) -> bool,
+        mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
+        hint: Hint,
+    ) -> Result<()> {
+        if self.kinds().all(&fits) {
+            return Ok(());
+        }
+        let (expected, _, error) = mismatch(0);
+        self.check_as(fits, || expected.clone(), |index| mismatch(index).1, hint, error)
+    }
+
+    /// Lists the offenders if some kind does not fit.
+    pub fn check_as(
+        &self,
+        fits: impl Fn(&TensorMeta) -> bool,
+        expected: impl Fn() -> Facet,
+        got: impl Fn(usize) -> Facet,
+        hint: Hint,
+        error: fn(Box<Mismatch>) -> Error,
+    ) -> Result<()> {
+        if self.kinds().all(&fits) {
+            return Ok(());
+        }
+        let mut found = None;
+        let mut index = 0;
+        self.for_each(|kind| {
+            if !fits(kind) {
+                Mismatch::note(&mut found, index, &expected, got(index));
+            }
+            index += 1;
+        });
+        match found {
+            Some(found) => Err(error(Box::new(found.with_hint(hint)))),
+            None => Ok(()),
+        }
+    }
+}
