@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 use windrow::{Device, Tensor};
 
 use crate::export::buffer::on_host;
-use crate::export::dlpack::{delete_versioned, dlpack};
+use crate::export::dlpack::delete_versioned;
 use crate::export::numpy_api::array_of;
 use crate::ground::dtype::format_of;
 use crate::ground::logging::exporting;
@@ -44,20 +44,14 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
     if let Some(whole) = whole_of(py, tensor)? {
         return Ok(whole);
     }
-    if let Device::Cuda(_) = tensor.device() {
-        // Asked by torch itself, which names its current stream.
-        let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
-        return py
-            .import(intern!(py, "torch"))?
-            .call_method1(intern!(py, "from_dlpack"), (object,));
+    if !matches!(tensor.device(), Device::Cuda(_)) {
+        if let Some(exchanged) = through_exchange(py, tensor)? {
+            return Ok(exchanged);
+        }
     }
-    if let Some(exchanged) = through_exchange(py, tensor)? {
-        return Ok(exchanged);
-    }
-    let version = (1, 3).into_pyobject(py)?.into_any();
-    let capsule = dlpack(py, tensor, None, Some(&version), None, None)?;
-    py.import(intern!(py, "torch.utils.dlpack"))?
-        .call_method1(intern!(py, "from_dlpack"), (capsule,))
+    // Asked by torch itself, which names the version that it reads and, on a device, its current stream.
+    let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
+    py.import(intern!(py, "torch"))?.call_method1(intern!(py, "from_dlpack"), (object,))
 }
 
 /// A torch tensor of host memory by torch's own exchange table, where it has one: a third of what `from_dlpack`
