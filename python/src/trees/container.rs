@@ -6,7 +6,7 @@ use pyo3::types::{PyDict, PyList, PyType};
 
 use crate::ground::errors::{at, class_name, in_words};
 use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, list_of};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::{push_to, room_for};
 use crate::import::rows::{is_row, row_cure};
 use crate::trees::containers::{
     check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, Field,
@@ -23,8 +23,8 @@ enum Kind {
     Mapping(Vec<Py<PyAny>>, Option<Py<PyAny>>),
     /// A list or tuple type, called with one iterable of so many; whether they began with a number.
     Sequence(usize, bool),
-    /// A namedtuple type, called with these fields in order.
-    Named(Vec<String>),
+    /// A namedtuple type, called with so many fields in order; their names, which may be more or fewer.
+    Named(Vec<String>, usize),
     Dataclass(Vec<Field>),
     Node(Node),
 }
@@ -102,7 +102,7 @@ pub(crate) fn apart<'py>(
     } else if is_list_or_tuple(first) && !is_leaf {
         let names = |fields: Bound<'py, PyAny>| entries(&fields, |field| field.extract());
         match class.getattr_opt("_fields")?.map(names).transpose()? {
-            Some(names) => Kind::Named(names),
+            Some(names) => Kind::Named(names, first.len()?),
             None => Kind::Sequence(first.len()?, is_row(first)?),
         }
     } else if let Some(fields) = dataclass_fields(&class)? {
@@ -155,8 +155,7 @@ impl Container {
     pub fn len(&self) -> usize {
         match &self.kind {
             Kind::Mapping(keys, _) | Kind::Node(Node { names: keys, .. }) => keys.len(),
-            Kind::Sequence(len, _) => *len,
-            Kind::Named(names) => names.len(),
+            Kind::Sequence(len, _) | Kind::Named(_, len) => *len,
             Kind::Dataclass(fields) => fields.len(),
         }
     }
@@ -182,8 +181,8 @@ impl Container {
             Kind::Mapping(keys, _) | Kind::Node(Node { names: keys, .. }) => {
                 place.join(&keys[child].bind(py).str()?.to_string_lossy())
             }
-            Kind::Sequence(..) => place.join(&child.to_string()),
-            Kind::Named(names) => place.join(&names[child]),
+            Kind::Named(names, _) if child < names.len() => place.join(&names[child]),
+            Kind::Sequence(..) | Kind::Named(..) => place.join(&child.to_string()),
             Kind::Dataclass(fields) => place.join(&fields[child].name),
         })
     }
@@ -232,7 +231,7 @@ impl Container {
         let class = self.class.bind(py);
         match &self.kind {
             Kind::Mapping(keys, _) => columns_of(class, keys, samples, place),
-            Kind::Sequence(..) | Kind::Named(_) => self.columns_of_sequences(samples, place),
+            Kind::Sequence(..) | Kind::Named(..) => self.columns_of_sequences(samples, place),
             Kind::Dataclass(fields) => {
                 check_class(samples, class, place)?;
                 let mut columns = self.room_for_columns(samples.len())?;
@@ -275,7 +274,6 @@ impl Container {
         place: Place<'_>,
     ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
         let (len, path) = (self.len(), place.path);
-        let mut columns = self.room_for_columns(samples.len())?;
         for (index, sample) in samples.iter().enumerate() {
             if !is_list_or_tuple(sample) {
                 let class = self.class.bind(sample.py());
@@ -290,10 +288,14 @@ impl Container {
                 return Err(PyValueError::new_err(text));
             }
         }
-        for (position, column) in columns.iter_mut().enumerate() {
+        // One after the other: a list may have fewer entries than it says.
+        let mut columns = Vec::new();
+        for position in 0..len {
+            let mut column = room_for(samples.len())?;
             for sample in samples {
                 column.push(sample.get_item(position)?);
             }
+            push_to(&mut columns, column)?;
         }
         Ok(columns)
     }
@@ -314,7 +316,7 @@ impl Container {
                 let opened = open(opener.bind(py), vec![out.clone()], place.path, place.sep)?;
                 out = opened.children.into_iter().next().unwrap_or(out);
             }
-            Kind::Sequence(..) | Kind::Named(_) if is_list_or_tuple(&out) => {
+            Kind::Sequence(..) | Kind::Named(..) if is_list_or_tuple(&out) => {
                 let got = out.len()?;
                 if got > len {
                     let text = format!("out{}: expected {len} entries, got {got}", at(place.path));
@@ -329,7 +331,7 @@ impl Container {
                 Kind::Mapping(keys, _) | Kind::Node(Node { names: keys, .. }) => {
                     out.get_item(keys[child].bind(py))
                 }
-                Kind::Sequence(..) | Kind::Named(_) => out.get_item(child),
+                Kind::Sequence(..) | Kind::Named(..) => out.get_item(child),
                 Kind::Dataclass(fields) => out.getattr(fields[child].name.as_str()),
             };
             let found =
@@ -363,7 +365,7 @@ impl Container {
                     false => class.call1((list,)),
                 }
             }
-            Kind::Named(_) => class.call1(list_of(py, children)?.as_sequence().to_tuple()?),
+            Kind::Named(..) => class.call1(list_of(py, children)?.as_sequence().to_tuple()?),
             Kind::Dataclass(fields) => dataclass_of(class, fields, children),
             Kind::Node(Node { close, names, .. }) => {
                 close.bind(py).call1((dict_of(py, names, children)?,))
