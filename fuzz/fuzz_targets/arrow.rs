@@ -181,10 +181,12 @@ struct Memory {
 
 // What they point to is freed by `Memory`.
 unsafe extern "C" fn release_schema(schema: *mut ArrowSchema) {
+    // SAFETY: called once, with the live struct that it belongs to.
     unsafe { (*schema).release = None };
 }
 
 unsafe extern "C" fn release_array(array: *mut ArrowArray) {
+    // SAFETY: called once, with the live struct that it belongs to.
     unsafe { (*array).release = None };
 }
 
