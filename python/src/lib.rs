@@ -63,6 +63,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(collate::calls::check_options, m)?,
         wrap_pyfunction!(collate::tree::collate, m)?,
         wrap_pyfunction!(samples::arrow::arrow_columns, m)?,
+        wrap_pyfunction!(samples::arrow::is_arrow, m)?,
         wrap_pyfunction!(collate::torch::collate_torch, m)?,
         wrap_pyfunction!(collate::columns::pad_columns, m)?,
         wrap_pyfunction!(collate::sequences::pack_columns, m)?,

@@ -7,6 +7,7 @@ column of samples.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import sys
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -103,19 +104,63 @@ def _at(path: str) -> str:
     return f' at "{path}"' if path else ""
 
 
-def _library(cls: type) -> Optional[Opener]:
-    if "tensordict" in sys.modules:
+def num_registered() -> int:
+    """So many classes were registered; it grows with each."""
+    return len(_registered)
+
+
+def is_registered(cls: type) -> bool:
+    """Whether a class is one of `register_node`."""
+    return cls in _registered
+
+
+def tensordict_opener(cls: type) -> Optional[Opener]:
+    """That of TensorDict and tensorclass; those of other classes say None."""
+    if "tensordict" not in sys.modules:
+        return None
+    from windrow import _tensordict
+
+    return _tensordict.opener(cls)
+
+
+def graph_opener(cls: type) -> Optional[Opener]:
+    """That of graphs of PyTorch Geometric; those of other classes say None."""
+    if "torch_geometric.data" not in sys.modules:
+        return None
+    from windrow import _pyg
+
+    return _pyg.opener(cls)
+
+
+def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """An object like this one with `function` applied to its children; None for other than those of a class."""
+    cls: Any = type(tree)
+    if cls.__module__ in ("builtins", "torch", "numpy"):
+        return None
+    if tensordict_opener(cls) is not None:
         from windrow import _tensordict
 
-        found = _tensordict.opener(cls)
-        if found is not None:
-            return found
-    if "torch_geometric.data" in sys.modules:
-        from windrow import _pyg
+        return _tensordict.mapped(tree, function)
+    if "torch_geometric.data" in sys.modules and isinstance(tree, sys.modules["torch_geometric.data"].data.BaseData):
+        return copy.copy(tree).apply(function)
+    opener = find(cls, False)
+    if opener is None and not isinstance(tree, (Mapping, tuple, list)):
+        if dataclasses.is_dataclass(cls):
+            made = copy.copy(tree)
+            for field in dataclasses.fields(cls):
+                object.__setattr__(made, field.name, function(getattr(tree, field.name)))
+            return made
+        opener = find(cls, True)
+    if opener is None:
+        return None
+    opened = opener([tree], "", ".")
+    return opened.close({name: function(child) for name, child in opened.children[0].items()})
 
-        found = _pyg.opener(cls)
-        if found is not None:
-            return found
+
+def _library(cls: type) -> Optional[Opener]:
+    found = tensordict_opener(cls) or graph_opener(cls)
+    if found is not None:
+        return found
     if hasattr(cls, "__attrs_attrs__"):
         return _attrs(cls)
     if hasattr(cls, "__pydantic_validator__"):

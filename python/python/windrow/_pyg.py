@@ -76,7 +76,7 @@ def _open(samples: List[Any], path: str, sep: str) -> Opened:
     def close(made: Dict[str, Any]) -> Any:
         out = Batch(_base_cls=type(first)).stores_as(first)
         slices: Dict[Any, Any] = {}
-        device = next((batch.torch().device for batch in made.values()), None)
+        device = next((_values(child).device for child in made.values()), None)
         increments: Dict[Any, Any] = {}
         for store in out.stores:
             key, stores = store._key, columns[store._key]
@@ -88,7 +88,7 @@ def _open(samples: List[Any], path: str, sep: str) -> Opened:
                     store.num_nodes = sum(store._num_nodes)
             for name, how in joined.items():
                 if how.store == key:
-                    values, ends = _joined(made[name], how)
+                    values, ends = _raised(made[name], how, len(samples))
                     store[how.attr] = values
                     slices_of[how.attr] = ends
                     increments_of[how.attr] = _increments(how, len(samples))
@@ -162,10 +162,21 @@ def _increments(how: _Joined, count: int) -> Any:
     return torch.zeros(count, dtype=torch.int64) if how.steps is None else how.steps
 
 
-def _joined(batch: wr.Batch, how: _Joined) -> Tuple[torch.Tensor, torch.Tensor]:
+def _values(child: Any) -> Any:
+    """Those of a child: a batch of windrow, one of `windrow.torch`, or a tensor."""
+    if isinstance(child, wr.Batch):
+        return child.torch()
+    return child if isinstance(child, torch.Tensor) else child.data
+
+
+def _raised(child: Any, how: _Joined, count: int) -> Tuple[torch.Tensor, torch.Tensor]:
     """The values, raised, and where those of each graph end."""
-    values = batch.torch()
-    ends = torch.arange(len(batch) + 1) if how.dim is None else batch.offsets.torch().cpu()  # type: ignore[union-attr]
+    values = _values(child)
+    if how.dim is None:
+        ends = torch.arange(count + 1)
+    else:
+        offsets: Any = child.offsets
+        ends = (offsets.torch() if isinstance(child, wr.Batch) else offsets).cpu()
     steps = how.steps
     if steps is None:
         return values, ends

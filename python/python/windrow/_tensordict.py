@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import tensordict
 import torch
@@ -20,6 +20,11 @@ def opener(cls: Any) -> Optional[Opener]:
     if is_own and not issubclass(cls, (NonTensorData, tensordict.NonTensorStack)):
         return _open_class
     return None
+
+
+def is_dense(cls: Any) -> bool:
+    """Whether ``torch.stack`` makes objects of the same class of those of this one."""
+    return cls is TensorDict or opener(cls) is _open_class
 
 
 def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
@@ -63,6 +68,19 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
         return TensorDict(source, batch_size=[len(samples), *first.batch_size], device=device, names=names)
 
     return Opened(children, close, None, name or _name(type(first)))
+
+
+def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
+    """The same with `function` applied to every tensor, on their device if it names one."""
+    devices = []
+
+    def call(tensor: Any) -> Any:
+        made = function(tensor)
+        devices.append(made.device)
+        return made
+
+    made = tree.apply(call, device=None)
+    return made.to(devices[0]) if tree.device is not None and devices else made
 
 
 def _items(sample: Any) -> Dict[str, Any]:

@@ -1,7 +1,5 @@
 //! One node of the trees of all samples, taken apart into its children.
 
-use std::rc::Rc;
-
 use pyo3::prelude::*;
 
 use crate::collate::leaves::Within;
@@ -43,29 +41,25 @@ impl<'py> Branch<'py> {
         let outputs = container.outputs(out, place)?;
         for (child, (samples, out)) in samples.into_iter().zip(outputs).enumerate() {
             let path = container.path_of(py, child, place)?;
-            let within = Within { tensors: within.tensors.clone(), form: None };
-            open.push(Branch { samples, path, out, depth: depth + 1, within });
+            open.push(Branch { samples, path, out, depth: depth + 1, within: within.around() });
         }
         Ok(())
     }
 
     /// The children of a column of containers that was taken apart.
     pub fn taken_apart(
-        mut self,
+        self,
         py: Python<'py>,
         apart: Apart<'py>,
         sep: &str,
         open: &mut Vec<Branch<'py>>,
     ) -> PyResult<Container> {
         let Apart { container, columns, forms, tensors } = apart;
-        self.within.tensors = tensors.map(Rc::from).or(self.within.tensors);
+        let within = self.within.of_children(py, &container, tensors, forms.as_ref())?;
         let first_child = open.len();
         self.children(py, &container, sep, columns.into_iter().map(Source::Objects), open)?;
-        let Some(forms) = forms else { return Ok(container) };
-        for (child, branch) in open[first_child..].iter_mut().enumerate() {
-            let key = container.key(py, child);
-            let form = key.map_or(Ok(None), |key| forms.get_item(key))?;
-            branch.within.form = form.map(|form| form.extract()).transpose()?;
+        for (branch, within) in open[first_child..].iter_mut().zip(within) {
+            branch.within = within;
         }
         Ok(container)
     }

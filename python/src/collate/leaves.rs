@@ -34,6 +34,70 @@ pub(super) struct Within<'py> {
     pub form: Option<(String, Bound<'py, PyDict>)>,
 }
 
+impl<'py> Within<'py> {
+    /// Of the children of a container that says nothing of them.
+    pub fn around(&self) -> Within<'py> {
+        Within { tensors: self.tensors.clone(), form: None }
+    }
+
+    /// Those of the children of a column that was taken apart, by what its class says of them.
+    pub fn of_children(
+        &self,
+        py: Python<'py>,
+        container: &Container,
+        tensors: Option<String>,
+        forms: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Vec<Within<'py>>> {
+        let tensors = tensors.map(Rc::from).or_else(|| self.tensors.clone());
+        let mut children = Vec::new();
+        for child in 0..container.len() {
+            let form = match (forms, container.key(py, child)) {
+                (Some(forms), Some(key)) => forms.get_item(key)?,
+                _ => None,
+            };
+            let form = form.map(|form| form.extract()).transpose()?;
+            children.push(Within { tensors: tensors.clone(), form });
+        }
+        Ok(children)
+    }
+
+    /// Form and arguments of a leaf for which a spec or its class has them.
+    ///
+    /// # Errors
+    /// A spec of another form for a leaf that is to be a torch tensor.
+    pub fn options(
+        &self,
+        specs: &mut Specs<'_, 'py>,
+        common: Option<&Bound<'py, PyDict>>,
+        path: &str,
+    ) -> PyResult<Option<Options<'py>>> {
+        let named = specs.find(path, common)?;
+        let own = self.form.as_ref();
+        let form = own.map_or("stack", |(form, _)| form.as_str());
+        if let (Some(class), Some((given, _))) = (&self.tensors, &named) {
+            if given != form {
+                return Err(PyValueError::new_err(format!(
+                    "the spec{} is that of wr.{given}: leaves within {class} are torch tensors, which wr.{form} makes",
+                    at(path)
+                )));
+            }
+        }
+        match (named, own) {
+            (None, None) => Ok(None),
+            (Some((form, kwargs)), None) => Options::parse(&form, Some(&kwargs)).map(Some),
+            (named, Some((form, own))) => {
+                let given = named.as_ref().map(|(_, kwargs)| kwargs).or(common);
+                let kwargs = match given {
+                    Some(given) => given.copy()?,
+                    None => PyDict::new(own.py()),
+                };
+                kwargs.update(own.as_mapping())?;
+                Options::parse(form, Some(&kwargs)).map(Some)
+            }
+        }
+    }
+}
+
 /// The leaves met so far.
 pub(super) struct Leaves<'a, 'py> {
     pub py: Python<'py>,
@@ -54,27 +118,9 @@ impl<'py> Leaves<'_, 'py> {
         within: &Within<'py>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
     ) -> PyResult<Node<'py>> {
-        let named = self.specs.find(path, self.common)?;
-        let own = within.form.as_ref();
-        let form = own.map_or("stack", |(form, _)| form.as_str());
-        if let (Some(class), Some((given, _))) = (&within.tensors, &named) {
-            if given != form {
-                return Err(PyValueError::new_err(format!(
-                    "the spec{} is that of wr.{given}: leaves within {class} are torch tensors, which wr.{form} makes",
-                    at(path)
-                )));
-            }
-        }
-        let mut options = match (&named, own) {
-            (Some((form, kwargs)), None) => Options::parse(form, Some(kwargs))?,
-            (None, None) => Options::parse("stack", self.common)?,
-            (named, Some((form, own))) => {
-                let given = named.as_ref().map(|(_, kwargs)| kwargs).or(self.common);
-                let kwargs =
-                    given.map_or_else(|| Ok(PyDict::new(self.py)), |given| given.copy())?;
-                kwargs.update(own.as_mapping())?;
-                Options::parse(form, Some(&kwargs))?
-            }
+        let mut options = match within.options(&mut self.specs, self.common, path)? {
+            Some(options) => options,
+            None => Options::parse("stack", self.common)?,
         };
         options.out = out.or(options.out);
         options.may_start = self.may_start;

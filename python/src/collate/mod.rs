@@ -13,5 +13,6 @@ pub(crate) mod specs;
 pub(crate) mod torch;
 pub(crate) mod torch_column;
 pub(crate) mod torch_memory;
+pub(crate) mod torch_node;
 pub(crate) mod transform;
 pub(crate) mod tree;

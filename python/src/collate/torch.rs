@@ -7,68 +7,38 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::{BatchShape, Device, Span, Stage};
 
 use crate::collate::job::{job_error, Job};
 use crate::collate::options::{CopyMode, Options};
 use crate::collate::run::{arena_bytes, run, Arena};
 use crate::collate::specs::Specs;
-use crate::collate::torch_column::{Branch, Column};
+use crate::collate::torch_column::{At, Branch, Column};
+use crate::collate::torch_node::{build, check_lengths, Node, NodeType};
 use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::typestr_of;
-use crate::ground::errors::is_answer;
+use crate::ground::errors::{at, is_answer};
 use crate::ground::iterables::{items_of, list_of};
 use crate::ground::logging::Records;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
+use crate::samples::columns;
 use crate::samples::imported::Imported;
-use crate::trees::containers::{check_depth, fold};
-
-/// What `rules.kinds` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
-#[derive(Clone, Copy, PartialEq)]
-enum NodeType {
-    Tensor,
-    Array,
-    Number,
-    /// Strings: the column itself.
-    Text,
-    Mapping,
-    Named,
-    Sequence,
-    /// For torch's function.
-    Other,
-}
-
-impl NodeType {
-    fn read(code: &Bound<'_, PyAny>) -> PyResult<NodeType> {
-        use NodeType::*;
-        let all = [Tensor, Array, Number, Text, Mapping, Named, Sequence, Other];
-        let code = code.extract::<usize>()?;
-        all.get(code).copied().ok_or_else(|| PyTypeError::new_err(format!("kind {code}")))
-    }
-}
-
-enum Node<'py> {
-    /// A position in the list of jobs.
-    Leaf(usize),
-    Done(Bound<'py, PyAny>),
-    /// The first sample's mapping, and its keys.
-    Mapping(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
-    /// So many children.
-    Named(Bound<'py, PyType>, usize),
-    Sequence(Bound<'py, PyAny>, usize),
-}
+use crate::samples::table::table_in;
+use crate::samples::trees::{Kind, Trees};
+use crate::trees::container::{apart, Apart, Place};
+use crate::trees::containers::check_depth;
 
 /// A leaf for the engine.
 struct Leaf<'py> {
     job: Job,
-    /// A spec names it, so that there may be lengths, offsets or a mask.
+    /// A spec or its class names its form, so that there may be lengths, offsets or a mask.
     is_named: bool,
     out: Option<Bound<'py, PyAny>>,
 }
@@ -86,6 +56,11 @@ struct Walk<'a, 'py> {
     /// The caller says on which device the batch is placed.
     is_placed: bool,
     specs: Specs<'a, 'py>,
+    has_spec: bool,
+    /// Leaves without a spec are left to torch's functions.
+    by_torch: bool,
+    /// Within objects that torch's function stacks if a leaf is not for the engine.
+    in_stack: bool,
     leaves: Vec<Leaf<'py>>,
     /// torch's first.
     error: Option<PyErr>,
@@ -93,19 +68,30 @@ struct Walk<'a, 'py> {
 
 /// As `collate`, by the rules of ``default_collate`` of torch; see ``windrow.torch``.
 #[pyfunction]
-#[pyo3(signature = (samples, rules, spec = None, *, sep = ".", **common), text_signature = "(samples, rules, spec=None, *, sep='.', device=None, stream=None, engine=None)")]
+#[pyo3(signature = (samples, rules, spec = None, *, sep = ".", by_torch = false, **common), text_signature = "(samples, rules, spec=None, *, sep='.', by_torch=False, device=None, stream=None, engine=None)")]
 pub(crate) fn collate_torch<'py>(
     samples: &Bound<'py, PyAny>,
     rules: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,
     sep: &str,
+    by_torch: bool,
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
     let _records = Records::of_call(py);
-    // What torch does first, with the error of an empty or unfit batch.
-    samples.get_item(0)?;
-    let column = Column { items: items_of(samples)?, whole: Some(samples.clone()), zipped: false };
+    let table = table_in(samples, sep)?;
+    let column = match &table {
+        Some(table) if table.len() == 0 => {
+            return Err(PyValueError::new_err("a table without rows makes no batch"));
+        }
+        Some(_) => None,
+        None => {
+            // What torch does first, with the error of an empty or unfit batch.
+            samples.get_item(0)?;
+            let items = items_of(samples)?;
+            Some(Ok(Column { items, whole: Some(samples.clone()), zipped: false }))
+        }
+    };
     let allocate = rules.getattr(intern!(py, "allocate"))?;
     let mut walk = Walk {
         py,
@@ -117,30 +103,38 @@ pub(crate) fn collate_torch<'py>(
         options: Options::parse("collate", common)?,
         is_placed: matches!(common, Some(common) if common.contains("device")?),
         specs: Specs::new(spec, sep)?,
+        has_spec: spec.is_some(),
+        by_torch,
+        in_stack: false,
         leaves: Vec::new(),
         error: None,
     };
     let engine = walk.options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let tree = walk.tree(column)?;
+    let tree = walk.tree(Branch { column, at: At::default() }, table.as_ref())?;
     walk.specs.all_used()?;
     if let Some(error) = walk.error {
         return Err(error);
     }
     let results = if walk.in_arena { walk.run_in_arena(span)? } else { walk.run(span)? };
-    walk.build(&tree, &results)
+    build(rules, &tree, &results)
 }
 
 impl<'py> Walk<'_, 'py> {
     /// All nodes, each before its children. Walked without recursion: a thread's stack may be small.
-    fn tree(&mut self, column: Column<'py>) -> PyResult<Vec<Node<'py>>> {
+    fn tree(&mut self, root: Branch<'py>, table: Option<&Trees>) -> PyResult<Vec<Node<'py>>> {
         let mut nodes = Vec::new();
-        let mut open = vec![Branch { column: Ok(column), path: String::new(), depth: 0 }];
-        while let Some(Branch { column, path, depth }) = open.pop() {
-            let column = column?;
-            check_depth(depth, &path)?;
+        let mut known = table.into_iter().flat_map(Trees::nodes);
+        let mut open = vec![root];
+        while let Some(Branch { column, at }) = open.pop() {
+            let column = column.transpose()?;
+            check_depth(at.depth, &at.path)?;
             let first_child = open.len();
-            nodes.push(self.node(column, path, depth + 1, &mut open)?);
+            match (column, known.next()) {
+                (Some(column), _) => self.node(column, at, &mut nodes, &mut open)?,
+                (None, Some(node)) => nodes.push(self.known_node(node, at, &mut open)?),
+                (None, None) => break,
+            }
             open[first_child..].reverse();
         }
         Ok(nodes)
@@ -150,32 +144,115 @@ impl<'py> Walk<'_, 'py> {
     fn node(
         &mut self,
         column: Column<'py>,
-        path: String,
-        depth: usize,
+        at: At<'py>,
+        nodes: &mut Vec<Node<'py>>,
         open: &mut Vec<Branch<'py>>,
-    ) -> PyResult<Node<'py>> {
+    ) -> PyResult<()> {
         let first = column.items[0].clone();
         let is_list = first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>();
-        match self.type_of(&first)? {
-            node_type if is_list && self.specs.names(&path) => self.leaf(node_type, column, path),
+        let node = match self.type_of(&first)? {
+            node_type if is_list && self.specs.names(&at.path) => {
+                self.leaf(node_type, column, at)?
+            }
             NodeType::Text => {
-                self.specs.pass(&path);
-                Ok(Node::Done(column.object(self.py)?))
+                self.specs.pass(&at.path);
+                Node::Done(column.object(self.py)?)
             }
             NodeType::Mapping => {
-                let keys = column.children_by_key(&path, depth, &self.specs, open)?;
-                Ok(Node::Mapping(first, keys))
+                let keys = column.children_by_key(&at, &self.specs, open)?;
+                Node::Mapping(first, keys)
             }
             NodeType::Named => {
-                let len = column.children_by_position(&path, depth, &self.specs, open)?;
-                Ok(Node::Named(first.get_type(), len))
+                let len = column.children_by_position(&at, &self.specs, open)?;
+                Node::Named(first.get_type(), len)
             }
             NodeType::Sequence => {
                 check_lengths(&column.items)?;
-                let len = column.children_by_position(&path, depth, &self.specs, open)?;
-                Ok(Node::Sequence(first, len))
+                let len = column.children_by_position(&at, &self.specs, open)?;
+                Node::Sequence(first, len)
             }
-            node_type => self.leaf(node_type, column, path),
+            NodeType::Stacked if !self.has_spec && !self.in_stack => {
+                nodes.extend(self.stacked(column, at)?);
+                return Ok(());
+            }
+            NodeType::Stacked | NodeType::Class => self.class(column, at, open)?,
+            NodeType::Fields if self.has_spec => self.class(column, at, open)?,
+            node_type => self.leaf(node_type, column, at)?,
+        };
+        nodes.push(node);
+        Ok(())
+    }
+
+    /// A column of objects of a class that `collate` takes apart.
+    fn class(
+        &mut self,
+        column: Column<'py>,
+        at: At<'py>,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Node<'py>> {
+        let place = Place { path: &at.path, sep: self.specs.sep(), added_to: None };
+        let Some(apart) = apart(&column.items, place, false)? else {
+            return self.leaf(NodeType::Other, column, at);
+        };
+        let Apart { container, columns, forms, tensors } = apart;
+        let within = at.within.of_children(self.py, &container, tensors, forms.as_ref())?;
+        for (child, (items, within)) in columns.into_iter().zip(within).enumerate() {
+            let path = container.path_of(self.py, child, place)?;
+            let column = Column { items, whole: None, zipped: false };
+            open.push(Branch { column: Some(Ok(column)), at: at.child(path, within) });
+        }
+        Ok(Node::Class(Arc::new(container)))
+    }
+
+    /// As `class`, of objects that torch's function stacks too: it gets the column if any leaf is not for the engine.
+    fn stacked(&mut self, column: Column<'py>, at: At<'py>) -> PyResult<Vec<Node<'py>>> {
+        if self.by_torch {
+            return Ok(vec![self.other(column, None)?]);
+        }
+        let whole = column.clone();
+        let num_leaves = self.leaves.len();
+        self.in_stack = true;
+        let made = self.tree(Branch { column: Some(Ok(column)), at }, None);
+        self.in_stack = false;
+        match made {
+            Err(refusal) if is_answer(self.py, &refusal) => {
+                self.leaves.truncate(num_leaves);
+                Ok(vec![self.other(whole, Some(refusal))?])
+            }
+            made => made,
+        }
+    }
+
+    /// As `node`, of a table, whose columns were read before.
+    fn known_node(
+        &mut self,
+        (kind, column): (&Kind, Option<&columns::Column>),
+        at: At<'py>,
+        open: &mut Vec<Branch<'py>>,
+    ) -> PyResult<Node<'py>> {
+        let py = self.py;
+        match (kind, column) {
+            (Kind::Container(container), _) => {
+                let place = Place { path: &at.path, sep: self.specs.sep(), added_to: None };
+                for child in 0..container.len() {
+                    let path = container.path_of(py, child, place)?;
+                    open.push(Branch { column: None, at: at.child(path, at.within.clone()) });
+                }
+                Ok(Node::Class(Arc::clone(container)))
+            }
+            (_, Some(columns::Column::Objects(texts))) => {
+                self.specs.pass(&at.path);
+                let texts = list_of(py, texts.iter().map(|text| text.bind(py).clone()))?;
+                Ok(Node::Done(texts.into_any()))
+            }
+            (_, Some(columns::Column::Tensors(samples))) => {
+                let options = at.within.options(&mut self.specs, self.common, &at.path)?;
+                let is_named = options.is_some();
+                let options = options.unwrap_or_else(|| self.plain_options());
+                let job = Job::new(options, &at.path, |_| Ok((Arc::clone(samples), None)))?;
+                Ok(self.add(job, is_named))
+            }
+            (Kind::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
         }
     }
 
@@ -188,23 +265,39 @@ impl<'py> Walk<'_, 'py> {
         }
     }
 
+    fn add(&mut self, job: Job, is_named: bool) -> Node<'py> {
+        self.leaves.push(Leaf { job, is_named, out: None });
+        Node::Leaf(self.leaves.len() - 1)
+    }
+
     fn leaf(
         &mut self,
         node_type: NodeType,
         column: Column<'py>,
-        path: String,
+        place: At<'py>,
     ) -> PyResult<Node<'py>> {
-        if let Some((form, kwargs)) = self.specs.find(&path, self.common)? {
-            let mut options = Options::parse(&form, Some(&kwargs))?;
+        let At { path, within, .. } = &place;
+        if let Some(mut options) = within.options(&mut self.specs, self.common, path)? {
             options.may_start = !self.in_arena;
-            let job = self.job(options, column.items, &path)?;
-            self.leaves.push(Leaf { job, is_named: true, out: None });
-            return Ok(Node::Leaf(self.leaves.len() - 1));
+            let job = self.job(options, column.items, path)?;
+            return Ok(self.add(job, true));
         }
-        let refusal = match self.try_leaf(node_type, &column, &path)? {
-            Ok(node) => return Ok(node),
-            Err(refusal) => refusal,
+        let refusal = match self.by_torch {
+            true => None,
+            false => match self.try_leaf(node_type, &column, path)? {
+                Ok(node) => return Ok(node),
+                Err(refusal) => refusal,
+            },
         };
+        if self.in_stack {
+            let text = || format!("a leaf{} that torch assembles", at(path));
+            return Err(refusal.unwrap_or_else(|| PyTypeError::new_err(text())));
+        }
+        self.other(column, refusal)
+    }
+
+    /// A column for torch's function; why it is not for the engine, if that is known.
+    fn other(&mut self, column: Column<'py>, refusal: Option<PyErr>) -> PyResult<Node<'py>> {
         let column = column.object(self.py)?;
         match self.rules.call_method1(intern!(self.py, "other"), (column,)) {
             Ok(done) => Ok(Node::Done(done)),
@@ -281,8 +374,7 @@ impl<'py> Walk<'_, 'py> {
         if first.device == Device::Pinned && !self.is_placed {
             job.collate = job.collate.device(Device::Cpu);
         }
-        self.leaves.push(Leaf { job, is_named: false, out: None });
-        Ok(Ok(Node::Leaf(self.leaves.len() - 1)))
+        Ok(Ok(self.add(job, false)))
     }
 
     fn plain_options(&self) -> Options<'py> {
@@ -374,52 +466,4 @@ impl<'py> Walk<'_, 'py> {
         });
         results.collect()
     }
-
-    fn build(
-        &self,
-        nodes: &[Node<'py>],
-        results: &[Bound<'py, PyAny>],
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let num_children = |node: &Node<'py>| match node {
-            Node::Leaf(_) | Node::Done(_) => 0,
-            Node::Mapping(_, keys) => keys.len(),
-            Node::Named(_, len) | Node::Sequence(_, len) => *len,
-        };
-        fold(nodes, num_children, |node, children| match node {
-            Node::Leaf(position) => Ok(results[*position].clone()),
-            Node::Done(done) => Ok(done.clone()),
-            Node::Named(class, _) => {
-                class.call1(list_of(self.py, children)?.as_sequence().to_tuple()?)
-            }
-            Node::Sequence(first, _) => {
-                let list = list_of(self.py, children)?;
-                if first.is_instance_of::<PyTuple>() || first.is_exact_instance_of::<PyList>() {
-                    return Ok(list.into_any());
-                }
-                self.rules.call_method1(intern!(self.py, "sequence"), (first, list))
-            }
-            Node::Mapping(first, keys) => {
-                let dict = PyDict::new(self.py);
-                for (key, child) in keys.iter().zip(children) {
-                    dict.set_item(key, child)?;
-                }
-                if first.is_exact_instance_of::<PyDict>() {
-                    return Ok(dict.into_any());
-                }
-                self.rules.call_method1(intern!(self.py, "mapping"), (first, dict))
-            }
-        })
-    }
-}
-
-/// Refuses sequences of several lengths, as torch does.
-fn check_lengths(samples: &[Bound<'_, PyAny>]) -> PyResult<()> {
-    let len = samples[0].len()?;
-    for sample in &samples[1..] {
-        if sample.len()? != len {
-            let text = "each element in list of batch should be of equal size";
-            return Err(PyRuntimeError::new_err(text));
-        }
-    }
-    Ok(())
 }

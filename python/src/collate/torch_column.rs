@@ -3,12 +3,14 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::collate::leaves::Within;
 use crate::collate::specs::Specs;
 use crate::ground::errors::{attribute, is_answer};
 use crate::ground::iterables::{entries, list_of, tuple_of};
 use crate::ground::reserve::room_for;
 
 /// The same place of every sample.
+#[derive(Clone)]
 pub(super) struct Column<'py> {
     pub items: Vec<Bound<'py, PyAny>>,
     /// The object that torch's functions are given: made of the items if it is not there yet.
@@ -35,8 +37,7 @@ impl<'py> Column<'py> {
     /// The values of each key of mappings. The keys of the first sample rule; others are not looked at.
     pub fn children_by_key(
         &self,
-        path: &str,
-        depth: usize,
+        at: &At<'py>,
         specs: &Specs<'_, 'py>,
         open: &mut Vec<Branch<'py>>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
@@ -61,9 +62,9 @@ impl<'py> Column<'py> {
             }
         }
         for (key, items) in keys.iter().zip(columns) {
-            let path = specs.join(path, key)?;
+            let path = specs.join(&at.path, key)?;
             let column = items.map(|items| Column { items, whole: None, zipped: false });
-            open.push(Branch { column, path, depth });
+            open.push(Branch { column: Some(column), at: at.child(path, at.within.around()) });
         }
         Ok(keys)
     }
@@ -71,8 +72,7 @@ impl<'py> Column<'py> {
     /// The items of sequences, as `zip` gives them: up to the shortest. Says how many.
     pub fn children_by_position(
         &self,
-        path: &str,
-        depth: usize,
+        at: &At<'py>,
         specs: &Specs<'_, 'py>,
         open: &mut Vec<Branch<'py>>,
     ) -> PyResult<usize> {
@@ -92,9 +92,9 @@ impl<'py> Column<'py> {
                 Some(fields) => fields.get_item(position)?,
                 None => position.into_pyobject(py)?.into_any(),
             };
-            let path = specs.join(path, &key)?;
-            let column = Ok(Column { items, whole: None, zipped: true });
-            open.push(Branch { column, path, depth });
+            let path = specs.join(&at.path, &key)?;
+            let column = Some(Ok(Column { items, whole: None, zipped: true }));
+            open.push(Branch { column, at: at.child(path, at.within.around()) });
         }
         Ok(len)
     }
@@ -102,7 +102,22 @@ impl<'py> Column<'py> {
 
 /// A column not yet looked at. An error of reading it is due when all before it are done.
 pub(super) struct Branch<'py> {
-    pub column: PyResult<Column<'py>>,
+    /// None: the next one of a table.
+    pub column: Option<PyResult<Column<'py>>>,
+    pub at: At<'py>,
+}
+
+/// Where a column is.
+#[derive(Default)]
+pub(super) struct At<'py> {
     pub path: String,
     pub depth: usize,
+    /// What the class of the container around it says of it.
+    pub within: Within<'py>,
+}
+
+impl<'py> At<'py> {
+    pub fn child(&self, path: String, within: Within<'py>) -> At<'py> {
+        At { path, depth: self.depth + 1, within }
+    }
 }

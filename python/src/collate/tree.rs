@@ -20,11 +20,10 @@ use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
-use crate::samples::arrow::{is_arrow, read};
 use crate::samples::columns::{are_texts, import_leaf, Column, Content};
 use crate::samples::imported::Imported;
 use crate::samples::list::{PySampleList, Samples};
-use crate::samples::table::trees_of_table;
+use crate::samples::table::table_in;
 use crate::samples::trees::{Kind, Trees};
 use crate::trees::container::{apart, Place};
 use crate::trees::containers::{check_depth, fold};
@@ -183,8 +182,7 @@ fn samples_in<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Given<'py
         list.get().check_resident(samples.py())?;
         return Ok(Given::List(list.get().snapshot()));
     }
-    if is_arrow(samples)? {
-        let trees = trees_of_table(samples.py(), read(samples, sep, "")?.columns)?;
+    if let Some(trees) = table_in(samples, sep)? {
         return Ok(Given::List(Samples::Trees(trees)));
     }
     check_list(samples)?;

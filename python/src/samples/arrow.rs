@@ -43,6 +43,8 @@ pub(crate) enum Content<'py> {
 }
 
 /// Whether an object is to be read as Arrow's: it has one of the methods, and no better route is known.
+#[pyfunction]
+#[pyo3(signature = (object, /))]
 pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     if !matches!(route_of(object)?.0, Route::Protocols) || object.is_instance_of::<PyType>() {
         return Ok(false);

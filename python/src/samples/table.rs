@@ -11,6 +11,14 @@ use crate::samples::columns::{Column, Content};
 use crate::samples::trees::{Kind, Node, Trees};
 use crate::trees::container::{Container, Place};
 
+/// The rows of an object that is Arrow's.
+pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option<Trees>> {
+    match arrow::is_arrow(samples)? {
+        true => trees_of_table(samples.py(), arrow::read(samples, sep, "")?.columns).map(Some),
+        false => Ok(None),
+    }
+}
+
 /// The rows of a table: dicts of its columns, structs among them dicts again; of a single column the leaf.
 pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> PyResult<Trees> {
     let (mut nodes, mut made) = (Vec::new(), Vec::new());

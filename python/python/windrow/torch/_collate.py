@@ -47,6 +47,11 @@ def collate_fn(
     Leaves that ``spec`` names are padded, joined or packed instead. In a worker process batches are
     written straight into shared memory; tensors below 64 KiB of one batch are in one segment.
 
+    Classes: TensorDict and tensorclass are stacked as ``torch.stack`` stacks them. Graphs of PyTorch Geometric are joined to a
+    ``Batch`` and classes of `windrow.register_node` keep their class, though ``default_collate`` refuses both. Dataclasses, attrs
+    and pydantic classes and PyTrees are refused as there without a spec; with one, be it ``{}``, they are the containers that they
+    are in `windrow.collate`. An Arrow table in place of the list is the list of its rows, a dict of its columns.
+
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the
             like. A leaf so named becomes a `Batch` of tensors, or a tensor if it is stacked.
@@ -64,7 +69,7 @@ def collate_fn(
 
     Raises:
         CudaUnavailable: when called in a worker process with a ``device`` other than the CPU.
-        TypeError: for a mapping or text in place of the list of samples.
+        TypeError: for a mapping or text in place of the list of samples; a TensorDict there is the batch if there is no spec.
         RuntimeError, TypeError, ...: those of ``default_collate``; their ``__cause__`` names sample and
             leaf. Leaves with a spec raise the errors of windrow, LayoutError among them for samples that
             require grad while torch's grad mode is on: without a spec these keep their gradients.
@@ -96,14 +101,19 @@ class Collator:
 
     def __call__(self, batch: Any) -> Any:
         """Collates a list of samples."""
-        _windrow.check_list(batch)
         in_worker = in_worker_process()
         rules = self._rules.get(in_worker)
         if rules is None or not rules.is_current():
             rules = self._rules[in_worker] = Rules(self, in_worker)
-        if self.spec is None and (is_watched() or not isinstance(batch, (list, tuple))):
-            return rules.other(batch)
-        return _windrow.collate_torch(batch, rules, self.spec, sep=self.sep, **rules.common)
+        by_torch = self.spec is None and is_watched()
+        if type(batch) not in (list, tuple) and not _windrow.is_arrow(batch):
+            if self.spec is None and rules.classify(batch) == _registry.STACKED:
+                # Of a dataset that reads a batch at once: as tensordict has it, this is the batch.
+                return rules.other(batch)
+            _windrow.check_list(batch)
+            if self.spec is None and not isinstance(batch, (list, tuple)):
+                return rules.other(batch)
+        return _windrow.collate_torch(batch, rules, self.spec, sep=self.sep, by_torch=by_torch, **rules.common)
 
     def __repr__(self) -> str:
         arguments = [f"{name}={value!r}" for name, value in self.__getstate__().items() if value not in (None, False)]
@@ -156,8 +166,8 @@ class Rules:
             self.common["engine"] = wr.Engine(threads=threads)
 
     def is_current(self) -> bool:
-        """Whether torch's table is still the one this was made for."""
-        return bool(self._module.default_collate_fn_map == self._types.seen)
+        """Whether the tables of classes are still those this was made for."""
+        return self._types.is_current()
 
     def other(self, column: Any) -> Any:
         """A column that is not for the engine, by torch's functions."""
@@ -223,10 +233,9 @@ replaced: Dict[_registry.CollateFn, _registry.CollateFn] = {}
 def types() -> _registry.Types:
     """The kinds of types by torch's table as it is."""
     global _types
-    table = _registry.find().default_collate_fn_map
     known = _types
-    if known is None or known.seen != table:
-        _types = known = _registry.Types(table, replaced)
+    if known is None or not known.is_current():
+        _types = known = _registry.Types(_registry.find().default_collate_fn_map, replaced)
     return known
 
 

@@ -6,15 +6,18 @@ The table is private to torch: it is looked at in one place, and checked.
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 from typing import Any, Callable, Dict, List, Tuple, Union
 
 import torch
+
+from windrow import _nodes
 
 CollateFn = Callable[..., Any]
 CollateMap = Dict[Union[type, Tuple[type, ...]], CollateFn]
 
 # What the compiled part is told of a type; it knows them by these numbers.
-TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER = range(8)
+TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER, STACKED, CLASS, FIELDS = range(11)
 
 # Types made without end must not make a table grow with them.
 MAX_TYPES = 1024
@@ -53,6 +56,11 @@ def numpy() -> Any:
         return None
 
 
+def _is_memmap(cls: type) -> bool:
+    """Whether a class is tensordict's tensor in a file, of which ``torch.stack`` makes plain tensors."""
+    return cls.__name__ == "MemoryMappedTensor" and cls.__module__.startswith("tensordict.")
+
+
 class Types:
     """Kinds of types by the table as it was when this was made.
 
@@ -64,6 +72,7 @@ class Types:
 
     def __init__(self, table: CollateMap, ours: Dict[CollateFn, CollateFn]) -> None:
         self.seen = dict(table)
+        self.num_registered = _nodes.num_registered()
         self.table: CollateMap = {key: ours.get(fn, fn) for key, fn in self.seen.items()}
         self.kinds: Dict[type, int] = {}
         module = find()
@@ -83,24 +92,44 @@ class Types:
     def classify(self, elem: Any) -> int:
         """The kind of a sample's type, which is remembered."""
         kind = self._kind(elem)
-        if len(self.kinds) < MAX_TYPES:
+        # A class that nothing is known of may be registered later, with torch or optree.
+        if kind != OTHER and len(self.kinds) < MAX_TYPES:
             self.kinds[type(elem)] = kind
         return kind
 
+    def is_current(self) -> bool:
+        """Whether the tables are still those that this was made from."""
+        return bool(find().default_collate_fn_map == self.seen) and _nodes.num_registered() == self.num_registered
+
     def _kind(self, elem: Any) -> int:
-        function = self._function(elem)
+        cls, function = type(elem), self._function(elem)
         if function is not None:
             for name, types, kind in self._known:
                 if function is getattr(self._module, name, None):
-                    return kind if type(elem) in types or object in types else OTHER
-            return OTHER
+                    return kind if cls in types or object in types or _is_memmap(cls) else OTHER
+            is_its_own = getattr(function, "__module__", "").partition(".")[0] == "tensordict"
+            return self._stacked(cls) if is_its_own else OTHER
+        if _nodes.is_registered(cls) or _nodes.graph_opener(cls) is not None:
+            return CLASS
+        if _nodes.tensordict_opener(cls) is not None:
+            return self._stacked(cls)
         if isinstance(elem, collections.abc.Mapping):
             return MAPPING
         if isinstance(elem, tuple) and hasattr(elem, "_fields"):
             return NAMED
         if isinstance(elem, collections.abc.Sequence):
             return SEQUENCE
-        return OTHER
+        is_known = dataclasses.is_dataclass(cls) or any(_nodes.find(cls, is_last) for is_last in (False, True))
+        return FIELDS if is_known else OTHER
+
+    @staticmethod
+    def _stacked(cls: Any) -> int:
+        """Of a class of tensordict. Lazy stacks and their like are stacked to classes of their own."""
+        if _nodes.tensordict_opener(cls) is None:
+            return OTHER
+        from windrow import _tensordict
+
+        return STACKED if _tensordict.is_dense(cls) else FIELDS
 
     def _function(self, elem: Any) -> Any:
         """As torch looks one up: by the exact type, then the first that it is an instance of."""

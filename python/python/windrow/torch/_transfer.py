@@ -9,6 +9,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 import torch
 
 import windrow as wr
+from windrow import _nodes
 from windrow.torch._shared import in_worker_process
 
 # The driver takes pageable copies up to this into its command buffer and returns at once; only larger
@@ -21,6 +22,9 @@ def map_tensors(tree: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> 
     """The tree with `function` applied to every tensor; containers keep their type, the rest is passed on."""
     if isinstance(tree, torch.Tensor):
         return function(tree)
+    mapped = _nodes.map_object(tree, lambda child: map_tensors(child, function))
+    if mapped is not None:
+        return mapped
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*(map_tensors(item, function) for item in tree))
     if isinstance(tree, (list, tuple)):

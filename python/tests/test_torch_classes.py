@@ -1,0 +1,353 @@
+"""windrow.torch.collate_fn on classes: beside default_collate, the libraries' own functions and wr.collate."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import windrow as wr
+from helpers import refusal
+from windrow import _nodes
+
+torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
+
+import windrow.torch as wt  # noqa: E402
+from torch.utils.data import DataLoader, default_collate  # noqa: E402
+from torch.utils.data._utils.collate import default_collate_fn_map  # noqa: E402
+from windrow.torch._transfer import map_tensors, tensors_of  # noqa: E402
+
+
+@dataclasses.dataclass
+class Item:
+    x: object
+    name: str = "item"
+    made: object = dataclasses.field(default=1.5, init=False)
+
+
+class Pair:
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+
+@pytest.fixture
+def pairs():
+    wr.register_node(Pair, vars, lambda children: Pair(**children))
+    yield
+    del _nodes._registered[Pair]
+
+
+def rows(i):
+    return torch.arange(i + 1)
+
+
+def in_trees(samples):
+    return [{"k": (sample, i)} for i, sample in enumerate(samples)]
+
+
+# TensorDict and tensorclass: default_collate's results where tensordict teaches it, torch.stack's before.
+
+
+@pytest.fixture(scope="module")
+def td():
+    return pytest.importorskip("tensordict", reason="SKIP: tensordict is not installed")
+
+
+def make(td, i, **more):
+    nested = td.TensorDict({"x": torch.full((2, 3), float(i)), "deep": {"y": torch.arange(2) + i}}, batch_size=[2])
+    return td.TensorDict({"image": torch.full((2, 3, 4), i, dtype=torch.uint8), "nested": nested, **more}, batch_size=[2], names=["time"])
+
+
+def assert_same(got, want):
+    assert type(got) is type(want)
+    assert got.batch_size == want.batch_size and got.device == want.device and got.names == want.names
+    keys = list(want.keys(True, True))
+    assert list(got.keys(True, True)) == keys
+    for key in keys:
+        a, b = got.get(key), want.get(key)
+        if isinstance(b, torch.Tensor):
+            assert type(a) is torch.Tensor and a.dtype == b.dtype and a.requires_grad == b.requires_grad and torch.equal(a, b), key
+        else:
+            assert a.tolist() == b.tolist(), key
+
+
+@pytest.mark.parametrize("arena", [False, True])
+def test_tensordicts(td, arena):
+    collate = wt.collate_fn(arena=arena)
+    samples = [make(td, i, text=f"t{i}") for i in range(3)]
+    assert_same(collate(samples), torch.stack(samples))
+    assert_same(collate(in_trees(samples))["k"][0], torch.stack(samples))
+    grads = [make(td, i, w=torch.ones(2, requires_grad=True)) for i in range(2)]
+    assert_same(collate(grads), torch.stack(grads))
+    wr.reset_stats()
+    collate([make(td, i) for i in range(2)])
+    assert wr.stats()["batches"] == 3
+
+
+def test_tensorclasses(td):
+    @td.tensorclass
+    class Cell:
+        x: torch.Tensor
+        inner: td.TensorDict
+        name: str
+
+    samples = [Cell(x=torch.full((2, 3), i), inner=make(td, i), name=f"n{i}", batch_size=[2]) for i in range(3)]
+    got, want = wt.collate_fn()(samples), torch.stack(samples)
+    assert type(got) is Cell
+    assert_same(got._tensordict, want._tensordict)
+
+
+def test_tensordicts_that_torch_stacks_otherwise(td):
+    """Whatever default_collate makes of them: of unequal shapes and keys a lazy stack, or an error."""
+    uneven = [make(td, 0), make(td, 1, image=torch.zeros(2, 5))]
+    lacking = [make(td, 0, extra=torch.ones(2)), make(td, 1)]
+    lazy = [td.LazyStackedTensorDict.lazy_stack([make(td, i), make(td, i + 1)]) for i in range(2)]
+    for samples in (uneven, lacking, lazy, [make(td, 0), make(td, 1)[0]], [make(td, 0), {"x": 1}]):
+        for wrap in (list, in_trees):
+            try:
+                want = default_collate(wrap(samples))
+            except Exception as error:
+                with pytest.raises(type(error)):
+                    wt.collate_fn()(wrap(samples))
+                continue
+            got = wt.collate_fn()(wrap(samples))
+            got, want = (got, want) if wrap is list else (got["k"][0], want["k"][0])
+            assert type(got) is type(want) and got.batch_size == want.batch_size
+            for ours, theirs in zip(got.unbind(0), want.unbind(0)):
+                assert list(ours.keys(True, True)) == list(theirs.keys(True, True))
+                assert all(torch.equal(ours[key], theirs[key]) for key in theirs.keys(True, True))
+
+
+def test_memory_mapped_tensordicts(td, tmp_path):
+    whole = torch.stack([make(td, i) for i in range(4)]).contiguous()
+    whole.memmap_(str(tmp_path))
+    loaded = td.TensorDict.load_memmap(str(tmp_path))
+    samples = [loaded[i] for i in (2, 0, 3)]
+    wr.reset_stats()
+    got = wt.collate_fn()(samples)
+    assert wr.stats()["batches"] == 3
+    assert_same(got, torch.stack(samples))
+
+
+def test_a_tensordict_that_is_the_batch(td):
+    """Of a data set that reads a batch at once."""
+    whole = torch.stack([make(td, i) for i in range(3)])
+    if any(fn.__module__.startswith("tensordict") for fn in default_collate_fn_map.values()):
+        assert wt.collate_fn()(whole) is default_collate(whole) is whole
+    refusal(lambda: wt.collate_fn({"image": wr.Stack()})(whole), TypeError, "a list of samples, got tensordict")
+
+
+def test_specs_within_a_tensordict(td):
+    samples = [make(td, i) for i in range(2)]
+    got = wt.collate_fn({"nested.x": wr.Stack(dtype="float64")})(samples)
+    assert got["nested", "x"].dtype == torch.float64 and got.batch_size == (2, 2)
+    refusal(lambda: wt.collate_fn({"nested.x": wr.Pad()})(samples), ValueError, 'spec at "nested.x" is that of wr.pad')
+    uneven = [make(td, 0), make(td, 1, image=torch.zeros(2, 5, dtype=torch.uint8))]
+    refusal(lambda: wt.collate_fn({"image": wr.Stack()})(uneven), wr.ShapeError, 'sample 1 at "image"', index=1)
+
+
+# Graphs: default_collate refuses them, PyTorch Geometric joins them.
+
+
+@pytest.fixture(scope="module")
+def pyg():
+    return pytest.importorskip("torch_geometric.data", reason="SKIP: PyTorch Geometric is not installed")
+
+
+def graph(pyg, n):
+    edges = torch.randint(0, n, (2, 2 * n), generator=torch.Generator().manual_seed(n))
+    return pyg.Data(x=torch.full((n, 2), float(n)), edge_index=edges, y=float(n), z=n, name=f"g{n}")
+
+
+def hetero(pyg, n):
+    data = pyg.HeteroData()
+    data["user"].x, data["item"].x = torch.full((n, 2), 1.0 * n), torch.full((n + 1, 1), 2.0 * n)
+    data["user", "likes", "item"].edge_index = torch.arange(2 * n).reshape(2, n) % n
+    return data
+
+
+def assert_same_graphs(got, want):
+    assert type(got) is type(want) and len(got) == len(want)
+    for ours, theirs in zip(got.stores, want.stores):
+        assert list(ours.keys()) == list(theirs.keys())
+        for key, value in theirs.items():
+            same = torch.equal(ours[key], value) and ours[key].dtype == value.dtype if isinstance(value, torch.Tensor) else ours[key] == value
+            assert same, key
+    for ours, theirs in zip(got.to_data_list(), want.to_data_list()):
+        assert ours.to_dict().keys() == theirs.to_dict().keys()
+
+
+@pytest.mark.parametrize("arena", [False, True])
+@pytest.mark.parametrize("make_graph", [graph, hetero])
+def test_graphs(pyg, make_graph, arena):
+    samples = [make_graph(pyg, n) for n in (3, 1, 5)]
+    want = pyg.Batch.from_data_list(samples)
+    collate = wt.collate_fn(arena=arena)
+    assert_same_graphs(collate(samples), want)
+    assert_same_graphs(collate(in_trees(samples))["k"][0], want)
+    with torch.inference_mode():
+        assert_same_graphs(collate(samples), want)
+    with pytest.raises(TypeError, match="default_collate"):
+        default_collate(samples)
+
+
+def test_errors_of_graphs_are_ours(pyg):
+    refusal(lambda: wt.collate_fn()([graph(pyg, 2), pyg.Data(x=torch.ones(1, 2))]), KeyError, 'sample 1 at "edge_index"')
+    other = graph(pyg, 2)
+    other.x = torch.ones(2, 3)
+    refusal(lambda: wt.collate_fn()(in_trees([graph(pyg, 2), other])), wr.ShapeError, 'sample 1 at "k.0.x"', index=1)
+
+
+# Classes of fields: default_collate refuses them, and with a spec they are what they are in wr.collate.
+
+
+def of_fields():
+    attrs = pytest.importorskip("attrs", reason="SKIP: attrs is not installed")
+    pydantic = pytest.importorskip("pydantic", minversion="2", reason="SKIP: pydantic 2 is not installed")
+
+    @attrs.define
+    class Attrs:
+        x: object
+        name: str
+
+    class Model(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+        x: object
+        name: str
+
+    return Item, Attrs, Model
+
+
+def test_classes_of_fields():
+    for cls in of_fields():
+        samples = [cls(x={"ids": rows(i), "y": i}, name=f"n{i}") for i in range(3)]
+        for wrap in (list, in_trees):
+            with pytest.raises(TypeError) as theirs:
+                default_collate(wrap(samples))
+            with pytest.raises(TypeError) as ours:
+                wt.collate_fn()(wrap(samples))
+            assert str(ours.value) == str(theirs.value)
+        batch = wt.collate_fn({"x.ids": wr.Pad(value=-1)})(samples)
+        assert type(batch) is cls and batch.name == ["n0", "n1", "n2"] and batch.x["y"].tolist() == [0, 1, 2]
+        assert type(batch.x["ids"]) is wt.Batch and batch.x["ids"].data.tolist() == [[0, -1, -1], [0, 1, -1], [0, 1, 2]]
+        assert type(wt.collate_fn({})([samples[0]] * 2)) is cls
+    assert batch is not samples[0] and samples[0].name == "n0"
+
+
+def test_classes_that_are_registered(pairs):
+    samples = [Pair(np.full(2, i), (i, {"s": "t"})) for i in range(3)]
+    batch = wt.collate_fn()(samples)
+    assert type(batch) is Pair and type(batch.b) is list  # Within it by the rules of default_collate.
+    assert batch.a.tolist() == [[0, 0], [1, 1], [2, 2]] and batch.b[0].tolist() == [0, 1, 2] and batch.b[1] == {"s": ["t"] * 3}
+    default_collate_fn_map[Pair] = lambda batch, *, collate_fn_map=None: len(batch)
+    try:
+        assert wt.collate_fn()(samples) == 3
+    finally:
+        del default_collate_fn_map[Pair]
+
+
+def test_a_class_that_is_registered_later():
+    collate, cls = wt.collate_fn(), type("Later", (dict,), {})
+    samples = [cls(x=i) for i in range(2)]
+    assert type(collate(samples)) is cls and not hasattr(collate(samples), "note")
+
+    def unflatten(children):
+        made = cls(children)
+        made.note = "own"
+        return made
+
+    wr.register_node(cls, dict, unflatten)
+    try:
+        assert collate(samples).note == "own"
+    finally:
+        del _nodes._registered[cls]
+
+
+# Tables of Arrow.
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+def test_tables(library):
+    pytest.importorskip(library, reason=f"SKIP: {library} is not installed")
+    columns = {"ids": [[1, 2], [3], []], "y": [0.5, 1.5, 2.5], "name": ["a", "b", "c"], "n": [{"k": 1}, {"k": 2}, {"k": 3}]}
+    if library == "pyarrow":
+        import pyarrow
+
+        table = pyarrow.table(columns)
+    else:
+        import polars
+
+        table = polars.DataFrame(columns)
+    spec = {"ids": wr.Pad(mask="real"), "n.k": wr.Stack(dtype="float32")}
+    for batch in (wt.collate_fn(spec)(table), wt.collate_fn(spec, arena=True)(table)):
+        assert list(batch) == list(columns) and batch["name"] == ["a", "b", "c"]
+        assert batch["ids"].data.tolist() == [[1, 2], [3, 0], [0, 0]] and batch["ids"].lengths.tolist() == [2, 1, 0]
+        assert batch["y"].tolist() == [0.5, 1.5, 2.5] and batch["n"]["k"].dtype == torch.float32
+    refusal(lambda: wt.collate_fn()(table), wr.ShapeError, 'sample 1 at "ids"')
+    refusal(lambda: wt.collate_fn()(table[:0]), ValueError, "a table without rows")
+    refusal(lambda: wt.collate_fn({"idz": wr.Pad()})(table), ValueError, 'spec "idz" matches no leaf')
+
+
+# Workers, and what comes after.
+
+
+class Shared:
+    """What is in shared memory before torch sends it."""
+
+    def __init__(self, collate):
+        self.collate = collate
+
+    def __call__(self, batch):
+        made = self.collate(batch)
+        return made, [tensor.is_shared() for tensor in tensors_of(made)]
+
+
+def through_workers(samples, collate):
+    return next(iter(DataLoader(samples, batch_size=len(samples), num_workers=1, collate_fn=Shared(collate))))
+
+
+def test_tensordicts_of_workers(td):
+    samples = [make(td, i) for i in range(3)]
+    batch, shared = through_workers(samples, wt.collate_fn())
+    assert_same(batch, torch.stack(samples))
+    assert len(shared) == 3 and all(shared)
+
+
+def test_graphs_of_workers(pyg):
+    samples = [graph(pyg, n) for n in (3, 1, 5)]
+    batch, shared = through_workers(samples, wt.collate_fn())
+    assert_same_graphs(batch, pyg.Batch.from_data_list(samples))
+    assert sum(shared) == 4  # x, edge_index, y, z; batch and ptr are made by the class.
+
+
+def test_tables_of_workers():
+    pyarrow = pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
+    table = pyarrow.table({"ids": [[1, 2], [3]]})
+
+    class Tables(torch.utils.data.Dataset):
+        def __getitem__(self, indices):
+            return table.take(indices)
+
+    loader = DataLoader(Tables(), batch_size=None, sampler=[[1, 0]], num_workers=1, collate_fn=Shared(wt.collate_fn({"ids": wr.Pad()})))
+    batch, shared = next(iter(loader))
+    assert batch["ids"].data.tolist() == [[3, 0], [1, 2]] and shared == [True, False]  # The lengths are small
+
+
+def test_what_moves_batches_knows_their_classes(td, pyg, pairs):
+    """`Prefetcher` and `ToDevice` move what these hold."""
+
+    def doubled(tree):
+        return map_tensors(tree, lambda tensor: (tensor * 2).to("meta"))
+
+    held = make(td, 1).to("cpu")
+    moved = doubled({"t": held})["t"]
+    assert moved.device.type == "meta" and moved.batch_size == held.batch_size and moved["nested", "x"].device.type == "meta"
+    joined = pyg.Batch.from_data_list([graph(pyg, 2)])
+    moved = doubled([joined])[0]
+    assert type(moved) is type(joined) and moved.x.device.type == moved.batch.device.type == "meta" and moved.num_graphs == 1
+    for cls in of_fields():
+        moved = doubled(cls(x={"y": torch.ones(2)}, name="n"))
+        assert type(moved) is cls and moved.x["y"].device.type == "meta" and moved.name == "n"
+    moved = doubled(Pair(torch.ones(2), "b"))
+    assert type(moved) is Pair and moved.a.device.type == "meta" and moved.b == "b"
+    assert joined.x.device.type == held["image"].device.type == "cpu"
+    assert len(tensors_of({"t": held, "g": joined})) == 9
