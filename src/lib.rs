@@ -88,7 +88,7 @@
 //! | cast | dtype conversion | of every element, with the rules of [`Collate::cast`] |
 //! | layout | shape and strides | [`Layout`]; strides count elements |
 //! | compact | C-contiguous, row-major | no gaps and no reversed or permuted dims |
-//! | kind | tensor metadata | dtype, layout and device of samples ([`TensorMeta`]), stored once for all that share them |
+//! | metadata | - | dtype, layout and device of a tensor: [`TensorMeta`], stored once for all samples that share it |
 //! | sample list | - | imported samples: [`SampleList`], made once and used for many batches |
 //! | plan | execution plan | a value that says what will be written where; pure host data |
 //! | batch shape | resolved batch | the shapes and dtypes that samples and options give together: [`BatchShape`] |

@@ -22,7 +22,7 @@ fn list(rows: &[Vec<f32>]) -> SampleList<'_> {
 
 /// The rows handed out one by one, as an importer does it.
 fn push_all(engine: &Engine, samples: &SampleList<'_>) -> Option<RowsAhead> {
-    let mut ahead = engine.start_rows(&Collate::stack(), samples.kind(0), samples.len())?;
+    let mut ahead = engine.start_rows(&Collate::stack(), samples.meta(0), samples.len())?;
     for index in 0..samples.len() {
         // SAFETY: the samples outlive what is copied ahead, in every test here.
         unsafe { ahead.push(samples.address(index)) };
@@ -98,7 +98,7 @@ fn given_up_in_the_middle_nothing_is_read_later_and_the_memory_comes_back() {
     for given in [0, 1, 63, 64, 65, 2000, 4096] {
         let rows = rows(4096, 128);
         let samples = list(&rows);
-        let mut ahead = engine.start_rows(&Collate::stack(), samples.kind(0), 4096).unwrap();
+        let mut ahead = engine.start_rows(&Collate::stack(), samples.meta(0), 4096).unwrap();
         for index in 0..given {
             // SAFETY: the rows live until `ahead` is dropped.
             unsafe { ahead.push(samples.address(index)) };
@@ -115,7 +115,7 @@ fn only_plain_stacks_of_some_size_start() {
     let rows = rows(4096, 128);
     let samples = list(&rows);
     let starts = |engine: &Engine, collate: &Collate, count| {
-        engine.start_rows(collate, samples.kind(0), count).is_some()
+        engine.start_rows(collate, samples.meta(0), count).is_some()
     };
     assert!(starts(&engine, &Collate::stack(), 4096));
     assert!(starts(&engine, &Collate::stack().cast(DType::F32), 4096));

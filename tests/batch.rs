@@ -187,7 +187,7 @@ fn views_of_batches_made_elsewhere() {
     let samples = views(&rows);
     let collate = Collate::ragged();
     let plan = Plan::new(&samples, &collate).unwrap();
-    let fields = Fields::new(&plan.specs()[0]).unwrap();
+    let fields = Fields::new(&plan.batch_shapes()[0]).unwrap();
     let data = Tensor::from_vec(vec![1i32, 2, 3, 4, 5], &[5]).unwrap();
     let batch = Batch::new(data, fields);
     assert_eq!(batch.sample(1).unwrap().as_slice::<i32>().unwrap(), [3, 4, 5]);
@@ -279,7 +279,7 @@ fn batches_outlive_their_engine() {
 fn lists_of_samples() {
     let rows = rows(&[2, 2, 3, 0]);
     let mut list: SampleList<'_> = views(&rows).into_iter().collect();
-    assert_eq!((list.len(), list.is_empty(), list.kinds().len()), (4, false, 3));
+    assert_eq!((list.len(), list.is_empty(), list.metas().len()), (4, false, 3));
     let engine = Engine::host();
     let taken = list.take([2, -1, 0, 0]).unwrap();
     let batch = engine.assemble(&taken, &Collate::ragged()).unwrap();
@@ -526,7 +526,7 @@ fn a_taken_list_goes_on_after_its_own_last_sample() {
         let mut taken = list.take(picks.iter().copied()).unwrap();
         // SAFETY: sixteen bytes, enough for a sample of either dtype.
         let same = unsafe { taken.push_if_same(floats.as_ptr().cast(), &[4], &[1]) };
-        assert!(!same || taken.kind(picks.len()).dtype == dtype, "{picks:?}");
+        assert!(!same || taken.meta(picks.len()).dtype == dtype, "{picks:?}");
     }
     let mut none = list.take([]).unwrap();
     // SAFETY: as above; there is no last sample to be like.

@@ -16,7 +16,7 @@ fn samples(shapes: &[&[i64]]) -> Vec<Sample> {
 fn spec(samples: &[Sample], collate: &Collate) -> Result<BatchShape> {
     let views = views(samples);
     let batch = Engine::host().assemble(&views, collate).map(|batch| batch.data().shape().to_vec());
-    let spec = Plan::new(&views, collate).map(|plan| plan.specs()[0].clone());
+    let spec = Plan::new(&views, collate).map(|plan| plan.batch_shapes()[0].clone());
     assert_eq!(batch, spec.clone().map(|spec| spec.shape.to_vec()));
     spec
 }

@@ -248,8 +248,8 @@ fn check(u: &mut Unstructured<'_>) -> Result<()> {
         Ok(plan) => {
             // A mask may be large where there are no elements.
             let (numel, bytes) =
-                (plan.specs()[0].shape.iter().product::<i64>(), plan.explain().bytes_written);
-            if numel > 4 * LARGEST || bytes > 64 << 10 || !judged(&ask, plan.specs()[0].dtype) {
+                (plan.batch_shapes()[0].shape.iter().product::<i64>(), plan.explain().bytes_written);
+            if numel > 4 * LARGEST || bytes > 64 << 10 || !judged(&ask, plan.batch_shapes()[0].dtype) {
                 return Ok(());
             }
             None

@@ -223,12 +223,12 @@ fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let mut targets = Vec::new();
     for (list, collate) in &lists {
         if let Ok(plan) = Plan::new(list, collate) {
-            accepted(&plan.specs()[0], list);
+            accepted(&plan.batch_shapes()[0], list);
             let explain = plan.explain();
             assert!(!explain.to_string().is_empty());
             let _ = plan.as_view(0);
             // An output of the right shape, anywhere, with any strides.
-            let (spec, strides) = (&plan.specs()[0], numbers(u, plan.specs()[0].shape.len())?);
+            let (spec, strides) = (&plan.batch_shapes()[0], numbers(u, plan.batch_shapes()[0].shape.len())?);
             let strides = u.arbitrary::<bool>()?.then_some(&strides[..]);
             let layout = Layout::try_new(spec.dtype, &spec.shape, strides);
             let data = address(u)?;
@@ -248,7 +248,7 @@ fn check(u: &mut Unstructured<'_>) -> Result<()> {
         .collect();
     match Plan::for_leaves(&leaves) {
         Ok(plan) => {
-            assert_eq!(plan.specs().len(), leaves.len());
+            assert_eq!(plan.batch_shapes().len(), leaves.len());
             assert!(!plan.explain().to_string().is_empty());
             for leaf in 0..leaves.len() {
                 let _ = plan.as_view(leaf);

@@ -65,25 +65,25 @@ impl Fields {
     ///
     /// # Errors
     /// [`Error::TooLarge`] for int32 offsets beyond `i32::MAX`.
-    pub fn new(spec: &BatchShape) -> Result<Fields> {
-        let offsets = match &spec.placement {
+    pub fn new(batch_shape: &BatchShape) -> Result<Fields> {
+        let offsets = match &batch_shape.placement {
             Placement::Joined { offsets, .. } => {
                 let shape = [offsets.as_slice().len() as i64];
-                Some(Box::new(match spec.offsets_i32 {
+                Some(Box::new(match batch_shape.offsets_i32 {
                     true => Tensor::from_vec(offsets.to_i32()?, &shape)?,
                     false => Tensor::from_vec(offsets.as_slice().to_vec(), &shape)?,
                 }))
             }
             _ => None,
         };
-        let lengths = spec.lengths.as_ref().filter(|_| !spec.is_selected);
+        let lengths = batch_shape.lengths.as_ref().filter(|_| !batch_shape.is_selected);
         Ok(Fields {
             lengths: lengths
                 .map(|(all, shape)| Tensor::from_vec(all.clone(), shape).map(Box::new))
                 .transpose()?,
             offsets,
-            max_length: spec.max_length,
-            ..Fields::of_parts(spec.num_samples, Parts::new(spec))
+            max_length: batch_shape.max_length,
+            ..Fields::of_parts(batch_shape.num_samples, Parts::new(batch_shape))
         })
     }
 
@@ -129,8 +129,8 @@ pub enum Parts {
 }
 
 impl Parts {
-    fn new(spec: &BatchShape) -> Parts {
-        match &spec.placement {
+    fn new(batch_shape: &BatchShape) -> Parts {
+        match &batch_shape.placement {
             Placement::Rows => Parts::Rows,
             Placement::Joined { dim, offsets } => {
                 Parts::Joined { dim: *dim, offsets: offsets.clone() }
@@ -140,13 +140,13 @@ impl Parts {
                     .dims
                     .iter()
                     .filter_map(|d| {
-                        Some((spec.permute.iter().position(|p| p == d)?, padded.sides[*d]))
+                        Some((batch_shape.permute.iter().position(|p| p == d)?, padded.sides[*d]))
                     })
                     .collect(),
-                lengths: spec
+                lengths: batch_shape
                     .lengths
                     .as_ref()
-                    .filter(|_| !spec.is_selected)
+                    .filter(|_| !batch_shape.is_selected)
                     .map_or_else(Default::default, |(all, _)| all[..].into()),
             },
         }

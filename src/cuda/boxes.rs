@@ -124,7 +124,7 @@ pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
 fn is_across(part: &Part<'_>, rows: &Loop, cols: &Loop) -> bool {
     let samples = part.num_samples().max(1) as u64;
     let fixed = part.loops.iter().filter_map(Loop::fixed).product::<u64>().max(1);
-    let extent = |own: &Loop| own.fixed().unwrap_or(part.field.numel() / samples / fixed).max(1);
+    let extent = |own: &Loop| own.fixed().unwrap_or(part.output.numel() / samples / fixed).max(1);
     let (num_rows, num_cols) = (extent(rows), extent(cols));
     let log_step = log_step_of(part, Some(rows), cols);
     let lanes = u64::from(LANES);

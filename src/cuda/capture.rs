@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::driver::StreamRef;
-use crate::plan::{is_device_field, is_on_device, Plan, Role};
+use crate::plan::{is_device_output, is_on_device, Plan, Role};
 use crate::run_options::RunOptions;
 use crate::tensor::{Device, Error, Result};
 
@@ -22,23 +22,23 @@ pub(super) fn check_capture(
     let has_memory =
         options.memory.as_ref().is_some_and(|memory| memory.stream().handle() == stream.handle());
     let refuse = |what: &str| Err(refused_in_capture(what));
-    for (index, field) in plan.fields.iter().enumerate() {
-        let spec = &plan.specs[field.leaf];
-        if !is_device_field(plan, index) || !is_on_device(spec) {
+    for (index, output) in plan.outputs.iter().enumerate() {
+        let batch_shape = &plan.batch_shapes[output.leaf];
+        if !is_device_output(plan, index) || !is_on_device(batch_shape) {
             return refuse("the samples and the batch have to be on the device");
         }
-        if spec.source == Device::Cpu && field.role == Role::Data {
+        if batch_shape.source == Device::Cpu && output.role == Role::Data {
             return refuse("samples in pageable host memory cannot be read in it");
         }
         if has_memory {
             continue;
         }
-        if field.out.is_none() {
+        if output.out.is_none() {
             return refuse(
                 "give the memory to write to (out=), and ask for no mask or batch_index",
             );
         }
-        if spec.lengths.is_some() {
+        if batch_shape.lengths.is_some() {
             return refuse("lengths and offsets need memory: capture a stack");
         }
     }

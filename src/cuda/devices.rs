@@ -83,7 +83,9 @@ impl Devices {
 /// The device that a plan needs, if it needs one.
 pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
     let mut found = None;
-    for device in plan.specs.iter().flat_map(|spec| [spec.source, spec.device]) {
+    for device in
+        plan.batch_shapes.iter().flat_map(|batch_shape| [batch_shape.source, batch_shape.device])
+    {
         match (device, found) {
             (Device::Cuda(ordinal), None) => found = Some(ordinal),
             (Device::Cuda(ordinal), Some(known)) if ordinal != known => {

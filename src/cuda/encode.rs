@@ -28,7 +28,7 @@ pub(super) struct Values<'v> {
     pub dtype: DType,
     pub bytes: &'v [u8],
     /// If a device chooses the samples, how many there are, and how many numbers each has: `bytes` are then those of
-    /// one sample of each kind.
+    /// one sample for each `TensorMeta`.
     pub chosen: Option<(usize, usize)>,
 }
 
@@ -188,7 +188,7 @@ impl<'b> Builder<'b> {
             },
             num_samples: u32::try_from(part.num_samples()).map_err(|_| too_large("samples"))?,
             channel_first: part.channel_first as u32,
-            fill: repeated(part.field.fill, part.to.size()),
+            fill: repeated(part.output.fill, part.to.size()),
             ..params::Field::zeroed()
         };
         match part.list {
@@ -287,7 +287,7 @@ impl<'b> Builder<'b> {
         let (size, num_samples) = (u64::from(field.to_size), part.num_samples() as u64);
         let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
         let num_rows = outer.iter().filter_map(Loop::fixed).product::<u64>() * num_samples;
-        let row_elems = cols.fixed().unwrap_or(part.field.numel() / num_rows.max(1));
+        let row_elems = cols.fixed().unwrap_or(part.output.numel() / num_rows.max(1));
         if part.is_joint(loops) {
             field.flags |= flags::JOINT;
         }
@@ -322,7 +322,7 @@ impl<'b> Builder<'b> {
         let num_cols = cols.fixed().unwrap_or(u64::MAX).min(MAX_BOX_COLS);
         let log_step = log_step_of(part, outer.last(), cols);
         let lanes = u64::from(LANES);
-        let turns = part.field.numel() / self.policy.enough_slots(self.slots) / lanes;
+        let turns = part.output.numel() / self.policy.enough_slots(self.slots) / lanes;
         let rows = turns.next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS) << log_step;
         field.r#loop = kind_of(part, &loops, field.flags & flags::ALIGNED_SOURCES != 0) as u8;
         field.log_step = log_step as u8;

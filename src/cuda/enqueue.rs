@@ -17,7 +17,7 @@ use crate::tensor::{Device, Error, Layout, Owner, Result, Stream, Tensor};
 /// What a run on a device gives.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    /// The tensor of each field that was run here and has memory of ours.
+    /// The tensor of each output that was run here and has memory of ours.
     pub tensors: Vec<(usize, Tensor)>,
     /// Batches that came back to be spread over an output of the caller's that is not row-major.
     pub spread: Vec<(Tensor, *mut u8, Layout)>,
@@ -134,7 +134,7 @@ impl Run<'_> {
         if self.is_capturing {
             return Ok(());
         }
-        let lists = own.iter().map(|&field| plan.fields[field].leaf);
+        let lists = own.iter().map(|&output| plan.outputs[output].leaf);
         let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
         for block in self.blocks_of(owners) {
             block.wait_on(self.stream)?;
@@ -214,8 +214,8 @@ impl Run<'_> {
         }
         self.done.late = Some(Arc::new(Late::new(context, Some(Arc::clone(&event)), chosen)));
         // What is in pageable memory has been read.
-        let late = own.iter().map(|&field| plan.fields[field].leaf);
-        let late = late.filter(|&leaf| plan.specs[leaf].source != Device::Cpu);
+        let late = own.iter().map(|&output| plan.outputs[output].leaf);
+        let late = late.filter(|&leaf| plan.batch_shapes[leaf].source != Device::Cpu);
         let lists = late.flat_map(|leaf| plan.lists[leaf].owners());
         // In its own order, another library may give its memory out again at once.
         let is_elsewhere =

@@ -57,8 +57,8 @@ impl Gpu<'_> {
             });
             let list: SampleList<'_> = views.collect();
             let plan = Plan::new(&list, &collate.clone().device(HERE)).unwrap();
-            let fields = plan.fields.iter().take(1).map(|field| (field, out));
-            Table::new(&parts(&plan, fields), &[], 132, &policy).unwrap()
+            let outputs = plan.outputs.iter().take(1).map(|output| (output, out));
+            Table::new(&parts(&plan, outputs), &[], 132, &policy).unwrap()
         };
         // Alignments as of samples and outputs of the driver's; those of the memory below are the same.
         let made_up: Vec<u64> = (1..).map(|i| i << 40).take(shapes.len()).collect();

@@ -17,9 +17,9 @@ pub(crate) struct ListTable {
     pub addresses: u64,
     pub first: u64,
     pub step: i64,
-    /// Where the number of each sample's kind is; 0: there is one.
-    pub kinds: u64,
-    pub num_kinds: usize,
+    /// Where the position of each sample's `TensorMeta` is; 0: there is one.
+    pub metas: u64,
+    pub num_metas: usize,
     pub num_listed: usize,
     /// A sample of zeros, and its bytes: what is read for an index out of range where bytes are moved.
     pub zeros: (u64, u64),

@@ -1,4 +1,4 @@
-//! The loops of a field's samples: as few nests as will do, with columns for what differs in them.
+//! The loops of an output's samples: as few nests as will do, with columns for what differs in them.
 //!
 //! A plan has a class for each kind of sample, collapsed as far as that kind allows. Kernels want one nest
 //! for all samples of a dtype: so classes are cut along the shape of the output again where they do not
@@ -14,7 +14,7 @@ use crate::tensor::DType;
 pub(super) enum Number {
     /// Of all samples.
     Same(i64),
-    /// Of each class of the field.
+    /// Of each class of the output.
     Each(Vec<i64>),
 }
 
@@ -107,9 +107,9 @@ struct Nest {
 }
 
 impl Nest {
-    fn new(field: &OutputPlan<'_>, id: u32) -> Nest {
-        let class = &field.classes[id as usize];
-        let dims: SmallVec<[Dim; 4]> = field.dims[class.dims.clone()].into();
+    fn new(output: &OutputPlan<'_>, id: u32) -> Nest {
+        let class = &output.classes[id as usize];
+        let dims: SmallVec<[Dim; 4]> = output.dims[class.dims.clone()].into();
         let (channel, first) = match class.channel {
             Channel::None => (None, 0),
             Channel::Loop { dim, first, .. } => (Some(dim), first),
@@ -168,9 +168,9 @@ struct Set {
 
 impl Set {
     /// One for a shape whose joined extent is `None`: nests are cut along it.
-    fn takes(&self, nest: &Nest, shape: &[Option<u64>], field: &OutputPlan<'_>) -> bool {
+    fn takes(&self, nest: &Nest, shape: &[Option<u64>], output: &OutputPlan<'_>) -> bool {
         let other = &self.nests[0];
-        let dtype = |nest: &Nest| field.classes[nest.id as usize].dtype;
+        let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
         let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
         let extents = other.dims.iter().zip(&nest.dims).zip(shape);
         key(other) == key(nest)
@@ -223,23 +223,27 @@ fn goes_on(outer: &Dim, inner: &Dim) -> bool {
         && (outer.extent <= 1 || reaches(inner.dst_stride, outer.dst_stride))
 }
 
-/// The groups of a field that has elements. `joined`: the dim that samples follow each other in, if they
+/// The groups of an output that has elements. `joined`: the dim that samples follow each other in, if they
 /// do; `channels`: pairs of coefficients.
-pub(super) fn groups(field: &OutputPlan<'_>, joined: Option<usize>, channels: usize) -> Vec<Group> {
-    let steps = steps_of(field);
+pub(super) fn groups(
+    output: &OutputPlan<'_>,
+    joined: Option<usize>,
+    channels: usize,
+) -> Vec<Group> {
+    let steps = steps_of(output);
     let has_elements = |&id: &u32| {
         let is_there = steps.as_ref().is_none_or(|steps| steps[id as usize] != 0);
-        is_there && field.classes[id as usize].num_real > 0
+        is_there && output.classes[id as usize].num_real > 0
     };
     let (mut real, mut empty): (Vec<u32>, Vec<u32>) =
-        used(field).into_iter().partition(has_elements);
+        used(output).into_iter().partition(has_elements);
     if real.is_empty() {
         real = empty.drain(..1).collect();
     }
-    let nests = || real.iter().map(|&id| Nest::new(field, id));
-    let sets = match alike(field, nests(), steps.as_deref()) {
+    let nests = || real.iter().map(|&id| Nest::new(output, id));
+    let sets = match alike(output, nests(), steps.as_deref()) {
         Some(joined) => vec![Set { nests: nests().collect(), joined }],
-        None => cut(field, nests(), joined, steps.as_deref(), channels),
+        None => cut(output, nests(), joined, steps.as_deref(), channels),
     };
     let mut is_only = sets.len() == 1;
     if steps.is_some() && !empty.is_empty() {
@@ -249,19 +253,20 @@ pub(super) fn groups(field: &OutputPlan<'_>, joined: Option<usize>, channels: us
     let groups = sets.iter().enumerate().map(|(number, set)| {
         let empty = if number == 0 { &empty[..] } else { &[] };
         let mut group = Group {
-            dtype: field.classes[set.nests[0].id as usize].dtype,
+            dtype: output.classes[set.nests[0].id as usize].dtype,
             samples: None,
-            loops: loops_of(field, set, steps.as_deref(), empty),
+            loops: loops_of(output, set, steps.as_deref(), empty),
             channel_first: set.nests[0].first as u64,
         };
         if !is_only {
-            let mut is_member = vec![false; field.classes.len()];
+            let mut is_member = vec![false; output.classes.len()];
             set.nests
                 .iter()
                 .map(|nest| nest.id)
                 .chain(empty.iter().copied())
                 .for_each(|id| is_member[id as usize] = true);
-            let samples = (0u32..).zip(&*field.class_ids).filter(|(_, &id)| is_member[id as usize]);
+            let samples =
+                (0u32..).zip(&*output.class_ids).filter(|(_, &id)| is_member[id as usize]);
             group.samples = Some(samples.map(|(sample, _)| sample).collect());
         }
         group
@@ -270,19 +275,19 @@ pub(super) fn groups(field: &OutputPlan<'_>, joined: Option<usize>, channels: us
 }
 
 /// Classes of samples that are there.
-fn used(field: &OutputPlan<'_>) -> Vec<u32> {
-    let mut is_used = vec![field.class_ids.is_empty(); field.classes.len().min(1)];
-    is_used.resize(field.classes.len(), false);
-    field.class_ids.iter().for_each(|&id| is_used[id as usize] = true);
+fn used(output: &OutputPlan<'_>) -> Vec<u32> {
+    let mut is_used = vec![output.class_ids.is_empty(); output.classes.len().min(1)];
+    is_used.resize(output.classes.len(), false);
+    output.class_ids.iter().for_each(|&id| is_used[id as usize] = true);
     (0u32..).zip(is_used).filter(|(_, is_used)| *is_used).map(|(id, _)| id).collect()
 }
 
 /// Joined: how far each class goes along the joined dim.
-fn steps_of(field: &OutputPlan<'_>) -> Option<Vec<i64>> {
-    let Starts::Joined { offsets, .. } = &field.starts else { return None };
-    let mut steps = vec![0; field.classes.len()];
+fn steps_of(output: &OutputPlan<'_>) -> Option<Vec<i64>> {
+    let Starts::Joined { offsets, .. } = &output.starts else { return None };
+    let mut steps = vec![0; output.classes.len()];
     for (sample, ends) in offsets.as_slice().windows(2).enumerate() {
-        let id = field.class_ids.get(sample).map_or(0, |&id| id as usize);
+        let id = output.class_ids.get(sample).map_or(0, |&id| id as usize);
         steps[id] = ends[1] - ends[0];
     }
     Some(steps)
@@ -291,12 +296,12 @@ fn steps_of(field: &OutputPlan<'_>) -> Option<Vec<i64>> {
 /// Whether nests form one set as they are, and then which loop is the joined one, if its extent varies.
 #[allow(clippy::option_option)]
 fn alike(
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     mut nests: impl Iterator<Item = Nest>,
     steps: Option<&[i64]>,
 ) -> Option<Option<usize>> {
     let first = nests.next()?;
-    let dtype = |nest: &Nest| field.classes[nest.id as usize].dtype;
+    let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
     let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
     let mut joined = None;
     for nest in nests {
@@ -326,13 +331,13 @@ fn alike(
 
 /// Cuts nests along the shape of a sample's output, sets those together that fit, and collapses them.
 fn cut(
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     nests: impl Iterator<Item = Nest>,
     joined: Option<usize>,
     steps: Option<&[i64]>,
     channels: usize,
 ) -> Vec<Set> {
-    let shape = field.layout.shape();
+    let shape = output.layout.shape();
     // `None` for the joined extent, which is each sample's own.
     let shape: SmallVec<[Option<u64>; 6]> = match joined {
         Some(joined) => {
@@ -352,7 +357,7 @@ fn cut(
             sets.push(Set { nests: vec![nest], joined: None });
             continue;
         };
-        match sets.iter_mut().find(|set| set.takes(&nest, &shape, field)) {
+        match sets.iter_mut().find(|set| set.takes(&nest, &shape, output)) {
             Some(set) => set.nests.push(nest),
             None => sets.push(Set { nests: vec![nest], joined }),
         }
@@ -362,7 +367,7 @@ fn cut(
 }
 
 /// The loops of a set; `empty` are classes without elements that go with it.
-fn loops_of(field: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[u32]) -> Loops {
+fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[u32]) -> Loops {
     let first = &set.nests[0];
     let is_varied = set.joined.is_some_and(|at| {
         set.nests.iter().any(|nest| nest.dims[at].extent != first.dims[at].extent)
@@ -378,7 +383,7 @@ fn loops_of(field: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[u
         if same && (empty.is_empty() || of_empty == of_first) {
             return Number::Same(of_first);
         }
-        let mut each = vec![of_empty; field.classes.len()];
+        let mut each = vec![of_empty; output.classes.len()];
         set.nests.iter().for_each(|nest| each[nest.id as usize] = value(nest));
         Number::Each(each)
     };

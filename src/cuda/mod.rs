@@ -10,7 +10,7 @@
 //! | `capture` | what can be recorded in a graph |
 //! | `select`, `list_table` | samples by indices on a device |
 //! | `table`, `encode`, `params` | the plan as the kernels read it |
-//! | `part`, `loops`, `boxes`, `family` | what of a field one loop writes, and which family of kernels it is |
+//! | `part`, `loops`, `boxes`, `family` | what of an output one loop writes, and which family of kernels it is |
 //! | `numbers` | lengths and offsets, which the host knows |
 //! | `probe` | devices, the driver, whose memory an address is |
 //! | `preview` | the launch of a plan, for `explain` |

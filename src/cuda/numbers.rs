@@ -12,7 +12,7 @@ pub(super) struct KnownNumbers {
     pub dtype: DType,
     pub shape: Dims,
     pub bytes: Vec<u8>,
-    /// Those of one sample of each kind, of which a device takes those of the samples that it chooses.
+    /// Those of one sample for each `TensorMeta`, of which a device takes those of the samples that it chooses.
     pub is_selected: bool,
 }
 
@@ -27,19 +27,21 @@ impl KnownNumbers {
 /// Those of all leaves whose batch is on the device.
 pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
     let mut all = Vec::new();
-    let specs = plan.specs.iter().enumerate();
-    for (leaf, spec) in specs.filter(|(_, spec)| matches!(spec.device, Device::Cuda(_))) {
+    let batch_shapes = plan.batch_shapes.iter().enumerate();
+    for (leaf, batch_shape) in
+        batch_shapes.filter(|(_, batch_shape)| matches!(batch_shape.device, Device::Cuda(_)))
+    {
         let mut add = |role, dtype, shape: &[i64], bytes: &[u8]| {
             let (shape, bytes) = (shape.into(), bytes.to_vec());
-            let is_selected = spec.is_selected;
+            let is_selected = batch_shape.is_selected;
             all.push(KnownNumbers { leaf, role, dtype, shape, bytes, is_selected });
         };
-        if let Some((lengths, shape)) = &spec.lengths {
+        if let Some((lengths, shape)) = &batch_shape.lengths {
             add(Role::Lengths, DType::I64, shape, cast_slice(lengths));
         }
-        if let Placement::Joined { offsets, .. } = &spec.placement {
+        if let Placement::Joined { offsets, .. } = &batch_shape.placement {
             let shape = [offsets.as_slice().len() as i64];
-            match spec.offsets_i32 {
+            match batch_shape.offsets_i32 {
                 true => add(Role::Offsets, DType::I32, &shape, cast_slice(&offsets.to_i32()?)),
                 false => add(Role::Offsets, DType::I64, &shape, cast_slice(offsets.as_slice())),
             }

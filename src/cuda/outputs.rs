@@ -36,10 +36,10 @@ impl Run<'_> {
             return Ok(());
         }
         let new = own.iter().filter(|&&index| placements[index].is_none());
-        let fields = new.map(|&index| &plan.fields[index]);
-        let fields = fields.filter(|field| is_on_device(&plan.specs[field.leaf]));
+        let outputs = new.map(|&index| &plan.outputs[index]);
+        let outputs = outputs.filter(|output| is_on_device(&plan.batch_shapes[output.leaf]));
         let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
-        let sizes = fields.map(OutputPlan::bytes).chain(numbers);
+        let sizes = outputs.map(OutputPlan::bytes).chain(numbers);
         let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
         if sizes.len() > 1 {
             let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
@@ -85,24 +85,24 @@ impl Run<'_> {
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })
     }
 
-    /// Memory on the host for a field read from the device: the caller's or ours.
+    /// Memory on the host for an output read from the device: the caller's or ours.
     pub fn host_memory(
         &self,
         plan: &Plan<'_>,
-        field: &OutputPlan<'_>,
+        output: &OutputPlan<'_>,
         placement: Option<*mut u8>,
         host: &Arc<MemoryPool>,
     ) -> Result<(*mut u8, Option<Tensor>)> {
-        let device = plan.specs[field.leaf].device;
+        let device = plan.batch_shapes[output.leaf].device;
         if let Some(out) = placement {
             return Ok((out, None));
         }
-        let (dtype, layout) = (field.dtype, field.layout.clone());
+        let (dtype, layout) = (output.dtype, output.layout.clone());
         let tensor = if device == Device::Pinned {
-            let block = self.executor.pinned.take(self.current, field.bytes())?;
+            let block = self.executor.pinned.take(self.current, output.bytes())?;
             block.into_tensor(dtype, layout)
         } else {
-            host.allocate(field.bytes())?.into_tensor(dtype, layout)
+            host.allocate(output.bytes())?.into_tensor(dtype, layout)
         };
         Ok((tensor.data_ptr(), Some(tensor)))
     }

@@ -1,4 +1,4 @@
-//! [`Part`]: what of a plan's field one field of the table writes.
+//! [`Part`]: what of an output of the plan one field of the table writes.
 
 use std::borrow::Cow;
 
@@ -33,9 +33,9 @@ impl Places<'_> {
     }
 }
 
-/// The samples of a field with the same loops, or all of them.
+/// The samples of an output with the same loops, or all of them.
 pub(super) struct Part<'p> {
-    pub field: &'p OutputPlan<'p>,
+    pub output: &'p OutputPlan<'p>,
     pub out: u64,
     pub op: Op,
     pub from: DType,
@@ -51,33 +51,39 @@ pub(super) struct Part<'p> {
     pub list: Option<&'p ListTable>,
 }
 
-/// The parts of a field that has elements.
+/// The parts of an output that has elements.
 pub(super) fn parts_of<'p>(
     plan: &'p Plan<'_>,
-    field: &'p OutputPlan<'_>,
+    output: &'p OutputPlan<'_>,
     out: u64,
     parts: &mut Vec<Part<'p>>,
 ) {
-    let list = field.selected.and_then(|_| ListTable::of(plan));
+    let list = output.selected.and_then(|_| ListTable::of(plan));
     // A sample that is not there is moved too: it has to be what padding is.
-    let sample_bytes = || field.bytes() / field.num_samples().max(1) as u64;
-    let has_all = |list: &ListTable| field.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
-    if field.bytes_only && field.layout.is_compact() && list.is_none_or(has_all) {
-        return parts.push(Part { list, ..moved(field, out) });
+    let sample_bytes = || output.bytes() / output.num_samples().max(1) as u64;
+    let has_all = |list: &ListTable| output.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
+    if output.bytes_only && output.layout.is_compact() && list.is_none_or(has_all) {
+        return parts.push(Part { list, ..moved(output, out) });
     }
-    let spec = plan.specs.get(field.leaf);
-    let joined = match (&field.starts, field.role, spec.map(|spec| &spec.placement)) {
+    let batch_shape = plan.batch_shapes.get(output.leaf);
+    let joined = match (
+        &output.starts,
+        output.role,
+        batch_shape.map(|batch_shape| &batch_shape.placement),
+    ) {
         (Starts::Joined { .. }, Role::Data, Some(Placement::Joined { dim, .. })) => Some(*dim),
         (Starts::Joined { .. }, ..) => Some(0),
         _ => None,
     };
-    let affine = match field.op {
-        Op::Read { affine: true } => spec.and_then(|spec| spec.affine.as_ref()),
+    let affine = match output.op {
+        Op::Read { affine: true } => {
+            batch_shape.and_then(|batch_shape| batch_shape.affine.as_ref())
+        }
         _ => None,
     };
-    for group in groups(field, joined, affine.map_or(1, Affine::channels)) {
+    for group in groups(output, joined, affine.map_or(1, Affine::channels)) {
         let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
-        let places = match &field.starts {
+        let places = match &output.starts {
             Starts::Rows { step, .. } => Places::Rows(*step),
             Starts::Joined { offsets, step, .. } if is_varied || group.samples.is_some() => {
                 Places::Joined { offsets: Cow::Borrowed(offsets.as_slice()), step: *step }
@@ -88,11 +94,11 @@ pub(super) fn parts_of<'p>(
             }
         };
         parts.push(Part {
-            field,
+            output,
             out,
-            op: field.op,
+            op: output.op,
             from: group.dtype,
-            to: field.dtype,
+            to: output.dtype,
             loops: group.loops,
             samples: group.samples,
             sources: Sources::Samples,
@@ -105,36 +111,36 @@ pub(super) fn parts_of<'p>(
 }
 
 /// Samples that are runs of bytes, or what is left of them when neighbours are merged.
-fn moved<'p>(field: &'p OutputPlan<'_>, out: u64) -> Part<'p> {
-    let size = field.dtype.size() as u64;
+fn moved<'p>(output: &'p OutputPlan<'_>, out: u64) -> Part<'p> {
+    let size = output.dtype.size() as u64;
     let one = |extent: Extent| Loops::from_iter([Loop::whole(extent, 1, 1)]);
     let rows = |bytes: u64| (one(Extent::Fixed(bytes)), Places::Rows(bytes as i64));
     let joined = |unit: u64, offsets| {
         (one(Extent::Joined(unit)), Places::Joined { offsets, step: unit as i64 })
     };
-    let (loops, places) = match (field.ranges.as_deref(), &field.starts) {
+    let (loops, places) = match (output.ranges.as_deref(), &output.starts) {
         (Some([only]), _) => rows(only.size),
         (Some(ranges), _) => {
-            let ends = ranges.iter().map(|range| range.dst as i64).chain([field.bytes() as i64]);
+            let ends = ranges.iter().map(|range| range.dst as i64).chain([output.bytes() as i64]);
             joined(1, ends.collect())
         }
         (None, Starts::Rows { elems, .. }) => rows(elems * size),
         (None, Starts::Joined { offsets, unit, .. }) => {
-            match (&*field.class_ids, offsets.as_slice()) {
+            match (&*output.class_ids, offsets.as_slice()) {
                 ([], [_, first, ..]) => rows(*first as u64 * unit * size),
                 (_, offsets) => joined(unit * size, Cow::Borrowed(offsets)),
             }
         }
     };
     Part {
-        field,
+        output,
         out,
-        op: field.op,
+        op: output.op,
         from: DType::U8,
         to: DType::U8,
         loops,
         samples: None,
-        sources: field.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges),
+        sources: output.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges),
         places,
         affine: None,
         channel_first: 0,
@@ -147,7 +153,7 @@ impl Part<'_> {
         match (self.sources, &self.samples) {
             (Sources::Ranges(ranges), _) => ranges.len(),
             (_, Some(samples)) => samples.len(),
-            (_, None) => self.field.num_samples(),
+            (_, None) => self.output.num_samples(),
         }
     }
 
@@ -158,7 +164,7 @@ impl Part<'_> {
 
     /// A number of a loop, of each sample in turn.
     pub fn each<'a>(&'a self, values: &'a [i64]) -> impl Iterator<Item = i64> + 'a {
-        let ids = &self.field.class_ids;
+        let ids = &self.output.class_ids;
         (0..self.num_samples()).map(move |index| values[ids[self.sample(index)] as usize])
     }
 
@@ -166,7 +172,7 @@ impl Part<'_> {
     /// read for one that is not there.
     pub fn offsets(&self, list: &ListTable) -> Vec<i64> {
         let mut offsets: Vec<i64> =
-            self.field.classes.iter().map(|class| class.src_offset).collect();
+            self.output.classes.iter().map(|class| class.src_offset).collect();
         if let Some(nothing) = offsets.last_mut() {
             *nothing = list.any_address() as i64;
         }
@@ -176,7 +182,7 @@ impl Part<'_> {
     /// Addresses of the samples' first elements read. Those of samples without any may be stale, and are
     /// given as that of another. Of samples that a device chooses one that is aligned as all of them are.
     pub fn addresses(&self) -> Vec<u64> {
-        let field = self.field;
+        let output = self.output;
         if let (Some(list), Op::Read { .. }) = (self.list, self.op) {
             let all =
                 self.offsets(list).into_iter().fold(list.alignment, |all, own| all | own as u64);
@@ -189,9 +195,9 @@ impl Part<'_> {
             }
             (_, Sources::Samples) => {
                 let address = |sample: usize| {
-                    let class = field.class_of(sample);
+                    let class = output.class_of(sample);
                     let first =
-                        (field.data[sample].addr() as u64).wrapping_add(class.src_offset as u64);
+                        (output.data[sample].addr() as u64).wrapping_add(class.src_offset as u64);
                     (class.num_real > 0).then_some(first)
                 };
                 let samples = (0..self.num_samples()).map(|index| self.sample(index));
@@ -257,7 +263,7 @@ impl Part<'_> {
             is_joined: self.is_joined(),
             is_dense: is_dense && self.samples.is_none(),
             bytes: match is_varied {
-                true => self.field.bytes(),
+                true => self.output.bytes(),
                 false => sample_bytes * self.num_samples() as u64,
             },
             sources: addresses.iter().fold(0, |all, address| all | address),
@@ -269,7 +275,7 @@ impl Part<'_> {
         loops.windows(2).all(|pair| {
             let [outer, inner] = pair else { return false };
             let Some(_) = inner.fixed() else { return outer.fixed() == Some(1) };
-            let ids = || 0..self.field.classes.len();
+            let ids = || 0..self.output.classes.len();
             let at = |number: &Number, id: usize| match number {
                 Number::Same(value) => *value,
                 Number::Each(values) => values[id],

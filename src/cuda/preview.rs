@@ -11,7 +11,7 @@ use super::policy::Policy;
 use super::table::{parts, Table};
 use super::upload;
 use crate::plan::{
-    is_device_field, is_upload, must_upload, uploaded_together, Launch, LaunchPart, OutputPlan,
+    is_device_output, is_upload, must_upload, uploaded_together, Launch, LaunchPart, OutputPlan,
     Plan,
 };
 use crate::tensor::{DType, Device, Result};
@@ -36,15 +36,15 @@ pub(crate) fn launch_of(
     let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
     let policy = Policy::of(capability)?;
 
-    let own = (0..plan.fields.len())
-        .filter(|&index| is_device_field(plan, index) && !is_view(plan.fields[index].leaf));
-    let fields = own.filter_map(|index| placed(plan, index).transpose());
-    let fields = fields.collect::<Result<Vec<Placed<'_>>>>()?;
-    let fields = fields.iter().map(|placed| match placed {
-        Placed::AsPlanned(field, out) => (*field, *out),
-        Placed::Moved(field, out) => (&**field, *out),
+    let own = (0..plan.outputs.len())
+        .filter(|&index| is_device_output(plan, index) && !is_view(plan.outputs[index].leaf));
+    let outputs = own.filter_map(|index| placed(plan, index).transpose());
+    let outputs = outputs.collect::<Result<Vec<Placed<'_>>>>()?;
+    let outputs = outputs.iter().map(|placed| match placed {
+        Placed::AsPlanned(output, out) => (*output, *out),
+        Placed::Moved(output, out) => (&**output, *out),
     });
-    let parts = parts(plan, fields);
+    let parts = parts(plan, outputs);
 
     let mut numbers = known_numbers(plan)?;
     numbers.retain(|numbers| !is_view(numbers.leaf) && !numbers.bytes.is_empty());
@@ -62,7 +62,7 @@ pub(crate) fn launch_of(
     if table.num_items() == 0 {
         return Ok(None);
     }
-    let described = parts.iter().map(|part| (Some(part.field.leaf), part.field.role.name()));
+    let described = parts.iter().map(|part| (Some(part.output.leaf), part.output.role.name()));
     let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
     let described = described.chain(known).chain(std::iter::repeat((None, "gap")));
     let ends = table.fields().skip(1).map(|field| field.first_item).chain([table.num_items()]);
@@ -89,7 +89,7 @@ pub(crate) fn launch_of(
     }))
 }
 
-/// A field that the launch writes, and where.
+/// An output that the launch writes, and where.
 enum Placed<'p> {
     AsPlanned(&'p OutputPlan<'p>, u64),
     /// Read from other memory, or written to other memory, than planned.
@@ -98,29 +98,29 @@ enum Placed<'p> {
 
 /// As `Run::assemble` has it; `None` where the samples become the batch by copies alone.
 fn placed<'p>(plan: &'p Plan<'_>, index: usize) -> Result<Option<Placed<'p>>> {
-    let field = &plan.fields[index];
-    let on_device = matches!(plan.specs[field.leaf].device, Device::Cuda(_));
-    let out = field.out.filter(|_| on_device).map(|out| out.addr() as u64);
+    let output = &plan.outputs[index];
+    let on_device = matches!(plan.batch_shapes[output.leaf].device, Device::Cuda(_));
+    let out = output.out.filter(|_| on_device).map(|out| out.addr() as u64);
     let out = out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index));
     if must_upload(plan, index, false) {
-        if is_upload(plan, field) && !uploaded_together(plan).contains(&index) {
+        if is_upload(plan, output) && !uploaded_together(plan).contains(&index) {
             return Ok(None);
         }
-        let (_, offsets) = Plan::packed(&plan.lists[field.leaf])?;
-        let device = plan.specs[field.leaf].device;
-        let staged = upload::staged(&plan.lists[field.leaf], &offsets, ASSUMED, device)?;
+        let (_, offsets) = Plan::packed(&plan.lists[output.leaf])?;
+        let device = plan.batch_shapes[output.leaf].device;
+        let staged = upload::staged(&plan.lists[output.leaf], &offsets, ASSUMED, device)?;
         return Ok(Some(Placed::Moved(Box::new(plan.reread(index, &staged)), out)));
     }
-    if !on_device && field.out.is_some() && !field.layout.is_compact() {
+    if !on_device && output.out.is_some() && !output.layout.is_compact() {
         return Ok(Some(Placed::Moved(Box::new(plan.compacted(index)?), out)));
     }
-    Ok(Some(Placed::AsPlanned(field, out)))
+    Ok(Some(Placed::AsPlanned(output, out)))
 }
 
-/// Where a field is in the arena of its plan, which begins at `ASSUMED`.
+/// Where an output is in the arena of its plan, which begins at `ASSUMED`.
 fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
     let places = plan.arena.iter().flat_map(|arena| arena.places(std::ptr::null_mut()));
-    places.filter(|(field, _)| *field == index).map(|(_, place)| place.addr() as u64).sum()
+    places.filter(|(output, _)| *output == index).map(|(_, place)| place.addr() as u64).sum()
 }
 
 /// How kernels find the samples of a field.

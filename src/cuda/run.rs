@@ -19,7 +19,7 @@ use super::upload;
 use crate::host::{Helpers, MemoryPool};
 use crate::observe::{Span, Stage};
 use crate::plan::{
-    is_device_field, is_on_device, is_upload, must_upload, uploaded_together, OutputPlan, Plan,
+    is_device_output, is_on_device, is_upload, must_upload, uploaded_together, OutputPlan, Plan,
 };
 use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, Layout, Result, Tensor};
@@ -32,7 +32,7 @@ pub(crate) struct Host<'h> {
 }
 
 impl Executor {
-    /// Runs the fields of a plan that are read from the device or written to it. Returns when all is
+    /// Runs the outputs of a plan that are read from the device or written to it. Returns when all is
     /// enqueued; for a batch on the host, when it is there.
     pub fn run(
         &self,
@@ -48,7 +48,7 @@ impl Executor {
         }
         let mut run = Run::new(self, current, stream, is_capturing);
         let own: Vec<usize> =
-            (0..plan.fields.len()).filter(|&field| is_device_field(plan, field)).collect();
+            (0..plan.outputs.len()).filter(|&output| is_device_output(plan, output)).collect();
         run.find_producers(options)?;
         let finished = run.assemble(plan, placements, &own, options, host);
         run.end(finished)
@@ -57,7 +57,7 @@ impl Executor {
 
 /// Where a run reads and writes.
 struct Places {
-    /// The address of each field; `None` for one that the launch does not write.
+    /// The address of each output; `None` for one that the launch does not write.
     on_device: Vec<Option<u64>>,
     /// Fields that are read or written elsewhere than planned.
     moved: Vec<Option<OutputPlan<'static>>>,
@@ -100,11 +100,11 @@ impl Run<'_> {
 
         self.bring_samples(plan, own, &mut places, host.threads)?;
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
-        let fields = plan.fields.iter().zip(&places.moved).zip(&places.on_device);
-        let fields = fields.filter_map(|((planned, moved), place)| {
+        let outputs = plan.outputs.iter().zip(&places.moved).zip(&places.on_device);
+        let outputs = outputs.filter_map(|((planned, moved), place)| {
             Some((moved.as_ref().unwrap_or(planned), (*place)?))
         });
-        self.launch(plan, fields, &values)?;
+        self.launch(plan, outputs, &values)?;
 
         let is_copying = self.bring_back(plan, &places.back, host.threads)?;
         self.finish(plan, own, options)?;
@@ -130,25 +130,25 @@ impl Run<'_> {
         options: &RunOptions,
         host: &Arc<MemoryPool>,
     ) -> Result<Places> {
-        let none = || plan.fields.iter().map(|_| None).collect();
+        let none = || plan.outputs.iter().map(|_| None).collect();
         let mut places =
-            Places { on_device: vec![None; plan.fields.len()], moved: none(), back: Vec::new() };
+            Places { on_device: vec![None; plan.outputs.len()], moved: none(), back: Vec::new() };
         for &index in own {
-            let (field, out) = (&plan.fields[index], placements[index]);
-            let address = match (out, is_on_device(&plan.specs[field.leaf])) {
+            let (output, out) = (&plan.outputs[index], placements[index]);
+            let address = match (out, is_on_device(&plan.batch_shapes[output.leaf])) {
                 (Some(out), true) => out.addr() as u64,
                 (None, true) => {
-                    let tensor = self.output(options, field.dtype, field.layout.clone())?;
+                    let tensor = self.output(options, output.dtype, output.layout.clone())?;
                     let address = tensor.data_ptr().addr() as u64;
                     self.done.tensors.push((index, tensor));
                     address
                 }
                 (out, false) => {
-                    let address = self.allocate(field.bytes())?.address();
-                    let spread = out.filter(|_| !field.layout.is_compact());
-                    let spread = spread.map(|out| (out, field.layout.clone()));
+                    let address = self.allocate(output.bytes())?.address();
+                    let spread = out.filter(|_| !output.layout.is_compact());
+                    let spread = spread.map(|out| (out, output.layout.clone()));
                     let (to, tensor) = match &spread {
-                        None => self.host_memory(plan, field, out, host)?,
+                        None => self.host_memory(plan, output, out, host)?,
                         Some(_) => {
                             let compact = places.moved[index].insert(plan.compacted(index)?);
                             self.host_memory(plan, compact, None, host)?
@@ -163,7 +163,7 @@ impl Run<'_> {
         Ok(places)
     }
 
-    /// Brings the samples of all fields to the device that are not read where they are.
+    /// Brings the samples of all outputs to the device that are not read where they are.
     fn bring_samples(
         &mut self,
         plan: &Plan<'_>,
@@ -182,8 +182,8 @@ impl Run<'_> {
             }
         }
         if !together.is_empty() {
-            for (index, field) in upload::together(self, plan, &together, threads)? {
-                places.moved[index] = Some(field);
+            for (index, output) in upload::together(self, plan, &together, threads)? {
+                places.moved[index] = Some(output);
             }
         }
         Ok(())
@@ -198,8 +198,8 @@ impl Run<'_> {
     ) -> Result<bool> {
         let mut is_copying = false;
         for &Back { index, address, to, .. } in back {
-            let bytes = plan.fields[index].bytes();
-            let is_pinned = plan.specs[plan.fields[index].leaf].device == Device::Pinned;
+            let bytes = plan.outputs[index].bytes();
+            let is_pinned = plan.batch_shapes[plan.outputs[index].leaf].device == Device::Pinned;
             // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
             // held until the copy is done.
             unsafe {
@@ -214,8 +214,8 @@ impl Run<'_> {
         Ok(is_copying)
     }
 
-    /// Brings the samples of a field to the device: as the batch itself, or else as they are, for the
-    /// kernel to work on: then the field as it is read there.
+    /// Brings the samples of an output to the device: as the batch itself, or else as they are, for the
+    /// kernel to work on: then the output as it is read there.
     fn upload(
         &mut self,
         plan: &Plan<'_>,
@@ -223,20 +223,20 @@ impl Run<'_> {
         place: u64,
         threads: Option<&Helpers>,
     ) -> Result<Option<OutputPlan<'static>>> {
-        let leaf = plan.fields[index].leaf;
-        if is_upload(plan, &plan.fields[index]) {
-            self.upload_field(plan, index, place, threads)?;
+        let leaf = plan.outputs[index].leaf;
+        if is_upload(plan, &plan.outputs[index]) {
+            self.upload_output(plan, index, place, threads)?;
             return Ok(None);
         }
         let staged = {
             let (packed, offsets) = Plan::packed(&plan.lists[leaf])?;
             let (block, bytes) = (self.allocate(offsets.total() as u64)?, offsets.total() as u64);
-            match plan.specs[leaf].source {
+            match plan.batch_shapes[leaf].source {
                 Device::Pinned => {
                     upload::copied(self, &plan.lists[leaf], &offsets, block.address())?;
                     self.done.traffic.bytes_to_device += bytes;
                 }
-                _ => self.upload_field(&packed, 0, block.address(), threads)?,
+                _ => self.upload_output(&packed, 0, block.address(), threads)?,
             }
             let device = Device::Cuda(self.current.context().ordinal());
             upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?
@@ -244,27 +244,27 @@ impl Run<'_> {
         Ok(Some(plan.reread(index, &staged)))
     }
 
-    fn upload_field(
+    fn upload_output(
         &mut self,
         plan: &Plan<'_>,
         index: usize,
         place: u64,
         threads: Option<&Helpers>,
     ) -> Result<()> {
-        upload::field(self, plan, index, place, threads)?;
-        self.done.traffic.bytes_to_device += plan.fields[index].bytes();
+        upload::output(self, plan, index, place, threads)?;
+        self.done.traffic.bytes_to_device += plan.outputs[index].bytes();
         Ok(())
     }
 
     fn launch<'p>(
         &mut self,
         plan: &'p Plan<'_>,
-        fields: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
+        outputs: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
         values: &[Values<'_>],
     ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
         let (policy, num_sms) = (&self.executor.policy, self.current.context().info().num_sms);
-        let table = Table::new(&parts(plan, fields), values, num_sms, policy)?;
+        let table = Table::new(&parts(plan, outputs), values, num_sms, policy)?;
         if table.num_items() == 0 {
             return Ok(());
         }

@@ -20,12 +20,12 @@ use crate::tensor::{DType, Result};
 
 impl Executor {
     /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
-    /// they are rows of one table, and what kind each one is of, if there are several.
+    /// they are rows of one table, and the position of each one's `TensorMeta`, if there are several.
     pub fn list_table(
         &self,
         samples: &SampleList<'_>,
         one_of_each: &SampleList<'_>,
-        kinds: &[u32],
+        metas: &[u32],
     ) -> Result<Arc<ListTable>> {
         let current = self.enter()?;
         let stream = self.stream.on(&current);
@@ -41,14 +41,14 @@ impl Executor {
         let alignment = words.iter().fold(first | step as u64, |all, address| all | address);
         let num_addresses = words.len() as u64;
         words.extend(
-            kinds.chunks(2).map(|pair| {
+            metas.chunks(2).map(|pair| {
                 u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32
             }),
         );
         // If all samples have as many bytes in a row, which may be moved as they are.
         let bytes = |index| {
-            let kind = one_of_each.kind(index);
-            kind.layout.is_compact().then(|| kind.layout.numel() as u64 * kind.dtype.size() as u64)
+            let meta = one_of_each.meta(index);
+            meta.layout.is_compact().then(|| meta.layout.numel() as u64 * meta.dtype.size() as u64)
         };
         let own = bytes(0).filter(|_| (1..one_of_each.len()).all(|index| bytes(index) == bytes(0)));
         let zero_bytes = own.unwrap_or(0);
@@ -76,12 +76,12 @@ impl Executor {
         let address = block.as_ref().map_or(0, |block| block.address());
         Ok(Arc::new(ListTable {
             addresses: if num_addresses > 0 { address } else { 0 },
-            kinds: if kinds.is_empty() { 0 } else { address + num_addresses * 8 },
+            metas: if metas.is_empty() { 0 } else { address + num_addresses * 8 },
             zeros: (address + zeros, zero_bytes),
             block,
             first,
             step,
-            num_kinds: one_of_each.len(),
+            num_metas: one_of_each.len(),
             num_listed: samples.len(),
             alignment,
             found,
@@ -136,13 +136,13 @@ pub(super) fn table_of(
         addresses: list.addresses,
         first: list.first,
         step: list.step,
-        kinds: list.kinds,
+        kinds: list.metas,
         num_listed: list.num_listed as u64,
         found: list.found.as_ptr().addr() as u64,
         call: call.into(),
         slot: chosen.slot() as u32,
         num_samples,
-        num_kinds: list.num_kinds as u32,
+        num_kinds: list.num_metas as u32,
         num_columns: columns.len() as u32,
         first_word,
         num_words,

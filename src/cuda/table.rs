@@ -97,14 +97,14 @@ pub(super) fn padded(header: &[u64], words: &[u64], policy: &Policy) -> Vec<u64>
     parameters
 }
 
-/// The parts of fields that have elements, each with the address of its output.
+/// The parts of outputs that have elements, each with its address.
 pub(super) fn parts<'p>(
     plan: &'p Plan<'_>,
-    fields: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
+    outputs: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
 ) -> Vec<Part<'p>> {
     let mut parts = Vec::new();
-    for (field, out) in fields.filter(|(field, _)| field.numel() > 0) {
-        parts_of(plan, field, out, &mut parts);
+    for (output, out) in outputs.filter(|(output, _)| output.numel() > 0) {
+        parts_of(plan, output, out, &mut parts);
     }
     parts
 }

@@ -38,7 +38,7 @@ fn policy() -> Policy {
     Policy::of((9, 0)).unwrap()
 }
 
-/// The table of a plan whose fields are written to these places.
+/// The table of a plan whose outputs are written to these places.
 fn table_of(
     plan: &Plan<'_>,
     places: &[Option<u64>],
@@ -46,14 +46,14 @@ fn table_of(
     num_sms: u32,
     policy: &Policy,
 ) -> Result<Table> {
-    let fields = plan.fields.iter().zip(places);
-    let fields = fields.filter_map(|(field, place)| Some((field, (*place)?)));
-    Table::new(&parts(plan, fields), values, num_sms, policy)
+    let outputs = plan.outputs.iter().zip(places);
+    let outputs = outputs.filter_map(|(output, place)| Some((output, (*place)?)));
+    Table::new(&parts(plan, outputs), values, num_sms, policy)
 }
 
 fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
     let plan = Plan::new(samples, &collate.clone().device(HERE)).unwrap();
-    table_of(&plan, &vec![Some(out); plan.fields.len()], &[], 132, &policy()).unwrap()
+    table_of(&plan, &vec![Some(out); plan.outputs.len()], &[], 132, &policy()).unwrap()
 }
 
 impl Table {

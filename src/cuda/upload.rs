@@ -9,46 +9,46 @@ use crate::plan::{OutputPlan, Plan, CHUNK_BYTES, UPLOAD_ALIGN};
 use crate::samples::SampleList;
 use crate::tensor::{Device, Offsets, Result};
 
-/// Enqueues the bytes of a field, whose output is compact and is at `place`.
-pub(super) fn field(
+/// Enqueues the bytes of an output that is compact and is at `place`.
+pub(super) fn output(
     run: &mut Run<'_>,
     plan: &Plan<'_>,
     index: usize,
     place: u64,
     threads: Option<&Helpers>,
 ) -> Result<()> {
-    let field = &plan.fields[index];
-    let (numel, size) = (field.numel(), field.dtype.size() as u64);
+    let output = &plan.outputs[index];
+    let (numel, size) = (output.numel(), output.dtype.size() as u64);
     let chunk_elems = CHUNK_BYTES / size;
     let mut begin = 0;
     while begin < numel {
         let end = numel.min(begin + chunk_elems);
         let fill = |slot: *mut u8| {
-            let mut outputs = vec![None; plan.fields.len()];
+            let mut outputs = vec![None; plan.outputs.len()];
             outputs[index] = Some(slot.wrapping_offset(-((begin * size) as isize)));
             // SAFETY: the elements `begin..end` of the compact output fall on the slot, which is ours.
             let outputs = unsafe { Outputs::new(outputs) };
             host::run_part(plan, index, begin..end, &outputs, threads);
         };
-        // SAFETY: the place has room for the whole field and is held by the caller.
+        // SAFETY: the place has room for the whole output and is held by the caller.
         unsafe { run.copy_up(place + begin * size, (end - begin) * size, fill) }?;
         begin = end;
     }
     Ok(())
 }
 
-/// Brings the samples of several fields to the device in one copy, for the kernel to work on there: these fields, as
+/// Brings the samples of several outputs to the device in one copy, for the kernel to work on there: these outputs, as
 /// they are read there.
 pub(super) fn together(
     run: &mut Run<'_>,
     plan: &Plan<'_>,
-    fields: &[usize],
+    outputs: &[usize],
     threads: Option<&Helpers>,
 ) -> Result<Vec<(usize, OutputPlan<'static>)>> {
-    let lists = fields.iter().map(|&field| &plan.lists[plan.fields[field].leaf]);
+    let lists = outputs.iter().map(|&output| &plan.lists[plan.outputs[output].leaf]);
     let packed = lists.map(|list| Plan::packed(list)).collect::<Result<Vec<_>>>()?;
     let mut bytes = 0u64;
-    let mut begins = Vec::with_capacity(fields.len());
+    let mut begins = Vec::with_capacity(outputs.len());
     for (_, offsets) in &packed {
         begins.push(bytes);
         bytes = (bytes + offsets.total() as u64).next_multiple_of(UPLOAD_ALIGN);
@@ -58,18 +58,18 @@ pub(super) fn together(
         for ((part, _), &begin) in packed.iter().zip(&begins) {
             // SAFETY: the part's bytes fall on the slot, from `begin` on, which is ours.
             let outputs = unsafe { Outputs::new(vec![Some(slot.wrapping_add(begin as usize))]) };
-            host::run_part(part, 0, 0..part.fields[0].numel(), &outputs, threads);
+            host::run_part(part, 0, 0..part.outputs[0].numel(), &outputs, threads);
         }
     };
     // SAFETY: the block has as many bytes, and is held until the work is done.
     unsafe { run.copy_up(block.address(), bytes, fill) }?;
     let device = Device::Cuda(run.current.context().ordinal());
-    let mut reread = Vec::with_capacity(fields.len());
-    for ((&field, (_, offsets)), begin) in fields.iter().zip(&packed).zip(begins) {
+    let mut reread = Vec::with_capacity(outputs.len());
+    for ((&output, (_, offsets)), begin) in outputs.iter().zip(&packed).zip(begins) {
         run.done.traffic.bytes_to_device += offsets.total() as u64;
-        let samples = &plan.lists[plan.fields[field].leaf];
+        let samples = &plan.lists[plan.outputs[output].leaf];
         let list = staged(samples, offsets, block.address() + begin, device)?;
-        reread.push((field, plan.reread(field, &list)));
+        reread.push((output, plan.reread(output, &list)));
     }
     Ok(reread)
 }
@@ -121,10 +121,10 @@ pub(super) fn staged(
     let mut list = SampleList::new();
     list.reserve(samples.len())?;
     for (index, &offset) in offsets.as_slice()[..samples.len()].iter().enumerate() {
-        let kind = samples.kind(index);
+        let meta = samples.meta(index);
         let data = (base + offset as u64) as *const u8;
         // SAFETY: so many bytes are being copied there, in the order of the stream that reads them.
-        unsafe { list.push(data, kind.dtype, device, kind.layout.shape(), None) }?;
+        unsafe { list.push(data, meta.dtype, device, meta.layout.shape(), None) }?;
     }
     Ok(list)
 }

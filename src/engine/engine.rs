@@ -8,7 +8,7 @@ use crate::collate::Collate;
 use crate::cuda;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
-use crate::plan::{is_device_field, AsTarget, Leaf, Plan, Role};
+use crate::plan::{is_device_output, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
 use crate::samples::{Rows, Samples};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
@@ -62,7 +62,7 @@ pub struct EngineOptions {
     pub device: Option<Device>,
 }
 
-/// Of each field, memory of the engine's; or the rows that are copied already.
+/// Of each output, memory of the engine's; or the rows that are copied already.
 type HostOutputs = (Vec<Option<Tensor>>, Vec<Option<RowsAhead>>);
 
 impl Engine {
@@ -209,9 +209,9 @@ impl Engine {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, Instant::now(), &counters.run_ns);
         let tally = Tally::of_plan(&plan);
-        let mut filled: Vec<Filled> = Vec::with_capacity(plan.specs.len());
-        for spec in &plan.specs {
-            filled.push(Filled { data: None, fields: Fields::new(spec)? });
+        let mut filled: Vec<Filled> = Vec::with_capacity(plan.batch_shapes.len());
+        for batch_shape in &plan.batch_shapes {
+            filled.push(Filled { data: None, fields: Fields::new(batch_shape)? });
         }
         let executor = self.executor_of(&plan, &options)?;
         let current = executor.as_ref().map(|executor| executor.enter()).transpose()?;
@@ -241,9 +241,9 @@ impl Engine {
         counters.count(&tally);
         span.note(&tally);
         drop(span);
-        for (field, tensor) in plan.fields.iter().zip(tensors) {
+        for (output, tensor) in plan.outputs.iter().zip(tensors) {
             if let Some(tensor) = tensor {
-                filled[field.leaf].set(field.role, tensor);
+                filled[output.leaf].set(output.role, tensor);
             }
         }
         if let (Some(arena), Some(memory)) = (&plan.arena, arena) {
@@ -262,24 +262,24 @@ impl Engine {
         }
     }
 
-    /// Memory for each field that the host writes and that has none; or else the rows of it that are copied already.
+    /// Memory for each output that the host writes and that has none; or else the rows of it that are copied already.
     fn host_outputs(
         &self,
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
         options: &mut RunOptions,
     ) -> Result<HostOutputs> {
-        let mut tensors = Vec::with_capacity(plan.fields.len());
-        let mut ahead = Vec::with_capacity(plan.fields.len());
-        for (index, field) in plan.fields.iter().enumerate() {
-            let is_new = placements[index].is_none() && !is_device_field(plan, index);
-            let mut rows = options.ahead.get_mut(field.leaf);
-            let rows = rows.as_mut().filter(|_| field.role == Role::Data && is_new);
-            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(field));
+        let mut tensors = Vec::with_capacity(plan.outputs.len());
+        let mut ahead = Vec::with_capacity(plan.outputs.len());
+        for (index, output) in plan.outputs.iter().enumerate() {
+            let is_new = placements[index].is_none() && !is_device_output(plan, index);
+            let mut rows = options.ahead.get_mut(output.leaf);
+            let rows = rows.as_mut().filter(|_| output.role == Role::Data && is_new);
+            let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(output));
             tensors.push(match rows.is_none() && is_new {
                 true => {
-                    let device = plan.specs[field.leaf].device;
-                    Some(self.host_tensor(field.dtype, field.layout.clone(), device)?)
+                    let device = plan.batch_shapes[output.leaf].device;
+                    Some(self.host_tensor(output.dtype, output.layout.clone(), device)?)
                 }
                 false => None,
             });
@@ -288,7 +288,7 @@ impl Engine {
         Ok((tensors, ahead))
     }
 
-    /// Writes the fields that are on the host. What was copied ahead becomes the tensor of its field.
+    /// Writes the outputs that are on the host. What was copied ahead becomes the tensor of its output.
     fn run_on_host(
         &self,
         plan: &Plan<'_>,
@@ -296,19 +296,19 @@ impl Engine {
         tensors: &mut [Option<Tensor>],
         ahead: Vec<Option<RowsAhead>>,
     ) -> Result<()> {
-        let mut addresses = Vec::with_capacity(plan.fields.len());
+        let mut addresses = Vec::with_capacity(plan.outputs.len());
         for (index, (tensor, rows)) in tensors.iter_mut().zip(ahead).enumerate() {
-            let field = &plan.fields[index];
+            let output = &plan.outputs[index];
             if let Some(block) = rows.and_then(RowsAhead::finish) {
-                *tensor = Some(block.into_tensor(field.dtype, field.layout.clone()));
+                *tensor = Some(block.into_tensor(output.dtype, output.layout.clone()));
                 addresses.push(None);
                 continue;
             }
             let place = placements[index].or(tensor.as_ref().map(Tensor::data_ptr));
-            addresses.push(place.filter(|_| !is_device_field(plan, index)));
+            addresses.push(place.filter(|_| !is_device_output(plan, index)));
         }
-        // SAFETY: an address is that of memory just allocated for the field's compact layout, which
-        // nothing else has seen, or that of the target the plan borrows, whose layout the field has.
+        // SAFETY: an address is that of memory just allocated for the output's compact layout, which
+        // nothing else has seen, or that of the target the plan borrows, whose layout the output has.
         #[allow(unsafe_code)]
         let outputs = unsafe { Outputs::new(addresses) };
         if self.shared.reference {

@@ -33,8 +33,10 @@ impl Engine {
         filled: &mut [Filled],
         tensors: &mut [Option<Tensor>],
     ) -> Result<Option<Tensor>> {
-        let is_host = |spec: &BatchShape| [spec.source, spec.device].contains(&Device::Cpu);
-        let threads = match plan.specs.iter().any(is_host) {
+        let is_host = |batch_shape: &BatchShape| {
+            [batch_shape.source, batch_shape.device].contains(&Device::Cpu)
+        };
+        let threads = match plan.batch_shapes.iter().any(is_host) {
             true => self.shared.threads.helpers()?,
             false => None,
         };
@@ -50,8 +52,8 @@ impl Engine {
         for (leaf, role, tensor) in done.numbers {
             filled[leaf].set(role, tensor);
         }
-        for (filled, spec) in filled.iter_mut().zip(&plan.specs) {
-            if matches!(spec.device, Device::Cuda(_)) {
+        for (filled, batch_shape) in filled.iter_mut().zip(&plan.batch_shapes) {
+            if matches!(batch_shape.device, Device::Cuda(_)) {
                 filled.fields.late.clone_from(&done.late);
             }
         }
@@ -67,7 +69,7 @@ impl Engine {
         let target = unsafe { Target::from_raw_parts(out, tensor.dtype(), Device::Cpu, layout) };
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
         let plan = Plan::for_leaves(&[leaf])?;
-        // SAFETY: as above; the plan has one field.
+        // SAFETY: as above; the plan has one output.
         #[allow(unsafe_code)]
         let outputs = unsafe { Outputs::new(vec![Some(out)]) };
         host::Work::new(&plan, &outputs).run(self.shared.threads.helpers()?.as_ref());

@@ -37,7 +37,7 @@ impl Engine {
         };
         let mut found = None;
         for index in 0..if samples.is_uniform() { 1 } else { samples.len() } {
-            let own = samples.kind(index).device;
+            let own = samples.meta(index).device;
             if own != device {
                 let expected = || device.to_string().into();
                 Mismatch::note(&mut found, index, expected, own.to_string().into());
@@ -53,9 +53,9 @@ impl Engine {
     }
 
     fn listed<'a>(&self, samples: SampleList<'a>, ordinal: u32) -> Result<Listed<SampleList<'a>>> {
-        let (one_of_each, kinds) = samples.one_of_each()?;
+        let (one_of_each, metas) = samples.one_of_each()?;
         let executor = self.executor(ordinal)?;
-        let table: Owner = executor.list_table(&samples, &one_of_each, &kinds)?;
+        let table: Owner = executor.list_table(&samples, &one_of_each, &metas)?;
         Ok(Listed { samples, one_of_each, table })
     }
 }

@@ -44,8 +44,8 @@ impl<'r> Small<'r> {
     /// `None` if more is asked for than to copy or cast the rows and to pad dim 0; and if anything is wrong, which a
     /// plan then tells. `device`: where batches go if the options do not say.
     fn new(rows: Rows<'r>, collate: &Collate, device: Option<Device>) -> Option<Small<'r>> {
-        let (kind, count) = (rows.kind(), rows.len() as i64);
-        let (from, dtype) = (kind.dtype, collate.dtype.unwrap_or(kind.dtype));
+        let (meta, count) = (rows.meta(), rows.len() as i64);
+        let (from, dtype) = (meta.dtype, collate.dtype.unwrap_or(meta.dtype));
         let is_plain = collate.misplaced.is_none()
             && collate.transform == Transform::default()
             && collate.device.or(device).is_none_or(|device| device == Device::Cpu)
@@ -54,7 +54,7 @@ impl<'r> Small<'r> {
             return None;
         }
         let extents @ [_, _, total] = rows.extents()?;
-        let own = kind.layout.shape();
+        let own = meta.layout.shape();
         let place = place_of(collate, own, dtype, extents)?;
         let rest = own.get(1..).unwrap_or_default();
         is_countable(&place, rest, rows.len(), extents[1])?;
@@ -73,7 +73,7 @@ impl<'r> Small<'r> {
     }
 
     fn bytes_in(&self) -> u64 {
-        self.elems * self.rows.kind().dtype.size() as u64
+        self.elems * self.rows.meta().dtype.size() as u64
     }
 
     /// Bytes read and written; of what is not data, as many as there may be.
@@ -187,7 +187,7 @@ impl<'r> Small<'r> {
     /// What was done to make it.
     fn add_to(&self, tally: &mut Tally, made: &Batch) {
         let real_bytes = self.elems * self.dtype.size() as u64;
-        let is_moved = self.rows.kind().dtype == self.dtype;
+        let is_moved = self.rows.meta().dtype == self.dtype;
         tally.paths.push(match (is_moved, real_bytes == self.data_bytes) {
             (false, _) => Path::Cast,
             (true, false) => Path::Strided,

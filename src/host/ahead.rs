@@ -108,17 +108,17 @@ impl RowsAhead {
         self.shared.closed.store(true, Ordering::Release);
     }
 
-    /// Whether these are the rows that the field is made of.
-    pub(crate) fn fits(&self, field: &OutputPlan<'_>) -> bool {
+    /// Whether these are the rows that the output is made of.
+    pub(crate) fn fits(&self, output: &OutputPlan<'_>) -> bool {
         let row_bytes = self.shared.row_bytes as u64;
-        let rows = match field.starts {
-            Starts::Rows { elems, .. } => elems * field.dtype.size() as u64 == row_bytes,
+        let rows = match output.starts {
+            Starts::Rows { elems, .. } => elems * output.dtype.size() as u64 == row_bytes,
             Starts::Joined { .. } => false,
         };
-        rows && field.bytes_only
-            && field.op == Op::Read { affine: false }
+        rows && output.bytes_only
+            && output.op == Op::Read { affine: false }
             && self.len == self.shared.rows.len()
-            && self.len == field.data.len()
+            && self.len == output.data.len()
     }
 
     /// Copies what is left and gives the memory, all rows of it written.

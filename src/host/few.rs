@@ -48,12 +48,12 @@ pub(crate) unsafe fn write_rows(
     mask: Option<&(Tensor, MaskBits)>,
     data: &Tensor,
 ) {
-    let (kind, to) = (rows.kind(), data.dtype());
-    let rest = kind.layout.shape().get(1..).unwrap_or_default();
+    let (meta, to) = (rows.meta(), data.dtype());
+    let rest = meta.layout.shape().get(1..).unwrap_or_default();
     let elems = rest.iter().product::<i64>() as usize;
-    let (src_size, size) = (kind.dtype.size(), to.size());
+    let (src_size, size) = (meta.dtype.size(), to.size());
     let (src_unit, unit) = (elems * src_size, elems * size);
-    let cast: Option<RowFn> = (kind.dtype != to).then(|| rows::cast_row(kind.dtype, to));
+    let cast: Option<RowFn> = (meta.dtype != to).then(|| rows::cast_row(meta.dtype, to));
     let write = |src: *const u8, dst: *mut u8, length: usize| {
         // SAFETY: a row's own elements, and their place in the output.
         unsafe {

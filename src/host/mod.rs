@@ -57,26 +57,26 @@ pub(crate) fn is_small(traffic: u64) -> bool {
     traffic < SMALL_BYTES
 }
 
-/// The tiles of a plan: every field cut into equal runs of output bytes.
+/// The tiles of a plan: every output cut into equal runs of bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Tiling {
     tile_bytes: u64,
-    /// The first tile of each field, and the number of all tiles at the end.
+    /// The first tile of each output, and the number of all tiles at the end.
     first: Vec<usize>,
 }
 
 impl Tiling {
-    /// Of the fields that are to be run, by position.
+    /// Of the outputs that are to be run, by position.
     pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
-        let total = saturating_sum(plan.fields.iter().map(OutputPlan::bytes));
+        let total = saturating_sum(plan.outputs.iter().map(OutputPlan::bytes));
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
         let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
         let mut count = 0;
-        let mut first = Vec::with_capacity(plan.fields.len() + 1);
+        let mut first = Vec::with_capacity(plan.outputs.len() + 1);
         first.push(0);
-        for (index, field) in plan.fields.iter().enumerate() {
+        for (index, output) in plan.outputs.iter().enumerate() {
             if is_run(index) {
-                count += field.bytes().div_ceil(tile_bytes) as usize;
+                count += output.bytes().div_ceil(tile_bytes) as usize;
             }
             first.push(count);
         }
@@ -87,16 +87,16 @@ impl Tiling {
         self.first[self.first.len() - 1]
     }
 
-    /// The field of a tile, and its elements.
+    /// The output of a tile, and its elements.
     fn locate(&self, plan: &Plan<'_>, tile: usize) -> (usize, std::ops::Range<u64>) {
-        let field = self.first.partition_point(|&first| first <= tile) - 1;
-        let size = plan.fields[field].dtype.size() as u64;
-        let begin = (tile - self.first[field]) as u64 * self.tile_bytes / size;
-        (field, begin..(begin + self.tile_bytes / size).min(plan.fields[field].numel()))
+        let output = self.first.partition_point(|&first| first <= tile) - 1;
+        let size = plan.outputs[output].dtype.size() as u64;
+        let begin = (tile - self.first[output]) as u64 * self.tile_bytes / size;
+        (output, begin..(begin + self.tile_bytes / size).min(plan.outputs[output].numel()))
     }
 }
 
-/// Where each field is written to; `None` for one that is written elsewhere.
+/// Where each output is written to; `None` for one that is written elsewhere.
 pub(crate) struct Outputs(Vec<Option<*mut u8>>);
 
 // SAFETY: tiles are disjoint ranges of elements, and elements of one output do not share memory
@@ -106,7 +106,7 @@ unsafe impl Sync for Outputs {}
 
 impl Outputs {
     /// # Safety
-    /// There is one entry for each field of the plan, and every element that the field's layout
+    /// There is one entry for each output of the plan, and every element that the output's layout
     /// reaches from its address may be written to until the run is over, by nothing else.
     #[allow(unsafe_code)]
     pub unsafe fn new(addresses: Vec<Option<*mut u8>>) -> Outputs {
@@ -122,50 +122,50 @@ pub(crate) struct Work<'p> {
 }
 
 impl<'p> Work<'p> {
-    /// Of the fields that have an address.
+    /// Of the outputs that have an address.
     pub fn new(plan: &'p Plan<'p>, outputs: &'p Outputs) -> Work<'p> {
-        Work { plan, outputs, tiling: Tiling::new(plan, |field| outputs.0[field].is_some()) }
+        Work { plan, outputs, tiling: Tiling::new(plan, |output| outputs.0[output].is_some()) }
     }
 
     /// Whether the batch is large enough to share out.
     pub fn wants_threads(&self) -> bool {
-        let traffic = |field: &OutputPlan<'_>| field.bytes().saturating_add(field.bytes_read());
-        !is_small(saturating_sum(self.plan.fields.iter().map(traffic)))
+        let traffic = |output: &OutputPlan<'_>| output.bytes().saturating_add(output.bytes_read());
+        !is_small(saturating_sum(self.plan.outputs.iter().map(traffic)))
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.
     pub fn run(&self, threads: Option<&Helpers>) {
         share_out(self.tiling.count(), threads, |tile| {
-            let (field, elems) = self.tiling.locate(self.plan, tile);
-            let Some(out) = self.outputs.0[field] else { return };
+            let (output, elems) = self.tiling.locate(self.plan, tile);
+            let Some(out) = self.outputs.0[output] else { return };
             // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
-            // stays inside the field, and every tile is taken once.
+            // stays inside the output, and every tile is taken once.
             #[allow(unsafe_code)]
             unsafe {
-                tile::run(self.plan, &self.plan.fields[field], out, elems);
+                tile::run(self.plan, &self.plan.outputs[output], out, elems);
             }
         });
     }
 }
 
-/// Runs the elements `elems` of one field, whose output is where `outputs` says.
+/// Runs the elements `elems` of one output, which is where `outputs` says.
 pub(crate) fn run_part(
     plan: &Plan<'_>,
-    field: usize,
+    output: usize,
     elems: std::ops::Range<u64>,
     outputs: &Outputs,
     threads: Option<&Helpers>,
 ) {
-    let Some(out) = outputs.0[field].map(AtomicPtr::new) else { return };
-    let tile_elems = MIN_TILE_BYTES / plan.fields[field].dtype.size() as u64;
+    let Some(out) = outputs.0[output].map(AtomicPtr::new) else { return };
+    let tile_elems = MIN_TILE_BYTES / plan.outputs[output].dtype.size() as u64;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
     share_out(count, threads, |tile| {
         let begin = elems.start + tile as u64 * tile_elems;
         let part = begin..(begin + tile_elems).min(elems.end);
-        // SAFETY: as for `Work::run`, of a part of the field.
+        // SAFETY: as for `Work::run`, of a part of the output.
         #[allow(unsafe_code)]
         unsafe {
-            tile::run(plan, &plan.fields[field], out.load(Ordering::Relaxed), part);
+            tile::run(plan, &plan.outputs[output], out.load(Ordering::Relaxed), part);
         }
     });
 }
@@ -187,13 +187,13 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Opt
 }
 
 /// Whether an output is written around the caches, as far as its rows are long enough.
-fn is_streaming(field: &OutputPlan<'_>) -> bool {
-    let runs = match &field.ranges {
+fn is_streaming(output: &OutputPlan<'_>) -> bool {
+    let runs = match &output.ranges {
         Some(ranges) => ranges.len() as u64,
-        None if field.bytes_only => field.data.len() as u64,
+        None if output.bytes_only => output.data.len() as u64,
         None => 0,
     };
-    field.bytes() >= STREAMING_BYTES && field.bytes() / runs.max(1) >= MIN_STREAMED_RUN_BYTES
+    output.bytes() >= STREAMING_BYTES && output.bytes() / runs.max(1) >= MIN_STREAMED_RUN_BYTES
 }
 
 #[cfg(test)]
@@ -217,19 +217,19 @@ mod tests {
             (Collate::pad(Pad::new().mask(Mask::Pad)), Some(1)),
         ] {
             let plan = Plan::new(&views, &collate).unwrap();
-            let tiling = Tiling::new(&plan, |field| Some(field) != done);
-            let mut next = vec![0; plan.fields.len()];
+            let tiling = Tiling::new(&plan, |output| Some(output) != done);
+            let mut next = vec![0; plan.outputs.len()];
             for tile in 0..tiling.count() {
-                let (field, elems) = tiling.locate(&plan, tile);
-                assert_eq!(elems.start, next[field], "{collate:?}");
-                next[field] = elems.end;
-                let bytes = (elems.end - elems.start) * plan.fields[field].dtype.size() as u64;
-                let is_last = elems.end == plan.fields[field].numel();
+                let (output, elems) = tiling.locate(&plan, tile);
+                assert_eq!(elems.start, next[output], "{collate:?}");
+                next[output] = elems.end;
+                let bytes = (elems.end - elems.start) * plan.outputs[output].dtype.size() as u64;
+                let is_last = elems.end == plan.outputs[output].numel();
                 assert!(0 < bytes && bytes <= MAX_TILE_BYTES, "{bytes} bytes, {collate:?}");
                 assert!(is_last || bytes >= MIN_TILE_BYTES && bytes % 64 == 0, "{bytes} bytes");
             }
-            for (index, (field, next)) in plan.fields.iter().zip(next).enumerate() {
-                let expected = if Some(index) == done { 0 } else { field.numel() };
+            for (index, (output, next)) in plan.outputs.iter().zip(next).enumerate() {
+                let expected = if Some(index) == done { 0 } else { output.numel() };
                 assert_eq!(next, expected, "{collate:?}");
             }
         }
@@ -246,7 +246,7 @@ mod tests {
             let plan = Plan::new(&views, &Collate::stack()).unwrap();
             // SAFETY: nothing is run.
             #[allow(unsafe_code)]
-            let outputs = unsafe { Outputs::new(vec![None; plan.fields.len()]) };
+            let outputs = unsafe { Outputs::new(vec![None; plan.outputs.len()]) };
             assert_eq!(Work::new(&plan, &outputs).wants_threads(), wanted, "{len} bytes");
         }
     }
@@ -257,7 +257,7 @@ mod tests {
         let count = STREAMING_BYTES as usize / run;
         let row = vec![0; run];
         let is_streamed = |views: &[SampleView<'_>], collate: &Collate| {
-            is_streaming(&Plan::new(views, collate).unwrap().fields[0])
+            is_streaming(&Plan::new(views, collate).unwrap().outputs[0])
         };
         // One row again and again: each is a run of its own.
         for (len, count, streamed) in

@@ -11,24 +11,24 @@ use crate::tensor::{DType, Scalar};
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
-    let outputs = plan.fields.iter().zip(&outputs.0);
-    for (field, out) in outputs.filter_map(|(field, out)| Some((field, (*out)?))) {
-        for elem in 0..field.numel() {
+    let outputs = plan.outputs.iter().zip(&outputs.0);
+    for (output, out) in outputs.filter_map(|(output, out)| Some((output, (*out)?))) {
+        for elem in 0..output.numel() {
             // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output.
-            unsafe { write_element(plan, field, out, elem) };
+            unsafe { write_element(plan, output, out, elem) };
         }
     }
 }
 
 /// # Safety
 /// The samples of the plan are alive, and `elem` is an element of the output at `out`.
-unsafe fn write_element(plan: &Plan<'_>, field: &OutputPlan<'_>, out: *mut u8, elem: u64) {
-    let sample = field.starts.sample_at(elem);
-    let class = field.class_of(sample);
-    let dims = &field.dims[class.dims.clone()];
-    let mut rest = elem - field.starts.elems(sample).start;
-    let mut src = field.data[sample].wrapping_offset(class.src_offset as isize);
-    let mut dst = out.wrapping_offset(field.starts.byte_offset(sample) as isize);
+unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, elem: u64) {
+    let sample = output.starts.sample_at(elem);
+    let class = output.class_of(sample);
+    let dims = &output.dims[class.dims.clone()];
+    let mut rest = elem - output.starts.elems(sample).start;
+    let mut src = output.data[sample].wrapping_offset(class.src_offset as isize);
+    let mut dst = out.wrapping_offset(output.starts.byte_offset(sample) as isize);
     let mut coords = vec![0u64; dims.len()];
     let mut is_real = true;
     for (coord, dim) in coords.iter_mut().zip(dims).rev() {
@@ -39,14 +39,14 @@ unsafe fn write_element(plan: &Plan<'_>, field: &OutputPlan<'_>, out: *mut u8, e
         let real = (*coord as i64).wrapping_sub(dim.lo as i64);
         src = src.wrapping_offset(real.wrapping_mul(dim.src_stride) as isize);
     }
-    let size = field.dtype.size();
-    let bits = match field.op {
-        _ if !is_real => field.fill,
+    let size = output.dtype.size();
+    let bits = match output.op {
+        _ if !is_real => output.fill,
         Op::Read { affine } => {
             let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
             unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), class.dtype.size()) };
-            let affine = if affine { plan.specs[field.leaf].affine.as_ref() } else { None };
+            let affine = if affine { plan.batch_shapes[output.leaf].affine.as_ref() } else { None };
             let channel = match class.channel {
                 Channel::None => 0,
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,
@@ -55,9 +55,9 @@ unsafe fn write_element(plan: &Plan<'_>, field: &OutputPlan<'_>, out: *mut u8, e
                     first + column
                 }
             };
-            convert_one(class.dtype, field.dtype, bits, affine.map(|affine| (affine, channel)))
+            convert_one(class.dtype, output.dtype, bits, affine.map(|affine| (affine, channel)))
         }
-        op => op.constant(sample).unwrap_or(field.fill),
+        op => op.constant(sample).unwrap_or(output.fill),
     };
     // SAFETY: an element of the output.
     unsafe { dst.copy_from_nonoverlapping(bits.as_ptr(), size) };

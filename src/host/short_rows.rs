@@ -24,24 +24,24 @@ pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
 /// # Safety
 /// As [`run`].
 pub(super) unsafe fn write_short_rows(
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     class: &LoopNest,
     affine: Option<&Affine>,
     place: &Place<'_>,
     own: Range<u64>,
 ) {
     let Some((short, dims)) = place.dims.split_last() else { return };
-    let (size, step) = (field.dtype.size(), short.dst_stride as isize);
-    let move_row: RowFn = match class.dtype == field.dtype {
+    let (size, step) = (output.dtype.size(), short.dst_stride as isize);
+    let move_row: RowFn = match class.dtype == output.dtype {
         true => rows::copy_row(size),
-        false => rows::cast_row(class.dtype, field.dtype),
+        false => rows::cast_row(class.dtype, output.dtype),
     };
-    let affine = affine.map(|affine| (affine, rows::affine_row(class.dtype, field.dtype)));
+    let affine = affine.map(|affine| (affine, rows::affine_row(class.dtype, output.dtype)));
     let fill_from = |dst: *mut u8, stride: isize, len: usize, places: Range<u64>| {
         for place in places {
             // SAFETY: places of the short row, of as many neighbours as the walk gave.
             unsafe {
-                rows::fill_row(dst.offset(place as isize * step), stride, size, &field.fill, len)
+                rows::fill_row(dst.offset(place as isize * step), stride, size, &output.fill, len)
             };
         }
     };
@@ -98,7 +98,7 @@ pub(super) unsafe fn write_short_rows(
                 }
             };
             let width = class.dtype.size() as isize;
-            if affine.is_none() && class.dtype == field.dtype {
+            if affine.is_none() && class.dtype == output.dtype {
                 // SAFETY: as below.
                 return unsafe { rows::turn(src, dst, pixel, len) };
             }

@@ -1,4 +1,4 @@
-//! One tile: a run of elements of one field, across as many samples as it covers.
+//! One tile: a run of elements of one output, across as many samples as it covers.
 #![allow(unsafe_code)] // The raw copy loops: addresses come from the plan.
 
 use std::ops::Range;
@@ -12,21 +12,26 @@ use crate::host::walk::{goes_down, in_order, walk, Place};
 use crate::host::{is_streaming, MIN_STREAMED_RUN_BYTES};
 use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Plan, Starts};
 
-/// Writes the elements `elems` of a field.
+/// Writes the elements `elems` of an output.
 ///
 /// # Safety
-/// The samples of the plan are alive; every element that the field's layout reaches from `out` may be
+/// The samples of the plan are alive; every element that the output's layout reaches from `out` may be
 /// written to, and no other thread writes these elements.
-pub(super) unsafe fn run(plan: &Plan<'_>, field: &OutputPlan<'_>, out: *mut u8, elems: Range<u64>) {
-    let end = (elems.end * field.dtype.size() as u64) as usize;
+pub(super) unsafe fn run(
+    plan: &Plan<'_>,
+    output: &OutputPlan<'_>,
+    out: *mut u8,
+    elems: Range<u64>,
+) {
+    let end = (elems.end * output.dtype.size() as u64) as usize;
     // Two compilations, so that outputs that stay in the caches do not pay for the others.
     // SAFETY: as for this function.
     unsafe {
-        if is_streaming(field) && is_touched(out.wrapping_add(end)) {
-            write::<true>(plan, field, out, elems);
+        if is_streaming(output) && is_touched(out.wrapping_add(end)) {
+            write::<true>(plan, output, out, elems);
             rows::stream_fence();
         } else {
-            write::<false>(plan, field, out, elems);
+            write::<false>(plan, output, out, elems);
         }
     }
 }
@@ -35,32 +40,32 @@ pub(super) unsafe fn run(plan: &Plan<'_>, field: &OutputPlan<'_>, out: *mut u8, 
 /// As [`run`].
 unsafe fn write<const STREAMING: bool>(
     plan: &Plan<'_>,
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
-    let size = field.dtype.size() as u64;
+    let size = output.dtype.size() as u64;
     // SAFETY: as for this function; ranges cover the output once.
     unsafe {
-        if let Some(ranges) = &field.ranges {
+        if let Some(ranges) = &output.ranges {
             copy_ranges::<STREAMING>(ranges, out, elems.start * size..elems.end * size);
-        } else if field.bytes_only {
-            copy_runs::<STREAMING>(field, out, elems);
-        } else if let Op::Read { affine } = field.op {
-            let affine = affine.then(|| plan.specs[field.leaf].affine.as_ref()).flatten();
-            write_samples::<STREAMING>(field, affine, out, elems);
+        } else if output.bytes_only {
+            copy_runs::<STREAMING>(output, out, elems);
+        } else if let Op::Read { affine } = output.op {
+            let affine = affine.then(|| plan.batch_shapes[output.leaf].affine.as_ref()).flatten();
+            write_samples::<STREAMING>(output, affine, out, elems);
         } else {
-            write_constants::<STREAMING>(field, out, elems);
+            write_constants::<STREAMING>(output, out, elems);
         }
     }
 }
 
 /// Calls `f` with every sample that owns some of the elements, and which of its own they are.
-fn for_samples(field: &OutputPlan<'_>, elems: Range<u64>, mut f: impl FnMut(usize, Range<u64>)) {
-    let mut sample = field.starts.sample_at(elems.start);
+fn for_samples(output: &OutputPlan<'_>, elems: Range<u64>, mut f: impl FnMut(usize, Range<u64>)) {
+    let mut sample = output.starts.sample_at(elems.start);
     let mut at = elems.start;
     while at < elems.end {
-        let own = field.starts.elems(sample);
+        let own = output.starts.elems(sample);
         let end = own.end.min(elems.end);
         if at < end {
             f(sample, at - own.start..end - own.start);
@@ -95,18 +100,18 @@ unsafe fn copy_ranges<const STREAMING: bool>(
 /// Every sample is one run of bytes.
 ///
 /// # Safety
-/// As [`run`], for a field that is `bytes_only`.
+/// As [`run`], for an output that is `bytes_only`.
 unsafe fn copy_runs<const STREAMING: bool>(
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
-    let size = field.dtype.size();
-    for_samples(field, elems, |sample, own| {
-        prefetch_ahead(field, sample);
+    let size = output.dtype.size();
+    for_samples(output, elems, |sample, own| {
+        prefetch_ahead(output, sample);
         let skip = own.start as usize * size;
-        let src = field.data[sample].wrapping_offset(field.class_of(sample).src_offset as isize);
-        let dst = out.wrapping_offset(field.starts.byte_offset(sample) as isize);
+        let src = output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
+        let dst = out.wrapping_offset(output.starts.byte_offset(sample) as isize);
         // SAFETY: a run of bytes holds all of the sample's elements, `own` among them.
         unsafe {
             let len = (own.end - own.start) as usize * size;
@@ -117,23 +122,24 @@ unsafe fn copy_runs<const STREAMING: bool>(
 
 /// Scattered small samples wait for memory: the hardware cannot guess where the next one is.
 #[inline]
-fn prefetch_ahead(field: &OutputPlan<'_>, sample: usize) {
-    if let (Starts::Rows { elems, .. }, Some(&ahead)) = (&field.starts, field.data.get(sample + 4))
+fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
+    if let (Starts::Rows { elems, .. }, Some(&ahead)) =
+        (&output.starts, output.data.get(sample + 4))
     {
-        prefetch(ahead, *elems as usize * field.dtype.size());
+        prefetch(ahead, *elems as usize * output.dtype.size());
     }
 }
 
 /// Writes samples of which nothing is read, padding included.
 ///
 /// # Safety
-/// As [`run`], for a field whose op has a constant.
+/// As [`run`], for an output whose op has a constant.
 unsafe fn write_constants<const STREAMING: bool>(
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
-    let size = field.dtype.size();
+    let size = output.dtype.size();
     let write = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
         let around = STREAMING && stride == size as isize;
         // SAFETY: the walk stays inside the sample's place in the output.
@@ -142,10 +148,10 @@ unsafe fn write_constants<const STREAMING: bool>(
                 .write(|dst, _, _, len| rows::fill_row(dst, stride, size, value, len));
         }
     };
-    for_samples(field, elems, |sample, own| {
-        let place = Place::of(field, field.class_of(sample), sample, out);
-        let value = field.op.constant(sample).unwrap_or(field.fill);
-        let fill = |dst: *mut u8, stride: isize, len: usize| write(&field.fill, dst, stride, len);
+    for_samples(output, elems, |sample, own| {
+        let place = Place::of(output, output.class_of(sample), sample, out);
+        let value = output.op.constant(sample).unwrap_or(output.fill);
+        let fill = |dst: *mut u8, stride: isize, len: usize| write(&output.fill, dst, stride, len);
         walk(&place, own, fill, |_, dst, dim, len, _, _| {
             write(&value, dst, dim.dst_stride as isize, len);
         });
@@ -157,16 +163,16 @@ unsafe fn write_constants<const STREAMING: bool>(
 /// # Safety
 /// As [`run`].
 unsafe fn write_samples<const STREAMING: bool>(
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     affine: Option<&Affine>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
-    for_samples(field, elems, |sample, own| {
-        let class = field.class_of(sample);
-        let place = Place::of(field, class, sample, out);
+    for_samples(output, elems, |sample, own| {
+        let class = output.class_of(sample);
+        let place = Place::of(output, class, sample, out);
         // SAFETY: as for this function; `own` is inside the sample's own elements.
-        unsafe { write_sample::<STREAMING>(field, class, affine, &place, own) };
+        unsafe { write_sample::<STREAMING>(output, class, affine, &place, own) };
     });
 }
 
@@ -175,13 +181,13 @@ unsafe fn write_samples<const STREAMING: bool>(
 /// # Safety
 /// As [`run`].
 unsafe fn write_sample<const STREAMING: bool>(
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     class: &LoopNest,
     affine: Option<&Affine>,
     place: &Place<'_>,
     own: Range<u64>,
 ) {
-    let size = field.dtype.size();
+    let size = output.dtype.size();
     let row_at = |dst: *mut u8, stride: isize, len: usize| Rows {
         around: STREAMING && stride == size as isize,
         ..Rows::one(dst, size, len)
@@ -190,25 +196,25 @@ unsafe fn write_sample<const STREAMING: bool>(
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe {
             row_at(dst, stride, len).write(|dst, _, _, len| {
-                rows::fill_row(dst, stride, size, &field.fill, len);
+                rows::fill_row(dst, stride, size, &output.fill, len);
             });
         }
     };
     match affine {
         _ if class.planar => {
-            let planar = rows::planar_row(class.dtype, field.dtype);
+            let planar = rows::planar_row(class.dtype, output.dtype);
             // SAFETY: as for this function.
-            unsafe { write_planar(planar, class, field, affine, place, own, STREAMING) };
+            unsafe { write_planar(planar, class, output, affine, place, own, STREAMING) };
         }
         _ if has_short_rows(place.dims) => {
             // SAFETY: as for this function.
-            unsafe { write_short_rows(field, class, affine, place, own) };
+            unsafe { write_short_rows(output, class, affine, place, own) };
         }
         None => {
-            let is_moved = class.dtype == field.dtype;
+            let is_moved = class.dtype == output.dtype;
             let row: RowFn = match is_moved {
                 true => rows::copy_row(size),
-                false => rows::cast_row(class.dtype, field.dtype),
+                false => rows::cast_row(class.dtype, output.dtype),
             };
             let width = class.dtype.size();
             walk(place, own, fill, |src, dst, dim, len, _, _| {
@@ -234,7 +240,7 @@ unsafe fn write_sample<const STREAMING: bool>(
             });
         }
         Some(affine) => {
-            let row: AffineFn = rows::affine_row(class.dtype, field.dtype);
+            let row: AffineFn = rows::affine_row(class.dtype, output.dtype);
             let width = class.dtype.size();
             walk(place, own, fill, |src, dst, dim, len, column, coords| {
                 let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
@@ -272,7 +278,7 @@ unsafe fn write_sample<const STREAMING: bool>(
 unsafe fn write_planar(
     planar: PlanarFn,
     class: &LoopNest,
-    field: &OutputPlan<'_>,
+    output: &OutputPlan<'_>,
     affine: Option<&Affine>,
     place: &Place<'_>,
     own: Range<u64>,
@@ -281,11 +287,11 @@ unsafe fn write_planar(
     let (channels, dims) = (place.dims[0].extent, &place.dims[1..]);
     let plane = place.dims[0].dst_stride as isize;
     let pixels = Place { dims, ..*place };
-    let size = field.dtype.size();
+    let size = output.dtype.size();
     let fill = |dst: *mut u8, stride: isize, len: usize| {
         for channel in 0..channels as isize {
             // SAFETY: the same pixels of every plane; the walk stays inside the first one.
-            unsafe { rows::fill_row(dst.offset(channel * plane), stride, size, &field.fill, len) };
+            unsafe { rows::fill_row(dst.offset(channel * plane), stride, size, &output.fill, len) };
         }
     };
     let range = own.start.div_ceil(channels)..own.end.div_ceil(channels);
@@ -331,13 +337,13 @@ mod tests {
         ];
         for (case, (samples, collate)) in cases.iter().enumerate() {
             let plan = Plan::new(*samples, collate).expect("a sound batch");
-            let field = &plan.fields[0];
-            assert_eq!(field.ranges.as_ref().map(Vec::len), (case == 0).then_some(2));
-            let numel = field.numel();
+            let output = &plan.outputs[0];
+            assert_eq!(output.ranges.as_ref().map(Vec::len), (case == 0).then_some(2));
+            let numel = output.numel();
             let run_into = |elems: Range<u64>| {
                 let mut out = vec![u32::MAX; numel as usize];
-                // SAFETY: the field's elements have four bytes each, as those of `out`.
-                unsafe { run(&plan, field, out.as_mut_ptr().cast(), elems) };
+                // SAFETY: the output's elements have four bytes each, as those of `out`.
+                unsafe { run(&plan, output, out.as_mut_ptr().cast(), elems) };
                 out
             };
             let whole = run_into(0..numel);

@@ -20,15 +20,15 @@ pub(super) struct Place<'a> {
 impl<'a> Place<'a> {
     #[inline]
     pub fn of(
-        field: &'a OutputPlan<'_>,
+        output: &'a OutputPlan<'_>,
         class: &LoopNest,
         sample: usize,
         out: *mut u8,
     ) -> Place<'a> {
         Place {
-            src: field.data[sample].wrapping_offset(class.src_offset as isize),
-            dst: out.wrapping_offset(field.starts.byte_offset(sample) as isize),
-            dims: &field.dims[class.dims.clone()],
+            src: output.data[sample].wrapping_offset(class.src_offset as isize),
+            dst: out.wrapping_offset(output.starts.byte_offset(sample) as isize),
+            dims: &output.dims[class.dims.clone()],
         }
     }
 }

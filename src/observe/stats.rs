@@ -101,8 +101,12 @@ impl Tally {
     pub fn of_plan(plan: &Plan<'_>) -> Tally {
         Tally {
             paths: plan.paths().collect(),
-            samples: plan.specs.iter().map(|spec| spec.num_samples as u64).sum(),
-            bytes_in: saturating_sum(plan.fields.iter().map(OutputPlan::bytes_read)),
+            samples: plan
+                .batch_shapes
+                .iter()
+                .map(|batch_shape| batch_shape.num_samples as u64)
+                .sum(),
+            bytes_in: saturating_sum(plan.outputs.iter().map(OutputPlan::bytes_read)),
             bytes_out: plan.output_bytes(),
             data_bytes: plan.data_bytes(),
             padding_bytes: plan.padding_bytes(),

@@ -28,8 +28,8 @@ pub(crate) struct Arena {
 struct Slot {
     leaf: usize,
     role: Role,
-    /// Position of the field that writes it; numbers known beforehand have none.
-    field: Option<usize>,
+    /// Position of the output that writes it; numbers known beforehand have none.
+    output: Option<usize>,
     dtype: DType,
     shape: Dims,
     byte_offset: u64,
@@ -44,13 +44,13 @@ impl Slot {
 impl Arena {
     /// # Errors
     /// [`Error::TooLarge`].
-    pub fn new(specs: &[BatchShape], fields: &[OutputPlan<'_>]) -> Result<Arena> {
-        let device = specs.first().map_or(Device::Cpu, |spec| spec.device);
+    pub fn new(batch_shapes: &[BatchShape], outputs: &[OutputPlan<'_>]) -> Result<Arena> {
+        let device = batch_shapes.first().map_or(Device::Cpu, |batch_shape| batch_shape.device);
         let align = if device == Device::Cpu { HOST_ALIGN } else { DEVICE_ALIGN };
         let (mut slots, mut end, mut tensor_bytes) = (Vec::new(), 0u64, 0u64);
-        let mut add = |leaf, role, field, dtype, shape: &[i64]| -> Result<()> {
+        let mut add = |leaf, role, output, dtype, shape: &[i64]| -> Result<()> {
             let bytes = bytes_of(dtype, shape);
-            slots.push(Slot { leaf, role, field, dtype, shape: shape.into(), byte_offset: end });
+            slots.push(Slot { leaf, role, output, dtype, shape: shape.into(), byte_offset: end });
             tensor_bytes = tensor_bytes.saturating_add(bytes);
             let next = end.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(align));
             end = next.filter(|&end| i64::try_from(end).is_ok()).ok_or_else(|| {
@@ -58,15 +58,17 @@ impl Arena {
             })?;
             Ok(())
         };
-        for (index, field) in fields.iter().enumerate() {
-            add(field.leaf, field.role, Some(index), field.dtype, field.layout.shape())?;
-            let spec = &specs[field.leaf];
-            if let (Role::Data, Some((_, shape))) = (field.role, &spec.lengths) {
-                add(field.leaf, Role::Lengths, None, DType::I64, shape)?;
+        for (index, output) in outputs.iter().enumerate() {
+            add(output.leaf, output.role, Some(index), output.dtype, output.layout.shape())?;
+            let batch_shape = &batch_shapes[output.leaf];
+            if let (Role::Data, Some((_, shape))) = (output.role, &batch_shape.lengths) {
+                add(output.leaf, Role::Lengths, None, DType::I64, shape)?;
             }
-            if let (Role::Data, Placement::Joined { offsets, .. }) = (field.role, &spec.placement) {
-                let dtype = if spec.offsets_i32 { DType::I32 } else { DType::I64 };
-                add(field.leaf, Role::Offsets, None, dtype, &[offsets.as_slice().len() as i64])?;
+            if let (Role::Data, Placement::Joined { offsets, .. }) =
+                (output.role, &batch_shape.placement)
+            {
+                let dtype = if batch_shape.offsets_i32 { DType::I32 } else { DType::I64 };
+                add(output.leaf, Role::Offsets, None, dtype, &[offsets.as_slice().len() as i64])?;
             }
         }
         let layout = Layout::compact(DType::U8, &[end as i64])?;
@@ -101,10 +103,10 @@ impl Arena {
         self.bytes() - self.tensor_bytes
     }
 
-    /// Where each field is to be written, if the arena begins at `base`.
+    /// Where each output is to be written, if the arena begins at `base`.
     pub fn places(&self, base: *mut u8) -> impl Iterator<Item = (usize, *mut u8)> + '_ {
         let place = move |slot: &Slot| base.wrapping_add(slot.byte_offset as usize);
-        self.slots.iter().filter_map(move |slot| Some((slot.field?, place(slot))))
+        self.slots.iter().filter_map(move |slot| Some((slot.output?, place(slot))))
     }
 
     /// Bytes that no tensor covers: first and number.

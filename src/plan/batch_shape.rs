@@ -36,7 +36,7 @@ pub struct BatchShape {
     pub(crate) affine: Option<Affine>,
     /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,
-    /// A device chooses the samples; `lengths` then has those of one sample of each kind.
+    /// A device chooses the samples; `lengths` then has those of one sample for each `TensorMeta`.
     pub(crate) is_selected: bool,
     /// Result dim `k` of a sample is sample dim `permute[k]`.
     pub(crate) permute: SmallVec<[usize; 4]>,
@@ -88,9 +88,9 @@ impl BatchShape {
         check_room(samples)?;
         let (source, device) = check_devices(samples, collate)?;
         let used = UsedKinds::new(samples);
-        let first = samples.kind(0);
+        let first = samples.meta(0);
         let ndim = first.layout.ndim();
-        let rank = |kind: &TensorMeta| kind.layout.ndim() == ndim;
+        let rank = |meta: &TensorMeta| meta.layout.ndim() == ndim;
         used.check(
             rank,
             |index| shape_mismatch(samples, index),
@@ -100,7 +100,7 @@ impl BatchShape {
         let dtype = match collate.dtype {
             Some(dtype) => dtype,
             None => {
-                let same = |kind: &TensorMeta| kind.dtype == first.dtype;
+                let same = |meta: &TensorMeta| meta.dtype == first.dtype;
                 used.check(same, |index| dtype_mismatch(samples, index), Hint::Cast)?;
                 first.dtype
             }
@@ -118,7 +118,7 @@ impl BatchShape {
             check_float(dtype)?;
         }
 
-        let mut spec = BatchShape {
+        let mut batch_shape = BatchShape {
             shape: Dims::new(),
             dtype,
             num_samples: samples.len(),
@@ -137,46 +137,50 @@ impl BatchShape {
             permute,
         };
         match &collate.form {
-            Form::Stack => spec.stack(samples, &used)?,
+            Form::Stack => batch_shape.stack(samples, &used)?,
             Form::Concat { dim } => {
                 if ndim == 0 {
                     return Err(no_dims(first));
                 }
-                spec.join(samples, &used, resolve_dim("dim", *dim, ndim)?)?;
+                batch_shape.join(samples, &used, resolve_dim("dim", *dim, ndim)?)?;
             }
             Form::Ragged { offsets_i32, batch_index } => {
                 if ndim == 0 {
                     return Err(no_dims(first));
                 }
-                if spec.permute[0] != 0 {
+                if batch_shape.permute[0] != 0 {
                     return Err(Error::Argument(
                         "a ragged batch joins along dim 0, so permute must leave dim 0 first"
                             .into(),
                     ));
                 }
-                spec.join(samples, &used, 0)?;
-                (spec.offsets_i32, spec.batch_index) = (*offsets_i32, *batch_index);
-                spec.max_length =
-                    spec.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
-                if let (true, Placement::Joined { offsets, .. }) = (*offsets_i32, &spec.placement) {
+                batch_shape.join(samples, &used, 0)?;
+                (batch_shape.offsets_i32, batch_shape.batch_index) = (*offsets_i32, *batch_index);
+                batch_shape.max_length =
+                    batch_shape.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
+                if let (true, Placement::Joined { offsets, .. }) =
+                    (*offsets_i32, &batch_shape.placement)
+                {
                     offsets.to_i32()?;
                 }
             }
-            Form::Pad(pad) => spec.pad(samples, &used, pad)?,
+            Form::Pad(pad) => batch_shape.pad(samples, &used, pad)?,
         }
         // One check for every product of extents made from here on.
-        Layout::compact(dtype, &spec.shape)?;
-        spec.mask_layout()?;
-        if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
+        Layout::compact(dtype, &batch_shape.shape)?;
+        batch_shape.mask_layout()?;
+        if let (true, Placement::Joined { offsets, .. }) =
+            (batch_shape.batch_index, &batch_shape.placement)
+        {
             Layout::compact(DType::I64, &[offsets.total()])?;
         }
-        Ok(spec)
+        Ok(batch_shape)
     }
 
     fn stack(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>) -> Result<()> {
-        let shape = samples.kind(0).layout.shape();
+        let shape = samples.meta(0).layout.shape();
         used.check(
-            |kind| kind.layout.shape() == shape,
+            |meta| meta.layout.shape() == shape,
             |index| shape_mismatch(samples, index),
             Hint::Pad,
         )?;
@@ -186,14 +190,14 @@ impl BatchShape {
     }
 
     fn join(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, dim: usize) -> Result<()> {
-        let shape = samples.kind(0).layout.shape();
-        let equal_but_for_dim = |kind: &TensorMeta| {
-            let other = kind.layout.shape();
+        let shape = samples.meta(0).layout.shape();
+        let equal_but_for_dim = |meta: &TensorMeta| {
+            let other = meta.layout.shape();
             shape[..dim] == other[..dim] && shape[dim + 1..] == other[dim + 1..]
         };
         let hint = Hint::Text("only the joined dim may differ");
         used.check(equal_but_for_dim, |index| shape_mismatch(samples, index), hint)?;
-        let lengths: Vec<i64> = used.per_sample(|kind| kind.layout.shape()[dim]);
+        let lengths: Vec<i64> = used.per_sample(|meta| meta.layout.shape()[dim]);
         let offsets = Offsets::from_lengths(lengths.iter().copied())?;
         let joined = |d: usize| if d == dim { offsets.total() } else { shape[d] };
         self.shape.extend(self.permute.iter().map(|&d| joined(d)));
@@ -204,23 +208,23 @@ impl BatchShape {
     }
 
     fn pad(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, pad: &Pad) -> Result<()> {
-        let first = samples.kind(0).layout.shape();
+        let first = samples.meta(0).layout.shape();
         let ndim = first.len();
         pad.check(ndim)?;
         self.value = pad.value.bits(self.dtype)?;
 
         let mut longest: Dims = first.into();
         let mut differs: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
-        for kind in used.kinds() {
-            for (d, &extent) in kind.layout.shape().iter().enumerate() {
+        for meta in used.metas() {
+            for (d, &extent) in meta.layout.shape().iter().enumerate() {
                 differs[d] |= extent != first[d];
                 longest[d] = longest[d].max(extent);
             }
         }
         let padded = padded_dims(pad, &differs)?;
         if let Some(unnamed) = (0..ndim).find(|&d| differs[d] && !padded[d]) {
-            let fits = |kind: &TensorMeta| {
-                (0..ndim).all(|d| padded[d] || kind.layout.shape()[d] == first[d])
+            let fits = |meta: &TensorMeta| {
+                (0..ndim).all(|d| padded[d] || meta.layout.shape()[d] == first[d])
             };
             let hint = Hint::PadDim(unnamed);
             used.check(fits, |index| shape_mismatch(samples, index), hint)?;
@@ -230,20 +234,20 @@ impl BatchShape {
             size[d] = padded_extent(pad, d, longest[d])?;
         }
         if !pad.truncate {
-            let fits = |kind: &TensorMeta| {
-                kind.layout.shape().iter().zip(&size).all(|(have, room)| have <= room)
+            let fits = |meta: &TensorMeta| {
+                meta.layout.shape().iter().zip(&size).all(|(have, room)| have <= room)
             };
             let expected = || Facet::Text(format!("at most {}", Facet::from(&size[..])));
-            let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
+            let got = |index: usize| Facet::from(samples.meta(index).layout.shape());
             used.check_as(fits, expected, got, Hint::Truncate, Error::Shape)?;
         }
         let dims: SmallVec<[usize; 4]> = (0..ndim).filter(|&d| padded[d]).collect();
-        let real = |kind: &TensorMeta, d: usize| kind.layout.shape()[d].min(size[d]);
+        let real = |meta: &TensorMeta, d: usize| meta.layout.shape()[d].min(size[d]);
         self.lengths = Some(if let [only] = dims[..] {
-            (used.per_sample(|kind| real(kind, only)), smallvec::smallvec![samples.len() as i64])
+            (used.per_sample(|meta| real(meta, only)), smallvec::smallvec![samples.len() as i64])
         } else {
             let mut lengths = Vec::with_capacity(samples.len() * dims.len());
-            used.for_each(|kind| lengths.extend(dims.iter().map(|&d| real(kind, d))));
+            used.for_each(|meta| lengths.extend(dims.iter().map(|&d| real(meta, d))));
             (lengths, smallvec::smallvec![samples.len() as i64, dims.len() as i64])
         });
         self.mask = pad.mask_bits()?;

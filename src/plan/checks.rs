@@ -17,7 +17,7 @@ pub(super) fn shape_mismatch(
     samples: &SampleList<'_>,
     index: usize,
 ) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
-    let shape = |i: usize| Facet::from(samples.kind(i).layout.shape());
+    let shape = |i: usize| Facet::from(samples.meta(i).layout.shape());
     (shape(0), shape(index), Error::Shape)
 }
 
@@ -25,7 +25,7 @@ pub(super) fn dtype_mismatch(
     samples: &SampleList<'_>,
     index: usize,
 ) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
-    (samples.kind(0).dtype.into(), samples.kind(index).dtype.into(), Error::DType)
+    (samples.meta(0).dtype.into(), samples.meta(index).dtype.into(), Error::DType)
 }
 
 /// Lists of fewer samples have small tables.
@@ -54,12 +54,12 @@ pub(super) fn check_devices(
     samples: &SampleList<'_>,
     collate: &Collate,
 ) -> Result<(Device, Device)> {
-    let first = samples.kind(0).device;
+    let first = samples.meta(0).device;
     let mut source = first;
     let mut found = None;
-    if samples.kinds().len() > 1 {
+    if samples.metas().len() > 1 {
         for index in 1..samples.len() {
-            match (source, samples.kind(index).device) {
+            match (source, samples.meta(index).device) {
                 (known, own) if known == own => {}
                 // Both are host memory.
                 (Device::Cpu | Device::Pinned, Device::Cpu | Device::Pinned) => {
@@ -107,11 +107,11 @@ pub(super) fn check_arithmetic(
     dtype: DType,
     computes: bool,
 ) -> Result<()> {
-    let fits = |kind: &TensorMeta| {
-        kind.dtype == dtype && !computes || kind.dtype.is_arithmetic() && dtype.is_arithmetic()
+    let fits = |meta: &TensorMeta| {
+        meta.dtype == dtype && !computes || meta.dtype.is_arithmetic() && dtype.is_arithmetic()
     };
     let expected = || "bool, an integer, float16, bfloat16, float32 or float64".into();
-    let got = |index: usize| match samples.kind(index).dtype {
+    let got = |index: usize| match samples.meta(index).dtype {
         own if own.is_arithmetic() => Facet::Text(format!("a cast to {dtype}")),
         own => own.into(),
     };
@@ -141,7 +141,7 @@ pub(super) fn resolve_channel_dim(
     collate: &Collate,
     channels: usize,
 ) -> Result<usize> {
-    let shape = samples.kind(0).layout.shape();
+    let shape = samples.meta(0).layout.shape();
     let channels = channels as i64;
     let dim = match collate.transform.channel_dim {
         Some(dim) => resolve_dim("channel_dim", dim, shape.len())?,
@@ -159,16 +159,16 @@ pub(super) fn resolve_channel_dim(
         }
     };
     let expected = || Facet::Text(format!("{channels} channels along dim {dim}"));
-    let got = |index: usize| Facet::from(samples.kind(index).layout.shape());
-    let fits = |kind: &TensorMeta| kind.layout.shape()[dim] == channels;
+    let got = |index: usize| Facet::from(samples.meta(index).layout.shape());
+    let fits = |meta: &TensorMeta| meta.layout.shape()[dim] == channels;
     let hint = Hint::Text("mean and std have one entry for each channel");
     used.check_as(fits, expected, got, hint, Error::Shape)?;
     Ok(dim)
 }
 
-/// The kinds that some sample has, so that a check costs as much as there are kinds, not samples.
+/// Every `TensorMeta` that some sample has, so that a check looks at these rather than at all samples.
 pub(super) struct UsedKinds<'a> {
-    kinds: &'a [TensorMeta],
+    metas: &'a [TensorMeta],
     ids: Option<&'a [u32]>,
     used: Cow<'static, [u32]>,
     num_samples: usize,
@@ -176,34 +176,34 @@ pub(super) struct UsedKinds<'a> {
 
 impl<'a> UsedKinds<'a> {
     pub fn new(samples: &'a SampleList<'_>) -> UsedKinds<'a> {
-        let (kinds, ids) = (samples.kinds(), samples.kind_ids());
+        let (metas, ids) = (samples.metas(), samples.meta_ids());
         let used = match ids {
             None => Cow::Borrowed(&[0][..]),
             Some(ids) => {
-                let mut seen = vec![false; kinds.len()];
+                let mut seen = vec![false; metas.len()];
                 ids.iter()
                     .filter(|&&id| !std::mem::replace(&mut seen[id as usize], true))
                     .copied()
                     .collect()
             }
         };
-        UsedKinds { kinds, ids, used, num_samples: samples.len() }
+        UsedKinds { metas, ids, used, num_samples: samples.len() }
     }
 
-    pub fn kinds(&self) -> impl Iterator<Item = &'a TensorMeta> + '_ {
-        self.used.iter().map(|&id| &self.kinds[id as usize])
+    pub fn metas(&self) -> impl Iterator<Item = &'a TensorMeta> + '_ {
+        self.used.iter().map(|&id| &self.metas[id as usize])
     }
 
     pub fn for_each(&self, mut f: impl FnMut(&TensorMeta)) {
         match self.ids {
-            None => (0..self.num_samples).for_each(|_| f(&self.kinds[0])),
-            Some(ids) => ids.iter().for_each(|&id| f(&self.kinds[id as usize])),
+            None => (0..self.num_samples).for_each(|_| f(&self.metas[0])),
+            Some(ids) => ids.iter().for_each(|&id| f(&self.metas[id as usize])),
         }
     }
 
     pub fn per_sample(&self, f: impl Fn(&TensorMeta) -> i64) -> Vec<i64> {
         let mut values = Vec::with_capacity(self.num_samples);
-        self.for_each(|kind| values.push(f(kind)));
+        self.for_each(|meta| values.push(f(meta)));
         values
     }
 
@@ -213,14 +213,14 @@ impl<'a> UsedKinds<'a> {
         mismatch: impl Fn(usize) -> (Facet, Facet, fn(Box<Mismatch>) -> Error),
         hint: Hint,
     ) -> Result<()> {
-        if self.kinds().all(&fits) {
+        if self.metas().all(&fits) {
             return Ok(());
         }
         let (expected, _, error) = mismatch(0);
         self.check_as(fits, || expected.clone(), |index| mismatch(index).1, hint, error)
     }
 
-    /// Lists the offenders if some kind does not fit.
+    /// Lists the offenders if some `TensorMeta` does not fit.
     pub fn check_as(
         &self,
         fits: impl Fn(&TensorMeta) -> bool,
@@ -229,13 +229,13 @@ impl<'a> UsedKinds<'a> {
         hint: Hint,
         error: fn(Box<Mismatch>) -> Error,
     ) -> Result<()> {
-        if self.kinds().all(&fits) {
+        if self.metas().all(&fits) {
             return Ok(());
         }
         let mut found = None;
         let mut index = 0;
-        self.for_each(|kind| {
-            if !fits(kind) {
+        self.for_each(|meta| {
+            if !fits(meta) {
                 Mismatch::note(&mut found, index, &expected, got(index));
             }
             index += 1;

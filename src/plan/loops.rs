@@ -39,11 +39,11 @@ pub(crate) enum Channel {
     Inner { first: usize },
 }
 
-/// How samples of one kind are read.
+/// How samples of one `TensorMeta` are read.
 #[derive(Clone, Debug)]
 pub(crate) struct LoopNest {
     pub dtype: DType,
-    /// Its loops in the field's table, outermost first; at least one.
+    /// Its loops in the output's table, outermost first; at least one.
     pub dims: std::ops::Range<usize>,
     /// Bytes from the sample's first element to the first one that is read.
     pub src_offset: i64,
@@ -56,45 +56,45 @@ pub(crate) struct LoopNest {
 }
 
 impl LoopNest {
-    /// The class of a kind in the data of a batch. `strides` are those of the output for the sample's
+    /// The loops of such samples in the data of a batch. `strides` are those of the output for the sample's
     /// dims, in the result's order.
     pub fn of_data(
-        kind: &TensorMeta,
-        spec: &BatchShape,
+        meta: &TensorMeta,
+        batch_shape: &BatchShape,
         strides: &[i64],
         table: &mut Vec<Dim>,
     ) -> LoopNest {
         let mut src_offset = 0i64;
         let mut channel = Channel::None;
-        let (src_size, dst_size) = (kind.dtype.size() as i64, spec.dtype.size() as i64);
+        let (src_size, dst_size) = (meta.dtype.size() as i64, batch_shape.dtype.size() as i64);
         let mut dims: SmallVec<[Dim; 4]> = SmallVec::new();
-        if kind.layout.ndim() != spec.permute.len() {
-            // A kind that none of the samples taken has.
-            return LoopNest::new(kind.dtype, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
+        if meta.layout.ndim() != batch_shape.permute.len() {
+            // Metadata that none of the samples taken has.
+            return LoopNest::new(meta.dtype, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
         }
-        for (position, &d) in spec.permute.iter().enumerate() {
-            let (real, stride) = (kind.layout.shape()[d], kind.layout.strides()[d]);
+        for (position, &d) in batch_shape.permute.iter().enumerate() {
+            let (real, stride) = (meta.layout.shape()[d], meta.layout.strides()[d]);
             let (src_stride, dst_stride) =
                 (stride.wrapping_mul(src_size), strides[position].wrapping_mul(dst_size));
-            let (dim, cut) = placed(&spec.placement, d, real, src_stride, dst_stride);
+            let (dim, cut) = placed(&batch_shape.placement, d, real, src_stride, dst_stride);
             // Where nothing is read, strides may be anything: of an empty sample, of an extent of 1.
             src_offset = cut.wrapping_mul(src_stride).wrapping_add(src_offset);
-            if spec.channel_dim == Some(d) {
+            if batch_shape.channel_dim == Some(d) {
                 channel = Channel::Loop { dim: position, first: cut as usize, count: real as u64 };
             }
             dims.push(dim);
         }
-        let mut class = LoopNest::new(kind.dtype, dims, channel, src_offset, table);
-        class.planar = class.is_planar(spec.dtype, table);
+        let mut class = LoopNest::new(meta.dtype, dims, channel, src_offset, table);
+        class.planar = class.is_planar(batch_shape.dtype, table);
         class
     }
 
-    /// The class of a kind whose bytes are laid out row-major.
-    pub fn of_bytes(kind: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
-        let size = kind.dtype.size() as i64;
+    /// The loops of such samples, copied as bytes in row-major order.
+    pub fn of_bytes(meta: &TensorMeta, table: &mut Vec<Dim>) -> LoopNest {
+        let size = meta.dtype.size() as i64;
         let mut step = size;
         let mut dims: SmallVec<[Dim; 4]> = smallvec::smallvec![Dim::whole(size, 1, 1)];
-        for (&extent, &stride) in kind.layout.shape().iter().zip(kind.layout.strides()).rev() {
+        for (&extent, &stride) in meta.layout.shape().iter().zip(meta.layout.strides()).rev() {
             dims.push(Dim::whole(extent, stride.wrapping_mul(size), step));
             // Of an empty sample nothing is read or written.
             step = step.wrapping_mul(extent);
@@ -102,24 +102,26 @@ impl LoopNest {
         LoopNest::new(DType::U8, dims.into_iter().rev(), Channel::None, 0, table)
     }
 
-    /// The class of a kind in a mask: only the padded dims, and nothing is read. `strides`: bytes from place to
+    /// The loops of such samples in a mask: only the padded dims, and nothing is read. `strides`: bytes from place to
     /// place in the mask.
     pub fn of_mask(
-        kind: &TensorMeta,
-        spec: &BatchShape,
+        meta: &TensorMeta,
+        batch_shape: &BatchShape,
         strides: &[i64],
         table: &mut Vec<Dim>,
     ) -> LoopNest {
-        let Placement::Padded(padded) = &spec.placement else {
+        let Placement::Padded(padded) = &batch_shape.placement else {
             unreachable!("only a pad has a mask")
         };
-        if kind.layout.ndim() != spec.permute.len() {
+        if meta.layout.ndim() != batch_shape.permute.len() {
             return LoopNest::new(DType::Bool, [Dim::whole(0, 0, 0)], Channel::None, 0, table);
         }
-        let kept = spec.permute.iter().filter(|&d| padded.dims.contains(d));
+        let kept = batch_shape.permute.iter().filter(|&d| padded.dims.contains(d));
         let dims: SmallVec<[Dim; 4]> = kept
             .zip(strides)
-            .map(|(&d, &stride)| placed(&spec.placement, d, kind.layout.shape()[d], 0, stride).0)
+            .map(|(&d, &stride)| {
+                placed(&batch_shape.placement, d, meta.layout.shape()[d], 0, stride).0
+            })
             .collect();
         LoopNest::new(DType::Bool, dims, Channel::None, 0, table)
     }

@@ -47,13 +47,13 @@ unsafe impl Send for OutputPlan<'_> {}
 #[allow(unsafe_code)]
 unsafe impl Sync for OutputPlan<'_> {}
 
-/// Which tensor of a batch a field is.
+/// Which tensor of a batch an output is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Data,
     Mask,
     BatchIndex,
-    /// Known before the plan runs, so that no field writes it; as `Offsets`.
+    /// Known before the plan runs, so that no output writes it; as `Offsets`.
     Lengths,
     Offsets,
 }
@@ -74,7 +74,7 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
-    /// the leaf's spec if `affine`.
+    /// the leaf's batch shape if `affine`.
     Read { affine: bool },
     /// Real elements become these bits.
     Const([u8; 16]),
@@ -202,15 +202,15 @@ impl OutputPlan<'_> {
     }
 }
 
-pub(crate) fn data_field<'s>(
+pub(crate) fn data_output<'s>(
     leaf: usize,
-    spec: &BatchShape,
+    batch_shape: &BatchShape,
     samples: &'s SampleList<'_>,
     layout: Layout,
 ) -> OutputPlan<'s> {
-    let size = spec.dtype.size() as i64;
+    let size = batch_shape.dtype.size() as i64;
     let strides = layout.strides();
-    let (starts, sample_strides): (_, Dims) = match &spec.placement {
+    let (starts, sample_strides): (_, Dims) = match &batch_shape.placement {
         Placement::Joined { dim, offsets } => {
             let unit = joined_unit(&layout, *dim);
             let step = strides[*dim].wrapping_mul(size);
@@ -223,21 +223,21 @@ pub(crate) fn data_field<'s>(
     };
     let mut dims = Vec::new();
     let classes = samples
-        .kinds()
+        .metas()
         .iter()
-        .map(|kind| LoopNest::of_data(kind, spec, &sample_strides, &mut dims))
+        .map(|meta| LoopNest::of_data(meta, batch_shape, &sample_strides, &mut dims))
         .collect();
-    let affine = spec.affine.is_some();
-    let mut field = OutputPlan {
+    let affine = batch_shape.affine.is_some();
+    let mut output = OutputPlan {
         leaf,
         role: Role::Data,
-        dtype: spec.dtype,
+        dtype: batch_shape.dtype,
         out: None,
         layout,
         op: Op::Read { affine },
-        fill: spec.value,
+        fill: batch_shape.value,
         data: samples.data(),
-        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
         starts,
@@ -245,11 +245,12 @@ pub(crate) fn data_field<'s>(
         ranges: None,
         selected: None,
     };
-    field.bytes_only = !affine && all_used(&field, |class| class.is_bytes(spec.dtype, &field.dims));
-    if field.bytes_only && field.layout.is_compact() {
-        field.ranges = merged_ranges(&field);
+    output.bytes_only =
+        !affine && all_used(&output, |class| class.is_bytes(batch_shape.dtype, &output.dims));
+    if output.bytes_only && output.layout.is_compact() {
+        output.ranges = merged_ranges(&output);
     }
-    field
+    output
 }
 
 // Strides and single extents of an output without elements may be beyond 64 bits when multiplied, and
@@ -274,24 +275,24 @@ pub(crate) fn saturating_sum(counts: impl Iterator<Item = u64>) -> u64 {
     counts.fold(0, u64::saturating_add)
 }
 
-fn all_used(field: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
-    match &*field.class_ids {
-        [] => fits(&field.classes[0]),
-        ids if ids.len() < field.classes.len() => {
-            ids.iter().all(|&id| fits(&field.classes[id as usize]))
+fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
+    match &*output.class_ids {
+        [] => fits(&output.classes[0]),
+        ids if ids.len() < output.classes.len() => {
+            ids.iter().all(|&id| fits(&output.classes[id as usize]))
         }
-        _ => field.classes.iter().all(fits),
+        _ => output.classes.iter().all(fits),
     }
 }
 
 /// Merges samples that are neighbours in the source as they are in the output.
-fn merged_ranges(field: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
-    let size = field.dtype.size() as u64;
+fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
+    let size = output.dtype.size() as u64;
     let ranges = || {
-        (0..field.data.len()).map(|sample| {
-            let elems = field.starts.elems(sample);
+        (0..output.data.len()).map(|sample| {
+            let elems = output.starts.elems(sample);
             let src =
-                field.data[sample].wrapping_offset(field.class_of(sample).src_offset as isize);
+                output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
             CopyRange { src, dst: elems.start * size, size: (elems.end - elems.start) * size }
         })
     };
@@ -302,7 +303,7 @@ fn merged_ranges(field: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
         count += usize::from(range.src != end || count == 0);
         end = range.src.wrapping_add(range.size as usize);
     }
-    if count * 2 > field.data.len() || field.data.len() < 2 {
+    if count * 2 > output.data.len() || output.data.len() < 2 {
         return None;
     }
     let mut merged: Vec<CopyRange> = Vec::with_capacity(count);
@@ -317,9 +318,9 @@ fn merged_ranges(field: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     Some(merged)
 }
 
-pub(crate) fn mask_field<'s>(
+pub(crate) fn mask_output<'s>(
     leaf: usize,
-    spec: &BatchShape,
+    batch_shape: &BatchShape,
     samples: &'s SampleList<'_>,
     mask: MaskBits,
     layout: Layout,
@@ -328,9 +329,9 @@ pub(crate) fn mask_field<'s>(
     let size = mask.dtype.size() as i64;
     let strides: Dims = layout.strides()[1..].iter().map(|stride| stride * size).collect();
     let classes = samples
-        .kinds()
+        .metas()
         .iter()
-        .map(|kind| LoopNest::of_mask(kind, spec, &strides, &mut dims))
+        .map(|meta| LoopNest::of_mask(meta, batch_shape, &strides, &mut dims))
         .collect();
     let elems = row_elems(&layout);
     OutputPlan {
@@ -343,7 +344,7 @@ pub(crate) fn mask_field<'s>(
         op: Op::Const(mask.real),
         fill: mask.padding,
         data: samples.data(),
-        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
         bytes_only: false,
@@ -352,7 +353,7 @@ pub(crate) fn mask_field<'s>(
     }
 }
 
-pub(crate) fn index_field<'s>(
+pub(crate) fn index_output<'s>(
     leaf: usize,
     samples: &'s SampleList<'_>,
     offsets: Offsets,
@@ -360,10 +361,10 @@ pub(crate) fn index_field<'s>(
 ) -> OutputPlan<'s> {
     let mut dims = Vec::new();
     let classes = samples
-        .kinds()
+        .metas()
         .iter()
-        .map(|kind| {
-            let rows = kind.layout.shape().first().copied().unwrap_or(0);
+        .map(|meta| {
+            let rows = meta.layout.shape().first().copied().unwrap_or(0);
             LoopNest::new(DType::I64, [Dim::whole(rows, 0, 8)], Channel::None, 0, &mut dims)
         })
         .collect();
@@ -376,7 +377,7 @@ pub(crate) fn index_field<'s>(
         op: Op::Index,
         fill: [0; 16],
         data: samples.data(),
-        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
         starts: Starts::Joined { offsets, unit: 1, step: 8 },
@@ -387,15 +388,15 @@ pub(crate) fn index_field<'s>(
 }
 
 /// The samples row-major, one after the other, as bytes; and where each begins.
-pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPlan<'s>, Offsets)> {
+pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPlan<'s>, Offsets)> {
     let bytes = |index: usize| {
-        let kind = samples.kind(index);
-        bytes_of(kind.dtype, kind.layout.shape()) as i64
+        let meta = samples.meta(index);
+        bytes_of(meta.dtype, meta.layout.shape()) as i64
     };
     let offsets = Offsets::from_lengths((0..samples.len()).map(bytes))?;
     let mut dims = Vec::new();
-    let classes = samples.kinds().iter().map(|kind| LoopNest::of_bytes(kind, &mut dims)).collect();
-    let mut field = OutputPlan {
+    let classes = samples.metas().iter().map(|meta| LoopNest::of_bytes(meta, &mut dims)).collect();
+    let mut output = OutputPlan {
         leaf: 0,
         role: Role::Data,
         dtype: DType::U8,
@@ -404,7 +405,7 @@ pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPla
         op: Op::Read { affine: false },
         fill: [0; 16],
         data: samples.data(),
-        class_ids: Cow::Borrowed(samples.kind_ids().unwrap_or_default()),
+        class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
         classes,
         dims,
         starts: Starts::Joined { offsets: offsets.clone(), unit: 1, step: 1 },
@@ -412,6 +413,6 @@ pub(crate) fn packed_field<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPla
         ranges: None,
         selected: None,
     };
-    field.bytes_only = all_used(&field, |class| class.is_bytes(DType::U8, &field.dims));
-    Ok((field, offsets))
+    output.bytes_only = all_used(&output, |class| class.is_bytes(DType::U8, &output.dims));
+    Ok((output, offsets))
 }

@@ -1,8 +1,8 @@
 //! [`Plan`]: what would be done, as flat tables that any executor can run.
 //!
 //! A plan has one [`OutputPlan`] for each tensor that is written: the data of every leaf, masks, batch
-//! indices. A field is one range of output bytes; sample `i` owns a contiguous run of its elements,
-//! found by arithmetic (rows of equal size) or by a search in the offsets. Samples of one kind share
+//! indices. An output is one range of bytes; sample `i` owns a contiguous run of its elements,
+//! found by arithmetic (rows of equal size) or by a search in the offsets. Samples with the same `TensorMeta` share
 //! a [`LoopNest`]: the loops that lead from its source to its place in the output.
 
 use std::borrow::Cow;
@@ -10,9 +10,9 @@ use std::borrow::Cow;
 use crate::collate::Collate;
 use crate::plan::arena::Arena;
 use crate::plan::batch_shape::{BatchShape, Placement};
-use crate::plan::output::packed_field;
+use crate::plan::output::packed_output;
 use crate::plan::output::OutputPlan;
-use crate::plan::output::{data_field, index_field, mask_field};
+use crate::plan::output::{data_output, index_output, mask_output};
 use crate::plan::target::{check_apart, check_target};
 use crate::plan::target::{Leaf, Target};
 use crate::samples::{SampleList, Samples, Selection};
@@ -31,8 +31,8 @@ use crate::tensor::{DType, Device, Error, Hint, Layout, Mismatch, Owner, Result,
 /// ```
 #[derive(Debug, Default)]
 pub struct Plan<'s> {
-    pub(crate) specs: Vec<BatchShape>,
-    pub(crate) fields: Vec<OutputPlan<'s>>,
+    pub(crate) batch_shapes: Vec<BatchShape>,
+    pub(crate) outputs: Vec<OutputPlan<'s>>,
     /// The samples of each leaf, for an executor that has to move them first.
     pub(crate) lists: Vec<Listed<'s>>,
     /// Of outputs that have one to be told of the work: see [`Target::owned_by`].
@@ -85,8 +85,8 @@ impl<'s> Plan<'s> {
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         let count = leaves.len();
         let empty = Plan {
-            specs: Vec::with_capacity(count),
-            fields: Vec::with_capacity(count),
+            batch_shapes: Vec::with_capacity(count),
+            outputs: Vec::with_capacity(count),
             lists: Vec::with_capacity(count),
             out_owners: Vec::new(),
             arena: None,
@@ -137,25 +137,25 @@ impl<'s> Plan<'s> {
         if plan.selection().is_some() {
             return Err(together());
         }
-        for (leaf, spec) in leaves.iter().zip(&plan.specs) {
-            let (expected, got) = (plan.specs[0].device, spec.device);
+        for (leaf, batch_shape) in leaves.iter().zip(&plan.batch_shapes) {
+            let (expected, got) = (plan.batch_shapes[0].device, batch_shape.device);
             if got != expected {
                 let found = Mismatch::new(Some(0), expected.to_string(), got.to_string());
                 let found = found.with_hint(Hint::Device);
                 return Err(Error::Device(Box::new(found)).at_path(leaf.path));
             }
         }
-        let arena = Some(Arena::new(&plan.specs, &plan.fields)?);
+        let arena = Some(Arena::new(&plan.batch_shapes, &plan.outputs)?);
         Ok(Plan { arena, ..plan })
     }
 
-    /// Where each field is to be written, as far as that is known: to an output of the caller's, or to its
+    /// Where each output is to be written, as far as that is known: to memory of the caller's, or to its
     /// place in an arena, if there is memory for it.
     pub(crate) fn placements(&self, arena: Option<&Tensor>) -> Vec<Option<*mut u8>> {
-        let mut placements: Vec<_> = self.fields.iter().map(|field| field.out).collect();
+        let mut placements: Vec<_> = self.outputs.iter().map(|output| output.out).collect();
         if let (Some(arena), Some(memory)) = (&self.arena, arena) {
-            for (field, place) in arena.places(memory.data_ptr()) {
-                placements[field] = Some(place);
+            for (output, place) in arena.places(memory.data_ptr()) {
+                placements[output] = Some(place);
             }
         }
         placements
@@ -167,36 +167,38 @@ impl<'s> Plan<'s> {
         collate: &Collate,
         out: Option<&'s Target<'s>>,
     ) -> Result<Plan<'s>> {
-        let spec = BatchShape::new(samples, collate)?;
+        let batch_shape = BatchShape::new(samples, collate)?;
         let selection = samples.selection();
         let planned = selection.map_or(samples, |selection| &selection.listed.one_of_each);
         let layout = match out {
-            None => Layout::compact(spec.dtype, &spec.shape)?,
+            None => Layout::compact(batch_shape.dtype, &batch_shape.shape)?,
             Some(out) => {
                 let read = selection.map_or(samples, |selection| &selection.listed.samples);
-                check_target(out, &spec, read)?;
+                check_target(out, &batch_shape, read)?;
                 out.layout.clone()
             }
         };
-        let leaf = self.specs.len();
+        let leaf = self.batch_shapes.len();
         self.out_owners.extend(out.and_then(|out| out.owner.clone()));
         let out = out.map(|out| out.data);
-        self.fields.push(OutputPlan { out, ..data_field(leaf, &spec, planned, layout) });
-        if let Some((mask, layout)) = spec.mask_layout()? {
-            self.fields.push(mask_field(leaf, &spec, planned, mask, layout));
+        self.outputs.push(OutputPlan { out, ..data_output(leaf, &batch_shape, planned, layout) });
+        if let Some((mask, layout)) = batch_shape.mask_layout()? {
+            self.outputs.push(mask_output(leaf, &batch_shape, planned, mask, layout));
         }
-        if let (true, Placement::Joined { offsets, .. }) = (spec.batch_index, &spec.placement) {
+        if let (true, Placement::Joined { offsets, .. }) =
+            (batch_shape.batch_index, &batch_shape.placement)
+        {
             let layout = Layout::compact(DType::I64, &[offsets.total()])?;
-            self.fields.push(index_field(leaf, samples, offsets.clone(), layout));
+            self.outputs.push(index_output(leaf, samples, offsets.clone(), layout));
         }
         if selection.is_some() && leaf > 0 || self.selection().is_some() {
             return Err(together());
         }
         if let Some(selection) = selection {
             let num_samples = selection.indices.shape()[0] as usize;
-            self.fields.iter_mut().for_each(|field| field.select(num_samples));
+            self.outputs.iter_mut().for_each(|output| output.select(num_samples));
         }
-        self.specs.push(spec);
+        self.batch_shapes.push(batch_shape);
         self.lists.push(Listed::Borrowed(samples));
         Ok(self)
     }
@@ -207,42 +209,42 @@ impl<'s> Plan<'s> {
     }
 
     fn into_owned<'o>(self) -> Plan<'o> {
-        let fields = self.fields.into_iter().map(OutputPlan::into_owned).collect();
-        Plan { specs: self.specs, fields, ..Plan::default() }
+        let outputs = self.outputs.into_iter().map(OutputPlan::into_owned).collect();
+        Plan { batch_shapes: self.batch_shapes, outputs, ..Plan::default() }
     }
 
-    /// Lays samples out row-major, one after the other, as bytes: one field, and where each begins.
+    /// Lays samples out row-major, one after the other, as bytes: one output, and where each begins.
     pub(crate) fn packed(samples: &'s SampleList<'_>) -> Result<(Plan<'s>, Offsets)> {
-        let (field, offsets) = packed_field(samples)?;
-        Ok((Plan { fields: vec![field], ..Plan::default() }, offsets))
+        let (output, offsets) = packed_output(samples)?;
+        Ok((Plan { outputs: vec![output], ..Plan::default() }, offsets))
     }
 
     /// The data of a leaf with a row-major layout.
-    pub(crate) fn compacted(&self, field: usize) -> Result<OutputPlan<'static>> {
-        let old = &self.fields[field];
+    pub(crate) fn compacted(&self, output: usize) -> Result<OutputPlan<'static>> {
+        let old = &self.outputs[output];
         let layout = Layout::compact(old.dtype, old.layout.shape())?;
-        Ok(self.replanned(field, &self.lists[old.leaf], layout))
+        Ok(self.replanned(output, &self.lists[old.leaf], layout))
     }
 
     /// The data of a leaf, read from the same samples at another place.
-    pub(crate) fn reread(&self, field: usize, samples: &SampleList<'_>) -> OutputPlan<'static> {
-        self.replanned(field, samples, self.fields[field].layout.clone())
+    pub(crate) fn reread(&self, output: usize, samples: &SampleList<'_>) -> OutputPlan<'static> {
+        self.replanned(output, samples, self.outputs[output].layout.clone())
     }
 
     fn replanned(
         &self,
-        field: usize,
+        output: usize,
         samples: &SampleList<'_>,
         layout: Layout,
     ) -> OutputPlan<'static> {
-        let OutputPlan { leaf, out, .. } = self.fields[field];
-        let new = data_field(leaf, &self.specs[leaf], samples, layout);
+        let OutputPlan { leaf, out, .. } = self.outputs[output];
+        let new = data_output(leaf, &self.batch_shapes[leaf], samples, layout);
         OutputPlan { out, ..new.into_owned() }
     }
 
     /// The batch of each leaf as it will be.
-    pub fn specs(&self) -> &[BatchShape] {
-        &self.specs
+    pub fn batch_shapes(&self) -> &[BatchShape] {
+        &self.batch_shapes
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.
@@ -253,23 +255,24 @@ impl<'s> Plan<'s> {
     /// The address of the batch, if the samples already form it in memory, row-major without gaps, and
     /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device.
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
-        let mut fields = self.fields.iter().filter(|field| field.leaf == leaf);
-        let (Some(field), None) = (fields.next(), fields.next()) else { return None };
-        let spec = &self.specs[leaf];
-        let has_numbers = spec.lengths.is_some() && matches!(spec.device, Device::Cuda(_));
-        if field.selected.is_some()
-            || !field.bytes_only
-            || spec.source != spec.device
+        let mut outputs = self.outputs.iter().filter(|output| output.leaf == leaf);
+        let (Some(output), None) = (outputs.next(), outputs.next()) else { return None };
+        let batch_shape = &self.batch_shapes[leaf];
+        let has_numbers =
+            batch_shape.lengths.is_some() && matches!(batch_shape.device, Device::Cuda(_));
+        if output.selected.is_some()
+            || !output.bytes_only
+            || batch_shape.source != batch_shape.device
             || has_numbers
         {
             return None;
         }
-        if field.bytes() == 0 {
-            return field.data.first().copied();
+        if output.bytes() == 0 {
+            return output.data.first().copied();
         }
-        match (&field.ranges, &*field.data) {
+        match (&output.ranges, &*output.data) {
             (Some(ranges), _) => (ranges.len() == 1).then(|| ranges[0].src),
-            (None, [only]) => Some(only.wrapping_offset(field.class_of(0).src_offset as isize)),
+            (None, [only]) => Some(only.wrapping_offset(output.class_of(0).src_offset as isize)),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@ use crate::samples::{SampleList, Selection};
 use crate::tensor::{Device, Error, Layout, Mismatch, Result};
 
 impl BatchShape {
-    /// The batch of any samples of the list. Lengths are those of one sample of each kind.
+    /// The batch of any samples of the list. Lengths are those of one sample for each `TensorMeta`.
     ///
     /// # Errors
     /// Those of a batch of all samples of the list; [`Error::Argument`] where the shape of the batch depends on
@@ -29,33 +29,34 @@ impl BatchShape {
         let listed = &selection.listed;
         let planned = BatchShape::new(&listed.one_of_each, collate);
         // The position of an offender is that in the whole list.
-        let mut spec = planned.map_err(|error| {
+        let mut batch_shape = planned.map_err(|error| {
             BatchShape::new(&listed.samples, collate).map_or_else(|told| told, |_| error)
         })?;
-        if let (Placement::Padded(padded), Form::Pad(pad)) = (&spec.placement, &collate.form) {
+        if let (Placement::Padded(padded), Form::Pad(pad)) = (&batch_shape.placement, &collate.form)
+        {
             if padded.dims.iter().any(|&dim| pad.size.at(dim).is_none()) {
                 return refuse("pad needs a size for each padded dim");
             }
         }
-        if spec.device != spec.source {
-            let (expected, got) = (spec.source.to_string(), spec.device.to_string());
+        if batch_shape.device != batch_shape.source {
+            let (expected, got) = (batch_shape.source.to_string(), batch_shape.device.to_string());
             return Err(Error::Device(Box::new(Mismatch::of("device", expected, got))));
         }
-        debug_assert!(matches!(spec.source, Device::Cuda(_)));
+        debug_assert!(matches!(batch_shape.source, Device::Cuda(_)));
         let num_samples = selection.indices.shape()[0];
-        spec.is_selected = true;
-        spec.num_samples = num_samples as usize;
-        spec.shape[0] = num_samples;
-        if let Some((_, shape)) = &mut spec.lengths {
+        batch_shape.is_selected = true;
+        batch_shape.num_samples = num_samples as usize;
+        batch_shape.shape[0] = num_samples;
+        if let Some((_, shape)) = &mut batch_shape.lengths {
             shape[0] = num_samples;
         }
-        Layout::compact(spec.dtype, &spec.shape)?;
-        Ok(spec)
+        Layout::compact(batch_shape.dtype, &batch_shape.shape)?;
+        Ok(batch_shape)
     }
 }
 
 impl OutputPlan<'_> {
-    /// Has the field written for so many samples, each of them like one of those that it was planned with, or
+    /// Has the output written for so many samples, each of them like one of those that it was planned with, or
     /// without elements where the index is of none.
     pub(super) fn select(&mut self, num_samples: usize) {
         let nothing = [Dim::whole(0, 0, 0)];

@@ -122,22 +122,22 @@ impl AsTarget for Tensor {
 
 pub(crate) fn check_target(
     out: &Target<'_>,
-    spec: &BatchShape,
+    batch_shape: &BatchShape,
     samples: &SampleList<'_>,
 ) -> Result<()> {
-    if out.layout.shape() != &spec.shape[..] {
+    if out.layout.shape() != &batch_shape.shape[..] {
         return Err(Error::Shape(Box::new(Mismatch::new(
             None,
-            &spec.shape[..],
+            &batch_shape.shape[..],
             out.layout.shape(),
         ))));
     }
-    if out.device != spec.device {
-        let (expected, got) = (spec.device.to_string(), out.device.to_string());
+    if out.device != batch_shape.device {
+        let (expected, got) = (batch_shape.device.to_string(), out.device.to_string());
         return Err(Error::Device(Box::new(Mismatch::new(None, expected, got))));
     }
-    if out.dtype != spec.dtype {
-        return Err(Error::DType(Box::new(Mismatch::new(None, spec.dtype, out.dtype))));
+    if out.dtype != batch_shape.dtype {
+        return Err(Error::DType(Box::new(Mismatch::new(None, batch_shape.dtype, out.dtype))));
     }
     if elements_overlap(&out.layout) {
         let got = format!("strides {:?} for shape {:?}", out.layout.strides(), out.layout.shape());
@@ -223,8 +223,8 @@ fn not_apart(index: Option<usize>, whose: &str) -> Error {
 /// The first sample whose bytes are among those.
 fn overlapping(samples: &SampleList<'_>, hit: impl Fn(&Range<i128>) -> bool) -> Option<usize> {
     (0..samples.len()).find(|&index| {
-        let kind = samples.kind(index);
-        hit(&absolute(samples.address(index), &kind.layout, kind.dtype))
+        let meta = samples.meta(index);
+        hit(&absolute(samples.address(index), &meta.layout, meta.dtype))
     })
 }
 

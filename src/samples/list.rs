@@ -20,16 +20,16 @@ use crate::tensor::{
 pub struct SampleList<'a> {
     data: Addresses,
     /// The extent of dim 0 of each sample, as long as they differ in nothing else and are row-major on the host:
-    /// the first kind says the rest. Empty while there is only one kind, and where `kind_ids` is not.
+    /// the first `TensorMeta` has the rest. Empty while all are of the first extent, and where `meta_ids` is not.
     lengths: Vec<i64>,
-    /// The largest such extent that a row of the first kind may have; negative if it is no such row.
+    /// The largest such extent that a row may have; negative if the first sample is no row.
     longest: i64,
-    /// What `kinds` and `kind_ids` would be for `lengths`, once asked for.
+    /// What `metas` and `meta_ids` would be for `lengths`, once asked for.
     told: OnceLock<Told>,
-    /// Position in `kinds` for each sample; empty while there is only one kind.
-    kind_ids: Vec<u32>,
-    kinds: Arc<Metas>,
-    /// The kind of the last sample.
+    /// Position in `metas` for each sample; empty while there is only one `TensorMeta`.
+    meta_ids: Vec<u32>,
+    metas: Arc<Metas>,
+    /// Position in `metas` of the last sample.
     last: u32,
     read_only: bool,
     /// Owners of device memory that the list itself must keep: see `SampleView`.
@@ -39,7 +39,7 @@ pub struct SampleList<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-/// Every kind, and that of each sample.
+/// Every distinct `TensorMeta`, and each sample's position among them.
 type Told = (Arc<Metas>, Vec<u32>);
 
 // SAFETY: the addresses are only read through, and `SampleView`'s constructors (or the caller of
@@ -91,12 +91,12 @@ impl<'a> SampleList<'a> {
             return Err(Error::Shape(Box::new(mismatch)));
         };
         let layout = Layout::try_new(table.dtype(), &table.shape()[1..], Some(strides))?;
-        let kind = TensorMeta { dtype: table.dtype(), device: table.device(), layout };
+        let meta = TensorMeta { dtype: table.dtype(), device: table.device(), layout };
         let step = step.wrapping_mul(table.dtype().size() as i64);
         Ok(SampleList {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
-            longest: longest_row(&kind),
-            kinds: Arc::new(Metas::one(kind)),
+            longest: longest_row(&meta),
+            metas: Arc::new(Metas::one(meta)),
             read_only: table.is_read_only(),
             owners: if table.device() == Device::Cpu {
                 vec![]
@@ -123,9 +123,9 @@ impl<'a> SampleList<'a> {
                 self.data = Addresses::Each(each);
             }
         }
-        match (self.lengths.is_empty(), self.kinds.all().len()) {
+        match (self.lengths.is_empty(), self.metas.all().len()) {
             (true, 0 | 1) => Ok(()),
-            (true, _) => reserve_in_all(&mut self.kind_ids, count),
+            (true, _) => reserve_in_all(&mut self.meta_ids, count),
             (false, _) => reserve_in_all(&mut self.lengths, count),
         }
     }
@@ -144,7 +144,7 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked. Without memory the process ends, as where a `Vec` grows.
     pub fn push_view(&mut self, view: &SampleView<'a>) {
-        self.push_kind(view.kind(), view.data()).unwrap_or_else(|_| end_without_memory());
+        self.push_meta(view.meta(), view.data()).unwrap_or_else(|_| end_without_memory());
         // Neighbours are often parts of one tensor.
         let is_last =
             |owner: &&Owner| self.owners.last().is_some_and(|last| Arc::ptr_eq(last, owner));
@@ -184,10 +184,10 @@ impl<'a> SampleList<'a> {
             }
         };
         let known = given.and_then(|strides| {
-            let last = self.kinds.all().get(self.last as usize);
+            let last = self.metas.all().get(self.last as usize);
             match last.is_some_and(|last| last.is(dtype, device, shape, strides)) {
                 true => Some(self.last),
-                false => self.kinds.find(dtype, device, shape, strides),
+                false => self.metas.find(dtype, device, shape, strides),
             }
         });
         match known {
@@ -205,7 +205,7 @@ impl<'a> SampleList<'a> {
     /// that it may be [`SampleList::append_row`]'s.
     #[inline]
     fn is_row(&self, dtype: DType, device: Device, shape: &[i64]) -> bool {
-        self.kinds.all().first().is_some_and(|first| {
+        self.metas.all().first().is_some_and(|first| {
             self.is_rows()
                 && first.dtype == dtype
                 && first.device == device
@@ -221,16 +221,16 @@ impl<'a> SampleList<'a> {
             && same_dims(&own[1..], rest) && (0..=self.longest).contains(length))
     }
 
-    /// Whether the samples so far are rows of the first kind.
+    /// Whether the samples so far are rows that differ from the first one in length at most.
     #[inline]
     fn is_rows(&self) -> bool {
-        self.longest >= 0 && self.kinds.all().len() == 1 && self.told.get().is_none()
+        self.longest >= 0 && self.metas.all().len() == 1 && self.told.get().is_none()
     }
 
     /// Says whether there was room for it.
     #[inline]
     fn append_row(&mut self, data: *const u8, length: i64) -> bool {
-        let is_new = self.lengths.is_empty() && length != self.kinds.all()[0].layout.shape()[0];
+        let is_new = self.lengths.is_empty() && length != self.metas.all()[0].layout.shape()[0];
         if is_new && !self.begin_lengths() {
             return false;
         }
@@ -244,7 +244,7 @@ impl<'a> SampleList<'a> {
     /// From the first row of another length on each one's is told: as many as there is room for.
     #[cold]
     fn begin_lengths(&mut self) -> bool {
-        let (count, first) = (self.data.len(), self.kinds.all()[0].layout.shape()[0]);
+        let (count, first) = (self.data.len(), self.metas.all()[0].layout.shape()[0]);
         let room = self.data.each().capacity().max(count + 1);
         let has_room = self.lengths.try_reserve(room).is_ok();
         if has_room {
@@ -253,11 +253,11 @@ impl<'a> SampleList<'a> {
         has_room
     }
 
-    /// The kinds of rows, and which each of them is.
+    /// A `TensorMeta` for each length of the rows, and each row's position among them.
     #[cold]
-    fn kinds_of_rows(&self) -> Result<Told> {
-        let TensorMeta { dtype, device, layout } = &self.kinds.all()[0];
-        let (mut kinds, mut shape) = (Metas::default(), Dims::from(layout.shape()));
+    fn metas_of_rows(&self) -> Result<Told> {
+        let TensorMeta { dtype, device, layout } = &self.metas.all()[0];
+        let (mut metas, mut shape) = (Metas::default(), Dims::from(layout.shape()));
         let mut ids = room_for(self.lengths.len())?;
         let mut last = None;
         for &length in &self.lengths {
@@ -266,12 +266,12 @@ impl<'a> SampleList<'a> {
                 _ => {
                     shape[0] = length;
                     // The strides of all: that of dim 0 is made of the others' extents.
-                    match kinds.find(*dtype, *device, &shape, layout.strides()) {
+                    match metas.find(*dtype, *device, &shape, layout.strides()) {
                         Some(id) => id,
                         None => {
                             let layout = Layout::compact(*dtype, &shape)?;
-                            kinds.reserve().map_err(|_| no_room(self.lengths.len()))?;
-                            kinds.insert(TensorMeta { dtype: *dtype, device: *device, layout })
+                            metas.reserve().map_err(|_| no_room(self.lengths.len()))?;
+                            metas.insert(TensorMeta { dtype: *dtype, device: *device, layout })
                         }
                     }
                 }
@@ -279,33 +279,33 @@ impl<'a> SampleList<'a> {
             last = Some((length, id));
             ids.push(id);
         }
-        if kinds.all().len() < 2 {
+        if metas.all().len() < 2 {
             ids.clear();
         }
-        Ok((Arc::new(kinds), ids))
+        Ok((Arc::new(metas), ids))
     }
 
-    /// Finds what the kinds of rows are, so that they can be asked for.
+    /// Makes the `TensorMeta` of all rows, so that they can be asked for.
     fn find_told(&self) -> Result<()> {
         if !self.lengths.is_empty() && self.told.get().is_none() {
             // Another thread may have been quicker.
-            let _ = self.told.set(self.kinds_of_rows()?);
+            let _ = self.told.set(self.metas_of_rows()?);
         }
         Ok(())
     }
 
-    /// The kinds and the kind of each sample, by number.
+    /// Every distinct `TensorMeta`, and each sample's position among them.
     #[inline]
     fn table(&self) -> (&Metas, &[u32]) {
         if self.lengths.is_empty() {
-            return (&self.kinds, &self.kind_ids);
+            return (&self.metas, &self.meta_ids);
         }
-        let tell = || self.kinds_of_rows().unwrap_or_else(|_| end_without_memory());
-        let (kinds, ids) = self.told.get_or_init(tell);
-        (kinds, ids)
+        let tell = || self.metas_of_rows().unwrap_or_else(|_| end_without_memory());
+        let (metas, ids) = self.told.get_or_init(tell);
+        (metas, ids)
     }
 
-    /// Goes on with kinds, as a sample comes that is no row.
+    /// Stores a `TensorMeta` for each sample from now on, as one comes that is no row.
     #[inline]
     fn tell(&mut self) -> Result<()> {
         match self.lengths.is_empty() {
@@ -317,32 +317,32 @@ impl<'a> SampleList<'a> {
     #[cold]
     fn tell_rows(&mut self) -> Result<()> {
         self.find_told()?;
-        let Some((kinds, mut kind_ids)) = self.told.take() else { return Ok(()) };
-        if !kind_ids.is_empty() {
-            reserve_in_all(&mut kind_ids, self.data.each().capacity())?;
+        let Some((metas, mut meta_ids)) = self.told.take() else { return Ok(()) };
+        if !meta_ids.is_empty() {
+            reserve_in_all(&mut meta_ids, self.data.each().capacity())?;
         }
-        (self.kinds, self.kind_ids) = (kinds, kind_ids);
-        self.last = self.kind_ids.last().copied().unwrap_or(0);
+        (self.metas, self.meta_ids) = (metas, meta_ids);
+        self.last = self.meta_ids.last().copied().unwrap_or(0);
         self.lengths = Vec::new();
         Ok(())
     }
 
-    /// Adds a kind that is not there, as the last one.
-    fn insert(&mut self, kind: TensorMeta) -> Result<()> {
-        let num_kinds = self.kinds.all().len();
-        if num_kinds > 0 {
-            // From the second kind on each sample's is told: as many as there is room for.
-            reserve_in_all(&mut self.kind_ids, self.data.each().capacity())?;
+    /// Adds a `TensorMeta` that is not there yet, as the last one.
+    fn insert(&mut self, meta: TensorMeta) -> Result<()> {
+        let num_metas = self.metas.all().len();
+        if num_metas > 0 {
+            // From the second `TensorMeta` on each sample has its position: as many as there is room for.
+            reserve_in_all(&mut self.meta_ids, self.data.each().capacity())?;
         }
-        let has_room = match Arc::get_mut(&mut self.kinds) {
-            Some(kinds) => kinds.reserve(),
-            None => self.kinds.with_room().map(|kinds| self.kinds = Arc::new(kinds)),
+        let has_room = match Arc::get_mut(&mut self.metas) {
+            Some(metas) => metas.reserve(),
+            None => self.metas.with_room().map(|metas| self.metas = Arc::new(metas)),
         };
-        has_room.map_err(|_| no_room(num_kinds))?;
-        if num_kinds == 0 {
-            self.longest = longest_row(&kind);
+        has_room.map_err(|_| no_room(num_metas))?;
+        if num_metas == 0 {
+            self.longest = longest_row(&meta);
         }
-        self.last = Arc::make_mut(&mut self.kinds).insert(kind);
+        self.last = Arc::make_mut(&mut self.metas).insert(meta);
         Ok(())
     }
 
@@ -357,7 +357,7 @@ impl<'a> SampleList<'a> {
         if self.is_empty() {
             return false;
         }
-        let Some(last) = self.kinds.all().get(self.last as usize) else { return false };
+        let Some(last) = self.metas.all().get(self.last as usize) else { return false };
         if self.is_rows() && self.fits_rows(last, shape) && are_compact(strides, shape) {
             return self.append_row(data, shape[0]);
         }
@@ -384,9 +384,9 @@ impl<'a> SampleList<'a> {
         self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
         let (len, last) = (self.len(), self.last);
         for index in 0..other.len() {
-            if let Err(error) = self.push_kind(other.kind(index), other.data.at(index)) {
+            if let Err(error) = self.push_meta(other.meta(index), other.data.at(index)) {
                 self.truncate(len);
-                self.last = self.kind_ids.last().copied().unwrap_or(last);
+                self.last = self.meta_ids.last().copied().unwrap_or(last);
                 return Err(error);
             }
         }
@@ -407,18 +407,18 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked.
     #[inline]
-    fn push_kind(&mut self, kind: &TensorMeta, data: *const u8) -> Result<()> {
-        let TensorMeta { dtype, device, layout } = kind;
+    fn push_meta(&mut self, meta: &TensorMeta, data: *const u8) -> Result<()> {
+        let TensorMeta { dtype, device, layout } = meta;
         let (shape, strides) = (layout.shape(), layout.strides());
         let is_row = self.is_row(*dtype, *device, shape) && are_compact(strides, shape);
         if is_row && self.append_row(data, shape[0]) {
             return Ok(());
         }
         self.tell()?;
-        if self.kinds.all().get(self.last as usize) != Some(kind) {
-            match self.kinds.find(*dtype, *device, shape, strides) {
+        if self.metas.all().get(self.last as usize) != Some(meta) {
+            match self.metas.find(*dtype, *device, shape, strides) {
                 Some(id) => self.last = id,
-                None => self.insert(kind.clone())?,
+                None => self.insert(meta.clone())?,
             }
         }
         self.append(data);
@@ -427,24 +427,24 @@ impl<'a> SampleList<'a> {
 
     #[inline]
     fn append(&mut self, data: *const u8) {
-        if self.kinds.all().len() > 1 {
-            // Samples before the second kind came are all of the first.
-            self.kind_ids.resize(self.data.len(), 0);
-            self.kind_ids.push(self.last);
+        if self.metas.all().len() > 1 {
+            // Samples before the second `TensorMeta` came all have the first.
+            self.meta_ids.resize(self.data.len(), 0);
+            self.meta_ids.push(self.last);
         }
         self.data.each().push(data);
     }
 }
 
-/// The largest extent of dim 0 that a row of this kind may have; negative if the kind is none of rows, which
+/// The largest extent of dim 0 that a row like this one may have; negative if it is no row, which
 /// are row-major and on the host.
-fn longest_row(kind: &TensorMeta) -> i64 {
-    let (shape, strides) = (kind.layout.shape(), kind.layout.strides());
+fn longest_row(meta: &TensorMeta) -> i64 {
+    let (shape, strides) = (meta.layout.shape(), meta.layout.strides());
     let [_, rest @ ..] = shape else { return -1 };
     let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
-    let row_bytes = elements.and_then(|count| count.checked_mul(kind.dtype.size() as i64));
+    let row_bytes = elements.and_then(|count| count.checked_mul(meta.dtype.size() as i64));
     match row_bytes {
-        Some(bytes @ 1..) if kind.device == Device::Cpu => i64::MAX / bytes,
+        Some(bytes @ 1..) if meta.device == Device::Cpu => i64::MAX / bytes,
         _ => -1,
     }
 }

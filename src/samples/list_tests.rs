@@ -4,17 +4,17 @@ use super::*;
 use crate::samples::Samples;
 
 #[test]
-fn kinds_are_told_once() {
+fn metas_are_stored_once() {
     let data = [0u16; 12];
     let mut list = SampleList::new();
     for rows in [3, 3, 2, 3, 2, 1] {
         list.push_view(&SampleView::from_slice(&data[..rows * 4], &[rows as i64, 4]).unwrap());
     }
-    assert_eq!(list.kinds().len(), 3);
-    assert_eq!(list.kind_ids().unwrap(), [0, 0, 1, 0, 1, 2]);
+    assert_eq!(list.metas().len(), 3);
+    assert_eq!(list.meta_ids().unwrap(), [0, 0, 1, 0, 1, 2]);
     let taken = list.take([-1, 0, 5]).unwrap();
-    assert_eq!(taken.kind(0).layout.shape(), [1, 4]);
-    assert_eq!(taken.kind(1).layout.shape(), [3, 4]);
+    assert_eq!(taken.meta(0).layout.shape(), [1, 4]);
+    assert_eq!(taken.meta(1).layout.shape(), [3, 4]);
     assert!(list.take([6]).is_err() && list.take([-7]).is_err());
     assert!(matches!(list.take(0..i64::MAX), Err(Error::OutOfMemory { .. })));
 }
@@ -25,7 +25,7 @@ fn slices_are_samples_of_one_dim() {
     let views: SampleList =
         rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]).unwrap()).collect();
     for list in [rows.to_list(), rows.to_vec().to_list(), rows[..].to_list()] {
-        assert_eq!((list.kinds(), list.data()), (views.kinds(), views.data()));
+        assert_eq!((list.metas(), list.data()), (views.metas(), views.data()));
     }
 }
 
@@ -51,16 +51,16 @@ fn a_taken_list_can_grow() {
     list = list.take([1]).unwrap();
     list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
     list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());
-    let lengths = [0, 1, 2].map(|index| list.kind(index).layout.shape()[0]);
-    assert_eq!((lengths, list.kinds().len()), ([4, 2, 3], 3));
+    let lengths = [0, 1, 2].map(|index| list.meta(index).layout.shape()[0]);
+    assert_eq!((lengths, list.metas().len()), ([4, 2, 3], 3));
 }
 
 #[test]
-fn rows_become_kinds_when_asked_for_or_when_a_sample_is_none() {
+fn rows_get_metas_when_asked_for_or_when_a_sample_is_no_row() {
     let data = [0u16; 30];
     let row = |len: usize| SampleView::from_slice(&data[..2 * len], &[len as i64, 2]).unwrap();
     let shapes = |list: &SampleList<'_>| -> Vec<Vec<i64>> {
-        (0..list.len()).map(|index| list.kind(index).layout.shape().to_vec()).collect()
+        (0..list.len()).map(|index| list.meta(index).layout.shape().to_vec()).collect()
     };
     let lens = [3, 3, 0, 5, 3, 1];
     let expected: Vec<Vec<i64>> = lens.iter().map(|&len| vec![len as i64, 2]).collect();
@@ -68,12 +68,12 @@ fn rows_become_kinds_when_asked_for_or_when_a_sample_is_none() {
         let mut list = SampleList::new();
         for (count, &len) in lens.iter().enumerate() {
             if count == asked_after {
-                list.kinds();
+                list.metas();
             }
             list.push_view(&row(len));
         }
         assert_eq!(shapes(&list), expected, "asked after {asked_after}");
-        assert_eq!((list.kinds().len(), list.is_uniform()), (4, false));
+        assert_eq!((list.metas().len(), list.is_uniform()), (4, false));
         let taken = list.take([5, -1, 2]).unwrap();
         assert_eq!(shapes(&taken), [[1, 2], [1, 2], [0, 2]]);
         let turned = SampleView::with_strides(&data, &[4, 2], &[1, 4]).unwrap();
@@ -84,7 +84,7 @@ fn rows_become_kinds_when_asked_for_or_when_a_sample_is_none() {
             all.push(shape);
             assert_eq!(shapes(&list), all);
         }
-        assert_eq!(list.kinds().len(), 6);
+        assert_eq!(list.metas().len(), 6);
         let mut joined = list.take([0]).unwrap();
         joined.extend(&list).unwrap();
         assert_eq!(shapes(&joined)[1..], all);
@@ -102,9 +102,9 @@ fn replaced_samples_are_those_of_a_plain_list() {
     let others: SampleList =
         [row(1, 3), row(2, 5), turned, row(3, 0), row(4, 3), row(5, 1)].into_iter().collect();
     let seen = |list: &SampleList<'_>| -> Vec<(*const u8, Vec<i64>, Vec<i64>)> {
-        let of = |kind: &TensorMeta| (kind.layout.shape().to_vec(), kind.layout.strides().to_vec());
+        let of = |meta: &TensorMeta| (meta.layout.shape().to_vec(), meta.layout.strides().to_vec());
         let one =
-            |index: usize| (list.address(index), of(list.kind(index)).0, of(list.kind(index)).1);
+            |index: usize| (list.address(index), of(list.meta(index)).0, of(list.meta(index)).1);
         (0..list.len()).map(one).collect()
     };
     let table = Tensor::from_vec((0..12u16).collect(), &[2, 3, 2]).unwrap();

@@ -1,11 +1,11 @@
-//! [`TensorMeta`]: what samples share, told once for all of them.
+//! [`TensorMeta`]: tensor metadata, deduplicated across samples.
 
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use crate::tensor::{DType, Device, Layout};
 
-/// What samples share: dtype, place, shape and strides.
+/// Metadata of a tensor, stored once for all samples that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorMeta {
     /// The element type.
@@ -32,28 +32,28 @@ pub(crate) fn same_dims(a: &[i64], b: &[i64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b)
 }
 
-/// Distinct kinds by number. A list of many lengths asks here once for each sample.
+/// Every distinct `TensorMeta`, by position. A list of many lengths asks here once for each sample.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metas {
     all: Vec<TensorMeta>,
-    /// The newest kind of each hash; made with the second kind.
+    /// The newest of each hash; made with the second `TensorMeta`.
     newest: HashMap<u64, u32, BuildHasherDefault<Hashed>>,
-    /// For each kind the one before it of the same hash, or itself.
+    /// For each the one before it of the same hash, or itself.
     before: Vec<u32>,
-    /// Not the same in every process, so that kinds of one hash cannot be prepared.
+    /// Not the same in every process, so that layouts of one hash cannot be prepared.
     seed: u64,
 }
 
 impl Metas {
-    pub fn one(kind: TensorMeta) -> Metas {
-        Metas { all: vec![kind], ..Metas::default() }
+    pub fn one(meta: TensorMeta) -> Metas {
+        Metas { all: vec![meta], ..Metas::default() }
     }
 
     pub fn all(&self) -> &[TensorMeta] {
         &self.all
     }
 
-    /// The number of a kind that is there.
+    /// The position of one that is there.
     pub fn find(
         &self,
         dtype: DType,
@@ -76,7 +76,7 @@ impl Metas {
         Some(id)
     }
 
-    /// Makes room for one more kind.
+    /// Makes room for one more.
     pub fn reserve(&mut self) -> Result<(), TryReserveError> {
         self.all.try_reserve(1)?;
         let count = self.all.len() + 1;
@@ -85,13 +85,13 @@ impl Metas {
         }
         self.before.try_reserve(count - self.before.len())?;
         match count > self.newest.capacity() {
-            // Where lengths differ there are soon as many kinds as samples.
+            // Where lengths differ there are soon as many as samples.
             true => self.newest.try_reserve(4 * count),
             false => Ok(()),
         }
     }
 
-    /// A copy with room for one more kind.
+    /// A copy with room for one more.
     pub fn with_room(&self) -> Result<Metas, TryReserveError> {
         let mut copy = Metas { seed: self.seed, ..Metas::default() };
         copy.all.try_reserve(self.all.len() + 1)?;
@@ -102,10 +102,10 @@ impl Metas {
         Ok(copy)
     }
 
-    /// Adds a kind that is not there. Without room that was made for it (`reserve`) there may be no memory.
-    pub fn insert(&mut self, kind: TensorMeta) -> u32 {
+    /// Adds one that is not there. Without room that was made for it (`reserve`) there may be no memory.
+    pub fn insert(&mut self, meta: TensorMeta) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
-        self.all.push(kind);
+        self.all.push(meta);
         if id == 1 {
             self.seed = RandomState::new().hash_one(0);
             self.enter(0);
@@ -161,8 +161,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_found_again() {
-        let mut kinds = Metas::default();
+    fn every_meta_is_found_again() {
+        let mut metas = Metas::default();
         let all: Vec<TensorMeta> = (0..1000)
             .map(|n| {
                 let layout = Layout::try_new(DType::U8, &[n % 37, n], Some(&[n * n, 1])).unwrap();
@@ -170,15 +170,15 @@ mod tests {
                 TensorMeta { dtype: if n % 5 == 0 { DType::U8 } else { DType::I8 }, device, layout }
             })
             .collect();
-        let find = |kinds: &Metas, kind: &TensorMeta| {
-            kinds.find(kind.dtype, kind.device, kind.layout.shape(), kind.layout.strides())
+        let find = |metas: &Metas, meta: &TensorMeta| {
+            metas.find(meta.dtype, meta.device, meta.layout.shape(), meta.layout.strides())
         };
-        for (id, kind) in (0u32..).zip(&all) {
-            assert_eq!(find(&kinds, kind), None);
-            assert_eq!(kinds.insert(kind.clone()), id);
+        for (id, meta) in (0u32..).zip(&all) {
+            assert_eq!(find(&metas, meta), None);
+            assert_eq!(metas.insert(meta.clone()), id);
         }
-        for (id, kind) in (0u32..).zip(&all) {
-            assert_eq!(find(&kinds, kind), Some(id));
+        for (id, meta) in (0u32..).zip(&all) {
+            assert_eq!(find(&metas, meta), Some(id));
         }
     }
 }

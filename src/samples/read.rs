@@ -49,63 +49,63 @@ impl<'a> SampleList<'a> {
     ///
     /// # Panics
     /// If there is no sample `index`.
-    pub fn kind(&self, index: usize) -> &TensorMeta {
-        let (kinds, ids) = self.table();
-        &kinds.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
+    pub fn meta(&self, index: usize) -> &TensorMeta {
+        let (metas, ids) = self.table();
+        &metas.all()[if ids.is_empty() { 0 } else { ids[index] as usize }]
     }
 
-    /// Every distinct kind; after `take`, perhaps some that no sample has.
-    pub fn kinds(&self) -> &[TensorMeta] {
+    /// Every distinct dtype, layout and device; after `take`, perhaps some that no sample has.
+    pub fn metas(&self) -> &[TensorMeta] {
         self.table().0.all()
     }
 
-    /// Position in [`SampleList::kinds`] for each sample, or `None` if all are of the first.
-    pub fn kind_ids(&self) -> Option<&[u32]> {
+    /// Position in [`SampleList::metas`] for each sample, or `None` if all have the first.
+    pub fn meta_ids(&self) -> Option<&[u32]> {
         let ids = self.table().1;
         (!ids.is_empty()).then_some(ids)
     }
 
     /// Dims of the first sample.
     pub(crate) fn ndim(&self) -> usize {
-        self.kinds.all().first().map_or(0, |kind| kind.layout.ndim())
+        self.metas.all().first().map_or(0, |meta| meta.layout.ndim())
     }
 
     /// The dims of all samples, if they have as many.
-    pub fn kinds_ndim(&self) -> Option<usize> {
+    pub fn common_ndim(&self) -> Option<usize> {
         let ndim = self.ndim();
-        let same = |kind: &TensorMeta| kind.layout.ndim() == ndim;
-        (!self.is_empty() && self.kinds.all().iter().all(same)).then_some(ndim)
+        let same = |meta: &TensorMeta| meta.layout.ndim() == ndim;
+        (!self.is_empty() && self.metas.all().iter().all(same)).then_some(ndim)
     }
 
     /// Where the first sample is.
     pub fn device(&self) -> Option<Device> {
-        self.kinds.all().first().filter(|_| !self.is_empty()).map(|kind| kind.device)
+        self.metas.all().first().filter(|_| !self.is_empty()).map(|meta| meta.device)
     }
 
-    /// The dtypes of the kinds that have elements, some more than once.
+    /// The dtypes of samples that have elements, some more than once.
     pub fn filled_dtypes(&self) -> impl Iterator<Item = DType> + '_ {
         let has_long = self.lengths.iter().any(|&length| length > 0);
-        let is_filled = move |kind: &&TensorMeta| has_long || kind.layout.numel() > 0;
-        self.kinds.all().iter().filter(is_filled).map(|kind| kind.dtype)
+        let is_filled = move |meta: &&TensorMeta| has_long || meta.layout.numel() > 0;
+        self.metas.all().iter().filter(is_filled).map(|meta| meta.dtype)
     }
 
     /// The dtype of the last sample.
     pub fn last_dtype(&self) -> Option<DType> {
-        self.kinds.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|kind| kind.dtype)
+        self.metas.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|meta| meta.dtype)
     }
 
-    /// Whether all samples are of one kind, the first of [`SampleList::kinds`].
+    /// Whether all samples have the first of [`SampleList::metas`].
     pub fn is_uniform(&self) -> bool {
-        self.lengths.is_empty() && self.kind_ids.is_empty()
+        self.lengths.is_empty() && self.meta_ids.is_empty()
     }
 
     /// What all samples have in common, if they are row-major on the host and differ in the extent of dim 0
-    /// at most, and the extent of each; none if it is that of the kind.
+    /// at most, and the extent of each; none if all have the first one's.
     pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
-        let first = self.kinds.all().first()?;
+        let first = self.metas.all().first()?;
         let is_host = first.device == Device::Cpu;
         let are_rows = self.longest >= 0 || is_host && first.layout.is_compact();
-        (self.kind_ids.is_empty() && are_rows).then_some((first, &self.lengths))
+        (self.meta_ids.is_empty() && are_rows).then_some((first, &self.lengths))
     }
 
     /// A batch by index: the same samples in another order, repeated or left out.
@@ -130,7 +130,7 @@ impl<'a> SampleList<'a> {
         let room = |is_empty: bool| if is_empty { 0 } else { count };
         let mut data: Vec<*const u8> = room_for(count)?;
         let mut lengths = room_for(room(self.lengths.is_empty()))?;
-        let mut kind_ids = room_for(room(self.kind_ids.is_empty()))?;
+        let mut meta_ids = room_for(room(self.meta_ids.is_empty()))?;
         let places = indices.map(place);
         match (&self.data, self.is_uniform()) {
             (Addresses::Each(each), true) => {
@@ -144,21 +144,21 @@ impl<'a> SampleList<'a> {
                 for position in places.take_while(|&place| place < len as usize) {
                     data.push(self.data.at(position));
                     lengths.extend(self.lengths.get(position));
-                    kind_ids.extend(self.kind_ids.get(position));
+                    meta_ids.extend(self.meta_ids.get(position));
                 }
             }
         }
         if let Some(index) = outsider {
             return Err(outside(index, len));
         }
-        let last = kind_ids.last().copied().unwrap_or(0);
+        let last = meta_ids.last().copied().unwrap_or(0);
         Ok(SampleList {
             data: Addresses::Each(data),
             lengths,
             longest: self.longest,
             told: OnceLock::new(),
-            kind_ids,
-            kinds: Arc::clone(&self.kinds),
+            meta_ids,
+            metas: Arc::clone(&self.metas),
             last,
             read_only: self.read_only,
             owners: self.owners.clone(),
@@ -178,7 +178,7 @@ impl<'a> SampleList<'a> {
         SampleList {
             data: Addresses::Rows { first: samples.address(0), step: 0, len },
             longest: -1,
-            kinds: Arc::clone(&listed.one_of_each.kinds),
+            metas: Arc::clone(&listed.one_of_each.metas),
             read_only: samples.read_only,
             owners: samples.owners.iter().cloned().chain(owners).collect(),
             selection: Some(selection),
@@ -186,17 +186,17 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// A sample of each kind that the list has, and the position of its kind among these for every sample; empty if
-    /// there is one kind.
+    /// One sample for each `TensorMeta` in use, and for every sample the position of its own among these; empty if
+    /// there is only one.
     pub(crate) fn one_of_each(&self) -> Result<(SampleList<'a>, Vec<u32>)> {
-        let ids = self.kind_ids().unwrap_or(&[0]);
-        let mut number = vec![u32::MAX; self.kinds().len()];
+        let ids = self.meta_ids().unwrap_or(&[0]);
+        let mut number = vec![u32::MAX; self.metas().len()];
         let (mut each, mut numbers) = (SampleList::new(), room_for(ids.len())?);
         for (index, &id) in ids.iter().enumerate() {
             let number = &mut number[id as usize];
             if *number == u32::MAX {
                 *number = each.len() as u32;
-                each.push_kind(self.kind(index), self.data.at(index))?;
+                each.push_meta(self.meta(index), self.data.at(index))?;
             }
             numbers.push(*number);
         }

@@ -31,17 +31,17 @@ impl<'a> SampleList<'a> {
                 return Err(outside(index as i64, len as i64));
             }
         }
-        let (kind, data) = (other.kind(from), other.address(from));
-        let (shape, strides) = (kind.layout.shape(), kind.layout.strides());
+        let (meta, data) = (other.meta(from), other.address(from));
+        let (shape, strides) = (meta.layout.shape(), meta.layout.strides());
         // Of a table's rows there is an address each from now on.
         self.reserve(0)?;
         let owners = new_owners(&self.owners, &other.owners);
         self.owners.try_reserve(owners.len()).map_err(|_| no_room(owners.len()))?;
         // What was said of the lengths so far.
         self.told.take();
-        if self.is_row(kind.dtype, kind.device, shape) && are_compact(strides, shape) {
+        if self.is_row(meta.dtype, meta.device, shape) && are_compact(strides, shape) {
             let is_new =
-                self.lengths.is_empty() && shape[0] != self.kinds.all()[0].layout.shape()[0];
+                self.lengths.is_empty() && shape[0] != self.metas.all()[0].layout.shape()[0];
             if is_new && !self.begin_lengths() {
                 return Err(no_room(len));
             }
@@ -51,16 +51,16 @@ impl<'a> SampleList<'a> {
         } else {
             self.tell()?;
             let last = self.last;
-            let id = match self.kinds.find(kind.dtype, kind.device, shape, strides) {
+            let id = match self.metas.find(meta.dtype, meta.device, shape, strides) {
                 Some(id) => id,
                 None => {
-                    self.insert(kind.clone())?;
+                    self.insert(meta.clone())?;
                     self.last
                 }
             };
-            if self.kinds.all().len() > 1 {
-                self.kind_ids.resize(len, 0);
-                self.kind_ids[index] = id;
+            if self.metas.all().len() > 1 {
+                self.meta_ids.resize(len, 0);
+                self.meta_ids[index] = id;
             }
             self.last = if index + 1 == len { id } else { last };
         }
@@ -85,7 +85,7 @@ impl<'a> SampleList<'a> {
         }
         self.lengths.truncate(len);
         self.told.take();
-        self.kind_ids.truncate(len);
-        self.last = self.kind_ids.last().copied().unwrap_or(0);
+        self.meta_ids.truncate(len);
+        self.last = self.meta_ids.last().copied().unwrap_or(0);
     }
 }

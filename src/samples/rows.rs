@@ -9,7 +9,7 @@ use crate::tensor::{are_compact, bytes_of, Device};
 
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
 pub(crate) struct Rows<'r> {
-    kind: &'r TensorMeta,
+    meta: &'r TensorMeta,
     /// The extent of dim 0 of those without one of their own; 1 without dims.
     length: i64,
     source: Source<'r>,
@@ -24,28 +24,28 @@ enum Source<'r> {
 impl<'r> Rows<'r> {
     /// The samples of a list, if they are such.
     pub fn of_list(list: &'r SampleList<'_>, most_bytes: u64) -> Option<Rows<'r>> {
-        let (kind, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
-        let bytes = bytes_of(kind.dtype, kind.layout.shape()).saturating_mul(list.len() as u64);
+        let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
+        let bytes = bytes_of(meta.dtype, meta.layout.shape()).saturating_mul(list.len() as u64);
         if lengths.is_empty() && bytes > most_bytes {
             // Before there is an address for each row of a large table.
             return None;
         }
         list.check_rows(0).ok()?;
-        Some(Rows { kind, length: length_of(kind), source: Source::List(list.data(), lengths) })
+        Some(Rows { meta, length: length_of(meta), source: Source::List(list.data(), lengths) })
     }
 
     /// Views, if they are such.
     pub fn of_views(views: &'r [SampleView<'_>]) -> Option<Rows<'r>> {
         let (first, others) = views.split_first()?;
-        let kind = first.kind();
-        let is_row = |view: &SampleView<'_>| is_row_of(kind, view.kind());
-        let rows = Rows { kind, length: length_of(kind), source: Source::Views(views) };
+        let meta = first.meta();
+        let is_row = |view: &SampleView<'_>| is_row_of(meta, view.meta());
+        let rows = Rows { meta, length: length_of(meta), source: Source::Views(views) };
         (is_row(first) && others.iter().all(is_row)).then_some(rows)
     }
 
     /// What all have in common, but for the extent of dim 0.
-    pub fn kind(&self) -> &'r TensorMeta {
-        self.kind
+    pub fn meta(&self) -> &'r TensorMeta {
+        self.meta
     }
 
     pub fn len(&self) -> usize {
@@ -62,7 +62,7 @@ impl<'r> Rows<'r> {
             Source::List(data, lengths) => {
                 (data[index], lengths.get(index).copied().unwrap_or(self.length))
             }
-            Source::Views(views) => (views[index].data(), length_of(views[index].kind())),
+            Source::Views(views) => (views[index].data(), length_of(views[index].meta())),
         }
     }
 
@@ -93,8 +93,8 @@ impl<'r> Rows<'r> {
 
     /// Whether each row begins where the one before it ends.
     pub fn is_one_range(&self) -> bool {
-        let rest = self.kind.layout.shape().get(1..).unwrap_or_default();
-        let bytes = rest.iter().product::<i64>() * self.kind.dtype.size() as i64;
+        let rest = self.meta.layout.shape().get(1..).unwrap_or_default();
+        let bytes = rest.iter().product::<i64>() * self.meta.dtype.size() as i64;
         (1..self.len()).all(|index| {
             let (before, length) = self.at(index - 1);
             before.wrapping_add((length * bytes) as usize) == self.at(index).0
@@ -102,16 +102,16 @@ impl<'r> Rows<'r> {
     }
 }
 
-fn length_of(kind: &TensorMeta) -> i64 {
-    kind.layout.shape().first().copied().unwrap_or(1)
+fn length_of(meta: &TensorMeta) -> i64 {
+    meta.layout.shape().first().copied().unwrap_or(1)
 }
 
-/// Whether a sample is a row like those of the first kind.
-fn is_row_of(first: &TensorMeta, kind: &TensorMeta) -> bool {
-    let (own, shape) = (first.layout.shape(), kind.layout.shape());
-    kind.dtype == first.dtype
-        && kind.device == Device::Cpu
+/// Whether a sample is a row like the first one.
+fn is_row_of(first: &TensorMeta, meta: &TensorMeta) -> bool {
+    let (own, shape) = (first.layout.shape(), meta.layout.shape());
+    meta.dtype == first.dtype
+        && meta.device == Device::Cpu
         && own.len() == shape.len()
         && same_dims(own.get(1..).unwrap_or_default(), shape.get(1..).unwrap_or_default())
-        && are_compact(kind.layout.strides(), shape)
+        && are_compact(meta.layout.strides(), shape)
 }

@@ -16,7 +16,7 @@ pub(crate) struct Selection<L> {
 #[derive(Debug)]
 pub(crate) struct Listed<L> {
     pub samples: L,
-    /// A sample of each kind that the list has.
+    /// One sample for each `TensorMeta` in use.
     pub one_of_each: L,
     /// What the executor keeps on the device.
     pub table: Owner,

@@ -9,7 +9,7 @@ use crate::tensor::{DType, Device, Element, Error, Layout, Mismatch, Owner, Resu
 #[derive(Clone, Debug)]
 pub struct SampleView<'a> {
     data: *const u8,
-    kind: TensorMeta,
+    meta: TensorMeta,
     /// Of device memory, which is read after the call that took the view.
     owner: Option<Owner>,
     memory: PhantomData<&'a [u8]>,
@@ -86,7 +86,7 @@ impl<'a> SampleView<'a> {
     fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
         SampleView {
             data,
-            kind: TensorMeta { dtype, device, layout },
+            meta: TensorMeta { dtype, device, layout },
             owner: None,
             memory: PhantomData,
         }
@@ -94,16 +94,16 @@ impl<'a> SampleView<'a> {
 
     /// The extents.
     pub fn shape(&self) -> &[i64] {
-        self.kind.layout.shape()
+        self.meta.layout.shape()
     }
 
     /// The element type.
     pub fn dtype(&self) -> DType {
-        self.kind.dtype
+        self.meta.dtype
     }
 
-    pub(crate) fn kind(&self) -> &TensorMeta {
-        &self.kind
+    pub(crate) fn meta(&self) -> &TensorMeta {
+        &self.meta
     }
 
     pub(crate) fn data(&self) -> *const u8 {

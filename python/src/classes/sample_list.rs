@@ -203,8 +203,8 @@ impl PySampleList {
     fn __repr__(&self) -> String {
         match self.snapshot() {
             Samples::Leaves(own) => {
-                let (len, num_kinds) = (own.list.len(), own.list.kinds().len());
-                format!("SampleList({len} samples, {num_kinds} layouts)")
+                let (len, num_metas) = (own.list.len(), own.list.metas().len());
+                format!("SampleList({len} samples, {num_metas} layouts)")
             }
             Samples::Trees(own) => {
                 format!("SampleList({} trees, {} leaves)", own.len(), own.num_leaves())

@@ -89,7 +89,7 @@ impl Column {
     /// Refuses numbers beyond int64, which a cast would make negative.
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
-        for index in (0..list.len()).filter(|&index| list.kind(index).dtype == DType::U64) {
+        for index in (0..list.len()).filter(|&index| list.meta(index).dtype == DType::U64) {
             let sample = self.samples.sample(index)?;
             let host =
                 copy_of(&sample, &Collate::stack().device(Device::Cpu), None).or_py_err(py)?;
@@ -106,13 +106,13 @@ impl Column {
     /// Sequences of one dim. A tokenizer that gives tensors gives ``[1, L]``.
     pub fn flatten(&mut self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;
-        if list.kinds_ndim() == Some(1) {
+        if list.common_ndim() == Some(1) {
             return Ok(());
         }
         let mut flat = SampleList::new();
         flat.reserve(list.len()).or_py_err(py)?;
         for index in 0..list.len() {
-            let meta = list.kind(index);
+            let meta = list.meta(index);
             let (shape, strides) = match (meta.layout.shape(), meta.layout.strides()) {
                 (shape @ [_], strides) => (shape, strides),
                 ([1, shape @ ..], [_, strides @ ..]) if shape.len() == 1 => (shape, strides),
@@ -138,14 +138,14 @@ impl Column {
         let list = &self.samples.list;
         let mut lengths = space_for(list.len())?;
         for index in 0..list.len() {
-            let kind = list.kind(index);
-            if kind.device != device {
-                let (expected, got) = (device.to_string(), kind.device.to_string());
+            let meta = list.meta(index);
+            if meta.device != device {
+                let (expected, got) = (device.to_string(), meta.device.to_string());
                 let hint = Hint::Text("ids and labels of one call are all on one device");
                 let found = Mismatch::new(Some(index), expected, got).with_hint(hint);
                 return Err(Error::Device(Box::new(found)));
             }
-            lengths.push(kind.layout.shape()[0]);
+            lengths.push(meta.layout.shape()[0]);
         }
         Ok(lengths)
     }
@@ -204,7 +204,7 @@ pub(crate) fn pad_columns<'py>(
     for (name, key) in keys.iter() {
         let column = Column::read(&samples, name.extract()?, &key)?;
         let dtype = column.dtype(py)?;
-        let is_single = column.samples.list.kinds_ndim() == Some(0);
+        let is_single = column.samples.list.common_ndim() == Some(0);
         let mut collate = match pad.filter(|_| !is_single) {
             None => Collate::stack(),
             Some(pad) => {

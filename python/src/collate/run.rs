@@ -174,14 +174,14 @@ fn order_work(
     options: &mut RunOptions,
 ) -> windrow::Result<()> {
     let asked = jobs.iter().find_map(|job| job.stream);
-    let devices = plan.specs().iter().flat_map(|shape| [shape.source, shape.device]);
+    let devices = plan.batch_shapes().iter().flat_map(|shape| [shape.source, shape.device]);
     let ordinal = devices.into_iter().find_map(|device| match device {
         Device::Cuda(ordinal) => Some(ordinal),
         _ => None,
     });
     let Some(ordinal) = ordinal else {
         return match asked {
-            Some(_) if !plan.specs().is_empty() => Err(Error::Argument(
+            Some(_) if !plan.batch_shapes().is_empty() => Err(Error::Argument(
                 "stream= is for batches on a CUDA device; host memory has no streams".into(),
             )),
             _ => Ok(()),
@@ -200,13 +200,13 @@ fn order_work(
     }
     for job in jobs {
         producers.merge(producers_of_owners(job.samples.owners.shared()));
-        if job.samples.list.kinds().iter().any(|meta| meta.device != Device::Cpu) {
+        if job.samples.list.metas().iter().any(|meta| meta.device != Device::Cpu) {
             options.keep.push(Arc::clone(job.samples.owners.shared()) as Owner);
         }
     }
     let tensors = producers.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
     options.keep.extend(tensors);
-    if plan.specs().iter().any(|shape| is_cuda(shape.device)) {
+    if plan.batch_shapes().iter().any(|shape| is_cuda(shape.device)) {
         *memory = TorchMemory::for_samples(engine, &producers, ordinal)?;
     }
     options.stream = match asked.or(producers.current) {
@@ -235,7 +235,7 @@ fn is_cuda(device: Device) -> bool {
 fn view_of(engine: &Engine, job: &Job, leaf: &Leaf<'_, '_>) -> windrow::Result<Option<Batch>> {
     let plan = Plan::for_leaves(&[*leaf])?;
     let Some(data) = view_in(&plan, 0, leaf, job.copy)? else { return Ok(None) };
-    let shape = &plan.specs()[0];
+    let shape = &plan.batch_shapes()[0];
     let layout = windrow::Layout::compact(shape.dtype, &shape.shape)?;
     let owners = &job.samples.owners;
     let (owners, per_sample) = (Arc::clone(owners.shared()), owners.all_per_sample());

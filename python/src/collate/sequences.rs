@@ -179,18 +179,18 @@ fn rows(
     let mut list = SampleList::new();
     list.reserve(lengths.len() * if numbers.is_some() { 2 } else { 1 })?;
     for (index, &length) in lengths.iter().enumerate() {
-        let kind = samples.list.kind(index);
-        let stride = kind.layout.strides()[0];
+        let meta = samples.list.meta(index);
+        let stride = meta.layout.strides()[0];
         let skipped = length.min(1) * i64::from(numbers.is_some());
         if let Some(numbers) = numbers {
             push(&mut list, numbers, 0, &[1, skipped], None)?;
         }
-        let step = skipped.wrapping_mul(stride).wrapping_mul(kind.dtype.size() as i64);
+        let step = skipped.wrapping_mul(stride).wrapping_mul(meta.dtype.size() as i64);
         let data = samples.list.address(index).wrapping_offset(step as isize);
         // SAFETY: a sample of the list, perhaps without its first element.
         #[allow(unsafe_code)]
         unsafe {
-            list.push(data, kind.dtype, kind.device, &[1, length - skipped], Some(&[0, stride]))?;
+            list.push(data, meta.dtype, meta.device, &[1, length - skipped], Some(&[0, stride]))?;
         }
     }
     Ok(list)

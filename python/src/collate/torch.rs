@@ -352,7 +352,7 @@ impl<'py> Walk<'_, 'py> {
         if !of_one_type() {
             return Ok(Err(None));
         }
-        let metas = job.samples.list.kinds();
+        let metas = job.samples.list.metas();
         let first = &metas[0];
         // torch promotes, and refuses what NumPy steps through backwards or has a dtype of others.
         let is_alike = metas.iter().all(|meta| {

@@ -103,7 +103,7 @@ impl<'py> Importer<'py> {
             // An address without memory says nothing: empty samples are where the others are.
             true => match self.list.is_empty() {
                 true => Device::Cuda(0),
-                false => self.list.kind(0).device,
+                false => self.list.meta(0).device,
             },
             false => self.cuda_device_of(address, index)?,
         };

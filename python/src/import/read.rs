@@ -102,7 +102,7 @@ impl<'py> Importer<'py> {
         if self.repeat.is_none() && !is_array && !self.is_quiet {
             return;
         }
-        self.ahead = engine.start_rows(collate, self.list.kind(0), count);
+        self.ahead = engine.start_rows(collate, self.list.meta(0), count);
         if let Some(ahead) = &mut self.ahead {
             // SAFETY: a sample just read, kept alive by the caller, as all are that follow.
             unsafe { ahead.push(self.list.address(0)) };
@@ -225,7 +225,7 @@ impl<'py> Importer<'py> {
         self.import_one(&items[count], start + count)?;
         let first = std::mem::take(&mut self.list);
         let first_place = Places::from(std::mem::take(&mut self.places));
-        self.empty_dtype = first.kind(0).dtype;
+        self.empty_dtype = first.meta(0).dtype;
         for (index, item) in items[..count].iter().enumerate() {
             self.import_one(item, start + index)?;
         }

@@ -30,7 +30,7 @@ pub(crate) fn tensor_of(
     let Importer { list, mut owner, places, .. } = importer;
     owner.objects.push(object.clone().unbind());
     owner.places = Places::from(places);
-    let meta = list.kind(0);
+    let meta = list.meta(0);
     let owner: Owner = Arc::new(owner);
     // SAFETY: `owner` holds the object and whatever it lent us.
     #[allow(unsafe_code)]

@@ -40,7 +40,7 @@ impl Imported {
 
     /// A sample of the list as a tensor, which keeps its memory alive.
     pub fn sample(&self, index: usize) -> PyResult<Tensor> {
-        let (meta, data) = (self.list.kind(index), self.list.address(index).cast_mut());
+        let (meta, data) = (self.list.meta(index), self.list.address(index).cast_mut());
         let places = self.places.at(index)?;
         let (owners, per_sample) =
             (Arc::clone(self.owners.shared()), self.owners.of_sample(index).cloned());

@@ -174,7 +174,7 @@ fn push_crop(
     dims: (isize, isize),
     is_flipped: bool,
 ) -> Result<()> {
-    let meta = images.kind(index);
+    let meta = images.meta(index);
     let (mut shape, mut strides) =
         (Dims::from(meta.layout.shape()), Dims::from(meta.layout.strides()));
     let ndim = shape.len() as isize;
