@@ -149,6 +149,51 @@ def test_language_modelling_of_lists_and_of_batch_after_batch():
     assert_same(free, transformers.DataCollatorForLanguageModeling(tokenizer())(rows))
 
 
+def words(rng, length):
+    """A sequence with the places of its tokens in a text: words of one to three tokens, special ones at both ends and within."""
+    ids, offsets, end = [2], [(0, 0)], 0
+    while len(ids) < length - 1:
+        if rng.random() < 0.1:
+            ids.append(3)
+            offsets.append((0, 0))
+            continue
+        begin = end + int(rng.random() < 0.6)
+        end = begin + int(rng.integers(1, 4))
+        ids.append(int(rng.integers(4, 60)))
+        offsets.append((begin, end))
+    return {"input_ids": [*ids, 3], "offset_mapping": [*offsets, (0, 0)]}
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_whole_words(side):
+    """transformers takes rows of one length; of several it is given what its tokenizer would pad them to."""
+    rng = np.random.default_rng(4)
+    arguments = {"whole_word_mask": True, "mask_replace_prob": 1, "random_replace_prob": 0, "seed": 11, "mlm_probability": 0.4}
+    ours = sequence.DataCollatorForLanguageModeling(tokenizer(side), **arguments)
+    theirs = transformers.DataCollatorForLanguageModeling(tokenizer(side), **arguments)
+    for lengths in ((12, 12, 12), (9, 20, 2, 14)):
+        rows = [words(rng, length) for length in lengths]
+        padded = [dict(row) for row in rows]
+        for row in padded:
+            gap = max(lengths) - len(row["input_ids"])
+            for key, value in (("input_ids", 0), ("offset_mapping", (0, 0)), ("attention_mask", 0)):
+                own = row.get(key, [1] * (max(lengths) - gap))
+                row[key] = own + [value] * gap if side == "right" else [value] * gap + own
+        for extra in ({}, {"special_tokens_mask": True}):
+            for row, full in zip(rows, padded):
+                for each in (row, full):
+                    each.update({key: [int(token < 4) for token in each["input_ids"]] for key in extra})
+            assert_same(ours([dict(row) for row in rows]), dict(theirs([dict(row) for row in padded])))
+    with pytest.warns(UserWarning, match="mask_replace_prob is set to 1"):
+        plain = sequence.DataCollatorForLanguageModeling(tokenizer(side), whole_word_mask=True)
+    assert (plain.mask_replace_prob, plain.random_replace_prob) == (1, 0)
+    rows = [words(rng, 5), words(rng, 6)]
+    refusal(lambda: plain([rows[0], {"input_ids": [2, 5]}]), KeyError, "sample 1: the key 'offset_mapping' is missing", "return_offsets_mapping")
+    refusal(lambda: plain([rows[0], {**rows[1], "offset_mapping": [(0, 1)]}]), wr.ShapeError, 'sample 1 at "offset_mapping"', index=1)
+    assert plain([{"input_ids": [], "offset_mapping": []}] * 2)["labels"].shape == (2, 0)
+    assert sequence.DataCollatorForLanguageModeling(tokenizer(), mlm=False)(rows)["input_ids"].shape == (2, 6)
+
+
 def test_numbers_in_place_of_a_tokenizer():
     numbers = TokenizerNumbers(padding_side="left", mask_token_id=1, vocab_size=60, all_special_ids=(0, 1, 2, 3))
     for name, more in (("DataCollatorWithPadding", {}), ("DataCollatorForLanguageModeling", {"seed": 1})):
@@ -167,7 +212,7 @@ def test_what_is_refused():
     refusal(lambda: sequence.DataCollatorWithPadding(tokenizer(), padding=False)(features()), wr.ShapeError, "padding=True")
     refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(mask_token=None)), ValueError, "a mask token")
     refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), return_tensors="np"), ValueError, 'return_tensors="pt"')
-    refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), whole_word_mask=True), ValueError, "whole_word_mask")
+    refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), mlm=False, whole_word_mask=True), ValueError, "mlm=True")
     for more in ({"mlm_probability": 1.5}, {"mlm_probability": None}, {"mask_replace_prob": -1}, {"random_replace_prob": 0.5}):
         refusal(lambda: sequence.DataCollatorForLanguageModeling(tokenizer(), **more), ValueError)
 

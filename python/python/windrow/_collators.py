@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, give
+from windrow._fields import check, give, numpy, refusal
 from windrow._padding import options_of, padded
 
 # Keys that a tokenizer pads, those of one sequence each.
@@ -246,14 +246,16 @@ class DataCollatorForLanguageModeling:
 
     Args:
         mlm: masked; False: the labels are the ids, -100 where they are the padding token.
+        whole_word_mask: draws words, and masks all tokens of each. The features need ``offset_mapping``, of rows of any length, and every
+            token drawn becomes the mask token: other shares are set so with a UserWarning, as transformers does.
         mlm_probability: share of the tokens that are to be predicted.
         mask_replace_prob, random_replace_prob: shares of those that become the mask token, and another token.
         pad_to_multiple_of, return_tensors: as for `DataCollatorWithPadding`; masks need ``"pt"``.
         seed: of the masks.
 
     Raises:
-        ValueError: masks without a mask token or with ``return_tensors="np"``, or probabilities that make no sense. Masking of
-            whole words is not offered.
+        ValueError: masks without a mask token or with ``return_tensors="np"``, whole words without masks, or probabilities that make no
+            sense; an ``offset_mapping`` that is not one pair for each token. KeyError: there is none, and words are masked.
 
     Example:
         >>> from windrow.sequence import DataCollatorForLanguageModeling, TokenizerNumbers
@@ -286,21 +288,24 @@ class DataCollatorForLanguageModeling:
                 raise ValueError(f"{name}={share}; it is from 0 to 1")
         if self.mask_replace_prob + self.random_replace_prob > 1:
             raise ValueError("mask_replace_prob and random_replace_prob are at most 1 together")
-        if self.whole_word_mask:
-            raise ValueError("whole_word_mask=True: take transformers' collator, this one masks tokens")
+        if self.whole_word_mask and not self.mlm:
+            raise ValueError("whole_word_mask=True needs mlm=True")
+        if self.whole_word_mask and self.mask_replace_prob < 1:
+            warnings.warn("whole_word_mask=True masks every token of a word: mask_replace_prob is set to 1", UserWarning, stacklevel=3)
+            self.mask_replace_prob, self.random_replace_prob = 1.0, 0.0
 
     def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         kind = return_tensors or self.return_tensors
         if isinstance(examples[0], Mapping):
-            batch = _pad(self.tokenizer, examples, True, None, self.pad_to_multiple_of, kind)
+            batch = _pad(self.tokenizer, examples, True, None, self.pad_to_multiple_of, kind, ("offset_mapping",))
         else:
             rows = [{"input_ids": example} for example in examples]
             batch = {"input_ids": _pad(self.tokenizer, rows, True, None, self.pad_to_multiple_of, kind)["input_ids"]}
         special = batch.pop("special_tokens_mask", None)
-        batch.pop("offset_mapping", None)
         ids = batch["input_ids"]
         if self.mlm:
-            batch["labels"] = self._mask(ids, special)
+            offsets = _offsets(examples, ids.shape[1], self.tokenizer.padding_side) if self.whole_word_mask else None
+            batch["labels"] = self._mask(ids, special, offsets)
             return batch
         labels = ids.clone() if kind == "pt" else ids.copy()
         if self.tokenizer.pad_token_id is not None:
@@ -308,7 +313,7 @@ class DataCollatorForLanguageModeling:
         batch["labels"] = labels
         return batch
 
-    def _mask(self, ids: Any, special: Any) -> Any:
+    def _mask(self, ids: Any, special: Any, offsets: Any) -> Any:
         """Masks ids in place and gives the labels. What is drawn, and in which order, is transformers' too."""
         import torch
 
@@ -322,8 +327,14 @@ class DataCollatorForLanguageModeling:
         labels = ids.clone()
         if special is None:
             special = torch.isin(ids, torch.tensor(list(self.tokenizer.all_special_ids), dtype=ids.dtype))
-        shares = torch.full(ids.shape, float(self.mlm_probability or 0)).masked_fill_(special.bool(), 0.0)
+        left_out, begins = special.bool(), None
+        if offsets is not None:
+            begins = _begins_of_words(offsets, left_out.numpy())
+            left_out = torch.from_numpy(begins != range(ids.shape[1]))
+        shares = torch.full(ids.shape, float(self.mlm_probability or 0)).masked_fill_(left_out, 0.0)
         chosen = torch.bernoulli(shares, generator=self.generator).bool()
+        if begins is not None:
+            chosen = chosen.gather(1, torch.from_numpy(begins).clamp(min=0)) & torch.from_numpy(begins >= 0)
         labels[~chosen] = -100
         replaced = drawn(self.mask_replace_prob) & chosen
         ids[replaced] = self.tokenizer.mask_token_id
@@ -333,6 +344,34 @@ class DataCollatorForLanguageModeling:
         words = torch.randint(len(self.tokenizer), ids.shape, dtype=torch.long, generator=self.generator)
         ids[others] = words[others]
         return labels
+
+
+def _offsets(features: Sequence[Mapping[str, Any]], size: int, side: str) -> Any:
+    """Where each token begins and ends in its text: [N, size, 2], zeros where there is padding."""
+    import numpy as np
+
+    rows = []
+    for index, feature in enumerate(features):
+        if not isinstance(feature, Mapping) or "offset_mapping" not in feature:
+            text = "the key 'offset_mapping' is missing; whole_word_mask=True needs it: return_offsets_mapping=True of the tokenizer"
+            raise KeyError(f"sample {index}: {text}")
+        row, count = np.asarray(feature["offset_mapping"], np.int64), len(feature["input_ids"])
+        if row.shape != (count, 2) and row.size + count > 0:
+            raise refusal(wr.ShapeError, index, "offset_mapping", (count, 2), row.shape, "one pair for each token")
+        rows.append(row.reshape(-1, 2))
+    return numpy(wr.pad(rows, dims=0, side=side, size=size))
+
+
+def _begins_of_words(offsets: Any, special: Any) -> Any:
+    """For each token the position of the first one of its word, -1 for special ones. A word begins where a token does not
+    begin where the last one ends, and after a special token."""
+    import numpy as np
+
+    ends, follows = np.roll(offsets[..., 1], 1, axis=1), np.roll(special, 1, axis=1)
+    ends[:, :1], follows[:, :1] = -1, False
+    is_first = ~special & ((offsets[..., 0] != ends) | follows)
+    begins = np.maximum.accumulate(np.where(is_first, np.arange(special.shape[1]), -1), axis=1)
+    return np.where(special, -1, begins)
 
 
 class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
