@@ -63,6 +63,20 @@ def test_repeated_calls_are_divided():
     assert next(r for r in found if r.name == "windrow").quartiles[1] < 0.01
 
 
+def test_other_forms_of_the_samples_are_made_before_the_clock_starts():
+    made, seen = [], []
+    form = {"lists": lambda row: (made.append(1), row.tolist())[1]}
+
+    def call(s):
+        seen.append(len(made))
+        return np.stack([np.array(row, "float32") for row in s.of("lists", form["lists"])])
+
+    bench = workload_of(windrow=call)
+    bench = replace(bench, sets=[replace(bench.sets[0], others={}, makers={}) for _ in range(3)])
+    measure(bench, PACE)
+    assert seen[0] == 0 and set(seen[1:]) == {len(made)} and len(made) == 3 * 8
+
+
 def test_a_target_takes_the_fastest_peer():
     timed = [Result(name, [0.0, seconds, 9.0], None) for name, seconds in (("windrow", 2.0), ("a", 6.0), ("b", 3.0))]
     assert judge(Target("windrow", ("a", "b", "c"), 2.0), timed) == {

@@ -168,6 +168,8 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
     num_bytes = workload.bytes_of(want)
     problems = {name: verify(workload, name, want, pace) for name in workload.contenders.calls}
     del want
+    for samples in workload.sets:
+        samples.convert_like(workload.sets[-1])
     turn = itertools.count()
 
     def next_samples() -> Samples:

@@ -59,7 +59,9 @@ class Samples:
     table: Any = None
     # Which rows of a larger list they are.
     indices: Array = None
-    others: Dict[str, List[Any]] = field(default_factory=dict)
+    # In the form of other libraries, by name, and what makes it.
+    others: Dict[str, Any] = field(default_factory=dict)
+    makers: Dict[str, Callable[["Samples"], Any]] = field(default_factory=dict)
 
     @property
     def best(self) -> Sequence[Any]:
@@ -68,9 +70,20 @@ class Samples:
 
     def of(self, library: str, convert: Callable[[Any], Any]) -> List[Any]:
         """The samples as those of another library, converted once."""
+        found: List[Any] = self.whole(library, lambda samples: [convert(sample) for sample in samples.best])
+        return found
+
+    def whole(self, library: str, make: Callable[["Samples"], Any]) -> Any:
+        """All samples as one object of another library, made once."""
         if library not in self.others:
-            self.others[library] = [convert(sample) for sample in self.best]
+            self.makers[library] = make
+            self.others[library] = make(self)
         return self.others[library]
+
+    def convert_like(self, other: "Samples") -> None:
+        """Has the samples in every form that those of another list were asked for in: that is not for the clock."""
+        for library, make in list(other.makers.items()):
+            self.whole(library, make)
 
     @property
     def array_table(self) -> Array:

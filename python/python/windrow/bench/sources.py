@@ -21,13 +21,6 @@ def require(setting: Setting, *libraries: str) -> None:
         raise Skip(reason)
 
 
-def whole(s: Samples, library: str, make: Callable[[], Any]) -> Any:
-    """All samples as one object of a library, made once."""
-    if library not in s.others:
-        s.others[library] = [make()]
-    return s.others[library][0]
-
-
 def padded_rows(rows: List[Any]) -> Tuple[Any, Any, Any]:
     """By torch: int64, mask, lengths."""
     lengths = torch.tensor([len(row) for row in rows])
@@ -46,7 +39,7 @@ def arrow_column(shortest: int, longest: int, num_samples: int, targets: List[Ta
 
         def column(s: Samples) -> Any:
             pa = module("pyarrow")
-            return whole(s, "pyarrow", lambda: pa.array(s.arrays, pa.list_(pa.int32())))
+            return s.whole("pyarrow", lambda s: pa.array(s.arrays, pa.list_(pa.int32())))
 
         def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
             batch = wr.pad(column(s), dtype="int64", mask="real", engine=engine)
@@ -77,8 +70,10 @@ def dataset_rows(shortest: int, longest: int, num_samples: int, targets: List[Ta
         spec = {"ids": wr.Pad(dtype="int64", mask="real")}
 
         def dataset(s: Samples, form: str) -> Any:
-            made = whole(s, "datasets", lambda: module("datasets").Dataset.from_dict({"ids": s.arrays}))
-            return whole(s, f"datasets {form}", lambda: made.with_format(form))
+            def whole(s: Samples) -> Any:
+                return s.whole("datasets", lambda s: module("datasets").Dataset.from_dict({"ids": s.arrays}))
+
+            return s.whole(f"datasets {form}", lambda s: whole(s).with_format(form))
 
         def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
             batch = collate_columns(dataset(s, "arrow")[:], spec, engine=engine)
