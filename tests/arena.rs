@@ -80,7 +80,7 @@ fn lists<'s>(
 ) -> Vec<SampleList<'s>> {
     let list = |case: &'s Case| {
         let mut list = SampleList::new();
-        case.samples.iter().for_each(|sample| list.push_view(&view(sample)));
+        case.samples.iter().for_each(|sample| list.push_view(&view(sample)).unwrap());
         list
     };
     cases.iter().map(list).collect()
@@ -234,7 +234,7 @@ fn sizes_beyond_memory_are_errors() {
     };
     let stack = Collate::stack();
     let mut list = SampleList::new();
-    list.push_view(&huge(1 << 62));
+    list.push_view(&huge(1 << 62)).unwrap();
     let leaf = Leaf { samples: &list, collate: &stack, path: "", out: None };
     let error = Plan::in_arena(&[leaf; 3]).unwrap_err();
     assert!(matches!(error, Error::TooLarge(_)), "{error}");

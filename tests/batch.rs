@@ -520,8 +520,8 @@ fn views_of_what_is_there_already() {
 fn a_taken_list_goes_on_after_its_own_last_sample() {
     let (bytes, floats) = ([1u8, 2, 3, 4], [1.0f32; 4]);
     let mut list = SampleList::new();
-    list.push_view(&SampleView::from_slice(&bytes, &[4]).unwrap());
-    list.push_view(&SampleView::from_slice(&floats, &[4]).unwrap());
+    list.push_view(&SampleView::from_slice(&bytes, &[4]).unwrap()).unwrap();
+    list.push_view(&SampleView::from_slice(&floats, &[4]).unwrap()).unwrap();
     for (picks, dtype) in [(&[0i64][..], DType::U8), (&[0, 1], DType::F32), (&[1, 0], DType::U8)] {
         let mut taken = list.take(picks.iter().copied()).unwrap();
         // SAFETY: sixteen bytes, enough for a sample of either dtype.

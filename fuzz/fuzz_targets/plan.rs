@@ -189,7 +189,8 @@ fn check(u: &mut Unstructured<'_>) -> Result<()> {
             // SAFETY: none of it is read: plans only are made here. Neither is it below.
             unsafe {
                 if u.arbitrary()? {
-                    list.push_view(&SampleView::from_raw_parts(data, dtype, device, layout));
+                    let view = SampleView::from_raw_parts(data, dtype, device, layout);
+                    list.push_view(&view).expect("a list that the host knows");
                 } else {
                     let strides = numbers(u, base.len())?;
                     let strides = u.arbitrary::<bool>()?.then_some(&strides[..]);

@@ -63,7 +63,7 @@ impl Engine {
     /// Copies a batch that came from a device to an output with gaps or in another order.
     fn spread(&self, tensor: &Tensor, out: *mut u8, layout: Layout) -> Result<()> {
         let (mut samples, collate) = (SampleList::new(), Collate::concat(0).device(Device::Cpu));
-        samples.push_view(&tensor.into());
+        samples.push_view(&tensor.into())?;
         // SAFETY: the output that the plan borrows.
         #[allow(unsafe_code)]
         let target = unsafe { Target::from_raw_parts(out, tensor.dtype(), Device::Cpu, layout) };

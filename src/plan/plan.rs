@@ -108,8 +108,8 @@ impl<'s> Plan<'s> {
     /// let rows: [&[i32]; 2] = [&[1, 2, 3], &[4]];
     /// let (mut ids, mut labels) = (SampleList::new(), SampleList::new());
     /// for (row, label) in rows.iter().zip(&[7u8, 8]) {
-    ///     ids.push_view(&SampleView::from_slice(row, &[row.len() as i64])?);
-    ///     labels.push_view(&SampleView::from_slice(std::slice::from_ref(label), &[])?);
+    ///     ids.push_view(&SampleView::from_slice(row, &[row.len() as i64])?)?;
+    ///     labels.push_view(&SampleView::from_slice(std::slice::from_ref(label), &[])?)?;
     /// }
     /// let (ragged, stack) = (Collate::ragged(), Collate::stack());
     /// let plan = Plan::in_arena(&[

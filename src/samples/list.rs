@@ -1,5 +1,6 @@
 //! Stage 1. Lists of samples: an address for each, and every distinct layout once.
 
+use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
@@ -130,11 +131,6 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// As `reserve`; without memory the process ends, as where a `Vec` grows.
-    pub(crate) fn grow(&mut self, additional: usize) {
-        self.data.each().reserve(additional);
-    }
-
     /// A table may have more rows than there is memory to tell them apart, if they are empty or all
     /// the same. Refused before anything is made for each of them, `additional` samples included.
     pub(crate) fn check_rows(&self, additional: usize) -> Result<()> {
@@ -142,19 +138,34 @@ impl<'a> SampleList<'a> {
         room_for::<*const u8>(len.saturating_add(additional)).map(drop)
     }
 
-    /// Appends a sample that is already checked. Without memory the process ends, as where a `Vec` grows.
-    pub fn push_view(&mut self, view: &SampleView<'a>) {
-        self.push_meta(view.meta(), view.data()).unwrap_or_else(|_| end_without_memory());
+    /// Appends a sample that is already checked.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`]; [`Error::Argument`] for a list of samples that only a device knows. The list is then
+    /// unchanged.
+    pub fn push_view(&mut self, view: &SampleView<'a>) -> Result<()> {
+        self.push_meta(view.meta(), view.data())?;
         // Neighbours are often parts of one tensor.
         let is_last =
             |owner: &&Owner| self.owners.last().is_some_and(|last| Arc::ptr_eq(last, owner));
         self.owners.extend(view.owner().filter(|owner| !is_last(owner)).cloned());
+        Ok(())
+    }
+
+    /// A list of views. Without memory the process ends, as where a `Vec` grows.
+    pub(crate) fn of_views(views: impl IntoIterator<Item = impl Borrow<SampleView<'a>>>) -> Self {
+        let (mut list, views) = (SampleList::new(), views.into_iter());
+        list.data.each().reserve(views.size_hint().0);
+        for view in views {
+            list.push_view(view.borrow()).unwrap_or_else(|_| end_without_memory());
+        }
+        list
     }
 
     /// Appends a foreign sample; `strides: None` means row-major without gaps.
     ///
     /// # Errors
-    /// As [`Layout::try_new`]; the list is then unchanged.
+    /// As [`Layout::try_new`] and [`SampleList::push_view`]; the list is then unchanged.
     ///
     /// # Safety
     /// As [`SampleView::from_raw_parts`].
@@ -174,6 +185,7 @@ impl<'a> SampleList<'a> {
                 false => Err(no_room(self.len())),
             };
         }
+        self.check_known()?;
         self.tell()?;
         let compact;
         let given = match strides {
@@ -354,7 +366,7 @@ impl<'a> SampleList<'a> {
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
-        if self.is_empty() {
+        if self.is_empty() || self.selection.is_some() {
             return false;
         }
         let Some(last) = self.metas.all().get(self.last as usize) else { return false };
@@ -414,6 +426,7 @@ impl<'a> SampleList<'a> {
         if is_row && self.append_row(data, shape[0]) {
             return Ok(());
         }
+        self.check_known()?;
         self.tell()?;
         if self.metas.all().get(self.last as usize) != Some(meta) {
             match self.metas.find(*dtype, *device, shape, strides) {
@@ -480,11 +493,7 @@ fn no_room(count: usize) -> Error {
 
 impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     fn from_iter<I: IntoIterator<Item = SampleView<'a>>>(views: I) -> Self {
-        let mut list = SampleList::new();
-        for view in views {
-            list.push_view(&view);
-        }
-        list
+        SampleList::of_views(views)
     }
 }
 

@@ -8,7 +8,8 @@ fn metas_are_stored_once() {
     let data = [0u16; 12];
     let mut list = SampleList::new();
     for rows in [3, 3, 2, 3, 2, 1] {
-        list.push_view(&SampleView::from_slice(&data[..rows * 4], &[rows as i64, 4]).unwrap());
+        list.push_view(&SampleView::from_slice(&data[..rows * 4], &[rows as i64, 4]).unwrap())
+            .unwrap();
     }
     assert_eq!(list.metas().len(), 3);
     assert_eq!(list.meta_ids().unwrap(), [0, 0, 1, 0, 1, 2]);
@@ -49,8 +50,8 @@ fn a_taken_list_can_grow() {
     let mut list: SampleList =
         [2, 4].iter().map(|&n| SampleView::from_slice(&data[..n], &[n as i64]).unwrap()).collect();
     list = list.take([1]).unwrap();
-    list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap());
-    list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap());
+    list.push_view(&SampleView::from_slice(&data[..2], &[2]).unwrap()).unwrap();
+    list.push_view(&SampleView::from_slice(&data[..3], &[3]).unwrap()).unwrap();
     let lengths = [0, 1, 2].map(|index| list.meta(index).layout.shape()[0]);
     assert_eq!((lengths, list.metas().len()), ([4, 2, 3], 3));
 }
@@ -70,7 +71,7 @@ fn rows_get_metas_when_asked_for_or_when_a_sample_is_no_row() {
             if count == asked_after {
                 list.metas();
             }
-            list.push_view(&row(len));
+            list.push_view(&row(len)).unwrap();
         }
         assert_eq!(shapes(&list), expected, "asked after {asked_after}");
         assert_eq!((list.metas().len(), list.is_uniform()), (4, false));
@@ -80,7 +81,7 @@ fn rows_get_metas_when_asked_for_or_when_a_sample_is_no_row() {
         let others = SampleView::from_slice(&data[..6], &[2, 3]).unwrap();
         let mut all = expected.clone();
         for (view, shape) in [(turned, vec![4, 2]), (others, vec![2, 3]), (row(3), vec![3, 2])] {
-            list.push_view(&view);
+            list.push_view(&view).unwrap();
             all.push(shape);
             assert_eq!(shapes(&list), all);
         }
@@ -150,7 +151,7 @@ fn rows_of_a_table_need_no_addresses_until_the_list_grows() {
     assert_eq!(list.address(3), table.data_ptr().wrapping_add(9).cast_const());
     assert_eq!(*list.data(), *list.take([0, 1, 2, 3]).unwrap().data());
     let other = [7u8; 3];
-    list.push_view(&SampleView::from_slice(&other, &[3]).unwrap());
+    list.push_view(&SampleView::from_slice(&other, &[3]).unwrap()).unwrap();
     assert_eq!((list.len(), list.address(4)), (5, other.as_ptr()));
     assert!(SampleList::rows(&table.select(0).unwrap().select(0).unwrap()).is_err());
 }

@@ -46,12 +46,7 @@ impl<'a> Samples<'a> for SampleList<'a> {
 
 impl<'a> Samples<'a> for [SampleView<'a>] {
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        let mut list = SampleList::new();
-        list.grow(self.len());
-        for view in self {
-            list.push_view(view);
-        }
-        Cow::Owned(list)
+        Cow::Owned(SampleList::of_views(self))
     }
 
     fn as_views(&self) -> Option<&[SampleView<'a>]> {
@@ -61,12 +56,7 @@ impl<'a> Samples<'a> for [SampleView<'a>] {
 
 impl<'a, T: Element> Samples<'a> for [&'a [T]] {
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
-        let mut list = SampleList::new();
-        list.grow(self.len());
-        for &row in self {
-            list.push_view(&row.into());
-        }
-        Cow::Owned(list)
+        Cow::Owned(SampleList::of_views(self.iter().map(|&row| SampleView::from(row))))
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn copy_by(
     stream: Option<Stream>,
 ) -> windrow::Result<Tensor> {
     let mut one = SampleList::new();
-    one.push_view(&tensor.into());
+    one.push_view(&tensor.into())?;
     let producers = producers_of(tensor);
     let mut options = RunOptions::default();
     options.stream = stream.or(producers.current);
