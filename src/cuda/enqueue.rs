@@ -202,7 +202,8 @@ impl Run<'_> {
     pub fn finish(&mut self, plan: &Plan<'_>, own: &[usize], options: &RunOptions) -> Result<()> {
         let (context, chosen) = (self.current.context(), self.chosen.take());
         if self.is_capturing {
-            self.done.late = chosen.map(|chosen| Arc::new(Late::new(context, None, Some(chosen))));
+            let in_graph = |chosen| Arc::new(Late::new(context, None, Some(chosen), None));
+            self.done.late = chosen.map(in_graph);
             return Ok(());
         }
         // All memory is allocated: these events may be used again.
@@ -212,7 +213,6 @@ impl Run<'_> {
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
             block.set_ready(Arc::clone(&event));
         }
-        self.done.late = Some(Arc::new(Late::new(context, Some(Arc::clone(&event)), chosen)));
         // What is in pageable memory has been read.
         let late = own.iter().map(|&output| plan.outputs[output].leaf);
         let late = late.filter(|&leaf| plan.batch_shapes[leaf].source != Device::Cpu);
@@ -231,9 +231,11 @@ impl Run<'_> {
         }
         let held: Vec<Owner> =
             owners().filter(|owner| self.block_of(owner).is_none()).cloned().collect();
-        if !held.is_empty() {
-            self.executor.held.until(event, held);
+        let holder = (!held.is_empty()).then(|| Arc::clone(&self.executor.held));
+        if holder.is_some() {
+            self.executor.held.until(Arc::clone(&event), held);
         }
+        self.done.late = Some(Arc::new(Late::new(context, Some(event), chosen, holder)));
         Ok(())
     }
 }

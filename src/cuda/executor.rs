@@ -39,7 +39,7 @@ pub(crate) struct Executor {
     pub(super) stream: Stream,
     /// Stands for streams of others that may be gone by the time when their work is asked for.
     arrivals: Stream,
-    pub(super) held: Held,
+    pub(super) held: Arc<Held>,
 }
 
 impl Executor {
@@ -76,7 +76,7 @@ impl Executor {
         let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
         let arrivals = current.stream(0)?;
         drop(current);
-        let (pinned, ring, held) = (Arc::default(), Ring::default(), Held::default());
+        let (pinned, ring, held) = (Arc::default(), Ring::default(), Arc::default());
         Ok(Arc::new(Executor {
             context,
             policy,
@@ -213,8 +213,8 @@ impl Drop for Executor {
     fn drop(&mut self) {
         match self.context.enter() {
             Ok(_current) => self.held.finish(),
-            // In a forked child they are the parent's.
-            Err(_) => self.held.forget(),
+            // In a forked child they are the parent's, and the lock may be one that is never released.
+            Err(_) => std::mem::forget(Arc::clone(&self.held)),
         }
     }
 }

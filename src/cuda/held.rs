@@ -39,38 +39,16 @@ impl Held {
     }
 
     /// Releases everything once it is no longer read.
-    pub fn finish(&mut self) {
-        for (event, owners) in self.take() {
+    pub fn finish(&self) {
+        let pending = std::mem::take(&mut *self.pending());
+        for (event, owners) in pending {
             // A failure means that nothing runs any more.
             let _ = event.synchronize();
             drop(owners);
         }
     }
 
-    /// Kept until the process ends.
-    pub fn forget(&mut self) {
-        std::mem::forget(self.take());
-    }
-
-    /// Without the lock: in a forked child it may be one that is never released.
-    fn take(&mut self) -> Pending {
-        std::mem::take(self.pending.get_mut().unwrap_or_else(PoisonError::into_inner))
-    }
-
     fn pending(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-#[cfg(all(test, not(windrow_loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lock_held_at_a_fork_is_not_waited_for() {
-        let mut held = Held::default();
-        std::mem::forget(held.pending());
-        held.forget();
-        held.finish();
     }
 }

@@ -82,6 +82,25 @@ fn samples_are_let_go_by_the_next_call() {
 }
 
 #[test]
+fn samples_are_let_go_with_their_batch() {
+    on_gpu(|gpu| {
+        let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[100]]));
+        let memory = rows.upload(gpu);
+        let samples = rows.at([memory[0].address]);
+        let (count, number) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::load);
+        let batch =
+            || run(&engine, &samples, &Collate::stack(), keeping(vec![counted(&count)])).unwrap();
+        let checked = batch();
+        checked.check().unwrap();
+        assert_eq!(number(&count, Ordering::Relaxed), 1);
+        let dropped = batch();
+        gpu.sim.synchronize_all();
+        drop(dropped);
+        assert_eq!(number(&count, Ordering::Relaxed), 2);
+    });
+}
+
+#[test]
 fn samples_are_let_go_by_emptying_the_cache_and_by_the_end_of_the_engine() {
     on_gpu(|gpu| {
         held_call(gpu, |engine, check| {

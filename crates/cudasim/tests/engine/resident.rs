@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use windrow::{
     AsTarget, Batch, Collate, DType, Device, Engine, Error, Fields, Layout, Leaf, Mask, Pad, Plan,
-    Resident, RunOptions, SampleList, Side, Tensor, Transform,
+    Resident, RunOptions, SampleList, SampleView, Side, Tensor, Transform,
 };
 
 use crate::calls::{count, traced};
@@ -228,6 +228,9 @@ fn indices_on_the_device_cost_a_few_calls_however_many_there_are() {
                     if round == 0 {
                         assert_eq!(consume(&lane, &batch), listed.expected(&numbers, &collate));
                     }
+                    // What the batch held goes with it, the event of its end too.
+                    gpu.sim.synchronize_all();
+                    drop(batch);
                 }
             }
             assert!(most.iter().all(|&calls| calls == most[0]), "{most:?}");
@@ -384,6 +387,9 @@ fn what_does_not_fit_is_refused_before_any_work() {
         let (calls, texts) = traced(gpu, || {
             let on_host = Tensor::from_vec(vec![0i64], &[1]).unwrap();
             let short = Tensor::from_vec(vec![0i16], &[1]).unwrap();
+            let (mut more, view) = (taken.clone(), SampleView::from(&on_host));
+            // SAFETY: refused.
+            let pushed = unsafe { more.push(on_host.data_ptr(), DType::I64, HERE, &[1], None) };
             [
                 refused(Collate::ragged()),
                 refused(Collate::pad(Pad::new())),
@@ -391,6 +397,8 @@ fn what_does_not_fit_is_refused_before_any_work() {
                 refused(Collate::pad(Pad::new().size(3))),
                 refused(Collate::pad(Pad::new().size(4)).device(Device::Cpu)),
                 told(taken.take([0]).unwrap_err()),
+                told(more.push_view(&view).unwrap_err()),
+                told(pushed.unwrap_err()),
                 told(listed.resident.take(&on_host).unwrap_err()),
                 told(listed.resident.take(&short).unwrap_err()),
                 told(engine.resident(listed.rows.on_host(), HERE).unwrap_err()),
@@ -412,6 +420,8 @@ fn what_does_not_fit_is_refused_before_any_work() {
             "sample 1: expected shape (4,), got (2,)",
             "sample 0: expected at most shape (3,)",
             "expected cuda:0, got cpu",
+            "indices on a device",
+            "indices on a device",
             "indices on a device",
             "indices: expected cuda:0, got cpu",
             "indices: expected int32 or int64, got int16",
