@@ -271,7 +271,7 @@ _STREAM = ctypes.PYFUNCTYPE(c_int, c_int32, c_int32, c_void_p)
 
 @_FROM
 def _borrow(thing, out):
-    ctypes.memmove(out, ctypes.addressof(thing.view.struct.dl_tensor), ctypes.sizeof(DLTensor))
+    ctypes.memmove(out, ctypes.addressof(thing.borrowed.struct.dl_tensor), ctypes.sizeof(DLTensor))
     return 0
 
 
@@ -303,7 +303,7 @@ def table_type(current, *, borrow=True, code=0):
         def __init__(self, driver, array, **memory):
             super().__init__(driver, array, **memory)
             self.device, self.handles = (Dlpack.device_types[self.kind], 0), []
-            self.view = Handle(self.array, device=self.device, data=self.address)
+            self.borrowed = Handle(self.array, device=self.device, data=self.address)
 
     return Tabled
 

@@ -11,7 +11,8 @@ import pytest
 import windrow as wr
 from cuda_harness import JUNK, LEGACY, Cai, copy_out, fetch, later
 from helpers import assert_same, paint_values, refusal, settle
-from windrow.sequence import pack_tokens
+from windrow import plan
+from windrow.sequence import pack_rows, pack_tokens
 from windrow.structure import keyed_jagged, pad_images
 from test_cuda_streams import ROWS, WANT, streams  # noqa: F401
 from torch_standin import OutOfMemoryError, Torch
@@ -108,6 +109,114 @@ def test_samples_of_others(torch, sim):
     assert_same(fetch(sim, batch), WANT)
 
 
+# Samples on the host, of any library, while torch uses devices
+
+
+def test_samples_on_the_host_give_torchs_tensors(torch):
+    before = wr.stats()
+    batch = wr.pad([row[:n] for n, row in enumerate(ROWS)], dims=0, mask="real", device="cuda")
+    parts = [batch.data, batch.mask, batch.lengths]
+    assert [part.data_ptr() for part in parts] == [address for address, _ in torch.made]
+    after = wr.stats()
+    assert after["lent_bytes"] - before["lent_bytes"] == sum(part.nbytes for part in parts)
+    assert after["device_bytes"] == before["device_bytes"]
+    tensor = batch.torch()
+    assert type(tensor) is torch.Tensor and tensor is batch.data.torch()
+    assert_same(read(torch, batch.lengths.torch())(), np.arange(5))
+    want = np.zeros((5, 4, 6), np.float32)
+    for n, row in enumerate(ROWS):
+        want[n, :n] = row[:n]
+    assert_same(read(torch, tensor)(), want)
+    assert tensor.stream != torch.current[0] and {*tensor.streams} == {torch.current[0]}
+
+
+@pytest.mark.parametrize("make", [list, wr.SampleList, lambda rows: [{"x": row} for row in rows]])
+def test_whatever_the_samples_are_in(torch, make):
+    batch = wr.collate(make(ROWS), device="cuda")
+    assert_same(read(torch, batch["x"].torch() if isinstance(batch, dict) else batch.torch())(), WANT)
+    assert len(torch.made) == 1
+
+
+def test_samples_go_up_beside_what_torch_computes(torch):
+    stream = torch.current[0]
+    with torch.driver.paused(stream):
+        wr.stack(ROWS, device="cuda").check()
+        batch = wr.stack(ROWS, device="cuda")
+        batch.check()
+        assert torch.current[0] == stream
+        array = read(torch, batch.torch())
+    assert_same(array(), WANT)
+
+
+def test_work_on_another_stream_keeps_the_memory(torch, streams):  # noqa: F811
+    """torch is told of it, as of memory that it made itself, and the tensor is gone long before it ends."""
+    other = streams()
+    tensor = wr.stack(ROWS, device="cuda").torch()
+    torch.driver.after(torch.current[0], other)
+    with torch.driver.paused(other):
+        place = copy_out(torch.driver, tensor.address, tensor.array.nbytes, other)
+        tensor.record_stream(other)
+        address = tensor.address
+        del tensor
+        settle()
+        for _ in range(3):
+            batch = wr.stack([np.zeros_like(row) for row in ROWS], device="cuda")
+            assert batch.data_ptr() != address
+            batch.check()
+            del batch
+    torch.driver.cuStreamSynchronize(other)
+    assert_same(np.frombuffer(ctypes.string_at(place.address, WANT.nbytes), np.float32).reshape(WANT.shape), WANT)
+
+
+@pytest.mark.parametrize("arena", [False, True])
+def test_parts_are_views_of_torchs_tensors(torch, arena):
+    """Of one that torch knows, so that it protects them as the whole."""
+    trees = [{"x": row, "n": n} for n, row in enumerate(ROWS)]
+    batch = wr.collate(trees, device="cuda", arena=arena)
+    whole = batch["x"].arena.torch() if arena else batch["x"].torch()
+    part = batch["x"][3].torch()
+    assert type(part) is torch.Tensor and tuple(part.shape) == (4, 6) and part.dtype == "float32"
+    assert_same(read(torch, part)(), ROWS[3])
+    if arena:
+        numbers = batch["n"].torch()
+        assert_same(read(torch, numbers)(), np.arange(5))
+        assert_same(read(torch, batch["x"].torch())(), WANT)
+        numbers.record_stream(LEGACY)
+    else:
+        part.record_stream(LEGACY)
+    assert {*whole.streams} == {torch.current[0], LEGACY}
+
+
+def test_a_torch_that_uses_no_device_lends_nothing(torch):
+    torch.initialized = False
+    lent = wr.stats()["lent_bytes"]
+    batch = wr.stack(ROWS, device="cuda")
+    assert not torch.made and wr.stats()["lent_bytes"] == lent
+    assert_same(fetch(torch.driver, batch), WANT)
+
+
+def test_explain_says_whose_memory_it_is(torch, sim, samples):
+    there = [Cai(sim, row) for row in ROWS]
+    said = [(samples, None, "torch"), (ROWS, "cuda", "torch"), (there, None, "windrow"), (ROWS, None, None)]
+    for rows, device, name in said:
+        explain = wr.explain(rows, device=device)
+        assert explain.device_memory == explain.as_dict()["device_memory"] == name
+        assert str(explain).endswith(f"device memory  of {name}") == (name is not None)
+    torch.initialized = False
+    assert wr.explain(ROWS, device="cuda").device_memory == "windrow"
+    assert not torch.made
+
+
+def test_torch_has_no_memory_for_samples_on_the_host(torch):
+    stream = torch.current[0]
+    torch.refusals = 2
+    with pytest.raises(MemoryError):
+        wr.stack(ROWS, device="cuda")
+    assert torch.current[0] == stream
+    torch.refusals = 1
+    assert_same(read(torch, wr.stack(ROWS, device="cuda").torch())(), WANT)
+
+
 # Order
 
 
@@ -186,7 +295,7 @@ def test_a_block_written_on_another_stream_is_held(torch, samples, streams):  # 
     torch.driver.cuStreamSynchronize(other)
     wr.stack(samples)
     settle()
-    assert address in torch.unused[WANT.nbytes]
+    assert address in torch.unused[WANT.nbytes, torch.current[0]]
 
 
 def test_torch_is_told_of_streams_that_read(torch, samples, streams):  # noqa: F811
@@ -289,6 +398,31 @@ def test_tokens_are_packed_where_they_are(torch, dtype, has_labels):
     for name, tensor in got.items():
         assert type(tensor) is torch.Tensor and tuple(tensor.shape) == want[name].shape, name
         assert_same(read(torch, tensor)(), want[name])
+
+
+@pytest.mark.parametrize("has_labels", [False, True])
+@pytest.mark.parametrize("lengths", [(3, 0, 1, 26, 5, 4), (30,), (1, 29, 12)])
+def test_rows_of_a_plan_are_packed_where_they_are(torch, lengths, has_labels):
+    """As on the host, by one launch and one copy of numbers: full rows and others, rows of many sequences and of none."""
+    rows = [np.arange(10 * n, 10 * n + length) for n, length in enumerate(lengths)]
+    features = [{"input_ids": row, **({"labels": -row} if has_labels else {})} for row in rows]
+    there = [{key: torch.Tensor(value) for key, value in feature.items()} for feature in features]
+    rows_of = plan.pack(lengths, max_tokens=30)
+    options = {"pad_token_id": 7, "label_pad_token_id": -1, "separator_id": -2, "max_tokens": 30}
+    for order in ([*rows_of], [[], *rows_of]):
+        want = pack_rows(features, order, return_tensors="np", **options)
+        before = wr.stats()
+        got = pack_rows(there, order, **options)
+        after = wr.stats()
+        assert after["launches"] - before["launches"] == 1
+        assert after["bytes_to_host"] == before["bytes_to_host"]
+        assert list(got) == list(want)
+        for name, tensor in got.items():
+            assert type(tensor) is torch.Tensor and tuple(tensor.shape) == want[name].shape, name
+            assert_same(read(torch, tensor)(), want[name])
+    for samples in features, there:
+        with pytest.raises(ValueError, match="row 0 of the plan has more than max_tokens=3 tokens"):
+            pack_rows(samples, [[len(lengths) - 1]], max_tokens=3)
 
 
 def test_tokens_in_two_places(torch):

@@ -1,8 +1,9 @@
 """torch in miniature, on the simulated driver: tensors with an exchange table, a current stream, a caching allocator
-that gives a block out again as soon as its tensor is gone."""
+that gives a block out again as soon as its tensor is gone, in the order of the stream that it was made on."""
 
 from __future__ import annotations
 
+import contextlib
 import types
 from ctypes import byref, c_uint64
 
@@ -26,9 +27,11 @@ class Torch(types.ModuleType):
         super().__init__("torch")
         self.driver, self.current = driver, [stream]
         self.made, self.unused, self.busy, self.owned = [], {}, [], []
-        self.available, self.refusals = True, 0
+        self.available, self.initialized, self.refusals = True, True, 0
         self.cuda = types.SimpleNamespace(
             is_available=lambda: self.available,
+            is_initialized=lambda: self.initialized,
+            stream=self.on,
             default_stream=lambda ordinal: LEGACY,
             ExternalStream=lambda handle, ordinal: handle,
         )
@@ -36,6 +39,14 @@ class Torch(types.ModuleType):
         for name in oracle.STORAGE:
             if name not in ("float8_e3m4", "uint16"):
                 setattr(self, name, name)
+
+    @contextlib.contextmanager
+    def on(self, stream):
+        before, self.current[0] = self.current[0], stream
+        try:
+            yield
+        finally:
+            self.current[0] = before
 
     def empty(self, shape, *, dtype, device):
         assert device == "cuda:0"
@@ -48,7 +59,7 @@ class Torch(types.ModuleType):
 
     def block(self, size):
         """Unused memory, or new; junk either way, in the order of the current stream."""
-        same = self.unused.setdefault(size, [])
+        same = self.unused.setdefault((size, self.current[0]), [])
         if not same:
             address = c_uint64()
             self.driver.cuMemAlloc_v2(byref(address), size)
@@ -79,7 +90,7 @@ def tensor_type(torch):
             self.address = array.ctypes.data
             if place == "cache":
                 self.stream, self.address = torch.current[0], torch.block(max(1, array.nbytes))
-            self.view = Handle(array, device=self.device, data=self.address)
+            self.borrowed = Handle(array, device=self.device, data=self.address)
 
         def data_ptr(self):
             return self.address
@@ -87,11 +98,29 @@ def tensor_type(torch):
         def record_stream(self, stream):
             self.streams.append(stream)
 
+        # Views of row-major tensors, which are told of as their base is.
+
+        def as_strided(self, shape, strides, first=0):
+            assert list(strides) == [int(np.prod(shape[n + 1 :])) for n in range(len(shape))], "the rest has no reader here"
+            return self.part(self.dtype, first * self.array.itemsize, shape)
+
+        def narrow(self, dim, first, length):
+            assert (dim, self.dtype) == (0, "uint8")
+            return self.part("uint8", first, [length])
+
+        def view(self, dtype):
+            return self.part(dtype, 0, [self.array.nbytes // oracle.STORAGE[dtype].itemsize])
+
+        def part(self, dtype, begin, shape):
+            part = Tensor(np.zeros(shape, oracle.STORAGE[dtype]), dtype=dtype, place="part")
+            part.base, part.address, part.streams = self, self.address + begin, self.streams
+            return part
+
         def __del__(self):
             if self.place == "device":
                 super().__del__()
             elif self.place == "cache":
-                unused = torch.busy if self.streams else torch.unused[max(1, self.array.nbytes)]
+                unused = torch.busy if self.streams else torch.unused[max(1, self.array.nbytes), self.stream]
                 unused.append(self.address)
 
     Tensor.__module__, Tensor.__qualname__ = "torch", "Tensor"

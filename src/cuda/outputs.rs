@@ -64,6 +64,7 @@ impl Run<'_> {
                         layout.shape()
                     )));
                 }
+                self.done.traffic.lent_bytes += bytes_of(dtype, layout.shape());
                 self.lent.push(Arc::clone(tensor.owner()));
                 return Ok(tensor);
             }

@@ -52,8 +52,10 @@ pub struct Stats {
     /// Times the host waited for a device: for a batch or chunks of one, for memory to be used again,
     /// or because it was asked to.
     pub waits: u64,
-    /// Bytes of batches in device memory.
+    /// Bytes of batches in device memory of windrow's own.
     pub device_bytes: u64,
+    /// Bytes of outputs that another library's allocator gave ([`crate::RunOptions::memory`]).
+    pub lent_bytes: u64,
     /// Page-locked host memory of windrow's own: bytes unused, bytes in use.
     pub pinned_bytes: (u64, u64),
     /// Time of reading samples, for bindings that say when they do ([`crate::Engine::enter`]).
@@ -75,6 +77,7 @@ pub(crate) struct Traffic {
     pub launches: u64,
     pub bytes_to_device: u64,
     pub bytes_to_host: u64,
+    pub lent_bytes: u64,
 }
 
 impl Stats {
@@ -144,6 +147,7 @@ pub(crate) struct Counters {
     launches: AtomicU64,
     bytes_to_device: AtomicU64,
     bytes_to_host: AtomicU64,
+    lent_bytes: AtomicU64,
     import_ns: AtomicU64,
     pub plan_ns: AtomicU64,
     pub run_ns: AtomicU64,
@@ -172,6 +176,7 @@ impl Counters {
         add(&self.launches, traffic.launches);
         add(&self.bytes_to_device, traffic.bytes_to_device);
         add(&self.bytes_to_host, traffic.bytes_to_host);
+        add(&self.lent_bytes, traffic.lent_bytes);
     }
 
     /// Where the time of a stage is summed.
@@ -204,6 +209,7 @@ impl Counters {
             bytes_to_host: get(&self.bytes_to_host),
             waits: 0,
             device_bytes: 0,
+            lent_bytes: get(&self.lent_bytes),
             pinned_bytes: (0, 0),
             import_time: time(&self.import_ns),
             plan_time: time(&self.plan_ns),
@@ -223,6 +229,7 @@ impl Counters {
             &self.launches,
             &self.bytes_to_device,
             &self.bytes_to_host,
+            &self.lent_bytes,
             &self.import_ns,
             &self.plan_ns,
             &self.run_ns,

@@ -182,6 +182,7 @@ class _Stats(TypedDict):
     pool_hits: int
     pool_misses: int
     device_bytes: int
+    lent_bytes: int
     pinned_bytes: int
     pinned_used_bytes: int
 
@@ -235,6 +236,7 @@ class Explain:
     bytes_to_host: int
     arena_bytes: int
     arena_gap_bytes: int
+    device_memory: Optional[str]
     outputs: List[Tuple[_Shape, str]]
     paths: List[str]
     names: List[str]

@@ -1,8 +1,8 @@
 """Batches of token sequences: padded, or packed for attention over sequences of unequal length.
 
 They take what a tokenizer gives, dicts of lists or array-likes, and pickle as a ``collate_fn`` with
-``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``. `pad_tokens` and `pack_tokens` work where the
-samples are, on a device by one launch; `pack_rows` takes samples on the host. The classes have the names and arguments of transformers'
+``functools.partial``. They need NumPy, and torch for ``return_tensors="pt"``. They work where the
+samples are, on a device by one launch. The classes have the names and arguments of transformers'
 collators, and their results.
 """
 
@@ -157,7 +157,7 @@ def pack_rows(
     """Assembles the rows of `windrow.plan.pack`: several sequences in each row, padded to one length.
 
     Args:
-        samples: token sequences ``[L]`` or ``[1, L]``, lists or array-likes on the host; or mappings with ``input_ids`` and
+        samples: token sequences ``[L]`` or ``[1, L]``, lists or array-likes; or mappings with ``input_ids`` and
             perhaps ``labels``, as `pack_tokens` takes them.
         plan: rows of indices into ``samples``; samples that no row names are left out.
         max_tokens: the length of a row; None: that of the plan.
@@ -169,7 +169,8 @@ def pack_rows(
         dict: ``input_ids``, ``labels``, ``position_ids`` and ``segment_ids``, int64 ``[B, max_tokens]``. Segments are counted from 1 in
         each row and are 0 where padding is; positions begin at 0 in each segment. ``cu_seqlens``, int32: where each sequence
         begins and ends in the flattened rows; the padding of a row counts as one more sequence, so that the last number is
-        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it.
+        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it. Of samples on a device all are there, and nothing is
+        waited for.
 
     Raises:
         IndexError: the plan names a sample that is not there. ValueError: a row is longer than ``max_tokens``, the plan is empty, or

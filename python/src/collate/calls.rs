@@ -7,6 +7,7 @@ use windrow::Plan;
 use crate::collate::job::{job_error, leaf_of, target_of, Job};
 use crate::collate::options::Options;
 use crate::collate::run::{assemble_with, may_view, view_in};
+use crate::collate::torch_memory::Lender;
 use crate::collate::tree::jobs_of;
 use crate::engine::explain::PyExplain;
 use crate::ground::batch::PyBatch;
@@ -196,9 +197,11 @@ pub(crate) fn explain(
         };
         let views = may_view.into_iter().enumerate().map(is_view);
         let views = views.collect::<windrow::Result<Vec<bool>>>()?;
-        Ok(plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone())))
+        let explain = plan.explain_with(&views).named(jobs.iter().map(|job| job.path.clone()));
+        Ok((explain, Lender::name_of(&plan, &jobs)?))
     });
-    Ok(PyExplain(explain.map_err(|error| job_error(py, &error, &jobs))?))
+    let (explain, device_memory) = explain.map_err(|error| job_error(py, &error, &jobs))?;
+    Ok(PyExplain { explain, device_memory })
 }
 
 /// Raises what a call of ``form`` with these arguments would, without samples.

@@ -150,17 +150,6 @@ impl Column {
         Ok(lengths)
     }
 
-    /// Refuses sequences on a device.
-    pub fn check_host(&self, cure: &'static str) -> windrow::Result<()> {
-        match self.samples.list.device() {
-            Some(device @ Device::Cuda(_)) => {
-                let found = Mismatch::new(Some(0), "host memory", device.to_string());
-                Err(Error::Device(Box::new(found.with_hint(Hint::Text(cure)))))
-            }
-            _ => Ok(()),
-        }
-    }
-
     pub fn error(&self, py: Python<'_>, error: Error) -> PyErr {
         to_py_err(py, &error.at_path(&self.name))
     }

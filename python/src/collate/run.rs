@@ -12,7 +12,7 @@ use windrow::{
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
 use crate::collate::options::{CopyMode, Options};
-use crate::collate::torch_memory::TorchMemory;
+use crate::collate::torch_memory::{Lender, TorchMemory};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
@@ -206,9 +206,7 @@ fn order_work(
     }
     let tensors = producers.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
     options.keep.extend(tensors);
-    if plan.batch_shapes().iter().any(|shape| is_cuda(shape.device)) {
-        *memory = TorchMemory::for_samples(engine, &producers, ordinal)?;
-    }
+    *memory = Lender::of(plan, &producers)?.memory(engine, ordinal)?;
     options.stream = match asked.or(producers.current) {
         Some(stream) => Some(stream),
         None => Some(memory.as_ref().map_or_else(|| engine.stream(ordinal), |m| Ok(m.stream()))?),
@@ -225,10 +223,6 @@ fn written_on(out: &Tensor, stream: Option<Stream>) -> Tensor {
     producers.add(stream);
     producers.current = Some(stream);
     ImportOwner::wrap(out, producers, None)
-}
-
-fn is_cuda(device: Device) -> bool {
-    matches!(device, Device::Cuda(_))
 }
 
 /// The samples' own memory, if they form the batch there.

@@ -1,23 +1,100 @@
-//! Outputs in torch's memory: a batch of torch tensors on a device is a torch tensor itself, from
-//! torch's caching allocator, on the stream that torch works on.
+//! Outputs in torch's memory: a batch on a device is a torch tensor itself, from torch's caching allocator, if its samples
+//! are torch's, or if they are on the host and torch uses devices. torch protects memory of its own alone: what it computes
+//! with it on further streams is told by `record_stream`, which does nothing for memory of others.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{DType, Engine, Error, OutputMemory, Stream, Tensor};
+use windrow::dlpack::DLPackExchangeAPI;
+use windrow::{DType, Device, Engine, Error, OutputMemory, Plan, Stream, Tensor};
 
+use crate::collate::job::Job;
 use crate::ground::stream::current_of;
 use crate::import::importer::Reading;
+use crate::import::routes::torch_api;
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner};
 use crate::ownership::producers::Producers;
+use crate::ownership::ready::torch_stream;
+
+/// Who gives the memory of outputs on a device.
+#[derive(Clone, Copy)]
+pub(crate) enum Lender {
+    /// The engine's own pool.
+    Windrow,
+    /// torch, on its current stream: samples are torch's.
+    TorchOnCurrent(&'static DLPackExchangeAPI),
+    /// torch, on a stream of the engine's: samples are on the host, and go up beside what torch computes.
+    TorchBeside,
+}
+
+impl Lender {
+    /// Of a plan whose samples wait for `producers`.
+    pub fn of(plan: &Plan<'_>, producers: &Producers) -> windrow::Result<Lender> {
+        let is_on_device = |device: Device| matches!(device, Device::Cuda(_));
+        if !plan.batch_shapes().iter().any(|shape| is_on_device(shape.device)) {
+            return Ok(Lender::Windrow);
+        }
+        let are_on_host = !plan.batch_shapes().iter().any(|shape| is_on_device(shape.source));
+        let lender = Python::attach(|py| match producers.torch {
+            Some(api) if has_devices(py)? => Ok(Lender::TorchOnCurrent(api)),
+            None if are_on_host && uses_devices(py)? => Ok(Lender::TorchBeside),
+            _ => Ok(Lender::Windrow),
+        });
+        lender.map_err(of_torch)
+    }
+
+    /// Its name, if jobs have outputs on a device.
+    pub fn name_of(plan: &Plan<'_>, jobs: &[Job]) -> windrow::Result<Option<&'static str>> {
+        if !plan.batch_shapes().iter().any(|shape| matches!(shape.device, Device::Cuda(_))) {
+            return Ok(None);
+        }
+        let mut producers = Producers::default();
+        for job in jobs {
+            producers.merge(producers_of_owners(job.samples.owners.shared()));
+        }
+        Ok(Some(match Lender::of(plan, &producers)? {
+            Lender::Windrow => "windrow",
+            Lender::TorchOnCurrent(_) | Lender::TorchBeside => "torch",
+        }))
+    }
+
+    /// Its memory, if it is not the engine's.
+    pub fn memory(
+        self,
+        engine: &Engine,
+        ordinal: u32,
+    ) -> windrow::Result<Option<Arc<TorchMemory>>> {
+        let (stream, lane) = match self {
+            Lender::Windrow => return Ok(None),
+            Lender::TorchOnCurrent(api) => Python::attach(|py| {
+                let stream = current_of(api, ordinal).ok_or_else(|| of_torch(PyErr::fetch(py)));
+                Ok::<_, Error>((stream?, None))
+            })?,
+            Lender::TorchBeside => {
+                let stream = engine.stream(ordinal)?;
+                let lane =
+                    Python::attach(|py| torch_stream(py, stream, ordinal).map(Bound::unbind));
+                (stream, Some(lane.map_err(of_torch)?))
+            }
+        };
+        let (engine, raised) = (engine.clone(), Mutex::default());
+        Ok(Some(Arc::new(TorchMemory { stream, lane, engine, raised })))
+    }
+}
+
+fn of_torch(error: PyErr) -> Error {
+    Error::Argument(format!("torch: {error}"))
+}
 
 /// torch's allocator, for one call.
 #[derive(Debug)]
 pub(crate) struct TorchMemory {
     stream: Stream,
+    /// That stream in torch's words, if it is not the current one.
+    lane: Option<Py<PyAny>>,
     /// Whose unused memory is given back where torch has none left.
     engine: Engine,
     /// What torch raised, which is more than an `Error` can say.
@@ -25,23 +102,22 @@ pub(crate) struct TorchMemory {
 }
 
 impl TorchMemory {
-    /// `None` if no sample is torch's, or if torch cannot use devices.
-    pub fn for_samples(
-        engine: &Engine,
-        producers: &Producers,
+    /// `torch.empty`, in the order of the stream; `None` for a dtype that torch does not have.
+    fn empty(
+        &self,
+        py: Python<'_>,
+        dtype: DType,
+        shape: &[i64],
         ordinal: u32,
-    ) -> windrow::Result<Option<Arc<TorchMemory>>> {
-        let Some(api) = producers.torch else { return Ok(None) };
-        Python::attach(|py| {
-            let stream = match has_devices(py) {
-                Ok(false) => return Ok(None),
-                Ok(true) => current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py)),
-                Err(error) => Err(error),
-            };
-            let stream = stream.map_err(|error| Error::Argument(format!("torch: {error}")))?;
-            let (engine, raised) = (engine.clone(), Mutex::default());
-            Ok(Some(Arc::new(TorchMemory { stream, engine, raised })))
-        })
+    ) -> PyResult<Option<Tensor>> {
+        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal) };
+        let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
+        let scope = cuda.call_method1(intern!(py, "stream"), (lane,))?;
+        scope.call_method0(intern!(py, "__enter__"))?;
+        let tensor = empty(py, dtype, shape, ordinal);
+        let none = py.None();
+        scope.call_method1(intern!(py, "__exit__"), (&none, &none, &none))?;
+        tensor
     }
 
     /// What torch raised, the cause of the error that came of it.
@@ -61,7 +137,7 @@ impl OutputMemory for TorchMemory {
         shape: &[i64],
         ordinal: u32,
     ) -> windrow::Result<Option<Tensor>> {
-        let ask = || Python::attach(|py| empty(py, dtype, shape, ordinal));
+        let ask = || Python::attach(|py| self.empty(py, dtype, shape, ordinal));
         let answer = ask().or_else(|error| {
             if !is_out_of_memory(&error) {
                 return Err(error);
@@ -99,6 +175,15 @@ fn has_devices(py: Python<'_>) -> PyResult<bool> {
         drop(before);
     }
     Ok(is_available)
+}
+
+/// Whether the program has imported a torch that offers an exchange table, and uses devices with it.
+fn uses_devices(py: Python<'_>) -> PyResult<bool> {
+    if torch_api(py)?.is_none() {
+        return Ok(false);
+    }
+    let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
+    cuda.call_method0(intern!(py, "is_initialized"))?.is_truthy()
 }
 
 fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {

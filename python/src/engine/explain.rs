@@ -6,13 +6,18 @@ use windrow::{Explain, Launch};
 
 /// The plan of a call, not run. ``str()`` is a readable account, `as_dict` the same as data.
 #[pyclass(name = "Explain", module = "windrow", frozen)]
-pub(crate) struct PyExplain(pub Explain);
+pub(crate) struct PyExplain {
+    pub explain: Explain,
+    /// Who gives the memory of outputs on a device, if there are such.
+    pub device_memory: Option<&'static str>,
+}
 
 #[pymethods]
 impl PyExplain {
     /// Keys: path, samples, leaves, bytes_read, bytes_written, padding_bytes, padding_waste (share of
     /// the data, 0 to 1), ranges, tiles, launches, launch, bytes_to_device, bytes_to_host, arena_bytes,
-    /// arena_gap_bytes (between tensors); and for each leaf outputs (shape and dtype), paths and names
+    /// arena_gap_bytes (between tensors), device_memory (whose allocator gives the memory of outputs on a device, ``"torch"``
+    /// or ``"windrow"``; None without such); and for each leaf outputs (shape and dtype), paths and names
     /// (where it is in its tree, ``""`` for a plain list).
     ///
     /// ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
@@ -21,7 +26,7 @@ impl PyExplain {
     /// ``"mask"``, ...), family (``"rows"``, ``"pages"``, ``"short"``, ``"line"``, ``"planar"``, ``"box"``
     /// or ``"values"``), samples, items and sources (``"addresses"``, ``"ids"``, None where nothing is read).
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let explain = &self.0;
+        let explain = &self.explain;
         let dict = PyDict::new(py);
         dict.set_item("path", explain.path)?;
         dict.set_item("samples", explain.samples)?;
@@ -38,6 +43,7 @@ impl PyExplain {
         dict.set_item("bytes_to_host", explain.bytes_to_host)?;
         dict.set_item("arena_bytes", explain.arena_bytes)?;
         dict.set_item("arena_gap_bytes", explain.arena_gap_bytes)?;
+        dict.set_item("device_memory", self.device_memory)?;
         let outputs = explain
             .outputs
             .iter()
@@ -58,11 +64,12 @@ impl PyExplain {
     }
 
     fn __str__(&self) -> String {
-        self.0.to_string()
+        let memory = self.device_memory.map(|name| format!("\ndevice memory  of {name}"));
+        self.explain.to_string() + &memory.unwrap_or_default()
     }
 
     fn __repr__(&self) -> String {
-        self.0.to_string()
+        self.__str__()
     }
 }
 

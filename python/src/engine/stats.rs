@@ -34,6 +34,7 @@ pub(super) fn stats_of<'py>(
     dict.set_item("pool_hits", stats.pool.hits)?;
     dict.set_item("pool_misses", stats.pool.misses)?;
     dict.set_item("device_bytes", stats.device_bytes)?;
+    dict.set_item("lent_bytes", stats.lent_bytes)?;
     dict.set_item("pinned_bytes", stats.pinned_bytes.0)?;
     dict.set_item("pinned_used_bytes", stats.pinned_bytes.1)?;
     Ok(dict)
@@ -43,8 +44,8 @@ pub(super) fn stats_of<'py>(
 ///
 /// Counts: batches (a tree has one for each leaf), samples, paths (batches by how their data moved, in
 /// the words of `explain`; a dict), views, launches, waits (for a device). Bytes: bytes_in, bytes_out,
-/// data_bytes, padding_bytes, padding_waste (share of the data, 0 to 1), bytes_to_device, bytes_to_host,
-/// and now: pool_bytes (free), pool_used_bytes, device_bytes (in use), pinned_bytes (free),
+/// data_bytes, padding_bytes, padding_waste (share of the data, 0 to 1), bytes_to_device, bytes_to_host, lent_bytes
+/// (of outputs in torch's memory), and now: pool_bytes (free), pool_used_bytes, device_bytes (in use), pinned_bytes (free),
 /// pinned_used_bytes; with pool_hits and pool_misses. Seconds of the calling threads: import_seconds,
 /// plan_seconds, run_seconds, and wait_seconds, which are part of these.
 #[pyfunction]

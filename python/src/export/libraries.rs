@@ -14,7 +14,7 @@ use crate::ground::dtype::format_of;
 use crate::ground::logging::exporting;
 use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
-use crate::ownership::ready::whole_of;
+use crate::ownership::ready::lent_tensor;
 
 /// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
 pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
@@ -41,8 +41,8 @@ pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
 
 /// Zero-copy torch tensor.
 pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(whole) = whole_of(py, tensor)? {
-        return Ok(whole);
+    if let Some(own) = lent_tensor(py, tensor)? {
+        return Ok(own);
     }
     if !matches!(tensor.device(), Device::Cuda(_)) {
         if let Some(exchanged) = through_exchange(py, tensor)? {

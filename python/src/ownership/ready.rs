@@ -22,27 +22,50 @@ pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     default_engine().order(ordinal, &producers.streams, stream)
 }
 
-/// The torch tensor that an output is, if it is one and the whole of it. torch's current stream waits
-/// for what is still written.
-pub(crate) fn whole_of<'py>(
+/// The torch tensor that an output is, or a view of the one that it is a part of, if torch lent the memory. torch's current
+/// stream waits for what is still written.
+pub(crate) fn lent_tensor<'py>(
     py: Python<'py>,
     output: &Tensor,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some((object, _)) = lent(output) else { return Ok(None) };
     let object = object.bind(py);
+    let (Device::Cuda(ordinal), Some(api)) = (output.device(), producers_of(output).torch) else {
+        return Ok(None);
+    };
     let shape: Vec<i64> = object.getattr(intern!(py, "shape"))?.extract()?;
     let data: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
     let is_whole = shape == output.shape()
         && output.layout().is_compact()
         && (data == output.data_ptr().addr() || output.nbytes() == 0);
-    let (Device::Cuda(ordinal), Some(api), true) =
-        (output.device(), producers_of(output).torch, is_whole)
-    else {
-        return Ok(None);
+    let found = match is_whole {
+        true => object.clone(),
+        false if output.nbytes() == 0 => return Ok(None),
+        false => part_of(object, output.data_ptr().addr() - data, output)?,
     };
     let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
     ready_on(output, current).or_py_err(py)?;
-    Ok(Some(object.clone()))
+    Ok(Some(found))
+}
+
+/// What begins so many bytes behind the first element of a row-major tensor, as a view that torch knows to be of its memory:
+/// of the same dtype, or of any dtype in an arena, which is one of bytes.
+fn part_of<'py>(
+    object: &Bound<'py, PyAny>,
+    begin: usize,
+    output: &Tensor,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (py, size) = (object.py(), output.dtype().size());
+    let dtype = py.import(intern!(py, "torch"))?.getattr(output.dtype().name())?;
+    let (shape, strides) = (output.shape(), output.strides());
+    let as_strided = intern!(py, "as_strided");
+    if dtype.is(object.getattr(intern!(py, "dtype"))?) {
+        return object.call_method1(as_strided, (shape, strides, begin / size));
+    }
+    let last: i64 = shape.iter().zip(strides).map(|(extent, stride)| (extent - 1) * stride).sum();
+    let bytes =
+        object.call_method1(intern!(py, "narrow"), (0, begin, (last as usize + 1) * size))?;
+    bytes.call_method1(intern!(py, "view"), (dtype,))?.call_method1(as_strided, (shape, strides))
 }
 
 /// The torch tensor that memory was lent by, and the stream that it belongs to.
@@ -56,6 +79,19 @@ fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
     }
 }
 
+/// A stream as torch has it.
+pub(crate) fn torch_stream(
+    py: Python<'_>,
+    stream: Stream,
+    ordinal: u32,
+) -> PyResult<Bound<'_, PyAny>> {
+    let cuda = py.import(intern!(py, "torch"))?.getattr(intern!(py, "cuda"))?;
+    match stream {
+        Stream::LEGACY => cuda.call_method1(intern!(py, "default_stream"), (ordinal,)),
+        other => cuda.call_method1(intern!(py, "ExternalStream"), (other.handle(), ordinal)),
+    }
+}
+
 /// Tells torch's allocator of a stream that its memory is used on, so that it does not give it out again
 /// before that is done.
 fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()> {
@@ -64,11 +100,7 @@ fn used_on(output: &Tensor, ordinal: u32, stream: Stream) -> windrow::Result<()>
         _ => return Ok(()),
     };
     Python::attach(|py| -> PyResult<()> {
-        let cuda = py.import(intern!(py, "torch"))?.getattr(intern!(py, "cuda"))?;
-        let stream = match stream {
-            Stream::LEGACY => cuda.call_method1(intern!(py, "default_stream"), (ordinal,))?,
-            other => cuda.call_method1(intern!(py, "ExternalStream"), (other.handle(), ordinal))?,
-        };
+        let stream = torch_stream(py, stream, ordinal)?;
         object.call_method1(py, intern!(py, "record_stream"), (stream,))?;
         Ok(())
     })

@@ -1,0 +1,79 @@
+//! What packed sequences are, wherever they are packed.
+
+use windrow::{Error, Hint, Mismatch};
+
+use crate::collate::columns::space_for;
+use crate::ground::tensor::PyTensor;
+
+/// Ids, labels, positions, perhaps the sample of each, where each sequence begins, and the length of the longest.
+pub(crate) type Packed = (PyTensor, PyTensor, PyTensor, Option<PyTensor>, PyTensor, i64);
+/// Ids, labels, positions, segments and where each sequence begins.
+pub(crate) type Rows = (PyTensor, PyTensor, PyTensor, PyTensor, PyTensor);
+
+/// How many sequences each row has, how long rows are, and what pads ids and labels, with the label of a sequence's
+/// first token.
+#[derive(Clone, Copy)]
+pub(crate) struct RowPlan<'p> {
+    pub counts: &'p [i64],
+    pub max_tokens: usize,
+    pub pads: (i64, i64, i64),
+}
+
+impl<'p> RowPlan<'p> {
+    /// The places of all rows together.
+    pub fn total(self) -> windrow::Result<usize> {
+        let (rows, max_tokens) = (self.counts.len(), self.max_tokens);
+        let total = rows.checked_mul(max_tokens).filter(|&total| i32::try_from(total).is_ok());
+        total.ok_or_else(|| {
+            Error::TooLarge(format!("{rows} rows of {max_tokens} tokens: beyond int32"))
+        })
+    }
+
+    /// The lengths of the sequences of each row, and what is left of it.
+    pub fn rows(
+        self,
+        lengths: &'p [i64],
+    ) -> impl Iterator<Item = windrow::Result<(&'p [i64], usize)>> + 'p {
+        let (mut rest, max_tokens) = (lengths, self.max_tokens);
+        self.counts.iter().enumerate().map(move |(row, &count)| {
+            let own;
+            (own, rest) = rest.split_at((count as usize).min(rest.len()));
+            let used = own.iter().fold(0u64, |used, &length| used.saturating_add(length as u64));
+            match (max_tokens as u64).checked_sub(used) {
+                Some(left) => Ok((own, left as usize)),
+                None => Err(Error::Argument(format!(
+                    "row {row} of the plan has more than max_tokens={max_tokens} tokens: it was made of \
+                     other lengths"
+                ))),
+            }
+        })
+    }
+
+    /// Where each sequence begins in the flattened rows, and the padding behind those of a row.
+    pub fn boundaries(self, lengths: &'p [i64]) -> windrow::Result<Vec<i32>> {
+        let mut boundaries = space_for(1 + lengths.len() + self.counts.len())?;
+        let mut end = 0;
+        boundaries.push(end);
+        for row in self.rows(lengths) {
+            let (own, left) = row?;
+            let padding = (left > 0).then_some(left as i64);
+            boundaries.extend(own.iter().copied().chain(padding).map(|length| {
+                end += length as i32;
+                end
+            }));
+        }
+        Ok(boundaries)
+    }
+}
+
+pub(crate) fn check_labels(own: &[i64], others: &[i64]) -> windrow::Result<()> {
+    let mut pairs = own.iter().zip(others).enumerate();
+    match pairs.find(|(_, (own, other))| own != other) {
+        None => Ok(()),
+        Some((index, (own, other))) => {
+            let found = Mismatch::new(Some(index), &[*own][..], &[*other][..]);
+            let found = found.with_hint(Hint::Text("there is a label for each id"));
+            Err(Error::Shape(Box::new(found)).at_path("labels"))
+        }
+    }
+}

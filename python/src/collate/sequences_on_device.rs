@@ -1,0 +1,261 @@
+//! `pack_tokens` and `pack_rows` where the sequences are, on a device: one launch writes everything.
+//!
+//! What no sequence has is uploaded before, as one range of numbers: the separator, padding, positions, where each sequence
+//! begins, its number. Every result is then a concatenation along dim 1 of sequences and of views of that range: positions are
+//! a part of it, and a number that is repeated, as padding is, is a view with stride 0. Labels have two samples for each
+//! sequence, the separator and all labels but the first.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use pyo3::prelude::*;
+use windrow::{Batch, Collate, DType, Device, Error, Layout, Offsets, Owner, SampleList, Tensor};
+
+use crate::collate::columns::Column;
+use crate::collate::job::Job;
+use crate::collate::packed::{check_labels, Packed, RowPlan, Rows};
+use crate::collate::run::{run, Arena};
+use crate::engine::default::default_engine;
+use crate::ground::errors::OrPyErr;
+use crate::ground::tensor::PyTensor;
+use crate::ownership::copy::copy_by;
+use crate::ownership::owner::{producers_of, ImportOwner};
+use crate::ownership::owners::Owners;
+use crate::ownership::places::Places;
+use crate::samples::imported::Imported;
+use crate::samples::pieces::push;
+
+/// `pack_tokens`: the label of each first token, the first position, and whether the sequence of each token is asked for.
+pub(super) fn pack_on_device(
+    py: Python<'_>,
+    columns: Vec<Column>,
+    device: Device,
+    (separator, start, wants_index): (i64, i64, bool),
+    begin: Instant,
+) -> PyResult<Packed> {
+    let lengths = lengths_of(py, &columns, device)?;
+    let (longest, count) = (longest_of(&lengths), lengths.len() as i64);
+    let mut numbers = Numbers::default();
+    let make = || -> windrow::Result<_> {
+        let separator = numbers.add([separator])?;
+        let positions = numbers.add((0..longest).map(|place| start.wrapping_add(place)))?;
+        let offsets = Offsets::from_lengths(lengths.iter().copied())?;
+        offsets.to_i32()?;
+        let boundaries = numbers.add(offsets.as_slice().iter().copied())?;
+        Ok((separator, positions, boundaries, numbers.add(0..count)?))
+    };
+    let (separator, positions, boundaries, indices) = { make }().or_py_err(py)?;
+    let numbers = numbers.upload(py, device)?;
+    let (ids, labels) = (&columns[0].samples, &columns[columns.len() - 1].samples);
+    let mut lines = [(); 4].map(|()| Line::of(&numbers));
+    let [own_ids, own_labels, places, index] = &mut lines;
+    let mut write = || -> windrow::Result<()> {
+        for (number, &length) in lengths.iter().enumerate() {
+            own_ids.sequence(ids, number, 0)?;
+            own_labels.labels(labels, number, separator)?;
+            places.numbers(positions, length, 1)?;
+            if wants_index {
+                index.numbers(indices + number as i64, length, 0)?;
+            }
+        }
+        Ok(())
+    };
+    write().or_py_err(py)?;
+    let [own_ids, own_labels, places, index] = lines;
+    let mut begins = SampleList::new();
+    push(&mut begins, &numbers.tensor, boundaries, &[count + 1], None).or_py_err(py)?;
+    let own = Owners::default();
+    let mut jobs = vec![
+        numbers.job("input_ids", DType::I64, &ids.owners, own_ids.list)?,
+        numbers.job("labels", DType::I64, &labels.owners, own_labels.list)?,
+        numbers.job("position_ids", DType::I64, &own, places.list)?,
+        numbers.job("cu_seqlens", DType::I32, &own, begins)?,
+    ];
+    if wants_index {
+        jobs.push(numbers.job("seq_idx", DType::I32, &own, index.list)?);
+    }
+    let batches = run(py, default_engine(), &mut jobs, Arena::No, begin)?;
+    let [ids, labels, positions, boundaries, index @ ..] = &batches[..] else {
+        return Err(Error::Empty).or_py_err(py);
+    };
+    let data = |batch: &Batch| PyTensor::from(batch.data().clone());
+    let index = index.first().map(data);
+    Ok((data(ids), data(labels), data(positions), index, data(boundaries), longest))
+}
+
+/// `pack_rows`. Rows that follow each other are one line, of which the results are views.
+pub(super) fn pack_rows_on_device(
+    py: Python<'_>,
+    columns: Vec<Column>,
+    device: Device,
+    plan: RowPlan<'_>,
+    begin: Instant,
+) -> PyResult<Rows> {
+    let lengths = lengths_of(py, &columns, device)?;
+    plan.total().or_py_err(py)?;
+    let begins = plan.boundaries(&lengths).or_py_err(py)?;
+    let (longest, (id_pad, label_pad, separator)) = (longest_of(&lengths), plan.pads);
+    let most = plan.counts.iter().copied().max().unwrap_or(0);
+    let mut numbers = Numbers::default();
+    let make = || -> windrow::Result<_> {
+        let pads = numbers.add([id_pad, label_pad, separator])?;
+        // The positions of the longest, and the segments of a row from 1 on; 0 is that of padding.
+        let places = numbers.add(0..=longest.max(most))?;
+        Ok((pads, places, numbers.add(begins.iter().map(|&begin| i64::from(begin)))?))
+    };
+    let (pads, places, boundaries) = { make }().or_py_err(py)?;
+    let numbers = numbers.upload(py, device)?;
+    let (ids, labels) = (&columns[0].samples, &columns[columns.len() - 1].samples);
+    let mut lines = [(); 4].map(|()| Line::of(&numbers));
+    let [own_ids, own_labels, positions, segments] = &mut lines;
+    let mut write = || -> windrow::Result<()> {
+        let mut number = 0;
+        for row in plan.rows(&lengths) {
+            let (own, left) = row?;
+            for (segment, &length) in own.iter().enumerate() {
+                own_ids.sequence(ids, number, 0)?;
+                own_labels.labels(labels, number, pads + 2)?;
+                positions.numbers(places, length, 1)?;
+                segments.numbers(places + 1 + segment as i64, length, 0)?;
+                number += 1;
+            }
+            let left = left as i64;
+            own_ids.numbers(pads, left, 0)?;
+            own_labels.numbers(pads + 1, left, 0)?;
+            positions.numbers(places, left, 0)?;
+            segments.numbers(places, left, 0)?;
+        }
+        Ok(())
+    };
+    write().or_py_err(py)?;
+    let [own_ids, own_labels, positions, segments] = lines;
+    let mut all = SampleList::new();
+    push(&mut all, &numbers.tensor, boundaries, &[begins.len() as i64], None).or_py_err(py)?;
+    let own = Owners::default();
+    let mut jobs = [
+        numbers.job("input_ids", DType::I64, &ids.owners, own_ids.list)?,
+        numbers.job("labels", DType::I64, &labels.owners, own_labels.list)?,
+        numbers.job("position_ids", DType::I64, &own, positions.list)?,
+        numbers.job("segment_ids", DType::I64, &own, segments.list)?,
+        numbers.job("cu_seqlens", DType::I32, &own, all)?,
+    ];
+    let batches = run(py, default_engine(), &mut jobs, Arena::No, begin)?;
+    let shape = [plan.counts.len() as i64, plan.max_tokens as i64];
+    let layout = Layout::compact(DType::I64, &shape).or_py_err(py)?;
+    let [ids, labels, positions, segments, boundaries] = &batches[..] else {
+        return Err(Error::Empty).or_py_err(py);
+    };
+    let rows = |line: &Batch| line.data().view(0, layout.clone()).map(PyTensor::from).or_py_err(py);
+    let boundaries = boundaries.data().clone().into();
+    Ok((rows(ids)?, rows(labels)?, rows(positions)?, rows(segments)?, boundaries))
+}
+
+/// How long each sequence is; there are as many labels as ids.
+fn lengths_of(py: Python<'_>, columns: &[Column], device: Device) -> PyResult<Vec<i64>> {
+    let mut lengths: Vec<Vec<i64>> = Vec::new();
+    for column in columns {
+        lengths.push(column.lengths_on(device).map_err(|error| column.error(py, error))?);
+    }
+    if let [own, others] = &lengths[..] {
+        check_labels(own, others).or_py_err(py)?;
+    }
+    Ok(lengths.swap_remove(0))
+}
+
+fn longest_of(lengths: &[i64]) -> i64 {
+    lengths.iter().copied().max().unwrap_or(0)
+}
+
+/// Numbers that are uploaded together.
+#[derive(Default)]
+struct Numbers(Vec<i64>);
+
+impl Numbers {
+    /// Says where they begin.
+    fn add(&mut self, numbers: impl IntoIterator<Item = i64>) -> windrow::Result<i64> {
+        let (first, numbers) = (self.0.len() as i64, numbers.into_iter());
+        let count = numbers.size_hint().0;
+        let bytes = (count as u64).saturating_mul(8);
+        self.0.try_reserve(count).map_err(|_| Error::OutOfMemory { bytes })?;
+        self.0.extend(numbers);
+        Ok(first)
+    }
+
+    fn upload(self, py: Python<'_>, device: Device) -> PyResult<Uploaded> {
+        let shape = [self.0.len() as i64];
+        let host = Tensor::from_vec(self.0, &shape).or_py_err(py)?;
+        // Stacked, which needs no launch: joined, its offsets would be written too.
+        let to_device = Collate::stack().device(device);
+        let upload =
+            || copy_by(default_engine(), &host, &to_device, None)?.view(0, host.layout().clone());
+        let tensor = py.detach(upload).or_py_err(py)?;
+        let owner = Arc::new(ImportOwner::of(tensor.clone(), producers_of(&tensor)));
+        Ok(Uploaded { tensor, owner })
+    }
+}
+
+struct Uploaded {
+    tensor: Tensor,
+    owner: Owner,
+}
+
+impl Uploaded {
+    /// A result, of samples that may be views of the numbers.
+    fn job(
+        &self,
+        name: &str,
+        dtype: DType,
+        owners: &Owners,
+        list: SampleList<'static>,
+    ) -> PyResult<Job> {
+        let owners = owners.with(Arc::clone(&self.owner))?;
+        let dim = list.common_ndim().map_or(0, |ndim| ndim as i64 - 1);
+        let samples = Arc::new(Imported { list, owners, places: Places::default() });
+        Ok(Job::of_leaf(samples, Collate::concat(dim).cast(dtype), name.to_owned()))
+    }
+}
+
+/// The samples of one result, ``[1, L]`` each.
+struct Line<'n> {
+    list: SampleList<'static>,
+    numbers: &'n Tensor,
+}
+
+impl<'n> Line<'n> {
+    fn of(numbers: &'n Uploaded) -> Line<'n> {
+        Line { list: SampleList::new(), numbers: &numbers.tensor }
+    }
+
+    /// Numbers from one on, or with stride 0 that one again and again.
+    fn numbers(&mut self, first: i64, length: i64, stride: i64) -> windrow::Result<()> {
+        self.list.reserve(1)?;
+        push(&mut self.list, self.numbers, first, &[1, length], Some(&[0, stride]))
+    }
+
+    /// A sequence but for its first tokens.
+    fn sequence(&mut self, samples: &Imported, index: usize, skipped: i64) -> windrow::Result<()> {
+        self.list.reserve(1)?;
+        let meta = samples.list.meta(index);
+        let (length, stride) = (meta.layout.shape()[0], meta.layout.strides()[0]);
+        let step = skipped.wrapping_mul(stride).wrapping_mul(meta.dtype.size() as i64);
+        let data = samples.list.address(index).wrapping_offset(step as isize);
+        // SAFETY: a sample of the list, without so many elements, which it has.
+        #[allow(unsafe_code)]
+        unsafe {
+            self.list.push(
+                data,
+                meta.dtype,
+                meta.device,
+                &[1, length - skipped],
+                Some(&[0, stride]),
+            )
+        }
+    }
+
+    /// A sequence of labels, the first of which is a number.
+    fn labels(&mut self, samples: &Imported, index: usize, first: i64) -> windrow::Result<()> {
+        let skipped = samples.list.meta(index).layout.shape()[0].min(1);
+        self.numbers(first, skipped, 0)?;
+        self.sequence(samples, index, skipped)
+    }
+}
