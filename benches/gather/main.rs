@@ -3,7 +3,8 @@
 //! ```text
 //! cargo bench --features cuda --bench gather -- [--quick] [--only TEXT] [--json FILE]
 //!     --sweep [--table FILE]   few workloads, cold, windrow beside a copy: for trials of other numbers
-//!     --count                  each of counted.rs once, for the emulator of machine code to count
+//!     --count [--scale N]      each of counted.rs once, for the emulator of machine code to count; N divides
+//!                              the numbers of samples
 //! ```
 //!
 //! Time on the device is that between two events on one stream, which is kept busy until all is
@@ -53,6 +54,7 @@ struct Options {
     quick: bool,
     sweep: bool,
     count: bool,
+    scale: Option<usize>,
     only: Option<String>,
     json: Option<String>,
     table: Option<String>,
@@ -79,6 +81,7 @@ fn options() -> Option<Options> {
             "--quick" => options.quick = true,
             "--sweep" => options.sweep = true,
             "--count" => options.count = true,
+            "--scale" => options.scale = arguments.next().and_then(|text| text.parse().ok()),
             "--only" => options.only = arguments.next(),
             "--json" => options.json = arguments.next(),
             "--table" => options.table = arguments.next(),
@@ -93,7 +96,8 @@ fn main() -> ExitCode {
     let Some(options) = options() else { return ExitCode::SUCCESS };
     let Some(engine) = device::engine() else { return ExitCode::SUCCESS };
     let done = if options.count {
-        counted::run(engine, options.only.as_deref())
+        let scale = counted::Scale(options.scale.unwrap_or(1).max(1));
+        counted::run(engine, options.only.as_deref(), scale)
     } else {
         run(engine, &options)
     };

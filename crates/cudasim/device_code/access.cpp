@@ -52,6 +52,7 @@ void for_addresses(Warp& warp, const Instruction& in, const Operand& memory, Lan
                       (near.end ? ", which is " + hex(near.begin) + " to " + hex(near.end) + " there" : ""));
         }
         warp.touched.add(address, in.bytes);
+        warp.touched.addresses[lane] = address;
         f(lane, address);
     }
     auto& accesses = warp.counts->accesses[size_t(in.access)];
@@ -99,6 +100,7 @@ void run_local(Warp& warp, const Instruction& in, Lanes active) {
         if (!(active >> lane & 1)) continue;
         uint32_t at = warp.registers[memory.index][lane] + uint32_t(offset) - begin;
         if (at % in.bytes || at > frame || in.bytes > frame - at) warp.fail("a spill outside of the kernel's frame");
+        warp.touched.addresses[lane] = at;
         uint32_t value[4] = {};
         for (unsigned word = 0; word < words_of(in); word++) {
             uint32_t& home = warp.local[(at / 4 + word) * 32 + lane];
@@ -134,6 +136,7 @@ void run_shared(Warp& warp, const Instruction& in, Lanes active) {
         uint32_t at = base + warp.registers[memory.index][lane];
         if (at % in.bytes || at > shared.size() || in.bytes > shared.size() - at)
             warp.fail("shared memory at " + hex(at) + ", of " + std::to_string(shared.size()) + " bytes");
+        warp.touched.addresses[lane] = at;
         uint32_t value[4] = {};
         if (is_load) {
             memcpy(value, shared.data() + at, in.bytes);
@@ -178,7 +181,7 @@ void run_cs2r(Warp& warp, const Instruction& in, Lanes active) {
 
 void run_s2r(Warp& warp, const Instruction& in, Lanes active) {
     Vector result;
-    const auto& [kernel, bank0, dim, index, shared] = *warp.block;
+    const auto& [kernel, bank0, dim, index, shared, trace] = *warp.block;
     for_lanes([&](int l) {
         uint32_t thread = warp.first_thread + l;
         switch (Special(in[1].index)) {

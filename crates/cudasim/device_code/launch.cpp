@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "timing.h"
+#include "trace.h"
 
 namespace cudasim::device_code {
 
@@ -65,7 +66,7 @@ std::vector<char> bank_of(const Kernel& kernel, const Launch& launch) {
 }
 
 /// Runs the warps of a block until all have ended, each for as long as it meets no barrier of the block.
-void run_block(BlockState& block, std::vector<std::unique_ptr<Warp>>& warps, Reach& reach, Counts& counts) {
+void run_warps(BlockState& block, std::vector<std::unique_ptr<Warp>>& warps, Reach& reach, Counts& counts) {
     uint32_t threads = block.dim.x * block.dim.y * block.dim.z;
     size_t num_warps = (threads + 31) / 32;
     if (!block.kernel->has_barriers) {
@@ -86,6 +87,21 @@ void run_block(BlockState& block, std::vector<std::unique_ptr<Warp>>& warps, Rea
         // All that have not ended are at the barrier now.
         for (size_t i = 0; i < num_warps; i++) warps[i]->leave_block_barrier();
     }
+}
+
+void run_block(BlockState& block, std::vector<std::unique_ptr<Warp>>& warps, Reach& reach, Counts& counts) {
+    std::fill(block.shared.begin(), block.shared.end(), char(0xDD));
+    run_warps(block, warps, reach, counts);
+    if (block.trace) block.trace->end_block(block.index);
+}
+
+/// The trace of a launch where CUDASIM_DEVICE_CODE_TRACE names a folder for it, or null.
+std::unique_ptr<Trace> trace_of(const BlockState& block, const Launch& launch, Reach& reach) {
+    const char* folder = getenv("CUDASIM_DEVICE_CODE_TRACE");
+    if (!folder) return nullptr;
+    if (getenv("CUDASIM_TIMING")) throw Failure("a launch is either traced or timed");
+    Dim3 grid{launch.grid[0], launch.grid[1], launch.grid[2]};
+    return std::make_unique<Trace>(folder, *block.kernel, grid, block.dim, image()->arch, reach);
 }
 
 }  // namespace
@@ -134,6 +150,8 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
     std::string modelled;
     uint32_t timed = 0;  // each of so many blocks is run by the model
     try {
+        auto trace = trace_of(block, launch, reach);
+        block.trace = trace.get();
         if (timing) {
             Machine machine(timing);
             timed = uint32_t(machine.multiprocessors);
@@ -150,7 +168,6 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
                 for (uint32_t x = 0; x < launch.grid[0]; x++) {
                     if (timed && x % timed == 0) continue;  // has been run
                     block.index = {x, y, z};
-                    std::fill(block.shared.begin(), block.shared.end(), char(0xDD));
                     run_block(block, warps, reach, counts);
                 }
             }

@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "reach.h"
+#include "trace.h"
 #include "warp.h"
 
 namespace cudasim::device_code {
@@ -18,6 +19,7 @@ struct ProbeState {
     uint64_t memory_begin, memory_end;
     uint32_t num_lanes, frame_bytes;
     uint64_t instructions, sample_sectors, store_sectors, few;
+    const char* trace_folder;  ///< or null
 };
 
 /// Lines of nvdisasm, labels among them; a float's bits in a comment behind its line.
@@ -69,10 +71,14 @@ extern "C" __attribute__((visibility("default"))) int cudasim_probe(const char* 
         warp->uniform_predicates[i] = state->uniform_predicates[i];
     }
     try {
+        std::unique_ptr<Trace> trace;
+        if (state->trace_folder) trace = std::make_unique<Trace>(state->trace_folder, kernel, Dim3{8, 8, 8}, block.dim, 80, reach);
+        block.trace = trace.get();
         while (!warp->done()) {
             while (!warp->ready.empty()) warp->step();
             warp->leave_block_barrier();
         }
+        if (trace) trace->end_block(block.index);
     } catch (Failure& failure) {
         snprintf(error, error_bytes, "%s", failure.what());
         return 1;

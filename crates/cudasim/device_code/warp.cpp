@@ -3,6 +3,7 @@
 #include "warp.h"
 
 #include "reach.h"
+#include "trace.h"
 
 namespace cudasim::device_code {
 
@@ -50,6 +51,7 @@ const Instruction& Warp::step() {
     }
     group.at++;
     instruction.run(*this, instruction, active);
+    if (block->trace) block->trace->add(*this, instruction, active);
     return instruction;
 }
 

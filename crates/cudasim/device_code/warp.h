@@ -46,12 +46,15 @@ struct Dim3 {
     uint32_t x, y, z;
 };
 
+class Trace;
+
 /// What the warps of a block share.
 struct BlockState {
     const Kernel* kernel;
     const std::vector<char>* bank0;  ///< constants of the launch, parameters among them
     Dim3 dim, index;
     std::vector<char> shared;
+    Trace* trace = nullptr;  ///< of what is executed, if one is asked for
 };
 
 /// Bytes that a kernel may touch.
@@ -81,7 +84,7 @@ struct Warp {
     BlockState* block;
     Reach* reach;
     Counts* counts;
-    /// Of the last instruction: sectors it touched, for the model of time.
+    /// Of the last instruction: what it touched, for the model of time and for traces.
     Touched touched;
 
     void reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& may_touch, Counts& to);

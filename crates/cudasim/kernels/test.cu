@@ -72,3 +72,20 @@ extern "C" __global__ void sim_large(const __grid_constant__ SimLarge p) {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < 8188) p.dst[i] = p.words[i];
 }
+
+/// A plain copy: 16 bytes a lane, four of them under way. Traces of it are what others are compared with.
+extern "C" __global__ void __launch_bounds__(256)
+    sim_copy(const uint4* __restrict__ src, uint4* __restrict__ dst, uint64_t count) {
+    uint64_t first = blockIdx.x * 4ull * blockDim.x + threadIdx.x;
+    uint4 words[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint64_t i = first + k * blockDim.x;
+        if (i < count) words[k] = __ldg(src + i);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint64_t i = first + k * blockDim.x;
+        if (i < count) dst[i] = words[k];
+    }
+}

@@ -10,3 +10,4 @@ mod flow;
 mod integers;
 mod memory;
 mod probe;
+mod trace;

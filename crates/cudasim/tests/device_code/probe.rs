@@ -20,6 +20,8 @@ pub struct State {
     pub sample_sectors: u64,
     pub store_sectors: u64,
     pub few: u64,
+    /// The address of its name, ending with a NUL, or 0.
+    pub trace_folder: u64,
 }
 
 impl State {
