@@ -141,6 +141,7 @@ $(VENV)/.test: python/requirements/test.txt python/requirements/peers.txt python
 	@$(call optional,'paddlepaddle>=3.0',its tests are skipped.)
 	@$(call optional,'torchdata>=0.10',its tests are skipped.)
 	@$(call optional,'transformers>=4.45',its tests are skipped.)
+	@$(call optional,'spdl-core>=0.8',its test is skipped.)
 	@$(call optional,'trl==0.15.2',the collator that follows its own is tested by hand-written cases alone.)
 	@$(call optional,-r python/requirements/peers.txt,tests beside pandas and polars and PyTorch Geometric are skipped.)
 	@$(call optional,-r python/requirements/jax.txt,tests of windrow.jax.grain are skipped.)

@@ -1,4 +1,5 @@
-"""torch's DataLoader with windrow's collate function beside its own, and default_collate alone on small dicts.
+"""torch's DataLoader with windrow's collate function beside its own, worker threads beside its processes, and default_collate
+alone on small dicts.
 
 An epoch is timed from its first `next` to its last; the contenders take turns, each with workers of its own that stay
 alive. Results are compared before anything is timed.
@@ -7,6 +8,8 @@ alive. Results are compared before anything is timed.
 from __future__ import annotations
 
 import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
@@ -45,10 +48,30 @@ class Images(torch.utils.data.Dataset):
         return self.held[i % len(self.held)], i
 
 
+class ThreadLoader:
+    """As a DataLoader, with workers that are threads and stay alive, and as many batches ahead."""
+
+    def __init__(self, dataset: Images, batch_size: int, workers: int, collate: Callable[[Any], Any]) -> None:
+        self.dataset, self.batch_size, self.collate = dataset, batch_size, collate
+        self.pool, self.depth = ThreadPoolExecutor(workers), 2 * workers
+
+    def load(self, start: int) -> Any:
+        return self.collate([self.dataset[i] for i in range(start, min(start + self.batch_size, len(self.dataset)))])
+
+    def __iter__(self) -> Any:
+        under_way: Any = deque()
+        for start in range(0, len(self.dataset), self.batch_size):
+            under_way.append(self.pool.submit(self.load, start))
+            if len(under_way) >= self.depth:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+
 KINDS = ("uint8 held", "float32 CHW held", "uint8 cropped by the dataset")
 
 
-def epoch(loader: DataLoader) -> Callable[[], int]:
+def epoch(loader: Any) -> Callable[[], int]:
     return lambda: sum(len(labels) for _, labels in loader)
 
 
@@ -60,12 +83,15 @@ def loaders(workers: int, batch_size: int, kind: str) -> Dict[str, Any]:
     """One line of the result: seconds of an epoch as quartiles."""
     dataset = Images(kind)
     collates = {"default_collate": default_collate, "windrow": windrow.torch.collate_fn()}
-    made = {
+    made: Dict[str, Any] = {
         name: DataLoader(dataset, batch_size, num_workers=workers, collate_fn=collate, persistent_workers=workers > 0)
         for name, collate in collates.items()
     }
-    for got, want in zip(made["windrow"], made["default_collate"]):
-        assert same(got, want), f"{kind}: batches differ"
+    if workers:
+        made["windrow, threads"] = ThreadLoader(dataset, batch_size, workers, collates["windrow"])
+    for name in list(made)[1:]:
+        for got, want in zip(made[name], made["default_collate"]):
+            assert same(got, want), f"{kind}: batches of {name} differ"
     # Few rounds, as an epoch takes a second; `interleave` warms each up with one that does not count.
     times = interleave({name: epoch(loader) for name, loader in made.items()}, 0.0, (EPOCHS, EPOCHS))
     del made
