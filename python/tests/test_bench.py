@@ -344,5 +344,20 @@ def test_a_device_that_is_not_there_is_skipped_with_the_reason(capsys):
     assert re.match(r"SKIP device cuda: torch (finds no CUDA device|is not installed)", capsys.readouterr().out)
 
 
+def test_sources_stand_for_others_where_a_report_has_them():
+    def entry(name):
+        timed = [{"name": contender, "quartiles": [t, t, t]} for contender, t in (("windrow", 1e-3), ("peer", 3e-3))]
+        return {"name": name, "title": name, "contiguous": False, "bytes_read": 1, "bytes_written": 1, "results": timed}
+
+    report = {"workloads": [entry(name) for name in plots.HEADLINE], "sweeps": []}
+    assert plots.headline_titles(report) == plots.HEADLINE
+    report["workloads"].append(entry("source-tokens"))
+    titles = plots.headline_titles(report)
+    assert list(titles) == ["W1", "W2", "source-tokens", "W5", "W3", "small"]
+    rows = results.short_summary(report, titles).splitlines()[2:]
+    assert len(rows) == 6 and rows[2].startswith("| 64 token lists of a tokenizer") and rows[2].endswith("| 3.00 |")
+    ElementTree.fromstring(plots.headline(report, standalone=True))
+
+
 def test_the_tables_and_plots_of_the_repository_are_those_of_the_newest_result():
     subprocess.run([sys.executable, str(ROOT / "scripts/readme_table"), "--check"], check=True)
