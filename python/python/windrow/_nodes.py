@@ -235,7 +235,7 @@ def _pytree(cls: Any) -> Optional[Opener]:
                 leaves, context = node.flatten_fn(sample)
                 return {str(position): leaf for position, leaf in enumerate(leaves)}, context
             pairs, context = with_keys(sample)
-            return {_key(key): leaf for key, leaf in pairs}, context
+            return {name_of(key): leaf for key, leaf in pairs}, context
 
         return _unlike(cls, flatten, node.unflatten_fn)
     optree = sys.modules.get("optree")
@@ -252,7 +252,8 @@ def _pytree(cls: Any) -> Optional[Opener]:
     return None
 
 
-def _key(key: Any) -> str:
+def name_of(key: Any) -> str:
+    """The name of a child in a path of PyTorch's or JAX's pytrees."""
     for name in ("key", "name", "idx"):
         if hasattr(key, name):
             return str(getattr(key, name))

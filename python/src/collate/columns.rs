@@ -14,7 +14,7 @@ use crate::engine::default::default_engine;
 use crate::ground::arguments::scalar_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, OrPyErr};
-use crate::ground::iterables::items_of;
+use crate::ground::iterables::{items_of, value_of};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
@@ -44,15 +44,7 @@ impl Column {
                 let key = quoted(key)?;
                 Ok(PyKeyError::new_err(format!("sample {index}: the key {key} is missing")))
             };
-            // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
-            let item = match sample.cast_exact::<PyDict>() {
-                Ok(dict) => dict.get_item(key)?,
-                Err(_) => match sample.get_item(key) {
-                    Err(error) if error.is_instance_of::<PyKeyError>(py) => None,
-                    item => Some(item?),
-                },
-            };
-            match item {
+            match value_of(sample, key)? {
                 Some(item) => items.push(item),
                 None => return missing().and_then(Err),
             }

@@ -1,6 +1,5 @@
 //! The assembling calls: options, jobs, the walks of trees, one plan and one run for all leaves.
 
-pub(crate) mod branch;
 pub(crate) mod calls;
 pub(crate) mod columns;
 pub(crate) mod job;
@@ -11,9 +10,9 @@ pub(crate) mod packing;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod sequences_on_device;
+pub(crate) mod site;
 pub(crate) mod specs;
 pub(crate) mod torch;
-pub(crate) mod torch_column;
 pub(crate) mod torch_memory;
 pub(crate) mod torch_node;
 pub(crate) mod transform;

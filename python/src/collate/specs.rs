@@ -81,19 +81,6 @@ impl<'a, 'py> Specs<'a, 'py> {
         }
     }
 
-    /// The path of a child by its key.
-    pub fn join(&self, path: &str, key: &Bound<'_, PyAny>) -> PyResult<String> {
-        Ok(self.join_name(path, &key.str()?.to_string_lossy()))
-    }
-
-    pub fn join_name(&self, path: &str, name: &str) -> String {
-        if path.is_empty() {
-            name.to_owned()
-        } else {
-            format!("{path}{}{name}", self.sep)
-        }
-    }
-
     /// Whether a key is exactly this path: a list of numbers there is a leaf.
     pub fn names(&self, path: &str) -> bool {
         self.entries.iter().any(|entry| entry.pattern == path)

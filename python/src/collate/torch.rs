@@ -1,6 +1,6 @@
 //! `collate_torch`: a list of trees to one tree of torch tensors, by the rules of `default_collate`.
 //!
-//! Python says what each type is (`rules`), this walks the trees and assembles all leaves in one plan.
+//! Python says what each type is (`rules`), `trees::torch_rules` what its children are; all leaves are assembled in one plan.
 //! A column that the engine does not take, or that torch would make something else of, goes to torch's
 //! own function: it knows what the result is, or which error is due.
 
@@ -14,17 +14,17 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use windrow::{BatchShape, Device, Span, Stage};
 
 use crate::collate::job::{job_error, Job};
+use crate::collate::leaves::Within;
 use crate::collate::options::{CopyMode, Options};
 use crate::collate::run::{arena_bytes, run, Arena};
 use crate::collate::specs::Specs;
-use crate::collate::torch_column::{At, Branch, Column};
-use crate::collate::torch_node::{build, check_lengths, Node, NodeType};
+use crate::collate::torch_node::{build, Node, TorchType};
 use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
 use crate::ground::dtype::typestr_of;
 use crate::ground::errors::{at, is_answer};
-use crate::ground::iterables::{items_of, list_of};
+use crate::ground::iterables::{is_list_or_tuple, items_of, list_of};
 use crate::ground::logging::Records;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
@@ -32,8 +32,10 @@ use crate::samples::columns;
 use crate::samples::imported::Imported;
 use crate::samples::table::table_in;
 use crate::samples::trees::{Kind, Trees};
-use crate::trees::container::{apart, Apart, Place};
-use crate::trees::containers::check_depth;
+use crate::trees::container::{Container, Place};
+use crate::trees::rules::{apart, Apart};
+use crate::trees::torch_rules::Column;
+use crate::trees::walk::{walk, Branch, Children};
 
 /// A leaf for the engine.
 struct Leaf<'py> {
@@ -43,10 +45,26 @@ struct Leaf<'py> {
     out: Option<Bound<'py, PyAny>>,
 }
 
-struct Walk<'a, 'py> {
+/// The same place of every sample.
+struct Site<'py> {
+    /// An error of reading it is due when all before it are done. None: the next one of a table.
+    column: Option<PyResult<Column<'py>>>,
+    /// What the class of the container around it says of it.
+    within: Within<'py>,
+}
+
+/// Where a column is.
+struct At<'py> {
+    path: String,
+    depth: usize,
+    within: Within<'py>,
+}
+
+struct Call<'a, 'py> {
     py: Python<'py>,
     rules: &'a Bound<'py, PyAny>,
-    types: Bound<'py, PyDict>,
+    /// By type.
+    codes: Bound<'py, PyDict>,
     /// Gives memory for outputs; without it the engine does.
     allocate: Option<Bound<'py, PyAny>>,
     /// All outputs are in one allocation, which `allocate` gives by the byte.
@@ -93,10 +111,10 @@ pub(crate) fn collate_torch<'py>(
         }
     };
     let allocate = rules.getattr(intern!(py, "allocate"))?;
-    let mut walk = Walk {
+    let mut call = Call {
         py,
         rules,
-        types: rules.getattr(intern!(py, "kinds"))?.cast_into::<PyDict>()?,
+        codes: rules.getattr(intern!(py, "codes"))?.cast_into::<PyDict>()?,
         allocate: (!allocate.is_none()).then_some(allocate),
         in_arena: rules.getattr(intern!(py, "arena"))?.is_truthy()?,
         common,
@@ -109,77 +127,78 @@ pub(crate) fn collate_torch<'py>(
         leaves: Vec::new(),
         error: None,
     };
-    let engine = walk.options.engine.clone();
+    let engine = call.options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let tree = walk.tree(Branch { column, at: At::default() }, table.as_ref())?;
-    walk.specs.all_used()?;
-    if let Some(error) = walk.error {
+    let root = Branch::root(Site { column, within: Within::default() });
+    let tree = call.tree(root, table.as_ref())?;
+    call.specs.all_used()?;
+    if let Some(error) = call.error {
         return Err(error);
     }
-    let results = if walk.in_arena { walk.run_in_arena(span)? } else { walk.run(span)? };
+    let results = if call.in_arena { call.run_in_arena(span)? } else { call.run(span)? };
     build(rules, &tree, &results)
 }
 
-impl<'py> Walk<'_, 'py> {
-    /// All nodes, each before its children. Walked without recursion: a thread's stack may be small.
-    fn tree(&mut self, root: Branch<'py>, table: Option<&Trees>) -> PyResult<Vec<Node<'py>>> {
-        let mut nodes = Vec::new();
+impl<'py> Call<'_, 'py> {
+    /// All nodes, each before its children.
+    fn tree(&mut self, root: Branch<Site<'py>>, table: Option<&Trees>) -> PyResult<Vec<Node<'py>>> {
         let mut known = table.into_iter().flat_map(Trees::nodes);
-        let mut open = vec![root];
-        while let Some(Branch { column, at }) = open.pop() {
-            let column = column.transpose()?;
-            check_depth(at.depth, &at.path)?;
-            let first_child = open.len();
-            match (column, known.next()) {
-                (Some(column), _) => self.node(column, at, &mut nodes, &mut open)?,
-                (None, Some(node)) => nodes.push(self.known_node(node, at, &mut open)?),
-                (None, None) => break,
+        walk(root, |Branch { column: Site { column, within }, path, depth }, children| {
+            let at = At { path, depth, within };
+            match column.transpose()? {
+                Some(column) => self.node(column, at, children),
+                None => match known.next() {
+                    Some(node) => self.known_node(node, at, children),
+                    None => Err(PyValueError::new_err("a table without a node")),
+                },
             }
-            open[first_child..].reverse();
-        }
-        Ok(nodes)
+        })
     }
 
-    /// One node; its children go to `open`.
+    /// One node; its children are visited next.
     fn node(
         &mut self,
         column: Column<'py>,
         at: At<'py>,
-        nodes: &mut Vec<Node<'py>>,
-        open: &mut Vec<Branch<'py>>,
-    ) -> PyResult<()> {
-        let first = column.items[0].clone();
-        let is_list = first.is_instance_of::<PyTuple>() || first.is_instance_of::<PyList>();
-        let node = match self.type_of(&first)? {
-            node_type if is_list && self.specs.names(&at.path) => {
-                self.leaf(node_type, column, at)?
+        children: &mut Children<'_, Site<'py>>,
+    ) -> PyResult<Node<'py>> {
+        let first = &column.items[0];
+        let apart = match self.type_of(first)? {
+            torch_type if is_list_or_tuple(first) && self.specs.names(&at.path) => {
+                return self.leaf(torch_type, column, at);
             }
-            NodeType::Text => {
+            TorchType::Text => {
                 self.specs.pass(&at.path);
-                Node::Done(column.object(self.py)?)
+                return Ok(Node::Done(column.object(self.py)?));
             }
-            NodeType::Mapping => {
-                let keys = column.children_by_key(&at, &self.specs, open)?;
-                Node::Mapping(first, keys)
+            TorchType::Mapping => column.mappings()?,
+            TorchType::Named => column.namedtuples()?,
+            TorchType::Sequence => column.sequences()?,
+            TorchType::Stacked if !self.has_spec && !self.in_stack => {
+                return self.stacked(column, at);
             }
-            NodeType::Named => {
-                let len = column.children_by_position(&at, &self.specs, open)?;
-                Node::Named(first.get_type(), len)
-            }
-            NodeType::Sequence => {
-                check_lengths(&column.items)?;
-                let len = column.children_by_position(&at, &self.specs, open)?;
-                Node::Sequence(first, len)
-            }
-            NodeType::Stacked if !self.has_spec && !self.in_stack => {
-                nodes.extend(self.stacked(column, at)?);
-                return Ok(());
-            }
-            NodeType::Stacked | NodeType::Class => self.class(column, at, open)?,
-            NodeType::Fields if self.has_spec => self.class(column, at, open)?,
-            node_type => self.leaf(node_type, column, at)?,
+            TorchType::Stacked | TorchType::Class => return self.class(column, at, children),
+            TorchType::Fields if self.has_spec => return self.class(column, at, children),
+            torch_type => return self.leaf(torch_type, column, at),
         };
-        nodes.push(node);
+        let sites = apart.columns.into_iter();
+        let sites = sites.map(|column| Site { column: Some(column), within: at.within.around() });
+        self.push(&apart.container, sites, &at.path, children)?;
+        Ok(Node::Container(apart.container, apart.first))
+    }
+
+    /// The children of a container are visited next.
+    fn push(
+        &self,
+        container: &Container,
+        sites: impl Iterator<Item = Site<'py>>,
+        path: &str,
+        children: &mut Children<'_, Site<'py>>,
+    ) -> PyResult<()> {
+        let place = Place { path, sep: self.specs.sep(), added_to: None };
+        for (child, site) in sites.enumerate() {
+            children.push(site, container.path_of(self.py, child, place)?);
+        }
         Ok(())
     }
 
@@ -188,38 +207,40 @@ impl<'py> Walk<'_, 'py> {
         &mut self,
         column: Column<'py>,
         at: At<'py>,
-        open: &mut Vec<Branch<'py>>,
+        children: &mut Children<'_, Site<'py>>,
     ) -> PyResult<Node<'py>> {
         let place = Place { path: &at.path, sep: self.specs.sep(), added_to: None };
         let Some(apart) = apart(&column.items, place, false)? else {
-            return self.leaf(NodeType::Other, column, at);
+            return self.leaf(TorchType::Other, column, at);
         };
         let Apart { container, columns, forms, tensors } = apart;
         let within = at.within.of_children(self.py, &container, tensors, forms.as_ref())?;
-        for (child, (items, within)) in columns.into_iter().zip(within).enumerate() {
-            let path = container.path_of(self.py, child, place)?;
-            let column = Column { items, whole: None, zipped: false };
-            open.push(Branch { column: Some(Ok(column)), at: at.child(path, within) });
-        }
+        let sites = columns.into_iter().zip(within).map(|(items, within)| Site {
+            column: Some(Ok(Column { items, whole: None, zipped: false })),
+            within,
+        });
+        self.push(&container, sites, &at.path, children)?;
         Ok(Node::Class(Arc::new(container)))
     }
 
     /// As `class`, of objects that torch's function stacks too: it gets the column if any leaf is not for the engine.
-    fn stacked(&mut self, column: Column<'py>, at: At<'py>) -> PyResult<Vec<Node<'py>>> {
+    fn stacked(&mut self, column: Column<'py>, at: At<'py>) -> PyResult<Node<'py>> {
         if self.by_torch {
-            return Ok(vec![self.other(column, None)?]);
+            return self.other(column, None);
         }
         let whole = column.clone();
         let num_leaves = self.leaves.len();
+        let At { path, depth, within } = at;
+        let root = Branch { column: Site { column: Some(Ok(column)), within }, path, depth };
         self.in_stack = true;
-        let made = self.tree(Branch { column: Some(Ok(column)), at }, None);
+        let made = self.tree(root, None);
         self.in_stack = false;
         match made {
             Err(refusal) if is_answer(self.py, &refusal) => {
                 self.leaves.truncate(num_leaves);
-                Ok(vec![self.other(whole, Some(refusal))?])
+                self.other(whole, Some(refusal))
             }
-            made => made,
+            made => made.map(Node::Stacked),
         }
     }
 
@@ -228,16 +249,13 @@ impl<'py> Walk<'_, 'py> {
         &mut self,
         (kind, column): (&Kind, Option<&columns::Column>),
         at: At<'py>,
-        open: &mut Vec<Branch<'py>>,
+        children: &mut Children<'_, Site<'py>>,
     ) -> PyResult<Node<'py>> {
         let py = self.py;
         match (kind, column) {
             (Kind::Container(container), _) => {
-                let place = Place { path: &at.path, sep: self.specs.sep(), added_to: None };
-                for child in 0..container.len() {
-                    let path = container.path_of(py, child, place)?;
-                    open.push(Branch { column: None, at: at.child(path, at.within.clone()) });
-                }
+                let site = |_| Site { column: None, within: at.within.clone() };
+                self.push(container, (0..container.len()).map(site), &at.path, children)?;
                 Ok(Node::Class(Arc::clone(container)))
             }
             (_, Some(columns::Column::Objects(texts))) => {
@@ -256,11 +274,11 @@ impl<'py> Walk<'_, 'py> {
         }
     }
 
-    fn type_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<NodeType> {
-        match self.types.get_item(sample.get_type())? {
-            Some(code) => NodeType::read(&code),
+    fn type_of(&self, sample: &Bound<'py, PyAny>) -> PyResult<TorchType> {
+        match self.codes.get_item(sample.get_type())? {
+            Some(code) => TorchType::read(&code),
             None => {
-                NodeType::read(&self.rules.call_method1(intern!(self.py, "classify"), (sample,))?)
+                TorchType::read(&self.rules.call_method1(intern!(self.py, "classify"), (sample,))?)
             }
         }
     }
@@ -272,7 +290,7 @@ impl<'py> Walk<'_, 'py> {
 
     fn leaf(
         &mut self,
-        node_type: NodeType,
+        torch_type: TorchType,
         column: Column<'py>,
         place: At<'py>,
     ) -> PyResult<Node<'py>> {
@@ -284,7 +302,7 @@ impl<'py> Walk<'_, 'py> {
         }
         let refusal = match self.by_torch {
             true => None,
-            false => match self.try_leaf(node_type, &column, path)? {
+            false => match self.try_leaf(torch_type, &column, path)? {
                 Ok(node) => return Ok(node),
                 Err(refusal) => refusal,
             },
@@ -319,7 +337,7 @@ impl<'py> Walk<'_, 'py> {
     /// The leaf for the engine, or why it is not for it, if that is known.
     fn try_leaf(
         &mut self,
-        node_type: NodeType,
+        torch_type: TorchType,
         column: &Column<'py>,
         path: &str,
     ) -> PyResult<Result<Node<'py>, Option<PyErr>>> {
@@ -328,9 +346,9 @@ impl<'py> Walk<'_, 'py> {
             let class = items[0].get_type();
             items.iter().all(|item| item.get_type().is(&class))
         };
-        let job = if node_type == NodeType::Other {
+        let job = if torch_type == TorchType::Other {
             return Ok(Err(None));
-        } else if node_type == NodeType::Number {
+        } else if torch_type == TorchType::Number {
             let Some(row) = of_one_type().then(|| row_of_numbers(items)).transpose()?.flatten()
             else {
                 return Ok(Err(None));
@@ -361,7 +379,7 @@ impl<'py> Walk<'_, 'py> {
                 && meta.layout.shape() == first.layout.shape()
                 && meta.layout.strides().iter().all(|&stride| stride >= 0)
         });
-        let is_foreign = node_type == NodeType::Array && typestr_of(first.dtype).is_none();
+        let is_foreign = torch_type == TorchType::Array && typestr_of(first.dtype).is_none();
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
             let engine = &self.options.engine;

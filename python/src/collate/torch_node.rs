@@ -2,18 +2,15 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
-use pyo3::intern;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
-use crate::ground::iterables::list_of;
 use crate::trees::container::Container;
-use crate::trees::containers::fold;
+use crate::trees::walk::fold;
 
-/// What `rules.kinds` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
+/// What `rules.codes` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum NodeType {
+pub(super) enum TorchType {
     Tensor,
     Array,
     Number,
@@ -32,13 +29,13 @@ pub(super) enum NodeType {
     Fields,
 }
 
-impl NodeType {
-    pub fn read(code: &Bound<'_, PyAny>) -> PyResult<NodeType> {
-        use NodeType::*;
+impl TorchType {
+    pub fn read(code: &Bound<'_, PyAny>) -> PyResult<TorchType> {
+        use TorchType::*;
         let all =
             [Tensor, Array, Number, Text, Mapping, Named, Sequence, Other, Stacked, Class, Fields];
         let code = code.extract::<usize>()?;
-        all.get(code).copied().ok_or_else(|| PyTypeError::new_err(format!("kind {code}")))
+        all.get(code).copied().ok_or_else(|| PyTypeError::new_err(format!("type {code}")))
     }
 }
 
@@ -46,61 +43,31 @@ pub(super) enum Node<'py> {
     /// A position in the list of jobs.
     Leaf(usize),
     Done(Bound<'py, PyAny>),
-    /// The first sample's mapping, and its keys.
-    Mapping(Bound<'py, PyAny>, Vec<Bound<'py, PyAny>>),
-    /// So many children.
-    Named(Bound<'py, PyType>, usize),
-    Sequence(Bound<'py, PyAny>, usize),
+    /// By torch's rules, with the first sample's.
+    Container(Container, Bound<'py, PyAny>),
     /// By the rules of `windrow.collate`.
     Class(Arc<Container>),
+    /// Objects that torch's function stacks, and their children.
+    Stacked(Vec<Node<'py>>),
 }
 
-/// The tree of results, by torch's rules of containers.
+/// The tree of results.
 pub(super) fn build<'py>(
     rules: &Bound<'py, PyAny>,
     nodes: &[Node<'py>],
     results: &[Bound<'py, PyAny>],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = rules.py();
     let num_children = |node: &Node<'py>| match node {
-        Node::Leaf(_) | Node::Done(_) => 0,
-        Node::Mapping(_, keys) => keys.len(),
-        Node::Named(_, len) | Node::Sequence(_, len) => *len,
+        Node::Leaf(_) | Node::Done(_) | Node::Stacked(_) => 0,
+        Node::Container(container, _) => container.len(),
         Node::Class(container) => container.len(),
     };
     fold(nodes, num_children, |node, children| match node {
         Node::Leaf(position) => Ok(results[*position].clone()),
         Node::Done(done) => Ok(done.clone()),
-        Node::Named(class, _) => class.call1(list_of(py, children)?.as_sequence().to_tuple()?),
-        Node::Class(container) => container.with(py, children),
-        Node::Sequence(first, _) => {
-            let list = list_of(py, children)?;
-            if first.is_instance_of::<PyTuple>() || first.is_exact_instance_of::<PyList>() {
-                return Ok(list.into_any());
-            }
-            rules.call_method1(intern!(py, "sequence"), (first, list))
-        }
-        Node::Mapping(first, keys) => {
-            let dict = PyDict::new(py);
-            for (key, child) in keys.iter().zip(children) {
-                dict.set_item(key, child)?;
-            }
-            if first.is_exact_instance_of::<PyDict>() {
-                return Ok(dict.into_any());
-            }
-            rules.call_method1(intern!(py, "mapping"), (first, dict))
-        }
+        Node::Container(container, first) => container.with_by_torch(first, rules, children),
+        Node::Class(container) => container.with(rules.py(), children),
+        // No such node is in another.
+        Node::Stacked(nodes) => build(rules, nodes, results),
     })
-}
-
-/// Refuses sequences of several lengths, as torch does.
-pub(super) fn check_lengths(samples: &[Bound<'_, PyAny>]) -> PyResult<()> {
-    let len = samples[0].len()?;
-    for sample in &samples[1..] {
-        if sample.len()? != len {
-            let text = "each element in list of batch should be of equal size";
-            return Err(PyRuntimeError::new_err(text));
-        }
-    }
-    Ok(())
 }

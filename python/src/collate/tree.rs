@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{Batch, RowsAhead, Stage};
 
-use crate::collate::branch::{Branch, Source};
 use crate::collate::job::Job;
 use crate::collate::leaves::{Leaves, Node, Within};
 use crate::collate::options::Options;
 use crate::collate::run::{run, Arena};
+use crate::collate::site::{Site, Source};
 use crate::collate::specs::Specs;
 use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
@@ -25,8 +25,9 @@ use crate::samples::imported::Imported;
 use crate::samples::list::{PySampleList, Samples};
 use crate::samples::table::table_in;
 use crate::samples::trees::{Kind, Trees};
-use crate::trees::container::{apart, Place};
-use crate::trees::containers::{check_depth, fold};
+use crate::trees::container::Place;
+use crate::trees::rules::apart;
+use crate::trees::walk::{fold, walk, Branch, Children};
 
 /// A list of trees to one tree of the same shape, every tensor leaf a `Batch`, in one call.
 ///
@@ -199,53 +200,45 @@ fn in_place(
     Ok((samples, None))
 }
 
-/// All nodes, each before its children. Walked without recursion: a thread's stack may be small.
+/// All nodes, each before its children. `trees`: what has taken the samples apart already.
 fn nodes_of<'py>(
     leaves: &mut Leaves<'_, 'py>,
     samples: Source<'py>,
     out: Option<Bound<'py, PyAny>>,
     trees: Option<&Trees>,
 ) -> PyResult<Vec<Node<'py>>> {
-    let mut nodes = Vec::new();
     let mut known = trees.into_iter().flat_map(Trees::nodes);
-    let mut open = vec![Branch::root(samples, out)];
-    while let Some(mut branch) = open.pop() {
-        check_depth(branch.depth, &branch.path)?;
-        let first_child = open.len();
-        let node = match std::mem::replace(&mut branch.samples, Source::Known) {
-            Source::Objects(samples) => node(leaves, branch, samples, &mut open)?,
-            Source::Known => {
-                let Some(node) = known.next() else { break };
-                known_node(leaves, branch, node, &mut open)?
-            }
-        };
-        nodes.push(node);
-        open[first_child..].reverse();
-    }
-    Ok(nodes)
+    walk(Branch::root(Site::root(samples, out)), |branch, children| {
+        let Branch { column: mut site, path, .. } = branch;
+        match std::mem::replace(&mut site.samples, Source::Known) {
+            Source::Objects(samples) => node(leaves, (site, &path), samples, children),
+            Source::Known => match known.next() {
+                Some(node) => known_node(leaves, (site, &path), node, children),
+                None => Err(PyValueError::new_err("a list of trees without a node")),
+            },
+        }
+    })
 }
 
-/// One node; its children go to `open`.
+/// One node; its children are visited next.
 fn node<'py>(
     leaves: &mut Leaves<'_, 'py>,
-    branch: Branch<'py>,
+    (site, path): (Site<'py>, &str),
     samples: Vec<Bound<'py, PyAny>>,
-    open: &mut Vec<Branch<'py>>,
+    children: &mut Children<'_, Site<'py>>,
 ) -> PyResult<Node<'py>> {
-    let (py, sep) = (leaves.py, leaves.specs.sep());
-    let place = Place { path: &branch.path, sep, added_to: None };
+    let py = leaves.py;
+    let place = Place { path, sep: leaves.specs.sep(), added_to: None };
     if are_texts(&samples, place)? {
-        leaves.specs.pass(&branch.path);
+        leaves.specs.pass(path);
         return Ok(Node::Pass(list_of(py, samples)?));
     }
-    let rows = leaves.specs.names(&branch.path);
+    let rows = leaves.specs.names(path);
     if let Some(apart) = apart(&samples, place, rows)? {
-        let container = branch.taken_apart(py, apart, sep, open)?;
-        return Ok(Node::Container(Arc::new(container)));
+        return Ok(Node::Container(Arc::new(site.taken_apart(py, apart, place, children)?)));
     }
-    let Branch { path, out, within, .. } = branch;
-    import_leaf(samples, Place { path: &path, sep, added_to: None }, |samples| {
-        leaves.add(&path, out, &within, |reading| {
+    import_leaf(samples, place, |samples| {
+        leaves.add(path, site.out, &site.within, |reading| {
             let reading = Reading { rows, ..reading };
             let (column, ahead) = Imported::from_objects(py, samples, 0, reading)?;
             Ok((Arc::new(column), ahead))
@@ -256,30 +249,30 @@ fn node<'py>(
 /// As `node`, of samples that were taken apart before.
 fn known_node<'py>(
     leaves: &mut Leaves<'_, 'py>,
-    branch: Branch<'py>,
+    (site, path): (Site<'py>, &str),
     (kind, column): (&Kind, Option<&Column>),
-    open: &mut Vec<Branch<'py>>,
+    children: &mut Children<'_, Site<'py>>,
 ) -> PyResult<Node<'py>> {
-    let (py, sep) = (leaves.py, leaves.specs.sep());
+    let py = leaves.py;
     match (kind, column) {
         (Kind::Container(container), _) => {
-            let samples = (0..container.len()).map(|_| Source::Known);
-            branch.children(py, container, sep, samples, open)?;
+            let place = Place { path, sep: leaves.specs.sep(), added_to: None };
+            site.known(py, container, place, children)?;
             Ok(Node::Container(Arc::clone(container)))
         }
         (Kind::Leaf(_, content), Some(Column::Objects(objects))) => {
             let objects = objects.iter().map(|object| object.bind(py).clone());
             if matches!(content, Content::Texts) {
-                leaves.specs.pass(&branch.path);
+                leaves.specs.pass(path);
                 return Ok(Node::Pass(list_of(py, objects)?));
             }
             let mut samples = room_for(objects.len())?;
             samples.extend(objects);
-            node(leaves, branch, samples, open)
+            node(leaves, (site, path), samples, children)
         }
         (_, Some(Column::Tensors(samples))) => {
             let import = |reading: Reading<'_>| in_place(py, Arc::clone(samples), reading.path);
-            leaves.add(&branch.path, branch.out, &branch.within, import)
+            leaves.add(path, site.out, &site.within, import)
         }
         (Kind::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
     }

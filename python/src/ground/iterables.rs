@@ -1,6 +1,6 @@
 //! Iterables of Python's: what they are, and their items.
 
-use pyo3::exceptions::{PyMemoryError, PyTypeError};
+use pyo3::exceptions::{PyKeyError, PyMemoryError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyRange, PyString, PyTuple, PyType};
@@ -80,6 +80,21 @@ pub(crate) fn entries<'py, T>(
         entries.push(entry);
     }
     Ok(entries)
+}
+
+/// What a mapping has under a key.
+pub(crate) fn value_of<'py>(
+    mapping: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    // Plain dicts are asked directly: a lookup by the protocol costs twice as much.
+    if let Ok(dict) = mapping.cast_exact::<PyDict>() {
+        return dict.get_item(key);
+    }
+    match mapping.get_item(key) {
+        Err(error) if error.is_instance_of::<PyKeyError>(key.py()) => Ok(None),
+        item => item.map(Some),
+    }
 }
 
 /// Whether an object is a mapping. PyO3's own check takes an interrupt for a "no".

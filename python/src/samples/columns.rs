@@ -13,7 +13,7 @@ use crate::import::importer::Reading;
 use crate::import::rows::is_of_numbers;
 use crate::samples::imported::Imported;
 use crate::trees::container::Place;
-use crate::trees::containers::{in_place_of, opener_of};
+use crate::trees::node_types::{in_place_of, opener_of};
 
 /// What a leaf of every sample is.
 pub(crate) enum Content {

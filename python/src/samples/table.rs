@@ -10,6 +10,7 @@ use crate::samples::arrow::{self, ArrowColumn};
 use crate::samples::columns::{Column, Content};
 use crate::samples::trees::{Kind, Node, Trees};
 use crate::trees::container::{Container, Place};
+use crate::trees::walk::{walk, Branch};
 
 /// The rows of an object that is Arrow's.
 pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option<Trees>> {
@@ -21,48 +22,46 @@ pub(crate) fn table_in(samples: &Bound<'_, PyAny>, sep: &str) -> PyResult<Option
 
 /// The rows of a table: dicts of its columns, structs among them dicts again; of a single column the leaf.
 pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> PyResult<Trees> {
-    let (mut nodes, mut made) = (Vec::new(), Vec::new());
-    let mut open = vec![(columns, String::new(), 0)];
-    while let Some((mut columns, path, depth)) = open.pop() {
-        if columns.len() == 1 && columns[0].path.len() == depth {
-            let (column, content) = match columns.remove(0).content {
-                arrow::Content::Texts(texts) => {
-                    let texts = texts.iter().map(Bound::unbind).collect();
-                    (Column::Objects(Arc::new(texts)), Content::Texts)
-                }
-                arrow::Content::Samples(samples) => {
-                    (Column::Tensors(Arc::from(samples)), Content::Tensors)
-                }
-            };
-            made.push(column);
-            nodes.push(Node { kind: Kind::Leaf(made.len() - 1, content), path });
-            continue;
-        }
-        let (first_child, names) = (open.len(), PyDict::new(py));
-        let mut columns = columns.into_iter().peekable();
-        while let Some(column) = columns.next() {
-            let name = column.path[depth].clone();
-            let is_struct = column.path.len() > depth + 1;
-            let is_next = |next: &ArrowColumn<'_>| {
-                is_struct && next.path.len() > depth + 1 && next.path[depth] == name
-            };
-            let mut group = vec![column];
-            while let Some(column) = columns.next_if(is_next) {
-                group.push(column);
+    let mut made = Vec::new();
+    let nodes =
+        walk(Branch::root(columns), |Branch { column: mut columns, path, depth }, children| {
+            if columns.len() == 1 && columns[0].path.len() == depth {
+                let (column, content) = match columns.remove(0).content {
+                    arrow::Content::Texts(texts) => {
+                        let texts = texts.iter().map(Bound::unbind).collect();
+                        (Column::Objects(Arc::new(texts)), Content::Texts)
+                    }
+                    arrow::Content::Samples(samples) => {
+                        (Column::Tensors(Arc::from(samples)), Content::Tensors)
+                    }
+                };
+                made.push(column);
+                return Ok(Node { kind: Kind::Leaf(made.len() - 1, content), path });
             }
-            let place = Place { path: &path, sep: ".", added_to: None };
-            let path = place.join(&name);
-            if names.contains(&name)? {
-                let text = format!("two columns are named {path:?}; rename one of them");
-                return Err(PyValueError::new_err(text));
+            let names = PyDict::new(py);
+            let mut columns = columns.into_iter().peekable();
+            while let Some(column) = columns.next() {
+                let name = column.path[depth].clone();
+                let is_struct = column.path.len() > depth + 1;
+                let is_next = |next: &ArrowColumn<'_>| {
+                    is_struct && next.path.len() > depth + 1 && next.path[depth] == name
+                };
+                let mut group = vec![column];
+                while let Some(column) = columns.next_if(is_next) {
+                    group.push(column);
+                }
+                let place = Place { path: &path, sep: ".", added_to: None };
+                let path = place.join(&name);
+                if names.contains(&name)? {
+                    let text = format!("two columns are named {path:?}; rename one of them");
+                    return Err(PyValueError::new_err(text));
+                }
+                names.set_item(PyString::new(py, &name), ())?;
+                children.push(group, path);
             }
-            names.set_item(PyString::new(py, &name), ())?;
-            open.push((group, path, depth + 1));
-        }
-        let container = Container::dict(py, names.keys().iter().collect());
-        nodes.push(Node { kind: Kind::Container(Arc::new(container)), path });
-        open[first_child..].reverse();
-    }
+            let container = Container::dict(py, names.keys().iter().collect());
+            Ok(Node { kind: Kind::Container(Arc::new(container)), path })
+        })?;
     let len = made.first().map_or(0, Column::len);
     Ok(Trees::new(nodes, made, len))
 }

@@ -18,8 +18,10 @@ use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
 use crate::samples::columns::{import_leaf, Column, Content};
 use crate::samples::imported::Imported;
-use crate::trees::container::{apart, Container, Place};
-use crate::trees::containers::{check_depth, dataclass_fields, fold, opener_of};
+use crate::trees::container::{Container, Place};
+use crate::trees::node_types::{dataclass_fields, opener_of};
+use crate::trees::rules::apart;
+use crate::trees::walk::{fold, walk, Branch};
 
 /// Joins the names of a path in errors.
 const SEP: &str = ".";
@@ -173,36 +175,33 @@ impl Trees {
     /// Takes the samples of a new list apart.
     pub fn read(samples: Vec<Bound<'_, PyAny>>) -> PyResult<Trees> {
         let (py, len) = (samples[0].py(), samples.len());
-        let (mut nodes, mut columns) = (Vec::new(), Vec::new());
-        let mut open = vec![(samples, String::new(), 0)];
-        while let Some((samples, path, depth)) = open.pop() {
-            check_depth(depth, &path)?;
-            let place = Place { path: &path, sep: SEP, added_to: None };
-            let (content, apart) = match Content::of(&samples, place)? {
-                Content::Tensors => match apart(&samples, place, false)? {
-                    Some(apart) if !apart.container.is_open() => {
-                        (Content::Objects(samples[0].get_type().unbind()), None)
+        let mut columns = Vec::new();
+        let nodes =
+            walk(Branch::root(samples), |Branch { column: samples, path, .. }, children| {
+                let place = Place { path: &path, sep: SEP, added_to: None };
+                let (content, apart) = match Content::of(&samples, place)? {
+                    Content::Tensors => match apart(&samples, place, false)? {
+                        Some(apart) if !apart.container.is_open() => {
+                            (Content::Objects(samples[0].get_type().unbind()), None)
+                        }
+                        apart => (Content::Tensors, apart),
+                    },
+                    content => (content, None),
+                };
+                let kind = match apart {
+                    Some(apart) => {
+                        for (child, column) in apart.columns.into_iter().enumerate() {
+                            children.push(column, apart.container.path_of(py, child, place)?);
+                        }
+                        Kind::Container(Arc::new(apart.container))
                     }
-                    apart => (Content::Tensors, apart),
-                },
-                content => (content, None),
-            };
-            let kind = match apart {
-                Some(apart) => {
-                    let first_child = open.len();
-                    for (child, column) in apart.columns.into_iter().enumerate() {
-                        open.push((column, apart.container.path_of(py, child, place)?, depth + 1));
+                    None => {
+                        columns.push(Column::read(samples, place, &content)?);
+                        Kind::Leaf(columns.len() - 1, content)
                     }
-                    open[first_child..].reverse();
-                    Kind::Container(Arc::new(apart.container))
-                }
-                None => {
-                    columns.push(Column::read(samples, place, &content)?);
-                    Kind::Leaf(columns.len() - 1, content)
-                }
-            };
-            nodes.push(Node { kind, path });
-        }
+                };
+                Ok(Node { kind, path })
+            })?;
         Ok(Trees::new(nodes, columns, len))
     }
 

@@ -1,4 +1,8 @@
-//! Trees of samples: containers, taken apart and made again.
+//! Trees of samples: one walk, containers by two sets of rules, and the types that are containers.
 
 pub(crate) mod container;
-pub(crate) mod containers;
+pub(crate) mod node_types;
+mod outputs;
+pub(crate) mod rules;
+pub(crate) mod torch_rules;
+pub(crate) mod walk;

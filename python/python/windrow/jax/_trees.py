@@ -10,6 +10,7 @@ import jax
 
 import windrow as wr
 from windrow import _windrow
+from windrow._nodes import name_of
 
 # Tensors that a batch may have beside its data.
 FIELDS = ("lengths", "offsets", "mask", "batch_index")
@@ -33,6 +34,9 @@ class Batch(NamedTuple):
 def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any]:
     """Each sample's leaves by path, and what puts them together again.
 
+    JAX walks these trees itself: what a node is, None and the order of keys are what its registry and its compiled
+    `tree_util` say. `windrow.collate` gets one flat dict for each sample.
+
     Raises:
         ValueError: for no samples, and for one whose tree differs from the first one's, by position.
         TypeError: for a mapping or text in place of the list, and for a leaf that JAX does not look into though it is a container.
@@ -42,7 +46,7 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
     if not samples:
         raise ValueError("an empty list of samples makes no batch")
     first, tree = jax.tree_util.tree_flatten_with_path(samples[0])
-    paths = [sep.join(map(_key, path)) for path, _ in first]
+    paths = [sep.join(map(name_of, path)) for path, _ in first]
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
         raise ValueError(f"two leaves are at {twice!r}; give another sep=")
@@ -60,13 +64,6 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
             raise ValueError(f"sample {index}: its tree differs from sample 0's: {error}") from error
         columns.append(dict(zip(paths, leaves)))
     return columns, tree
-
-
-def _key(key: Any) -> str:
-    for name in ("key", "idx", "name"):
-        if hasattr(key, name):
-            return str(getattr(key, name))
-    return str(key)
 
 
 def fields_of(batch: wr.Batch) -> Dict[str, wr.Tensor]:

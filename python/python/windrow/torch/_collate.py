@@ -153,7 +153,7 @@ class Rules:
             )
         self._module = _registry.find()
         self._types = types()
-        self.kinds = self._types.kinds
+        self.codes = self._types.codes
         self.classify = self._types.classify
         self.arena = collator.arena
         self.allocate = (share_bytes if self.arena else share) if in_worker else None
@@ -231,7 +231,7 @@ replaced: Dict[_registry.CollateFn, _registry.CollateFn] = {}
 
 
 def types() -> _registry.Types:
-    """The kinds of types by torch's table as it is."""
+    """The codes of types by torch's table as it is."""
     global _types
     known = _types
     if known is None or not known.is_current():

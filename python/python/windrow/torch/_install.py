@@ -27,13 +27,13 @@ class _Columns:
     """Rules for a column of tensors, arrays or numbers; any other is refused."""
 
     def __init__(self, in_worker: bool) -> None:
-        self.kinds: Dict[type, int] = {torch.Tensor: _registry.TENSOR}
+        self.codes: Dict[type, int] = {torch.Tensor: _registry.TENSOR}
         if not in_worker:
             # There they would be written to shared memory now, and by torch when they are sent.
-            self.kinds.update({kind: _registry.NUMBER for kind in (float, int, bool)})
+            self.codes.update({number: _registry.NUMBER for number in (float, int, bool)})
         np = _registry.numpy()
         if np is not None:
-            self.kinds.update({np.ndarray: _registry.ARRAY, np.memmap: _registry.ARRAY})
+            self.codes.update({np.ndarray: _registry.ARRAY, np.memmap: _registry.ARRAY})
         self.allocate = share if in_worker else None
         self.arena = False
         self.engine = wr.Engine(threads=1) if in_worker else None

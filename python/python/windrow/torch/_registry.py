@@ -65,7 +65,7 @@ class Types:
     """Kinds of types by the table as it was when this was made.
 
     Attributes:
-        kinds: by exact type, filled as types are met.
+        codes: by exact type, filled as types are met.
         table: torch's functions, without ours.
         seen: the table that this was made from.
     """
@@ -74,7 +74,7 @@ class Types:
         self.seen = dict(table)
         self.num_registered = _nodes.num_registered()
         self.table: CollateMap = {key: ours.get(fn, fn) for key, fn in self.seen.items()}
-        self.kinds: Dict[type, int] = {}
+        self.codes: Dict[type, int] = {}
         module = find()
         np = numpy()
         arrays: Tuple[type, ...] = (np.ndarray, np.memmap) if np else ()
@@ -90,23 +90,23 @@ class Types:
         self._module = module
 
     def classify(self, elem: Any) -> int:
-        """The kind of a sample's type, which is remembered."""
-        kind = self._kind(elem)
+        """The code of a sample's type, which is remembered."""
+        code = self._code(elem)
         # A class that nothing is known of may be registered later, with torch or optree.
-        if kind != OTHER and len(self.kinds) < MAX_TYPES:
-            self.kinds[type(elem)] = kind
-        return kind
+        if code != OTHER and len(self.codes) < MAX_TYPES:
+            self.codes[type(elem)] = code
+        return code
 
     def is_current(self) -> bool:
         """Whether the tables are still those that this was made from."""
         return bool(find().default_collate_fn_map == self.seen) and _nodes.num_registered() == self.num_registered
 
-    def _kind(self, elem: Any) -> int:
+    def _code(self, elem: Any) -> int:
         cls, function = type(elem), self._function(elem)
         if function is not None:
-            for name, types, kind in self._known:
+            for name, types, code in self._known:
                 if function is getattr(self._module, name, None):
-                    return kind if cls in types or object in types or _is_memmap(cls) else OTHER
+                    return code if cls in types or object in types or _is_memmap(cls) else OTHER
             is_its_own = getattr(function, "__module__", "").partition(".")[0] == "tensordict"
             return self._stacked(cls) if is_its_own else OTHER
         if _nodes.is_registered(cls) or _nodes.graph_opener(cls) is not None:

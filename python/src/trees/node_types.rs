@@ -1,6 +1,6 @@
-//! Classes of containers: what is known of them, how their objects are taken apart and made again.
+//! The types that are containers: mappings, dataclasses, and the classes of `windrow._nodes`.
 
-use pyo3::exceptions::{PyRecursionError, PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,9 +11,6 @@ use crate::ground::iterables::list_of;
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, Route};
 use crate::import::tensor::tensor_of;
-
-/// Deeper trees are refused: a container may hold itself.
-const MAX_DEPTH: usize = 256;
 
 /// A field of a dataclass.
 pub(crate) struct Field {
@@ -171,31 +168,4 @@ fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
         }
     }
     Ok(None)
-}
-
-/// # Errors
-/// RecursionError for a node below [`MAX_DEPTH`] levels.
-pub(crate) fn check_depth(depth: usize, path: &str) -> PyResult<()> {
-    if depth < MAX_DEPTH {
-        return Ok(());
-    }
-    let begin: String = path.chars().take(32).collect();
-    Err(PyRecursionError::new_err(format!(
-        "sample 0 at \"{begin}...\": more than {MAX_DEPTH} levels; perhaps a container holds itself"
-    )))
-}
-
-/// Makes a tree of its nodes in the order of a walk, each before its children. Without recursion: a
-/// thread's stack may be small.
-pub(crate) fn fold<'py, N>(
-    nodes: &[N],
-    num_children: impl Fn(&N) -> usize,
-    make: impl Fn(&N, Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let mut made: Vec<Bound<'py, PyAny>> = Vec::new();
-    for node in nodes.iter().rev() {
-        let children = made.drain(made.len() - num_children(node)..).rev().collect();
-        made.push(make(node, children)?);
-    }
-    made.pop().ok_or_else(|| PyRuntimeError::new_err("a tree without a root"))
 }

@@ -1,0 +1,71 @@
+//! One place in the trees of all samples: its samples, its output, and the places below it.
+
+use pyo3::prelude::*;
+
+use crate::collate::leaves::Within;
+use crate::trees::container::{Container, Place};
+use crate::trees::rules::Apart;
+use crate::trees::walk::Children;
+
+/// The same place of every sample.
+pub(super) struct Site<'py> {
+    pub samples: Source<'py>,
+    pub out: Option<Bound<'py, PyAny>>,
+    /// What the class of the container around it says of it.
+    pub within: Within<'py>,
+}
+
+pub(super) enum Source<'py> {
+    /// Not yet looked at.
+    Objects(Vec<Bound<'py, PyAny>>),
+    /// The next node of a list of trees, which has taken them apart.
+    Known,
+}
+
+impl<'py> Site<'py> {
+    pub fn root(samples: Source<'py>, out: Option<Bound<'py, PyAny>>) -> Site<'py> {
+        Site { samples, out, within: Within::default() }
+    }
+
+    /// The children of a container that a list of trees has taken apart.
+    pub fn known(
+        self,
+        py: Python<'py>,
+        container: &Container,
+        place: Place<'_>,
+        children: &mut Children<'_, Site<'py>>,
+    ) -> PyResult<()> {
+        let of_child = |_| (Source::Known, self.within.around());
+        let samples = (0..container.len()).map(of_child);
+        children_of(py, container, (samples, self.out), place, children)
+    }
+
+    /// The children of a column of containers that was taken apart.
+    pub fn taken_apart(
+        self,
+        py: Python<'py>,
+        apart: Apart<'py>,
+        place: Place<'_>,
+        children: &mut Children<'_, Site<'py>>,
+    ) -> PyResult<Container> {
+        let Apart { container, columns, forms, tensors } = apart;
+        let within = self.within.of_children(py, &container, tensors, forms.as_ref())?;
+        let samples = columns.into_iter().map(Source::Objects).zip(within);
+        children_of(py, &container, (samples, self.out), place, children)?;
+        Ok(container)
+    }
+}
+
+fn children_of<'py>(
+    py: Python<'py>,
+    container: &Container,
+    (samples, out): (impl Iterator<Item = (Source<'py>, Within<'py>)>, Option<Bound<'py, PyAny>>),
+    place: Place<'_>,
+    children: &mut Children<'_, Site<'py>>,
+) -> PyResult<()> {
+    let outputs = container.outputs(out, place)?;
+    for (child, ((samples, within), out)) in samples.zip(outputs).enumerate() {
+        children.push(Site { samples, out, within }, container.path_of(py, child, place)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! A tree of outputs taken apart as the samples were.
+
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::ground::errors::{at, class_name, in_words};
+use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping};
+use crate::ground::reserve::room_for;
+use crate::trees::container::{position_of, Container, NodeType, Place, Registered};
+use crate::trees::node_types::open;
+
+impl Container {
+    /// The entries of a tree of outputs for the children.
+    ///
+    /// # Errors
+    /// An entry that is missing, or that the samples have not.
+    pub fn outputs<'py>(
+        &self,
+        out: Option<Bound<'py, PyAny>>,
+        place: Place<'_>,
+    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
+        let Some(mut out) = out else { return Ok((0..self.len()).map(|_| None).collect()) };
+        let (py, len) = (out.py(), self.len());
+        match &self.node_type {
+            NodeType::Registered(Registered { opener, .. })
+                if out.get_type().is(self.class.bind(py)) =>
+            {
+                let opened = open(opener.bind(py), vec![out.clone()], place.path, place.sep)?;
+                out = opened.children.into_iter().next().unwrap_or(out);
+            }
+            NodeType::Sequence(..) | NodeType::Named(..) if is_list_or_tuple(&out) => {
+                let got = out.len()?;
+                if got > len {
+                    let text = format!("out{}: expected {len} entries, got {got}", at(place.path));
+                    return Err(PyValueError::new_err(text));
+                }
+            }
+            _ => {}
+        }
+        let mut outputs = room_for(len)?;
+        for child in 0..len {
+            let found = match &self.node_type {
+                NodeType::Mapping(keys, _)
+                | NodeType::Registered(Registered { names: keys, .. }) => {
+                    out.get_item(keys[child].bind(py))
+                }
+                NodeType::Sequence(..) | NodeType::Named(..) => out.get_item(child),
+                NodeType::Dataclass(fields) => out.getattr(fields[child].name.as_str()),
+            };
+            let found =
+                found.or_else(|error| Err(no_entry(&out, &self.path_of(py, child, place)?, error)));
+            outputs.push(Some(found?));
+        }
+        if let NodeType::Mapping(keys, _) | NodeType::Registered(Registered { names: keys, .. }) =
+            &self.node_type
+        {
+            check_keys(&out, keys, place)?;
+        }
+        Ok(outputs)
+    }
+}
+
+/// Refuses a key of a tree of outputs that the samples have not.
+fn check_keys(out: &Bound<'_, PyAny>, keys: &[Py<PyAny>], place: Place<'_>) -> PyResult<()> {
+    if !is_mapping(out)? || out.len()? == keys.len() {
+        return Ok(());
+    }
+    for key in entries(out, Ok)? {
+        if position_of(keys, &key)?.is_none() {
+            let path = place.join(&key.str()?.to_string_lossy());
+            let text = format!("out{}: the samples have no such key", at(&path));
+            return Err(PyKeyError::new_err(text));
+        }
+    }
+    Ok(())
+}
+
+/// In place of an error of asking a tree of outputs for the entry at `path`.
+fn no_entry(out: &Bound<'_, PyAny>, path: &str, error: PyErr) -> PyErr {
+    let py = out.py();
+    let class = match class_name(&out.get_type()) {
+        Ok(class) => class,
+        Err(aborted) => return aborted,
+    };
+    let text = format!("out{}: there is no such entry in {class}", at(path));
+    let is_key = error.is_instance_of::<PyKeyError>(py);
+    in_words(py, error, || match is_key {
+        true => PyKeyError::new_err(text),
+        false => PyTypeError::new_err(text),
+    })
+}

@@ -1,0 +1,285 @@
+//! windrow's rules for containers: all samples have the class, the keys and the lengths of the first.
+
+use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyType};
+
+use crate::ground::errors::{at, class_name};
+use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, list_of, value_of};
+use crate::ground::reserve::{push_to, room_for};
+use crate::import::rows::{is_row, row_cure};
+use crate::trees::container::{names_of, position_of, Container, NodeType, Place, Registered};
+use crate::trees::node_types::{
+    check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, Field,
+};
+
+/// A column of containers taken apart.
+pub(crate) struct Apart<'py> {
+    pub container: Container,
+    /// For each child that of every sample.
+    pub columns: Vec<Vec<Bound<'py, PyAny>>>,
+    /// Form and arguments of children that are not stacked, by name.
+    pub forms: Option<Bound<'py, PyDict>>,
+    /// The class whose leaves are all torch tensors.
+    pub tensors: Option<String>,
+}
+
+/// Takes a column apart if its first sample is a container. `is_leaf`: a list or tuple is none.
+pub(crate) fn apart<'py>(
+    samples: &[Bound<'py, PyAny>],
+    place: Place<'_>,
+    is_leaf: bool,
+) -> PyResult<Option<Apart<'py>>> {
+    let (first, class) = (&samples[0], samples[0].get_type());
+    let node_type = if let Some(opener) = opener_of(first, false)? {
+        return open_all(opener, samples, place).map(Some);
+    } else if is_mapping(first)? {
+        let is_plain = first.cast_exact::<PyDict>().is_ok();
+        if !is_plain {
+            check_known(&class, place.path, true)?;
+        }
+        let keys = entries(first, |key| Ok(key.unbind()))?;
+        NodeType::Mapping(keys, (!is_plain).then(|| first.clone().unbind()))
+    } else if is_list_or_tuple(first) && !is_leaf {
+        match names_of(&class)? {
+            Some(names) => NodeType::Named(names, first.len()?),
+            None => NodeType::Sequence(first.len()?, is_row(first)?),
+        }
+    } else if let Some(fields) = dataclass_fields(&class)? {
+        check_known(&class, place.path, false)?;
+        NodeType::Dataclass(fields)
+    } else if let Some(opener) = opener_of(first, true)? {
+        return open_all(opener, samples, place).map(Some);
+    } else {
+        return Ok(None);
+    };
+    let container = Container { class: class.unbind(), node_type };
+    let columns = container.columns(samples, place)?;
+    Ok(Some(Apart { container, columns, forms: None, tensors: None }))
+}
+
+/// Takes a column of objects apart by what knows their class.
+fn open_all<'py>(
+    opener: Bound<'py, PyAny>,
+    samples: &[Bound<'py, PyAny>],
+    place: Place<'_>,
+) -> PyResult<Apart<'py>> {
+    let class = samples[0].get_type();
+    check_class(samples, &class, place)?;
+    let opened = open(&opener, samples.to_vec(), place.path, place.sep)?;
+    let Some(first) = opened.children.first() else {
+        return Err(PyTypeError::new_err(format!("an empty column{}", at(place.path))));
+    };
+    let names = entries(first, |name| Ok(name.unbind()))?;
+    let columns = columns_of(&class, &names, &opened.children, place)?;
+    let (opener, close) = (opener.unbind(), opened.close.unbind());
+    let again = opened.again.map(Bound::unbind);
+    let node_type = NodeType::Registered(Registered { opener, close, again, names });
+    let (forms, tensors) = (opened.forms, opened.tensors);
+    Ok(Apart { container: Container { class: class.unbind(), node_type }, columns, forms, tensors })
+}
+
+fn check_class(
+    samples: &[Bound<'_, PyAny>],
+    class: &Bound<'_, PyType>,
+    place: Place<'_>,
+) -> PyResult<()> {
+    match samples.iter().position(|sample| !sample.get_type().is(class)) {
+        Some(index) => Err(place.uneven(index, &class_name(class)?, &samples[index])),
+        None => Ok(()),
+    }
+}
+
+impl Container {
+    /// Takes samples apart that are to be of this class and to have these children: for each child that of every sample.
+    ///
+    /// # Errors
+    /// Another structure, with sample and path.
+    pub fn columns<'py>(
+        &self,
+        samples: &[Bound<'py, PyAny>],
+        place: Place<'_>,
+    ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
+        let Some(py) = samples.first().map(|sample| sample.py()) else {
+            return Ok(self.empty_columns());
+        };
+        let class = self.class.bind(py);
+        match &self.node_type {
+            NodeType::Mapping(keys, _) => columns_of(class, keys, samples, place),
+            NodeType::Sequence(..) | NodeType::Named(..) => {
+                self.columns_of_sequences(samples, place)
+            }
+            NodeType::Dataclass(fields) => {
+                check_class(samples, class, place)?;
+                let mut columns = self.room_for_columns(samples.len())?;
+                for (Field { name, .. }, column) in fields.iter().zip(&mut columns) {
+                    for (index, sample) in samples.iter().enumerate() {
+                        column.push(sample.getattr_opt(name.as_str())?.ok_or_else(|| {
+                            let (index, at) = (place.start() + index, at(&place.join(name)));
+                            let text = format!("sample {index}{at}: the field is not set");
+                            PyAttributeError::new_err(text)
+                        })?);
+                    }
+                }
+                Ok(columns)
+            }
+            NodeType::Registered(Registered { again, names, .. }) => {
+                check_class(samples, class, place)?;
+                let Some(again) = again else {
+                    let text =
+                        format!("objects of {} are taken apart all at once", class_name(class)?);
+                    return Err(PyTypeError::new_err(text));
+                };
+                let list = list_of(py, samples.iter().cloned())?;
+                let children: Vec<_> = again.bind(py).call1((list, place.start()))?.extract()?;
+                columns_of(class, names, &children, place)
+            }
+        }
+    }
+
+    fn empty_columns<'py>(&self) -> Vec<Vec<Bound<'py, PyAny>>> {
+        (0..self.len()).map(|_| Vec::new()).collect()
+    }
+
+    fn room_for_columns<'py>(&self, count: usize) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
+        (0..self.len()).map(|_| room_for(count)).collect()
+    }
+
+    fn columns_of_sequences<'py>(
+        &self,
+        samples: &[Bound<'py, PyAny>],
+        place: Place<'_>,
+    ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
+        let (len, path) = (self.len(), place.path);
+        for (index, sample) in samples.iter().enumerate() {
+            if !is_list_or_tuple(sample) {
+                let class = self.class.bind(sample.py());
+                return Err(place.uneven(index, &class_name(class)?, sample));
+            }
+            let (index, got) = (place.start() + index, sample.len()?);
+            if got != len {
+                let is_row = matches!(self.node_type, NodeType::Sequence(_, true));
+                let cure = if is_row { row_cure(path) } else { String::new() };
+                let text =
+                    format!("sample {index}{}: expected {len} entries, got {got}{cure}", at(path));
+                return Err(PyValueError::new_err(text));
+            }
+        }
+        // One after the other: a list may have fewer entries than it says.
+        let mut columns = Vec::new();
+        for position in 0..len {
+            let mut column = room_for(samples.len())?;
+            for sample in samples {
+                column.push(sample.get_item(position)?);
+            }
+            push_to(&mut columns, column)?;
+        }
+        Ok(columns)
+    }
+
+    /// One of the same type around these.
+    pub fn with<'py>(
+        &self,
+        py: Python<'py>,
+        children: Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let class = self.class.bind(py);
+        match &self.node_type {
+            NodeType::Mapping(keys, first) => {
+                let dict = dict_of(py, keys, children)?;
+                first
+                    .as_ref()
+                    .map_or(Ok(dict.clone().into_any()), |first| mapping_like(first.bind(py), dict))
+            }
+            NodeType::Sequence(..) => {
+                let list = list_of(py, children)?;
+                match class.is(py.get_type::<PyList>()) {
+                    true => Ok(list.into_any()),
+                    false => class.call1((list,)),
+                }
+            }
+            NodeType::Named(..) => class.call1(list_of(py, children)?.as_sequence().to_tuple()?),
+            NodeType::Dataclass(fields) => dataclass_of(class, fields, children),
+            NodeType::Registered(Registered { close, names, .. }) => {
+                close.bind(py).call1((dict_of(py, names, children)?,))
+            }
+        }
+    }
+}
+
+pub(super) fn dict_of<'py>(
+    py: Python<'py>,
+    keys: &[Py<PyAny>],
+    values: Vec<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (key, value) in keys.iter().zip(values) {
+        dict.set_item(key, value)?;
+    }
+    Ok(dict)
+}
+
+/// The values of mappings for each of these keys, which are all that they have.
+fn columns_of<'py>(
+    class: &Bound<'py, PyType>,
+    keys: &[Py<PyAny>],
+    samples: &[Bound<'py, PyAny>],
+    place: Place<'_>,
+) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
+    let mut columns = Vec::new();
+    for _ in keys {
+        columns.push(room_for(samples.len())?);
+    }
+    // Sample by sample: a mapping is asked for all its items while it is in a cache.
+    for (index, sample) in samples.iter().enumerate() {
+        let py = sample.py();
+        let dict = sample.cast_exact::<PyDict>().ok();
+        if dict.is_none() && !is_mapping(sample)? {
+            return Err(place.uneven(index, &class_name(class)?, sample));
+        }
+        if dict.map_or_else(|| sample.len(), |dict| Ok(dict.len()))? != keys.len() {
+            for key in entries(sample, Ok)? {
+                if position_of(keys, &key)?.is_none() {
+                    let what = match place.added_to {
+                        None => "a key that sample 0 has not",
+                        Some(_) => "a key that the samples of the list have not",
+                    };
+                    return Err(uneven_key(index, &key, what, samples, place)?);
+                }
+            }
+        }
+        for (key, column) in keys.iter().zip(&mut columns) {
+            let key = key.bind(py);
+            match value_of(sample, key)? {
+                Some(item) => column.push(item),
+                None => {
+                    let what = "the key is missing";
+                    return Err(uneven_key(index, key, what, samples, place)?);
+                }
+            }
+        }
+    }
+    Ok(columns)
+}
+
+/// A key that not every sample has.
+fn uneven_key(
+    index: usize,
+    key: &Bound<'_, PyAny>,
+    what: &str,
+    samples: &[Bound<'_, PyAny>],
+    place: Place<'_>,
+) -> PyResult<PyErr> {
+    let at = at(&place.join(&key.str()?.to_string_lossy()));
+    let (index, len) = (place.start() + index, samples.len());
+    let count = || {
+        samples
+            .iter()
+            .try_fold(0, |count, sample| PyResult::Ok(count + usize::from(sample.contains(key)?)))
+    };
+    let others = match place.added_to {
+        None => format!("; {} of {len} samples have it", count()?),
+        Some(_) => String::new(),
+    };
+    Ok(PyKeyError::new_err(format!("sample {index}{at}: {what}{others}")))
+}
