@@ -13,7 +13,7 @@ use windrow::{
 /// A name and what is done so many times.
 type Case = (&'static str, fn(&Engine, usize));
 
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     ("list and plan 4096 rows of 64 B", plan_rows),
     ("stack 4096 rows of 64 B", stack_rows),
     ("collate 8 leaves of 512 samples", collate_leaves),
@@ -21,6 +21,7 @@ const CASES: [Case; 9] = [
     ("pad 512 rows of int32 to int64, mask", pad_rows),
     ("ragged 1024 rows of int32", ragged_rows),
     ("normalise 2 images of 64 x 64 to float16 planes", normalise_images),
+    ("transform 2 images of 64 x 64, planes to float32 pixels", planes_to_pixels),
     ("small: views and pad of 8 rows of int32 to int64, mask", pad_few_rows),
     ("small: views and ragged batch of 32 rows of int32", ragged_few_rows),
 ];
@@ -143,6 +144,15 @@ fn normalise_images(engine: &Engine, times: usize) {
         .channel_dim(2)
         .permute([2, 0, 1]);
     assemble(engine, &list, &Collate::stack().cast(DType::F16).transform(transform), times);
+}
+
+fn planes_to_pixels(engine: &Engine, times: usize) {
+    let images = [0, 1].map(|i| (i..i + 3 * 64 * 64).map(byte).collect::<Vec<_>>());
+    let view = |image| SampleView::from_slice(image, &[3, 64, 64]).expect("an image");
+    let list: SampleList<'_> = images.iter().map(|image| view(image.as_slice())).collect();
+    let transform = Transform::new().scale(1.0 / 255.0).mean([0.4, 0.5, 0.6]).channel_dim(0);
+    let transform = transform.permute([1, 2, 0]);
+    assemble(engine, &list, &Collate::stack().cast(DType::F32).transform(transform), times);
 }
 
 fn main() {

@@ -81,10 +81,7 @@ fn the_dtype_of_a_mask_is_one_for_a_mask() {
         text(real.clone().mask_dtype(DType::I16)),
         "mask_dtype=int16; it is bool, uint8, int32, int64, float16 or float32"
     );
-    assert_eq!(
-        text(Pad::new().mask_dtype(DType::I64)),
-        "mask_dtype=int64, but no mask is asked for"
-    );
+    assert_eq!(text(Pad::new().mask_dtype(DType::I64)), "mask_dtype=int64, but mask is not set");
     assert!(spec(&list, &Collate::pad(Pad::new().mask_dtype(DType::Bool))).is_ok());
     assert!(spec(&list, &Collate::pad(real.mask_dtype(DType::F16))).is_ok());
 }

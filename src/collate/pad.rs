@@ -252,7 +252,7 @@ impl Pad {
             |text: &str| Err(Error::Argument(format!("mask_dtype={}{text}", self.mask_dtype)));
         match (self.mask_dtype, self.mask) {
             (Bool, _) | (U8 | I32 | I64 | F16 | F32, Some(_)) => Ok(()),
-            (U8 | I32 | I64 | F16 | F32, None) => refuse(", but no mask is asked for"),
+            (U8 | I32 | I64 | F16 | F32, None) => refuse(", but mask is not set"),
             _ => refuse("; it is bool, uint8, int32, int64, float16 or float32"),
         }
     }

@@ -60,7 +60,7 @@ impl Run<'_> {
                     && !tensor.is_read_only();
                 if !is_fit {
                     return Err(Error::Argument(format!(
-                        "asked for a row-major output, {dtype} {:?} on {device}, the allocator gave {tensor:?}",
+                        "expected a row-major output of the allocator, {dtype} {:?} on {device}, got {tensor:?}",
                         layout.shape()
                     )));
                 }

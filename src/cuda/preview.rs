@@ -5,8 +5,9 @@
 use super::devices::ordinal_of;
 use super::driver;
 use super::encode::Values;
-use super::numbers::known_numbers;
+use super::numbers::{known_numbers, KnownNumbers};
 use super::params::{self, Family};
+use super::part::Part;
 use super::policy::Policy;
 use super::table::{parts, Table};
 use super::upload;
@@ -48,13 +49,11 @@ pub(crate) fn launch_of(
 
     let mut numbers = known_numbers(plan)?;
     numbers.retain(|numbers| !is_view(numbers.leaf) && !numbers.bytes.is_empty());
-    let arena = plan.arena.iter().filter(|arena| matches!(arena.device, Device::Cuda(_)));
-    let gaps: Vec<Vec<u8>> =
-        arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect();
+    let gaps = gaps_of(plan);
     let known = numbers.iter().map(|numbers| (numbers.dtype, &numbers.bytes[..], numbers.chosen()));
-    let gaps = gaps.iter().map(|zeros| (DType::U8, &zeros[..], None));
+    let zeros = gaps.iter().map(|zeros| (DType::U8, &zeros[..], None));
     let values: Vec<Values<'_>> = known
-        .chain(gaps)
+        .chain(zeros)
         .map(|(dtype, bytes, chosen)| Values { out: ASSUMED, dtype, bytes, chosen })
         .collect();
 
@@ -62,12 +61,28 @@ pub(crate) fn launch_of(
     if table.num_items() == 0 {
         return Ok(None);
     }
-    let described = parts.iter().map(|part| (Some(part.output.leaf), part.output.role.name()));
+    Ok(Some(Launch {
+        items: table.num_items().into(),
+        table_bytes: table.as_bytes().len() as u64,
+        is_uploaded: !table.is_inline(&policy),
+        parts: described(&table, &parts, &numbers),
+    }))
+}
+
+/// The zeros between the tensors of an arena on a device.
+fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
+    let arena = plan.arena.iter().filter(|arena| matches!(arena.device, Device::Cuda(_)));
+    arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect()
+}
+
+/// What each field of a table writes: parts of outputs, numbers, then gaps, which count as one.
+fn described(table: &Table, parts: &[Part<'_>], numbers: &[KnownNumbers]) -> Vec<LaunchPart> {
+    let written = parts.iter().map(|part| (Some(part.output.leaf), part.output.role.name()));
     let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));
-    let described = described.chain(known).chain(std::iter::repeat((None, "gap")));
+    let written = written.chain(known).chain(std::iter::repeat((None, "gap")));
     let ends = table.fields().skip(1).map(|field| field.first_item).chain([table.num_items()]);
-    let described = described.zip(table.fields().zip(ends));
-    let parts = described.map(|((leaf, output), (field, end))| LaunchPart {
+    let parts = written.zip(table.fields().zip(ends));
+    let parts = parts.map(|((leaf, output), (field, end))| LaunchPart {
         leaf,
         output,
         family: Family::name_of(&field),
@@ -81,12 +96,7 @@ pub(crate) fn launch_of(
         first.items += if are_gaps { next.items } else { 0 };
         are_gaps
     });
-    Ok(Some(Launch {
-        items: table.num_items().into(),
-        table_bytes: table.as_bytes().len() as u64,
-        is_uploaded: !table.is_inline(&policy),
-        parts,
-    }))
+    parts
 }
 
 /// An output that the launch writes, and where.

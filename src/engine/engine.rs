@@ -6,7 +6,7 @@ use std::time::Instant;
 use crate::batch::{hand_out, Batch, Fields, Filled};
 use crate::collate::Collate;
 use crate::cuda;
-use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, DEFAULT_POOL_BYTES};
+use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, POLICY};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_device_output, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
@@ -77,14 +77,14 @@ impl Engine {
 
     /// The host executor in the caller's thread pool.
     pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
-        Engine::new(Threads::Given(pool), DEFAULT_POOL_BYTES, None, false)
+        Engine::new(Threads::Given(pool), POLICY.pool_bytes, None, false)
     }
 
     /// The host executor with a number of threads and a cap on kept memory.
     pub fn with_options(options: EngineOptions) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS);
-        let pool_bytes = options.pool_bytes.unwrap_or(DEFAULT_POOL_BYTES);
+        let pool_bytes = options.pool_bytes.unwrap_or(POLICY.pool_bytes);
         Engine::new(Threads::own(count), pool_bytes, options.device, false)
     }
 
@@ -160,7 +160,7 @@ impl Engine {
             }
         }
         let (samples, collate) = (samples.to_list(), self.placed(collate));
-        let rows = Rows::of_list(&samples, host::SMALL_BYTES);
+        let rows = Rows::of_list(&samples, POLICY.small_bytes);
         if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, &collate, begin)) {
             return Ok(batch);
         }

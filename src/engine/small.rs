@@ -216,8 +216,8 @@ impl Engine {
         begin: Instant,
     ) -> Option<Vec<Batch>> {
         let of_leaf = |leaf: &Leaf<'s, 'a>| -> Option<Small<'s>> {
-            let rows =
-                Rows::of_list(leaf.samples, host::SMALL_BYTES).filter(|_| leaf.out.is_none())?;
+            let rows = Rows::of_list(leaf.samples, host::POLICY.small_bytes)
+                .filter(|_| leaf.out.is_none())?;
             Small::new(rows, leaf.collate, self.shared.device)
         };
         let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;

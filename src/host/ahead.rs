@@ -9,19 +9,10 @@ use std::sync::Arc;
 use crate::host::pool::Block;
 use crate::host::prefetch::prefetch;
 use crate::host::share::Door;
-use crate::host::{rows, Helpers, MIN_STREAMED_RUN_BYTES, STREAMING_BYTES};
+use crate::host::{rows, Helpers, POLICY};
 use crate::plan::{Op, OutputPlan, Starts};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::sync::{spin_loop, thread, Watched};
-
-/// Bytes that are copied at a time: few enough that the last ones do not keep the others waiting.
-const CHUNK_BYTES: usize = 32 << 10;
-
-/// Longer rows take longer to copy than to find.
-const MAX_ROW_BYTES: usize = 64 << 10;
-
-/// More threads would only wait for rows.
-const MAX_HELPERS: usize = 3;
 
 /// The rows of a stack in the making. Dropped without being finished, it stops the copying.
 #[derive(Debug)]
@@ -52,8 +43,8 @@ struct Shared {
 impl RowsAhead {
     /// Whether copying ahead can pay for rows of this size.
     pub(crate) fn pays_for(row_bytes: u64, count: usize) -> bool {
-        (1..=MAX_ROW_BYTES as u64).contains(&row_bytes)
-            && row_bytes.saturating_mul(count as u64) >= super::SMALL_BYTES
+        (1..=POLICY.max_ahead_row_bytes as u64).contains(&row_bytes)
+            && row_bytes.saturating_mul(count as u64) >= POLICY.small_bytes
     }
 
     /// Starts with no rows. The block holds `count` of them. `None` without memory for their addresses.
@@ -71,16 +62,16 @@ impl RowsAhead {
             out: AtomicPtr::new(block.data()),
             written: Watched::default(),
             row_bytes,
-            chunk_rows: (CHUNK_BYTES / row_bytes).max(1),
-            streaming: (row_bytes * count) as u64 >= STREAMING_BYTES
-                && row_bytes as u64 >= MIN_STREAMED_RUN_BYTES,
+            chunk_rows: (POLICY.ahead_bytes / row_bytes).max(1),
+            streaming: (row_bytes * count) as u64 >= POLICY.streaming_bytes
+                && row_bytes as u64 >= POLICY.min_streamed_run_bytes,
             rows: rows.into(),
             published: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
             door: Door::default(),
         });
-        for _ in 0..threads.count.min(MAX_HELPERS) {
+        for _ in 0..threads.count.min(POLICY.max_ahead_helpers) {
             let shared = Arc::clone(&shared);
             threads.spawn(move || shared.help());
         }

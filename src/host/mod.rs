@@ -12,6 +12,7 @@ mod determinism_tests;
 mod few;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
+mod policy;
 mod pool;
 mod prefetch;
 mod reference;
@@ -30,31 +31,14 @@ use share::share_out;
 
 pub use ahead::RowsAhead;
 pub(crate) use few::{write_numbers, write_rows, RowPadding};
-pub(crate) use pool::{MemoryPool, DEFAULT_POOL_BYTES};
+pub(crate) use policy::POLICY;
+pub(crate) use pool::MemoryPool;
 pub(crate) use reference::run as run_reference;
 pub(crate) use threads::{Helpers, Threads};
 
-/// Below this many bytes read and written, starting other threads costs more than it saves.
-pub(crate) const SMALL_BYTES: u64 = 1 << 20;
-
-/// Tiles are at least this large, so that a tile's set-up does not show.
-const MIN_TILE_BYTES: u64 = 64 << 10;
-
-/// Tiles are at most this large, so that threads end at about the same time.
-const MAX_TILE_BYTES: u64 = 1 << 20;
-
-/// Outputs of at least this size leave the caches before anyone reads them, so they are written
-/// around the caches.
-const STREAMING_BYTES: u64 = 32 << 20;
-
-/// Shorter runs are not: the ends of each, which no whole vector covers, cost more than the cache
-/// lines saved. Measured on Zen 4, 51 MB: 512-byte runs 10.9 ms streamed and 6.4 ms plain, 2048-byte
-/// runs 5.4 and 7.6.
-const MIN_STREAMED_RUN_BYTES: u64 = 2048;
-
 /// Whether one thread alone is faster, by bytes read and written.
 pub(crate) fn is_small(traffic: u64) -> bool {
-    traffic < SMALL_BYTES
+    traffic < POLICY.small_bytes
 }
 
 /// The tiles of a plan: every output cut into equal runs of bytes.
@@ -70,7 +54,8 @@ impl Tiling {
     pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
         let total = saturating_sum(plan.outputs.iter().map(OutputPlan::bytes));
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
-        let tile_bytes = (total / 64).clamp(MIN_TILE_BYTES, MAX_TILE_BYTES).next_multiple_of(64);
+        let tile_bytes =
+            (total / 64).clamp(POLICY.min_tile_bytes, POLICY.max_tile_bytes).next_multiple_of(64);
         let mut count = 0;
         let mut first = Vec::with_capacity(plan.outputs.len() + 1);
         first.push(0);
@@ -157,7 +142,7 @@ pub(crate) fn run_part(
     threads: Option<&Helpers>,
 ) {
     let Some(out) = outputs.0[output].map(AtomicPtr::new) else { return };
-    let tile_elems = MIN_TILE_BYTES / plan.outputs[output].dtype.size() as u64;
+    let tile_elems = POLICY.min_tile_bytes / plan.outputs[output].dtype.size() as u64;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
     share_out(count, threads, |tile| {
         let begin = elems.start + tile as u64 * tile_elems;
@@ -177,9 +162,9 @@ pub(crate) fn run_part(
 #[allow(unsafe_code)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Option<&Helpers>) {
     let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));
-    share_out(bytes.div_ceil(MAX_TILE_BYTES) as usize, threads, |tile| {
-        let begin = tile as u64 * MAX_TILE_BYTES;
-        let len = MAX_TILE_BYTES.min(bytes - begin) as usize;
+    share_out(bytes.div_ceil(POLICY.max_tile_bytes) as usize, threads, |tile| {
+        let begin = tile as u64 * POLICY.max_tile_bytes;
+        let len = POLICY.max_tile_bytes.min(bytes - begin) as usize;
         let (from, to) = (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed));
         // SAFETY: a part of what the caller promised; tiles are disjoint.
         unsafe { rows::copy_bytes(from.add(begin as usize), to.add(begin as usize), len, false) };
@@ -193,7 +178,8 @@ fn is_streaming(output: &OutputPlan<'_>) -> bool {
         None if output.bytes_only => output.data.len() as u64,
         None => 0,
     };
-    output.bytes() >= STREAMING_BYTES && output.bytes() / runs.max(1) >= MIN_STREAMED_RUN_BYTES
+    output.bytes() >= POLICY.streaming_bytes
+        && output.bytes() / runs.max(1) >= POLICY.min_streamed_run_bytes
 }
 
 #[cfg(test)]
@@ -225,8 +211,11 @@ mod tests {
                 next[output] = elems.end;
                 let bytes = (elems.end - elems.start) * plan.outputs[output].dtype.size() as u64;
                 let is_last = elems.end == plan.outputs[output].numel();
-                assert!(0 < bytes && bytes <= MAX_TILE_BYTES, "{bytes} bytes, {collate:?}");
-                assert!(is_last || bytes >= MIN_TILE_BYTES && bytes % 64 == 0, "{bytes} bytes");
+                assert!(0 < bytes && bytes <= POLICY.max_tile_bytes, "{bytes} bytes, {collate:?}");
+                assert!(
+                    is_last || bytes >= POLICY.min_tile_bytes && bytes % 64 == 0,
+                    "{bytes} bytes"
+                );
             }
             for (index, (output, next)) in plan.outputs.iter().zip(next).enumerate() {
                 let expected = if Some(index) == done { 0 } else { output.numel() };
@@ -239,7 +228,7 @@ mod tests {
     #[test]
     fn threads_are_wanted_from_a_size_on() {
         // Every byte is read once and written once.
-        let half = (SMALL_BYTES / 2) as usize;
+        let half = (POLICY.small_bytes / 2) as usize;
         let row = vec![0; half];
         for (len, wanted) in [(1, false), (half - 1, false), (half, true)] {
             let views = [view(&row[..len])];
@@ -253,8 +242,8 @@ mod tests {
 
     #[test]
     fn large_outputs_of_long_runs_go_around_the_caches() {
-        let run = MIN_STREAMED_RUN_BYTES as usize;
-        let count = STREAMING_BYTES as usize / run;
+        let run = POLICY.min_streamed_run_bytes as usize;
+        let count = POLICY.streaming_bytes as usize / run;
         let row = vec![0; run];
         let is_streamed = |views: &[SampleView<'_>], collate: &Collate| {
             is_streaming(&Plan::new(views, collate).unwrap().outputs[0])
@@ -267,7 +256,7 @@ mod tests {
             assert_eq!(is_streamed(&views, &Collate::stack()), streamed, "{count} of {len}");
         }
         // Neighbours in memory are one run, and what is converted is made in blocks.
-        let whole = vec![0; STREAMING_BYTES as usize];
+        let whole = vec![0; POLICY.streaming_bytes as usize];
         let neighbours: Vec<_> = whole.chunks(run / 2).map(view).collect();
         assert!(is_streamed(&neighbours, &Collate::stack()));
         assert!(!is_streamed(&neighbours[1..], &Collate::stack()));

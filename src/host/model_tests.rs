@@ -20,7 +20,7 @@ fn helpers(count: usize) -> Helpers {
     Helpers { pool: Arc::clone(UNUSED.get_or_init(pool)), count }
 }
 
-/// What a call works on: loom sees who is at it, and that nothing is when it ends.
+/// What a call works on: loom sees every access, and that there is none when it ends.
 #[derive(Default)]
 struct Cells([UnsafeCell<u32>; 3]);
 

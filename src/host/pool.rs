@@ -7,18 +7,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::host::policy::POLICY;
 use crate::observe::PoolStats;
 use crate::sync::{ForkMutex, Guard};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout as TensorLayout, Result, Tensor};
-
-/// Bytes of free blocks a pool keeps if nothing else is asked for.
-pub(crate) const DEFAULT_POOL_BYTES: u64 = 1 << 30;
-
-/// Smaller blocks come from the allocator each time: it keeps such memory mapped anyway.
-const MIN_POOLED_BYTES: usize = 64 << 10;
-
-/// Blocks of this size and more are aligned for huge pages, and the kernel is asked for them.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A cache line, and enough for every dtype and vector width.
 const ALIGN: usize = 64;
@@ -60,7 +52,7 @@ pub(crate) struct Block {
     pool: Arc<MemoryPool>,
 }
 
-// SAFETY: the block only names memory; those who write to it own it (`Engine`), those who read it
+// SAFETY: the block only names memory; its writer owns it (`Engine`), its readers
 // hold it alive through a tensor.
 unsafe impl Sync for Block {}
 
@@ -146,7 +138,7 @@ impl MemoryPool {
         let size = raw.layout.size() as u64;
         let mut state = self.lock();
         state.stats.used_bytes -= size;
-        if raw.layout.size() < MIN_POOLED_BYTES || size > self.cap {
+        if raw.layout.size() < POLICY.min_pooled_bytes || size > self.cap {
             return smallvec::smallvec![raw];
         }
         state.stats.free_bytes += size;
@@ -168,7 +160,7 @@ impl MemoryPool {
 impl State {
     /// Counts a block of so many bytes as used, and gives a free one if there is one for it.
     fn take(&mut self, size: usize) -> Option<Raw> {
-        let found = if size < MIN_POOLED_BYTES { None } else { self.find(size) };
+        let found = if size < POLICY.min_pooled_bytes { None } else { self.find(size) };
         match &found {
             Some(_) => self.stats.hits += 1,
             None => self.stats.misses += 1,
@@ -200,7 +192,7 @@ fn block_layout(bytes: u64) -> Option<Layout> {
     let bytes = usize::try_from(bytes).ok()?.max(ALIGN);
     let step = (bytes.checked_next_power_of_two()? / 16).max(ALIGN);
     let size = bytes.checked_next_multiple_of(step)?;
-    let align = if size >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGN };
+    let align = if size >= POLICY.huge_page_bytes { POLICY.huge_page_bytes } else { ALIGN };
     Layout::from_size_align(size, align).ok()
 }
 
@@ -208,7 +200,7 @@ fn allocate_raw(layout: Layout) -> Option<Raw> {
     // SAFETY: the size is at least `ALIGN`, never 0.
     let data = NonNull::new(unsafe { alloc(layout) })?;
     #[cfg(all(target_os = "linux", not(miri)))]
-    if layout.size() >= HUGE_PAGE_BYTES {
+    if layout.size() >= POLICY.huge_page_bytes {
         // SAFETY: the range was just allocated; the advice changes no contents, and may be refused.
         unsafe { libc::madvise(data.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
     }
@@ -277,17 +269,17 @@ mod tests {
             assert_eq!(kept(cap, count, 100_000), expected, "{count} blocks, {cap} bytes");
         }
         // The largest size below the limit is a step of sizes away from it.
-        let below = MIN_POOLED_BYTES - MIN_POOLED_BYTES / 16;
+        let below = POLICY.min_pooled_bytes - POLICY.min_pooled_bytes / 16;
         assert_eq!(block_layout(below as u64).unwrap().size(), below);
         for bytes in [1, below] {
             assert_eq!(kept(1 << 20, 2, bytes), 0, "{bytes} bytes");
         }
-        assert_eq!(kept(1 << 20, 2, MIN_POOLED_BYTES), 2 * MIN_POOLED_BYTES as u64);
+        assert_eq!(kept(1 << 20, 2, POLICY.min_pooled_bytes), 2 * POLICY.min_pooled_bytes as u64);
     }
 
     #[test]
     fn blocks_up_to_a_quarter_larger_fit() {
-        let size = MIN_POOLED_BYTES as u64;
+        let size = POLICY.min_pooled_bytes as u64;
         let step = size / 8;
         let quarter = size + size / 4;
         for (free, fits) in
@@ -303,7 +295,7 @@ mod tests {
 
     #[test]
     fn sizes_are_an_eighth_of_a_power_of_two_apart() {
-        let power = 2 * MIN_POOLED_BYTES;
+        let power = 2 * POLICY.min_pooled_bytes;
         let mut sizes: Vec<_> = (power / 2 + 1..=power)
             .map(|bytes| {
                 let size = block_layout(bytes as u64).unwrap().size();
@@ -317,12 +309,12 @@ mod tests {
 
     #[test]
     fn large_blocks_lie_at_huge_pages() {
-        let step = HUGE_PAGE_BYTES / 16;
+        let step = POLICY.huge_page_bytes / 16;
         for (bytes, align) in [
             (1, ALIGN),
-            (HUGE_PAGE_BYTES - step, ALIGN),
-            (HUGE_PAGE_BYTES, HUGE_PAGE_BYTES),
-            (HUGE_PAGE_BYTES + 1, HUGE_PAGE_BYTES),
+            (POLICY.huge_page_bytes - step, ALIGN),
+            (POLICY.huge_page_bytes, POLICY.huge_page_bytes),
+            (POLICY.huge_page_bytes + 1, POLICY.huge_page_bytes),
         ] {
             let layout = block_layout(bytes as u64).unwrap();
             assert!(layout.size() >= bytes && layout.align() == align, "{bytes}: {layout:?}");

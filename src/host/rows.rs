@@ -22,7 +22,7 @@ mod planar;
 mod tests;
 mod turn;
 
-pub(crate) use interleave::interleave_rows;
+pub(crate) use interleave::{interleave_rows, InterleaveFn};
 pub(crate) use turn::{for_turned_blocks, turn};
 
 /// `len` elements from `src` to `dst`.

@@ -1,28 +1,50 @@
 //! Samples whose rows are short, as the channels of a pixel are.
+//!
+//! A call for each row would cost more than its elements, so the rows are read along the next dim:
+//!
+//! ```text
+//! for every stretch of neighbours that the walk gives, all of them real:
+//!     if pixels are only in the opposite order: turn them round, block by block (1)
+//!     fill the places of the short row that are padding, each for all neighbours
+//!     for every block of SHORT_ROW_BLOCK neighbours:
+//!         if whole pixels of two to four channels are written without gaps (2):
+//!             read each channel to `held`, then interleave `held` into the output
+//!         else:
+//!             read each place of the short row straight to its stride in the output
+//! ```
+//!
+//! 1. An image mirrored left to right goes down by one pixel: a block of pixels is turned round in registers, and then
+//!    read as one row.
+//! 2. Strided stores of single elements cost most: whole pixels are put together from `held` in vectors.
 #![allow(unsafe_code)] // Raw rows.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use crate::collate::Affine;
-use crate::host::rows::{self, RowFn};
+use crate::host::policy::POLICY;
+use crate::host::rows::{self, AffineFn, InterleaveFn, RowFn};
 use crate::host::walk::{goes_down, walk, Place};
 use crate::plan::{Channel, Dim, LoopNest, OutputPlan};
-
-/// Rows of at most this many elements, a pixel's channels for example, are not worth a call each.
-const SHORT_ROW: u64 = 8;
 
 /// Elements of a short row's neighbours that are read at once; their outputs stay in the first cache.
 const SHORT_ROW_BLOCK: usize = 256;
 
+/// Rows that are interleaved at most.
+const MAX_HELD_ROWS: usize = 4;
+
+/// A block of each, elements of at most eight bytes.
+type Held = [MaybeUninit<u64>; MAX_HELD_ROWS * SHORT_ROW_BLOCK];
+
 pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
-    matches!(dims, [.., next, short] if short.extent <= SHORT_ROW && next.extent > short.extent)
+    matches!(dims, [.., next, short] if short.extent <= POLICY.short_row && next.extent > short.extent)
 }
 
-/// Short rows, read along the next dim instead: for every place in the row, all its neighbours. Of the
-/// elements `own` the rows are those whose first element would be counted in.
+/// Writes short rows along the next dim. Of the elements `own` the rows are those whose first element would be counted in.
 ///
 /// # Safety
-/// As [`run`].
+/// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
+/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 pub(super) unsafe fn write_short_rows(
     output: &OutputPlan<'_>,
     class: &LoopNest,
@@ -31,119 +53,213 @@ pub(super) unsafe fn write_short_rows(
     own: Range<u64>,
 ) {
     let Some((short, dims)) = place.dims.split_last() else { return };
-    let (size, step) = (output.dtype.size(), short.dst_stride as isize);
-    let move_row: RowFn = match class.dtype == output.dtype {
-        true => rows::copy_row(size),
-        false => rows::cast_row(class.dtype, output.dtype),
-    };
-    let affine = affine.map(|affine| (affine, rows::affine_row(class.dtype, output.dtype)));
-    let fill_from = |dst: *mut u8, stride: isize, len: usize, places: Range<u64>| {
-        for place in places {
-            // SAFETY: places of the short row, of as many neighbours as the walk gave.
-            unsafe {
-                rows::fill_row(dst.offset(place as isize * step), stride, size, &output.fill, len)
-            };
-        }
-    };
-    let is_whole = short.lo == 0 && short.hi == short.extent;
-    let interleave = rows::interleave_rows(size, short.extent as usize)
-        .filter(|_| is_whole && step == size as isize);
-    // Whole pixels in the opposite order, an image mirrored left to right: turned round at once.
-    let pixel = short.extent as usize * class.dtype.size();
-    let is_mirrored = is_whole
-        && step == size as isize
-        && short.src_stride == class.dtype.size() as i64
-        && dims.last().is_some_and(|next| {
-            goes_down(next.src_stride as isize, pixel)
-                && next.dst_stride == short.extent as i64 * size as i64
-        })
-        && !matches!(class.channel, Channel::Loop { dim, .. } if dim + 1 == dims.len());
-    let mut held = [std::mem::MaybeUninit::<u64>::uninit(); 4 * SHORT_ROW_BLOCK];
+    let rows = ShortRows::new(output, class, affine, short, dims);
+    let mut held: Held = [MaybeUninit::uninit(); MAX_HELD_ROWS * SHORT_ROW_BLOCK];
     let range = own.start.div_ceil(short.extent)..own.end.div_ceil(short.extent);
-    let fill =
-        |dst: *mut u8, stride: isize, len: usize| fill_from(dst, stride, len, 0..short.extent);
+    let fill = |dst: *mut u8, stride: isize, len: usize| {
+        // SAFETY: the walk stays inside the sample's place in the output.
+        unsafe { rows.fill(dst, stride, len, 0..short.extent) };
+    };
     walk(&Place { dims, ..*place }, range, fill, |src, dst, next, len, column, coords| {
-        let (from, to) = (next.src_stride as isize, next.dst_stride as isize);
-        let read = |place: u64, done: usize, dst: *mut u8, to: isize, len: usize| {
-            let src = src
-                .wrapping_offset((place - short.lo) as isize * short.src_stride as isize)
-                .wrapping_offset(done as isize * from);
-            let (channel, periodic) = match class.channel {
-                Channel::None => (0, false),
-                // Several pixels may have become one row.
-                Channel::Inner { first } => {
-                    let channels = affine.map_or(1, |(affine, _)| affine.channels());
-                    ((place - short.lo) as usize % channels + first, false)
-                }
-                Channel::Loop { dim, first, .. } if dim < coords.len() => {
-                    ((coords[dim] - dims[dim].lo) as usize + first, false)
-                }
-                Channel::Loop { first, .. } => ((column - next.lo) as usize + done + first, true),
-            };
-            // SAFETY: real elements of the sample, `len` neighbours from `done` on, and their places
-            // in the output or in `held`.
-            unsafe {
-                match affine {
-                    Some((affine, row)) => row(src, from, dst, to, len, affine, channel, periodic),
-                    None => move_row(src, from, dst, to, len),
-                }
-            }
-        };
-        if is_mirrored {
-            let (channel, periodic) = match class.channel {
-                Channel::None => (0, false),
-                Channel::Inner { first } => (first, true),
-                Channel::Loop { dim, first, .. } => {
-                    ((coords[dim] - dims[dim].lo) as usize + first, false)
-                }
-            };
-            let width = class.dtype.size() as isize;
-            if affine.is_none() && class.dtype == output.dtype {
-                // SAFETY: as below.
-                return unsafe { rows::turn(src, dst, pixel, len) };
-            }
-            // SAFETY: `len` whole pixels, and as many places in the output without gaps.
-            return unsafe {
-                rows::for_turned_blocks(src, pixel, len, |src, done, count| {
-                    let dst = dst.wrapping_offset(done as isize * to);
-                    let len = count * short.extent as usize;
-                    match affine {
-                        Some((affine, row)) => {
-                            row(src, width, dst, step, len, affine, channel, periodic);
-                        }
-                        None => move_row(src, width, dst, step, len),
-                    }
-                });
-            };
-        }
-        fill_from(dst, to, len, 0..short.lo);
-        fill_from(dst, to, len, short.hi..short.extent);
-        for done in (0..len).step_by(SHORT_ROW_BLOCK) {
-            let count = SHORT_ROW_BLOCK.min(len - done);
-            let dst = dst.wrapping_offset(done as isize * to);
-            match interleave.filter(|_| to == step * short.extent as isize) {
-                Some(interleave) => {
-                    let (row_bytes, held) =
-                        (SHORT_ROW_BLOCK * size, held.as_mut_ptr().cast::<u8>());
-                    for place in 0..short.extent {
-                        read(
-                            place,
-                            done,
-                            held.wrapping_add(place as usize * row_bytes),
-                            step,
-                            count,
-                        );
-                    }
-                    // SAFETY: at most four rows of a block of at most eight bytes each were filled in,
-                    // and the pixels are those of this part of the output.
-                    unsafe { interleave(held, row_bytes, dst, count) };
-                }
-                None => {
-                    for place in short.lo..short.hi {
-                        read(place, done, dst.wrapping_offset(place as isize * step), to, count);
-                    }
-                }
+        let stretch = Stretch { src, dst, next, len, column, coords };
+        // SAFETY: the walk gives real neighbours only, inside the sample and its place.
+        unsafe {
+            match rows.is_mirrored {
+                true => rows.turn(&stretch),
+                false => rows.write(&stretch, &mut held),
             }
         }
     });
+}
+
+/// What all stretches of a sample have in common.
+struct ShortRows<'a> {
+    output: &'a OutputPlan<'a>,
+    class: &'a LoopNest,
+    affine: Option<(&'a Affine, AffineFn)>,
+    move_row: RowFn,
+    short: &'a Dim,
+    /// The loops around it.
+    dims: &'a [Dim],
+    /// Puts whole pixels together.
+    interleave: Option<InterleaveFn>,
+    is_mirrored: bool,
+}
+
+/// Neighbours of the short row along the next dim, as `walk` gives them.
+struct Stretch<'a> {
+    src: *const u8,
+    dst: *mut u8,
+    next: &'a Dim,
+    len: usize,
+    column: u64,
+    coords: &'a [u64],
+}
+
+impl<'a> ShortRows<'a> {
+    #[inline]
+    fn new(
+        output: &'a OutputPlan<'_>,
+        class: &'a LoopNest,
+        affine: Option<&'a Affine>,
+        short: &'a Dim,
+        dims: &'a [Dim],
+    ) -> ShortRows<'a> {
+        let (size, from_size) = (output.dtype.size(), class.dtype.size());
+        let has_pixels =
+            short.lo == 0 && short.hi == short.extent && short.dst_stride == size as i64;
+        let is_mirrored = has_pixels
+            && short.src_stride == from_size as i64
+            && dims.last().is_some_and(|next| {
+                goes_down(next.src_stride as isize, short.extent as usize * from_size)
+                    && next.dst_stride == short.extent as i64 * size as i64
+            })
+            && !matches!(class.channel, Channel::Loop { dim, .. } if dim + 1 == dims.len());
+        let interleave = rows::interleave_rows(size, short.extent as usize);
+        ShortRows {
+            output,
+            class,
+            affine: affine.map(|affine| (affine, rows::affine_row(class.dtype, output.dtype))),
+            move_row: match class.dtype == output.dtype {
+                true => rows::copy_row(size),
+                false => rows::cast_row(class.dtype, output.dtype),
+            },
+            short,
+            dims,
+            interleave: interleave.filter(|_| has_pixels),
+            is_mirrored,
+        }
+    }
+
+    /// Fills these places of the short row for `len` neighbours.
+    ///
+    /// # Safety
+    /// They may be written from `dst` on, `stride` bytes apart.
+    #[inline]
+    unsafe fn fill(&self, dst: *mut u8, stride: isize, len: usize, places: Range<u64>) {
+        let (size, step) = (self.output.dtype.size(), self.short.dst_stride as isize);
+        for place in places {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let dst = dst.offset(place as isize * step);
+                rows::fill_row(dst, stride, size, &self.output.fill, len);
+            }
+        }
+    }
+
+    /// The channel of outer loops, which is that of a whole stretch.
+    #[inline]
+    fn outer_channel(&self, coords: &[u64], dim: usize, first: usize) -> usize {
+        (coords[dim] - self.dims[dim].lo) as usize + first
+    }
+
+    /// Writes the pixels of a stretch that goes down in memory.
+    ///
+    /// # Safety
+    /// - `stretch` has real pixels only, and as many places in the output without gaps.
+    /// - The sample is mirrored (`is_mirrored`).
+    #[inline]
+    unsafe fn turn(&self, stretch: &Stretch<'_>) {
+        let &Stretch { src, dst, next, len, coords, .. } = stretch;
+        let width = self.class.dtype.size();
+        let pixel = self.short.extent as usize * width;
+        if self.affine.is_none() && self.class.dtype == self.output.dtype {
+            // SAFETY: the caller's promise; nothing is converted.
+            return unsafe { rows::turn(src, dst, pixel, len) };
+        }
+        let (channel, periodic) = match self.class.channel {
+            Channel::None => (0, false),
+            Channel::Inner { first } => (first, true),
+            Channel::Loop { dim, first, .. } => (self.outer_channel(coords, dim, first), false),
+        };
+        let (from, to) = (width as isize, self.short.dst_stride as isize);
+        // SAFETY: the caller's promise; a block has `count` of the pixels, and `dst` is the place of its first.
+        unsafe {
+            rows::for_turned_blocks(src, pixel, len, |src, done, count| {
+                let dst = dst.wrapping_offset(done as isize * next.dst_stride as isize);
+                let len = count * self.short.extent as usize;
+                match self.affine {
+                    Some((affine, row)) => row(src, from, dst, to, len, affine, channel, periodic),
+                    None => (self.move_row)(src, from, dst, to, len),
+                }
+            });
+        }
+    }
+
+    /// Writes a stretch, padding of the short row included.
+    ///
+    /// # Safety
+    /// `stretch` has real neighbours only, whose short rows may be written.
+    #[inline]
+    unsafe fn write(&self, stretch: &Stretch<'_>, held: &mut Held) {
+        let &Stretch { dst, next, len, .. } = stretch;
+        let (short, size) = (self.short, self.output.dtype.size());
+        let (step, to) = (short.dst_stride as isize, next.dst_stride as isize);
+        // SAFETY: the caller's promise, for the places before the real ones and behind them.
+        unsafe {
+            self.fill(dst, to, len, 0..short.lo);
+            self.fill(dst, to, len, short.hi..short.extent);
+        }
+        let interleave = self.interleave.filter(|_| to == step * short.extent as isize);
+        for done in (0..len).step_by(SHORT_ROW_BLOCK) {
+            let count = SHORT_ROW_BLOCK.min(len - done);
+            let dst = dst.wrapping_offset(done as isize * to);
+            let Some(interleave) = interleave else {
+                for place in short.lo..short.hi {
+                    let dst = dst.wrapping_offset(place as isize * step);
+                    // SAFETY: `count` neighbours from `done` on, and this place of each in the output.
+                    unsafe { self.read(stretch, place, done, (dst, to), count) };
+                }
+                continue;
+            };
+            let (row_bytes, held) = (SHORT_ROW_BLOCK * size, held.as_mut_ptr().cast::<u8>());
+            for place in 0..short.extent {
+                let row = held.wrapping_add(place as usize * row_bytes);
+                // SAFETY: as above; rows of a block fit into `held`, which has room for as many as are interleaved.
+                unsafe { self.read(stretch, place, done, (row, step), count) };
+            }
+            // SAFETY: the rows were just written, and the pixels are those of this block of the output.
+            unsafe { interleave(held, row_bytes, dst, count) };
+        }
+    }
+
+    /// Reads one place of the short row of `len` neighbours from `done` on.
+    ///
+    /// # Safety
+    /// - `place` is real, and so are these neighbours of the stretch.
+    /// - `len` elements may be written from `dst` on, `to` bytes apart.
+    #[inline]
+    unsafe fn read(
+        &self,
+        stretch: &Stretch<'_>,
+        place: u64,
+        done: usize,
+        (dst, to): (*mut u8, isize),
+        len: usize,
+    ) {
+        let &Stretch { src, next, column, coords, .. } = stretch;
+        let (at, from) = ((place - self.short.lo) as usize, next.src_stride as isize);
+        let src = src
+            .wrapping_offset(at as isize * self.short.src_stride as isize)
+            .wrapping_offset(done as isize * from);
+        let (channel, periodic) = match self.class.channel {
+            Channel::None => (0, false),
+            // Several pixels may have become one row.
+            Channel::Inner { first } => {
+                let channels = self.affine.map_or(1, |(affine, _)| affine.channels());
+                (at % channels + first, false)
+            }
+            Channel::Loop { dim, first, .. } if dim < coords.len() => {
+                (self.outer_channel(coords, dim, first), false)
+            }
+            Channel::Loop { first, .. } => ((column - next.lo) as usize + done + first, true),
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.affine {
+                Some((affine, row)) => row(src, from, dst, to, len, affine, channel, periodic),
+                None => (self.move_row)(src, from, dst, to, len),
+            }
+        }
+    }
 }

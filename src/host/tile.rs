@@ -9,7 +9,7 @@ use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::walk::{goes_down, in_order, walk, Place};
-use crate::host::{is_streaming, MIN_STREAMED_RUN_BYTES};
+use crate::host::{is_streaming, POLICY};
 use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Plan, Starts};
 
 /// Writes the elements `elems` of an output.
@@ -176,10 +176,22 @@ unsafe fn write_samples<const STREAMING: bool>(
     });
 }
 
-/// Writes the elements `own` of one sample, padding included.
+/// Writes the elements `own` of one sample, padding included:
+///
+/// ```text
+/// channels of a pixel to planes:  all channels of a stretch of pixels at once
+/// short rows:                     along the next dim, see `short_rows`
+/// otherwise, for every row that the walk gives: its padding is filled, and of its real elements
+///     a row that goes down in memory is turned round (1), a row without gaps copied (2),
+///     and any other moved, cast or transformed by the row function of its dtypes, around the caches if it is large
+/// ```
+///
+/// 1. Moved elements are turned round in one step; others in blocks that are then read in order.
+/// 2. Only where nothing is converted.
 ///
 /// # Safety
-/// As [`run`].
+/// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
+/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn write_sample<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     class: &LoopNest,
@@ -187,87 +199,126 @@ unsafe fn write_sample<const STREAMING: bool>(
     place: &Place<'_>,
     own: Range<u64>,
 ) {
-    let size = output.dtype.size();
-    let row_at = |dst: *mut u8, stride: isize, len: usize| Rows {
-        around: STREAMING && stride == size as isize,
-        ..Rows::one(dst, size, len)
-    };
-    let fill = |dst: *mut u8, stride: isize, len: usize| {
-        // SAFETY: the walk stays inside the sample's place in the output.
-        unsafe {
-            row_at(dst, stride, len).write(|dst, _, _, len| {
-                rows::fill_row(dst, stride, size, &output.fill, len);
-            });
-        }
-    };
-    match affine {
-        _ if class.planar => {
-            let planar = rows::planar_row(class.dtype, output.dtype);
-            // SAFETY: as for this function.
-            unsafe { write_planar(planar, class, output, affine, place, own, STREAMING) };
-        }
-        _ if has_short_rows(place.dims) => {
-            // SAFETY: as for this function.
-            unsafe { write_short_rows(output, class, affine, place, own) };
-        }
-        None => {
-            let is_moved = class.dtype == output.dtype;
-            let row: RowFn = match is_moved {
-                true => rows::copy_row(size),
-                false => rows::cast_row(class.dtype, output.dtype),
-            };
-            let width = class.dtype.size();
-            walk(place, own, fill, |src, dst, dim, len, _, _| {
-                let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
-                if is_moved && goes_down(from, width) && to == size as isize {
-                    // SAFETY: as below, and both rows are without gaps.
-                    return unsafe { rows::turn(src, dst, width, len) };
-                }
-                if is_moved && from == width as isize && to == from {
-                    let around = STREAMING && (len * width) as u64 >= MIN_STREAMED_RUN_BYTES;
-                    // SAFETY: as above.
-                    return unsafe { rows::copy_bytes(src, dst, len * width, around) };
-                }
-                // SAFETY: the walk gives real elements only, inside the sample and its place.
-                unsafe {
-                    in_order(src, from, width, len, |src, from, done, len| {
-                        let dst = dst.wrapping_offset(done as isize * to);
-                        row_at(dst, to, len).write(|dst, _, done, len| {
-                            row(src.wrapping_offset(done as isize * from), from, dst, to, len);
-                        });
-                    });
-                }
-            });
-        }
-        Some(affine) => {
-            let row: AffineFn = rows::affine_row(class.dtype, output.dtype);
-            let width = class.dtype.size();
-            walk(place, own, fill, |src, dst, dim, len, column, coords| {
-                let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
-                let channel_at = |done: usize| match class.channel {
-                    Channel::None => (0, false),
-                    Channel::Loop { dim, first, .. } => {
-                        ((coords[dim] - place.dims[dim].lo) as usize + first, false)
-                    }
-                    Channel::Inner { first } => {
-                        let column = column - dim.lo + done as u64;
-                        ((column % affine.channels() as u64) as usize + first, true)
-                    }
-                };
-                // SAFETY: as above.
-                unsafe {
-                    in_order(src, from, width, len, |src, from, done, len| {
-                        let dst = dst.wrapping_offset(done as isize * to);
-                        row_at(dst, to, len).write(|dst, _, more, len| {
-                            let src = src.wrapping_offset(more as isize * from);
-                            let (channel, periodic) = channel_at(done + more);
-                            row(src, from, dst, to, len, affine, channel, periodic);
-                        });
-                    });
-                }
-            });
+    // SAFETY: as for this function.
+    unsafe {
+        match affine {
+            _ if class.planar => {
+                let planar = rows::planar_row(class.dtype, output.dtype);
+                write_planar(planar, class, output, affine, place, own, STREAMING);
+            }
+            _ if has_short_rows(place.dims) => write_short_rows(output, class, affine, place, own),
+            None => move_rows::<STREAMING>(output, class, place, own),
+            Some(affine) => transform_rows::<STREAMING>(output, class, affine, place, own),
         }
     }
+}
+
+/// A row of the output, written around the caches if it has no gaps.
+#[inline]
+fn row_at<const STREAMING: bool>(dst: *mut u8, stride: isize, size: usize, len: usize) -> Rows {
+    Rows { around: STREAMING && stride == size as isize, ..Rows::one(dst, size, len) }
+}
+
+/// Fills padding.
+///
+/// # Safety
+/// `len` elements of the output may be written from `dst` on, `stride` bytes apart.
+#[inline]
+unsafe fn fill<const STREAMING: bool>(
+    output: &OutputPlan<'_>,
+    dst: *mut u8,
+    stride: isize,
+    len: usize,
+) {
+    let size = output.dtype.size();
+    // SAFETY: the caller's promise.
+    unsafe {
+        row_at::<STREAMING>(dst, stride, size, len).write(|dst, _, _, len| {
+            rows::fill_row(dst, stride, size, &output.fill, len);
+        });
+    }
+}
+
+/// Writes rows that are moved or cast.
+///
+/// # Safety
+/// As [`write_sample`].
+unsafe fn move_rows<const STREAMING: bool>(
+    output: &OutputPlan<'_>,
+    class: &LoopNest,
+    place: &Place<'_>,
+    own: Range<u64>,
+) {
+    let (size, width) = (output.dtype.size(), class.dtype.size());
+    let is_moved = class.dtype == output.dtype;
+    let row: RowFn = match is_moved {
+        true => rows::copy_row(size),
+        false => rows::cast_row(class.dtype, output.dtype),
+    };
+    // SAFETY: the walk stays inside the sample's place in the output.
+    let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
+    walk(place, own, fill, |src, dst, dim, len, _, _| {
+        let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+        if is_moved && goes_down(from, width) && to == size as isize {
+            // SAFETY: as below, and both rows are without gaps.
+            return unsafe { rows::turn(src, dst, width, len) };
+        }
+        if is_moved && from == width as isize && to == from {
+            let around = STREAMING && (len * width) as u64 >= POLICY.min_streamed_run_bytes;
+            // SAFETY: as above.
+            return unsafe { rows::copy_bytes(src, dst, len * width, around) };
+        }
+        // SAFETY: the walk gives real elements only, inside the sample and its place.
+        unsafe {
+            in_order(src, from, width, len, |src, from, done, len| {
+                let dst = dst.wrapping_offset(done as isize * to);
+                row_at::<STREAMING>(dst, to, size, len).write(|dst, _, done, len| {
+                    row(src.wrapping_offset(done as isize * from), from, dst, to, len);
+                });
+            });
+        }
+    });
+}
+
+/// Writes rows that are transformed.
+///
+/// # Safety
+/// As [`write_sample`].
+unsafe fn transform_rows<const STREAMING: bool>(
+    output: &OutputPlan<'_>,
+    class: &LoopNest,
+    affine: &Affine,
+    place: &Place<'_>,
+    own: Range<u64>,
+) {
+    let (size, width) = (output.dtype.size(), class.dtype.size());
+    let row: AffineFn = rows::affine_row(class.dtype, output.dtype);
+    // SAFETY: the walk stays inside the sample's place in the output.
+    let fill = |dst, stride, len| unsafe { fill::<STREAMING>(output, dst, stride, len) };
+    walk(place, own, fill, |src, dst, dim, len, column, coords| {
+        let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
+        let channel_at = |done: usize| match class.channel {
+            Channel::None => (0, false),
+            Channel::Loop { dim, first, .. } => {
+                ((coords[dim] - place.dims[dim].lo) as usize + first, false)
+            }
+            Channel::Inner { first } => {
+                let column = column - dim.lo + done as u64;
+                ((column % affine.channels() as u64) as usize + first, true)
+            }
+        };
+        // SAFETY: the walk gives real elements only, inside the sample and its place.
+        unsafe {
+            in_order(src, from, width, len, |src, from, done, len| {
+                let dst = dst.wrapping_offset(done as isize * to);
+                row_at::<STREAMING>(dst, to, size, len).write(|dst, _, more, len| {
+                    let src = src.wrapping_offset(more as isize * from);
+                    let (channel, periodic) = channel_at(done + more);
+                    row(src, from, dst, to, len, affine, channel, periodic);
+                });
+            });
+        }
+    });
 }
 
 /// Interleaved channels to planes, all channels of a pixel at once. Of the elements `own`, counted

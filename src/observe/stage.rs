@@ -1,6 +1,6 @@
 //! [`Stage`]: the stages of a call that can be watched.
 
-/// A stage of the data flow, as those who watch it know it.
+/// A stage of the data flow, as observers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Samples are read from foreign tensors.

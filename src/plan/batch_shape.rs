@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, Side};
 use crate::plan::checks::{
-    check_arithmetic, check_devices, check_float, check_room, dtype_mismatch, no_dims,
-    resolve_channel_dim, resolve_permute, shape_mismatch, UsedKinds,
+    check_arithmetic, check_devices, check_float, check_room, no_dims, resolve_channel_dim,
+    resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
 };
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{DType, Device, Dims, Error, Facet, Hint, Layout, Offsets, Result};
@@ -87,7 +87,7 @@ impl BatchShape {
         samples.check_rows(0)?;
         check_room(samples)?;
         let (source, device) = check_devices(samples, collate)?;
-        let used = UsedKinds::new(samples);
+        let used = UsedMetas::new(samples);
         let first = samples.meta(0);
         let ndim = first.layout.ndim();
         let rank = |meta: &TensorMeta| meta.layout.ndim() == ndim;
@@ -97,14 +97,7 @@ impl BatchShape {
             Hint::Text("samples of one batch have equal rank"),
         )?;
 
-        let dtype = match collate.dtype {
-            Some(dtype) => dtype,
-            None => {
-                let same = |meta: &TensorMeta| meta.dtype == first.dtype;
-                used.check(same, |index| dtype_mismatch(samples, index), Hint::Cast)?;
-                first.dtype
-            }
-        };
+        let dtype = resolve_dtype(samples, &used, collate)?;
         let permute = resolve_permute(collate, ndim)?;
         let affine = collate.transform.affine()?;
         check_arithmetic(samples, &used, dtype, affine.is_some())?;
@@ -136,36 +129,7 @@ impl BatchShape {
             is_selected: false,
             permute,
         };
-        match &collate.form {
-            Form::Stack => batch_shape.stack(samples, &used)?,
-            Form::Concat { dim } => {
-                if ndim == 0 {
-                    return Err(no_dims(first));
-                }
-                batch_shape.join(samples, &used, resolve_dim("dim", *dim, ndim)?)?;
-            }
-            Form::Ragged { offsets_i32, batch_index } => {
-                if ndim == 0 {
-                    return Err(no_dims(first));
-                }
-                if batch_shape.permute[0] != 0 {
-                    return Err(Error::Argument(
-                        "a ragged batch joins along dim 0, so permute must leave dim 0 first"
-                            .into(),
-                    ));
-                }
-                batch_shape.join(samples, &used, 0)?;
-                (batch_shape.offsets_i32, batch_shape.batch_index) = (*offsets_i32, *batch_index);
-                batch_shape.max_length =
-                    batch_shape.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
-                if let (true, Placement::Joined { offsets, .. }) =
-                    (*offsets_i32, &batch_shape.placement)
-                {
-                    offsets.to_i32()?;
-                }
-            }
-            Form::Pad(pad) => batch_shape.pad(samples, &used, pad)?,
-        }
+        batch_shape.place(samples, &used, &collate.form)?;
         // One check for every product of extents made from here on.
         Layout::compact(dtype, &batch_shape.shape)?;
         batch_shape.mask_layout()?;
@@ -177,7 +141,36 @@ impl BatchShape {
         Ok(batch_shape)
     }
 
-    fn stack(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>) -> Result<()> {
+    /// Where samples are in the batch, and how large that makes it.
+    fn place(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>, form: &Form) -> Result<()> {
+        let ndim = samples.ndim();
+        if ndim == 0 && matches!(form, Form::Concat { .. } | Form::Ragged { .. }) {
+            return Err(no_dims(samples.meta(0)));
+        }
+        match form {
+            Form::Stack => self.stack(samples, used),
+            Form::Concat { dim } => self.join(samples, used, resolve_dim("dim", *dim, ndim)?),
+            Form::Ragged { offsets_i32, batch_index } => {
+                if self.permute[0] != 0 {
+                    return Err(Error::Argument(
+                        "a ragged batch joins along dim 0, so permute must leave dim 0 first"
+                            .into(),
+                    ));
+                }
+                self.join(samples, used, 0)?;
+                (self.offsets_i32, self.batch_index) = (*offsets_i32, *batch_index);
+                self.max_length =
+                    self.lengths.as_ref().and_then(|(all, _)| all.iter().max().copied());
+                if let (true, Placement::Joined { offsets, .. }) = (*offsets_i32, &self.placement) {
+                    offsets.to_i32()?;
+                }
+                Ok(())
+            }
+            Form::Pad(pad) => self.pad(samples, used, pad),
+        }
+    }
+
+    fn stack(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>) -> Result<()> {
         let shape = samples.meta(0).layout.shape();
         used.check(
             |meta| meta.layout.shape() == shape,
@@ -189,7 +182,7 @@ impl BatchShape {
         Ok(())
     }
 
-    fn join(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, dim: usize) -> Result<()> {
+    fn join(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>, dim: usize) -> Result<()> {
         let shape = samples.meta(0).layout.shape();
         let equal_but_for_dim = |meta: &TensorMeta| {
             let other = meta.layout.shape();
@@ -207,7 +200,7 @@ impl BatchShape {
         Ok(())
     }
 
-    fn pad(&mut self, samples: &SampleList<'_>, used: &UsedKinds<'_>, pad: &Pad) -> Result<()> {
+    fn pad(&mut self, samples: &SampleList<'_>, used: &UsedMetas<'_>, pad: &Pad) -> Result<()> {
         let first = samples.meta(0).layout.shape();
         let ndim = first.len();
         pad.check(ndim)?;

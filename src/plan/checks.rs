@@ -21,7 +21,7 @@ pub(super) fn shape_mismatch(
     (shape(0), shape(index), Error::Shape)
 }
 
-pub(super) fn dtype_mismatch(
+fn dtype_mismatch(
     samples: &SampleList<'_>,
     index: usize,
 ) -> (Facet, Facet, fn(Box<Mismatch>) -> Error) {
@@ -103,7 +103,7 @@ pub(super) fn check_float(dtype: DType) -> Result<()> {
 /// Complex and float8 samples are moved as they are: no cast, no arithmetic.
 pub(super) fn check_arithmetic(
     samples: &SampleList<'_>,
-    used: &UsedKinds<'_>,
+    used: &UsedMetas<'_>,
     dtype: DType,
     computes: bool,
 ) -> Result<()> {
@@ -137,7 +137,7 @@ pub(super) fn resolve_permute(collate: &Collate, ndim: usize) -> Result<SmallVec
 /// The dim of the channels, the extent of which every sample must have.
 pub(super) fn resolve_channel_dim(
     samples: &SampleList<'_>,
-    used: &UsedKinds<'_>,
+    used: &UsedMetas<'_>,
     collate: &Collate,
     channels: usize,
 ) -> Result<usize> {
@@ -166,16 +166,31 @@ pub(super) fn resolve_channel_dim(
     Ok(dim)
 }
 
+/// The dtype of the batch: the one asked for, or that of all samples.
+pub(super) fn resolve_dtype(
+    samples: &SampleList<'_>,
+    used: &UsedMetas<'_>,
+    collate: &Collate,
+) -> Result<DType> {
+    if let Some(dtype) = collate.dtype {
+        return Ok(dtype);
+    }
+    let dtype = samples.meta(0).dtype;
+    let same = |meta: &TensorMeta| meta.dtype == dtype;
+    used.check(same, |index| dtype_mismatch(samples, index), Hint::Cast)?;
+    Ok(dtype)
+}
+
 /// Every `TensorMeta` that some sample has, so that a check looks at these rather than at all samples.
-pub(super) struct UsedKinds<'a> {
+pub(super) struct UsedMetas<'a> {
     metas: &'a [TensorMeta],
     ids: Option<&'a [u32]>,
     used: Cow<'static, [u32]>,
     num_samples: usize,
 }
 
-impl<'a> UsedKinds<'a> {
-    pub fn new(samples: &'a SampleList<'_>) -> UsedKinds<'a> {
+impl<'a> UsedMetas<'a> {
+    pub fn new(samples: &'a SampleList<'_>) -> UsedMetas<'a> {
         let (metas, ids) = (samples.metas(), samples.meta_ids());
         let used = match ids {
             None => Cow::Borrowed(&[0][..]),
@@ -187,7 +202,7 @@ impl<'a> UsedKinds<'a> {
                     .collect()
             }
         };
-        UsedKinds { metas, ids, used, num_samples: samples.len() }
+        UsedMetas { metas, ids, used, num_samples: samples.len() }
     }
 
     pub fn metas(&self) -> impl Iterator<Item = &'a TensorMeta> + '_ {

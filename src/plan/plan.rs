@@ -35,7 +35,7 @@ pub struct Plan<'s> {
     pub(crate) outputs: Vec<OutputPlan<'s>>,
     /// The samples of each leaf, for an executor that has to move them first.
     pub(crate) lists: Vec<Listed<'s>>,
-    /// Of outputs that have one to be told of the work: see [`Target::owned_by`].
+    /// Owners of outputs that have to know of the work: see [`Target::owned_by`].
     pub(crate) out_owners: Vec<Owner>,
     /// Where all that is written is, if it shares one allocation.
     pub(crate) arena: Option<Arena>,

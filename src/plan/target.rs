@@ -16,7 +16,7 @@ pub struct Target<'t> {
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
     pub(crate) device: Device,
-    /// Of memory on a device: windrow's knows who has work on it.
+    /// Of memory on a device: windrow's knows the work on it.
     pub(crate) owner: Option<Owner>,
     memory: PhantomData<&'t mut [u8]>,
 }

@@ -15,11 +15,11 @@ pub(crate) use loom::{
     thread,
 };
 
-/// A checker has no time: who waits yields.
+/// A checker has no time: a waiting thread yields.
 #[cfg(windrow_loom)]
 pub(crate) fn spin_loop() {}
 
-/// Memory that a raw address leads to, which loom cannot see: it is told here who is at it. Nothing without loom.
+/// Memory that a raw address leads to, which loom cannot see: accesses are recorded here. Nothing without loom.
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     #[cfg(windrow_loom)]
@@ -27,7 +27,7 @@ pub(crate) struct Watched {
 }
 
 #[cfg(windrow_loom)]
-// SAFETY: loom notes who comes, and there is nothing to race for.
+// SAFETY: loom records accesses, and there is nothing to race for.
 #[allow(unsafe_code)]
 unsafe impl Sync for Watched {}
 

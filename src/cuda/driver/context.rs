@@ -33,7 +33,7 @@ pub(crate) fn device_count() -> Result<u32> {
     Ok(Device::num_devices().map_err(|e| DriverError::from_cust("cuDeviceGetCount", e))?)
 }
 
-/// A device for those who choose one.
+/// A device, to choose from.
 pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
     let device = Device::get_device(ordinal);
     let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
