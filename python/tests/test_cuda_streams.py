@@ -1,4 +1,4 @@
-"""Order on devices: who is waited for, who waits, and what is kept until when.
+"""Order on devices: which stream waits for which, and how long memory is kept.
 
 Streams of the simulated driver are stopped while a batch is assembled, so that a wait that is missing gives wrong bytes.
 """

@@ -20,7 +20,7 @@ def test_target(target):
 
 
 class Endless(Sequence):
-    """A sequence without an end, of any length that it likes to give."""
+    """An infinite sequence that reports any length."""
 
     def __init__(self, length):
         self.length = length

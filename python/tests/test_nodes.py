@@ -85,7 +85,7 @@ def test_errors_within_a_registered_class(registered):
     refusal(lambda: wr.collate([{"p": good}, {"p": Pair(leaf(n=4), leaf())}]), wr.ShapeError, 'sample 1 at "p.a"', index=1, path="p.a")
     more = Pair(leaf(), leaf())
     more.c = 1
-    refusal(lambda: wr.collate([good, more]), KeyError, "sample 1", "sample 0 has not")
+    refusal(lambda: wr.collate([good, more]), KeyError, "sample 1", "sample 0 does not have")
 
     class Sub(Pair):
         pass

@@ -119,7 +119,7 @@ def test_no_dtypes_of_masks():
         for call in (lambda: wr.pad(rows([1, 2]), mask="real", mask_dtype=given), lambda: wr.Pad(mask="real", mask_dtype=given)):
             refusal(call, ValueError, rf"^mask_dtype={given!r}; {choices}$")
     for call in (lambda: wr.pad(rows([1, 2]), mask_dtype="int64"), lambda: wr.Pad(mask_dtype="int64")):
-        refusal(call, ValueError, "^mask_dtype=int64, but no mask is asked for$")
+        refusal(call, ValueError, "^mask_dtype=int64, but mask is not set$")
     refusal(lambda: wr.stack(rows([2, 2]), mask_dtype="int64"), TypeError, "wr.pad takes mask_dtype=")
 
 

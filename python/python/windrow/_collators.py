@@ -16,7 +16,7 @@ _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_m
 
 @dataclass(frozen=True)
 class TokenizerNumbers:
-    """What the collators ask of a tokenizer, for those who have none: attributes of the same names.
+    """What the collators ask of a tokenizer, in its place: attributes of the same names.
 
     Attributes:
         pad_token_id, pad_token_type_id: what ``input_ids`` and ``token_type_ids`` are padded with.

@@ -198,7 +198,7 @@ def libraries() -> List[Dict[str, Any]]:
 
 
 def huge_pages() -> str:
-    """Whether the kernel gives huge pages to those who ask, as windrow does for batches of some megabytes."""
+    """Whether the kernel gives huge pages on request, as windrow asks for for batches of some megabytes."""
     try:
         with open("/sys/kernel/mm/transparent_hugepage/enabled", encoding="ascii") as file:
             mode = file.read().split("[")[-1].split("]")[0]

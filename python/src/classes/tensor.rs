@@ -171,7 +171,9 @@ tensor_methods!(PyTensor, {
     fn __index__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.inner().dtype() {
             dtype if dtype.is_integer() || dtype == DType::Bool => self.__int__(py),
-            dtype => Err(PyTypeError::new_err(format!("{dtype} is no index; an integer is"))),
+            dtype => {
+                Err(PyTypeError::new_err(format!("a {dtype} cannot be an index; an integer can")))
+            }
         }
     }
 

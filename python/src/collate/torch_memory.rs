@@ -19,7 +19,7 @@ use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::torch_stream;
 
-/// Who gives the memory of outputs on a device.
+/// The allocator of outputs on a device.
 #[derive(Clone, Copy)]
 pub(crate) enum Lender {
     /// The engine's own pool.

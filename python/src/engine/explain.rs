@@ -8,7 +8,7 @@ use windrow::{Explain, Launch};
 #[pyclass(name = "Explain", module = "windrow", frozen)]
 pub(crate) struct PyExplain {
     pub explain: Explain,
-    /// Who gives the memory of outputs on a device, if there are such.
+    /// The allocator of outputs on a device, if there are any.
     pub device_memory: Option<&'static str>,
 }
 

@@ -61,7 +61,7 @@ pub(crate) unsafe fn get_buffer(
         row_major || wants(ffi::PyBUF_STRIDES) && !wants(ffi::PyBUF_C_CONTIGUOUS)
     };
     if !is_in_order {
-        return Err(PyBufferError::new_err("the memory has not the order that was asked for"));
+        return Err(PyBufferError::new_err("the memory does not have the requested order"));
     }
     let size = tensor.dtype().size();
     let ndim = tensor.shape().len();

@@ -55,7 +55,7 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
 }
 
 /// A torch tensor of host memory by torch's own exchange table, where it has one: a third of what `from_dlpack`
-/// takes, which is told of memory that must not be written to.
+/// takes, which passes on whether the memory may be written to.
 fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(take) = torch_api(py)?.and_then(|api| api.managed_tensor_to_py_object_no_sync) else {
         return Ok(None);

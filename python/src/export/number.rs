@@ -25,7 +25,7 @@ pub(crate) fn number_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound
         DType::U64 | DType::C64 | DType::C128 => dtype,
         _ if dtype.is_integer() => DType::I64,
         _ if dtype.is_float() => DType::F64,
-        _ => return Err(PyTypeError::new_err(format!("{dtype} is no number of Python's"))),
+        _ => return Err(PyTypeError::new_err(format!("{dtype} has no Python number type"))),
     };
     let mut collate = Collate::stack().device(Device::Cpu);
     if wide != dtype {

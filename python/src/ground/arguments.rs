@@ -45,7 +45,7 @@ const PEERS: &[(&str, &str)] = &[
 
 pub(crate) const TRANSFORM: &[&str] = &["scale", "mean", "std", "channel_dim", "permute"];
 
-/// The refusal of a keyword argument that `call` does not take: our word for it, or who takes it, or all
+/// The refusal of a keyword argument that `call` does not take: our word for it, or the calls that take it, or all
 /// that there are.
 pub(crate) fn unexpected(call: &str, key: &str, takes: &[&str]) -> PyErr {
     let word = PEERS.iter().find(|(peer, _)| *peer == key).map_or(key, |(_, ours)| ours);

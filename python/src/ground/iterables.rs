@@ -63,7 +63,7 @@ pub(crate) fn in_a_row<'py>(tuple: &Bound<'py, PyTuple>) -> PyResult<Vec<Bound<'
 }
 
 /// The entries of an iterable, one by one: what it says of its length need not be so. That of a range is, and may
-/// be beyond all memory.
+/// exceed the memory.
 pub(crate) fn entries<'py, T>(
     iterable: &Bound<'py, PyAny>,
     mut read: impl FnMut(Bound<'py, PyAny>) -> PyResult<T>,
@@ -75,7 +75,7 @@ pub(crate) fn entries<'py, T>(
     for entry in iterable.try_iter()? {
         let entry = read(entry?)?;
         if entries.try_reserve(1).is_err() {
-            return Err(PyMemoryError::new_err("an iterable without an end, or beyond all memory"));
+            return Err(PyMemoryError::new_err("the iterable is infinite or too large for memory"));
         }
         entries.push(entry);
     }

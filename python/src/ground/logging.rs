@@ -132,7 +132,7 @@ impl Drop for Records<'_> {
             1 => std::mem::take(&mut thread.ended),
             _ => Vec::new(),
         });
-        // Still within the call: what a handler assembles is not told of, or it would never end.
+        // Still within the call: what a handler assembles is not logged, or it would never end.
         if let Err(error) = if ended.is_empty() { Ok(()) } else { emit(py, &ended) } {
             let interrupts = error.is_instance_of::<PyKeyboardInterrupt>(py);
             let again = || py.import("_thread")?.call_method0("interrupt_main");

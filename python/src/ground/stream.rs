@@ -53,7 +53,7 @@ fn handle_of(object: &Bound<'_, PyAny>) -> PyResult<Option<i64>> {
 /// A stream by a handle that the caller was given as such.
 pub(crate) fn from_handle(handle: i64) -> PyResult<Stream> {
     let handle = usize::try_from(handle)
-        .map_err(|_| PyValueError::new_err(format!("stream={handle} is no stream's handle")))?;
+        .map_err(|_| PyValueError::new_err(format!("stream={handle} is not a stream handle")))?;
     // SAFETY: its giver vouches for it, as the documentation of `stream=` and of the protocols asks.
     Ok(unsafe { Stream::from_raw(handle) })
 }

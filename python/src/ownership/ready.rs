@@ -1,4 +1,4 @@
-//! Work of others ordered behind what still writes a tensor, and what torch is told of its memory.
+//! Work of others ordered behind what still writes a tensor, and what torch needs to know of its memory.
 
 use pyo3::intern;
 use pyo3::prelude::*;

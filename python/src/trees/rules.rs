@@ -241,8 +241,8 @@ fn columns_of<'py>(
             for key in entries(sample, Ok)? {
                 if position_of(keys, &key)?.is_none() {
                     let what = match place.added_to {
-                        None => "a key that sample 0 has not",
-                        Some(_) => "a key that the samples of the list have not",
+                        None => "a key that sample 0 does not have",
+                        Some(_) => "a key that the samples of the list do not have",
                     };
                     return Err(uneven_key(index, &key, what, samples, place)?);
                 }

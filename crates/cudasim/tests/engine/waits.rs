@@ -65,12 +65,12 @@ const MATTERS: &[(&str, u64, &str)] = &[
     ("chain_of_engines", 1, "... of another engine"),
     ("overwritten", 1, "an output for what was written there before"),
     ("overwritten", 4, "... for a batch of which it is a sample"),
-    ("written_again", 3, "... for those who were handed it"),
-    ("producers", 3, "who is handed a batch"),
+    ("written_again", 3, "... for its consumers"),
+    ("producers", 3, "a consumer of the batch"),
     ("written_again", 4, "... that was written again"),
     ("written_again", 8, "the end of a batch for its last writing"),
     ("chain_on_streams", 3, "... for a batch of which it is a sample"),
-    ("dropped_at_once", 6, "... for those who were handed it"),
+    ("dropped_at_once", 6, "... for its consumers"),
 ];
 
 #[test]

@@ -3,7 +3,7 @@
 | module | what is in it |
 |---|---|
 | `command` | the options, and the order of things |
-| `samples`, `workload` | random data, scattered or in one piece; who takes part, and who cannot and why |
+| `samples`, `workload` | random data, scattered or in one piece; the contenders, and why others cannot take part |
 | `catalogue` | the workloads by name, from `moves`, `pixels`, `lengths` and `trees` |
 | `sweeps` | the same over a range of sizes, numbers, leaves and threads |
 | `measure` | outputs verified, calls timed in turn, targets judged |

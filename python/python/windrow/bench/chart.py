@@ -1,4 +1,8 @@
-"""Plots as SVG: lines over axes that may be logarithmic, bars and pairs of dots. Colours come from style sheets."""
+"""Plots as SVG: lines over axes that may be logarithmic, bars and pairs of dots. Colours come from style sheets.
+
+Not by a plotting library: `python -m windrow bench --html` has to work where only windrow and NumPy are installed, on machines
+with a GPU above all, and one SVG has to serve a light and a dark page, which takes colours by class instead of by element.
+"""
 
 from __future__ import annotations
 

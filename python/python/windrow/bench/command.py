@@ -1,6 +1,6 @@
 """`python -m windrow bench`: windrow beside every other library here that makes batches.
 
-Outputs are compared with the expected values first; who gives others is reported as wrong and not timed. Samples
+Outputs are compared with the expected values first; a contender that gives others is reported as wrong and not timed. Samples
 hold random data, are scattered, then all in one piece, and rotate so that none is in a cache; contenders take turns;
 medians and quartiles are reported, and what share they reach of a plain copy of as many bytes.
 """
@@ -118,7 +118,7 @@ def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
 
 
 def show(found: Dict[str, Any], as_markdown: bool) -> None:
-    """Prints the table of one workload, its targets, and who was not timed."""
+    """Prints the table of one workload, its targets, and the contenders that were not timed."""
     print(f"\n{'### ' if as_markdown else ''}{results.heading(found)}\n")
     print(format_table(results.HEADER, results.rows(found), as_markdown))
     print("\n" + "\n".join(f"- {note}" if as_markdown else note for note in results.notes(found)), flush=True)

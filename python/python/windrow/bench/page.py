@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no scripts."""
+"""A report as one HTML page that needs nothing else: no network, no scripts, and no template engine to make it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Report = Dict[str, Any]
 
 
 def median(result: Optional[Entry]) -> Optional[float]:
-    """Seconds, or None for who was not timed."""
+    """Seconds, or None for a contender that was not timed."""
     return result["quartiles"][1] if result and result.get("quartiles") else None
 
 
@@ -116,7 +116,7 @@ def rows(entry: Entry) -> List[List[str]]:
 
 
 def notes(entry: Entry) -> List[str]:
-    """Who was not timed and why, and what became of the targets."""
+    """The contenders that were not timed and why, and the results of the targets."""
     found = [f"{result['name']}: {result['problem']}" for result in entry["results"] if result.get("problem")]
     for target in entry.get("targets", []):
         value = target["ratio"]

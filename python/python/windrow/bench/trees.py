@@ -103,7 +103,7 @@ def graphs(num_samples: int) -> Callable[..., Workload]:
         def by_windrow(s: Samples) -> Tuple[Any, ...]:
             batch = wr.collate(s.best, spec, engine=engine)
             x, edge_index = batch["x"], batch["edge_index"]
-            # windrow does not add on the way: a second pass, by who is quick with small arrays.
+            # windrow does not add on the way: a second pass, by the library that is quick with small arrays.
             if setting.on_host:
                 joined = edge_index.numpy()
                 joined += np.repeat(x.offsets.numpy()[:-1], edge_index.lengths.numpy())

@@ -1,4 +1,4 @@
-"""What a workload is: samples, the batch they must give, who makes it and how, and who cannot and why."""
+"""A workload: samples, the expected batch, the contenders that make it and how, and why others cannot."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def missing(library: str, setting: Setting) -> str:
 
 @dataclass
 class Contenders:
-    """Who takes part, and who cannot and why."""
+    """The contenders, and why others cannot take part."""
 
     setting: Setting
     calls: Dict[str, Contender] = field(default_factory=dict)

@@ -53,7 +53,7 @@ def flatten(samples: Iterable[Any], sep: str) -> Tuple[List[Dict[str, Any]], Any
     for path, (_, leaf) in zip(paths, first):
         if dataclasses.is_dataclass(leaf) or isinstance(leaf, Mapping):
             raise TypeError(
-                f"sample 0 at {path!r}: {type(leaf).__name__} is no pytree; "
+                f"sample 0 at {path!r}: {type(leaf).__name__} is not a pytree; "
                 "register it (jax.tree_util.register_dataclass, register_pytree_node)"
             )
     columns = [dict(zip(paths, (leaf for _, leaf in first)))]
