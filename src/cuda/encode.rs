@@ -5,11 +5,13 @@ use bytemuck::{bytes_of, cast_slice, Zeroable};
 use super::boxes::{box_loops, kind_of, log_step_of, LANES, TURNS};
 use super::family::{family_of, is_team};
 use super::loops::{Extent, Loop, Number};
+use super::numbers::Values;
 use super::params::{
     self, code_of, flags, loop_of, varies, Divisor, Family, CHOSEN_WORDS, MOVE_BYTES,
 };
 use super::part::{Part, Places};
 use super::policy::Policy;
+use super::words::{hints_of, too_large, Column, Words};
 use crate::collate::Affine;
 use crate::plan::Op;
 use crate::tensor::{DType, Error, Result};
@@ -20,36 +22,6 @@ const MAX_TURNS: u64 = 128;
 const MAX_BOX_COLS: u64 = 1024;
 /// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
-
-/// Numbers known on the host that a batch has on the device: lengths, offsets.
-#[derive(Debug)]
-pub(super) struct Values<'v> {
-    pub out: u64,
-    pub dtype: DType,
-    pub bytes: &'v [u8],
-    /// If a device chooses the samples, how many there are, and how many numbers each has: `bytes` are then those of
-    /// one sample for each `TensorMeta`.
-    pub chosen: Option<(usize, usize)>,
-}
-
-/// A column of a table that depends on which samples a device chooses.
-#[derive(Debug)]
-pub(super) struct Column {
-    pub position: u32,
-    /// `count` numbers of each class, the last of which is that of samples that are not there.
-    pub values: Vec<i64>,
-    pub count: usize,
-    /// 64 bits, else 32.
-    pub is_wide: bool,
-    /// Numbers are added to the address of the sample, if it is there.
-    pub is_address: bool,
-}
-
-impl Column {
-    fn of(values: Vec<i64>, count: usize, is_wide: bool) -> Column {
-        Column { position: 0, values, count, is_wide, is_address: false }
-    }
-}
 
 /// What a table is made of.
 pub(super) struct Encoded {
@@ -62,13 +34,7 @@ pub(super) struct Encoded {
 }
 
 pub(super) struct Builder<'b> {
-    words: Vec<u64>,
-    /// Where columns of 32-bit numbers are, and how many they have: lengths and offsets are written once,
-    /// though several fields use them.
-    columns: Vec<(u32, usize)>,
-    /// Columns that a device writes, and where the next one begins.
-    chosen: Vec<Column>,
-    next: u64,
+    table: Words,
     num_fields: u32,
     num_items: u64,
     slots: u64,
@@ -78,10 +44,7 @@ pub(super) struct Builder<'b> {
 impl<'b> Builder<'b> {
     pub fn new(num_fields: usize, num_sms: u32, policy: &'b Policy) -> Builder<'b> {
         Builder {
-            words: vec![0; num_fields * size_of::<params::Field>() / 8],
-            columns: Vec::new(),
-            chosen: Vec::new(),
-            next: CHOSEN_WORDS,
+            table: Words::new(num_fields * size_of::<params::Field>() / 8),
             num_fields: 0,
             num_items: 0,
             slots: policy.warp_slots(num_sms),
@@ -92,29 +55,13 @@ impl<'b> Builder<'b> {
     /// # Errors
     /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
     pub fn finish(self) -> Result<Encoded> {
-        let Builder { words, chosen, next, num_fields, num_items, .. } = self;
+        let Builder { table, num_fields, num_items, .. } = self;
+        let Words { words, chosen, next, .. } = table;
         if !chosen.is_empty() && words.len() as u64 > CHOSEN_WORDS {
             return Err(too_large("words of options"));
         }
         let num_items = num_items as u32;
         Ok(Encoded { words, num_fields, num_items, chosen, num_words: next })
-    }
-
-    /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
-    fn chosen(&mut self, num_samples: usize, column: Column) -> Result<u32> {
-        let is_there = |known: &&Column| {
-            (known.count, known.is_wide, known.is_address)
-                == (column.count, column.is_wide, column.is_address)
-                && known.values == column.values
-        };
-        if let Some(known) = self.chosen.iter().find(is_there) {
-            return Ok(known.position);
-        }
-        let position = u32::try_from(self.next).map_err(|_| too_large("words of a table"))?;
-        let numbers = (num_samples * column.count) as u64;
-        self.next += if column.is_wide { numbers } else { numbers.div_ceil(2) };
-        self.chosen.push(Column { position, ..column });
-        Ok(position)
     }
 
     /// Numbers that are written as they are, or widened from 32 bits.
@@ -132,7 +79,7 @@ impl<'b> Builder<'b> {
             let numbers = values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
             let numbers = numbers.chain(std::iter::repeat_n(0, count)).collect();
             field.cols.extent = (num_samples * count) as u64;
-            field.data = self.chosen(num_samples, Column::of(numbers, count, true))?;
+            field.data = self.table.chosen(num_samples, Column::of(numbers, count, true))?;
             let items = field.cols.extent.div_ceil(u64::from(field.piece));
             return self.enter(field, items);
         }
@@ -141,13 +88,13 @@ impl<'b> Builder<'b> {
         field.data = match values.dtype {
             DType::I64 if numbers().all(|number| u32::try_from(number).is_ok()) => {
                 field.from_size = 4;
-                self.column(&numbers().map(|number| number as u32).collect::<Vec<u32>>())?
+                self.table.column(&numbers().map(|number| number as u32).collect::<Vec<u32>>())?
             }
             DType::I32 => {
                 let numbers = values.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>);
-                self.column(&numbers.collect::<Vec<u32>>())?
+                self.table.column(&numbers.collect::<Vec<u32>>())?
             }
-            _ => self.push_bytes(values.bytes)?,
+            _ => self.table.push_bytes(values.bytes)?,
         };
         let items = field.cols.extent.div_ceil(u64::from(field.piece));
         self.enter(field, items)
@@ -163,34 +110,7 @@ impl<'b> Builder<'b> {
         }
         let addresses = part.addresses();
         let family = family_of(&part.work(&addresses));
-        let (op, value) = match part.op {
-            Op::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
-            Op::Read { .. } => (params::Op::Read, 0),
-            // A one of any dtype of masks has no bits beyond these.
-            Op::Const([a, b, c, d, ..]) => (params::Op::Const, u32::from_le_bytes([a, b, c, d])),
-            Op::Index => (params::Op::Index, 0),
-        };
-        let is_move = part.is_move();
-        let to = code_of(part.to);
-        let mut field = params::Field {
-            out: part.out,
-            family: family as u8,
-            op: op as u8,
-            from: if is_move { to } else { code_of(part.from) },
-            to,
-            from_size: if addresses_are_read(part.op) { part.from.size() as u8 } else { 0 },
-            to_size: part.to.size() as u8,
-            log_to: part.to.size().ilog2() as u8,
-            value,
-            r#loop: match is_move {
-                true => 0,
-                false => loop_of(part.from, part.to, part.affine.is_some()).unwrap_or(0),
-            },
-            num_samples: u32::try_from(part.num_samples()).map_err(|_| too_large("samples"))?,
-            channel_first: part.channel_first as u32,
-            fill: repeated(part.output.fill, part.to.size()),
-            ..params::Field::zeroed()
-        };
+        let mut field = field_of(part, family)?;
         match part.list {
             _ if !addresses_are_read(part.op) => {}
             Some(list) => {
@@ -198,7 +118,7 @@ impl<'b> Builder<'b> {
                     field.flags |= flags::ALIGNED_SOURCES;
                 }
                 let column = Column { is_address: true, ..Column::of(part.offsets(list), 1, true) };
-                field.data = self.chosen(part.num_samples(), column)?;
+                field.data = self.table.chosen(part.num_samples(), column)?;
             }
             None => self.sources(&mut field, &addresses)?,
         }
@@ -233,9 +153,9 @@ impl<'b> Builder<'b> {
             (field.base, field.stride) = (base, 1 << shift);
             field.flags |= flags::BY_ID;
             let ids = addresses.iter().map(|address| ((address - base) >> shift) as u32);
-            field.data = self.push_bytes(cast_slice(&ids.collect::<Vec<u32>>()))?;
+            field.data = self.table.push_bytes(cast_slice(&ids.collect::<Vec<u32>>()))?;
         } else {
-            field.data = self.push_words(addresses.iter().copied())?;
+            field.data = self.table.push_words(addresses.iter().copied())?;
         }
         Ok(())
     }
@@ -251,8 +171,8 @@ impl<'b> Builder<'b> {
         field.channels = affine.channels() as u32;
         field.by_channels = divisor(affine.channels() as u64)?;
         field.affine = match is_wide {
-            true => self.push_bytes(cast_slice(&[affine.a(), affine.b()].concat()))?,
-            false => self.push_bytes(cast_slice(&[affine.a32(), affine.b32()].concat()))?,
+            true => self.table.push_bytes(cast_slice(&[affine.a(), affine.b()].concat()))?,
+            false => self.table.push_bytes(cast_slice(&[affine.a32(), affine.b32()].concat()))?,
         };
         Ok(())
     }
@@ -308,7 +228,7 @@ impl<'b> Builder<'b> {
         let starts = starts.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
         let is_even = starts % 16 == 0 && cols.fixed().is_some();
         let slack = if is_even { 0 } else { (16 / size).saturating_sub(1) };
-        self.items(field, part, cols, outer, |cols| match cols {
+        self.items(field, part, cols, outer, 1, |cols| match cols {
             0 => 0,
             _ => (cols + slack).div_ceil(piece),
         })
@@ -344,7 +264,7 @@ impl<'b> Builder<'b> {
             None => rows,
         };
         self.nest(&mut field, part, cols, outer, rows)?;
-        self.items(field, part, cols, outer, |cols| cols.div_ceil(num_cols))
+        self.items(field, part, cols, outer, rows, |cols| cols.div_ceil(num_cols))
     }
 
     /// The loops of a field, and where its samples begin. Of the last outer one an item takes `block`
@@ -373,11 +293,11 @@ impl<'b> Builder<'b> {
         });
         field.step = part.places.step();
         if let Some(samples) = &part.samples {
-            field.places = self.column(samples)?;
+            field.places = self.table.column(samples)?;
         }
         if let Places::Joined { offsets, .. } = &part.places {
             wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));
-            field.offsets = self.numbers(offsets.iter().copied(), wide)?;
+            field.offsets = self.table.numbers(offsets.iter().copied(), wide)?;
         }
         if wide {
             field.flags |= flags::WIDE;
@@ -398,7 +318,7 @@ impl<'b> Builder<'b> {
             field.flags |= flags::VARIED;
         }
         if !outer.is_empty() {
-            field.outer = self.push_bytes(cast_slice(&outer))?;
+            field.outer = self.table.push_bytes(cast_slice(&outer))?;
         }
         Ok(())
     }
@@ -418,12 +338,14 @@ impl<'b> Builder<'b> {
                 let is_wide = wide || bit == varies::SRC_STRIDE;
                 if part.list.is_some() {
                     let column = Column::of(values.clone(), 1, is_wide);
-                    return Ok(builder.chosen(part.num_samples(), column)?.into());
+                    return Ok(builder.table.chosen(part.num_samples(), column)?.into());
                 }
                 let each = part.each(values);
                 let position = match bit {
-                    varies::SRC_STRIDE => builder.push_words(each.map(|value| value as u64))?,
-                    _ => builder.numbers(each, wide)?,
+                    varies::SRC_STRIDE => {
+                        builder.table.push_words(each.map(|value| value as u64))?
+                    }
+                    _ => builder.table.numbers(each, wide)?,
                 };
                 Ok::<i64, Error>(position.into())
             }
@@ -451,22 +373,21 @@ impl<'b> Builder<'b> {
         })
     }
 
-    /// Counts the items of each sample: `pieces` for a row of so many columns.
+    /// Counts the items of each sample: `pieces` for a row of so many columns, and one for `block` coordinates of the last
+    /// outer loop.
     fn items(
         &mut self,
         mut field: params::Field,
         part: &Part<'_>,
         cols: &Loop,
         outer: &[Loop],
+        block: u64,
         pieces: impl Fn(u64) -> u64,
     ) -> Result<()> {
         let num_samples = part.num_samples();
         let last = outer.len().saturating_sub(1);
-        let block = |at: usize| match at == last && field.family == Family::Box as u8 {
-            true => u64::from(self.block_of(&field, last)),
-            false => 1,
-        };
-        let blocks: Vec<u64> = (0..outer.len()).map(block).collect();
+        let blocks = (0..outer.len()).map(|at| if at == last { block } else { 1 });
+        let blocks: Vec<u64> = blocks.collect();
         let rows = |step: u64| {
             let of = |(own, block): (&Loop, &u64)| match own.extent {
                 Extent::Fixed(extent) => extent.div_ceil(*block),
@@ -497,28 +418,11 @@ impl<'b> Builder<'b> {
             };
             total = total.saturating_add(pieces(cols).saturating_mul(rows(step)));
         }
-        // A hint for about every sample, so that the search has a step or two.
-        let shift = (total / num_samples.max(1) as u64).max(1).ilog2();
-        let mut hints = Vec::with_capacity((total >> shift) as usize + 2);
-        let mut sample = 0;
-        for item in (0..total).step_by(1 << shift) {
-            while first.get(sample + 1).is_some_and(|&first| u64::from(first) <= item) {
-                sample += 1;
-            }
-            hints.push(sample as u32);
-        }
-        hints.push(num_samples.saturating_sub(1) as u32);
-        field.first = self.push_bytes(cast_slice(&first))?;
-        field.hints = self.push_bytes(cast_slice(&hints))?;
-        field.hint_shift = shift as u8;
+        let (shift, hints) = hints_of(&first, total);
+        field.first = self.table.push_bytes(cast_slice(&first))?;
+        field.hints = self.table.push_bytes(cast_slice(&hints))?;
+        field.hint_shift = shift;
         self.enter(field, total)
-    }
-
-    /// The block of an outer loop that has been written.
-    fn block_of(&self, field: &params::Field, at: usize) -> u32 {
-        let words = size_of::<params::Loop>() / 8;
-        let own = &self.words[field.outer as usize + at * words..][..words];
-        bytemuck::pod_read_unaligned::<params::Loop>(cast_slice(own)).block
     }
 
     /// Puts a field into its place at the beginning of the table.
@@ -530,56 +434,43 @@ impl<'b> Builder<'b> {
             return Err(too_large("pieces of work"));
         }
         let words = size_of::<params::Field>() / 8;
-        let place = &mut self.words[self.num_fields as usize * words..][..words];
+        let place = &mut self.table.words[self.num_fields as usize * words..][..words];
         place.copy_from_slice(cast_slice(bytes_of(&field)));
         self.num_fields += 1;
         Ok(())
     }
+}
 
-    /// Numbers in as many bits as `wide` says.
-    fn numbers(&mut self, numbers: impl Iterator<Item = i64>, wide: bool) -> Result<u32> {
-        match wide {
-            true => self.push_words(numbers.map(|number| number as u64)),
-            false => self.column(&numbers.map(|number| number as u32).collect::<Vec<u32>>()),
-        }
-    }
-
-    /// Numbers of 32 bits, where they have been written before if they have.
-    fn column(&mut self, numbers: &[u32]) -> Result<u32> {
-        let bytes: &[u8] = cast_slice(numbers);
-        let is_there = |&&(position, count): &&(u32, usize)| {
-            count == numbers.len()
-                && &cast_slice::<u64, u8>(&self.words[position as usize..])[..bytes.len()] == bytes
-        };
-        if let Some((position, _)) = self.columns.iter().find(is_there) {
-            return Ok(*position);
-        }
-        let position = self.push_bytes(bytes)?;
-        self.columns.push((position, numbers.len()));
-        Ok(position)
-    }
-
-    fn push_words(&mut self, words: impl Iterator<Item = u64>) -> Result<u32> {
-        let position = self.position()?;
-        self.words.extend(words);
-        Ok(position)
-    }
-
-    fn push_bytes(&mut self, bytes: &[u8]) -> Result<u32> {
-        let position = self.position()?;
-        let (whole, rest) = bytes.split_at(bytes.len() / 8 * 8);
-        self.words.extend(whole.chunks_exact(8).map(bytemuck::pod_read_unaligned::<u64>));
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            self.words.push(u64::from_ne_bytes(last));
-        }
-        Ok(position)
-    }
-
-    fn position(&self) -> Result<u32> {
-        u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
-    }
+/// What a field has of its part, whatever its family.
+fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
+    let (op, value) = match part.op {
+        Op::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
+        Op::Read { .. } => (params::Op::Read, 0),
+        // A one of any dtype of masks has no bits beyond these.
+        Op::Const([a, b, c, d, ..]) => (params::Op::Const, u32::from_le_bytes([a, b, c, d])),
+        Op::Index => (params::Op::Index, 0),
+    };
+    let is_move = part.is_move();
+    let to = code_of(part.to);
+    Ok(params::Field {
+        out: part.out,
+        family: family as u8,
+        op: op as u8,
+        from: if is_move { to } else { code_of(part.from) },
+        to,
+        from_size: if addresses_are_read(part.op) { part.from.size() as u8 } else { 0 },
+        to_size: part.to.size() as u8,
+        log_to: part.to.size().ilog2() as u8,
+        value,
+        r#loop: match is_move {
+            true => 0,
+            false => loop_of(part.from, part.to, part.affine.is_some()).unwrap_or(0),
+        },
+        num_samples: u32::try_from(part.num_samples()).map_err(|_| too_large("samples"))?,
+        channel_first: part.channel_first as u32,
+        fill: repeated(part.output.fill, part.to.size()),
+        ..params::Field::zeroed()
+    })
 }
 
 /// An element over and over.
@@ -589,12 +480,6 @@ fn repeated(bits: [u8; 16], size: usize) -> [u8; 16] {
 
 fn divisor(divisor: u64) -> Result<Divisor> {
     Divisor::new(divisor.max(1)).ok_or_else(|| too_large("rows of a sample"))
-}
-
-fn too_large(what: &str) -> Error {
-    Error::TooLarge(format!(
-        "more than 2^31 {what} in one launch: assemble fewer samples at a time"
-    ))
 }
 
 fn addresses_are_read(op: Op) -> bool {

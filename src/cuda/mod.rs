@@ -9,7 +9,7 @@
 //! | `run`, `enqueue`, `outputs` | what is enqueued, in which order, into which memory |
 //! | `capture` | what can be recorded in a graph |
 //! | `select`, `list_table` | samples by indices on a device |
-//! | `table`, `encode`, `params` | the plan as the kernels read it |
+//! | `table`, `encode`, `words`, `params` | the plan as the kernels read it |
 //! | `part`, `loops`, `boxes`, `family` | what of an output one loop writes, and which family of kernels it is |
 //! | `numbers` | lengths and offsets, which the host knows |
 //! | `probe` | devices, the driver, whose memory an address is |
@@ -49,6 +49,7 @@ mod run;
 mod select;
 mod table;
 mod upload;
+mod words;
 
 pub(crate) use devices::{ordinal_of, Devices};
 pub(crate) use driver::Current;

@@ -5,6 +5,17 @@ use bytemuck::cast_slice;
 use crate::plan::{Placement, Plan, Role};
 use crate::tensor::{DType, Device, Dims, Result};
 
+/// Numbers known on the host that a batch has on the device: lengths, offsets.
+#[derive(Debug)]
+pub(super) struct Values<'v> {
+    pub out: u64,
+    pub dtype: DType,
+    pub bytes: &'v [u8],
+    /// If a device chooses the samples, how many there are, and how many numbers each has: `bytes` are then those of
+    /// one sample for each `TensorMeta`.
+    pub chosen: Option<(usize, usize)>,
+}
+
 /// The lengths or the offsets of a leaf.
 pub(super) struct KnownNumbers {
     pub leaf: usize,
@@ -17,7 +28,7 @@ pub(super) struct KnownNumbers {
 }
 
 impl KnownNumbers {
-    /// See [`Values::chosen`](super::encode::Values::chosen).
+    /// See [`Values::chosen`].
     pub fn chosen(&self) -> Option<(usize, usize)> {
         let count: i64 = self.shape[1..].iter().product();
         self.is_selected.then_some((self.shape[0] as usize, count as usize))

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use super::capture::refused_in_capture;
-use super::encode::Values;
 use super::enqueue::Run;
-use super::numbers::KnownNumbers;
+use super::numbers::{KnownNumbers, Values};
 use crate::host::MemoryPool;
 use crate::plan::{is_on_device, OutputPlan, Plan};
 use crate::run_options::RunOptions;

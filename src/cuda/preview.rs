@@ -4,8 +4,7 @@
 
 use super::devices::ordinal_of;
 use super::driver;
-use super::encode::Values;
-use super::numbers::{known_numbers, KnownNumbers};
+use super::numbers::{known_numbers, KnownNumbers, Values};
 use super::params::{self, Family};
 use super::part::Part;
 use super::policy::Policy;

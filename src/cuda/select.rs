@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytemuck::{bytes_of, cast, cast_slice};
+use bytemuck::{bytes_of, cast, cast_slice, Zeroable};
 
 use super::capture::refused_in_capture;
 use super::enqueue::Run;
@@ -15,8 +15,9 @@ use super::memory::{DeviceBlock, Waited};
 use super::params;
 use super::table::{padded, Table};
 use super::upload;
+use super::words::Column;
 use crate::samples::{SampleList, Selection};
-use crate::tensor::{DType, Result};
+use crate::tensor::{DType, Result, Tensor};
 
 impl Executor {
     /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
@@ -40,18 +41,8 @@ impl Executor {
         let (first, step) = (samples.address(0).addr() as u64, rows.map_or(0, |(_, step)| step));
         let alignment = words.iter().fold(first | step as u64, |all, address| all | address);
         let num_addresses = words.len() as u64;
-        words.extend(
-            metas.chunks(2).map(|pair| {
-                u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 32
-            }),
-        );
-        // If all samples have as many bytes in a row, which may be moved as they are.
-        let bytes = |index| {
-            let meta = one_of_each.meta(index);
-            meta.layout.is_compact().then(|| meta.layout.numel() as u64 * meta.dtype.size() as u64)
-        };
-        let own = bytes(0).filter(|_| (1..one_of_each.len()).all(|index| bytes(index) == bytes(0)));
-        let zero_bytes = own.unwrap_or(0);
+        words.extend(in_pairs(metas, |meta| meta));
+        let zero_bytes = row_bytes(one_of_each).unwrap_or(0);
         let zeros = (words.len() as u64 * 8).next_multiple_of(16);
 
         let mut run = Run::new(self, &current, stream, false);
@@ -91,6 +82,15 @@ impl Executor {
     }
 }
 
+/// The bytes of a sample, if all samples have as many in a row, which may be moved as they are.
+fn row_bytes(one_of_each: &SampleList<'_>) -> Option<u64> {
+    let bytes = |index| {
+        let meta = one_of_each.meta(index);
+        meta.layout.is_compact().then(|| meta.layout.numel() as u64 * meta.dtype.size() as u64)
+    };
+    bytes(0).filter(|_| (1..one_of_each.len()).all(|index| bytes(index) == bytes(0)))
+}
+
 /// Enqueues the kernel that makes a table, and gives its address.
 pub(super) fn table_of(
     run: &mut Run<'_>,
@@ -98,7 +98,7 @@ pub(super) fn table_of(
     list: &ListTable,
     table: &Table,
 ) -> Result<u64> {
-    let (indices, columns) = (&selection.indices, table.chosen());
+    let columns = table.chosen();
     let block = match run.is_capturing {
         true => captured_block(run, list, table.chosen_bytes())?,
         false => run.allocate(table.chosen_bytes())?,
@@ -106,48 +106,18 @@ pub(super) fn table_of(
     // Never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let chosen = Chosen { list: Arc::clone(&selection.listed.table), call };
-    let mut words = vec![0u64; columns.len() * size_of::<params::Column>() / 8];
-    for (number, column) in columns.iter().enumerate() {
-        let entry = params::Column {
-            position: column.position,
-            values: words.len() as u32,
-            count: column.count as u32,
-            bytes: if column.is_wide { 8 } else { 4 },
-            is_address: column.is_address.into(),
-        };
-        words[number * 2..][..2].copy_from_slice(&cast::<params::Column, [u64; 2]>(entry));
-        match column.is_wide {
-            true => words.extend(column.values.iter().map(|&value| value as u64)),
-            false => words.extend(column.values.chunks(2).map(|pair| {
-                u64::from(pair[0] as u32)
-                    | u64::from(pair.get(1).map_or(0, |&value| value as u32)) << 32
-            })),
-        }
-    }
+    let mut words = words_of(columns);
     let first_word = words.len() as u32;
     words.extend_from_slice(cast_slice(table.as_bytes()));
     let num_words = words.len() as u32 - first_word;
-    let num_samples = indices.shape()[0] as u32;
     let mut select = params::Select {
-        words: 0,
         table: block.address(),
-        indices: indices.data_ptr().addr() as u64,
-        index_step: indices.strides()[0],
-        addresses: list.addresses,
-        first: list.first,
-        step: list.step,
-        kinds: list.metas,
-        num_listed: list.num_listed as u64,
-        found: list.found.as_ptr().addr() as u64,
         call: call.into(),
         slot: chosen.slot() as u32,
-        num_samples,
-        num_kinds: list.num_metas as u32,
         num_columns: columns.len() as u32,
         first_word,
         num_words,
-        index_bytes: if indices.dtype() == DType::I64 { 8 } else { 4 },
-        reserved: 0,
+        ..select_of(list, &selection.indices)
     };
     let policy = &run.executor.policy;
     let bytes = size_of::<params::Select>() + words.len() * 8;
@@ -166,7 +136,7 @@ pub(super) fn table_of(
     let parameters = padded(cast_slice(bytes_of(&select)), &words, policy);
     let is_large = parameters.len() * 8 > params::SMALL_BYTES;
     let kernel = &run.executor.select[usize::from(is_large)];
-    let grid = num_samples.max(num_words).div_ceil(policy.threads);
+    let grid = select.num_samples.max(num_words).div_ceil(policy.threads);
     let values = [parameters.as_ptr().cast()];
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
     // writes are held until the event after the launch that comes next; in a graph as the caller promised.
@@ -174,6 +144,54 @@ pub(super) fn table_of(
     run.done.traffic.launches += 1;
     run.chosen = Some(chosen);
     Ok(block.address())
+}
+
+/// What the kernel is told of a list, and of indices into it.
+fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
+    params::Select {
+        indices: indices.data_ptr().addr() as u64,
+        index_step: indices.strides()[0],
+        index_bytes: if indices.dtype() == DType::I64 { 8 } else { 4 },
+        num_samples: indices.shape()[0] as u32,
+        addresses: list.addresses,
+        first: list.first,
+        step: list.step,
+        kinds: list.metas,
+        num_kinds: list.num_metas as u32,
+        num_listed: list.num_listed as u64,
+        found: list.found.as_ptr().addr() as u64,
+        ..params::Select::zeroed()
+    }
+}
+
+/// Columns as the kernel reads them: what there is of each, then their numbers.
+fn words_of(columns: &[Column]) -> Vec<u64> {
+    let mut words = vec![0u64; columns.len() * size_of::<params::Column>() / 8];
+    for (number, column) in columns.iter().enumerate() {
+        let entry = params::Column {
+            position: column.position,
+            values: words.len() as u32,
+            count: column.count as u32,
+            bytes: if column.is_wide { 8 } else { 4 },
+            is_address: column.is_address.into(),
+        };
+        words[number * 2..][..2].copy_from_slice(&cast::<params::Column, [u64; 2]>(entry));
+        match column.is_wide {
+            true => words.extend(column.values.iter().map(|&value| value as u64)),
+            false => words.extend(in_pairs(&column.values, |value| value as u32)),
+        }
+    }
+    words
+}
+
+/// Numbers of 32 bits, two in a word, the first in its low half.
+fn in_pairs<'n, T: Copy>(
+    numbers: &'n [T],
+    low: impl Fn(T) -> u32 + 'n,
+) -> impl Iterator<Item = u64> + 'n {
+    numbers.chunks(2).map(move |pair| {
+        u64::from(low(pair[0])) | u64::from(pair.get(1).map_or(0, |&number| low(number))) << 32
+    })
 }
 
 /// Memory for a table that a graph makes each time that it is launched: as long as the list's own. It is allocated on a

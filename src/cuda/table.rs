@@ -2,10 +2,12 @@
 
 use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
 
-use super::encode::{Builder, Column, Encoded, Values};
+use super::encode::{Builder, Encoded};
+use super::numbers::Values;
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
+use super::words::Column;
 use crate::plan::{OutputPlan, Plan};
 use crate::tensor::Result;
 

@@ -1,0 +1,126 @@
+//! The words of a table: what fields refer to by position, each column of numbers once.
+
+use bytemuck::cast_slice;
+
+use super::params::CHOSEN_WORDS;
+use crate::tensor::{Error, Result};
+
+/// A column of a table that depends on which samples a device chooses.
+#[derive(Debug)]
+pub(super) struct Column {
+    pub position: u32,
+    /// `count` numbers of each class, the last of which is that of samples that are not there.
+    pub values: Vec<i64>,
+    pub count: usize,
+    /// 64 bits, else 32.
+    pub is_wide: bool,
+    /// Numbers are added to the address of the sample, if it is there.
+    pub is_address: bool,
+}
+
+impl Column {
+    pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> Column {
+        Column { position: 0, values, count, is_wide, is_address: false }
+    }
+}
+
+pub(super) struct Words {
+    pub words: Vec<u64>,
+    /// Where columns of 32-bit numbers are, and how many they have: lengths and offsets are written once,
+    /// though several fields use them.
+    columns: Vec<(u32, usize)>,
+    /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and where the next one begins.
+    pub chosen: Vec<Column>,
+    pub next: u64,
+}
+
+impl Words {
+    /// So many zeros.
+    pub fn new(len: usize) -> Words {
+        Words { words: vec![0; len], columns: Vec::new(), chosen: Vec::new(), next: CHOSEN_WORDS }
+    }
+
+    /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
+    pub fn chosen(&mut self, num_samples: usize, column: Column) -> Result<u32> {
+        let is_there = |known: &&Column| {
+            (known.count, known.is_wide, known.is_address)
+                == (column.count, column.is_wide, column.is_address)
+                && known.values == column.values
+        };
+        if let Some(known) = self.chosen.iter().find(is_there) {
+            return Ok(known.position);
+        }
+        let position = u32::try_from(self.next).map_err(|_| too_large("words of a table"))?;
+        let numbers = (num_samples * column.count) as u64;
+        self.next += if column.is_wide { numbers } else { numbers.div_ceil(2) };
+        self.chosen.push(Column { position, ..column });
+        Ok(position)
+    }
+
+    /// Numbers in as many bits as `wide` says.
+    pub fn numbers(&mut self, numbers: impl Iterator<Item = i64>, wide: bool) -> Result<u32> {
+        match wide {
+            true => self.push_words(numbers.map(|number| number as u64)),
+            false => self.column(&numbers.map(|number| number as u32).collect::<Vec<u32>>()),
+        }
+    }
+
+    /// Numbers of 32 bits, where they have been written before if they have.
+    pub fn column(&mut self, numbers: &[u32]) -> Result<u32> {
+        let bytes: &[u8] = cast_slice(numbers);
+        let is_there = |&&(position, count): &&(u32, usize)| {
+            count == numbers.len()
+                && &cast_slice::<u64, u8>(&self.words[position as usize..])[..bytes.len()] == bytes
+        };
+        if let Some((position, _)) = self.columns.iter().find(is_there) {
+            return Ok(*position);
+        }
+        let position = self.push_bytes(bytes)?;
+        self.columns.push((position, numbers.len()));
+        Ok(position)
+    }
+
+    pub fn push_words(&mut self, words: impl Iterator<Item = u64>) -> Result<u32> {
+        let position = self.position()?;
+        self.words.extend(words);
+        Ok(position)
+    }
+
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> Result<u32> {
+        let position = self.position()?;
+        let (whole, rest) = bytes.split_at(bytes.len() / 8 * 8);
+        self.words.extend(whole.chunks_exact(8).map(bytemuck::pod_read_unaligned::<u64>));
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            self.words.push(u64::from_ne_bytes(last));
+        }
+        Ok(position)
+    }
+
+    fn position(&self) -> Result<u32> {
+        u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
+    }
+}
+
+/// Of every 2^shift'th item of `total` the sample that it is of, and the last sample: a hint for about every sample, so that
+/// the search has a step or two. `first`: the first item of each sample.
+pub(super) fn hints_of(first: &[u32], total: u64) -> (u8, Vec<u32>) {
+    let shift = (total / first.len().max(1) as u64).max(1).ilog2();
+    let mut hints = Vec::with_capacity((total >> shift) as usize + 2);
+    let mut sample = 0;
+    for item in (0..total).step_by(1 << shift) {
+        while first.get(sample + 1).is_some_and(|&first| u64::from(first) <= item) {
+            sample += 1;
+        }
+        hints.push(sample as u32);
+    }
+    hints.push(first.len().saturating_sub(1) as u32);
+    (shift as u8, hints)
+}
+
+pub(super) fn too_large(what: &str) -> Error {
+    Error::TooLarge(format!(
+        "more than 2^31 {what} in one launch: assemble fewer samples at a time"
+    ))
+}
