@@ -130,6 +130,29 @@ fn a_stack_on_the_device_is_a_few_calls() {
 }
 
 #[test]
+fn a_batch_by_indices_of_the_host_is_a_few_calls() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let (memory, samples, all) = scattered(gpu, 8192);
+        let indices: Vec<i64> = (0..4096).map(|i| i * 2477 % 8192).collect();
+        let rows = indices.iter().map(|&index| &all[16 * index as usize..][..16]);
+        let expected = rows.collect::<Vec<_>>().concat();
+        for round in 0..3 {
+            let (calls, batch) = traced(gpu, || {
+                let taken = samples.take(indices.iter().copied()).unwrap();
+                engine.assemble_on(&taken, &Collate::stack(), &lane.stream()).unwrap()
+            });
+            if round > 0 {
+                assert!(calls.len() <= 12, "{} calls: {calls:#?}", calls.len());
+                assert!(count(&calls, "cuMemcpyHtoDAsync_v2") <= 1, "{calls:#?}");
+            }
+            assert_eq!(consume(&lane, &batch), std::slice::from_ref(&expected));
+        }
+        drop(memory);
+    });
+}
+
+#[test]
 fn dropped_batches_use_each_others_memory_however_far_behind_the_device_is() {
     on_gpu(|gpu| {
         let (engine, lane) = (engine(), Lane::new(gpu));
