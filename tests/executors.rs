@@ -173,6 +173,52 @@ fn every_pair_of_dtypes() {
     }
 }
 
+/// A long sample and a short one of neighbouring numbers from `first` on, with `odd` in each place of a vector.
+fn among_numbers(dtype: DType, first: u128, odd: u128) -> [Sample; 2] {
+    [4096, 7].map(|length: i64| {
+        let mut sample = Sample::new(dtype, &[length], 0);
+        (0..length)
+            .for_each(|i| sample.put(&[i], if i % 9 == 0 { odd } else { first + i as u128 % 50 }));
+        sample
+    })
+}
+
+/// All elements of a vector that has a NaN are converted once more, one by one.
+#[test]
+fn lone_nans() {
+    for (src, one, nan) in [
+        (DType::F16, 0x3C00, 0x7C01),
+        (DType::BF16, 0x3F80, 0x7F81),
+        (DType::F32, 0x3F80_0000, 0x7F80_0001),
+        (DType::F64, 0x3FF0_0000_0000_0000, 0x7FF0_0000_0000_0001),
+    ] {
+        for sample in among_numbers(src, one, nan) {
+            for dst in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+                let (name, samples) = (format!("{src} to {dst}"), [sample.clone(), sample.clone()]);
+                runner().check(&name, &samples, &Ask::stack().cast(dst));
+                let scaled = Ask::stack().cast(dst).scaled();
+                runner().check(&format!("{name}, scaled"), &samples, &scaled);
+            }
+        }
+    }
+}
+
+/// Numbers around the middle between two of 16 bits, closer to it than those of float32: rounded once, beside a NaN too.
+#[test]
+fn middles_of_float64() {
+    let (one, nan) = (0x3FF0_0000_0000_0000, 0x7FF0_0000_0000_0001);
+    for (dst, middle) in [(DType::F16, 1 << 41), (DType::BF16, 1 << 44)] {
+        for first in [one + middle - 25, one + 3 * middle - 25] {
+            for odd in [one, nan] {
+                for sample in among_numbers(DType::F64, first, odd) {
+                    let name = format!("{first:#x} to {dst}, and {odd:#x}");
+                    runner().check(&name, &[sample], &Ask::stack().cast(dst));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn bools_of_any_byte_count_as_true() {
     let samples = [Sample::laid_out(DType::Bool, &[300], &[1], 1, Paint::Bytes, 0)];

@@ -122,6 +122,12 @@ impl Sample {
         self.first.wrapping_add_signed(elements as isize * self.dtype.size() as isize)
     }
 
+    /// Gives an element other bits.
+    pub fn put(&mut self, coords: &[i64], bits: Bits) {
+        let (position, size) = (self.position(coords), self.dtype.size());
+        self.buffer[position..position + size].copy_from_slice(&bits.to_le_bytes()[..size]);
+    }
+
     /// The bits of one element.
     pub fn element(&self, coords: &[i64]) -> Bits {
         let size = self.dtype.size();
