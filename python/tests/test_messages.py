@@ -275,3 +275,16 @@ def test_other_arguments_of_engines():
 def test_ints_beyond_64_bits():
     assert text(lambda: wr.concat([paint(3)], dim=2**70), ValueError) == f"dim={2**70} is beyond 64 bits"
     assert text(lambda: wr.concat([paint(3)], dim="x"), TypeError) == "dim='x'; it is an int"
+
+
+@pytest.mark.parametrize("name, what", [
+    ("dims", "an int or ints"), ("size", "an int, or an int or None for each dim"), ("multiple_of", "an int, or one for each dim"),
+])  # fmt: skip
+def test_a_bool_is_no_int(name, what):
+    for value in (True, (True,), [2, False]):
+        assert text(lambda value=value: wr.pad([paint(3)], **{name: value}), TypeError) == f"{name}={value!r}; it is {what}"
+    assert text(lambda: wr.concat([paint(3)], dim=False), TypeError) == "dim=False; it is an int"
+    for of_transform in ("scale", "mean", "std", "channel_dim", "permute"):
+        value = (True, False) if of_transform == "permute" else True
+        with pytest.raises(TypeError, match=of_transform):
+            wr.Transform(**{of_transform: value})

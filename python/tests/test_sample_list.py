@@ -368,6 +368,31 @@ def test_stack_by_negative_indices(dtype):
             samples.stack(np.array([1, outside], dtype))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "<i4"])
+def test_rows_of_a_table_by_any_integer_dtype(dtype):
+    table = paint((40, 17), "float32")
+    samples, indices = wr.SampleList(table), np.array([5, 39, 0, 5, 12], dtype)
+    for given in (indices, np.repeat(indices, 2)[::2], np.frombuffer(b"-" + indices.tobytes(), "u1")[1:].view(dtype)):
+        assert_tensor(samples.stack(given), table[indices])
+        assert_tensor(wr.stack(samples.take(given)), table[indices])
+    assert_tensor(samples.stack(indices, dtype="float64"), table[indices].astype("f8"))
+    with pytest.raises(IndexError, match="index 40 in a list of 40 samples"):
+        samples.stack(np.array([0, 40], dtype))
+
+
+@pytest.mark.parametrize("indices", [np.array([[0]]), np.array([0.0]), np.array([True]), np.array(0)])
+def test_indices_are_integers_of_one_dim(indices):
+    with pytest.raises(TypeError, match="indices are integers of one dim"):
+        wr.SampleList(paint((4, 3))).stack(indices)
+
+
+def test_rows_of_a_table_that_moved_are_refused():
+    table = np.zeros((4, 3), np.float32)
+    samples = wr.SampleList(table)
+    table.resize((40_000, 3), refcheck=False)
+    refusal(lambda: samples.stack(np.array([2])), wr.LayoutError, "memory that was moved", index=0)
+
+
 def test_stack_of_a_list_refuses_what_stack_does():
     samples = wr.SampleList([ROWS[0], ROWS[1][:2]])
     refusal(lambda: samples.stack([0, 0, 1]), wr.ShapeError, r"sample 2: expected shape \(3, 4\)", index=2)

@@ -12,8 +12,8 @@ use crate::collate::{Collate, Form, MaskBits, Pad, Transform};
 use crate::host::{self, write_numbers, write_rows, MemoryPool, RowPadding};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{padded_dims, padded_extent, Leaf, Path};
-use crate::samples::Rows;
-use crate::tensor::{DType, Device, Dims, Layout, Offsets};
+use crate::samples::{Rows, SampleList};
+use crate::tensor::{bytes_of, DType, Device, Dims, Layout, Offsets, Tensor};
 
 /// How rows are in a batch.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ struct Small<'r> {
     rows: Rows<'r>,
     place: Place,
     dtype: DType,
-    shape: Dims,
+    layout: Layout,
     data_bytes: u64,
     /// Elements that are not padding.
     elems: u64,
@@ -67,9 +67,9 @@ impl<'r> Small<'r> {
         };
         shape.extend_from_slice(if let Place::Stacked = place { own } else { rest });
         let elems = real.checked_mul(rest.iter().product())? as u64;
-        let numel = Layout::compact(dtype, &shape).ok()?.numel() as u64;
-        let data_bytes = numel * dtype.size() as u64;
-        Some(Small { rows, place, dtype, shape, data_bytes, elems })
+        let layout = Layout::compact(dtype, &shape).ok()?;
+        let data_bytes = layout.numel() as u64 * dtype.size() as u64;
+        Some(Small { rows, place, dtype, layout, data_bytes, elems })
     }
 
     fn bytes_in(&self) -> u64 {
@@ -86,7 +86,7 @@ impl<'r> Small<'r> {
             Place::Padded(_, None) => 0,
             Place::Joined { batch_index, .. } => {
                 if batch_index {
-                    self.shape[0].unsigned_abs().saturating_mul(8)
+                    self.layout.shape()[0].unsigned_abs().saturating_mul(8)
                 } else {
                     0
                 }
@@ -102,85 +102,102 @@ impl<'r> Small<'r> {
 
     /// Makes the batch; `None` without memory.
     fn write(&self, memory: &Arc<MemoryPool>) -> Option<Batch> {
-        let Small { rows, place, dtype, shape, data_bytes, .. } = self;
-        let count = rows.len() as i64;
-        // The most that there are, each with the number of its bytes: data, lengths, and mask or offsets and index.
-        let mut bytes = *data_bytes;
-        let mut room = |size: i64| {
-            let at = bytes.next_multiple_of(ALIGN);
-            bytes = at + size as u64;
-            at
-        };
-        let places = match place {
-            Place::Stacked => [0; 3],
-            Place::Padded(padding, mask) => {
-                [room(8 * count), room(mask.map_or(0, |mask| mask_bytes(&mask, count, padding))), 0]
-            }
-            Place::Joined { batch_index, .. } => {
-                let index = if *batch_index { 8 * shape[0] } else { 0 };
-                [room(8 * count), room(8 * (count + 1)), room(index)]
-            }
-        };
-        let block = memory.allocate(bytes).ok()?;
-        let whole = Layout::compact(DType::U8, &[bytes as i64]).ok()?;
-        let memory = block.into_tensor(DType::U8, whole);
-        let part = |at: u64, dtype, shape: &[i64]| memory.part(at, dtype, shape).ok();
-        let data = part(0, *dtype, shape)?;
-        let mut fields = Fields::of_rows(rows.len());
-        let each = || (0..rows.len()).map(|index| rows.at(index).1);
-        match place {
-            // SAFETY: memory for as many rows that was just allocated, here and below.
-            #[allow(unsafe_code)]
-            Place::Stacked => unsafe { write_rows(rows, None, None, &data) },
-            Place::Padded(padding, mask) => {
-                let real = || each().map(|length| length.min(padding.extent));
-                let lengths = part(places[0], DType::I64, &[count])?;
-                let mask = match mask {
-                    Some(bits) => {
-                        Some((part(places[1], bits.dtype, &[count, padding.extent])?, *bits))
-                    }
-                    None => None,
-                };
-                // SAFETY: as above; a length for each row, and an element of the mask for each place of all rows.
-                #[allow(unsafe_code)]
-                unsafe {
-                    write_numbers(&lengths, real());
-                    write_rows(rows, Some(padding), mask.as_ref(), &data);
-                }
-                fields.lengths = Some(Box::new(lengths));
-                fields.mask = mask.map(|(mask, _)| Box::new(mask));
-                let dims = smallvec![(0, padding.side)];
-                fields.set_parts(Parts::Padded { dims, lengths: real().collect() });
-            }
-            Place::Joined { offsets_i32, batch_index, is_ragged } => {
-                let offsets = Offsets::of_checked(each());
-                let (dtype, total) = (if *offsets_i32 { DType::I32 } else { DType::I64 }, shape[0]);
-                let lengths = part(places[0], DType::I64, &[count])?;
-                let boundaries = part(places[1], dtype, &[count + 1])?;
-                let index = match batch_index {
-                    true => Some(part(places[2], DType::I64, &[total])?),
-                    false => None,
-                };
-                // SAFETY: as above; a length for each row, one boundary more, a number for each place of all rows.
-                #[allow(unsafe_code)]
-                unsafe {
-                    write_numbers(&lengths, each());
-                    write_numbers(&boundaries, offsets.as_slice().iter().copied());
-                    if let Some(index) = &index {
-                        let numbers = each().enumerate().flat_map(|(row, length)| {
-                            std::iter::repeat_n(row as i64, length as usize)
-                        });
-                        write_numbers(index, numbers);
-                    }
-                    write_rows(rows, None, None, &data);
-                }
-                fields.lengths = Some(Box::new(lengths));
-                fields.offsets = Some(Box::new(boundaries));
-                fields.batch_index = index.map(Box::new);
-                fields.max_length = is_ragged.then(|| each().max().unwrap_or(0));
-                fields.set_parts(Parts::Joined { dim: 0, offsets });
+        match &self.place {
+            Place::Stacked => self.write_stacked(memory),
+            Place::Padded(padding, mask) => self.write_padded(memory, padding, *mask),
+            &Place::Joined { offsets_i32, batch_index, is_ragged } => {
+                let dtype = if offsets_i32 { DType::I32 } else { DType::I64 };
+                self.write_joined(memory, dtype, batch_index, is_ragged)
             }
         }
+    }
+
+    fn write_stacked(&self, memory: &Arc<MemoryPool>) -> Option<Batch> {
+        let block = memory.allocate(self.data_bytes).ok()?;
+        let data = block.into_tensor(self.dtype, self.layout.clone());
+        // SAFETY: memory for as many rows that was just allocated.
+        #[allow(unsafe_code)]
+        unsafe {
+            write_rows(&self.rows, None, None, &data);
+        }
+        Some(Batch::new(data, Fields::of_rows(self.rows.len())))
+    }
+
+    fn write_padded(
+        &self,
+        memory: &Arc<MemoryPool>,
+        padding: &RowPadding,
+        mask: Option<MaskBits>,
+    ) -> Option<Batch> {
+        let rows = &self.rows;
+        let places = [rows.len() as i64, padding.extent];
+        let [data, lengths, part] = parts_of(
+            memory,
+            [
+                Some((self.dtype, self.layout.shape())),
+                Some((DType::I64, &places[..1])),
+                mask.map(|bits| (bits.dtype, &places[..])),
+            ],
+        )?;
+        let (data, lengths, mask) = (data?, lengths?, part.zip(mask));
+        let real = || (0..rows.len()).map(|index| rows.at(index).1.min(padding.extent));
+        // SAFETY: memory that was just allocated: for each row with its padding, a length for each row, and an element
+        // of the mask for each place of all rows.
+        #[allow(unsafe_code)]
+        unsafe {
+            write_numbers(&lengths, real());
+            write_rows(rows, Some(padding), mask.as_ref(), &data);
+        }
+        let mut fields = Fields::of_rows(rows.len());
+        fields.lengths = Some(Box::new(lengths));
+        fields.mask = mask.map(|(mask, _)| Box::new(mask));
+        let dims = smallvec![(0, padding.side)];
+        fields.set_parts(Parts::Padded { dims, lengths: real().collect() });
+        Some(Batch::new(data, fields))
+    }
+
+    /// `of_offsets`: their dtype.
+    fn write_joined(
+        &self,
+        memory: &Arc<MemoryPool>,
+        of_offsets: DType,
+        batch_index: bool,
+        is_ragged: bool,
+    ) -> Option<Batch> {
+        let rows = &self.rows;
+        let (count, total) = (rows.len() as i64, self.layout.shape()[0]);
+        let [data, lengths, boundaries, index] = parts_of(
+            memory,
+            [
+                Some((self.dtype, self.layout.shape())),
+                Some((DType::I64, &[count])),
+                Some((of_offsets, &[count + 1])),
+                batch_index.then_some((DType::I64, &[total])),
+            ],
+        )?;
+        let (data, lengths, boundaries) = (data?, lengths?, boundaries?);
+        let each = || (0..rows.len()).map(|index| rows.at(index).1);
+        let offsets = Offsets::of_checked(each());
+        // SAFETY: memory that was just allocated: for all rows, a length for each, one boundary more, and a number for
+        // each place of all rows.
+        #[allow(unsafe_code)]
+        unsafe {
+            write_numbers(&lengths, each());
+            write_numbers(&boundaries, offsets.as_slice().iter().copied());
+            if let Some(index) = &index {
+                let numbers = each()
+                    .enumerate()
+                    .flat_map(|(row, length)| std::iter::repeat_n(row as i64, length as usize));
+                write_numbers(index, numbers);
+            }
+            write_rows(rows, None, None, &data);
+        }
+        let mut fields = Fields::of_rows(rows.len());
+        fields.lengths = Some(Box::new(lengths));
+        fields.offsets = Some(Box::new(boundaries));
+        fields.batch_index = index.map(Box::new);
+        fields.max_length = is_ragged.then(|| each().max().unwrap_or(0));
+        fields.set_parts(Parts::Joined { dim: 0, offsets });
         Some(Batch::new(data, fields))
     }
 
@@ -208,12 +225,13 @@ impl Engine {
     /// Assembles all leaves without a plan, if together they read and write less than 1 MiB, if the samples are
     /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
     /// them and to pad dim 0. Otherwise, and if anything is wrong, `None`, and nothing is done: a plan does or
-    /// tells it. `begin`: when the work on the samples began.
+    /// tells it. `begin`: when the work on the samples began. `most_bytes`: a limit below 1 MiB.
     #[doc(hidden)]
     pub fn assemble_small<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
         begin: Instant,
+        most_bytes: u64,
     ) -> Option<Vec<Batch>> {
         let of_leaf = |leaf: &Leaf<'s, 'a>| -> Option<Small<'s>> {
             let rows = Rows::of_list(leaf.samples, host::POLICY.small_bytes)
@@ -221,7 +239,21 @@ impl Engine {
             Small::new(rows, leaf.collate, self.shared.device)
         };
         let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;
-        self.write_small(&all, begin)
+        self.write_small(&all, begin, most_bytes, |all| all.collect())
+    }
+
+    /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
+    /// end: as of the list that [`SampleList::take`] gives, which is not made.
+    #[doc(hidden)]
+    pub fn assemble_taken(
+        &self,
+        list: &SampleList<'_>,
+        indices: &[i64],
+        collate: &Collate,
+        begin: Instant,
+    ) -> Option<Batch> {
+        let rows = Rows::taken(list, indices, host::POLICY.small_bytes)?;
+        self.assemble_rows(rows, collate, begin)
     }
 
     /// As [`Engine::assemble_small`], of one leaf.
@@ -232,23 +264,55 @@ impl Engine {
         begin: Instant,
     ) -> Option<Batch> {
         let small = Small::new(rows, collate, self.shared.device)?;
-        self.write_small(&[small], begin)?.pop()
+        self.write_small(&[small], begin, u64::MAX, |all| all.next().flatten())
     }
 
-    fn write_small(&self, all: &[Small<'_>], begin: Instant) -> Option<Vec<Batch>> {
+    /// What `take` makes of all batches, if they are small enough; each of them is `None` without memory.
+    fn write_small<T>(
+        &self,
+        all: &[Small<'_>],
+        begin: Instant,
+        most_bytes: u64,
+        take: impl FnOnce(&mut dyn Iterator<Item = Option<Batch>>) -> Option<T>,
+    ) -> Option<T> {
         let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
-        if !host::is_small(traffic) || self.shared.reference {
+        if !host::is_small(traffic) || traffic > most_bytes || self.shared.reference {
             return None;
         }
         let span = Span::timed(Stage::Run, begin, &self.shared.counters.run_ns);
-        let made = all.iter().map(|small| small.write(&self.shared.memory));
-        let made = made.collect::<Option<Vec<Batch>>>()?;
         let mut tally = Tally::default();
-        all.iter().zip(&made).for_each(|(small, made)| small.add_to(&mut tally, made));
+        let made = take(&mut all.iter().map(|small| {
+            let made = small.write(&self.shared.memory)?;
+            small.add_to(&mut tally, &made);
+            Some(made)
+        }))?;
         self.shared.counters.count(&tally);
         span.note(&tally);
         Some(made)
     }
+}
+
+/// Tensors of these dtypes and shapes in one allocation, each at a multiple of `ALIGN`; `None` without memory.
+fn parts_of<const N: usize>(
+    memory: &Arc<MemoryPool>,
+    parts: [Option<(DType, &[i64])>; N],
+) -> Option<[Option<Tensor>; N]> {
+    let mut end = 0;
+    let places = parts.map(|part| {
+        let (dtype, shape) = part?;
+        let at = u64::next_multiple_of(end, ALIGN);
+        end = at + bytes_of(dtype, shape);
+        Some((at, dtype, shape))
+    });
+    let whole = Layout::compact(DType::U8, &[end as i64]).ok()?;
+    let memory = memory.allocate(end).ok()?.into_tensor(DType::U8, whole);
+    let mut made = [const { None }; N];
+    for (made, place) in made.iter_mut().zip(places) {
+        if let Some((at, dtype, shape)) = place {
+            *made = Some(memory.part(at, dtype, shape).ok()?);
+        }
+    }
+    Some(made)
 }
 
 /// Of a mask with an element for each place along dim 0 of each row.

@@ -1,10 +1,18 @@
 //! Rows of small batches, written one after the other by the calling thread.
+//!
+//! The loop asks for the memory of a row some rows before it reads it, since rows can be anywhere. Rows of one size that are
+//! only moved are copied in blocks of 16 or 32 bytes, whose number is known when the loop is compiled, so that a row has no
+//! branch. Others are written one by one: a row of up to 32 bytes by two loads that may overlap, a longer one by the
+//! system's copy, a cast by the vector loop for its pair of dtypes. Padding is filled on the way, so that each output line
+//! is written once, while it is in the first cache.
 #![allow(unsafe_code)] // Raw rows.
 
 use crate::collate::{MaskBits, Side};
 use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, RowFn};
-use crate::samples::Rows;
+#[cfg(target_arch = "x86_64")]
+use crate::host::simd::has_avx2;
+use crate::samples::{Rows, TensorMeta};
 use crate::tensor::{DType, Tensor};
 
 /// Where a row is along its own dim 0, and what fills the rest.
@@ -48,70 +56,110 @@ pub(crate) unsafe fn write_rows(
     mask: Option<&(Tensor, MaskBits)>,
     data: &Tensor,
 ) {
-    let (meta, to) = (rows.meta(), data.dtype());
-    let rest = meta.layout.shape().get(1..).unwrap_or_default();
-    let elems = rest.iter().product::<i64>() as usize;
-    let (src_size, size) = (meta.dtype.size(), to.size());
-    let (src_unit, unit) = (elems * src_size, elems * size);
-    let cast: Option<RowFn> = (meta.dtype != to).then(|| rows::cast_row(meta.dtype, to));
-    let write = |src: *const u8, dst: *mut u8, length: usize| {
-        // SAFETY: a row's own elements, and their place in the output.
-        unsafe {
-            match cast {
-                None => copy_short(src, dst, length * unit),
-                Some(_) if length * elems == 0 => {}
-                Some(cast) => cast(src, src_size as isize, dst, size as isize, length * elems),
-            }
+    let writer = Writer::new(rows.meta(), data.dtype());
+    let dst = data.data_ptr();
+    // SAFETY: the caller's promise, here and below.
+    unsafe {
+        match (padding, rows.alike().filter(|_| writer.cast.is_none())) {
+            (Some(padding), _) => write_padded(rows, &writer, padding, mask, dst),
+            (None, Some(addresses)) => copy_all(addresses, dst, data.nbytes() / rows.len()),
+            (None, None) => write_joined(rows, &writer, dst),
         }
-    };
-    let ask = |index: usize| {
-        if index < rows.len() {
-            let (src, length) = rows.at(index);
-            prefetch(src, length as usize * src_unit);
-        }
-    };
-    let mut dst = data.data_ptr();
-    if let (Some(addresses), None) = (rows.alike().filter(|_| padding.is_none()), cast) {
-        let bytes = data.nbytes() / rows.len();
-        // SAFETY: rows of so many bytes each, and memory for all of them.
-        return unsafe {
-            match bytes.div_ceil(16) {
-                1 if bytes == 16 => copy_alike::<1>(addresses, dst, bytes),
-                2 => copy_alike::<2>(addresses, dst, bytes),
-                3 => copy_alike::<3>(addresses, dst, bytes),
-                4 => copy_alike::<4>(addresses, dst, bytes),
-                5 => copy_alike::<5>(addresses, dst, bytes),
-                6 => copy_alike::<6>(addresses, dst, bytes),
-                7 => copy_alike::<7>(addresses, dst, bytes),
-                8 => copy_alike::<8>(addresses, dst, bytes),
-                _ => copy_alike::<0>(addresses, dst, bytes),
-            }
-        };
     }
-    let Some(padding) = padding else {
-        for index in 0..rows.len() {
-            ask(index + AHEAD);
-            let (src, length) = rows.at(index);
-            write(src, dst, length as usize);
-            dst = dst.wrapping_add(length as usize * unit);
+}
+
+/// How the elements of rows become those of the output.
+struct Writer {
+    /// `None` where they are only moved.
+    cast: Option<RowFn>,
+    /// Elements of one place along dim 0.
+    elems: usize,
+    /// Bytes of an element, of a sample and of the output.
+    sizes: [usize; 2],
+}
+
+impl Writer {
+    fn new(meta: &TensorMeta, to: DType) -> Writer {
+        let rest = meta.layout.shape().get(1..).unwrap_or_default();
+        Writer {
+            cast: (meta.dtype != to).then(|| rows::cast_row(meta.dtype, to)),
+            elems: rest.iter().product::<i64>() as usize,
+            sizes: [meta.dtype.size(), to.size()],
         }
-        return;
-    };
-    let extent = padding.extent;
-    let fill = |dst: *mut u8, places: i64| {
-        // SAFETY: places of the row that no element of it goes to.
+    }
+
+    /// Bytes of one place along dim 0, of a sample and of the output.
+    fn units(&self) -> [usize; 2] {
+        self.sizes.map(|size| size * self.elems)
+    }
+
+    /// Writes so many places.
+    ///
+    /// # Safety
+    /// They are there on both sides.
+    #[inline]
+    unsafe fn write(&self, src: *const u8, dst: *mut u8, places: usize) {
+        let ([from, to], count) = (self.sizes, places * self.elems);
+        // SAFETY: the caller's promise.
         unsafe {
-            rows::fill_row(dst, size as isize, size, &padding.value, places as usize * elems)
-        };
+            match self.cast {
+                None => copy_short(src, dst, count * to),
+                Some(_) if count == 0 => {}
+                Some(cast) => cast(src, from as isize, dst, to as isize, count),
+            }
+        }
+    }
+}
+
+/// Asks for the memory of a row that is read soon, if there is one more.
+#[inline]
+fn ask(rows: &Rows<'_>, index: usize, unit: usize) {
+    if index < rows.len() {
+        let (src, length) = rows.at(index);
+        prefetch(src, length as usize * unit);
+    }
+}
+
+/// Rows one after the other.
+///
+/// # Safety
+/// As [`write_rows`].
+unsafe fn write_joined(rows: &Rows<'_>, writer: &Writer, mut dst: *mut u8) {
+    let [src_unit, unit] = writer.units();
+    for index in 0..rows.len() {
+        ask(rows, index + AHEAD, src_unit);
+        let (src, length) = rows.at(index);
+        // SAFETY: a row's own elements, and their place in the output.
+        unsafe { writer.write(src, dst, length as usize) };
+        dst = dst.wrapping_add(length as usize * unit);
+    }
+}
+
+/// Each row within its padding, and its mask. A mask of bytes is set as a whole to what padding has and then the real
+/// part of each row, which takes fewer calls than each part of a row by itself.
+///
+/// # Safety
+/// As [`write_rows`].
+unsafe fn write_padded(
+    rows: &Rows<'_>,
+    writer: &Writer,
+    padding: &RowPadding,
+    mask: Option<&(Tensor, MaskBits)>,
+    mut dst: *mut u8,
+) {
+    let (extent, [src_unit, unit], size) = (padding.extent, writer.units(), writer.sizes[1]);
+    let fill = |dst: *mut u8, places: i64| {
+        let count = places as usize * writer.elems;
+        // SAFETY: places of the row that no element of it goes to.
+        unsafe { rows::fill_row(dst, size as isize, size, &padding.value, count) };
     };
     let mask = mask.map(|(mask, bits)| (mask.data_ptr(), bits, bits.dtype.size()));
-    // Bytes are set twice, which takes fewer calls than setting each in its part of the row.
     if let Some((mask, bits, 1)) = mask {
         // SAFETY: an element for each place of each row.
         unsafe { mask.write_bytes(bits.padding[0], rows.len() * extent as usize) };
     }
     for index in 0..rows.len() {
-        ask(index + AHEAD);
+        ask(rows, index + AHEAD, src_unit);
         let (src, length) = rows.at(index);
         let lead = padding.side.lead(length, extent);
         let (cut, lead, real) = ((-lead).max(0) as usize, lead.max(0), length.min(extent));
@@ -119,7 +167,8 @@ pub(crate) unsafe fn write_rows(
         if lead > 0 {
             fill(place(0), lead);
         }
-        write(src.wrapping_add(cut * src_unit), place(lead), real as usize);
+        // SAFETY: the row's own elements, as many as there is room for.
+        unsafe { writer.write(src.wrapping_add(cut * src_unit), place(lead), real as usize) };
         if lead + real < extent {
             fill(place(lead + real), extent - lead - real);
         }
@@ -154,33 +203,102 @@ unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, 
     fill(lead + real, &bits.padding, extent - lead - real);
 }
 
-/// Copies rows of one size one after the other: of `N` blocks of 16 bytes, the last two of which may overlap, or for 0 of
-/// any size.
+/// Copies rows of `bytes` each one after the other.
 ///
 /// # Safety
-/// So many bytes at each address, at most `16 * N` and more than one block less, and as many for each at `dst`, which
-/// nothing else has.
-unsafe fn copy_alike<const N: usize>(addresses: &[*const u8], mut dst: *mut u8, bytes: usize) {
-    let mut copy = |src: *const u8| {
-        // SAFETY: the caller's promise, here and below.
-        unsafe {
-            if N == 0 {
-                copy_short(src, dst, bytes);
+/// As [`copy_alike`].
+unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if (32..=128).contains(&bytes) && has_avx2() {
+        // SAFETY: the feature was just found; the rest is the caller's promise, and as many blocks as are begun in a row.
+        return unsafe {
+            match bytes.div_ceil(32) {
+                1 => copy_wide::<1>(addresses, dst, bytes),
+                2 => copy_wide::<2>(addresses, dst, bytes),
+                3 => copy_wide::<3>(addresses, dst, bytes),
+                _ => copy_wide::<4>(addresses, dst, bytes),
             }
-            for block in 0..N {
-                let at = if block + 1 < N { 16 * block } else { bytes - 16 };
-                let block = src.add(at).cast::<[u8; 16]>().read_unaligned();
-                dst.add(at).cast::<[u8; 16]>().write_unaligned(block);
-            }
+        };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_narrow(addresses, dst, bytes) }
+}
+
+/// As [`copy_all`], on every processor.
+///
+/// # Safety
+/// As there.
+unsafe fn copy_narrow(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise, and as many blocks as are begun in a row.
+    unsafe {
+        match bytes.div_ceil(16) {
+            1 if bytes == 16 => copy_alike::<1, 16>(addresses, dst, bytes),
+            2 => copy_alike::<2, 16>(addresses, dst, bytes),
+            3 => copy_alike::<3, 16>(addresses, dst, bytes),
+            4 => copy_alike::<4, 16>(addresses, dst, bytes),
+            5 => copy_alike::<5, 16>(addresses, dst, bytes),
+            6 => copy_alike::<6, 16>(addresses, dst, bytes),
+            7 => copy_alike::<7, 16>(addresses, dst, bytes),
+            8 => copy_alike::<8, 16>(addresses, dst, bytes),
+            _ => copy_alike::<0, 16>(addresses, dst, bytes),
         }
-        dst = dst.wrapping_add(bytes);
-    };
+    }
+}
+
+/// As [`copy_alike`], by registers of 32 bytes.
+///
+/// # Safety
+/// As there; for processors that have AVX2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn copy_wide<const N: usize>(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { copy_alike::<N, 32>(addresses, dst, bytes) }
+}
+
+/// Copies rows of one size one after the other: of `N` blocks of `B` bytes, the last two of which may overlap, or for an
+/// `N` of 0 of any size.
+///
+/// # Safety
+/// So many bytes at each address, at most `B * N` and more than one block less, and as many for each at `dst`, which
+/// nothing else has.
+#[inline(always)]
+unsafe fn copy_alike<const N: usize, const B: usize>(
+    addresses: &[*const u8],
+    mut dst: *mut u8,
+    bytes: usize,
+) {
     let (first, last) = addresses.split_at(addresses.len().saturating_sub(AHEAD));
     for (&src, &ahead) in first.iter().zip(addresses.iter().skip(AHEAD)) {
-        prefetch(ahead, if N == 0 { bytes } else { 16 * N });
-        copy(src);
+        prefetch(ahead, if N == 0 { bytes } else { B * N });
+        // SAFETY: the caller's promise, here and below.
+        unsafe { copy_blocks::<N, B>(src, dst, bytes) };
+        dst = dst.wrapping_add(bytes);
     }
-    last.iter().for_each(|&src| copy(src));
+    for &src in last {
+        // SAFETY: as above.
+        unsafe { copy_blocks::<N, B>(src, dst, bytes) };
+        dst = dst.wrapping_add(bytes);
+    }
+}
+
+/// One row of [`copy_alike`].
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn copy_blocks<const N: usize, const B: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if N == 0 {
+            copy_short(src, dst, bytes);
+        }
+        for block in 0..N {
+            let at = if block + 1 < N { B * block } else { bytes - B };
+            let block = src.add(at).cast::<[u8; B]>().read_unaligned();
+            dst.add(at).cast::<[u8; B]>().write_unaligned(block);
+        }
+    }
 }
 
 /// Copies `N` to `2 * N` bytes: the first `N` and the last, which overlap in the middle.
@@ -254,6 +372,11 @@ mod tests {
                 let list: SampleList<'_> = rows.iter().map(|&row| SampleView::from(row)).collect();
                 let batch = Engine::host().assemble(&list, &Collate::stack()).unwrap();
                 assert_eq!(batch.data().as_slice::<u8>().unwrap(), rows.concat());
+                let addresses: Vec<_> = rows.iter().map(|row| row.as_ptr()).collect();
+                let mut to = vec![0xAA; count * bytes + 1];
+                // SAFETY: rows of so many bytes, and room for all of them.
+                unsafe { copy_narrow(&addresses, to.as_mut_ptr(), bytes) };
+                assert_eq!(to, [rows.concat(), vec![0xAA]].concat());
             }
         }
     }

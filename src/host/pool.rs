@@ -3,6 +3,7 @@
 
 use std::alloc::{alloc, dealloc, Layout};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -20,12 +21,16 @@ const ALIGN: usize = 64;
 pub(crate) struct MemoryPool {
     state: ForkMutex<State>,
     cap: u64,
+    /// Bytes in use, and blocks that were new. Small blocks, which are not kept, are counted without a lock.
+    used_bytes: AtomicU64,
+    misses: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     free: Vec<Raw>,
-    stats: PoolStats,
+    free_bytes: u64,
+    hits: u64,
 }
 
 /// A block nothing uses.
@@ -94,20 +99,22 @@ impl Drop for Block {
 
 impl MemoryPool {
     pub fn new(cap: u64) -> Arc<MemoryPool> {
-        Arc::new(MemoryPool { state: ForkMutex::default(), cap })
+        let (used_bytes, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(MemoryPool { state: ForkMutex::default(), cap, used_bytes, misses })
     }
 
     /// Uninitialised memory, aligned to 64 bytes.
     pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Block> {
         let layout = block_layout(bytes).ok_or(Error::OutOfMemory { bytes })?;
-        let found = self.lock().take(layout.size());
-        let raw = match found {
+        let is_kept = layout.size() >= POLICY.min_pooled_bytes;
+        let raw = match is_kept.then(|| self.lock().find(layout.size())).flatten() {
             Some(raw) => raw,
-            None => self.fresh(layout).ok_or_else(|| {
-                self.lock().stats.used_bytes -= layout.size() as u64;
-                Error::OutOfMemory { bytes }
-            })?,
+            None => {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                self.fresh(layout).ok_or(Error::OutOfMemory { bytes })?
+            }
         };
+        self.used_bytes.fetch_add(raw.layout.size() as u64, Ordering::Relaxed);
         Ok(Block { raw: Some(raw), pool: Arc::clone(self) })
     }
 
@@ -123,30 +130,36 @@ impl MemoryPool {
     pub fn empty(&self) {
         let free = {
             let mut state = self.lock();
-            state.stats.free_bytes = 0;
+            state.free_bytes = 0;
             std::mem::take(&mut state.free)
         };
         drop(free);
     }
 
     pub fn stats(&self) -> PoolStats {
-        self.lock().stats
+        let state = self.lock();
+        PoolStats {
+            free_bytes: state.free_bytes,
+            used_bytes: self.used_bytes.load(Ordering::Relaxed),
+            hits: state.hits,
+            misses: self.misses.load(Ordering::Relaxed),
+        }
     }
 
     /// Keeps a block for later; returns those that the cap pushes out.
     fn give_back(&self, raw: Raw) -> SmallVec<[Raw; 1]> {
         let size = raw.layout.size() as u64;
-        let mut state = self.lock();
-        state.stats.used_bytes -= size;
+        self.used_bytes.fetch_sub(size, Ordering::Relaxed);
         if raw.layout.size() < POLICY.min_pooled_bytes || size > self.cap {
             return smallvec::smallvec![raw];
         }
-        state.stats.free_bytes += size;
+        let mut state = self.lock();
+        state.free_bytes += size;
         state.free.push(raw);
         let mut dropped = SmallVec::new();
-        while state.stats.free_bytes > self.cap {
+        while state.free_bytes > self.cap {
             let oldest = state.free.remove(0);
-            state.stats.free_bytes -= oldest.layout.size() as u64;
+            state.free_bytes -= oldest.layout.size() as u64;
             dropped.push(oldest);
         }
         dropped
@@ -158,17 +171,6 @@ impl MemoryPool {
 }
 
 impl State {
-    /// Counts a block of so many bytes as used, and gives a free one if there is one for it.
-    fn take(&mut self, size: usize) -> Option<Raw> {
-        let found = if size < POLICY.min_pooled_bytes { None } else { self.find(size) };
-        match &found {
-            Some(_) => self.stats.hits += 1,
-            None => self.stats.misses += 1,
-        }
-        self.stats.used_bytes += found.as_ref().map_or(size, |raw| raw.layout.size()) as u64;
-        found
-    }
-
     /// The smallest free block that fits and is not more than a quarter too large. Of equals the one
     /// used last: its pages are the likeliest to be in a cache.
     fn find(&mut self, size: usize) -> Option<Raw> {
@@ -181,7 +183,8 @@ impl State {
             .filter(|(_, raw)| fits(raw))
             .min_by_key(|(_, raw)| raw.layout.size())?;
         let raw = self.free.remove(position);
-        self.stats.free_bytes -= raw.layout.size() as u64;
+        self.free_bytes -= raw.layout.size() as u64;
+        self.hits += 1;
         Some(raw)
     }
 }

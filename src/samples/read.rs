@@ -115,42 +115,25 @@ impl<'a> SampleList<'a> {
     /// [`Error::OutOfMemory`]. [`Error::Argument`] for samples that only a device knows.
     pub fn take(&self, indices: impl IntoIterator<Item = i64>) -> Result<SampleList<'a>> {
         self.check_known()?;
-        let len = self.data.len() as i64;
-        let indices = indices.into_iter();
-        let mut outsider = None;
-        // Of an index that is not in the list one that cannot be: errors come after the loop, which is then without them.
-        let place = |index: i64| {
-            let position = index.wrapping_add(if index < 0 { len } else { 0 });
-            if position as u64 >= len as u64 {
-                outsider.get_or_insert(index);
-            }
-            position as usize
-        };
-        let count = indices.size_hint().0;
-        let room = |is_empty: bool| if is_empty { 0 } else { count };
-        let mut data: Vec<*const u8> = room_for(count)?;
-        let mut lengths = room_for(room(self.lengths.is_empty()))?;
-        let mut meta_ids = room_for(room(self.meta_ids.is_empty()))?;
-        let places = indices.map(place);
-        match (&self.data, self.is_uniform()) {
-            (Addresses::Each(each), true) => {
-                data.extend(places.map(|place| each.get(place).copied().unwrap_or(ptr::null())));
-            }
-            (&Addresses::Rows { first, step, .. }, true) => {
-                let offset = |place: usize| (place as i64).wrapping_mul(step) as isize;
-                data.extend(places.map(|place| first.wrapping_offset(offset(place))));
-            }
-            _ => {
-                for position in places.take_while(|&place| place < len as usize) {
+        let (source, len) = (indices.into_iter(), self.len());
+        let mut indices = room_for(source.size_hint().0)?;
+        indices.extend(source);
+        let (data, lengths, meta_ids) = match self.is_uniform() {
+            true => (self.addresses_at(&indices)?, Vec::new(), Vec::new()),
+            false => {
+                let room = |is_empty: bool| if is_empty { 0 } else { indices.len() };
+                let mut data = room_for(indices.len())?;
+                let mut lengths = room_for(room(self.lengths.is_empty()))?;
+                let mut meta_ids = room_for(room(self.meta_ids.is_empty()))?;
+                for index in indices {
+                    let position = position_of(index, len)?;
                     data.push(self.data.at(position));
                     lengths.extend(self.lengths.get(position));
                     meta_ids.extend(self.meta_ids.get(position));
                 }
+                (data, lengths, meta_ids)
             }
-        }
-        if let Some(index) = outsider {
-            return Err(outside(index, len));
-        }
+        };
         let last = meta_ids.last().copied().unwrap_or(0);
         Ok(SampleList {
             data: Addresses::Each(data),
@@ -165,6 +148,26 @@ impl<'a> SampleList<'a> {
             selection: None,
             memory: PhantomData,
         })
+    }
+
+    /// The address of each sample at these positions, of which negative ones count from the end.
+    ///
+    /// # Errors
+    /// [`Error::Index`], [`Error::OutOfMemory`].
+    pub(crate) fn addresses_at(&self, indices: &[i64]) -> Result<Vec<*const u8>> {
+        let mut data = room_for(indices.len())?;
+        data.resize(indices.len(), ptr::null());
+        match &self.data {
+            Addresses::Each(each) => {
+                let each = each.as_slice();
+                look_up(&mut data, indices, each.len(), |place| each[place])?;
+            }
+            &Addresses::Rows { first, step, len } => {
+                let offset = |place: usize| (place as i64).wrapping_mul(step) as isize;
+                look_up(&mut data, indices, len, |place| first.wrapping_offset(offset(place)))?;
+            }
+        }
+        Ok(data)
     }
 
     /// Samples that only a device knows, and what else has to be kept for the work on them. As far as this list
@@ -235,4 +238,28 @@ impl<'a> SampleList<'a> {
             Addresses::Each(_) => None,
         }
     }
+}
+
+/// The position that an index says in a list of `len` samples; a negative one counts from the end.
+#[inline(always)]
+fn position_of(index: i64, len: usize) -> Result<usize> {
+    let position = index.wrapping_add(if index < 0 { len as i64 } else { 0 }) as u64;
+    match position < len as u64 {
+        true => Ok(position as usize),
+        false => Err(outside(index, len as i64)),
+    }
+}
+
+/// Writes the address of each sample at these positions in a list of `len`, of which there are as many.
+#[inline(always)]
+fn look_up(
+    data: &mut [*const u8],
+    indices: &[i64],
+    len: usize,
+    address: impl Fn(usize) -> *const u8,
+) -> Result<()> {
+    for (data, &index) in data.iter_mut().zip(indices) {
+        *data = address(position_of(index, len)?);
+    }
+    Ok(())
 }

@@ -34,6 +34,17 @@ impl<'r> Rows<'r> {
         Some(Rows { meta, length: length_of(meta), source: Source::List(list.data(), lengths) })
     }
 
+    /// The samples at these positions of a list, if they are such and do not differ.
+    pub fn taken(list: &'r SampleList<'_>, indices: &[i64], most_bytes: u64) -> Option<Rows<'r>> {
+        let (meta, lengths) = list.as_rows().filter(|_| !indices.is_empty())?;
+        let bytes = bytes_of(meta.dtype, meta.layout.shape()).saturating_mul(indices.len() as u64);
+        if !lengths.is_empty() || bytes > most_bytes {
+            return None;
+        }
+        let source = Source::List(Cow::Owned(list.addresses_at(indices).ok()?), &[]);
+        Some(Rows { meta, length: length_of(meta), source })
+    }
+
     /// Views, if they are such.
     pub fn of_views(views: &'r [SampleView<'_>]) -> Option<Rows<'r>> {
         let (first, others) = views.split_first()?;

@@ -72,7 +72,10 @@ impl Layout {
     /// # Errors
     /// As [`Layout::try_new`].
     pub fn compact(dtype: DType, shape: &[i64]) -> Result<Layout> {
-        Layout::try_new(dtype, shape, None)
+        match filled_strides(dtype, shape) {
+            Some(strides) => Ok(Layout { shape: Dims::from_slice(shape), strides }),
+            None => Layout::try_new(dtype, shape, None),
+        }
     }
 
     /// One dim, the elements of a slice.
@@ -141,6 +144,19 @@ impl Layout {
         }
         Some(low..high.checked_add(size)?)
     }
+}
+
+/// Strides of a row-major tensor that has elements, in one pass; `None` for any other, and for what is an error.
+fn filled_strides(dtype: DType, shape: &[i64]) -> Option<Dims> {
+    if shape.len() > MAX_NDIM {
+        return None;
+    }
+    let (mut strides, mut step) = (Dims::from_slice(shape), 1i64);
+    for stride in strides.iter_mut().rev() {
+        let extent = std::mem::replace(stride, step);
+        step = step.checked_mul(extent).filter(|_| extent > 0)?;
+    }
+    step.checked_mul(dtype.size() as i64).map(|_| strides)
 }
 
 /// Strides of a row-major tensor without gaps, as torch gives them for empty ones too.

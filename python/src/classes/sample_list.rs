@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};
 
-use crate::collate::run::assemble_with;
+use crate::collate::run::stack_taken;
 use crate::ground::arguments::device_of;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
@@ -107,7 +107,7 @@ impl PySampleList {
         indices: &Bound<'_, PyAny>,
         common: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyBatch> {
-        assemble_with("stack", indices.py(), common, |_| Ok((self.taken_leaves(indices)?, None)))
+        stack_taken(self, indices, common)
     }
 
     /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is

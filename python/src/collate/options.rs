@@ -4,13 +4,14 @@ use std::borrow::Cow;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
 use windrow::{Collate, DType, Engine, Pad, PerDim, Side, Stream};
 
 use crate::collate::transform::PyTransform;
 use crate::engine::default::default_engine;
 use crate::engine::engine::PyEngine;
-use crate::ground::arguments::{device_of, own_of, per_dim, scalar_of, unexpected, unfit};
+use crate::ground::arguments::{device_of, own_of, per_dim, scalar_of, unexpected, unfit, NoBool};
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{in_words, is_answer, quoted, OrPyErr};
 use crate::ground::stream::stream_of;
@@ -39,12 +40,12 @@ pub(crate) struct Options<'py> {
 /// string of each.
 struct Kwargs<'a, 'py> {
     form: &'a str,
-    items: Vec<(String, Bound<'py, PyAny>)>,
+    items: Vec<(PyBackedStr, Bound<'py, PyAny>)>,
 }
 
 impl<'f, 'py> Kwargs<'f, 'py> {
     fn new(form: &'f str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Kwargs<'f, 'py>> {
-        let mut items = Vec::new();
+        let mut items = Vec::with_capacity(kwargs.map_or(0, |kwargs| kwargs.len()));
         for (name, item) in kwargs.into_iter().flatten() {
             items.push((name.extract()?, item));
         }
@@ -53,7 +54,7 @@ impl<'f, 'py> Kwargs<'f, 'py> {
 
     /// An argument as given, `None` included.
     fn raw(&mut self, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let found = self.items.iter().position(|(given, _)| given == name);
+        let found = self.items.iter().position(|(given, _)| **given == *name);
         Ok(found.map(|position| self.items.swap_remove(position).1))
     }
 
@@ -104,7 +105,10 @@ impl<'py> Options<'py> {
         let mut kwargs = Kwargs::new(form, kwargs)?;
         let mut collate = match form {
             "stack" | "collate" => Collate::stack(),
-            "concat" => Collate::concat(kwargs.extract::<i64>("dim", "an int")?.unwrap_or(0)),
+            "concat" => {
+                let dim = kwargs.extract::<NoBool<i64>>("dim", "an int")?;
+                Collate::concat(dim.map_or(0, |NoBool(dim)| dim))
+            }
             "pad" => Collate::pad(pad_options(&mut kwargs)?),
             "ragged" => ragged_options(&mut kwargs)?,
             other => {

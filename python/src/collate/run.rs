@@ -1,4 +1,4 @@
-//! All jobs of a call as one plan, run without the interpreter lock.
+//! All jobs of a call as one plan, run without the interpreter lock if they take long.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
     Batch, Device, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RowsAhead,
-    RunOptions, Stage, Stream, Target, Tensor,
+    RunOptions, Stage, Stream, Target, Tensor, TensorMeta,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
@@ -21,6 +21,14 @@ use crate::import::importer::Reading;
 use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, ListOwner};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
+use crate::samples::list::PySampleList;
+
+/// Batches that read and write no more than this are made with the interpreter lock held: to give it up takes longer, and
+/// to get it back up to 5 ms where another thread computes.
+const ATTACHED_BYTES: u64 = 64 << 10;
+
+/// More samples than this are not looked at with the lock held.
+const FEW: usize = 1024;
 
 /// Whether all outputs of a call are in one allocation.
 pub(crate) enum Arena {
@@ -54,6 +62,11 @@ pub(crate) fn run(
     arena: Arena,
     begin: Instant,
 ) -> PyResult<Vec<Batch>> {
+    if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= FEW {
+        if let Some(batches) = run_small(engine, jobs, &arena, begin, ATTACHED_BYTES) {
+            return Ok(batches);
+        }
+    }
     let (mut memory, mut has_begun) = (None, false);
     let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
     if has_begun {
@@ -74,6 +87,24 @@ pub(crate) fn run(
     })
 }
 
+/// Batches that need no plan, if they read and write no more than so many bytes.
+fn run_small(
+    engine: &Engine,
+    jobs: &[Job],
+    arena: &Arena,
+    begin: Instant,
+    most_bytes: u64,
+) -> Option<Vec<Batch>> {
+    let is_plain = |job: &Job| {
+        matches!(job, Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. })
+    };
+    if !matches!(arena, Arena::No) || !jobs.iter().all(is_plain) {
+        return None;
+    }
+    let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
+    engine.assemble_small(&leaves, begin, most_bytes)
+}
+
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
@@ -82,16 +113,10 @@ fn run_jobs(
     memory: &mut Option<Arc<TorchMemory>>,
     has_begun: &mut bool,
 ) -> windrow::Result<Vec<Batch>> {
-    let in_arena = !matches!(arena, Arena::No);
-    let is_plain = |job: &Job| {
-        matches!(job, Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. })
-    };
-    if !in_arena && jobs.iter().all(is_plain) {
-        let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
-        if let Some(batches) = engine.assemble_small(&leaves, begin) {
-            return Ok(batches);
-        }
+    if let Some(batches) = run_small(engine, jobs, &arena, begin, u64::MAX) {
+        return Ok(batches);
     }
+    let in_arena = !matches!(arena, Arena::No);
     let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
     let jobs = &*jobs;
     let targets: Vec<Option<Target<'_>>> =
@@ -274,5 +299,45 @@ pub(crate) fn assemble_with(
     let span = engine.enter(Stage::Import);
     let job = Job::of_call(options, import)?;
     let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
+    Ok(PyBatch::from(batches.remove(0)))
+}
+
+/// A stack of the samples of a list at these positions. For a small one of rows of one table no list of them is made; all
+/// else, errors too, goes as for a list that was taken.
+pub(crate) fn stack_taken(
+    list: &PySampleList,
+    indices: &Bound<'_, PyAny>,
+    kwargs: Option<&Bound<'_, PyDict>>,
+) -> PyResult<PyBatch> {
+    let py = indices.py();
+    let _records = Records::of_call(py);
+    let options = Options::parse("stack", kwargs)?;
+    let engine = options.engine.clone();
+    let span = engine.enter(Stage::Import);
+    let (own, positions) = list.asked_for(indices)?;
+    let begin = span.end();
+    let is_plain = options.out.is_none() && options.stream.is_none() && !options.may_view();
+    let samples = match positions {
+        None => own,
+        Some(positions) => {
+            let is_table = own.list.is_uniform() && own.places.are_one();
+            if is_plain && is_table && own.places.find_moved(py)?.is_none() {
+                let (list, collate) = (&own.list, &options.collate);
+                let take = || engine.assemble_taken(list, &positions, collate, begin);
+                let bytes =
+                    |meta: &TensorMeta| meta.dtype.size() as u64 * meta.layout.numel() as u64;
+                let row_bytes = list.metas().first().map_or(0, bytes);
+                let most_rows = ATTACHED_BYTES / 2 / row_bytes.max(1);
+                let is_short = positions.len() as u64 <= most_rows.min(FEW as u64);
+                if let Some(batch) = if is_short { take() } else { py.detach(take) } {
+                    return Ok(PyBatch::from(batch));
+                }
+            }
+            Arc::new(own.taken(py, &positions)?)
+        }
+    };
+    samples.check_in_place(py, "")?;
+    let job = Job::of_call(options, |_| Ok((samples, None)))?;
+    let mut batches = run(py, &engine, &mut [job], Arena::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }

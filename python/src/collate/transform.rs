@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{PerDim, Transform};
 
-use crate::ground::arguments::{none_unknown, per_dim, TRANSFORM};
+use crate::ground::arguments::{none_unknown, per_dim, NoBool, TRANSFORM};
 
 /// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
 ///
@@ -42,20 +42,21 @@ pub(crate) struct PyTransform {
 impl PyTransform {
     #[new]
     #[pyo3(
-        signature = (scale = 1.0, mean = None, std = None, channel_dim = None, permute = None, **unknown),
+        signature = (scale = NoBool(1.0), mean = None, std = None, channel_dim = None, permute = None, **unknown),
         text_signature = "(scale=1.0, mean=None, std=None, channel_dim=None, permute=None)"
     )]
     fn new(
         py: Python<'_>,
-        scale: f64,
+        scale: NoBool<f64>,
         mean: Option<Bound<'_, PyAny>>,
         std: Option<Bound<'_, PyAny>>,
-        channel_dim: Option<i64>,
+        channel_dim: Option<NoBool<i64>>,
         permute: Option<Bound<'_, PyAny>>,
         unknown: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyTransform> {
         none_unknown("Transform", unknown, TRANSFORM)?;
         let kwargs = PyDict::new(py);
+        let NoBool(scale) = scale;
         let mut transform = Transform::new().scale(scale);
         kwargs.set_item("scale", scale)?;
         let numbers = |item: &Bound<'_, PyAny>, name: &str| -> PyResult<Vec<f64>> {
@@ -77,7 +78,7 @@ impl PyTransform {
             kwargs.set_item("std", &std)?;
             transform = transform.std(std);
         }
-        if let Some(dim) = channel_dim {
+        if let Some(NoBool(dim)) = channel_dim {
             kwargs.set_item("channel_dim", dim)?;
             transform = transform.channel_dim(dim);
         }

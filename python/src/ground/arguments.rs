@@ -137,12 +137,33 @@ where
         // To ask these for an iterator costs more than all else of a small call.
         return item.extract::<T>().map(PerDim::All).map_err(refuse);
     }
+    let no_bool = |item: &Bound<'py, PyAny>| match item.is_instance_of::<PyBool>() {
+        true => Err(PyTypeError::new_err("a bool")),
+        false => item.extract::<T>(),
+    };
     match item.try_iter() {
         Ok(_) if !item.is_instance_of::<PyString>() => {
-            entries(item, |entry| entry.extract::<T>()).map(PerDim::Each).map_err(refuse)
+            entries(item, |entry| no_bool(&entry)).map(PerDim::Each).map_err(refuse)
         }
         Err(error) if !is_answer(py, &error) => Err(error),
-        _ => item.extract::<T>().map(PerDim::All).map_err(refuse),
+        _ => no_bool(item).map(PerDim::All).map_err(refuse),
+    }
+}
+
+/// A number, or an int, that is no bool.
+pub(crate) struct NoBool<T>(pub T);
+
+impl<'a, 'py, T> FromPyObject<'a, 'py> for NoBool<T>
+where
+    T: FromPyObject<'a, 'py, Error = PyErr>,
+{
+    type Error = PyErr;
+
+    fn extract(item: Borrowed<'a, 'py, PyAny>) -> PyResult<NoBool<T>> {
+        match item.is_instance_of::<PyBool>() {
+            true => Err(PyTypeError::new_err("a bool is no number here")),
+            false => T::extract(item).map(NoBool),
+        }
     }
 }
 

@@ -1,38 +1,78 @@
 //! Arguments that are integers: indices, offsets, lengths, boxes.
+#![allow(unsafe_code)] // Numbers of foreign objects.
+
+use std::ffi::c_int;
 
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
-use windrow::{Collate, DType, Device, Element, Facet, Tensor};
+use windrow::{Collate, DType, Device, Facet, Tensor};
 
 use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
+use crate::import::numpy_words::{array_fields, ArrayStruct};
+use crate::import::routes::{route_of, Route};
 use crate::import::tensor::tensor_of;
 use crate::ownership::copy::copy_of;
 
-/// The numbers of a tensor of the host's that is row-major; none of int64 wraps.
-fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
-    fn widened<T: Element + Copy + Into<i64>>(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
-        let row = tensor.as_slice::<T>().ok()?;
-        Some(room_for(row.len()).map(|mut values| {
+/// The numbers of a row in memory, if none of them wraps in int64.
+///
+/// # Safety
+/// So many numbers of the dtype, aligned for it.
+unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
+    /// # Safety
+    /// As above.
+    unsafe fn of<T: Copy + Into<i64>>(data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
+        // SAFETY: the caller's promise.
+        let row = unsafe { std::slice::from_raw_parts(data.cast::<T>(), count) };
+        Some(room_for(count).map(|mut values| {
             values.extend(row.iter().map(|&value| value.into()));
             values
         }))
     }
-    if tensor.device() != Device::Cpu {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::I8 => of::<i8>(data, count),
+            DType::I16 => of::<i16>(data, count),
+            DType::I32 => of::<i32>(data, count),
+            DType::I64 => of::<i64>(data, count),
+            DType::U8 => of::<u8>(data, count),
+            DType::U16 => of::<u16>(data, count),
+            DType::U32 => of::<u32>(data, count),
+            _ => None,
+        }
+    }
+}
+
+/// The numbers of a tensor that has some, if it is row-major and on the host.
+fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
+    let (data, size) = (tensor.data_ptr().cast_const(), tensor.dtype().size());
+    let is_row = tensor.device() == Device::Cpu && tensor.layout().is_compact();
+    if !is_row || data.addr() % size != 0 {
         return None;
     }
-    match tensor.dtype() {
-        DType::I8 => widened::<i8>(tensor),
-        DType::I16 => widened::<i16>(tensor),
-        DType::I32 => widened::<i32>(tensor),
-        DType::I64 => widened::<i64>(tensor),
-        DType::U8 => widened::<u8>(tensor),
-        DType::U16 => widened::<u16>(tensor),
-        DType::U32 => widened::<u32>(tensor),
-        _ => None,
+    // SAFETY: elements without gaps, aligned; the tensor keeps them.
+    unsafe { widened(tensor.dtype(), data, tensor.layout().numel() as usize) }
+}
+
+/// The numbers of a NumPy array of one dim, read from its struct: to make a tensor of it takes longer than all else for
+/// the indices of a small batch.
+fn integers_in(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
+    const IN_A_ROW: c_int = ArrayStruct::C_CONTIGUOUS | ArrayStruct::ALIGNED;
+    if !matches!(route_of(array)?.0, Route::Array) {
+        return Ok(None);
+    }
+    // SAFETY: the route is that of arrays that are laid out so.
+    let Some(array) = (unsafe { array_fields(array.as_ptr()) }) else { return Ok(None) };
+    match array.shape {
+        &[count] if count > 0 && array.flags & IN_A_ROW == IN_A_ROW => {
+            // SAFETY: so many elements without gaps, aligned, by the array's word; the caller holds it.
+            unsafe { widened(array.dtype, array.data, count as usize) }.transpose()
+        }
+        _ => Ok(None),
     }
 }
 
@@ -85,6 +125,11 @@ pub(crate) fn integers(
         let mut all = room_for(rows.len().saturating_mul(width))?;
         rows.iter().for_each(|row| all.extend_from_slice(row));
         return Ok((all, vec![rows.len() as i64, width as i64]));
+    }
+    if ndim == 1 {
+        if let Some(numbers) = integers_in(numbers)? {
+            return Ok(flat(numbers));
+        }
     }
     let tensor = tensor_of(numbers, name, Reading::default())?;
     let shape = tensor.shape().to_vec();

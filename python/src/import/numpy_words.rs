@@ -57,6 +57,7 @@ const _: () = assert!(size_of::<ArrayStruct>() == 56);
 
 impl ArrayStruct {
     pub const C_CONTIGUOUS: c_int = 0x1;
+    pub const ALIGNED: c_int = 0x100;
     pub const NOT_SWAPPED: c_int = 0x200;
     pub const WRITABLE: c_int = 0x400;
 }

@@ -231,10 +231,15 @@ impl Places {
         self.0.places.is_empty()
     }
 
+    /// Whether all samples have one place, if any.
+    pub fn are_one(&self) -> bool {
+        self.0.places.len() < 2
+    }
+
     /// Those of the samples at these positions, of `len`, which are there; negative ones count from the end.
     pub fn take(&self, positions: &[i64], len: usize) -> PyResult<Places> {
-        if self.0.places.len() < 2 {
-            return Ok(self.clone()); // None, or one for all.
+        if self.are_one() {
+            return Ok(self.clone());
         }
         let Table { places, ids, asks } = &*self.0;
         let mut taken = Table::default();

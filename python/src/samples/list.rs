@@ -209,13 +209,19 @@ impl PySampleList {
         own.taken(py, positions)
     }
 
-    /// As `taken`, of array-likes.
-    pub fn taken_leaves(&self, indices: &Bound<'_, PyAny>) -> PyResult<Arc<Imported>> {
-        let py = indices.py();
-        self.leaves(py)?;
-        let taken = self.taken(indices)?.leaves(py)?;
-        taken.check_in_place(py, "")?;
-        Ok(taken)
+    /// Array-likes, and the positions of those of them that are asked for, not yet looked up: by indices on a device the
+    /// samples themselves.
+    pub fn asked_for(
+        &self,
+        indices: &Bound<'_, PyAny>,
+    ) -> PyResult<(Arc<Imported>, Option<Vec<i64>>)> {
+        let own = self.leaves(indices.py())?;
+        self.check_resident(indices.py())?;
+        if let Some(chosen) = self.chosen(indices)? {
+            return Ok((Arc::new(chosen), None));
+        }
+        let (positions, _) = integers(indices, "indices", 1)?;
+        Ok((own, Some(positions)))
     }
 
     /// The position of one of `len` samples, of which a negative one counts from the end.
