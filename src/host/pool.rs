@@ -299,7 +299,9 @@ mod tests {
     #[test]
     fn sizes_are_an_eighth_of_a_power_of_two_apart() {
         let power = 2 * POLICY.min_pooled_bytes;
+        let every = if cfg!(miri) { 997 } else { 1 };
         let mut sizes: Vec<_> = (power / 2 + 1..=power)
+            .step_by(every)
             .map(|bytes| {
                 let size = block_layout(bytes as u64).unwrap().size();
                 assert!((bytes..bytes + power / 16).contains(&size), "{bytes}: {size}");
