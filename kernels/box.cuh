@@ -1,0 +1,157 @@
+// Which box an item of family strided is: found once for a warp.
+#pragma once
+
+#include "pieces.cuh"
+
+namespace windrow {
+
+/// The rows of a box, or its columns: those in [lo, hi) are real, the rest padding. Strides are in bytes.
+struct Side {
+    uint32_t count, lo, hi;
+    uint32_t channel;  ///< 1: the channel goes on from one to the next
+    int32_t src, dst;
+};
+
+/// Rows and columns are below 2^15, strides below 2^26 either way.
+struct Box {
+    const uint64_t* table;
+    const Field* field;  ///< of which dtypes, map, padding and value are, and the samples of a list
+    const uint8_t* src;  ///< of element (0, 0), whether that is real or padding
+    uint8_t* dst;        ///< of element (0, 0)
+    Side rows, cols;
+    bool is_list;      ///< row r is sample `number + r`, and `src` is not used
+    uint32_t number;   ///< of the sample, or of that of row 0
+    uint32_t channel;  ///< of element (0, 0) if that is real; modulo channels
+};
+
+/// One loop as it is for a sample. Index counts columns and offsets, as in shared_stretch().
+template <class Index>
+struct Bounds {
+    Index extent, lo, hi;
+    int64_t src_stride;
+};
+
+template <class Index>
+WINDROW_DEVICE Bounds<Index> bounds_of(const uint64_t* table, const Loop& loop, uint32_t index, Index steps) {
+    constexpr bool kWideColumns = sizeof(Index) == 8;
+    const auto low = [](uint64_t number) { return static_cast<Index>(number); };
+    Bounds<Index> bounds = {low(loop.extent), low(loop.lo), low(loop.hi), loop.src_stride};
+    const uint32_t varies = loop.varies;
+    if (varies == 0) return bounds;
+    if (varies & kExtent) bounds.hi = bounds.extent = bounds.extent * steps;
+    if (varies & kLo) bounds.lo = low(entry(table, bounds.lo, kWideColumns, index));
+    if (varies & kHi) bounds.hi = low(entry(table, bounds.hi, kWideColumns, index));
+    if (varies & kSrcStride) bounds.src_stride = static_cast<int64_t>(table[bounds.src_stride + index]);
+    return bounds;
+}
+
+/// `count` coordinates from `begin` on.
+template <class Index>
+WINDROW_DEVICE Side side_of(const Bounds<Index>& bounds, const Loop& loop, Index begin, uint32_t most) {
+    const Index rest = bounds.extent - begin;
+    const uint32_t count = rest < most ? static_cast<uint32_t>(rest) : most;
+    auto clip = [&](Index bound) {
+        const Index beyond = bound > begin ? bound - begin : 0;
+        return beyond < count ? static_cast<uint32_t>(beyond) : count;
+    };
+    return {count, clip(bounds.lo), clip(bounds.hi), loop.channel_step, static_cast<int32_t>(bounds.src_stride),
+            static_cast<int32_t>(loop.dst_stride)};
+}
+
+/// Box `own` of a field.
+template <class Index>
+WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t own) {
+    constexpr bool kWideColumns = sizeof(Index) == 8;
+    Box box = {};
+    box.table = table;
+    box.field = &field;
+    box.is_list = field.samples != 0 && field.from_size != 0;
+    uint32_t index;
+    if (field.samples != 0) {
+        // Its rows are samples.
+        index = own * field.samples;
+        own = 0;
+        box.rows.count = box.rows.hi = minimum(field.samples, field.num_samples - index);
+        box.rows.dst = static_cast<int32_t>(field.step);
+    } else {
+        index = sample_of_item(table, field, own);
+    }
+    Index offset = index, steps = 1;
+    box.number = index;
+    if (field.places != 0) offset = box.number = at<uint32_t>(table, field.places)[index];
+    if (field.offsets != 0) {
+        offset = static_cast<Index>(entry(table, field.offsets, kWideColumns, box.number));
+        steps = static_cast<Index>(entry(table, field.offsets, kWideColumns, box.number + 1)) - offset;
+    }
+    // The columns.
+    const Bounds<Index> col = bounds_of<Index>(table, field.cols, index, steps);
+    uint32_t row = 0;
+    if (field.pieces == 0) {
+        const auto pieces = static_cast<uint32_t>((col.extent + field.piece - 1) / field.piece);
+        row = own / pieces;
+        own -= row * pieces;
+    } else if (field.pieces > 1 || field.num_outer != 0) {
+        row = divide(own, field.by_pieces);
+        own -= row * field.pieces;
+    }
+    const Index begin = static_cast<Index>(own) * field.piece;
+    box.cols = side_of<Index>(col, field.cols, begin, field.piece);
+    // Signed: the first real one may be behind.
+    auto distance = [](Index from, Index to) {
+        return sizeof(Index) == 8 ? static_cast<int64_t>(to - from) : static_cast<int64_t>(static_cast<int32_t>(to - from));
+    };
+    int64_t real = distance(col.lo, begin), channel = field.channel_first;
+    const uint8_t* src = field.samples != 0 || field.from_size == 0 ? nullptr : source_of(table, field, index);
+    src += real * box.cols.src;
+    uint8_t* dst = field.out + static_cast<int64_t>(offset) * field.step + static_cast<int64_t>(begin) * box.cols.dst;
+    if (box.cols.channel) channel += real;
+    // The last of the outer loops is that of its rows.
+    const Loop* loop = at<Loop>(table, field.outer) + field.num_outer;
+    bool is_real = true;
+#pragma unroll 1
+    for (uint32_t d = field.num_outer; d-- > 0;) {
+        --loop;
+        const Bounds<Index> bounds = bounds_of<Index>(table, *loop, index, steps);
+        uint32_t block = row;
+        if (d > 0) {  // nothing is left over from the outermost
+            const auto blocks = static_cast<uint32_t>((bounds.extent + loop->block - 1) / loop->block);
+            row = loop->varies & kExtent ? row / blocks : divide(row, loop->by_blocks);
+            block -= row * blocks;
+        }
+        const Index coord = static_cast<Index>(block) * loop->block;
+        real = distance(bounds.lo, coord);
+        dst += static_cast<int64_t>(coord) * loop->dst_stride;
+        src += real * bounds.src_stride;
+        if (loop->channel_step) channel += real;
+        if (d + 1 == field.num_outer) {
+            box.rows = side_of<Index>(bounds, *loop, coord, loop->block);
+        } else if (coord < bounds.lo || coord >= bounds.hi) {
+            is_real = false;
+        }
+    }
+    if (!is_real) box.rows.hi = box.rows.lo;
+    box.src = src;
+    box.dst = dst;
+    if (field.op == kAffine) {
+        // Below 0 in front of padding.
+        const auto size = static_cast<Index>(channel < 0 ? -channel : channel);
+        const uint32_t rest = static_cast<uint32_t>(
+            kWideColumns ? size % field.channels : size - divide(static_cast<uint32_t>(size), field.by_channels) * field.channels);
+        box.channel = channel < 0 && rest != 0 ? field.channels - rest : rest;
+    }
+    return box;
+}
+
+/// The same for the few fields that are kWide, compiled once.
+WINDROW_OUT_OF_LINE void wide_box(const uint64_t* table, const Field& field, uint32_t own, Box& box) {
+    box = box_of<uint64_t>(table, field, own);
+}
+
+WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t own) {
+    if (__builtin_expect(!(field.flags & kWide), true)) return box_of<uint32_t>(table, field, own);
+    Box box;
+    wide_box(table, field, own, box);
+    return box;
+}
+
+}  // namespace windrow
