@@ -4,22 +4,22 @@
 //! tiles of the same size. Threads take tiles in order from a counter, so that a slow one does not
 //! hold up the batch.
 
-mod ahead;
-mod around;
 mod convert;
+mod copy_ahead;
 #[cfg(test)]
 mod determinism_tests;
 mod few;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
+mod parallel_for;
 mod policy;
 mod pool;
 mod prefetch;
 mod reference;
 mod rows;
-mod share;
 mod short_rows;
 mod simd;
+mod streaming;
 mod threads;
 mod tile;
 mod walk;
@@ -27,9 +27,9 @@ mod walk;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::plan::{saturating_sum, OutputPlan, Plan};
-use share::share_out;
+use parallel_for::parallel_for;
 
-pub use ahead::RowsAhead;
+pub use copy_ahead::RowsAhead;
 pub(crate) use few::{write_numbers, write_rows, RowPadding};
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
@@ -120,7 +120,7 @@ impl<'p> Work<'p> {
 
     /// Runs all tiles on the calling thread and on those of the pool.
     pub fn run(&self, threads: Option<&Helpers>) {
-        share_out(self.tiling.count(), threads, |tile| {
+        parallel_for(self.tiling.count(), threads, |tile| {
             let (output, elems) = self.tiling.locate(self.plan, tile);
             let Some(out) = self.outputs.0[output] else { return };
             // SAFETY: the plan borrows its samples, `Outputs::new` promised the output, `locate`
@@ -144,7 +144,7 @@ pub(crate) fn run_part(
     let Some(out) = outputs.0[output].map(AtomicPtr::new) else { return };
     let tile_elems = POLICY.min_tile_bytes / plan.outputs[output].dtype.size() as u64;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
-    share_out(count, threads, |tile| {
+    parallel_for(count, threads, |tile| {
         let begin = elems.start + tile as u64 * tile_elems;
         let part = begin..(begin + tile_elems).min(elems.end);
         // SAFETY: as for `Work::run`, of a part of the output.
@@ -162,7 +162,7 @@ pub(crate) fn run_part(
 #[allow(unsafe_code)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Option<&Helpers>) {
     let (from, to) = (AtomicPtr::new(from.cast_mut()), AtomicPtr::new(to));
-    share_out(bytes.div_ceil(POLICY.max_tile_bytes) as usize, threads, |tile| {
+    parallel_for(bytes.div_ceil(POLICY.max_tile_bytes) as usize, threads, |tile| {
         let begin = tile as u64 * POLICY.max_tile_bytes;
         let len = POLICY.max_tile_bytes.min(bytes - begin) as usize;
         let (from, to) = (from.load(Ordering::Relaxed), to.load(Ordering::Relaxed));

@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
-use super::ahead::RowsAhead;
+use super::copy_ahead::RowsAhead;
+use super::parallel_for::parallel_for;
 use super::pool::MemoryPool;
-use super::share::share_out;
 use super::Helpers;
 
 /// Threads of the checker's.
@@ -44,7 +44,7 @@ fn shared_work_is_done_once_and_over_when_the_call_is() {
     for count in 1..=2 {
         loom::model(move || {
             let cells = Cells::default();
-            share_out(3, Some(&helpers(count)), |index| cells.add(index));
+            parallel_for(3, Some(&helpers(count)), |index| cells.add(index));
             assert_eq!(cells.get(), [1; 3]);
         });
     }
@@ -56,7 +56,7 @@ fn shared_work_that_panics_is_over_too() {
         loom::model(move || {
             let cells = Cells::default();
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                share_out(2, Some(&helpers(1)), |index| {
+                parallel_for(2, Some(&helpers(1)), |index| {
                     cells.add(index);
                     if index == bad {
                         // Without the words that a panic prints.

@@ -17,13 +17,13 @@ use crate::tensor::DType;
 
 mod interleave;
 mod planar;
+mod reverse;
 #[cfg(test)]
 #[path = "rows_tests.rs"]
 mod tests;
-mod turn;
 
 pub(crate) use interleave::{interleave_rows, InterleaveFn};
-pub(crate) use turn::{for_turned_blocks, turn};
+pub(crate) use reverse::{for_reversed_blocks, reverse};
 
 /// `len` elements from `src` to `dst`.
 ///

@@ -65,7 +65,7 @@ pub(super) unsafe fn write_short_rows(
         // SAFETY: the walk gives real neighbours only, inside the sample and its place.
         unsafe {
             match rows.is_mirrored {
-                true => rows.turn(&stretch),
+                true => rows.reverse(&stretch),
                 false => rows.write(&stretch, &mut held),
             }
         }
@@ -159,13 +159,13 @@ impl<'a> ShortRows<'a> {
     /// - `stretch` has real pixels only, and as many places in the output without gaps.
     /// - The sample is mirrored (`is_mirrored`).
     #[inline]
-    unsafe fn turn(&self, stretch: &Stretch<'_>) {
+    unsafe fn reverse(&self, stretch: &Stretch<'_>) {
         let &Stretch { src, dst, next, len, coords, .. } = stretch;
         let width = self.class.dtype.size();
         let pixel = self.short.extent as usize * width;
         if self.affine.is_none() && self.class.dtype == self.output.dtype {
             // SAFETY: the caller's promise; nothing is converted.
-            return unsafe { rows::turn(src, dst, pixel, len) };
+            return unsafe { rows::reverse(src, dst, pixel, len) };
         }
         let (channel, periodic) = match self.class.channel {
             Channel::None => (0, false),
@@ -175,7 +175,7 @@ impl<'a> ShortRows<'a> {
         let (from, to) = (width as isize, self.short.dst_stride as isize);
         // SAFETY: the caller's promise; a block has `count` of the pixels, and `dst` is the place of its first.
         unsafe {
-            rows::for_turned_blocks(src, pixel, len, |src, done, count| {
+            rows::for_reversed_blocks(src, pixel, len, |src, done, count| {
                 let dst = dst.wrapping_offset(done as isize * next.dst_stride as isize);
                 let len = count * self.short.extent as usize;
                 match self.affine {

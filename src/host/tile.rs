@@ -4,10 +4,10 @@
 use std::ops::Range;
 
 use crate::collate::Affine;
-use crate::host::around::{is_touched, Rows};
 use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
+use crate::host::streaming::{is_touched, Rows};
 use crate::host::walk::{goes_down, in_order, walk, Place};
 use crate::host::{is_streaming, POLICY};
 use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Plan, Starts};
@@ -141,10 +141,10 @@ unsafe fn write_constants<const STREAMING: bool>(
 ) {
     let size = output.dtype.size();
     let write = |value: &[u8; 16], dst: *mut u8, stride: isize, len: usize| {
-        let around = STREAMING && stride == size as isize;
+        let streaming = STREAMING && stride == size as isize;
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe {
-            Rows { around, ..Rows::one(dst, size, len) }
+            Rows { streaming, ..Rows::one(dst, size, len) }
                 .write(|dst, _, _, len| rows::fill_row(dst, stride, size, value, len));
         }
     };
@@ -216,7 +216,7 @@ unsafe fn write_sample<const STREAMING: bool>(
 /// A row of the output, written around the caches if it has no gaps.
 #[inline]
 fn row_at<const STREAMING: bool>(dst: *mut u8, stride: isize, size: usize, len: usize) -> Rows {
-    Rows { around: STREAMING && stride == size as isize, ..Rows::one(dst, size, len) }
+    Rows { streaming: STREAMING && stride == size as isize, ..Rows::one(dst, size, len) }
 }
 
 /// Fills padding.
@@ -261,12 +261,12 @@ unsafe fn move_rows<const STREAMING: bool>(
         let (from, to) = (dim.src_stride as isize, dim.dst_stride as isize);
         if is_moved && goes_down(from, width) && to == size as isize {
             // SAFETY: as below, and both rows are without gaps.
-            return unsafe { rows::turn(src, dst, width, len) };
+            return unsafe { rows::reverse(src, dst, width, len) };
         }
         if is_moved && from == width as isize && to == from {
-            let around = STREAMING && (len * width) as u64 >= POLICY.min_streamed_run_bytes;
+            let streaming = STREAMING && (len * width) as u64 >= POLICY.min_streamed_run_bytes;
             // SAFETY: as above.
-            return unsafe { rows::copy_bytes(src, dst, len * width, around) };
+            return unsafe { rows::copy_bytes(src, dst, len * width, streaming) };
         }
         // SAFETY: the walk gives real elements only, inside the sample and its place.
         unsafe {
@@ -352,7 +352,7 @@ unsafe fn write_planar(
         unsafe {
             in_order(src, dim.src_stride as isize, pixel, len, |src, _, done, len| {
                 let (dst, count) = (dst.add(done * size), channels as usize);
-                Rows { plane, count, around: streaming, ..Rows::one(dst, size, len) }.write(
+                Rows { plane, count, streaming, ..Rows::one(dst, size, len) }.write(
                     |dst, plane, done, len| {
                         planar(src.add(done * pixel), dst, plane, len, count, affine);
                     },

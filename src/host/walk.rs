@@ -55,7 +55,7 @@ pub(super) unsafe fn in_order(
     }
     // SAFETY: the caller's promise, for a row that goes down.
     unsafe {
-        rows::for_turned_blocks(src, width, len, |src, done, len| {
+        rows::for_reversed_blocks(src, width, len, |src, done, len| {
             read(src, width as isize, done, len);
         });
     }

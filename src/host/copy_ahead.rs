@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
+use crate::host::parallel_for::Door;
 use crate::host::pool::Block;
 use crate::host::prefetch::prefetch;
-use crate::host::share::Door;
 use crate::host::{rows, Helpers, POLICY};
 use crate::plan::{Op, OutputPlan, Starts};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};

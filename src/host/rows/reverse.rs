@@ -13,7 +13,7 @@ const BLOCK_BYTES: usize = 4096;
 /// # Safety
 /// `len` pixels can be read from `src` downwards, none larger than a block.
 #[inline]
-pub(crate) unsafe fn for_turned_blocks(
+pub(crate) unsafe fn for_reversed_blocks(
     src: *const u8,
     pixel: usize,
     len: usize,
@@ -24,7 +24,7 @@ pub(crate) unsafe fn for_turned_blocks(
     for done in (0..len).step_by(block) {
         let count = block.min(len - done);
         // SAFETY: pixels of the row, and a block that has room for them.
-        unsafe { turn(src.sub(done * pixel), held.as_mut_ptr().cast(), pixel, count) };
+        unsafe { reverse(src.sub(done * pixel), held.as_mut_ptr().cast(), pixel, count) };
         f(held.as_ptr().cast(), done, count);
     }
 }
@@ -32,8 +32,8 @@ pub(crate) unsafe fn for_turned_blocks(
 /// Copies `len` pixels of `pixel` bytes in the opposite order.
 ///
 /// # Safety
-/// As for [`for_turned_blocks`]; as many can be written from `dst` upwards, elsewhere.
-pub(crate) unsafe fn turn(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
+/// As for [`for_reversed_blocks`]; as many can be written from `dst` upwards, elsewhere.
+pub(crate) unsafe fn reverse(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len > 16 / pixel && pixel <= 16 && has_avx2() {
         // SAFETY: AVX2 was just found, and SSSE3 is part of it; the rest is the caller's promise.
@@ -66,7 +66,7 @@ static ORDERS: [[u8; 16]; 17] = {
 /// By vectors of whole pixels.
 ///
 /// # Safety
-/// As for [`turn`], on a processor with SSSE3; a pixel fits a vector, and there are more than fill one.
+/// As for [`reverse`], on a processor with SSSE3; a pixel fits a vector, and there are more than fill one.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "ssse3")]
 #[allow(unused_unsafe, reason = "these intrinsics are unsafe in Rust 1.85 and safe since")]
@@ -100,7 +100,7 @@ unsafe fn turn_vectors(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::turn;
+    use super::reverse;
 
     #[test]
     fn every_pixel_and_length() {
@@ -111,7 +111,7 @@ mod tests {
                 let mut dst = vec![0xA5; len * pixel + 2];
                 let last = src.as_ptr().wrapping_add((len * pixel).saturating_sub(pixel));
                 // SAFETY: `len` pixels from the last one downwards, and room for them after a byte.
-                unsafe { turn(last, dst.as_mut_ptr().add(1), pixel, len) };
+                unsafe { reverse(last, dst.as_mut_ptr().add(1), pixel, len) };
                 let turned: Vec<u8> = src.chunks(pixel).rev().flatten().copied().collect();
                 assert_eq!(dst[1..dst.len() - 1], turned, "{len} pixels of {pixel} bytes");
                 assert_eq!((dst[0], dst[dst.len() - 1]), (0xA5, 0xA5));

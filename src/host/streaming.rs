@@ -51,13 +51,13 @@ pub(super) struct Rows {
     pub size: usize,
     pub len: usize,
     /// Whether to write them around the caches.
-    pub around: bool,
+    pub streaming: bool,
 }
 
 impl Rows {
     /// A single row, written as it comes.
     pub fn one(dst: *mut u8, size: usize, len: usize) -> Rows {
-        Rows { dst, plane: 0, count: 1, size, len, around: false }
+        Rows { dst, plane: 0, count: 1, size, len, streaming: false }
     }
 
     /// Calls `make` with all of the rows, or, to write them around the caches, with parts: where the first
@@ -67,7 +67,7 @@ impl Rows {
     /// The rows may be written to by nothing else; `make` writes what it is asked for, and no more.
     #[inline]
     pub unsafe fn write(self, mut make: impl FnMut(*mut u8, isize, usize, usize)) {
-        match self.around {
+        match self.streaming {
             // SAFETY: the caller's promise.
             true => unsafe { self.write_around(&mut make) },
             false => make(self.dst, self.plane, 0, self.len),
@@ -154,7 +154,7 @@ mod tests {
                             let rows = Rows {
                                 plane: plane as isize,
                                 count,
-                                around: true,
+                                streaming: true,
                                 ..Rows::one(dst, size, len)
                             };
                             rows.write(|dst, plane, done, len| {

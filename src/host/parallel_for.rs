@@ -70,7 +70,7 @@ impl Drop for Opened<'_> {
 ///
 /// # Panics
 /// If `run` does.
-pub(super) fn share_out(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
+pub(super) fn parallel_for(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let take_all = || loop {
         let taken = next.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ mod tests {
         for count in [0, 1, 2, 7, 1000] {
             let seen: Vec<AtomicUsize> =
                 std::iter::repeat_with(AtomicUsize::default).take(count).collect();
-            share_out(count, Some(&threads), |i| {
+            parallel_for(count, Some(&threads), |i| {
                 seen[i].fetch_add(1, Ordering::Relaxed);
             });
             assert!(seen.iter().all(|times| times.load(Ordering::Relaxed) == 1));
@@ -134,7 +134,7 @@ mod tests {
     fn helpers_help() {
         // Each waits here until all have a number.
         let all = Barrier::new(3);
-        share_out(3, Some(&helpers(2)), |_| {
+        parallel_for(3, Some(&helpers(2)), |_| {
             all.wait();
         });
     }
@@ -150,7 +150,7 @@ mod tests {
             });
         }
         let mine = std::thread::current().id();
-        share_out(100, Some(&threads), |_| assert_eq!(std::thread::current().id(), mine));
+        parallel_for(100, Some(&threads), |_| assert_eq!(std::thread::current().id(), mine));
         barrier.wait();
         // They come now, and find it closed.
         threads.pool.broadcast(|_| ());
@@ -162,7 +162,7 @@ mod tests {
         for bad in 0..20 {
             let inside = AtomicUsize::new(0);
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                share_out(20, Some(&threads), |i| {
+                parallel_for(20, Some(&threads), |i| {
                     inside.fetch_add(1, Ordering::Relaxed);
                     let fails = i == bad;
                     std::thread::yield_now();
