@@ -25,7 +25,7 @@ use crate::samples::list::PySampleList;
 
 /// Batches that read and write no more than this are made with the interpreter lock held: to give it up takes longer, and
 /// to get it back up to 5 ms where another thread computes.
-const ATTACHED_BYTES: u64 = 64 << 10;
+const ATTACHED_BYTES: u64 = 128 << 10;
 
 /// More samples than this are not looked at with the lock held.
 const FEW: usize = 1024;
