@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use windrow::{Collate, DType, SampleView};
 
-use crate::rig::{consume, engine, on_gpu, Lane, Rows};
+use crate::rig::{consume, engine, on_gpu, Buffer, Lane, Rows};
 use crate::scenarios::{misuse, ALL};
 
 /// `FIRST..END` in the environment takes other seeds: see docs/testing.md.
@@ -66,5 +66,31 @@ fn two_engines_and_four_threads() {
                 });
             }
         });
+    });
+}
+
+/// A consumer on the stream of its own thread still reads the batch that another thread writes into.
+#[test]
+fn a_batch_on_the_stream_of_its_thread_may_be_written_on_another() {
+    on_gpu(|gpu| {
+        let engine = engine();
+        let [old, new] = [3, 4].map(|seed| Rows::new(seed, DType::U8, &[&[400]]));
+        let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
+        let copy = Buffer::poisoned(gpu, 400);
+        // SAFETY: each thread has such a stream.
+        let own = unsafe { windrow::Stream::from_raw(2) };
+        let mut batch =
+            engine.assemble(&old.at([old_memory[0].address]), &Collate::stack()).unwrap();
+        gpu.sim.set_delay_us(3000);
+        Lane::linger_on(gpu, 2);
+        batch.data().ready_on(own).unwrap();
+        let from = batch.data().data_ptr() as u64;
+        assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, from, 400, 2), 0);
+        let address = new_memory[0].address;
+        let write = || engine.assemble_into(&new.at([address]), &Collate::stack(), &mut batch);
+        thread::scope(|scope| scope.spawn(write).join().unwrap()).unwrap();
+        gpu.sim.synchronize_all();
+        assert_eq!(copy.read(), old.bytes[0]);
+        gpu.sim.set_delay_us(0);
     });
 }
