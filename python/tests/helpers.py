@@ -192,11 +192,12 @@ def usable():
 
 
 def run_examples(file):
-    """The Python blocks of a page, which go on from each other, print what the comments behind say."""
+    """The Python blocks of a page, which go on from each other, print what the comments behind say. Programs that the page
+    includes from examples/ stand alone: test_recipes runs them."""
     text = (Path(__file__).parents[2] / file).read_text(encoding="utf-8")
     names, wanted, printed = {}, [], []
     names["print"] = lambda *values: printed.append(" ".join(map(_shown, values)))
-    for code in re.findall(r"```python\n(.*?)```", text, re.S):
+    for code in re.findall(r"```python\n(?!--8<--)(.*?)```", text, re.S):
         wanted += re.findall(r"print\(.*\)\s*# (.*)", code)
         exec(re.sub(r"print\((\w+)\)\n", r"str(\1)\n", code), names)
     assert wanted and printed == wanted
