@@ -23,11 +23,11 @@ use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
 
-/// Batches that read and write no more than this are made with the interpreter lock held: to give it up takes longer, and
-/// to get it back up to 5 ms where another thread computes.
+/// Batches that read and write no more than this are made with the interpreter lock held: releasing it costs a large part of such
+/// a batch, and taking it back can wait 5 ms for a thread that computes.
 const ATTACHED_BYTES: u64 = 128 << 10;
 
-/// More samples than this are not looked at with the lock held.
+/// Calls with more samples than this release the lock at once: finding out whether their batch is small takes too long.
 const FEW: usize = 1024;
 
 /// Whether all outputs of a call are in one allocation.
