@@ -259,12 +259,49 @@ fn pads(c: &mut Criterion) {
     group.finish();
 }
 
+/// Few rows, or many short ones: views of them, made in the call, beside a loop that a user would write.
+fn small_pads(c: &mut Criterion) {
+    let engine = Engine::host();
+    let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
+    for (count, most) in [(8, 100), (32, 500), (2000, 97), (2000, 1000)] {
+        let row = |i: usize| vec![i as i32; i * 7919 % most + 1];
+        let rows: Vec<Vec<i32>> = (0..count).map(row).collect();
+        let pad = || {
+            let views = rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]));
+            let views: Vec<_> = views.collect::<Result<_, _>>().expect("rows");
+            engine.assemble(&views, &collate).expect("a batch")
+        };
+        let plain_loop = || {
+            let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
+            let mut ids = vec![-1i64; rows.len() * longest];
+            let mut mask = vec![false; ids.len()];
+            for (i, row) in rows.iter().enumerate() {
+                for (j, &x) in row.iter().enumerate() {
+                    ids[i * longest + j] = x.into();
+                    mask[i * longest + j] = true;
+                }
+            }
+            (ids, mask)
+        };
+        let (batch, (ids, mask)) = (pad(), plain_loop());
+        assert_eq!(batch.data().as_slice::<i64>().expect("int64"), ids);
+        assert_eq!(batch.mask().expect("a mask").as_slice::<bool>().expect("bools"), mask);
+
+        let name = format!("pad {count} rows of 1 to {most} int32 to int64 with mask");
+        let mut group = c.benchmark_group(name);
+        group.throughput(Throughput::Bytes(9 * ids.len() as u64));
+        group.bench_function("views and pad", |b| b.iter(|| black_box(pad())));
+        group.bench_function("plain double loop", |b| b.iter(|| black_box(plain_loop())));
+        group.finish();
+    }
+}
+
 criterion_group! {
     name = host;
     config = Criterion::default()
         .sample_size(20)
         .warm_up_time(Duration::from_millis(300))
         .measurement_time(Duration::from_secs(1));
-    targets = plans, gathers, images, pads
+    targets = plans, gathers, images, pads, small_pads
 }
 criterion_main!(host);

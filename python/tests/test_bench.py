@@ -20,6 +20,8 @@ from windrow.bench.samples import Setting
 from windrow.bench.sweeps import SWEEPS
 from windrow.bench.workload import Contenders, Definition, Skip, Target, Workload
 
+import isolated
+
 ROOT = Path(__file__).parents[2]
 QUICK = Setting(scale=1 / 512, quick=True, warm=True)
 PACE = Pace(0.0, 2, 2)
@@ -181,12 +183,8 @@ def test_odd_samples_begin_at_any_byte():
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     options = ["--quick", "--scale", "0.05", "--only", "W2", "--only", "H3", "--only", "W8", "--sweep", "samples", "--commit", "abc"]
-    run = subprocess.run(
-        [sys.executable, "-m", "windrow", "bench", *options, "--json", str(folder / "r.json"), "--html", str(folder / "r.html")],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    run = isolated.python("-m", "windrow", "bench", *options, "--json", folder / "r.json", "--html", folder / "r.html")
+    assert run.returncode == 0, run.stderr
     return run.stdout, json.loads((folder / "r.json").read_text()), (folder / "r.html").read_text(encoding="utf-8")
 
 

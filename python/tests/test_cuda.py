@@ -4,13 +4,12 @@ import gc
 import itertools
 import logging
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import windrow as wr
+import isolated
 from cuda_harness import CUDA_HOST, Cai, Dlpack, Memory, fetch, plain, table_type
 from helpers import assert_same, paint, paint_values, refusal
 
@@ -266,9 +265,7 @@ def test_torch_reads_its_own_current_stream(driver):
 
 
 def run(code, **environment):
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=120
-    )
+    done = isolated.python("-c", code, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
 
 

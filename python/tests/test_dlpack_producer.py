@@ -3,8 +3,6 @@
 import ctypes
 import gc
 import os
-import subprocess
-import sys
 import threading
 import weakref
 
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import isolated
 import oracle
 import windrow as wr
 from dlpack_harness import (
@@ -346,7 +345,7 @@ at_exit = ctypes.CDLL(None).__cxa_atexit
 at_exit.argtypes = [ctypes.c_void_p] * 3
 assert at_exit(deleter, address, None) == 0
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = isolated.python("-c", code)
     assert done.returncode == 0, done.stderr
 
 
@@ -359,7 +358,7 @@ batch = wr.stack([b"abc" * 5000] * 3)
 builtins.kept = {{"capsule": batch.__dlpack__(), "array": np.from_dlpack(batch), "batch": batch}}[{keep!r}]
 builtins.view = wr.asarray(np.arange(10))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = isolated.python("-c", code)
     assert done.returncode == 0 and done.stderr == ""
 
 

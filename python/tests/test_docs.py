@@ -3,11 +3,11 @@
 import doctest
 import importlib
 import inspect
-import subprocess
-import sys
 
 import pytest
 import windrow as wr
+
+import isolated
 
 PUBLIC = [name for name in wr.__all__ if not name.startswith("__")]
 CALLS = ["stack", "concat", "pad", "ragged", "collate", "explain", "SampleList", "Transform", "register_node"]
@@ -65,4 +65,4 @@ def test_every_public_name_of_modules_is_documented(name):
 
 def test_windrow_alone_imports_no_framework():
     code = "import sys, windrow; print(sorted({'torch', 'numpy', 'jax', 'torchdata'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert isolated.python("-c", code).stdout.strip() == "[]"

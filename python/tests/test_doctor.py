@@ -3,16 +3,15 @@
 import os
 import re
 import shutil
-import subprocess
-import sys
 
 import windrow.doctor
 from windrow import _windrow
 
+import isolated
+
 
 def doctor(**environment):
-    command = [sys.executable, "-m", "windrow", "doctor"]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300)
+    done = isolated.python("-m", "windrow", "doctor", env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -2,14 +2,13 @@
 
 import doctest
 import os
-import subprocess
-import sys
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+import isolated
 import oracle
 import windrow as wr
 from helpers import assert_same, paint, paint_values, refusal, run_examples
@@ -181,9 +180,7 @@ def test_the_memory_is_shared_on_the_cpu_and_outlives_the_batch():
 
 def run(code, **environment):
     """What a fresh interpreter prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True
-    )
+    done = isolated.python("-c", code, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\n")[:-1]
 

@@ -3,13 +3,12 @@
 import doctest
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import isolated
 import oracle
 import windrow as wr
 from helpers import assert_same, paint, paint_values, refusal
@@ -180,6 +179,6 @@ def test_in_worker_processes(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=120)
+    done = isolated.python(program, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split("\n")[:2] == ["refused", "left: []"], done.stdout

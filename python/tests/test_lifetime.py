@@ -1,6 +1,5 @@
 """Who keeps what alive, threads, views, plans, counters, and forks."""
 
-import subprocess
 import sys
 import threading
 import time
@@ -472,7 +471,7 @@ assert (wr.stack(rows).numpy() == want).all() and (kept.numpy() == want).all()
 
 
 def test_a_child_after_fork_can_assemble():
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=300)
+    done = isolated.python("-c", FORK)
     assert done.returncode == 0, done.stderr
 
 
@@ -495,5 +494,5 @@ if __name__ == "__main__":
 def test_worker_processes(method, tmp_path):
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
-    done = subprocess.run([sys.executable, str(script), method], capture_output=True, text=True, timeout=300)
+    done = isolated.python(script, method)
     assert done.returncode == 0, done.stderr

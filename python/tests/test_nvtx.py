@@ -3,11 +3,11 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import isolated
 import windrow as wr
 
 SOURCE = Path(__file__).with_name("nvtx_recorder.c")
@@ -50,7 +50,7 @@ def ranges(recorder, device="", **environment):
     record.unlink(missing_ok=True)
     base = {name: value for name, value in os.environ.items() if name not in ("WINDROW_NVTX", "NVTX_INJECTION64_PATH")}
     environment = {**base, "NVTX_RECORD": str(record), **environment}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, device], env=environment, capture_output=True, text=True, timeout=300)
+    done = isolated.python("-c", PROGRAM, device, env=environment)
     assert done.returncode == 0, done.stderr
     told = record.read_text().splitlines() if record.exists() else None
     return told, done.stdout.splitlines()

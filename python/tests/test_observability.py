@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
+import isolated
 from helpers import assert_tensor, paint, pointer, refusal
 
 ROWS = [paint((n, 3), "float32", n) for n in (4, 1, 3, 2)]
@@ -322,7 +322,7 @@ def test_records_of_many_threads(records):
 
 def python(code, **environment):
     base = {name: value for name, value in os.environ.items() if name not in ("WINDROW_LOG", "WINDROW_NVTX")}
-    return subprocess.run([sys.executable, "-c", code], env={**base, **environment}, capture_output=True, text=True, timeout=300)
+    return isolated.python("-c", code, env={**base, **environment})
 
 
 def test_the_environment_turns_records_on():

@@ -1,17 +1,16 @@
 """What the package is before its first use: an import that costs nothing, a demo that needs nothing."""
 
-import subprocess
-import sys
-
 import pytest
+
+import isolated
 
 HEAVY = ["numpy", "torch", "jax", "ray", "pyarrow", "paddle"]
 
 
 def run(code, *options):
-    return subprocess.run(
-        [sys.executable, *options, "-c", code], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120
-    )
+    done = isolated.python(*options, "-c", code)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_the_import_loads_no_other_library():
@@ -19,11 +18,10 @@ def test_the_import_loads_no_other_library():
     assert run(code).stdout.strip() == "[]"
 
 
-def test_the_import_takes_less_than_50_ms():
-    # self | cumulative | name, in microseconds; the package itself comes last.
-    last = [run("import windrow", "-X", "importtime").stderr.splitlines()[-1].split("|") for _ in range(9)]
-    assert all(name.strip() == "windrow" for _, _, name in last)
-    assert min(int(microseconds) for _, microseconds, _ in last) < 50_000
+def test_the_import_loads_few_modules():
+    # 47 with Python 3.11, most of them for typing and dataclasses.
+    code = "import sys; before = set(sys.modules); import windrow; print(len(set(sys.modules) - before))"
+    assert int(run(code).stdout) < 80
 
 
 @pytest.mark.parametrize("missing", ["numpy", "PIL"])
@@ -37,6 +35,6 @@ def test_the_demo_says_what_it_leaves_out(missing):
 
 def test_other_commands_name_what_to_install():
     code = "import sys; sys.modules['numpy'] = None; from windrow.__main__ import main; sys.exit(main(['bench']))"
-    with pytest.raises(subprocess.CalledProcessError) as info:
-        run(code)
-    assert "needs numpy: pip install" in info.value.stderr and "Traceback" not in info.value.stderr
+    done = isolated.python("-c", code)
+    assert done.returncode == 1
+    assert "needs numpy: pip install" in done.stderr and "Traceback" not in done.stderr

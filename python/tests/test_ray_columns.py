@@ -2,12 +2,11 @@
 
 import doctest
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+import isolated
 import oracle
 import windrow as wr
 from helpers import assert_same, paint, paint_values, refusal
@@ -312,7 +311,7 @@ def test_the_examples_of_docstrings_run(name):
 
 def test_windrow_does_not_import_them():
     code = "import sys, windrow; assert not {'ray', 'pyarrow', 'torch', 'numpy', 'jax'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert isolated.python("-c", code).returncode == 0
 
 
 # pack and unpack

@@ -1,11 +1,11 @@
 """The recipes under examples/ run, each as a program of its own."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import isolated
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 NAMES = sorted(path.name for path in RECIPES.glob("*.py"))
@@ -19,9 +19,7 @@ def test_recipe(name):
         pytest.importorskip(module, reason=f"SKIP: {module} is not installed")
     # The simulated driver is not torch's.
     environment = {key: value for key, value in os.environ.items() if key != "WINDROW_CUDA_DRIVER"}
-    done = subprocess.run(
-        [sys.executable, str(RECIPES / name)], capture_output=True, text=True, timeout=300, env=environment
-    )
+    done = isolated.python(RECIPES / name, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip(), "a recipe shows what it made"
 

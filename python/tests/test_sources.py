@@ -3,12 +3,11 @@
 import array
 import ctypes
 import mmap
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+import isolated
 import oracle
 import windrow as wr
 from dlpack_harness import Producer
@@ -504,7 +503,6 @@ def test_dtypes_of_no_other_library():
 
 def test_works_without_numpy_and_torch():
     code = """
-import sys
 for name in ("numpy", "torch", "jax", "cupy", "paddle", "tvm_ffi", "ml_dtypes"):
     sys.modules[name] = None
 import array
@@ -530,5 +528,5 @@ else:
     raise AssertionError("numpy() without NumPy")
 repr(batch), wr.stats()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = isolated.python("-c", code)
     assert done.returncode == 0, done.stderr

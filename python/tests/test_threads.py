@@ -2,7 +2,6 @@
 with a lock around the interpreter a short switch interval has to do."""
 
 import random
-import subprocess
 import sys
 import sysconfig
 import threading
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
+import isolated
 from helpers import assert_tensor, paint
 
 THREADS = 16
@@ -414,5 +414,6 @@ def test_the_lock_stays_off():
         pytest.skip("SKIP: not a free-threaded interpreter")
     code = "import sys, windrow; sys.exit(sys._is_gil_enabled())"
     # The warning says that a module asked for the lock.
-    subprocess.run([sys.executable, "-X", "gil=0", "-W", "error", "-c", code], check=True, timeout=60)
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, timeout=60, env={})
+    for options, environment in ((("-X", "gil=0"), None), ((), {})):
+        done = isolated.python(*options, "-W", "error", "-c", code, env=environment)
+        assert done.returncode == 0, done.stderr

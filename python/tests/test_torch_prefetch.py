@@ -3,8 +3,6 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -20,6 +18,8 @@ import windrow.torch as wt  # noqa: E402
 from test_torch_collate import Samples  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from windrow.torch import _transfer  # noqa: E402
+
+import isolated
 
 Pair = namedtuple("Pair", "left right")
 
@@ -219,7 +219,7 @@ SCRIPT = """
 )
 def test_the_interpreter_ends(body, code):
     script = textwrap.dedent(SCRIPT).replace("{body}", textwrap.dedent("    " + body))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = isolated.python("-c", script)
     assert done.returncode == code, done.stderr
     assert "Fatal" not in done.stderr
     assert code == 0 or "KeyboardInterrupt" in done.stderr
