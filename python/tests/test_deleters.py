@@ -181,6 +181,8 @@ def test_tensors_that_torch_frees_without_the_lock(use, torch):
     isolated.run(
         f"""
 import pytest, weakref, torch, windrow.torch
+# What torch brings is not looked through each time.
+gc.collect(), gc.freeze()
 
 kept = []
 

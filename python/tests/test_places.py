@@ -15,6 +15,8 @@ PRELUDE = """
 import torch
 from helpers import refusal
 torch.set_num_threads(1)
+# What torch brings is not looked through each time.
+gc.collect(), gc.freeze()
 N = 1000
 
 def rows():
