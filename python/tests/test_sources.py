@@ -503,6 +503,7 @@ def test_dtypes_of_no_other_library():
 
 def test_works_without_numpy_and_torch():
     code = """
+import sys
 for name in ("numpy", "torch", "jax", "cupy", "paddle", "tvm_ffi", "ml_dtypes"):
     sys.modules[name] = None
 import array

@@ -204,7 +204,12 @@ impl PySampleList {
         match self.snapshot() {
             Samples::Leaves(own) => {
                 let (len, num_metas) = (own.list.len(), own.list.metas().len());
-                format!("SampleList({len} samples, {num_metas} layouts)")
+                let plural = |n: usize| if n == 1 { "" } else { "s" };
+                format!(
+                    "SampleList({len} sample{}, {num_metas} layout{})",
+                    plural(len),
+                    plural(num_metas)
+                )
             }
             Samples::Trees(own) => {
                 format!("SampleList({} trees, {} leaves)", own.len(), own.num_leaves())

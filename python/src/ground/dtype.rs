@@ -30,11 +30,13 @@ pub(crate) fn format_of(dtype: DType) -> Option<&'static CStr> {
     })
 }
 
+/// What a format begins with whose bytes are in another order than this machine's.
+const FOREIGN_ORDER: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
+
 /// The dtype of a buffer format. The size decides for `l` and `L`, whose width depends on the prefix.
 pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
-    let foreign_order: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
     let code = match format {
-        [order, ..] if foreign_order.contains(order) && size > 1 => return None,
+        [order, ..] if FOREIGN_ORDER.contains(order) && size > 1 => return None,
         [b'@' | b'=' | b'<' | b'>' | b'!', code @ ..] => code,
         code => code,
     };
@@ -56,6 +58,27 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
         _ => return None,
     };
     (dtype.size() == size).then_some(dtype)
+}
+
+/// What to give in place of an array whose dtype is none of ours, by its buffer format, typestr or name.
+pub(crate) fn cure_of(dtype: &str) -> &'static str {
+    let name = dtype.trim_start_matches(|c: char| "@=<>!|".contains(c) || c.is_ascii_digit());
+    let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));
+    if starts(&["O", "object"]) {
+        "an object array holds Python objects: .astype() makes numbers of them"
+    } else if starts(&["M", "m", "datetime64", "timedelta64"]) {
+        "array.view(\"int64\") gives the counts of its unit"
+    } else if starts(&["T{", "[", "V", "x", "void"]) {
+        "give its fields one by one, as array[\"name\"]"
+    } else if starts(&["U", "S", "w", "s", "str", "bytes"]) {
+        "a batch holds numbers: encode text before"
+    } else if starts(&["g", "Zg", "float128", "complex256", "longdouble", "clongdouble"]) {
+        ".astype(\"float64\") or .astype(\"complex128\") gives a dtype that a batch can have"
+    } else if dtype.bytes().next().is_some_and(|order| FOREIGN_ORDER.contains(&order)) {
+        "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order"
+    } else {
+        "cast it before, to a dtype that a batch can have"
+    }
 }
 
 /// The array-interface typestr of a dtype that NumPy itself has.

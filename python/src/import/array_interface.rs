@@ -184,11 +184,10 @@ impl<'py> Importer<'py> {
         };
         let Some(dtype) = dtype else {
             let name = attribute(object, "dtype")?.map(|dtype| shown(&dtype)).transpose()?;
-            let got = match name {
-                Some(name) => format!("dtype {name}"),
-                None => format!("typestr {typestr:?}"),
-            };
-            return Err(self.layout_error(index, "a native number format", &got));
+            return Err(match name {
+                Some(name) => self.foreign_dtype(index, &format!("dtype {name}"), &name),
+                None => self.foreign_dtype(index, &format!("typestr {typestr:?}"), &typestr),
+            });
         };
         let optional =
             |key: &str| interface.get_item(key).map(|item| item.filter(|item| !item.is_none()));

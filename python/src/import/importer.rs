@@ -5,8 +5,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::dlpack::{DLDataType, DLDevice, DLDeviceType, ForeignTensor};
-use windrow::{Collate, DType, Device, Engine, Error, Mismatch, RowsAhead, SampleList, Stream};
+use windrow::{
+    Collate, DType, Device, Engine, Error, Hint, Mismatch, RowsAhead, SampleList, Stream,
+};
 
+use crate::ground::dtype::cure_of;
 use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{Lazy, Route};
@@ -143,6 +146,13 @@ impl<'py> Importer<'py> {
 
     pub fn layout_error(&self, index: usize, expected: &str, got: &str) -> PyErr {
         self.error(Error::Layout(Box::new(Mismatch::new(Some(index), expected, got))), index)
+    }
+
+    /// The error of a dtype that no batch can have: `got` names it with a word before it, `dtype` is that name.
+    pub fn foreign_dtype(&self, index: usize, got: &str, dtype: &str) -> PyErr {
+        let mismatch = Mismatch::new(Some(index), "a native number format", got);
+        let cure = Hint::Text(cure_of(dtype));
+        self.error(Error::Layout(Box::new(mismatch.with_hint(cure))), index)
     }
 
     /// The producer's own words, as a typed error with its cause.

@@ -105,7 +105,7 @@ impl<'py> Importer<'py> {
                 return self.wrap(cause, index)
             }
             Ok(Some(Unfit::DType(name))) => {
-                typed("a native number format", &format!("dtype {name}"))
+                self.foreign_dtype(index, &format!("dtype {name}"), &name)
             }
             Ok(_) => return cause,
             Err(error) => return error,
@@ -285,7 +285,7 @@ impl<'py> Importer<'py> {
         };
         let Some(dtype) = dtype_of_format(format.to_bytes(), view.itemsize as usize) else {
             let got = format!("buffer format {format:?} of {} bytes", view.itemsize);
-            return Err(self.layout_error(index, "a native number format", &got));
+            return Err(self.foreign_dtype(index, &got, &format.to_string_lossy()));
         };
         if !view.suboffsets.is_null() {
             return Err(self.layout_error(index, "strided memory", "a buffer with suboffsets"));
