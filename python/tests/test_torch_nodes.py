@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 nodes = pytest.importorskip("torchdata.nodes", reason="SKIP: torchdata is not installed")
 
 import windrow.torch as wt  # noqa: E402
-from test_torch_prefetch import Lagging, large  # noqa: E402
+from test_torch_prefetch import Lagging, counting, large, small_tree  # noqa: E402
 
 N = 13
 
@@ -58,6 +58,15 @@ def test_copies_are_under_way_before_they_are_asked_for():
     for i, batch in enumerate(node):
         assert torch.equal(batch["x"][0], large(2 * i))
         assert len(node._line) == min(2, (N + 1) // 2 - 1 - i)
+
+
+def test_a_tree_of_small_tensors_is_one_copy():
+    node = wt.ToDevice(nodes.IterableWrapper([small_tree(seed) for seed in range(4)]), "cpu", depth=1)
+    node._transfer = Lagging(2)
+    copies = counting(node._transfer)
+    for seed, batch in enumerate(node):
+        assert all(torch.equal(batch[name][0], leaf[0]) for name, leaf in small_tree(seed).items())
+    assert copies == 4 * [40 * 256]
 
 
 def test_arguments():

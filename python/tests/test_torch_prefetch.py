@@ -362,6 +362,42 @@ def test_other_layouts_are_left_to_torch(tensor):
     assert transfer.start(tensor).tree is tensor and transfer.staged == 0
 
 
+def small_tree(seed, num_leaves=40):
+    return {f"leaf{i}": (torch.arange(4, dtype=torch.int32).add(100 * seed + i), {"s": i}) for i in range(num_leaves)}
+
+
+def counting(transfer):
+    """The bytes of each copy that is made from now on."""
+    copies, upload = [], transfer._upload
+    transfer._upload = lambda source: (copies.append(source.numel() * source.element_size()), upload(source))[1]
+    return copies
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_tree_of_small_tensors_is_one_copy(pinned):
+    trees = [small_tree(seed) for seed in range(6)]
+    transfer = Lagging(2, _transfer.tensors_of(trees) if pinned else ())
+    copies = counting(transfer)
+    for tree in trees:
+        tree["large"], tree["scalar"] = large(1), torch.tensor(7.5, dtype=torch.float64)
+        started = transfer.start(tree)
+        assert len(started.tensors) == 2
+        moved = transfer.finish(started)
+        for name, (tensor, rest) in (item for item in tree.items() if item[0].startswith("leaf")):
+            assert torch.equal(moved[name][0], tensor) and moved[name][1] == rest
+        assert torch.equal(moved["large"], large(1)) and moved["scalar"].item() == 7.5
+    assert copies == 6 * [41 * 256, 160_000] and transfer.staged == 2
+
+
+def test_a_prefetcher_copies_a_tree_of_small_tensors_once(monkeypatch):
+    transfer = Lagging(3)
+    copies = counting(transfer)
+    monkeypatch.setattr(wt.Prefetcher, "_transfer", lambda self: transfer)
+    for seed, batch in enumerate(prefetch([small_tree(seed) for seed in range(5)], depth=2)):
+        assert all(torch.equal(batch[name][0], leaf[0]) for name, leaf in small_tree(seed).items())
+    assert copies == 5 * [40 * 256] and transfer.staged == 3
+
+
 def test_one_tensor_in_two_places():
     tensor = large(1)
     transfer = Lagging(1)

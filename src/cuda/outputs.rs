@@ -7,19 +7,9 @@ use super::capture::refused_in_capture;
 use super::enqueue::Run;
 use super::numbers::{KnownNumbers, Values};
 use crate::host::MemoryPool;
-use crate::plan::{is_on_device, OutputPlan, Plan};
+use crate::plan::{is_on_device, is_shared, OutputPlan, Plan, SHARED_ALIGN};
 use crate::run_options::RunOptions;
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
-
-/// Outputs of at most so many bytes share memory with others of their call, which stays as long as one of them does.
-const MAX_SHARED_BYTES: u64 = 16 << 10;
-
-/// They begin as far apart as the driver's own allocations.
-const SHARED_ALIGN: u64 = 256;
-
-fn is_small(bytes: u64) -> bool {
-    (1..=MAX_SHARED_BYTES).contains(&bytes)
-}
 
 impl Run<'_> {
     /// Takes memory for all small outputs in one piece: a tree of many leaves has many of them.
@@ -39,7 +29,7 @@ impl Run<'_> {
         let outputs = outputs.filter(|output| is_on_device(&plan.batch_shapes[output.leaf]));
         let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
         let sizes = outputs.map(OutputPlan::bytes).chain(numbers);
-        let sizes: Vec<u64> = sizes.filter(|&bytes| is_small(bytes)).collect();
+        let sizes: Vec<u64> = sizes.filter(|&bytes| is_shared(bytes)).collect();
         if sizes.len() > 1 {
             let bytes = sizes.iter().map(|bytes| bytes.next_multiple_of(SHARED_ALIGN)).sum();
             self.shared = Some((self.allocate(bytes)?, 0));
@@ -73,7 +63,7 @@ impl Run<'_> {
         }
         let bytes = bytes_of(dtype, layout.shape());
         let (block, begin) = match &mut self.shared {
-            Some((block, used)) if is_small(bytes) => {
+            Some((block, used)) if is_shared(bytes) => {
                 let begin = *used;
                 *used += bytes.next_multiple_of(SHARED_ALIGN);
                 (Arc::clone(block), begin)

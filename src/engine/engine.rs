@@ -8,7 +8,7 @@ use crate::collate::Collate;
 use crate::cuda;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, POLICY};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
-use crate::plan::{is_device_output, AsTarget, Leaf, Plan, Role};
+use crate::plan::{is_device_output, is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
 use crate::samples::{Rows, Samples};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
@@ -237,7 +237,9 @@ impl Engine {
             )?),
             None => arena,
         };
-        self.run_on_host(&plan, &placements, &mut tensors, ahead)?;
+        if !(0..plan.outputs.len()).all(|index| is_device_output(&plan, index)) {
+            self.run_on_host(&plan, &placements, &mut tensors, ahead)?;
+        }
         counters.count(&tally);
         span.note(&tally);
         drop(span);
@@ -270,7 +272,12 @@ impl Engine {
         options: &mut RunOptions,
     ) -> Result<HostOutputs> {
         let mut tensors = Vec::with_capacity(plan.outputs.len());
-        let mut ahead = Vec::with_capacity(plan.outputs.len());
+        // Most calls have none.
+        let mut ahead = Vec::new();
+        if !options.ahead.is_empty() {
+            ahead.resize_with(plan.outputs.len(), || None);
+        }
+        let mut shared = self.shared_pinned(plan, placements)?;
         for (index, output) in plan.outputs.iter().enumerate() {
             let is_new = placements[index].is_none() && !is_device_output(plan, index);
             let mut rows = options.ahead.get_mut(output.leaf);
@@ -279,11 +286,17 @@ impl Engine {
             tensors.push(match rows.is_none() && is_new {
                 true => {
                     let device = plan.batch_shapes[output.leaf].device;
-                    Some(self.host_tensor(output.dtype, output.layout.clone(), device)?)
+                    let is_part = device == Device::Pinned && is_shared(output.bytes());
+                    Some(match shared.as_mut().filter(|_| is_part) {
+                        Some(shared) => shared.take(output)?,
+                        None => self.host_tensor(output.dtype, output.layout.clone(), device)?,
+                    })
                 }
                 false => None,
             });
-            ahead.push(rows);
+            if let Some(rows) = rows {
+                ahead[index] = Some(rows);
+            }
         }
         Ok((tensors, ahead))
     }
@@ -294,10 +307,11 @@ impl Engine {
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
         tensors: &mut [Option<Tensor>],
-        ahead: Vec<Option<RowsAhead>>,
+        mut ahead: Vec<Option<RowsAhead>>,
     ) -> Result<()> {
         let mut addresses = Vec::with_capacity(plan.outputs.len());
-        for (index, (tensor, rows)) in tensors.iter_mut().zip(ahead).enumerate() {
+        for (index, tensor) in tensors.iter_mut().enumerate() {
+            let rows = ahead.get_mut(index).and_then(Option::take);
             let output = &plan.outputs[index];
             if let Some(block) = rows.and_then(RowsAhead::finish) {
                 *tensor = Some(block.into_tensor(output.dtype, output.layout.clone()));
@@ -322,7 +336,12 @@ impl Engine {
     }
 
     /// Memory on the host, row-major.
-    fn host_tensor(&self, dtype: DType, layout: Layout, device: Device) -> Result<Tensor> {
+    pub(super) fn host_tensor(
+        &self,
+        dtype: DType,
+        layout: Layout,
+        device: Device,
+    ) -> Result<Tensor> {
         let bytes = bytes_of(dtype, layout.shape());
         if device == Device::Pinned {
             let ordinal = self.shared.ordinal();

@@ -3,6 +3,7 @@
 mod bindings;
 mod engine;
 mod on_device;
+mod page_locked;
 mod resident;
 mod small;
 

@@ -20,5 +20,6 @@ pub(crate) use output::{saturating_sum, CopyRange, Op, OutputPlan, Role, Starts}
 pub use plan::Plan;
 pub(crate) use route::CHUNK_BYTES;
 pub(crate) use route::{bytes_to_device, bytes_to_host, is_device_output, num_ranges, Path};
-pub(crate) use route::{is_on_device, is_upload, must_upload, uploaded_together, UPLOAD_ALIGN};
+pub(crate) use route::{is_on_device, is_shared, is_upload, must_upload, uploaded_together};
+pub(crate) use route::{SHARED_ALIGN, UPLOAD_ALIGN};
 pub use target::{AsTarget, Leaf, Target};

@@ -78,6 +78,18 @@ pub(crate) fn is_upload(plan: &Plan<'_>, output: &OutputPlan<'_>) -> bool {
 /// soon.
 pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
 
+/// Outputs of at most so many bytes share page-locked or device memory with others of their call, which stays as long as one
+/// of them does.
+const MAX_SHARED_BYTES: u64 = 16 << 10;
+
+/// They begin as far apart as the driver's own allocations.
+pub(crate) const SHARED_ALIGN: u64 = 256;
+
+/// Whether an output of so many bytes shares memory, if its call has several of them.
+pub(crate) fn is_shared(bytes: u64) -> bool {
+    (1..=MAX_SHARED_BYTES).contains(&bytes)
+}
+
 /// Fields that are copied together begin at multiples of this on the device.
 pub(crate) const UPLOAD_ALIGN: u64 = 256;
 

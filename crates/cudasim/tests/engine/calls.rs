@@ -32,8 +32,18 @@ impl Tree {
     }
 
     fn assemble(&self, engine: &Engine, stream: Option<Stream>, arena: bool) -> Vec<Batch> {
+        self.assemble_to(HERE, engine, stream, arena)
+    }
+
+    fn assemble_to(
+        &self,
+        device: Device,
+        engine: &Engine,
+        stream: Option<Stream>,
+        arena: bool,
+    ) -> Vec<Batch> {
         let lists: Vec<SampleList<'_>> = self.0.iter().map(Rows::on_host).collect();
-        let collate = Collate::stack().device(HERE);
+        let collate = Collate::stack().device(device);
         let leaf = |samples| Leaf { samples, collate: &collate, path: "", out: None };
         let leaves: Vec<_> = lists.iter().map(leaf).collect();
         let plan = if arena { Plan::in_arena(&leaves) } else { Plan::for_leaves(&leaves) };
@@ -66,6 +76,26 @@ fn a_tree_from_the_host_is_one_copy_and_one_launch() {
                 assert!(count(&calls, "cuEventQuery") <= 2, "{calls:#?}");
                 assert!(calls.len() <= 16, "{} calls: {calls:#?}", calls.len());
                 tree.check(&lane, &batches);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_page_locked_tree_of_a_worker_is_one_block() {
+    on_gpu(|gpu| {
+        let engine = engine();
+        for round in 0..10 {
+            let tree = Tree::new(round, 40, 4);
+            let assemble = || tree.assemble_to(Device::Pinned, &engine, None, false);
+            let work = || std::thread::scope(|scope| scope.spawn(assemble).join().unwrap());
+            let (calls, batches) = traced(gpu, work);
+            let waits = |call: &&String| call.contains("Synchronize") || call.contains("Query");
+            assert_eq!(calls.iter().filter(waits).count(), 0, "{calls:#?}");
+            assert_eq!(count(&calls, "cuMemHostAlloc"), 1, "{calls:#?}");
+            assert_eq!(engine.stats().pinned_bytes.1, 64 << 10);
+            for (rows, batch) in tree.0.iter().zip(&batches) {
+                assert_eq!(host_bytes(batch.data()), rows.bytes.concat());
             }
         }
     });

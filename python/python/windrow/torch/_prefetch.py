@@ -26,7 +26,8 @@ class Prefetcher:
 
     A thread takes batches from the loader. For a CUDA device it stages their tensors in page-locked
     memory, unless they are there already, and copies them on a stream of its own; the stream that is
-    current where the batch is used waits for them, the host does not. Containers keep their type; what
+    current where the batch is used waits for them, the host does not. Tensors of less than 64 KiB go up in one copy
+    for each batch, and share its memory on the device as long as one of them lives. Containers keep their type; what
     is no tensor is passed on. Batches come in the loader's order, an error of it in its place, with its
     traceback. Leaving the loop ends the thread.
 

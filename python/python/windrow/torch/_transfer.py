@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import copy
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -12,8 +12,8 @@ import windrow as wr
 from windrow import _nodes
 from windrow.torch._shared import in_worker_process
 
-# The driver takes pageable copies up to this into its command buffer and returns at once; only larger
-# ones are staged.
+# Tensors below this go up in one copy, into memory that they share on the device. One alone is not staged: the driver
+# takes pageable copies of this size into its command buffer and returns at once.
 MIN_STAGED_BYTES = 64 << 10
 _ALIGN = 256
 
@@ -87,7 +87,7 @@ class _Slot:
 
 
 class CudaTransfer:
-    """To a CUDA device.
+    """To a CUDA device: one page-locked block and one copy for all small tensors of a batch, and a copy for each large one.
 
     Device memory is allocated on the transfer's stream, and a tensor handed over is recorded on the
     consumer's current one: torch gives its memory to later batches only when what the consumer had
@@ -113,28 +113,32 @@ class CudaTransfer:
         if slot.event is not None:
             slot.event.synchronize()
         slot.sources.clear()
-        sources = [tensor for tensor in tensors_of(tree) if self._is_staged(tensor)]
-        self._reserve(slot, sum(_rounded(bytes_of(tensor)) for tensor in sources))
-        staged = {id(tensor) for tensor in sources}
+        # Each once, though it may be in several places.
+        tensors = {id(tensor): tensor for tensor in tensors_of(tree) if tensor.device != self._device}
+        small = [tensor for tensor in tensors.values() if self._is_small(tensor)]
+        if len(small) < 2:
+            small = []
+        large = [tensor for tensor in tensors.values() if self._is_staged(tensor)]
+        staged = self._stage(slot, small + large)
         moved: List[torch.Tensor] = []
-        taken = 0
+        there: Dict[int, torch.Tensor] = {}
 
-        def move(tensor: torch.Tensor) -> torch.Tensor:
-            nonlocal taken
-            if tensor.device == self._device:
-                return tensor
-            source = tensor
-            if id(tensor) in staged and slot.memory is not None:
-                nbytes = bytes_of(tensor)
-                place = slot.memory[taken : taken + nbytes]
-                taken += _rounded(nbytes)
-                source = place.view(tensor.dtype).view(tensor.shape)
-                source.copy_(tensor)
+        def upload(source: torch.Tensor) -> torch.Tensor:
             slot.sources.append(source)
             moved.append(self._upload(source))
             return moved[-1]
 
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.device == self._device:
+                return tensor
+            if id(tensor) not in there:
+                there[id(tensor)] = upload(staged.get(id(tensor), tensor))
+            return there[id(tensor)]
+
         with self._cuda.stream(self._stream):
+            if small and slot.memory is not None:
+                shared = upload(slot.memory[: sum(_rounded(bytes_of(tensor)) for tensor in small)])
+                there.update(zip(map(id, small), _parts(shared, small)))
             tree = map_tensors(tree, move)
             slot.event = self._cuda.Event()
             slot.event.record(self._stream)
@@ -148,21 +152,24 @@ class CudaTransfer:
             self._record(tensor, current)
         return started.tree
 
-    def _is_staged(self, tensor: torch.Tensor) -> bool:
-        return (
-            tensor.device.type == "cpu"
-            and type(tensor) is torch.Tensor
-            and not tensor.requires_grad
-            and bytes_of(tensor) >= MIN_STAGED_BYTES
-            and tensor.is_contiguous()
-            and not (tensor.is_conj() or tensor.is_neg())
-            and not self._is_pinned(tensor)
-        )
+    def _is_small(self, tensor: torch.Tensor) -> bool:
+        return 0 < bytes_of(tensor) < MIN_STAGED_BYTES and _is_plain(tensor)
 
-    def _reserve(self, slot: _Slot, nbytes: int) -> None:
-        if nbytes and (slot.memory is None or slot.memory.numel() < nbytes):
+    def _is_staged(self, tensor: torch.Tensor) -> bool:
+        return bytes_of(tensor) >= MIN_STAGED_BYTES and _is_plain(tensor) and not self._is_pinned(tensor)
+
+    def _stage(self, slot: _Slot, sources: List[torch.Tensor]) -> Dict[int, torch.Tensor]:
+        """Copies tensors to page-locked memory, one behind the other: where each is there."""
+        nbytes = sum(_rounded(bytes_of(tensor)) for tensor in sources)
+        if not nbytes:
+            return {}
+        if slot.memory is None or slot.memory.numel() < nbytes:
             # A quarter more than asked, so that batches of slightly different sizes fit from then on.
             slot.memory = self._pinned(nbytes + nbytes // 4)
+        staged = dict(zip(map(id, sources), _parts(slot.memory, sources)))
+        for tensor in sources:
+            staged[id(tensor)].copy_(tensor)
+        return staged
 
     # What a stand-in does otherwise.
 
@@ -177,6 +184,26 @@ class CudaTransfer:
 
     def _record(self, tensor: torch.Tensor, stream: Any) -> None:
         tensor.record_stream(stream)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is the bytes of its elements, row-major on the host, and no more."""
+    return (
+        tensor.device.type == "cpu"
+        and type(tensor) is torch.Tensor
+        and not tensor.requires_grad
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _parts(memory: torch.Tensor, tensors: List[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Tensors like these in bytes of memory, one behind the other."""
+    begin = 0
+    for tensor in tensors:
+        nbytes = bytes_of(tensor)
+        yield memory[begin : begin + nbytes].view(tensor.dtype).view(tensor.shape)
+        begin += _rounded(nbytes)
 
 
 def _rounded(nbytes: int) -> int:
