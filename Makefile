@@ -101,8 +101,8 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
 		--html out/bench/report.html $(BENCH_FLAGS)
 
-bench-check: $(VENV)/.bench-check $(VENV)/.windrow
-	CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
+bench-check: $(VENV)/.bench-check $(VENV)/.windrow $(NVCC_READY)
+	$(WHEEL_NVCC) $(TEST_DRIVER) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
 
 gpu-check: $(NVCC_READY) $(VENV)/.test $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/gpu_bundle $(BUNDLE)

@@ -2,7 +2,8 @@
 //!
 //! `instructions CASE TIMES` does one thing so many times, on one thread; what once costs is the difference
 //! of two counts, so that what comes before does not matter. `instructions --list` names the cases. Without
-//! arguments, as under `cargo bench` and `cargo test`, each runs once.
+//! arguments, as under `cargo bench` and `cargo test`, each runs once. Those of a device need the feature `cuda` and
+//! a driver, which may be the simulated one.
 
 use std::hint::black_box;
 
@@ -13,7 +14,7 @@ use windrow::{
 /// A name and what is done so many times.
 type Case = (&'static str, fn(&Engine, usize));
 
-const CASES: [Case; 10] = [
+const HOST_CASES: [Case; 10] = [
     ("list and plan 4096 rows of 64 B", plan_rows),
     ("stack 4096 rows of 64 B", stack_rows),
     ("collate 8 leaves of 512 samples", collate_leaves),
@@ -25,6 +26,11 @@ const CASES: [Case; 10] = [
     ("small: views and pad of 8 rows of int32 to int64, mask", pad_few_rows),
     ("small: views and ragged batch of 32 rows of int32", ragged_few_rows),
 ];
+
+#[cfg(feature = "cuda")]
+use device::CASES as DEVICE_CASES;
+#[cfg(not(feature = "cuda"))]
+const DEVICE_CASES: [Case; 0] = [];
 
 /// Element `i` of any input.
 fn byte(i: usize) -> u8 {
@@ -155,6 +161,58 @@ fn planes_to_pixels(engine: &Engine, times: usize) {
     assemble(engine, &list, &Collate::stack().cast(DType::F32).transform(transform), times);
 }
 
+/// Calls whose samples and batches are on a device: what the host does for them beside the driver.
+#[cfg(feature = "cuda")]
+mod device {
+    use std::hint::black_box;
+
+    use windrow::{Collate, DType, Device, Engine, SampleList};
+
+    use super::{shuffled, Case};
+
+    pub const CASES: [Case; 3] = [
+        ("device: stack 256 views of one tensor", stack_views),
+        ("device: take and stack 256 samples by its indices", |engine, times| {
+            take(engine, 256, times)
+        }),
+        ("device: take and stack 65 536 samples by its indices", |engine, times| {
+            take(engine, 65_536, times)
+        }),
+    ];
+
+    const HERE: Device = Device::Cuda(0);
+
+    fn stack_views(engine: &Engine, times: usize) {
+        let table = engine.empty(DType::F32, &[4096, 16], HERE).expect("memory");
+        let rows = SampleList::rows(&table).expect("rows");
+        let list = rows.take(shuffled(4096).take(256).map(|i| i as i64)).expect("views");
+        let stream = engine.stream(0).expect("a device");
+        for _ in 0..times {
+            black_box(engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch"));
+        }
+    }
+
+    fn take(engine: &Engine, count: i64, times: usize) {
+        let table = engine.empty(DType::F32, &[4096, 16], HERE).expect("memory");
+        let indices = engine.empty(DType::I64, &[count], HERE).expect("memory");
+        let rows = SampleList::rows(&table).expect("rows");
+        let resident = engine.resident(rows, HERE).expect("a table of the list");
+        let stream = engine.stream(0).expect("a device");
+        for _ in 0..times {
+            let list = resident.take(&indices).expect("samples");
+            let batch = engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch");
+            // The device does not lag behind, or events would be made for each batch.
+            black_box(batch).check().expect("indices in range");
+        }
+    }
+}
+
+/// All cases that there is what they need for.
+fn cases() -> impl Iterator<Item = Case> {
+    let has_device = std::env::var_os("WINDROW_CUDA_DRIVER").is_some();
+    HOST_CASES.into_iter().chain(DEVICE_CASES.into_iter().filter(move |_| has_device))
+}
+
 fn main() {
     // Cargo's own arguments, such as --bench, are none of ours.
     let arguments: Vec<String> =
@@ -163,11 +221,11 @@ fn main() {
     options.threads = Some(1);
     let engine = Engine::with_options(options);
     match arguments.as_slice() {
-        [list] if list == "--list" => CASES.iter().for_each(|(name, _)| println!("{name}")),
+        [list] if list == "--list" => cases().for_each(|(name, _)| println!("{name}")),
         [name, times] => {
-            let (_, case) = CASES.iter().find(|(known, _)| known == name).expect("a known case");
+            let (_, case) = cases().find(|(known, _)| known == name).expect("a known case");
             case(&engine, times.parse().expect("a number of times"));
         }
-        _ => CASES.iter().for_each(|(_, case)| case(&engine, 1)),
+        _ => cases().for_each(|(_, case)| case(&engine, 1)),
     }
 }

@@ -9,7 +9,7 @@ use super::numbers::Values;
 use super::params::{
     self, code_of, flags, loop_of, varies, Divisor, Family, CHOSEN_WORDS, MOVE_BYTES,
 };
-use super::part::{Part, Places};
+use super::part::{address_of, Addresses, Part, Places};
 use super::policy::Policy;
 use super::words::{hints_of, too_large, Column, Words};
 use crate::collate::Affine;
@@ -109,18 +109,25 @@ impl<'b> Builder<'b> {
             ));
         }
         let addresses = part.addresses();
-        let family = family_of(&part.work(&addresses));
+        let address_bits = part.address_bits(&addresses);
+        let family = family_of(&part.work(address_bits));
         let mut field = field_of(part, family)?;
-        match part.list {
-            _ if !addresses_are_read(part.op) => {}
-            Some(list) => {
-                if addresses[0] % u64::from(field.from_size) == 0 {
-                    field.flags |= flags::ALIGNED_SOURCES;
-                }
-                let column = Column { is_address: true, ..Column::of(part.offsets(list), 1, true) };
-                field.data = self.table.chosen(part.num_samples(), column)?;
+        if addresses_are_read(part.op) {
+            if address_bits % u64::from(field.from_size) == 0 {
+                field.flags |= flags::ALIGNED_SOURCES;
             }
-            None => self.sources(&mut field, &addresses)?,
+            field.data = self.table.position()?;
+            match (part.list, &addresses) {
+                (Some(list), _) => {
+                    let offsets = Column::of(part.offsets(list), 1, true);
+                    let column = Column { is_address: true, ..offsets };
+                    field.data = self.table.chosen(part.num_samples(), column)?;
+                }
+                (None, &Addresses::Alike { data, src_offset }) => {
+                    self.sources(&mut field, data, move |data| address_of(data, src_offset));
+                }
+                (None, Addresses::Each(each)) => self.sources(&mut field, each, |address| address),
+            }
         }
         if let Some(affine) = part.affine {
             self.affine(&mut field, part, affine)?;
@@ -138,26 +145,27 @@ impl<'b> Builder<'b> {
         }
     }
 
-    /// Addresses, or numbers that they are multiples of.
-    fn sources(&mut self, field: &mut params::Field, addresses: &[u64]) -> Result<()> {
-        let base = addresses.iter().copied().min().unwrap_or(0);
-        let spread = addresses.iter().fold(0, |all, address| all | (address - base));
-        if (base | spread) % u64::from(field.from_size) == 0 {
-            field.flags |= flags::ALIGNED_SOURCES;
+    /// Addresses; or if they are many, how many times a power of two each is behind a base.
+    fn sources<T: Copy>(
+        &mut self,
+        field: &mut params::Field,
+        samples: &[T],
+        address: impl Fn(T) -> u64 + Copy,
+    ) {
+        let words = &mut self.table.words;
+        if samples.len() as u64 >= self.policy.min_ids {
+            if let Some((base, shift)) = base_of(samples, address, field.family) {
+                (field.base, field.stride) = (base, 1 << shift);
+                field.flags |= flags::BY_ID;
+                // By value: in a register, whatever is written to the table.
+                let id = move |sample: T| (address(sample) - base) >> shift;
+                let pairs = samples.chunks_exact(2);
+                let last = pairs.remainder().first().map(|&last| in_memory(id(last), 0));
+                words.extend(pairs.map(move |pair| in_memory(id(pair[0]), id(pair[1]))));
+                return words.extend(last);
+            }
         }
-        let shift = spread.trailing_zeros().min(31);
-        // Kernels of rows count vectors of 16 bytes in 32 bits.
-        let is_near = field.family != Family::Rows as u8 || spread < 1 << 35;
-        let has_ids = spread >> shift <= u64::from(u32::MAX) && is_near;
-        if addresses.len() as u64 >= self.policy.min_ids && has_ids {
-            (field.base, field.stride) = (base, 1 << shift);
-            field.flags |= flags::BY_ID;
-            let ids = addresses.iter().map(|address| ((address - base) >> shift) as u32);
-            field.data = self.table.push_bytes(cast_slice(&ids.collect::<Vec<u32>>()))?;
-        } else {
-            field.data = self.table.push_words(addresses.iter().copied())?;
-        }
-        Ok(())
+        words.extend(samples.iter().map(|&sample| address(sample)));
     }
 
     fn affine(
@@ -471,6 +479,36 @@ fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
         fill: repeated(part.output.fill, part.to.size()),
         ..params::Field::zeroed()
     })
+}
+
+/// An address that is not behind any of these, and a power of two that all distances from it are multiples of, if the
+/// quotients have 32 bits.
+fn base_of<T: Copy>(samples: &[T], address: impl Fn(T) -> u64, family: u8) -> Option<(u64, u32)> {
+    let first = address(*samples.first()?);
+    // Kernels of rows count vectors of 16 bytes in 32 bits.
+    let fits = |spread: u64, shift: u32| {
+        let is_near = family != Family::Rows as u8 || spread < 1 << 35;
+        is_near && spread >> shift <= u64::from(u32::MAX)
+    };
+    // The bits that are not the same in all of them: without these the first is such a base, most often.
+    let varied = samples.iter().fold(0, |all, &sample| all | (address(sample) ^ first));
+    let shift = varied.trailing_zeros().min(31);
+    let below = u64::MAX.checked_shr(varied.leading_zeros()).unwrap_or(0);
+    let own = below >> shift << shift;
+    if fits(own, shift) {
+        return Some((first & !own, shift));
+    }
+    let base = samples.iter().fold(first, |least, &sample| least.min(address(sample)));
+    let spread = samples.iter().fold(0, |all, &sample| all | (address(sample) - base));
+    fits(spread, shift).then_some((base, shift))
+}
+
+/// Two numbers of 32 bits as they follow each other in memory.
+fn in_memory(first: u64, second: u64) -> u64 {
+    match cfg!(target_endian = "little") {
+        true => first | second << 32,
+        false => first << 32 | second,
+    }
 }
 
 /// An element over and over.

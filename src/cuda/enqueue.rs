@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use smallvec::{smallvec, SmallVec};
+
 use super::driver::{Current, PooledEvent, StreamRef};
 use super::executor::Executor;
 use super::late::Late;
@@ -39,7 +41,7 @@ pub(super) struct Run<'r> {
     /// What the work waits for.
     pub producers: Vec<StreamRef<'r>>,
     /// Device memory had for this run: given back behind it, whether it fails or not.
-    pub blocks: Vec<Arc<DeviceBlock>>,
+    pub blocks: SmallVec<[Arc<DeviceBlock>; 2]>,
     pub waited: Waited,
     /// What small outputs are in together, and how much of it is theirs by now.
     pub shared: Option<(Arc<DeviceBlock>, u64)>,
@@ -65,7 +67,7 @@ impl<'r> Run<'r> {
             stream,
             is_capturing,
             producers: Vec::new(),
-            blocks: Vec::new(),
+            blocks: SmallVec::new(),
             waited: Waited::default(),
             shared: None,
             slot: None,
@@ -95,7 +97,7 @@ impl Run<'_> {
     /// memory for outputs belongs to.
     pub fn find_producers(&mut self, options: &RunOptions) -> Result<()> {
         let lender = options.memory.iter().map(|memory| memory.stream());
-        let mut seen = vec![self.stream.handle()];
+        let mut seen: SmallVec<[usize; 4]> = smallvec![self.stream.handle()];
         for producer in options.producers.iter().copied().chain(lender).map(Stream::handle) {
             if seen.contains(&producer) {
                 continue;
@@ -152,9 +154,12 @@ impl Run<'_> {
     }
 
     /// Each one once, however many samples are in it.
-    fn blocks_of<'o>(&self, owners: impl IntoIterator<Item = &'o Owner>) -> Vec<&'o DeviceBlock> {
+    fn blocks_of<'o>(
+        &self,
+        owners: impl IntoIterator<Item = &'o Owner>,
+    ) -> SmallVec<[&'o DeviceBlock; 4]> {
         let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
-        let mut blocks: Vec<_> = blocks.collect();
+        let mut blocks: SmallVec<[&DeviceBlock; 4]> = blocks.collect();
         blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
         blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
         blocks

@@ -8,6 +8,7 @@ use super::driver::{image, Context, Current, EventPool, Kernel, Stream, StreamRe
 use super::held::Held;
 use super::list_table::ListTable;
 use super::memory::{DeviceMemory, Waited};
+use super::parameters::ParameterPool;
 use super::pinned::{PinnedBlock, PinnedPool};
 use super::policy::Policy;
 use super::ring::Ring;
@@ -32,6 +33,7 @@ pub(crate) struct Executor {
     pub(super) kernels: [Kernel; 2],
     /// Those that make a table of indices.
     pub(super) select: [Kernel; 2],
+    pub(super) parameters: ParameterPool,
     pub(super) memory: Arc<DeviceMemory>,
     pub(super) pinned: Arc<PinnedPool>,
     pub(super) ring: Ring,
@@ -82,6 +84,7 @@ impl Executor {
             policy,
             kernels,
             select,
+            parameters: ParameterPool::default(),
             memory,
             pinned,
             ring,

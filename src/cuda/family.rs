@@ -30,7 +30,7 @@ pub(super) struct Work<'w> {
     /// Of all samples together.
     pub bytes: u64,
     /// All addresses of samples, by or.
-    pub sources: u64,
+    pub address_bits: u64,
 }
 
 /// Bytes of a sample that is one row from which on it is written as such, and elements of a row among those
@@ -102,7 +102,7 @@ pub(super) fn family_of(work: &Work<'_>) -> Family {
     let size = work.to.size() as u64;
     if let (true, Some(cols), true) = (work.is_run(), cols.fixed(), !work.is_joined) {
         let bytes = cols * size;
-        let is_vectors = (work.out | work.sources | bytes) % 16 == 0
+        let is_vectors = (work.out | work.address_bits | bytes) % 16 == 0
             && work.bytes / 16 < 1 << 31
             && bytes < 1 << 32;
         if is_vectors {

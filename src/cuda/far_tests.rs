@@ -10,6 +10,7 @@ use cust::sys::{cuMemHostRegister_v2, cuMemHostUnregister, CUresult};
 
 use super::driver::tests::context;
 use super::driver::{image, Kernel, StreamRef};
+use super::parameters::ParameterPool;
 use super::params::{Family, Field, Header};
 use super::policy::Policy;
 use super::table::{parts, Table};
@@ -129,7 +130,8 @@ fn table(
     let list: SampleList<'_> = views.collect();
     let plan = Plan::new(&list, &collate.clone().device(HERE)).unwrap();
     let outputs = plan.outputs.iter().take(1).map(|output| (output, out));
-    Table::new(&parts(&plan, outputs), &[], 132, policy).unwrap()
+    let parts = parts(&plan, outputs);
+    Table::new(&parts, &[], 132, policy).unwrap()
 }
 
 impl Gpu<'_> {
@@ -179,7 +181,8 @@ impl Gpu<'_> {
 
     /// Runs these items alone: their numbers begin at the first one's.
     fn launch(&self, table: &Table, items: &Range<u64>, policy: &Policy) {
-        let mut words = table.parameters(None, policy);
+        let parameters = ParameterPool::default();
+        let mut words = table.parameters(None, &parameters, policy).words().to_vec();
         let count = (items.end - items.start) as u32;
         words[1] = words[1] >> 32 << 32 | u64::from(count);
         let first_item = size_of::<Header>() / 8 + 1;

@@ -4,6 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
+use smallvec::SmallVec;
+
 use super::driver::{
     forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream,
     StreamRef,
@@ -37,12 +39,12 @@ struct Parked {
     bytes: u64,
     home: Handed,
     /// What has used it. A stream of this handle may be another one by now.
-    events: Vec<Arc<PooledEvent>>,
+    events: SmallVec<[Arc<PooledEvent>; 2]>,
 }
 
 /// The events that a call has had its stream wait for: memory of one batch has the same, and once is enough.
 #[derive(Debug, Default)]
-pub(super) struct Waited(Vec<Arc<PooledEvent>>);
+pub(super) struct Waited(SmallVec<[Arc<PooledEvent>; 2]>);
 
 impl Waited {
     fn once(&mut self, stream: StreamRef<'_>, event: &Arc<PooledEvent>) -> DriverResult<()> {
@@ -165,32 +167,50 @@ impl DeviceMemory {
         let home = handed(stream.handle());
         let left = {
             let mut parked = self.parked();
-            let (mut left, others): (VecDeque<_>, _) =
+            let fits = |one: &Parked| one.home == home && one.bytes == bytes;
+            if let Some(found) = parked.iter().position(fits) {
+                let one = parked.remove(found);
+                drop(parked);
+                return one.map(|one| self.wait_for(stream, one, waited)).transpose();
+            }
+            if parked.iter().all(|one| one.home != home) {
+                return Ok(None);
+            }
+            let (left, others): (VecDeque<_>, _) =
                 std::mem::take(&mut *parked).into_iter().partition(|one| one.home == home);
             *parked = others;
-            if let Some(index) = left.iter().position(|one| one.bytes == bytes) {
-                let found = left.remove(index);
-                parked.append(&mut left);
-                left.extend(found);
-            }
             left
         };
         let mut left = left.into_iter();
         while let Some(one) = left.next() {
-            if let Err(error) = one.events.iter().try_for_each(|event| waited.once(stream, event)) {
-                self.parked().extend([one].into_iter().chain(left));
+            let address = one.address;
+            if let Err(error) = self.wait_for(stream, one, waited) {
+                self.parked().extend(left);
                 return Err(error);
             }
-            if one.bytes == bytes {
-                return Ok(Some(one.address));
-            }
             // SAFETY: nothing has it any more; the stream is behind all users.
-            if let Err(error) = unsafe { self.pool.free(stream, one.address) } {
+            if let Err(error) = unsafe { self.pool.free(stream, address) } {
                 self.parked().extend(left);
                 return Err(error);
             }
         }
         Ok(None)
+    }
+
+    /// Orders a stream behind the users of parked memory, which is then its own; else it stays parked.
+    fn wait_for(
+        &self,
+        stream: StreamRef<'_>,
+        one: Parked,
+        waited: &mut Waited,
+    ) -> DriverResult<DevicePtr> {
+        match one.events.iter().try_for_each(|event| waited.once(stream, event)) {
+            Ok(()) => Ok(one.address),
+            Err(error) => {
+                self.parked().push_back(one);
+                Err(error)
+            }
+        }
     }
 
     /// Gives back memory of blocks that were handed to this stream, behind what is on it now: it is known to exist.

@@ -9,7 +9,7 @@
 //! | `run`, `enqueue`, `outputs` | what is enqueued, in which order, into which memory |
 //! | `capture` | what can be recorded in a graph |
 //! | `select`, `list_table` | samples by indices on a device |
-//! | `table`, `encode`, `words`, `params` | the plan as the kernels read it |
+//! | `table`, `encode`, `words`, `params`, `parameters` | the plan as the kernels read it |
 //! | `part`, `loops`, `boxes`, `family` | what of an output one loop writes, and which family of kernels it is |
 //! | `numbers` | lengths and offsets, which the host knows |
 //! | `probe` | devices, the driver, whose memory an address is |
@@ -38,6 +38,7 @@ mod loops;
 mod memory;
 mod numbers;
 mod outputs;
+mod parameters;
 mod params;
 mod part;
 mod pinned;

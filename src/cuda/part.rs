@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use smallvec::SmallVec;
+
 use super::family::Work;
 use super::list_table::ListTable;
 use super::loops::{groups, Extent, Loop, Loops, Number};
@@ -33,6 +35,32 @@ impl Places<'_> {
     }
 }
 
+/// Where samples of a part are read.
+pub(super) enum Addresses<'p> {
+    /// So many bytes behind the beginning of each, which the list has.
+    Alike {
+        data: &'p [*const u8],
+        src_offset: i64,
+    },
+    Each(Vec<u64>),
+}
+
+impl Addresses<'_> {
+    /// All of them, by or.
+    fn bits(&self) -> u64 {
+        match self {
+            &Addresses::Alike { data, src_offset } => {
+                data.iter().fold(0, |all, &data| all | address_of(data, src_offset))
+            }
+            Addresses::Each(each) => each.iter().fold(0, |all, address| all | address),
+        }
+    }
+}
+
+pub(super) fn address_of(data: *const u8, src_offset: i64) -> u64 {
+    (data.addr() as u64).wrapping_add(src_offset as u64)
+}
+
 /// The samples of an output with the same loops, or all of them.
 pub(super) struct Part<'p> {
     pub output: &'p OutputPlan<'p>,
@@ -56,14 +84,14 @@ pub(super) fn parts_of<'p>(
     plan: &'p Plan<'_>,
     output: &'p OutputPlan<'_>,
     out: u64,
-    parts: &mut Vec<Part<'p>>,
+    parts: &mut SmallVec<[Part<'p>; 1]>,
 ) {
     let list = output.selected.and_then(|_| ListTable::of(plan));
     // A sample that is not there is moved too: it has to be what padding is.
     let sample_bytes = || output.bytes() / output.num_samples().max(1) as u64;
     let has_all = |list: &ListTable| output.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
     if output.bytes_only && output.layout.is_compact() && list.is_none_or(has_all) {
-        return parts.push(Part { list, ..moved(output, out) });
+        return parts.push(moved(output, out, list));
     }
     let batch_shape = plan.batch_shapes.get(output.leaf);
     let joined = match (
@@ -111,7 +139,7 @@ pub(super) fn parts_of<'p>(
 }
 
 /// Samples that are runs of bytes, or what is left of them when neighbours are merged.
-fn moved<'p>(output: &'p OutputPlan<'_>, out: u64) -> Part<'p> {
+fn moved<'p>(output: &'p OutputPlan<'_>, out: u64, list: Option<&'p ListTable>) -> Part<'p> {
     let size = output.dtype.size() as u64;
     let one = |extent: Extent| Loops::from_iter([Loop::whole(extent, 1, 1)]);
     let rows = |bytes: u64| (one(Extent::Fixed(bytes)), Places::Rows(bytes as i64));
@@ -144,7 +172,7 @@ fn moved<'p>(output: &'p OutputPlan<'_>, out: u64) -> Part<'p> {
         places,
         affine: None,
         channel_first: 0,
-        list: None,
+        list,
     }
 }
 
@@ -179,39 +207,57 @@ impl Part<'_> {
         offsets
     }
 
-    /// Addresses of the samples' first elements read. Those of samples without any may be stale, and are
-    /// given as that of another. Of samples that a device chooses one that is aligned as all of them are.
-    pub fn addresses(&self) -> Vec<u64> {
+    /// Addresses of the samples' first elements read, unless a device chooses the samples. Those of samples without any may be
+    /// stale, and are given as that of another.
+    pub fn addresses(&self) -> Addresses<'_> {
         let output = self.output;
-        if let (Some(list), Op::Read { .. }) = (self.list, self.op) {
-            let all =
-                self.offsets(list).into_iter().fold(list.alignment, |all, own| all | own as u64);
-            return vec![all];
-        }
         match (self.op, self.sources) {
-            (Op::Const(_) | Op::Index, _) => Vec::new(),
+            (Op::Const(_) | Op::Index, _) => Addresses::Each(Vec::new()),
+            _ if self.list.is_some() => Addresses::Each(Vec::new()),
             (_, Sources::Ranges(ranges)) => {
-                ranges.iter().map(|range| range.src.addr() as u64).collect()
+                Addresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
             }
-            (_, Sources::Samples) => {
-                let address = |sample: usize| {
-                    let class = output.class_of(sample);
-                    let first =
-                        (output.data[sample].addr() as u64).wrapping_add(class.src_offset as u64);
-                    (class.num_real > 0).then_some(first)
-                };
-                let samples = (0..self.num_samples()).map(|index| self.sample(index));
-                let mut any = None;
-                let mut all: Vec<u64> = Vec::with_capacity(self.num_samples());
-                for address in samples.map(address) {
-                    any = any.or(address);
-                    all.push(address.or(any).unwrap_or(0));
+            (_, Sources::Samples) => match &output.classes[..] {
+                [class, ..]
+                    if output.class_ids.is_empty()
+                        && self.samples.is_none()
+                        && class.num_real > 0 =>
+                {
+                    Addresses::Alike { data: &output.data, src_offset: class.src_offset }
                 }
-                // Those in front of the first that is read.
-                let leading = all.iter().take_while(|&&address| address == 0).count();
-                all[..leading].fill(any.unwrap_or(0));
-                all
+                _ => Addresses::Each(self.addresses_by_class()),
+            },
+        }
+    }
+
+    fn addresses_by_class(&self) -> Vec<u64> {
+        let output = self.output;
+        let address = |sample: usize| {
+            let class = output.class_of(sample);
+            let first = address_of(output.data[sample], class.src_offset);
+            (class.num_real > 0).then_some(first)
+        };
+        let mut any = None;
+        let mut all = Vec::with_capacity(self.num_samples());
+        for index in 0..self.num_samples() {
+            let address = address(self.sample(index));
+            any = any.or(address);
+            all.push(address.or(any).unwrap_or(0));
+        }
+        // Those in front of the first that is read.
+        let leading = all.iter().take_while(|&&address| address == 0).count();
+        all[..leading].fill(any.unwrap_or(0));
+        all
+    }
+
+    /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
+    pub fn address_bits(&self, addresses: &Addresses<'_>) -> u64 {
+        match (self.list, self.op, &self.output.classes[..]) {
+            (Some(list), Op::Read { .. }, [classes @ .., _nothing]) => {
+                let offsets = classes.iter().map(|class| class.src_offset as u64);
+                offsets.fold(list.alignment | list.any_address(), |all, own| all | own)
             }
+            _ => addresses.bits(),
         }
     }
 
@@ -240,7 +286,7 @@ impl Part<'_> {
     }
 
     /// What the choice of a family depends on.
-    pub fn work(&self, addresses: &[u64]) -> Work<'_> {
+    pub fn work(&self, address_bits: u64) -> Work<'_> {
         let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
         let elems = self.loops.iter().filter_map(Loop::fixed).product::<u64>();
         let sample_bytes = elems * self.to.size() as u64;
@@ -266,7 +312,7 @@ impl Part<'_> {
                 true => self.output.bytes(),
                 false => sample_bytes * self.num_samples() as u64,
             },
-            sources: addresses.iter().fold(0, |all, address| all | address),
+            address_bits,
         }
     }
 

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::capture::refused_in_capture;
 use super::download;
 use super::driver::Current;
@@ -11,7 +13,6 @@ use super::executor::{Executor, Lane};
 use super::list_table::ListTable;
 use super::numbers::{known_numbers, Values};
 use super::outputs::Number;
-use super::params;
 use super::select;
 use super::table::{parts, Table};
 use super::upload;
@@ -57,10 +58,23 @@ impl Executor {
 /// Where a run reads and writes.
 struct Places {
     /// The address of each output; `None` for one that the launch does not write.
-    on_device: Vec<Option<u64>>,
+    on_device: SmallVec<[Option<u64>; 4]>,
     /// Fields that are read or written elsewhere than planned.
-    moved: Vec<Option<OutputPlan<'static>>>,
+    moved: Vec<Option<Box<OutputPlan<'static>>>>,
     back: Vec<Back>,
+}
+
+impl Places {
+    fn moved(&self, index: usize) -> Option<&OutputPlan<'static>> {
+        self.moved.get(index)?.as_deref()
+    }
+
+    /// Has an output read or written elsewhere than planned.
+    fn move_to(&mut self, index: usize, output: OutputPlan<'static>) {
+        // Most runs move none.
+        self.moved.resize_with(self.on_device.len(), || None);
+        self.moved[index] = Some(Box::new(output));
+    }
 }
 
 /// A batch that comes back to the host.
@@ -99,9 +113,9 @@ impl Run<'_> {
 
         self.bring_samples(plan, own, &mut places, host.threads)?;
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
-        let outputs = plan.outputs.iter().zip(&places.moved).zip(&places.on_device);
-        let outputs = outputs.filter_map(|((planned, moved), place)| {
-            Some((moved.as_ref().unwrap_or(planned), (*place)?))
+        let outputs = plan.outputs.iter().enumerate().zip(&places.on_device);
+        let outputs = outputs.filter_map(|((index, planned), place)| {
+            Some((places.moved(index).unwrap_or(planned), (*place)?))
         });
         self.launch(plan, outputs, &values)?;
 
@@ -129,9 +143,8 @@ impl Run<'_> {
         options: &RunOptions,
         host: &Arc<MemoryPool>,
     ) -> Result<Places> {
-        let none = || plan.outputs.iter().map(|_| None).collect();
-        let mut places =
-            Places { on_device: vec![None; plan.outputs.len()], moved: none(), back: Vec::new() };
+        let on_device = SmallVec::from_elem(None, plan.outputs.len());
+        let mut places = Places { on_device, moved: Vec::new(), back: Vec::new() };
         for &index in own {
             let (output, out) = (&plan.outputs[index], placements[index]);
             let address = match (out, is_on_device(&plan.batch_shapes[output.leaf])) {
@@ -149,8 +162,10 @@ impl Run<'_> {
                     let (to, tensor) = match &spread {
                         None => self.host_memory(plan, output, out, host)?,
                         Some(_) => {
-                            let compact = places.moved[index].insert(plan.compacted(index)?);
-                            self.host_memory(plan, compact, None, host)?
+                            let compact = plan.compacted(index)?;
+                            let memory = self.host_memory(plan, &compact, None, host)?;
+                            places.move_to(index, compact);
+                            memory
                         }
                     };
                     places.back.push(Back { index, address, to, tensor, spread });
@@ -176,13 +191,13 @@ impl Run<'_> {
             if must_upload(plan, index, self.is_capturing) {
                 match self.upload(plan, index, place, threads)? {
                     None => places.on_device[index] = None,
-                    reread => places.moved[index] = reread,
+                    Some(reread) => places.move_to(index, reread),
                 }
             }
         }
         if !together.is_empty() {
             for (index, output) in upload::together(self, plan, &together, threads)? {
-                places.moved[index] = Some(output);
+                places.move_to(index, output);
             }
         }
         Ok(())
@@ -272,13 +287,12 @@ impl Run<'_> {
             _ if table.is_inline(policy) => None,
             _ => Some(self.upload_table(&table)?),
         };
-        let parameters = table.parameters(address, policy);
-        let is_large = parameters.len() * 8 > params::SMALL_BYTES;
-        let kernel = &self.executor.kernels[usize::from(is_large)];
+        let parameters = table.parameters(address, &self.executor.parameters, policy);
+        let kernel = &self.executor.kernels[usize::from(parameters.is_large)];
         // A warp for each item.
         let grid = table.num_items().div_ceil(policy.threads / 32);
-        let values = [parameters.as_ptr().cast()];
-        // SAFETY: the kernel has one parameter, of this size (`Table::parameters`). Samples and
+        let values = [parameters.words().as_ptr().cast()];
+        // SAFETY: the kernel has one parameter, of this size (`Parameters::words`). Samples and
         // outputs are as the plan's maker promised, and held until the event after this.
         unsafe { self.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
         self.done.traffic.launches += 1;

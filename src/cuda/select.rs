@@ -13,7 +13,7 @@ use super::executor::Executor;
 use super::list_table::{Chosen, ListTable, NUM_FOUND};
 use super::memory::{DeviceBlock, Waited};
 use super::params;
-use super::table::{padded, Table};
+use super::table::Table;
 use super::upload;
 use super::words::Column;
 use crate::samples::{SampleList, Selection};
@@ -106,7 +106,7 @@ pub(super) fn table_of(
     // Never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let chosen = Chosen { list: Arc::clone(&selection.listed.table), call };
-    let mut words = words_of(columns);
+    let mut words = words_of(columns, table.as_bytes().len() / 8);
     let first_word = words.len() as u32;
     words.extend_from_slice(cast_slice(table.as_bytes()));
     let num_words = words.len() as u32 - first_word;
@@ -133,11 +133,10 @@ pub(super) fn table_of(
         select.words = uploaded.address();
         words.clear();
     }
-    let parameters = padded(cast_slice(bytes_of(&select)), &words, policy);
-    let is_large = parameters.len() * 8 > params::SMALL_BYTES;
-    let kernel = &run.executor.select[usize::from(is_large)];
+    let parameters = run.executor.parameters.with(cast_slice(bytes_of(&select)), &words, policy);
+    let kernel = &run.executor.select[usize::from(parameters.is_large)];
     let grid = select.num_samples.max(num_words).div_ceil(policy.threads);
-    let values = [parameters.as_ptr().cast()];
+    let values = [parameters.words().as_ptr().cast()];
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it
     // writes are held until the event after the launch that comes next; in a graph as the caller promised.
     unsafe { run.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
@@ -164,9 +163,12 @@ fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
     }
 }
 
-/// Columns as the kernel reads them: what there is of each, then their numbers.
-fn words_of(columns: &[Column]) -> Vec<u64> {
-    let mut words = vec![0u64; columns.len() * size_of::<params::Column>() / 8];
+/// Columns as the kernel reads them: what there is of each, then their numbers. `more` words will follow.
+fn words_of(columns: &[Column], more: usize) -> Vec<u64> {
+    let num_values: usize = columns.iter().map(|column| column.values.len()).sum();
+    let entries = columns.len() * size_of::<params::Column>() / 8;
+    let mut words = Vec::with_capacity(entries + num_values + more);
+    words.resize(entries, 0);
     for (number, column) in columns.iter().enumerate() {
         let entry = params::Column {
             position: column.position,

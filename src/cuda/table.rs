@@ -1,9 +1,11 @@
 //! A plan as the kernels read it: one table of 8-byte words.
 
 use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
+use smallvec::SmallVec;
 
 use super::encode::{Builder, Encoded};
 use super::numbers::Values;
+use super::parameters::{ParameterPool, Parameters};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
@@ -81,30 +83,24 @@ impl Table {
     }
 
     /// The parameters of a launch, for the table inside them (`None`) or at a device address.
-    pub fn parameters(&self, table: Option<u64>, policy: &Policy) -> Vec<u64> {
+    pub fn parameters<'p>(
+        &self,
+        table: Option<u64>,
+        pool: &'p ParameterPool,
+        policy: &Policy,
+    ) -> Parameters<'p> {
         let header = Header { table: table.unwrap_or(0), ..self.header };
         let words = if table.is_none() { &self.words[..] } else { &[] };
-        padded(cast_slice(bytes_of(&header)), words, policy)
+        pool.with(cast_slice(bytes_of(&header)), words, policy)
     }
-}
-
-/// Parameters of the size that one of the kernels has.
-pub(super) fn padded(header: &[u64], words: &[u64], policy: &Policy) -> Vec<u64> {
-    let is_small = (header.len() + words.len()) as u64 * 8 <= policy.small_bytes;
-    let len = if is_small { params::SMALL_BYTES } else { params::LARGE_BYTES } / 8;
-    let mut parameters = Vec::with_capacity(len);
-    parameters.extend_from_slice(header);
-    parameters.extend_from_slice(words);
-    parameters.resize(len, 0);
-    parameters
 }
 
 /// The parts of outputs that have elements, each with its address.
 pub(super) fn parts<'p>(
     plan: &'p Plan<'_>,
     outputs: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
-) -> Vec<Part<'p>> {
-    let mut parts = Vec::new();
+) -> SmallVec<[Part<'p>; 1]> {
+    let mut parts = SmallVec::new();
     for (output, out) in outputs.filter(|(output, _)| output.numel() > 0) {
         parts_of(plan, output, out, &mut parts);
     }

@@ -77,6 +77,8 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
     // One field, and 8 bytes for each sample.
     let fixed = HEADER_BYTES + size_of::<params::Field>();
     let policy = Policy { min_ids: u64::MAX, ..policy() };
+    // Of one launch after the other.
+    let pool = ParameterPool::default();
     for (limit, larger) in
         [(params::SMALL_BYTES, Some(params::LARGE_BYTES)), (params::LARGE_BYTES, None)]
     {
@@ -89,15 +91,16 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
             assert_eq!(HEADER_BYTES + table.as_bytes().len(), fixed + 8 * count);
             assert_eq!(table.is_inline(&policy), count <= most || larger.is_some());
             let Some(bytes) = [Some(limit), larger][usize::from(count > most)] else {
-                let parameters = table.parameters(Some(0x77), &policy);
-                assert_eq!((parameters.len() * 8, parameters[0]), (params::SMALL_BYTES, 0x77));
+                let parameters = table.parameters(Some(0x77), &pool, &policy);
+                let words = parameters.words();
+                assert_eq!((words.len() * 8, words[0]), (params::SMALL_BYTES, 0x77));
                 continue;
             };
-            let parameters = table.parameters(None, &policy);
-            assert_eq!((parameters.len() * 8, parameters[0]), (bytes, 0));
-            let inside: &[u8] = &cast_slice(&parameters)[HEADER_BYTES..];
-            let (inside, rest) = inside.split_at(table.as_bytes().len());
-            assert!(inside == table.as_bytes() && rest.iter().all(|&byte| byte == 0));
+            let parameters = table.parameters(None, &pool, &policy);
+            let words = parameters.words();
+            assert_eq!((words.len() * 8, words[0]), (bytes, 0));
+            let inside: &[u8] = &cast_slice(words)[HEADER_BYTES..];
+            assert_eq!(&inside[..table.as_bytes().len()], table.as_bytes());
             let addresses = table.values_at::<u64>(table.field(0).data.into(), count);
             assert!(addresses.iter().zip(0..).all(|(&at, i)| at == 0x1000_0000 + 27 * i));
         }

@@ -2,7 +2,7 @@
 
 use bytemuck::cast_slice;
 
-use super::params::CHOSEN_WORDS;
+use super::params::{CHOSEN_WORDS, SMALL_BYTES};
 use crate::tensor::{Error, Result};
 
 /// A column of a table that depends on which samples a device chooses.
@@ -37,7 +37,10 @@ pub(super) struct Words {
 impl Words {
     /// So many zeros.
     pub fn new(len: usize) -> Words {
-        Words { words: vec![0; len], columns: Vec::new(), chosen: Vec::new(), next: CHOSEN_WORDS }
+        // Most tables go with the parameters of a launch, and most of those with small ones.
+        let mut words = Vec::with_capacity(len.max(SMALL_BYTES / 8));
+        words.resize(len, 0);
+        Words { words, columns: Vec::new(), chosen: Vec::new(), next: CHOSEN_WORDS }
     }
 
     /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
@@ -98,7 +101,8 @@ impl Words {
         Ok(position)
     }
 
-    fn position(&self) -> Result<u32> {
+    /// Where the next word will be.
+    pub fn position(&self) -> Result<u32> {
         u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
     }
 }

@@ -106,7 +106,7 @@ impl<'a> Resident<'a> {
         let table = self.listed.table.downcast_ref::<ListTable>();
         let block = table.and_then(|table| table.block.clone()).map(|block| block as Owner);
         let kept = [Arc::clone(&self.listed.table), Arc::clone(indices.owner())];
-        let owners = kept.into_iter().chain(block).collect();
+        let owners = kept.into_iter().chain(block);
         let (indices, listed) = (indices.clone(), Arc::clone(&self.listed));
         Ok(SampleList::selected(Arc::new(Selection { indices, listed }), owners))
     }

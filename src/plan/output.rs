@@ -222,11 +222,10 @@ pub(crate) fn data_output<'s>(
         }
     };
     let mut dims = Vec::new();
-    let classes = samples
-        .metas()
-        .iter()
-        .map(|meta| LoopNest::of_data(meta, batch_shape, &sample_strides, &mut dims))
-        .collect();
+    // One more where a device chooses samples: that of none.
+    let mut classes = Vec::with_capacity(samples.metas().len() + 1);
+    let nest = |meta| LoopNest::of_data(meta, batch_shape, &sample_strides, &mut dims);
+    classes.extend(samples.metas().iter().map(nest));
     let affine = batch_shape.affine.is_some();
     let mut output = OutputPlan {
         leaf,
@@ -289,25 +288,46 @@ fn all_used(output: &OutputPlan<'_>, fits: impl Fn(&LoopNest) -> bool) -> bool {
 fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     let size = output.dtype.size() as u64;
     let ranges = || {
-        (0..output.data.len()).map(|sample| {
+        let ranges = (0..output.data.len()).map(|sample| {
             let elems = output.starts.elems(sample);
             let src =
                 output.data[sample].wrapping_offset(output.class_of(sample).src_offset as isize);
             CopyRange { src, dst: elems.start * size, size: (elems.end - elems.start) * size }
-        })
+        });
+        ranges.filter(|range| range.size > 0)
     };
-    // Counted first, so that the usual scattered list costs one pass and no memory.
-    let mut count = 0usize;
-    let mut end = std::ptr::null();
-    for range in ranges().filter(|range| range.size > 0) {
-        count += usize::from(range.src != end || count == 0);
-        end = range.src.wrapping_add(range.size as usize);
-    }
-    if count * 2 > output.data.len() || output.data.len() < 2 {
+    if output.data.len() < 2 {
         return None;
     }
-    let mut merged: Vec<CopyRange> = Vec::with_capacity(count);
-    for range in ranges().filter(|range| range.size > 0) {
+    // Looked for first, so that the usual scattered list costs half a pass and no memory.
+    let most = output.data.len() / 2;
+    let is_scattered = match &output.starts {
+        Starts::Rows { elems, .. } if output.class_ids.is_empty() && *elems > 0 => {
+            let bytes = (elems * size) as usize;
+            let (data, mut left) = (&*output.data, most);
+            // Some at a time, without a branch for each.
+            let mut pairs = data.chunks(64).zip(data[1..].chunks(64));
+            pairs.any(|(own, next)| {
+                let is_apart =
+                    |(own, next): (&*const u8, &*const u8)| own.wrapping_add(bytes) != *next;
+                let apart = own.iter().zip(next).map(|pair| u32::from(is_apart(pair))).sum::<u32>();
+                left = left.saturating_sub(apart as usize);
+                left == 0
+            })
+        }
+        _ => {
+            let mut end = None;
+            let begins_anew = |range: &CopyRange| {
+                end.replace(range.src.wrapping_add(range.size as usize)) != Some(range.src)
+            };
+            ranges().filter(begins_anew).nth(most).is_some()
+        }
+    };
+    if is_scattered {
+        return None;
+    }
+    let mut merged: Vec<CopyRange> = Vec::new();
+    for range in ranges() {
         match merged.last_mut() {
             Some(last) if last.src.wrapping_add(last.size as usize) == range.src => {
                 last.size += range.size

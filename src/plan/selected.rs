@@ -1,5 +1,7 @@
 //! Batches of samples that are chosen on a device: what the host can say of them without knowing which.
 
+use std::borrow::Cow;
+
 use crate::collate::{Collate, Form};
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::loops::{Channel, Dim, LoopNest};
@@ -62,7 +64,10 @@ impl OutputPlan<'_> {
         let nothing = [Dim::whole(0, 0, 0)];
         let dtype = self.classes[0].dtype;
         self.classes.push(LoopNest::new(dtype, nothing, Channel::None, 0, &mut self.dims));
-        self.data.to_mut().push(std::ptr::null());
+        let mut data = Vec::with_capacity(self.classes.len());
+        data.extend_from_slice(&self.data);
+        data.push(std::ptr::null());
+        self.data = Cow::Owned(data);
         self.class_ids = (0..self.classes.len() as u32).collect();
         self.ranges = None;
         self.selected = Some(num_samples);

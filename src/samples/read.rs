@@ -174,18 +174,22 @@ impl<'a> SampleList<'a> {
     /// tells, they are all the first of the list that they are from: what reads samples asks for the selection.
     pub(crate) fn selected(
         selection: Arc<Selection<SampleList<'a>>>,
-        owners: Vec<Owner>,
+        owners: impl Iterator<Item = Owner>,
     ) -> SampleList<'a> {
         let (listed, len) = (&selection.listed, selection.indices.shape()[0] as usize);
         let samples = &listed.samples;
         SampleList {
             data: Addresses::Rows { first: samples.address(0), step: 0, len },
+            lengths: Vec::new(),
             longest: -1,
+            told: OnceLock::new(),
+            meta_ids: Vec::new(),
             metas: Arc::clone(&listed.one_of_each.metas),
+            last: 0,
             read_only: samples.read_only,
             owners: samples.owners.iter().cloned().chain(owners).collect(),
             selection: Some(selection),
-            ..SampleList::default()
+            memory: PhantomData,
         }
     }
 
