@@ -13,12 +13,12 @@ const MAX_DEPTH: usize = MAX_NDIM;
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub name: String,
-    pub kind: Kind,
+    pub data_type: DataType,
 }
 
 /// What the rows of a column are.
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(super) enum DataType {
     Number(DType),
     /// One bit each.
     Bits,
@@ -99,8 +99,9 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<Field> {
     };
     let name = name.unwrap_or_default();
     if !schema.dictionary.is_null() {
-        let kind = Kind::Other("a dictionary".into(), "decode it before (dictionary_decode)");
-        return Ok(Field { name, kind });
+        let data_type =
+            DataType::Other("a dictionary".into(), "decode it before (dictionary_decode)");
+        return Ok(Field { name, data_type });
     }
     let num_children = schema.n_children;
     if num_children < 0 || num_children > 0 && schema.children.is_null() {
@@ -117,17 +118,17 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<Field> {
         // SAFETY: the caller's promise covers the children.
         children.push(unsafe { read_at(child, depth + 1) }?);
     }
-    let kind = kind_of(&format, children)?;
+    let data_type = data_type_of(&format, children)?;
     // SAFETY: the caller's promise.
     let (extension, metadata) = unsafe { extension_of(schema.metadata) }?;
-    let kind = match extension {
-        Some(extension) => extended(kind, &extension, &metadata.unwrap_or_default())?,
-        None => kind,
+    let data_type = match extension {
+        Some(extension) => extended(data_type, &extension, &metadata.unwrap_or_default())?,
+        None => data_type,
     };
-    Ok(Field { name, kind })
+    Ok(Field { name, data_type })
 }
 
-fn kind_of(format: &str, children: Vec<Field>) -> Result<Kind> {
+fn data_type_of(format: &str, children: Vec<Field>) -> Result<DataType> {
     let number = match format {
         "c" => Some(DType::I8),
         "C" => Some(DType::U8),
@@ -142,23 +143,23 @@ fn kind_of(format: &str, children: Vec<Field>) -> Result<Kind> {
         "g" => Some(DType::F64),
         _ => None,
     };
-    let text = |is_utf8, how| Kind::Text(Text { is_utf8, how });
-    let (expected, kind) = match (format, number) {
-        (_, Some(dtype)) => (0, Kind::Number(dtype)),
-        ("b", _) => (0, Kind::Bits),
+    let text = |is_utf8, how| DataType::Text(Text { is_utf8, how });
+    let (expected, data_type) = match (format, number) {
+        (_, Some(dtype)) => (0, DataType::Number(dtype)),
+        ("b", _) => (0, DataType::Bits),
         ("u", _) => (0, text(true, TextHow::Offsets { wide: false })),
         ("U", _) => (0, text(true, TextHow::Offsets { wide: true })),
         ("vu", _) => (0, text(true, TextHow::Views)),
         ("z", _) => (0, text(false, TextHow::Offsets { wide: false })),
         ("Z", _) => (0, text(false, TextHow::Offsets { wide: true })),
         ("vz", _) => (0, text(false, TextHow::Views)),
-        ("+s", _) => return Ok(Kind::Struct(children)),
+        ("+s", _) => return Ok(DataType::Struct(children)),
         ("+l" | "+L" | "+vl" | "+vL", _) => {
             let wide = format.ends_with('L');
             let entries = Box::new(only(format, children)?);
             return Ok(match format.contains('v') {
-                true => Kind::View { wide, entries },
-                false => Kind::List { wide, entries },
+                true => DataType::View { wide, entries },
+                false => DataType::List { wide, entries },
             });
         }
         _ => match format.strip_prefix("+w:") {
@@ -167,13 +168,13 @@ fn kind_of(format: &str, children: Vec<Field>) -> Result<Kind> {
                 let Some(size) = size else {
                     return Err(broken("a fixed-size list of a size", format!("{format:?}")));
                 };
-                return Ok(Kind::Fixed(size, Box::new(only(format, children)?)));
+                return Ok(DataType::Fixed(size, Box::new(only(format, children)?)));
             }
-            None => return Ok(Kind::Other(words_of(format), CONVERT)),
+            None => return Ok(DataType::Other(words_of(format), CONVERT)),
         },
     };
     match children.len() {
-        got if got == expected => Ok(kind),
+        got if got == expected => Ok(data_type),
         got => Err(broken("no children", format!("{got} of format {format:?}"))),
     }
 }
@@ -209,37 +210,37 @@ fn words_of(format: &str) -> String {
 }
 
 /// A type that an extension gives a meaning.
-fn extended(kind: Kind, extension: &str, metadata: &str) -> Result<Kind> {
+fn extended(data_type: DataType, extension: &str, metadata: &str) -> Result<DataType> {
     let broken = |expected: &str| broken(expected, format!("{metadata:?} of {extension}"));
-    match (extension, kind) {
+    match (extension, data_type) {
         (
             "arrow.fixed_shape_tensor" | "ray.data.arrow_tensor" | "ray.data.arrow_tensor_v2",
-            storage @ (Kind::Fixed(..) | Kind::List { .. }),
+            storage @ (DataType::Fixed(..) | DataType::List { .. }),
         ) => {
             let shape = integers_in(metadata, "shape").or_else(|| integers_in(metadata, ""));
             let shape = shape.filter(|s| s.len() < MAX_NDIM && s.iter().all(|&extent| extent >= 0));
             let shape = shape.filter(|s| checked_numel(s).is_some());
             let Some(shape) = shape else { return Err(broken("the shape of a tensor")) };
-            if matches!(storage, Kind::Fixed(size, _) if Some(size) != checked_numel(&shape)) {
+            if matches!(storage, DataType::Fixed(size, _) if Some(size) != checked_numel(&shape)) {
                 return Err(broken("a shape of as many elements as its storage has"));
             }
             let order =
                 order_of(metadata, Some(shape.len())).map_err(|()| broken("an order of dims"))?;
-            let storage = Box::new(Field { name: String::new(), kind: storage });
-            Ok(Kind::Tensor { shape, order, storage })
+            let storage = Box::new(Field { name: String::new(), data_type: storage });
+            Ok(DataType::Tensor { shape, order, storage })
         }
         (
             "arrow.variable_shape_tensor" | "ray.data.arrow_variable_shaped_tensor",
-            Kind::Struct(parts),
+            DataType::Struct(parts),
         ) => {
             let find = |name: &str| parts.iter().position(|part| part.name == name);
             let (Some(data), Some(shape)) = (find("data"), find("shape")) else {
                 return Err(broken("a struct of data and shape"));
             };
             let order = order_of(metadata, None).map_err(|()| broken("an order of dims"))?;
-            Ok(Kind::Tensors { data, shape, order, parts })
+            Ok(DataType::Tensors { data, shape, order, parts })
         }
-        _ => Ok(Kind::Other(
+        _ => Ok(DataType::Other(
             format!("the extension type {extension:?}"),
             "give its storage, or convert it before",
         )),

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::ffi::{ArrowArray, ArrowSchema};
-use super::field::{Field, Kind, Text, TextHow};
+use super::field::{DataType, Field, Text, TextHow};
 use super::part::{broken, no_numbers, room_for, Fault, Part};
 use super::texts::{push_texts, push_views};
 use super::values::{lists, shapes_of, unread, values, Values, CONVERT};
@@ -66,7 +66,7 @@ impl Columns {
     pub unsafe fn of_schema(schema: &ArrowSchema, sep: &str) -> Result<Columns> {
         // SAFETY: the caller's promise.
         let root = unsafe { Field::read(schema) }?;
-        let is_struct = matches!(root.kind, Kind::Struct(_));
+        let is_struct = matches!(root.data_type, DataType::Struct(_));
         let mut columns = Vec::new();
         add_columns(root, &mut Vec::new(), &mut Vec::new(), &mut columns);
         Ok(Columns { columns, is_struct, sep: sep.to_owned(), num_rows: 0 })
@@ -114,9 +114,9 @@ fn add_columns(
     places: &mut Vec<usize>,
     columns: &mut Vec<Column>,
 ) {
-    let Kind::Struct(fields) = field.kind else {
-        let rows = match field.kind {
-            Kind::Text(Text { is_utf8, .. }) => Rows::Texts { texts: Vec::new(), is_utf8 },
+    let DataType::Struct(fields) = field.data_type else {
+        let rows = match field.data_type {
+            DataType::Text(Text { is_utf8, .. }) => Rows::Texts { texts: Vec::new(), is_utf8 },
             _ => Rows::Samples { list: SampleList::new(), unpacked: Vec::new() },
         };
         columns.push(Column { path: path.clone(), rows, field, places: places.clone() });
@@ -153,7 +153,7 @@ impl Column {
         let read = unsafe { self.part_of(array) };
         read.and_then(|part| {
             // SAFETY: a part of the array.
-            unsafe { self.rows.append(&self.field.kind, part) }
+            unsafe { self.rows.append(&self.field.data_type, part) }
         })
         .map_err(at_row)
     }
@@ -181,37 +181,43 @@ impl Rows {
     ///
     /// # Safety
     /// As [`Columns::append`].
-    unsafe fn append(&mut self, kind: &Kind, part: Part<'_>) -> std::result::Result<(), Fault> {
+    unsafe fn append(
+        &mut self,
+        data_type: &DataType,
+        part: Part<'_>,
+    ) -> std::result::Result<(), Fault> {
         // SAFETY: the caller's promise, for all of these.
         unsafe {
-            match (self, kind) {
-                (Rows::Texts { texts, .. }, Kind::Text(text)) => match text.how {
+            match (self, data_type) {
+                (Rows::Texts { texts, .. }, DataType::Text(text)) => match text.how {
                     TextHow::Offsets { wide } => push_texts(texts, part, wide),
                     TextHow::Views => push_views(texts, part),
                 },
-                (Rows::Samples { list, unpacked }, kind) => {
+                (Rows::Samples { list, unpacked }, data_type) => {
                     list.mark_read_only();
                     let mut to = Target { list, unpacked };
-                    match kind {
-                        Kind::List { wide, entries } => to.push_lists(part, *wide, &entries.kind),
-                        Kind::View { wide, entries } => {
-                            to.push_list_views(part, *wide, &entries.kind)
+                    match data_type {
+                        DataType::List { wide, entries } => {
+                            to.push_lists(part, *wide, &entries.data_type)
                         }
-                        Kind::Tensor { shape, order, storage } => {
-                            to.push_tensors(part, shape, order.as_deref(), &storage.kind)
+                        DataType::View { wide, entries } => {
+                            to.push_list_views(part, *wide, &entries.data_type)
                         }
-                        Kind::Tensors { data, shape, order, parts } => {
-                            let kinds = (&parts[*data].kind, &parts[*shape].kind);
-                            to.push_shaped(part, (*data, *shape), kinds, order.as_deref())
+                        DataType::Tensor { shape, order, storage } => {
+                            to.push_tensors(part, shape, order.as_deref(), &storage.data_type)
                         }
-                        kind => {
-                            let values = values(kind, part)?;
+                        DataType::Tensors { data, shape, order, parts } => {
+                            let types = (&parts[*data].data_type, &parts[*shape].data_type);
+                            to.push_shaped(part, (*data, *shape), types, order.as_deref())
+                        }
+                        data_type => {
+                            let values = values(data_type, part)?;
                             let tail = values.tail.clone();
                             to.push_table(values, part.len, &tail, None)
                         }
                     }
                 }
-                (Rows::Texts { .. }, kind) => Err(unread(kind).into()),
+                (Rows::Texts { .. }, data_type) => Err(unread(data_type).into()),
             }
         }
     }
@@ -295,7 +301,7 @@ impl Target<'_> {
         &mut self,
         part: Part<'_>,
         wide: bool,
-        entries: &Kind,
+        entries: &DataType,
     ) -> std::result::Result<(), Fault> {
         // SAFETY: the caller's promise.
         let (offsets, values) = unsafe { lists(part, wide, entries) }?;
@@ -317,7 +323,7 @@ impl Target<'_> {
         &mut self,
         part: Part<'_>,
         wide: bool,
-        entries: &Kind,
+        entries: &DataType,
     ) -> std::result::Result<(), Fault> {
         part.expect(3, 1..)?;
         let mut ranges = room_for(part.len)?;
@@ -379,14 +385,14 @@ impl Target<'_> {
         part: Part<'_>,
         shape: &[i64],
         order: Option<&[i64]>,
-        storage: &Kind,
+        storage: &DataType,
     ) -> std::result::Result<(), Fault> {
         // SAFETY: the caller's promise.
         let (values, num_dims) = match storage {
-            Kind::List { wide, entries } => {
+            DataType::List { wide, entries } => {
                 let numel = checked_numel(shape).unwrap_or_default();
                 // SAFETY: as above.
-                let (offsets, values) = unsafe { lists(part, *wide, &entries.kind) }?;
+                let (offsets, values) = unsafe { lists(part, *wide, &entries.data_type) }?;
                 for (row, bounds) in offsets.windows(2).enumerate() {
                     let got = bounds[1] - bounds[0];
                     if got != numel {
@@ -412,11 +418,11 @@ impl Target<'_> {
         &mut self,
         part: Part<'_>,
         (data, shape): (usize, usize),
-        (data_kind, shape_kind): (&Kind, &Kind),
+        (tensor_type, shape_type): (&DataType, &DataType),
         order: Option<&[i64]>,
     ) -> std::result::Result<(), Fault> {
         part.expect(1, data.max(shape) + 1..)?;
-        let Kind::List { wide, entries } = data_kind else {
+        let DataType::List { wide, entries } = tensor_type else {
             return Err(no_numbers("tensors whose elements are in no list", CONVERT).into());
         };
         // SAFETY: the caller's promise; the children were just counted.
@@ -426,8 +432,8 @@ impl Target<'_> {
                 part.child(data, part.first(), part.len)?,
                 part.child(shape, part.first(), part.len)?,
             );
-            let (offsets, values) = lists(data, *wide, &entries.kind)?;
-            (offsets, values, shapes_of(shape, shape_kind)?)
+            let (offsets, values) = lists(data, *wide, &entries.data_type)?;
+            (offsets, values, shapes_of(shape, shape_type)?)
         };
         if !values.tail.is_empty() {
             return Err(no_numbers("tensors of lists", CONVERT).into());

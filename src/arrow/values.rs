@@ -1,7 +1,7 @@
 //! The numbers of a part of an array: their address, and the shape of each entry.
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
-use super::field::Kind;
+use super::field::DataType;
 use super::part::{no_numbers, room_for, Fault, Part};
 use crate::tensor::{DType, Dims, Error, Result, Tensor};
 
@@ -18,91 +18,106 @@ pub(super) struct Values {
 ///
 /// # Safety
 /// As [`Columns::append`].
-pub(super) unsafe fn values(kind: &Kind, part: Part<'_>) -> std::result::Result<Values, Fault> {
-    let (mut kind, mut part, mut tail) = (kind, part, Dims::new());
-    // How many entries of this level one of the first has.
-    let mut each = 1i64;
-    loop {
-        let refuse_null = |num_buffers, num_children: usize| {
-            part.expect(num_buffers, num_children..)?;
-            // SAFETY: the caller's promise; the buffers were just counted.
-            unsafe { part.refuse_null() }.map_err(|fault| match fault {
-                Fault::Null(position) => Fault::Null(position / each.max(1)),
-                refused => refused,
-            })
-        };
-        match kind {
-            Kind::Number(dtype) => {
-                refuse_null(2, 0)?;
-                // SAFETY: the buffers were just counted.
-                let data = unsafe { part.filled(1) }?;
-                let bytes = (part.first() + part.len).checked_mul(dtype.size() as i64);
-                if bytes.is_none() {
-                    let text = format!("{} entries of {dtype} are beyond 64 bits", part.len);
-                    return Err(Error::TooLarge(text).into());
-                }
-                let data = data.wrapping_add(part.first() as usize * dtype.size());
-                return Ok(Values { data, dtype: *dtype, tail, unpacked: None });
-            }
-            Kind::Bits => {
-                refuse_null(2, 0)?;
-                // SAFETY: the buffers were just counted; the bitmap covers the entries.
-                let bools = unsafe { unpack(part.filled(1)?, part.first(), part.len) }?;
-                let shape = [bools.len() as i64];
-                let unpacked = Tensor::from_vec(bools, &shape)?;
-                let data = unpacked.data_ptr().cast_const();
-                return Ok(Values { data, dtype: DType::Bool, tail, unpacked: Some(unpacked) });
-            }
-            Kind::Fixed(size, entries) => {
-                refuse_null(1, 1)?;
-                let too_large = || Error::TooLarge(format!("lists of {size} are beyond 64 bits"));
-                let start = part.first().checked_mul(*size).ok_or_else(too_large)?;
-                let len = part.len.checked_mul(*size).ok_or_else(too_large)?;
-                tail.push(*size);
-                each = each.saturating_mul(*size);
-                // SAFETY: the children were just counted.
-                part = unsafe { part.child(0, start, len) }?;
-                kind = &entries.kind;
-            }
-            Kind::Tensor { shape, order: None, storage }
-                if matches!(storage.kind, Kind::Fixed(..)) =>
+pub(super) unsafe fn values(
+    data_type: &DataType,
+    part: Part<'_>,
+) -> std::result::Result<Values, Fault> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match data_type {
+            DataType::Number(dtype) => numbers(part, *dtype),
+            DataType::Bits => bits(part),
+            DataType::Fixed(size, entries) => fixed_lists(part, *size, &entries.data_type),
+            DataType::Tensor { shape, order: None, storage }
+                if matches!(storage.data_type, DataType::Fixed(..)) =>
             {
-                let before = tail.len();
-                // SAFETY: the caller's promise; the storage of a tensor is no tensor, so this ends.
-                let mut inner =
-                    unsafe { values(&storage.kind, part) }.map_err(|fault| match fault {
-                        Fault::Null(position) => Fault::Null(position / each.max(1)),
-                        refused => refused,
-                    })?;
-                if inner.tail.len() != 1 {
+                let lists = values(&storage.data_type, part)?;
+                if lists.tail.len() != 1 {
                     return Err(no_numbers("a tensor of lists", CONVERT).into());
                 }
-                tail.truncate(before);
-                tail.extend_from_slice(shape);
-                inner.tail = tail;
-                return Ok(inner);
+                Ok(Values { tail: shape.clone(), ..lists })
             }
-            kind => return Err(unread(kind).into()),
+            other => Err(unread(other).into()),
         }
     }
+}
+
+/// # Safety
+/// As [`Columns::append`].
+unsafe fn numbers(part: Part<'_>, dtype: DType) -> std::result::Result<Values, Fault> {
+    part.expect(2, 0..)?;
+    // SAFETY: the caller's promise; the buffers were just counted.
+    let data = unsafe {
+        part.refuse_null()?;
+        part.filled(1)?
+    };
+    let bytes = (part.first() + part.len).checked_mul(dtype.size() as i64);
+    if bytes.is_none() {
+        let text = format!("{} entries of {dtype} are beyond 64 bits", part.len);
+        return Err(Error::TooLarge(text).into());
+    }
+    let data = data.wrapping_add(part.first() as usize * dtype.size());
+    Ok(Values { data, dtype, tail: Dims::new(), unpacked: None })
+}
+
+/// # Safety
+/// As [`Columns::append`].
+unsafe fn bits(part: Part<'_>) -> std::result::Result<Values, Fault> {
+    part.expect(2, 0..)?;
+    // SAFETY: the caller's promise; the buffers were just counted, and the bitmap covers the entries.
+    let bools = unsafe {
+        part.refuse_null()?;
+        unpack(part.filled(1)?, part.first(), part.len)?
+    };
+    let shape = [bools.len() as i64];
+    let unpacked = Tensor::from_vec(bools, &shape)?;
+    let data = unpacked.data_ptr().cast_const();
+    Ok(Values { data, dtype: DType::Bool, tail: Dims::new(), unpacked: Some(unpacked) })
+}
+
+/// # Safety
+/// As [`Columns::append`].
+unsafe fn fixed_lists(
+    part: Part<'_>,
+    size: i64,
+    entries: &DataType,
+) -> std::result::Result<Values, Fault> {
+    part.expect(1, 1..)?;
+    // SAFETY: the caller's promise; the buffers were just counted.
+    unsafe { part.refuse_null() }?;
+    let in_entries = |lists: i64| {
+        let text = || format!("lists of {size} are beyond 64 bits");
+        lists.checked_mul(size).ok_or_else(|| Error::TooLarge(text()))
+    };
+    let (start, len) = (in_entries(part.first())?, in_entries(part.len)?);
+    // SAFETY: the caller's promise; the children were just counted.
+    let mut values =
+        unsafe { values(entries, part.child(0, start, len)?) }.map_err(|fault| match fault {
+            Fault::Null(position) => Fault::Null(position / size.max(1)),
+            refused => refused,
+        })?;
+    values.tail.insert(0, size);
+    Ok(values)
 }
 
 pub(super) const CONVERT: &str = "leave the column out or convert it before";
 
 /// Why a column is not read.
-pub(super) fn unread(kind: &Kind) -> Error {
-    match kind {
-        Kind::Other(got, cure) => no_numbers(got, cure),
-        Kind::List { .. } | Kind::View { .. } => no_numbers(
+pub(super) fn unread(data_type: &DataType) -> Error {
+    match data_type {
+        DataType::Other(got, cure) => no_numbers(got, cure),
+        DataType::List { .. } | DataType::View { .. } => no_numbers(
             "lists of lists of unequal length",
             "flatten one level before (pyarrow.compute.list_flatten)",
         ),
-        Kind::Struct(_) => no_numbers("a struct within a list", CONVERT),
-        Kind::Text(_) => no_numbers("strings or bytes", CONVERT),
-        Kind::Tensor { .. } | Kind::Tensors { .. } => {
+        DataType::Struct(_) => no_numbers("a struct within a list", CONVERT),
+        DataType::Text(_) => no_numbers("strings or bytes", CONVERT),
+        DataType::Tensor { .. } | DataType::Tensors { .. } => {
             no_numbers("tensors within a list", "give a column of tensors")
         }
-        Kind::Number(_) | Kind::Bits | Kind::Fixed(..) => no_numbers("something else", CONVERT),
+        DataType::Number(_) | DataType::Bits | DataType::Fixed(..) => {
+            no_numbers("something else", CONVERT)
+        }
     }
 }
 
@@ -124,7 +139,7 @@ pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec
 pub(super) unsafe fn lists(
     part: Part<'_>,
     wide: bool,
-    entries: &Kind,
+    entries: &DataType,
 ) -> std::result::Result<(Vec<i64>, Values), Fault> {
     part.expect(2, 1..)?;
     // SAFETY: the caller's promise; buffers and children were just counted.
@@ -150,20 +165,20 @@ pub(super) unsafe fn lists(
 /// As [`Columns::append`].
 pub(super) unsafe fn shapes_of(
     part: Part<'_>,
-    kind: &Kind,
+    data_type: &DataType,
 ) -> std::result::Result<Vec<Dims>, Fault> {
     // SAFETY: the caller's promise.
     let (offsets, values) = unsafe {
-        match kind {
-            Kind::List { wide, entries } => lists(part, *wide, &entries.kind)?,
-            Kind::Fixed(ndim, _) => {
-                let mut values = values(kind, part)?;
+        match data_type {
+            DataType::List { wide, entries } => lists(part, *wide, &entries.data_type)?,
+            DataType::Fixed(ndim, _) => {
+                let mut values = values(data_type, part)?;
                 values.tail.remove(0);
                 let mut offsets = room_for(part.len.saturating_add(1))?;
                 offsets.extend((0..=part.len).map(|row| row * ndim));
                 (offsets, values)
             }
-            kind => return Err(unread(kind).into()),
+            data_type => return Err(unread(data_type).into()),
         }
     };
     let wide = match (values.dtype, values.tail.is_empty()) {

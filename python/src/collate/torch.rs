@@ -31,7 +31,7 @@ use crate::import::tensor::tensor_of;
 use crate::samples::columns;
 use crate::samples::imported::Imported;
 use crate::samples::table::table_in;
-use crate::samples::trees::{Kind, Trees};
+use crate::samples::trees::{NodeType, Trees};
 use crate::trees::container::{Container, Place};
 use crate::trees::rules::{apart, Apart};
 use crate::trees::torch_rules::Column;
@@ -247,13 +247,13 @@ impl<'py> Call<'_, 'py> {
     /// As `node`, of a table, whose columns were read before.
     fn known_node(
         &mut self,
-        (kind, column): (&Kind, Option<&columns::Column>),
+        (node_type, column): (&NodeType, Option<&columns::Column>),
         at: At<'py>,
         children: &mut Children<'_, Site<'py>>,
     ) -> PyResult<Node<'py>> {
         let py = self.py;
-        match (kind, column) {
-            (Kind::Container(container), _) => {
+        match (node_type, column) {
+            (NodeType::Container(container), _) => {
                 let site = |_| Site { column: None, within: at.within.clone() };
                 self.push(container, (0..container.len()).map(site), &at.path, children)?;
                 Ok(Node::Class(Arc::clone(container)))
@@ -270,7 +270,7 @@ impl<'py> Call<'_, 'py> {
                 let job = Job::new(options, &at.path, |_| Ok((Arc::clone(samples), None)))?;
                 Ok(self.add(job, is_named))
             }
-            (Kind::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
+            (NodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
         }
     }
 

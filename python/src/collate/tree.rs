@@ -24,7 +24,7 @@ use crate::samples::columns::{are_texts, import_leaf, Column, Content};
 use crate::samples::imported::Imported;
 use crate::samples::list::{PySampleList, Samples};
 use crate::samples::table::table_in;
-use crate::samples::trees::{Kind, Trees};
+use crate::samples::trees::{NodeType, Trees};
 use crate::trees::container::Place;
 use crate::trees::rules::apart;
 use crate::trees::walk::{fold, walk, Branch, Children};
@@ -250,17 +250,17 @@ fn node<'py>(
 fn known_node<'py>(
     leaves: &mut Leaves<'_, 'py>,
     (site, path): (Site<'py>, &str),
-    (kind, column): (&Kind, Option<&Column>),
+    (node_type, column): (&NodeType, Option<&Column>),
     children: &mut Children<'_, Site<'py>>,
 ) -> PyResult<Node<'py>> {
     let py = leaves.py;
-    match (kind, column) {
-        (Kind::Container(container), _) => {
+    match (node_type, column) {
+        (NodeType::Container(container), _) => {
             let place = Place { path, sep: leaves.specs.sep(), added_to: None };
             site.known(py, container, place, children)?;
             Ok(Node::Container(Arc::clone(container)))
         }
-        (Kind::Leaf(_, content), Some(Column::Objects(objects))) => {
+        (NodeType::Leaf(_, content), Some(Column::Objects(objects))) => {
             let objects = objects.iter().map(|object| object.bind(py).clone());
             if matches!(content, Content::Texts) {
                 leaves.specs.pass(path);
@@ -274,7 +274,7 @@ fn known_node<'py>(
             let import = |reading: Reading<'_>| in_place(py, Arc::clone(samples), reading.path);
             leaves.add(path, site.out, &site.within, import)
         }
-        (Kind::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
+        (NodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
     }
 }
 

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyString};
 
 use crate::samples::arrow::{self, ArrowColumn};
 use crate::samples::columns::{Column, Content};
-use crate::samples::trees::{Kind, Node, Trees};
+use crate::samples::trees::{Node, NodeType, Trees};
 use crate::trees::container::{Container, Place};
 use crate::trees::walk::{walk, Branch};
 
@@ -36,7 +36,7 @@ pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> P
                     }
                 };
                 made.push(column);
-                return Ok(Node { kind: Kind::Leaf(made.len() - 1, content), path });
+                return Ok(Node { node_type: NodeType::Leaf(made.len() - 1, content), path });
             }
             let names = PyDict::new(py);
             let mut columns = columns.into_iter().peekable();
@@ -60,7 +60,7 @@ pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> P
                 children.push(group, path);
             }
             let container = Container::dict(py, names.keys().iter().collect());
-            Ok(Node { kind: Kind::Container(Arc::new(container)), path })
+            Ok(Node { node_type: NodeType::Container(Arc::new(container)), path })
         })?;
     let len = made.first().map_or(0, Column::len);
     Ok(Trees::new(nodes, made, len))

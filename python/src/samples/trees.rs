@@ -39,11 +39,11 @@ pub(crate) struct Trees {
 struct Shape(Vec<Node>);
 
 pub(crate) struct Node {
-    pub kind: Kind,
+    pub node_type: NodeType,
     pub path: String,
 }
 
-pub(crate) enum Kind {
+pub(crate) enum NodeType {
     Container(Arc<Container>),
     /// The position of the column of a leaf, and what is in it.
     Leaf(usize, Content),
@@ -72,9 +72,9 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 impl Shape {
     fn leaves(&self) -> impl Iterator<Item = (&Node, &Content)> {
-        self.0.iter().filter_map(|node| match &node.kind {
-            Kind::Leaf(_, content) => Some((node, content)),
-            Kind::Container(_) => None,
+        self.0.iter().filter_map(|node| match &node.node_type {
+            NodeType::Leaf(_, content) => Some((node, content)),
+            NodeType::Container(_) => None,
         })
     }
 
@@ -92,8 +92,8 @@ impl Shape {
         let mut open = vec![(0, 0)];
         while let Some((own, its)) = open.pop() {
             let (node, other) = (&self.0[own], &other.0[its]);
-            match (&node.kind, &other.kind) {
-                (Kind::Container(container), Kind::Container(like)) => {
+            match (&node.node_type, &other.node_type) {
+                (NodeType::Container(container), NodeType::Container(like)) => {
                     let Some(order) = container.order_in(py, like)? else {
                         return Err(node.unlike());
                     };
@@ -101,7 +101,9 @@ impl Shape {
                     let its = children(&other_ends, its, order.len());
                     open.extend(own.into_iter().zip(order.iter().map(|&child| its[child])).rev());
                 }
-                (Kind::Leaf(_, content), Kind::Leaf(position, its)) if content.is_like(py, its) => {
+                (NodeType::Leaf(_, content), NodeType::Leaf(position, its))
+                    if content.is_like(py, its) =>
+                {
                     columns.push(*position);
                 }
                 _ => return Err(node.unlike()),
@@ -136,9 +138,9 @@ impl Node {
     }
 
     fn num_children(&self) -> usize {
-        match &self.kind {
-            Kind::Container(container) => container.len(),
-            Kind::Leaf(..) => 0,
+        match &self.node_type {
+            NodeType::Container(container) => container.len(),
+            NodeType::Leaf(..) => 0,
         }
     }
 }
@@ -153,10 +155,10 @@ impl Trees {
     }
 
     /// The nodes, each before its children, and the columns of leaves.
-    pub fn nodes(&self) -> impl Iterator<Item = (&Kind, Option<&Column>)> {
-        self.shape.0.iter().map(|node| match &node.kind {
-            Kind::Leaf(position, _) => (&node.kind, self.columns.get(*position)),
-            Kind::Container(_) => (&node.kind, None),
+    pub fn nodes(&self) -> impl Iterator<Item = (&NodeType, Option<&Column>)> {
+        self.shape.0.iter().map(|node| match &node.node_type {
+            NodeType::Leaf(position, _) => (&node.node_type, self.columns.get(*position)),
+            NodeType::Container(_) => (&node.node_type, None),
         })
     }
 
@@ -166,8 +168,8 @@ impl Trees {
 
     /// What a sample is, in words.
     pub fn class(&self, py: Python<'_>) -> PyResult<String> {
-        match self.shape.0.first().map(|root| &root.kind) {
-            Some(Kind::Container(container)) => class_name(container.class(py)),
+        match self.shape.0.first().map(|root| &root.node_type) {
+            Some(NodeType::Container(container)) => class_name(container.class(py)),
             _ => Ok("objects".to_owned()),
         }
     }
@@ -188,19 +190,19 @@ impl Trees {
                     },
                     content => (content, None),
                 };
-                let kind = match apart {
+                let node_type = match apart {
                     Some(apart) => {
                         for (child, column) in apart.columns.into_iter().enumerate() {
                             children.push(column, apart.container.path_of(py, child, place)?);
                         }
-                        Kind::Container(Arc::new(apart.container))
+                        NodeType::Container(Arc::new(apart.container))
                     }
                     None => {
                         columns.push(Column::read(samples, place, &content)?);
-                        Kind::Leaf(columns.len() - 1, content)
+                        NodeType::Leaf(columns.len() - 1, content)
                     }
                 };
-                Ok(Node { kind, path })
+                Ok(Node { node_type, path })
             })?;
         Ok(Trees::new(nodes, columns, len))
     }
@@ -216,12 +218,12 @@ impl Trees {
         for node in &self.shape.0 {
             let samples = open.pop().unwrap_or_default();
             let place = node.place(start);
-            match &node.kind {
-                Kind::Container(container) => {
+            match &node.node_type {
+                NodeType::Container(container) => {
                     let children = container.columns(&samples, place)?;
                     open.extend(children.into_iter().rev());
                 }
-                Kind::Leaf(_, content) => {
+                NodeType::Leaf(_, content) => {
                     content.check(&samples, place)?;
                     columns.push(samples);
                 }
@@ -293,9 +295,9 @@ impl Trees {
 
     /// A sample as a tree of tensors; other leaves are as they were given.
     pub fn sample<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
-        fold(&self.shape.0, Node::num_children, |node, children| match &node.kind {
-            Kind::Container(container) => container.with(py, children),
-            Kind::Leaf(position, _) => match &self.columns[*position] {
+        fold(&self.shape.0, Node::num_children, |node, children| match &node.node_type {
+            NodeType::Container(container) => container.with(py, children),
+            NodeType::Leaf(position, _) => match &self.columns[*position] {
                 Column::Tensors(imported) => imported.object(py, index, &node.path),
                 Column::Objects(objects) => {
                     let object = objects[index].bind(py);
