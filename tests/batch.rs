@@ -381,6 +381,25 @@ fn small_and_large_stacks_agree() {
     }
 }
 
+/// Two batches have the same tensors, of the same bytes, and the same last sample.
+#[cfg(not(miri))]
+fn assert_alike(batch: &Batch, want: &Batch, name: &str) {
+    let bytes = |tensor: &Tensor| tensor.bytes().unwrap().as_slice::<u8>().unwrap().to_vec();
+    let told = |t: Option<&Tensor>| t.map(|t| (t.dtype(), t.shape().to_vec(), bytes(t)));
+    for (got, want) in [
+        (Some(batch.data()), Some(want.data())),
+        (batch.lengths(), want.lengths()),
+        (batch.offsets(), want.offsets()),
+        (batch.mask(), want.mask()),
+        (batch.batch_index(), want.batch_index()),
+    ] {
+        assert!(told(got) == told(want), "{name}");
+    }
+    assert_eq!((batch.len(), batch.max_length()), (want.len(), want.max_length()), "{name}");
+    let last = |batch: &Batch| batch.sample(batch.len() - 1).unwrap().shape().to_vec();
+    assert_eq!(last(batch), last(want), "{name}");
+}
+
 /// The limit from both sides, for every form: 1 MiB of bytes read and written.
 #[test]
 #[cfg(not(miri))]
@@ -400,9 +419,8 @@ fn small_batches_of_every_form() {
     ];
     // Elements of 4 bytes, 3 to a place: read, written, and a mask and numbers besides.
     for count in [1, 2, 9, 3000, 6000] {
-        let rows: Vec<Vec<i32>> = (0..count)
-            .map(|i| (0..3 * (i * 5 % 13)).map(|x| (31 * i + x) as i32 - 90).collect())
-            .collect();
+        let rows: Vec<Vec<i32>> =
+            (0..count).map(|i| (0..3 * (i * 5 % 13)).map(|x| 31 * i + x - 90).collect()).collect();
         let samples: Vec<_> = rows
             .iter()
             .map(|row| SampleView::from_slice(row, &[row.len() as i64 / 3, 3]).unwrap())
@@ -420,30 +438,7 @@ fn small_batches_of_every_form() {
                     engine.assemble(&list, &collate).unwrap(),
                 );
                 for batch in [of_views, of_list] {
-                    let name = format!("{count} rows, {collate:?}");
-                    let bytes = |tensor: &Tensor| {
-                        tensor.bytes().unwrap().as_slice::<u8>().unwrap().to_vec()
-                    };
-                    assert_eq!(batch.data().shape(), want.data().shape(), "{name}");
-                    assert!(bytes(batch.data()) == bytes(want.data()), "{name}");
-                    for (got, want) in [
-                        (batch.lengths(), want.lengths()),
-                        (batch.offsets(), want.offsets()),
-                        (batch.mask(), want.mask()),
-                        (batch.batch_index(), want.batch_index()),
-                    ] {
-                        let told = |t: Option<&Tensor>| {
-                            t.map(|t| (t.dtype(), t.shape().to_vec(), bytes(t)))
-                        };
-                        assert!(told(got) == told(want), "{name}");
-                    }
-                    assert_eq!((batch.len(), batch.max_length()), (want.len(), want.max_length()));
-                    let last = count - 1;
-                    assert_eq!(
-                        batch.sample(last).unwrap().shape(),
-                        want.sample(last).unwrap().shape(),
-                        "{name}"
-                    );
+                    assert_alike(&batch, &want, &format!("{count} rows, {collate:?}"));
                 }
             }
         }

@@ -153,7 +153,7 @@ fn outputs_of_two_leaves() {
 }
 
 #[test]
-fn tensors_and_batches_as_outputs() {
+fn tensors_as_outputs() {
     let engine = Engine::host();
     let samples = two_rows();
     let (samples, stack) = (views(&samples), Collate::stack());
@@ -172,7 +172,13 @@ fn tensors_and_batches_as_outputs() {
     assert!(matches!(tensor.as_target(), Err(Error::Layout(_))), "a weak holder may come back");
     drop(watched);
     engine.assemble_into(&samples, &stack, &mut tensor).unwrap();
+}
 
+#[test]
+fn outputs_that_are_read_only_or_elsewhere() {
+    let engine = Engine::host();
+    let samples = two_rows();
+    let (samples, stack) = (views(&samples), Collate::stack());
     let owner: windrow::Owner = Arc::new(());
     let layout = Layout::compact(DType::U8, &[2, 3]).unwrap();
     let tensor_on = |device, read_only| {
@@ -197,7 +203,13 @@ fn tensors_and_batches_as_outputs() {
         engine.assemble_into(&samples, &stack, &mut tensor_on(Device::Cuda(1), false)).unwrap_err();
     assert_eq!(error.to_string(), "out: expected cpu, got cuda:1");
     assert!(matches!(error, Error::Device(_)));
+}
 
+#[test]
+fn batches_and_slices_as_outputs() {
+    let engine = Engine::host();
+    let samples = two_rows();
+    let (samples, stack) = (views(&samples), Collate::stack());
     let mut batch = engine.assemble(&samples, &stack).unwrap();
     let address = batch.data().data_ptr();
     let backwards: Vec<_> = samples.iter().rev().cloned().collect();

@@ -2,6 +2,7 @@
 
 use windrow::{Collate, DType, Mask, Pad, Transform};
 
+use super::workloads::Lie::{Contiguous, Misaligned, Pinned, Scattered};
 use super::workloads::{Lie, Part, Random, Workload};
 
 /// A workload that is not in memory yet, so that only one is at a time.
@@ -105,94 +106,137 @@ pub fn graphs(count: usize) -> Vec<Part> {
     ]
 }
 
-/// The same workload for each way that its samples may be.
-fn add(
-    all: &mut Vec<Entry>,
-    family: &'static str,
-    title: impl Into<String>,
-    lies: &[Lie],
-    parts: impl Fn() -> Vec<Part> + Clone + 'static,
-) {
-    let title = title.into();
-    for &lie in lies {
-        all.push(Entry::new(family, title.clone(), lie, parts.clone()));
-    }
-}
-
 /// All of them; `scale` divides the numbers of samples.
 pub fn all(scale: usize) -> Vec<Entry> {
-    use Lie::{Contiguous, Misaligned, Pinned, Scattered};
-    const PAIR: [Lie; 2] = [Scattered, Contiguous];
-    const ODD: [Lie; 2] = [Misaligned, Contiguous];
-    let some = move |count: usize| (count / scale).max(8);
-    let mut entries = Vec::new();
-    let all = &mut entries;
-    // One range of bytes: what a launch costs, and what a copy can reach.
-    for mebibytes in [1, 8, 64, 512] {
-        let title = format!("one tensor of {mebibytes} MiB");
-        add(all, "one", title, &[Contiguous], move || rows(1, (mebibytes << 20) / scale));
+    let mut catalogue = Catalogue { scale, entries: Vec::new() };
+    catalogue.series();
+    catalogue.images_and_tokens();
+    catalogue.clips_and_fields();
+    catalogue.page_locked();
+    catalogue.graphs_and_odd_sizes();
+    catalogue.entries
+}
+
+const PAIR: [Lie; 2] = [Scattered, Contiguous];
+const ODD: [Lie; 2] = [Misaligned, Contiguous];
+
+struct Catalogue {
+    scale: usize,
+    entries: Vec<Entry>,
+}
+
+impl Catalogue {
+    /// The same workload for each way that its samples may be.
+    fn add(
+        &mut self,
+        family: &'static str,
+        title: impl Into<String>,
+        lies: &[Lie],
+        parts: impl Fn() -> Vec<Part> + Clone + 'static,
+    ) {
+        let title = title.into();
+        for &lie in lies {
+            self.entries.push(Entry::new(family, title.clone(), lie, parts.clone()));
+        }
     }
-    for (length, label) in [
-        (512, "512 B"),
-        (4 << 10, "4 KiB"),
-        (32 << 10, "32 KiB"),
-        (150_528, "147 KiB"),
-        (1 << 20, "1 MiB"),
-    ] {
-        let count = some((64_usize << 20).div_ceil(length));
-        let title = format!("64 MiB of {label}");
-        let lies = [Scattered, Misaligned, Contiguous];
-        add(all, "size", title, &lies, move || rows(count, length));
+
+    /// Scales a number of samples.
+    fn some(&self) -> impl Fn(usize) -> usize + Copy + 'static {
+        let scale = self.scale;
+        move |count| (count / scale).max(8)
     }
-    for count in [500, 2000, 4000, 16_000] {
-        let title = format!("{count} of 512 B");
-        add(all, "count", title, &PAIR, move || rows(some(count), 512));
+
+    /// One range of bytes; many of one size; how many there are.
+    fn series(&mut self) {
+        let (scale, some) = (self.scale, self.some());
+        // One range of bytes: what a launch costs, and what a copy can reach.
+        for mebibytes in [1, 8, 64, 512] {
+            let title = format!("one tensor of {mebibytes} MiB");
+            self.add("one", title, &[Contiguous], move || rows(1, (mebibytes << 20) / scale));
+        }
+        for (length, label) in [
+            (512, "512 B"),
+            (4 << 10, "4 KiB"),
+            (32 << 10, "32 KiB"),
+            (150_528, "147 KiB"),
+            (1 << 20, "1 MiB"),
+        ] {
+            let count = some((64_usize << 20).div_ceil(length));
+            let title = format!("64 MiB of {label}");
+            let lies = [Scattered, Misaligned, Contiguous];
+            self.add("size", title, &lies, move || rows(count, length));
+        }
+        for count in [500, 2000, 4000, 16_000] {
+            let title = format!("{count} of 512 B");
+            self.add("count", title, &PAIR, move || rows(some(count), 512));
+        }
     }
-    add(all, "small", "small: 256 x 3 KiB", &PAIR, || rows(256, 3 << 10));
-    let title = "W1: 256 images 224 x 224 x 3, u8 HWC to f16 CHW, normalised";
-    add(all, "W1", title, &PAIR, move || images(some(256), 224, DType::F16));
-    let title = "W2: 4096 rows of 16..2048, i32 padded to i64, mask, lengths";
-    add(all, "W2", title, &PAIR, move || tokens(some(4096), DType::I64));
-    let title = "W2b: the same, padded as i32";
-    add(all, "W2b", title, &PAIR, move || tokens(some(4096), DType::I32));
-    let title = "W3: 100 000 rows of 128 f32";
-    add(all, "W3", title, &PAIR, move || {
-        vec![part("", DType::F32, vec![vec![128]; some(100_000)], Collate::stack())]
-    });
-    let title = "W4a: 512 clips of 1..15 s, f32 ragged";
-    add(all, "W4a", title, &PAIR, move || clips(some(512), DType::F32, Collate::ragged()));
-    let title = "W4b: the same, i16 to f32, ragged";
-    add(all, "W4b", title, &PAIR, move || {
-        clips(some(512), DType::I16, Collate::ragged().cast(DType::F32))
-    });
-    let title = "W4c: the same, i16 to f32, padded to 15 s";
-    add(all, "W4c", title, &PAIR, move || {
-        let collate = Collate::pad(Pad::new().size(240_000)).cast(DType::F32);
-        clips(some(512), DType::I16, collate)
-    });
-    let title = "W5: 8 fields of 4096 environments, one call";
-    add(all, "W5", title, &PAIR, move || environments(some(4096)));
-    let title = "W5b: 256 x 4 x 84 x 84, u8 to f16";
-    add(all, "W5b", title, &PAIR, move || {
-        let collate = Collate::stack().cast(DType::F16);
-        vec![part("", DType::U8, vec![vec![4, 84, 84]; some(256)], collate)]
-    });
-    add(all, "W6", "W6: 4096 pages of 32 KiB", &PAIR, move || rows(some(4096), 32 << 10));
-    let title = "W7: 32 images of many sizes, u8 HWC to f16 [3, 800, 1344], mask";
-    add(all, "W7", title, &PAIR, move || detection(some(32)));
-    for kibibytes in [4, 16, 32, 128] {
-        let count = some((32 << 10) / kibibytes);
-        let title = format!("W8: 32 MiB of {kibibytes} KiB");
-        add(all, "W8", title, &[Pinned], move || rows(count, kibibytes << 10));
+
+    /// Samples of one size, and rows of many.
+    fn images_and_tokens(&mut self) {
+        let some = self.some();
+        self.add("small", "small: 256 x 3 KiB", &PAIR, || rows(256, 3 << 10));
+        let title = "W1: 256 images 224 x 224 x 3, u8 HWC to f16 CHW, normalised";
+        self.add("W1", title, &PAIR, move || images(some(256), 224, DType::F16));
+        let title = "W2: 4096 rows of 16..2048, i32 padded to i64, mask, lengths";
+        self.add("W2", title, &PAIR, move || tokens(some(4096), DType::I64));
+        let title = "W2b: the same, padded as i32";
+        self.add("W2b", title, &PAIR, move || tokens(some(4096), DType::I32));
+        let title = "W3: 100 000 rows of 128 f32";
+        self.add("W3", title, &PAIR, move || {
+            vec![part("", DType::F32, vec![vec![128]; some(100_000)], Collate::stack())]
+        });
     }
-    add(all, "W8b", "W8b: W1 from the host", &[Pinned], move || images(some(256), 224, DType::F16));
-    let title = "W9: 256 graphs, nodes f32 with their graph's number, edges i64";
-    add(all, "W9", title, &PAIR, move || graphs(some(256)));
-    let title = "W10a: 100 000 rows of 77 B";
-    add(all, "W10a", title, &ODD, move || rows(some(100_000), 77));
-    let title = "W10b: 256 images 225 x 225 x 3, u8 HWC to f16 CHW";
-    add(all, "W10b", title, &ODD, move || images(some(256), 225, DType::F16));
-    entries
+
+    /// Sound, fields of environments, pages and images of many sizes.
+    fn clips_and_fields(&mut self) {
+        let some = self.some();
+        let title = "W4a: 512 clips of 1..15 s, f32 ragged";
+        self.add("W4a", title, &PAIR, move || clips(some(512), DType::F32, Collate::ragged()));
+        let title = "W4b: the same, i16 to f32, ragged";
+        self.add("W4b", title, &PAIR, move || {
+            clips(some(512), DType::I16, Collate::ragged().cast(DType::F32))
+        });
+        let title = "W4c: the same, i16 to f32, padded to 15 s";
+        self.add("W4c", title, &PAIR, move || {
+            let collate = Collate::pad(Pad::new().size(240_000)).cast(DType::F32);
+            clips(some(512), DType::I16, collate)
+        });
+        let title = "W5: 8 fields of 4096 environments, one call";
+        self.add("W5", title, &PAIR, move || environments(some(4096)));
+        let title = "W5b: 256 x 4 x 84 x 84, u8 to f16";
+        self.add("W5b", title, &PAIR, move || {
+            let collate = Collate::stack().cast(DType::F16);
+            vec![part("", DType::U8, vec![vec![4, 84, 84]; some(256)], collate)]
+        });
+        self.add("W6", "W6: 4096 pages of 32 KiB", &PAIR, move || rows(some(4096), 32 << 10));
+        let title = "W7: 32 images of many sizes, u8 HWC to f16 [3, 800, 1344], mask";
+        self.add("W7", title, &PAIR, move || detection(some(32)));
+    }
+
+    /// Samples in page-locked memory of the host.
+    fn page_locked(&mut self) {
+        let some = self.some();
+        for kibibytes in [4, 16, 32, 128] {
+            let count = some((32 << 10) / kibibytes);
+            let title = format!("W8: 32 MiB of {kibibytes} KiB");
+            self.add("W8", title, &[Pinned], move || rows(count, kibibytes << 10));
+        }
+        self.add("W8b", "W8b: W1 from the host", &[Pinned], move || {
+            images(some(256), 224, DType::F16)
+        });
+    }
+
+    /// Graphs, and sizes that no vector divides.
+    fn graphs_and_odd_sizes(&mut self) {
+        let some = self.some();
+        let title = "W9: 256 graphs, nodes f32 with their graph's number, edges i64";
+        self.add("W9", title, &PAIR, move || graphs(some(256)));
+        let title = "W10a: 100 000 rows of 77 B";
+        self.add("W10a", title, &ODD, move || rows(some(100_000), 77));
+        let title = "W10b: 256 images 225 x 225 x 3, u8 HWC to f16 CHW";
+        self.add("W10b", title, &ODD, move || images(some(256), 225, DType::F16));
+    }
 }
 
 /// A trial of other numbers times these.

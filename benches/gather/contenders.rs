@@ -7,6 +7,7 @@ use windrow::{Collate, Device, Engine, Fields, Leaf, Plan, RunOptions, SampleLis
 use windrow_driver::Function;
 
 use super::gpu::{allocate, check, Gpu, Outcome};
+use super::peers::{Peers, Tables};
 use super::workloads::{Lie, Set, Workload};
 
 pub const WINDROW: &str = "windrow";
@@ -70,83 +71,101 @@ pub fn of<'a>(
     sets: &[Set],
     is_sweep: bool,
 ) -> (Vec<Contender<'a>>, Vec<String>) {
-    let (mut all, mut absent) = (Vec::new(), Vec::new());
-    let mut add = |name, is_batch, run: Box<dyn Fn(&Set) -> Outcome + 'a>| {
-        all.push(Contender { name, is_batch, run });
-    };
-    add(WINDROW, true, Box::new(|set| windrow(gpu, engine, workload, set, &set.samples).map(drop)));
-    for (index, name) in [DIRECT, RING].into_iter().enumerate().filter(|_| workload.is_pinned()) {
-        let run =
-            move |set: &Set| windrow(gpu, engine, workload, set, &set.others[index]).map(drop);
-        add(name, true, Box::new(run));
+    let mut found = Contenders { gpu, workload, all: Vec::new(), absent: Vec::new() };
+    found.windrow(engine);
+    found.one_copy();
+    if !is_sweep {
+        let has_peers = workload.is_copy() && workload.lie != Lie::Contiguous;
+        if has_peers {
+            found.copies_of_samples();
+        }
+        match &gpu.peers {
+            Ok(peers) => found.kernels(peers, sets[0].tables().filter(|_| has_peers)),
+            Err(reason) => {
+                let text = format!("CUB, the copy kernels, an empty launch: {reason}");
+                found.absent.push(text);
+            }
+        }
     }
-    let copy = |to, from, bytes| match workload.is_pinned() {
-        true => gpu.upload(to, from, bytes),
-        false => gpu.copy(to, from, bytes),
-    };
-    let name = if workload.is_pinned() { BUS_COPY } else { COPY };
-    let all_at_once =
-        move |set: &Set| copy(set.copy_to.address, set.copy_from.address(), set.copy_to.len);
-    add(name, false, Box::new(all_at_once));
-    if is_sweep {
-        return (all, absent);
+    (found.all, found.absent)
+}
+
+/// Contenders as they are found.
+struct Contenders<'a> {
+    gpu: &'a Gpu,
+    workload: &'a Workload,
+    all: Vec<Contender<'a>>,
+    absent: Vec<String>,
+}
+
+impl<'a> Contenders<'a> {
+    fn add(&mut self, name: &'static str, is_batch: bool, run: impl Fn(&Set) -> Outcome + 'a) {
+        self.all.push(Contender { name, is_batch, run: Box::new(run) });
     }
-    let has_peers = workload.is_copy() && workload.lie != Lie::Contiguous;
-    if has_peers {
-        add(
-            "cuMemcpyAsync for each sample",
-            true,
-            Box::new(move |set| {
-                let copies = set.to.iter().zip(&set.from).zip(&set.sizes);
-                copies
-                    .into_iter()
-                    .try_for_each(|((to, from), size)| copy(*to, *from, *size as usize))
-            }),
-        );
+
+    /// windrow; of page-locked samples also each of the two ways.
+    fn windrow(&mut self, engine: &'a Engine) {
+        let (gpu, workload) = (self.gpu, self.workload);
+        self.add(WINDROW, true, move |set| {
+            windrow(gpu, engine, workload, set, &set.samples).map(drop)
+        });
+        let ways = [DIRECT, RING].into_iter().enumerate().filter(|_| workload.is_pinned());
+        for (index, name) in ways {
+            self.add(name, true, move |set| {
+                windrow(gpu, engine, workload, set, &set.others[index]).map(drop)
+            });
+        }
+    }
+
+    /// A copy between addresses, across the bus if the samples are there.
+    fn copy(&self) -> impl Fn(u64, u64, usize) -> Outcome + 'a {
+        let (gpu, is_pinned) = (self.gpu, self.workload.is_pinned());
+        move |to, from, bytes| match is_pinned {
+            true => gpu.upload(to, from, bytes),
+            false => gpu.copy(to, from, bytes),
+        }
+    }
+
+    fn one_copy(&mut self) {
+        let (copy, is_pinned) = (self.copy(), self.workload.is_pinned());
+        let name = if is_pinned { BUS_COPY } else { COPY };
+        self.add(name, false, move |set| {
+            copy(set.copy_to.address, set.copy_from.address(), set.copy_to.len)
+        });
+    }
+
+    fn copies_of_samples(&mut self) {
+        let (gpu, copy) = (self.gpu, self.copy());
+        self.add("cuMemcpyAsync for each sample", true, move |set| {
+            let mut copies = set.to.iter().zip(&set.from).zip(&set.sizes);
+            copies.try_for_each(|((to, from), size)| copy(*to, *from, *size as usize))
+        });
         match windrow_driver::entry(Function::cuMemcpyBatchAsync_v2) {
-            Some(_) => {
-                add(BATCH, true, Box::new(|set| copy_batch(gpu, set)));
-            }
-            None => absent.push("cuMemcpyBatchAsync: this driver does not have it".into()),
+            Some(_) => self.add(BATCH, true, move |set| copy_batch(gpu, set)),
+            None => self.absent.push("cuMemcpyBatchAsync: this driver does not have it".into()),
         }
     }
-    let peers = match &gpu.peers {
-        Ok(peers) => peers,
-        Err(reason) => {
-            absent.push(format!("CUB, the copy kernels, an empty launch: {reason}"));
-            return (all, absent);
-        }
-    };
-    add(
-        COPY16,
-        false,
-        Box::new(move |set| {
+
+    /// Those of the peers' module; of `tables` those that take one.
+    fn kernels(&mut self, peers: &'a Peers, tables: Option<Tables>) {
+        let stream = self.gpu.stream;
+        self.add(COPY16, false, move |set| {
             let (to, from) = (set.copy_to.address, set.copy_from.address());
-            peers.copy16(to, from, set.copy_to.len as u64, gpu.stream)
-        }),
-    );
-    add(EMPTY, false, Box::new(move |_| peers.nothing(gpu.stream)));
-    if let Some(tables) = sets[0].tables().filter(|_| has_peers) {
-        add(
-            "a block for each buffer",
-            true,
-            Box::new(move |set| {
-                set.tables().map_or(Ok(()), |tables| peers.block_per_buffer(tables, gpu.stream))
+            peers.copy16(to, from, set.copy_to.len as u64, stream)
+        });
+        self.add(EMPTY, false, move |_| peers.nothing(stream));
+        let Some(tables) = tables else { return };
+        self.add("a block for each buffer", true, move |set| {
+            set.tables().map_or(Ok(()), |tables| peers.block_per_buffer(tables, stream))
+        });
+        match peers.cub_scratch(tables, stream).and_then(allocate) {
+            Ok(scratch) => self.add("cub::DeviceMemcpy::Batched", true, move |set| {
+                let tables = set.tables().ok_or("no tables")?;
+                peers.cub(tables, (scratch.address, scratch.len), stream)
             }),
-        );
-        let scratch = peers.cub_scratch(tables, gpu.stream).and_then(allocate);
-        match scratch {
-            Ok(scratch) => {
-                let run = move |set: &Set| {
-                    let tables = set.tables().ok_or("no tables")?;
-                    peers.cub(tables, (scratch.address, scratch.len), gpu.stream)
-                };
-                add("cub::DeviceMemcpy::Batched", true, Box::new(run));
-            }
-            Err(reason) => absent.push(reason),
+            Err(reason) => self.absent.push(reason),
         }
     }
-    (all, absent)
 }
 
 /// `CUmemcpyAttributes`: sources are read in stream order, no hints of place.

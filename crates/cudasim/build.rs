@@ -17,14 +17,33 @@ const FIBERS: &str = "// cudasim: fibers";
 /// What a kernel begins with once sim/cudasim.h has replaced `__global__`.
 const KERNEL: &str = "CUDASIM_KERNEL";
 
+/// A source file and the flags that it has beside those of all.
+type Source = (PathBuf, Vec<String>);
+
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
     for variable in ["CXX", "WINDROW_SIM_ASAN"] {
         println!("cargo:rerun-if-env-changed={variable}");
     }
-    let sim = here.join("sim");
-    let mut flags: Vec<String> = [
+    let flags = flags_of_all();
+    let mut sources = simulator(&here);
+    let kernels = here.join("../../kernels");
+    files(&kernels, "h");
+    files(&kernels, "cuh");
+    for folder in [here.join("kernels"), kernels] {
+        sources.extend(kernels_for_the_host(&folder, &here, &flags, &out));
+    }
+    let objects = compile_all(&sources, &flags, &out);
+    let library = out.join("libcudasim.so");
+    let mut link = Command::new(compiler());
+    link.args(&flags).arg("-shared").args(&objects).arg("-o").arg(&library);
+    run(&mut link);
+    println!("cargo:rustc-env=CUDASIM_LIBRARY={}", library.display());
+}
+
+fn flags_of_all() -> Vec<String> {
+    let mut flags = strings(&[
         "-std=c++20",
         "-O2",
         "-g",
@@ -32,59 +51,59 @@ fn main() {
         "-fvisibility=hidden",
         "-pthread",
         "-U_FORTIFY_SOURCE",
-    ]
-    .map(String::from)
-    .into();
-    flags.extend([
-        "-isystem".into(),
-        text(&nvcc::find().unwrap_or_else(|text| panic!("{text}")).include),
+        "-isystem",
+        &text(&nvcc::find().unwrap_or_else(|text| panic!("{text}")).include),
     ]);
     if env::var("WINDROW_SIM_ASAN").is_ok_and(|value| value == "1") {
-        flags.extend(["-fsanitize=address", "-fno-omit-frame-pointer"].map(String::from));
+        flags.extend(strings(&["-fsanitize=address", "-fno-omit-frame-pointer"]));
     }
+    flags
+}
 
-    let mut sources = Vec::new();
-    for source in files(&sim, "cpp") {
-        sources.push((source, vec!["-Wall".to_owned(), "-Wextra".into()]));
-    }
+/// The simulator, and the emulator of machine code, which is most of the time of the tests that use it.
+fn simulator(here: &Path) -> Vec<Source> {
+    let (sim, device_code) = (here.join("sim"), here.join("device_code"));
     files(&sim, "h");
-    // The emulator of machine code is most of the time of the tests that use it.
-    let device_code = here.join("device_code");
-    for source in files(&device_code, "cpp") {
-        let own = ["-Wall", "-Wextra", "-O3", "-ffp-contract=off", "-fno-strict-aliasing"];
-        // It is run where it is built.
-        let own = own.into_iter().chain(cfg!(target_arch = "x86_64").then_some("-march=native"));
-        sources.push((source, own.map(String::from).collect()));
-    }
     files(&device_code, "h");
-    let mut folders = vec![here.join("kernels")];
-    let kernels = here.join("../../kernels");
-    files(&kernels, "h");
-    files(&kernels, "cuh");
-    folders.push(kernels);
-    for folder in folders {
-        for kernel in files(&folder, "cu") {
-            let include = text(&sim.join("cudasim.h"));
-            let own = ["-include", &include, "-I", &text(&folder), "-ffp-contract=off"];
-            // The table of a launch is read through casts, as nvcc allows it.
-            let own = own.into_iter().chain(["-fno-strict-aliasing"]);
-            let own = own.into_iter().chain(["-Wno-unknown-pragmas", "-Wno-attributes"]);
-            let own: Vec<String> = own.map(String::from).collect();
-            let mut scan = Command::new(compiler());
-            scan.args(&flags).args(&own).args(["-DCUDASIM_SCAN", "-E", "-P", "-x", "c++"]);
-            let preprocessed = run(scan.arg(&kernel));
-            let source = out.join(kernel.file_name().unwrap()).with_extension("cu.cpp");
-            fs::write(&source, host_source(&kernel, &preprocessed)).unwrap();
-            sources.push((source, own));
-        }
+    let own = strings(&["-Wall", "-Wextra"]);
+    let mut fast = own.clone();
+    fast.extend(strings(&["-O3", "-ffp-contract=off", "-fno-strict-aliasing"]));
+    if cfg!(target_arch = "x86_64") {
+        // It is run where it is built.
+        fast.push("-march=native".into());
     }
+    let sources = files(&sim, "cpp").into_iter().map(|source| (source, own.clone()));
+    let emulator = files(&device_code, "cpp").into_iter().map(|source| (source, fast.clone()));
+    sources.chain(emulator).collect()
+}
 
-    let objects = compile_all(&sources, &flags, &out);
-    let library = out.join("libcudasim.so");
-    let mut link = Command::new(compiler());
-    link.args(&flags).arg("-shared").args(&objects).arg("-o").arg(&library);
-    run(&mut link);
-    println!("cargo:rustc-env=CUDASIM_LIBRARY={}", library.display());
+/// The kernels of a folder, as g++ takes them.
+fn kernels_for_the_host(folder: &Path, here: &Path, flags: &[String], out: &Path) -> Vec<Source> {
+    let include = text(&here.join("sim/cudasim.h"));
+    let own = strings(&[
+        "-include",
+        &include,
+        "-I",
+        &text(folder),
+        "-ffp-contract=off",
+        // The table of a launch is read through casts, as nvcc allows it.
+        "-fno-strict-aliasing",
+        "-Wno-unknown-pragmas",
+        "-Wno-attributes",
+    ]);
+    let as_host_source = |kernel: PathBuf| {
+        let mut scan = Command::new(compiler());
+        scan.args(flags).args(&own).args(["-DCUDASIM_SCAN", "-E", "-P", "-x", "c++"]);
+        let preprocessed = run(scan.arg(&kernel));
+        let source = out.join(kernel.file_name().unwrap()).with_extension("cu.cpp");
+        fs::write(&source, host_source(&kernel, &preprocessed)).unwrap();
+        (source, own.clone())
+    };
+    files(folder, "cu").into_iter().map(as_host_source).collect()
+}
+
+fn strings(flags: &[&str]) -> Vec<String> {
+    flags.iter().map(|&flag| flag.to_owned()).collect()
 }
 
 fn compiler() -> String {
@@ -138,7 +157,7 @@ fn kernels_of(source: &str, preprocessed: &str) -> Vec<(String, bool)> {
 }
 
 /// Two at a time; gives the object files.
-fn compile_all(sources: &[(PathBuf, Vec<String>)], flags: &[String], out: &Path) -> Vec<PathBuf> {
+fn compile_all(sources: &[Source], flags: &[String], out: &Path) -> Vec<PathBuf> {
     let object = |source: &Path| out.join(source.file_name().unwrap()).with_extension("o");
     let half = sources.len().div_ceil(2);
     thread::scope(|scope| {

@@ -221,44 +221,62 @@ struct Foreign {
     major: u32,
 }
 
+/// Where the elements of a struct are said to be.
+struct Elements {
+    /// The address in the struct.
+    data: usize,
+    /// What is there: empty unless `real`.
+    memory: Vec<u8>,
+    real: bool,
+    /// Whether the address of every element exists, of a struct that has some.
+    reachable: bool,
+}
+
+impl Elements {
+    fn new(case: &Case, sound: Option<&Sound>) -> Elements {
+        let offset = case.byte_offset.unwrap_or(0);
+        let data = if case.null_data { 0 } else { WILD + usize::from(case.misalign) };
+        let wild = Elements { data, memory: Vec::new(), real: false, reachable: true };
+        let Some(sound) = sound.filter(|sound| !sound.shape.contains(&0)) else { return wild };
+        let reachable = data != 0 && (data as u64).checked_add(offset).is_some();
+        let span = sound.below + sound.above;
+        if data == 0 || sound.device != Device::Cpu || span > REAL {
+            return Elements { reachable, ..wild };
+        }
+        let lead = usize::from(case.misalign % 16);
+        let memory: Vec<u8> = (0..lead + span as usize).map(|i| (i % 251) as u8).collect();
+        let first = memory.as_ptr().addr() + lead + sound.below as usize;
+        match (first as u64).checked_sub(offset).filter(|&base| base > 0) {
+            Some(base) => Elements { data: base as usize, memory, real: true, reachable: true },
+            None => Elements { reachable, ..wild },
+        }
+    }
+}
+
+/// Memory for the struct of a case, zeroed, as large as its major version says.
+fn block_for(legacy: bool, major: u32) -> (*mut u8, std::alloc::Layout) {
+    let layout = match (legacy, major) {
+        (true, _) => std::alloc::Layout::new::<DLManagedTensor>(),
+        (false, 1) => std::alloc::Layout::new::<DLManagedTensorVersioned>(),
+        // All that another major version promises.
+        (false, _) => std::alloc::Layout::from_size_align(
+            offset_of!(DLManagedTensorVersioned, dl_tensor),
+            8,
+        )
+        .expect("32 bytes"),
+    };
+    // SAFETY: not empty.
+    (unsafe { std::alloc::alloc_zeroed(layout) }, layout)
+}
+
 impl Foreign {
     fn new(case: &Case) -> Foreign {
-        let mut sound = case.model();
         let version = case.version.unwrap_or((1, 3));
         let major = if case.legacy { 1 } else { version.0 };
-        let layout = match (case.legacy, major) {
-            (true, _) => std::alloc::Layout::new::<DLManagedTensor>(),
-            (false, 1) => std::alloc::Layout::new::<DLManagedTensorVersioned>(),
-            // All that another major version promises.
-            (false, _) => std::alloc::Layout::from_size_align(
-                offset_of!(DLManagedTensorVersioned, dl_tensor),
-                8,
-            )
-            .expect("32 bytes"),
-        };
-        // SAFETY: not empty.
-        let managed = unsafe { std::alloc::alloc_zeroed(layout) };
+        let (managed, layout) = block_for(case.legacy, major);
         let frees = Arc::new(AtomicUsize::new(0));
-        let offset = case.byte_offset.unwrap_or(0);
-        let (mut data, mut memory, mut real) = (0, Vec::new(), false);
-        if !case.null_data {
-            data = WILD + usize::from(case.misalign);
-        }
-        if let Some(described) = sound.as_ref().filter(|sound| !sound.shape.contains(&0)) {
-            let mut reachable = data != 0 && (data as u64).checked_add(offset).is_some();
-            let span = described.below + described.above;
-            if data != 0 && described.device == Device::Cpu && span <= REAL {
-                let lead = usize::from(case.misalign % 16);
-                memory = (0..lead + span as usize).map(|i| (i % 251) as u8).collect();
-                let first = memory.as_ptr().addr() + lead + described.below as usize;
-                if let Some(base) = (first as u64).checked_sub(offset).filter(|&base| base > 0) {
-                    (data, real, reachable) = (base as usize, true, true);
-                }
-            }
-            if !reachable {
-                sound = None;
-            }
-        }
+        let sound = case.model();
+        let Elements { data, memory, real, reachable } = Elements::new(case, sound.as_ref());
         let context = Box::into_raw(Box::new(Context {
             frees: frees.clone(),
             shape: case.shape(),
@@ -276,36 +294,45 @@ impl Foreign {
             dtype: case.dtype(),
             shape: if case.null_shape { ptr::null_mut() } else { shape },
             strides: if case.null_strides { ptr::null_mut() } else { strides },
-            byte_offset: offset,
+            byte_offset: case.byte_offset.unwrap_or(0),
         };
         let manager_ctx = context.cast::<c_void>();
-        // SAFETY: as large as its layout says; every field that is written is within it.
-        unsafe {
-            if case.legacy {
-                let deleter = case.deleter.then_some(free_legacy as Deleter<_>);
-                managed.cast::<DLManagedTensor>().write(DLManagedTensor {
-                    dl_tensor,
-                    manager_ctx,
-                    deleter,
-                });
-            } else {
-                let to = managed.cast::<DLManagedTensorVersioned>();
-                (*to).version = DLPackVersion { major, minor: version.1 };
-                (*to).manager_ctx = manager_ctx;
-                (*to).deleter = case.deleter.then_some(free_versioned as Deleter<_>);
-                (*to).flags = case.flags;
-                if major == 1 {
-                    (*to).dl_tensor = dl_tensor;
-                }
+        // SAFETY: a block of `block_for` this case.
+        unsafe { fill(managed, case, (major, version.1), dl_tensor, manager_ctx) };
+        let sound = sound.filter(|_| reachable && major == 1);
+        Foreign { managed, context: manager_ctx, frees, sound, real, major }
+    }
+}
+
+/// Writes the struct of a case.
+///
+/// # Safety
+/// `managed` is the block for its version.
+unsafe fn fill(
+    managed: *mut u8,
+    case: &Case,
+    (major, minor): (u32, u32),
+    dl_tensor: DLTensor,
+    manager_ctx: *mut c_void,
+) {
+    // SAFETY: as large as its layout says; every field that is written is within it.
+    unsafe {
+        if case.legacy {
+            let deleter = case.deleter.then_some(free_legacy as Deleter<_>);
+            managed.cast::<DLManagedTensor>().write(DLManagedTensor {
+                dl_tensor,
+                manager_ctx,
+                deleter,
+            });
+        } else {
+            let to = managed.cast::<DLManagedTensorVersioned>();
+            (*to).version = DLPackVersion { major, minor };
+            (*to).manager_ctx = manager_ctx;
+            (*to).deleter = case.deleter.then_some(free_versioned as Deleter<_>);
+            (*to).flags = case.flags;
+            if major == 1 {
+                (*to).dl_tensor = dl_tensor;
             }
-        }
-        Foreign {
-            managed,
-            context: manager_ctx,
-            frees,
-            sound: sound.filter(|_| major == 1),
-            real,
-            major,
         }
     }
 }

@@ -79,42 +79,42 @@ fn scalar(u: &mut Unstructured<'_>, dtype: DType) -> Result<Scalar> {
     Ok(scalar)
 }
 
+fn pad(u: &mut Unstructured<'_>, dtype: DType, ndim: usize) -> Result<Pad> {
+    let mut pad = Pad::new().value(scalar(u, dtype)?).truncate(u.arbitrary()?);
+    let sides = [Side::Right, Side::Left, Side::Center];
+    pad = if u.arbitrary()? {
+        pad.side(*u.choose(&sides)?)
+    } else {
+        pad.sides((0..ndim).map(|_| Ok(*u.choose(&sides)?)).collect::<Result<Vec<_>>>()?)
+    };
+    if u.ratio(1, 3)? {
+        pad = pad.dims(numbers(u, ndim)?);
+    }
+    pad = match u.int_in_range(0..=2u8)? {
+        0 => pad.size(number(u)?),
+        1 => {
+            let sizes = numbers(u, ndim)?.into_iter().map(|n| Some(n).filter(|&n| n != 3));
+            pad.sizes(sizes.collect::<Vec<_>>())
+        }
+        _ => pad,
+    };
+    pad = match u.int_in_range(0..=2u8)? {
+        0 => pad.multiple_of(number(u)?),
+        1 => pad.multiples_of(numbers(u, ndim)?),
+        _ => pad,
+    };
+    if u.arbitrary()? {
+        pad = pad.mask(*u.choose(&[Mask::Real, Mask::Pad])?);
+    }
+    Ok(pad)
+}
+
 fn collate(u: &mut Unstructured<'_>, dtype: DType, ndim: usize) -> Result<Collate> {
     let mut collate = match u.int_in_range(0..=5u8)? {
         0 => Collate::stack(),
         1 => Collate::concat(number(u)?),
         2 => Collate::ragged(),
-        _ => {
-            let mut pad = Pad::new().value(scalar(u, dtype)?).truncate(u.arbitrary()?);
-            let sides = [Side::Right, Side::Left, Side::Center];
-            pad = if u.arbitrary()? {
-                pad.side(*u.choose(&sides)?)
-            } else {
-                pad.sides((0..ndim).map(|_| Ok(*u.choose(&sides)?)).collect::<Result<Vec<_>>>()?)
-            };
-            if u.ratio(1, 3)? {
-                pad = pad.dims(numbers(u, ndim)?);
-            }
-            pad = match u.int_in_range(0..=2u8)? {
-                0 => pad.size(number(u)?),
-                1 => pad.sizes(
-                    numbers(u, ndim)?
-                        .into_iter()
-                        .map(|n| Some(n).filter(|&n| n != 3))
-                        .collect::<Vec<_>>(),
-                ),
-                _ => pad,
-            };
-            pad = match u.int_in_range(0..=2u8)? {
-                0 => pad.multiple_of(number(u)?),
-                1 => pad.multiples_of(numbers(u, ndim)?),
-                _ => pad,
-            };
-            if u.arbitrary()? {
-                pad = pad.mask(*u.choose(&[Mask::Real, Mask::Pad])?);
-            }
-            Collate::pad(pad)
-        }
+        _ => Collate::pad(pad(u, dtype, ndim)?),
     };
     if u.arbitrary()? {
         collate = collate.batch_index();
@@ -174,73 +174,96 @@ fn accepted(spec: &BatchShape, samples: &SampleList<'_>) {
     }
 }
 
+/// Samples, which are none of them read.
+fn list(u: &mut Unstructured<'_>, dtype: DType, ndim: usize) -> Result<SampleList<'static>> {
+    let base = numbers(u, ndim)?;
+    let mut list = SampleList::new();
+    for _ in 0..u.int_in_range(0..=6u8)? {
+        push(u, &mut list, dtype, &base)?;
+    }
+    if u.ratio(1, 6)? {
+        list = rows(u, dtype, &base)?.unwrap_or(list);
+    }
+    if u.ratio(1, 3)? {
+        let indices =
+            (0..u.int_in_range(0..=4u8)?).map(|_| number(u)).collect::<Result<Vec<_>>>()?;
+        list = list.take(indices).unwrap_or(list);
+    }
+    Ok(list)
+}
+
+fn push(
+    u: &mut Unstructured<'_>,
+    list: &mut SampleList<'static>,
+    dtype: DType,
+    base: &[i64],
+) -> Result<()> {
+    let dtype = if u.ratio(1, 20)? { *u.choose(DType::ALL)? } else { dtype };
+    let device = if u.ratio(1, 20)? { device(u)? } else { Device::Cpu };
+    let Some(layout) = layout(u, dtype, base)? else { return Ok(()) };
+    let data = address(u)?;
+    // SAFETY: none of it is read: plans only are made here.
+    unsafe {
+        if u.arbitrary()? {
+            let view = SampleView::from_raw_parts(data, dtype, device, layout);
+            list.push_view(&view).expect("a list that the host knows");
+        } else {
+            let strides = numbers(u, base.len())?;
+            let strides = u.arbitrary::<bool>()?.then_some(&strides[..]);
+            let _ = list.push(data, dtype, device, layout.shape(), strides);
+        }
+    }
+    Ok(())
+}
+
+/// The rows of a table, unless there are very many.
+fn rows(
+    u: &mut Unstructured<'_>,
+    dtype: DType,
+    base: &[i64],
+) -> Result<Option<SampleList<'static>>> {
+    let Some(layout) = layout(u, dtype, base)? else { return Ok(None) };
+    let owner = std::sync::Arc::new(());
+    let data = address(u)?;
+    // SAFETY: none of it is read: plans only are made here.
+    let rows = unsafe {
+        let table = Tensor::new_unchecked(owner, data, dtype, Device::Cpu, layout, false);
+        SampleList::rows_from_raw_parts(&table)
+    };
+    Ok(rows.ok().filter(|rows| rows.len() < 1000))
+}
+
+/// Plans one list; of what is accepted, an output of the right shape, anywhere, with any strides.
+fn plan_alone(
+    u: &mut Unstructured<'_>,
+    list: &SampleList<'_>,
+    collate: &Collate,
+) -> Result<Option<Target<'static>>> {
+    let Ok(plan) = Plan::new(list, collate) else { return Ok(None) };
+    let spec = &plan.batch_shapes()[0];
+    accepted(spec, list);
+    assert!(!plan.explain().to_string().is_empty());
+    let _ = plan.as_view(0);
+    let strides = numbers(u, spec.shape.len())?;
+    let strides = u.arbitrary::<bool>()?.then_some(&strides[..]);
+    let layout = Layout::try_new(spec.dtype, &spec.shape, strides);
+    let data = address(u)?;
+    // SAFETY: it is not written to.
+    Ok(layout.ok().map(|layout| unsafe {
+        Target::from_raw_parts(data, spec.dtype, Device::Cpu, layout)
+    }))
+}
+
 fn check(u: &mut Unstructured<'_>) -> Result<()> {
     let mut lists = Vec::new();
     for _ in 0..u.int_in_range(1..=3u8)? {
         let dtype = *u.choose(DType::ALL)?;
         let ndim = u.int_in_range(0..=5usize)?;
-        let base = numbers(u, ndim)?;
-        let mut list = SampleList::new();
-        for _ in 0..u.int_in_range(0..=6u8)? {
-            let dtype = if u.ratio(1, 20)? { *u.choose(DType::ALL)? } else { dtype };
-            let device = if u.ratio(1, 20)? { device(u)? } else { Device::Cpu };
-            let Some(layout) = layout(u, dtype, &base)? else { continue };
-            let data = address(u)?;
-            // SAFETY: none of it is read: plans only are made here. Neither is it below.
-            unsafe {
-                if u.arbitrary()? {
-                    let view = SampleView::from_raw_parts(data, dtype, device, layout);
-                    list.push_view(&view).expect("a list that the host knows");
-                } else {
-                    let strides = numbers(u, base.len())?;
-                    let strides = u.arbitrary::<bool>()?.then_some(&strides[..]);
-                    let _ = list.push(data, dtype, device, layout.shape(), strides);
-                }
-            }
-        }
-        if u.ratio(1, 6)? {
-            if let Some(layout) = layout(u, dtype, &base)? {
-                let owner = std::sync::Arc::new(());
-                let data = address(u)?;
-                // SAFETY: as above.
-                unsafe {
-                    let table =
-                        Tensor::new_unchecked(owner, data, dtype, Device::Cpu, layout, false);
-                    if let Ok(rows) = SampleList::rows_from_raw_parts(&table) {
-                        if rows.len() < 1000 {
-                            list = rows;
-                        }
-                    }
-                }
-            }
-        }
-        if u.ratio(1, 3)? {
-            let indices =
-                (0..u.int_in_range(0..=4u8)?).map(|_| number(u)).collect::<Result<Vec<_>>>()?;
-            list = list.take(indices).unwrap_or(list);
-        }
-        lists.push((list, collate(u, dtype, ndim)?));
+        lists.push((list(u, dtype, ndim)?, collate(u, dtype, ndim)?));
     }
     let mut targets = Vec::new();
     for (list, collate) in &lists {
-        if let Ok(plan) = Plan::new(list, collate) {
-            accepted(&plan.batch_shapes()[0], list);
-            let explain = plan.explain();
-            assert!(!explain.to_string().is_empty());
-            let _ = plan.as_view(0);
-            // An output of the right shape, anywhere, with any strides.
-            let (spec, strides) = (&plan.batch_shapes()[0], numbers(u, plan.batch_shapes()[0].shape.len())?);
-            let strides = u.arbitrary::<bool>()?.then_some(&strides[..]);
-            let layout = Layout::try_new(spec.dtype, &spec.shape, strides);
-            let data = address(u)?;
-            // SAFETY: it is not written to.
-            let target = layout.ok().map(|layout| unsafe {
-                Target::from_raw_parts(data, spec.dtype, Device::Cpu, layout)
-            });
-            targets.push(target);
-        } else {
-            targets.push(None);
-        }
+        targets.push(plan_alone(u, list, collate)?);
     }
     let leaves: Vec<_> = lists
         .iter()

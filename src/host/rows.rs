@@ -16,6 +16,7 @@ use crate::collate::Affine;
 use crate::tensor::DType;
 
 mod interleave;
+mod moves;
 mod planar;
 mod reverse;
 #[cfg(test)]
@@ -23,6 +24,8 @@ mod reverse;
 mod tests;
 
 pub(crate) use interleave::{interleave_rows, InterleaveFn};
+use moves::{copy, gather};
+pub(crate) use moves::{copy_bytes, fill_row, stream_fence};
 pub(crate) use reverse::{for_reversed_blocks, reverse};
 
 /// `len` elements from `src` to `dst`.
@@ -102,6 +105,8 @@ macro_rules! with_width {
     };
 }
 
+use with_width;
+
 /// The best compilation of the kernels for a pair of dtypes that this processor runs.
 macro_rules! with_isa {
     ($src:expr, $dst:expr, $i:ident => $body:expr) => {{
@@ -156,116 +161,6 @@ fn planar_row_on<I: Isa>(src: DType, dst: DType) -> PlanarFn {
         return with_width!(src.size(), T => planar::planar_copy::<I, T>);
     }
     with_type!(src, S => with_type!(dst, D => planar::planar::<I, S, D>))
-}
-
-/// # Safety
-/// As for [`RowFn`], with elements as wide as `T`.
-unsafe fn copy<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: isize, len: usize) {
-    let width = size_of::<T>() as isize;
-    // SAFETY: both sides are good for `len` elements at their strides, at any address, and disjoint.
-    unsafe {
-        if ss == width && ds == width {
-            std::ptr::copy_nonoverlapping(src, dst, len * size_of::<T>());
-        } else if ss == 0 && len > 0 {
-            fill::<T>(dst, ds, src.cast::<T>().read_unaligned(), len);
-        } else if ds == width {
-            gather::<T>(src, ss, dst, len);
-        } else {
-            scatter::<T>(src, ss, dst, ds, len);
-        }
-    }
-}
-
-/// # Safety
-/// `len` elements at `src`, `stride` apart; as many, contiguous, at `dst`.
-unsafe fn gather<T: Copy>(src: *const u8, stride: isize, dst: *mut u8, len: usize) {
-    for i in 0..len {
-        // SAFETY: `i < len`.
-        unsafe {
-            let x = src.offset(stride * i as isize).cast::<T>().read_unaligned();
-            dst.cast::<T>().add(i).write_unaligned(x);
-        }
-    }
-}
-
-/// # Safety
-/// `len` elements on both sides, at their strides.
-unsafe fn scatter<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: isize, len: usize) {
-    for i in 0..len as isize {
-        // SAFETY: `i < len`.
-        unsafe {
-            let x = src.offset(ss * i).cast::<T>().read_unaligned();
-            dst.offset(ds * i).cast::<T>().write_unaligned(x);
-        }
-    }
-}
-
-/// # Safety
-/// `len` elements at `dst`, `stride` apart.
-unsafe fn fill<T: Copy>(dst: *mut u8, stride: isize, value: T, len: usize) {
-    if stride == size_of::<T>() as isize {
-        for i in 0..len {
-            // SAFETY: `i < len`.
-            unsafe { dst.cast::<T>().add(i).write_unaligned(value) };
-        }
-    } else {
-        for i in 0..len as isize {
-            // SAFETY: `i < len`.
-            unsafe { dst.offset(stride * i).cast::<T>().write_unaligned(value) };
-        }
-    }
-}
-
-/// `len` elements of `width` bytes, each the first `width` bytes of `value`.
-///
-/// # Safety
-/// `dst` is good for `len` elements, `dst_stride` bytes apart, at any address.
-pub(crate) unsafe fn fill_row(
-    dst: *mut u8,
-    dst_stride: isize,
-    width: usize,
-    value: &[u8; 16],
-    len: usize,
-) {
-    let first = value[0];
-    if dst_stride == width as isize && value[..width].iter().all(|&byte| byte == first) {
-        // SAFETY: `len * width` contiguous bytes.
-        return unsafe { std::ptr::write_bytes(dst, first, len * width) };
-    }
-    with_width!(width, T => {
-        // SAFETY: `T` has `width <= 16` bytes and any bits are a value of it.
-        unsafe { fill::<T>(dst, dst_stride, value.as_ptr().cast::<T>().read_unaligned(), len) }
-    })
-}
-
-/// Copies bytes; `streaming` keeps the destination out of the caches, and asks for a
-/// [`stream_fence`] before another thread may read it.
-///
-/// # Safety
-/// `len` bytes on both sides, disjoint.
-#[inline]
-pub(crate) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize, streaming: bool) {
-    #[cfg(target_arch = "x86_64")]
-    if streaming && has_avx2() {
-        // SAFETY: the features were just found; the pointers are the caller's.
-        return unsafe { super::simd::x86::stream(src, dst, len) };
-    }
-    let _ = streaming;
-    // SAFETY: by the contract above.
-    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
-}
-
-/// Orders what [`copy_bytes`] streamed before what this thread stores later.
-pub(crate) fn stream_fence() {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // Miri has one order of stores and no such instruction.
-    {
-        #[allow(unused_unsafe, reason = "unsafe in Rust 1.85 and safe since")]
-        // SAFETY: SSE is part of x86-64.
-        unsafe {
-            std::arch::x86_64::_mm_sfence();
-        }
-    }
 }
 
 /// What the code shared by all pairs of dtypes must know of one of them; `T` is the type in which

@@ -241,21 +241,30 @@ unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
         return;
     }
     for (dst, src) in dst.chunks_mut(period).zip(src.chunks(period)) {
-        // Eight at a time: the length of the period is then no obstacle to vectorising.
-        let pairs = a.chunks_exact(8).zip(b.chunks_exact(8));
-        for ((d, s), (a, b)) in dst.chunks_mut(8).zip(src.chunks(8)).zip(pairs) {
-            if let (Ok(d), Ok(s)) = (
-                <&mut [MaybeUninit<Loose<D>>; 8]>::try_from(&mut *d),
-                <&[Loose<T>; 8]>::try_from(s),
-            ) {
-                let x: [T; 8] = s.map(|x| x.0);
-                let y: [D; 8] = std::array::from_fn(|i| convert(x[i].fused(a[i], b[i])));
-                *d = y.map(|y| MaybeUninit::new(Loose(y)));
-                continue;
-            }
-            for (((d, s), &a), &b) in d.iter_mut().zip(s).zip(a).zip(b) {
-                d.write(Loose(convert({ s.0 }.fused(a, b))));
-            }
+        fma_period(src, dst, a, b);
+    }
+}
+
+/// `x * a + b` of elements with a pair each, eight at a time: the length of a period is then no obstacle to vectorising.
+#[inline(always)]
+fn fma_period<T: Real, D: Elem>(
+    src: &[Loose<T>],
+    dst: &mut [MaybeUninit<Loose<D>>],
+    a: &[T],
+    b: &[T],
+) {
+    let pairs = a.chunks_exact(8).zip(b.chunks_exact(8));
+    for ((d, s), (a, b)) in dst.chunks_mut(8).zip(src.chunks(8)).zip(pairs) {
+        if let (Ok(d), Ok(s)) =
+            (<&mut [MaybeUninit<Loose<D>>; 8]>::try_from(&mut *d), <&[Loose<T>; 8]>::try_from(s))
+        {
+            let x: [T; 8] = s.map(|x| x.0);
+            let y: [D; 8] = std::array::from_fn(|i| convert(x[i].fused(a[i], b[i])));
+            *d = y.map(|y| MaybeUninit::new(Loose(y)));
+            continue;
+        }
+        for (((d, s), &a), &b) in d.iter_mut().zip(s).zip(a).zip(b) {
+            d.write(Loose(convert({ s.0 }.fused(a, b))));
         }
     }
 }

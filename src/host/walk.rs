@@ -142,10 +142,32 @@ mod tests {
 
     use super::*;
 
+    /// Row-major dims of extent, first and last real coordinate, and bytes from one to the next in the source.
+    fn dims_of(dims: &[(u64, u64, u64, i64)]) -> Vec<Dim> {
+        let dim = |&(extent, lo, hi, src_stride)| Dim { extent, lo, hi, src_stride, dst_stride: 1 };
+        let mut dims: Vec<Dim> = dims.iter().map(dim).collect();
+        for outer in (1..dims.len()).rev() {
+            dims[outer - 1].dst_stride = dims[outer].dst_stride * dims[outer].extent as i64;
+        }
+        dims
+    }
+
+    /// Where an element is in the source; `None` for padding.
+    fn offset(dims: &[Dim], index: u64) -> Option<i64> {
+        let (mut rest, mut at) = (index, Some(0));
+        for dim in dims.iter().rev() {
+            let coord = rest % dim.extent;
+            rest /= dim.extent;
+            at = at
+                .filter(|_| (dim.lo..dim.hi).contains(&coord))
+                .map(|at| at + (coord - dim.lo) as i64 * dim.src_stride);
+        }
+        at
+    }
+
     /// Every part of a place by coordinates: the offset that each element is read at, or padding.
     #[test]
     fn every_range_of_elements_and_no_others() {
-        // Extent, first and last real place, bytes from one to the next in the source.
         for dims in [
             &[(7, 0, 7, 1)][..],
             &[(7, 2, 5, -3)],
@@ -154,36 +176,12 @@ mod tests {
             &[(3, 1, 1, 5), (4, 0, 4, 1)],
             &[(2, 0, 2, -20), (5, 4, 4, 1)],
         ] {
-            let mut dims: Vec<Dim> = dims
-                .iter()
-                .map(|&(extent, lo, hi, src_stride)| Dim {
-                    extent,
-                    lo,
-                    hi,
-                    src_stride,
-                    dst_stride: 1,
-                })
-                .collect();
-            for outer in (1..dims.len()).rev() {
-                dims[outer - 1].dst_stride = dims[outer].dst_stride * dims[outer].extent as i64;
-            }
+            let dims = dims_of(dims);
             let numel = dims.iter().map(|dim| dim.extent).product::<u64>();
             let mut out = vec![0u8; numel as usize];
             // Addresses only: nothing is read.
             let (src, dst) = (std::ptr::without_provenance::<u8>(1 << 20), out.as_mut_ptr());
             let place = Place { src, dst, dims: &dims };
-            let element = |index: u64| {
-                let mut rest = index;
-                let mut at = Some(0);
-                for dim in dims.iter().rev() {
-                    let coord = rest % dim.extent;
-                    rest /= dim.extent;
-                    at = at
-                        .filter(|_| (dim.lo..dim.hi).contains(&coord))
-                        .map(|at| at + (coord - dim.lo) as i64 * dim.src_stride);
-                }
-                at
-            };
             for (begin, end) in (0..=numel).flat_map(|a| (a..=numel).map(move |b| (a, b))) {
                 let seen = RefCell::new(vec![Vec::new(); numel as usize]);
                 let note =
@@ -212,7 +210,7 @@ mod tests {
                 );
                 let expected: Vec<_> = (0..numel)
                     .map(|index| {
-                        Vec::from_iter((begin..end).contains(&index).then(|| element(index)))
+                        Vec::from_iter((begin..end).contains(&index).then(|| offset(&dims, index)))
                     })
                     .collect();
                 assert_eq!(seen.into_inner(), expected, "{begin}..{end} of {dims:?}");

@@ -88,32 +88,15 @@ impl BatchShape {
         check_room(samples)?;
         let (source, device) = check_devices(samples, collate)?;
         let used = UsedMetas::new(samples);
-        let first = samples.meta(0);
-        let ndim = first.layout.ndim();
-        let rank = |meta: &TensorMeta| meta.layout.ndim() == ndim;
+        let ndim = samples.meta(0).layout.ndim();
         used.check(
-            rank,
+            |meta| meta.layout.ndim() == ndim,
             |index| shape_mismatch(samples, index),
             Hint::Text("samples of one batch have equal rank"),
         )?;
-
-        let dtype = resolve_dtype(samples, &used, collate)?;
-        let permute = resolve_permute(collate, ndim)?;
-        let affine = collate.transform.affine()?;
-        check_arithmetic(samples, &used, dtype, affine.is_some())?;
-        let channel_dim = match &affine {
-            Some(affine) if affine.channels() > 1 => {
-                Some(resolve_channel_dim(samples, &used, collate, affine.channels())?)
-            }
-            _ => None,
-        };
-        if collate.dtype.is_none() && collate.transform.computes() {
-            check_float(dtype)?;
-        }
-
         let mut batch_shape = BatchShape {
             shape: Dims::new(),
-            dtype,
+            dtype: resolve_dtype(samples, &used, collate)?,
             num_samples: samples.len(),
             source,
             device,
@@ -124,21 +107,44 @@ impl BatchShape {
             batch_index: false,
             mask: None,
             value: [0; 16],
-            affine,
-            channel_dim,
+            affine: None,
+            channel_dim: None,
             is_selected: false,
-            permute,
+            permute: resolve_permute(collate, ndim)?,
         };
+        batch_shape.transform(samples, &used, collate)?;
         batch_shape.place(samples, &used, &collate.form)?;
-        // One check for every product of extents made from here on.
-        Layout::compact(dtype, &batch_shape.shape)?;
-        batch_shape.mask_layout()?;
-        if let (true, Placement::Joined { offsets, .. }) =
-            (batch_shape.batch_index, &batch_shape.placement)
-        {
+        batch_shape.check_sizes()?;
+        Ok(batch_shape)
+    }
+
+    /// The arithmetic on elements, and the channels that it differs by.
+    fn transform(
+        &mut self,
+        samples: &SampleList<'_>,
+        used: &UsedMetas<'_>,
+        collate: &Collate,
+    ) -> Result<()> {
+        self.affine = collate.transform.affine()?;
+        check_arithmetic(samples, used, self.dtype, self.affine.is_some())?;
+        let channels = self.affine.as_ref().map_or(1, Affine::channels);
+        if channels > 1 {
+            self.channel_dim = Some(resolve_channel_dim(samples, used, collate, channels)?);
+        }
+        match collate.dtype.is_none() && collate.transform.computes() {
+            true => check_float(self.dtype),
+            false => Ok(()),
+        }
+    }
+
+    /// One check for every product of extents made from here on.
+    fn check_sizes(&self) -> Result<()> {
+        Layout::compact(self.dtype, &self.shape)?;
+        self.mask_layout()?;
+        if let (true, Placement::Joined { offsets, .. }) = (self.batch_index, &self.placement) {
             Layout::compact(DType::I64, &[offsets.total()])?;
         }
-        Ok(batch_shape)
+        Ok(())
     }
 
     /// Where samples are in the batch, and how large that makes it.

@@ -5,12 +5,12 @@ use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 
 use crate::samples::addresses::Addresses;
-use crate::samples::meta::{same_dims, Metas, TensorMeta};
+use crate::samples::meta::{same_dims, Metas, TensorMeta, Told};
 use crate::samples::selection::Selection;
 use crate::samples::view::SampleView;
 use crate::tensor::{
-    are_compact, checked_numel, compact_strides, new_owners, DType, Device, Dims, Error, Layout,
-    Mismatch, Owner, Result, Tensor,
+    are_compact, compact_strides, new_owners, DType, Device, Error, Layout, Mismatch, Owner,
+    Result, Tensor,
 };
 
 /// Samples imported once: an address each, and every distinct layout told once.
@@ -39,9 +39,6 @@ pub struct SampleList<'a> {
     selection: Option<Arc<Selection<SampleList<'a>>>>,
     memory: PhantomData<&'a [u8]>,
 }
-
-/// Every distinct `TensorMeta`, and each sample's position among them.
-type Told = (Arc<Metas>, Vec<u32>);
 
 // SAFETY: the addresses are only read through, and `SampleView`'s constructors (or the caller of
 // `push`) promise that the memory is not written to or freed during `'a`, on whatever thread.
@@ -96,7 +93,7 @@ impl<'a> SampleList<'a> {
         let step = step.wrapping_mul(table.dtype().size() as i64);
         Ok(SampleList {
             data: Addresses::Rows { first: table.data_ptr(), step, len: len as usize },
-            longest: longest_row(&meta),
+            longest: meta.longest_row(),
             metas: Arc::new(Metas::one(meta)),
             read_only: table.is_read_only(),
             owners: if table.device() == Device::Cpu {
@@ -213,132 +210,6 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Whether a row-major sample differs from the first one, if at all, in the extent of dim 0 alone, so
-    /// that it may be [`SampleList::append_row`]'s.
-    #[inline]
-    fn is_row(&self, dtype: DType, device: Device, shape: &[i64]) -> bool {
-        self.metas.all().first().is_some_and(|first| {
-            self.is_rows()
-                && first.dtype == dtype
-                && first.device == device
-                && self.fits_rows(first, shape)
-        })
-    }
-
-    /// Whether a shape is that of a row, by all but its dtype and device.
-    #[inline]
-    fn fits_rows(&self, first: &TensorMeta, shape: &[i64]) -> bool {
-        let own = first.layout.shape();
-        matches!(shape, [length, rest @ ..] if own.len() == shape.len()
-            && same_dims(&own[1..], rest) && (0..=self.longest).contains(length))
-    }
-
-    /// Whether the samples so far are rows that differ from the first one in length at most.
-    #[inline]
-    fn is_rows(&self) -> bool {
-        self.longest >= 0 && self.metas.all().len() == 1 && self.told.get().is_none()
-    }
-
-    /// Says whether there was room for it.
-    #[inline]
-    fn append_row(&mut self, data: *const u8, length: i64) -> bool {
-        let is_new = self.lengths.is_empty() && length != self.metas.all()[0].layout.shape()[0];
-        if is_new && !self.begin_lengths() {
-            return false;
-        }
-        if !self.lengths.is_empty() || is_new {
-            self.lengths.push(length);
-        }
-        self.data.each().push(data);
-        true
-    }
-
-    /// From the first row of another length on each one's is told: as many as there is room for.
-    #[cold]
-    fn begin_lengths(&mut self) -> bool {
-        let (count, first) = (self.data.len(), self.metas.all()[0].layout.shape()[0]);
-        let room = self.data.each().capacity().max(count + 1);
-        let has_room = self.lengths.try_reserve(room).is_ok();
-        if has_room {
-            self.lengths.resize(count, first);
-        }
-        has_room
-    }
-
-    /// A `TensorMeta` for each length of the rows, and each row's position among them.
-    #[cold]
-    fn metas_of_rows(&self) -> Result<Told> {
-        let TensorMeta { dtype, device, layout } = &self.metas.all()[0];
-        let (mut metas, mut shape) = (Metas::default(), Dims::from(layout.shape()));
-        let mut ids = room_for(self.lengths.len())?;
-        let mut last = None;
-        for &length in &self.lengths {
-            let id = match last {
-                Some((known, id)) if known == length => id,
-                _ => {
-                    shape[0] = length;
-                    // The strides of all: that of dim 0 is made of the others' extents.
-                    match metas.find(*dtype, *device, &shape, layout.strides()) {
-                        Some(id) => id,
-                        None => {
-                            let layout = Layout::compact(*dtype, &shape)?;
-                            metas.reserve().map_err(|_| no_room(self.lengths.len()))?;
-                            metas.insert(TensorMeta { dtype: *dtype, device: *device, layout })
-                        }
-                    }
-                }
-            };
-            last = Some((length, id));
-            ids.push(id);
-        }
-        if metas.all().len() < 2 {
-            ids.clear();
-        }
-        Ok((Arc::new(metas), ids))
-    }
-
-    /// Makes the `TensorMeta` of all rows, so that they can be asked for.
-    fn find_told(&self) -> Result<()> {
-        if !self.lengths.is_empty() && self.told.get().is_none() {
-            // Another thread may have been quicker.
-            let _ = self.told.set(self.metas_of_rows()?);
-        }
-        Ok(())
-    }
-
-    /// Every distinct `TensorMeta`, and each sample's position among them.
-    #[inline]
-    fn table(&self) -> (&Metas, &[u32]) {
-        if self.lengths.is_empty() {
-            return (&self.metas, &self.meta_ids);
-        }
-        let tell = || self.metas_of_rows().unwrap_or_else(|_| end_without_memory());
-        let (metas, ids) = self.told.get_or_init(tell);
-        (metas, ids)
-    }
-
-    /// Stores a `TensorMeta` for each sample from now on, as one comes that is no row.
-    #[inline]
-    fn tell(&mut self) -> Result<()> {
-        match self.lengths.is_empty() {
-            true => Ok(()),
-            false => self.tell_rows(),
-        }
-    }
-
-    #[cold]
-    fn tell_rows(&mut self) -> Result<()> {
-        self.find_told()?;
-        let Some((metas, mut meta_ids)) = self.told.take() else { return Ok(()) };
-        if !meta_ids.is_empty() {
-            reserve_in_all(&mut meta_ids, self.data.each().capacity())?;
-        }
-        (self.metas, self.meta_ids) = (metas, meta_ids);
-        self.last = self.meta_ids.last().copied().unwrap_or(0);
-        self.lengths = Vec::new();
-        Ok(())
-    }
-
     /// Adds a `TensorMeta` that is not there yet, as the last one.
     fn insert(&mut self, meta: TensorMeta) -> Result<()> {
         let num_metas = self.metas.all().len();
@@ -352,7 +223,7 @@ impl<'a> SampleList<'a> {
         };
         has_room.map_err(|_| no_room(num_metas))?;
         if num_metas == 0 {
-            self.longest = longest_row(&meta);
+            self.longest = meta.longest_row();
         }
         self.last = Arc::make_mut(&mut self.metas).insert(meta);
         Ok(())
@@ -449,19 +320,6 @@ impl<'a> SampleList<'a> {
     }
 }
 
-/// The largest extent of dim 0 that a row like this one may have; negative if it is no row, which
-/// are row-major and on the host.
-fn longest_row(meta: &TensorMeta) -> i64 {
-    let (shape, strides) = (meta.layout.shape(), meta.layout.strides());
-    let [_, rest @ ..] = shape else { return -1 };
-    let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
-    let row_bytes = elements.and_then(|count| count.checked_mul(meta.dtype.size() as i64));
-    match row_bytes {
-        Some(bytes @ 1..) if meta.device == Device::Cpu => i64::MAX / bytes,
-        _ => -1,
-    }
-}
-
 #[cold]
 fn outside(index: i64, len: i64) -> Error {
     Error::Index(format!("index {index} in a list of {len} samples"))
@@ -497,6 +355,8 @@ impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
     }
 }
 
+#[path = "lengths.rs"]
+mod lengths;
 #[path = "read.rs"]
 mod read;
 #[path = "replace.rs"]

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::sync::Arc;
 
-use crate::tensor::{DType, Device, Layout};
+use crate::tensor::{are_compact, checked_numel, DType, Device, Layout};
 
 /// Metadata of a tensor, stored once for all samples that share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +25,23 @@ impl TensorMeta {
             && same_dims(self.layout.shape(), shape)
             && same_dims(self.layout.strides(), strides)
     }
+
+    /// The largest extent of dim 0 that a row like this one may have; negative if it is no row, which
+    /// are row-major and on the host.
+    pub(super) fn longest_row(&self) -> i64 {
+        let (shape, strides) = (self.layout.shape(), self.layout.strides());
+        let [_, rest @ ..] = shape else { return -1 };
+        let elements = checked_numel(rest).filter(|_| are_compact(strides, shape));
+        let row_bytes = elements.and_then(|count| count.checked_mul(self.dtype.size() as i64));
+        match row_bytes {
+            Some(bytes @ 1..) if self.device == Device::Cpu => i64::MAX / bytes,
+            _ => -1,
+        }
+    }
 }
+
+/// Every distinct `TensorMeta`, and each sample's position among them.
+pub(super) type Told = (Arc<Metas>, Vec<u32>);
 
 /// Equality of a few numbers, without a call of `memcmp`.
 #[inline]

@@ -95,7 +95,6 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
 /// Shapes, padding, lengths, offsets, mask and index: all that does not look at elements.
 fn frame(samples: &[Sample], ask: &Ask, dtype: DType, order: &[usize]) -> Expected {
     let num = samples.len() as i64;
-    let along = |dim: usize| samples.iter().map(|s| s.shape[dim]).collect::<Vec<_>>();
     let mut expected = Expected {
         dtype,
         shape: Vec::new(),
@@ -115,27 +114,7 @@ fn frame(samples: &[Sample], ask: &Ask, dtype: DType, order: &[usize]) -> Expect
             expected.shape.push(num);
             expected.shape.extend(order.iter().map(|&d| samples[0].shape[d]));
         }
-        Form::Concat(_) | Form::Ragged { .. } => {
-            let dim = joined_dim(ask, samples);
-            let lengths = along(dim);
-            let total = lengths.iter().sum();
-            expected.shape =
-                order.iter().map(|&d| if d == dim { total } else { samples[0].shape[d] }).collect();
-            let mut offsets = vec![0];
-            for length in &lengths {
-                offsets.push(offsets[offsets.len() - 1] + length);
-            }
-            if let Form::Ragged { batch_index, .. } = &ask.form {
-                expected.max_length = lengths.iter().max().copied();
-                if *batch_index {
-                    let rows = |(i, &length): (usize, &i64)| vec![i as i64; length as usize];
-                    expected.batch_index =
-                        Some(lengths.iter().enumerate().flat_map(rows).collect());
-                }
-            }
-            expected.offsets = Some(offsets);
-            expected.lengths = Some((vec![num], lengths));
-        }
+        Form::Concat(_) | Form::Ragged { .. } => join(&mut expected, samples, ask, order),
         Form::Pad(pad) => {
             let (sizes, padded) = pad_sizes(pad, samples);
             fill = scalar(pad.value, dtype);
@@ -156,6 +135,28 @@ fn frame(samples: &[Sample], ask: &Ask, dtype: DType, order: &[usize]) -> Expect
     let bytes = fill.to_le_bytes();
     expected.data = bytes[..dtype.size()].repeat(expected.numel() as usize);
     expected
+}
+
+/// The frame of samples that are joined along a dim.
+fn join(expected: &mut Expected, samples: &[Sample], ask: &Ask, order: &[usize]) {
+    let dim = joined_dim(ask, samples);
+    let lengths: Vec<i64> = samples.iter().map(|sample| sample.shape[dim]).collect();
+    let total = lengths.iter().sum();
+    expected.shape =
+        order.iter().map(|&d| if d == dim { total } else { samples[0].shape[d] }).collect();
+    let mut offsets = vec![0];
+    for length in &lengths {
+        offsets.push(offsets[offsets.len() - 1] + length);
+    }
+    if let Form::Ragged { batch_index, .. } = &ask.form {
+        expected.max_length = lengths.iter().max().copied();
+        if *batch_index {
+            let rows = |(i, &length): (usize, &i64)| vec![i as i64; length as usize];
+            expected.batch_index = Some(lengths.iter().enumerate().flat_map(rows).collect());
+        }
+    }
+    expected.offsets = Some(offsets);
+    expected.lengths = Some((vec![samples.len() as i64], lengths));
 }
 
 fn mask_of(

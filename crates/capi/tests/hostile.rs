@@ -24,24 +24,43 @@ fn row(data: &mut [u8], shape: &mut [i64]) -> DLTensor {
     }
 }
 
+/// An engine of one thread, and an empty list.
+struct Handles {
+    engine: *mut Engine,
+    samples: *mut Samples,
+}
+
+impl Handles {
+    fn new() -> Handles {
+        let (mut engine, mut samples) = (null_mut(), null_mut());
+        // SAFETY: two live places for handles.
+        unsafe {
+            assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
+            assert_eq!(windrow_samples_new(&mut samples), Status::Ok);
+        }
+        Handles { engine, samples }
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        // SAFETY: handles of the library, freed once.
+        unsafe {
+            windrow_samples_clear(self.samples);
+            assert_eq!(windrow_samples_len(self.samples), 0);
+            windrow_samples_free(self.samples);
+            windrow_engine_free(self.engine);
+        }
+    }
+}
+
 #[test]
-fn impossible_input_is_a_status() {
+fn impossible_samples_are_a_status() {
+    let handles = Handles::new();
+    let samples = handles.samples;
+    let (mut data, mut shape) = ([1u8, 2, 3, 4], [4i64]);
     // SAFETY: handles of the library, arrays of the sizes given, and NULL.
     unsafe {
-        let (mut engine, mut samples) = (null_mut(), null_mut());
-        assert_eq!(windrow_engine_new(1, null_mut()), Status::Argument);
-        assert_eq!(text(), "engine is NULL");
-        assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
-        assert_eq!(windrow_samples_new(&mut samples), Status::Ok);
-        let mut options = Options::default();
-        let mut batch = null_mut();
-        assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
-        assert_eq!(
-            (text().as_str(), windrow_error_sample()),
-            ("an empty list of samples makes no batch", -1)
-        );
-
-        let (mut data, mut shape) = ([1u8, 2, 3, 4], [4i64]);
         assert_eq!(windrow_samples_push(samples, null()), Status::Argument);
         assert_eq!(windrow_samples_push(null_mut(), &row(&mut data, &mut shape)), Status::Argument);
         assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut shape)), Status::Ok);
@@ -65,7 +84,25 @@ fn impossible_input_is_a_status() {
         let far = DLTensor { device, ..row(&mut data, &mut shape) };
         assert_eq!(windrow_samples_push(samples, &far), Status::Device);
         assert_eq!(windrow_samples_len(samples), 1);
+    }
+}
 
+#[test]
+fn impossible_options_are_a_status() {
+    let handles = Handles::new();
+    let (engine, samples) = (handles.engine, handles.samples);
+    let (mut options, mut batch) = (Options::default(), null_mut());
+    let (mut data, mut shape) = ([1u8, 2, 3, 4], [4i64]);
+    // SAFETY: handles of the library, arrays of the sizes given, and NULL.
+    unsafe {
+        assert_eq!(windrow_engine_new(1, null_mut()), Status::Argument);
+        assert_eq!(text(), "engine is NULL");
+        assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
+        assert_eq!(
+            (text().as_str(), windrow_error_sample()),
+            ("an empty list of samples makes no batch", -1)
+        );
+        assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut shape)), Status::Ok);
         for (options, wanted) in [
             (Options { size: 8, ..options }, "windrow_options_init"),
             (Options { form: 9, ..options }, "form=9"),
@@ -79,10 +116,20 @@ fn impossible_input_is_a_status() {
         options.scale = 0.5;
         assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Dtype);
         assert!(text().contains("set dtype to float32"), "{}", text());
-        options.scale = 1.0;
         assert!(batch.is_null());
+    }
+}
 
-        let (mut out, mut few, mut all) = ([9u8; 4], [1i64, 3], [1i64, 4]);
+#[test]
+fn impossible_outputs_are_a_status() {
+    let handles = Handles::new();
+    let (engine, samples) = (handles.engine, handles.samples);
+    let (options, mut batch) = (Options::default(), null_mut());
+    let (mut data, mut shape) = ([1u8, 2, 3, 4], [4i64]);
+    let (mut out, mut few, mut all) = ([9u8; 4], [1i64, 3], [1i64, 4]);
+    // SAFETY: handles of the library, arrays of the sizes given, and NULL.
+    unsafe {
+        assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut shape)), Status::Ok);
         let small = row(&mut out, &mut few);
         assert_eq!(
             windrow_assemble_into(engine, samples, &options, &small, &mut batch),
@@ -102,10 +149,6 @@ fn impossible_input_is_a_status() {
         assert_eq!(windrow_batch_tensor(batch, 0, &mut tensor), Status::Ok);
         windrow_batch_free(batch);
         ((*tensor).deleter.unwrap())(tensor);
-        windrow_samples_clear(samples);
-        assert_eq!(windrow_samples_len(samples), 0);
-        windrow_samples_free(samples);
-        windrow_engine_free(engine);
         windrow_engine_free(null_mut());
     }
 }

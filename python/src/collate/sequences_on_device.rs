@@ -106,29 +106,8 @@ pub(super) fn pack_rows_on_device(
     let (pads, places, boundaries) = { make }().or_py_err(py)?;
     let numbers = numbers.upload(py, device)?;
     let (ids, labels) = (&columns[0].samples, &columns[columns.len() - 1].samples);
-    let mut lines = [(); 4].map(|()| Line::of(&numbers));
-    let [own_ids, own_labels, positions, segments] = &mut lines;
-    let mut write = || -> windrow::Result<()> {
-        let mut number = 0;
-        for row in plan.rows(&lengths) {
-            let (own, left) = row?;
-            for (segment, &length) in own.iter().enumerate() {
-                own_ids.sequence(ids, number, 0)?;
-                own_labels.labels(labels, number, pads + 2)?;
-                positions.numbers(places, length, 1)?;
-                segments.numbers(places + 1 + segment as i64, length, 0)?;
-                number += 1;
-            }
-            let left = left as i64;
-            own_ids.numbers(pads, left, 0)?;
-            own_labels.numbers(pads + 1, left, 0)?;
-            positions.numbers(places, left, 0)?;
-            segments.numbers(places, left, 0)?;
-        }
-        Ok(())
-    };
-    write().or_py_err(py)?;
-    let [own_ids, own_labels, positions, segments] = lines;
+    let lines = lines_of_rows((ids, labels), &lengths, &plan, &numbers, (pads, places));
+    let [own_ids, own_labels, positions, segments] = lines.or_py_err(py)?;
     let mut all = SampleList::new();
     push(&mut all, &numbers.tensor, boundaries, &[begins.len() as i64], None).or_py_err(py)?;
     let own = Owners::default();
@@ -148,6 +127,36 @@ pub(super) fn pack_rows_on_device(
     let rows = |line: &Batch| line.data().view(0, layout.clone()).map(PyTensor::from).or_py_err(py);
     let boundaries = boundaries.data().clone().into();
     Ok((rows(ids)?, rows(labels)?, rows(positions)?, rows(segments)?, boundaries))
+}
+
+/// The ids, labels, positions and segments of all rows, one row behind the other: sequences, then padding. `pads` is where
+/// the three numbers of padding and of first labels begin, `places` where those from 0 on do.
+fn lines_of_rows<'n>(
+    (ids, labels): (&Imported, &Imported),
+    lengths: &[i64],
+    plan: &RowPlan<'_>,
+    numbers: &'n Uploaded,
+    (pads, places): (i64, i64),
+) -> windrow::Result<[Line<'n>; 4]> {
+    let mut lines = [(); 4].map(|()| Line::of(numbers));
+    let [own_ids, own_labels, positions, segments] = &mut lines;
+    let mut number = 0;
+    for row in plan.rows(lengths) {
+        let (own, left) = row?;
+        for (segment, &length) in own.iter().enumerate() {
+            own_ids.sequence(ids, number, 0)?;
+            own_labels.labels(labels, number, pads + 2)?;
+            positions.numbers(places, length, 1)?;
+            segments.numbers(places + 1 + segment as i64, length, 0)?;
+            number += 1;
+        }
+        let left = left as i64;
+        own_ids.numbers(pads, left, 0)?;
+        own_labels.numbers(pads + 1, left, 0)?;
+        positions.numbers(places, left, 0)?;
+        segments.numbers(places, left, 0)?;
+    }
+    Ok(lines)
 }
 
 /// How long each sequence is; there are as many labels as ids.

@@ -98,66 +98,49 @@ impl Words {
     /// # Safety
     /// The objects of all cases are alive; `unasked` is another of torch's own tensors.
     unsafe fn find(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<Words> {
-        // SAFETY: the first word after the head of a tensor's object; it is then known for the address of a
-        // tensor, and its third for that of a storage, both C++ objects of more words than are read.
-        let is_chained = cases.iter().all(|case| unsafe {
-            word(case.object.as_ptr().expose_provenance(), TENSOR) == case.tensor
-                && word(case.tensor, STORAGE) == case.storage
-                && word(case.storage, MEMORY) == case.memory
-        });
         let [plain, leaf, view, ..] = cases else { return None };
-        if !is_chained {
-            return None;
-        }
-        // SAFETY: searched no further than to the first match, which a tensor has.
-        let keys = KEYS.into_iter().find(|&at| unsafe { word(plain.tensor, at) } == plain.keys)?;
-        let of_lazy = cases.iter().filter(|case| case.is_lazy);
-        let lazy = of_lazy.fold(0, |bits, case| bits | (case.keys ^ plain.keys));
-        // SAFETY: the word after that of the storage is a field of every tensor.
-        let autograd = |case: &Case<'_>| unsafe { word(case.tensor, AUTOGRAD) };
-        let with_grad: Vec<_> = cases.iter().filter(|case| autograd(case) != 0).collect();
-        if autograd(plain) != 0 || autograd(leaf) == 0 || autograd(view) == 0 {
-            return None;
-        }
-        // SAFETY: objects with a mutex behind what is searched, and of views with that base behind it.
-        let (grad_fn, flag, base, classes) = unsafe {
-            let is_grad_fn = |case: &&Case<'_>, at| (word(autograd(case), at) != 0) == case.has_fn;
-            let grad_fn = GRAD_FN
-                .into_iter()
-                .find(|&at| with_grad.iter().all(|case| is_grad_fn(case, at)))?;
-            let is_flag =
-                |case: &&Case<'_>, at| byte(autograd(case), at) == u8::from(case.by_itself);
-            let flags = 8 * (grad_fn + 1)..8 * (grad_fn + FLAG_WORDS);
-            let flag =
-                flags.into_iter().find(|&at| with_grad.iter().all(|case| is_flag(case, at)))?;
+        // SAFETY: the caller's promise. Each step below is on objects that the first has found to be a tensor and a
+        // storage, and autograd metadata is read of cases that have some.
+        unsafe {
+            if !cases.iter().all(|case| case.is_chained()) {
+                return None;
+            }
+            if plain.autograd() != 0 || leaf.autograd() == 0 || view.autograd() == 0 {
+                return None;
+            }
+            // Searched no further than to the first match, which a tensor has.
+            let keys = KEYS.into_iter().find(|&at| word(plain.tensor, at) == plain.keys)?;
+            let of_lazy = cases.iter().filter(|case| case.is_lazy);
+            let lazy = of_lazy.fold(0, |bits, case| bits | (case.keys ^ plain.keys));
+            let (grad_fn, flag) = find_gradients(cases)?;
             let bases = flag / 8 + 1..flag / 8 + BASE_WORDS;
-            let base = bases.into_iter().find(|&at| word(autograd(view), at) == view.base)?;
-            (grad_fn, flag, base, [word(autograd(leaf), 0), word(autograd(view), 0)])
-        };
-        let untyped_storage = untyped_storage(&plain.object)?;
-        let mut places = WRAPPER.filter(|_| HAS_LOCK);
-        // SAFETY: searched no further than to the first match; no storage has fewer words.
-        let wrapper = places.find(|&at| unsafe {
-            let is_its = |case: &Case<'_>| {
-                word(case.storage, at) == case.storage_object.as_ptr().expose_provenance()
-            };
-            let tensor = word(unasked.as_ptr().expose_provenance(), TENSOR);
-            cases.iter().all(is_its) && word(word(tensor, STORAGE), at) == 0
-        });
-        let words = Words { keys, lazy, classes, grad_fn, flag, base, wrapper, untyped_storage };
-        // SAFETY: as above.
-        let agrees = |case: &Case<'_>| unsafe {
-            let class = case.base != 0;
+            let base = bases.into_iter().find(|&at| word(view.autograd(), at) == view.base)?;
+            let classes = [word(leaf.autograd(), 0), word(view.autograd(), 0)];
+            let untyped_storage = untyped_storage(&plain.object)?;
+            let wrapper = find_wrapper(cases, unasked);
+            let words =
+                Words { keys, lazy, classes, grad_fn, flag, base, wrapper, untyped_storage };
+            cases.iter().all(|case| words.agrees(case)).then_some(words)
+        }
+    }
+
+    /// Whether these words say of a tensor what torch says.
+    ///
+    /// # Safety
+    /// The objects of the case are alive, and chained as torch's are.
+    unsafe fn agrees(&self, case: &Case<'_>) -> bool {
+        // SAFETY: the caller's promise; words of autograd metadata that all of it has.
+        unsafe {
+            let is_view = case.base != 0;
             let is_plain = !case.is_lazy && !case.requires_grad;
-            let is_known = autograd(case) == 0
-                || word(autograd(case), 0) == classes[usize::from(class)]
-                    && (!class || word(autograd(case), base) == case.base);
+            let is_known = case.autograd() == 0
+                || word(case.autograd(), 0) == self.classes[usize::from(is_view)]
+                    && (!is_view || word(case.autograd(), self.base) == case.base);
             is_known
-                && word(case.tensor, keys) == case.keys
-                && (case.keys & lazy != 0) == case.is_lazy
-                && words.is_plain(case.object.as_ptr()) == is_plain
-        };
-        cases.iter().all(agrees).then_some(words)
+                && word(case.tensor, self.keys) == case.keys
+                && (case.keys & self.lazy != 0) == case.is_lazy
+                && self.is_plain(case.object.as_ptr()) == is_plain
+        }
     }
 
     /// In a tensor, the word of its dispatch keys.
@@ -245,6 +228,44 @@ impl Words {
     }
 }
 
+/// In autograd metadata, the word of the function that a tensor came from, and the byte that says that it requires grad by
+/// itself: the first that agree with torch for all cases.
+///
+/// # Safety
+/// The objects of all cases are alive, and chained as torch's are.
+unsafe fn find_gradients(cases: &[Case<'_>]) -> Option<(usize, usize)> {
+    // SAFETY: the caller's promise; objects with a mutex behind what is searched.
+    unsafe {
+        let with_grad = || cases.iter().filter(|case| case.autograd() != 0);
+        let is_grad_fn = |case: &Case<'_>, at| (word(case.autograd(), at) != 0) == case.has_fn;
+        let grad_fn =
+            GRAD_FN.into_iter().find(|&at| with_grad().all(|case| is_grad_fn(case, at)))?;
+        let is_flag = |case: &Case<'_>, at| byte(case.autograd(), at) == u8::from(case.by_itself);
+        let mut flags = 8 * (grad_fn + 1)..8 * (grad_fn + FLAG_WORDS);
+        let flag = flags.find(|&at| with_grad().all(|case| is_flag(case, at)))?;
+        Some((grad_fn, flag))
+    }
+}
+
+/// In a storage, the word of its Python object, which one of a tensor that nothing has asked for it has not.
+///
+/// # Safety
+/// As [`find_gradients`]; `unasked` is another of torch's own tensors.
+unsafe fn find_wrapper(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<usize> {
+    let is_its = |case: &Case<'_>, at| {
+        // SAFETY: searched no further than to the first match; no storage has fewer words.
+        unsafe { word(case.storage, at) == case.storage_object.as_ptr().expose_provenance() }
+    };
+    // SAFETY: as above, for the storage of a tensor of torch's own.
+    let has_none = |at| unsafe {
+        let tensor = word(unasked.as_ptr().expose_provenance(), TENSOR);
+        word(word(tensor, STORAGE), at) == 0
+    };
+    WRAPPER
+        .filter(|_| HAS_LOCK)
+        .find(|&at| cases.iter().all(|case| is_its(case, at)) && has_none(at))
+}
+
 /// The C function of a tensor's method, if it is one without arguments.
 fn untyped_storage(tensor: &Bound<'_, PyAny>) -> Option<ffi::PyCFunction> {
     let method = tensor.getattr("untyped_storage").ok()?;
@@ -304,6 +325,30 @@ struct Case<'py> {
 }
 
 impl<'py> Case<'py> {
+    /// Whether the object leads to the tensor, that to the storage, and that to the memory.
+    ///
+    /// # Safety
+    /// The objects are alive: the first word after the head of a tensor's object is then known for the address of a
+    /// tensor, and its third for that of a storage, both C++ objects of more words than are read.
+    unsafe fn is_chained(&self) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe {
+            word(self.object.as_ptr().expose_provenance(), TENSOR) == self.tensor
+                && word(self.tensor, STORAGE) == self.storage
+                && word(self.storage, MEMORY) == self.memory
+        }
+    }
+
+    /// The address of the tensor's autograd metadata; 0 if it has none.
+    ///
+    /// # Safety
+    /// The objects are alive and [chained](Case::is_chained): the word after that of the storage is a field of every
+    /// tensor.
+    unsafe fn autograd(&self) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { word(self.tensor, AUTOGRAD) }
+    }
+
     fn read(case: &Bound<'py, PyAny>) -> PyResult<Case<'py>> {
         let (
             object,

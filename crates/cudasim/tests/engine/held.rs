@@ -9,7 +9,8 @@ use windrow::{
     Stream, Tensor,
 };
 
-use crate::lifetime::{copy_slowly, counted, elsewhere, keeping, settle};
+use crate::lifetime::{counted, keeping, settle};
+use crate::page_locked::{copy_slowly, elsewhere};
 use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Gpu, Lane, Paused, Rows, HERE};
 
 /// The engine's own stream stands still.

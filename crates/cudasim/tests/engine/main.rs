@@ -30,6 +30,7 @@ mod input;
 mod lifetime;
 mod losses;
 mod order;
+mod page_locked;
 mod pairs;
 mod preview;
 mod processes;
