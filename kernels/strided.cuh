@@ -55,43 +55,65 @@ struct Turns {
         lo[i] = static_cast<uint32_t>(bits);
         hi[i] = static_cast<uint32_t>(bits >> 32);
     }
+    /// The same of an element of sizeof(T) bytes: where they fit into `lo`, `hi` stays as it is.
+    template <class T>
+    WINDROW_DEVICE void set_as(uint32_t i, uint64_t bits) {
+        if constexpr (sizeof(T) == 8) set(i, bits);
+        else lo[i] = static_cast<uint32_t>(bits);
+    }
 };
 
-/// Reads elements of sizeof(T) bytes: `step` bytes apart from `src` on; or, where these are not all, from `source(i)`.
-template <class T, class Source>
-WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, uint64_t src, int32_t step, const Source& source) {
-    constexpr uint32_t kWide = sizeof(T) == 1 ? 8 : 16, kEach = kWide / sizeof(T);
-    auto pointer = [](uint64_t address) { return reinterpret_cast<const uint8_t*>(address); };
-    if (!is_whole) {
+/// The addresses of a lane's elements, which are computed once for all sizes.
+using Places = uint64_t[kTurns];
+
+WINDROW_DEVICE uint8_t* pointer_to(uint64_t address) { return reinterpret_cast<uint8_t*>(address); }
+
+template <class T>
+WINDROW_DEVICE void load_turn(Turns& at, uint32_t i, uint64_t from) {
+    at.set_as<T>(i, load_word<T>(pointer_to(from)));
+}
+
+/// Reads those elements of sizeof(T) bytes that are real; the others are 0.
+template <class T>
+WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, const Places& from) {
+    if (is_whole) {
+#pragma unroll
+        for (uint32_t i = 0; i < kTurns; ++i) load_turn<T>(at, i, from[i]);
+    } else {
 #pragma unroll
         for (uint32_t i = 0; i < kTurns; ++i) {
             at.lo[i] = 0;
-            if (at.is_real(i)) at.set(i, load_word<T>(source(i)));
+            if (at.is_real(i)) load_turn<T>(at, i, from[i]);
         }
-    } else if (step == sizeof(T) && (src & (kWide - 1)) == 0) {
-#pragma unroll
-        for (uint32_t first = 0; first < kTurns; first += kEach) {
-            const uint8_t* p = pointer(src) + first * sizeof(T);
-            const Vec16 all = sizeof(T) == 1 ? Vec16{load<uint64_t>(p), 0} : load16(p);
-#pragma unroll
-            for (uint32_t i = 0; i < kEach; ++i) {
-                const uint32_t shift = 8 * sizeof(T) * i;
-                at.set(first + i, static_cast<T>(shift < 64 ? all.lo >> shift : all.hi >> (shift - 64)));
-            }
-        }
-    } else {
-#pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) at.set(i, load_word<T>(pointer(stepped(src, step, i))));
     }
 }
 
-/// Writes elements of sizeof(T) bytes, the first at `dst`.
+/// The bytes of which the address of adjacent elements is a multiple if they are read as vectors.
+WINDROW_DEVICE constexpr uint32_t vector_of(uint32_t size) { return size == 1 ? 8 : 16; }
+
+/// Reads adjacent elements of sizeof(T) bytes as vectors.
 template <class T>
-WINDROW_DEVICE void store_turns(const Turns& at, uint64_t dst, int32_t step) {
+WINDROW_DEVICE void load_adjacent(Turns& at, uint64_t src) {
+    constexpr uint32_t kEach = vector_of(sizeof(T)) / sizeof(T);
+#pragma unroll
+    for (uint32_t first = 0; first < kTurns; first += kEach) {
+        const uint8_t* p = pointer_to(src) + first * sizeof(T);
+        const Vec16 all = sizeof(T) == 1 ? Vec16{load<uint64_t>(p), 0} : load16(p);
+#pragma unroll
+        for (uint32_t i = 0; i < kEach; ++i) {
+            const uint32_t shift = 8 * sizeof(T) * i;
+            const auto bits = static_cast<T>(shift < 64 ? all.lo >> shift : all.hi >> (shift - 64));
+            at.set_as<T>(first + i, bits);
+        }
+    }
+}
+
+/// Writes elements of sizeof(T) bytes.
+template <class T>
+WINDROW_DEVICE void store_turns(const Turns& at, const Places& to) {
     auto store_one = [&](uint32_t i) {
-        uint8_t* p = reinterpret_cast<uint8_t*>(stepped(dst, step, i));
-        if constexpr (sizeof(T) == 8) store(p, at.bits(i));
-        else store_word<T>(p, at.lo[i]);
+        if constexpr (sizeof(T) == 8) store(pointer_to(to[i]), at.bits(i));
+        else store_word<T>(pointer_to(to[i]), at.lo[i]);
     };
     if (at.count < kTurns) {
 #pragma unroll
@@ -163,8 +185,8 @@ WINDROW_DEVICE void cast_whole(Turns& at, uint8_t from, uint8_t to, uint32_t fro
 }
 
 /// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once
-/// more, to 16 bits.
-WINDROW_DEVICE void cast_singles(Turns& at, uint8_t from, uint8_t to, Map& map, bool odd) {
+/// more, to 16 bits. False, and nothing is cast, if one may be a NaN whose payload matters.
+WINDROW_DEVICE bool cast_singles(Turns& at, uint8_t from, uint8_t to, Map& map, bool odd) {
     float x[kTurns];
     with_number(from, [&](auto number) {
         using N = decltype(number);
@@ -180,18 +202,9 @@ WINDROW_DEVICE void cast_singles(Turns& at, uint8_t from, uint8_t to, Map& map, 
             for (uint32_t i = 0; i < kTurns; ++i) x[i] = N::single(sizeof(typename N::Bits) == 8 ? at.bits(i) : at.lo[i]);
         }
     });
-    Map again = map;
     map.apply(x, false);
     if (!is_integral(to)) {
-        if (any_nan(x)) {
-            // Only the rules of convert.cuh keep a payload.
-#pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) {
-                at.set(i, convert_one(at.bits(i), from, to, again.affine, again.channel));
-                again.next();
-            }
-            return;
-        }
+        if (any_nan(x)) return false;
         if (to != kF32) {
 #pragma unroll
             for (uint32_t i = 0; i < kTurns; i += 2) {
@@ -199,29 +212,34 @@ WINDROW_DEVICE void cast_singles(Turns& at, uint8_t from, uint8_t to, Map& map, 
                 at.lo[i] = pair;  // of which the low bytes are stored
                 at.lo[i + 1] = pair >> 16;
             }
-            return;
+            return true;
         }
     }
     with_number(to, [&](auto number) {
         using N = decltype(number);
         if constexpr (N::kIsWhole || sizeof(typename N::Bits) == 4) {
 #pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) at.set(i, N::from(x[i]));
+            for (uint32_t i = 0; i < kTurns; ++i) at.set_as<typename N::Bits>(i, N::from(x[i]));
         }
     });
+    return true;
 }
 
 /// float64 on either side, or on both.
 WINDROW_DEVICE void cast_doubles(Turns& at, uint8_t from, uint8_t to, Map& map) {
     double x[kTurns];
     if (from == kF64) {
+        if (map.affine.a != nullptr) {
 #pragma unroll
-        for (uint32_t i = 0; i < kTurns; ++i) x[i] = double_of(at.bits(i));
-        map.apply(x, !is_integral(to));
+            for (uint32_t i = 0; i < kTurns; ++i) x[i] = double_of(at.bits(i));
+            map.apply(x, !is_integral(to));
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) at.set(i, bits_of(x[i]));
+        }
         with_number(to, [&](auto number) {
             using N = decltype(number);
 #pragma unroll
-            for (uint32_t i = 0; i < kTurns; ++i) at.set(i, N::from(x[i]));
+            for (uint32_t i = 0; i < kTurns; ++i) at.set_as<typename N::Bits>(i, N::from(double_of(at.bits(i))));
         });
     } else {
         with_number(from, [&](auto number) {
@@ -251,11 +269,11 @@ enum Kind : uint8_t {
 
 WINDROW_DEVICE uint64_t value_of(const Field& field, const Unit& unit) { return field.op == kConst ? field.value : unit.sample; }
 
-/// One by one: at any address, or of 16 bytes.
-WINDROW_DEVICE void write_slowly(const Box& box, Unit unit) {
+/// The next `count` elements, at most kTurns, one by one: at any address, of 16 bytes, or with NaNs.
+WINDROW_DEVICE void write_slowly(const Box& box, Unit& unit, uint32_t count) {
     const Field& field = *box.field;
 #pragma unroll 1
-    for (uint32_t i = 0; unit.turns > 0; ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
         Vec16 bits = fill_of(field);
         Map map = map_of(box, unit);
         if (unit.first == 0 && unit.last > 0) {
@@ -266,7 +284,7 @@ WINDROW_DEVICE void write_slowly(const Box& box, Unit unit) {
             }
         }
         // That of kTurns elements that are padding stays.
-        if (unit.last > 0 && unit.first + i % kTurns < kTurns) map.next();
+        if (unit.last > 0 && unit.first + i < kTurns) map.next();
         unit.channel = map.channel;
         uint8_t* dst = reinterpret_cast<uint8_t*>(unit.dst);
         store_elements(dst, bits, field.to_size, 0, 1, field.to_size < 16 && misalignment(dst, field.to_size) == 0);
@@ -274,54 +292,81 @@ WINDROW_DEVICE void write_slowly(const Box& box, Unit unit) {
     }
 }
 
-/// kTurns elements after the other.
-WINDROW_DEVICE void write_quickly(const Box& box, Unit unit) {
-    const Field& field = *box.field;
-#pragma unroll 1
-    while (unit.turns > 0) {
-        Turns at;
-        at.count = minimum(unit.turns, kTurns);
-        at.first = minimum(unit.first, kTurns);
-        at.last = minimum(unit.last, kTurns);
-        const bool is_whole = at.last - at.first == kTurns;
-        if (at.first < at.last) {
-            if (field.from_size == 0) {
-                const uint64_t bits = value_of(field, unit);
+/// The elements that are read, by loads of their size.
+WINDROW_DEVICE void read_turns(Turns& at, const Box& box, const Unit& unit, bool is_whole) {
+    const uint32_t size = box.field->from_size;
+    const bool is_adjacent = unit.src_step == static_cast<int32_t>(size) && (unit.src & (vector_of(size) - 1)) == 0;
+    if (is_adjacent && is_whole && !box.is_list) {
+        switch (size) {
+            case 1: return load_adjacent<uint8_t>(at, unit.src);
+            case 2: return load_adjacent<uint16_t>(at, unit.src);
+            case 4: return load_adjacent<uint32_t>(at, unit.src);
+            default: return load_adjacent<uint64_t>(at, unit.src);
+        }
+    }
+    Places from;
+    if (box.is_list) {
 #pragma unroll
-                for (uint32_t k = 0; k < kTurns; ++k) at.set(k, bits);
+        for (uint32_t i = 0; i < kTurns; ++i) {
+            from[i] = 0;
+            if (at.is_real(i)) from[i] = reinterpret_cast<uintptr_t>(source_of(box, unit, i));
+        }
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < kTurns; ++i) from[i] = i == 0 ? unit.src : sum_of(from[i - 1], unit.src_step);
+    }
+    switch (size) {
+        case 1: return load_turns<uint8_t>(at, is_whole, from);
+        case 2: return load_turns<uint16_t>(at, is_whole, from);
+        case 4: return load_turns<uint32_t>(at, is_whole, from);
+        default: return load_turns<uint64_t>(at, is_whole, from);
+    }
+}
+
+/// The next `count` elements together, at most kTurns. False, and nothing is written, if they have to go one by one.
+WINDROW_DEVICE bool write_quickly(const Box& box, Unit& unit, uint32_t count) {
+    const Field& field = *box.field;
+    Turns at;
+    at.count = count;
+    at.first = minimum(unit.first, kTurns);
+    at.last = minimum(unit.last, kTurns);
+#pragma unroll
+    for (uint32_t k = 0; k < kTurns; ++k) at.lo[k] = at.hi[k] = any_word();
+    const bool is_whole = at.last - at.first == kTurns;
+    if (at.first < at.last) {
+        if (field.from_size == 0) {
+            const uint64_t bits = value_of(field, unit);
+#pragma unroll
+            for (uint32_t k = 0; k < kTurns; ++k) at.set(k, bits);
+        } else {
+            read_turns(at, box, unit, is_whole);
+            const uint8_t kind = field.loop, from = field.from, to = field.to;
+            if (kind == kWhole) {
+                if (from != to) cast_whole(at, from, to, field.from_size, field.to_size);
             } else {
-                auto source = [&](uint32_t k) { return source_of(box, unit, k); };
-                const bool is_even = is_whole && !box.is_list;
-                switch (field.from_size) {
-                    case 1: load_turns<uint8_t>(at, is_even, unit.src, unit.src_step, source); break;
-                    case 2: load_turns<uint16_t>(at, is_even, unit.src, unit.src_step, source); break;
-                    case 4: load_turns<uint32_t>(at, is_even, unit.src, unit.src_step, source); break;
-                    default: load_turns<uint64_t>(at, is_even, unit.src, unit.src_step, source);
-                }
-                const uint8_t kind = field.loop, from = field.from, to = field.to;
-                if (kind == kWhole) {
-                    if (from != to) cast_whole(at, from, to, field.from_size, field.to_size);
-                } else {
-                    Map map = map_of(box, unit);
-                    if (kind == kDoubles) cast_doubles(at, from, to, map);
-                    else cast_singles(at, from, to, map, kind == kOddSingles);
-                    unit.channel = map.channel;
-                }
+                Map map = map_of(box, unit);
+                if (kind == kDoubles) cast_doubles(at, from, to, map);
+                else if (!cast_singles(at, from, to, map, kind == kOddSingles)) return false;
+                unit.channel = map.channel;
             }
         }
-        if (!is_whole) {
-            const uint64_t bits = fill_of(field).lo;
-#pragma unroll
-            for (uint32_t k = 0; k < kTurns; ++k) if (!at.is_real(k)) at.set(k, bits);
-        }
-        switch (field.to_size) {
-            case 1: store_turns<uint8_t>(at, unit.dst, unit.dst_step); break;
-            case 2: store_turns<uint16_t>(at, unit.dst, unit.dst_step); break;
-            case 4: store_turns<uint32_t>(at, unit.dst, unit.dst_step); break;
-            default: store_turns<uint64_t>(at, unit.dst, unit.dst_step);
-        }
-        unit.advance(at.count, samples_of_turn(box));
     }
+    if (at.last - at.first < count) {
+        const uint64_t bits = fill_of(field).lo;
+#pragma unroll
+        for (uint32_t k = 0; k < kTurns; ++k) if (!at.is_real(k)) at.set(k, bits);
+    }
+    Places to;
+#pragma unroll
+    for (uint32_t k = 0; k < kTurns; ++k) to[k] = stepped(unit.dst, unit.dst_step, k);
+    switch (field.to_size) {
+        case 1: store_turns<uint8_t>(at, to); break;
+        case 2: store_turns<uint16_t>(at, to); break;
+        case 4: store_turns<uint32_t>(at, to); break;
+        default: store_turns<uint64_t>(at, to);
+    }
+    unit.advance(count, samples_of_turn(box));
+    return true;
 }
 
 /// n / d for n below 2^20 whose quotient is below 2^6: the estimate is less than 1 / (2 d) off.
@@ -362,8 +407,12 @@ WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
         unit.channel = modulo(box.channel + down * rows.channel + col * cols.channel);
         unit.channel_step = modulo(rows.channel << log_step);
     }
-    if (field.loop == kSlow) write_slowly(box, unit);
-    else write_quickly(box, unit);
+#pragma unroll 1
+    while (unit.turns > 0) {
+        // A single one takes less by itself.
+        const uint32_t count = minimum(unit.turns, kTurns);
+        if (count == 1 || field.loop == kSlow || !write_quickly(box, unit, count)) write_slowly(box, unit, count);
+    }
 }
 
 }  // namespace windrow
