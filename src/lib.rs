@@ -155,7 +155,7 @@ pub use devices::{cuda_build, device_of, devices};
 pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;
 #[doc(hidden)]
-pub use host::RowsAhead;
+pub use host::{raise_rows, RowsAhead};
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
 pub use plan::{AsTarget, BatchShape, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Target};
 pub use run_options::{OutputMemory, RunOptions};

@@ -113,6 +113,32 @@ def test_graphs_in_a_tree_with_specs():
     assert "author__writes__paper.edge_index" in names and "paper.x" in names and "year" in names
 
 
+def test_number_of_nodes_of_unlike_graphs():
+    """Where one graph says its number of nodes itself, or has its attributes in another order."""
+    ones = [Data(x=torch.rand(n, 1), edge_index=torch.randint(0, n, (2, 3))) for n in (2, 3)]
+    for last in (
+        Data(x=torch.rand(2, 1), edge_index=torch.tensor([[4], [0]]), num_nodes=5),
+        Data(edge_index=torch.tensor([[1], [0]]), x=torch.rand(2, 1)),
+    ):
+        for graphs in ([*ones, last], [ones[0], last, ones[1]]):
+            got, want = wr.collate(graphs), Batch.from_data_list(graphs)
+            for key in ("x", "edge_index", "batch", "ptr"):
+                assert_value(got[key], want[key], key)
+
+
+def test_indices_beyond_their_dtype_are_refused():
+    def graphs(index):
+        rows = [Data(x=torch.rand(100, 1), edge_index=torch.tensor([[3], [5]], dtype=torch.int8)) for _ in range(2)]
+        rows[1].edge_index[1] = index
+        return rows
+
+    assert wr.collate(graphs(27)).edge_index.tolist() == [[3, 103], [5, 127]]
+    refusal(
+        lambda: wr.collate([{"g": graph} for graph in graphs(28)]), wr.DTypeError,
+        r'sample 1 at "g\.edge_index": expected int8, got 128 once raised; store it in a wider dtype', index=1, path="g.edge_index",
+    )  # fmt: skip
+
+
 def test_what_is_refused():
     graphs = LISTS["graphs"]()
     for spec in (wr.Pad(), wr.Ragged(), wr.Stack()):

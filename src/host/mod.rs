@@ -15,6 +15,7 @@ mod parallel_for;
 mod policy;
 mod pool;
 mod prefetch;
+mod raise;
 mod reference;
 mod rows;
 mod short_rows;
@@ -33,6 +34,8 @@ pub use copy_ahead::RowsAhead;
 pub(crate) use few::{write_numbers, write_rows, RowPadding};
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
+#[doc(hidden)]
+pub use raise::raise_rows;
 pub(crate) use reference::run as run_reference;
 pub(crate) use threads::{Helpers, Threads};
 

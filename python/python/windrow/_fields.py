@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import array
-from typing import Any, Mapping, Optional
+import operator
+from typing import Any, List, Mapping, Sequence
 
 import windrow as wr
 
@@ -27,12 +28,20 @@ def row(values: Any, what: str) -> Any:
     )
 
 
-def row_of(sample: Any, key: str, index: int) -> Any:
-    """One entry of a sample, as an array-like."""
+def column_of(samples: Sequence[Any], key: str) -> List[Any]:
+    """One entry of each sample, as array-likes."""
     try:
-        return row(sample[key], f'sample {index} at "{key}"')
+        values = list(map(operator.itemgetter(key), samples))
     except KeyError:
-        raise KeyError(f"sample {index}: the key {key!r} is missing") from None
+        values = []
+        for index, sample in enumerate(samples):
+            try:
+                values.append(sample[key])
+            except KeyError:
+                raise KeyError(f"sample {index}: the key {key!r} is missing") from None
+    if any(issubclass(cls, (list, tuple, str, Mapping, type(None))) for cls in set(map(type, values))):
+        return [row(value, f'sample {index} at "{key}"') for index, value in enumerate(values)]
+    return values
 
 
 def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, cure: str = "") -> Any:

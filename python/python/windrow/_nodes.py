@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 __all__ = ["register_node"]
 
@@ -17,8 +17,8 @@ __all__ = ["register_node"]
 class Opened(NamedTuple):
     """A column of objects taken apart."""
 
-    # By name, of each sample.
-    children: List[Dict[str, Any]]
+    # By name, of each sample; or by name a list of those of all samples.
+    children: Union[List[Dict[str, Any]], Dict[str, List[Any]]]
     # Makes one object of the assembled children.
     close: Callable[[Dict[str, Any]], Any]
     # Children that are not stacked: form and arguments by name.
@@ -153,8 +153,9 @@ def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
         opener = find(cls, True)
     if opener is None:
         return None
-    opened = opener([tree], "", ".")
-    return opened.close({name: function(child) for name, child in opened.children[0].items()})
+    children, close = opener([tree], "", ".")[:2]
+    own = children[0] if isinstance(children, list) else {name: column[0] for name, column in children.items()}
+    return close({name: function(child) for name, child in own.items()})
 
 
 def _library(cls: type) -> Optional[Opener]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import operator
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -12,6 +14,7 @@ from torch_geometric.data.storage import N_KEYS, NodeStorage
 
 import windrow as wr
 from windrow._nodes import Opened, Opener, _at, _name
+from windrow._windrow import _raise_rows
 
 
 def opener(cls: Any) -> Optional[Opener]:
@@ -26,30 +29,60 @@ class _Joined(NamedTuple):
     attr: str
     # Along this dim; None: stacked.
     dim: Optional[int]
-    # What the values of each graph are raised by, if they are.
-    steps: Optional[Any]
+    # What the values of each graph are raised by, if they are; `_BY_NODES`: by the nodes of the graphs before.
+    steps: Any
+
+
+_BY_NODES = object()
+_store_of, _mapping_of = operator.attrgetter("_store"), operator.attrgetter("_mapping")
+
+
+class _Nodes:
+    """The nodes of a store in each graph."""
+
+    def __init__(self, stores: List[Any], mappings: List[Dict[str, Any]], has_own_dims: bool) -> None:
+        self._stores, self._has_own_dims = stores, has_own_dims
+        self._counts: Optional[List[Any]] = None
+        # The attribute whose first dim tells their number, and so the offsets of its batch, if it is the same for all graphs.
+        self.told_by: Optional[str] = None
+        first = mappings[0]
+        told_by = next((key for key in first if key in N_KEYS), None)
+        told = None if told_by is None else first[told_by]
+        if not has_own_dims and "num_nodes" not in first and type(told) is torch.Tensor and told.dim():
+            if len(set(map(tuple, mappings))) == 1:
+                self.told_by = told_by
+
+    def counts(self) -> List[Any]:
+        if self._counts is None:
+            self._counts = [store.num_nodes if self._has_own_dims else _num_nodes(store) for store in self._stores]
+        return self._counts
+
+    def ends(self, joined: Dict[str, Any]) -> Any:
+        """Where those of each graph begin, by what was joined: the offsets of each attribute."""
+        if self.told_by is not None:
+            return joined[self.told_by].numpy()
+        return np.cumsum([0, *(count or 0 for count in self.counts())])
 
 
 def _open(samples: List[Any], path: str, sep: str) -> Opened:
     first = samples[0]
-    columns = {store._key: [_store(sample, store._key, index, path) for index, sample in enumerate(samples)] for store in first.stores}
+    columns = _stores(samples, path)
     # Found once: PyTorch Geometric looks for them among the attributes each time.
     has_own_dims = type(first).__cat_dim__ is not Data.__cat_dim__
-    counts = {
-        key: [store.num_nodes if has_own_dims else _num_nodes(store) for store in stores]
-        for key, stores in columns.items()
-        if _has_nodes(stores[0])
-    }
-    children: List[Dict[str, Any]] = [{} for _ in samples]
+    children: Dict[str, List[Any]] = {}
     forms: Dict[str, Tuple[str, Dict[str, Any]]] = {}
     joined: Dict[str, _Joined] = {}
     passed: List[Tuple[Any, str, List[Any]]] = []
+    nodes: Dict[Any, _Nodes] = {}
     for key, stores in columns.items():
+        mappings = list(map(_mapping_of, stores))
+        if _has_nodes(stores[0]):
+            nodes[key] = _Nodes(stores, mappings, has_own_dims)
         for attr in stores[0].keys():
             name = attr if key is None else sep.join([key if isinstance(key, str) else "__".join(key), attr])
             if attr in ("num_nodes", "ptr"):
                 continue
-            values = [_value(store, attr, index, path, name, sep) for index, store in enumerate(stores)]
+            values = _values_of(mappings, attr, path, name, sep)
             elem = values[0]
             if isinstance(elem, (list, tuple, str)) and not _holds_tensors(elem):
                 passed.append((key, attr, values))
@@ -60,9 +93,8 @@ def _open(samples: List[Any], path: str, sep: str) -> Opened:
                 raise TypeError(f"sample 0{_at(where)}: {text}; Batch.from_data_list takes it")
             is_tensor = type(elem) is torch.Tensor
             dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
-            steps = _steps(samples, stores, attr, values, counts.get(key))
-            for child, value in zip(children, values):
-                child[name] = value
+            steps = _steps(samples, stores, attr, values, nodes.get(key))
+            children[name] = values
             kwargs: Dict[str, Any] = {} if dim is None else {"dim": dim}
             if not is_tensor:
                 kwargs["dtype"] = "float32" if any(type(value) is float for value in values) else None
@@ -82,41 +114,52 @@ def _open(samples: List[Any], path: str, sep: str) -> Opened:
             key, stores = store._key, columns[store._key]
             slices_of = slices if key is None else slices.setdefault(key, {})
             increments_of = increments if key is None else increments.setdefault(key, {})
-            for attr in stores[0].keys():
-                if attr == "num_nodes":
-                    store._num_nodes = [other.num_nodes for other in stores]
-                    store.num_nodes = sum(store._num_nodes)
-            for name, how in joined.items():
-                if how.store == key:
-                    values, ends = _raised(made[name], how, len(samples))
-                    store[how.attr] = values
-                    slices_of[how.attr] = ends
-                    increments_of[how.attr] = _increments(how, len(samples))
-            for own, attr, column in passed:
-                if own == key:
+            if "num_nodes" in stores[0].keys():
+                store._num_nodes = [other.num_nodes for other in stores]
+                store.num_nodes = sum(store._num_nodes)
+            own = {how.attr: name for name, how in joined.items() if how.store == key}
+            for attr, name in own.items():
+                slices_of[attr] = _ends(made[name], joined[name], len(samples))
+            ends: Any = nodes[key].ends(slices_of) if key in nodes else None
+            for attr, name in own.items():
+                how = joined[name]
+                if how.steps is _BY_NODES:
+                    how = how._replace(steps=torch.from_numpy(ends[:-1].copy()))
+                store[attr] = _raised(made[name], how, slices_of[attr], sep.join(filter(None, (path, name))))
+                increments_of[attr] = torch.zeros(len(samples), dtype=torch.int64) if how.steps is None else how.steps
+            for other, attr, column in passed:
+                if other == key:
                     store[attr] = column
                     slices_of[attr], increments_of[attr] = torch.arange(len(samples) + 1), None
-            if key in counts:
-                nodes = np.array([count or 0 for count in counts[key]])
-                store.batch = torch.from_numpy(np.repeat(np.arange(len(samples)), nodes)).to(device)
-                store.ptr = torch.from_numpy(np.concatenate([[0], nodes.cumsum()])).to(device)
+            if ends is not None:
+                store.batch = torch.from_numpy(np.repeat(np.arange(len(samples)), np.diff(ends))).to(device)
+                store.ptr = torch.from_numpy(ends.copy()).to(device)
         out._num_graphs, out._slice_dict, out._inc_dict = len(samples), slices, increments
         return out
 
     return Opened(children, close, forms, _name(type(first)))
 
 
-def _store(sample: Any, key: Any, index: int, path: str) -> Any:
-    for store in sample.stores:
-        if store._key == key:
-            return store
-    raise KeyError(f"sample {index}{_at(path)}: the store {key!r} is missing")
+def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:
+    """By key the store of each graph."""
+    if isinstance(samples[0], Data):
+        return {None: list(map(_store_of, samples))}
+    by_key = [{store._key: store for store in sample.stores} for sample in samples]
+    columns = {}
+    for key in by_key[0]:
+        try:
+            columns[key] = [stores[key] for stores in by_key]
+        except KeyError:
+            index = next(index for index, stores in enumerate(by_key) if key not in stores)
+            raise KeyError(f"sample {index}{_at(path)}: the store {key!r} is missing") from None
+    return columns
 
 
-def _value(store: Any, attr: str, index: int, path: str, name: str, sep: str) -> Any:
+def _values_of(mappings: List[Dict[str, Any]], attr: str, path: str, name: str, sep: str) -> List[Any]:
     try:
-        return store[attr]
-    except (KeyError, AttributeError):
+        return list(map(operator.itemgetter(attr), mappings))
+    except KeyError:
+        index = next(index for index, mapping in enumerate(mappings) if attr not in mapping)
         where = sep.join(filter(None, (path, name)))
         raise KeyError(f"sample {index}{_at(where)}: the key is missing") from None
 
@@ -140,15 +183,16 @@ def _num_nodes(store: Any) -> Any:
     return store.num_nodes
 
 
-def _steps(
-    samples: List[Any], stores: List[Any], attr: str, values: List[Any], counts: Optional[List[Any]]
-) -> Optional[Any]:
+def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], nodes: Optional[_Nodes]) -> Any:
     """What each graph's values are raised by, by the graphs' own ``__inc__``; None if by nothing."""
-    if type(samples[0]).__inc__ is Data.__inc__ and counts is not None and "batch" not in attr:
+    if type(samples[0]).__inc__ is Data.__inc__ and nodes is not None and "batch" not in attr:
         # What that says of the number of nodes, which it would look for in each graph.
-        each = counts if samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face" else []
-        if not each:
+        if not (samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face"):
             return None
+        # The dtype of bools depends on whether there is anything to add.
+        if nodes.told_by is not None and len(samples) > 1 and getattr(values[0], "dtype", torch.bool) != torch.bool:
+            return _BY_NODES
+        each = nodes.counts()
     else:
         each = [sample.__inc__(attr, value, store) for sample, value, store in zip(samples, values, stores)]
     if isinstance(each[0], torch.Tensor):
@@ -158,10 +202,6 @@ def _steps(
     return starts if int(starts[-1]) != 0 else None
 
 
-def _increments(how: _Joined, count: int) -> Any:
-    return torch.zeros(count, dtype=torch.int64) if how.steps is None else how.steps
-
-
 def _values(child: Any) -> Any:
     """Those of a child: a batch of windrow, one of `windrow.torch`, or a tensor."""
     if isinstance(child, wr.Batch):
@@ -169,28 +209,29 @@ def _values(child: Any) -> Any:
     return child if isinstance(child, torch.Tensor) else child.data
 
 
-def _raised(child: Any, how: _Joined, count: int) -> Tuple[torch.Tensor, torch.Tensor]:
-    """The values, raised, and where those of each graph end."""
-    values = _values(child)
+def _ends(child: Any, how: _Joined, count: int) -> Any:
+    """Where the values of each graph end."""
     if how.dim is None:
-        ends = torch.arange(count + 1)
-    else:
-        offsets: Any = child.offsets
-        ends = (offsets.torch() if isinstance(child, wr.Batch) else offsets).cpu()
-    steps = how.steps
+        return torch.arange(count + 1)
+    offsets: Any = child.offsets
+    return (offsets.torch() if isinstance(child, wr.Batch) else offsets).cpu()
+
+
+def _raised(child: Any, how: _Joined, ends: Any, path: str) -> Any:
+    """The values, raised."""
+    values, steps = _values(child), how.steps
     if steps is None:
-        return values, ends
-    counts = ends.diff().tolist()
-    if steps.dim() == 1:
-        dim = (how.dim or 0) % values.dim()
-        raised = np.repeat(steps.numpy(), counts).reshape(-1, *[1] * (values.dim() - 1 - dim))
-        if values.device.type == "cpu" and not values.is_floating_point():
-            # By NumPy: torch starts threads for it.
-            array = values.numpy()
-            array += raised.astype(array.dtype)
-        else:
-            values += torch.from_numpy(raised).to(values)
+        return values
+    dim = (how.dim or 0) % values.dim()
+    # One for each graph, or for each graph those before its dim: PyTorch Geometric's pairs of sources and targets.
+    own = math.prod(steps.shape[1:])
+    is_plain = own == 1 or steps.shape[1 : 1 + dim] == values.shape[:dim] and own == math.prod(values.shape[:dim])
+    if values.device.type == "cpu" and is_plain and values.is_contiguous() and not values.is_complex():
+        _raise_rows(values, ends, steps.reshape(-1), dim, path)
+    elif steps.dim() == 1:
+        counts = ends.diff().to(values.device)
+        values += steps.to(values).repeat_interleave(counts).reshape(-1, *[1] * (values.dim() - 1 - dim))
     else:
-        for part, step in zip(values.split(counts, how.dim or 0), steps):
+        for part, step in zip(values.split(ends.diff().tolist(), how.dim or 0), steps):
             part += step.to(values)
-    return values, ends
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Callable, Dict, List, Optional
 
 import tensordict
@@ -10,6 +11,9 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 
 import windrow as wr
 from windrow._nodes import Opened, Opener, _at, _name
+
+
+_batch_size_of, _dict_of = operator.attrgetter("batch_size"), operator.attrgetter("_tensordict")
 
 
 def opener(cls: Any) -> Optional[Opener]:
@@ -38,13 +42,16 @@ def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
 
 def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
     first = samples[0]
-    for index, sample in enumerate(samples):
-        if sample.batch_size != first.batch_size:
-            expected, got = tuple(first.batch_size), tuple(sample.batch_size)
-            error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack takes equal ones too")
-            error.index, error.path, error.expected, error.got = index, path, expected, got
-            raise error
-    children = [_items(sample) for sample in samples]
+    sizes = list(map(_batch_size_of, samples))
+    if sizes.count(first.batch_size) != len(sizes):
+        index = next(index for index, size in enumerate(sizes) if size != first.batch_size)
+        expected, got = tuple(first.batch_size), tuple(sizes[index])
+        error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack takes equal ones too")
+        error.index, error.path, error.expected, error.got = index, path, expected, got
+        raise error
+    # A plain TensorDict is a dict within.
+    are_plain = set(map(type, samples)) == {TensorDict}
+    children = list(map(_dict_of, samples)) if are_plain else [_items(sample) for sample in samples]
     # Those of tensordict's own that hold no tensors: stacked by itself.
     others = [key for key, value in children[0].items() if isinstance(value, (NonTensorData, tensordict.NonTensorStack))]
     stacks: Dict[str, Any] = {}
@@ -84,8 +91,8 @@ def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _items(sample: Any) -> Dict[str, Any]:
-    """Entries by name. A plain TensorDict is a dict within."""
+    """Entries by name."""
     if type(sample) is TensorDict:
-        entries: Dict[str, Any] = sample._tensordict
+        entries: Dict[str, Any] = _dict_of(sample)
         return entries
     return dict(sample.items(is_leaf=lambda cls: True))

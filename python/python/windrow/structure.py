@@ -11,7 +11,8 @@ import itertools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy, refusal, require_host, row, row_of, with_cure
+from windrow._fields import check, column_of, give, numpy, refusal, require_host, row, with_cure
+from windrow._windrow import _raise_rows
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
 
@@ -126,75 +127,67 @@ def concat_graphs(
     check(return_tensors)
     if not graphs:
         raise ValueError("an empty list of graphs makes no batch")
-    for index, graph in enumerate(graphs):
-        if not isinstance(graph, Mapping):
-            cure = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
-            raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{cure}")
-
-    def nodes(graph: Mapping[str, Any]) -> int:
-        return int(wr.asarray(graph[num_nodes]).shape[0] if isinstance(num_nodes, str) else num_nodes(graph))
-
-    def step(increment: Increment, graph: Mapping[str, Any]) -> int:
-        if isinstance(increment, int):
-            return increment
-        return nodes(graph) if increment == "num_nodes" else int(increment(graph))  # type: ignore[operator]
-
-    columns = {key: [row_of(graph, key, index) for index, graph in enumerate(graphs)] for key in graphs[0]}
+    if not all(issubclass(cls, Mapping) for cls in set(map(type, graphs))):
+        index, graph = next((index, graph) for index, graph in enumerate(graphs) if not isinstance(graph, Mapping))
+        cure = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
+        raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{cure}")
+    columns = {key: column_of(graphs, key) for key in graphs[0]}
     for key, values in columns.items():
         require_host(values[0], key, "concat_graphs")
+    counts: List[int] = []
+
+    def nodes() -> List[int]:
+        if not counts:
+            sizes = map(num_nodes, graphs) if callable(num_nodes) else map(_num_rows, column_of(graphs, num_nodes))
+            counts.extend(map(int, sizes))
+        return counts
+
+    def steps_of(key: str, values: List[Any]) -> Sequence[int]:
+        if increments and key in increments:
+            own = increments[key]
+            if isinstance(own, int):
+                return [own] * len(graphs)
+            return nodes() if own == "num_nodes" else list(map(int, map(own, graphs[:-1])))  # type: ignore[arg-type]
+        if "batch" in key and not isinstance(values[0], (int, float)):
+            return list(map(_end, values[:-1]))
+        return nodes() if _is_index(key) else ()
+
     result: Dict[str, Any] = {}
     boundaries: Dict[str, Any] = {}
     for key, values in columns.items():
-        is_index = "index" in key or key == "face"
-        if increments and key in increments:
-            steps = [step(increments[key], graph) for graph in graphs[:-1]]
-        elif "batch" in key and not isinstance(values[0], (int, float)):
-            steps = [_end(value) for value in values[:-1]]
-        else:
-            steps = [nodes(graph) if is_index else 0 for graph in graphs[:-1]]
+        steps = steps_of(key, values)[: len(graphs) - 1]
         first = wr.asarray(values[0])
         dtype = "int64" if any(steps) and first.dtype == "bool" else "float32" if isinstance(values[0], float) else None
         if first.ndim:
-            dim = (cat_dims or {}).get(key, -1 if is_index else 0)
+            dim = (cat_dims or {}).get(key, -1 if _is_index(key) else 0)
             batch = wr.concat(values, dim=dim, dtype=dtype)
             offsets = numpy(batch.offsets)
         else:
             dim, batch, offsets = 0, wr.stack(values, dtype=dtype), np.arange(len(values) + 1)
         if any(steps):
             # In the memory of the batch.
-            _raise(numpy(batch), offsets, list(itertools.accumulate([0, *steps])), dim, key)
+            _raise_rows(batch, offsets, list(itertools.accumulate([0, *steps])), dim % batch.ndim, key)
         result[key] = give(batch, return_tensors)
         boundaries[key] = offsets
     for key in follow_batch:
         result[f"{key}_batch"], result[f"{key}_ptr"] = _membership(boundaries[key], return_tensors)
-    counts = np.cumsum([0, *(nodes(graph) for graph in graphs)])
-    result["batch"], result["ptr"] = _membership(counts, return_tensors)
+    result["batch"], result["ptr"] = _membership(np.cumsum([0, *nodes()]), return_tensors)
     return result
+
+
+def _is_index(key: str) -> bool:
+    return "index" in key or key == "face"
+
+
+def _num_rows(values: Any) -> int:
+    shape = getattr(values, "shape", None)
+    return int((wr.asarray(values).shape if shape is None else shape)[0])
 
 
 def _end(values: Any) -> int:
     """One more than the largest number."""
     array = numpy(wr.asarray(values))
     return int(array.max()) + 1 if array.size else 0
-
-
-def _raise(joined: Any, offsets: Any, starts: Sequence[int], dim: int, key: str) -> None:
-    """Adds ``starts[i]`` to the numbers of sample ``i``, unless their dtype does not hold the sums."""
-    import numpy as np
-
-    values = np.moveaxis(joined, dim, 0)
-    if values.dtype.kind in "iu" and values.size:
-        limits = np.iinfo(values.dtype)
-        # The extremes of both are rarely of the same sample.
-        if int(values.min()) + min(starts) < limits.min or int(values.max()) + max(starts) > limits.max:
-            for index, (begin, end, start) in enumerate(zip(offsets, offsets[1:], starts)):
-                part = values[begin:end]
-                for extreme in (int(part.min()) + start, int(part.max()) + start) if part.size else ():
-                    if not limits.min <= extreme <= limits.max:
-                        cure = "store it in a wider dtype"
-                        raise refusal(wr.DTypeError, index, key, values.dtype.name, f"{extreme} once raised", cure)
-    raised = np.repeat(np.array(starts), np.diff(offsets)).astype(joined.dtype)
-    values += raised.reshape(-1, *[1] * (values.ndim - 1))
 
 
 def _membership(offsets: Any, return_tensors: str) -> Tuple[Any, Any]:
@@ -255,7 +248,7 @@ def keyed_jagged(
     keys = list(samples[0] if keys is None else keys)
 
     def rows_of(trees: Sequence[Mapping[str, Any]]) -> List[Any]:
-        return [row_of(tree, key, index) for key in keys for index, tree in enumerate(trees)]
+        return [values for key in keys for values in column_of(trees, key)]
 
     def told(rows: Sequence[Any]) -> Any:
         if any(type(values) is array.array and not len(values) for values in rows):

@@ -7,6 +7,7 @@ pub(crate) mod leaves;
 pub(crate) mod options;
 pub(crate) mod packed;
 pub(crate) mod packing;
+pub(crate) mod raise;
 pub(crate) mod run;
 pub(crate) mod sequences;
 pub(crate) mod sequences_on_device;

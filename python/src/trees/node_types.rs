@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::ground::errors::{at, class_name, is_answer};
-use crate::ground::iterables::list_of;
+use crate::ground::iterables::{entries, list_of};
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, Route};
 use crate::import::tensor::tensor_of;
@@ -75,10 +75,34 @@ pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec
     Ok(Some(fields))
 }
 
+/// The children of a column.
+pub(crate) enum Entries<'py> {
+    /// A dict for each sample.
+    Samples(Vec<Bound<'py, PyAny>>),
+    /// A list for each name, of as many as there are samples.
+    Columns(Bound<'py, PyDict>),
+}
+
+impl<'py> Entries<'py> {
+    /// The children of the first sample by name.
+    pub fn of_one(self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        match self {
+            Entries::Samples(samples) => Ok(samples.into_iter().next()),
+            Entries::Columns(columns) => {
+                let first = PyDict::new(py);
+                for (name, column) in entries(&columns.items(), |item| item.extract())? {
+                    let (name, column): (Bound<'py, PyAny>, Bound<'py, PyAny>) = (name, column);
+                    first.set_item(name, column.get_item(0)?)?;
+                }
+                Ok(Some(first.into_any()))
+            }
+        }
+    }
+}
+
 /// A column of objects of one class that `windrow._nodes` knows, taken apart.
 pub(crate) struct Opened<'py> {
-    /// A dict for each sample.
-    pub children: Vec<Bound<'py, PyAny>>,
+    pub children: Entries<'py>,
     pub close: Bound<'py, PyAny>,
     /// Form and arguments of children that are not stacked, by name.
     pub forms: Option<Bound<'py, PyDict>>,
@@ -116,7 +140,12 @@ pub(crate) fn open<'py>(
     sep: &str,
 ) -> PyResult<Opened<'py>> {
     let opened = opener.call1((list_of(opener.py(), samples)?, path, sep))?;
-    let (children, close, forms, tensors, again) = opened.extract()?;
+    let (children, close, forms, tensors, again): (Bound<'py, PyAny>, _, _, _, _) =
+        opened.extract()?;
+    let children = match children.cast_into::<PyDict>() {
+        Ok(columns) => Entries::Columns(columns),
+        Err(error) => Entries::Samples(error.into_inner().extract()?),
+    };
     Ok(Opened { children, close, forms, tensors, again })
 }
 

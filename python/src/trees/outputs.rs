@@ -26,7 +26,7 @@ impl Container {
                 if out.get_type().is(self.class.bind(py)) =>
             {
                 let opened = open(opener.bind(py), vec![out.clone()], place.path, place.sep)?;
-                out = opened.children.into_iter().next().unwrap_or(out);
+                out = opened.children.of_one(py)?.unwrap_or(out);
             }
             NodeType::Sequence(..) | NodeType::Named(..) if is_list_or_tuple(&out) => {
                 let got = out.len()?;

@@ -5,12 +5,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
 
 use crate::ground::errors::{at, class_name};
-use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping, list_of, value_of};
+use crate::ground::iterables::{
+    entries, is_list_or_tuple, is_mapping, items_of, list_of, value_of,
+};
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::rows::{is_row, row_cure};
 use crate::trees::container::{names_of, position_of, Container, NodeType, Place, Registered};
 use crate::trees::node_types::{
-    check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, Field,
+    check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, Entries, Field,
 };
 
 /// A column of containers taken apart.
@@ -67,16 +69,41 @@ fn open_all<'py>(
     let class = samples[0].get_type();
     check_class(samples, &class, place)?;
     let opened = open(&opener, samples.to_vec(), place.path, place.sep)?;
-    let Some(first) = opened.children.first() else {
-        return Err(PyTypeError::new_err(format!("an empty column{}", at(place.path))));
+    let (names, columns) = match &opened.children {
+        Entries::Columns(columns) => named_columns(columns, samples.len())?,
+        Entries::Samples(children) => {
+            let Some(first) = children.first() else {
+                return Err(PyTypeError::new_err(format!("an empty column{}", at(place.path))));
+            };
+            let names = entries(first, |name| Ok(name.unbind()))?;
+            let columns = columns_of(&class, &names, children, place)?;
+            (names, columns)
+        }
     };
-    let names = entries(first, |name| Ok(name.unbind()))?;
-    let columns = columns_of(&class, &names, &opened.children, place)?;
     let (opener, close) = (opener.unbind(), opened.close.unbind());
     let again = opened.again.map(Bound::unbind);
     let node_type = NodeType::Registered(Registered { opener, close, again, names });
     let (forms, tensors) = (opened.forms, opened.tensors);
     Ok(Apart { container: Container { class: class.unbind(), node_type }, columns, forms, tensors })
+}
+
+/// Names, and for each the children of all samples.
+type Named<'py> = (Vec<Py<PyAny>>, Vec<Vec<Bound<'py, PyAny>>>);
+
+/// The columns of a dict by name.
+fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyResult<Named<'py>> {
+    let (mut names, mut values) = (room_for(columns.len())?, room_for(columns.len())?);
+    for item in columns.items() {
+        let (name, column): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
+        let column = items_of(&column)?;
+        if column.len() != num_samples {
+            let text = format!("a column of {} for {num_samples} samples", column.len());
+            return Err(PyTypeError::new_err(text));
+        }
+        names.push(name.unbind());
+        values.push(column);
+    }
+    Ok((names, values))
 }
 
 fn check_class(

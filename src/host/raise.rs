@@ -1,0 +1,256 @@
+//! Batches of indices whose samples are raised, each by a number of its own, in place.
+#![allow(unsafe_code, reason = "the memory of a batch is written through a pointer")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "a number that was found within the limits of the dtype"
+)]
+
+use std::ops::Range;
+
+use super::convert::{Elem, BF16, F16};
+use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
+
+/// Which elements of a row-major batch are raised by which number.
+struct Parts<'a> {
+    /// Blocks of rows, one after the other.
+    num_blocks: usize,
+    /// Elements of a row.
+    row_len: usize,
+    /// Where the rows of each sample begin, and where the last ones end.
+    offsets: &'a [i64],
+    /// For each sample a number, or one for each block.
+    starts: &'a [i64],
+}
+
+impl<'a> Parts<'a> {
+    fn of(batch: &Tensor, dim: usize, offsets: &'a [i64], starts: &'a [i64]) -> Result<Parts<'a>> {
+        let shape = batch.shape();
+        let Some((before, [num_rows, after @ ..])) = shape.split_at_checked(dim) else {
+            return Err(Error::Argument(format!("dim {dim} of a batch of {} dims", shape.len())));
+        };
+        let product = |extents: &[i64]| extents.iter().product::<i64>() as usize;
+        let (num_blocks, row_len) = (product(before), product(after));
+        let num_samples = offsets.len().saturating_sub(1);
+        let is_ordered = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
+        if offsets.first() != Some(&0) || offsets.last() != Some(num_rows) || !is_ordered {
+            return Err(Error::Argument(format!("offsets that are not those of {num_rows} rows")));
+        }
+        if starts.len() != num_samples && Some(starts.len()) != num_samples.checked_mul(num_blocks)
+        {
+            let text =
+                format!("{} starts for {num_samples} samples of {num_blocks} blocks", starts.len());
+            return Err(Error::Argument(text));
+        }
+        Ok(Parts { num_blocks, row_len, offsets, starts })
+    }
+
+    /// Each sample's number, elements and start, block by block.
+    fn iter(&self) -> impl Iterator<Item = (usize, Range<usize>, i64)> + '_ {
+        let num_samples = self.offsets.len() - 1;
+        let num_rows = self.offsets[num_samples] as usize;
+        let has_own = self.starts.len() != num_samples;
+        (0..self.num_blocks).flat_map(move |block| {
+            (0..num_samples).map(move |sample| {
+                let at = |row: i64| (block * num_rows + row as usize) * self.row_len;
+                let part = at(self.offsets[sample])..at(self.offsets[sample + 1]);
+                let own = if has_own { sample * self.num_blocks + block } else { sample };
+                (sample, part, self.starts[own])
+            })
+        })
+    }
+}
+
+/// Adds to the elements of each sample of a batch a number, in place: `starts` has one for each sample, or one for each block before
+/// `dim`, sample by sample. `offsets`: where the samples begin along `dim`.
+///
+/// # Errors
+/// DType for integers that do not hold a sum, with the sample, and for complex numbers and the like; Layout for memory with gaps, Device
+/// for memory of a device. Nothing is written then.
+///
+/// # Safety
+/// Nothing else reads or writes the memory meanwhile.
+#[doc(hidden)]
+pub unsafe fn raise_rows(
+    batch: &Tensor,
+    dim: usize,
+    offsets: &[i64],
+    starts: &[i64],
+) -> Result<()> {
+    let parts = Parts::of(batch, dim, offsets, starts)?;
+    if matches!(batch.device(), Device::Cuda(_)) {
+        return Err(Error::Device(Box::new(Mismatch::of(
+            "batch",
+            "host memory",
+            batch.device().to_string(),
+        ))));
+    }
+    let (dtype, data) = (batch.dtype(), batch.data_ptr());
+    let is_in_order = batch.layout().is_compact() && !batch.is_read_only();
+    if batch.layout().numel() == 0 {
+        return Ok(());
+    }
+    if !is_in_order || data.addr() % dtype.size() != 0 {
+        let mismatch = Mismatch::of("batch", "writable memory without gaps", "other memory");
+        return Err(Error::Layout(Box::new(mismatch)));
+    }
+    let count = batch.layout().numel() as usize;
+    macro_rules! by_dtype {
+        ($raise:ident: $($dtype:ident $t:ty),*; $($float:ident $f:ty),*) => {
+            match dtype {
+                $(DType::$dtype => {
+                    // SAFETY: so many elements of the dtype, without gaps, aligned; the caller lets no one else at them.
+                    let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$t>(), count) };
+                    $raise(values, &parts, dtype)
+                })*
+                $(DType::$float => {
+                    // SAFETY: as above.
+                    let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$f>(), count) };
+                    raise_floats(values, &parts);
+                    Ok(())
+                })*
+                _ => {
+                    let mismatch = Mismatch::of("batch", "integers or real numbers", dtype);
+                    Err(Error::DType(Box::new(mismatch)))
+                }
+            }
+        };
+    }
+    by_dtype!(raise_integers: I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64; F16 F16, BF16 BF16, F32 f32, F64 f64)
+}
+
+/// What the sums of integers need.
+trait Integer: Elem + Ord + Into<i128> {
+    const LIMITS: (Self, Self);
+}
+
+macro_rules! integers {
+    ($($t:ident)*) => {$(
+        impl Integer for $t {
+            const LIMITS: (Self, Self) = ($t::MIN, $t::MAX);
+        }
+    )*};
+}
+
+integers! { i8 i16 i32 i64 u8 u16 u32 u64 }
+
+/// The least and the largest.
+fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
+    let first = *values.first()?;
+    let (low, high) =
+        values.iter().fold((first, first), |(low, high), &x| (low.min(x), high.max(x)));
+    Some((low.into(), high.into()))
+}
+
+fn raise_integers<T: Integer>(values: &mut [T], parts: &Parts<'_>, dtype: DType) -> Result<()> {
+    let limits: Range<i128> = T::LIMITS.0.into()..T::LIMITS.1.into() + 1;
+    let all_starts = parts.starts.iter();
+    let lowest = i128::from(all_starts.clone().min().copied().unwrap_or(0));
+    let highest = i128::from(all_starts.max().copied().unwrap_or(0));
+    let fits = |(low, high): (i128, i128), (least, most): (i128, i128)| {
+        limits.contains(&(low + least)) && limits.contains(&(high + most))
+    };
+    // The extremes of both are rarely of the same sample.
+    if !extremes(values).is_none_or(|all| fits(all, (lowest, highest))) {
+        for (sample, part, start) in parts.iter() {
+            let start = i128::from(start);
+            let Some((low, high)) = extremes(&values[part]) else { continue };
+            if let Some(sum) =
+                [low + start, high + start].into_iter().find(|sum| !limits.contains(sum))
+            {
+                let mismatch = Mismatch::new(Some(sample), dtype, format!("{sum} once raised"));
+                let cure = Hint::Text("store it in a wider dtype");
+                return Err(Error::DType(Box::new(mismatch.with_hint(cure))));
+            }
+        }
+    }
+    for (_, part, start) in parts.iter() {
+        // Sums modulo 2^64 are within the limits, so that they are the sums.
+        let start = start as u64;
+        values[part]
+            .iter_mut()
+            .for_each(|x| *x = T::from_wrapped(x.to_wrapped().wrapping_add(start)));
+    }
+    Ok(())
+}
+
+fn raise_floats<T: Elem>(values: &mut [T], parts: &Parts<'_>) {
+    for (_, part, start) in parts.iter() {
+        let start = T::from_f64(start as f64);
+        match T::DTYPE {
+            DType::F64 => {
+                values[part].iter_mut().for_each(|x| *x = T::from_f64(x.to_f64() + start.to_f64()))
+            }
+            _ => {
+                values[part].iter_mut().for_each(|x| *x = T::from_f32(x.to_f32() + start.to_f32()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn raised<T: crate::Element>(
+        values: Vec<T>,
+        shape: &[i64],
+        dim: usize,
+        offsets: &[i64],
+        starts: &[i64],
+    ) -> Result<Tensor> {
+        let batch = Tensor::from_vec(values, shape)?;
+        // SAFETY: of this function alone.
+        unsafe { raise_rows(&batch, dim, offsets, starts) }.map(|()| batch)
+    }
+
+    #[test]
+    fn samples_are_raised_along_a_dim() {
+        let batch =
+            raised(vec![0i32, 1, 2, 3, 4, 5], &[2, 3], 1, &[0, 1, 1, 3], &[10, 99, -1]).unwrap();
+        assert_eq!(batch.as_slice::<i32>().unwrap(), [10, 0, 1, 13, 3, 4]);
+        let batch = raised(vec![0u8, 1, 2, 3, 4, 5], &[3, 2], 0, &[0, 1, 3], &[250, 7]).unwrap();
+        assert_eq!(batch.as_slice::<u8>().unwrap(), [250, 251, 9, 10, 11, 12]);
+        // One for each block.
+        let batch = raised(vec![0f32; 6], &[2, 3], 1, &[0, 1, 3], &[1, 2, 3, 4]).unwrap();
+        assert_eq!(batch.as_slice::<f32>().unwrap(), [1., 3., 3., 2., 4., 4.]);
+    }
+
+    #[test]
+    fn sums_beyond_the_dtype_change_nothing() {
+        let batch = Tensor::from_vec(vec![1u64, u64::MAX - 1, 5], &[3]).unwrap();
+        let raise = |starts: &[i64]| {
+            // SAFETY: of this function alone.
+            unsafe { raise_rows(&batch, 0, &[0, 1, 2, 3], starts) }
+        };
+        let error = raise(&[0, 2, 0]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("18446744073709551616 once raised; store it in a wider dtype"),
+            "{error}"
+        );
+        assert_eq!(error.mismatch().unwrap().index, Some(1));
+        assert!(raise(&[0, 1, -6]).is_err());
+        assert_eq!(batch.as_slice::<u64>().unwrap(), [1, u64::MAX - 1, 5]);
+        raise(&[-1, 1, i64::MAX]).unwrap();
+        assert_eq!(batch.as_slice::<u64>().unwrap(), [0, u64::MAX, 5 + i64::MAX as u64]);
+    }
+
+    #[test]
+    fn what_is_no_part_of_the_batch_is_refused() {
+        for (dim, offsets, starts) in [
+            (1, &[0, 2][..], &[1][..]),
+            (0, &[0, 1], &[1]),
+            (0, &[0, 3, 2], &[1, 1]),
+            (0, &[-1, 2], &[1]),
+            (0, &[], &[]),
+            (0, &[0, 2], &[1, 1]),
+        ] {
+            assert!(matches!(
+                raised(vec![0i64; 2], &[2], dim, offsets, starts),
+                Err(Error::Argument(_))
+            ));
+        }
+        assert!(matches!(raised(vec![true], &[1], 0, &[0, 1], &[1]), Err(Error::DType(_))));
+    }
+}
