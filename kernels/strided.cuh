@@ -358,7 +358,7 @@ WINDROW_DEVICE bool write_quickly(const Box& box, Unit& unit, uint32_t count) {
     }
     Places to;
 #pragma unroll
-    for (uint32_t k = 0; k < kTurns; ++k) to[k] = stepped(unit.dst, unit.dst_step, k);
+    for (uint32_t k = 0; k < kTurns; ++k) to[k] = k == 0 ? unit.dst : sum_of(to[k - 1], unit.dst_step);
     switch (field.to_size) {
         case 1: store_turns<uint8_t>(at, to); break;
         case 2: store_turns<uint16_t>(at, to); break;
