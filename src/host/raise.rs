@@ -98,7 +98,7 @@ pub unsafe fn raise_rows(
         ($raise:ident: $($dtype:ident $t:ty),*; $($float:ident $f:ty),*) => {
             match dtype {
                 $(DType::$dtype => {
-                    // SAFETY: so many elements of the dtype, without gaps, aligned; the caller lets no one else at them.
+                    // SAFETY: so many elements of the dtype, without gaps, aligned; by the promise of the caller nothing else uses them.
                     let values = unsafe { std::slice::from_raw_parts_mut(data.cast::<$t>(), count) };
                     $raise(values, &parts, dtype)
                 })*
