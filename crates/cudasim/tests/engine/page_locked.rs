@@ -1,4 +1,4 @@
-//! Page-locked batches: who copies from them, and who has their memory next.
+//! Page-locked batches: which stream copies from them, and which batch has their memory next.
 
 use std::thread;
 
