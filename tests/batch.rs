@@ -363,7 +363,10 @@ fn an_engine_inside_its_own_threads() {
 #[cfg(not(miri))]
 fn small_and_large_stacks_agree() {
     let (engine, reference) = (Engine::host(), Engine::reference());
-    for (count, length) in [(1, 1), (3, 0), (8, 16), (255, 1024), (256, 1024), (257, 1024)] {
+    let around_the_limit = [(1, 1), (3, 0), (8, 16), (255, 1024), (256, 1024), (257, 1024)];
+    // Of short rows more are: in ranges, by several threads.
+    let short_rows = [(20_000, 33), (1100, 511), (1100, 512), (1100, 513)];
+    for (count, length) in around_the_limit.into_iter().chain(short_rows) {
         let rows: Vec<Vec<u16>> =
             (0..count).map(|i| (0..length).map(|x| (31 * i + x) as u16).collect()).collect();
         let samples: Vec<_> =

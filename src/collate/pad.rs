@@ -261,8 +261,9 @@ impl Pad {
     pub(crate) fn mask_bits(&self) -> Result<Option<MaskBits>> {
         let dtype = self.mask_dtype;
         let Some(mask) = self.mask else { return Ok(None) };
-        let bits = |is_true: bool| Scalar::from(i64::from(is_true)).bits(dtype);
-        let (real, padding) = (bits(mask == Mask::Real)?, bits(mask == Mask::Pad)?);
+        // False is 0 in every dtype, all bits of which are 0.
+        let (one, zero) = (Scalar::from(1i64).bits(dtype)?, [0; 16]);
+        let (real, padding) = if mask == Mask::Real { (one, zero) } else { (zero, one) };
         Ok(Some(MaskBits { dtype, real, padding }))
     }
 }

@@ -9,11 +9,11 @@ use smallvec::{smallvec, SmallVec};
 use super::engine::Engine;
 use crate::batch::{Batch, Fields, Parts};
 use crate::collate::{Collate, Form, MaskBits, Pad, Transform};
-use crate::host::{self, write_numbers, write_rows, MemoryPool, RowPadding};
+use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{padded_dims, padded_extent, Leaf, Path};
 use crate::samples::{Rows, SampleList};
-use crate::tensor::{bytes_of, DType, Device, Dims, Layout, Offsets, Tensor};
+use crate::tensor::{DType, Device, Dims, Layout, Offsets};
 
 /// How rows are in a batch.
 #[derive(Clone, Copy)]
@@ -53,7 +53,7 @@ impl<'r> Small<'r> {
         if !is_plain {
             return None;
         }
-        let extents @ [_, _, total] = rows.extents()?;
+        let extents @ [_, _, total] = rows.extents();
         let own = meta.layout.shape();
         let place = place_of(collate, own, dtype, extents)?;
         let rest = own.get(1..).unwrap_or_default();
@@ -61,7 +61,7 @@ impl<'r> Small<'r> {
         let (mut shape, real): (Dims, i64) = match &place {
             Place::Stacked => (smallvec![count], total),
             Place::Padded(RowPadding { extent, .. }, _) => {
-                (smallvec![count, *extent], rows.total_within(*extent))
+                (smallvec![count, *extent], real_total(&rows, *extent))
             }
             Place::Joined { .. } => (smallvec![total], total),
         };
@@ -101,24 +101,24 @@ impl<'r> Small<'r> {
     }
 
     /// Makes the batch; `None` without memory.
-    fn write(&self, memory: &Arc<MemoryPool>) -> Option<Batch> {
+    fn write(&self, memory: &Arc<MemoryPool>, threads: Option<&Helpers>) -> Option<Batch> {
         match &self.place {
-            Place::Stacked => self.write_stacked(memory),
-            Place::Padded(padding, mask) => self.write_padded(memory, padding, *mask),
+            Place::Stacked => self.write_stacked(memory, threads),
+            Place::Padded(padding, mask) => self.write_padded(memory, threads, padding, *mask),
             &Place::Joined { offsets_i32, batch_index, is_ragged } => {
                 let dtype = if offsets_i32 { DType::I32 } else { DType::I64 };
-                self.write_joined(memory, dtype, batch_index, is_ragged)
+                self.write_joined(memory, threads, dtype, batch_index, is_ragged)
             }
         }
     }
 
-    fn write_stacked(&self, memory: &Arc<MemoryPool>) -> Option<Batch> {
+    fn write_stacked(&self, memory: &Arc<MemoryPool>, threads: Option<&Helpers>) -> Option<Batch> {
         let block = memory.allocate(self.data_bytes).ok()?;
         let data = block.into_tensor(self.dtype, self.layout.clone());
         // SAFETY: memory for as many rows that was just allocated.
         #[allow(unsafe_code)]
         unsafe {
-            write_rows(&self.rows, None, None, &data);
+            write_rows(&self.rows, None, None, &data, threads);
         }
         Some(Batch::new(data, Fields::of_rows(self.rows.len())))
     }
@@ -126,33 +126,38 @@ impl<'r> Small<'r> {
     fn write_padded(
         &self,
         memory: &Arc<MemoryPool>,
+        threads: Option<&Helpers>,
         padding: &RowPadding,
         mask: Option<MaskBits>,
     ) -> Option<Batch> {
         let rows = &self.rows;
-        let places = [rows.len() as i64, padding.extent];
-        let [data, lengths, part] = parts_of(
-            memory,
-            [
-                Some((self.dtype, self.layout.shape())),
-                Some((DType::I64, &places[..1])),
-                mask.map(|bits| (bits.dtype, &places[..])),
-            ],
-        )?;
-        let (data, lengths, mask) = (data?, lengths?, part.zip(mask));
-        let real = || (0..rows.len()).map(|index| rows.at(index).1.min(padding.extent));
+        let count = rows.len() as i64;
+        let mut end = self.data_bytes;
+        let lengths_at = place(&mut end, 8 * count as u64);
+        let mask = match mask {
+            Some(bits) => {
+                let layout = Layout::compact(bits.dtype, &[count, padding.extent]).ok()?;
+                Some((place(&mut end, mask_bytes(&bits, count, padding) as u64), layout, bits))
+            }
+            None => None,
+        };
+        let block = memory.allocate(end).ok()?.share();
+        let data = block.part(0, self.dtype, self.layout.clone());
+        let lengths = block.part(lengths_at, DType::I64, row_of(DType::I64, count)?);
+        let mask = mask.map(|(at, layout, bits)| (block.part(at, bits.dtype, layout), bits));
+        let real = rows.lengths_within(padding.extent);
         // SAFETY: memory that was just allocated: for each row with its padding, a length for each row, and an element
         // of the mask for each place of all rows.
         #[allow(unsafe_code)]
         unsafe {
-            write_numbers(&lengths, real());
-            write_rows(rows, Some(padding), mask.as_ref(), &data);
+            write_numbers(&lengths, real.iter().copied());
+            write_rows(rows, Some(padding), mask.as_ref(), &data, threads);
         }
         let mut fields = Fields::of_rows(rows.len());
         fields.lengths = Some(Box::new(lengths));
         fields.mask = mask.map(|(mask, _)| Box::new(mask));
         let dims = smallvec![(0, padding.side)];
-        fields.set_parts(Parts::Padded { dims, lengths: real().collect() });
+        fields.set_parts(Parts::Padded { dims, lengths: Arc::from(&*real) });
         Some(Batch::new(data, fields))
     }
 
@@ -160,22 +165,23 @@ impl<'r> Small<'r> {
     fn write_joined(
         &self,
         memory: &Arc<MemoryPool>,
+        threads: Option<&Helpers>,
         of_offsets: DType,
         batch_index: bool,
         is_ragged: bool,
     ) -> Option<Batch> {
         let rows = &self.rows;
         let (count, total) = (rows.len() as i64, self.layout.shape()[0]);
-        let [data, lengths, boundaries, index] = parts_of(
-            memory,
-            [
-                Some((self.dtype, self.layout.shape())),
-                Some((DType::I64, &[count])),
-                Some((of_offsets, &[count + 1])),
-                batch_index.then_some((DType::I64, &[total])),
-            ],
-        )?;
-        let (data, lengths, boundaries) = (data?, lengths?, boundaries?);
+        let mut end = self.data_bytes;
+        let lengths_at = place(&mut end, 8 * count as u64);
+        let boundaries_at = place(&mut end, (count as u64 + 1) * of_offsets.size() as u64);
+        let index_at = batch_index.then(|| place(&mut end, 8 * total as u64));
+        let index = row_of(DType::I64, total)?;
+        let block = memory.allocate(end).ok()?.share();
+        let data = block.part(0, self.dtype, self.layout.clone());
+        let lengths = block.part(lengths_at, DType::I64, row_of(DType::I64, count)?);
+        let boundaries = block.part(boundaries_at, of_offsets, row_of(of_offsets, count + 1)?);
+        let index = index_at.map(|at| block.part(at, DType::I64, index));
         let each = || (0..rows.len()).map(|index| rows.at(index).1);
         let offsets = Offsets::of_checked(each());
         // SAFETY: memory that was just allocated: for all rows, a length for each, one boundary more, and a number for
@@ -190,13 +196,13 @@ impl<'r> Small<'r> {
                     .flat_map(|(row, length)| std::iter::repeat_n(row as i64, length as usize));
                 write_numbers(index, numbers);
             }
-            write_rows(rows, None, None, &data);
+            write_rows(rows, None, None, &data, threads);
         }
         let mut fields = Fields::of_rows(rows.len());
         fields.lengths = Some(Box::new(lengths));
         fields.offsets = Some(Box::new(boundaries));
         fields.batch_index = index.map(Box::new);
-        fields.max_length = is_ragged.then(|| each().max().unwrap_or(0));
+        fields.max_length = is_ragged.then(|| rows.extents()[1]);
         fields.set_parts(Parts::Joined { dim: 0, offsets });
         Some(Batch::new(data, fields))
     }
@@ -239,7 +245,7 @@ impl Engine {
             Small::new(rows, leaf.collate, self.shared.device)
         };
         let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;
-        self.write_small(&all, begin, most_bytes, |all| all.collect())
+        self.write_small(&all, begin, most_bytes.min(host::POLICY.small_bytes), |all| all.collect())
     }
 
     /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
@@ -252,11 +258,13 @@ impl Engine {
         collate: &Collate,
         begin: Instant,
     ) -> Option<Batch> {
-        let rows = Rows::taken(list, indices, host::POLICY.small_bytes)?;
-        self.assemble_rows(rows, collate, begin)
+        let most_bytes = host::POLICY.small_bytes;
+        let small =
+            Small::new(Rows::taken(list, indices, most_bytes)?, collate, self.shared.device)?;
+        self.write_small(&[small], begin, most_bytes, |all| all.next().flatten())
     }
 
-    /// As [`Engine::assemble_small`], of one leaf.
+    /// As [`Engine::assemble_small`], of one leaf, whose rows may be more if they are short.
     pub(super) fn assemble_rows(
         &self,
         rows: Rows<'_>,
@@ -264,7 +272,10 @@ impl Engine {
         begin: Instant,
     ) -> Option<Batch> {
         let small = Small::new(rows, collate, self.shared.device)?;
-        self.write_small(&[small], begin, u64::MAX, |all| all.next().flatten())
+        let policy = &host::POLICY;
+        let are_short = small.traffic() / (small.rows.len() as u64) < policy.short_row_bytes;
+        let most_bytes = if are_short { policy.max_short_rows_bytes } else { policy.small_bytes };
+        self.write_small(&[small], begin, most_bytes, |all| all.next().flatten())
     }
 
     /// What `take` makes of all batches, if they are small enough; each of them is `None` without memory.
@@ -276,13 +287,17 @@ impl Engine {
         take: impl FnOnce(&mut dyn Iterator<Item = Option<Batch>>) -> Option<T>,
     ) -> Option<T> {
         let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
-        if !host::is_small(traffic) || traffic > most_bytes || self.shared.reference {
+        if traffic >= most_bytes || self.shared.reference {
             return None;
         }
+        let threads = match host::is_small(traffic) {
+            true => None,
+            false => self.shared.threads.helpers().ok()?,
+        };
         let span = Span::timed(Stage::Run, begin, &self.shared.counters.run_ns);
         let mut tally = Tally::default();
         let made = take(&mut all.iter().map(|small| {
-            let made = small.write(&self.shared.memory)?;
+            let made = small.write(&self.shared.memory, threads.as_ref())?;
             small.add_to(&mut tally, &made);
             Some(made)
         }))?;
@@ -292,27 +307,24 @@ impl Engine {
     }
 }
 
-/// Tensors of these dtypes and shapes in one allocation, each at a multiple of `ALIGN`; `None` without memory.
-fn parts_of<const N: usize>(
-    memory: &Arc<MemoryPool>,
-    parts: [Option<(DType, &[i64])>; N],
-) -> Option<[Option<Tensor>; N]> {
-    let mut end = 0;
-    let places = parts.map(|part| {
-        let (dtype, shape) = part?;
-        let at = u64::next_multiple_of(end, ALIGN);
-        end = at + bytes_of(dtype, shape);
-        Some((at, dtype, shape))
-    });
-    let whole = Layout::compact(DType::U8, &[end as i64]).ok()?;
-    let memory = memory.allocate(end).ok()?.into_tensor(DType::U8, whole);
-    let mut made = [const { None }; N];
-    for (made, place) in made.iter_mut().zip(places) {
-        if let Some((at, dtype, shape)) = place {
-            *made = Some(memory.part(at, dtype, shape).ok()?);
-        }
+/// Where a part of so many bytes is in a block that ends at `end` so far.
+fn place(end: &mut u64, bytes: u64) -> u64 {
+    let at = end.next_multiple_of(ALIGN);
+    *end = at + bytes;
+    at
+}
+
+/// Of a tensor of one dim.
+fn row_of(dtype: DType, extent: i64) -> Option<Layout> {
+    Layout::compact(dtype, &[extent]).ok()
+}
+
+/// The elements along dim 0 of all rows that are within an extent.
+fn real_total(rows: &Rows<'_>, extent: i64) -> i64 {
+    match rows.extents() {
+        [_, longest, total] if longest <= extent => total,
+        _ => rows.lengths_within(extent).iter().sum(),
     }
-    Some(made)
 }
 
 /// Of a mask with an element for each place along dim 0 of each row.

@@ -7,11 +7,16 @@
 //! is written once, while it is in the first cache.
 #![allow(unsafe_code)] // Raw rows.
 
+use std::ops::Range;
+
 use crate::collate::{MaskBits, Side};
+use crate::host::parallel_for::parallel_for;
+use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, RowFn};
 #[cfg(target_arch = "x86_64")]
 use crate::host::simd::has_avx2;
+use crate::host::threads::Helpers;
 use crate::samples::{Rows, TensorMeta};
 use crate::tensor::{DType, Tensor};
 
@@ -45,7 +50,8 @@ pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item 
     }
 }
 
-/// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0.
+/// Writes all rows one after the other, or each within its padding, and a mask of the places along their dim 0: on the
+/// calling thread and on those that help.
 ///
 /// # Safety
 /// The rows are alive; `data` is row-major memory that nothing else has, with room for all of them, or for each with
@@ -55,17 +61,43 @@ pub(crate) unsafe fn write_rows(
     padding: Option<&RowPadding>,
     mask: Option<&(Tensor, MaskBits)>,
     data: &Tensor,
+    threads: Option<&Helpers>,
 ) {
     let writer = Writer::new(rows.meta(), data.dtype());
-    let dst = data.data_ptr();
-    // SAFETY: the caller's promise, here and below.
-    unsafe {
+    // SAFETY: the caller's promise; every range is written once, to its own place.
+    let write = |range: Range<usize>, places: i64| unsafe {
+        let dst = data.data_ptr().wrapping_add(places as usize * writer.units()[1]);
         match (padding, rows.alike().filter(|_| writer.cast.is_none())) {
-            (Some(padding), _) => write_padded(rows, &writer, padding, mask, dst),
-            (None, Some(addresses)) => copy_all(addresses, dst, data.nbytes() / rows.len()),
-            (None, None) => write_joined(rows, &writer, dst),
+            (Some(padding), _) => write_padded(rows, range, &writer, padding, mask, dst),
+            (None, Some(addresses)) => {
+                copy_all(&addresses[range], dst, data.nbytes() / rows.len());
+            }
+            (None, None) => write_joined(rows, range, &writer, dst),
         }
+    };
+    let count = data.nbytes() / POLICY.min_tile_bytes as usize;
+    if threads.is_none() || count < 2 {
+        return write(0..rows.len(), 0);
     }
+    let step = rows.len().div_ceil(count);
+    // Where each range begins along dim 0 of the output.
+    let mut places = 0;
+    let begin: Vec<(usize, i64)> = (0..rows.len())
+        .step_by(step)
+        .map(|first| {
+            let begin = (first, places);
+            let range = first..rows.len().min(first + step);
+            places += match padding {
+                Some(padding) => padding.extent * range.len() as i64,
+                None => range.map(|index| rows.at(index).1).sum(),
+            };
+            begin
+        })
+        .collect();
+    parallel_for(begin.len(), threads, |part| {
+        let (first, places) = begin[part];
+        write(first..rows.len().min(first + step), places);
+    });
 }
 
 /// How the elements of rows become those of the output.
@@ -120,13 +152,13 @@ fn ask(rows: &Rows<'_>, index: usize, unit: usize) {
     }
 }
 
-/// Rows one after the other.
+/// Rows one after the other, from `dst` on.
 ///
 /// # Safety
 /// As [`write_rows`].
-unsafe fn write_joined(rows: &Rows<'_>, writer: &Writer, mut dst: *mut u8) {
+unsafe fn write_joined(rows: &Rows<'_>, range: Range<usize>, writer: &Writer, mut dst: *mut u8) {
     let [src_unit, unit] = writer.units();
-    for index in 0..rows.len() {
+    for index in range {
         ask(rows, index + AHEAD, src_unit);
         let (src, length) = rows.at(index);
         // SAFETY: a row's own elements, and their place in the output.
@@ -142,23 +174,25 @@ unsafe fn write_joined(rows: &Rows<'_>, writer: &Writer, mut dst: *mut u8) {
 /// As [`write_rows`].
 unsafe fn write_padded(
     rows: &Rows<'_>,
+    range: Range<usize>,
     writer: &Writer,
     padding: &RowPadding,
     mask: Option<&(Tensor, MaskBits)>,
     mut dst: *mut u8,
 ) {
     let (extent, [src_unit, unit], size) = (padding.extent, writer.units(), writer.sizes[1]);
+    let fill_with = rows::fill_of(size, &padding.value);
     let fill = |dst: *mut u8, places: i64| {
-        let count = places as usize * writer.elems;
         // SAFETY: places of the row that no element of it goes to.
-        unsafe { rows::fill_row(dst, size as isize, size, &padding.value, count) };
+        unsafe { fill_with(dst, &padding.value, places as usize * writer.elems) };
     };
     let mask = mask.map(|(mask, bits)| (mask.data_ptr(), bits, bits.dtype.size()));
     if let Some((mask, bits, 1)) = mask {
+        let (first, places) = (range.start * extent as usize, range.len() * extent as usize);
         // SAFETY: an element for each place of each row.
-        unsafe { mask.write_bytes(bits.padding[0], rows.len() * extent as usize) };
+        unsafe { mask.add(first).write_bytes(bits.padding[0], places) };
     }
-    for index in 0..rows.len() {
+    for index in range {
         ask(rows, index + AHEAD, src_unit);
         let (src, length) = rows.at(index);
         let lead = padding.side.lead(length, extent);

@@ -3,6 +3,10 @@
 pub(crate) struct Policy {
     /// Below this many bytes read and written, starting other threads costs more than it saves.
     pub small_bytes: u64,
+    /// Below this many bytes read and written for each row, and `max_short_rows_bytes` in all, rows are written without a
+    /// plan, which takes longer for a row than its bytes do.
+    pub short_row_bytes: u64,
+    pub max_short_rows_bytes: u64,
     /// Tiles are at least this large, so that a tile's set-up does not show.
     pub min_tile_bytes: u64,
     /// Tiles are at most this large, so that threads end at about the same time.
@@ -30,6 +34,8 @@ pub(crate) struct Policy {
 
 pub(crate) const POLICY: Policy = Policy {
     small_bytes: 1 << 20,
+    short_row_bytes: 2048,
+    max_short_rows_bytes: 32 << 20,
     min_tile_bytes: 64 << 10,
     max_tile_bytes: 1 << 20,
     streaming_bytes: 32 << 20,

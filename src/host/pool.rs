@@ -11,7 +11,9 @@ use smallvec::SmallVec;
 use crate::host::policy::POLICY;
 use crate::observe::PoolStats;
 use crate::sync::{ForkMutex, Guard};
-use crate::tensor::{bytes_of, DType, Device, Error, Layout as TensorLayout, Result, Tensor};
+use crate::tensor::{
+    bytes_of, DType, Device, Error, Layout as TensorLayout, Owner, Result, Tensor,
+};
 
 /// A cache line, and enough for every dtype and vector width.
 const ALIGN: usize = 64;
@@ -82,10 +84,36 @@ impl Block {
         unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Cpu, layout, false) }
     }
 
+    /// The block as the owner of several tensors.
+    pub fn share(self) -> SharedBlock {
+        let (data, size) = (self.data(), self.size());
+        SharedBlock { owner: Arc::new(self), data, size }
+    }
+
     /// Sets every byte to 0.
     pub fn zero(&mut self) {
         // SAFETY: `size` bytes were allocated at `data`, and `&mut` says that nothing else is there.
         unsafe { self.data().write_bytes(0, self.size() as usize) };
+    }
+}
+
+/// A block of which tensors are parts.
+pub(crate) struct SharedBlock {
+    owner: Owner,
+    data: *mut u8,
+    size: u64,
+}
+
+impl SharedBlock {
+    /// A row-major tensor from byte `at` on. As of [`Block::into_tensor`], it is written before it is shared.
+    pub fn part(&self, at: u64, dtype: DType, layout: TensorLayout) -> Tensor {
+        let bytes = bytes_of(dtype, layout.shape());
+        assert!(at + bytes <= self.size, "a part of {bytes} bytes at {at} of {}", self.size);
+        debug_assert!(layout.is_compact());
+        let (owner, data) = (Arc::clone(&self.owner), self.data.wrapping_add(at as usize));
+        // SAFETY: the block holds all bytes of the compact layout from there on, as was just checked, and lives as long
+        // as its owner.
+        unsafe { Tensor::new_unchecked(owner, data, dtype, Device::Cpu, layout, false) }
     }
 }
 

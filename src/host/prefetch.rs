@@ -5,10 +5,14 @@
 #[inline]
 pub(super) fn prefetch(data: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    for line in (0..bytes.min(1024)).step_by(64) {
+    {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(line).cast()) };
+        let (mut line, bytes) = (0, bytes.min(1024));
+        while line < bytes {
+            // SAFETY: a prefetch never faults, whatever the address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(line).cast()) };
+            line += 64;
+        }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (data, bytes);

@@ -326,7 +326,7 @@ fn outside(index: i64, len: i64) -> Error {
 }
 
 /// An empty list with room for so many entries.
-fn room_for<T>(count: usize) -> Result<Vec<T>> {
+pub(super) fn room_for<T>(count: usize) -> Result<Vec<T>> {
     let mut entries = Vec::new();
     entries.try_reserve_exact(count).map_err(|_| no_room(count))?;
     Ok(entries)

@@ -1,27 +1,48 @@
 //! [`Rows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
 
 use std::borrow::Cow;
+use std::ptr;
 
-use crate::samples::list::SampleList;
-use crate::samples::meta::{same_dims, TensorMeta};
+use crate::samples::list::{room_for, SampleList};
+use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
 use crate::tensor::{are_compact, bytes_of, Device};
 
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
 pub(crate) struct Rows<'r> {
     meta: &'r TensorMeta,
-    /// The extent of dim 0 of those without one of their own; 1 without dims.
+    addresses: Cow<'r, [*const u8]>,
+    /// The extent of dim 0 of each, if they differ.
+    lengths: Cow<'r, [i64]>,
+    /// That of those without one of their own; 1 without dims.
     length: i64,
-    source: Source<'r>,
+    /// The least and the largest, and the sum of all.
+    extents: [i64; 3],
 }
 
-enum Source<'r> {
-    /// Addresses, and the extent of dim 0 of each if they differ.
-    List(Cow<'r, [*const u8]>, &'r [i64]),
-    Views(&'r [SampleView<'r>]),
-}
+// SAFETY: addresses of samples, which are only read and which `'r` keeps alive, on whatever thread.
+#[allow(unsafe_code)]
+unsafe impl Sync for Rows<'_> {}
 
 impl<'r> Rows<'r> {
+    /// `None` where the sum of all extents is beyond 64 bits.
+    fn new(
+        meta: &'r TensorMeta,
+        addresses: Cow<'r, [*const u8]>,
+        lengths: Cow<'r, [i64]>,
+    ) -> Option<Rows<'r>> {
+        let (length, count) = (length_of(meta), addresses.len() as i64);
+        let [least, most] = match lengths.is_empty() {
+            true => [length, length],
+            false => lengths.iter().fold([i64::MAX, 0], |[least, most], &length| {
+                [least.min(length), most.max(length)]
+            }),
+        };
+        let bound = most.checked_mul(count)?;
+        let total = if least == most { bound } else { lengths.iter().sum() };
+        Some(Rows { meta, addresses, lengths, length, extents: [least, most, total] })
+    }
+
     /// The samples of a list, if they are such.
     pub fn of_list(list: &'r SampleList<'_>, most_bytes: u64) -> Option<Rows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
@@ -31,7 +52,7 @@ impl<'r> Rows<'r> {
             return None;
         }
         list.check_rows(0).ok()?;
-        Some(Rows { meta, length: length_of(meta), source: Source::List(list.data(), lengths) })
+        Rows::new(meta, list.data(), Cow::Borrowed(lengths))
     }
 
     /// The samples at these positions of a list, if they are such and do not differ.
@@ -41,17 +62,35 @@ impl<'r> Rows<'r> {
         if !lengths.is_empty() || bytes > most_bytes {
             return None;
         }
-        let source = Source::List(Cow::Owned(list.addresses_at(indices).ok()?), &[]);
-        Some(Rows { meta, length: length_of(meta), source })
+        Rows::new(meta, Cow::Owned(list.addresses_at(indices).ok()?), Cow::Borrowed(&[]))
     }
 
     /// Views, if they are such.
     pub fn of_views(views: &'r [SampleView<'_>]) -> Option<Rows<'r>> {
-        let (first, others) = views.split_first()?;
-        let meta = first.meta();
-        let is_row = |view: &SampleView<'_>| is_row_of(meta, view.meta());
-        let rows = Rows { meta, length: length_of(meta), source: Source::Views(views) };
-        (is_row(first) && others.iter().all(is_row)).then_some(rows)
+        let meta = views.first()?.meta();
+        if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
+            return None;
+        }
+        let (mut addresses, mut lengths) =
+            (room_for(views.len()).ok()?, room_for(views.len()).ok()?);
+        addresses.resize(views.len(), ptr::null());
+        lengths.resize(views.len(), 0);
+        let length = length_of(meta);
+        let mut differ = false;
+        for (index, view) in views.iter().enumerate() {
+            let TensorMeta { dtype, device, layout } = view.meta();
+            let is_alike = *dtype == meta.dtype && *device == meta.device;
+            // Strides of a row-major sample do not depend on the extent of dim 0.
+            if !is_alike || !layout.is_same_beyond_dim_0(&meta.layout) {
+                return None;
+            }
+            (addresses[index], lengths[index]) = (view.data(), length_of(view.meta()));
+            differ |= lengths[index] != length;
+        }
+        if !differ {
+            lengths.clear();
+        }
+        Rows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths))
     }
 
     /// What all have in common, but for the extent of dim 0.
@@ -60,46 +99,33 @@ impl<'r> Rows<'r> {
     }
 
     pub fn len(&self) -> usize {
-        match &self.source {
-            Source::List(data, _) => data.len(),
-            Source::Views(views) => views.len(),
-        }
+        self.addresses.len()
     }
 
     /// Where a row is, and its extent of dim 0.
     #[inline]
     pub fn at(&self, index: usize) -> (*const u8, i64) {
-        match &self.source {
-            Source::List(data, lengths) => {
-                (data[index], lengths.get(index).copied().unwrap_or(self.length))
-            }
-            Source::Views(views) => (views[index].data(), length_of(views[index].meta())),
-        }
+        let length = self.lengths.get(index).copied().unwrap_or(self.length);
+        (self.addresses[index], length)
     }
 
     /// The addresses of rows that do not differ at all.
     pub fn alike(&self) -> Option<&[*const u8]> {
-        match &self.source {
-            Source::List(data, []) => Some(data),
-            _ => None,
-        }
+        self.lengths.is_empty().then_some(&self.addresses)
     }
 
     /// The least and the largest extent of dim 0, and the sum of all.
-    pub fn extents(&self) -> Option<[i64; 3]> {
-        let length = self.length;
-        if self.alike().is_some() {
-            return Some([length, length, length.checked_mul(self.len() as i64)?]);
-        }
-        (0..self.len()).try_fold([i64::MAX, 0, 0], |[least, most, total], index| {
-            let (_, length) = self.at(index);
-            Some([least.min(length), most.max(length), i64::checked_add(total, length)?])
-        })
+    pub fn extents(&self) -> [i64; 3] {
+        self.extents
     }
 
-    /// The sum of all extents of dim 0, none counted for more than `most`.
-    pub fn total_within(&self, most: i64) -> i64 {
-        (0..self.len()).fold(0, |total, index| total.saturating_add(self.at(index).1.min(most)))
+    /// The extent of dim 0 of each row, none counted for more than `most`.
+    pub fn lengths_within(&self, most: i64) -> Cow<'_, [i64]> {
+        match (self.alike(), self.extents) {
+            (Some(all), _) => Cow::Owned(vec![self.length.min(most); all.len()]),
+            (None, [_, longest, _]) if longest <= most => Cow::Borrowed(&self.lengths),
+            _ => self.lengths.iter().map(|&length| length.min(most)).collect(),
+        }
     }
 
     /// Whether each row begins where the one before it ends.
@@ -113,16 +139,7 @@ impl<'r> Rows<'r> {
     }
 }
 
+#[inline]
 fn length_of(meta: &TensorMeta) -> i64 {
     meta.layout.shape().first().copied().unwrap_or(1)
-}
-
-/// Whether a sample is a row like the first one.
-fn is_row_of(first: &TensorMeta, meta: &TensorMeta) -> bool {
-    let (own, shape) = (first.layout.shape(), meta.layout.shape());
-    meta.dtype == first.dtype
-        && meta.device == Device::Cpu
-        && own.len() == shape.len()
-        && same_dims(own.get(1..).unwrap_or_default(), shape.get(1..).unwrap_or_default())
-        && are_compact(meta.layout.strides(), shape)
 }

@@ -35,7 +35,11 @@ impl<'a> SampleView<'a> {
     /// assert_eq!(sample.shape(), [2, 3]);
     /// # Ok::<(), windrow::Error>(())
     /// ```
+    #[inline]
     pub fn from_slice<T: Element>(data: &'a [T], shape: &[i64]) -> Result<SampleView<'a>> {
+        if shape == [data.len() as i64] {
+            return Ok(SampleView::from(data));
+        }
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != data.len() {
             let got = format!("a slice of {} elements", data.len());
@@ -83,6 +87,7 @@ impl<'a> SampleView<'a> {
         SampleView::new(data, dtype, device, layout)
     }
 
+    #[inline]
     fn new(data: *const u8, dtype: DType, device: Device, layout: Layout) -> SampleView<'a> {
         SampleView {
             data,
@@ -126,6 +131,7 @@ impl<'a> From<&'a Tensor> for SampleView<'a> {
 
 impl<'a, T: Element> From<&'a [T]> for SampleView<'a> {
     /// A sample of one dim.
+    #[inline]
     fn from(data: &'a [T]) -> SampleView<'a> {
         SampleView::new(data.as_ptr().cast(), T::DTYPE, Device::Cpu, Layout::of_slice(data))
     }

@@ -1,5 +1,7 @@
 //! Shapes and strides, with every size checked in 64 bits.
 
+use std::fmt;
+
 use crate::tensor::dims::{Dims, Tuple, MAX_NDIM};
 use crate::tensor::dtype::DType;
 use crate::tensor::error::{Error, Result};
@@ -8,16 +10,26 @@ use crate::tensor::error::{Error, Result};
 ///
 /// Invariants: every extent is at least 0, there are as many strides as extents, at most
 /// [`MAX_NDIM`], and every byte offset from the first element fits in an `i64`.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Layout {
-    shape: Dims,
-    strides: Dims,
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Layout(Numbers);
+
+/// Dims that need no allocation.
+const INLINE_NDIM: usize = 4;
+
+/// Extents, then strides.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Numbers {
+    /// At most [`INLINE_NDIM`] of each; the others are 0. A small batch makes a dozen layouts, which are copied as a
+    /// whole, without a look at `ndim`.
+    Inline { ndim: u8, shape: [i64; INLINE_NDIM], strides: [i64; INLINE_NDIM] },
+    /// The extents, and behind them as many strides.
+    Heap(Box<[i64]>),
 }
 
-impl Clone for Layout {
-    /// By bytes: `SmallVec` clones number by number, and a small batch has a dozen of these.
-    fn clone(&self) -> Layout {
-        Layout { shape: Dims::from_slice(&self.shape), strides: Dims::from_slice(&self.strides) }
+impl fmt::Debug for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut both = f.debug_struct("Layout");
+        both.field("shape", &self.shape()).field("strides", &self.strides()).finish()
     }
 }
 
@@ -44,10 +56,7 @@ impl Layout {
         let numel = checked_numel(shape).ok_or_else(too_large)?;
         numel.checked_mul(dtype.size() as i64).ok_or_else(too_large)?;
         let Some(strides) = strides else {
-            return Ok(Layout {
-                shape: Dims::from_slice(shape),
-                strides: compact.ok_or_else(too_large)?,
-            });
+            return Ok(Layout::of_parts(shape, &compact.ok_or_else(too_large)?));
         };
         if strides.len() != shape.len() {
             let (got, want) = (strides.len(), shape.len());
@@ -55,12 +64,9 @@ impl Layout {
         }
         if numel == 0 {
             // Nothing is read through the strides of an empty tensor, so they need not make sense.
-            return Ok(Layout {
-                shape: Dims::from_slice(shape),
-                strides: compact.ok_or_else(too_large)?,
-            });
+            return Ok(Layout::of_parts(shape, &compact.ok_or_else(too_large)?));
         }
-        let layout = Layout { shape: Dims::from_slice(shape), strides: Dims::from_slice(strides) };
+        let layout = Layout::of_parts(shape, strides);
         layout.checked_span(dtype).ok_or_else(|| {
             Error::TooLarge(format!("strides {} of {dtype} reach beyond 64 bits", Tuple(strides)))
         })?;
@@ -71,43 +77,80 @@ impl Layout {
     ///
     /// # Errors
     /// As [`Layout::try_new`].
+    #[inline]
     pub fn compact(dtype: DType, shape: &[i64]) -> Result<Layout> {
-        match filled_strides(dtype, shape) {
-            Some(strides) => Ok(Layout { shape: Dims::from_slice(shape), strides }),
+        match filled(dtype, shape) {
+            Some(layout) => Ok(layout),
             None => Layout::try_new(dtype, shape, None),
         }
     }
 
+    /// As many strides as extents.
+    fn of_parts(extents: &[i64], steps: &[i64]) -> Layout {
+        let ndim = extents.len();
+        if ndim > INLINE_NDIM {
+            return Layout(Numbers::Heap([extents, steps].concat().into()));
+        }
+        let (mut shape, mut strides) = ([0; INLINE_NDIM], [0; INLINE_NDIM]);
+        shape[..ndim].copy_from_slice(extents);
+        strides[..ndim].copy_from_slice(steps);
+        Layout(Numbers::Inline { ndim: ndim as u8, shape, strides })
+    }
+
     /// One dim, the elements of a slice.
+    #[inline]
     pub(crate) fn of_slice<T>(data: &[T]) -> Layout {
         // A slice has at most isize::MAX bytes.
-        Layout { shape: smallvec::smallvec![data.len() as i64], strides: smallvec::smallvec![1] }
+        let shape = [data.len() as i64, 0, 0, 0];
+        Layout(Numbers::Inline { ndim: 1, shape, strides: [1, 0, 0, 0] })
     }
 
     /// The extents.
+    #[inline]
     pub fn shape(&self) -> &[i64] {
-        &self.shape
+        match &self.0 {
+            Numbers::Inline { ndim, shape, .. } => &shape[..usize::from(*ndim)],
+            Numbers::Heap(both) => &both[..both.len() / 2],
+        }
     }
 
     /// The strides, in elements.
+    #[inline]
     pub fn strides(&self) -> &[i64] {
-        &self.strides
+        match &self.0 {
+            Numbers::Inline { ndim, strides, .. } => &strides[..usize::from(*ndim)],
+            Numbers::Heap(both) => &both[both.len() / 2..],
+        }
     }
 
     /// Number of dims.
+    #[inline]
     pub fn ndim(&self) -> usize {
-        self.shape.len()
+        self.shape().len()
+    }
+
+    /// Whether strides and extents are the same but for the extent of dim 0.
+    #[inline]
+    pub(crate) fn is_same_beyond_dim_0(&self, other: &Layout) -> bool {
+        match (&self.0, &other.0) {
+            (
+                Numbers::Inline { ndim, shape: [_, rest @ ..], strides },
+                Numbers::Inline { ndim: other, shape: [_, other_rest @ ..], strides: others },
+            ) => ndim == other && strides == others && rest == other_rest,
+            (Numbers::Heap(one), Numbers::Heap(other)) => one[1..] == other[1..],
+            _ => false,
+        }
     }
 
     /// Number of elements.
     pub fn numel(&self) -> i64 {
-        checked_numel(&self.shape).expect("checked by try_new")
+        checked_numel(self.shape()).expect("checked by try_new")
     }
 
     /// Whether the elements are row-major without gaps; the stride of an extent of 1 is ignored.
     pub fn is_compact(&self) -> bool {
         let mut step = 1;
-        for (&extent, &stride) in self.shape.iter().zip(&self.strides).rev() {
+        for (&extent, &stride) in self.shape().iter().zip(self.strides()).rev() {
             if extent == 0 {
                 return true;
             }
@@ -128,11 +171,11 @@ impl Layout {
 
     fn checked_span(&self, dtype: DType) -> Option<std::ops::Range<i64>> {
         let size = dtype.size() as i64;
-        if self.shape.contains(&0) {
+        if self.shape().contains(&0) {
             return Some(0..0);
         }
         let (mut low, mut high) = (0i64, 0i64);
-        for (&extent, &stride) in self.shape.iter().zip(&self.strides) {
+        for (&extent, &stride) in self.shape().iter().zip(self.strides()) {
             // An extent of 1 never steps: its stride may be anything.
             let reach = if extent == 1 {
                 0
@@ -146,17 +189,19 @@ impl Layout {
     }
 }
 
-/// Strides of a row-major tensor that has elements, in one pass; `None` for any other, and for what is an error.
-fn filled_strides(dtype: DType, shape: &[i64]) -> Option<Dims> {
-    if shape.len() > MAX_NDIM {
+/// A row-major tensor that has elements and few dims, in one pass; `None` for any other, and for what is an error.
+#[inline]
+fn filled(dtype: DType, extents: &[i64]) -> Option<Layout> {
+    let (mut shape, mut strides, mut step) = ([0; INLINE_NDIM], [0; INLINE_NDIM], 1i64);
+    if extents.len() > INLINE_NDIM {
         return None;
     }
-    let (mut strides, mut step) = (Dims::from_slice(shape), 1i64);
-    for stride in strides.iter_mut().rev() {
-        let extent = std::mem::replace(stride, step);
+    for (dim, &extent) in extents.iter().enumerate().rev() {
+        (shape[dim], strides[dim]) = (extent, step);
         step = step.checked_mul(extent).filter(|_| extent > 0)?;
     }
-    step.checked_mul(dtype.size() as i64).map(|_| strides)
+    step.checked_mul(dtype.size() as i64)?;
+    Some(Layout(Numbers::Inline { ndim: extents.len() as u8, shape, strides }))
 }
 
 /// Strides of a row-major tensor without gaps, as torch gives them for empty ones too.
@@ -212,6 +257,26 @@ mod tests {
         let layout = Layout::try_new(DType::F32, &[1, 5], Some(&[i64::MAX, 1])).unwrap();
         assert!(layout.is_compact());
         assert_eq!(layout.byte_span(DType::F32), 0..20);
+    }
+
+    /// Four dims are inside of the layout, five are not.
+    #[test]
+    fn few_and_many_dims() {
+        for ndim in 0..=6 {
+            let shape: Vec<i64> = (0..ndim).map(|dim| dim + 2).collect();
+            let layout = Layout::compact(DType::U8, &shape).unwrap();
+            let strides: Vec<i64> =
+                (0..shape.len()).map(|dim| shape[dim + 1..].iter().product()).collect();
+            assert_eq!((layout.shape(), layout.strides()), (&shape[..], &strides[..]));
+            assert_eq!(layout, Layout::try_new(DType::U8, &shape, Some(&strides)).unwrap());
+            for dim in 0..shape.len() {
+                let mut other = shape.clone();
+                other[dim] += 1;
+                let other = Layout::try_new(DType::U8, &other, Some(&strides)).unwrap();
+                assert_eq!(layout.is_same_beyond_dim_0(&other), dim == 0);
+                assert_ne!(layout, other);
+            }
+        }
     }
 
     #[test]

@@ -69,6 +69,32 @@ unsafe fn fill<T: Copy>(dst: *mut u8, stride: isize, value: T, len: usize) {
     }
 }
 
+/// Writes `len` contiguous elements, each the first bytes of a value. As for [`fill_row`].
+pub(crate) type FillFn = unsafe fn(dst: *mut u8, value: &[u8; 16], len: usize);
+
+/// Fills elements of `width` bytes with this value: by the system's fill where its bytes are all the same.
+pub(crate) fn fill_of(width: usize, value: &[u8; 16]) -> FillFn {
+    let is_one_byte = value[..width].iter().all(|&byte| byte == value[0]);
+    with_width!(width, T => if is_one_byte { fill_bytes::<T> } else { fill_elems::<T> })
+}
+
+/// # Safety
+/// As for [`FillFn`], with elements as wide as `T`, all bytes of which are the value's first.
+unsafe fn fill_bytes<T>(dst: *mut u8, value: &[u8; 16], len: usize) {
+    // SAFETY: `len` contiguous elements.
+    unsafe { std::ptr::write_bytes(dst, value[0], len * size_of::<T>()) }
+}
+
+/// # Safety
+/// As for [`FillFn`], with elements as wide as `T`.
+unsafe fn fill_elems<T: Copy>(dst: *mut u8, value: &[u8; 16], len: usize) {
+    // SAFETY: `len` contiguous elements; `T` has at most 16 bytes and any bits are a value of it.
+    unsafe {
+        let value = value.as_ptr().cast::<T>().read_unaligned();
+        fill::<T>(dst, size_of::<T>() as isize, value, len);
+    }
+}
+
 /// `len` elements of `width` bytes, each the first `width` bytes of `value`.
 ///
 /// # Safety
@@ -80,10 +106,9 @@ pub(crate) unsafe fn fill_row(
     value: &[u8; 16],
     len: usize,
 ) {
-    let first = value[0];
-    if dst_stride == width as isize && value[..width].iter().all(|&byte| byte == first) {
-        // SAFETY: `len * width` contiguous bytes.
-        return unsafe { std::ptr::write_bytes(dst, first, len * width) };
+    if dst_stride == width as isize {
+        // SAFETY: `len` contiguous elements of this width.
+        return unsafe { fill_of(width, value)(dst, value, len) };
     }
     with_width!(width, T => {
         // SAFETY: `T` has `width <= 16` bytes and any bits are a value of it.
