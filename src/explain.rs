@@ -60,7 +60,7 @@ impl Explain {
     /// `views`: of each leaf, whether it is returned as a view. Those that are not named are not.
     pub(crate) fn new(plan: &Plan<'_>, views: &[bool]) -> Explain {
         let is_view = |leaf: usize| views.get(leaf) == Some(&true);
-        let outputs = || plan.outputs.iter().filter(|output| !is_view(output.leaf));
+        let outputs = || plan.outputs().iter().filter(|output| !is_view(output.leaf));
         let data = || outputs().filter(|output| output.role == Role::Data);
         let launch = launch_of(plan, is_view);
         let uploaded = launch.iter().filter(|launch| launch.is_uploaded);
@@ -79,14 +79,14 @@ impl Explain {
         let padding_bytes = plan.padding_bytes();
         Explain {
             path,
-            samples: plan.batch_shapes.first().map_or(0, |batch_shape| batch_shape.num_samples),
-            leaves: plan.batch_shapes.len(),
+            samples: plan.batch_shapes().first().map_or(0, |batch_shape| batch_shape.num_samples),
+            leaves: plan.batch_shapes().len(),
             bytes_read: saturating_sum(outputs().map(OutputPlan::bytes_read)),
             bytes_written: saturating_sum(outputs().map(OutputPlan::bytes)),
             padding_bytes,
             padding_waste: share(padding_bytes, written),
             ranges: data().map(num_ranges).sum(),
-            tiles: Tiling::new(plan, |output| !is_view(plan.outputs[output].leaf)).count(),
+            tiles: Tiling::new(plan, |output| !is_view(plan.outputs()[output].leaf)).count(),
             launches: usize::from(launch.is_some())
                 * if plan.selection().is_some() { 2 } else { 1 },
             launch,
@@ -96,7 +96,7 @@ impl Explain {
             arena_bytes: plan.arena_bytes(),
             arena_gap_bytes: plan.arena.as_ref().map_or(0, Arena::gap_bytes),
             outputs: plan
-                .batch_shapes
+                .batch_shapes()
                 .iter()
                 .map(|batch_shape| (batch_shape.shape.to_vec(), batch_shape.dtype))
                 .collect(),

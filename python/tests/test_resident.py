@@ -126,6 +126,8 @@ def test_an_index_out_of_range_is_padding_and_raised_late(driver):
 def test_a_list_with_replaced_samples_is_known_anew(driver):
     samples = listed(driver, ROWS)
     before = samples.take(Cai(driver, np.array([0, 1])))
+    # What is planned of it is kept, and is not that of the changed list.
+    assert_same(fetch(driver, wr.stack(before)), np.stack(ROWS[:2]))
     samples[1] = Cai(driver, ROWS[0] + 1)
     assert_same(fetch(driver, samples.stack(Cai(driver, np.array([1, 0])))), np.stack([ROWS[0] + 1, ROWS[0]]))
     assert_same(fetch(driver, wr.stack(before)), np.stack(ROWS[:2]))
@@ -133,6 +135,7 @@ def test_a_list_with_replaced_samples_is_known_anew(driver):
 
 def test_a_list_that_has_grown_is_known_anew(driver):
     samples = listed(driver, ROWS)
+    assert_same(fetch(driver, samples.stack(Cai(driver, np.array([4, 0])))), np.stack([ROWS[4], ROWS[0]]))
     samples.append(Cai(driver, ROWS[0] + 1))
     assert_same(fetch(driver, samples.stack(Cai(driver, np.array([5, 0])))), np.stack([ROWS[0] + 1, ROWS[0]]))
     with pytest.raises(IndexError):

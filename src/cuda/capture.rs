@@ -22,8 +22,8 @@ pub(super) fn check_capture(
     let has_memory =
         options.memory.as_ref().is_some_and(|memory| memory.stream().handle() == stream.handle());
     let refuse = |what: &str| Err(refused_in_capture(what));
-    for (index, output) in plan.outputs.iter().enumerate() {
-        let batch_shape = &plan.batch_shapes[output.leaf];
+    for (index, output) in plan.outputs().iter().enumerate() {
+        let batch_shape = &plan.batch_shapes()[output.leaf];
         if !is_device_output(plan, index) || !is_on_device(batch_shape) {
             return refuse("the samples and the batch have to be on the device");
         }

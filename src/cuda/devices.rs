@@ -84,7 +84,7 @@ impl Devices {
 pub(crate) fn ordinal_of(plan: &Plan<'_>) -> Result<Option<u32>> {
     let mut found = None;
     for device in
-        plan.batch_shapes.iter().flat_map(|batch_shape| [batch_shape.source, batch_shape.device])
+        plan.batch_shapes().iter().flat_map(|batch_shape| [batch_shape.source, batch_shape.device])
     {
         match (device, found) {
             (Device::Cuda(ordinal), None) => found = Some(ordinal),

@@ -12,7 +12,7 @@ use super::list_table::Chosen;
 use super::memory::{DeviceBlock, Waited};
 use super::ring::Slot;
 use crate::observe::Traffic;
-use crate::plan::{Plan, Role};
+use crate::plan::{BatchShape, Plan, Role};
 use crate::run_options::{OutputMemory, RunOptions};
 use crate::tensor::{Device, Error, Layout, Owner, Result, Stream, Tensor};
 
@@ -20,7 +20,7 @@ use crate::tensor::{Device, Error, Layout, Owner, Result, Stream, Tensor};
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     /// The tensor of each output that was run here and has memory of ours.
-    pub tensors: Vec<(usize, Tensor)>,
+    pub tensors: SmallVec<[(usize, Tensor); 1]>,
     /// Batches that came back to be spread over an output of the caller's that is not row-major.
     pub spread: Vec<(Tensor, *mut u8, Layout)>,
     /// Lengths and offsets of each leaf whose batch is on the device.
@@ -123,22 +123,35 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Owners of what is read after the call has returned: what is in pageable memory has been read by then.
+    pub fn readable<'p>(&self, plan: &'p Plan<'_>, options: &'p RunOptions) -> Readable<'p> {
+        let mut readable = Readable::default();
+        let leaves = plan.batch_shapes().iter().zip(&plan.lists);
+        let is_late = |batch_shape: &BatchShape| {
+            let ends = [batch_shape.source, batch_shape.device];
+            batch_shape.source != Device::Cpu
+                && ends.iter().any(|end| matches!(end, Device::Cuda(_)))
+        };
+        let lists = leaves.filter(|(batch_shape, _)| is_late(batch_shape)).map(|(_, list)| list);
+        for owner in lists.flat_map(|list| list.owners()).chain(&options.keep) {
+            match self.block_of(owner) {
+                Some(block) => readable.blocks.push(block),
+                None => readable.others.push(owner),
+            }
+        }
+        each_once(&mut readable.blocks);
+        readable
+    }
+
     /// One event for each producer; and our own tensors know theirs.
-    pub fn order_behind_producers(
-        &mut self,
-        plan: &Plan<'_>,
-        own: &[usize],
-        options: &RunOptions,
-    ) -> Result<()> {
+    pub fn order_behind_producers(&mut self, plan: &Plan<'_>, read: &Readable<'_>) -> Result<()> {
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;
         }
         if self.is_capturing {
             return Ok(());
         }
-        let lists = own.iter().map(|&output| plan.outputs[output].leaf);
-        let owners = lists.flat_map(|leaf| plan.lists[leaf].owners()).chain(&options.keep);
-        for block in self.blocks_of(owners) {
+        for block in &read.blocks {
             block.wait_on(self.stream)?;
         }
         for block in self.blocks_of(&plan.out_owners) {
@@ -160,8 +173,7 @@ impl Run<'_> {
     ) -> SmallVec<[&'o DeviceBlock; 4]> {
         let blocks = owners.into_iter().filter_map(|owner| self.block_of(owner));
         let mut blocks: SmallVec<[&DeviceBlock; 4]> = blocks.collect();
-        blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
-        blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        each_once(&mut blocks);
         blocks
     }
 
@@ -204,7 +216,12 @@ impl Run<'_> {
     }
 
     /// Marks the end of the work, for all who have to wait for it.
-    pub fn finish(&mut self, plan: &Plan<'_>, own: &[usize], options: &RunOptions) -> Result<()> {
+    pub fn finish(
+        &mut self,
+        plan: &Plan<'_>,
+        read: &Readable<'_>,
+        options: &RunOptions,
+    ) -> Result<()> {
         let (context, chosen) = (self.current.context(), self.chosen.take());
         if self.is_capturing {
             let in_graph = |chosen| Arc::new(Late::new(context, None, Some(chosen), None));
@@ -213,34 +230,40 @@ impl Run<'_> {
         }
         // All memory is allocated: these events may be used again.
         self.waited = Waited::default();
-        let event = Arc::new(self.executor.events.take(self.current)?);
-        self.stream.record(&event)?;
+        let end = self.event()?;
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
-            block.set_ready(Arc::clone(&event));
+            block.set_ready(Arc::clone(&end));
         }
-        // What is in pageable memory has been read.
-        let late = own.iter().map(|&output| plan.outputs[output].leaf);
-        let late = late.filter(|&leaf| plan.batch_shapes[leaf].source != Device::Cpu);
-        let lists = late.flat_map(|leaf| plan.lists[leaf].owners());
+        // Our own memory waits by itself, which spares it being held.
+        for block in &read.blocks {
+            block.set_read(self.stream.handle(), Arc::clone(&end));
+        }
+        let mut held: SmallVec<[Owner; 2]> = read.others.iter().copied().cloned().collect();
         // In its own order, another library may give its memory out again at once.
         let is_elsewhere =
             |memory: &Arc<dyn OutputMemory>| memory.stream().handle() != self.stream.handle();
-        let lent = match options.memory.as_ref().is_some_and(is_elsewhere) {
-            true => &self.lent[..],
-            false => &[],
-        };
-        let owners = || options.keep.iter().chain(lists.clone()).chain(lent);
-        // Our own memory waits by itself, which spares it being held.
-        for block in self.blocks_of(owners()) {
-            block.set_read(self.stream.handle(), Arc::clone(&event));
+        if options.memory.as_ref().is_some_and(is_elsewhere) {
+            held.extend(self.lent.iter().cloned());
         }
-        let held: Vec<Owner> =
-            owners().filter(|owner| self.block_of(owner).is_none()).cloned().collect();
         let holder = (!held.is_empty()).then(|| Arc::clone(&self.executor.held));
-        if holder.is_some() {
-            self.executor.held.until(Arc::clone(&event), held);
+        if let Some(holder) = &holder {
+            holder.until(Arc::clone(&end), held);
         }
-        self.done.late = Some(Arc::new(Late::new(context, Some(event), chosen, holder)));
+        self.done.late = Some(Arc::new(Late::new(context, Some(end), chosen, holder)));
         Ok(())
     }
+}
+
+/// Owners of samples, until the work on these has ended.
+#[derive(Default)]
+pub(super) struct Readable<'p> {
+    /// Memory of windrow's on the device, each block once.
+    blocks: SmallVec<[&'p DeviceBlock; 4]>,
+    others: SmallVec<[&'p Owner; 4]>,
+}
+
+/// However many samples are in a block.
+fn each_once(blocks: &mut SmallVec<[&DeviceBlock; 4]>) {
+    blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
+    blocks.dedup_by(|a, b| std::ptr::eq(*a, *b));
 }

@@ -129,7 +129,7 @@ fn table(
     });
     let list: SampleList<'_> = views.collect();
     let plan = Plan::new(&list, &collate.clone().device(HERE)).unwrap();
-    let outputs = plan.outputs.iter().take(1).map(|output| (output, out));
+    let outputs = plan.outputs().iter().take(1).map(|output| (output, out));
     let parts = parts(&plan, outputs);
     Table::new(&parts, &[], 132, policy).unwrap()
 }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 
+use smallvec::SmallVec;
+
 use super::driver::PooledEvent;
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{Owner, Result};
@@ -13,17 +15,24 @@ pub(super) struct Held {
     pending: Mutex<Pending>,
 }
 
-type Pending = VecDeque<(Arc<PooledEvent>, Vec<Owner>)>;
+/// Those of most batches, without memory for them.
+type Owners = SmallVec<[Owner; 2]>;
+type Pending = VecDeque<(Arc<PooledEvent>, Owners)>;
 
 impl Held {
     /// Keeps owners until the event is reached.
-    pub fn until(&self, event: Arc<PooledEvent>, owners: Vec<Owner>) {
+    pub fn until(&self, event: Arc<PooledEvent>, owners: Owners) {
         self.pending().push_back((event, owners));
+    }
+
+    /// Whether nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.pending().is_empty()
     }
 
     /// Releases what is no longer read.
     pub fn reap(&self) -> Result<()> {
-        let mut reached = Vec::new();
+        let mut reached: SmallVec<[_; 1]> = SmallVec::new();
         {
             let mut pending = self.pending();
             while let Some((event, _)) = pending.front() {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::driver::{Context, PooledEvent};
+use super::driver::{forked, Context, PooledEvent};
 use super::held::Held;
 use super::list_table::Chosen;
 use crate::tensor::Result;
@@ -46,6 +46,10 @@ impl Drop for Late {
     /// Releases the samples of the batch if the device has read them; else the next call does.
     fn drop(&mut self) {
         let Some(held) = &self.held else { return };
+        // Most often `check` has released them. In a forked child the lock may be one that is never released.
+        if forked().is_some() || held.is_empty() {
+            return;
+        }
         if let Ok(_current) = self.context.enter() {
             // What has failed is told by the next call.
             let _ = held.reap();

@@ -38,7 +38,7 @@ impl KnownNumbers {
 /// Those of all leaves whose batch is on the device.
 pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
     let mut all = Vec::new();
-    let batch_shapes = plan.batch_shapes.iter().enumerate();
+    let batch_shapes = plan.batch_shapes().iter().enumerate();
     for (leaf, batch_shape) in
         batch_shapes.filter(|(_, batch_shape)| matches!(batch_shape.device, Device::Cuda(_)))
     {

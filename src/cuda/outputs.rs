@@ -25,8 +25,8 @@ impl Run<'_> {
             return Ok(());
         }
         let new = own.iter().filter(|&&index| placements[index].is_none());
-        let outputs = new.map(|&index| &plan.outputs[index]);
-        let outputs = outputs.filter(|output| is_on_device(&plan.batch_shapes[output.leaf]));
+        let outputs = new.map(|&index| &plan.outputs()[index]);
+        let outputs = outputs.filter(|output| is_on_device(&plan.batch_shapes()[output.leaf]));
         let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
         let sizes = outputs.map(OutputPlan::bytes).chain(numbers);
         let sizes: Vec<u64> = sizes.filter(|&bytes| is_shared(bytes)).collect();
@@ -83,7 +83,7 @@ impl Run<'_> {
         placement: Option<*mut u8>,
         host: &Arc<MemoryPool>,
     ) -> Result<(*mut u8, Option<Tensor>)> {
-        let device = plan.batch_shapes[output.leaf].device;
+        let device = plan.batch_shapes()[output.leaf].device;
         if let Some(out) = placement {
             return Ok((out, None));
         }
@@ -131,7 +131,7 @@ impl Run<'_> {
 
 /// Numbers on their way to the device.
 pub(super) struct Number {
-    address: u64,
+    pub address: u64,
     dtype: DType,
     bytes: Vec<u8>,
     /// See [`Values::chosen`].

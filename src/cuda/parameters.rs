@@ -21,7 +21,7 @@ impl ParameterPool {
         memory[..header.len()].copy_from_slice(header);
         memory[header.len()..num_words].copy_from_slice(words);
         let is_large = num_words as u64 * 8 > policy.small_bytes;
-        Parameters { memory, is_large, pool: self }
+        Parameters { memory, is_large, num_words, pool: self }
     }
 }
 
@@ -31,6 +31,7 @@ pub(super) struct Parameters<'p> {
     memory: Box<[u64]>,
     /// They are those of the kernel with large parameters.
     pub is_large: bool,
+    num_words: usize,
     pool: &'p ParameterPool,
 }
 
@@ -38,6 +39,11 @@ impl Parameters<'_> {
     /// As many words as the kernel's parameters have.
     pub fn words(&self) -> &[u64] {
         &self.memory[..if self.is_large { LARGE_BYTES } else { SMALL_BYTES } / 8]
+    }
+
+    /// The last of the words that they were made with.
+    pub fn last_mut(&mut self, count: usize) -> &mut [u64] {
+        &mut self.memory[self.num_words - count..self.num_words]
     }
 }
 

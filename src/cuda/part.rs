@@ -93,7 +93,7 @@ pub(super) fn parts_of<'p>(
     if output.bytes_only && output.layout.is_compact() && list.is_none_or(has_all) {
         return parts.push(moved(output, out, list));
     }
-    let batch_shape = plan.batch_shapes.get(output.leaf);
+    let batch_shape = plan.batch_shapes().get(output.leaf);
     let joined = match (
         &output.starts,
         output.role,

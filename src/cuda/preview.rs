@@ -36,8 +36,8 @@ pub(crate) fn launch_of(
     let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
     let policy = Policy::of(capability)?;
 
-    let own = (0..plan.outputs.len())
-        .filter(|&index| is_device_output(plan, index) && !is_view(plan.outputs[index].leaf));
+    let own = (0..plan.outputs().len())
+        .filter(|&index| is_device_output(plan, index) && !is_view(plan.outputs()[index].leaf));
     let outputs = own.filter_map(|index| placed(plan, index).transpose());
     let outputs = outputs.collect::<Result<Vec<Placed<'_>>>>()?;
     let outputs = outputs.iter().map(|placed| match placed {
@@ -107,8 +107,8 @@ enum Placed<'p> {
 
 /// As `Run::assemble` has it; `None` where the samples become the batch by copies alone.
 fn placed<'p>(plan: &'p Plan<'_>, index: usize) -> Result<Option<Placed<'p>>> {
-    let output = &plan.outputs[index];
-    let on_device = matches!(plan.batch_shapes[output.leaf].device, Device::Cuda(_));
+    let output = &plan.outputs()[index];
+    let on_device = matches!(plan.batch_shapes()[output.leaf].device, Device::Cuda(_));
     let out = output.out.filter(|_| on_device).map(|out| out.addr() as u64);
     let out = out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index));
     if must_upload(plan, index, false) {
@@ -116,7 +116,7 @@ fn placed<'p>(plan: &'p Plan<'_>, index: usize) -> Result<Option<Placed<'p>>> {
             return Ok(None);
         }
         let (_, offsets) = Plan::packed(&plan.lists[output.leaf])?;
-        let device = plan.batch_shapes[output.leaf].device;
+        let device = plan.batch_shapes()[output.leaf].device;
         let staged = upload::staged(&plan.lists[output.leaf], &offsets, ASSUMED, device)?;
         return Ok(Some(Placed::Moved(Box::new(plan.reread(index, &staged)), out)));
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bytemuck::{bytes_of, cast_slice};
 use smallvec::SmallVec;
 
 use super::capture::refused_in_capture;
@@ -13,7 +14,9 @@ use super::executor::{Executor, Lane};
 use super::list_table::ListTable;
 use super::numbers::{known_numbers, Values};
 use super::outputs::Number;
-use super::select;
+use super::parameters::Parameters;
+use super::part::Part;
+use super::select::{self, SelectedTable};
 use super::table::{parts, Table};
 use super::upload;
 use crate::host::{Helpers, MemoryPool};
@@ -22,6 +25,7 @@ use crate::plan::{
     is_device_output, is_on_device, is_upload, must_upload, uploaded_together, OutputPlan, Plan,
 };
 use crate::run_options::RunOptions;
+use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Device, Layout, Result, Tensor};
 
 /// What of the host a run on a device needs.
@@ -47,8 +51,8 @@ impl Executor {
             self.held.reap()?;
         }
         let mut run = Run::new(self, current, stream, is_capturing);
-        let own: Vec<usize> =
-            (0..plan.outputs.len()).filter(|&output| is_device_output(plan, output)).collect();
+        let own: SmallVec<[usize; 4]> =
+            (0..plan.outputs().len()).filter(|&output| is_device_output(plan, output)).collect();
         run.find_producers(options)?;
         let finished = run.assemble(plan, placements, &own, options, host);
         run.end(finished)
@@ -65,6 +69,17 @@ struct Places {
 }
 
 impl Places {
+    /// The outputs that the launch writes, and where.
+    fn outputs<'p>(
+        &'p self,
+        plan: &'p Plan<'_>,
+    ) -> impl Iterator<Item = (&'p OutputPlan<'p>, u64)> {
+        let outputs = plan.outputs().iter().enumerate().zip(&self.on_device);
+        outputs.filter_map(|((index, planned), place)| {
+            Some((self.moved(index).unwrap_or(planned), (*place)?))
+        })
+    }
+
     fn moved(&self, index: usize) -> Option<&OutputPlan<'static>> {
         self.moved.get(index)?.as_deref()
     }
@@ -109,18 +124,14 @@ impl Run<'_> {
         let mut places = self.places(plan, placements, own, options, host.memory)?;
         let numbers = self.numbers(plan, options, known)?;
         // Behind the allocations: memory just given may be in use by work that is enqueued already.
-        self.order_behind_producers(plan, own, options)?;
+        let read = self.readable(plan, options);
+        self.order_behind_producers(plan, &read)?;
 
         self.bring_samples(plan, own, &mut places, host.threads)?;
-        let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
-        let outputs = plan.outputs.iter().enumerate().zip(&places.on_device);
-        let outputs = outputs.filter_map(|((index, planned), place)| {
-            Some((places.moved(index).unwrap_or(planned), (*place)?))
-        });
-        self.launch(plan, outputs, &values)?;
+        self.launch(plan, &places, &numbers)?;
 
         let is_copying = self.bring_back(plan, &places.back, host.threads)?;
-        self.finish(plan, own, options)?;
+        self.finish(plan, &read, options)?;
         if is_copying {
             self.stream.synchronize()?;
         }
@@ -143,11 +154,11 @@ impl Run<'_> {
         options: &RunOptions,
         host: &Arc<MemoryPool>,
     ) -> Result<Places> {
-        let on_device = SmallVec::from_elem(None, plan.outputs.len());
+        let on_device = SmallVec::from_elem(None, plan.outputs().len());
         let mut places = Places { on_device, moved: Vec::new(), back: Vec::new() };
         for &index in own {
-            let (output, out) = (&plan.outputs[index], placements[index]);
-            let address = match (out, is_on_device(&plan.batch_shapes[output.leaf])) {
+            let (output, out) = (&plan.outputs()[index], placements[index]);
+            let address = match (out, is_on_device(&plan.batch_shapes()[output.leaf])) {
                 (Some(out), true) => out.addr() as u64,
                 (None, true) => {
                     let tensor = self.output(options, output.dtype, output.layout.clone())?;
@@ -212,8 +223,9 @@ impl Run<'_> {
     ) -> Result<bool> {
         let mut is_copying = false;
         for &Back { index, address, to, .. } in back {
-            let bytes = plan.outputs[index].bytes();
-            let is_pinned = plan.batch_shapes[plan.outputs[index].leaf].device == Device::Pinned;
+            let bytes = plan.outputs()[index].bytes();
+            let is_pinned =
+                plan.batch_shapes()[plan.outputs()[index].leaf].device == Device::Pinned;
             // SAFETY: a block of so many bytes, and host memory that `host_memory` measured; both are
             // held until the copy is done.
             unsafe {
@@ -237,15 +249,15 @@ impl Run<'_> {
         place: u64,
         threads: Option<&Helpers>,
     ) -> Result<Option<OutputPlan<'static>>> {
-        let leaf = plan.outputs[index].leaf;
-        if is_upload(plan, &plan.outputs[index]) {
+        let leaf = plan.outputs()[index].leaf;
+        if is_upload(plan, &plan.outputs()[index]) {
             self.upload_output(plan, index, place, threads)?;
             return Ok(None);
         }
         let staged = {
             let (packed, offsets) = Plan::packed(&plan.lists[leaf])?;
             let (block, bytes) = (self.allocate(offsets.total() as u64)?, offsets.total() as u64);
-            match plan.batch_shapes[leaf].source {
+            match plan.batch_shapes()[leaf].source {
                 Device::Pinned => {
                     upload::copied(self, &plan.lists[leaf], &offsets, block.address())?;
                     self.done.traffic.bytes_to_device += bytes;
@@ -266,35 +278,70 @@ impl Run<'_> {
         threads: Option<&Helpers>,
     ) -> Result<()> {
         upload::output(self, plan, index, place, threads)?;
-        self.done.traffic.bytes_to_device += plan.outputs[index].bytes();
+        self.done.traffic.bytes_to_device += plan.outputs()[index].bytes();
         Ok(())
     }
 
-    fn launch<'p>(
-        &mut self,
-        plan: &'p Plan<'_>,
-        outputs: impl Iterator<Item = (&'p OutputPlan<'p>, u64)>,
-        values: &[Values<'_>],
-    ) -> Result<()> {
+    fn launch(&mut self, plan: &Plan<'_>, places: &Places, numbers: &[Number]) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
-        let (policy, num_sms) = (&self.executor.policy, self.current.context().info().num_sms);
-        let table = Table::new(&parts(plan, outputs), values, num_sms, policy)?;
+        if let (Some(selection), Some(list)) = (plan.selection(), ListTable::of(plan)) {
+            return self.launch_selected(plan, (selection, list), places, numbers);
+        }
+        let (executor, policy) = (self.executor, &self.executor.policy);
+        let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
+        let num_sms = self.current.context().info().num_sms;
+        let table = Table::new(&parts(plan, places.outputs(plan)), &values, num_sms, policy)?;
         if table.num_items() == 0 {
             return Ok(());
         }
-        let address = match (plan.selection(), ListTable::of(plan)) {
-            (Some(selection), Some(list)) => Some(select::table_of(self, selection, list, &table)?),
-            _ if table.is_inline(policy) => None,
-            _ => Some(self.upload_table(&table)?),
+        let address = match table.is_inline(policy) {
+            true => None,
+            false => Some(self.upload_table(&table)?),
         };
-        let parameters = table.parameters(address, &self.executor.parameters, policy);
-        let kernel = &self.executor.kernels[usize::from(parameters.is_large)];
+        self.enqueue(table.num_items(), &table.parameters(address, &executor.parameters, policy))
+    }
+
+    /// As [`Run::launch`], by a table that the device makes.
+    fn launch_selected(
+        &mut self,
+        plan: &Plan<'_>,
+        (selection, list): (&Selection<SampleList<'_>>, &ListTable),
+        places: &Places,
+        numbers: &[Number],
+    ) -> Result<()> {
+        let (executor, policy) = (self.executor, &self.executor.policy);
+        let own = places.on_device.iter().map(|place| place.unwrap_or(0));
+        let addresses = own.chain(numbers.iter().map(|number| number.address));
+        let addresses: SmallVec<[u64; 4]> = addresses.collect();
+        let num_sms = self.current.context().info().num_sms;
+        let table = SelectedTable::of(plan, &addresses, || {
+            let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
+            let parts = parts(plan, places.outputs(plan));
+            let table = Table::new(&parts, &values, num_sms, policy)?;
+            let is_of = |part: &Part<'_>, output| std::ptr::eq(part.output, output);
+            let output = |part| plan.outputs().iter().position(|output| is_of(part, output));
+            let filled = (0..values.len()).filter(|&number| !values[number].bytes.is_empty());
+            let filled = filled.map(|number| plan.outputs().len() + number);
+            Ok((table, parts.iter().filter_map(output).chain(filled).collect()))
+        })?;
+        let num_items = table.header(0).num_items;
+        if num_items == 0 {
+            return Ok(());
+        }
+        let header = table.header(select::table_of(self, selection, list, &table, &addresses)?);
+        let parameters = executor.parameters.with(cast_slice(bytes_of(&header)), &[], policy);
+        self.enqueue(num_items, &parameters)
+    }
+
+    fn enqueue(&mut self, num_items: u32, parameters: &Parameters<'_>) -> Result<()> {
+        let (executor, threads) = (self.executor, self.executor.policy.threads);
+        let kernel = &executor.kernels[usize::from(parameters.is_large)];
         // A warp for each item.
-        let grid = table.num_items().div_ceil(policy.threads / 32);
+        let grid = num_items.div_ceil(threads / 32);
         let values = [parameters.words().as_ptr().cast()];
         // SAFETY: the kernel has one parameter, of this size (`Parameters::words`). Samples and
         // outputs are as the plan's maker promised, and held until the event after this.
-        unsafe { self.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }?;
+        unsafe { self.stream.launch(kernel, [grid, 1, 1], [threads, 1, 1], 0, &values) }?;
         self.done.traffic.launches += 1;
         Ok(())
     }

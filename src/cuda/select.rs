@@ -2,10 +2,12 @@
 //! of that table goes with its parameters, however many samples there are.
 #![allow(unsafe_code)] // Copies and launches with raw addresses.
 
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{bytes_of, cast, cast_slice, Zeroable};
+use smallvec::SmallVec;
 
 use super::capture::refused_in_capture;
 use super::enqueue::Run;
@@ -16,8 +18,9 @@ use super::params;
 use super::table::Table;
 use super::upload;
 use super::words::Column;
-use crate::samples::{SampleList, Selection};
-use crate::tensor::{DType, Result, Tensor};
+use crate::plan::Plan;
+use crate::samples::{Memo, SampleList, Selection};
+use crate::tensor::{DType, Owner, Result, Tensor};
 
 impl Executor {
     /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
@@ -91,50 +94,119 @@ fn row_bytes(one_of_each: &SampleList<'_>) -> Option<u64> {
     bytes(0).filter(|_| (1..one_of_each.len()).all(|index| bytes(index) == bytes(0)))
 }
 
+/// The table of a launch whose samples a device chooses, as the kernel that makes it is told of it: but for the addresses
+/// that are written to it is the same for each call.
+#[derive(Debug)]
+pub(super) struct SelectedTable {
+    /// What there is of each column, then their numbers, then the words that the host knows.
+    words: Vec<u64>,
+    num_columns: u32,
+    num_words: u32,
+    /// For each field, which of the addresses of a run it writes to.
+    outs: SmallVec<[usize; 2]>,
+    /// Of the table itself.
+    bytes: u64,
+    header: params::Header,
+}
+
+/// The families of kernels, and the loops of boxes, depend on what addresses are multiples of up to this.
+const OUT_ALIGN: u64 = 16;
+
+impl SelectedTable {
+    /// That of a plan, for a run that writes to these addresses. If the plan is kept with its list, so is the table, which is
+    /// right for the one device that the list is on.
+    pub fn of(
+        plan: &Plan<'_>,
+        addresses: &[u64],
+        make: impl FnOnce() -> Result<(Table, SmallVec<[usize; 2]>)>,
+    ) -> Result<Arc<SelectedTable>> {
+        let is_aligned = addresses.iter().all(|address| address % OUT_ALIGN == 0);
+        let memo = plan.launch().filter(|_| is_aligned);
+        let known = memo.and_then(Memo::get).and_then(|known| known.downcast().ok());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let (table, outs) = make()?;
+        let mut words = words_of(table.chosen(), table.as_bytes().len() / 8);
+        let num_words = (table.as_bytes().len() / 8) as u32;
+        words.extend_from_slice(cast_slice(table.as_bytes()));
+        let made = Arc::new(SelectedTable {
+            words,
+            num_columns: table.chosen().len() as u32,
+            num_words,
+            outs,
+            bytes: table.chosen_bytes(),
+            header: table.header(),
+        });
+        if let Some(memo) = memo {
+            memo.set(Arc::clone(&made) as Owner);
+        }
+        Ok(made)
+    }
+
+    /// What the launch is told of the table at this address.
+    pub fn header(&self, table: u64) -> params::Header {
+        params::Header { table, ..self.header }
+    }
+
+    /// Has the fields written to the addresses of a run.
+    fn place(&self, words: &mut [u64], addresses: &[u64]) {
+        const OUT: usize = offset_of!(params::Field, out) / 8;
+        let first = words.len() - self.num_words as usize;
+        let fields = words[first..].chunks_exact_mut(size_of::<params::Field>() / 8);
+        for (field, &out) in fields.zip(&self.outs) {
+            field[OUT] = addresses[out];
+        }
+    }
+}
+
 /// Enqueues the kernel that makes a table, and gives its address.
 pub(super) fn table_of(
     run: &mut Run<'_>,
     selection: &Selection<SampleList<'_>>,
     list: &ListTable,
-    table: &Table,
+    table: &SelectedTable,
+    addresses: &[u64],
 ) -> Result<u64> {
-    let columns = table.chosen();
     let block = match run.is_capturing {
-        true => captured_block(run, list, table.chosen_bytes())?,
-        false => run.allocate(table.chosen_bytes())?,
+        true => captured_block(run, list, table.bytes)?,
+        false => run.allocate(table.bytes)?,
     };
     // Never 0, which says that nothing was found.
     let call = list.num_calls.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     let chosen = Chosen { list: Arc::clone(&selection.listed.table), call };
-    let mut words = words_of(columns, table.as_bytes().len() / 8);
-    let first_word = words.len() as u32;
-    words.extend_from_slice(cast_slice(table.as_bytes()));
-    let num_words = words.len() as u32 - first_word;
+    let num_words = table.num_words;
     let mut select = params::Select {
         table: block.address(),
         call: call.into(),
         slot: chosen.slot() as u32,
-        num_columns: columns.len() as u32,
-        first_word,
+        num_columns: table.num_columns,
+        first_word: table.words.len() as u32 - num_words,
         num_words,
         ..select_of(list, &selection.indices)
     };
-    let policy = &run.executor.policy;
-    let bytes = size_of::<params::Select>() + words.len() * 8;
-    if bytes as u64 > policy.inline_bytes {
+    let (executor, policy) = (run.executor, &run.executor.policy);
+    let bytes = size_of::<params::Select>() + table.words.len() * 8;
+    let parameters = if bytes as u64 > policy.inline_bytes {
         if run.is_capturing {
             return Err(refused_in_capture(
                 "the samples of this list have too many layouts for the parameters of a kernel",
             ));
         }
+        let mut words = table.words.clone();
+        table.place(&mut words, addresses);
         let uploaded = run.allocate(words.len() as u64 * 8)?;
         // SAFETY: the block has as many bytes, and is held until the event after the launch.
         unsafe { upload::bytes(run, uploaded.address(), cast_slice(&words)) }?;
         select.words = uploaded.address();
-        words.clear();
-    }
-    let parameters = run.executor.parameters.with(cast_slice(bytes_of(&select)), &words, policy);
-    let kernel = &run.executor.select[usize::from(parameters.is_large)];
+        executor.parameters.with(cast_slice(bytes_of(&select)), &[], policy)
+    } else {
+        let select = cast_slice(bytes_of(&select));
+        let mut parameters = executor.parameters.with(select, &table.words, policy);
+        table.place(parameters.last_mut(table.words.len()), addresses);
+        parameters
+    };
+    let kernel = &executor.select[usize::from(parameters.is_large)];
     let grid = select.num_samples.max(num_words).div_ceil(policy.threads);
     let values = [parameters.words().as_ptr().cast()];
     // SAFETY: the kernel has one parameter, of this size. The list's table, the indices and the memory that it

@@ -82,6 +82,11 @@ impl Table {
         (size_of::<Header>() + self.as_bytes().len()) as u64
     }
 
+    /// What a launch is told beside the table, which goes with its parameters.
+    pub fn header(&self) -> Header {
+        self.header
+    }
+
     /// The parameters of a launch, for the table inside them (`None`) or at a device address.
     pub fn parameters<'p>(
         &self,

@@ -46,14 +46,14 @@ fn table_of(
     num_sms: u32,
     policy: &Policy,
 ) -> Result<Table> {
-    let outputs = plan.outputs.iter().zip(places);
+    let outputs = plan.outputs().iter().zip(places);
     let outputs = outputs.filter_map(|(output, place)| Some((output, (*place)?)));
     Table::new(&parts(plan, outputs), values, num_sms, policy)
 }
 
 fn table(samples: &SampleList<'_>, collate: &Collate, out: u64) -> Table {
     let plan = Plan::new(samples, &collate.clone().device(HERE)).unwrap();
-    table_of(&plan, &vec![Some(out); plan.outputs.len()], &[], 132, &policy()).unwrap()
+    table_of(&plan, &vec![Some(out); plan.outputs().len()], &[], 132, &policy()).unwrap()
 }
 
 impl Table {

@@ -17,14 +17,14 @@ pub(super) fn output(
     place: u64,
     threads: Option<&Helpers>,
 ) -> Result<()> {
-    let output = &plan.outputs[index];
+    let output = &plan.outputs()[index];
     let (numel, size) = (output.numel(), output.dtype.size() as u64);
     let chunk_elems = CHUNK_BYTES / size;
     let mut begin = 0;
     while begin < numel {
         let end = numel.min(begin + chunk_elems);
         let fill = |slot: *mut u8| {
-            let mut outputs = vec![None; plan.outputs.len()];
+            let mut outputs = vec![None; plan.outputs().len()];
             outputs[index] = Some(slot.wrapping_offset(-((begin * size) as isize)));
             // SAFETY: the elements `begin..end` of the compact output fall on the slot, which is ours.
             let outputs = unsafe { Outputs::new(outputs) };
@@ -45,7 +45,7 @@ pub(super) fn together(
     outputs: &[usize],
     threads: Option<&Helpers>,
 ) -> Result<Vec<(usize, OutputPlan<'static>)>> {
-    let lists = outputs.iter().map(|&output| &plan.lists[plan.outputs[output].leaf]);
+    let lists = outputs.iter().map(|&output| &plan.lists[plan.outputs()[output].leaf]);
     let packed = lists.map(|list| Plan::packed(list)).collect::<Result<Vec<_>>>()?;
     let mut bytes = 0u64;
     let mut begins = Vec::with_capacity(outputs.len());
@@ -58,7 +58,7 @@ pub(super) fn together(
         for ((part, _), &begin) in packed.iter().zip(&begins) {
             // SAFETY: the part's bytes fall on the slot, from `begin` on, which is ours.
             let outputs = unsafe { Outputs::new(vec![Some(slot.wrapping_add(begin as usize))]) };
-            host::run_part(part, 0, 0..part.outputs[0].numel(), &outputs, threads);
+            host::run_part(part, 0, 0..part.outputs()[0].numel(), &outputs, threads);
         }
     };
     // SAFETY: the block has as many bytes, and is held until the work is done.
@@ -67,7 +67,7 @@ pub(super) fn together(
     let mut reread = Vec::with_capacity(outputs.len());
     for ((&output, (_, offsets)), begin) in outputs.iter().zip(&packed).zip(begins) {
         run.done.traffic.bytes_to_device += offsets.total() as u64;
-        let samples = &plan.lists[plan.outputs[output].leaf];
+        let samples = &plan.lists[plan.outputs()[output].leaf];
         let list = staged(samples, offsets, block.address() + begin, device)?;
         reread.push((output, plan.reread(output, &list)));
     }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use crate::batch::{hand_out, Batch, Fields, Filled};
 use crate::collate::Collate;
 use crate::cuda;
@@ -63,7 +65,7 @@ pub struct EngineOptions {
 }
 
 /// Of each output, memory of the engine's; or the rows that are copied already.
-type HostOutputs = (Vec<Option<Tensor>>, Vec<Option<RowsAhead>>);
+type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<RowsAhead>>);
 
 impl Engine {
     /// More threads than this are not started, whatever is asked for: the system would be busy with them for
@@ -209,8 +211,8 @@ impl Engine {
         let counters = &self.shared.counters;
         let span = Span::timed(Stage::Run, Instant::now(), &counters.run_ns);
         let tally = Tally::of_plan(&plan);
-        let mut filled: Vec<Filled> = Vec::with_capacity(plan.batch_shapes.len());
-        for batch_shape in &plan.batch_shapes {
+        let mut filled: Vec<Filled> = Vec::with_capacity(plan.batch_shapes().len());
+        for batch_shape in plan.batch_shapes() {
             filled.push(Filled { data: None, fields: Fields::new(batch_shape)? });
         }
         let executor = self.executor_of(&plan, &options)?;
@@ -237,13 +239,13 @@ impl Engine {
             )?),
             None => arena,
         };
-        if !(0..plan.outputs.len()).all(|index| is_device_output(&plan, index)) {
+        if !(0..plan.outputs().len()).all(|index| is_device_output(&plan, index)) {
             self.run_on_host(&plan, &placements, &mut tensors, ahead)?;
         }
         counters.count(&tally);
         span.note(&tally);
         drop(span);
-        for (output, tensor) in plan.outputs.iter().zip(tensors) {
+        for (output, tensor) in plan.outputs().iter().zip(tensors) {
             if let Some(tensor) = tensor {
                 filled[output.leaf].set(output.role, tensor);
             }
@@ -271,21 +273,21 @@ impl Engine {
         placements: &[Option<*mut u8>],
         options: &mut RunOptions,
     ) -> Result<HostOutputs> {
-        let mut tensors = Vec::with_capacity(plan.outputs.len());
+        let mut tensors = SmallVec::with_capacity(plan.outputs().len());
         // Most calls have none.
         let mut ahead = Vec::new();
         if !options.ahead.is_empty() {
-            ahead.resize_with(plan.outputs.len(), || None);
+            ahead.resize_with(plan.outputs().len(), || None);
         }
         let mut shared = self.shared_pinned(plan, placements)?;
-        for (index, output) in plan.outputs.iter().enumerate() {
+        for (index, output) in plan.outputs().iter().enumerate() {
             let is_new = placements[index].is_none() && !is_device_output(plan, index);
             let mut rows = options.ahead.get_mut(output.leaf);
             let rows = rows.as_mut().filter(|_| output.role == Role::Data && is_new);
             let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(output));
             tensors.push(match rows.is_none() && is_new {
                 true => {
-                    let device = plan.batch_shapes[output.leaf].device;
+                    let device = plan.batch_shapes()[output.leaf].device;
                     let is_part = device == Device::Pinned && is_shared(output.bytes());
                     Some(match shared.as_mut().filter(|_| is_part) {
                         Some(shared) => shared.take(output)?,
@@ -309,10 +311,10 @@ impl Engine {
         tensors: &mut [Option<Tensor>],
         mut ahead: Vec<Option<RowsAhead>>,
     ) -> Result<()> {
-        let mut addresses = Vec::with_capacity(plan.outputs.len());
+        let mut addresses = Vec::with_capacity(plan.outputs().len());
         for (index, tensor) in tensors.iter_mut().enumerate() {
             let rows = ahead.get_mut(index).and_then(Option::take);
-            let output = &plan.outputs[index];
+            let output = &plan.outputs()[index];
             if let Some(block) = rows.and_then(RowsAhead::finish) {
                 *tensor = Some(block.into_tensor(output.dtype, output.layout.clone()));
                 addresses.push(None);

@@ -36,7 +36,7 @@ impl Engine {
         let is_host = |batch_shape: &BatchShape| {
             [batch_shape.source, batch_shape.device].contains(&Device::Cpu)
         };
-        let threads = match plan.batch_shapes.iter().any(is_host) {
+        let threads = match plan.batch_shapes().iter().any(is_host) {
             true => self.shared.threads.helpers()?,
             false => None,
         };
@@ -52,7 +52,7 @@ impl Engine {
         for (leaf, role, tensor) in done.numbers {
             filled[leaf].set(role, tensor);
         }
-        for (filled, batch_shape) in filled.iter_mut().zip(&plan.batch_shapes) {
+        for (filled, batch_shape) in filled.iter_mut().zip(plan.batch_shapes()) {
             if matches!(batch_shape.device, Device::Cuda(_)) {
                 filled.fields.late.clone_from(&done.late);
             }

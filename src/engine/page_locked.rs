@@ -19,9 +19,9 @@ impl Engine {
         placements: &[Option<*mut u8>],
     ) -> Result<Option<SharedMemory>> {
         let is_new = |index: usize| placements[index].is_none() && !is_device_output(plan, index);
-        let outputs = plan.outputs.iter().enumerate();
+        let outputs = plan.outputs().iter().enumerate();
         let outputs = outputs.filter(|(index, output)| {
-            plan.batch_shapes[output.leaf].device == Device::Pinned
+            plan.batch_shapes()[output.leaf].device == Device::Pinned
                 && is_shared(output.bytes())
                 && is_new(*index)
         });

@@ -55,14 +55,14 @@ pub(crate) struct Tiling {
 impl Tiling {
     /// Of the outputs that are to be run, by position.
     pub fn new(plan: &Plan<'_>, is_run: impl Fn(usize) -> bool) -> Tiling {
-        let total = saturating_sum(plan.outputs.iter().map(OutputPlan::bytes));
+        let total = saturating_sum(plan.outputs().iter().map(OutputPlan::bytes));
         // A multiple of 64, so that no cache line and no element belongs to two tiles.
         let tile_bytes =
             (total / 64).clamp(POLICY.min_tile_bytes, POLICY.max_tile_bytes).next_multiple_of(64);
         let mut count = 0;
-        let mut first = Vec::with_capacity(plan.outputs.len() + 1);
+        let mut first = Vec::with_capacity(plan.outputs().len() + 1);
         first.push(0);
-        for (index, output) in plan.outputs.iter().enumerate() {
+        for (index, output) in plan.outputs().iter().enumerate() {
             if is_run(index) {
                 count += output.bytes().div_ceil(tile_bytes) as usize;
             }
@@ -78,9 +78,9 @@ impl Tiling {
     /// The output of a tile, and its elements.
     fn locate(&self, plan: &Plan<'_>, tile: usize) -> (usize, std::ops::Range<u64>) {
         let output = self.first.partition_point(|&first| first <= tile) - 1;
-        let size = plan.outputs[output].dtype.size() as u64;
+        let size = plan.outputs()[output].dtype.size() as u64;
         let begin = (tile - self.first[output]) as u64 * self.tile_bytes / size;
-        (output, begin..(begin + self.tile_bytes / size).min(plan.outputs[output].numel()))
+        (output, begin..(begin + self.tile_bytes / size).min(plan.outputs()[output].numel()))
     }
 }
 
@@ -118,7 +118,7 @@ impl<'p> Work<'p> {
     /// Whether the batch is large enough to share out.
     pub fn wants_threads(&self) -> bool {
         let traffic = |output: &OutputPlan<'_>| output.bytes().saturating_add(output.bytes_read());
-        !is_small(saturating_sum(self.plan.outputs.iter().map(traffic)))
+        !is_small(saturating_sum(self.plan.outputs().iter().map(traffic)))
     }
 
     /// Runs all tiles on the calling thread and on those of the pool.
@@ -130,7 +130,7 @@ impl<'p> Work<'p> {
             // stays inside the output, and every tile is taken once.
             #[allow(unsafe_code)]
             unsafe {
-                tile::run(self.plan, &self.plan.outputs[output], out, elems);
+                tile::run(self.plan, &self.plan.outputs()[output], out, elems);
             }
         });
     }
@@ -145,7 +145,7 @@ pub(crate) fn run_part(
     threads: Option<&Helpers>,
 ) {
     let Some(out) = outputs.0[output].map(AtomicPtr::new) else { return };
-    let tile_elems = POLICY.min_tile_bytes / plan.outputs[output].dtype.size() as u64;
+    let tile_elems = POLICY.min_tile_bytes / plan.outputs()[output].dtype.size() as u64;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
     parallel_for(count, threads, |tile| {
         let begin = elems.start + tile as u64 * tile_elems;
@@ -153,7 +153,7 @@ pub(crate) fn run_part(
         // SAFETY: as for `Work::run`, of a part of the output.
         #[allow(unsafe_code)]
         unsafe {
-            tile::run(plan, &plan.outputs[output], out.load(Ordering::Relaxed), part);
+            tile::run(plan, &plan.outputs()[output], out.load(Ordering::Relaxed), part);
         }
     });
 }
@@ -207,20 +207,20 @@ mod tests {
         ] {
             let plan = Plan::new(&views, &collate).unwrap();
             let tiling = Tiling::new(&plan, |output| Some(output) != done);
-            let mut next = vec![0; plan.outputs.len()];
+            let mut next = vec![0; plan.outputs().len()];
             for tile in 0..tiling.count() {
                 let (output, elems) = tiling.locate(&plan, tile);
                 assert_eq!(elems.start, next[output], "{collate:?}");
                 next[output] = elems.end;
-                let bytes = (elems.end - elems.start) * plan.outputs[output].dtype.size() as u64;
-                let is_last = elems.end == plan.outputs[output].numel();
+                let bytes = (elems.end - elems.start) * plan.outputs()[output].dtype.size() as u64;
+                let is_last = elems.end == plan.outputs()[output].numel();
                 assert!(0 < bytes && bytes <= POLICY.max_tile_bytes, "{bytes} bytes, {collate:?}");
                 assert!(
                     is_last || bytes >= POLICY.min_tile_bytes && bytes % 64 == 0,
                     "{bytes} bytes"
                 );
             }
-            for (index, (output, next)) in plan.outputs.iter().zip(next).enumerate() {
+            for (index, (output, next)) in plan.outputs().iter().zip(next).enumerate() {
                 let expected = if Some(index) == done { 0 } else { output.numel() };
                 assert_eq!(next, expected, "{collate:?}");
             }
@@ -238,7 +238,7 @@ mod tests {
             let plan = Plan::new(&views, &Collate::stack()).unwrap();
             // SAFETY: nothing is run.
             #[allow(unsafe_code)]
-            let outputs = unsafe { Outputs::new(vec![None; plan.outputs.len()]) };
+            let outputs = unsafe { Outputs::new(vec![None; plan.outputs().len()]) };
             assert_eq!(Work::new(&plan, &outputs).wants_threads(), wanted, "{len} bytes");
         }
     }
@@ -249,7 +249,7 @@ mod tests {
         let count = POLICY.streaming_bytes as usize / run;
         let row = vec![0; run];
         let is_streamed = |views: &[SampleView<'_>], collate: &Collate| {
-            is_streaming(&Plan::new(views, collate).unwrap().outputs[0])
+            is_streaming(&Plan::new(views, collate).unwrap().outputs()[0])
         };
         // One row again and again: each is a run of its own.
         for (len, count, streamed) in

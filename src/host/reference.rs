@@ -11,7 +11,7 @@ use crate::tensor::{DType, Scalar};
 
 /// Runs a plan.
 pub(crate) fn run(plan: &Plan<'_>, outputs: &Outputs) {
-    let outputs = plan.outputs.iter().zip(&outputs.0);
+    let outputs = plan.outputs().iter().zip(&outputs.0);
     for (output, out) in outputs.filter_map(|(output, out)| Some((output, (*out)?))) {
         for elem in 0..output.numel() {
             // SAFETY: the plan borrows its samples, and `Outputs::new` promised the output.
@@ -46,7 +46,8 @@ unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, 
             let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
             unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), class.dtype.size()) };
-            let affine = if affine { plan.batch_shapes[output.leaf].affine.as_ref() } else { None };
+            let affine =
+                if affine { plan.batch_shapes()[output.leaf].affine.as_ref() } else { None };
             let channel = match class.channel {
                 Channel::None => 0,
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,

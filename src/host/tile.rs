@@ -52,7 +52,7 @@ unsafe fn write<const STREAMING: bool>(
         } else if output.bytes_only {
             copy_runs::<STREAMING>(output, out, elems);
         } else if let Op::Read { affine } = output.op {
-            let affine = affine.then(|| plan.batch_shapes[output.leaf].affine.as_ref()).flatten();
+            let affine = affine.then(|| plan.batch_shapes()[output.leaf].affine.as_ref()).flatten();
             write_samples::<STREAMING>(output, affine, out, elems);
         } else {
             write_constants::<STREAMING>(output, out, elems);
@@ -388,7 +388,7 @@ mod tests {
         ];
         for (case, (samples, collate)) in cases.iter().enumerate() {
             let plan = Plan::new(*samples, collate).expect("a sound batch");
-            let output = &plan.outputs[0];
+            let output = &plan.outputs()[0];
             assert_eq!(output.ranges.as_ref().map(Vec::len), (case == 0).then_some(2));
             let numel = output.numel();
             let run_into = |elems: Range<u64>| {

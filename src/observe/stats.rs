@@ -105,11 +105,11 @@ impl Tally {
         Tally {
             paths: plan.paths().collect(),
             samples: plan
-                .batch_shapes
+                .batch_shapes()
                 .iter()
                 .map(|batch_shape| batch_shape.num_samples as u64)
                 .sum(),
-            bytes_in: saturating_sum(plan.outputs.iter().map(OutputPlan::bytes_read)),
+            bytes_in: saturating_sum(plan.outputs().iter().map(OutputPlan::bytes_read)),
             bytes_out: plan.output_bytes(),
             data_bytes: plan.data_bytes(),
             padding_bytes: plan.padding_bytes(),

@@ -7,6 +7,7 @@ mod launch;
 mod loops;
 mod output;
 mod plan;
+mod planned;
 mod route;
 mod selected;
 mod target;

@@ -6,18 +6,19 @@
 //! a [`LoopNest`]: the loops that lead from its source to its place in the output.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::collate::Collate;
 use crate::plan::arena::Arena;
-use crate::plan::batch_shape::{BatchShape, Placement};
-use crate::plan::output::packed_output;
-use crate::plan::output::OutputPlan;
-use crate::plan::output::{data_output, index_output, mask_output};
-use crate::plan::target::{check_apart, check_target};
-use crate::plan::target::{Leaf, Target};
-use crate::samples::{SampleList, Samples, Selection};
+use crate::plan::batch_shape::BatchShape;
+use crate::plan::output::{data_output, packed_output, OutputPlan};
+use crate::plan::planned::{together, Planned};
+use crate::plan::target::{check_apart, Leaf};
+use crate::samples::{Memo, SampleList, Samples, Selection};
 use crate::tensor::Offsets;
-use crate::tensor::{DType, Device, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
+use crate::tensor::{Device, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
 
 /// What would be done to assemble one batch, or all leaves of one tree.
 ///
@@ -31,8 +32,7 @@ use crate::tensor::{DType, Device, Error, Hint, Layout, Mismatch, Owner, Result,
 /// ```
 #[derive(Debug, Default)]
 pub struct Plan<'s> {
-    pub(crate) batch_shapes: Vec<BatchShape>,
-    pub(crate) outputs: Vec<OutputPlan<'s>>,
+    planned: Arc<Planned<'s>>,
     /// The samples of each leaf, for an executor that has to move them first.
     pub(crate) lists: Vec<Listed<'s>>,
     /// Owners of outputs that have to know of the work: see [`Target::owned_by`].
@@ -40,6 +40,9 @@ pub struct Plan<'s> {
     /// Where all that is written is, if it shares one allocation.
     pub(crate) arena: Option<Arena>,
 }
+
+/// Where each output of a plan is written, as far as that is known.
+pub(crate) type Placements = SmallVec<[Option<*mut u8>; 4]>;
 
 /// The samples of a leaf. (A `Cow` would tie the plan to one lifetime.)
 #[derive(Debug)]
@@ -69,10 +72,13 @@ impl<'s> Plan<'s> {
         collate: &Collate,
     ) -> Result<Plan<'s>> {
         match samples.to_list() {
-            Cow::Borrowed(samples) => Plan::default().with_leaf(samples, collate, None),
+            Cow::Borrowed(samples) => {
+                let planned = Planned::of_list(samples, collate, None)?;
+                Ok(Plan { planned, lists: vec![Listed::Borrowed(samples)], ..Plan::default() })
+            }
             Cow::Owned(samples) => {
-                let plan = Plan::default().with_leaf(&samples, collate, None)?.into_owned();
-                Ok(Plan { lists: vec![Listed::Owned(samples)], ..plan })
+                let planned = Planned::owned(&samples, collate)?;
+                Ok(Plan { planned, lists: vec![Listed::Owned(samples)], ..Plan::default() })
             }
         }
     }
@@ -83,18 +89,14 @@ impl<'s> Plan<'s> {
     /// Every error of input, with the path of its leaf; and those of an unfit output: wrong shape or
     /// dtype, elements that share memory, overlap with a sample or with another output.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
-        let count = leaves.len();
-        let empty = Plan {
-            batch_shapes: Vec::with_capacity(count),
-            outputs: Vec::with_capacity(count),
-            lists: Vec::with_capacity(count),
-            out_owners: Vec::new(),
+        let planned = Planned::of_leaves(leaves)?;
+        let owners = leaves.iter().filter_map(|leaf| leaf.out.and_then(|out| out.owner.clone()));
+        let plan = Plan {
+            planned,
+            lists: leaves.iter().map(|leaf| Listed::Borrowed(leaf.samples)).collect(),
+            out_owners: owners.collect(),
             arena: None,
         };
-        let plan = leaves.iter().try_fold(empty, |plan, leaf| {
-            let planned = plan.with_leaf(leaf.samples, leaf.collate, leaf.out);
-            planned.map_err(|error| error.at_path(leaf.path))
-        })?;
         check_apart(leaves)?;
         Ok(plan)
     }
@@ -137,22 +139,22 @@ impl<'s> Plan<'s> {
         if plan.selection().is_some() {
             return Err(together());
         }
-        for (leaf, batch_shape) in leaves.iter().zip(&plan.batch_shapes) {
-            let (expected, got) = (plan.batch_shapes[0].device, batch_shape.device);
+        for (leaf, batch_shape) in leaves.iter().zip(plan.batch_shapes()) {
+            let (expected, got) = (plan.batch_shapes()[0].device, batch_shape.device);
             if got != expected {
                 let found = Mismatch::new(Some(0), expected.to_string(), got.to_string());
                 let found = found.with_hint(Hint::Device);
                 return Err(Error::Device(Box::new(found)).at_path(leaf.path));
             }
         }
-        let arena = Some(Arena::new(&plan.batch_shapes, &plan.outputs)?);
+        let arena = Some(Arena::new(plan.batch_shapes(), plan.outputs())?);
         Ok(Plan { arena, ..plan })
     }
 
     /// Where each output is to be written, as far as that is known: to memory of the caller's, or to its
     /// place in an arena, if there is memory for it.
-    pub(crate) fn placements(&self, arena: Option<&Tensor>) -> Vec<Option<*mut u8>> {
-        let mut placements: Vec<_> = self.outputs.iter().map(|output| output.out).collect();
+    pub(crate) fn placements(&self, arena: Option<&Tensor>) -> Placements {
+        let mut placements: Placements = self.outputs().iter().map(|output| output.out).collect();
         if let (Some(arena), Some(memory)) = (&self.arena, arena) {
             for (output, place) in arena.places(memory.data_ptr()) {
                 placements[output] = Some(place);
@@ -161,74 +163,28 @@ impl<'s> Plan<'s> {
         placements
     }
 
-    fn with_leaf<'a: 's>(
-        mut self,
-        samples: &'s SampleList<'a>,
-        collate: &Collate,
-        out: Option<&'s Target<'s>>,
-    ) -> Result<Plan<'s>> {
-        let batch_shape = BatchShape::new(samples, collate)?;
-        let selection = samples.selection();
-        let planned = selection.map_or(samples, |selection| &selection.listed.one_of_each);
-        let layout = match out {
-            None => Layout::compact(batch_shape.dtype, &batch_shape.shape)?,
-            Some(out) => {
-                let read = selection.map_or(samples, |selection| &selection.listed.samples);
-                check_target(out, &batch_shape, read)?;
-                out.layout.clone()
-            }
-        };
-        let leaf = self.batch_shapes.len();
-        self.out_owners.extend(out.and_then(|out| out.owner.clone()));
-        let out = out.map(|out| out.data);
-        self.outputs.push(OutputPlan { out, ..data_output(leaf, &batch_shape, planned, layout) });
-        if let Some((mask, layout)) = batch_shape.mask_layout()? {
-            self.outputs.push(mask_output(leaf, &batch_shape, planned, mask, layout));
-        }
-        if let (true, Placement::Joined { offsets, .. }) =
-            (batch_shape.batch_index, &batch_shape.placement)
-        {
-            let layout = Layout::compact(DType::I64, &[offsets.total()])?;
-            self.outputs.push(index_output(leaf, samples, offsets.clone(), layout));
-        }
-        if selection.is_some() && leaf > 0 || self.selection().is_some() {
-            return Err(together());
-        }
-        if let Some(selection) = selection {
-            let num_samples = selection.indices.shape()[0] as usize;
-            self.outputs.iter_mut().for_each(|output| output.select(num_samples));
-        }
-        self.batch_shapes.push(batch_shape);
-        self.lists.push(Listed::Borrowed(samples));
-        Ok(self)
-    }
-
     /// Which samples the only leaf has, if a device chooses them.
     pub(crate) fn selection(&self) -> Option<&Selection<SampleList<'s>>> {
         self.lists.first().and_then(|list| list.selection())
     }
 
-    fn into_owned<'o>(self) -> Plan<'o> {
-        let outputs = self.outputs.into_iter().map(OutputPlan::into_owned).collect();
-        Plan { batch_shapes: self.batch_shapes, outputs, ..Plan::default() }
-    }
-
     /// Lays samples out row-major, one after the other, as bytes: one output, and where each begins.
     pub(crate) fn packed(samples: &'s SampleList<'_>) -> Result<(Plan<'s>, Offsets)> {
         let (output, offsets) = packed_output(samples)?;
-        Ok((Plan { outputs: vec![output], ..Plan::default() }, offsets))
+        let planned = Arc::new(Planned { outputs: vec![output], ..Planned::default() });
+        Ok((Plan { planned, ..Plan::default() }, offsets))
     }
 
     /// The data of a leaf with a row-major layout.
     pub(crate) fn compacted(&self, output: usize) -> Result<OutputPlan<'static>> {
-        let old = &self.outputs[output];
+        let old = &self.outputs()[output];
         let layout = Layout::compact(old.dtype, old.layout.shape())?;
         Ok(self.replanned(output, &self.lists[old.leaf], layout))
     }
 
     /// The data of a leaf, read from the same samples at another place.
     pub(crate) fn reread(&self, output: usize, samples: &SampleList<'_>) -> OutputPlan<'static> {
-        self.replanned(output, samples, self.outputs[output].layout.clone())
+        self.replanned(output, samples, self.outputs()[output].layout.clone())
     }
 
     fn replanned(
@@ -237,14 +193,24 @@ impl<'s> Plan<'s> {
         samples: &SampleList<'_>,
         layout: Layout,
     ) -> OutputPlan<'static> {
-        let OutputPlan { leaf, out, .. } = self.outputs[output];
-        let new = data_output(leaf, &self.batch_shapes[leaf], samples, layout);
+        let OutputPlan { leaf, out, .. } = self.outputs()[output];
+        let new = data_output(leaf, &self.batch_shapes()[leaf], samples, layout);
         OutputPlan { out, ..new.into_owned() }
     }
 
     /// The batch of each leaf as it will be.
     pub fn batch_shapes(&self) -> &[BatchShape] {
-        &self.batch_shapes
+        &self.planned.batch_shapes
+    }
+
+    /// What is written.
+    pub(crate) fn outputs(&self) -> &[OutputPlan<'s>] {
+        &self.planned.outputs
+    }
+
+    /// What an executor has made of the plan for the next time, if there will be one.
+    pub(crate) fn launch(&self) -> Option<&Memo> {
+        self.planned.launch.as_ref()
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.
@@ -255,9 +221,9 @@ impl<'s> Plan<'s> {
     /// The address of the batch, if the samples already form it in memory, row-major without gaps, and
     /// nothing else has to be written: no mask, no batch index, no lengths or offsets on a device.
     pub fn as_view(&self, leaf: usize) -> Option<*const u8> {
-        let mut outputs = self.outputs.iter().filter(|output| output.leaf == leaf);
+        let mut outputs = self.outputs().iter().filter(|output| output.leaf == leaf);
         let (Some(output), None) = (outputs.next(), outputs.next()) else { return None };
-        let batch_shape = &self.batch_shapes[leaf];
+        let batch_shape = &self.batch_shapes()[leaf];
         let has_numbers =
             batch_shape.lengths.is_some() && matches!(batch_shape.device, Device::Cuda(_));
         if output.selected.is_some()
@@ -276,10 +242,4 @@ impl<'s> Plan<'s> {
             _ => None,
         }
     }
-}
-
-fn together() -> Error {
-    let text =
-        "samples taken by indices on a device are assembled alone: no other leaves, and no arena";
-    Error::Argument(text.to_owned())
 }

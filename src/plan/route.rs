@@ -68,7 +68,7 @@ pub(crate) fn num_ranges(output: &OutputPlan<'_>) -> usize {
 
 /// Whether host samples become the batch on a device by the copy alone.
 pub(crate) fn is_upload(plan: &Plan<'_>, output: &OutputPlan<'_>) -> bool {
-    let batch_shape = &plan.batch_shapes[output.leaf];
+    let batch_shape = &plan.batch_shapes()[output.leaf];
     let crosses =
         batch_shape.source == Device::Cpu && matches!(batch_shape.device, Device::Cuda(_));
     crosses && output.role == Role::Data && output.bytes_only && output.layout.is_compact()
@@ -97,12 +97,12 @@ pub(crate) const UPLOAD_ALIGN: u64 = 256;
 /// as one copy takes. An output alone has a copy of its own.
 pub(crate) fn uploaded_together(plan: &Plan<'_>) -> Vec<usize> {
     let is_uploaded = |output: &OutputPlan<'_>| {
-        let batch_shape = &plan.batch_shapes[output.leaf];
+        let batch_shape = &plan.batch_shapes()[output.leaf];
         let crosses =
             batch_shape.source == Device::Cpu && matches!(batch_shape.device, Device::Cuda(_));
         crosses && matches!(output.op, Op::Read { .. }) && output.numel() > 0
     };
-    let outputs = plan.outputs.iter().enumerate().filter(|(_, output)| is_uploaded(output));
+    let outputs = plan.outputs().iter().enumerate().filter(|(_, output)| is_uploaded(output));
     let bytes = |output: &OutputPlan<'_>| sample_bytes(&plan.lists[output.leaf]);
     let mut outputs: Vec<_> = outputs.map(|(index, output)| (bytes(output), index)).collect();
     if outputs.len() > 1 {
@@ -127,7 +127,7 @@ const MIN_COPIED_BYTES: u64 = 28 << 10;
 /// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
 /// In a graph they are not, for that would need memory.
 pub(crate) fn is_copied(plan: &Plan<'_>, output: &OutputPlan<'_>) -> bool {
-    let (batch_shape, list) = (&plan.batch_shapes[output.leaf], &plan.lists[output.leaf]);
+    let (batch_shape, list) = (&plan.batch_shapes()[output.leaf], &plan.lists[output.leaf]);
     batch_shape.source == Device::Pinned
         && matches!(batch_shape.device, Device::Cuda(_))
         && matches!(output.op, Op::Read { .. })
@@ -147,8 +147,8 @@ pub(crate) fn is_on_device(batch_shape: &BatchShape) -> bool {
 
 /// Whether an output is run on the device: its data is read or written there, or it is written there.
 pub(crate) fn is_device_output(plan: &Plan<'_>, output: usize) -> bool {
-    let output = &plan.outputs[output];
-    let batch_shape = &plan.batch_shapes[output.leaf];
+    let output = &plan.outputs()[output];
+    let batch_shape = &plan.batch_shapes()[output.leaf];
     let reads = matches!(batch_shape.source, Device::Cuda(_)) && output.role == Role::Data;
     reads || is_on_device(batch_shape)
 }
@@ -156,14 +156,14 @@ pub(crate) fn is_device_output(plan: &Plan<'_>, output: usize) -> bool {
 /// Whether the samples of an output have to be brought to the device. Other host memory, which is
 /// page-locked, the kernels read themselves.
 pub(crate) fn must_upload(plan: &Plan<'_>, index: usize, is_capturing: bool) -> bool {
-    let output = &plan.outputs[index];
+    let output = &plan.outputs()[index];
     let reads = matches!(output.op, Op::Read { .. }) && output.numel() > 0;
-    let is_pageable = plan.batch_shapes[output.leaf].source == Device::Cpu;
+    let is_pageable = plan.batch_shapes()[output.leaf].source == Device::Cpu;
     reads && (is_pageable || !is_capturing && is_copied(plan, output))
 }
 
 pub(crate) fn bytes_to_device(plan: &Plan<'_>, output: &OutputPlan<'_>) -> u64 {
-    let batch_shape = &plan.batch_shapes[output.leaf];
+    let batch_shape = &plan.batch_shapes()[output.leaf];
     let is_upload =
         batch_shape.source == Device::Cpu && matches!(batch_shape.device, Device::Cuda(_));
     match is_upload || is_copied(plan, output) {
@@ -173,7 +173,7 @@ pub(crate) fn bytes_to_device(plan: &Plan<'_>, output: &OutputPlan<'_>) -> u64 {
 }
 
 pub(crate) fn bytes_to_host(plan: &Plan<'_>, output: &OutputPlan<'_>) -> u64 {
-    let batch_shape = &plan.batch_shapes[output.leaf];
+    let batch_shape = &plan.batch_shapes()[output.leaf];
     let crosses = matches!(batch_shape.source, Device::Cuda(_))
         && !matches!(batch_shape.device, Device::Cuda(_));
     if crosses {
@@ -184,7 +184,7 @@ pub(crate) fn bytes_to_host(plan: &Plan<'_>, output: &OutputPlan<'_>) -> u64 {
 }
 
 fn path_of(plan: &Plan<'_>, output: &OutputPlan<'_>) -> Path {
-    let batch_shape = &plan.batch_shapes[output.leaf];
+    let batch_shape = &plan.batch_shapes()[output.leaf];
     match (batch_shape.source, batch_shape.device) {
         (Device::Cpu, Device::Cuda(_)) if is_upload(plan, output) => return Path::Upload,
         (Device::Cpu, Device::Cuda(_)) => return Path::Staged,
@@ -206,11 +206,12 @@ fn path_of(plan: &Plan<'_>, output: &OutputPlan<'_>) -> Path {
     }
 }
 
-impl Plan<'_> {
+impl<'s> Plan<'s> {
     /// How the data of each leaf moves.
-    pub(crate) fn paths(&self) -> impl Iterator<Item = Path> + '_ {
+    pub(crate) fn paths<'p>(&'p self) -> impl Iterator<Item = Path> + use<'p, 's> {
         let together = uploaded_together(self);
-        let data = self.outputs.iter().enumerate().filter(|(_, output)| output.role == Role::Data);
+        let data =
+            self.outputs().iter().enumerate().filter(|(_, output)| output.role == Role::Data);
         data.map(move |(index, output)| match together.contains(&index) {
             true => Path::Staged,
             false => path_of(self, output),
@@ -219,17 +220,17 @@ impl Plan<'_> {
 
     /// Bytes of the data.
     pub(crate) fn data_bytes(&self) -> u64 {
-        let data = self.outputs.iter().filter(|output| output.role == Role::Data);
+        let data = self.outputs().iter().filter(|output| output.role == Role::Data);
         saturating_sum(data.map(OutputPlan::bytes))
     }
 
     /// Bytes of the data that hold padding.
     pub(crate) fn padding_bytes(&self) -> u64 {
-        let data = self.outputs.iter().filter(|output| output.role == Role::Data);
+        let data = self.outputs().iter().filter(|output| output.role == Role::Data);
         // How long the samples are that a device chooses is not known here.
         data.filter(|output| output.selected.is_none())
             .filter(|output| {
-                matches!(self.batch_shapes[output.leaf].placement, Placement::Padded(_))
+                matches!(self.batch_shapes()[output.leaf].placement, Placement::Padded(_))
             })
             .map(|output| {
                 let real: u64 =
@@ -241,10 +242,10 @@ impl Plan<'_> {
 
     /// Bytes of everything the plan makes, offsets and lengths included.
     pub(crate) fn output_bytes(&self) -> u64 {
-        let outputs = saturating_sum(self.outputs.iter().map(OutputPlan::bytes));
+        let outputs = saturating_sum(self.outputs().iter().map(OutputPlan::bytes));
         let lengths = |batch_shape: &BatchShape| {
             batch_shape.lengths.as_ref().map_or(0, |(_, shape)| bytes_of(DType::I64, shape))
         };
-        outputs.saturating_add(saturating_sum(self.batch_shapes.iter().map(lengths)))
+        outputs.saturating_add(saturating_sum(self.batch_shapes().iter().map(lengths)))
     }
 }

@@ -2,12 +2,14 @@
 
 mod addresses;
 mod list;
+mod memo;
 mod meta;
 mod rows;
 mod selection;
 mod view;
 
 pub use list::SampleList;
+pub(crate) use memo::Memo;
 pub use meta::TensorMeta;
 pub(crate) use rows::Rows;
 pub(crate) use selection::{Listed, Selection};

@@ -27,6 +27,7 @@ mod faults;
 mod gpu;
 mod held;
 mod input;
+mod kept;
 mod lifetime;
 mod losses;
 mod order;

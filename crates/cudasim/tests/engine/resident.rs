@@ -15,23 +15,41 @@ use crate::lifetime::{counted, settle};
 use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
 
 /// A list of samples on the device, and a copy of it on the host.
-struct Listed<'g> {
+pub struct Listed<'g> {
     _memory: Vec<Buffer<'g>>,
-    resident: Resident<'static>,
+    pub resident: Resident<'static>,
     rows: Rows,
 }
 
 impl<'g> Listed<'g> {
-    fn new(gpu: &'g Gpu, engine: &Engine, dtype: DType, shapes: &[&[i64]]) -> Listed<'g> {
-        let rows = Rows::new(9, dtype, shapes);
-        let memory = rows.upload(gpu);
-        let samples = rows.at(memory.iter().map(|buffer| buffer.address));
+    pub fn new(gpu: &'g Gpu, engine: &Engine, dtype: DType, shapes: &[&[i64]]) -> Listed<'g> {
+        Listed::behind(gpu, engine, 0, dtype, shapes)
+    }
+
+    /// Each sample so many bytes behind an address that is a multiple of 16.
+    pub fn behind(
+        gpu: &'g Gpu,
+        engine: &Engine,
+        gap: usize,
+        dtype: DType,
+        shapes: &[&[i64]],
+    ) -> Listed<'g> {
+        let rows = Rows::new(9 + gap as u64, dtype, shapes);
+        let place = |bytes: &Vec<u8>| Buffer::of(gpu, &[&vec![0; gap], &bytes[..]].concat());
+        let memory: Vec<Buffer<'g>> = rows.bytes.iter().map(place).collect();
+        let samples = rows.at(memory.iter().map(|buffer| buffer.address + gap as u64));
         let resident = engine.resident(samples, HERE).unwrap();
         Listed { _memory: memory, resident, rows }
     }
 
     /// By a table of rows, which needs no addresses.
-    fn table(gpu: &'g Gpu, engine: &Engine, dtype: DType, len: i64, shape: &[i64]) -> Listed<'g> {
+    pub fn table(
+        gpu: &'g Gpu,
+        engine: &Engine,
+        dtype: DType,
+        len: i64,
+        shape: &[i64],
+    ) -> Listed<'g> {
         let rows = Rows::new(9, dtype, &vec![shape; len as usize]);
         let memory = Buffer::of(gpu, &rows.bytes.concat());
         let table = memory.tensor(dtype, &[&[len], shape].concat());
@@ -42,7 +60,7 @@ impl<'g> Listed<'g> {
     }
 
     /// The batch of these samples by the host; of those that are not there of none, which has to be a pad.
-    fn expected(&self, chosen: &[i64], collate: &Collate) -> Vec<Vec<u8>> {
+    pub fn expected(&self, chosen: &[i64], collate: &Collate) -> Vec<Vec<u8>> {
         let len = self.rows.bytes.len() as i64;
         let mut all = Rows { dtype: self.rows.dtype, shapes: Vec::new(), bytes: Vec::new() };
         for &index in chosen {
@@ -63,7 +81,7 @@ impl<'g> Listed<'g> {
 }
 
 /// Indices on the device, all of them or every other one.
-fn indices<'g>(gpu: &'g Gpu, dtype: DType, numbers: &[i64]) -> (Buffer<'g>, Tensor) {
+pub fn indices<'g>(gpu: &'g Gpu, dtype: DType, numbers: &[i64]) -> (Buffer<'g>, Tensor) {
     let bytes: Vec<u8> = match dtype {
         DType::I32 => numbers.iter().flat_map(|&n| (n as i32).to_ne_bytes()).collect(),
         _ => numbers.iter().flat_map(|n| n.to_ne_bytes()).collect(),
@@ -73,7 +91,7 @@ fn indices<'g>(gpu: &'g Gpu, dtype: DType, numbers: &[i64]) -> (Buffer<'g>, Tens
     (memory, tensor)
 }
 
-fn take_and(
+pub fn take_and(
     listed: &Listed<'_>,
     engine: &Engine,
     (indices, collate): (&Tensor, &Collate),

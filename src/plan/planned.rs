@@ -1,0 +1,139 @@
+//! [`Planned`]: what a plan writes, which plans of one list may share.
+
+use std::sync::Arc;
+
+use crate::collate::Collate;
+use crate::plan::batch_shape::{BatchShape, Placement};
+use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
+use crate::plan::target::{check_target, Leaf, Target};
+use crate::samples::{Memo, SampleList};
+use crate::tensor::{DType, Error, Layout, Result};
+
+/// What a plan writes: nothing of it changes once it is made.
+#[derive(Debug, Default)]
+pub(crate) struct Planned<'s> {
+    pub batch_shapes: Vec<BatchShape>,
+    pub outputs: Vec<OutputPlan<'s>>,
+    /// What an executor has made of it for the next time, if it is kept.
+    pub launch: Option<Memo>,
+}
+
+impl<'s> Planned<'s> {
+    /// # Errors
+    /// Those of [`Plan::for_leaves`](crate::Plan::for_leaves) that a leaf alone shows.
+    pub fn of_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Arc<Planned<'s>>> {
+        if let [leaf] = leaves {
+            let planned = Planned::of_list(leaf.samples, leaf.collate, leaf.out);
+            return planned.map_err(|error| error.at_path(leaf.path));
+        }
+        let mut planned = Planned::with_capacity(leaves.len());
+        for leaf in leaves {
+            let added = planned.add(leaf.samples, leaf.collate, leaf.out);
+            added.map_err(|error| error.at_path(leaf.path))?;
+        }
+        Ok(Arc::new(planned))
+    }
+
+    /// What is written of one list. Of samples that a device chooses it does not depend on which these are: then it is
+    /// kept with their list, and is that of the next plan of as many by the same options.
+    pub fn of_list<'a: 's>(
+        samples: &'s SampleList<'a>,
+        collate: &Collate,
+        out: Option<&'s Target<'s>>,
+    ) -> Result<Arc<Planned<'s>>> {
+        let (Some(selection), None) = (samples.selection(), out) else {
+            return Planned::one(samples, collate, out).map(Arc::new);
+        };
+        let (memo, len) = (&selection.listed.planned, samples.len());
+        let known = memo.get().and_then(|known| known.downcast::<Kept>().ok());
+        let fits = |kept: &Arc<Kept>| kept.len == len && kept.collate == *collate;
+        if let Some(kept) = known.filter(fits) {
+            return Ok(Arc::clone(&kept.planned) as Arc<Planned<'s>>);
+        }
+        let planned = Planned::one(samples, collate, out)?.into_owned();
+        let planned = Planned { launch: Some(Memo::default()), ..planned };
+        let kept = Kept { collate: collate.clone(), len, planned: Arc::new(planned) };
+        let planned = Arc::clone(&kept.planned);
+        memo.set(Arc::new(kept));
+        Ok(planned)
+    }
+
+    /// As [`Planned::of_list`], of a list that does not stay.
+    pub fn owned<'o>(samples: &SampleList<'_>, collate: &Collate) -> Result<Arc<Planned<'o>>> {
+        Planned::one(samples, collate, None).map(|planned| Arc::new(planned.into_owned()))
+    }
+
+    fn one<'a: 's>(
+        samples: &'s SampleList<'a>,
+        collate: &Collate,
+        out: Option<&'s Target<'s>>,
+    ) -> Result<Planned<'s>> {
+        let mut planned = Planned::with_capacity(1);
+        planned.add(samples, collate, out)?;
+        Ok(planned)
+    }
+
+    fn with_capacity(count: usize) -> Planned<'s> {
+        let (batch_shapes, outputs) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        Planned { batch_shapes, outputs, launch: None }
+    }
+
+    fn add<'a: 's>(
+        &mut self,
+        samples: &'s SampleList<'a>,
+        collate: &Collate,
+        out: Option<&'s Target<'s>>,
+    ) -> Result<()> {
+        let batch_shape = BatchShape::new(samples, collate)?;
+        let selection = samples.selection();
+        let planned = selection.map_or(samples, |selection| &selection.listed.one_of_each);
+        let layout = match out {
+            None => Layout::compact(batch_shape.dtype, &batch_shape.shape)?,
+            Some(out) => {
+                let read = selection.map_or(samples, |selection| &selection.listed.samples);
+                check_target(out, &batch_shape, read)?;
+                out.layout.clone()
+            }
+        };
+        let leaf = self.batch_shapes.len();
+        let out = out.map(|out| out.data);
+        self.outputs.push(OutputPlan { out, ..data_output(leaf, &batch_shape, planned, layout) });
+        if let Some((mask, layout)) = batch_shape.mask_layout()? {
+            self.outputs.push(mask_output(leaf, &batch_shape, planned, mask, layout));
+        }
+        if let (true, Placement::Joined { offsets, .. }) =
+            (batch_shape.batch_index, &batch_shape.placement)
+        {
+            let layout = Layout::compact(DType::I64, &[offsets.total()])?;
+            self.outputs.push(index_output(leaf, samples, offsets.clone(), layout));
+        }
+        let is_selected = self.batch_shapes.first().is_some_and(|first| first.is_selected);
+        if selection.is_some() && leaf > 0 || is_selected {
+            return Err(together());
+        }
+        if let Some(selection) = selection {
+            let num_samples = selection.indices.shape()[0] as usize;
+            self.outputs.iter_mut().for_each(|output| output.select(num_samples));
+        }
+        self.batch_shapes.push(batch_shape);
+        Ok(())
+    }
+
+    fn into_owned<'o>(self) -> Planned<'o> {
+        let outputs = self.outputs.into_iter().map(OutputPlan::into_owned).collect();
+        Planned { outputs, batch_shapes: self.batch_shapes, launch: self.launch }
+    }
+}
+
+/// What was planned last of so many samples of a list that a device chooses.
+struct Kept {
+    collate: Collate,
+    len: usize,
+    planned: Arc<Planned<'static>>,
+}
+
+pub(super) fn together() -> Error {
+    let text =
+        "samples taken by indices on a device are assembled alone: no other leaves, and no arena";
+    Error::Argument(text.to_owned())
+}
