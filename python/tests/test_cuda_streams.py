@@ -5,7 +5,9 @@ Streams of the simulated driver are stopped while a batch is assembled, so that 
 
 import ctypes
 import gc
+import sys
 import threading
+import types
 import weakref
 
 import numpy as np
@@ -525,3 +527,52 @@ def test_a_batch_outlives_the_stream_of_its_consumer(sim):
         del read, batch
         gc.collect()
     assert_same(fetch(sim, wr.stack(offered)), WANT)
+
+
+class View:
+    """An array of JAX or CuPy in miniature, which keeps what it was made of as long as it lives."""
+
+    def __init__(self, tensor, stream):
+        self.capsule = tensor.__dlpack__(stream=stream, max_version=(1, 0))
+        self.address = managed(self.capsule).dl_tensor.data
+
+
+@pytest.mark.parametrize("library", ["jax", "cupy"])
+def test_an_array_may_go_before_work_on_it_is_done(sim, streams, monkeypatch, library):
+    # CuPy works on the stream that it names. JAX names one, has those that it computes on wait for it, and says no more.
+    named, other = streams(), streams()
+    works = named if library == "cupy" else other
+    module = types.SimpleNamespace(from_dlpack=lambda tensor: View(tensor, named))
+    monkeypatch.setitem(sys.modules, "jax.dlpack" if library == "jax" else "cupy", module)
+    monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(dlpack=module))
+
+    def batch(rows):
+        view = getattr(wr.stack([Cai(sim, row) for row in rows]), library)()
+        if works != named:
+            sim.after(named, works)
+        return view
+
+    waits = wr.stats()["waits"]
+    view = batch(ROWS)
+    sim.cuStreamSynchronize(works)
+    with sim.paused(works):
+        read = copy_out(sim, view.address, WANT.nbytes, works)
+        del view
+        for number in range(8):
+            batch([row + number + 1 for row in ROWS])
+    sim.cuCtxSynchronize()
+    assert ctypes.string_at(read.address, WANT.nbytes) == WANT.tobytes()
+    assert wr.stats()["waits"] == waits
+
+
+def test_memory_that_jax_has_let_go_of_comes_back(sim, streams, monkeypatch):
+    named = streams()
+    module = types.SimpleNamespace(from_dlpack=lambda tensor: View(tensor, named))
+    monkeypatch.setitem(sys.modules, "jax.dlpack", module)
+    monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(dlpack=module))
+    samples, before, addresses = [Cai(sim, row) for row in ROWS], wr.stats()["waits"], set()
+    for _ in range(200):
+        addresses.add(wr.stack(samples).jax().address)
+    # One wait for all that 64 batches have left.
+    assert len(addresses) < 140
+    assert wr.stats()["waits"] - before == 3

@@ -23,6 +23,19 @@ impl Tensor {
         self.hand_to(stream, true)
     }
 
+    /// Says that work on streams that are never named may use this tensor, as of libraries that compute on streams of their
+    /// own: its memory is used again when the whole device has been waited for. That is done by a later call, when more
+    /// than 64 such batches, or four and a 64th of the device's memory, have been dropped. Nothing for memory that is not windrow's.
+    ///
+    /// # Errors
+    /// [`crate::Error::Cuda`].
+    pub fn ready_on_unnamed(&self) -> Result<()> {
+        if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
+            return block.hand_to_unnamed();
+        }
+        Ok(())
+    }
+
     fn hand_to(&self, stream: Stream, is_borrowed: bool) -> Result<()> {
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
             return block.hand_to(stream, is_borrowed);

@@ -161,6 +161,10 @@ impl DeviceBlock {
         match self.0 {}
     }
 
+    pub fn hand_to_unnamed(&self) -> Result<()> {
+        match self.0 {}
+    }
+
     pub fn synchronize(&self) -> Result<()> {
         match self.0 {}
     }

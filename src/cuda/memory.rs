@@ -59,6 +59,10 @@ impl Waited {
 /// What a dropped block leaves at most; what was parked before goes back to the pool.
 const MAX_PARKED: usize = 64;
 
+/// The part of the device's memory that waits for the whole device at most, if more blocks do than a loop needs to run ahead.
+const IDLE_SHARE: u64 = 64;
+const MIN_IDLE: usize = 4;
+
 /// Sizes are multiples of this, as the driver's are.
 const SIZE_ALIGN: u64 = 512;
 
@@ -96,6 +100,9 @@ fn handed(handle: usize) -> Handed {
 /// The handle of the calling thread's own stream.
 const PER_THREAD: usize = 2;
 
+/// Streams without a name: what these have used goes back when the whole device has been waited for.
+const UNNAMED: Handed = (usize::MAX, None);
+
 impl DeviceMemory {
     pub fn new(current: &Current<'_>, events: &Arc<EventPool>) -> DriverResult<Arc<DeviceMemory>> {
         Ok(Arc::new(DeviceMemory {
@@ -124,6 +131,9 @@ impl DeviceMemory {
             let size = bytes.checked_next_multiple_of(SIZE_ALIGN);
             let size = size.and_then(|size| usize::try_from(size).ok());
             let size = size.ok_or(Error::OutOfMemory { bytes })?;
+            if self.has_too_much_handed_out() {
+                self.end_all(current)?;
+            }
             self.name(current, stream)?;
             match self.unpark(stream, size as u64, waited)? {
                 Some(address) => address,
@@ -248,22 +258,13 @@ impl DeviceMemory {
         }
     }
 
-    /// Keeps memory that was handed to streams whose owner may have destroyed them.
-    fn hand_out(
-        &self,
-        current: &Current<'_>,
-        streams: Vec<Handed>,
-        one: Parked,
-    ) -> DriverResult<()> {
-        let mut handed_out = self.handed_out();
-        handed_out.push((streams, one));
-        let is_full = handed_out.len() > MAX_PARKED;
-        drop(handed_out);
-        if is_full {
-            self.end_all(current)
-        } else {
-            Ok(())
-        }
+    /// The next call waits for the device then. Who drops a batch may hold what the device waits for, such as a lock.
+    fn has_too_much_handed_out(&self) -> bool {
+        let handed_out = self.handed_out();
+        let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&UNNAMED));
+        let (count, bytes) = idle.fold((0, 0), |(n, sum), (_, one)| (n + 1, sum + one.bytes));
+        let is_much = bytes > self.context.info().total_bytes / IDLE_SHARE;
+        handed_out.len() > MAX_PARKED || count > MIN_IDLE && is_much
     }
 
     /// Has the end of memory wait for what is on a stream that still exists.
@@ -380,8 +381,9 @@ impl DeviceBlock {
             stream.wait(event)?;
         }
         for &(handle, thread) in &streams {
-            if thread.is_some_and(|thread| thread != thread::current().id()) {
-                // That thread's stream has no name here.
+            let is_of_another = thread.is_some_and(|thread| thread != thread::current().id());
+            if is_of_another || handle == UNNAMED.0 {
+                // That stream has no name here.
                 current.synchronize()?;
                 continue;
             }
@@ -417,6 +419,17 @@ impl DeviceBlock {
         };
         if !streams.contains(&user) {
             streams.push(user);
+        }
+        Ok(())
+    }
+
+    /// Has the block's end wait for the whole device.
+    pub fn hand_to_unnamed(&self) -> Result<()> {
+        // First: in a forked child the lock below may be one that is never released.
+        let _current = self.memory.context.enter()?;
+        let mut users = self.users();
+        if !users.borrowed.contains(&UNNAMED) {
+            users.borrowed.push(UNNAMED);
         }
         Ok(())
     }
@@ -471,10 +484,12 @@ impl Drop for DeviceBlock {
                 let _ = current.synchronize();
             }
         }
-        let _ = match users.borrowed.is_empty() {
-            true => self.memory.give_back(&current, &end),
-            false => self.memory.hand_out(&current, users.borrowed, end),
-        };
+        if users.borrowed.is_empty() {
+            let _ = self.memory.give_back(&current, &end);
+        } else {
+            // Their owner may have destroyed them.
+            self.memory.handed_out().push((users.borrowed, end));
+        }
     }
 }
 

@@ -68,7 +68,8 @@ macro_rules! tensor_methods {
             }
 
             /// A JAX array, of the same memory where JAX takes its alignment. JAX arrays do not
-            /// change: do not write to the memory afterwards.
+            /// change: do not write to the memory afterwards. On a device it may be dropped before what
+            /// was computed with it is ready.
             fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::jax(py, in_place(py, self.inner())?)
             }

@@ -11,10 +11,11 @@ use crate::export::buffer::on_host;
 use crate::export::dlpack::delete_versioned;
 use crate::export::numpy_api::array_of;
 use crate::ground::dtype::format_of;
+use crate::ground::errors::OrPyErr;
 use crate::ground::logging::exporting;
 use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
-use crate::ownership::ready::lent_tensor;
+use crate::ownership::ready::{held_until_idle, lent_tensor};
 
 /// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
 pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
@@ -77,6 +78,8 @@ fn through_exchange<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bo
 
 /// JAX array, zero-copy where JAX takes the alignment.
 pub(crate) fn jax<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    // JAX names a stream, and computes on others.
+    held_until_idle(tensor).or_py_err(py)?;
     let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
     py.import("jax.dlpack")?.call_method1("from_dlpack", (object,))
 }

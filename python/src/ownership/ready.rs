@@ -22,6 +22,12 @@ pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     default_engine().order(ordinal, &producers.streams, stream)
 }
 
+/// As [`ready_on`], for work on streams that a library keeps to itself: the memory stays until its device has been
+/// waited for.
+pub(crate) fn held_until_idle(tensor: &Tensor) -> windrow::Result<()> {
+    producers_of(tensor).tensors.iter().try_for_each(Tensor::ready_on_unnamed)
+}
+
 /// The torch tensor that an output is, or a view of the one that it is a part of, if torch lent the memory. torch's current
 /// stream waits for what is still written.
 pub(crate) fn lent_tensor<'py>(

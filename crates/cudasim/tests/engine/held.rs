@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread;
 
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, OutputMemory, Owner, RunOptions, SampleView,
-    Stream, Tensor,
+    Collate, DType, Device, Engine, Error, Layout, OutputMemory, Owner, RunOptions, SampleList,
+    SampleView, Stream, Tensor,
 };
 
 use crate::lifetime::{counted, keeping, settle};
@@ -233,8 +233,86 @@ fn more_borrowed_batches_than_are_kept_end_behind_the_device() {
             batch.data().ready_on_borrowed(lane.stream()).unwrap();
         }
         lane.copy(&copy, batches[0].data());
-        waits(paused, || drop(batches));
+        // Who drops them is not held up; the next call is.
+        drop(batches);
+        waits(paused, || drop(batch()));
         assert_eq!(copy.read(), rows.bytes[0]);
+    });
+}
+
+/// As JAX does: the stream that is named passes the batch on to others.
+#[test]
+fn memory_that_streams_without_a_name_use_waits_for_the_device() {
+    on_gpu(|gpu| {
+        let (engine, named, other) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let rows: Vec<_> = (0..8).map(|seed| Rows::new(seed, DType::U8, &[&[3000]])).collect();
+        let memory: Vec<_> = rows.iter().map(|rows| rows.upload(gpu)).collect();
+        let copy = Buffer::poisoned(gpu, 3000);
+        let mut paused = None;
+        for (number, (rows, memory)) in rows.iter().zip(&memory).enumerate() {
+            let samples = rows.at([memory[0].address]);
+            let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+            batch.data().ready_on_borrowed(named.stream()).unwrap();
+            batch.data().ready_on_unnamed().unwrap();
+            if number == 0 {
+                other.wait_for(&named);
+                paused = Some(other.pause());
+                other.copy(&copy, batch.data());
+            }
+            drop(batch);
+            assert_eq!(gpu.cuStreamSynchronize(named.handle), 0);
+        }
+        drop(paused);
+        assert_eq!(copy.read(), rows[0].bytes[0]);
+        assert_eq!(engine.stats().waits, 0);
+        engine.empty_cache();
+        assert_eq!(engine.stats().device_bytes, 0);
+    });
+}
+
+#[test]
+fn much_memory_of_streams_without_a_name_is_waited_for_by_the_next_call() {
+    on_gpu(|gpu| {
+        let (engine, other) = (engine(), Lane::new(gpu));
+        // The device has 64 MiB.
+        let bytes = 300 << 10;
+        let memory = Buffer::poisoned(gpu, bytes);
+        let table = memory.tensor(DType::U8, &[1, bytes as i64]);
+        // SAFETY: the buffer is kept for longer.
+        let samples = unsafe { SampleList::rows_from_raw_parts(&table) }.unwrap();
+        let batch = || engine.assemble(&samples, &Collate::stack()).unwrap();
+        let batches: Vec<_> = (0..5).map(|_| batch()).collect();
+        for batch in &batches {
+            batch.data().ready_on_unnamed().unwrap();
+        }
+        gpu.sim.synchronize_all();
+        let paused = other.pause();
+        let copy = Buffer::poisoned(gpu, bytes);
+        other.copy(&copy, batches[0].data());
+        drop(batches);
+        waits(paused, || drop(batch()));
+        assert_eq!(engine.stats().waits, 1);
+    });
+}
+
+#[test]
+fn an_output_that_streams_without_a_name_use_is_written_behind_the_device() {
+    on_gpu(|gpu| {
+        let (engine, other, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
+        let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
+        let before = old.at([old_memory[0].address]);
+        let mut batch = engine.assemble(&before, &Collate::stack()).unwrap();
+        batch.data().ready_on_unnamed().unwrap();
+        gpu.sim.synchronize_all();
+        let (copy, paused) = (Buffer::poisoned(gpu, 3000), other.pause());
+        other.copy(&copy, batch.data());
+        let after = new.at([new_memory[0].address]);
+        waits(paused, || {
+            engine.assemble_into(&after, &Collate::stack(), &mut batch).unwrap();
+        });
+        assert_eq!(consume(&lane, &batch), new.bytes);
+        assert_eq!(copy.read(), old.bytes[0]);
     });
 }
 
