@@ -52,17 +52,19 @@ unsafe fn with_avx2<T: Copy, const C: usize>(
 }
 
 /// For elements of 1, 2, 4 and 8 bytes: which byte of a row's 16 goes to each place of the 48 that the
-/// pixels take, for each of three rows; `0x80` where it is another row's.
+/// pixels take, for each of three rows; `0x80` where it is another row's. Twice, as for both halves of a vector.
 #[cfg(target_arch = "x86_64")]
-static MERGE: [[[[u8; 16]; 3]; 3]; 4] = {
-    let mut tables = [[[[0x80; 16]; 3]; 3]; 4];
+static MERGE: [[[[u8; 32]; 3]; 3]; 4] = {
+    let mut tables = [[[[0x80; 32]; 3]; 3]; 4];
     let mut log = 0;
     while log < 4 {
         let width = 1 << log;
         let mut place = 0;
         while place < 48 {
             let (elem, within) = (place / width, place % width);
-            tables[log][place / 16][elem % 3][place % 16] = (elem / 3 * width + within) as u8;
+            let order = &mut tables[log][place / 16][elem % 3];
+            order[place % 16] = (elem / 3 * width + within) as u8;
+            order[place % 16 + 16] = order[place % 16];
             place += 1;
         }
         log += 1;
@@ -85,18 +87,17 @@ unsafe fn merge_3<T>(src: *const u8, held: usize, dst: *mut u8, len: usize) -> u
     // SAFETY: each row has 32 bytes for each of the vectors, and the pixels 96; the loads and stores take
     // any address. Both halves of a vector are shuffled alike: the upper one is of the next 48 bytes.
     unsafe {
-        let load =
-            |order: &[u8; 16]| _mm256_broadcastsi128_si256(_mm_loadu_si128(order.as_ptr().cast()));
-        let orders = orders.each_ref().map(|orders| orders.each_ref().map(load));
+        let load = |bytes: *const u8| _mm256_loadu_si256(bytes.cast());
         for i in 0..vectors {
-            let row = |c: usize| _mm256_loadu_si256(src.add(c * held + i * 32).cast());
-            let rows = [row(0), row(1), row(2)];
+            let row = src.add(i * 32);
+            let rows = [load(row), load(row.add(held)), load(row.add(2 * held))];
             for (k, [first, second, third]) in orders.iter().enumerate() {
                 let mixed = _mm256_or_si256(
-                    _mm256_shuffle_epi8(rows[0], *first),
-                    _mm256_shuffle_epi8(rows[1], *second),
+                    _mm256_shuffle_epi8(rows[0], load(first.as_ptr())),
+                    _mm256_shuffle_epi8(rows[1], load(second.as_ptr())),
                 );
-                let mixed = _mm256_or_si256(mixed, _mm256_shuffle_epi8(rows[2], *third));
+                let third = _mm256_shuffle_epi8(rows[2], load(third.as_ptr()));
+                let mixed = _mm256_or_si256(mixed, third);
                 let to = dst.add(i * 96 + k * 16);
                 _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(mixed));
                 _mm_storeu_si128(to.add(48).cast(), _mm256_extracti128_si256::<1>(mixed));
