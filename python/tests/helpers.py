@@ -230,3 +230,8 @@ def rss_bytes():
         import resource
 
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def broadcast(shape, dtype="uint8"):
+    """A sample that is one element in memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -10,7 +10,8 @@ import windrow as wr
 torch = pytest.importorskip("torch")
 
 import windrow.torch as wt  # noqa: E402
-from test_torch_collate import ACCEPTED, REFUSED, Samples, same  # noqa: E402
+from test_torch_collate import ACCEPTED, REFUSED, same  # noqa: E402
+from test_torch_workers import Samples  # noqa: E402
 from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from torch.utils.data._utils import collate as torch_collate  # noqa: E402
 

@@ -15,7 +15,7 @@ import windrow as wr
 torch = pytest.importorskip("torch")
 
 import windrow.torch as wt  # noqa: E402
-from test_torch_collate import Samples  # noqa: E402
+from test_torch_workers import Samples  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 from windrow.torch import _transfer  # noqa: E402
 

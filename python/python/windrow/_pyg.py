@@ -65,79 +65,96 @@ class _Nodes:
 
 
 def _open(samples: List[Any], path: str, sep: str) -> Opened:
-    first = samples[0]
-    columns = _stores(samples, path)
-    # Found once: PyTorch Geometric looks for them among the attributes each time.
-    has_own_dims = type(first).__cat_dim__ is not Data.__cat_dim__
-    children: Dict[str, List[Any]] = {}
-    forms: Dict[str, Tuple[str, Dict[str, Any]]] = {}
-    joined: Dict[str, _Joined] = {}
-    passed: List[Tuple[Any, str, List[Any]]] = []
-    nodes: Dict[Any, _Nodes] = {}
-    for key, stores in columns.items():
+    graphs = _Graphs(samples, path, sep)
+    return Opened(graphs.children, graphs.close, graphs.forms, _name(type(samples[0])))
+
+
+class _Graphs:
+    """The attributes of graphs by name, how each is joined, and the batch of what they were joined to."""
+
+    def __init__(self, samples: List[Any], path: str, sep: str) -> None:
+        self._samples, self._path, self._sep = samples, path, sep
+        # Found once: PyTorch Geometric looks for them among the attributes each time.
+        self._has_own_dims = type(samples[0]).__cat_dim__ is not Data.__cat_dim__
+        self.children: Dict[str, List[Any]] = {}
+        self.forms: Dict[str, Tuple[str, Dict[str, Any]]] = {}
+        self._joined: Dict[str, _Joined] = {}
+        # Of each store the attributes that are lists of the graphs' own values.
+        self._passed: Dict[Any, List[Tuple[str, List[Any]]]] = {}
+        self._nodes: Dict[Any, _Nodes] = {}
+        self._columns = _stores(samples, path)
+        for key, stores in self._columns.items():
+            self._add_store(key, stores)
+
+    def _add_store(self, key: Any, stores: List[Any]) -> None:
         mappings = list(map(_mapping_of, stores))
         if _has_nodes(stores[0]):
-            nodes[key] = _Nodes(stores, mappings, has_own_dims)
+            self._nodes[key] = _Nodes(stores, mappings, self._has_own_dims)
         for attr in stores[0].keys():
-            name = attr if key is None else sep.join([key if isinstance(key, str) else "__".join(key), attr])
+            name = attr if key is None else self._sep.join([key if isinstance(key, str) else "__".join(key), attr])
             if attr in ("num_nodes", "ptr"):
                 continue
-            values = _values_of(mappings, attr, path, name, sep)
-            elem = values[0]
-            if isinstance(elem, (list, tuple, str)) and not _holds_tensors(elem):
-                passed.append((key, attr, values))
-                continue
-            if type(elem) not in (torch.Tensor, int, float, bool) or getattr(elem, "layout", torch.strided) is not torch.strided:
-                where = sep.join(filter(None, (path, name)))
-                text = f"expected a tensor, a number or a list without tensors in {_name(type(first))}, got {_name(type(elem))}"
-                raise TypeError(f"sample 0{_at(where)}: {text}; Batch.from_data_list takes it")
-            is_tensor = type(elem) is torch.Tensor
-            dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
-            steps = _steps(samples, stores, attr, values, nodes.get(key))
-            children[name] = values
-            kwargs: Dict[str, Any] = {} if dim is None else {"dim": dim}
-            if not is_tensor:
-                kwargs["dtype"] = "float32" if any(type(value) is float for value in values) else None
-            elif steps is not None and elem.dtype == torch.bool:
-                kwargs["dtype"] = "int64"
-            if steps is not None:
-                kwargs["copy"] = True  # Raised in place.
-            forms[name] = ("stack" if dim is None else "concat", kwargs)
-            joined[name] = _Joined(key, attr, dim, steps)
+            values = _values_of(mappings, attr, self._path, name, self._sep)
+            if isinstance(values[0], (list, tuple, str)) and not _holds_tensors(values[0]):
+                self._passed.setdefault(key, []).append((attr, values))
+            else:
+                self._add(key, stores, attr, name, values)
 
-    def close(made: Dict[str, Any]) -> Any:
-        out = Batch(_base_cls=type(first)).stores_as(first)
-        slices: Dict[Any, Any] = {}
+    def _add(self, key: Any, stores: List[Any], attr: str, name: str, values: List[Any]) -> None:
+        elem, first = values[0], self._samples[0]
+        if type(elem) not in (torch.Tensor, int, float, bool) or getattr(elem, "layout", torch.strided) is not torch.strided:
+            text = f"expected a tensor, a number or a list without tensors in {_name(type(first))}, got {_name(type(elem))}"
+            raise TypeError(f"sample 0{_at(self._where(name))}: {text}; Batch.from_data_list takes it")
+        is_tensor = type(elem) is torch.Tensor
+        dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
+        steps = _steps(self._samples, stores, attr, values, self._nodes.get(key))
+        kwargs: Dict[str, Any] = {} if dim is None else {"dim": dim}
+        if not is_tensor:
+            kwargs["dtype"] = "float32" if any(type(value) is float for value in values) else None
+        elif steps is not None and elem.dtype == torch.bool:
+            kwargs["dtype"] = "int64"
+        if steps is not None:
+            kwargs["copy"] = True  # Raised in place.
+        self.children[name] = values
+        self.forms[name] = ("stack" if dim is None else "concat", kwargs)
+        self._joined[name] = _Joined(key, attr, dim, steps)
+
+    def _where(self, name: str) -> str:
+        return self._sep.join(filter(None, (self._path, name)))
+
+    def close(self, made: Dict[str, Any]) -> Any:
+        out = Batch(_base_cls=type(self._samples[0])).stores_as(self._samples[0])
         device = next((_values(child).device for child in made.values()), None)
+        slices: Dict[Any, Any] = {}
         increments: Dict[Any, Any] = {}
         for store in out.stores:
-            key, stores = store._key, columns[store._key]
-            slices_of = slices if key is None else slices.setdefault(key, {})
-            increments_of = increments if key is None else increments.setdefault(key, {})
-            if "num_nodes" in stores[0].keys():
-                store._num_nodes = [other.num_nodes for other in stores]
-                store.num_nodes = sum(store._num_nodes)
-            own = {how.attr: name for name, how in joined.items() if how.store == key}
-            for attr, name in own.items():
-                slices_of[attr] = _ends(made[name], joined[name], len(samples))
-            ends: Any = nodes[key].ends(slices_of) if key in nodes else None
-            for attr, name in own.items():
-                how = joined[name]
-                if how.steps is _BY_NODES:
-                    how = how._replace(steps=torch.from_numpy(ends[:-1].copy()))
-                store[attr] = _raised(made[name], how, slices_of[attr], sep.join(filter(None, (path, name))))
-                increments_of[attr] = torch.zeros(len(samples), dtype=torch.int64) if how.steps is None else how.steps
-            for other, attr, column in passed:
-                if other == key:
-                    store[attr] = column
-                    slices_of[attr], increments_of[attr] = torch.arange(len(samples) + 1), None
-            if ends is not None:
-                store.batch = torch.from_numpy(np.repeat(np.arange(len(samples)), np.diff(ends))).to(device)
-                store.ptr = torch.from_numpy(ends.copy()).to(device)
-        out._num_graphs, out._slice_dict, out._inc_dict = len(samples), slices, increments
+            key = store._key
+            of_store = [every if key is None else every.setdefault(key, {}) for every in (slices, increments)]
+            self._fill(store, made, of_store[0], of_store[1], device)
+        out._num_graphs, out._slice_dict, out._inc_dict = len(self._samples), slices, increments
         return out
 
-    return Opened(children, close, forms, _name(type(first)))
+    def _fill(self, store: Any, made: Dict[str, Any], slices: Dict[str, Any], increments: Dict[str, Any], device: Any) -> None:
+        """A store of the batch; where the values of each graph are, and what they were raised by."""
+        key, stores, count = store._key, self._columns[store._key], len(self._samples)
+        if "num_nodes" in stores[0].keys():
+            store._num_nodes = [other.num_nodes for other in stores]
+            store.num_nodes = sum(store._num_nodes)
+        own = {name: how for name, how in self._joined.items() if how.store == key}
+        for name, how in own.items():
+            slices[how.attr] = _ends(made[name], how, count)
+        ends: Any = self._nodes[key].ends(slices) if key in self._nodes else None
+        for name, how in own.items():
+            if how.steps is _BY_NODES:
+                how = how._replace(steps=torch.from_numpy(ends[:-1].copy()))
+            store[how.attr] = _raised(made[name], how, slices[how.attr], self._where(name))
+            increments[how.attr] = torch.zeros(count, dtype=torch.int64) if how.steps is None else how.steps
+        for attr, column in self._passed.get(key, ()):
+            store[attr] = column
+            slices[attr], increments[attr] = torch.arange(count + 1), None
+        if ends is not None:
+            store.batch = torch.from_numpy(np.repeat(np.arange(count), np.diff(ends))).to(device)
+            store.ptr = torch.from_numpy(ends.copy()).to(device)
 
 
 def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:
