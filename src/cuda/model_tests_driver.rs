@@ -118,6 +118,10 @@ pub(super) struct Context {
     queues: [Queue; 4],
 }
 
+pub(super) struct DeviceInfo {
+    pub total_bytes: u64,
+}
+
 /// What the next work on a stream waits for.
 #[derive(Debug, Default)]
 struct Queue(Mutex<Vec<Arc<Work>>>);
@@ -129,6 +133,10 @@ pub(super) const STREAMS: [usize; 3] = [1, 3, 4];
 impl Context {
     pub fn enter(self: &Arc<Self>) -> Result<Current<'_>> {
         Ok(Current(self))
+    }
+
+    pub fn info(&self) -> DeviceInfo {
+        DeviceInfo { total_bytes: 64 << 20 }
     }
 
     /// Blocks of page-locked memory that were made.

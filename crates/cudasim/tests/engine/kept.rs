@@ -6,6 +6,7 @@ use std::thread;
 
 use windrow::{Batch, Collate, DType, Engine, Layout, Mask, Pad, Plan, RunOptions, Tensor};
 
+use crate::calls::traced;
 use crate::gpu::Gpu;
 use crate::resident::{indices, take_and, Listed};
 use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Lane, HERE};
@@ -131,5 +132,18 @@ fn threads_share_a_list() {
                 batch.check().unwrap();
             }
         }
+    });
+}
+
+#[test]
+fn a_batch_that_was_checked_ends_without_a_call_of_the_driver() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let listed = Listed::new(gpu, &engine, DType::F32, &[&[4][..]; 5]);
+        let (_memory, chosen) = indices(gpu, DType::I64, &[4, 2, 0]);
+        let batch = take_and(&listed, &engine, (&chosen, &Collate::stack()), &lane);
+        batch.check().unwrap();
+        let (calls, ()) = traced(gpu, || drop(batch));
+        assert!(calls.is_empty(), "{calls:#?}");
     });
 }
