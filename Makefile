@@ -82,6 +82,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(WITH_NVCC) $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/oldest_pyo3 --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check
 	scripts/unsafe_table --check

@@ -1,7 +1,7 @@
 //! `Batch`: the result of an assembling call.
 #![allow(unsafe_op_in_unsafe_fn)] // What `pymethods` makes of the buffer protocol's unsafe methods.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, CStr};
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::ffi;
@@ -145,10 +145,7 @@ tensor_methods!(PyBatch, {
         let _ = requested_schema;
         in_place(py, self.inner())?;
         let (schema, array) = py.detach(|| self.batch().to_arrow()).or_py_err(py)?;
-        Ok((
-            PyCapsule::new_with_value(py, schema, ARROW_SCHEMA)?,
-            PyCapsule::new_with_value(py, array, ARROW_ARRAY)?,
-        ))
+        Ok((capsule_of(py, schema, ARROW_SCHEMA)?, capsule_of(py, array, ARROW_ARRAY)?))
     }
 
     fn __reduce_ex__<'py>(
@@ -179,3 +176,13 @@ tensor_methods!(PyBatch, {
         Ok(text + ")")
     }
 });
+
+/// A capsule that drops the value at its end.
+#[allow(deprecated)] // `new_with_value` came with PyO3 0.29, and the free-threaded 3.13 has 0.28: scripts/oldest_pyo3.
+fn capsule_of<'py, T: Send + 'static>(
+    py: Python<'py>,
+    value: T,
+    name: &CStr,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    PyCapsule::new(py, value, Some(name.to_owned()))
+}
