@@ -230,7 +230,8 @@ impl Run<'_> {
         }
         // All memory is allocated: these events may be used again.
         self.waited = Waited::default();
-        let end = self.event()?;
+        let end = Arc::new(self.executor.events.take(self.current)?);
+        self.stream.record(&end)?;
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
             block.set_ready(Arc::clone(&end));
         }
