@@ -1,6 +1,7 @@
 """One engine and the same objects in many threads. The last word is the free-threaded interpreter's:
 with a lock around the interpreter a short switch interval has to do."""
 
+import gc
 import random
 import sys
 import sysconfig
@@ -13,7 +14,7 @@ import pytest
 
 import windrow as wr
 import isolated
-from helpers import assert_tensor, paint
+from helpers import assert_tensor, memory, paint
 
 THREADS = 16
 SECONDS = 1.0
@@ -404,6 +405,57 @@ def test_torch_samples_that_others_replace(torch):
 
     collate = windrow.torch.collate_fn()
     together(replace, lambda rng: whole(wr.stack(samples).torch()), lambda rng: whole(collate(samples)))
+
+
+# Long lists, which several threads read where the interpreter has no lock
+
+
+class Foreign:
+    """Is asked by Python code."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("count", [8191, 8192, 20_001])
+def test_long_lists(count):
+    arrays = [np.full(3, i, np.int32) for i in range(count)]
+    want = np.repeat(np.arange(count), 3).reshape(-1, 3)
+    assert (wr.stack(arrays).numpy() == want).all()
+    listed = wr.SampleList(arrays)
+    assert (wr.stack(listed.take(np.arange(count)[::-1])).numpy() == want[::-1]).all()
+    uneven = [np.arange(i % 7, dtype=np.int64) for i in range(count)]
+    assert (wr.ragged(uneven).numpy() == np.concatenate(uneven)).all()
+    # Around the ends of each part.
+    for odd in {0, 1, count // 2 - 1, count // 2, count - 1}:
+        mixed = list(arrays)
+        mixed[odd] = Foreign(arrays[odd])
+        assert (wr.stack(mixed).numpy() == want).all()
+        mixed[odd] = arrays[odd].astype(np.float64)
+        with pytest.raises(wr.DTypeError) as raised:
+            wr.stack(mixed)
+        assert raised.value.index == (odd or 1)
+        mixed[odd] = None
+        with pytest.raises(TypeError, match=f"^sample {odd}: "):
+            wr.SampleList(mixed)
+
+
+def test_one_long_list_in_many_threads():
+    arrays = [np.full(2, i, np.float32) for i in range(9000)]
+    want = np.repeat(np.arange(9000, dtype=np.float32), 2).reshape(-1, 2)
+
+    def read(rng):
+        listed = wr.SampleList(arrays)
+        assert len(listed) == 9000 and memory(listed[rng.randrange(9000)]).shape == (2,)
+        assert (wr.stack(arrays).numpy() == want).all()
+
+    together(read, lambda rng: gc.collect())
 
 
 # The interpreter

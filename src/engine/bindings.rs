@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::engine::Engine;
 use crate::collate::{Collate, Form, Transform};
-use crate::host::RowsAhead;
+use crate::host::{self, RowsAhead};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{Leaf, Plan};
 use crate::samples::TensorMeta;
@@ -69,6 +69,16 @@ impl Engine {
         let threads = self.shared.threads.helpers().ok()??;
         let block = self.shared.memory.allocate(row_bytes.checked_mul(count as u64)?).ok()?;
         RowsAhead::start(block, row_bytes as usize, count, &threads)
+    }
+
+    /// Calls `run` once for each number below `count`, on the calling thread and on the engine's others.
+    ///
+    /// # Errors
+    /// As [`Engine::assemble`], where threads cannot be started.
+    pub fn for_each(&self, count: usize, run: impl Fn(usize) + Sync) -> Result<()> {
+        let threads = self.shared.threads.helpers()?;
+        host::parallel_for(count, threads.as_ref(), run);
+        Ok(())
     }
 
     /// Notes a batch that was returned as a view of its samples' memory.

@@ -10,7 +10,7 @@
 use std::ops::Range;
 
 use crate::collate::{MaskBits, Side};
-use crate::host::parallel_for::parallel_for;
+use crate::host::parallel_for;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, RowFn};

@@ -28,10 +28,10 @@ mod walk;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::plan::{saturating_sum, OutputPlan, Plan};
-use parallel_for::parallel_for;
 
 pub use copy_ahead::RowsAhead;
 pub(crate) use few::{write_numbers, write_rows, RowPadding};
+pub(crate) use parallel_for::parallel_for;
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
 #[doc(hidden)]

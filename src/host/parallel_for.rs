@@ -70,7 +70,7 @@ impl Drop for Opened<'_> {
 ///
 /// # Panics
 /// If `run` does.
-pub(super) fn parallel_for(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
+pub(crate) fn parallel_for(count: usize, threads: Option<&Helpers>, run: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let take_all = || loop {
         let taken = next.fetch_add(1, Ordering::Relaxed);

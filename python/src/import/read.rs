@@ -1,6 +1,9 @@
 //! Reads objects one after the other, each by the route of its type.
 #![allow(unsafe_code)] // Types of objects, samples copied ahead.
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use pyo3::{ffi, intern};
@@ -43,6 +46,33 @@ impl<'py> Importer<'py> {
         let mut items = room_for(samples.len())?;
         items.extend(samples.iter_borrowed());
         self.import_items(&items, start, stacker)
+    }
+
+    /// Reads some samples of a tuple, which keeps them alive, on a thread of its own: as far as they are read without
+    /// running Python code, and as `is_odd` is not set. It is set by any other sample and by any error: of those the thread
+    /// of the call has to know, whose streams and modes count.
+    pub fn import_quietly(
+        &mut self,
+        samples: &Bound<'py, PyTuple>,
+        range: Range<usize>,
+        is_odd: &AtomicBool,
+    ) -> PyResult<()> {
+        self.owner.objects.push(samples.clone().into_any().unbind());
+        self.list.reserve(range.len()).or_py_err(self.py)?;
+        if self.owned {
+            self.places.reserve(range.len())?;
+        }
+        for index in range {
+            let sample = samples.get_borrowed_item(index)?;
+            let is_read = self.import(&sample, index).is_ok();
+            if !is_read || !self.was_quiet() {
+                is_odd.store(true, Ordering::Relaxed);
+            }
+            if is_odd.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Reads every object of a list of our own, the first of which is number `start`, and keeps it alive.
@@ -95,11 +125,16 @@ impl<'py> Importer<'py> {
         Ok(())
     }
 
+    /// Whether the last sample was read without running Python code.
+    fn was_quiet(&self) -> bool {
+        let is_array = matches!(self.last, Some((_, Route::Array | Route::ArrayStruct, _)));
+        self.repeat.is_some() || is_array || self.is_quiet
+    }
+
     /// Begins to stack after the first sample. Only for samples that are read without running Python
     /// code, which might change those that are being copied.
     fn start_ahead(&mut self, engine: &Engine, collate: &Collate, count: usize) {
-        let is_array = matches!(self.last, Some((_, Route::Array | Route::ArrayStruct, _)));
-        if self.repeat.is_none() && !is_array && !self.is_quiet {
+        if !self.was_quiet() {
             return;
         }
         self.ahead = engine.start_rows(collate, self.list.meta(0), count);

@@ -43,7 +43,7 @@ pub(crate) struct Words {
 /// How far the objects are searched.
 const KEYS: std::ops::Range<usize> = 4..28;
 const GRAD_FN: std::ops::Range<usize> = 5..12;
-const FLAG_WORDS: usize = 12;
+const FLAG_WORDS: usize = 13;
 const BASE_WORDS: usize = 16;
 const WRAPPER: std::ops::Range<usize> = 7..12;
 

@@ -4,6 +4,7 @@ pub(crate) mod arrow;
 pub(crate) mod columns;
 pub(crate) mod imported;
 pub(crate) mod list;
+pub(crate) mod parts;
 pub(crate) mod pieces;
 pub(crate) mod read;
 pub(crate) mod table;

@@ -13,6 +13,7 @@ use crate::import::tensor::tensor_of;
 use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
 use crate::samples::list::{PySampleList, Samples};
+use crate::samples::parts::import_in_parts;
 use crate::samples::table::trees_of_table;
 use crate::samples::trees::{is_tree, Trees};
 
@@ -40,6 +41,9 @@ pub(crate) fn import_samples(
             tuple_from(samples)?
         }
     };
+    if let Some(imported) = import_in_parts(&tuple, reading)? {
+        return Ok((imported, None));
+    }
     let mut importer = Importer::new(py, reading);
     importer.import_tuple(&tuple, 0, reading.stacker)?;
     Ok(Imported::from_importer(importer))
