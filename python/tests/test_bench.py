@@ -154,6 +154,8 @@ def test_every_workload_is_right(name, layout):
     try:
         made = WORKLOADS[name](name, replace(QUICK, layout=layout))
     except Skip as reason:
+        if "is not installed" in str(reason):
+            pytest.skip(f"SKIP: {reason}")
         assert name == "W8" and "needs a GPU" in str(reason)
         return
     found, num_bytes = measure(made, PACE)
