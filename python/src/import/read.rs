@@ -64,7 +64,7 @@ impl<'py> Importer<'py> {
         }
         for index in range {
             let sample = samples.get_borrowed_item(index)?;
-            let is_read = self.import(&sample, index).is_ok();
+            let is_read = self.import_one(&sample, index).is_ok();
             if !is_read || !self.was_quiet() {
                 is_odd.store(true, Ordering::Relaxed);
             }
