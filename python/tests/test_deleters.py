@@ -197,6 +197,10 @@ def iter_of(samples):
 for _ in range(20):
     {FREED_BY_TORCH[use]}
     settle()
+# The last thread may not be done yet.
+for thread in threading.enumerate():
+    thread is threading.main_thread() or thread.join()
+settle()
 assert not [ref for ref in kept if ref() is not None]
 assert wr.stack([np.ones(2)]).shape == (1, 2)
 """
