@@ -93,13 +93,16 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(VENV)/bin/zizmor --offline --quiet .github
 
-# BENCH_FLAGS: options of `python -m windrow bench`, such as --quick.
+# BENCH_FLAGS: options of `python -m windrow bench`, such as --quick. QUIET=scripts/quiet waits for a quiet machine before each part.
 bench: $(VENV)/.bench $(VENV)/.windrow
-	$(CARGO) bench --locked --bench host
+	$(QUIET) $(CARGO) bench --locked --bench host
 	mkdir -p out/bench
-	$(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
+	$(QUIET) $(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
 		--html out/bench/report.html $(BENCH_FLAGS)
 
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow $(NVCC_READY)

@@ -1,11 +1,23 @@
 """For the API page: the packages that serve one library each are read from their sources, so that the site is built
 without torch, JAX and Ray. All else is imported, for the docstrings of the compiled module."""
 
+import re
 from typing import Any
 
 import griffe
 
 STATIC = ("torch", "jax", "ray")
+
+
+def name_sections(parent: "griffe.Module | griffe.Class") -> None:
+    """The parser shows examples as code only below "Examples:", with an s."""
+    for member in parent.members.values():
+        if member.is_alias:
+            continue
+        if member.docstring:
+            member.docstring.value = re.sub(r"^Example:$", "Examples:", member.docstring.value, flags=re.M)
+        if isinstance(member, (griffe.Module, griffe.Class)):
+            name_sections(member)
 
 
 class StaticPackages(griffe.Extension):  # type: ignore[misc]
@@ -18,3 +30,4 @@ class StaticPackages(griffe.Extension):  # type: ignore[misc]
         read = sources.load("windrow", submodules=True)
         for name in STATIC:
             pkg.set_member(name, read[name])
+        name_sections(pkg)
