@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -263,6 +264,10 @@ def test_plots_of_any_values_are_well_formed():
         assert {"a & b", "x (B)", "y"} <= set(words)
     rows = [chart.Row("W1", [0.5, None]), chart.Row("W2", [1.5, 0.1])]
     ElementTree.fromstring(chart.bars("t", [("a", 0), ("b", 1)], rows, "share"))
+    notes = [chart.Row("W1", [0.5], "0.5 x <peer>"), chart.Row("W2", [70.0], "70.0 x peer"), chart.Row("W3", [None])]
+    picture = ElementTree.fromstring(chart.ratios("t", notes, "multiple", standalone=True))
+    words = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"W1", "0.5 x <peer>", "W2", "70.0 x peer", "1 x", "multiple"} <= set(words) and "W3" not in words
     ElementTree.fromstring(chart.dumbbells("t", [("a", 0)], rows, "GB/s"))
 
 
@@ -361,3 +366,33 @@ def test_sources_stand_for_others_where_a_report_has_them():
 
 def test_the_tables_and_plots_of_the_repository_are_those_of_the_newest_result():
     subprocess.run([sys.executable, str(ROOT / "scripts/readme_table"), "--check"], check=True)
+
+
+def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
+    for name in ("README.md", "scripts/readme_table", "docs/performance.md", "docs/plots", "benches/results", "python/python/windrow/bench"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+
+    def publish(**changes):
+        (tmp_path / "run.json").write_text(json.dumps({**full, **changes}))
+        command = [sys.executable, str(tmp_path / "scripts/readme_table")]
+        subprocess.run([*command, "--publish", str(tmp_path / "run.json")], check=True)
+        subprocess.run([*command, "--check"], check=True)
+        text = (tmp_path / "docs/performance.md").read_text()
+        return {name: text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0] for name in ("table", "losses", "groups", "groups-losses")}
+
+    def entry(name, theirs):
+        timed = [{"name": contender, "quartiles": [t, t, t]} for contender, t in (("windrow", 2e-3), ("peer", theirs))]
+        return {"name": name, "title": f"<{name}>", "bytes": 2, "results": timed}
+
+    full = {"machine": {"cpu": "x", "cores": "2", "date": "2099-01-01"}, "schema": 2, "sweeps": []}
+    found = publish(workloads=[entry("W1", 1e-3), entry("small-pad", 1e-3), entry("source-tokens", 3e-3)])
+    assert all("2099-01-01-host-x-2core.json" in part for part in found.values())
+    for own, other in (("table", "groups"), ("losses", "groups-losses")):
+        assert "<W1>" in found[own] and "<small-pad>" not in found[own]
+        assert "<W1>" not in found[other] and "<small-pad>" in found[other]
+    assert "64 token lists of a tokenizer" in (tmp_path / "README.md").read_text()
+    # A later run without groups leaves theirs as they are.
+    full["machine"]["date"] = "2099-01-02"
+    later = publish(workloads=[entry("W1", 1e-3)])
+    assert "2099-01-02" in later["table"] and later["groups"] == found["groups"]

@@ -37,6 +37,7 @@ def style(dark: bool) -> str:
         ".dashed{stroke-dasharray:6 4}",
         ".dotted{stroke-dasharray:2 3}",
         f".hollow{{fill:{ground};stroke-width:2}}",
+        f".ground{{fill:{ground}}}",
         *(f".s{i}{{stroke:{colours[dark]}}}" for i, colours in enumerate(PALETTE)),
         *(f".f{i}{{fill:{colours[dark]}}}" for i, colours in enumerate(PALETTE)),
     ]
@@ -121,9 +122,13 @@ def dot(x: float, y: float, colour: int, hint: str, hollow: bool = False) -> str
 
 
 def frame(title: str, height: float, body: List[str], standalone: bool) -> str:
-    """The picture around its parts; `standalone` ones bring their style."""
-    inner = f"<style>{sheet()}</style>" if standalone else ""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label={quoteattr(title)}>'
+    """The picture around its parts; `standalone` ones bring their size, their style and their ground: the page behind them may be dark
+    where the reader's system is light."""
+    size, inner = "", ""
+    if standalone:
+        size = f' width="{WIDTH}" height="{height:g}"'
+        inner = f'<style>{sheet()}</style><rect width="{WIDTH}" height="{height:g}" class="ground"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="plot"{size} viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label={quoteattr(title)}>'
     return "\n".join([head + inner, text(16, 22, title, kind="title"), *body, "</svg>\n"])
 
 
@@ -177,11 +182,43 @@ class Row:
 
     label: str
     values: List["float | None"]
+    note: str = ""
+
+
+def text_width(value: str) -> float:
+    """Pixels that a text needs, about."""
+    return 6.8 * len(value)
 
 
 def label_width(rows: Sequence[Row]) -> float:
     """Pixels that the labels of rows need, about."""
-    return max(104.0, 24 + 6.8 * max(len(row.label) for row in rows))
+    return max(104.0, 24 + max(text_width(row.label) for row in rows))
+
+
+def under(left: float, right: float, y: float, value: str) -> str:
+    """The title of an axis in its middle, or as far to the right as the picture reaches."""
+    half = text_width(value) / 2
+    return text(max(min((left + right) / 2, WIDTH - 8 - half), 8 + half), y, value, "middle")
+
+
+def ratios(title: str, rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
+    """For each row one bar from 1 to its ratio, to the right where it is above and to the left where it is below, with its note."""
+    found = [(row, row.values[0]) for row in rows if row.values[0]]
+    left, top, step = 24.0, 44.0, 42.0
+    right, bottom = WIDTH - 24.0 - max(text_width(row.note) for row in rows), top + step * len(found)
+    across = Axis.around([1.0, *(value for _, value in found)], left, right, True)
+    body = [text(across.at(value), bottom + 16, f"{value:g} x", "middle", "faint") for value in across.ticks()]
+    for i, (row, ratio) in enumerate(found):
+        y, ends = top + i * step, sorted((across.at(1), across.at(ratio)))
+        # Beside the bar only, not through its label.
+        body += [rule(across.at(value), y + 19, across.at(value), y + 38, "axis" if value == 1 else "grid") for value in across.ticks()]
+        body.append(text(left, y + 14, row.label))
+        hint = f"<title>{escape(f'{row.label}: {row.note}')}</title>"
+        colour = 0 if ratio >= 1 else 1
+        body.append(f'<rect x="{ends[0]:g}" y="{y + 20:g}" width="{max(ends[1] - ends[0], 1):.1f}" height="14" class="f{colour}">{hint}</rect>')
+        body.append(text(ends[1] + 8, y + 32, row.note))
+    body.append(under(left, right, bottom + 38, x_label))
+    return frame(title, bottom + 50, body, standalone)
 
 
 def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_label: str, standalone: bool = False) -> str:
@@ -197,15 +234,13 @@ def bars(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row], x_la
     for i, row in enumerate(rows):
         y = top + i * group + 5
         body.append(text(left - 8, y + group / 2, row.label, "end"))
-        if len(names) == 1 and row.values[0] is not None:
-            body.append(text(across.at(max(row.values[0], 1.0)) + 6, y + group / 2, f"{row.values[0]:.2g}", kind="faint"))
         for j, (share, (name, colour)) in enumerate(zip(row.values, names)):
             if share is not None:
                 width = max(across.at(share) - left, 0.5)
                 shape = f'<rect x="{left:g}" y="{y + j * thick:g}" width="{width:.1f}" height="{thick - 1:g}" class="f{colour}">'
                 body.append(f"{shape}<title>{escape(f'{row.label}, {name}: {share:.2f}')}</title></rect>")
     body += [rule(across.at(1), top, across.at(1), bottom, "axis"), rule(left, top, left, bottom, "axis")]
-    body.append(text((left + right) / 2, bottom + 38, x_label, "middle"))
+    body.append(under(left, right, bottom + 38, x_label))
     return frame(title, bottom + 50, body, standalone)
 
 
@@ -229,5 +264,5 @@ def dumbbells(title: str, names: Sequence[Tuple[str, int]], rows: Sequence[Row],
             for speed, kind in pair:
                 hint = f"{row.label}, {name}, {kind}: {speed:.3g}"
                 body.append(dot(across.at(speed), y + j * step, colour, hint, kind != "scattered"))
-    body.append(text((left + right) / 2, bottom + 38, x_label, "middle"))
+    body.append(under(left, right, bottom + 38, x_label))
     return frame(title, bottom + 50, body, standalone)

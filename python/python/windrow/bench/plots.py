@@ -33,7 +33,7 @@ HEADLINE = {
 
 SOURCES = {
     "W4b": ("source-tokens", "64 token lists of a tokenizer, padded, mask"),
-    "W3": ("source-tensordict", "256 TensorDicts of 30 leaves, stacked"),
+    "W3": ("source-tensordict", "256 TensorDicts of 30 tensors, stacked"),
 }
 """Those that stand in place of others where a report has them."""
 
@@ -71,11 +71,13 @@ def headline_entries(report: Report) -> "List[Tuple[Entry, Entry]]":
 
 
 def headline(report: Report, standalone: bool) -> str:
-    """windrow's speed over that of the fastest of the others."""
-    titles = headline_titles(report)
-    rows = [chart.Row(titles[entry["name"]], [results.ratio(entry, peer)]) for entry, peer in headline_entries(report)]
-    title = "Speed of windrow / speed of the fastest other library"
-    return chart.bars(title, [("windrow", 0)], rows, "the other library is at 1", standalone)
+    """windrow's speed over that of the fastest of the others, by name."""
+    titles, rows = headline_titles(report), []
+    for entry, peer in headline_entries(report):
+        ratio = results.ratio(entry, peer)
+        note = f"{ratio:.1f} x {peer['name']}" if ratio else ""
+        rows.append(chart.Row(titles[entry["name"]], [ratio], note))
+    return chart.ratios("Speed of windrow, as a multiple of the fastest other library's", rows, "1 x: equally fast; logarithmic", standalone)
 
 
 def of_sweep(sweep: Entry, standalone: bool) -> str:
@@ -100,7 +102,7 @@ def layouts(pairs: "List[results.Pair]", standalone: bool) -> str:
             values += [results.throughput(e, pick(e)) if e else None for e in (entry, whole)]
         rows.append(chart.Row(entry["title"], values))
     names = [("windrow", 0), ("fastest other", 1)]
-    return chart.dumbbells("Scattered against contiguous samples", names, rows, THROUGHPUT + ", logarithmic", standalone)
+    return chart.dumbbells("Throughput from scattered samples and from one piece", names, rows, THROUGHPUT + ", logarithmic", standalone)
 
 
 def shares(pairs: "List[results.Pair]", standalone: bool) -> str:
@@ -110,4 +112,4 @@ def shares(pairs: "List[results.Pair]", standalone: bool) -> str:
         found = [results.find(entry, "windrow"), results.find(whole, "windrow") if whole else None, results.fastest_peer(entry)]
         rows.append(chart.Row(entry["title"], [result.get("share") if result else None for result in found]))
     names = [("windrow, scattered", 0), ("windrow, in one piece", 5), ("fastest other, scattered", 1)]
-    return chart.bars("Roofline: share of memory speed", names, rows, "speed / speed of the fastest plain copy of as many bytes", standalone)
+    return chart.bars("Share of the speed of a plain copy", names, rows, "speed, as a share of the fastest plain copy of as many bytes", standalone)
