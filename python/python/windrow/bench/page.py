@@ -19,8 +19,8 @@ dl{display:flex;flex-wrap:wrap;gap:4px 28px;margin:12px 0}dt{color:var(--faint);
 th,td{padding:3px 9px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{font-weight:600;color:var(--faint)}
 .wrap td:nth-child(2){text-align:left;white-space:normal;min-width:200px}.wrap td:nth-child(7){text-align:left;white-space:normal}.wrap th:nth-child(2){text-align:left}
-tr.ours{background:var(--ours)}tr.loss{background:var(--mark)}figure{margin:16px 0;max-width:800px}
-svg.plot{width:100%;height:auto;display:block}details{border-top:1px solid var(--line);padding:8px 0}summary{cursor:pointer}
+tr.ours{background:var(--ours)}tr.loss{background:var(--mark)}figure{margin:16px 0;max-width:800px;overflow-x:auto}
+svg.plot{width:100%;min-width:640px;height:auto;display:block}details{border-top:1px solid var(--line);padding:8px 0}summary{cursor:pointer}
 ul{margin:4px 0 8px;padding-left:20px;font-size:14px;color:var(--faint)}
 """
 
