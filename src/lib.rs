@@ -42,13 +42,14 @@
 //!
 //! | stage | types | what it knows |
 //! |---|---|---|
-//! | import | [`dlpack`] | foreign tensors, validated before they are trusted |
+//! | choice | [`packing`] | which samples form a batch, from their lengths alone; independent of all below |
+//! | import | [`dlpack`], [`arrow`] | foreign tensors and columns, validated before they are trusted |
 //! | samples | [`SampleView`], [`SampleList`] | an address for each sample, and every distinct layout once |
 //! | collate | [`Collate`], [`BatchShape`] | form and options; the shapes of the batch, and every error of input |
 //! | plan | [`Plan`] | loops, merged ranges, which sample writes which output bytes; no memory yet |
 //! | engine | [`Engine`] | threads, streams and output memory; runs plans on the host or on a device |
 //! | batch | [`Batch`], [`Tensor`] | the result, and zero-copy views of its samples |
-//! | export | [`dlpack`] | managed tensors for other libraries |
+//! | export | [`dlpack`], [`arrow`] | managed tensors and arrays for other libraries |
 //!
 //! # On a GPU
 //!
@@ -171,3 +172,8 @@ pub use tensor::{
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// The example of the page on crates.io, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("README.md")]
+struct CratePage;
