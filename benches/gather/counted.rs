@@ -19,10 +19,25 @@ impl Scale {
     }
 }
 
-/// One row of benches/device-instructions.json.
+/// What goes over the policy where tables have to have addresses, however near the samples are: a list of
+/// that many has ids otherwise.
+const ADDRESSES: (&str, &str) = ("WINDROW_CUDA_POLICY", "min_ids=4294967295");
+
+/// What is counted.
 struct Counted {
+    /// The row of benches/device-instructions.json, which has the dearest of those with one name.
     name: &'static str,
+    /// What tells it from those.
+    case: String,
+    by_address: bool,
     entry: Entry,
+}
+
+impl Counted {
+    fn new(name: &'static str, lie: Lie, parts: impl Fn() -> Vec<Part> + 'static) -> Counted {
+        let entry = Entry::new(name, name, lie, parts);
+        Counted { name, case: String::new(), by_address: false, entry }
+    }
 }
 
 /// One cast of adjacent elements, in rows of some 16,000.
@@ -55,17 +70,17 @@ fn games(count: usize, affine: bool) -> Vec<Part> {
     vec![part("", DType::U8, vec![vec![4, 84, 84]; count], collate)]
 }
 
-fn all(scale: Scale) -> Vec<Counted> {
+/// The rows of the file.
+fn rows_of_file(scale: Scale) -> Vec<Counted> {
     use Lie::{Contiguous, Misaligned, Rows, Scattered};
     let mut all = Vec::new();
     let mut add = |name, lie, parts: fn(Scale) -> Vec<Part>| {
-        all.push(Counted { name, entry: Entry::new(name, name, lie, move || parts(scale)) });
+        all.push(Counted::new(name, lie, move || parts(scale)));
     };
     add("W1 f16", Scattered, |scale| images(scale.of(256), 224, DType::F16));
     add("W1 f32", Scattered, |scale| images(scale.of(256), 224, DType::F32));
     add("W2", Scattered, |scale| tokens(scale.of(4096), DType::I64));
     add("W2b", Scattered, |scale| tokens(scale.of(4096), DType::I32));
-    add("W3 address", Scattered, |scale| lookups(scale.of(100_000)));
     add("W3 id", Rows, |scale| lookups(scale.of(100_000)));
     add("W4a", Scattered, |scale| clips(scale.of(512), DType::F32, Collate::ragged()));
     add("W4b", Scattered, |scale| {
@@ -90,37 +105,126 @@ fn all(scale: Scale) -> Vec<Counted> {
     add("i64 to i32", Scattered, |scale| casts(scale.of(256), DType::I64, DType::I32));
     add("f32 to f16", Scattered, |scale| casts(scale.of(256), DType::F32, DType::F16));
     add("f16 to f32", Scattered, |scale| casts(scale.of(256), DType::F16, DType::F32));
-    // Several under one name: the dearest of them is the row.
-    add("f64", Scattered, |scale| casts(scale.of(256), DType::F64, DType::F32));
-    add("f64", Scattered, |scale| casts(scale.of(256), DType::F32, DType::F64));
-    for parts in STRIDED {
-        add("strided worst", Scattered, parts);
+    let mut add = |name, case: &str, parts: fn(Scale) -> Vec<Part>| {
+        let counted = Counted::new(name, Scattered, move || parts(scale));
+        all.push(Counted { case: case.to_owned(), ..counted });
+    };
+    add("f64", "to f32", |scale| casts(scale.of(256), DType::F64, DType::F32));
+    add("f64", "from f32", |scale| casts(scale.of(256), DType::F32, DType::F64));
+    for (case, parts) in STRIDED {
+        add("strided worst", case, parts);
+    }
+    // At the end: the engine that they need is another.
+    for (name, lie, parts) in BY_ADDRESS {
+        let counted = Counted::new(name, lie, move || parts(scale));
+        all.push(Counted { by_address: true, ..counted });
     }
     all
 }
 
-/// Elements that are apart on one side.
-const STRIDED: [fn(Scale) -> Vec<Part>; 7] = [
-    |scale| permuted(scale.of(64), (DType::F32, DType::F32), &[256, 256], &[1, 0]),
-    |scale| permuted(scale.of(64), (DType::U8, DType::U8), &[256, 256], &[1, 0]),
-    |scale| permuted(scale.of(64), (DType::U8, DType::F16), &[256, 256], &[1, 0]),
-    |scale| permuted(scale.of(64), (DType::F64, DType::I16), &[200, 100], &[1, 0]),
-    |scale| permuted(scale.of(64), (DType::U8, DType::U8), &[3, 224, 224], &[1, 2, 0]),
-    |scale| permuted(scale.of(64), (DType::I64, DType::F32), &[64, 8, 80], &[1, 2, 0]),
-    // f32 pixels to planes, normalised.
-    |scale| {
-        let collate = Collate::stack().cast(DType::BF16).transform(normalised());
-        vec![part("", DType::F32, vec![vec![112, 112, 3]; scale.of(64)], collate)]
-    },
+type Parts = fn(Scale) -> Vec<Part>;
+
+/// Tables of addresses: samples of torch in several segments, for one.
+const BY_ADDRESS: [(&str, Lie, Parts); 3] = [
+    ("W3 address", Lie::Scattered, |scale| lookups(scale.of(100_000))),
+    ("W10a address", Lie::Misaligned, |scale| rows(scale.of(100_000), 77)),
+    ("512 B misaligned address", Lie::Misaligned, |scale| rows(scale.of(131_072), 512)),
 ];
 
+/// Elements that are apart on one side.
+const STRIDED: [(&str, Parts); 7] = [
+    ("f32 transposed", |scale| {
+        permuted(scale.of(64), (DType::F32, DType::F32), &[256, 256], &[1, 0])
+    }),
+    ("u8 transposed", |scale| permuted(scale.of(64), (DType::U8, DType::U8), &[256, 256], &[1, 0])),
+    ("u8 to f16 transposed", |scale| {
+        permuted(scale.of(64), (DType::U8, DType::F16), &[256, 256], &[1, 0])
+    }),
+    ("f64 to i16 transposed", |scale| {
+        permuted(scale.of(64), (DType::F64, DType::I16), &[200, 100], &[1, 0])
+    }),
+    ("u8 planes to pixels", |scale| {
+        permuted(scale.of(64), (DType::U8, DType::U8), &[3, 224, 224], &[1, 2, 0])
+    }),
+    ("i64 to f32, dims rotated", |scale| {
+        permuted(scale.of(64), (DType::I64, DType::F32), &[64, 8, 80], &[1, 2, 0])
+    }),
+    ("f32 pixels to bf16 planes, normalised", |scale| {
+        let collate = Collate::stack().cast(DType::BF16).transform(normalised());
+        vec![part("", DType::F32, vec![vec![112, 112, 3]; scale.of(64)], collate)]
+    }),
+];
+
+/// Casts that stand for those without a row of the file.
+const PAIRS: [(DType, DType); 16] = {
+    use DType::{Bool, BF16, F16, F32, F64, I32, I64, I8, U32, U64, U8};
+    [
+        (BF16, F32),
+        (F32, BF16),
+        (F16, BF16),
+        (I32, F32),
+        (I64, F16),
+        (U32, F16),
+        (Bool, F32),
+        (U64, F64),
+        (F64, F16),
+        (F64, I64),
+        (F32, I32),
+        (F32, I8),
+        (BF16, U8),
+        (I64, U8),
+        (I64, Bool),
+        (F32, Bool),
+    ]
+};
+
+/// Each of them in three layouts: adjacent on both sides, transposed, and, where the result is a float, with a
+/// coefficient for each of three channels along a row.
+fn pairs(scale: Scale) -> Vec<Counted> {
+    let mut all = Vec::new();
+    for (from, to) in PAIRS {
+        let mut add = |name, parts: fn(DType, DType, usize) -> Vec<Part>| {
+            let counted = Counted::new(name, Lie::Scattered, move || parts(from, to, scale.of(64)));
+            all.push(Counted { case: format!("{from} to {to}"), ..counted });
+        };
+        add("adjacent", |from, to, count| casts(count, from, to));
+        add("transposed", |from, to, count| permuted(count, (from, to), &[200, 100], &[1, 0]));
+        if matches!(to, DType::F16 | DType::BF16 | DType::F32 | DType::F64) {
+            add("channels", |from, to, count| {
+                let map = normalised().permute([0, 1, 2]);
+                let collate = Collate::stack().cast(to).transform(map);
+                vec![part("", from, vec![vec![112, 112, 3]; count], collate)]
+            });
+        }
+    }
+    all
+}
+
+/// An engine whose tables have addresses.
+fn with_addresses() -> Result<Engine, String> {
+    let (name, numbers) = ADDRESSES;
+    let trial = std::env::var(name).unwrap_or_default();
+    // No other thread is at work.
+    std::env::set_var(name, format!("{trial},{numbers}"));
+    Engine::cuda(0).map_err(|error| error.to_string())
+}
+
 /// Assembles each once and compares everything; prints what it was, one line of JSON each.
-pub fn run(engine: &Engine, only: Option<&str>, scale: Scale) -> Outcome {
+pub fn run(engine: &Engine, only: Option<&str>, scale: Scale, is_of_pairs: bool) -> Outcome {
     let gpu = Gpu::new()?;
-    for Counted { name, entry } in all(scale) {
+    let all = if is_of_pairs { pairs(scale) } else { rows_of_file(scale) };
+    let mut own = None;
+    for Counted { name, case, by_address, entry } in all {
         if only.is_some_and(|only| !name.contains(only)) {
             continue;
         }
+        let engine = match by_address {
+            false => engine,
+            true => match own {
+                Some(ref own) => own,
+                None => own.insert(with_addresses()?),
+            },
+        };
         let workload = entry.make();
         let set = workload.set(false)?;
         super::poison(&gpu, &set)?;
@@ -132,12 +236,16 @@ pub fn run(engine: &Engine, only: Option<&str>, scale: Scale) -> Outcome {
         let uploaded = after.bytes_to_device - before.bytes_to_device;
         super::same_data(&workload, &set, name)?;
         super::same_fields(&workload, &fields)?;
+        let num_samples = workload.num_samples();
+        if by_address && (1..8 * num_samples as u64).contains(&uploaded) {
+            return Err(format!(
+                "{name}: {uploaded} bytes are too few for {num_samples} addresses"
+            ));
+        }
         println!(
-            "{{\"workload\": \"{name}\", \"launches\": {launches}, \"uploaded\": {uploaded}, \
-             \"samples\": {}, \"read\": {}, \"written\": {}}}",
-            workload.num_samples(),
-            workload.bytes_read,
-            workload.bytes_written
+            "{{\"workload\": \"{name}\", \"case\": \"{case}\", \"launches\": {launches}, \
+             \"uploaded\": {uploaded}, \"samples\": {num_samples}, \"read\": {}, \"written\": {}}}",
+            workload.bytes_read, workload.bytes_written
         );
     }
     Ok(())

@@ -3,8 +3,9 @@
 //! ```text
 //! cargo bench --features cuda --bench gather -- [--quick] [--only TEXT] [--json FILE]
 //!     --sweep [--table FILE]   few workloads, cold, windrow beside a copy: for trials of other numbers
-//!     --count [--scale N]      each of counted.rs once, for the emulator of machine code to count; N divides
-//!                              the numbers of samples
+//!     --count [--scale N] [--pairs]
+//!                              each of counted.rs once, for the emulator of machine code to count; N divides
+//!                              the numbers of samples; pairs of dtypes in place of workloads
 //! ```
 //!
 //! Time on the device is that between two events on one stream, which is kept busy until all is
@@ -54,6 +55,7 @@ struct Options {
     quick: bool,
     sweep: bool,
     count: bool,
+    pairs: bool,
     scale: Option<usize>,
     only: Option<String>,
     json: Option<String>,
@@ -81,6 +83,7 @@ fn options() -> Option<Options> {
             "--quick" => options.quick = true,
             "--sweep" => options.sweep = true,
             "--count" => options.count = true,
+            "--pairs" => options.pairs = true,
             "--scale" => options.scale = arguments.next().and_then(|text| text.parse().ok()),
             "--only" => options.only = arguments.next(),
             "--json" => options.json = arguments.next(),
@@ -97,7 +100,7 @@ fn main() -> ExitCode {
     let Some(engine) = device::engine() else { return ExitCode::SUCCESS };
     let done = if options.count {
         let scale = counted::Scale(options.scale.unwrap_or(1).max(1));
-        counted::run(engine, options.only.as_deref(), scale)
+        counted::run(engine, options.only.as_deref(), scale, options.pairs)
     } else {
         run(engine, &options)
     };
