@@ -160,7 +160,7 @@ def test_out_of_our_own(driver):
 
 
 def test_results_that_are_outputs_again(driver):
-    """Let go of, a chain of owners would have used up the stack."""
+    """When released, a chain of owners would have used up the stack."""
     rows = on(driver, "cuda", ROWS[:1])
     for out in (wr.stack(ROWS[:1], device="cuda"), Cai(driver, np.zeros((1, 4, 6), "f4"))):
         batch = wr.stack(rows, out=out)

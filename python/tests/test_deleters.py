@@ -52,7 +52,7 @@ def everything():
 
 
 def uses():
-    """Ways to use samples and let go of them again."""
+    """Ways to use samples and release them again."""
 
     def after_a_call(samples):
         wr.stack(samples)

@@ -1,4 +1,4 @@
-"""Who keeps what alive, threads, views, plans, counters, and forks."""
+"""What keeps what alive, threads, views, plans, counters, and forks."""
 
 import sys
 import threading
@@ -92,7 +92,7 @@ HANDED = {
 
 @pytest.mark.parametrize("way", HANDED)
 def test_outputs_that_went_through_another_library(way):
-    """Each holds the one before, as the libraries' own do; let go of, such a chain would have used up the stack."""
+    """Each holds the one before, as the libraries' own do; when released, such a chain would have used up the stack."""
     if way == "torch":
         pytest.importorskip("torch")
     isolated.run(

@@ -70,7 +70,7 @@ impl ListTable {
         unsafe { &*numbers.add(slot) }
     }
 
-    /// An index out of range that an earlier call has met, told once.
+    /// An index out of range that an earlier call has met, reported once.
     ///
     /// # Errors
     /// [`Error::Index`].
@@ -95,7 +95,7 @@ impl Chosen {
         1 + self.call as usize % (NUM_FOUND - 1)
     }
 
-    /// What the work has found. That of a graph is told once for each time that it is found.
+    /// What the work has found. That of a graph is reported once for each time that it is found.
     ///
     /// # Errors
     /// [`Error::Index`].

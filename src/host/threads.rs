@@ -123,7 +123,7 @@ impl Made {
             }
             std::hint::black_box(probe);
             Error::Argument(format!(
-                "cannot start {count} threads: {e}; an engine of one thread starts none"
+                "cannot start {count} threads: {e}; an engine with one thread starts none"
             ))
         })?;
         Ok(Made { process, pool: Some(Arc::new(pool)), ids })

@@ -13,10 +13,10 @@ use crate::tensor::{
     Result, Tensor,
 };
 
-/// Samples imported once: an address each, and every distinct layout told once.
+/// Samples imported once: an address each, and every distinct layout stored once.
 ///
 /// A uniform list costs 8 bytes a sample, row-major ones that differ in dim 0 alone 16, any other 12, the rows
-/// of a table nothing. `take` picks a batch by index without looking at the samples again.
+/// of a table nothing. `take` picks a batch by index without reading the samples again.
 #[derive(Clone, Debug, Default)]
 pub struct SampleList<'a> {
     data: Addresses,

@@ -89,7 +89,7 @@ mod at_fork {
         // SAFETY: functions without arguments, which do not unwind and stay as long as the process.
         #[allow(unsafe_code)]
         WATCHED.call_once(|| unsafe {
-            // Refused for want of memory only; then a fork is as it would be without.
+            // Refused only if memory runs out; then a fork is as it would be without.
             libc::pthread_atfork(Some(close), Some(open), Some(open));
         });
     }

@@ -28,7 +28,7 @@ def collate_columns(
 ) -> Dict[str, Any]:
     """The rows of a table as one batch: a flat dict of tensors, as models of transformers take them.
 
-    `windrow.collate` with the results under names: what a batch has beside its data is next to the column, as
+    `windrow.collate` with named results: what a batch has besides its data is an entry of its own, as
     ``<name>_lengths``, ``<name>_offsets``, ``<name>_mask`` and ``<name>_batch_index``. Columns of strings and bytes are
     lists. It pickles as a ``collate_fn`` with ``functools.partial``.
 

@@ -99,7 +99,7 @@ def concat_graphs(
         graphs: mappings of array-likes, such as ``Data.to_dict()``; an entry without dims becomes one of ``[N]``.
         cat_dims: by key, the dim that an entry is joined along; -1 for ``face`` and keys with ``index``
             in their name, else 0.
-        increments: by key, what the values of later graphs are raised by: a number for each graph,
+        increments: by key, what is added to the values of later graphs: a number for each graph,
             ``"num_nodes"``, or a function of a graph. Without an entry the rules of `Data.__inc__` of PyTorch
             Geometric: an array whose key has ``batch`` in its name by its largest value plus 1, ``face`` and
             keys with ``index`` in their name by ``"num_nodes"``, the rest not. Bools that are raised become int64, and

@@ -54,7 +54,7 @@ impl PySampleList {
         self.taken(indices).map(PySampleList::from_samples)
     }
 
-    /// Has the device that the samples are on find them by indices there: see `take`. Uploads 8 bytes for each sample,
+    /// Lets the device that the samples are on find them by indices in its own memory: see `take`. Uploads 8 bytes for each sample,
     /// and 4 more where samples differ in shape, once; of the rows of one table nothing. Waits for that. After an
     /// `append` or `extend` the next `take` of such indices uploads anew.
     ///
@@ -189,8 +189,8 @@ impl PySampleList {
         }
     }
 
-    /// Replaces a sample: the list refers to the new one from now on, no memory is written, and the old one is let go of
-    /// unless others have it. Lists that were taken before keep it.
+    /// Replaces a sample: the list refers to the new one from now on, no memory is written, and the old one is released
+    /// unless another list refers to it. Lists that were taken before keep it.
     fn __setitem__(&self, index: &Bound<'_, PyAny>, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         if index.is_instance_of::<PySlice>() {
             let text =

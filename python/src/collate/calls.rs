@@ -33,7 +33,7 @@ fn assemble(
 ///         None: where the samples are.
 ///     out: a writable array-like of exactly the result's shape, dtype and device. If it is a torch tensor
 ///         that was saved for ``backward``, ``backward`` raises, as after any operation in place.
-///     stream: of a CUDA device, for the work to be enqueued on: a handle, a torch or CuPy stream,
+///     stream: of a CUDA device, to enqueue the work on: a handle, a torch or CuPy stream,
 ///         or an object with ``__cuda_stream__``; None: the one that ``out`` or the samples were
 ///         written on, else one of the engine's own.
 ///     transform (Transform): arithmetic and axis order on the way. Arithmetic on integers or bools needs
@@ -52,8 +52,8 @@ fn assemble(
 ///     ValueError: no samples, or an argument that is wrong by itself.
 ///     CudaUnavailable: a device was asked for, and there is no driver, or this process was forked
 ///         after its parent had begun to use one. CudaError: a call of the driver failed.
-///     TypeError: a sample is not an array-like, or a list with something else than numbers, such as
-///         None or another list, in it.
+///     TypeError: a sample is not an array-like, or is a list that contains anything but numbers, such as
+///         None or another list.
 ///
 /// Examples:
 ///     >>> import windrow as wr

@@ -7,8 +7,8 @@ use windrow::Device;
 use crate::ground::errors::OrPyErr;
 use crate::ground::logging;
 
-/// What watches the calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None while ranges go to
-/// a profiler, else why not).
+/// What observes the calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None if ranges go to
+/// a profiler, else the reason why not).
 #[pyfunction]
 pub(crate) fn watchers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
@@ -17,8 +17,8 @@ pub(crate) fn watchers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-/// Whether there is a CUDA device to assemble batches on. Starts the driver: workers that are to use
-/// it have to be spawned, not forked, from then on.
+/// Whether there is a CUDA device to assemble batches on. Starts the driver: from then on, worker
+/// processes that use it must be spawned, not forked.
 #[pyfunction]
 pub(crate) fn cuda_available(py: Python<'_>) -> bool {
     py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))

@@ -13,19 +13,19 @@ create_exception!(
     windrow,
     ShapeError,
     PyValueError,
-    "Samples, or out, of a shape that does not fit."
+    "Samples or out have a shape that does not fit."
 );
 create_exception!(
     windrow,
     DTypeError,
     PyTypeError,
-    "Samples, or out, of a dtype that does not fit."
+    "Samples or out have a dtype that does not fit."
 );
 create_exception!(
     windrow,
     DeviceError,
     PyValueError,
-    "Samples, or out, in a place that does not fit."
+    "Samples or out are on a device that does not fit."
 );
 create_exception!(windrow, LayoutError, PyBufferError, "Memory that cannot be expressed or used; also what its owner refuses to lend by a BufferError or TypeError, which is then the cause.");
 create_exception!(windrow, CudaError, PyRuntimeError, "A driver call failed.");

@@ -166,9 +166,9 @@ fn emit(py: Python<'_>, ended: &[(Stage, f64)]) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether calls tell ``logging`` what they did: a record of level DEBUG for each stage, to the loggers
+/// Whether calls report to ``logging``: a record of level DEBUG for each stage, to the loggers
 /// ``windrow.import``, ``windrow.plan``, ``windrow.run``, ``windrow.launch``, ``windrow.wait`` and
-/// ``windrow.export``. The levels and handlers of these are the program's to set. A record has
+/// ``windrow.export``. The program sets their levels and handlers. A record has
 /// ``stage``, ``seconds`` and, of a run, ``paths``, ``samples``, ``bytes_in``, ``bytes_out`` and
 /// ``padding_bytes``, as the dict ``record.windrow``.
 ///

@@ -111,7 +111,7 @@ impl<'py> Importer<'py> {
         for (index, sample) in items.iter().enumerate().skip(num_read) {
             self.prefetch(&items[index..]);
             if let Err(error) = self.import(sample, start + index) {
-                // The caller may let go of the samples now.
+                // The caller may release the samples now.
                 self.ahead = None;
                 return Err(error);
             }

@@ -12,7 +12,7 @@ use crate::ground::reserve::{no_room, room_for};
 pub(crate) struct Owners {
     /// Of many samples each, or of memory on a device.
     shared: Arc<Vec<Owner>>,
-    /// Of one sample each, which came alone and is let go of with it; empty if none did.
+    /// Of one sample each, which came alone and is released with it; empty if none did.
     per_sample: Arc<Vec<Option<Owner>>>,
     /// How many samples have one of these.
     num_per_sample: usize,
@@ -116,7 +116,7 @@ impl Owners {
     }
 
     /// That of the one sample of another list in place of that of a sample, of `len`. There is room for it. What may be
-    /// let go of now, which can run any code.
+    /// released now, which can run any code.
     pub fn replace(&mut self, len: usize, index: usize, other: &Owners) -> [Option<Owner>; 2] {
         self.add_shared(other);
         if self.num_per_sample + other.num_per_sample == 0 {

@@ -125,7 +125,7 @@ impl Imported {
         Ok(())
     }
 
-    /// The first sample of another list in place of one. What may be let go of now, which can run any code.
+    /// The first sample of another list in place of one. What may be released now, which can run any code.
     pub fn replace(
         &mut self,
         py: Python<'_>,

@@ -28,7 +28,7 @@ use crate::samples::trees::{is_tree, Trees};
 /// after it was handed on as an array, and what objects of other libraries do behind their own pointers.
 ///
 /// ``samples[i] = sample`` replaces one: the list refers to the new sample from then on, no memory is written, and the old
-/// one is let go of, those of the list that was given first as soon as all of them are replaced. A slice, like `take`, is
+/// one is released, those of the list that was given first as soon as all of them are replaced. A slice, like `take`, is
 /// a list of its own that shares the samples: what is replaced or appended later does not show in it.
 ///
 /// A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
@@ -284,7 +284,7 @@ impl PySampleList {
 
     /// Adds the samples of another list; on an error none.
     pub fn join(&self, py: Python<'_>, mut other: Samples) -> PyResult<()> {
-        // Let go of without the lock of the list, and structures are compared without it.
+        // Released without the lock of the list, and structures are compared without it.
         let _gone;
         let mut own = loop {
             match (&self.snapshot(), &mut other) {
@@ -320,7 +320,7 @@ impl PySampleList {
     pub fn replace(&self, position: usize, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = sample.py();
         let other = self.read(&PyTuple::new(py, [sample])?, position)?;
-        // Let go of without the lock of the list.
+        // Released without the lock of the list.
         let (_gone_leaf, _gone_tree);
         let mut own = self.samples();
         own.version += 1;

@@ -338,7 +338,7 @@ impl Trees {
     }
 
     /// The one sample of another list that is alike in place of a sample; on an error nothing is changed. Gives what may be
-    /// let go of now, which can run any code.
+    /// released now, which can run any code.
     pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Trees) -> PyResult<Trees> {
         let old = self.taken(py, vec![index as i64])?;
         for position in 0..self.columns.len() {

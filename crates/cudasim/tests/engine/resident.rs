@@ -387,7 +387,7 @@ fn a_graph_chooses_anew_each_time() {
         lane.write(memory.address, &4i64.to_ne_bytes());
         assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
         assert_eq!(out.read()[..160], listed.rows.bytes[4]);
-        // Told once for each time that it is found.
+        // Reported once for each time that it is found.
         batch.check().unwrap();
         assert!(listed.resident.check().is_err());
     });

@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--layout", choices=LAYOUTS, help="one layout of samples only")
     made.add_argument("--sweep", nargs="?", const="all", choices=["all", "none", *(sweep.name for sweep in SWEEPS)], help="sweeps to run: all where nothing is selected")
     made.add_argument("--threads", type=int, metavar="N", help="threads of windrow, torch and the plain copy")
-    made.add_argument("--device", default="cpu", help="where samples and batches lie: cpu or cuda")
+    made.add_argument("--device", default="cpu", help="device of samples and batches: cpu or cuda")
     made.add_argument("--warm", action="store_true", help="one list of samples again and again: in the caches, as far as it fits")
     made.add_argument("--seconds", type=float, metavar="N", help="limit for the whole run, shared by all workloads; compiled contenders are left out, and what has no time left is named. Without it each workload is timed for 3 seconds, and all take about half an hour")
     made.add_argument("--quick", action="store_true", help="few samples, few rounds: shows that it works, not how fast")

@@ -61,8 +61,8 @@ def collate_fn(
         sep: joins the keys of a path.
         threads: for large batches; None: one in a worker process, else as many as there are cores.
         arena: all tensors that windrow assembles, with their lengths, offsets and masks, in one
-            allocation, as `windrow.collate` has it; in a worker process in one shared segment, which is one file
-            descriptor for each batch under way. Who keeps one of them keeps all.
+            allocation, as in `windrow.collate`; in a worker process in one shared segment, which is one file
+            descriptor for each batch in flight. A reference to one of them keeps all.
 
     Returns:
         Collator: a callable that pickles.
