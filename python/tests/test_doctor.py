@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 
+import pytest
+
 import windrow.doctor
 from windrow import _windrow
 
@@ -22,11 +24,19 @@ def test_doctor_says_what_there_is(driver):
         assert part in text, part
 
 
-def test_doctor_says_that_the_driver_is_too_old(monkeypatch):
-    monkeypatch.setattr(_windrow, "cuda_build", lambda: {"toolkit": "13.0.88", "targets": "sm_90", "driver": (12, 4)})
-    assert windrow.doctor.cuda().endswith("need a driver for CUDA 13: 580 or newer")
-    monkeypatch.setattr(_windrow, "cuda_build", lambda: {"toolkit": "13.0.88", "targets": "sm_90", "driver": (13, 1)})
-    assert windrow.doctor.cuda().endswith("for sm_90")
+@pytest.mark.parametrize(
+    "toolkit, driver, end",
+    [
+        ("13.0.88", (12, 9), "need a driver for CUDA 13.0: 580 or newer"),
+        ("13.0.88", (13, 0), "for sm_90"),
+        ("12.9.86", (12, 0), "need a driver for CUDA 12.1: 530 or newer"),
+        ("12.9.86", (12, 1), "for sm_90"),
+        ("14.0.1", (13, 4), "need a driver for CUDA 14.0: a newer one"),
+    ],
+)
+def test_doctor_says_that_the_driver_is_too_old(monkeypatch, toolkit, driver, end):
+    monkeypatch.setattr(_windrow, "cuda_build", lambda: {"toolkit": toolkit, "targets": "sm_90", "driver": driver})
+    assert windrow.doctor.cuda().endswith(end)
 
 
 def test_doctor_says_what_there_is_not():

@@ -58,8 +58,9 @@ def kernels() -> str:
     return f"baseline, the processor lacks {', '.join(lacking)}" if lacking else ", ".join(KERNEL_FLAGS)
 
 
-# The oldest driver that loads machine code of a release of the toolkit ("CUDA Compatibility", minor version compatibility).
-DRIVERS = {12: "525 or newer", 13: "580 or newer"}
+# By release of the toolkit, the CUDA version of the oldest driver that runs the kernels, and its own: any of that release loads the
+# machine code ("CUDA Compatibility", minor version compatibility), and 12.1 brought parameters of more than 4 KiB.
+DRIVERS = {12: ((12, 1), "530 or newer"), 13: ((13, 0), "580 or newer")}
 
 
 def cuda() -> str:
@@ -70,8 +71,11 @@ def cuda() -> str:
         return str(error)
     (major, minor), toolkit = build["driver"], build["toolkit"]
     text = f"driver for CUDA {major}.{minor}; kernels by nvcc {toolkit} for {build['targets']}"
-    needed = int(toolkit.split(".")[0])
-    return text if major >= needed else f"{text}, which need a driver for CUDA {needed}: {DRIVERS.get(needed, 'a newer one')}"
+    release = int(toolkit.split(".")[0])
+    needed, name = DRIVERS.get(release, ((release, 0), "a newer one"))
+    if (major, minor) >= needed:
+        return text
+    return f"{text}, which need a driver for CUDA {needed[0]}.{needed[1]}: {name}"
 
 
 def cuda_devices() -> Iterator[str]:

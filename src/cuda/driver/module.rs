@@ -12,13 +12,20 @@ use super::error::DriverResult;
 use super::init::driver_version;
 use crate::tensor::{DriverError, Error, Result};
 
-/// The kernels, for every target; or, for trials, those of the file that `$WINDROW_CUDA_IMAGE` names.
+/// The kernels, for every target; or those of the file that `$WINDROW_CUDA_IMAGE` names: for trials, and for programs
+/// that were built without kernels of their own.
 ///
 /// # Errors
-/// [`Error::Argument`] if that file cannot be read.
+/// [`Error::Argument`] if that file cannot be read; [`Error::NoDriver`] if there are no kernels at all.
 // (The driver wants 8-byte alignment, which every allocator gives what is this large.)
 pub(crate) fn image() -> Result<Cow<'static, [u8]>> {
     match std::env::var_os("WINDROW_CUDA_IMAGE") {
+        // The driver reads a header, whatever the length.
+        None if IMAGE.is_empty() => Err(Error::NoDriver(
+            "windrow was built without kernels (WINDROW_CUDA_EMBED=0): set WINDROW_CUDA_IMAGE to \
+             the file that has them, or build without that variable"
+                .to_owned(),
+        )),
         None => Ok(Cow::Borrowed(IMAGE)),
         Some(path) => std::fs::read(&path).map(Cow::Owned).map_err(|error| {
             Error::Argument(format!("WINDROW_CUDA_IMAGE={}: {error}", Path::new(&path).display()))
@@ -39,6 +46,10 @@ pub(crate) const TOOLKIT: &str = env!("WINDROW_NVCC_VERSION");
 /// What they were compiled for, as in `sm_90 compute_120`.
 pub(crate) const TARGETS: &str = env!("WINDROW_CUDA_TARGETS");
 
+/// The oldest driver, by its CUDA version, that launches kernels with more than 4 KiB of parameters: release 530. Images of
+/// older toolkits of CUDA 12 have no such kernels, and ours has.
+const LARGE_PARAMETERS: (u32, u32) = (12, 1);
+
 /// A loaded image.
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -53,32 +64,47 @@ impl Current<'_> {
     /// # Errors
     /// [`Error::NoDriver`] if the driver is too old for it or it has nothing for this device.
     pub(crate) fn load(&self, image: &[u8]) -> Result<Arc<Module>> {
+        let version = driver_version()?;
+        if version < LARGE_PARAMETERS {
+            return Err(too_old(version));
+        }
         match cust::module::Module::from_fatbin(image, &[]) {
             Ok(inner) => Ok(Arc::new(Module { inner: Some(inner), context: self.context.clone() })),
             Err(error) => {
                 let error = DriverError::from_cust("cuModuleLoadDataEx", error);
                 let context = self.context;
-                let version = driver_version().unwrap_or_default();
                 Err(explain(error, context.ordinal(), context.info(), version))
             }
         }
     }
 }
 
+fn toolkit_major() -> u32 {
+    TOOLKIT.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// A driver of this CUDA version does not run the kernels, and what to do about it.
+fn too_old((major, minor): (u32, u32)) -> Error {
+    let needed = match toolkit_major() {
+        ..=12 => "530 or newer (CUDA 12.1)".to_owned(),
+        13 => "580 or newer (CUDA 13)".to_owned(),
+        newer => format!("one for CUDA {newer} or newer"),
+    };
+    let cure = match (major, minor) >= LARGE_PARAMETERS {
+        true => format!(", or build windrow with a CUDA {major} toolkit"),
+        false => String::new(),
+    };
+    Error::NoDriver(format!(
+        "the driver supports CUDA {major}.{minor} and the kernels were compiled with CUDA {TOOLKIT}: update the driver \
+         to {needed}{cure}"
+    ))
+}
+
 /// Turns "this image does not go with this driver or device" into what to do about it.
 fn explain(error: DriverError, ordinal: u32, info: &DeviceInfo, driver: (u32, u32)) -> Error {
     let (major, minor) = driver;
-    let toolkit_major = TOOLKIT.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    if major < toolkit_major {
-        let needed = match toolkit_major {
-            12 => "525 or newer (CUDA 12)".to_owned(),
-            13 => "580 or newer (CUDA 13)".to_owned(),
-            newer => format!("one for CUDA {newer} or newer"),
-        };
-        return Error::NoDriver(format!(
-            "the driver supports CUDA {major}.{minor} and the kernels were compiled with CUDA \
-             {TOOLKIT}: update the driver to {needed}, or build windrow with a CUDA {major} toolkit"
-        ));
+    if major < toolkit_major() {
+        return too_old(driver);
     }
     if matches!(error.code, NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION) {
         let (capability_major, capability_minor) = info.capability;
@@ -154,9 +180,10 @@ mod tests {
             explain(error, 2, &info, driver)
         };
         let Error::NoDriver(text) = told(NO_BINARY_FOR_GPU, (11, 4)) else { panic!() };
-        for part in ["CUDA 11.4", TOOLKIT, "update the driver", "with a CUDA 11 toolkit"] {
-            assert!(text.contains(part), "{text}");
-        }
+        let old = format!("supports CUDA 11.4 and the kernels were compiled with CUDA {TOOLKIT}: update the driver to ");
+        assert!(text.contains(&old) && !text.contains("build windrow"), "{text}");
+        let Error::NoDriver(text) = too_old((12, 1)) else { panic!() };
+        assert!(text.ends_with(", or build windrow with a CUDA 12 toolkit"), "{text}");
         let Error::NoDriver(text) = told(UNSUPPORTED_PTX_VERSION, (99, 1)) else { panic!() };
         for part in ["cuda:2 (a GPU, compute capability 7.5)", "99.1", TARGETS, "ARCHS=75"] {
             assert!(text.contains(part), "{text}");

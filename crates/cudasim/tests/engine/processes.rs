@@ -42,10 +42,11 @@ fn child() {
     match case.as_str() {
         "missing" => refused(&["no driver found", missing]),
         "none" => refused(&["no device", "CUDA_VISIBLE_DEVICES"]),
-        "old" => {
+        "old" | "no large parameters" => {
             let toolkit = windrow::cuda_build().unwrap().toolkit;
             let toolkit = format!("compiled with CUDA {toolkit}");
-            refused(&["supports CUDA 11.4", &toolkit, "update the driver to", "a CUDA 11 toolkit"]);
+            let version = if case == "old" { "11.4" } else { "12.0" };
+            refused(&[&format!("supports CUDA {version}"), &toolkit, "update the driver to"]);
         }
         "other" => refused(&["compute capability 7.5", "WINDROW_CUDA_ARCHS=75"]),
         "fork" => forked(),
@@ -59,6 +60,8 @@ fn drivers_that_do_not_fit() {
     in_process("missing", &[]);
     in_process("none", &[("CUDASIM_DEVICES", "0")]);
     in_process("old", &[("CUDASIM_DRIVER_VERSION", "11040")]);
+    // Launches with more than 4 KiB of parameters came with 12.1.
+    in_process("no large parameters", &[("CUDASIM_DRIVER_VERSION", "12000")]);
     in_process("other", &[("CUDASIM_CAPABILITY", "75")]);
 }
 
