@@ -16,6 +16,8 @@ use nvcc::Nvcc;
 const SASS: [u32; 6] = [80, 86, 89, 90, 100, 120];
 /// Intermediate code, compiled by the driver: for the parts in between, and for later ones.
 const PTX: [u32; 2] = [80, 120];
+/// What the library holds of it, in `OUT_DIR`: src/cuda/driver/module.rs.
+const EMBEDDED: &str = "windrow.fatbin";
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -35,6 +37,13 @@ fn main() {
         eprintln!("\nwindrow, feature `cuda`: {text}\n");
         exit(1);
     }
+}
+
+/// False with `WINDROW_CUDA_EMBED=0`: many programs in one folder then share one image, which each reads from the file
+/// that `$WINDROW_CUDA_IMAGE` names when it runs.
+fn embeds() -> bool {
+    println!("cargo:rerun-if-env-changed=WINDROW_CUDA_EMBED");
+    env::var_os("WINDROW_CUDA_EMBED").is_none_or(|value| value != "0")
 }
 
 /// Functions for AVX-512 came with Rust 1.89.
@@ -61,7 +70,7 @@ fn build() -> Result<(), String> {
     // A tenth of the bytes; every wheel and every test program has the image in it.
     command.arg(nvcc.compression());
     command.args(targets.iter().map(|t| format!("-gencode=arch=compute_{},code={t}", t.arch)));
-    let image = out.join("windrow.fatbin");
+    let image = out.join(if embeds() { EMBEDDED } else { "separate.fatbin" });
     let kept = kept_image(&kernels, &nvcc, &command)?;
     if let Some(kept) = kept.as_ref().filter(|kept| kept.is_file()) {
         fs::copy(kept, &image).map_err(|e| format!("{}: {e}", kept.display()))?;
@@ -71,6 +80,9 @@ fn build() -> Result<(), String> {
         if let Some(kept) = kept {
             keep(&image, &kept).map_err(|e| format!("{}: {e}", kept.display()))?;
         }
+    }
+    if !embeds() {
+        fs::write(out.join(EMBEDDED), []).map_err(|e| format!("{EMBEDDED}: {e}"))?;
     }
 
     let targets: Vec<String> = targets.iter().map(ToString::to_string).collect();
@@ -123,7 +135,7 @@ fn keep(image: &Path, kept: &Path) -> std::io::Result<()> {
 /// docs.rs has no nvcc, and only reads what is public.
 fn without_kernels() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    fs::write(out.join("windrow.fatbin"), []).map_err(|e| e.to_string())?;
+    fs::write(out.join(EMBEDDED), []).map_err(|e| e.to_string())?;
     println!("cargo:rustc-env=WINDROW_NVCC_VERSION=none");
     println!("cargo:rustc-env=WINDROW_CUDA_TARGETS=none");
     Ok(())

@@ -9,9 +9,17 @@
 
 mod common;
 
+#[cfg(feature = "cuda")]
+use std::slice::from_ref;
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use common::device;
+#[cfg(feature = "cuda")]
+use common::oracle;
 use common::runner::bytes_of;
+#[cfg(feature = "cuda")]
+use common::runner::same_bytes;
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Sample};
 use windrow::{
@@ -102,6 +110,39 @@ fn nothing_at_no_address() {
             let batch = batch.unwrap_or_else(|e| panic!("{name}, {collate:?}: {e}"));
             assert_eq!(batch.data().shape().iter().product::<i64>(), 0, "{name}, {collate:?}");
         }
+    }
+}
+
+/// Samples whose addresses are on the device, by indices that are there too.
+#[cfg(feature = "cuda")]
+#[test]
+#[allow(unsafe_code, reason = "samples and indices at addresses of the device")]
+fn samples_are_chosen_on_a_device() {
+    let Some(engine) = device::engine() else { return };
+    let samples = samples(DType::I16, &[&[5, 3][..]; 4]);
+    let memory = device::Bytes::each(samples.iter().map(|sample| sample.memory().0));
+    let at = |(sample, bytes): (&Sample, &device::Bytes)| {
+        // SAFETY: a copy of the sample's memory, which lives until the batches have been read.
+        unsafe { sample.view_at(bytes.address as *const u8, Device::Cuda(0)) }
+    };
+    let list = samples.iter().zip(&memory).map(at).collect();
+    let resident = engine.resident(list, Device::Cuda(0)).unwrap();
+
+    let chosen = [2_i64, 0, -1, 2, 1];
+    let layout = Layout::try_new(DType::I64, &[5], None).unwrap();
+    // SAFETY: five numbers on the host, which live until they have been copied.
+    let host = unsafe {
+        SampleView::from_raw_parts(chosen.as_ptr().cast(), DType::I64, Device::Cpu, layout)
+    };
+    let indices = engine.assemble(from_ref(&host), &Collate::concat(0).device(Device::Cuda(0)));
+    let taken = resident.take(indices.unwrap().data()).unwrap();
+    let same = [2, 0, 3, 2, 1].map(|index| samples[index].clone());
+    let padded = PadAsk { size: PerDim::Each(vec![Some(7), Some(3)]), ..PadAsk::default() };
+    for ask in [Ask::stack(), Ask::stack().cast(DType::F32), Ask::pad(padded)] {
+        let batch = engine.assemble(&taken, &ask.collate()).unwrap();
+        batch.check().unwrap();
+        let (want, size) = (oracle(&same, &ask), batch.data().dtype().size());
+        same_bytes(&format!("{ask:?}"), size, &want.data, &bytes_of(batch.data()));
     }
 }
 

@@ -6,7 +6,7 @@ use super::catalogue::{
     clips, detection, environments, graphs, images, normalised, part, rows, tokens, Entry,
 };
 use super::contenders;
-use super::gpu::{Gpu, Outcome};
+use super::gpu::{describe, Gpu, Outcome};
 use super::workloads::{Lie, Part, Random};
 
 /// What numbers of samples are divided by.
@@ -212,6 +212,7 @@ fn with_addresses() -> Result<Engine, String> {
 /// Assembles each once and compares everything; prints what it was, one line of JSON each.
 pub fn run(engine: &Engine, only: Option<&str>, scale: Scale, is_of_pairs: bool) -> Outcome {
     let gpu = Gpu::new()?;
+    let (_, _, multiprocessors, _) = describe();
     let all = if is_of_pairs { pairs(scale) } else { rows_of_file(scale) };
     let mut own = None;
     for Counted { name, case, by_address, entry } in all {
@@ -244,7 +245,8 @@ pub fn run(engine: &Engine, only: Option<&str>, scale: Scale, is_of_pairs: bool)
         }
         println!(
             "{{\"workload\": \"{name}\", \"case\": \"{case}\", \"launches\": {launches}, \
-             \"uploaded\": {uploaded}, \"samples\": {num_samples}, \"read\": {}, \"written\": {}}}",
+             \"uploaded\": {uploaded}, \"multiprocessors\": {multiprocessors}, \
+             \"samples\": {num_samples}, \"read\": {}, \"written\": {}}}",
             workload.bytes_read, workload.bytes_written
         );
     }
