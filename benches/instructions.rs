@@ -6,15 +6,17 @@
 //! a driver, which may be the simulated one.
 
 use std::hint::black_box;
+use std::time::Instant;
 
 use windrow::{
-    Collate, DType, Engine, EngineOptions, Leaf, Mask, Pad, Plan, SampleList, SampleView, Transform,
+    Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, SampleList, SampleView,
+    Transform,
 };
 
 /// A name and what is done so many times.
 type Case = (&'static str, fn(&Engine, usize));
 
-const HOST_CASES: [Case; 10] = [
+const HOST_CASES: [Case; 14] = [
     ("list and plan 4096 rows of 64 B", plan_rows),
     ("stack 4096 rows of 64 B", stack_rows),
     ("collate 8 leaves of 512 samples", collate_leaves),
@@ -24,7 +26,17 @@ const HOST_CASES: [Case; 10] = [
     ("normalise 2 images of 64 x 64 to float16 planes", normalise_images),
     ("transform 2 images of 64 x 64, planes to float32 pixels", planes_to_pixels),
     ("small: views and pad of 8 rows of int32 to int64, mask", pad_few_rows),
+    ("small: views and pad of 32 rows of int32 up to 500, mask", |engine, times| {
+        pad_views(engine, 32, 500, times)
+    }),
+    ("small: views and pad of 2000 rows of int32 up to 97, mask", |engine, times| {
+        pad_views(engine, 2000, 97, times)
+    }),
+    ("small: views and pad of 2000 rows of int32 up to 1000, mask", |engine, times| {
+        pad_views(engine, 2000, 1000, times)
+    }),
     ("small: views and ragged batch of 32 rows of int32", ragged_few_rows),
+    ("small: 256 of 20 000 rows of 68 B by indices", take_few_rows),
 ];
 
 #[cfg(feature = "cuda")]
@@ -111,8 +123,7 @@ fn take_rows(engine: &Engine, times: usize) {
 
 fn pad_rows(engine: &Engine, times: usize) {
     let rows = tokens(512);
-    let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
-    assemble(engine, &token_list(&rows), &collate, times);
+    assemble(engine, &token_list(&rows), &to_int64_with_mask(), times);
 }
 
 fn ragged_rows(engine: &Engine, times: usize) {
@@ -121,8 +132,7 @@ fn ragged_rows(engine: &Engine, times: usize) {
 }
 
 /// From the rows themselves, as a caller has them.
-fn assemble_few(engine: &Engine, count: usize, collate: &Collate, times: usize) {
-    let rows = tokens(count);
+fn assemble_views(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: usize) {
     for _ in 0..times {
         let views = rows.iter().map(|row| SampleView::from_slice(row, &[row.len() as i64]));
         let views: Vec<_> = views.map(|view| view.expect("a row")).collect();
@@ -130,13 +140,34 @@ fn assemble_few(engine: &Engine, count: usize, collate: &Collate, times: usize) 
     }
 }
 
+fn to_int64_with_mask() -> Collate {
+    Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64)
+}
+
 fn pad_few_rows(engine: &Engine, times: usize) {
-    let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
-    assemble_few(engine, 8, &collate, times);
+    assemble_views(engine, &tokens(8), &to_int64_with_mask(), times);
+}
+
+/// The rows of `benches/host.rs`, of 1 to `most` tokens.
+fn pad_views(engine: &Engine, count: usize, most: usize, times: usize) {
+    let rows: Vec<_> = (0..count).map(|i| vec![i as i32; i * 7919 % most + 1]).collect();
+    assemble_views(engine, &rows, &to_int64_with_mask(), times);
 }
 
 fn ragged_few_rows(engine: &Engine, times: usize) {
-    assemble_few(engine, 32, &Collate::ragged(), times);
+    assemble_views(engine, &tokens(32), &Collate::ragged(), times);
+}
+
+/// Rows of a table without a list of them, as a replay buffer gives them.
+fn take_few_rows(engine: &Engine, times: usize) {
+    let table = engine.empty(DType::F32, &[20_000, 17], Device::Cpu).expect("memory");
+    let list = SampleList::rows(&table).expect("rows");
+    let indices: Vec<i64> = shuffled(20_000).take(256).map(|i| i as i64).collect();
+    let collate = Collate::stack();
+    for _ in 0..times {
+        let batch = engine.assemble_taken(&list, &indices, &collate, Instant::now());
+        black_box(batch.expect("a small batch"));
+    }
 }
 
 fn normalise_images(engine: &Engine, times: usize) {
