@@ -156,15 +156,17 @@ impl Engine {
         options: RunOptions,
     ) -> Result<Batch> {
         let begin = Instant::now();
-        if let Some(rows) = samples.as_views().and_then(Rows::of_views) {
-            if let Some(batch) = self.assemble_rows(rows, collate, begin) {
-                return Ok(batch);
-            }
+        let views = samples.as_views();
+        let rows = views.and_then(Rows::of_views);
+        if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, collate, begin)) {
+            return Ok(batch);
         }
         let (samples, collate) = (samples.to_list(), self.placed(collate));
-        let rows = Rows::of_list(&samples, POLICY.small_bytes);
-        if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, &collate, begin)) {
-            return Ok(batch);
+        if views.is_none() {
+            let rows = Rows::of_list(&samples, POLICY.small_bytes);
+            if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, &collate, begin)) {
+                return Ok(batch);
+            }
         }
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
         let mut filled = self.run_with(self.plan(&[leaf], begin)?, options)?;

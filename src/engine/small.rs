@@ -273,8 +273,8 @@ impl Engine {
     ) -> Option<Batch> {
         let small = Small::new(rows, collate, self.shared.device)?;
         let policy = &host::POLICY;
-        let are_short = small.traffic() / (small.rows.len() as u64) < policy.short_row_bytes;
-        let most_bytes = if are_short { policy.max_short_rows_bytes } else { policy.small_bytes };
+        let are_short = small.traffic() / (small.rows.len() as u64) < policy.min_tile_bytes;
+        let most_bytes = if are_short { policy.streaming_bytes } else { policy.small_bytes };
         self.write_small(&[small], begin, most_bytes, |all| all.next().flatten())
     }
 

@@ -1,13 +1,11 @@
 //! The numbers that the host's executor is tuned by, as `cuda::policy` has those of a device.
 
 pub(crate) struct Policy {
-    /// Below this many bytes read and written, starting other threads costs more than it saves.
+    /// Below this many bytes read and written, starting other threads costs more than it saves, and a batch is made
+    /// without a plan.
     pub small_bytes: u64,
-    /// Below this many bytes read and written for each row, and `max_short_rows_bytes` in all, rows are written without a
-    /// plan, which takes longer for a row than its bytes do.
-    pub short_row_bytes: u64,
-    pub max_short_rows_bytes: u64,
-    /// Tiles are at least this large, so that a tile's set-up does not show.
+    /// Tiles are at least this large, so that a tile's set-up does not show. Rows that read and write less are never cut
+    /// into tiles, so that a list of them needs no plan below `streaming_bytes`.
     pub min_tile_bytes: u64,
     /// Tiles are at most this large, so that threads end at about the same time.
     pub max_tile_bytes: u64,
@@ -26,16 +24,14 @@ pub(crate) struct Policy {
     pub max_ahead_helpers: usize,
     /// Bytes of free blocks a pool keeps by default.
     pub pool_bytes: u64,
-    /// Smaller blocks come from the allocator each time: it keeps such memory mapped anyway.
-    pub min_pooled_bytes: usize,
+    /// Smaller blocks are kept by their size, in slots that are taken without a lock.
+    pub min_locked_bytes: usize,
     /// Blocks of this size and more are aligned for huge pages, and the kernel is asked for them.
     pub huge_page_bytes: usize,
 }
 
 pub(crate) const POLICY: Policy = Policy {
     small_bytes: 1 << 20,
-    short_row_bytes: 2048,
-    max_short_rows_bytes: 32 << 20,
     min_tile_bytes: 64 << 10,
     max_tile_bytes: 1 << 20,
     streaming_bytes: 32 << 20,
@@ -45,6 +41,6 @@ pub(crate) const POLICY: Policy = Policy {
     max_ahead_row_bytes: 64 << 10,
     max_ahead_helpers: 3,
     pool_bytes: 1 << 30,
-    min_pooled_bytes: 64 << 10,
+    min_locked_bytes: 64 << 10,
     huge_page_bytes: 2 << 20,
 };

@@ -2,8 +2,9 @@
 #![allow(unsafe_code)] // Allocation and release of raw blocks.
 
 use std::alloc::{alloc, dealloc, Layout};
-use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -18,22 +19,30 @@ use crate::tensor::{
 /// A cache line, and enough for every dtype and vector width.
 const ALIGN: usize = 64;
 
-/// Free blocks, oldest first, with a cap on their bytes.
+/// Free blocks, with a cap on their bytes.
 #[derive(Debug)]
 pub(crate) struct MemoryPool {
-    state: ForkMutex<State>,
+    /// Oldest first.
+    large: ForkMutex<Vec<Raw>>,
+    small: SmallBlocks,
     cap: u64,
-    /// Bytes in use, and blocks that were new. Small blocks, which are not kept, are counted without a lock.
+    free_bytes: AtomicU64,
     used_bytes: AtomicU64,
+    hits: AtomicU64,
+    /// Blocks that were new.
     misses: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    free: Vec<Raw>,
-    free_bytes: u64,
-    hits: u64,
-}
+/// Free blocks below `min_locked_bytes`, some of each size. A thread takes a block out of its slot by one exchange of
+/// pointers: a fork finds no lock, and a block can be released by any thread.
+#[derive(Debug)]
+struct SmallBlocks([[AtomicPtr<u8>; SLOTS]; SMALL_SIZES]);
+
+/// Blocks kept of one size: as many as the fields of a common tree, all of which are in use at once.
+const SLOTS: usize = 8;
+
+/// Sizes of [`block_layout`] below `min_locked_bytes`: 16 up to 1 KiB, then 8 to each power of two, less the limit itself.
+const SMALL_SIZES: usize = 63;
 
 /// A block nothing uses.
 #[derive(Debug)]
@@ -127,16 +136,31 @@ impl Drop for Block {
 
 impl MemoryPool {
     pub fn new(cap: u64) -> Arc<MemoryPool> {
-        let (used_bytes, misses) = (AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(MemoryPool { state: ForkMutex::default(), cap, used_bytes, misses })
+        let zero = || AtomicU64::new(0);
+        Arc::new(MemoryPool {
+            large: ForkMutex::default(),
+            small: SmallBlocks::default(),
+            cap,
+            free_bytes: zero(),
+            used_bytes: zero(),
+            hits: zero(),
+            misses: zero(),
+        })
     }
 
     /// Uninitialised memory, aligned to 64 bytes.
     pub fn allocate(self: &Arc<Self>, bytes: u64) -> Result<Block> {
         let layout = block_layout(bytes).ok_or(Error::OutOfMemory { bytes })?;
-        let is_kept = layout.size() >= POLICY.min_pooled_bytes;
-        let raw = match is_kept.then(|| self.lock().find(layout.size())).flatten() {
-            Some(raw) => raw,
+        let found = match layout.size() < POLICY.min_locked_bytes {
+            true => self.small.take(layout),
+            false => find(&mut self.lock(), layout.size()),
+        };
+        let raw = match found {
+            Some(raw) => {
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                self.free_bytes.fetch_sub(raw.layout.size() as u64, Ordering::Relaxed);
+                raw
+            }
             None => {
                 self.misses.fetch_add(1, Ordering::Relaxed);
                 self.fresh(layout).ok_or(Error::OutOfMemory { bytes })?
@@ -146,7 +170,7 @@ impl MemoryPool {
         Ok(Block { raw: Some(raw), pool: Arc::clone(self) })
     }
 
-    /// New memory; if there is none, the free blocks are let go and it is tried once more.
+    /// New memory; without any, the free blocks are released and it is tried once more.
     fn fresh(&self, layout: Layout) -> Option<Raw> {
         allocate_raw(layout).or_else(|| {
             self.empty();
@@ -154,22 +178,19 @@ impl MemoryPool {
         })
     }
 
-    /// Lets all free blocks go.
+    /// Releases all free blocks.
     pub fn empty(&self) {
-        let free = {
-            let mut state = self.lock();
-            state.free_bytes = 0;
-            std::mem::take(&mut state.free)
-        };
-        drop(free);
+        let large = std::mem::take(&mut *self.lock());
+        for raw in large.into_iter().chain(self.small.drain()) {
+            self.free_bytes.fetch_sub(raw.layout.size() as u64, Ordering::Relaxed);
+        }
     }
 
     pub fn stats(&self) -> PoolStats {
-        let state = self.lock();
         PoolStats {
-            free_bytes: state.free_bytes,
+            free_bytes: self.free_bytes.load(Ordering::Relaxed),
             used_bytes: self.used_bytes.load(Ordering::Relaxed),
-            hits: state.hits,
+            hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
         }
     }
@@ -178,43 +199,107 @@ impl MemoryPool {
     fn give_back(&self, raw: Raw) -> SmallVec<[Raw; 1]> {
         let size = raw.layout.size() as u64;
         self.used_bytes.fetch_sub(size, Ordering::Relaxed);
-        if raw.layout.size() < POLICY.min_pooled_bytes || size > self.cap {
-            return smallvec::smallvec![raw];
+        // Counted before another thread can take the block, or the sum could fall below 0.
+        let free_bytes = self.free_bytes.fetch_add(size, Ordering::Relaxed) + size;
+        if raw.layout.size() < POLICY.min_locked_bytes {
+            let refused = match free_bytes <= self.cap {
+                true => self.small.keep(raw),
+                false => Some(raw),
+            };
+            if refused.is_some() {
+                self.free_bytes.fetch_sub(size, Ordering::Relaxed);
+            }
+            return refused.into_iter().collect();
         }
-        let mut state = self.lock();
-        state.free_bytes += size;
-        state.free.push(raw);
         let mut dropped = SmallVec::new();
-        while state.free_bytes > self.cap {
-            let oldest = state.free.remove(0);
-            state.free_bytes -= oldest.layout.size() as u64;
+        let mut large = self.lock();
+        large.push(raw);
+        while self.free_bytes.load(Ordering::Relaxed) > self.cap && !large.is_empty() {
+            let oldest = large.remove(0);
+            self.free_bytes.fetch_sub(oldest.layout.size() as u64, Ordering::Relaxed);
             dropped.push(oldest);
         }
         dropped
     }
 
-    fn lock(&self) -> Guard<'_, State> {
-        self.state.lock()
+    fn lock(&self) -> Guard<'_, Vec<Raw>> {
+        self.large.lock()
     }
 }
 
-impl State {
-    /// The smallest free block that fits and is not more than a quarter too large. Of equals the one
-    /// used last: its pages are the likeliest to be in a cache.
-    fn find(&mut self, size: usize) -> Option<Raw> {
-        let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
-        let (position, _) = self
-            .free
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, raw)| fits(raw))
-            .min_by_key(|(_, raw)| raw.layout.size())?;
-        let raw = self.free.remove(position);
-        self.free_bytes -= raw.layout.size() as u64;
-        self.hits += 1;
-        Some(raw)
+/// The smallest free block that fits and is not more than a quarter too large. Of equals the one
+/// used last: its pages are the likeliest to be in a cache.
+fn find(free: &mut Vec<Raw>, size: usize) -> Option<Raw> {
+    let fits = |raw: &Raw| (size..=size + size / 4).contains(&raw.layout.size());
+    let (position, _) = free
+        .iter()
+        .enumerate()
+        .rev()
+        .filter(|(_, raw)| fits(raw))
+        .min_by_key(|(_, raw)| raw.layout.size())?;
+    Some(free.remove(position))
+}
+
+impl Default for SmallBlocks {
+    fn default() -> SmallBlocks {
+        SmallBlocks(std::array::from_fn(|_| std::array::from_fn(|_| AtomicPtr::default())))
     }
+}
+
+impl SmallBlocks {
+    /// A free block of this very size.
+    fn take(&self, layout: Layout) -> Option<Raw> {
+        self.0[small_size(layout.size())].iter().find_map(|slot| take(slot, layout))
+    }
+
+    /// The block itself if all slots of its size are full.
+    fn keep(&self, raw: Raw) -> Option<Raw> {
+        let raw = ManuallyDrop::new(raw);
+        for slot in &self.0[small_size(raw.layout.size())] {
+            let (none, data) = (ptr::null_mut(), raw.data.as_ptr());
+            // What was done to the memory is done before the next taker has it.
+            if slot.compare_exchange(none, data, Ordering::Release, Ordering::Relaxed).is_ok() {
+                return None;
+            }
+        }
+        Some(ManuallyDrop::into_inner(raw))
+    }
+
+    fn drain(&self) -> impl Iterator<Item = Raw> + '_ {
+        self.0.iter().enumerate().flat_map(|(index, slots)| {
+            let layout = small_layout(index);
+            slots.iter().filter_map(move |slot| take(slot, layout))
+        })
+    }
+}
+
+impl Drop for SmallBlocks {
+    fn drop(&mut self) {
+        self.drain().for_each(drop);
+    }
+}
+
+/// The block in a slot for blocks of this layout.
+fn take(slot: &AtomicPtr<u8>, layout: Layout) -> Option<Raw> {
+    if slot.load(Ordering::Relaxed).is_null() {
+        return None;
+    }
+    let data = NonNull::new(slot.swap(ptr::null_mut(), Ordering::Acquire))?;
+    Some(Raw { data, layout })
+}
+
+/// Position of a size among [`SMALL_SIZES`].
+fn small_size(size: usize) -> usize {
+    let power = size.next_power_of_two().max(16 * ALIGN);
+    let octave = (power / (16 * ALIGN)).trailing_zeros() as usize;
+    8 * octave + size / (power / 16) - 1
+}
+
+/// The layout of the blocks at a position.
+fn small_layout(index: usize) -> Layout {
+    let octave = (index / 8).saturating_sub(1);
+    let size = (index + 1 - 8 * octave) * (ALIGN << octave);
+    block_layout(size as u64).expect("less than `min_locked_bytes`")
 }
 
 /// Size and alignment of a block of at least `bytes`: an eighth of a power of two apart, so that
@@ -300,17 +385,58 @@ mod tests {
             assert_eq!(kept(cap, count, 100_000), expected, "{count} blocks, {cap} bytes");
         }
         // The largest size below the limit is a step of sizes away from it.
-        let below = POLICY.min_pooled_bytes - POLICY.min_pooled_bytes / 16;
-        assert_eq!(block_layout(below as u64).unwrap().size(), below);
-        for bytes in [1, below] {
-            assert_eq!(kept(1 << 20, 2, bytes), 0, "{bytes} bytes");
+        let limit = POLICY.min_locked_bytes;
+        let below = limit - limit / 16;
+        for (bytes, size) in [(1, ALIGN), (ALIGN, ALIGN), (below, below), (limit, limit)] {
+            let size = size as u64;
+            for (cap, count, expected) in [
+                (0, 2, 0),
+                (size - 1, 2, 0),
+                (2 * size - 1, 2, size),
+                (2 * size, 2, 2 * size),
+                (1 << 20, SLOTS, SLOTS as u64 * size),
+            ] {
+                assert_eq!(kept(cap, count, bytes), expected, "{count} of {bytes} under {cap}");
+            }
         }
-        assert_eq!(kept(1 << 20, 2, POLICY.min_pooled_bytes), 2 * POLICY.min_pooled_bytes as u64);
+        assert_eq!(kept(1 << 20, SLOTS + 1, below), (SLOTS * below) as u64, "all slots are full");
+    }
+
+    #[test]
+    fn every_small_size_has_slots_of_its_own() {
+        let limit = POLICY.min_locked_bytes;
+        let mut sizes: Vec<_> = (1..limit)
+            .step_by(ALIGN)
+            .map(|bytes| block_layout(bytes as u64).unwrap().size())
+            .filter(|&size| size < limit)
+            .collect();
+        sizes.dedup();
+        let found: Vec<_> = sizes.iter().map(|&size| small_size(size)).collect();
+        assert_eq!(found, (0..SMALL_SIZES).collect::<Vec<_>>());
+        let layouts: Vec<_> = found.into_iter().map(small_layout).collect();
+        assert!(layouts.iter().map(Layout::size).eq(sizes));
+        assert!(layouts.iter().all(|layout| layout.align() == ALIGN));
+    }
+
+    #[test]
+    fn small_blocks_come_back_and_are_released() {
+        let pool = MemoryPool::new(1 << 20);
+        let block = pool.allocate(1000).unwrap();
+        let address = block.data();
+        // By any thread.
+        std::thread::spawn(move || drop(block)).join().unwrap();
+        assert_eq!((pool.stats().free_bytes, pool.stats().used_bytes), (1024, 0));
+        let again = pool.allocate(1024).unwrap();
+        assert_eq!((again.data(), pool.stats().hits), (address, 1));
+        assert_eq!((pool.stats().free_bytes, pool.stats().used_bytes), (0, 1024));
+        drop(again);
+        pool.empty();
+        assert_eq!((pool.stats().free_bytes, pool.stats().used_bytes), (0, 0));
     }
 
     #[test]
     fn blocks_up_to_a_quarter_larger_fit() {
-        let size = POLICY.min_pooled_bytes as u64;
+        let size = POLICY.min_locked_bytes as u64;
         let step = size / 8;
         let quarter = size + size / 4;
         for (free, fits) in
@@ -326,7 +452,7 @@ mod tests {
 
     #[test]
     fn sizes_are_an_eighth_of_a_power_of_two_apart() {
-        let power = 2 * POLICY.min_pooled_bytes;
+        let power = 2 * POLICY.min_locked_bytes;
         let every = if cfg!(miri) { 997 } else { 1 };
         let mut sizes: Vec<_> = (power / 2 + 1..=power)
             .step_by(every)
