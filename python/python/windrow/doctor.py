@@ -215,7 +215,7 @@ def suggestions(rows: List[Dict[str, Any]]) -> Iterator[str]:
     """What to change here for more speed or for a GPU, a line for each; `rows` are those of `libraries`."""
     if not wr.cuda_available() and platform.system() == "Linux":
         yield (
-            f"for device=\"cuda\", on a machine with an NVIDIA GPU: install driver {DRIVERS[13]}; start a container with "
+            f"for device=\"cuda\", on a machine with an NVIDIA GPU: install driver {DRIVERS[13][1]}; start a container with "
             "--gpus all; WINDROW_CUDA_DRIVER=PATH names a libcuda elsewhere"
         )
     elif wr.cuda_available() and "need a driver" in cuda():
