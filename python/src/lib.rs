@@ -67,6 +67,7 @@ fn _windrow(m: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(collate::torch::collate_torch, m)?,
         wrap_pyfunction!(collate::raise::_raise_rows, m)?,
         wrap_pyfunction!(collate::columns::pad_columns, m)?,
+        wrap_pyfunction!(collate::graphs::join_graphs, m)?,
         wrap_pyfunction!(collate::sequences::pack_columns, m)?,
         wrap_pyfunction!(collate::sequences::pack_rows_of, m)?,
         wrap_pyfunction!(ground::iterables::check_list, m)?,

@@ -122,6 +122,53 @@ def test_graphs_that_do_not_fit():
         concat_graphs([])
 
 
+BAD_LISTS = [
+    ([3, True], wr.DTypeError, "expected int64, got a bool at position 1"),
+    ([True, 3], wr.DTypeError, "expected bool, got an int at position 1"),
+    ([1, 2**63], wr.DTypeError, "got .* at position 1"),
+    ([1, -(2**63) - 1], wr.DTypeError, "got .* at position 1"),
+    ([1, None], TypeError, "got NoneType at position 1"),
+    (None, TypeError, "expected .*an array-like, got NoneType"),
+]
+
+
+@pytest.mark.parametrize("values, kind, text", BAD_LISTS)
+@pytest.mark.parametrize("index", [0, 1])
+def test_lists_that_hold_no_row_of_numbers(index, values, kind, text):
+    """They name sample, key and position."""
+    samples = [{"x": [1, 2]}, {"x": [1, 2]}]
+    samples[index] = {"x": values}
+    for call in (lambda: concat_graphs(samples), lambda: keyed_jagged(samples)):
+        refusal(call, kind, f'sample {index} at "x": .*{text}', index=index, path="x")
+
+
+def test_lists_at_the_edge_of_64_bits():
+    edges = [-(2**63), 2**63 - 1]
+    assert concat_graphs([{"x": edges}, {"x": [True, False]}])["x"].tolist() == [*edges, 1, 0]
+    assert keyed_jagged([{"x": edges}, {"x": [True, False]}]).values.tolist() == [*edges, 1, 0]
+
+
+def test_graphs_of_lists():
+    graphs = [{"x": [0.5, 1], "edge_index": [0, 1], "t": []}, {"x": [2], "edge_index": [], "t": [1.5]}, {"x": [4], "edge_index": [0], "t": []}]
+    batch = concat_graphs(graphs, return_tensors="np")
+    assert batch["x"].dtype == np.float32 and batch["x"].tolist() == [0.5, 1, 2, 4]
+    assert batch["edge_index"].dtype == np.int64 and batch["edge_index"].tolist() == [0, 1, 3]
+    assert batch["t"].dtype == np.float32 and batch["t"].tolist() == [1.5]
+
+
+def test_numbers_of_nodes_and_keys_that_there_are_not():
+    graphs = [{"x": np.ones((2, 1))}, {"x": np.ones((1, 1))}]
+    refusal(lambda: concat_graphs([{"x": 1}, {"x": 2}]), wr.ShapeError, 'sample 0 at "x": expected at least one dim', index=0, path="x")
+    with pytest.raises(ValueError, match="sample 1: num_nodes gives -1 nodes"):
+        concat_graphs(graphs, num_nodes=lambda graph: 2 if graph is graphs[0] else -1)
+    with pytest.raises(KeyError, match="sample 0: the key 'z'"):
+        concat_graphs(graphs, num_nodes="z")
+    with pytest.raises(KeyError, match="follow_batch: no graph has the key 'z'"):
+        concat_graphs(graphs, follow_batch=["z"])
+    with pytest.raises(ValueError, match="beyond int64"):
+        concat_graphs([*graphs, graphs[0]], increments={"x": 2**62})
+
+
 @pytest.mark.parametrize("name", ["uint8", "int8", "int16"])
 def test_indices_beyond_their_dtype_are_refused(name):
     most = np.iinfo(name).max

@@ -9,23 +9,35 @@ from typing import Any, List, Mapping, Sequence
 import windrow as wr
 
 
-def row(values: Any, what: str) -> Any:
+# What lists of Python numbers become, and what one of them is called.
+NUMBERS = {bool: ("bool", "a bool"), int: ("int64", "an int"), float: ("float32", "a float")}
+
+
+def row(values: Any, index: int, path: str = "", what: str = "sample") -> Any:
     """Lists of Python numbers as one array-like: int64, or float32 as torch makes of floats."""
+
+    def refused(kind: Any, expected: str, got: str) -> Any:
+        return refusal(kind, index, path, expected, got, what=what)
+
     if values is None or isinstance(values, (str, Mapping)):
-        raise TypeError(f"{what}: expected a list of numbers, or an array-like, got {type(values).__name__}")
+        raise refused(TypeError, "a list of numbers, or an array-like", type(values).__name__)
     if not isinstance(values, (list, tuple)):
         return values
+    kinds = set(map(type, values))
+    if bool in kinds and len(kinds) > 1 and kinds <= NUMBERS.keys():
+        first = type(values[0])
+        position = next(i for i, value in enumerate(values) if (type(value) is bool) != (first is bool))
+        raise refused(wr.DTypeError, NUMBERS[first][0], f"{NUMBERS[type(values[position])][1]} at position {position}")
     for code in "qf":
         try:
             return array.array(code, values)
         except TypeError:
             pass
         except OverflowError:
-            raise wr.DTypeError(f"{what}: expected int64, got a number beyond 64 bits") from None
+            position = next(i for i, value in enumerate(values) if not -(2**63) <= value < 2**63)
+            raise refused(wr.DTypeError, "int64", f"an int beyond 64 bits at position {position}") from None
     position, value = next((i, value) for i, value in enumerate(values) if not isinstance(value, (int, float)))
-    raise TypeError(
-        f"{what}: expected a list of numbers, or an array-like, got {type(value).__name__} at position {position}"
-    )
+    raise refused(TypeError, "a list of numbers, or an array-like", f"{type(value).__name__} at position {position}")
 
 
 def column_of(samples: Sequence[Any], key: str) -> List[Any]:
@@ -40,13 +52,14 @@ def column_of(samples: Sequence[Any], key: str) -> List[Any]:
             except KeyError:
                 raise KeyError(f"sample {index}: the key {key!r} is missing") from None
     if any(issubclass(cls, (list, tuple, str, Mapping, type(None))) for cls in set(map(type, values))):
-        return [row(value, f'sample {index} at "{key}"') for index, value in enumerate(values)]
+        return [row(value, index, key) for index, value in enumerate(values)]
     return values
 
 
-def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, cure: str = "") -> Any:
-    """A typed error of one sample, with its attributes."""
-    error = kind(f'sample {index} at "{path}": expected {expected}, got {got}{cure and "; " + cure}')
+def refusal(kind: Any, index: int, path: str, expected: Any, got: Any, cure: str = "", what: str = "sample") -> Any:
+    """An error of one sample, with its attributes."""
+    place = f'{what} {index} at "{path}"' if path else f"{what} {index}"
+    error = kind(f"{place}: expected {expected}, got {got}{cure and '; ' + cure}")
     error.index, error.path, error.expected, error.got = index, path, expected, got
     return error
 
@@ -58,16 +71,6 @@ def with_cure(error: Any, cures: Mapping[str, str]) -> Any:
     other = type(error)(f"{text}; {own}" if text else cure)
     other.index, other.path, other.expected, other.got = error.index, error.path, error.expected, error.got
     return other
-
-
-def require_host(values: Any, path: str, caller: str) -> None:
-    """Refuses samples on a device, which is seen by the first: a batch's samples are in one place."""
-    try:
-        device = wr.asarray(values).device
-    except (TypeError, ValueError, BufferError):
-        return  # No array: the call itself says so, and of which sample.
-    if device not in ("cpu", "pinned"):
-        raise refusal(wr.DeviceError, 0, path, "host memory", device, f"{caller} takes samples on the host: .cpu()")
 
 
 def numpy(field: Any) -> Any:

@@ -340,6 +340,9 @@ def _raise_rows(batch: _ArrayLike, offsets: Any, starts: Any, dim: int, path: st
 def pad_columns(
     features: Any, keys: Dict[str, str], values: Dict[str, float], options: Optional[Dict[str, Any]], masked: Optional[str], /
 ) -> Dict[str, Batch]: ...
+def join_graphs(
+    graphs: Any, dims: Dict[str, int], steps: Dict[str, Union[str, Sequence[int]]], nodes: Union[str, Sequence[int]], follow: Sequence[str], /
+) -> Dict[str, Any]: ...
 def pack_columns(
     features: Any, ids: str, labels: Optional[str], separator: int, start: int, wants_index: bool, /
 ) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor], Tensor, int]: ...

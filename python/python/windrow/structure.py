@@ -7,12 +7,11 @@ need NumPy, and torch for ``return_tensors="pt"``.
 from __future__ import annotations
 
 import array
-import itertools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, column_of, give, numpy, refusal, require_host, row, with_cure
-from windrow._windrow import _raise_rows
+from windrow import _windrow
+from windrow._fields import check, column_of, give, numpy, refusal, row, with_cure
 
 __all__ = ["BATCH_INPUT_KINDS", "KeyedJagged", "PaddedImages", "batch_input", "concat_graphs", "keyed_jagged", "pad_images"]
 
@@ -111,8 +110,8 @@ def concat_graphs(
         dict: by key; ``batch`` int64, the graph of each node, and ``ptr`` int64 ``[N + 1]``.
 
     Raises:
-        ShapeError, DTypeError: entries do not fit together, or raised values not in their dtype.
-        DeviceError: entries are on a device. KeyError: one is missing. TypeError: a graph is no mapping.
+        ShapeError, DTypeError: entries do not fit together, are lists of mixed numbers, or their raised values do not
+            fit their dtype. DeviceError: entries are on a device. KeyError: one is missing. TypeError: a graph is no mapping.
 
     Example:
         >>> import numpy as np
@@ -122,81 +121,43 @@ def concat_graphs(
         >>> batch["edge_index"].tolist(), batch["batch"].tolist()
         ([[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]], [0, 0, 0, 1, 1, 1])
     """
-    import numpy as np
-
     check(return_tensors)
-    if not graphs:
+    graphs = graphs if hasattr(graphs, "__len__") else list(graphs)
+    if not len(graphs):
         raise ValueError("an empty list of graphs makes no batch")
-    if not all(issubclass(cls, Mapping) for cls in set(map(type, graphs))):
-        index, graph = next((index, graph) for index, graph in enumerate(graphs) if not isinstance(graph, Mapping))
-        cure = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
-        raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{cure}")
-    columns = {key: column_of(graphs, key) for key in graphs[0]}
-    for key, values in columns.items():
-        require_host(values[0], key, "concat_graphs")
-    counts: List[int] = []
+    _check_mappings(graphs)
+    keys = list(graphs[0])
+    dims = {key: (cat_dims or {}).get(key, -1 if _is_index(key) else 0) for key in keys}
+    steps = {key: how for key in keys if (how := _steps_of(key, graphs, increments or {})) is not None}
+    nodes = list(map(int, map(num_nodes, graphs))) if callable(num_nodes) else num_nodes
+    joined = _windrow.join_graphs(graphs, dims, steps, nodes, list(follow_batch))
+    return {key: give(field, return_tensors) for key, field in joined.items()}
 
-    def nodes() -> List[int]:
-        if not counts:
-            sizes = map(num_nodes, graphs) if callable(num_nodes) else map(_num_rows, column_of(graphs, num_nodes))
-            counts.extend(map(int, sizes))
-        return counts
 
-    def steps_of(key: str, values: List[Any]) -> Sequence[int]:
-        if increments and key in increments:
-            own = increments[key]
-            if isinstance(own, int):
-                return [own] * len(graphs)
-            return nodes() if own == "num_nodes" else list(map(int, map(own, graphs[:-1])))  # type: ignore[arg-type]
-        if "batch" in key and not isinstance(values[0], (int, float)):
-            return list(map(_end, values[:-1]))
-        return nodes() if _is_index(key) else ()
+def _check_mappings(graphs: Sequence[Any]) -> None:
+    if all(issubclass(cls, Mapping) for cls in set(map(type, graphs))):
+        return
+    index, graph = next((index, graph) for index, graph in enumerate(graphs) if not isinstance(graph, Mapping))
+    cure = "; give its to_dict()" if hasattr(graph, "to_dict") else ""
+    raise TypeError(f"sample {index}: expected a mapping of array-likes, got {type(graph).__name__}{cure}")
 
-    result: Dict[str, Any] = {}
-    boundaries: Dict[str, Any] = {}
-    for key, values in columns.items():
-        steps = steps_of(key, values)[: len(graphs) - 1]
-        first = wr.asarray(values[0])
-        dtype = "int64" if any(steps) and first.dtype == "bool" else "float32" if isinstance(values[0], float) else None
-        if first.ndim:
-            dim = (cat_dims or {}).get(key, -1 if _is_index(key) else 0)
-            batch = wr.concat(values, dim=dim, dtype=dtype)
-            offsets = numpy(batch.offsets)
-        else:
-            dim, batch, offsets = 0, wr.stack(values, dtype=dtype), np.arange(len(values) + 1)
-        if any(steps):
-            # In the memory of the batch.
-            _raise_rows(batch, offsets, list(itertools.accumulate([0, *steps])), dim % batch.ndim, key)
-        result[key] = give(batch, return_tensors)
-        boundaries[key] = offsets
-    for key in follow_batch:
-        result[f"{key}_batch"], result[f"{key}_ptr"] = _membership(boundaries[key], return_tensors)
-    result["batch"], result["ptr"] = _membership(np.cumsum([0, *nodes()]), return_tensors)
-    return result
+
+def _steps_of(
+    key: str, graphs: Sequence[Mapping[str, Any]], increments: Mapping[str, Increment]
+) -> Union[str, List[int], None]:
+    """What each graph raises the values of later ones by: ``"nodes"``, ``"ends"`` (by its largest value plus 1), numbers or nothing."""
+    if key in increments:
+        own = increments[key]
+        if callable(own):
+            return list(map(int, map(own, graphs[:-1])))
+        return "nodes" if own == "num_nodes" else [own] * (len(graphs) - 1)  # type: ignore[list-item]
+    if "batch" in key and not isinstance(graphs[0][key], (int, float)):
+        return "ends"
+    return "nodes" if _is_index(key) else None
 
 
 def _is_index(key: str) -> bool:
     return "index" in key or key == "face"
-
-
-def _num_rows(values: Any) -> int:
-    shape = getattr(values, "shape", None)
-    return int((wr.asarray(values).shape if shape is None else shape)[0])
-
-
-def _end(values: Any) -> int:
-    """One more than the largest number."""
-    array = numpy(wr.asarray(values))
-    return int(array.max()) + 1 if array.size else 0
-
-
-def _membership(offsets: Any, return_tensors: str) -> Tuple[Any, Any]:
-    """The sample of each row, and where each sample begins."""
-    import numpy as np
-
-    offsets = offsets.astype(np.int64)
-    samples = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return give(samples, return_tensors), give(offsets, return_tensors)
 
 
 class KeyedJagged(NamedTuple):
@@ -328,7 +289,7 @@ def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> 
         raise ValueError(f"kind={kind!r}; it is one of {', '.join(BATCH_INPUT_KINDS)}")
     if dtype not in ("int32", "float32"):
         raise ValueError(f"dtype={dtype!r}; it is 'int32' or 'float32'")
-    shapes = [wr.asarray(row(request, f"request {index}")).shape for index, request in enumerate(requests)]
+    shapes = [wr.asarray(row(request, index, what="request")).shape for index, request in enumerate(requests)]
     if not shapes or not all(shapes):
         raise ValueError("a request is an array-like [batch, *item], and there is at least one")
     counts = np.array([np.prod(shape, dtype=np.int64) for shape in shapes])

@@ -125,6 +125,30 @@ impl Column {
         Ok(())
     }
 
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the first is a Python float, or all are lists and tuples of Python numbers.
+    pub fn is_of_numbers(&self) -> bool {
+        self.is_float || self.are_rows
+    }
+
+    /// The first extent of each sample.
+    pub fn rows(&self) -> windrow::Result<Vec<i64>> {
+        let list = &self.samples.list;
+        let mut rows = space_for(list.len())?;
+        for index in 0..list.len() {
+            let shape = list.meta(index).layout.shape();
+            let Some(&extent) = shape.first() else {
+                let found = Mismatch::new(Some(index), "at least one dim", Facet::from(shape));
+                return Err(Error::Shape(Box::new(found)));
+            };
+            rows.push(extent);
+        }
+        Ok(rows)
+    }
+
     /// How long each sequence is, all of which are on this device.
     pub fn lengths_on(&self, device: Device) -> windrow::Result<Vec<i64>> {
         let list = &self.samples.list;

@@ -2,6 +2,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod columns;
+pub(crate) mod graphs;
 pub(crate) mod job;
 pub(crate) mod leaves;
 pub(crate) mod options;

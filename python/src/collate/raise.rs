@@ -1,4 +1,4 @@
-//! Raises the indices of joined graphs, for `windrow._pyg` and `windrow.structure`.
+//! Raises the indices of joined graphs, for `windrow._pyg`.
 
 use pyo3::prelude::*;
 use windrow::raise_rows;
