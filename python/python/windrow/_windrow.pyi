@@ -7,6 +7,7 @@ from typing import (
     Iterable,
     Iterator,
     List,
+    Mapping,
     Optional,
     Sequence,
     SupportsIndex,
@@ -341,7 +342,7 @@ def pad_columns(
     features: Any, keys: Dict[str, str], values: Dict[str, float], options: Optional[Dict[str, Any]], masked: Optional[str], /
 ) -> Dict[str, Batch]: ...
 def join_graphs(
-    graphs: Any, dims: Dict[str, int], steps: Dict[str, Union[str, Sequence[int]]], nodes: Union[str, Sequence[int]], follow: Sequence[str], /
+    graphs: Any, dims: Dict[str, int], steps: Mapping[str, Union[str, Sequence[int]]], nodes: Union[str, Sequence[int]], follow: Sequence[str], /
 ) -> Dict[str, Any]: ...
 def pack_columns(
     features: Any, ids: str, labels: Optional[str], separator: int, start: int, wants_index: bool, /
