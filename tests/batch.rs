@@ -531,3 +531,30 @@ fn a_taken_list_goes_on_after_its_own_last_sample() {
     // SAFETY: as above; there is no last sample to be like.
     assert!(!unsafe { none.push_if_same(floats.as_ptr().cast(), &[4], &[1]) });
 }
+
+#[test]
+fn a_sample_like_the_last_one_is_told_by_its_address() {
+    let (bytes, floats) = ([1u8, 2, 3, 4], [1.0f32; 4]);
+    let view = |length: usize| SampleView::from_slice(&bytes[..length], &[length as i64]).unwrap();
+    let other = SampleView::from_slice(&floats, &[2, 2]).unwrap();
+    let start = bytes.as_ptr();
+    for samples in
+        [vec![view(3)], vec![view(3), view(2)], vec![view(3), other.clone()], vec![other]]
+    {
+        let (mut list, mut want) = (SampleList::new(), SampleList::new());
+        // SAFETY: there is no last sample.
+        assert!(!unsafe { list.push_like_last(start) });
+        for sample in &samples {
+            list.push_view(sample).unwrap();
+            // SAFETY: the sample itself, once more.
+            let is_pushed = unsafe { list.push_like_last(list.address(list.len() - 1)) };
+            assert!(is_pushed);
+            (0..2).for_each(|_| want.push_view(sample).unwrap());
+        }
+        assert_eq!(list.data(), want.data());
+        assert_eq!(list.metas(), want.metas());
+        for index in 0..want.len() {
+            assert_eq!(list.meta(index), want.meta(index), "{index}");
+        }
+    }
+}

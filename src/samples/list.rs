@@ -253,6 +253,24 @@ impl<'a> SampleList<'a> {
         same
     }
 
+    /// Appends a sample that differs from the last one in its address alone. Says whether it did.
+    ///
+    /// # Safety
+    /// As [`SampleView::from_raw_parts`], for the last sample's dtype, device, shape and strides.
+    #[doc(hidden)]
+    #[allow(unsafe_code)]
+    #[inline]
+    pub unsafe fn push_like_last(&mut self, data: *const u8) -> bool {
+        if self.is_empty() || self.selection.is_some() || self.told.get().is_some() {
+            return false;
+        }
+        if let Some(&length) = self.lengths.last() {
+            self.lengths.push(length);
+        }
+        self.append(data);
+        true
+    }
+
     /// Appends all samples of another list.
     ///
     /// # Errors

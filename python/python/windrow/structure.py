@@ -72,7 +72,7 @@ def pad_images(
     except wr.ShapeError as error:
         raise with_cure(error, {"dims=": "images of one batch have equally many channels"}) from None
     if batch.device in ("cpu", "pinned"):
-        sizes = [(int(height), int(width)) for height, width in numpy(batch.lengths)]
+        sizes = list(map(tuple, numpy(batch.lengths).tolist()))
     else:
         # The lengths are on the device, where they would have to be waited for.
         shapes = [wr.asarray(image).shape for image in images]

@@ -58,8 +58,9 @@ macro_rules! tensor_methods {
             }
 
             /// A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes.
-            fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-                libraries::numpy(py, in_place(py, self.inner())?)
+            fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+                let (py, tensor) = (slf.py(), slf.get().inner());
+                libraries::numpy(py, in_place(py, tensor)?, slf.cast_exact().ok())
             }
 
             /// A torch tensor of the same memory.

@@ -6,20 +6,12 @@ use windrow::Plan;
 
 use crate::collate::job::{job_error, leaf_of, target_of, Job};
 use crate::collate::options::Options;
-use crate::collate::run::{assemble_with, may_view, view_in};
+use crate::collate::run::{assemble, may_view, view_in};
 use crate::collate::torch_memory::Lender;
 use crate::collate::tree::jobs_of;
 use crate::engine::explain::PyExplain;
 use crate::ground::batch::PyBatch;
 use crate::samples::read::samples_of;
-
-fn assemble(
-    form: &str,
-    samples: &Bound<'_, PyAny>,
-    kwargs: Option<&Bound<'_, PyDict>>,
-) -> PyResult<PyBatch> {
-    assemble_with(form, samples.py(), kwargs, |reading| samples_of(samples, reading))
-}
 
 /// Samples of equal shape along a new dim 0.
 ///

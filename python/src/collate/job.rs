@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use windrow::{Collate, Error, Leaf, Mismatch, Owner, RowsAhead, Stream, Target, Tensor};
 
-use crate::collate::options::{CopyMode, Options};
+use crate::collate::options::Options;
+use crate::collate::parsed::CopyMode;
 use crate::ground::errors::{to_caller, to_py_err};
 use crate::import::importer::Reading;
 use crate::import::routes::is_torch;

@@ -8,6 +8,7 @@ pub(crate) mod leaves;
 pub(crate) mod options;
 pub(crate) mod packed;
 pub(crate) mod packing;
+pub(crate) mod parsed;
 pub(crate) mod raise;
 pub(crate) mod run;
 pub(crate) mod sequences;

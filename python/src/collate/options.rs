@@ -3,11 +3,13 @@
 use std::borrow::Cow;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyDict, PyString};
 use windrow::{Collate, DType, Engine, Pad, PerDim, Side, Stream};
 
+use crate::collate::parsed::{known, remember, CopyMode, Items};
 use crate::collate::transform::PyTransform;
 use crate::engine::default::default_engine;
 use crate::engine::engine::PyEngine;
@@ -15,14 +17,6 @@ use crate::ground::arguments::{device_of, own_of, per_dim, scalar_of, unexpected
 use crate::ground::dtype::dtype_of;
 use crate::ground::errors::{in_words, is_answer, quoted, OrPyErr};
 use crate::ground::stream::stream_of;
-
-/// What a call may do instead of a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CopyMode {
-    Always,
-    IfNeeded,
-    Never,
-}
 
 /// The arguments of one call, or of one leaf.
 pub(crate) struct Options<'py> {
@@ -36,6 +30,59 @@ pub(crate) struct Options<'py> {
     pub may_start: bool,
 }
 
+/// The keyword arguments of a call: those that are another object each time, and the rest.
+#[derive(Default)]
+struct Given<'py> {
+    out: Option<Bound<'py, PyAny>>,
+    stream: Option<Bound<'py, PyAny>>,
+    transform: Option<Bound<'py, PyAny>>,
+    engine: Option<Bound<'py, PyAny>>,
+    rest: Items<'py>,
+}
+
+impl<'py> Given<'py> {
+    fn new(kwargs: Option<&Bound<'py, PyDict>>) -> Given<'py> {
+        let mut given = Given::default();
+        let Some(kwargs) = kwargs else { return given };
+        let py = kwargs.py();
+        given.rest.reserve_exact(kwargs.len());
+        for (name, item) in kwargs {
+            // Names in a program's text are interned. Any others are found by `Kwargs`.
+            let place = match () {
+                () if name.is(intern!(py, "engine")) => &mut given.engine,
+                () if name.is(intern!(py, "out")) => &mut given.out,
+                () if name.is(intern!(py, "transform")) => &mut given.transform,
+                () if name.is(intern!(py, "stream")) => &mut given.stream,
+                () => {
+                    given.rest.push((name, item));
+                    continue;
+                }
+            };
+            *place = Some(item);
+        }
+        given
+    }
+
+    /// The form with its options and the mode of the copy: as this thread has parsed them last, or parsed now.
+    fn collate(&mut self, form: &str) -> PyResult<(Collate, CopyMode)> {
+        if let Some(known) = known(form, &self.rest) {
+            return Ok(known);
+        }
+        let mut kwargs = Kwargs::new(form, &self.rest)?;
+        let parsed = collate_of(form, &mut kwargs)?;
+        let copy = kwargs.raw("copy")?.map_or(Ok(CopyMode::Always), |copy| copy_mode(&copy))?;
+        let Given { out, stream, transform, engine, .. } = self;
+        let of_call =
+            [("out", out), ("stream", stream), ("transform", transform), ("engine", engine)];
+        for (name, place) in of_call {
+            *place = place.take().or(kwargs.raw(name)?);
+        }
+        kwargs.finish(own_of(form))?;
+        remember(form, &self.rest, &parsed, copy);
+        Ok((parsed, copy))
+    }
+}
+
 /// Keyword arguments that must all be taken. Read once: to ask a dict for every name that there might be makes a
 /// string of each.
 struct Kwargs<'a, 'py> {
@@ -44,12 +91,9 @@ struct Kwargs<'a, 'py> {
 }
 
 impl<'f, 'py> Kwargs<'f, 'py> {
-    fn new(form: &'f str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Kwargs<'f, 'py>> {
-        let mut items = Vec::with_capacity(kwargs.map_or(0, |kwargs| kwargs.len()));
-        for (name, item) in kwargs.into_iter().flatten() {
-            items.push((name.extract()?, item));
-        }
-        Ok(Kwargs { form, items })
+    fn new(form: &'f str, given: &Items<'py>) -> PyResult<Kwargs<'f, 'py>> {
+        let items = given.iter().map(|(name, item)| Ok((name.extract()?, item.clone())));
+        Ok(Kwargs { form, items: items.collect::<PyResult<_>>()? })
     }
 
     /// An argument as given, `None` included.
@@ -102,28 +146,11 @@ const COMMON: &[&str] = &["dtype", "device", "out", "stream", "transform", "copy
 impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.
     pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
-        let mut kwargs = Kwargs::new(form, kwargs)?;
-        let mut collate = match form {
-            "stack" | "collate" => Collate::stack(),
-            "concat" => {
-                let dim = kwargs.extract::<NoBool<i64>>("dim", "an int")?;
-                Collate::concat(dim.map_or(0, |NoBool(dim)| dim))
-            }
-            "pad" => Collate::pad(pad_options(&mut kwargs)?),
-            "ragged" => ragged_options(&mut kwargs)?,
-            other => {
-                return Err(PyValueError::new_err(format!(
-                "form={other:?}; it is \"stack\", \"concat\", \"pad\", \"ragged\" or \"collate\""
-            )))
-            }
-        };
-        if let Some(dtype) = kwargs.get("dtype")? {
-            collate = collate.cast(dtype_of(&dtype)?);
-        }
-        if let Some(device) = kwargs.get("device")? {
-            collate = collate.device(device_of(&device)?);
-        }
-        if let Some(transform) = kwargs.get("transform")? {
+        let mut given = Given::new(kwargs);
+        let (mut collate, copy) = given.collate(form)?;
+        let Given { out, stream, transform, engine, .. } = given;
+        let present = |item: Option<Bound<'py, PyAny>>| item.filter(|item| !item.is_none());
+        if let Some(transform) = present(transform) {
             let Ok(transform) = transform.cast::<PyTransform>() else {
                 return Err(PyTypeError::new_err(format!(
                     "transform={}; it is a wr.Transform",
@@ -132,15 +159,13 @@ impl<'py> Options<'py> {
             };
             collate = collate.transform(transform.get().transform.clone());
         }
-        let stream = kwargs.get("stream")?.map(|stream| stream_of(&stream)).transpose()?;
-        let copy = kwargs.raw("copy")?.map_or(Ok(CopyMode::Always), |copy| copy_mode(&copy))?;
-        let engine = kwargs.get("engine")?;
-        let engine = engine.map_or_else(|| Ok(default_engine().clone()), |it| engine_of(&it))?;
-        let out = kwargs.get("out")?;
+        let stream = present(stream).map(|stream| stream_of(&stream)).transpose()?;
+        let engine = present(engine)
+            .map_or_else(|| Ok(default_engine().clone()), |engine| engine_of(&engine))?;
+        let out = present(out);
         if out.is_some() && copy == CopyMode::Never {
             return Err(PyValueError::new_err("copy=False asks for a view, out= for a copy"));
         }
-        kwargs.finish(own_of(form))?;
         let placed = match engine.placed(&collate) {
             Cow::Owned(placed) => Some(placed),
             Cow::Borrowed(_) => None,
@@ -149,10 +174,40 @@ impl<'py> Options<'py> {
         Ok(Options { collate, out, stream, copy, engine, may_start: true })
     }
 
+    /// Whether the batch is a copy in memory of the engine's own.
+    pub fn is_plain(&self) -> bool {
+        self.out.is_none() && self.stream.is_none() && self.copy == CopyMode::Always
+    }
+
     /// Whether the samples' own memory may become the batch.
     pub fn may_view(&self) -> bool {
         self.copy != CopyMode::Always && self.out.is_none()
     }
+}
+
+/// A form with its options, of its keyword arguments.
+fn collate_of(form: &str, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
+    let mut collate = match form {
+        "stack" | "collate" => Collate::stack(),
+        "concat" => {
+            let dim = kwargs.extract::<NoBool<i64>>("dim", "an int")?;
+            Collate::concat(dim.map_or(0, |NoBool(dim)| dim))
+        }
+        "pad" => Collate::pad(pad_options(kwargs)?),
+        "ragged" => ragged_options(kwargs)?,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "form={other:?}; it is \"stack\", \"concat\", \"pad\", \"ragged\" or \"collate\""
+            )))
+        }
+    };
+    if let Some(dtype) = kwargs.get("dtype")? {
+        collate = collate.cast(dtype_of(&dtype)?);
+    }
+    if let Some(device) = kwargs.get("device")? {
+        collate = collate.device(device_of(&device)?);
+    }
+    Ok(collate)
 }
 
 fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {

@@ -11,21 +11,24 @@ use windrow::{
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
-use crate::collate::options::{CopyMode, Options};
+use crate::collate::options::Options;
+use crate::collate::parsed::CopyMode;
 use crate::collate::torch_memory::{Lender, TorchMemory};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
 use crate::ground::modules::increment_version;
-use crate::import::importer::Reading;
+use crate::import::borrowed::{borrowed, objects_of};
 use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, ListOwner};
 use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 use crate::samples::list::PySampleList;
+use crate::samples::read::samples_of;
 
 /// Batches that read and write no more than this are made with the interpreter lock held: releasing it costs a large part of such
 /// a batch, and taking it back can wait 5 ms for a thread that computes.
-const ATTACHED_BYTES: u64 = 128 << 10;
+/// 1024 rows of 68 bytes are less.
+const ATTACHED_BYTES: u64 = 160 << 10;
 
 /// Calls with more samples than this release the lock at once: finding out whether their batch is small takes too long.
 const FEW: usize = 1024;
@@ -67,6 +70,16 @@ pub(crate) fn run(
             return Ok(batches);
         }
     }
+    run_detached(py, engine, jobs, arena, begin)
+}
+
+fn run_detached(
+    py: Python<'_>,
+    engine: &Engine,
+    jobs: &mut [Job],
+    arena: Arena,
+    begin: Instant,
+) -> PyResult<Vec<Batch>> {
     let (mut memory, mut has_begun) = (None, false);
     let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
     if has_begun {
@@ -286,19 +299,38 @@ pub(super) fn view_in(
     }
 }
 
-/// A batch of what is imported.
-pub(crate) fn assemble_with(
+/// A batch of samples that were imported before or are imported now.
+pub(crate) fn assemble(
     form: &str,
-    py: Python<'_>,
+    samples: &Bound<'_, PyAny>,
     kwargs: Option<&Bound<'_, PyDict>>,
-    import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
 ) -> PyResult<PyBatch> {
+    let py = samples.py();
     let _records = Records::of_call(py);
     let options = Options::parse(form, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let job = Job::of_call(options, import)?;
-    let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
+    let collate = &options.collate;
+    let list = match options.is_plain() {
+        // SAFETY: below, `assemble_small` runs no Python code, this thread stays attached, and then the samples are kept.
+        #[allow(unsafe_code)]
+        true => unsafe { borrowed(samples, collate, FEW, ATTACHED_BYTES) }?,
+        false => None,
+    };
+    let Some(list) = list else {
+        let job = Job::of_call(options, |reading| samples_of(samples, reading))?;
+        let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
+        return Ok(PyBatch::from(batches.remove(0)));
+    };
+    let begin = span.end();
+    let leaf = Leaf { samples: &list, collate, path: "", out: None };
+    if let Some(mut batches) = engine.assemble_small(&[leaf], begin, ATTACHED_BYTES) {
+        return Ok(PyBatch::from(batches.remove(0)));
+    }
+    let objects = objects_of(samples, list.len())?;
+    let kept = Arc::new(Imported::of_objects(list, objects));
+    let job = Job::of_call(options, |_| Ok((kept, None)))?;
+    let mut batches = run_detached(py, &engine, &mut [job], Arena::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 
@@ -316,7 +348,7 @@ pub(crate) fn stack_taken(
     let span = engine.enter(Stage::Import);
     let (own, positions) = list.asked_for(indices)?;
     let begin = span.end();
-    let is_plain = options.out.is_none() && options.stream.is_none() && !options.may_view();
+    let is_plain = options.is_plain();
     let samples = match positions {
         None => own,
         Some(positions) => {

@@ -15,7 +15,8 @@ use windrow::{BatchShape, Device, Span, Stage};
 
 use crate::collate::job::{job_error, Job};
 use crate::collate::leaves::Within;
-use crate::collate::options::{CopyMode, Options};
+use crate::collate::options::Options;
+use crate::collate::parsed::CopyMode;
 use crate::collate::run::{arena_bytes, run, Arena};
 use crate::collate::specs::Specs;
 use crate::collate::torch_node::{build, Node, TorchType};

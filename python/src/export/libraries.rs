@@ -17,11 +17,15 @@ use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
 use crate::ownership::ready::{held_until_idle, lent_tensor};
 
-/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes.
-pub(crate) fn numpy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes. `object`: the tensor as one, if there is one.
+pub(crate) fn numpy<'py>(
+    py: Python<'py>,
+    tensor: &Tensor,
+    object: Option<&Bound<'py, PyTensor>>,
+) -> PyResult<Bound<'py, PyAny>> {
     let _stage = exporting(py);
     on_host(tensor, "NumPy")?;
-    if let Some(array) = array_of(py, tensor)? {
+    if let Some(array) = array_of(py, tensor, object)? {
         return Ok(array);
     }
     let numpy = py.import(intern!(py, "numpy"))?;
@@ -90,7 +94,7 @@ pub(crate) fn cupy<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py,
         let object = Bound::new(py, PyTensor::from(tensor.clone()))?;
         return py.import("cupy")?.call_method1(intern!(py, "from_dlpack"), (object,));
     }
-    py.import("cupy")?.call_method1("asarray", (numpy(py, tensor)?,))
+    py.import("cupy")?.call_method1("asarray", (numpy(py, tensor, None)?,))
 }
 
 /// `__array__` in NumPy's protocol.
@@ -100,7 +104,7 @@ pub(crate) fn array<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     copy: Option<bool>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let array = numpy(py, tensor)?;
+    let array = numpy(py, tensor, None)?;
     let array = match dtype {
         None => array,
         Some(dtype) => {

@@ -83,14 +83,15 @@ fn number_of(dtype: DType) -> Option<c_int> {
     })
 }
 
-/// An array over a tensor of the host's; `None` where `numpy.asarray` has to make it.
+/// An array over a tensor of the host's, whose base is `object` or a new one; `None` where `numpy.asarray` has to make it.
 pub(crate) fn array_of<'py>(
     py: Python<'py>,
     tensor: &Tensor,
+    object: Option<&Bound<'py, PyTensor>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     static FOUND: PyOnceLock<Option<Api>> = PyOnceLock::new();
     let found = FOUND.get_or_init(py, || Api::find(py).ok().flatten());
-    found.as_ref().map_or(Ok(None), |api| api.make(py, tensor))
+    found.as_ref().map_or(Ok(None), |api| api.make(py, tensor, object))
 }
 
 impl Api {
@@ -132,7 +133,7 @@ impl Api {
         let bytes = Tensor::from_vec(vec![0u8; 96], &[96]).or_py_err(py)?;
         for dtype in DType::ALL.iter().copied().filter(|&dtype| number_of(dtype).is_some()) {
             let Ok(tensor) = bytes.part(0, dtype, &[2, 3]) else { return Ok(false) };
-            let Some(made) = self.make(py, &tensor)? else { return Ok(false) };
+            let Some(made) = self.make(py, &tensor, None)? else { return Ok(false) };
             let object = Bound::new(py, PyTensor::from(tensor))?;
             let asked = numpy.call_method1("asarray", (object,))?;
             for name in ["__array_interface__", "dtype", "strides"] {
@@ -149,7 +150,12 @@ impl Api {
         Ok(true)
     }
 
-    fn make<'py>(&self, py: Python<'py>, tensor: &Tensor) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn make<'py>(
+        &self,
+        py: Python<'py>,
+        tensor: &Tensor,
+        object: Option<&Bound<'py, PyTensor>>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(number) = number_of(tensor.dtype()).filter(|_| tensor.nbytes() > 0) else {
             return Ok(None);
         };
@@ -157,7 +163,10 @@ impl Api {
         let strides: Dims = tensor.strides().iter().map(|stride| stride * size).collect();
         let shape = tensor.shape();
         let flags = if tensor.is_read_only() { 0 } else { WRITABLE };
-        let owner = Bound::new(py, PyTensor::from(tensor.clone()))?;
+        let owner = match object {
+            Some(object) => object.clone(),
+            None => Bound::new(py, PyTensor::from(tensor.clone()))?,
+        };
         // SAFETY: functions of the table; a dtype and an owner that they take over, an entry for each dim in shape
         // and strides, as wide as `isize` on the 64-bit targets that the engine builds for, and memory that the
         // owner keeps.

@@ -1,6 +1,7 @@
 //! Import: any array-like to a sample, by the fastest route that its type has.
 
 pub(crate) mod array_interface;
+pub(crate) mod borrowed;
 pub(crate) mod exchange;
 pub(crate) mod importer;
 pub(crate) mod integers;

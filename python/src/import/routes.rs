@@ -1,5 +1,6 @@
 //! How objects of a Python type are read: found once for each type, then remembered.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
@@ -69,17 +70,26 @@ struct Known {
 
 static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
 
+thread_local! {
+    /// The type that this thread looked up last, which `KNOWN` holds.
+    static LAST: Cell<Option<(usize, (Route, Lazy))>> = const { Cell::new(None) };
+}
+
 /// The route of an object's exact type.
 pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(Route, Lazy)> {
-    let class = object.get_type();
-    let key = class.as_ptr().addr();
+    let key = object.get_type_ptr().addr();
+    if let Some((_, route)) = LAST.get().filter(|&(last, _)| last == key) {
+        return Ok(route);
+    }
     {
         let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = known.as_ref().and_then(|known| known.get(&key)) {
+            LAST.set(Some((key, found.route)));
             return Ok(found.route);
         }
     }
     // Looked up without the lock: it runs Python code.
+    let class = object.get_type();
     let route = (find_route(&class, object)?, find_lazy(&class)?);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);

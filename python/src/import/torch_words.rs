@@ -49,7 +49,7 @@ const WRAPPER: std::ops::Range<usize> = 7..12;
 
 /// Whether nothing else runs Python code, and so releases objects, while this thread is attached: objects of
 /// interpreters without that lock have more words.
-const HAS_LOCK: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
+pub(crate) const HAS_LOCK: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
 
 /// # Safety
 /// `start` is the address of a live object with so many words and one more.
@@ -207,10 +207,19 @@ impl Words {
         // subclasses; what a tensor points to lives with it.
         unsafe {
             let tensor = word(object.expose_provenance(), TENSOR);
-            if tensor == 0 || word(tensor, self.keys) & self.lazy != 0 {
-                return false;
-            }
-            let autograd = word(tensor, AUTOGRAD);
+            tensor != 0 && word(tensor, self.keys) & self.lazy == 0 && self.has_no_grad(object)
+        }
+    }
+
+    /// Whether a tensor does not require grad; false also where that is not to be seen here.
+    ///
+    /// # Safety
+    /// A live object of a class that [`Words::of`] was asked for, whose tensor is there.
+    #[inline]
+    pub unsafe fn has_no_grad(&self, object: *mut ffi::PyObject) -> bool {
+        // SAFETY: as in `is_plain`.
+        unsafe {
+            let autograd = word(word(object.expose_provenance(), TENSOR), AUTOGRAD);
             if autograd == 0 {
                 return true;
             }

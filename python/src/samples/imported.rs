@@ -22,6 +22,13 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
+    /// Samples on the host, which these objects are.
+    pub fn of_objects(list: SampleList<'static>, objects: Vec<Py<PyAny>>) -> Imported {
+        let mut owner = ImportOwner::default();
+        owner.objects = objects;
+        Imported { list, owners: Owners::of_all(Arc::new(owner)), places: Places::default() }
+    }
+
     /// The rows of a tensor of our own.
     pub fn rows_of(py: Python<'_>, table: Tensor) -> PyResult<Imported> {
         // SAFETY: the tensor, which holds the owner, is kept below.

@@ -1,0 +1,83 @@
+//! Options of the last call of each thread: a call site gives the same constants each time, and to read them takes longer than
+//! to copy a row.
+
+use std::cell::RefCell;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyTuple};
+use windrow::Collate;
+
+/// What a call may do instead of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyMode {
+    Always,
+    IfNeeded,
+    Never,
+}
+
+/// Names and values of keyword arguments.
+pub(super) type Items<'py> = Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
+
+/// What a form and these arguments were parsed to.
+struct Parsed {
+    form: String,
+    /// Objects that never change, held so that no other object has their address.
+    items: Vec<(Py<PyAny>, Py<PyAny>)>,
+    collate: Collate,
+    copy: CopyMode,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Parsed>> = const { RefCell::new(None) };
+}
+
+/// What the same arguments of the last call on this thread were parsed to.
+pub(super) fn known(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> {
+    let find = |last: &RefCell<Option<Parsed>>| {
+        let last = last.borrow();
+        let last = last.as_ref()?;
+        let are_same = last.form == form
+            && last.items.len() == items.len()
+            && last
+                .items
+                .iter()
+                .zip(items)
+                .all(|((name, item), (given, value))| name.is(given) && item.is(value));
+        are_same.then(|| (last.collate.clone(), last.copy))
+    };
+    match items.is_empty() {
+        // To parse none is quicker.
+        true => None,
+        false => LAST.try_with(find).ok().flatten(),
+    }
+}
+
+/// Keeps what arguments were parsed to, if none of them can change.
+pub(super) fn remember(form: &str, items: &Items<'_>, collate: &Collate, copy: CopyMode) {
+    if items.is_empty() || !items.iter().all(|(name, item)| is_text(name) && is_constant(item)) {
+        return;
+    }
+    let items = items.iter().map(|(name, item)| (name.clone().unbind(), item.clone().unbind()));
+    let parsed =
+        Parsed { form: form.to_owned(), items: items.collect(), collate: collate.clone(), copy };
+    // Where the thread is ending, the next call parses them.
+    let _ = LAST.try_with(|last| last.replace(Some(parsed)));
+}
+
+fn is_text(object: &Bound<'_, PyAny>) -> bool {
+    object.is_exact_instance_of::<PyString>()
+}
+
+fn is_constant(object: &Bound<'_, PyAny>) -> bool {
+    let is_single = |object: &Bound<'_, PyAny>| {
+        object.is_none()
+            || is_text(object)
+            || object.is_exact_instance_of::<PyInt>()
+            || object.is_exact_instance_of::<PyFloat>()
+            || object.is_exact_instance_of::<PyBool>()
+    };
+    is_single(object)
+        || object
+            .cast_exact::<PyTuple>()
+            .is_ok_and(|entries| entries.iter_borrowed().all(|entry| is_single(&entry)))
+}

@@ -1,0 +1,155 @@
+//! Short lists that are read without anything that keeps the samples alive: the caller's list does, as long as no Python
+//! code runs.
+#![allow(unsafe_code)] // Structs of foreign objects.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+use windrow::{Collate, DType, Device, Form, SampleList};
+
+use crate::ground::reserve::room_for;
+use crate::import::numpy_words::{array_fields, ArrayStruct};
+use crate::import::routes::{route_of, Lazy, Route};
+use crate::import::torch_dense::Dense;
+use crate::import::torch_words::{Words, HAS_LOCK};
+
+type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
+
+/// How all samples of a list are read.
+enum Reader {
+    Array,
+    Dense(&'static Words, &'static Dense),
+}
+
+/// The samples of a list or tuple of row-major NumPy arrays, or of dense torch tensors of the host's, all of one class.
+/// `None` for everything else, for more than `most_samples`, and for stacks that read and write more than `most_bytes`, which
+/// may be copied while they are read; errors are for another import to find.
+///
+/// # Safety
+/// Until the result is dropped, or [`objects_of`] has references to the samples, no Python code runs and this thread stays attached.
+pub(crate) unsafe fn borrowed(
+    samples: &Bound<'_, PyAny>,
+    collate: &Collate,
+    most_samples: usize,
+    most_bytes: u64,
+) -> PyResult<Option<SampleList<'static>>> {
+    let Some(item_of) = item_of(samples) else { return Ok(None) };
+    if !HAS_LOCK || !(1..=most_samples).contains(&samples.len()?) {
+        return Ok(None);
+    }
+    let (class, reader) = {
+        let first = samples.get_item(0)?;
+        // May run Python code, which may change the list, and so may the release of `first`; nothing below does.
+        let reader = match route_of(&first)? {
+            (Route::Array, Lazy::No) => Reader::Array,
+            (Route::Exchange { dense: Some(dense), .. }, Lazy::Words(words)) => {
+                Reader::Dense(words, dense)
+            }
+            _ => return Ok(None),
+        };
+        (first.get_type_ptr(), reader)
+    };
+    let (len, mut list) = (samples.len()?, SampleList::new());
+    if list.reserve(len).is_err() {
+        return Ok(None);
+    }
+    let is_stack = matches!(collate.form(), Form::Stack);
+    let mut last: Option<(DType, &[i64], &[i64])> = None;
+    for index in 0..len {
+        // SAFETY: a list or tuple of which this is an entry, as nothing has changed it since it was counted.
+        let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
+        // SAFETY: a live object, which the list holds, has a type; the reader is for those of this class.
+        let read = unsafe {
+            match ffi::Py_TYPE(object) == class {
+                true => reader.read(object),
+                false => None,
+            }
+        };
+        let Some((data, dtype, shape, strides)) = read else { return Ok(None) };
+        if is_stack && index == 0 {
+            let sizes = [2, len as i64, dtype.size() as i64];
+            let bytes =
+                sizes.iter().chain(shape).fold(1u64, |all, &n| all.saturating_mul(n as u64));
+            if bytes > most_bytes {
+                return Ok(None);
+            }
+        }
+        let is_like_last = last.is_some_and(|(known, extents, steps)| {
+            known == dtype
+                && are_same(extents, shape)
+                && are_same(steps, strides.unwrap_or_default())
+        });
+        last = Some((dtype, shape, strides.unwrap_or_default()));
+        // SAFETY: as good as the producer's word, and alive as long as the list has it.
+        let is_pushed = unsafe {
+            is_like_last && list.push_like_last(data)
+                || list.push(data, dtype, Device::Cpu, shape, strides).is_ok()
+        };
+        if !is_pushed {
+            return Ok(None);
+        }
+    }
+    Ok(Some(list))
+}
+
+/// Without a call, for a few entries.
+#[inline]
+fn are_same(one: &[i64], other: &[i64]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a == b)
+}
+
+/// References to the samples of a list that was [`borrowed`], which keep them.
+pub(crate) fn objects_of(samples: &Bound<'_, PyAny>, len: usize) -> PyResult<Vec<Py<PyAny>>> {
+    let mut objects = room_for(len)?;
+    if let Some(item_of) = item_of(samples) {
+        // SAFETY: as in `borrowed`; to count a reference runs no Python code.
+        objects.extend((0..len).map(|index| unsafe {
+            let object = item_of(samples.as_ptr(), index as ffi::Py_ssize_t);
+            Bound::from_borrowed_ptr(samples.py(), object).unbind()
+        }));
+    }
+    Ok(objects)
+}
+
+fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
+    match () {
+        () if samples.is_exact_instance_of::<PyList>() => Some(ffi::PyList_GetItem),
+        () if samples.is_exact_instance_of::<PyTuple>() => Some(ffi::PyTuple_GetItem),
+        () => None,
+    }
+}
+
+/// An address, a dtype, a shape, and strides unless row-major.
+type Fields<'a> = (*const u8, DType, &'a [i64], Option<&'a [i64]>);
+
+impl Reader {
+    /// # Safety
+    /// A live object of the class that this is for.
+    #[inline]
+    unsafe fn read<'a>(&self, object: *mut ffi::PyObject) -> Option<Fields<'a>> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Reader::Array => {
+                    let array = array_fields(object)?;
+                    let is_row_major = array.flags & ArrayStruct::C_CONTIGUOUS != 0;
+                    is_row_major.then_some((
+                        array.data.cast_const(),
+                        array.dtype,
+                        array.shape,
+                        None,
+                    ))
+                }
+                Reader::Dense(words, dense) => {
+                    let fields = dense.fields_of(object).filter(|_| words.has_no_grad(object))?;
+                    Some((
+                        fields.data.cast_const(),
+                        fields.dtype,
+                        fields.shape,
+                        Some(fields.strides),
+                    ))
+                }
+            }
+        }
+    }
+}
