@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
 import windrow as wr
-from windrow._measure import Array, to_numpy
+from windrow._measure import Array, normalised, to_numpy, transform
+from windrow.bench.pixels import TOLERANCE, numpy_normalised
 from windrow.bench.samples import LAYOUTS, Samples, Setting, noise, torch
 from windrow.bench.workload import Contenders, Definition, Skip, Target, Workload
 from windrow.sequence import pack_tokens, pad_tokens
@@ -27,8 +28,12 @@ class Anything(Samples):
         return self.size
 
 
-def compared(title: str, count: int, make: Make, ours: Any, peer: str, theirs: Any, goal: float) -> Definition:
-    """One case: samples, what windrow makes of them and what a user would write instead, whose result is the right one."""
+def compared(
+    title: str, count: int, make: Make, ours: Any, peer: str, theirs: Any, goal: float,
+    others: Optional[Dict[str, Any]] = None, oracle: Any = None, tolerance: float = 0.0,
+) -> Definition:  # fmt: skip
+    """One case: samples, what windrow makes of them and what a user would write instead, whose result is the right one
+    unless `oracle` makes it. `others`: further contenders, by name."""
 
     def build(name: str, title: str, setting: Setting) -> Workload:
         if not setting.on_host:
@@ -40,14 +45,20 @@ def compared(title: str, count: int, make: Make, ours: Any, peer: str, theirs: A
         samples = Anything([], [], size=64 * count)
         found = Contenders(setting)
         found.add("windrow", "windrow", lambda _: ours(given, engine))
-        found.add("torch" if peer.startswith("torch") else "NumPy", peer, lambda _: theirs(given))
+        library = "torch" if peer.startswith("torch") else "NumPy"
+
+        def on_given(call: Any) -> Callable[[Samples], Any]:
+            return lambda _: call(given)
+
+        for contender, call in {peer: theirs, **(others or {})}.items():
+            found.add(library, contender, on_given(call))
 
         def expected(_: Samples) -> Tuple[Array, ...]:
-            result = theirs(given)
+            result = (oracle or theirs)(given)
             return tuple(to_numpy(value) for value in (result if isinstance(result, tuple) else (result,)))
 
         targets = [Target("windrow", (peer,), goal)]
-        return Workload(name, title, setting, [samples], expected, found, targets, repeat=max(1, 1024 // count))
+        return Workload(name, title, setting, [samples], expected, found, targets, tolerance, max(1, 1024 // count))
 
     return Definition(title, build, layouts=LAYOUTS[:1])
 
@@ -149,6 +160,27 @@ def transitions(rng: np.random.Generator, setting: Setting) -> List[Dict[str, Ar
     return [one() for _ in range(256)]
 
 
+# Tensors, stacked: by what users write
+
+
+def stacked_by_cat(samples: List[Any]) -> Any:
+    return torch.cat(samples).view(len(samples), -1)
+
+
+def stacked_by_collate(samples: List[Any]) -> Any:
+    return torch.utils.data.default_collate(samples)
+
+
+# Images, normalised
+
+
+NORMAL = transform()
+
+
+def normalised_by_windrow(samples: List[Array], engine: Any) -> Array:
+    return wr.stack(samples, dtype="float32", transform=NORMAL, engine=engine).numpy()
+
+
 # Samples of each
 
 
@@ -158,6 +190,10 @@ def uneven(count: int, shortest: int, longest: int, rest: Tuple[int, ...], dtype
 
 def tensors(count: int, width: int) -> Make:
     return lambda rng, setting: [torch.rand(width) for _ in range(count)]
+
+
+def images(count: int) -> Make:
+    return lambda rng, setting: list(rng.integers(0, 256, (count, 32, 32, 3), np.uint8))
 
 
 def arrays_of_tokens(count: int) -> Make:
@@ -176,8 +212,9 @@ def cases() -> Dict[str, Definition]:
         found[f"small-pad{count}"] = compared(title, count, made, padded_by_windrow, "NumPy loop", padded_by_numpy, goal)
     for count, width, goal in ((8, 64, 1.1), (64, 64, 1.6), (256, 64, 2.2), (1024, 17, 2.5), (4096, 128, 4.0)):
         found[f"small-stack{count}"] = compared(
-            f"stack {count} x {width} float32 tensors", count, tensors(count, width),
-            lambda given, engine: wr.stack(given, engine=engine), "torch.stack", lambda given: torch.stack(given), goal,
+            f"stack {count} x {width} float32 tensors, as a torch tensor", count, tensors(count, width),
+            lambda given, engine: wr.stack(given, engine=engine).torch(), "torch.stack", lambda given: torch.stack(given), goal,
+            others={"torch.cat, view": stacked_by_cat, "torch default_collate": stacked_by_collate},
         )  # fmt: skip
     for count, of_pack, of_lists in ((8, 1.2, 1.5), (32, 2.0, 2.5), (256, 2.0, 3.0)):
         made, peer = uneven(count, 8, 256, (), "int64"), "np.concatenate, offsets"
@@ -197,4 +234,10 @@ def cases() -> Dict[str, Definition]:
         lambda given, engine: tuple(batch.numpy() for batch in wr.collate(given, engine=engine).values()),
         "np.stack for each field", lambda given: tuple(np.stack([tree[key] for tree in given]) for key in given[0]), 2.5,
     )  # fmt: skip
+    for count in (8, 32):
+        found[f"small-normalise{count}"] = compared(
+            f"normalise {count} x (32, 32, 3) uint8 to float32 planes, as a NumPy array", count, images(count), normalised_by_windrow,
+            "NumPy eager", lambda given: numpy_normalised(np.stack(given), "float32"), 10.0,
+            oracle=lambda given: np.stack(normalised(given, "float32")), tolerance=TOLERANCE,
+        )  # fmt: skip
     return found
