@@ -38,6 +38,9 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
+# The packages of a file: where one has no wheel, the others all the same.
+optionals = $(PIP) --quiet --only-binary :all: -r $(1) || sed '/^ *\(\#\|$$\)/d' $(1) | while read -r package; do \
+	$(call optional,"$$package",$(2)); done
 
 .PHONY: demo test lint bench bench-check test-device-code gpu-model gpu-check wait-mutants wheels test-rust test-cuda test-python
 .NOTPARALLEL:
@@ -74,8 +77,8 @@ gpu-model:
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
-	$(TEST_DRIVER) $(PY) -m pytest -n 2 --dist loadfile -m "not alone" python/tests
-	$(TEST_DRIVER) $(PY) -m pytest -m alone python/tests
+	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not alone" python/tests
+	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone python/tests
 	$(PY) scripts/soak --seconds 20
 
 lint: $(NVCC_READY) $(VENV)/.lint
@@ -147,7 +150,7 @@ $(VENV)/.test: python/requirements/test.txt python/requirements/peers.txt python
 	@$(call optional,'transformers>=4.45',its tests are skipped.)
 	@$(call optional,'spdl-core>=0.8',its test is skipped.)
 	@$(call optional,'trl==0.15.2',the collator that follows its own is tested by hand-written cases alone.)
-	@$(call optional,-r python/requirements/peers.txt,tests beside pandas and polars and PyTorch Geometric are skipped.)
+	@$(call optionals,python/requirements/peers.txt,its tests are skipped.)
 	@$(call optional,-r python/requirements/jax.txt,tests of windrow.jax.grain are skipped.)
 	@$(call optional,-r python/requirements/ray.txt,tests of windrow.ray are skipped.)
 	@touch $@
@@ -173,7 +176,9 @@ $(VENV)/.bench-check: $(VENV)/.venv
 	$(PIP) --quiet 'numpy>=1.22'
 	@touch $@
 
-$(VENV)/.bench: python/requirements/bench.txt $(VENV)/.venv
+$(VENV)/.bench: python/requirements/bench.txt python/requirements/peers.txt $(VENV)/.venv
 	$(PIP) -r $<
+	@$(call optionals,python/requirements/peers.txt,its contenders are left out.)
+	@$(call optional,'transformers>=4.45',its contenders are left out.)
 	@$(call optional,'nvidia-dali-cuda130>=2.0',the comparison runs without DALI.)
 	@touch $@

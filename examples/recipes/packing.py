@@ -4,6 +4,7 @@ import random
 
 from torch.utils.data import DataLoader
 
+import windrow.torch
 from windrow import plan
 from windrow.sequence import pack_rows
 
@@ -23,6 +24,12 @@ print({name: tuple(values.shape) for name, values in batch.items()})
 batches = plan.token_budget(lengths, max_tokens=4096, pad_to_multiple_of=8)
 print(f"{len(batches)} batches, {batches.waste:.1%} padding")
 
-# The same for each of two data-parallel ranks: every rank computes the rows and takes its own.
+# Two data-parallel ranks take their share of the batches, in another order each epoch.
+sampler = windrow.torch.BatchSampler(batches, seed=0, rank=0, num_ranks=2)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    print(f"epoch {epoch}: {len(sampler)} batches, the first of {len(next(iter(sampler)))} samples")
+
+# Or equal work: one row of samples for each rank, which computes all of them and takes its own.
 ranks = plan.balance(lengths, num_ranks=2)
 print([sum(lengths[i] for i in rank) for rank in ranks], "tokens a rank")

@@ -1,6 +1,5 @@
 """Arrow objects of pyarrow, polars, pandas and duckdb in place of a list: the list of their rows."""
 
-import ctypes
 import gc
 import weakref
 
@@ -471,24 +470,6 @@ def test_what_else_is_refused():
     refusal(lambda: wr.stack(Wrong()), ValueError, "a capsule named arrow_schema")
     Wrong.__arrow_c_array__ = lambda self, requested_schema=None: 1 / 0
     refusal(lambda: wr.stack(Wrong()), wr.LayoutError, "division by zero")
-
-
-@pytest.mark.parametrize("field, value, got", [("device_type", 2, "device type"), ("device_type", 99, "device type 99"), ("sync_event", 1, "sync_event")])
-def test_device_arrays_that_are_not_ready_host_memory(field, value, got):
-    """Whatever the build; nothing of the array is read, and it is released once with its capsule."""
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
-    class Elsewhere:
-        def __arrow_c_device_array__(self, requested_schema=None, **kwargs):
-            schema, array = lists().__arrow_c_device_array__()
-            # After the array of 80 bytes: device_id, device_type, sync_event.
-            offset, kind = {"device_type": (88, ctypes.c_int32), "sync_event": (96, ctypes.c_void_p)}[field]
-            kind.from_address(pointer(array, b"arrow_device_array") + offset).value = value
-            return schema, array
-
-    for call in (wr.SampleList, wr.ragged, wr.collate):
-        refusal(lambda: call(Elsewhere()), wr.DeviceError, "sample 0: expected an Arrow array in host memory", got, index=0)
 
 
 def test_a_stream_that_fails_says_why():

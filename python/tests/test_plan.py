@@ -87,6 +87,56 @@ def test_rows_are_a_batch_sampler_and_pickle():
     assert list(loader) == ["bc", "da"]
 
 
+@pytest.mark.parametrize("num_rows, num_ranks", [(0, 1), (1, 1), (7, 2), (8, 2), (9, 4), (2, 4)])
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_batch_samplers_divide_and_shuffle_rows(num_rows, num_ranks, seed, drop_last):
+    pytest.importorskip("torch", reason="SKIP: torch is not installed")
+    import windrow.torch
+
+    rows = plan.Rows([[2 * i, 2 * i + 1] for i in range(num_rows)])
+    samplers = [windrow.torch.BatchSampler(rows, seed=seed, rank=rank, num_ranks=num_ranks, drop_last=drop_last) for rank in range(num_ranks)]
+    orders = []
+    for epoch in range(4):
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+        shares = [list(pickle.loads(pickle.dumps(sampler))) for sampler in samplers]
+        assert [len(share) for share in shares] == [len(sampler) for sampler in samplers]
+        # The rows in turn: all of them, repeated or left out so that every rank has as many.
+        joined = [row for turn in zip(*shares) for row in turn]
+        each = num_rows // num_ranks if drop_last else -(-num_rows // num_ranks)
+        assert len(joined) == each * num_ranks
+        whole = joined[:num_rows]
+        assert all(row in rows for row in joined) and len({tuple(row) for row in whole}) == len(whole)
+        assert joined[num_rows:] == (joined * num_ranks)[: len(joined[num_rows:])]
+        orders.append(whole)
+    if seed is None:
+        assert all(order == rows[: len(order)] for order in orders)
+    elif num_rows > 6:
+        assert len({str(order) for order in orders}) == 4
+        samplers[0].set_epoch(0)
+        first = orders[0][::num_ranks]
+        assert list(samplers[0])[: len(first)] == first
+
+
+def test_batch_samplers_in_a_loader():
+    data = pytest.importorskip("torch", reason="SKIP: torch is not installed").utils.data
+    import windrow.torch
+
+    sampler = windrow.torch.BatchSampler(plan.pack([3, 6, 2, 5], 8), seed=1)
+    loader = data.DataLoader(list("abcd"), batch_sampler=sampler, collate_fn="".join, num_workers=1)
+    assert sorted(loader) == ["bc", "da"] and len(loader) == 2
+    for arguments, text in (
+        ({"rank": 2, "num_ranks": 2}, "rank=2; it is from 0 to num_ranks - 1, 1"),
+        ({"rank": -1}, "rank=-1"),
+        ({"num_ranks": 0}, "num_ranks=0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            windrow.torch.BatchSampler([[0]], **arguments)
+    with pytest.raises(ValueError, match="epoch=-1"):
+        sampler.set_epoch(-1)
+
+
 @pytest.mark.parametrize(
     "call, error, text",
     [

@@ -5,6 +5,17 @@ import pytest
 from helpers import run_examples
 
 
-@pytest.mark.parametrize("file", ["README.md", "python/README.md", "docs/index.md", "docs/observability.md", "docs/recipes/replay.md"])
+FILES = ["README.md", "python/README.md", "docs/index.md", "docs/observability.md", "docs/recipes/replay.md"]
+NEEDS = {
+    "docs/recipes/arrow.md": ["polars", "datasets"],
+    "docs/recipes/classes.md": [],
+    "docs/recipes/sequences.md": ["torch"],
+    "docs/recipes/torch.md": ["tensordict", "torch_geometric", "pyarrow"],
+}
+
+
+@pytest.mark.parametrize("file", [*FILES, *NEEDS])
 def test_examples(file):
+    for library in NEEDS.get(file, ()):
+        pytest.importorskip(library, reason=f"SKIP: {library} is not installed")
     run_examples(file)

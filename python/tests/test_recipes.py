@@ -9,7 +9,14 @@ import isolated
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 NAMES = sorted(path.name for path in RECIPES.glob("*.py"))
-NEEDS = {"torchdata_nodes.py": ["torchdata"], "arrow.py": ["pyarrow", "polars", "duckdb"], "hf_datasets.py": ["datasets"]}
+NEEDS = {
+    "arrow.py": ["pyarrow", "polars", "duckdb"],
+    "collators.py": ["transformers"],
+    "hf_datasets.py": ["datasets"],
+    "pyg_graphs.py": ["torch_geometric"],
+    "tensordicts.py": ["tensordict"],
+    "torchdata_nodes.py": ["torchdata"],
+}
 
 
 @pytest.mark.parametrize("name", NAMES)

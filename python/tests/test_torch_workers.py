@@ -144,12 +144,14 @@ def test_a_device_in_a_worker_is_refused(device):
 
 @pytest.fixture
 def worker(monkeypatch):
-    """`get_worker_info()` in a worker whose method is this; torch that knows no threads has no `worker_method`."""
+    """`get_worker_info()` in a worker whose method is this, as torch has it; torch that knows no threads has no `worker_method`."""
 
     def of(method):
-        info = types.SimpleNamespace(id=0, num_workers=2, seed=0, dataset=None)
-        if method is not None:
-            info.worker_method = method
+        real, fields = torch.utils.data._utils.worker.WorkerInfo, {"id": 0, "num_workers": 2, "seed": 0, "dataset": None}
+        if method is not None and "worker_method" in getattr(real, "__dataclass_fields__", ()):
+            info = real(**fields, worker_method=method)
+        else:
+            info = types.SimpleNamespace(**fields, **({} if method is None else {"worker_method": method}))
         monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: info)
 
     return of

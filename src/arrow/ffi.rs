@@ -14,6 +14,10 @@ pub const ARROW_DEVICE_ARRAY: &CStr = c"arrow_device_array";
 
 /// `ARROW_DEVICE_CPU`; the device types are DLPack's.
 pub const ARROW_DEVICE_CPU: i32 = 1;
+/// `ARROW_DEVICE_CUDA`: memory of a CUDA device.
+pub const ARROW_DEVICE_CUDA: i32 = 2;
+/// `ARROW_DEVICE_CUDA_MANAGED`: memory that host and device share.
+pub const ARROW_DEVICE_CUDA_MANAGED: i32 = 13;
 /// `ARROW_DEVICE_CUDA_HOST`: page-locked host memory.
 pub const ARROW_DEVICE_CUDA_HOST: i32 = 3;
 
@@ -93,7 +97,7 @@ pub struct ArrowDeviceArray {
     pub device_id: i64,
     /// What kind of device it is.
     pub device_type: i32,
-    /// An event to wait for, or NULL.
+    /// The address of an event to wait for, or NULL.
     pub sync_event: *mut c_void,
     /// Zeros.
     pub reserved: [i64; 3],

@@ -2,13 +2,26 @@
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use super::ffi::ArrowArray;
-use crate::tensor::{Error, Hint, Mismatch, Result};
+use crate::tensor::{Device, Error, Hint, Mismatch, Result};
 
 /// Why a part of an array is not read.
 pub(super) enum Fault {
     /// The position of a null, in entries from the start of the part.
     Null(i64),
+    /// The position of the first entry that the memory does not have, and the error.
+    Beyond(i64, Error),
     Refused(Error),
+}
+
+impl Fault {
+    /// The fault of a child as one of its parent: `parent_of` gives the parent's entry for one of the child.
+    pub(super) fn in_parent(self, parent_of: impl FnOnce(i64) -> i64) -> Fault {
+        match self {
+            Fault::Null(position) => Fault::Null(parent_of(position)),
+            Fault::Beyond(position, error) => Fault::Beyond(parent_of(position), error),
+            refused => refused,
+        }
+    }
 }
 
 impl From<Error> for Fault {
@@ -27,6 +40,15 @@ pub(super) fn no_numbers(got: &str, cure: &'static str) -> Error {
     Error::DType(Box::new(Mismatch::new(Some(0), expected, got).with_hint(Hint::Text(cure))))
 }
 
+/// The refusal of what has to be read here.
+pub(super) fn not_on_host(what: &str, device: Device) -> Error {
+    let expected =
+        "an Arrow array in host memory, or of numbers and fixed-size lists without nulls";
+    let cure = "copy it to the host before";
+    let mismatch = Mismatch::new(Some(0), expected, format!("{what} on {device}"));
+    Error::Device(Box::new(mismatch.with_hint(Hint::Text(cure))))
+}
+
 pub(super) fn no_room(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<usize>() as u64) }
 }
@@ -38,29 +60,37 @@ pub(super) struct Part<'a> {
     /// The first one, from the array's own offset on.
     pub start: i64,
     pub len: i64,
+    /// Where the buffers are.
+    pub device: Device,
 }
 
 impl<'a> Part<'a> {
-    pub(super) fn new(array: &'a ArrowArray, start: i64, len: i64) -> Result<Part<'a>> {
+    pub(super) fn new(
+        array: &'a ArrowArray,
+        start: i64,
+        len: i64,
+        device: Device,
+    ) -> std::result::Result<Part<'a>, Fault> {
         let &ArrowArray { length, offset, null_count, .. } = array;
         if array.is_released() {
-            return Err(broken("an Arrow array that is alive", "a released one"));
+            return Err(broken("an Arrow array that is alive", "a released one").into());
         }
         if length < 0 || offset < 0 || offset.checked_add(length).is_none() {
             let got = format!("length {length} from offset {offset}");
-            return Err(broken("an Arrow array of a length and an offset from 0 on", got));
+            return Err(broken("an Arrow array of a length and an offset from 0 on", got).into());
         }
         if !(-1..=length).contains(&null_count) {
             let got = format!("{null_count}");
-            return Err(broken(format!("a null count up to the length of {length}"), got));
+            return Err(broken(format!("a null count up to the length of {length}"), got).into());
         }
         let is_inside =
             start >= 0 && len >= 0 && start.checked_add(len).is_some_and(|end| end <= length);
         match is_inside {
-            true => Ok(Part { array, start, len }),
+            true => Ok(Part { array, start, len, device }),
             false => {
                 let expected = format!("a child with {} entries", start.saturating_add(len));
-                Err(broken(expected, format!("one of length {length}")))
+                let error = broken(expected, format!("one of length {length}"));
+                Err(Fault::Beyond(length.saturating_sub(start).max(0), error))
             }
         }
     }
@@ -113,12 +143,17 @@ impl<'a> Part<'a> {
 
     /// # Safety
     /// After `expect`: there are more children than `position`.
-    pub(super) unsafe fn child(&self, position: usize, start: i64, len: i64) -> Result<Part<'a>> {
+    pub(super) unsafe fn child(
+        &self,
+        position: usize,
+        start: i64,
+        len: i64,
+    ) -> std::result::Result<Part<'a>, Fault> {
         // SAFETY: the caller's promise. Children live as long as their parent.
         let child = unsafe { (*self.array.children.add(position)).as_ref() };
         match child {
-            Some(child) => Part::new(child, start, len),
-            None => Err(broken("children", format!("NULL as child {position}"))),
+            Some(child) => Part::new(child, start, len, self.device),
+            None => Err(broken("children", format!("NULL as child {position}")).into()),
         }
     }
 
@@ -137,6 +172,9 @@ impl<'a> Part<'a> {
                 -1 => Ok(()),
                 count => Err(broken("a bitmap of nulls", format!("NULL for {count} nulls")).into()),
             };
+        }
+        if self.device != Device::Cpu {
+            return Err(not_on_host("a bitmap of nulls", self.device).into());
         }
         let (first, mut position) = (self.first(), 0);
         while position < self.len {

@@ -8,7 +8,7 @@ use super::ffi::{ArrowArray, ArrowSchema};
 use super::field::{DataType, Field, Text, TextHow};
 use super::part::{broken, no_numbers, room_for, Fault, Part};
 use super::texts::{push_texts, push_views};
-use super::values::{lists, shapes_of, unread, values, Values, CONVERT};
+use super::values::{check_place, lists, shapes_of, unread, values, Values, CONVERT};
 use crate::samples::SampleList;
 use crate::tensor::{
     checked_numel, compact_strides, Device, Dims, Error, Hint, Layout, Mismatch, Result, Tensor,
@@ -87,9 +87,23 @@ impl Columns {
     /// An array of the schema's type, whose buffers are as large as its lengths and offsets say. They stay as long
     /// as the samples are used, and nothing writes to them meanwhile.
     pub unsafe fn append(&mut self, array: &ArrowArray) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.append_on(array, Device::Cpu) }
+    }
+
+    /// As [`Columns::append`], of an array whose buffers are on a device. Samples are read when a batch is assembled, behind
+    /// whatever the caller has it wait for ([`crate::RunOptions::producers`]).
+    ///
+    /// # Errors
+    /// As [`Columns::append`]; [`Error::Device`] for a column of which something has to be read on the host: lists of several
+    /// lengths, bools, strings, a bitmap of nulls; and if the buffers are not where they are said to be.
+    ///
+    /// # Safety
+    /// As [`Columns::append`].
+    pub unsafe fn append_on(&mut self, array: &ArrowArray, device: Device) -> Result<()> {
         for column in &mut self.columns {
             // SAFETY: the caller's promise.
-            if let Err(error) = unsafe { column.append(array, self.num_rows) } {
+            if let Err(error) = unsafe { column.append(array, device, self.num_rows) } {
                 return Err(error.at_path(&column.path.join(&self.sep)));
             }
         }
@@ -136,7 +150,12 @@ impl Column {
     ///
     /// # Safety
     /// As [`Columns::append`].
-    unsafe fn append(&mut self, array: &ArrowArray, num_before: usize) -> Result<()> {
+    unsafe fn append(
+        &mut self,
+        array: &ArrowArray,
+        device: Device,
+        num_before: usize,
+    ) -> Result<()> {
         let at_row = |fault| match fault {
             Fault::Null(position) => {
                 let cure = "fill or drop nulls before (pyarrow.compute.fill_null, drop_null)";
@@ -144,13 +163,17 @@ impl Column {
                 let null = Mismatch::new(Some(row), "a value", "null");
                 Error::DType(Box::new(null.with_hint(Hint::Text(cure))))
             }
+            Fault::Beyond(position, error) => {
+                error.at_index(num_before.saturating_add(position as usize))
+            }
             Fault::Refused(error) => match error.mismatch().and_then(|mismatch| mismatch.index) {
                 Some(row) => error.at_index(num_before + row),
                 None => error,
             },
         };
+        let place = check_place(&self.field.data_type, device);
         // SAFETY: the caller's promise.
-        let read = unsafe { self.part_of(array) };
+        let read = place.map_err(Fault::from).and_then(|()| unsafe { self.part_of(array, device) });
         read.and_then(|part| {
             // SAFETY: a part of the array.
             unsafe { self.rows.append(&self.field.data_type, part) }
@@ -162,8 +185,12 @@ impl Column {
     ///
     /// # Safety
     /// As [`Columns::append`].
-    unsafe fn part_of<'a>(&self, array: &'a ArrowArray) -> std::result::Result<Part<'a>, Fault> {
-        let mut part = Part::new(array, 0, array.length)?;
+    unsafe fn part_of<'a>(
+        &self,
+        array: &'a ArrowArray,
+        device: Device,
+    ) -> std::result::Result<Part<'a>, Fault> {
+        let mut part = Part::new(array, 0, array.length, device)?;
         for &place in &self.places {
             // SAFETY: the caller's promise.
             unsafe {
@@ -213,7 +240,7 @@ impl Rows {
                         data_type => {
                             let values = values(data_type, part)?;
                             let tail = values.tail.clone();
-                            to.push_table(values, part.len, &tail, None)
+                            to.push_table(values, part, &tail, None)
                         }
                     }
                 }
@@ -237,7 +264,7 @@ impl Target<'_> {
     unsafe fn push_table(
         &mut self,
         values: Values,
-        len: i64,
+        Part { len, device, .. }: Part<'_>,
         shape: &[i64],
         order: Option<&[i64]>,
     ) -> std::result::Result<(), Fault> {
@@ -256,7 +283,7 @@ impl Target<'_> {
         // SAFETY: the caller's promise; the owner of the memory is kept with the list.
         let rows = unsafe {
             let table =
-                Tensor::new_unchecked(Arc::new(()), data, values.dtype, Device::Cpu, layout, true);
+                Tensor::new_unchecked(Arc::new(()), data, values.dtype, device, layout, true);
             SampleList::rows_from_raw_parts(&table)
         }?;
         match self.list.is_empty() {
@@ -342,7 +369,7 @@ impl Target<'_> {
                         .into());
                 };
                 if size > 0 {
-                    part.child(0, offset, size).map_err(|error| error.at_index(row as usize))?;
+                    part.child(0, offset, size).map_err(|fault| fault.in_parent(|_| row))?;
                     (begin, end) = (begin.min(offset), end.max(last));
                     ranges.push((offset, size));
                 } else {
@@ -352,18 +379,20 @@ impl Target<'_> {
             let begin = begin.min(end);
             part.child(0, begin, end - begin)?
         };
+        let row_of = |at: i64| {
+            let holds = |&(offset, size): &(i64, i64)| (offset..offset + size).contains(&at);
+            ranges.iter().position(holds).map(|row| row as i64)
+        };
         // SAFETY: the caller's promise.
         let values = match unsafe { values(entries, all) } {
-            Err(Fault::Null(position)) => {
-                let null = all.start + position;
-                let holds = |&(offset, size): &(i64, i64)| (offset..offset + size).contains(&null);
-                return Err(match ranges.iter().position(holds) {
-                    Some(row) => Fault::Null(row as i64),
-                    None => broken("lists without nulls between them", format!("a null at {null}"))
-                        .into(),
-                });
+            Err(Fault::Null(position)) if row_of(all.start + position).is_none() => {
+                let got = format!("a null at {}", all.start + position);
+                return Err(broken("lists without nulls between them", got).into());
             }
-            values => values?,
+            // Between lists, the entry that is missing first belongs to none of them.
+            values => values.map_err(|fault| {
+                fault.in_parent(|position| row_of(all.start + position).unwrap_or(0))
+            })?,
         };
         let mut shape = Dims::from_slice(&[0]);
         shape.extend_from_slice(&values.tail);
@@ -409,7 +438,7 @@ impl Target<'_> {
             return Err(no_numbers("tensors of lists", CONVERT).into());
         }
         // SAFETY: as many values as the shape has elements, for each row.
-        unsafe { self.push_table(values, part.len, shape, order) }
+        unsafe { self.push_table(values, part, shape, order) }
     }
 
     /// # Safety

@@ -215,11 +215,13 @@ fn arrays_that_contradict_themselves() {
 
 #[test]
 fn lists_that_leave_their_child() {
-    let cases: [(&str, &[i32]); 4] = [
+    let cases: [(&str, &[i32]); 6] = [
         ("sample 1: expected an offset from 2 on, got 1", &[0, 2, 1]),
         ("sample 0: expected an offset from 0 on, got -1", &[-1, 2, 3]),
-        ("one of length 3", &[0, 2, 4]),
-        ("one of length 3", &[0, i32::MAX, i32::MAX]),
+        ("sample 1: expected a child with 4 entries, got one of length 3", &[0, 2, 4]),
+        ("sample 2: expected a child with 4 entries, got one of length 3", &[3, 3, 3, 4]),
+        ("sample 0: expected a child with 2147483647 entries", &[0, i32::MAX, i32::MAX]),
+        ("sample 1: expected a child with 9 entries", &[7, 7, 9]),
     ];
     for (text, offsets) in cases {
         let got = refused(&list_schema(), lists(offsets, numbers(&[1, 2, 3])), |_| ());
@@ -263,9 +265,28 @@ fn fixed_sizes_beyond_their_child() {
     let pairs = schema("+w:2", "", vec![schema("i", "", vec![])]);
     let make = |len| array(len, vec![None], vec![numbers(&[1, 2, 3, 4])]);
     assert_eq!(joined(read(&pairs, &[&make(2)]).unwrap()), [1, 2, 3, 4]);
-    assert!(refused(&pairs, make(3), |_| ()).contains("one of length 4"));
+    assert!(refused(&pairs, make(3), |_| ())
+        .contains("sample 2: expected a child with 6 entries, got one of length 4"));
+    let lists_of_pairs = schema("+l", "", vec![schema("+w:2", "", vec![schema("i", "", vec![])])]);
+    let got = refused(&lists_of_pairs, lists(&[0, 2, 2, 3], make(3)), |_| ());
+    assert!(got.contains("sample 2: expected a child with 6 entries"), "{got}");
+    let views_of_pairs = schema("+vl", "", vec![schema("+w:2", "", vec![schema("i", "", vec![])])]);
+    let views = array(2, vec![None, ints(&[2, 0]), ints(&[1, 1])], vec![make(3)]);
+    assert!(refused(&views_of_pairs, views, |_| ()).contains("sample 0: expected a child with 6"));
     let vast = schema(&format!("+w:{}", i64::MAX), "", vec![schema("i", "", vec![])]);
     assert!(refused(&vast, make(2), |_| ()).contains("beyond 64 bits"));
+}
+
+#[test]
+fn a_column_that_is_shorter_than_its_table() {
+    let table = schema("+s", "", vec![schema("i", "a", vec![]), schema("i", "b", vec![])]);
+    let make = || array(2, vec![None], vec![numbers(&[1, 2]), numbers(&[3])]);
+    let got = refused(&table, make(), |_| ());
+    assert!(got.contains("sample 1 at \"b\": expected a child with 2 entries"), "{got}");
+    // Rows are counted from the first array on.
+    let good = array(2, vec![None], vec![numbers(&[1, 2]), numbers(&[3, 4])]);
+    let error = read(&table, &[&good, &make()]).unwrap_err().to_string();
+    assert!(error.contains("sample 3 at \"b\""), "{error}");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use super::field::DataType;
-use super::part::{no_numbers, room_for, Fault, Part};
-use crate::tensor::{DType, Dims, Error, Result, Tensor};
+use super::part::{no_numbers, not_on_host, room_for, Fault, Part};
+use crate::devices::device_of;
+use crate::tensor::{DType, Device, Dims, Error, Mismatch, Result, Tensor};
 
 /// Numbers one after the other, in groups of the shape `tail`.
 pub(super) struct Values {
@@ -57,6 +58,14 @@ unsafe fn numbers(part: Part<'_>, dtype: DType) -> std::result::Result<Values, F
         return Err(Error::TooLarge(text).into());
     }
     let data = data.wrapping_add(part.first() as usize * dtype.size());
+    if part.device != Device::Cpu && part.len > 0 {
+        let place = device_of(data.addr())?;
+        if place != part.device {
+            let expected = format!("memory of {}, as the array says", part.device);
+            let mismatch = Mismatch::new(Some(0), expected, format!("memory of {place}"));
+            return Err(Error::Device(Box::new(mismatch)).into());
+        }
+    }
     Ok(Values { data, dtype, tail: Dims::new(), unpacked: None })
 }
 
@@ -91,13 +100,26 @@ unsafe fn fixed_lists(
     };
     let (start, len) = (in_entries(part.first())?, in_entries(part.len)?);
     // SAFETY: the caller's promise; the children were just counted.
-    let mut values =
-        unsafe { values(entries, part.child(0, start, len)?) }.map_err(|fault| match fault {
-            Fault::Null(position) => Fault::Null(position / size.max(1)),
-            refused => refused,
-        })?;
+    let values = unsafe { part.child(0, start, len).and_then(|child| values(entries, child)) };
+    let mut values = values.map_err(|fault| fault.in_parent(|position| position / size.max(1)))?;
     values.tail.insert(0, size);
     Ok(values)
+}
+
+/// Refuses a type of which something has to be read here if it is on a device.
+pub(super) fn check_place(data_type: &DataType, device: Device) -> Result<()> {
+    let what = match data_type {
+        _ if device == Device::Cpu => return Ok(()),
+        DataType::Number(_) | DataType::Other(..) => return Ok(()),
+        DataType::Fixed(_, entries) => return check_place(&entries.data_type, device),
+        DataType::Tensor { storage, .. } => return check_place(&storage.data_type, device),
+        DataType::Bits => "bits",
+        DataType::List { .. } | DataType::View { .. } => "lists of several lengths",
+        DataType::Tensors { .. } => "tensors of several shapes",
+        DataType::Text(_) => "strings or bytes",
+        DataType::Struct(_) => "structs",
+    };
+    Err(not_on_host(what, device))
 }
 
 pub(super) const CONVERT: &str = "leave the column out or convert it before";
@@ -147,15 +169,14 @@ pub(super) unsafe fn lists(
         part.refuse_null()?;
         let offsets = part.offsets(wide)?;
         let (first, last) = (offsets[0], offsets[part.len as usize]);
-        let child = part.child(0, first, last - first)?;
-        let values = values(entries, child).map_err(|fault| match fault {
-            Fault::Null(position) => {
-                let row = offsets.partition_point(|&offset| offset <= first + position);
-                Fault::Null(row as i64 - 1)
-            }
-            refused => refused,
-        })?;
-        Ok((offsets, values))
+        let values = part.child(0, first, last - first).and_then(|child| values(entries, child));
+        let row_of = |position| {
+            offsets.partition_point(|&offset| offset <= first.saturating_add(position)) as i64 - 1
+        };
+        match values {
+            Ok(values) => Ok((offsets, values)),
+            Err(fault) => Err(fault.in_parent(row_of)),
+        }
     }
 }
 

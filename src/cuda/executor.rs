@@ -153,6 +153,18 @@ impl Executor {
         Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
     }
 
+    /// As [`Executor::adopt`], behind an event of another library.
+    ///
+    /// # Safety
+    /// The handle is that of a live event.
+    pub unsafe fn adopt_event(&self, event: usize) -> Result<crate::Stream> {
+        let current = self.context.enter()?;
+        // SAFETY: the caller's promise.
+        unsafe { self.arrivals.on(&current).wait_foreign(event) }?;
+        // SAFETY: a stream of ours, which lives as long as the engine.
+        Ok(unsafe { crate::Stream::from_raw(self.arrivals.handle()) })
+    }
+
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now.
     pub fn order(&self, producers: &[crate::Stream], consumer: crate::Stream) -> Result<()> {
         let current = self.context.enter()?;

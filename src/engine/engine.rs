@@ -377,6 +377,20 @@ impl Engine {
         self.shared.devices.executor(ordinal)?.adopt(producer)
     }
 
+    /// As [`Engine::adopt`], behind an event of another library (`CUevent`, `cudaEvent_t`).
+    ///
+    /// # Errors
+    /// As [`Engine::stream`].
+    ///
+    /// # Safety
+    /// The handle is that of an event that exists during the call.
+    #[allow(unsafe_code)]
+    pub unsafe fn adopt_event(&self, ordinal: u32, event: usize) -> Result<Stream> {
+        let executor = self.shared.devices.executor(ordinal)?;
+        // SAFETY: the caller's promise.
+        unsafe { executor.adopt_event(event) }
+    }
+
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now, all of them
     /// streams of one device.
     ///

@@ -44,6 +44,7 @@ int main(void) {
     options.form = WINDROW_FORM_PAD;
     options.value = -1;
     options.mask = WINDROW_MASK_REAL;
+    options.mask_dtype = (DLDataType){0, 32, 1};
     options.dtype = (DLDataType){0, 64, 1};
     check(windrow_assemble(engine, samples, &options, &batch));
 
@@ -51,7 +52,7 @@ int main(void) {
     DLManagedTensorVersioned *mask = tensor_of(batch, WINDROW_FIELD_MASK);
     windrow_batch_free(batch); /* the tensors live on */
     const int64_t *values = data->dl_tensor.data;
-    const uint8_t *real = mask->dl_tensor.data;
+    const int32_t *real = mask->dl_tensor.data;
     for (int64_t i = 0; i < data->dl_tensor.shape[0]; ++i) {
         for (int64_t j = 0; j < data->dl_tensor.shape[1]; ++j) {
             printf(real[3 * i + j] ? "%" PRId64 " " : "(%" PRId64 ") ", values[3 * i + j]);
@@ -74,7 +75,7 @@ int main(void) {
     check(windrow_assemble_into(engine, samples, &options, &out, &batch));
     DLManagedTensorVersioned *offsets = tensor_of(batch, WINDROW_FIELD_OFFSETS);
     for (int i = 0; i < 4; ++i) printf("%" PRId64 " ", ((const int64_t *)offsets->dl_tensor.data)[i]);
-    printf("\n");
+    printf("(at most %" PRId64 ")\n", windrow_batch_max_length(batch));
     offsets->deleter(offsets);
     windrow_batch_free(batch);
     windrow_samples_free(samples);

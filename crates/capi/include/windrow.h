@@ -86,7 +86,7 @@ typedef enum {
   WINDROW_FIELD_LENGTHS = 1,
   // Offsets of a ragged or joined batch, int64 or int32.
   WINDROW_FIELD_OFFSETS = 2,
-  // The mask of a padded batch, bool.
+  // The mask of a padded batch, bool or of `mask_dtype`.
   WINDROW_FIELD_MASK = 3,
   // The sample of each row of a ragged batch, int64.
   WINDROW_FIELD_BATCH_INDEX = 4,
@@ -123,6 +123,8 @@ typedef struct {
   int32_t truncate;
   // A `windrow_mask`.
   int32_t mask;
+  // The dtype of the mask: 1 where it is true. All zero: bool.
+  DLDataType mask_dtype;
   // The dims that are padded; NULL: those that differ.
   const int64_t *dims;
   // Entries of `dims`.
@@ -228,6 +230,18 @@ windrow_status windrow_assemble(const windrow_engine *engine,
                                 const windrow_options *options,
                                 windrow_batch **batch);
 
+// As `windrow_assemble`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is on it
+// already. Nothing waits: samples in device memory stay until the stream has come so far, and a user on another stream calls
+// `windrow_batch_ready_on` first. A batch on the host is complete, and the stream is not used.
+//
+// # Safety
+// As `windrow_assemble`. The stream exists as long as the batch and the tensors handed out of it.
+windrow_status windrow_assemble_on(const windrow_engine *engine,
+                                   const windrow_samples *samples,
+                                   const windrow_options *options,
+                                   void *stream,
+                                   windrow_batch **batch);
+
 // Assembles a batch into the memory of `out`, which has exactly its shape and dtype. The batch given back has all else:
 // lengths, offsets, mask. It may be NULL if none of these is wanted.
 //
@@ -239,6 +253,19 @@ windrow_status windrow_assemble_into(const windrow_engine *engine,
                                      const windrow_options *options,
                                      const DLTensor *out,
                                      windrow_batch **batch);
+
+// Orders a stream behind the work that writes a batch: all of its tensors can be used on it. Nothing for a batch on the host.
+//
+// # Safety
+// A batch; a stream that exists as long as the batch and the tensors handed out of it.
+windrow_status windrow_batch_ready_on(const windrow_batch *batch,
+                                      void *stream);
+
+// The largest length of a ragged batch; -1 for any other, and for NULL.
+//
+// # Safety
+// A batch, or NULL.
+int64_t windrow_batch_max_length(const windrow_batch *batch);
 
 // The number of samples of a batch; 0 for NULL.
 //

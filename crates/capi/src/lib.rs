@@ -9,12 +9,12 @@
 mod options;
 
 use std::cell::RefCell;
-use std::ffi::{c_char, CString};
+use std::ffi::{c_char, c_void, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr;
 
 use windrow::dlpack::{self, DLManagedTensorVersioned, DLTensor};
-use windrow::{EngineOptions, Error, Fields, Hint, Mismatch, SampleList, Target, Tensor};
+use windrow::{EngineOptions, Error, Fields, Hint, Mismatch, SampleList, Stream, Target, Tensor};
 
 pub use options::{Form, Mask, Options};
 
@@ -59,6 +59,27 @@ pub struct Batch {
     fields: Fields,
 }
 
+impl From<windrow::Batch> for Batch {
+    fn from(made: windrow::Batch) -> Batch {
+        Batch { data: Some(made.data().clone()), fields: made.fields().clone() }
+    }
+}
+
+impl Batch {
+    /// The tensor of a [`Field`], if the batch has it; `None` for what is no field.
+    fn tensor(&self, field: i32) -> Option<Option<&Tensor>> {
+        let fields = &self.fields;
+        Some(match field {
+            0 => self.data.as_ref(),
+            1 => fields.lengths.as_deref(),
+            2 => fields.offsets.as_deref(),
+            3 => fields.mask.as_deref(),
+            4 => fields.batch_index.as_deref(),
+            _ => return None,
+        })
+    }
+}
+
 /// A tensor of a batch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +90,7 @@ pub enum Field {
     Lengths = 1,
     /// Offsets of a ragged or joined batch, int64 or int32.
     Offsets = 2,
-    /// The mask of a padded batch, bool.
+    /// The mask of a padded batch, bool or of `mask_dtype`.
     Mask = 3,
     /// The sample of each row of a ragged batch, int64.
     BatchIndex = 4,
@@ -287,8 +308,32 @@ pub unsafe extern "C" fn windrow_assemble(
     guarded(|| {
         // SAFETY: the caller's promise.
         let (engine, samples, collate) = unsafe { read(engine, samples, options) }?;
-        let made = engine.assemble(samples, &collate)?;
-        let made = Batch { data: Some(made.data().clone()), fields: made.fields().clone() };
+        let made = Batch::from(engine.assemble(samples, &collate)?);
+        // SAFETY: the caller's promise.
+        unsafe { give(batch, "batch", made) }
+    })
+}
+
+/// As `windrow_assemble`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is on it
+/// already. Nothing waits: samples in device memory stay until the stream has come so far, and a user on another stream calls
+/// `windrow_batch_ready_on` first. A batch on the host is complete, and the stream is not used.
+///
+/// # Safety
+/// As `windrow_assemble`. The stream exists as long as the batch and the tensors handed out of it.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_assemble_on(
+    engine: *const Engine,
+    samples: *const Samples,
+    options: *const Options,
+    stream: *mut c_void,
+    batch: *mut *mut Batch,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let (engine, samples, collate) = unsafe { read(engine, samples, options) }?;
+        // SAFETY: the caller's promise.
+        let stream = unsafe { Stream::from_raw(stream as usize) };
+        let made = Batch::from(engine.assemble_on(samples, &collate, &stream)?);
         // SAFETY: the caller's promise.
         unsafe { give(batch, "batch", made) }
     })
@@ -329,6 +374,35 @@ pub unsafe extern "C" fn windrow_assemble_into(
     })
 }
 
+/// Orders a stream behind the work that writes a batch: all of its tensors can be used on it. Nothing for a batch on the host.
+///
+/// # Safety
+/// A batch; a stream that exists as long as the batch and the tensors handed out of it.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_batch_ready_on(
+    batch: *const Batch,
+    stream: *mut c_void,
+) -> Status {
+    guarded(|| {
+        // SAFETY: the caller's promise.
+        let batch = unsafe { batch.as_ref() }.ok_or_else(|| is_null("batch"))?;
+        // SAFETY: the caller's promise.
+        let stream = unsafe { Stream::from_raw(stream as usize) };
+        let all = (0..).map_while(|field| batch.tensor(field));
+        all.flatten().try_for_each(|tensor| tensor.ready_on(stream))
+    })
+}
+
+/// The largest length of a ragged batch; -1 for any other, and for NULL.
+///
+/// # Safety
+/// A batch, or NULL.
+#[no_mangle]
+pub unsafe extern "C" fn windrow_batch_max_length(batch: *const Batch) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe { batch.as_ref() }.and_then(|batch| batch.fields.max_length).unwrap_or(-1)
+}
+
 /// The number of samples of a batch; 0 for NULL.
 ///
 /// # Safety
@@ -356,14 +430,8 @@ pub unsafe extern "C" fn windrow_batch_tensor(
         if tensor.is_null() {
             return Err(is_null("tensor"));
         }
-        let fields = &batch.fields;
-        let found = match field {
-            0 => batch.data.as_ref(),
-            1 => fields.lengths.as_deref(),
-            2 => fields.offsets.as_deref(),
-            3 => fields.mask.as_deref(),
-            4 => fields.batch_index.as_deref(),
-            _ => return Err(Error::Argument(format!("field={field}; it is a windrow_field"))),
+        let Some(found) = batch.tensor(field) else {
+            return Err(Error::Argument(format!("field={field}; it is a windrow_field")));
         };
         let exported = found.map_or(ptr::null_mut(), |tensor| tensor.to_dlpack().as_ptr());
         // SAFETY: the caller's promise.

@@ -53,6 +53,8 @@ pub struct Options {
     pub truncate: i32,
     /// A `windrow_mask`.
     pub mask: i32,
+    /// The dtype of the mask: 1 where it is true. All zero: bool.
+    pub mask_dtype: DLDataType,
     /// The dims that are padded; NULL: those that differ.
     pub dims: *const i64,
     /// Entries of `dims`.
@@ -185,6 +187,10 @@ impl Options {
             2 => Side::Center,
             side => return refuse(format!("side={side}; it is 0 right, 1 left or 2 both")),
         });
+        if self.mask_dtype.bits != 0 {
+            let dtype = dtype_from_dl(self.mask_dtype);
+            pad = pad.mask_dtype(dtype.map_err(|error| error.about("mask_dtype"))?);
+        }
         match self.mask {
             0 => Ok(pad),
             1 => Ok(pad.mask(windrow::Mask::Real)),

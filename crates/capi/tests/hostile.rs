@@ -12,12 +12,15 @@ fn text() -> String {
     unsafe { CStr::from_ptr(windrow_error()) }.to_str().unwrap().to_owned()
 }
 
+const UINT8: DLDataType = DLDataType { code: DLDataTypeCode::UINT, bits: 8, lanes: 1 };
+const COMPLEX: DLDataType = DLDataType { code: DLDataTypeCode::COMPLEX, bits: 64, lanes: 1 };
+
 fn row(data: &mut [u8], shape: &mut [i64]) -> DLTensor {
     DLTensor {
         data: data.as_mut_ptr().cast::<c_void>(),
         device: DLDevice { device_type: DLDeviceType::CPU, device_id: 0 },
         ndim: shape.len() as i32,
-        dtype: DLDataType { code: DLDataTypeCode::UINT, bits: 8, lanes: 1 },
+        dtype: UINT8,
         shape: shape.as_mut_ptr(),
         strides: null_mut(),
         byte_offset: 0,
@@ -109,6 +112,8 @@ fn impossible_options_are_a_status() {
             (Options { form: 2, side: 7, ..options }, "side=7"),
             (Options { form: 2, mask: -1, ..options }, "mask=-1"),
             (Options { offsets_i32: 1, ..options }, "offsets_i32"),
+            (Options { form: 2, mask: 1, mask_dtype: COMPLEX, ..options }, "mask_dtype="),
+            (Options { form: 2, mask_dtype: UINT8, ..options }, "mask_dtype="),
         ] {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
             assert!(text().contains(wanted), "{}", text());
@@ -146,6 +151,9 @@ fn impossible_outputs_are_a_status() {
         assert_eq!(windrow_batch_tensor(batch, 5, &mut tensor), Status::Argument);
         assert_eq!(windrow_batch_tensor(batch, 3, &mut tensor), Status::Ok);
         assert!(tensor.is_null() && windrow_batch_len(batch) == 1);
+        assert_eq!((windrow_batch_max_length(batch), windrow_batch_max_length(null())), (-1, -1));
+        assert_eq!(windrow_batch_ready_on(null(), null_mut()), Status::Argument);
+        assert_eq!(windrow_batch_ready_on(batch, null_mut()), Status::Ok);
         assert_eq!(windrow_batch_tensor(batch, 0, &mut tensor), Status::Ok);
         windrow_batch_free(batch);
         ((*tensor).deleter.unwrap())(tensor);

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy, refusal
+from windrow._fields import check, give, numpy
+from windrow._masking import draws, mask, offsets_of
 from windrow._padding import options_of, padded
 
 # Keys that a tokenizer pads, those of one sequence each.
@@ -39,6 +40,23 @@ class TokenizerNumbers:
         return self.vocab_size
 
 
+class TokenBatch(Dict[str, Any]):
+    """A batch of a collator: a dict whose entries are attributes too, and which `to` moves, as transformers' BatchEncoding."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the batch has no {name!r}; it has {', '.join(self) or 'no entries'}") from None
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> "TokenBatch":
+        """Moves the tensors to a device, in this dict, and returns it."""
+        for key, value in self.items():
+            if hasattr(value, "to"):
+                self[key] = value.to(device, non_blocking=non_blocking)
+        return self
+
+
 def _pad(
     tokenizer: Any,
     features: Sequence[Mapping[str, Any]],
@@ -47,7 +65,7 @@ def _pad(
     pad_to_multiple_of: Optional[int],
     return_tensors: str,
     without: Tuple[str, ...] = (),
-) -> Dict[str, Any]:
+) -> TokenBatch:
     """As ``tokenizer.pad``: sequences of known names are padded, whatever else the features hold is stacked."""
     check(return_tensors)
     if not features:
@@ -63,10 +81,22 @@ def _pad(
         raise ValueError("the tokenizer has no padding token: set pad_token, or padding=False")
     wants_mask = "attention_mask" in tokenizer.model_input_names and "attention_mask" not in keys
     sequences = {key: key for key in keys if key in _SEQUENCES}
-    batch = padded(features, sequences, values, options, wants_mask, return_tensors)
+    batch = TokenBatch(padded(features, sequences, values, options, wants_mask, return_tensors))
     others = {key: key for key in keys if key not in _SEQUENCES}
     cures = {"spec=": "a tokenizer pads ids, masks and token types: pad it before, or take the collator for it"}
-    return {**batch, **padded(features, others, {}, None, False, return_tensors, cures)} if others else batch
+    if others:
+        batch.update(padded(features, others, {}, None, False, return_tensors, cures))
+    for key in others if return_tensors == "np" else ():
+        if batch[key].dtype == "float32" and not hasattr(features[0][key], "dtype"):
+            batch[key] = _of_floats([feature[key] for feature in features])
+    return batch
+
+
+def _of_floats(rows: List[Any]) -> Any:
+    """Python floats as NumPy has them: float64."""
+    import numpy as np
+
+    return np.array(rows)
 
 
 def _labels(tokenizer: Any, rows: List[Any], value: int, size: int, return_tensors: str) -> Any:
@@ -86,7 +116,8 @@ class DataCollatorWithPadding:
         return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
-        dict: by key, whole numbers int64 and Python floats float32; ``label`` and ``label_ids`` become ``labels``.
+        dict: by key, whole numbers int64, Python floats float32 (of ``"np"`` float64); ``label`` and ``label_ids`` become ``labels``. As
+        BatchEncoding of transformers it has its entries as attributes, and ``.to(device)``.
 
     Raises:
         ShapeError: entries that the tokenizer does not pad, labels among them, differ in shape. KeyError: one is missing.
@@ -241,8 +272,8 @@ class DataCollatorWithFlattening:
 class DataCollatorForLanguageModeling:
     """Pads sequences for language modelling, causal or masked, as transformers' collator of this name.
 
-    With a ``seed`` the masks are those of transformers; in worker processes of torch's loader the worker's number is added to
-    it. Without one they are drawn from torch's own generator.
+    With a ``seed`` the masks are those of transformers, by ``return_tensors`` drawn from a generator of torch or of NumPy; in worker
+    processes of torch's loader the worker's number is added to it. Without one they are drawn from the library's global generator.
 
     Args:
         mlm: masked; False: the labels are the ids, -100 where they are the padding token.
@@ -250,12 +281,11 @@ class DataCollatorForLanguageModeling:
             token drawn becomes the mask token: other shares are set so with a UserWarning, as transformers does.
         mlm_probability: share of the tokens that are to be predicted.
         mask_replace_prob, random_replace_prob: shares of those that become the mask token, and another token.
-        pad_to_multiple_of, return_tensors: as for `DataCollatorWithPadding`; masks need ``"pt"``.
+        pad_to_multiple_of, return_tensors: as for `DataCollatorWithPadding`.
         seed: of the masks.
 
     Raises:
-        ValueError: masks without a mask token or with ``return_tensors="np"``, whole words without masks, or probabilities that make no
-            sense; an ``offset_mapping`` that is not one pair for each token. KeyError: there is none, and words are masked.
+        ValueError: masks without a mask token, whole words without masks, or probabilities that make no sense; an ``offset_mapping`` that is not one pair for each token. KeyError: there is none, and words are masked.
 
     Example:
         >>> from windrow.sequence import DataCollatorForLanguageModeling, TokenizerNumbers
@@ -273,7 +303,7 @@ class DataCollatorForLanguageModeling:
     pad_to_multiple_of: Optional[int] = None
     return_tensors: str = "pt"
     seed: Optional[int] = None
-    generator: Any = field(default=None, init=False, repr=False, compare=False)
+    _draws: Dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shares = {"mask_replace_prob": self.mask_replace_prob, "random_replace_prob": self.random_replace_prob}
@@ -281,8 +311,6 @@ class DataCollatorForLanguageModeling:
             shares["mlm_probability"] = -1.0 if self.mlm_probability is None else self.mlm_probability
             if self.tokenizer.mask_token_id is None:
                 raise ValueError("mlm=True needs a tokenizer with a mask token; mlm=False is for causal models")
-            if self.return_tensors != "pt":
-                raise ValueError('mlm=True needs return_tensors="pt"')
         for name, share in shares.items():
             if not 0 <= share <= 1:
                 raise ValueError(f"{name}={share}; it is from 0 to 1")
@@ -300,12 +328,15 @@ class DataCollatorForLanguageModeling:
             batch = _pad(self.tokenizer, examples, True, None, self.pad_to_multiple_of, kind, ("offset_mapping",))
         else:
             rows = [{"input_ids": example} for example in examples]
-            batch = {"input_ids": _pad(self.tokenizer, rows, True, None, self.pad_to_multiple_of, kind)["input_ids"]}
+            fits = {len(example) % (self.pad_to_multiple_of or 1) for example in examples} == {0}
+            is_even = fits and len({len(example) for example in examples}) == 1
+            batch = _pad(self.tokenizer, rows, not is_even, None, self.pad_to_multiple_of, kind)
+            batch.pop("attention_mask", None)
         special = batch.pop("special_tokens_mask", None)
         ids = batch["input_ids"]
         if self.mlm:
-            offsets = _offsets(examples, ids.shape[1], self.tokenizer.padding_side) if self.whole_word_mask else None
-            batch["labels"] = self._mask(ids, special, offsets)
+            offsets = offsets_of(examples, ids.shape[1], self.tokenizer.padding_side) if self.whole_word_mask else None
+            batch["labels"] = self._mask(ids, special, offsets, kind)
             return batch
         labels = ids.clone() if kind == "pt" else ids.copy()
         if self.tokenizer.pad_token_id is not None:
@@ -313,65 +344,29 @@ class DataCollatorForLanguageModeling:
         batch["labels"] = labels
         return batch
 
-    def _mask(self, ids: Any, special: Any, offsets: Any) -> Any:
-        """Masks ids in place and gives the labels. What is drawn, and in which order, is transformers' too."""
-        import torch
+    def _mask(self, ids: Any, special: Any, offsets: Any, kind: str) -> Any:
+        """Masks ids in place and gives the labels."""
+        import numpy as np
 
-        if self.seed is not None and self.generator is None:
-            worker = torch.utils.data.get_worker_info()
-            self.generator = torch.Generator().manual_seed(self.seed + (0 if worker is None else worker.id))
+        if kind not in self._draws:
+            self._draws[kind] = draws(kind, self.seed)
+        as_kind: Any = np.asarray
+        if kind == "pt":
+            import torch
 
-        def drawn(share: float) -> Any:
-            return torch.bernoulli(torch.full(ids.shape, float(share)), generator=self.generator).bool()
-
-        labels = ids.clone()
+            as_kind = torch.from_numpy
+        on_host = numpy(ids.cpu() if kind == "pt" else ids)
         if special is None:
-            special = torch.isin(ids, torch.tensor(list(self.tokenizer.all_special_ids), dtype=ids.dtype))
-        left_out, begins = special.bool(), None
-        if offsets is not None:
-            begins = _begins_of_words(offsets, left_out.numpy())
-            left_out = torch.from_numpy(begins != range(ids.shape[1]))
-        shares = torch.full(ids.shape, float(self.mlm_probability or 0)).masked_fill_(left_out, 0.0)
-        chosen = torch.bernoulli(shares, generator=self.generator).bool()
-        if begins is not None:
-            chosen = chosen.gather(1, torch.from_numpy(begins).clamp(min=0)) & torch.from_numpy(begins >= 0)
-        labels[~chosen] = -100
-        replaced = drawn(self.mask_replace_prob) & chosen
-        ids[replaced] = self.tokenizer.mask_token_id
-        if self.mask_replace_prob == 1 or self.random_replace_prob == 0:
-            return labels
-        others = drawn(self.random_replace_prob / (1 - self.mask_replace_prob)) & chosen & ~replaced
-        words = torch.randint(len(self.tokenizer), ids.shape, dtype=torch.long, generator=self.generator)
-        ids[others] = words[others]
+            special = np.isin(on_host, list(self.tokenizer.all_special_ids))
+        else:
+            special = numpy(special.cpu() if kind == "pt" else special)
+        chosen, replaced, others, words = mask(self, on_host, special, offsets, self._draws[kind])
+        labels = ids.clone() if kind == "pt" else ids.copy()
+        labels[as_kind(~chosen)] = -100
+        ids[as_kind(replaced)] = self.tokenizer.mask_token_id
+        if others is not None:
+            ids[as_kind(others)] = as_kind(words).to(ids.device) if kind == "pt" else words
         return labels
-
-
-def _offsets(features: Sequence[Mapping[str, Any]], size: int, side: str) -> Any:
-    """Where each token begins and ends in its text: [N, size, 2], zeros where there is padding."""
-    import numpy as np
-
-    rows = []
-    for index, feature in enumerate(features):
-        if not isinstance(feature, Mapping) or "offset_mapping" not in feature:
-            text = "the key 'offset_mapping' is missing; whole_word_mask=True needs it: return_offsets_mapping=True of the tokenizer"
-            raise KeyError(f"sample {index}: {text}")
-        row, count = np.asarray(feature["offset_mapping"], np.int64), len(feature["input_ids"])
-        if row.shape != (count, 2) and row.size + count > 0:
-            raise refusal(wr.ShapeError, index, "offset_mapping", (count, 2), row.shape, "one pair for each token")
-        rows.append(row.reshape(-1, 2))
-    return numpy(wr.pad(rows, dims=0, side=side, size=size))
-
-
-def _begins_of_words(offsets: Any, special: Any) -> Any:
-    """For each token the position of the first one of its word, -1 for special ones. A word begins where a token does not
-    begin where the last one ends, and after a special token."""
-    import numpy as np
-
-    ends, follows = np.roll(offsets[..., 1], 1, axis=1), np.roll(special, 1, axis=1)
-    ends[:, :1], follows[:, :1] = -1, False
-    is_first = ~special & ((offsets[..., 0] != ends) | follows)
-    begins = np.maximum.accumulate(np.where(is_first, np.arange(special.shape[1]), -1), axis=1)
-    return np.where(special, -1, begins)
 
 
 class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
@@ -447,7 +442,7 @@ class DataCollatorForCompletionOnlyLM(DataCollatorForLanguageModeling):
         if self.padding_free:
             batch = self._without_padding(batch)
         kind = return_tensors or self.return_tensors
-        return {name: value if isinstance(value, int) else give(value, kind) for name, value in batch.items()}
+        return TokenBatch({name: value if isinstance(value, int) else give(value, kind) for name, value in batch.items()})
 
     def _ignore_instructions(self, row: Any, starts: Any, ends: Any) -> None:
         """Ignores from the start of each instruction to the start of its response, and what is before the first."""

@@ -9,11 +9,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple, PyType};
 use windrow::arrow::{
     ArrowArray, ArrowArrayStream, ArrowDeviceArray, ArrowSchema, Columns, Rows, ARROW_ARRAY,
-    ARROW_ARRAY_STREAM, ARROW_DEVICE_ARRAY, ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA_HOST, ARROW_SCHEMA,
+    ARROW_ARRAY_STREAM, ARROW_DEVICE_ARRAY, ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA,
+    ARROW_DEVICE_CUDA_HOST, ARROW_DEVICE_CUDA_MANAGED, ARROW_SCHEMA,
 };
 use windrow::dlpack::DLDeviceType;
-use windrow::{Error, Mismatch};
+use windrow::{Device, Error, Mismatch};
 
+use crate::engine::default::default_engine;
 use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{route_of, Route};
@@ -82,30 +84,33 @@ impl ArrowRows<'_> {
     }
 }
 
-/// Reads an Arrow object: array, stream, or array in the memory of a device, which must be the host. ``sep`` joins
-/// the names of columns, and ``path`` is that of the leaf, for errors.
+/// Reads an Arrow object: array, stream, or array in the memory of the host or of a device. ``sep`` joins the names of
+/// columns, and ``path`` is that of the leaf, for errors.
 pub(crate) fn read<'py>(
     object: &Bound<'py, PyAny>,
     sep: &str,
     path: &str,
 ) -> PyResult<ArrowRows<'py>> {
     let py = object.py();
-    let mut reader = Reader { object, sep, path, owner: ImportOwner::default() };
+    let owner = ImportOwner::default();
+    let mut reader = Reader { object, sep, path, device: Device::Cpu, owner };
     let columns = reader.columns()?;
-    let mut owner = reader.owner;
     let is_struct = columns.is_struct();
     let mut read = Vec::new();
     for column in columns.into_columns() {
         let content = match column.rows {
             Rows::Samples { list, unpacked } => {
-                owner.tensors.extend(unpacked);
+                reader.owner.tensors.extend(unpacked);
                 Ok(list)
             }
-            Rows::Texts { texts, is_utf8 } => Err(texts_of(py, &texts, is_utf8)?),
+            Rows::Texts { texts, is_utf8 } => {
+                let refused = |error: Error| reader.error(error.at_path(&column.path.join(sep)));
+                Err(texts_of(py, &texts, is_utf8, refused)?)
+            }
         };
         read.push((column.path, content));
     }
-    let owners = Owners::of_all(Arc::new(owner));
+    let owners = Owners::of_all(Arc::new(reader.owner));
     let columns = read.into_iter().map(|(path, content)| {
         let content = match content {
             Ok(list) => {
@@ -124,6 +129,8 @@ struct Reader<'a, 'py> {
     object: &'a Bound<'py, PyAny>,
     sep: &'a str,
     path: &'a str,
+    /// Where the buffers are.
+    device: Device,
     owner: ImportOwner,
 }
 
@@ -171,7 +178,7 @@ impl<'py> Reader<'_, 'py> {
         push_to(&mut self.owner.arrays, array)?;
         let array = self.owner.arrays.last().expect("just kept");
         // SAFETY: an array of the schema's type, as its producer vouches; kept as long as the samples.
-        unsafe { columns.append(array) }.map_err(|error| self.error(error))
+        unsafe { columns.append_on(array, self.device) }.map_err(|error| self.error(error))
     }
 
     fn of_array(&mut self, pair: &Bound<'py, PyAny>) -> PyResult<Columns> {
@@ -215,18 +222,36 @@ impl<'py> Reader<'_, 'py> {
         let mut columns = columns_of(&schema, self.sep).map_err(|error| self.error(error))?;
         // SAFETY: the capsule's struct, alive while the capsule is.
         let device = unsafe { &mut *pointer::<ArrowDeviceArray>(&array, ARROW_DEVICE_ARRAY)? };
-        let is_host = [ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA_HOST].contains(&device.device_type);
-        if !is_host || !device.sync_event.is_null() {
-            let got = match is_host {
-                true => "one that is still being written (sync_event)".to_owned(),
-                false => format!("one on device type {}", DLDeviceType(device.device_type)),
-            };
+        let event = device.sync_event;
+        let got = match device.device_type {
+            ARROW_DEVICE_CUDA | ARROW_DEVICE_CUDA_MANAGED => {
+                match u32::try_from(device.device_id) {
+                    Ok(ordinal) => {
+                        self.device = Device::Cuda(ordinal);
+                        None
+                    }
+                    Err(_) => Some(format!("one on device {}", device.device_id)),
+                }
+            }
+            ARROW_DEVICE_CPU | ARROW_DEVICE_CUDA_HOST if event.is_null() => None,
+            ARROW_DEVICE_CPU | ARROW_DEVICE_CUDA_HOST => {
+                Some("one that is still being written (sync_event)".to_owned())
+            }
+            other => Some(format!("one on device type {}", DLDeviceType(other))),
+        };
+        if let Some(got) = got {
             let mismatch = Mismatch::new(Some(0), "an Arrow array in host memory", got);
             return Err(self.error(Error::Device(Box::new(mismatch))));
         }
         // SAFETY: as above; the array is moved out of it.
         let array = unsafe { ArrowArray::take(&mut device.array) };
         self.append(&mut columns, array)?;
+        if let (Device::Cuda(ordinal), false) = (self.device, event.is_null()) {
+            // SAFETY: the interface has the address of an event there, which exists while the array, now kept, does.
+            let arrived =
+                unsafe { default_engine().adopt_event(ordinal, event.cast::<usize>().read()) };
+            self.owner.producers.add(arrived.map_err(|error| self.error(error))?);
+        }
         Ok(columns)
     }
 }
@@ -308,6 +333,7 @@ fn texts_of<'py>(
     py: Python<'py>,
     texts: &[(*const u8, usize)],
     is_utf8: bool,
+    refused: impl Fn(Error) -> PyErr,
 ) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for (index, &(data, len)) in texts.iter().enumerate() {
@@ -321,7 +347,7 @@ fn texts_of<'py>(
             (true, Ok(text)) => list.append(PyString::new(py, text))?,
             (true, Err(_)) => {
                 let mismatch = Mismatch::new(Some(index), "a string in UTF-8", "other bytes");
-                return Err(Error::Layout(Box::new(mismatch))).or_py_err(py);
+                return Err(refused(Error::Layout(Box::new(mismatch))));
             }
         }
     }

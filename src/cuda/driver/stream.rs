@@ -5,7 +5,7 @@ use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use cust::sys::{CUcontext, CUstream};
+use cust::sys::{CUcontext, CUevent, CUstream};
 use windrow_driver::Function;
 
 use super::context::{Context, Current};
@@ -107,6 +107,15 @@ impl StreamRef<'_> {
     pub(crate) fn wait(self, event: &Event) -> DriverResult<()> {
         // SAFETY: a live stream and event; 0 is the only flag outside of captures.
         unsafe { raw::cuStreamWaitEvent(self.raw, event.raw(), 0) }.ok()
+    }
+
+    /// As `wait`, for an event of another library, by its handle.
+    ///
+    /// # Safety
+    /// The handle is that of a live event.
+    pub(crate) unsafe fn wait_foreign(self, event: usize) -> DriverResult<()> {
+        // SAFETY: a live stream, and the caller's promise.
+        unsafe { raw::cuStreamWaitEvent(self.raw, event as CUevent, 0) }.ok()
     }
 
     /// `event` is reached when what is enqueued so far is done.

@@ -8,8 +8,9 @@ from windrow.bench.lengths import padded, ragged
 from windrow.bench.moves import random_batch, stack, upload
 from windrow.bench.pixels import frames, normalise, padded_images
 from windrow.bench.results import MEMCPY
+from windrow.bench.samples import LAYOUTS
 from windrow.bench.small import cases as small_cases
-from windrow.bench.sources import arrow_column, data_objects, dataset_rows, tensordicts, token_lists
+from windrow.bench.sources import arrow_column, data_objects, dataset_rows, plans, polars_column, tensordicts, token_lists
 from windrow.bench.trees import ENVIRONMENT, fields, graphs, leaves
 from windrow.bench.workload import Definition, Target
 
@@ -97,6 +98,10 @@ WORKLOADS: Dict[str, Definition] = {
         "pad an Arrow list column of 4096 int32 rows of 16..2048 to int64, mask",
         arrow_column(16, 2048, 4096, [Target("windrow", (MEMCPY,), 0.6)]),
     ),
+    "source-polars": Definition(
+        "pad a polars list column of 4096 int32 rows of 16..2048 to int64, mask",
+        polars_column(16, 2048, 4096, [Target("windrow", (MEMCPY,), 0.6)]),
+    ),
     "source-datasets": Definition(
         "pad 256 rows of 16..512 tokens of a Hugging Face dataset, mask",
         dataset_rows(16, 512, 256, [Target("windrow", ('with_format("torch"), pad_sequence, mask',), 15.0)]),
@@ -110,6 +115,14 @@ WORKLOADS: Dict[str, Definition] = {
     "source-tokens": Definition(
         "pad 64 lists of 16..512 tokens, attention mask",
         token_lists(16, 512, 64, [Target("windrow", ("DataCollatorWithPadding",), 30.0)]),
+    ),
+    "source-plan": Definition(
+        "pack 10 000 lengths into rows of 4096 tokens",
+        plans(10_000, 4096, [Target("windrow", ("NumPy, first fit decreasing",), 5.0)]),
+        layouts=LAYOUTS[:1],
+    ),
+    "source-plan-million": Definition(
+        "pack 1 000 000 lengths into rows of 4096 tokens", plans(1_000_000, 4096, [], compared=False), layouts=LAYOUTS[:1]
     ),
     **small_cases(),
 }

@@ -1,12 +1,13 @@
-"""Workloads of what people hold: Arrow columns, rows of datasets, TensorDicts, graphs, a tokenizer's lists."""
+"""Workloads of what people hold: Arrow columns, rows of datasets, TensorDicts, graphs, a tokenizer's lists, lengths to plan by."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
 import windrow as wr
+from windrow import plan
 from windrow._measure import Array
 from windrow.bench.lengths import numpy_padded
 from windrow.bench.samples import Samples, Setting, samples_of, sets_of, torch, trees_of
@@ -28,33 +29,68 @@ def padded_rows(rows: List[Any]) -> Tuple[Any, Any, Any]:
     return data, torch.arange(data.shape[1]) < lengths[:, None], lengths
 
 
-def arrow_column(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
-    """A list column of int32, padded to int64 with mask and lengths."""
+RowsOf = Callable[[Any], List[Any]]
 
-    def make(name: str, title: str, setting: Setting) -> Workload:
-        require(setting, "pyarrow", "torch")
-        rng, engine = np.random.default_rng(21), setting.engine
-        shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
-        sets = sets_of(lambda: samples_of(shapes, "int32", setting, rng), setting)
 
-        def column(s: Samples) -> Any:
-            pa = module("pyarrow")
-            return s.whole("pyarrow", lambda s: pa.array(s.arrays, pa.list_(pa.int32())))
+def list_column(
+    library: str, make_column: Callable[[List[Array]], Any], peers: Dict[str, RowsOf]
+) -> Callable[..., Callable[..., Workload]]:
+    """Workloads of a list column of int32 of a library, padded to int64 with mask and lengths."""
 
-        def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
-            batch = wr.pad(column(s), dtype="int64", mask="real", engine=engine)
-            return batch.data, batch.mask, batch.lengths
+    def of_lengths(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
+        def make(name: str, title: str, setting: Setting) -> Workload:
+            require(setting, library, "torch")
+            rng, engine = np.random.default_rng(21), setting.engine
+            shapes = [(int(n),) for n in rng.integers(shortest, longest + 1, setting.count(num_samples))]
+            sets = sets_of(lambda: samples_of(shapes, "int32", setting, rng), setting)
 
-        def by_torch(s: Samples) -> Tuple[Any, Any, Any]:
-            return padded_rows([torch.from_numpy(row.copy()) for row in column(s).to_numpy(zero_copy_only=False)])
+            def column(s: Samples) -> Any:
+                return s.whole(library, lambda s: make_column(s.arrays))
 
-        found = Contenders(setting)
-        found.add("windrow", "windrow", by_windrow)
-        found.add("torch", "to_numpy, pad_sequence, mask", by_torch)
-        found.add("torch", "to_pylist, pad_sequence, mask", lambda s: padded_rows([torch.tensor(row) for row in column(s).to_pylist()]))
-        return Workload(name, title, setting, sets, lambda s: numpy_padded(s, "int64", None), found, targets)
+            def by_windrow(s: Samples) -> Tuple[Any, ...]:
+                batch = wr.pad(column(s), dtype="int64", mask="real", engine=engine)
+                return batch.data, batch.mask, batch.lengths
 
-    return make
+            def by_torch(rows_of: RowsOf) -> Callable[[Samples], Tuple[Any, ...]]:
+                return lambda s: padded_rows(rows_of(column(s)))
+
+            found = Contenders(setting)
+            found.add("windrow", "windrow", by_windrow)
+            for peer, rows_of in peers.items():
+                found.add("torch", peer, by_torch(rows_of))
+            return Workload(name, title, setting, sets, lambda s: numpy_padded(s, "int64", None), found, targets)
+
+        return make
+
+    return of_lengths
+
+
+def pyarrow_lists(arrays: List[Array]) -> Any:
+    pa = module("pyarrow")
+    return pa.array(arrays, pa.list_(pa.int32()))
+
+
+def polars_lists(arrays: List[Array]) -> Any:
+    pl = module("polars")
+    return pl.Series(arrays, dtype=pl.List(pl.Int32))
+
+
+arrow_column = list_column(
+    "pyarrow",
+    pyarrow_lists,
+    {
+        "to_numpy, pad_sequence, mask": lambda column: [torch.from_numpy(row.copy()) for row in column.to_numpy(zero_copy_only=False)],
+        "to_pylist, pad_sequence, mask": lambda column: [torch.tensor(row) for row in column.to_pylist()],
+    },
+)
+polars_column = list_column(
+    "polars",
+    polars_lists,
+    {
+        "to_torch of each row, pad_sequence, mask": lambda column: [row.to_torch() for row in column],
+        "to_list, pad_sequence, mask": lambda column: [torch.tensor(row) for row in column.to_list()],
+    },
+)
 
 
 def dataset_rows(shortest: int, longest: int, num_samples: int, targets: List[Target]) -> Callable[..., Workload]:
@@ -164,5 +200,70 @@ def token_lists(shortest: int, longest: int, num_samples: int, targets: List[Tar
         found.add("windrow", "windrow", by(sequence.DataCollatorWithPadding(tokenizer)))
         found.add("transformers", "DataCollatorWithPadding", by(module("transformers").DataCollatorWithPadding(tokenizer)))
         return Workload(name, title, setting, sets, expected, found, targets)
+
+    return make
+
+
+class Packed:
+    """Rows of sample indices, which are put in order for the comparison outside of the clock."""
+
+    def __init__(self, rows: Sequence[Sequence[int]], lengths: Array, max_tokens: int) -> None:
+        self.rows, self.lengths, self.max_tokens = rows, lengths, max_tokens
+
+    def tokens(self) -> List[int]:
+        return [int(self.lengths[list(row)].sum()) for row in self.rows]
+
+    def waste(self) -> float:
+        """The share of padding if every row is padded to the limit."""
+        return 1 - sum(self.tokens()) / (self.max_tokens * max(len(self.rows), 1))
+
+    def cpu(self) -> Array:
+        """Every index once, in order; -1 for those of a row that is too long."""
+        marked = [row if tokens <= self.max_tokens else [-1] for row, tokens in zip(self.rows, self.tokens())]
+        return np.sort(np.concatenate([np.asarray(row, np.int64) for row in marked]))
+
+
+def first_fit(lengths: Array, max_tokens: int) -> List[List[int]]:
+    """First fit decreasing by NumPy: one search through the rows for each sample."""
+    rows: List[List[int]] = []
+    room = np.full(len(lengths), max_tokens)
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        row = int(np.argmax(room >= lengths[index]))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(index)
+        room[row] -= lengths[index]
+    return rows
+
+
+def by_binpacking(lengths: Array, max_tokens: int) -> List[List[int]]:
+    """Of the package binpacking, whose bins are dicts."""
+    bins = module("binpacking").to_constant_volume(dict(enumerate(lengths.tolist())), max_tokens)
+    return [list(row) for row in bins]
+
+
+def plans(num_samples: int, max_tokens: int, targets: List[Target], compared: bool = True) -> Callable[..., Workload]:
+    """Rows of at most so many tokens, from lengths; the title has the padding of each contender."""
+
+    def make(name: str, title: str, setting: Setting) -> Workload:
+        require(setting)
+        rng, count = np.random.default_rng(26), setting.count(num_samples)
+        lengths = rng.lognormal(5.5, 0.9, count).clip(1, max_tokens).astype(np.int64)
+        sets = [Samples([lengths], [])]
+        ways: Dict[str, Tuple[str, Callable[[Array, int], Any]]] = {"windrow": ("windrow", plan.pack)}
+        if compared:
+            ways["NumPy, first fit decreasing"] = ("NumPy", first_fit)
+            ways["binpacking"] = ("binpacking", by_binpacking)
+        found = Contenders(setting)
+        padding = []
+        for contender, (library, way) in ways.items():
+
+            def call(s: Samples, way: Callable[[Array, int], Any] = way) -> Any:
+                return Packed(way(s.arrays[0], max_tokens), s.arrays[0], max_tokens)
+
+            found.add(library, contender, call)
+            if contender in found.calls:
+                padding.append(f"{contender} {found.calls[contender](sets[0]).waste():.2%}")
+        return Workload(name, f"{title}; padding: {'; '.join(padding)}", setting, sets, lambda s: (np.arange(count),), found, targets)
 
     return make

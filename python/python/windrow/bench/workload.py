@@ -30,6 +30,8 @@ LIBRARIES = {
     "datasets": "datasets",
     "transformers": "transformers",
     "tokenizers": "tokenizers",
+    "polars": "polars",
+    "binpacking": "binpacking",
 }
 """The libraries that windrow is compared with, and the module of each."""
 

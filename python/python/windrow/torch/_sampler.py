@@ -1,0 +1,68 @@
+"""`BatchSampler`: the rows of a plan as torch's DataLoader takes them, epoch after epoch and rank by rank."""
+
+from __future__ import annotations
+
+import operator
+import random
+from typing import Iterator, List, Optional, Sequence
+
+import torch.utils.data
+
+
+class BatchSampler(torch.utils.data.Sampler[List[int]]):
+    """Rows of sample indices as a ``batch_sampler``: shuffled for each epoch, and divided among data-parallel ranks.
+
+    Every rank gets the same number of rows, so that none waits for another at the end. The rows themselves stay as they are.
+
+    Args:
+        rows: as `windrow.plan.pack`, `windrow.plan.token_budget` and `windrow.plan.buckets` give them.
+        seed: shuffles the rows, for each epoch in another way, and on all ranks in the same; None: they come in the order of the plan.
+        rank: which share of the rows.
+        num_ranks: how many shares.
+        drop_last: leaves out the rows that do not go round; if False, the first rows are repeated in their place.
+
+    Raises:
+        ValueError: ``rank`` is not from 0 to ``num_ranks`` - 1, or an argument is below 0.
+
+    Example:
+        >>> import windrow.torch
+        >>> from windrow import plan
+        >>> sampler = windrow.torch.BatchSampler(plan.pack([3, 6, 2, 5], max_tokens=8), rank=1, num_ranks=2)
+        >>> list(sampler), len(sampler)
+        ([[3, 0]], 1)
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Sequence[int]],
+        *,
+        seed: Optional[int] = None,
+        rank: int = 0,
+        num_ranks: int = 1,
+        drop_last: bool = False,
+    ) -> None:
+        if num_ranks < 1:
+            raise ValueError(f"num_ranks={num_ranks}; it is at least 1")
+        if not 0 <= rank < num_ranks:
+            raise ValueError(f"rank={rank}; it is from 0 to num_ranks - 1, {num_ranks - 1}")
+        self.rows, self.seed, self.rank, self.num_ranks, self.drop_last = rows, seed, rank, num_ranks, drop_last
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which order comes next: call it before each epoch, on every rank, as with torch's DistributedSampler."""
+        if operator.index(epoch) < 0:
+            raise ValueError(f"epoch={epoch}; it is 0 or more")
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        """The number of rows of this rank."""
+        whole, rest = divmod(len(self.rows), self.num_ranks)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def __iter__(self) -> Iterator[List[int]]:
+        order = list(range(len(self.rows)))
+        if self.seed is not None:
+            # Of both numbers, so that no epoch has the order of another seed's.
+            random.Random(f"{self.seed} {self.epoch}").shuffle(order)
+        for turn in range(len(self)):
+            yield list(self.rows[order[(turn * self.num_ranks + self.rank) % len(order)]])
