@@ -23,6 +23,8 @@ struct Node {
     more_children: i8,
     is_null: [bool; 4],
     has_dictionary: bool,
+    /// Offsets rise by small steps.
+    is_tidy: bool,
     content: Vec<u8>,
     children: Vec<Node>,
 }
@@ -40,9 +42,17 @@ enum Format {
     Utf8,
     LargeUtf8,
     Utf8View,
+    Binary,
+    LargeBinary,
+    BinaryView,
     Tensor(u8, u8),
+    /// Of a shape for each, in this many dims.
+    Tensors(u8),
     Text(String),
 }
+
+/// Of the one buffer that views of strings and bytes point into.
+const VIEWED_BYTES: usize = 64;
 
 const NUMBERS: [(&str, usize); 11] = [
     ("c", 1),
@@ -69,7 +79,10 @@ impl Format {
             Format::LargeView => "+vL".to_owned(),
             Format::Fixed(size) => format!("+w:{size}"),
             Format::Tensor(a, b) => format!("+w:{}", u32::from(a % 4) * u32::from(b % 4)),
-            Format::Struct => "+s".to_owned(),
+            Format::Struct | Format::Tensors(_) => "+s".to_owned(),
+            Format::Binary => "z".to_owned(),
+            Format::LargeBinary => "Z".to_owned(),
+            Format::BinaryView => "vz".to_owned(),
             Format::Utf8 => "u".to_owned(),
             Format::LargeUtf8 => "U".to_owned(),
             Format::Utf8View => "vu".to_owned(),
@@ -86,24 +99,40 @@ impl Format {
             Format::LargeList => vec![(rows + 1) * 8],
             Format::View => vec![rows * 4; 2],
             Format::LargeView => vec![rows * 8; 2],
-            Format::Fixed(_) | Format::Tensor(..) | Format::Struct => vec![],
-            Format::Utf8 => vec![(rows + 1) * 4, 64],
-            Format::LargeUtf8 => vec![(rows + 1) * 8, 64],
-            Format::Utf8View => vec![rows * 16, 64, 8],
+            Format::Fixed(_) | Format::Tensor(..) | Format::Tensors(_) | Format::Struct => vec![],
+            // The bytes behind the offsets are as many as these say: `Memory::array`.
+            Format::Utf8 | Format::Binary => vec![(rows + 1) * 4, 0],
+            Format::LargeUtf8 | Format::LargeBinary => vec![(rows + 1) * 8, 0],
+            Format::Utf8View | Format::BinaryView => vec![rows * 16, VIEWED_BYTES, 8],
             // Whatever it is, no element has more than 32 bytes.
             Format::Text(_) => vec![(rows + 1) * 32; 3],
         }
     }
 
+    /// Bytes of one offset, of those that have offsets.
+    fn offset_bytes(&self) -> Option<usize> {
+        match self {
+            Format::List | Format::Utf8 | Format::Binary => Some(4),
+            Format::LargeList | Format::LargeUtf8 | Format::LargeBinary => Some(8),
+            _ => None,
+        }
+    }
+
     /// Keys and values as the C data interface has them.
     fn metadata(&self) -> Option<Vec<u8>> {
-        let Format::Tensor(a, b) = self else { return None };
-        let shape = format!("{{\"shape\":[{},{}]}}", a % 4, b % 4);
+        let (name, parameters) = match self {
+            Format::Tensor(a, b) => {
+                ("arrow.fixed_shape_tensor", format!("{{\"shape\":[{},{}]}}", a % 4, b % 4))
+            }
+            Format::Tensors(n) if n & 64 != 0 => {
+                ("arrow.variable_shape_tensor", "{\"permutation\":[1,0]}".to_owned())
+            }
+            Format::Tensors(_) => ("arrow.variable_shape_tensor", String::new()),
+            _ => return None,
+        };
         let mut bytes = 2i32.to_ne_bytes().to_vec();
-        let pairs = [
-            ("ARROW:extension:name", "arrow.fixed_shape_tensor"),
-            ("ARROW:extension:metadata", shape.as_str()),
-        ];
+        let pairs =
+            [("ARROW:extension:name", name), ("ARROW:extension:metadata", parameters.as_str())];
         for text in pairs.iter().flat_map(|&(key, value)| [key, value]) {
             bytes.extend((text.len() as i32).to_ne_bytes());
             bytes.extend(text.as_bytes());
@@ -124,7 +153,11 @@ fn count(u: &mut Unstructured<'_>) -> arbitrary::Result<i64> {
 }
 
 fn node(u: &mut Unstructured<'_>, depth: usize) -> arbitrary::Result<Node> {
-    let format: Format = u.arbitrary()?;
+    let format = u.arbitrary()?;
+    node_of(format, u, depth)
+}
+
+fn node_of(format: Format, u: &mut Unstructured<'_>, depth: usize) -> arbitrary::Result<Node> {
     let wanted = match format {
         Format::List
         | Format::LargeList
@@ -136,6 +169,15 @@ fn node(u: &mut Unstructured<'_>, depth: usize) -> arbitrary::Result<Node> {
         _ => 0,
     };
     let mut children = Vec::new();
+    if let Format::Tensors(ndim) = format {
+        // As the type has them; what is in them may be anything.
+        children.push(node_of(Format::List, u, depth + 1)?);
+        let shape = match ndim & 128 {
+            0 => Format::Fixed((ndim % 4) as i8),
+            _ => Format::List,
+        };
+        children.push(node_of(shape, u, depth + 1)?);
+    }
     for _ in 0..if depth < 4 { wanted } else { 0 } {
         children.push(node(u, depth + 1)?);
     }
@@ -152,7 +194,7 @@ fn node(u: &mut Unstructured<'_>, depth: usize) -> arbitrary::Result<Node> {
     let null_count = *u.choose(&[0, 0, 0, -1, 1])?;
     let (more_buffers, more_children) = (odd(u)?, odd(u)?);
     let is_null = if u.ratio(1, 8)? { u.arbitrary()? } else { [false; 4] };
-    let has_dictionary = u.ratio(1, 64)?;
+    let (has_dictionary, is_tidy) = (u.ratio(1, 64)?, u.arbitrary()?);
     let size = usize::from(u.arbitrary::<u8>()?);
     let content = u.bytes(size.min(u.len()))?.to_vec();
     Ok(Node {
@@ -164,6 +206,7 @@ fn node(u: &mut Unstructured<'_>, depth: usize) -> arbitrary::Result<Node> {
         more_children,
         is_null,
         has_dictionary,
+        is_tidy,
         content,
         children,
     })
@@ -208,6 +251,24 @@ impl Memory {
         self.blocks[self.blocks.len() - 1].as_ptr().cast()
     }
 
+    /// A buffer of offsets; what the largest of them is.
+    fn offsets(&mut self, width: usize, bytes: usize, node: &Node) -> i64 {
+        self.buffer(bytes, &node.content, 0);
+        let last = self.blocks.len() - 1;
+        let (mut sum, mut most) = (0, 0);
+        for (i, offset) in self.blocks[last].chunks_exact_mut(width).enumerate() {
+            if node.is_tidy {
+                offset.copy_from_slice(&i64::to_le_bytes(sum)[..width]);
+                sum += i64::from(node.content.get(i).map_or(0, |byte| byte % 4));
+            }
+            most = most.max(match width {
+                4 => i64::from(i32::from_ne_bytes(offset.try_into().expect("four bytes"))),
+                _ => i64::from_ne_bytes(offset.try_into().expect("eight bytes")),
+            });
+        }
+        most
+    }
+
     fn list<T>(&mut self, items: Vec<*mut T>) -> *mut *mut T {
         let items: Vec<*mut c_void> = items.into_iter().map(<*mut T>::cast).collect();
         self.lists.push(items.into_boxed_slice());
@@ -220,7 +281,10 @@ impl Memory {
             .children
             .iter()
             .enumerate()
-            .map(|(i, child)| self.schema(child, &format!("c{i}")))
+            .map(|(i, child)| match node.format {
+                Format::Tensors(_) => self.schema(child, ["data", "shape"][i % 2]),
+                _ => self.schema(child, &format!("c{i}")),
+            })
             .collect();
         let mut schema = ArrowSchema::empty();
         schema.n_children = children.len() as i64;
@@ -257,9 +321,25 @@ impl Memory {
             0 => ptr::null(),
             _ => self.buffer(rows.div_ceil(8), &node.content, 0),
         }];
+        let mut end = 0;
         for (i, bytes) in node.format.buffers(rows).into_iter().enumerate() {
-            let is_null = node.is_null[i % 4];
-            buffers.push(if is_null { ptr::null() } else { self.buffer(bytes, &node.content, i) });
+            let buffer = match (node.format.offset_bytes(), i) {
+                (Some(width), 0) => {
+                    end = self.offsets(width, bytes, node);
+                    self.blocks[self.blocks.len() - 1].as_ptr().cast()
+                }
+                (Some(_), _) => match end {
+                    0..=4096 => self.buffer(end as usize, &node.content, i),
+                    // More than can be there: none is.
+                    _ => ptr::null(),
+                },
+                (None, 2) if matches!(node.format, Format::Utf8View | Format::BinaryView) => {
+                    self.blocks.push((VIEWED_BYTES as i64).to_ne_bytes().into());
+                    self.blocks[self.blocks.len() - 1].as_ptr().cast()
+                }
+                _ => self.buffer(bytes, &node.content, i),
+            };
+            buffers.push(if node.is_null[i % 4] { ptr::null() } else { buffer });
         }
         // Fewer than there are: more would promise pointers that are not there.
         let fewer = |have: usize, more: i8| {
@@ -301,7 +381,18 @@ fuzz_target!(|data: &[u8]| {
     options.threads = Some(1);
     let engine = Engine::with_options(options);
     for column in columns.into_columns() {
-        let Rows::Samples { list, unpacked } = &column.rows else { continue };
+        let (list, unpacked) = match &column.rows {
+            Rows::Samples { list, unpacked } => (list, unpacked),
+            Rows::Texts { texts, .. } => {
+                assert_eq!(texts.len(), rows, "{:?}", column.path);
+                for &(data, len) in texts.iter().filter(|(_, len)| *len > 0) {
+                    // SAFETY: bytes of the array, as the reader promises.
+                    let bytes = unsafe { std::slice::from_raw_parts(data, len) };
+                    std::hint::black_box(bytes.iter().fold(0u8, |sum, byte| sum ^ byte));
+                }
+                continue;
+            }
+        };
         assert_eq!(list.len(), rows, "{:?}", column.path);
         for collate in [Collate::stack(), Collate::ragged(), Collate::pad(Pad::new())] {
             let _ = engine.assemble(list, &collate);

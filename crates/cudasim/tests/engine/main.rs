@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod capi;
 mod capture;
 mod faults;
 #[allow(dead_code, reason = "shared with the tests of the simulator itself")]

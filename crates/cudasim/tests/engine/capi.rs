@@ -1,0 +1,139 @@
+//! The C interface on a device: work on the caller's stream, tensors by DLPack, texts of what fails.
+
+use std::ffi::{c_void, CStr};
+use std::ptr::null_mut;
+
+use windrow::dlpack::{
+    DLDataType, DLDataTypeCode, DLDevice, DLDeviceType, DLManagedTensorVersioned, DLTensor,
+};
+use windrow_capi::*;
+
+use crate::rig::*;
+
+const INT32: DLDataType = DLDataType { code: DLDataTypeCode::INT, bits: 32, lanes: 1 };
+const UINT8: DLDataType = DLDataType { code: DLDataTypeCode::UINT, bits: 8, lanes: 1 };
+const GPU: DLDevice = DLDevice { device_type: DLDeviceType::CUDA, device_id: 0 };
+const CPU: DLDevice = DLDevice { device_type: DLDeviceType::CPU, device_id: 0 };
+
+fn row(data: *mut c_void, device: DLDevice, length: &mut i64) -> DLTensor {
+    DLTensor {
+        data,
+        device,
+        ndim: 1,
+        dtype: INT32,
+        shape: length,
+        strides: null_mut(),
+        byte_offset: 0,
+    }
+}
+
+fn text() -> String {
+    // SAFETY: a string of the library, which no call changes meanwhile.
+    unsafe { CStr::from_ptr(windrow_error()) }.to_str().unwrap().to_owned()
+}
+
+/// What a field has, read on a stream and by nothing that waits for the engine.
+fn read(gpu: &Gpu, lane: &Lane<'_>, batch: *const Batch, field: Field) -> Vec<u8> {
+    let mut tensor: *mut DLManagedTensorVersioned = null_mut();
+    // SAFETY: a batch, and a place for a pointer.
+    unsafe {
+        assert_eq!(windrow_batch_tensor(batch, field as i32, &mut tensor), Status::Ok);
+        let of = &(*tensor).dl_tensor;
+        assert_eq!((of.device.device_type, of.device.device_id), (DLDeviceType::CUDA, 0));
+        let shape = std::slice::from_raw_parts(of.shape, of.ndim as usize);
+        let len = shape.iter().product::<i64>() as usize * usize::from(of.dtype.bits) / 8;
+        let copy = Buffer::poisoned(gpu, len);
+        assert_eq!(gpu.cuMemcpyDtoDAsync_v2(copy.address, of.data as u64, len, lane.handle), 0);
+        ((*tensor).deleter.unwrap())(tensor);
+        copy.read()
+    }
+}
+
+fn bytes(numbers: &[i32]) -> Vec<u8> {
+    numbers.iter().flat_map(|number| number.to_ne_bytes()).collect()
+}
+
+#[test]
+fn batches_of_c_are_enqueued_on_the_stream_of_the_caller() {
+    on_gpu(|gpu| {
+        let (lane, other) = (Lane::new(gpu), Lane::new(gpu));
+        let memory = [Buffer::poisoned(gpu, 12), Buffer::poisoned(gpu, 4)];
+        let (mut lengths, mut host) = ([3i64, 1], [[1i32, 2, 3], [4, 0, 0]]);
+        let (mut engine, mut samples, mut batch) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: handles of the library and live memory, which is written on the stream of the call.
+        unsafe {
+            assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
+            for on_device in [true, false] {
+                assert_eq!(windrow_samples_new(&mut samples), Status::Ok);
+                for index in 0..2 {
+                    let (data, device) = match on_device {
+                        true => (memory[index].address as *mut c_void, GPU),
+                        false => (host[index].as_mut_ptr().cast(), CPU),
+                    };
+                    let tensor = row(data, device, &mut lengths[index]);
+                    assert_eq!(windrow_samples_push(samples, &tensor), Status::Ok, "{}", text());
+                }
+                let pad = Options {
+                    form: Form::Pad as i32,
+                    value: -1.0,
+                    device: GPU,
+                    ..Options::default()
+                };
+                let pad = Options { mask: Mask::Real as i32, mask_dtype: UINT8, ..pad };
+                let stream = lane.handle as *mut c_void;
+                let paused = lane.pause();
+                lane.write(memory[0].address, &bytes(&[1, 2, 3]));
+                lane.write(memory[1].address, &bytes(&[4]));
+                let status = windrow_assemble_on(engine, samples, &pad, stream, &mut batch);
+                assert_eq!(status, Status::Ok, "{}", text());
+                assert_eq!(windrow_batch_ready_on(batch, other.handle as *mut c_void), Status::Ok);
+                drop(paused);
+                for lane in [&lane, &other] {
+                    assert_eq!(read(gpu, lane, batch, Field::Data), bytes(&[1, 2, 3, 4, -1, -1]));
+                    assert_eq!(read(gpu, lane, batch, Field::Mask), [1, 1, 1, 1, 0, 0]);
+                }
+                windrow_batch_free(batch);
+                let ragged =
+                    Options { form: Form::Ragged as i32, device: GPU, ..Options::default() };
+                let status = windrow_assemble_on(engine, samples, &ragged, stream, &mut batch);
+                assert_eq!(status, Status::Ok, "{}", text());
+                assert_eq!(windrow_batch_max_length(batch), 3);
+                assert_eq!(read(gpu, &lane, batch, Field::Data), bytes(&[1, 2, 3, 4]));
+                windrow_batch_free(batch);
+                windrow_samples_free(samples);
+            }
+            windrow_engine_free(engine);
+        }
+    });
+}
+
+#[test]
+fn failures_of_the_driver_have_its_words_in_c() {
+    on_gpu(|gpu| {
+        let lane = Lane::new(gpu);
+        let (mut length, mut host) = (2i64, [1i32, 2]);
+        let (mut engine, mut samples, mut batch) = (null_mut(), null_mut(), null_mut());
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(windrow_engine_new(1, &mut engine), Status::Ok);
+            assert_eq!(windrow_samples_new(&mut samples), Status::Ok);
+            let tensor = row(host.as_mut_ptr().cast(), CPU, &mut length);
+            assert_eq!(windrow_samples_push(samples, &tensor), Status::Ok);
+            let far = DLDevice { device_id: 7, ..GPU };
+            let options = Options { device: far, ..Options::default() };
+            let stream = lane.handle as *mut c_void;
+            let status = windrow_assemble_on(engine, samples, &options, stream, &mut batch);
+            assert_eq!(status, Status::Argument, "{}", text());
+            assert!(text().contains("cuda:7"), "{}", text());
+            let options = Options { device: GPU, ..Options::default() };
+            gpu.sim.fail_function("cuLaunchKernel", 1, 1);
+            let status = windrow_assemble_on(engine, samples, &options, stream, &mut batch);
+            gpu.sim.clear_faults();
+            assert_eq!(status == Status::Cuda, text().contains("cuLaunchKernel"), "{}", text());
+            assert!(batch.is_null() == (status != Status::Ok));
+            windrow_batch_free(batch);
+            windrow_samples_free(samples);
+            windrow_engine_free(engine);
+        }
+    });
+}
