@@ -152,6 +152,8 @@ mod tensor;
 
 pub use batch::{Batch, Fields, Filled, Parts};
 pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Side, Transform};
+#[doc(hidden)]
+pub use cuda::End;
 pub use devices::{cuda_build, device_of, devices};
 pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;

@@ -17,7 +17,8 @@ pub struct RunOptions {
     pub stream: Option<Stream>,
     /// Streams that wrote the samples; the work waits for what they have enqueued so far.
     pub producers: Vec<Stream>,
-    /// What keeps the samples' memory alive, held until they have been read.
+    /// What keeps the samples' memory alive, held until they have been read. The work waits for the writing of windrow's own
+    /// memory, and for each [`crate::End`] among it.
     pub keep: Vec<Owner>,
     /// Where outputs on a device are; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,

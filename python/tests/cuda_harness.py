@@ -167,10 +167,21 @@ class Driver:
     def reset(self):
         self.library.cudasim_reset()
 
+    def traced(self, work):
+        """What `work` gives, and the driver calls that it makes."""
+        self.library.cudasim_trace(1)
+        result = work()
+        calls = self._lines("cudasim_take_trace")
+        self.library.cudasim_trace(0)
+        return result, calls
+
     def misuse(self):
         """Wrong calls, and writes outside of allocations."""
         self.library.cudasim_check_memory()
-        function = self.library.cudasim_take_errors
+        return self._lines("cudasim_take_errors")
+
+    def _lines(self, name):
+        function = getattr(self.library, name)
         function.restype = c_void_p
         text = function()
         lines = ctypes.string_at(text).decode().splitlines()

@@ -292,6 +292,8 @@ refused(lambda: wr.stack([first[0], first[1], second[0]]), "sample 2", "cuda:0",
 refused(lambda: wr.stack(second, device="cuda:0"), "cuda:0", "cuda:1")
 refused(lambda: wr.collate([{"x": first[0], "y": second[0]}]), "cuda:0", "cuda:1")
 refused(lambda: wr.stack([first[0]], out=wr.stack([b"xyz"], device="cuda:1")), "out")
+listed = wr.SampleList([first[0], first[1]]).to_device("cuda:0")
+refused(lambda: listed.take(wr.stack([0, 1], device="cuda:1")), "indices", "cuda:0", "cuda:1")
 
 class Unplaced:
     __cuda_array_interface__ = second.__cuda_array_interface__

@@ -320,6 +320,33 @@ def test_an_output_is_ready_when_its_new_bytes_are(sim, streams, ours):
         assert_same(read(), WANT)
 
 
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("use", ["dlpack", "sample", "output", "host"])
+def test_the_stream_of_a_call_is_named_within_it_alone(sim, streams, ours, use):
+    """Its owner destroys it, and the driver gives its handle to a stream that stands still."""
+    stream, consumer, gate = sim.stream(), streams(), streams()
+    zeros = np.zeros_like(WANT)
+    out = wr.stack(list(zeros), device="cuda") if ours else Cai(sim, zeros)
+    samples = [Cai(sim, row) for row in ROWS]
+    sim.cuCtxSynchronize()
+    with sim.paused(gate):
+        sim.after(gate, stream)
+        batch = wr.stack(samples, out=out, stream=stream)
+        sim.cuStreamDestroy_v2(stream)
+        if use == "dlpack":
+            read = later(sim, batch, consumer)
+        elif use == "sample":
+            read = later(sim, wr.stack([batch[index] for index in range(len(ROWS))], stream=consumer), consumer)
+        elif use == "output":
+            again = wr.stack(samples[::-1], out=batch, stream=consumer)
+            read = later(sim, again, consumer)
+        else:
+            sim.pause(gate, False)
+            assert_same(plain(batch), WANT)
+            return
+    assert_same(read(), WANT[::-1] if use == "output" else WANT)
+
+
 # Consumers
 
 

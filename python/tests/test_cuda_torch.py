@@ -249,6 +249,26 @@ def test_torch_waits_for_another_stream(torch, samples, streams):  # noqa: F811
     assert_same(array(), WANT)
 
 
+def test_a_stream_of_a_call_that_is_gone(torch, samples):
+    driver = torch.driver
+    other, gate = driver.stream(), driver.stream()
+    with driver.paused(gate):
+        driver.after(gate, other)
+        batch = wr.stack(samples, stream=other)
+        driver.cuStreamDestroy_v2(other)
+        array = read(torch, batch.torch())
+    assert_same(array(), WANT)
+    driver.cuStreamDestroy_v2(gate)
+
+
+def test_the_stream_of_an_engine_stays_with_torchs_tensors(torch):
+    engine = wr.Engine()
+    batch = wr.stack(ROWS, device="cuda", engine=engine)
+    del engine
+    gc.collect()
+    assert_same(read(torch, batch.torch())(), WANT)
+
+
 def test_torch_waits_for_all_of_a_batch(torch, samples, streams):  # noqa: F811
     """Lengths, offsets, masks and indices are written by the same launch as the data."""
     other = streams()

@@ -63,6 +63,39 @@ def tabled(driver, array, **memory):
 CHOSEN = np.array([3, 0, -1, 4, 4, -5])
 
 
+# What a call costs, by driver calls
+
+
+@pytest.mark.parametrize("num", [64, 4096])
+@pytest.mark.parametrize("offered", [Cai, tabled])
+def test_a_stack_of_samples_on_the_device_is_a_few_driver_calls(sim, offered, num):
+    rows = paint_values((num, 4), "float32", 3)
+    # In reverse, or neighbours would be merged.
+    samples = wr.SampleList([offered(sim, row) for row in rows[::-1]])
+    for _ in range(3):
+        # Events and memory of the first calls take turns.
+        wr.stack(samples)
+        sim.cuCtxSynchronize()
+    batch, calls = sim.traced(lambda: wr.stack(samples))
+    assert len(calls) <= 10, calls
+    assert not any("Memcpy" in call or "Synchronize" in call for call in calls), calls
+    assert_same(fetch(sim, batch), rows[::-1])
+
+
+def test_a_stack_by_indices_on_the_device_is_a_few_driver_calls(sim):
+    samples, indices = listed(sim, ROWS), Cai(sim, CHOSEN)
+    for _ in range(3):
+        wr.stack(samples.take(indices))
+        sim.cuCtxSynchronize()
+    batch, calls = sim.traced(lambda: wr.stack(samples.take(indices)))
+    assert len(calls) <= 10, calls
+    assert not any("Memcpy" in call or "Synchronize" in call for call in calls), calls
+    assert_same(fetch(sim, batch), np.stack(ROWS)[CHOSEN])
+
+
+# Batches by indices on the device
+
+
 @pytest.mark.parametrize("made", [listed, table])
 @pytest.mark.parametrize("offer", [Cai, Dlpack, tabled])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])

@@ -11,7 +11,7 @@ use crate::observe::Traffic;
 use crate::plan::{Launch, Plan, Role};
 use crate::run_options::RunOptions;
 use crate::samples::SampleList;
-use crate::tensor::{DType, Device, Error, Layout, Result, Stream, Tensor};
+use crate::tensor::{DType, Device, Error, Layout, Owner, Result, Stream, Tensor};
 
 pub(crate) mod probe {
     use crate::tensor::{CudaBuild, Device, DeviceInfo, Error, Result};
@@ -133,6 +133,10 @@ impl Executor {
         match self.0 {}
     }
 
+    pub fn stream_owner(&self) -> Owner {
+        match self.0 {}
+    }
+
     pub fn adopt(&self, _: Stream) -> Result<Stream> {
         match self.0 {}
     }
@@ -182,7 +186,30 @@ impl ListTable {
 }
 
 impl Late {
+    pub fn end(&self) -> Option<End> {
+        match self.0 {}
+    }
+
     pub fn check(&self) -> Result<()> {
+        match self.0 {}
+    }
+}
+
+/// The end of the work of a call on a device.
+#[derive(Clone, Debug)]
+pub struct End(Infallible);
+
+impl End {
+    /// Orders a stream behind the work.
+    ///
+    /// # Errors
+    /// None.
+    pub fn order(&self, _: Stream) -> Result<()> {
+        match self.0 {}
+    }
+
+    /// Whether both are the end of one call.
+    pub fn is(&self, _: &End) -> bool {
         match self.0 {}
     }
 }

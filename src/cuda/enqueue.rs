@@ -7,7 +7,7 @@ use smallvec::{smallvec, SmallVec};
 
 use super::driver::{Current, PooledEvent, StreamRef};
 use super::executor::Executor;
-use super::late::Late;
+use super::late::{End, Late};
 use super::list_table::Chosen;
 use super::memory::{DeviceBlock, Waited};
 use super::ring::Slot;
@@ -134,22 +134,26 @@ impl Run<'_> {
         };
         let lists = leaves.filter(|(batch_shape, _)| is_late(batch_shape)).map(|(_, list)| list);
         for owner in lists.flat_map(|list| list.owners()).chain(&options.keep) {
-            match self.block_of(owner) {
-                Some(block) => readable.blocks.push(block),
-                None => readable.others.push(owner),
+            match (self.block_of(owner), owner.downcast_ref()) {
+                (Some(block), _) => readable.blocks.push(block),
+                (None, Some(end)) => readable.ends.push(end),
+                (None, None) => readable.others.push(owner),
             }
         }
         each_once(&mut readable.blocks);
         readable
     }
 
-    /// One event for each producer; and our own tensors know theirs.
+    /// One event for each producer; and our own calls and tensors know theirs.
     pub fn order_behind_producers(&mut self, plan: &Plan<'_>, read: &Readable<'_>) -> Result<()> {
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;
         }
         if self.is_capturing {
             return Ok(());
+        }
+        for end in &read.ends {
+            self.stream.wait(end.event())?;
         }
         for block in &read.blocks {
             block.wait_on(self.stream)?;
@@ -237,7 +241,7 @@ impl Run<'_> {
         }
         // Our own memory waits by itself, which spares it being held.
         for block in &read.blocks {
-            block.set_read(self.stream.handle(), Arc::clone(&end));
+            block.set_read(self.stream, Arc::clone(&end))?;
         }
         let mut held: SmallVec<[Owner; 2]> = read.others.iter().copied().cloned().collect();
         // In its own order, another library may give its memory out again at once.
@@ -255,12 +259,13 @@ impl Run<'_> {
     }
 }
 
-/// Owners of samples, until the work on these has ended.
+/// Owners of samples, until the work on these has ended, and the ends of calls that wrote them.
 #[derive(Default)]
 pub(super) struct Readable<'p> {
     /// Memory of windrow's on the device, each block once.
     blocks: SmallVec<[&'p DeviceBlock; 4]>,
     others: SmallVec<[&'p Owner; 4]>,
+    ends: SmallVec<[&'p End; 1]>,
 }
 
 /// However many samples are in a block.

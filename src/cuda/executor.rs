@@ -14,7 +14,7 @@ use super::policy::Policy;
 use super::ring::Ring;
 use crate::plan::Plan;
 use crate::run_options::RunOptions;
-use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
+use crate::tensor::{DType, Device, Error, Layout, Owner, Result, Tensor};
 
 /// Where a run is enqueued.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,8 @@ pub(crate) struct Executor {
     pub(super) pinned: Arc<PinnedPool>,
     pub(super) ring: Ring,
     pub(super) events: Arc<EventPool>,
-    pub(super) stream: Stream,
+    /// Apart: memory that others lend on it may outlive the engine.
+    pub(super) stream: Arc<Stream>,
     /// Stands for streams of others that may be gone by the time when their work is asked for.
     arrivals: Stream,
     pub(super) held: Arc<Held>,
@@ -75,7 +76,8 @@ impl Executor {
         let select =
             [module.kernel("windrow_select_small")?, module.kernel("windrow_select_large")?];
         let events = Arc::new(EventPool::default());
-        let (memory, stream) = (DeviceMemory::new(&current, &events)?, current.stream(0)?);
+        let (memory, stream) =
+            (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));
         let arrivals = current.stream(0)?;
         drop(current);
         let (pinned, ring, held) = (Arc::default(), Ring::default(), Arc::default());
@@ -131,8 +133,10 @@ impl Executor {
         options: &RunOptions,
     ) -> Result<StreamRef<'c>> {
         match options.stream {
+            // Known already, as is its context.
+            Some(stream) if stream.handle() == self.stream.handle() => Ok(self.stream.on(current)),
             // SAFETY: the maker of the `Stream` vouched for its handle.
-            Some(stream) => unsafe { current.foreign_stream(stream.handle()) },
+            Some(stream) => Ok(unsafe { current.foreign_stream(stream.handle()) }?.with_id()?),
             None => Ok(self.stream.on(current)),
         }
     }
@@ -141,6 +145,11 @@ impl Executor {
     pub fn stream(&self) -> Result<crate::Stream> {
         // SAFETY: a stream of ours, which lives as long as the engine.
         Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
+    }
+
+    /// What keeps that stream in existence after the engine.
+    pub fn stream_owner(&self) -> Owner {
+        Arc::clone(&self.stream) as Owner
     }
 
     /// A stream of our own that is behind what is on `producer` now.

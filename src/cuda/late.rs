@@ -1,11 +1,12 @@
 //! [`Late`]: what is known of a batch only when the device has come so far.
+#![allow(unsafe_code)] // Handles of others' streams.
 
 use std::sync::Arc;
 
 use super::driver::{forked, Context, PooledEvent};
 use super::held::Held;
 use super::list_table::Chosen;
-use crate::tensor::Result;
+use crate::tensor::{Result, Stream};
 
 /// The end of a call's work.
 #[derive(Debug)]
@@ -28,6 +29,12 @@ impl Late {
         Late { context: Arc::clone(context), end, chosen, held }
     }
 
+    /// The end of the work, unless that is in a graph.
+    pub fn end(&self) -> Option<End> {
+        let context = Arc::clone(&self.context);
+        self.end.as_ref().map(|event| End { context, event: Arc::clone(event) })
+    }
+
     /// Blocks until the work is done, and says how it ended.
     pub fn check(&self) -> Result<()> {
         let _current = self.context.enter()?;
@@ -39,6 +46,40 @@ impl Late {
         }
         let in_graph = self.end.is_none();
         self.chosen.as_ref().map_or(Ok(()), |chosen| chosen.check(in_graph))
+    }
+}
+
+/// The end of the work of a call, to be waited for when the stream of the call may be gone.
+#[derive(Clone, Debug)]
+pub struct End {
+    context: Arc<Context>,
+    event: Arc<PooledEvent>,
+}
+
+impl End {
+    /// Orders what is enqueued on a stream from now on behind the work. Nothing in a capture: a graph cannot wait for work
+    /// outside of it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`](crate::Error::Argument) for a stream of another device or context;
+    /// [`Error::Cuda`](crate::Error::Cuda).
+    pub fn order(&self, stream: Stream) -> Result<()> {
+        let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        let stream = unsafe { current.foreign_stream(stream.handle()) }?;
+        if !stream.is_capturing()? {
+            stream.wait(&self.event)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn event(&self) -> &PooledEvent {
+        &self.event
+    }
+
+    /// Whether both are the end of one call.
+    pub fn is(&self, other: &End) -> bool {
+        Arc::ptr_eq(&self.event, &other.event)
     }
 }
 

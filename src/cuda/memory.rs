@@ -10,8 +10,8 @@ use super::driver::{
     forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream,
     StreamRef,
 };
+use super::handed::{Handed, PER_THREAD, UNNAMED};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{self, Error, Result};
 
@@ -38,7 +38,7 @@ struct Parked {
     address: DevicePtr,
     bytes: u64,
     home: Handed,
-    /// What has used it. A stream of this handle may be another one by now.
+    /// What has used it. A stream at this place may be another one by now.
     events: SmallVec<[Arc<PooledEvent>; 2]>,
 }
 
@@ -90,19 +90,6 @@ struct Users {
     borrowed: Vec<Handed>,
 }
 
-/// A stream by its handle, and for [`PER_THREAD`], which is another one on each thread, whose.
-type Handed = (usize, Option<ThreadId>);
-
-fn handed(handle: usize) -> Handed {
-    (handle, (handle == PER_THREAD).then(|| thread::current().id()))
-}
-
-/// The handle of the calling thread's own stream.
-const PER_THREAD: usize = 2;
-
-/// Streams without a name: what these have used goes back when the whole device has been waited for.
-const UNNAMED: Handed = (usize::MAX, None);
-
 impl DeviceMemory {
     pub fn new(current: &Current<'_>, events: &Arc<EventPool>) -> DriverResult<Arc<DeviceMemory>> {
         Ok(Arc::new(DeviceMemory {
@@ -125,6 +112,7 @@ impl DeviceMemory {
         bytes: u64,
         waited: &mut Waited,
     ) -> Result<DeviceBlock> {
+        let home = Handed::of(stream)?;
         let address = if bytes == 0 {
             0
         } else {
@@ -134,14 +122,14 @@ impl DeviceMemory {
             if self.has_too_much_handed_out() {
                 self.end_all(current)?;
             }
-            self.name(current, stream)?;
-            match self.unpark(stream, size as u64, waited)? {
+            self.name(current, stream, home)?;
+            match self.unpark(stream, home, size as u64, waited)? {
                 Some(address) => address,
                 None => self.fresh(current, stream, size)?,
             }
         };
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let (home, memory, users) = (handed(stream.handle()), Arc::clone(self), Mutex::default());
+        let (memory, users) = (Arc::clone(self), Mutex::default());
         Ok(DeviceBlock { address, bytes, home, memory, users })
     }
 
@@ -171,23 +159,24 @@ impl DeviceMemory {
     fn unpark(
         &self,
         stream: StreamRef<'_>,
+        home: Handed,
         bytes: u64,
         waited: &mut Waited,
     ) -> DriverResult<Option<DevicePtr>> {
-        let home = handed(stream.handle());
         let left = {
             let mut parked = self.parked();
-            let fits = |one: &Parked| one.home == home && one.bytes == bytes;
+            let fits = |one: &Parked| one.home.place() == home.place() && one.bytes == bytes;
             if let Some(found) = parked.iter().position(fits) {
                 let one = parked.remove(found);
                 drop(parked);
                 return one.map(|one| self.wait_for(stream, one, waited)).transpose();
             }
-            if parked.iter().all(|one| one.home != home) {
+            if parked.iter().all(|one| one.home.place() != home.place()) {
                 return Ok(None);
             }
-            let (left, others): (VecDeque<_>, _) =
-                std::mem::take(&mut *parked).into_iter().partition(|one| one.home == home);
+            let (left, others): (VecDeque<_>, _) = std::mem::take(&mut *parked)
+                .into_iter()
+                .partition(|one| one.home.place() == home.place());
             *parked = others;
             left
         };
@@ -224,8 +213,12 @@ impl DeviceMemory {
     }
 
     /// Gives back memory of blocks that were handed to this stream, behind what is on it now: it is known to exist.
-    fn name(&self, current: &Current<'_>, stream: StreamRef<'_>) -> DriverResult<()> {
-        let named = handed(stream.handle());
+    fn name(
+        &self,
+        current: &Current<'_>,
+        stream: StreamRef<'_>,
+        named: Handed,
+    ) -> DriverResult<()> {
         let mut handed_out = self.handed_out();
         if !handed_out.iter().any(|(streams, _)| streams.contains(&named)) {
             return Ok(());
@@ -269,13 +262,12 @@ impl DeviceMemory {
 
     /// Has the end of memory wait for what is on a stream that still exists.
     fn end_behind(&self, current: &Current<'_>, user: Handed, end: &mut Parked) -> Result<()> {
-        let (handle, thread) = user;
-        if thread.is_some_and(|thread| thread != thread::current().id()) {
+        if user.is_of_another_thread() {
             // That thread's stream has no name here.
             return Ok(current.synchronize()?);
         }
         // SAFETY: as for `hand_to`, and not borrowed.
-        let stream = unsafe { current.foreign_stream(handle) }?;
+        let stream = unsafe { current.foreign_stream(user.handle) }?;
         // What a captured graph does later is its owner's to order.
         if !stream.is_capturing()? {
             let event = Arc::new(self.events.take(current)?);
@@ -350,12 +342,13 @@ impl DeviceBlock {
         users.readers.clear();
     }
 
-    /// Says when work on a stream of this handle has read the block.
-    pub fn set_read(&self, handle: usize, event: Arc<PooledEvent>) {
-        let (stream, mut users) = (handed(handle), self.users());
+    /// Says when work on a stream has read the block.
+    pub fn set_read(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
+        let (stream, mut users) = (Handed::of(stream)?, self.users());
         // Within a stream the last one says it all.
         users.readers.retain(|(reader, _)| *reader != stream);
         users.readers.push((stream, event));
+        Ok(())
     }
 
     /// Orders a stream behind the writing of the block.
@@ -380,17 +373,21 @@ impl DeviceBlock {
         for (_, event) in &readers {
             stream.wait(event)?;
         }
-        for &(handle, thread) in &streams {
-            let is_of_another = thread.is_some_and(|thread| thread != thread::current().id());
-            if is_of_another || handle == UNNAMED.0 {
+        for &used in &streams {
+            if used.is_of_another_thread() || used == UNNAMED {
                 // That stream has no name here.
                 current.synchronize()?;
                 continue;
             }
             // SAFETY: as for `hand_to`.
-            let user = unsafe { current.foreign_stream(handle) }?;
+            let user = unsafe { current.foreign_stream(used.handle) }?;
+            if Handed::of(user)? != used {
+                // It is gone, and another one has its handle.
+                current.synchronize()?;
+                continue;
+            }
             // What a captured graph does later is its owner's to order.
-            if handle != stream.handle() && !user.is_capturing()? {
+            if used.handle != stream.handle() && !user.is_capturing()? {
                 events.order(current, user, stream)?;
             }
         }
@@ -403,6 +400,7 @@ impl DeviceBlock {
         let (current, handle) = (self.memory.context.enter()?, stream.handle());
         // SAFETY: the maker of the `Stream` vouched for its handle.
         let stream = unsafe { current.foreign_stream(handle) }?;
+        let user = Handed::of(stream)?;
         if stream.is_capturing()? {
             return Err(Error::Argument(
                 "the stream is being captured in a graph, which cannot wait for work outside of it: \
@@ -410,9 +408,9 @@ impl DeviceBlock {
                     .into(),
             ));
         }
-        self.memory.name(&current, stream)?;
+        self.memory.name(&current, stream, user)?;
         self.wait_on(stream)?;
-        let (user, mut users) = (handed(handle), self.users());
+        let mut users = self.users();
         let streams = match is_borrowed && handle > PER_THREAD {
             true => &mut users.borrowed,
             false => &mut users.streams,

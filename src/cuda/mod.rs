@@ -16,7 +16,7 @@
 //! | `preview` | the launch of a plan, for `explain` |
 //! | `policy` | numbers of a launch that tuning may change |
 //! | `upload`, `download` | host samples to the device, batches back |
-//! | `memory` | outputs in stream order |
+//! | `memory`, `handed` | outputs in stream order, and the streams that they were handed to |
 //! | `pinned`, `ring` | page-locked host memory: for batches, and on the way to the device |
 //! | [`driver`] | the calls of the driver |
 
@@ -31,6 +31,7 @@ mod executor;
 mod family;
 #[cfg(test)]
 mod far_tests;
+mod handed;
 mod held;
 mod late;
 mod list_table;
@@ -55,6 +56,7 @@ mod words;
 pub(crate) use devices::{ordinal_of, Devices};
 pub(crate) use driver::Current;
 pub(crate) use executor::{Executor, Lane};
+pub use late::End;
 pub(crate) use late::Late;
 pub(crate) use list_table::ListTable;
 pub(crate) use memory::DeviceBlock;

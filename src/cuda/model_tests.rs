@@ -12,6 +12,8 @@ use driver::{Context, EventPool, Memory, PooledEvent, Transfer, STREAMS};
 
 #[path = "model_tests_driver.rs"]
 mod driver;
+#[path = "handed.rs"]
+mod handed;
 #[allow(dead_code)]
 #[path = "held.rs"]
 mod held;
@@ -187,7 +189,7 @@ fn read(device: &Arc<Context>, block: &DeviceBlock, value: u32, is_handed: bool)
     let work =
         stream.run(move || assert_eq!(bytes.read(), value, "written over before it was read"));
     if !is_handed {
-        block.set_read(STREAMS[1], stream.event());
+        block.set_read(stream, stream.event()).unwrap();
     }
     work
 }

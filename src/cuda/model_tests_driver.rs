@@ -201,6 +201,10 @@ impl StreamRef<'_> {
         self.handle
     }
 
+    pub fn id(self) -> Result<u64> {
+        Ok(self.handle as u64)
+    }
+
     pub fn is_capturing(self) -> Result<bool> {
         Ok(false)
     }

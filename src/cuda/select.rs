@@ -168,6 +168,14 @@ pub(super) fn table_of(
     table: &SelectedTable,
     addresses: &[u64],
 ) -> Result<u64> {
+    let (executor, policy) = (run.executor, &run.executor.policy);
+    let bytes = size_of::<params::Select>() + table.words.len() * 8;
+    let is_inline = bytes as u64 <= policy.inline_bytes;
+    if run.is_capturing && !is_inline {
+        return Err(refused_in_capture(
+            "the samples of this list have too many layouts for the parameters of a kernel",
+        ));
+    }
     let block = match run.is_capturing {
         true => captured_block(run, list, table.bytes)?,
         false => run.allocate(table.bytes)?,
@@ -185,14 +193,7 @@ pub(super) fn table_of(
         num_words,
         ..select_of(list, &selection.indices)
     };
-    let (executor, policy) = (run.executor, &run.executor.policy);
-    let bytes = size_of::<params::Select>() + table.words.len() * 8;
-    let parameters = if bytes as u64 > policy.inline_bytes {
-        if run.is_capturing {
-            return Err(refused_in_capture(
-                "the samples of this list have too many layouts for the parameters of a kernel",
-            ));
-        }
+    let parameters = if !is_inline {
         let mut words = table.words.clone();
         table.place(&mut words, addresses);
         let uploaded = run.allocate(words.len() as u64 * 8)?;

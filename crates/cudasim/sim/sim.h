@@ -133,6 +133,8 @@ struct Stream : std::enable_shared_from_this<Stream> {
     Context* const context;
     const unsigned flags;
     const int priority;
+    /// Never that of another stream, unlike a handle.
+    const uint64_t id;
     CapturePtr capture;  // guarded by `global`
     bool paused = false;
 

@@ -62,8 +62,10 @@ void set_paused(Stream& stream, bool paused) {
 
 // ---- a stream --------------------------------------------------------------------------------
 
+static std::atomic<uint64_t> last_id{0};
+
 Stream::Stream(Context* context, unsigned flags, int priority)
-    : context(context), flags(flags), priority(priority), random(next_seed()) {}
+    : context(context), flags(flags), priority(priority), id(++last_id), random(next_seed()) {}
 
 void Stream::reseed() {
     uint64_t value = next_seed();
@@ -270,6 +272,13 @@ API cuStreamQuery(CUstream handle) {
 API cuStreamGetCtx(CUstream handle, CUcontext* result) {
     ENTER_STREAM(context, stream, handle);
     *result = handle_of(stream->context);
+    return CUDA_SUCCESS;
+}
+
+API cuStreamGetId(CUstream handle, unsigned long long* id) {
+    ENTER_STREAM(context, stream, handle);
+    if (!id) return CUDA_ERROR_INVALID_VALUE;
+    *id = stream->id;
     return CUDA_SUCCESS;
 }
 

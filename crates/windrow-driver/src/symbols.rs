@@ -356,5 +356,6 @@ driver_table! {
     cuProfilerStart 0;
     cuProfilerStop 0;
     cuLaunchKernelEx slot;
+    cuStreamGetId slot;
     cuMemcpyBatchAsync_v2 slot;
 }

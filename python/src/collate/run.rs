@@ -6,7 +6,7 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::{
-    Batch, Device, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RowsAhead,
+    Batch, Device, End, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RowsAhead,
     RunOptions, Stage, Stream, Target, Tensor, TensorMeta,
 };
 
@@ -177,15 +177,17 @@ fn batch_of(
     stream: Option<Stream>,
     is_elsewhere: bool,
 ) -> windrow::Result<Batch> {
+    let end = filled.fields.end();
+    let written_on = |tensor: &Tensor| written_on(tensor, stream, end.as_ref());
     if is_elsewhere {
         let Fields { lengths, offsets, mask, batch_index, arena, .. } = &mut filled.fields;
         let fields = [lengths, offsets, mask, batch_index, arena];
-        fields.into_iter().flatten().for_each(|field| **field = written_on(field, stream));
+        fields.into_iter().flatten().for_each(|field| **field = written_on(field));
     }
     let data = match (filled.data, &job.out) {
-        (Some(data), _) if is_elsewhere => written_on(&data, stream),
+        (Some(data), _) if is_elsewhere => written_on(&data),
         (Some(data), _) => data,
-        (None, Some(out)) => written_on(out, stream),
+        (None, Some(out)) => written_on(out),
         (None, None) => return Err(Error::Empty),
     };
     Ok(Batch::new(data, filled.fields))
@@ -242,8 +244,7 @@ fn order_work(
             options.keep.push(Arc::clone(job.samples.owners.shared()) as Owner);
         }
     }
-    let tensors = producers.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
-    options.keep.extend(tensors);
+    options.keep.extend(producers.keep());
     *memory = Lender::of(plan, &producers)?.memory(engine, ordinal)?;
     options.stream = match asked.or(producers.current) {
         Some(stream) => Some(stream),
@@ -254,13 +255,20 @@ fn order_work(
     Ok(())
 }
 
-/// An output that is written when the stream has come so far.
-fn written_on(out: &Tensor, stream: Option<Stream>) -> Tensor {
+/// An output that is written at the end of the call: its stream may be gone when that is waited for. In a graph there is no
+/// such end, and the stream is that of the capture.
+fn written_on(out: &Tensor, stream: Option<Stream>, end: Option<&End>) -> Tensor {
     let (Device::Cuda(_), Some(stream)) = (out.device(), stream) else { return out.clone() };
     let mut producers = producers_of(out);
-    producers.add(stream);
-    producers.current = Some(stream);
-    ImportOwner::wrap(out, producers, None)
+    match end {
+        // It is behind the ends of calls before.
+        Some(end) => producers.ends = vec![end.clone()],
+        None => {
+            producers.add(stream);
+            producers.current = Some(stream);
+        }
+    }
+    ImportOwner::wrap(out, producers)
 }
 
 /// The samples' own memory, if they form the batch there.

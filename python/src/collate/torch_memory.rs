@@ -8,7 +8,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::dlpack::DLPackExchangeAPI;
-use windrow::{DType, Device, Engine, Error, OutputMemory, Plan, Stream, Tensor};
+use windrow::{DType, Device, Engine, Error, OutputMemory, Owner, Plan, Stream, Tensor};
 
 use crate::collate::job::Job;
 use crate::ground::stream::current_of;
@@ -67,21 +67,21 @@ impl Lender {
         engine: &Engine,
         ordinal: u32,
     ) -> windrow::Result<Option<Arc<TorchMemory>>> {
-        let (stream, lane) = match self {
+        let (stream, lane, owner) = match self {
             Lender::Windrow => return Ok(None),
             Lender::TorchOnCurrent(api) => Python::attach(|py| {
                 let stream = current_of(api, ordinal).ok_or_else(|| of_torch(PyErr::fetch(py)));
-                Ok::<_, Error>((stream?, None))
+                Ok::<_, Error>((stream?, None, None))
             })?,
             Lender::TorchBeside => {
                 let stream = engine.stream(ordinal)?;
                 let lane =
                     Python::attach(|py| torch_stream(py, stream, ordinal).map(Bound::unbind));
-                (stream, Some(lane.map_err(of_torch)?))
+                (stream, Some(lane.map_err(of_torch)?), Some(engine.stream_owner(ordinal)?))
             }
         };
         let (engine, raised) = (engine.clone(), Mutex::default());
-        Ok(Some(Arc::new(TorchMemory { stream, lane, engine, raised })))
+        Ok(Some(Arc::new(TorchMemory { stream, lane, owner, engine, raised })))
     }
 }
 
@@ -95,6 +95,8 @@ pub(crate) struct TorchMemory {
     stream: Stream,
     /// That stream in torch's words, if it is not the current one.
     lane: Option<Py<PyAny>>,
+    /// Has it exist as long as the memory.
+    owner: Option<Owner>,
     /// Whose unused memory is given back where torch has none left.
     engine: Engine,
     /// What torch raised, which is more than an `Error` can say.
@@ -110,11 +112,12 @@ impl TorchMemory {
         shape: &[i64],
         ordinal: u32,
     ) -> PyResult<Option<Tensor>> {
-        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal) };
+        let owner = self.owner.clone();
+        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal, owner) };
         let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
         let scope = cuda.call_method1(intern!(py, "stream"), (lane,))?;
         scope.call_method0(intern!(py, "__enter__"))?;
-        let tensor = empty(py, dtype, shape, ordinal);
+        let tensor = empty(py, dtype, shape, ordinal, owner);
         let none = py.None();
         scope.call_method1(intern!(py, "__exit__"), (&none, &none, &none))?;
         tensor
@@ -190,8 +193,14 @@ fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "torch"))
 }
 
-/// `torch.empty`; `None` for a dtype that torch does not have.
-fn empty(py: Python<'_>, dtype: DType, shape: &[i64], ordinal: u32) -> PyResult<Option<Tensor>> {
+/// `torch.empty`; `None` for a dtype that torch does not have. `owner`: of the stream, if that is an engine's.
+fn empty(
+    py: Python<'_>,
+    dtype: DType,
+    shape: &[i64],
+    ordinal: u32,
+    owner: Option<Owner>,
+) -> PyResult<Option<Tensor>> {
     let torch = torch(py)?;
     let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
     let kwargs = PyDict::new(py);
@@ -199,7 +208,7 @@ fn empty(py: Python<'_>, dtype: DType, shape: &[i64], ordinal: u32) -> PyResult<
     kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
     let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
     let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
-    Ok(Some(ImportOwner::wrap(&output, producers_of(&output), Some(tensor.unbind()))))
+    Ok(Some(ImportOwner::lent(&output, producers_of(&output), tensor.unbind(), owner)))
 }
 
 fn is_out_of_memory(error: &PyErr) -> bool {

@@ -1,7 +1,5 @@
 //! Copies of single tensors by the engine itself.
 
-use std::sync::Arc;
-
 use windrow::{Collate, Engine, Error, Leaf, Plan, RunOptions, SampleList, Stream, Tensor};
 
 use crate::engine::default::index_engine;
@@ -28,8 +26,8 @@ pub(crate) fn copy_by(
     let producers = producers_of(tensor);
     let mut options = RunOptions::default();
     options.stream = stream.or(producers.current);
+    options.keep = producers.keep();
     options.producers = producers.streams;
-    options.keep = producers.tensors.iter().map(|tensor| Arc::clone(tensor.owner())).collect();
     let leaf = Leaf { samples: &one, collate, path: "", out: None };
     let filled = engine.run_with(Plan::for_leaves(&[leaf])?, options)?;
     filled.into_iter().find_map(|filled| filled.data).ok_or(Error::Empty)

@@ -27,6 +27,8 @@ pub(crate) struct ImportOwner {
     pub producers: Producers,
     /// The object is a torch tensor made for this output.
     pub is_output: bool,
+    /// The stream of an engine's that the memory belongs to.
+    pub stream: Option<Owner>,
     /// Where the memory of objects lay, if this is around a single one.
     pub places: Places,
     /// Values of Python numbers.
@@ -42,12 +44,29 @@ impl ImportOwner {
         owner
     }
 
-    /// The same tensor under an owner that records what it waits for, and which torch tensor lent the
-    /// memory.
-    pub fn wrap(tensor: &Tensor, producers: Producers, lender: Option<Py<PyAny>>) -> Tensor {
+    /// The same tensor under an owner that records what it waits for.
+    pub fn wrap(tensor: &Tensor, producers: Producers) -> Tensor {
+        ImportOwner::around(
+            tensor,
+            ImportOwner::of(ImportOwner::innermost(tensor).clone(), producers),
+        )
+    }
+
+    /// As [`ImportOwner::wrap`], of memory that a torch tensor lends, on a stream of an engine's if one is given.
+    pub fn lent(
+        tensor: &Tensor,
+        producers: Producers,
+        lender: Py<PyAny>,
+        stream: Option<Owner>,
+    ) -> Tensor {
         let mut owner = ImportOwner::of(ImportOwner::innermost(tensor).clone(), producers);
-        owner.is_output = lender.is_some();
-        owner.objects.extend(lender);
+        owner.is_output = true;
+        owner.objects.push(lender);
+        owner.stream = stream;
+        ImportOwner::around(tensor, owner)
+    }
+
+    fn around(tensor: &Tensor, owner: ImportOwner) -> Tensor {
         let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
         let (data, device, read_only) = (tensor.data_ptr(), tensor.device(), tensor.is_read_only());
         // SAFETY: the same memory, whose owner the new one holds.

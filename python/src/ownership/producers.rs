@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use windrow::dlpack::DLPackExchangeAPI;
-use windrow::{Stream, Tensor};
+use windrow::{End, Owner, Stream, Tensor};
 
 /// Who may still be writing.
 #[derive(Clone, Default)]
@@ -14,6 +14,8 @@ pub(crate) struct Producers {
     /// The one that the producer goes on to work on, and so the place for work of ours: what he
     /// enqueues later comes after it.
     pub current: Option<Stream>,
+    /// Ends of calls of ours on streams that may be gone.
+    pub ends: Vec<End>,
     /// Tensors of our own, which know when they are written.
     pub tensors: Vec<Tensor>,
     /// torch's table, if samples are torch's: the outputs are too.
@@ -28,11 +30,22 @@ impl Producers {
         }
     }
 
+    /// What of ours the work waits for.
+    pub fn keep(&self) -> Vec<Owner> {
+        let tensors = self.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
+        tensors.chain(self.ends.iter().map(|end| Arc::new(end.clone()) as Owner)).collect()
+    }
+
     pub fn merge(&mut self, other: Producers) {
         self.current = self.current.or(other.current);
         self.torch = self.torch.or(other.torch);
         for stream in other.streams {
             self.add(stream);
+        }
+        for end in other.ends {
+            if !self.ends.iter().any(|known| known.is(&end)) {
+                self.ends.push(end);
+            }
         }
         for tensor in other.tensors {
             // The samples of one batch come one after the other.

@@ -19,6 +19,7 @@ pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
         // By whatever protocol it came, a handle is good for this call alone.
         tensor.ready_on_borrowed(stream)?;
     }
+    producers.ends.iter().try_for_each(|end| end.order(stream))?;
     default_engine().order(ordinal, &producers.streams, stream)
 }
 

@@ -59,6 +59,7 @@ functions! {
     fn cuStreamDestroy_v2(stream: CUstream);
     fn cuStreamSynchronize(stream: CUstream);
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
+    fn cuStreamGetId(stream: CUstream, id: *mut u64);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);

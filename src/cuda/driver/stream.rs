@@ -22,6 +22,7 @@ const NON_BLOCKING: u32 = 1;
 #[derive(Debug)]
 pub(crate) struct Stream {
     raw: CUstream,
+    id: u64,
     context: Arc<Context>,
 }
 
@@ -38,7 +39,7 @@ impl Stream {
     /// The stream as a place for work.
     pub(crate) fn on<'c>(&'c self, current: &'c Current<'_>) -> StreamRef<'c> {
         debug_assert!(Arc::ptr_eq(&self.context, current.context), "a stream of this context");
-        StreamRef { raw: self.raw, context: current.context }
+        StreamRef { raw: self.raw, id: Some(self.id), context: current.context }
     }
 }
 
@@ -58,7 +59,9 @@ impl Current<'_> {
         let mut raw = null_mut();
         // SAFETY: a live pointer to write to; `self` says that a context is current.
         unsafe { raw::cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, priority) }.ok()?;
-        Ok(Stream { raw, context: self.context.clone() })
+        let mut stream = Stream { raw, id: 0, context: self.context.clone() };
+        stream.id = StreamRef { raw, id: None, context: self.context }.id()?;
+        Ok(stream)
     }
 
     /// A foreign stream: 0 and 1 are the legacy default stream, 2 that of the thread.
@@ -82,7 +85,7 @@ impl Current<'_> {
                 )));
             }
         }
-        Ok(StreamRef { raw, context: self.context })
+        Ok(StreamRef { raw, id: None, context: self.context })
     }
 }
 
@@ -90,6 +93,8 @@ impl Current<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StreamRef<'c> {
     raw: CUstream,
+    /// If it is known.
+    id: Option<u64>,
     context: &'c Context,
 }
 
@@ -101,6 +106,24 @@ impl StreamRef<'_> {
 
     pub(super) fn raw(self) -> CUstream {
         self.raw
+    }
+
+    /// The number of the stream, which no other stream of the process has, before or after: the driver gives the handle of
+    /// a destroyed one to a new one. A default stream has its handle for a number. Drivers that load the kernels have the call.
+    pub(crate) fn id(self) -> DriverResult<u64> {
+        let handle = self.handle();
+        if let Some(id) = self.id.or((handle <= LAST_DEFAULT_STREAM).then_some(handle as u64)) {
+            return Ok(id);
+        }
+        let mut id = 0;
+        // SAFETY: a live stream and a live pointer to write to.
+        unsafe { raw::cuStreamGetId(self.raw, &raw mut id) }.ok()?;
+        Ok(id)
+    }
+
+    /// The same stream, whose number is asked for once.
+    pub(crate) fn with_id(self) -> DriverResult<Self> {
+        Ok(StreamRef { id: Some(self.id()?), ..self })
     }
 
     /// Work enqueued from here on starts behind what `event` was last recorded behind.

@@ -23,15 +23,15 @@ pub fn count(calls: &[String], function: &str) -> usize {
 }
 
 /// A tree of many small leaves on the host: four samples of each.
-struct Tree(Vec<Rows>);
+pub struct Tree(pub Vec<Rows>);
 
 impl Tree {
-    fn new(seed: u64, leaves: u64, bytes: i64) -> Tree {
+    pub fn new(seed: u64, leaves: u64, bytes: i64) -> Tree {
         let leaf = |leaf| Rows::new(leaves * seed + leaf, DType::U8, &[&[bytes][..]; 4]);
         Tree((0..leaves).map(leaf).collect())
     }
 
-    fn assemble(&self, engine: &Engine, stream: Option<Stream>, arena: bool) -> Vec<Batch> {
+    pub fn assemble(&self, engine: &Engine, stream: Option<Stream>, arena: bool) -> Vec<Batch> {
         self.assemble_to(HERE, engine, stream, arena)
     }
 
@@ -104,29 +104,38 @@ fn a_page_locked_tree_of_a_worker_is_one_block() {
 #[test]
 fn a_device_far_behind_costs_no_more() {
     on_gpu(|gpu| {
-        let (engine, work, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
-        drop(Tree::new(0, 40, 4).assemble(&engine, Some(work.stream()), false));
-        gpu.sim.synchronize_all();
-        let locked = engine.stats().pinned_bytes;
-        let paused = work.pause();
-        let trees: Vec<_> = (0..60).map(|seed| Tree::new(seed, 40, 4)).collect();
-        let mut made = Vec::new();
-        for tree in &trees {
-            let stream = Some(work.stream());
-            let (calls, batches) = traced(gpu, || tree.assemble(&engine, stream, false));
-            assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 1, "{calls:#?}");
-            assert!(count(&calls, "cuEventQuery") <= 2, "{calls:#?}");
-            // Events that are under way cannot be used again.
-            let new_events = count(&calls, "cuEventCreate");
-            assert!(calls.len() - new_events <= 16, "{} calls: {calls:#?}", calls.len());
-            made.push(batches);
-        }
-        assert_eq!(engine.stats().pinned_bytes, locked);
-        drop(paused);
-        for (tree, batches) in trees.iter().zip(&made) {
-            tree.check(&lane, batches);
+        for arena in [false, true] {
+            far_behind(gpu, arena);
         }
     });
+}
+
+/// Three streams, which take turns, stand still.
+fn far_behind(gpu: &Gpu, arena: bool) {
+    let (engine, lane) = (engine(), Lane::new(gpu));
+    let work = [(); 3].map(|()| Lane::new(gpu));
+    for stream in &work {
+        drop(Tree::new(0, 40, 4).assemble(&engine, Some(stream.stream()), arena));
+    }
+    gpu.sim.synchronize_all();
+    let locked = engine.stats().pinned_bytes;
+    let paused = work.each_ref().map(Lane::pause);
+    let trees: Vec<_> = (0..60).map(|seed| Tree::new(seed, 40, 4)).collect();
+    let mut made = Vec::new();
+    for (number, tree) in trees.iter().enumerate() {
+        let stream = Some(work[number % 3].stream());
+        let (calls, batches) = traced(gpu, || tree.assemble(&engine, stream, arena));
+        assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 1, "{calls:#?}");
+        assert!(count(&calls, "cuEventQuery") <= 2, "{calls:#?}");
+        // Events that are under way cannot be used again: new ones are made.
+        assert!(calls.len() <= 16, "{} calls: {calls:#?}", calls.len());
+        made.push(batches);
+    }
+    assert_eq!(engine.stats().pinned_bytes, locked);
+    drop(paused);
+    for (tree, batches) in trees.iter().zip(&made) {
+        tree.check(&lane, batches);
+    }
 }
 
 /// Samples of device memory, one after the other but in reverse, so that they are not merged.

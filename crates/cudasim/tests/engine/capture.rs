@@ -5,7 +5,8 @@ use windrow::{
     SampleView, Stream, Target, Transform,
 };
 
-use crate::rig::{consume, engine, host_bytes, on_gpu, run, Buffer, Gpu, Lane, Rows};
+use crate::faults::{traced, watched, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY, UNKNOWN};
+use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, Lane, Rows};
 
 const GLOBAL: u32 = 0;
 const THREAD_LOCAL: u32 = 1;
@@ -298,5 +299,86 @@ fn a_capture_that_failed_is_no_end_of_the_engine() {
         assert_eq!(out.read(), rows.bytes[0]);
         let again = [SampleView::from(&tensor)];
         drop(engine.assemble(&again, &Collate::stack()).unwrap());
+    });
+}
+
+#[test]
+fn thousands_of_samples_fit_into_the_parameters_of_a_graph() {
+    on_gpu(|gpu| {
+        let (engine, lane, num) = (ready(), Lane::new(gpu), 8000);
+        for num in [4096, num] {
+            let rows = Rows::new(6, DType::U8, &vec![&[16][..]; num]);
+            let memory = Buffer::of(gpu, &rows.bytes.concat());
+            // In reverse, or neighbours would be merged.
+            let samples = rows.at((0..num as u64).rev().map(|i| memory.address + 16 * i));
+            let out = Buffer::poisoned(gpu, 16 * num);
+            let mut tensor = out.tensor(DType::U8, &[num as i64, 16]);
+            let target = tensor.as_target().unwrap();
+            assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, THREAD_LOCAL), 0);
+            into(&engine, &samples, &Collate::stack(), &target, on(lane.stream())).unwrap();
+            let exec = end_capture(gpu, &lane);
+            for seed in 0..3 {
+                let rows = Rows::new(seed, DType::U8, &vec![&[16][..]; num]);
+                lane.write(memory.address, &rows.bytes.concat());
+                assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+                let expected: Vec<u8> = rows.bytes.iter().rev().flatten().copied().collect();
+                assert!(out.read() == expected, "{num} samples, seed {seed}");
+            }
+        }
+    });
+}
+
+/// What is done in a capture fails, call by call; the capture may be lost, and nothing else is.
+#[test]
+fn each_call_in_a_capture_fails_once() {
+    watched(|| {
+        let gpu = &start();
+        let (engine, lane, num) = (ready(), Lane::new(gpu), 100);
+        let rows = Rows::new(6, DType::U8, &vec![&[16][..]; num]);
+        let (memory, out) =
+            (Buffer::of(gpu, &rows.bytes.concat()), Buffer::poisoned(gpu, 16 * num));
+        let samples = rows.at((0..num as u64).map(|i| memory.address + 16 * i));
+        let mut tensor = out.tensor(DType::U8, &[num as i64, 16]);
+        let target = tensor.as_target().unwrap();
+        let stack = || into(&engine, &samples, &Collate::stack(), &target, on(lane.stream()));
+        let capture = |call: &mut dyn FnMut()| {
+            assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, THREAD_LOCAL), 0);
+            call();
+            gpu.sim.clear_faults();
+            let (mut graph, mut exec) = (0, 0);
+            let code = gpu.cuStreamEndCapture(lane.handle, &mut graph);
+            if code != 0 {
+                return None;
+            }
+            assert_eq!(gpu.cuGraphInstantiateWithFlags(&mut exec, graph, 0), 0);
+            assert_eq!(gpu.cuGraphDestroy(graph), 0);
+            Some(Exec(gpu, exec))
+        };
+        let replay = |exec: Exec<'_>, what: &str| {
+            lane.write(out.address, &vec![0; 16 * num]);
+            assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+            assert!(out.read() == rows.bytes.concat(), "{what}: wrong bytes");
+        };
+        stack().unwrap();
+        let mut functions = Vec::new();
+        drop(capture(&mut || functions = traced(gpu, || stack().unwrap())));
+        for code in [OUT_OF_MEMORY, INVALID_HANDLE, UNKNOWN, LAUNCH_FAILED] {
+            for (k, function) in (1..).zip(&functions) {
+                let what = format!("{code} from call {k}, {function}");
+                let mut result = Ok(());
+                let exec = capture(&mut || {
+                    gpu.sim.fail_call(k, code);
+                    result = stack();
+                });
+                match result {
+                    Ok(()) => replay(exec.expect("a graph"), &what),
+                    Err(Error::Cuda(e)) => assert_eq!((e.function, e.code), (&**function, code)),
+                    Err(error) => panic!("{what}: {error}"),
+                }
+                let exec = capture(&mut || stack().unwrap());
+                replay(exec.expect("a graph"), &what);
+                assert_eq!(gpu.sim.take_errors(), [""; 0], "{what}");
+            }
+        }
     });
 }

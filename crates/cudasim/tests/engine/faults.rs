@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use cudasim::Live;
 use windrow::{
-    Batch, Collate, DType, Device, Engine, Error, Mask, Pad, RunOptions, Stream, Target, Transform,
+    Batch, Collate, DType, Device, Engine, Error, Filled, Leaf, Mask, Pad, Plan, RunOptions,
+    Stream, Target, Transform,
 };
 
-use crate::rig::{consume, engine, parts, run, start, Buffer, Gpu, Lane, Pinned, Rows, HERE};
+use crate::rig::{consume, engine, run, start, Buffer, Gpu, Lane, Pinned, Rows, HERE};
 
 pub const OUT_OF_MEMORY: u32 = 2;
 pub const INVALID_HANDLE: u32 = 400;
@@ -40,6 +41,7 @@ pub fn without_contexts(gpu: &Gpu) -> Live {
 pub struct Setting<'g> {
     lane: Lane<'g>,
     rows: Rows,
+    few: Rows,
     many: Rows,
     memory: Vec<Buffer<'g>>,
     packed: Buffer<'g>,
@@ -55,6 +57,7 @@ const MARGIN: usize = 64;
 impl<'g> Setting<'g> {
     pub fn new(gpu: &'g Gpu) -> Setting<'g> {
         let rows = Rows::new(1, DType::U8, &[&[5, 3], &[2, 3], &[9, 3]]);
+        let few = Rows::new(4, DType::F32, &[&[4], &[7]]);
         let many = Rows::new(2, DType::U8, &[&[2][..]; 4400]);
         let (memory, packed) = (rows.upload(gpu), Buffer::of(gpu, &many.bytes.concat()));
         let out = Buffer::poisoned(gpu, 16 * 3 + 2 * MARGIN);
@@ -62,7 +65,18 @@ impl<'g> Setting<'g> {
         let pinned = large.pinned(gpu);
         pinned.fill(&large);
         let indices = Buffer::of(gpu, &[2i64, 0, 1].map(i64::to_ne_bytes).concat());
-        Setting { lane: Lane::new(gpu), rows, many, memory, packed, out, large, pinned, indices }
+        Setting {
+            lane: Lane::new(gpu),
+            rows,
+            few,
+            many,
+            memory,
+            packed,
+            out,
+            large,
+            pinned,
+            indices,
+        }
     }
 
     fn samples(&self) -> windrow::SampleList<'static> {
@@ -85,11 +99,30 @@ fn sized() -> Collate {
     Collate::pad(Pad::new().dims([0]).size(9).mask(Mask::Real))
 }
 
-/// One kind of call, and the bytes it must give.
+/// One kind of call, and the bytes it must give: of no batch, in `Setting::out`.
 pub struct Call {
     pub name: &'static str,
-    pub run: fn(&Setting<'_>, &Engine) -> windrow::Result<Option<Batch>>,
+    pub run: fn(&Setting<'_>, &Engine) -> windrow::Result<Vec<Batch>>,
     expected: fn(&Setting<'_>) -> Vec<Vec<u8>>,
+}
+
+fn one(batch: Batch) -> Vec<Batch> {
+    vec![batch]
+}
+
+/// Two leaves on the host, of which one is padded, in one copy and one launch.
+fn tree(setting: &Setting<'_>, engine: &Engine, in_arena: bool) -> windrow::Result<Vec<Batch>> {
+    let samples = [setting.rows.on_host(), setting.few.on_host()];
+    let collates = [Collate::ragged().device(HERE), sized().device(HERE)];
+    let leaf = |(samples, collate)| Leaf { samples, collate, path: "", out: None };
+    let leaves: Vec<_> = samples.iter().zip(&collates).map(leaf).collect();
+    let plan = if in_arena { Plan::in_arena(&leaves) } else { Plan::for_leaves(&leaves) };
+    let batch = |filled: Filled| Batch::new(filled.data.unwrap(), filled.fields);
+    Ok(engine.run_with(plan?, RunOptions::default())?.into_iter().map(batch).collect())
+}
+
+fn tree_of(setting: &Setting<'_>) -> Vec<Vec<u8>> {
+    [concat_of(setting), setting.few.expected(&sized())].concat()
 }
 
 fn concat_of(setting: &Setting<'_>) -> Vec<Vec<u8>> {
@@ -99,49 +132,49 @@ fn concat_of(setting: &Setting<'_>) -> Vec<Vec<u8>> {
 pub const CALLS: &[Call] = &[
     Call {
         name: "gather on the device",
-        run: |s, engine| engine.assemble(&s.samples(), &Collate::ragged()).map(Some),
+        run: |s, engine| engine.assemble(&s.samples(), &Collate::ragged()).map(one),
         expected: concat_of,
     },
     Call {
         name: "transform with a mask",
-        run: |s, engine| engine.assemble(&s.samples(), &transformed()).map(Some),
+        run: |s, engine| engine.assemble(&s.samples(), &transformed()).map(one),
         expected: |s| s.rows.expected(&transformed()),
     },
     Call {
         name: "upload",
-        run: |s, engine| engine.assemble(&s.rows.on_host(), &Collate::ragged()).map(Some),
+        run: |s, engine| engine.assemble(&s.rows.on_host(), &Collate::ragged()).map(one),
         expected: concat_of,
     },
     Call {
         name: "staged upload",
-        run: |s, engine| engine.assemble(&s.rows.on_host(), &transformed()).map(Some),
+        run: |s, engine| engine.assemble(&s.rows.on_host(), &transformed()).map(one),
         expected: |s| s.rows.expected(&transformed()),
     },
     Call {
         name: "page-locked samples, copied",
         run: |s, engine| {
             let large = s.large.on(Device::Pinned, &s.pinned.addresses);
-            engine.assemble(&large, &Collate::stack().device(HERE)).map(Some)
+            engine.assemble(&large, &Collate::stack().device(HERE)).map(one)
         },
         expected: |s| vec![s.large.bytes.concat()],
     },
     Call {
         name: "to the host",
         run: |s, engine| {
-            engine.assemble(&s.samples(), &Collate::ragged().device(Device::Cpu)).map(Some)
+            engine.assemble(&s.samples(), &Collate::ragged().device(Device::Cpu)).map(one)
         },
         expected: concat_of,
     },
     Call {
         name: "to pinned memory",
         run: |s, engine| {
-            engine.assemble(&s.samples(), &transformed().device(Device::Pinned)).map(Some)
+            engine.assemble(&s.samples(), &transformed().device(Device::Pinned)).map(one)
         },
         expected: |s| s.rows.expected(&transformed()),
     },
     Call {
         name: "large table",
-        run: |s, engine| engine.assemble(&s.scattered(), &Collate::stack()).map(Some),
+        run: |s, engine| engine.assemble(&s.scattered(), &Collate::stack()).map(one),
         expected: |s| {
             let backwards: Vec<u8> = s.many.bytes.iter().rev().flatten().copied().collect();
             vec![backwards]
@@ -153,7 +186,7 @@ pub const CALLS: &[Call] = &[
             let mut options = RunOptions::default();
             options.stream = Some(s.lane.stream());
             options.producers = vec![Stream::LEGACY, s.lane.stream()];
-            run(engine, &s.samples(), &Collate::ragged(), options).map(Some)
+            run(engine, &s.samples(), &Collate::ragged(), options).map(one)
         },
         expected: concat_of,
     },
@@ -162,7 +195,7 @@ pub const CALLS: &[Call] = &[
         run: |s, engine| {
             let a = engine.assemble(&s.samples(), &Collate::ragged())?;
             let list = windrow::SampleList::rows(a.data())?;
-            engine.assemble(&list, &Collate::stack()).map(Some)
+            engine.assemble(&list, &Collate::stack()).map(one)
         },
         expected: |s| vec![s.rows.bytes.concat()],
     },
@@ -171,7 +204,7 @@ pub const CALLS: &[Call] = &[
         run: |s, engine| {
             let resident = engine.resident(s.samples(), HERE)?;
             let taken = resident.take(&s.indices.tensor(DType::I64, &[3]))?;
-            engine.assemble(&taken, &sized()).map(Some)
+            engine.assemble(&taken, &sized()).map(one)
         },
         expected: |s| {
             let rows =
@@ -180,6 +213,8 @@ pub const CALLS: &[Call] = &[
             Rows { dtype: s.rows.dtype, shapes, bytes }.expected(&sized())
         },
     },
+    Call { name: "tree", run: |s, engine| tree(s, engine, false), expected: tree_of },
+    Call { name: "tree in an arena", run: |s, engine| tree(s, engine, true), expected: tree_of },
     Call {
         name: "memory of the caller's",
         run: |s, engine| {
@@ -187,20 +222,19 @@ pub const CALLS: &[Call] = &[
             let data = (s.out.address as *mut u8).wrapping_add(MARGIN);
             // SAFETY: the middle of a buffer that outlives the call.
             let mut out = unsafe { Target::from_raw_parts(data, DType::U8, HERE, layout) };
-            engine.assemble_into(&s.samples(), &Collate::concat(0), &mut out).map(|_| None)
+            engine.assemble_into(&s.samples(), &Collate::concat(0), &mut out).map(|_| Vec::new())
         },
         expected: |s| vec![s.rows.bytes.concat()],
     },
 ];
 
 /// What is in the batch; around memory of the caller's, nothing has been touched.
-pub fn check(setting: &Setting<'_>, call: &Call, batch: Option<Batch>, what: &str) {
-    let got = match &batch {
-        Some(batch) => consume(&setting.lane, batch),
-        None => vec![setting.out.read()[MARGIN..][..48].to_vec()],
+pub fn check(setting: &Setting<'_>, call: &Call, batches: Vec<Batch>, what: &str) {
+    let got = match batches.is_empty() {
+        true => vec![setting.out.read()[MARGIN..][..48].to_vec()],
+        false => batches.iter().flat_map(|batch| consume(&setting.lane, batch)).collect(),
     };
     assert!(got == (call.expected)(setting), "{what}: wrong bytes");
-    assert!(batch.is_none_or(|batch| parts(&batch).len() == got.len()));
 }
 
 fn is_untouched(setting: &Setting<'_>) -> bool {
@@ -253,7 +287,7 @@ fn sweep(call: &Call, code: u32, of_contexts: bool) {
         for _ in 0..3 {
             check(&setting, call, (call.run)(&setting, &engine).unwrap(), call.name);
         }
-        let mut result = None;
+        let mut result = Vec::new();
         // What is done by then decides what is asked for: each call finds the same.
         gpu.sim.synchronize_all();
         let functions = traced(&gpu, || result = (call.run)(&setting, &engine).unwrap());
@@ -262,7 +296,7 @@ fn sweep(call: &Call, code: u32, of_contexts: bool) {
             let what = format!("{}: {code} from call {k}, {function}", call.name);
             gpu.sim.synchronize_all();
             gpu.sim.fail_call(k, code);
-            let mut result = Ok(None);
+            let mut result = Ok(Vec::new());
             let called = traced(&gpu, || result = (call.run)(&setting, &engine));
             gpu.sim.clear_faults();
             // Page-locked batches take other memory by turns.
@@ -353,7 +387,7 @@ fn a_device_that_is_lost_fails_every_call_and_nothing_hangs() {
             for _ in 0..2 {
                 lost((call.run)(&setting, &engine).map(drop).unwrap_err());
             }
-            if let Some(tensor) = batch.as_ref().map(Batch::data) {
+            for tensor in batch.iter().map(Batch::data) {
                 if matches!(tensor.device(), Device::Cuda(_)) {
                     lost(tensor.ready_on(setting.lane.stream()).unwrap_err());
                     lost(tensor.synchronize().unwrap_err());

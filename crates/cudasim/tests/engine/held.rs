@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::thread;
 
 use windrow::{
-    Collate, DType, Device, Engine, Error, Layout, OutputMemory, Owner, RunOptions, SampleList,
-    SampleView, Stream, Tensor,
+    Collate, DType, Device, Engine, Error, Layout, OutputMemory, Owner, Plan, RunOptions,
+    SampleList, SampleView, Stream, Tensor,
 };
 
 use crate::lifetime::{counted, keeping, settle};
@@ -336,6 +336,126 @@ fn a_stream_that_is_gone_is_waited_for_by_the_one_that_stands_for_it() {
         let batch = run(&engine, &samples, &Collate::stack(), options).unwrap();
         settle();
         drop(paused);
+        assert_eq!(consume(&lane, &batch), rows.bytes);
+    });
+}
+
+/// A handle that the driver gave to a new stream: what the old one still reads is not the new one's to end.
+#[test]
+fn a_stream_of_the_same_handle_is_another_one() {
+    on_gpu(|gpu| {
+        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
+        let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
+        let (before, after) = (old.at([old_memory[0].address]), new.at([new_memory[0].address]));
+        drop(engine.assemble(&before, &Collate::stack()).unwrap());
+        let batch = engine.assemble(&before, &Collate::stack()).unwrap();
+        let (copy, reader) = (Buffer::poisoned(gpu, 3000), Lane::new(gpu));
+        batch.data().ready_on_borrowed(reader.stream()).unwrap();
+        gpu.sim.synchronize_all();
+        let paused = gate.pause();
+        reader.wait_for(&gate);
+        reader.copy(&copy, batch.data());
+        drop(batch);
+        let reader = again(gpu, reader);
+        // Named: but that is not the stream that reads.
+        let batches = [(); 4].map(|()| {
+            let made = engine.assemble_on(&after, &Collate::stack(), &reader.stream());
+            made.inspect(|batch| batch.data().ready_on(lane.stream()).unwrap()).unwrap()
+        });
+        settle();
+        drop(paused);
+        assert_eq!(copy.read(), old.bytes[0]);
+        for batch in &batches {
+            assert_eq!(consume(&lane, batch), new.bytes);
+        }
+    });
+}
+
+/// As above, of a handle that was the batch's own stream.
+#[test]
+fn memory_of_a_stream_that_is_gone_is_not_left_to_others_of_its_handle() {
+    on_gpu(|gpu| {
+        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
+        let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
+        let (before, after) = (old.at([old_memory[0].address]), new.at([new_memory[0].address]));
+        let (home, copy) = (Lane::new(gpu), Buffer::poisoned(gpu, 3000));
+        let batch = engine.assemble_on(&before, &Collate::stack(), &home.stream()).unwrap();
+        gpu.sim.synchronize_all();
+        let reader = again(gpu, home);
+        batch.data().ready_on_borrowed(reader.stream()).unwrap();
+        let paused = gate.pause();
+        reader.wait_for(&gate);
+        reader.copy(&copy, batch.data());
+        drop(batch);
+        let third = again(gpu, reader);
+        let batch = engine.assemble_on(&after, &Collate::stack(), &third.stream()).unwrap();
+        batch.data().ready_on(lane.stream()).unwrap();
+        settle();
+        drop(paused);
+        assert_eq!(copy.read(), old.bytes[0]);
+        assert_eq!(consume(&lane, &batch), new.bytes);
+    });
+}
+
+/// Destroys a stream, whose work goes on; a new one has its handle.
+fn again<'g>(gpu: &'g Gpu, lane: Lane<'g>) -> Lane<'g> {
+    let handle = lane.handle;
+    drop(lane);
+    gpu.sim.recycle(handle);
+    let lane = Lane::new(gpu);
+    assert_eq!(lane.handle, handle);
+    lane
+}
+
+#[test]
+fn an_output_that_a_stream_that_is_gone_reads_is_written_behind_the_device() {
+    on_gpu(|gpu| {
+        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let [old, new] = [1, 2].map(|seed| Rows::new(seed, DType::U8, &[&[3000]]));
+        let (old_memory, new_memory) = (old.upload(gpu), new.upload(gpu));
+        let (before, after) = (old.at([old_memory[0].address]), new.at([new_memory[0].address]));
+        let mut batch = engine.assemble(&before, &Collate::stack()).unwrap();
+        let (copy, reader) = (Buffer::poisoned(gpu, 3000), Lane::new(gpu));
+        batch.data().ready_on_borrowed(reader.stream()).unwrap();
+        gpu.sim.synchronize_all();
+        let paused = gate.pause();
+        reader.wait_for(&gate);
+        reader.copy(&copy, batch.data());
+        let _reader = again(gpu, reader);
+        waits(paused, || engine.assemble_into(&after, &Collate::stack(), &mut batch).unwrap());
+        assert_eq!(copy.read(), old.bytes[0]);
+        assert_eq!(consume(&lane, &batch), new.bytes);
+    });
+}
+
+#[test]
+fn the_end_of_a_call_is_known_when_its_stream_is_gone() {
+    on_gpu(|gpu| {
+        let (engine, gate, lane) = (engine(), Lane::new(gpu), Lane::new(gpu));
+        let rows = Rows::new(1, DType::U8, &[&[3000]]);
+        let (memory, out) = (rows.upload(gpu), Buffer::poisoned(gpu, 3000));
+        let (samples, collate) = (rows.at([memory[0].address]), Collate::stack());
+        drop(engine.assemble(&samples, &collate).unwrap());
+        let (copy, work) = (Buffer::poisoned(gpu, 3000), Lane::new(gpu));
+        let mut options = lent_by(&work, out.tensor(DType::U8, &[1, 3000]));
+        options.stream = Some(work.stream());
+        gpu.sim.synchronize_all();
+        let paused = gate.pause();
+        work.wait_for(&gate);
+        let filled = engine.run_with(Plan::new(&samples, &collate).unwrap(), options).unwrap();
+        let end = filled[0].fields.end().unwrap();
+        drop((work, filled));
+        // A stream, and a call that reads what was written.
+        end.order(lane.stream()).unwrap();
+        lane.copy(&copy, &out.tensor(DType::U8, &[1, 3000]));
+        let mut options = RunOptions::default();
+        options.keep = vec![Arc::new(end)];
+        let batch = run(&engine, &rows.at([out.address]), &collate, options).unwrap();
+        settle();
+        drop(paused);
+        assert_eq!(copy.read(), rows.bytes[0]);
         assert_eq!(consume(&lane, &batch), rows.bytes);
     });
 }

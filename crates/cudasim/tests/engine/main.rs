@@ -6,7 +6,7 @@
 //! |---|---|
 //! | no driver; no device; driver too old for the images; no kernels for the device | `processes::drivers_that_do_not_fit` |
 //! | used in a forked child | `processes::a_fork_after_the_first_use` |
-//! | the k-th driver call of a batch, or of making an engine, fails | `faults::each_call_of_...` |
+//! | the k-th driver call of a batch, or of making an engine, fails | `faults::each_call_of_...`, `capture::each_call_in_a_capture_...` |
 //! | device lost, sticky error | `faults::a_device_that_is_lost_...` |
 //! | out of memory | `faults::memory_that_lies_unused_...`, `faults::each_call_of_...` |
 //! | device that is not there, samples or output on another device | `input::devices_that_are_not_there_...`, `input::outputs_on_the_wrong_device_...` |
@@ -22,6 +22,7 @@
 mod calls;
 mod capi;
 mod capture;
+mod chosen_in_graphs;
 mod faults;
 #[allow(dead_code, reason = "shared with the tests of the simulator itself")]
 #[path = "../sim/gpu.rs"]

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use windrow::{
-    AsTarget, Batch, Collate, DType, Device, Engine, Error, Fields, Layout, Leaf, Mask, Pad, Plan,
-    Resident, RunOptions, SampleList, SampleView, Side, Tensor, Transform,
+    Batch, Collate, DType, Device, Engine, Error, Layout, Mask, Pad, Plan, Resident, RunOptions,
+    SampleList, SampleView, Side, Tensor, Transform,
 };
 
 use crate::calls::{count, traced};
-use crate::capture::{end_capture, Exec};
 use crate::held::{pause_own, waits};
 use crate::lifetime::{counted, settle};
 use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
@@ -18,7 +17,7 @@ use crate::rig::{consume, engine, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE};
 pub struct Listed<'g> {
     _memory: Vec<Buffer<'g>>,
     pub resident: Resident<'static>,
-    rows: Rows,
+    pub rows: Rows,
 }
 
 impl<'g> Listed<'g> {
@@ -324,75 +323,6 @@ fn a_table_is_there_when_the_call_returns() {
     });
 }
 
-/// A stack into a tensor, recorded in a graph.
-fn captured<'g>(
-    gpu: &'g Gpu,
-    engine: &Engine,
-    (samples, out): (&SampleList<'_>, &mut Tensor),
-    lane: &Lane<'_>,
-) -> (Exec<'g>, Fields) {
-    assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, 1), 0);
-    let (target, collate) = (out.as_target().unwrap(), Collate::stack());
-    let leaf = Leaf { samples, collate: &collate, path: "", out: Some(&target) };
-    let mut options = RunOptions::default();
-    options.stream = Some(lane.stream());
-    let mut filled = engine.run_with(Plan::for_leaves(&[leaf]).unwrap(), options).unwrap();
-    (end_capture(gpu, lane), filled.remove(0).fields)
-}
-
-#[test]
-fn memory_of_a_graph_is_had_behind_whoever_used_it() {
-    on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
-        let (_memory, chosen) = indices(gpu, DType::I64, &[1, 2]);
-        let out = Buffer::poisoned(gpu, 2 * 160);
-        let mut tensor = out.tensor(DType::F32, &[2, 40]);
-        let taken = listed.resident.take(&chosen).unwrap();
-        let paused = pause_own(gpu, &engine);
-        drop(engine.assemble(&taken, &Collate::stack()).unwrap());
-        waits(paused, || {
-            assert_eq!(gpu.cuCtxSetCurrent(gpu.context), 0);
-            drop(captured(gpu, &engine, (&taken, &mut tensor), &lane));
-        });
-    });
-}
-
-#[test]
-fn a_graph_chooses_anew_each_time() {
-    on_gpu(|gpu| {
-        let (engine, lane) = (engine(), Lane::new(gpu));
-        let listed = Listed::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
-        let (memory, chosen) = indices(gpu, DType::I64, &[0; 6]);
-        let out = Buffer::poisoned(gpu, 6 * 160);
-        let mut tensor = out.tensor(DType::F32, &[6, 40]);
-        let taken = listed.resident.take(&chosen).unwrap();
-        drop(engine.assemble(&taken, &Collate::stack()).unwrap());
-        let (exec, fields) = captured(gpu, &engine, (&taken, &mut tensor), &lane);
-        let batch = Batch::new(tensor, fields);
-        for round in 0..100i64 {
-            gpu.sim.set_seed(round as u64);
-            let numbers: Vec<i64> =
-                (0..6).map(|i| (round * 7 + i * 3) % 5 - 5 * (round % 2)).collect();
-            let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_ne_bytes()).collect();
-            lane.write(memory.address, &bytes);
-            assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
-            assert_eq!(vec![out.read()], listed.expected(&numbers, &Collate::stack()));
-            batch.check().unwrap();
-        }
-        lane.write(memory.address, &9i64.to_ne_bytes());
-        assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
-        assert_eq!(out.read()[..160], [0; 160]);
-        assert!(matches!(batch.check(), Err(Error::Index(_))));
-        lane.write(memory.address, &4i64.to_ne_bytes());
-        assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
-        assert_eq!(out.read()[..160], listed.rows.bytes[4]);
-        // Reported once for each time that it is found.
-        batch.check().unwrap();
-        assert!(listed.resident.check().is_err());
-    });
-}
-
 #[test]
 fn what_does_not_fit_is_refused_before_any_work() {
     on_gpu(|gpu| {
@@ -404,6 +334,12 @@ fn what_does_not_fit_is_refused_before_any_work() {
         let refused = |collate: Collate| told(engine.assemble(&taken, &collate).unwrap_err());
         let (calls, texts) = traced(gpu, || {
             let on_host = Tensor::from_vec(vec![0i64], &[1]).unwrap();
+            let layout = || Layout::compact(DType::I64, &[1]).unwrap();
+            let (at, there) = (chosen.data_ptr(), Device::Cuda(1));
+            // SAFETY: refused.
+            let elsewhere = unsafe {
+                Tensor::new_unchecked(Arc::new(()), at, DType::I64, there, layout(), false)
+            };
             let short = Tensor::from_vec(vec![0i16], &[1]).unwrap();
             let (mut more, view) = (taken.clone(), SampleView::from(&on_host));
             // SAFETY: refused.
@@ -418,6 +354,7 @@ fn what_does_not_fit_is_refused_before_any_work() {
                 told(more.push_view(&view).unwrap_err()),
                 told(pushed.unwrap_err()),
                 told(listed.resident.take(&on_host).unwrap_err()),
+                told(listed.resident.take(&elsewhere).unwrap_err()),
                 told(listed.resident.take(&short).unwrap_err()),
                 told(engine.resident(listed.rows.on_host(), HERE).unwrap_err()),
                 told(
@@ -442,6 +379,7 @@ fn what_does_not_fit_is_refused_before_any_work() {
             "indices on a device",
             "indices on a device",
             "indices: expected cuda:0, got cpu",
+            "indices: expected cuda:0, got cuda:1",
             "indices: expected int32 or int64, got int16",
             "not moved",
             "sample 0: expected cuda:0, got cuda:1",
@@ -449,6 +387,24 @@ fn what_does_not_fit_is_refused_before_any_work() {
         ];
         for (text, part) in texts.iter().zip(parts) {
             assert!(text.contains(part), "{text:?} has no {part:?}");
+        }
+    });
+}
+
+#[test]
+fn a_list_outlives_the_engine_that_made_it() {
+    on_gpu(|gpu| {
+        let (first, second, lane) = (engine(), engine(), Lane::new(gpu));
+        let listed = Listed::new(gpu, &first, DType::F32, &[&[40][..]; 5]);
+        let (_memory, chosen) = indices(gpu, DType::I64, &[4, 9, 0]);
+        let taken = listed.resident.take(&chosen).unwrap();
+        drop(first);
+        let pad = Collate::pad(Pad::new().size(40));
+        for taken in [taken, listed.resident.take(&chosen).unwrap()] {
+            let batch = second.assemble(&taken, &Collate::stack()).unwrap();
+            assert_eq!(consume(&lane, &batch)[0], listed.expected(&[4, 9, 0], &pad)[0]);
+            assert!(matches!(batch.check(), Err(Error::Index(_))));
+            assert!(listed.resident.check().is_err());
         }
     });
 }

@@ -3,7 +3,8 @@
 use cudasim::Sim;
 use windrow::{Collate, DType, Device, Engine, Pad, RunOptions, SampleList, SampleView, Transform};
 
-use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, Lane, Rows};
+use crate::calls::Tree;
+use crate::rig::{consume, engine, host_bytes, run, Buffer, Gpu, Lane, Rows, HERE};
 
 /// Says what went wrong.
 type Outcome = Result<(), String>;
@@ -22,7 +23,7 @@ macro_rules! scenarios {
 
 scenarios! {
     producers, ordered_by_hand, chain_on_streams, chain_of_engines, written_again, overwritten, small_uploads, staged_uploads,
-    chunks, pinned_samples, to_the_host, to_pinned, large_tables, dropped_at_once, legacy_stream,
+    chunks, pinned_samples, to_the_host, to_pinned, large_tables, dropped_at_once, legacy_stream, trees, resident_list,
 }
 
 /// Misuse that a scenario has led to.
@@ -320,4 +321,61 @@ fn legacy_stream(gpu: &Gpu, seed: u64) -> Outcome {
     drop((a, b));
     engine.empty_cache();
     same("copies", &[copy.read()], &[[&bytes[..], &bytes[..]].concat()])
+}
+
+/// Trees from the host, each one copy and one launch, in an arena and not, on streams that take turns.
+fn trees(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, consumer) = (engine(), Lane::new(gpu));
+    let lanes = [Lane::new(gpu), Lane::new(gpu)];
+    let all: Vec<_> = (0..6).map(|i| Tree::new(6 * seed + i, 5, 300)).collect();
+    lanes.iter().for_each(Lane::linger);
+    let assemble = |(number, tree): (usize, &Tree)| {
+        tree.assemble(&engine, Some(lanes[number % 2].stream()), number % 3 == 0)
+    };
+    let made: Vec<_> = all.iter().enumerate().map(assemble).collect();
+    for (tree, batches) in all.iter().zip(made) {
+        for (rows, batch) in tree.0.iter().zip(batches) {
+            same("leaf", &consume(&consumer, &batch), &[rows.bytes.concat()])?;
+        }
+    }
+    engine.empty_cache();
+    Ok(())
+}
+
+/// Indices that a stream writes late, for lists whose samples it writes too; tables that go to the next call.
+fn resident_list(gpu: &Gpu, seed: u64) -> Outcome {
+    let (engine, writer, consumer) = (engine(), Lane::new(gpu), Lane::new(gpu));
+    let rows = Rows::new(seed, DType::U8, UNEVEN);
+    let memory: Vec<_> =
+        rows.bytes.iter().map(|bytes| Buffer::poisoned(gpu, bytes.len())).collect();
+    let resident = engine.resident(rows.at(memory.iter().map(|b| b.address)), HERE).unwrap();
+    let collate = Collate::pad(Pad::new().dims([0]).size(64).value(7));
+    let places = [(); 3].map(|()| Buffer::poisoned(gpu, 5 * 8));
+    writer.linger();
+    for (buffer, bytes) in memory.iter().zip(&rows.bytes) {
+        writer.write(buffer.address, bytes);
+    }
+    let mut batches = Vec::new();
+    for (number, place) in places.iter().enumerate() {
+        let chosen: Vec<i64> =
+            (0..5).map(|i| (seed as i64 + i * 3 + number as i64).rem_euclid(4)).collect();
+        let bytes: Vec<u8> = chosen.iter().flat_map(|n| n.to_ne_bytes()).collect();
+        writer.write(place.address, &bytes);
+        let mut options = RunOptions::default();
+        options.producers = vec![writer.stream()];
+        let taken = resident.take(&place.tensor(DType::I64, &[5])).unwrap();
+        let batch = run(&engine, &taken, &collate, options).unwrap();
+        // Memory of the first goes to the last.
+        batches.push((chosen, (number != 0).then_some(batch)));
+    }
+    for (chosen, batch) in batches {
+        let Some(batch) = batch else { continue };
+        let pick = |from: &[Vec<i64>]| chosen.iter().map(|&i| from[i as usize].clone()).collect();
+        let bytes = chosen.iter().map(|&i| rows.bytes[i as usize].clone()).collect();
+        let expected = Rows { dtype: rows.dtype, shapes: pick(&rows.shapes), bytes };
+        same("batch", &consume(&consumer, &batch), &expected.expected(&collate))?;
+        batch.check().map_err(|error| error.to_string())?;
+    }
+    engine.empty_cache();
+    Ok(())
 }

@@ -49,6 +49,7 @@ driver! {
     cuStreamSynchronize(stream: usize);
     cuStreamWaitEvent(stream: usize, event: usize, flags: u32);
     cuStreamGetCtx(stream: usize, context: &mut usize);
+    cuStreamGetId(stream: usize, id: &mut u64);
     cuStreamIsCapturing(stream: usize, status: &mut u32);
     cuStreamBeginCapture_v2(stream: usize, mode: u32);
     cuStreamEndCapture(stream: usize, graph: &mut usize);

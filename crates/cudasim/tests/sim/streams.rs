@@ -255,3 +255,21 @@ fn two_devices_have_a_context_each() {
     assert_eq!(gpu.cuCtxSynchronize(), 709);
     assert_eq!(gpu.sim.live().streams, 1);
 }
+
+#[test]
+fn a_handle_that_is_used_again_has_another_number() {
+    let gpu = Gpu::new();
+    let number = |stream| {
+        let mut id = 0;
+        assert_eq!(gpu.cuStreamGetId(stream, &mut id), 0);
+        id
+    };
+    let (stream, other) = (gpu.stream(), gpu.stream());
+    let (first, second) = (number(stream), number(other));
+    assert_ne!(first, second);
+    assert_eq!(number(stream), first);
+    assert_eq!(gpu.cuStreamDestroy_v2(stream), 0);
+    gpu.sim.recycle(stream);
+    assert_eq!(gpu.stream(), stream);
+    assert!(![first, second].contains(&number(stream)));
+}
