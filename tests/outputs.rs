@@ -10,7 +10,7 @@ use common::runner::{bytes_of, Frame};
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{
-    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Leaf, Pad, PerDim, Plan,
+    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Leaf, Mask, Pad, PerDim, Plan,
     SampleList, SampleView, Side, Target, Tensor,
 };
 
@@ -150,6 +150,35 @@ fn outputs_of_two_leaves() {
         assert_eq!(planned.err().map(|error| error.to_string()), text, "{read} to {written}");
     }
     drop(memory);
+}
+
+#[test]
+fn batches_as_outputs() {
+    let engine = Engine::host();
+    let collate = Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64);
+    // Without a plan, with the fields in the block of the data; and with one.
+    for longest in [3, 3_000_000] {
+        let (first, second) = (vec![1i32; longest], vec![2i32; longest - 1]);
+        let rows: [&[i32]; 2] = [&first, &second];
+        let mut batch = engine.assemble(&rows, &collate).unwrap();
+        let address = batch.data().data_ptr();
+        engine.assemble_into(&[&second[..], &first], &collate, &mut batch).unwrap();
+        let data = batch.data().as_slice::<i64>().unwrap();
+        assert_eq!(batch.data().data_ptr(), address);
+        assert_eq!(&data[longest - 2..=longest], [2, -1, 1]);
+        assert_eq!(batch.lengths().unwrap().as_slice::<i64>().unwrap()[1], longest as i64 - 1);
+
+        for held in [batch.data().clone(), batch.sample(0).unwrap()] {
+            let error = engine.assemble_into(&rows, &collate, &mut batch).unwrap_err();
+            assert!(error.to_string().contains("shared memory"), "{error}");
+            drop(held);
+        }
+        let held = batch.mask().unwrap().clone();
+        let again = engine.assemble_into(&rows, &collate, &mut batch);
+        // A mask in a block of its own is not written.
+        let is_shared = Arc::ptr_eq(held.owner(), batch.data().owner());
+        assert_eq!(again.is_err(), is_shared);
+    }
 }
 
 #[test]

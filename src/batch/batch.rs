@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::collate::Side;
 use crate::cuda::{End, Late};
-use crate::plan::{AsTarget, BatchShape, Placement, Role, Target};
+use crate::plan::{target_of, AsTarget, BatchShape, Placement, Role, Target};
 use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
 
 /// One assembled batch. Its tensors share memory with what they are exported to.
@@ -315,6 +315,10 @@ fn narrow(tensor: &Tensor, parts: &[(usize, i64, i64)]) -> Result<Tensor> {
 
 impl AsTarget for Batch {
     fn as_target(&mut self) -> Result<Target<'_>> {
-        self.data_mut().as_target()
+        // Small batches have their fields in the block of the data.
+        let Fields { lengths, offsets, mask, batch_index, .. } = &self.fields;
+        let fields = [lengths, offsets, mask, batch_index].into_iter().flatten();
+        let own = fields.filter(|field| Arc::ptr_eq(field.owner(), self.data.owner())).count();
+        target_of(&mut self.data, 1 + own)
     }
 }

@@ -23,4 +23,5 @@ pub(crate) use route::CHUNK_BYTES;
 pub(crate) use route::{bytes_to_device, bytes_to_host, is_device_output, num_ranges, Path};
 pub(crate) use route::{is_on_device, is_shared, is_upload, must_upload, uploaded_together};
 pub(crate) use route::{SHARED_ALIGN, UPLOAD_ALIGN};
+pub(crate) use target::target_of;
 pub use target::{AsTarget, Leaf, Target};

@@ -104,20 +104,28 @@ impl AsTarget for Target<'_> {
 
 impl AsTarget for Tensor {
     fn as_target(&mut self) -> Result<Target<'_>> {
-        let refuse = |expected: &str, got: &str| {
-            Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))))
-        };
-        if self.is_read_only() {
-            return refuse("writable memory", "read-only memory");
-        }
-        if Arc::strong_count(self.owner()) + Arc::weak_count(self.owner()) != 1 {
-            return refuse("memory that nothing else holds", "shared memory");
-        }
-        let (data, dtype, device) = (self.data_ptr(), self.dtype(), self.device());
-        let layout = self.layout().clone();
-        let target = Target { data, dtype, layout, device, owner: None, memory: PhantomData };
-        Ok(target.owned_by(self.owner()))
+        target_of(self, 1)
     }
+}
+
+/// A tensor's memory as a target. `own`: references to its owner that the caller has exclusively, the tensor's included.
+///
+/// # Errors
+/// [`Error::Layout`] if the memory is read-only or there are other references.
+pub(crate) fn target_of(tensor: &mut Tensor, own: usize) -> Result<Target<'_>> {
+    let refuse = |expected: &str, got: &str| {
+        Err(Error::Layout(Box::new(Mismatch::new(None, expected, got))))
+    };
+    if tensor.is_read_only() {
+        return refuse("writable memory", "read-only memory");
+    }
+    if Arc::strong_count(tensor.owner()) + Arc::weak_count(tensor.owner()) != own {
+        return refuse("memory that nothing else holds", "shared memory");
+    }
+    let (data, dtype, device) = (tensor.data_ptr(), tensor.dtype(), tensor.device());
+    let layout = tensor.layout().clone();
+    let target = Target { data, dtype, layout, device, owner: None, memory: PhantomData };
+    Ok(target.owned_by(tensor.owner()))
 }
 
 pub(crate) fn check_target(
