@@ -92,7 +92,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/module_cycles src python/src
 	scripts/prose
 	scripts/wait_mutants --list >/dev/null
-	$(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
+	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check --features cuda
 	scripts/msrv
 	$(WITH_NVCC) scripts/msrv --features cuda
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
