@@ -26,9 +26,12 @@
 #define WINDROW_OUT_OF_LINE inline
 #endif
 
-/// Told of every read of a sample; tests define it.
+/// Called for every read of a sample and every store to an output; the simulator defines them.
 #ifndef WINDROW_ON_READ
 #define WINDROW_ON_READ(p, bytes)
+#endif
+#ifndef WINDROW_ON_WRITE
+#define WINDROW_ON_WRITE(p, bytes)
 #endif
 
 namespace windrow {
@@ -181,6 +184,7 @@ WINDROW_DEVICE void store(uint8_t* p, T value) {
     }
 #else
     assert(reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0);
+    WINDROW_ON_WRITE(p, sizeof(T));
     memcpy(p, &value, sizeof value);
 #endif
 }
@@ -220,6 +224,7 @@ WINDROW_DEVICE void store16(uint8_t* p, Vec16 v) {
     }
 #else
     assert(reinterpret_cast<uintptr_t>(p) % 16 == 0);
+    WINDROW_ON_WRITE(p, 16);
     memcpy(p, &v, sizeof v);
 #endif
 }

@@ -46,6 +46,9 @@ driver! {
     cuMemFree_v2(address: u64);
     cuMemHostAlloc(address: *mut *mut u8, bytes: usize, flags: u32);
     cuMemFreeHost(address: *mut u8);
+    cuMemHostRegister_v2(address: *const u8, bytes: usize, flags: u32);
+    cuMemHostUnregister(address: *const u8);
+    cuDeviceGetName(name: *mut u8, bytes: i32, device: i32);
     cuMemcpyDtoH_v2(to: *mut u8, from: u64, bytes: usize);
     cuStreamCreate(stream: *mut usize, flags: u32);
     cuStreamDestroy_v2(stream: usize);

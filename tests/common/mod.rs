@@ -13,6 +13,8 @@ pub mod convert;
 #[cfg(feature = "cuda")]
 pub mod device;
 pub mod oracle;
+#[cfg(feature = "cuda")]
+pub mod placed;
 pub mod runner;
 pub mod sample;
 

@@ -9,10 +9,10 @@ use windrow::{
 };
 
 use super::ask::{Ask, Form};
-#[cfg(feature = "cuda")]
-use super::device;
 use super::oracle::{oracle, Expected};
 use super::sample::{compact, ordered, views, Sample};
+#[cfg(feature = "cuda")]
+use super::{device, placed};
 
 /// What outputs hold before they are written.
 pub const POISON: u8 = 0xA5;
@@ -115,13 +115,9 @@ impl Runner {
         };
         run("host to device", &views(samples), &collate);
 
-        let bytes = device::Bytes::each(samples.iter().map(|s| s.memory().0));
-        let here = Device::Cuda(0);
-        let at = |(sample, bytes): (&Sample, &device::Bytes)| {
-            // SAFETY: a copy of the sample's memory, which lives until the results have been read.
-            unsafe { sample.view_at(bytes.address as *const u8, here) }
-        };
-        let views: Vec<_> = samples.iter().zip(&bytes).map(at).collect();
+        let placed = placed::Placed::of(samples);
+        // SAFETY: it lives until the results have been read.
+        let views = unsafe { placed.views() };
         run("on the device", &views, &collate);
         run("device to host", &views, &collate.clone().device(Device::Cpu));
         run("device to pinned", &views, &collate.clone().device(Device::Pinned));
@@ -129,7 +125,7 @@ impl Runner {
         let pinned: Vec<_> =
             samples.iter().map(|s| device::PinnedBytes::of(s.memory().0)).collect();
         let at = |(sample, bytes): (&Sample, &device::PinnedBytes)| {
-            // SAFETY: as above.
+            // SAFETY: a copy of the sample's memory, which lives as long.
             unsafe { sample.view_at(bytes.address, Device::Pinned) }
         };
         let pinned_views: Vec<_> = samples.iter().zip(&pinned).map(at).collect();

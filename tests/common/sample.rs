@@ -1,5 +1,7 @@
 //! [`Sample`]: painted elements anywhere in a buffer, with any strides.
 
+use std::ops::Range;
+
 use windrow::{DType, Device, Layout, SampleView};
 
 use super::convert::{edges, Bits};
@@ -139,6 +141,22 @@ impl Sample {
 
     pub fn numel(&self) -> i64 {
         self.shape.iter().product()
+    }
+
+    /// The bytes of its memory that are its elements', in order; neighbours joined.
+    pub fn element_ranges(&self) -> Vec<Range<usize>> {
+        let size = self.dtype.size();
+        let mut starts = Vec::new();
+        coordinates(&self.shape, |coords| starts.push(self.position(coords)));
+        starts.sort_unstable();
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        for start in starts {
+            match ranges.last_mut() {
+                Some(last) if start <= last.end => last.end = last.end.max(start + size),
+                _ => ranges.push(start..start + size),
+            }
+        }
+        ranges
     }
 
     /// The memory the sample is in, and the position of its first element there.

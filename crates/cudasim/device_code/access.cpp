@@ -86,6 +86,10 @@ void run_store(Warp& warp, const Instruction& in, Lanes active) {
     for_addresses(warp, in, in[0], active, may_write, [&](int lane, uint64_t address) {
         uint32_t value[4];
         for (unsigned word = 0; word < words_of(in); word++) value[word] = (*values[word])[lane];
+        if (!warp.reach->write_once(address, in.bytes)) {
+            warp.fail(std::to_string(in.bytes) + " bytes at " + hex(address) + " (lane " + std::to_string(lane) +
+                      ") are written a second time");
+        }
         memcpy(reinterpret_cast<void*>(address), value, in.bytes);
     });
 }

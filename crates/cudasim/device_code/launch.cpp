@@ -142,6 +142,7 @@ void run(Kernel& kernel, const Launch& launch, Reach::Find find) {
     if (warps.empty()) warps.push_back(std::make_unique<Warp>());
     std::vector<char> bank = bank_of(kernel, launch);
     Reach reach(std::move(find));
+    reach.is_written_once = kernel.name.rfind("windrow_select", 0) != 0;
     reach.constants = {uint64_t(bank.data()), uint64_t(bank.data()) + bank.size()};
     Counts counts;
     BlockState block{&kernel, &bank, {launch.block[0], launch.block[1], launch.block[2]}, {}, {}};

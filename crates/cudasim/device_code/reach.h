@@ -1,8 +1,12 @@
-// The bytes that machine code may touch: live allocations of the simulator's memory table.
+// The bytes that a launch may touch: it reads live allocations of the simulator's memory table, and writes each byte of them
+// once at most.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <unordered_map>
+#include <utility>
 
 namespace cudasim::device_code {
 
@@ -22,10 +26,24 @@ class Reach {
     /// Constants of the launch: their generic address may be read.
     Range constants;
 
+    /// Whether a byte has one writer. Any thread of the kernel that selects samples may tell the host of an index out of range.
+    bool is_written_once = true;
+
     bool may_read(uint64_t address, uint64_t bytes) {
         return constants.has(address, bytes) || known(address, bytes);
     }
     bool may_write(uint64_t address, uint64_t bytes) { return known(address, bytes); }
+
+    /// Notes a store, which is aligned to its 1 to 16 bytes. False if one of them has been written before: an output has
+    /// one writer, and what a second one writes may be the same.
+    bool write_once(uint64_t address, uint64_t bytes) {
+        if (!is_written_once) return true;
+        uint64_t& written = page_of(address)[address / 64 % 64];
+        const uint64_t own = ((1ull << bytes) - 1) << address % 64;
+        const bool is_first = !(written & own);
+        written |= own;
+        return is_first;
+    }
 
     /// For a message: the allocation that an address is in or right behind.
     Range near(uint64_t address) {
@@ -43,8 +61,19 @@ class Reach {
         return true;
     }
 
+    /// A bit for each byte of 4096.
+    using Page = std::array<uint64_t, 64>;
+    Page& page_of(uint64_t address) {
+        const uint64_t number = address >> 12;
+        auto& [last_number, last] = last_pages[number & (kLasts - 1)];
+        if (!last || last_number != number) last_number = number, last = &pages[number];
+        return *last;
+    }
+
     static constexpr size_t kLasts = 64;
     Range lasts[kLasts];
+    std::pair<uint64_t, Page*> last_pages[kLasts] = {};
+    std::unordered_map<uint64_t, Page> pages;
     Find find;
 };
 

@@ -55,6 +55,13 @@ void warp_barrier();
 const uint64_t* peek(unsigned lane);
 [[noreturn]] void die(const char* why);
 
+/// Called before every read of a sample and every store to an output: end the program if it is not in memory that is in
+/// use, or if the launch has stored there before.
+void on_read(const void* p, size_t bytes);
+void on_write(const void* p, size_t bytes);
+#define WINDROW_ON_READ(p, bytes) cudasim::on_read(p, bytes)
+#define WINDROW_ON_WRITE(p, bytes) cudasim::on_write(p, bytes)
+
 /// A kernel together with copies of its arguments.
 struct Bound {
     std::function<void()> body;

@@ -30,6 +30,18 @@ void die(const char* why) {
     abort();
 }
 
+/// Of the launch that runs on this thread.
+static thread_local device_code::Reach* reach;
+
+void on_read(const void* p, size_t bytes) {
+    if (!reach->may_read(uintptr_t(p), bytes)) die("a kernel reads outside of memory that is in use");
+}
+
+void on_write(const void* p, size_t bytes) {
+    if (!reach->may_write(uintptr_t(p), bytes)) die("a kernel writes outside of memory that is in use");
+    if (!reach->write_once(uintptr_t(p), bytes)) die("a kernel writes a byte for the second time");
+}
+
 enum class Wait { none, block, warp };
 
 constexpr size_t kStackBytes = 1 << 16;
@@ -189,6 +201,8 @@ static void run_fibers(const Bound& kernel, unsigned num_threads, bool backwards
 }
 
 void run_grid(const Bound& kernel, dim3 grid, dim3 block) {
+    device_code::Reach of_launch(memory_in_use_at);
+    reach = &of_launch;
     gridDim = grid;
     blockDim = block;
     unsigned num_threads = block.x * block.y * block.z;

@@ -60,20 +60,20 @@ static struct {
     std::map<uintptr_t, size_t> sizes;
 } in_use;
 
-std::pair<uintptr_t, size_t> memory_in_use_at(uintptr_t address) {
+device_code::Reach::Range memory_in_use_at(uintptr_t address) {
     {
         std::lock_guard lock(in_use.mutex);
         auto next = in_use.sizes.upper_bound(address);
         if (next != in_use.sizes.begin()) {
             auto& [base, size] = *--next;
-            if (address - base < size) return {base, size};
+            if (address - base < size) return {base, base + size};
         }
     }
     Guard guard(global);
     uintptr_t base;
     auto* memory = find_memory(address, &base);
     if (!memory || memory->kind != MemoryKind::registered) return {};
-    return {base, memory->size};
+    return {base, base + memory->size};
 }
 
 static bool holds(const char* p, unsigned char value, size_t size) {

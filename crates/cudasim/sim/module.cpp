@@ -93,12 +93,6 @@ static CUresult load(CUmodule* handle, const void* image, Context* context) {
     return CUDA_SUCCESS;
 }
 
-/// What machine code may touch around an address.
-static device_code::Reach::Range allocation_at(uint64_t address) {
-    auto [base, size] = memory_in_use_at(address);
-    return {base, base + size};
-}
-
 static std::shared_ptr<Function> find_function(CUfunction handle) {
     auto function = functions.find(handle);
     if (!function) misuse("unknown function or one of an unloaded module: %p", (void*)handle);
@@ -258,7 +252,7 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
                                    shared_bytes,
                                    device_code::parameters_of(*machine_code, params)};
         auto shared = std::make_shared<device_code::Launch>(std::move(launch));
-        return submit(stream, [=] { device_code::run(*machine_code, *shared, allocation_at); });
+        return submit(stream, [=] { device_code::run(*machine_code, *shared, memory_in_use_at); });
     }
     Bound kernel = function->kernel->bind(params);
     dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);

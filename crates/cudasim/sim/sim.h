@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "../device_code/reach.h"
 #include "cudasim.h"
 
 #define API extern "C" __attribute__((visibility("default"))) CUresult
@@ -274,8 +275,8 @@ void guarded_delete(char* p, size_t capacity);
 /// Marks [p + size, p + capacity) as out of bounds and the rest as usable, or all as freed.
 void begin_use(char* p, size_t size, size_t capacity);
 void end_use(char* p, size_t size, size_t capacity);
-/// The memory in use that holds an address, at this point of a stream; its size is 0 where there is none.
-std::pair<uintptr_t, size_t> memory_in_use_at(uintptr_t address);
+/// The memory in use that holds an address, at this point of a stream; empty where there is none.
+device_code::Reach::Range memory_in_use_at(uintptr_t address);
 /// Notes a misuse unless freed memory still holds 0xDD.
 void check_untouched(const char* p, size_t capacity);
 /// Takes bytes of the device's memory; false if there are not enough.

@@ -93,6 +93,8 @@ fn accesses_that_no_gpu_allows() {
     refused("LDG.E.U8 R0, desc[UR4][R10.64+-0x1]", 1, 0, outside);
     refused("STG.E desc[UR4][R10.64], R0", 4, 512 - 31 * 4, outside);
     refused("STG.E.64 desc[UR4][R10.64], R0", 8, 4, "is not a multiple of 8");
+    refused("STG.E desc[UR4][R10.64], R0", 0, 0, "are written a second time");
+    refused("STG.E.U8 desc[UR4][R10.64], R0", 0, 0, "are written a second time");
     refused("STL [R1], R0", 4, 0, "a spill outside of the kernel's frame");
     refused("LDS R0, [R10]", 0, 0, "shared memory");
     refused("LDC R0, c[0x0][0x400]", 0, 0, "a constant beyond the end");
