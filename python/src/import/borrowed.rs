@@ -15,13 +15,17 @@ use crate::import::torch_words::{Words, HAS_LOCK};
 
 type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
 
+/// More tensors than this are read by an importer, which asks for their memory ahead of time: tensors are anywhere, and take
+/// twice as long here where they are in no cache.
+const MOST_TENSORS: usize = 16;
+
 /// How all samples of a list are read.
 enum Reader {
     Array,
     Dense(&'static Words, &'static Dense),
 }
 
-/// The samples of a list or tuple of row-major NumPy arrays, or of dense torch tensors of the host's, all of one class.
+/// The samples of a list or tuple of row-major NumPy arrays, or of a few dense torch tensors of the host's, all of one class.
 /// `None` for everything else, for more than `most_samples`, and for stacks that read and write more than `most_bytes`, which
 /// may be copied while they are read; errors are for another import to find.
 ///
@@ -42,7 +46,9 @@ pub(crate) unsafe fn borrowed(
         // May run Python code, which may change the list, and so may the release of `first`; nothing below does.
         let reader = match route_of(&first)? {
             (Route::Array, Lazy::No) => Reader::Array,
-            (Route::Exchange { dense: Some(dense), .. }, Lazy::Words(words)) => {
+            (Route::Exchange { dense: Some(dense), .. }, Lazy::Words(words))
+                if samples.len()? <= MOST_TENSORS =>
+            {
                 Reader::Dense(words, dense)
             }
             _ => return Ok(None),
