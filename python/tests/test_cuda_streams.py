@@ -5,18 +5,14 @@ Streams of the simulated driver are stopped while a batch is assembled, so that 
 
 import ctypes
 import gc
-import sys
-import threading
-import types
-import weakref
 
 import numpy as np
 import pytest
 
 import windrow as wr
-from cuda_harness import CUDA, LEGACY, PER_THREAD, Cai, Dlpack, Memory, copy_out, fetch, later, plain, table_type
+from cuda_harness import CUDA, LEGACY, PER_THREAD, Cai, Dlpack, copy_out, fetch, later, plain, table_type
 from dlpack_harness import IS_COPIED, DLTensor, Producer, exchange_table, managed, name_of
-from helpers import assert_same, paint_values, refusal, settle
+from helpers import assert_same, paint_values, refusal
 
 ROWS = [paint_values((4, 6), "float32", seed) for seed in range(5)]
 WANT = np.stack(ROWS)
@@ -457,149 +453,3 @@ def test_our_exchange_table_orders_its_stream(sim, streams):
         assert borrow(batch, ctypes.addressof(tensor)) == 0 and tensor.device.device_type == CUDA
         read = later(sim, Unordered(batch), LEGACY)
     assert_same(read(), WANT)
-
-
-# What is kept
-
-
-@pytest.mark.parametrize("offer", OFFERS)
-def test_samples_live_until_they_were_read(sim, streams, offer):
-    stream = streams()
-    make = OFFERS[offer](stream)
-    with sim.paused(stream):
-        samples = [make(sim, row, stream) for row in ROWS]
-        alive = [weakref.ref(sample) for sample in samples]
-        batch = wr.stack(samples)
-        del samples
-        settle()
-        assert all(ref() is not None for ref in alive)
-    assert_same(fetch(sim, batch), WANT)
-    wr.empty_cache()
-    settle()
-    for handle in (h for ref in alive if ref() for h in getattr(ref(), "handles", [])):
-        handle.drop(handle.kept)
-    assert not any(ref() is not None for ref in alive)
-
-
-def test_page_locked_samples_live_until_they_were_read(sim, streams):
-    stream = streams()
-    wr.stack(ROWS, device="cuda")
-    with sim.paused(stream):
-        pinned = wr.stack(ROWS, device="pinned")
-        batch = wr.stack(list(pinned), device="cuda", stream=stream)
-        del pinned
-        read = later(sim, batch, stream)
-    assert_same(read(), WANT)
-
-
-def test_a_batch_may_go_before_its_consumer_is_done(sim, streams):
-    stream, consumer = streams(), streams()
-    with sim.paused(consumer):
-        batch = slow_batch(sim, stream)
-        read = later(sim, batch, consumer)
-        del batch, read.capsule
-        gc.collect()
-        for _ in range(4):
-            wr.stack([Cai(sim, np.full_like(row, 9)) for row in ROWS])
-    assert_same(read(), WANT)
-
-
-def test_other_threads(sim, streams):
-    """Many threads, each with a stream of its own, and the interpreter lock taken by the thread that releases samples."""
-    failures = []
-
-    def work(seed):
-        try:
-            stream = sim.stream()
-            for _ in range(10):
-                rows = [row + seed for row in ROWS]
-                batch = wr.stack([Cai(sim, row, stream=stream) for row in rows], stream=stream)
-                assert_same(fetch(sim, batch, stream), np.stack(rows))
-            sim.cuStreamSynchronize(stream)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        wr.stats()
-        wr.empty_cache()
-    assert failures == []
-    assert Memory.freed
-
-
-# Streams that are gone: the driver fixture fails a test in which one is used
-
-
-def test_samples_outlive_the_stream_of_their_producer(sim):
-    stream = sim.stream()
-    offered = [Cai(sim, row, stream=stream) for row in ROWS]
-    with sim.paused(stream):
-        kept, view = wr.SampleList(offered), wr.asarray(offered[0])
-    sim.cuStreamDestroy_v2(stream)
-    assert_same(fetch(sim, wr.stack(kept.take([4, 0]))), WANT[[4, 0]])
-    assert_same(fetch(sim, wr.stack(kept)), WANT)
-    assert_same(plain(view), ROWS[0])
-
-
-def test_a_batch_outlives_the_stream_of_its_consumer(sim):
-    offered = [Cai(sim, row) for row in ROWS]
-    for _ in range(3):
-        stream = sim.stream()
-        batch = wr.stack(offered)
-        read = later(sim, batch, stream)
-        assert_same(read(), WANT)
-        sim.cuStreamDestroy_v2(stream)
-        del read, batch
-        gc.collect()
-    assert_same(fetch(sim, wr.stack(offered)), WANT)
-
-
-class View:
-    """An array of JAX or CuPy in miniature, which keeps what it was made of as long as it lives."""
-
-    def __init__(self, tensor, stream):
-        self.capsule = tensor.__dlpack__(stream=stream, max_version=(1, 0))
-        self.address = managed(self.capsule).dl_tensor.data
-
-
-@pytest.mark.parametrize("library", ["jax", "cupy"])
-def test_an_array_may_go_before_work_on_it_is_done(sim, streams, monkeypatch, library):
-    # CuPy works on the stream that it names. JAX names one, has those that it computes on wait for it, and says no more.
-    named, other = streams(), streams()
-    works = named if library == "cupy" else other
-    module = types.SimpleNamespace(from_dlpack=lambda tensor: View(tensor, named))
-    monkeypatch.setitem(sys.modules, "jax.dlpack" if library == "jax" else "cupy", module)
-    monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(dlpack=module))
-
-    def batch(rows):
-        view = getattr(wr.stack([Cai(sim, row) for row in rows]), library)()
-        if works != named:
-            sim.after(named, works)
-        return view
-
-    waits = wr.stats()["waits"]
-    view = batch(ROWS)
-    sim.cuStreamSynchronize(works)
-    with sim.paused(works):
-        read = copy_out(sim, view.address, WANT.nbytes, works)
-        del view
-        for number in range(8):
-            batch([row + number + 1 for row in ROWS])
-    sim.cuCtxSynchronize()
-    assert ctypes.string_at(read.address, WANT.nbytes) == WANT.tobytes()
-    assert wr.stats()["waits"] == waits
-
-
-def test_memory_that_jax_has_let_go_of_comes_back(sim, streams, monkeypatch):
-    named = streams()
-    module = types.SimpleNamespace(from_dlpack=lambda tensor: View(tensor, named))
-    monkeypatch.setitem(sys.modules, "jax.dlpack", module)
-    monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(dlpack=module))
-    samples, before, addresses = [Cai(sim, row) for row in ROWS], wr.stats()["waits"], set()
-    for _ in range(200):
-        addresses.add(wr.stack(samples).jax().address)
-    # One wait for all that 64 batches have left.
-    assert len(addresses) < 140
-    assert wr.stats()["waits"] - before == 3

@@ -212,10 +212,6 @@ impl Batch {
         &self.fields
     }
 
-    pub(crate) fn data_mut(&mut self) -> &mut Tensor {
-        &mut self.data
-    }
-
     /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
     /// `None` for a stack.
     pub fn lengths(&self) -> Option<&Tensor> {

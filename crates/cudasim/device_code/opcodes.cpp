@@ -1,7 +1,7 @@
 // The opcodes that the emulator supports, each with its supported modifiers.
 //
 // A new one: a row here, a function in integer.cpp, logic.cpp, floating.cpp, convert.cpp, access.cpp or
-// flow.cpp (its name goes into warp.h), and a test against host arithmetic in tests/device_code.rs.
+// flow.cpp (its name goes into warp.h), and a test against host arithmetic in tests/device_code/.
 
 #include <sstream>
 

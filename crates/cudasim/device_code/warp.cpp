@@ -47,7 +47,7 @@ const Instruction& Warp::step() {
     current = group.at;
     if (!instruction.run) {
         fail("this instruction is not known to the emulator (" + instruction.why_not +
-             "): teach it in crates/cudasim/device_code/opcodes.cpp, with a test in tests/device_code.rs");
+             "): teach it in crates/cudasim/device_code/opcodes.cpp, with a test in tests/device_code/");
     }
     group.at++;
     instruction.run(*this, instruction, active);
