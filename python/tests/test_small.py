@@ -132,6 +132,18 @@ def test_arguments_of_one_call_are_not_those_of_the_next():
     assert engine.stats()["batches"] == 1
 
 
+@pytest.mark.parametrize("name", ["stream", "out", "engine", "transform"])
+def test_names_that_are_not_interned(name):
+    """As of keyword arguments that were read from a file."""
+    given, rows = {"".join(list(name)): "none", "dtype": "float32"}, [paint(3, "int16")]
+    texts = set()
+    for _ in range(3):
+        with pytest.raises((TypeError, ValueError, BufferError)) as caught:
+            wr.stack(rows, **given)
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+
+
 def test_each_thread_has_constants_of_its_own():
     rows = [paint(3, "int32"), paint(2, "int32")]
     wrong = []

@@ -74,11 +74,18 @@ impl<'py> Given<'py> {
         let Given { out, stream, transform, engine, .. } = self;
         let of_call =
             [("out", out), ("stream", stream), ("transform", transform), ("engine", engine)];
+        let mut is_rest_parsed = true;
         for (name, place) in of_call {
-            *place = place.take().or(kwargs.raw(name)?);
+            if let Some(item) = kwargs.raw(name)? {
+                is_rest_parsed = false;
+                *place = Some(item);
+            }
         }
         kwargs.finish(own_of(form))?;
-        remember(form, &self.rest, &parsed, copy);
+        // What of the rest belongs to the call alone is read each time.
+        if is_rest_parsed {
+            remember(form, &self.rest, &parsed, copy);
+        }
         Ok((parsed, copy))
     }
 }
