@@ -29,20 +29,19 @@ struct Failure : std::runtime_error {
 // Modifiers: what follows an opcode behind points. One that is not in this list, or not in that of its
 // opcode, is not known, and an instruction that has it is refused when it is reached.
 #define CUDASIM_MODIFIERS(X)                                                                       \
-    X(ABS) X(ALL) X(AND) X(ANY) X(ARRIVE) X(BF16) X(BFLY) X(CLEAR) X(COLLECTIVE) X(CONSTANT)       \
-    X(CTA) X(DEFER_BLOCKING) X(DOWN) X(E) X(EF) X(EL) X(EQ) X(EQU) X(EX) X(F) X(F16) X(F32)        \
-    X(F64) X(FTZ) X(GE) X(GEU) X(GPU) X(GT) X(GTU) X(HI) X(IADD) X(IDX) X(L) X(LE) X(LEU) X(LT)    \
-    X(LTC128B) X(LTC256B) X(LTC64B) X(LTU) X(LU) X(LUT) X(MOV) X(NA) X(is_nan) X(NE) X(NEU) X(NODEC)  \
-    X(NOINC) X(NTZ) X(NUM) X(OR) X(PACK_AB) X(PAND) X(POR) X(R) X(RCP) X(RECONVERGENT) X(REL)      \
-    X(RELIABLE) X(RM) X(RN) X(RP) X(RZ) X(S16) X(S32) X(S64) X(S8) X(SH) X(SHL) X(SM) X(STRONG)    \
-    X(SX32) X(SYNC) X(SYS) X(T) X(TRUNC) X(U) X(U16) X(U16x2) X(U32) X(U64) X(U8) X(UP) X(W)       \
-    X(WEAK) X(WIDE) X(X) X(XOR) X(b32) X(b64) X(b128)
+    X(ALL) X(AND) X(ANY) X(BF16) X(BFLY) X(CLEAR) X(CONSTANT) X(DEFER_BLOCKING) X(DOWN) X(E) X(EF) \
+    X(EQ) X(EQU) X(EX) X(F16) X(F32) X(F64) X(FTZ) X(GE) X(GEU) X(GT) X(GTU) X(HI) X(IADD) X(IDX)  \
+    X(L) X(LE) X(LEU) X(LT) X(LTU) X(LU) X(LUT) X(MOV) X(NA) X(NE) X(NEU) X(NODEC) X(NOINC) X(NTZ) \
+    X(NUM) X(OR) X(PACK_AB) X(R) X(RCP) X(RECONVERGENT) X(REL) X(RELIABLE) X(RP) X(RZ) X(S16)      \
+    X(S32) X(S64) X(S8) X(SH) X(SHL) X(SM) X(STRONG) X(SX32) X(SYNC) X(SYS) X(TRUNC) X(U) X(U16)     \
+    X(U16x2) X(U32) X(U64) X(U8) X(UP) X(W) X(WIDE) X(X) X(XOR)
 
 enum class Mod : uint8_t {
 #define X(name) name,
     CUDASIM_MODIFIERS(X)
 #undef X
-        count
+    is_nan, b32, b64, b128,  ///< NAN, 32, 64, 128
+    count
 };
 using Modifiers = std::bitset<size_t(Mod::count)>;
 
@@ -88,7 +87,7 @@ using Run = void (*)(Warp&, const Instruction&, Lanes active);
 enum class Unit : uint8_t { alu, fma, xu, fp64, memory, control, uniform, half, count };
 extern const char* const unit_names[size_t(Unit::count)];
 
-enum class Compare : uint8_t { lt, eq, le, gt, ne, ge, num, nan, ltu, equ, leu, gtu, neu, geu, never, always };
+enum class Compare : uint8_t { lt, eq, le, gt, ne, ge, num, nan, ltu, equ, leu, gtu, neu, geu, never };
 
 /// What an instruction does in memory.
 enum class Access : uint8_t {
@@ -154,6 +153,8 @@ void read_listing(const std::string& path, Image& image);
 /// One instruction as nvdisasm writes it, `low` and `high` being its bits.
 Instruction parse(const std::string& text, uint64_t low, uint64_t high,
                   const std::map<std::string, uint32_t>& labels);
+/// For tests: a line for each opcode, with the modifiers that it may have.
+std::string opcode_table();
 /// Finds what an instruction does by its opcode and modifiers; `run` stays null where it is not known.
 void find_opcode(Instruction& instruction, std::string_view opcode);
 

@@ -40,7 +40,6 @@ Lanes compared(const Warp& warp, Compare compare, Lanes less, Lanes equal, Lanes
         case Compare::neu: return ~equal;
         case Compare::geu: return greater | equal | unordered;
         case Compare::never: break;
-        case Compare::always: return kAllLanes;
     }
     warp.fail("a comparison that is none");
 }

@@ -23,7 +23,7 @@ uint32_t look_up(uint32_t table, uint32_t a, uint32_t b, uint32_t c) {
 }  // namespace
 
 void run_lop3(Warp& warp, const Instruction& in, Lanes active) {
-    // With a predicate in front: whether the result is not zero, and or or another one.
+    // With a predicate in front: whether the result is not zero, or another one holds.
     size_t i = is_predicate(in[0]);
     Vector rooms[3], result;
     const Vector &a = warp.raw(in[i + 1], rooms[0]), &b = warp.raw(in[i + 2], rooms[1]),
@@ -37,7 +37,7 @@ void run_lop3(Warp& warp, const Instruction& in, Lanes active) {
     warp.put(in[i], active, result);
     if (!i) return;
     Lanes not_zero = lanes_where([&](int l) { return result[l]; }), other = warp.predicate(in[i + 5]);
-    warp.put(in[0], active, in.has(Mod::PAND) ? not_zero & other : not_zero | other);
+    warp.put(in[0], active, not_zero | other);
 }
 
 void run_plop3(Warp& warp, const Instruction& in, Lanes active) {
@@ -143,7 +143,7 @@ void run_sgxt(Warp& warp, const Instruction& in, Lanes active) {
     Vector room_a, room_b, result;
     const Vector &a = warp.integers(in[1], room_a), &b = warp.integers(in[2], room_b);
     for_lanes([&](int l) {
-        uint32_t bits = in.has(Mod::W) ? b[l] & 31 : std::min(b[l], 32u);
+        uint32_t bits = std::min(b[l], 32u);
         if (bits == 0) {
             result[l] = 0;
         } else {

@@ -41,11 +41,9 @@ Modifiers modifiers_of(const std::string& list) {
 const std::map<std::string, Opcode, std::less<>>& opcodes() {
     static const auto* const table = [] {
         auto* all = new std::map<std::string, Opcode, std::less<>>;
-        const std::string compare = " LT EQ LE GT NE GE T F AND OR XOR ";
-        const std::string floats = compare + " NUM NAN LTU EQU LEU GTU NEU GEU ";
-        // The scope of a load or store, and its cache hints.
-        const std::string order = " E STRONG WEAK SM CTA GPU SYS CONSTANT EF EL LU NA LTC64B LTC128B LTC256B ";
-        const std::string sizes = " U8 S8 U16 S16 64 128 ";
+        const std::string compare = "LT EQ LE GT NE GE AND OR XOR ";
+        const std::string floats = compare + "NUM NAN LTU EQU LEU GTU NEU GEU";
+        const std::string sizes = "U8 S8 U16 S16 64 128 ";
         auto add = [&](const char* names, Run run, Unit unit, const std::string& modifiers = "",
                        Access access = Access::none) {
             std::stringstream list(names);
@@ -53,24 +51,28 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
                 (*all)[name] = {run, name[0] == 'U' ? Unit::uniform : unit, access, modifiers_of(modifiers)};
             }
         };
-        add("NOP YIELD NANOSLEEP CCTL", run_nop, Unit::control);
-        add("MOV UMOV R2UR", run_mov, Unit::alu, "64 U32");
+        add("NOP", run_nop, Unit::control);
+        add("MOV UMOV", run_mov, Unit::alu, "64");
+        add("R2UR", run_mov, Unit::alu);
         add("IMAD UIMAD", run_imad, Unit::fma, "MOV U32 IADD SHL WIDE HI X");
-        add("IADD3 UIADD3", run_iadd3, Unit::alu, "X 64");
-        add("VIADD IADD", run_iadd, Unit::alu, "64");
+        add("IADD3", run_iadd3, Unit::alu, "X");
+        add("UIADD3", run_iadd3, Unit::alu, "X 64");
+        add("VIADD", run_iadd, Unit::alu);
+        add("IADD", run_iadd, Unit::alu, "64");
         add("LEA ULEA", run_lea, Unit::alu, "HI X SX32");
-        add("IMNMX VIMNMX UIMNMX", run_min_max, Unit::alu, "U32 S32 U64 S64 U16x2");
+        add("IMNMX", run_min_max, Unit::alu, "U32 U64 S64");
+        add("VIMNMX", run_min_max, Unit::alu, "U32 S32 U16x2");
         add("VIADDMNMX", run_add_min_max, Unit::alu, "U32");
         add("POPC UPOPC", run_popc, Unit::xu);
         add("FLO UFLO", run_flo, Unit::xu, "U32 SH");
         add("IABS", run_iabs, Unit::alu);
-        add("LOP3 ULOP3", run_lop3, Unit::alu, "LUT PAND POR");
+        add("LOP3 ULOP3", run_lop3, Unit::alu, "LUT");
         add("PLOP3 UPLOP3", run_plop3, Unit::alu, "LUT");
         add("SHF USHF", run_shf, Unit::alu, "L R W HI U32 S32 U64 S64");
         add("SEL USEL", run_sel, Unit::alu, "64");
         add("ISETP UISETP", run_isetp, Unit::alu, compare + "U32 U64 S64 EX");
         add("PRMT UPRMT", run_prmt, Unit::alu);
-        add("SGXT USGXT", run_sgxt, Unit::alu, "U32 W");
+        add("SGXT USGXT", run_sgxt, Unit::alu, "U32");
         add("BREV UBREV", run_brev, Unit::xu);
         add("R2P", run_r2p, Unit::alu);
         add("P2R", run_p2r, Unit::alu);
@@ -93,9 +95,10 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("F2I", run_f2i, Unit::xu, "FTZ TRUNC NTZ F64 U32 U64 S64");
         add("F2F", run_f2f, Unit::xu, "F64 F32 F16 RZ");
         add("F2FP", run_f2fp, Unit::alu, "F16 BF16 F32 PACK_AB");
-        add("LD LDG", run_load, Unit::memory, order + sizes, Access::table);
-        add("ST STG", run_store, Unit::memory, order + sizes, Access::store);
-        add("LDL STL", run_local, Unit::memory, "LU" + sizes, Access::local);
+        add("LD LDG", run_load, Unit::memory, sizes + "E SYS CONSTANT NA", Access::table);
+        add("ST STG", run_store, Unit::memory, sizes + "E SYS STRONG SM EF", Access::store);
+        add("LDL", run_local, Unit::memory, sizes + "LU", Access::local);
+        add("STL", run_local, Unit::memory, sizes, Access::local);
         add("LDS STS", run_shared, Unit::memory, sizes, Access::shared);
         add("LDC ULDC LDCU", run_ldc, Unit::memory, sizes);
         add("CS2R", run_cs2r, Unit::alu, "32");
@@ -104,8 +107,8 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("VOTE VOTEU", run_vote, Unit::alu, "ALL ANY EQ");
         add("BRA", run_bra, Unit::control, "U");
         add("BRX", run_brx, Unit::control);
-        add("CALL", run_call, Unit::control, "REL ABS NOINC");
-        add("RET", run_ret, Unit::control, "REL ABS NODEC");
+        add("CALL", run_call, Unit::control, "REL NOINC");
+        add("RET", run_ret, Unit::control, "REL NODEC");
         add("EXIT", run_exit, Unit::control);
         add("BSSY", run_bssy, Unit::control, "RECONVERGENT RELIABLE");
         add("BSYNC", run_bsync, Unit::control, "RECONVERGENT RELIABLE");
@@ -123,7 +126,7 @@ Compare compare_of(const Instruction& in) {
         {Mod::LT, Compare::lt},   {Mod::EQ, Compare::eq},   {Mod::LE, Compare::le},   {Mod::GT, Compare::gt},
         {Mod::NE, Compare::ne},   {Mod::GE, Compare::ge},   {Mod::NUM, Compare::num}, {Mod::is_nan, Compare::nan},
         {Mod::LTU, Compare::ltu}, {Mod::EQU, Compare::equ}, {Mod::LEU, Compare::leu}, {Mod::GTU, Compare::gtu},
-        {Mod::NEU, Compare::neu}, {Mod::GEU, Compare::geu}, {Mod::T, Compare::always},
+        {Mod::NEU, Compare::neu}, {Mod::GEU, Compare::geu},
     };
     for (auto [mod, compare] : all) {
         if (in.has(mod)) return compare;
@@ -132,6 +135,18 @@ Compare compare_of(const Instruction& in) {
 }
 
 }  // namespace
+
+std::string opcode_table() {
+    std::string text;
+    for (auto& [name, opcode] : opcodes()) {
+        text += name;
+        for (auto& [modifier, mod] : modifier_names()) {
+            if (opcode.known[size_t(mod)]) text += " " + modifier;
+        }
+        text += '\n';
+    }
+    return text;
+}
 
 void find_opcode(Instruction& in, std::string_view text) {
     std::string_view name = text.substr(0, text.find('.'));

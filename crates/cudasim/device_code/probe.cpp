@@ -53,6 +53,12 @@ static Kernel assemble(const std::string& program) {
 
 using namespace cudasim::device_code;
 
+/// The table of opcodes, as text.
+extern "C" __attribute__((visibility("default"))) const char* cudasim_opcodes() {
+    static const std::string table = opcode_table();
+    return table.c_str();
+}
+
 /// Runs a program until all lanes have ended; 0, or 1 with a text of what was wrong.
 extern "C" __attribute__((visibility("default"))) int cudasim_probe(const char* program, ProbeState* state, char* error,
                                                                     size_t error_bytes) {

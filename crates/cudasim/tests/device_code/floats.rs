@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::probe::{check, check_p, check_pair, State};
+use crate::probe::{check, check_p, check_pair, State, JOINS};
 
 const NAN: u32 = 0x7FFF_FFFF;
 
@@ -21,7 +21,7 @@ fn d(s: &State, register: usize, lane: usize) -> f64 {
 }
 
 #[test]
-fn float32() {
+pub fn float32() {
     check("FADD R0, R2, R4", |s, l| bits(f(s, 2, l) + f(s, 4, l)));
     check("FADD R0, R2, -8388608 /* 0xcb000000 */", |s, l| bits(f(s, 2, l) - 8_388_608.0));
     check("FADD R0, |R2|, -R4", |s, l| bits(f(s, 2, l).abs() - f(s, 4, l)));
@@ -48,7 +48,7 @@ fn float32() {
 }
 
 #[test]
-fn comparisons() {
+pub fn comparisons() {
     type Holds = fn(f64, f64) -> bool;
     let unordered = |x: f64, y: f64| x.is_nan() || y.is_nan();
     let all: [(&str, Holds); 14] = [
@@ -68,12 +68,14 @@ fn comparisons() {
         ("NEU", |x, y| x != y),
     ];
     for (name, holds) in all {
-        check_p(&format!("FSETP.{name}.AND P0, PT, R2, R4, PT"), |s, l| {
-            holds(f(s, 2, l).into(), f(s, 4, l).into())
-        });
-        check_p(&format!("DSETP.{name}.OR P0, PT, R2, R4, P1"), |s, l| {
-            holds(d(s, 2, l), d(s, 4, l)) || s.p(1, l)
-        });
+        for (join, joined) in JOINS {
+            check_p(&format!("FSETP.{name}.{join} P0, PT, R2, R4, P1"), |s, l| {
+                joined(holds(f(s, 2, l).into(), f(s, 4, l).into()), s.p(1, l))
+            });
+            check_p(&format!("DSETP.{name}.{join} P0, PT, R2, R4, P1"), |s, l| {
+                joined(holds(d(s, 2, l), d(s, 4, l)), s.p(1, l))
+            });
+        }
     }
     check_p("FSETP.NAN.AND P0, PT, R2, R2, PT", move |s, l| {
         unordered(f(s, 2, l).into(), f(s, 2, l).into())
@@ -82,7 +84,7 @@ fn comparisons() {
 }
 
 #[test]
-fn float64() {
+pub fn float64() {
     let wide = |value: f64| if value.is_nan() { 0xFFF8_0000_0000_0000 } else { value.to_bits() };
     check_pair("DADD R0, R2, R4", move |s, l| wide(d(s, 2, l) + d(s, 4, l)));
     check_pair("DMUL R0, R2, -R4", move |s, l| wide(d(s, 2, l) * -d(s, 4, l)));
@@ -90,7 +92,7 @@ fn float64() {
 }
 
 #[test]
-fn float16_pairs() {
+pub fn float16_pairs() {
     let h = |s: &State, register, lane, k| f16::from_bits((s.r(register, lane) >> (16 * k)) as u16);
     let to = |value: f64| {
         let half = f16::from_f64(value);
@@ -120,7 +122,7 @@ fn float16_pairs() {
 }
 
 #[test]
-fn integers_to_floats() {
+pub fn integers_to_floats() {
     check("I2F R0, R2", |s, l| (s.r(2, l) as i32 as f32).to_bits());
     check("I2FP.F32.U32 R0, R2", |s, l| (s.r(2, l) as f32).to_bits());
     check("I2FP.F32.S32 R0, R2", |s, l| (s.r(2, l) as i32 as f32).to_bits());
@@ -144,7 +146,7 @@ fn integers_to_floats() {
 }
 
 #[test]
-fn floats_to_integers() {
+pub fn floats_to_integers() {
     // Rust's casts cut off and saturate too, and make 0 of NaN.
     check("F2I.TRUNC.NTZ R0, R2", |s, l| f(s, 2, l) as i32 as u32);
     check("F2I.U32.TRUNC.NTZ R0, R2", |s, l| f(s, 2, l) as u32);
@@ -168,7 +170,7 @@ fn floats_to_integers() {
 }
 
 #[test]
-fn between_floats() {
+pub fn between_floats() {
     let half = |x: f32| if x.is_nan() { 0x7FFF } else { u32::from(f16::from_f32(x).to_bits()) };
     let bfloat = |x: f32| if x.is_nan() { 0x7FFF } else { u32::from(bf16::from_f32(x).to_bits()) };
     check("F2FP.F16.F32.PACK_AB R0, R2, R4", move |s, l| half(f(s, 2, l)) << 16 | half(f(s, 4, l)));

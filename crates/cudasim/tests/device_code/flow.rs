@@ -1,22 +1,24 @@
 //! Branches, barriers and what lanes tell each other.
 
-use crate::probe::{check, each, State};
+use crate::probe::{check, check_p, State, VOTES};
 
 #[test]
-fn lanes_part_and_meet() {
-    check(
-        "BSSY B0, `(.L_end)
-        @P1 BRA `(.L_then)
-        MOV R0, 0x1
-        BRA `(.L_join)
-        .L_then:
-        MOV R0, 0x2
-        .L_join:
-        BSYNC B0
-        .L_end:
-        IADD3 R0, R0, 0x10, RZ",
-        |s, l| if s.p(1, l) { 0x12 } else { 0x11 },
-    );
+pub fn lanes_part_and_meet() {
+    for how in ["", ".RECONVERGENT", ".RELIABLE"] {
+        let program = format!(
+            "BSSY{how} B0, `(.L_end)
+            @P1 BRA `(.L_then)
+            MOV R0, 0x1
+            BRA `(.L_join)
+            .L_then:
+            MOV R0, 0x2
+            .L_join:
+            BSYNC{how} B0
+            .L_end:
+            IADD3 R0, R0, 0x10, RZ"
+        );
+        check(&program, |s, l| if s.p(1, l) { 0x12 } else { 0x11 });
+    }
     // Behind the barrier all lanes are together again: the last instructions are issued once.
     let mut state = State::new(1);
     state.predicates[1] = 0xFFFF;
@@ -27,23 +29,25 @@ fn lanes_part_and_meet() {
 }
 
 #[test]
-fn loops_of_different_lengths() {
-    check(
-        "S2R R3, SR_LANEID
-        MOV R0, RZ
-        BSSY B1, `(.L_out)
-        .L_loop:
-        ISETP.GE.U32.AND P0, PT, R0, R3, PT
-        @P0 BREAK B1
-        @P0 BRA `(.L_out)
-        IADD3 R0, R0, 0x1, RZ
-        BRA `(.L_loop)
-        BSYNC B1
-        .L_out:
-        WARPSYNC.ALL
-        IADD3 R0, R0, 0x5, RZ",
-        |_, l| l as u32 + 5,
-    );
+pub fn loops_of_different_lengths() {
+    for how in ["", ".RELIABLE"] {
+        let program = format!(
+            "S2R R3, SR_LANEID
+            MOV R0, RZ
+            BSSY B1, `(.L_out)
+            .L_loop:
+            ISETP.GE.U32.AND P0, PT, R0, R3, PT
+            @P0 BREAK{how} B1
+            @P0 BRA `(.L_out)
+            IADD3 R0, R0, 0x1, RZ
+            BRA `(.L_loop)
+            BSYNC B1
+            .L_out:
+            WARPSYNC.ALL
+            IADD3 R0, R0, 0x5, RZ"
+        );
+        check(&program, |_, l| l as u32 + 5);
+    }
     check(
         "BRA P1, `(.L_x)\nMOV R0, 0x1\nEXIT\n.L_x:\nMOV R0, 0x2",
         |s, l| if s.p(1, l) { 2 } else { 1 },
@@ -58,7 +62,7 @@ fn loops_of_different_lengths() {
 }
 
 #[test]
-fn calls_and_tables() {
+pub fn calls_and_tables() {
     check("MOV R4, 0x30\nCALL.REL.NOINC `(.L_f)\nNOP\nIADD3 R0, R0, 0x1, RZ\nEXIT\n.L_f:\nMOV R0, R2\nRET.REL.NODEC R4 `(.L_f)", |s, l| {
         s.r(2, l).wrapping_add(1)
     });
@@ -84,23 +88,26 @@ fn calls_and_tables() {
 }
 
 #[test]
-fn barriers_as_registers() {
+pub fn barriers_as_registers() {
     check("BSSY B0, `(.L_x)\nBMOV.32.CLEAR R0, B0\n.L_x:\nNOP", |_, _| !0);
     check("MOV R2, 0xffffffff\nBMOV.32 B3, R2\nBMOV.32 R0, B3", |_, _| !0);
 }
 
 #[test]
-fn shuffles_and_votes() {
+pub fn shuffles_and_votes() {
     check("SHFL.IDX PT, R0, R2, 0x5, 0x1f", |s, _| s.r(2, 5));
     check("SHFL.DOWN PT, R0, R2, 0x3, 0x1f", |s, l| s.r(2, if l + 3 < 32 { l + 3 } else { l }));
     check("SHFL.UP PT, R0, R2, 0x3, RZ", |s, l| s.r(2, if l >= 3 { l - 3 } else { l }));
     check("SHFL.BFLY PT, R0, R2, 0x10, 0x1f", |s, l| s.r(2, l ^ 16));
     // Groups of eight.
     check("SHFL.IDX PT, R0, R2, 0x2, 0x181f", |s, l| s.r(2, l / 8 * 8 + 2));
-    check("VOTE.ANY R0, PT, P1", |s, _| s.predicates[1]);
-    each("VOTE.ALL R0, P0, P1", |before, after, l| {
-        assert_eq!(after.p(0, l), before.predicates[1] == !0)
-    });
+    for (name, holds) in VOTES {
+        check(&format!("VOTE.{name} R0, PT, P1"), |s, _| s.predicates[1]);
+        check_p(&format!("VOTE.{name} R0, P0, P1"), |s, _| holds(s.predicates[1]));
+        // All of one mind.
+        check_p(&format!("VOTE.{name} R0, P0, PT"), |_, _| holds(!0));
+        check_p(&format!("VOTE.{name} R0, P0, !PT"), |_, _| holds(0));
+    }
     let mut state = State::new(1);
     state.predicates[1] = 0xFFFF;
     let error = state.run("@P1 SHFL.IDX PT, R0, R2, 0x1f, 0x1f").expect_err("lane 31 is not there");
@@ -108,7 +115,7 @@ fn shuffles_and_votes() {
 }
 
 #[test]
-fn what_never_ends_is_found() {
+pub fn what_never_ends_is_found() {
     let mut state = State::new(1);
     state.predicates[1] = 1;
     // Lane 0 waits for the others at one place, they for it at another.

@@ -1,6 +1,6 @@
 //! Integers, bits and predicates.
 
-use crate::probe::{check, check_p, check_pair, each, State};
+use crate::probe::{check, check_p, check_pair, each, State, JOINS, VOTES};
 
 type Three = fn(u32, u32, u32) -> u32;
 
@@ -10,7 +10,7 @@ fn three(program: &str, want: Three) {
 }
 
 #[test]
-fn sums_and_products() {
+pub fn sums_and_products() {
     three("IADD3 R0, R2, R4, R6", |a, b, c| a.wrapping_add(b).wrapping_add(c));
     three("IADD3 R0, R2, -R4, ~R6", |a, b, c| a.wrapping_sub(b).wrapping_add(!c));
     three("VIADD R0, R2, 0xffffffff", |a, _, _| a.wrapping_sub(1));
@@ -43,7 +43,7 @@ fn sums_and_products() {
 }
 
 #[test]
-fn carries() {
+pub fn carries() {
     let sum = |s: &State, l| s.pair(2, l).wrapping_add(s.pair(4, l));
     check_pair("IADD3 R0, P0, R2, R4, RZ\nIADD3.X R1, R3, R5, RZ, P0, !PT", sum);
     check_pair("IADD3 R0, P0, R2, R4, RZ\nIMAD.X R1, R3, 0x1, R5, P0", sum);
@@ -68,7 +68,7 @@ fn carries() {
 }
 
 #[test]
-fn the_smaller_and_the_larger() {
+pub fn the_smaller_and_the_larger() {
     three("VIMNMX.U32 R0, R2, R4, PT", |a, b, _| a.min(b));
     three("IMNMX.U32 R0, R2, R4, !PT", |a, b, _| a.max(b));
     three("VIMNMX R0, R2, R4, PT", |a, b, _| (a as i32).min(b as i32) as u32);
@@ -86,7 +86,7 @@ fn the_smaller_and_the_larger() {
 }
 
 #[test]
-fn bits_and_bytes() {
+pub fn bits_and_bytes() {
     three("LOP3.LUT R0, R2, R4, R6, 0xc0, !PT", |a, b, _| a & b);
     three("LOP3.LUT R0, R2, R4, R6, 0xfe, !PT", |a, b, c| a | b | c);
     three("LOP3.LUT R0, R2, R4, R6, 0xca, !PT", |a, b, c| (a & b) | (!a & c));
@@ -110,6 +110,9 @@ fn bits_and_bytes() {
     check("SHF.L.U64.HI R0, R2, R4, R6", move |s, l| {
         (joined(s.r(2, l), s.r(6, l)).checked_shl(s.r(4, l)).unwrap_or(0) >> 32) as u32
     });
+    check("SHF.R.S64 R0, R2, R4, R6", move |s, l| {
+        (joined(s.r(2, l), s.r(6, l)) as i64 >> s.r(4, l).min(63)) as u32
+    });
     three("SGXT R0, R2, 0x8", |a, _, _| a as i8 as u32);
     three("SGXT.U32 R0, R2, 0x9", |a, _, _| a & 0x1FF);
     three("PRMT R0, R2, 0x5410, R4", |a, b, _| a & 0xFFFF | b << 16);
@@ -132,7 +135,7 @@ fn bits_and_bytes() {
 }
 
 #[test]
-fn predicates_and_registers() {
+pub fn predicates_and_registers() {
     each("R2P PR, R2, 0x5", |before, after, l| {
         for k in 0..7 {
             let want = if k == 0 || k == 2 { before.r(2, l) >> k & 1 != 0 } else { before.p(k, l) };
@@ -148,10 +151,13 @@ fn predicates_and_registers() {
 }
 
 #[test]
-fn comparisons() {
+pub fn comparisons() {
     check_p("ISETP.GE.AND P0, PT, R2, R4, PT", |s, l| s.r(2, l) as i32 >= s.r(4, l) as i32);
-    check_p("ISETP.LT.U32.OR P0, PT, R2, R4, P1", |s, l| s.r(2, l) < s.r(4, l) || s.p(1, l));
-    check_p("ISETP.NE.XOR P0, PT, R2, R4, P1", |s, l| (s.r(2, l) != s.r(4, l)) ^ s.p(1, l));
+    for (join, joined) in JOINS {
+        check_p(&format!("ISETP.LT.U32.{join} P0, PT, R2, R4, P1"), |s, l| {
+            joined(s.r(2, l) < s.r(4, l), s.p(1, l))
+        });
+    }
     check_p("ISETP.EQ.AND P1, P0, R2, R4, PT", |s, l| s.r(2, l) != s.r(4, l));
     check_p("ISETP.LE.U32.AND P0, PT, R2, R4, !P1", |s, l| s.r(2, l) <= s.r(4, l) && !s.p(1, l));
     let (a, b) = (|s: &State, l| s.pair(2, l), |s: &State, l| s.pair(4, l));
@@ -175,35 +181,28 @@ fn comparisons() {
     });
 }
 
-/// The uniform forms: one number for the warp.
+/// Uniform opcodes beside those that are forms of others, which `check` runs too; and what goes between lanes and warp.
 #[test]
-fn uniform() {
+pub fn uniform() {
     let uniform = |program: &str, want: fn(&State) -> u32| {
         each(program, |before, after, _| assert_eq!(after.uniform[0], want(before), "{program}"));
     };
-    uniform("UIADD3 UR0, UR2, UR4, URZ", |s| s.uniform[2].wrapping_add(s.uniform[4]));
     uniform("UIADD3 UR0, UP1, UPT, UR2, 0x18, URZ", |s| s.uniform[2].wrapping_add(0x18));
-    uniform("UIMAD UR0, UR2, UR4, UR6", |s| {
-        s.uniform[2].wrapping_mul(s.uniform[4]).wrapping_add(s.uniform[6])
-    });
-    uniform("UMOV UR0, 0x7", |_| 7);
-    uniform("USHF.L.U32 UR0, UR2, 0x3, URZ", |s| s.uniform[2] << 3);
-    uniform("USHF.R.U32.HI UR0, URZ, 0x3, UR2", |s| s.uniform[2] >> 3);
-    uniform("ULOP3.LUT UR0, UR2, UR4, URZ, 0x3c, !UPT", |s| s.uniform[2] ^ s.uniform[4]);
-    uniform("USEL UR0, UR2, UR4, UP1", |s| {
-        s.uniform[if s.uniform_predicates[1] != 0 { 2 } else { 4 }]
-    });
-    uniform("UISETP.GE.U32.AND UP0, UPT, UR2, UR4, UPT\nUSEL UR0, URZ, 0x1, !UP0", |s| {
-        u32::from(s.uniform[2] >= s.uniform[4])
+    each("UIADD3.64 UR0, UR2, UR4, UR6", |before, after, _| {
+        let pair = |s: &State, k| u64::from(s.uniform[k + 1]) << 32 | u64::from(s.uniform[k]);
+        let want = pair(before, 2).wrapping_add(pair(before, 4)).wrapping_add(pair(before, 6));
+        assert_eq!(pair(after, 0), want);
     });
     uniform("UPLOP3.LUT UP0, UPT, UP1, UP2, UPT, 0x80, 0x0\n@UP0 UMOV UR2, 0x1\n@!UP0 UMOV UR2, 0x2\nUMOV UR0, UR2", |s| {
         if s.uniform_predicates[1] & s.uniform_predicates[2] != 0 { 1 } else { 2 }
     });
     uniform("R2UR UR0, R2", |s| s.r(2, 0));
-    uniform("UI2F.U32.RP UR0, UR2", |s| {
-        let near = s.uniform[2] as f32;
-        let is_less = f64::from(near) < f64::from(s.uniform[2]);
-        if is_less { f32::from_bits(near.to_bits() + 1) } else { near }.to_bits()
-    });
     check("IADD3 R0, R2, UR4, RZ", |s, l| s.r(2, l).wrapping_add(s.uniform[4]));
+    // Of the lanes' predicates, as a number and as the warp's.
+    for (name, holds) in VOTES {
+        each(&format!("VOTEU.{name} UR0, UP0, P1"), |before, after, _| {
+            assert_eq!(after.uniform[0], before.predicates[1]);
+            assert_eq!(after.uniform_predicates[0] != 0, holds(before.predicates[1]), "{name}");
+        });
+    }
 }

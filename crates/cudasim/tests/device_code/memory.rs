@@ -17,68 +17,78 @@ fn with_memory(bytes: usize, step: usize) -> (Box<State>, Vec<u64>) {
     (state, words)
 }
 
+/// What says how many bytes a load or store has, and the bytes.
+const SIZES: [(&str, usize); 7] =
+    [(".U8", 1), (".S8", 1), (".U16", 2), (".S16", 2), ("", 4), (".64", 8), (".128", 16)];
+
+/// The register or registers that a load of these bytes fills.
+fn loaded(size: &str, bytes: &[u8]) -> Vec<u32> {
+    match (size, bytes) {
+        (".S8", &[byte]) => vec![byte as i8 as u32],
+        (_, &[byte]) => vec![byte.into()],
+        (".S16", &[low, high]) => vec![i16::from_ne_bytes([low, high]) as u32],
+        (_, &[low, high]) => vec![u16::from_ne_bytes([low, high]).into()],
+        _ => bytes.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().expect("4"))).collect(),
+    }
+}
+
+/// The bytes of a lane's registers from `first` on.
+fn bytes_of(state: &State, first: usize, lane: usize, bytes: usize) -> Vec<u8> {
+    let words = (first..).map(|register| state.r(register, lane).to_ne_bytes());
+    words.flatten().take(bytes).collect()
+}
+
 #[test]
-fn loads_of_every_size() {
-    for (name, size, words) in [
-        ("LDG.E.U8.CONSTANT", 1, 1),
-        ("LDG.E.S8", 1, 1),
-        ("LD.E.U16", 2, 1),
-        ("LDG.E.S16", 2, 1),
-        ("LDG.E", 4, 1),
-        ("LDG.E.64.CONSTANT", 8, 2),
-        ("LDG.E.128.CONSTANT", 16, 4),
-    ] {
-        let (mut state, memory) = with_memory(1024, size);
-        state.run(&format!("{name} R20, desc[UR4][R10.64+0x10]")).expect("in bounds");
-        let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        for lane in 0..32 {
-            let at = &bytes[16 + lane * size..][..size];
-            for word in 0..words {
-                let want = match (size, name.contains(".S")) {
-                    (1, true) => at[0] as i8 as u32,
-                    (1, false) => at[0].into(),
-                    (2, true) => i16::from_ne_bytes([at[0], at[1]]) as u32,
-                    (2, false) => u16::from_ne_bytes([at[0], at[1]]).into(),
-                    _ => u32::from_ne_bytes(at[4 * word..4 * word + 4].try_into().expect("4")),
-                };
-                assert_eq!(state.r(20 + word, lane), want, "{name}, lane {lane}");
+pub fn loads_of_every_size() {
+    let hints = ["", ".SYS", ".CONSTANT", ".NA"];
+    for opcode in
+        ["LD.E", "LDG.E"].iter().flat_map(|name| hints.map(|hint| format!("{name}{hint}")))
+    {
+        for (size, num_bytes) in SIZES {
+            let name = format!("{opcode}{size}");
+            let (mut state, memory) = with_memory(1024, num_bytes);
+            state.run(&format!("{name} R20, desc[UR4][R10.64+0x10]")).expect("in bounds");
+            let bytes: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            for lane in 0..32 {
+                let want = loaded(size, &bytes[16 + lane * num_bytes..][..num_bytes]);
+                let got: Vec<u32> = (20..20 + want.len()).map(|k| state.r(k, lane)).collect();
+                assert_eq!(got, want, "{name}, lane {lane}");
             }
-        }
-        if name.contains("CONSTANT") {
-            let (first, last) =
-                (state.memory_begin + 16, state.memory_begin + 15 + 32 * size as u64);
-            assert_eq!(state.sample_sectors, last / 32 - first / 32 + 1, "{name}");
+            let first = state.memory_begin + 16;
+            let sectors = (first + 32 * num_bytes as u64 - 1) / 32 - first / 32 + 1;
+            let want = if name.contains("CONSTANT") { sectors } else { 0 };
+            assert_eq!(state.sample_sectors, want, "{name}");
         }
     }
 }
 
 #[test]
-fn stores_of_every_size() {
-    for (name, size) in [
-        ("STG.E.U8.STRONG.SM", 1),
-        ("STG.E.U16", 2),
-        ("ST.E", 4),
-        ("STG.E.64", 8),
-        ("STG.E.128", 16),
-    ] {
-        let (mut state, memory) = with_memory(1024, size);
-        let before = state.clone();
-        state.run(&format!("@P1 {name} desc[UR4][R10.64], R20")).expect("in bounds");
-        for lane in 0..32 {
-            let bytes: Vec<u8> =
-                (0..4).flat_map(|word| before.r(20 + word, lane).to_ne_bytes()).collect();
-            // SAFETY: the vector's own memory, which the instruction wrote to.
-            let got = unsafe {
-                std::slice::from_raw_parts(memory.as_ptr().cast::<u8>().add(lane * size), size)
-            };
-            assert_eq!(got == &bytes[..size], before.p(1, lane), "{name}, lane {lane}");
+pub fn stores_of_every_size() {
+    let hints = ["", ".SYS", ".STRONG.SM", ".EF"];
+    for opcode in
+        ["ST.E", "STG.E"].iter().flat_map(|name| hints.map(|hint| format!("{name}{hint}")))
+    {
+        for (size, num_bytes) in SIZES {
+            let name = format!("{opcode}{size}");
+            let (mut state, memory) = with_memory(1024, num_bytes);
+            let before = state.clone();
+            state.run(&format!("@P1 {name} desc[UR4][R10.64], R20")).expect("in bounds");
+            for lane in 0..32 {
+                // SAFETY: the vector's own memory, which the instruction wrote to.
+                let got = unsafe {
+                    let at = memory.as_ptr().cast::<u8>().add(lane * num_bytes);
+                    std::slice::from_raw_parts(at, num_bytes)
+                };
+                let want = bytes_of(&before, 20, lane, num_bytes);
+                assert_eq!(got == want, before.p(1, lane), "{name}, lane {lane}");
+            }
+            assert!(state.store_sectors <= num_bytes as u64 + 1);
         }
-        assert!(state.store_sectors <= size as u64 + 1);
     }
 }
 
 #[test]
-fn accesses_that_no_gpu_allows() {
+pub fn accesses_that_no_gpu_allows() {
     let refused = |program: &str, step: usize, shift: i64, words: &str| {
         let (mut state, _memory) = with_memory(512, step);
         for lane in 0..32 {
@@ -106,7 +116,7 @@ fn accesses_that_no_gpu_allows() {
 }
 
 #[test]
-fn what_is_not_known_is_named() {
+pub fn what_is_not_known_is_named() {
     for (program, words) in [
         ("FCHK P0, R2, R4", "the opcode FCHK"),
         ("LDG.E.256 R0, desc[UR4][R10.64]", "the modifier 256 of LDG"),
@@ -118,49 +128,83 @@ fn what_is_not_known_is_named() {
     }
 }
 
-#[test]
-fn spills_and_shared_memory() {
+/// A frame of 64 bytes below the stack pointer.
+fn with_frame(seed: u64) -> Box<State> {
     const TOP: u32 = 0xFF_FDC0;
-    for seed in 1..8 {
-        let mut state = State::new(seed);
-        state.frame_bytes = 64;
-        state.registers[1] = [TOP - 64; 32];
-        let before = state.clone();
-        state
-            .run("STL.64 [R1+0x8], R2\nLDL R0, [R1+0xc]\nSTL.U8 [R1+0x9], R4\nLDL.U8 R5, [R1+0x9]")
-            .expect("in it");
-        (0..32).for_each(|l| assert_eq!(state.r(0, l), before.r(3, l)));
-        (0..32).for_each(|l| assert_eq!(state.r(5, l), before.r(4, l) & 0xFF));
-        state = before.clone();
+    let mut state = State::new(seed);
+    state.frame_bytes = 64;
+    state.registers[1] = [TOP - 64; 32];
+    state
+}
+
+#[test]
+pub fn spills_and_shared_memory() {
+    for (size, num_bytes) in SIZES {
+        let spilled = |load: &str| {
+            let mut state = with_frame(1);
+            let before = state.clone();
+            state
+                .run(&format!("STL{size} [R1+0x10], R20\n{load}{size} R40, [R1+0x10]"))
+                .expect("in it");
+            for lane in 0..32 {
+                let want = loaded(size, &bytes_of(&before, 20, lane, num_bytes));
+                let got: Vec<u32> = (40..40 + want.len()).map(|k| state.r(k, lane)).collect();
+                assert_eq!(got, want, "{load}{size}, lane {lane}");
+            }
+        };
+        ["LDL", "LDL.LU"].iter().for_each(|load| spilled(load));
+        // Each lane writes its own place and reads the one of the lane across.
+        let mut state = State::new(2);
         for lane in 0..32 {
             state.registers[10][lane] = 16 * lane as u32;
             state.registers[11][lane] = 16 * (31 - lane as u32);
         }
+        let before = state.clone();
         state
-            .run("STS.128 [R10], R20\nBAR.SYNC.DEFER_BLOCKING 0x0\nLDS.64 R0, [R11+0x8]")
+            .run(&format!(
+                "STS{size} [R10], R20\nBAR.SYNC.DEFER_BLOCKING 0x0\nLDS{size} R40, [R11]"
+            ))
             .expect("in it");
-        (0..32).for_each(|l| assert_eq!(state.pair(0, l), before.pair(22, 31 - l)));
+        for lane in 0..32 {
+            let want = loaded(size, &bytes_of(&before, 20, 31 - lane, num_bytes));
+            let got: Vec<u32> = (40..40 + want.len()).map(|k| state.r(k, lane)).collect();
+            assert_eq!(got, want, "LDS{size}, lane {lane}");
+        }
+    }
+    // A part of what was spilled, and a part of it overwritten.
+    let mut state = with_frame(3);
+    let before = state.clone();
+    state
+        .run("STL.64 [R1+0x8], R2\nLDL R0, [R1+0xc]\nSTL.U8 [R1+0x9], R4\nLDL R6, [R1+0x8]")
+        .expect("in it");
+    for lane in 0..32 {
+        assert_eq!(state.r(0, lane), before.r(3, lane));
+        let want = before.r(2, lane) & !0xFF00 | (before.r(4, lane) & 0xFF) << 8;
+        assert_eq!(state.r(6, lane), want);
     }
 }
 
 #[test]
-fn constants_and_special_registers() {
+pub fn constants_and_special_registers() {
     let word =
         |s: &State, at: usize| u32::from_ne_bytes(s.constants[at..at + 4].try_into().expect("4"));
-    check("LDC R0, c[0x0][0x28]", move |s, _| word(s, 0x28));
-    check_pair("LDC.64 R0, c[0x0][0x210]", move |s, _| {
-        u64::from(word(s, 0x214)) << 32 | u64::from(word(s, 0x210))
-    });
-    check("LDC.U8 R0, c[0x0][0x29]", |s, _| s.constants[0x29].into());
+    for (size, num_bytes) in SIZES {
+        // ULDC too, as LDC's uniform form.
+        each(&format!("LDC{size} R0, c[0x0][0x210]"), |before, after, lane| {
+            let want = loaded(size, &before.constants[0x210..][..num_bytes]);
+            let got: Vec<u32> = (0..want.len()).map(|k| after.r(k, lane)).collect();
+            assert_eq!(got, want, "LDC{size}");
+        });
+        each(&format!("LDCU{size} UR4, c[0x0][0x220]"), |before, after, _| {
+            let want = loaded(size, &before.constants[0x220..][..num_bytes]);
+            assert_eq!(after.uniform[4..][..want.len()], want, "LDCU{size}");
+        });
+    }
     check("IADD3 R0, R2, c[0x0][0x30], RZ", move |s, l| s.r(2, l).wrapping_add(word(s, 0x30)));
     check(
         "S2R R0, SR_TID.X\nIMAD.SHL.U32 R0, R0, 0x4, RZ\nLDC R0, c[0x0][R0+0x40]",
         move |s, l| word(s, 0x40 + 4 * l),
     );
-    each("ULDC.64 UR0, c[0x0][0x208]\nLDCU.128 UR4, c[0x0][0x220]", |before, after, _| {
-        assert_eq!(after.uniform[1], word(before, 0x20C));
-        assert_eq!(after.uniform[7], word(before, 0x22C));
-    });
     check("S2R R0, SR_TID.X", |_, l| l as u32);
     check("S2R R0, SR_LANEID", |_, l| l as u32);
     check("S2R R0, SR_CTAID.X", |_, _| 5);

@@ -1,6 +1,14 @@
 //! A few instructions on registers of the test's.
 
-use std::ffi::{c_char, c_int, CString};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{c_char, c_int, CStr, CString};
+use std::sync::OnceLock;
+
+thread_local! {
+    /// What this thread's programs had in them: opcodes, and opcodes with one of their modifiers.
+    static RUN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+}
 
 /// `ProbeState` of device_code/probe.cpp.
 #[repr(C)]
@@ -57,7 +65,10 @@ impl State {
         };
         let end = error.iter().position(|&byte| byte == 0).unwrap_or(0);
         match failed {
-            0 => Ok(()),
+            0 => {
+                RUN.with_borrow_mut(|run| run.extend(words(program).flat_map(with_modifiers)));
+                Ok(())
+            }
             _ => Err(String::from_utf8_lossy(&error[..end]).into_owned()),
         }
     }
@@ -72,6 +83,73 @@ impl State {
     pub fn p(&self, predicate: usize, lane: usize) -> bool {
         self.predicates[predicate] >> lane & 1 != 0
     }
+}
+
+/// The emulator's table: opcode -> modifiers.
+fn table() -> &'static BTreeMap<String, Vec<String>> {
+    static TABLE: OnceLock<BTreeMap<String, Vec<String>>> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let symbol = cudasim::load().symbol(c"cudasim_opcodes");
+        assert!(!symbol.is_null());
+        type Opcodes = unsafe extern "C" fn() -> *const c_char;
+        // SAFETY: the function of that name has this signature, and gives a text that stays.
+        let text = unsafe {
+            CStr::from_ptr(std::mem::transmute::<*mut std::ffi::c_void, Opcodes>(symbol)())
+        };
+        let row = |line: &str| {
+            let mut words = line.split(' ').map(String::from);
+            (words.next().expect("an opcode"), words.collect())
+        };
+        text.to_str().expect("ASCII").lines().map(row).collect()
+    })
+}
+
+/// Rows of the table, and modifiers in them, that no program of this thread has had.
+pub fn not_run() -> Vec<String> {
+    let run = RUN.take();
+    let all = table().iter().flat_map(|(opcode, modifiers)| {
+        let with = modifiers.iter().map(move |modifier| format!("{opcode}.{modifier}"));
+        std::iter::once(opcode.clone()).chain(with)
+    });
+    all.filter(|word| !run.contains(word)).collect()
+}
+
+/// The instructions of a program, without labels and guards: opcode and modifiers of each.
+fn words(program: &str) -> impl Iterator<Item = &str> {
+    let lines = program.lines().map(str::trim).filter(|line| !line.ends_with(':'));
+    lines.filter_map(|line| line.split(' ').find(|word| !word.starts_with('@')))
+}
+
+/// `ISETP.GE.AND`: ISETP, ISETP.GE and ISETP.AND.
+fn with_modifiers(word: &str) -> Vec<String> {
+    let (opcode, modifiers) = word.split_once('.').unwrap_or((word, ""));
+    let with = modifiers.split('.').map(|modifier| format!("{opcode}.{modifier}"));
+    std::iter::once(opcode.to_owned()).chain(with).collect()
+}
+
+/// A program on the registers of the warp, if each of its opcodes has such a form: `UIADD3 UR0, UR2, UR4, URZ`.
+fn uniform_form(program: &str) -> Option<String> {
+    let has_form = |word: &str| {
+        let mut parts = word.split('.');
+        let known = table().get(&format!("U{}", parts.next().unwrap_or_default()));
+        known.is_some_and(|known| parts.all(|modifier| known.iter().any(|name| name == modifier)))
+    };
+    if !words(program).all(has_form) {
+        return None;
+    }
+    let is_register = |word: &str| {
+        let number = word.strip_prefix(['R', 'P']).unwrap_or_default();
+        matches!(number, "Z" | "T") || number.parse::<u8>().is_ok()
+    };
+    let mut text = String::new();
+    for piece in program.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+        let word = piece.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        if !text.ends_with('.') && (is_register(word) || table().contains_key(word)) {
+            text.push('U');
+        }
+        text.push_str(piece);
+    }
+    Some(text)
 }
 
 struct Random(u64);
@@ -129,6 +207,17 @@ pub fn check_pair(program: &str, want: impl Fn(&State, usize) -> u64) {
     });
 }
 
+type Join = fn(bool, bool) -> bool;
+type Holds = fn(u32) -> bool;
+
+/// How a comparison is joined with another predicate.
+pub const JOINS: [(&str, Join); 3] =
+    [("AND", |a, b| a && b), ("OR", |a, b| a || b), ("XOR", |a, b| a ^ b)];
+
+/// What a vote of all lanes says of their predicates.
+pub const VOTES: [(&str, Holds); 3] =
+    [("ALL", |set| set == !0), ("ANY", |set| set != 0), ("EQ", |set| set == 0 || set == !0)];
+
 /// The same for predicate 0.
 pub fn check_p(program: &str, want: impl Fn(&State, usize) -> bool) {
     each(program, |before, after, lane| {
@@ -136,11 +225,21 @@ pub fn check_p(program: &str, want: impl Fn(&State, usize) -> bool) {
     });
 }
 
+/// Runs a program on many states and looks at each lane; then its uniform form, if it has one, as if that were lane 0.
 pub fn each(program: &str, look: impl Fn(&State, &State, usize)) {
+    let uniform = uniform_form(program);
     for seed in 1..24 {
-        let before = State::new(seed);
+        let mut before = State::new(seed);
         let mut after = before.clone();
         after.run(program).unwrap_or_else(|error| panic!("{program}: {error}"));
         (0..32).for_each(|lane| look(&before, &after, lane));
+        let Some(program) = &uniform else { continue };
+        before.uniform = before.registers.map(|lanes| lanes[0]);
+        before.uniform_predicates = before.predicates.map(|lanes| lanes & 1);
+        after = before.clone();
+        after.run(program).unwrap_or_else(|error| panic!("{program}: {error}"));
+        (0..255).for_each(|k| after.registers[k][0] = after.uniform[k]);
+        (0..7).for_each(|k| after.predicates[k] = after.uniform_predicates[k]);
+        look(&before, &after, 0);
     }
 }
