@@ -423,6 +423,12 @@ def test_nulls_name_column_and_row(case):
     wr.collate(whole.slice(0, row), wr.Ragged() if "list" in case else None)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_null_in_an_array_that_is_one_sample():
+    """pyarrow refuses it; it is not asked once more in the way of older producers, of which it warns."""
+    refusal(lambda: wr.stack([pa.array([1, 2]), pa.array([3, None])]), wr.LayoutError, "sample 1: .*no nulls", index=1)
+
+
 UNREADABLE = {
     "dictionary": (pa.array(["a", "b"]).dictionary_encode(), "dictionary; decode it before"),
     "run-end encoded": (pa.RunEndEncodedArray.from_arrays([2], [1]), "run-end encoded"),

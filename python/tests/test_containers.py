@@ -124,6 +124,69 @@ def test_a_mapping_that_is_a_dataclass():
     assert_tensor(made.x, np.stack([leaf(0), leaf(1)]))
 
 
+class Doubled(dict):
+    """A dict that gives other values than it holds."""
+
+    def __getitem__(self, key):
+        value = super().__getitem__(key)
+        return 2 * value if isinstance(value, float) else value
+
+
+class Named(dict):
+    """A dict with a method more."""
+
+    def name(self):
+        return "x"
+
+
+def moved(entries):
+    """An OrderedDict whose order is not that of its memory."""
+    made = collections.OrderedDict(entries)
+    made.move_to_end(next(iter(made)))
+    return made
+
+
+DICTS = {
+    "dict": dict,
+    "subclass": Named,
+    "subclass that reads by itself": Doubled,
+    "defaultdict": lambda entries: collections.defaultdict(int, entries),
+    "OrderedDict": moved,
+    "of another order": lambda entries: dict(reversed(entries)),
+    # Equal keys that are other objects.
+    "of other keys": lambda entries: {"".join(key): value for key, value in entries},
+    "after a deletion": lambda entries: (made := {"gone": 1, **dict(entries)}).pop("gone") and made,
+    "shared keys": lambda entries: vars(types.SimpleNamespace(**dict(entries))),
+}
+
+
+@pytest.mark.parametrize("kind", DICTS)
+@pytest.mark.parametrize("num_keys", [1, 3, 40])
+def test_values_go_to_their_keys_in_dicts_of_every_kind(kind, num_keys, torch):
+    """Whatever kinds are beside them: a dict of its own is read in the order of the first one."""
+    import windrow.torch
+
+    def entries(i):
+        return [(f"k{n}", float(100 * i + n)) for n in range(num_keys)]
+
+    makes = [dict, DICTS[kind], dict, DICTS[kind], DICTS[kind]] * 9
+    for first in (0, 1):
+        samples = [make(entries(i)) for i, make in enumerate(makes[first:])]
+        want = {key: np.array([sample[key] for sample in samples]) for key in samples[0]}
+        for got in (wr.collate(samples), windrow.torch.collate_fn()(samples)):
+            assert list(got) == list(want)
+            for key, column in want.items():
+                assert (np.asarray(got[key]) == column).all(), key
+
+
+def test_a_key_too_few_or_too_many_in_dicts_that_are_read_in_order():
+    samples = [{"a": i, "b": i, "c": i} for i in range(40)]
+    samples[30] = {"a": 0, "b": 0}
+    refusal(lambda: wr.collate(samples), KeyError, 'sample 30 at "c": the key is missing; 39 of 40 samples have it')
+    samples[30] = {"a": 0, "b": 0, "c": 0, "d": 0}
+    refusal(lambda: wr.collate(samples), KeyError, 'sample 30 at "d": a key that sample 0 does not have; 1 of 40 samples have it')
+
+
 # one sample, or text, in place of the list
 
 CALLS = {

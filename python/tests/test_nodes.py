@@ -201,15 +201,53 @@ def test_classes_registered_with_optree():
         _nodes._known.pop(cls, None)
 
 
+# Field by field beside what the library or torch makes of the same objects.
+
+torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
+
+def values_of(library):
+    """Objects of a class of a library, and the stacked fields that its own functions give for a list of them."""
+    module = pytest.importorskip(library, reason=f"SKIP: {library} is not installed")
+    numbers = [(torch.from_numpy(paint((2, 3), "float32", i)), torch.tensor(i), {"y": torch.arange(3) + i}) for i in range(4)]
+    default_collate = torch.utils.data.default_collate
+    if library == "attrs":
+        cls = module.make_class("Item", ["x", "label", "more"], frozen=True)
+        objects = [cls(*fields) for fields in numbers]
+        return objects, default_collate([module.asdict(item) for item in objects]), module.asdict
+    if library == "pydantic":
+        cls = module.create_model("Item", x=(object, ...), label=(object, ...), more=(dict, ...))
+        objects = [cls(x=x, label=label, more=more) for x, label, more in numbers]
+        return objects, default_collate([item.model_dump() for item in objects]), dict
+    cls = type("Item", (), {"__init__": lambda self, x, label, more: vars(self).update(x=x, label=label, more=more)})
+    objects, names = [cls(*fields) for fields in numbers], ["x", "label", "more"]
+    if library == "optree":
+        module.register_pytree_node(
+            cls, lambda item: (tuple(vars(item).values()), None, names), lambda _, fields: cls(*fields), namespace=module.registry.__GLOBAL_NAMESPACE
+        )
+        stacked = module.tree_map(lambda *leaves: torch.stack(leaves), *objects)
+    else:
+        module.register_pytree_node(cls, lambda item: (list(vars(item).values()), None), lambda fields, _: cls(*fields))
+        stacked = module.tree_map(lambda *leaves: torch.stack(leaves), *objects)
+    return objects, vars(stacked), vars
+
+
+@pytest.mark.parametrize("library", ["attrs", "pydantic", "torch.utils._pytree", "optree"])
+def test_field_by_field_as_the_library_and_torch_have_it(library):
+    objects, want, fields_of = values_of(library)
+    batch = wr.collate(objects)
+    assert type(batch) is type(objects[0])
+    got = fields_of(batch)
+    assert list(got) == list(want) == ["x", "label", "more"] and list(got["more"]) == ["y"]
+    for a, b in ((got["x"], want["x"]), (got["label"], want["label"]), (got["more"]["y"], want["more"]["y"])):
+        assert a.torch().dtype == b.dtype and torch.equal(a.torch(), b)
+
+
 # TensorDict
 
 
 @pytest.fixture(scope="module")
 def td():
     return pytest.importorskip("tensordict", reason="SKIP: tensordict is not installed")
-
-
-torch = pytest.importorskip("torch", reason="SKIP: torch is not installed")
 
 
 def make(td, i, **more):

@@ -12,8 +12,8 @@ from tensordict import NonTensorData, TensorDict, TensorDictBase
 import windrow as wr
 from windrow._nodes import Opened, Opener, _at, _name
 
-
-_batch_size_of, _dict_of = operator.attrgetter("batch_size"), operator.attrgetter("_tensordict")
+_NON_TENSORS = (NonTensorData, tensordict.NonTensorStack)
+_batch_size_of, _dict_of = operator.attrgetter("_batch_size"), operator.attrgetter("_tensordict")
 
 
 def opener(cls: Any) -> Optional[Opener]:
@@ -21,7 +21,7 @@ def opener(cls: Any) -> Optional[Opener]:
     if issubclass(cls, TensorDictBase):
         return _open
     is_own = tensordict.is_tensorclass(cls) and hasattr(cls, "from_tensordict")
-    if is_own and not issubclass(cls, (NonTensorData, tensordict.NonTensorStack)):
+    if is_own and not issubclass(cls, _NON_TENSORS):
         return _open_class
     return None
 
@@ -42,18 +42,18 @@ def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
 
 def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
     first = samples[0]
-    sizes = list(map(_batch_size_of, samples))
+    # A plain TensorDict is a dict within.
+    are_plain = set(map(type, samples)) == {TensorDict}
+    sizes = list(map(_batch_size_of, samples)) if are_plain else [sample.batch_size for sample in samples]
     if sizes.count(first.batch_size) != len(sizes):
         index = next(index for index, size in enumerate(sizes) if size != first.batch_size)
         expected, got = tuple(first.batch_size), tuple(sizes[index])
         error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack takes equal ones too")
         error.index, error.path, error.expected, error.got = index, path, expected, got
         raise error
-    # A plain TensorDict is a dict within.
-    are_plain = set(map(type, samples)) == {TensorDict}
     children = list(map(_dict_of, samples)) if are_plain else [_items(sample) for sample in samples]
     # Those of tensordict's own that hold no tensors: stacked by itself.
-    others = [key for key, value in children[0].items() if isinstance(value, (NonTensorData, tensordict.NonTensorStack))]
+    others = [key for key, value in children[0].items() if type(value) is not torch.Tensor and isinstance(value, _NON_TENSORS)]
     stacks: Dict[str, Any] = {}
     if others:
         for key in others:

@@ -157,8 +157,9 @@ impl<'py> Importer<'py> {
                 &*place.insert(kwargs)
             }
         };
-        // Producers older than these arguments refuse them.
-        let is_type_error = |error: &PyErr| error.is_instance_of::<PyTypeError>(self.py);
+        // Producers older than these arguments refuse them; classes below TypeError say something of the object.
+        let type_error = self.py.get_type::<PyTypeError>();
+        let is_type_error = |error: &PyErr| error.get_type(self.py).is(&type_error);
         let capsule = match method.call((), Some(kwargs)) {
             Err(error) if is_type_error(&error) => {
                 let stream_only = PyDict::new(self.py);

@@ -16,22 +16,10 @@ use crate::ground::reserve::{no_room, room_for};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Importer;
 use crate::import::routes::{route_of, Lazy, Route};
-use crate::import::torch_words::prefetch;
 use crate::ownership::places::Places;
 
-/// How many samples ahead storage is asked for; tensors and objects twice and four times as far.
+/// How many samples ahead the farthest object of a chain is asked for; those before it by as many more each.
 const PREFETCH_STEP: usize = 4;
-
-#[inline]
-fn prefetch_line(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch never faults, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
 
 impl<'py> Importer<'py> {
     /// Reads every sample of a tuple, which keeps them alive, the first of which is number `start` of its list.
@@ -144,21 +132,16 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Tensors made long ago are anywhere: without this an import waits for memory three times for
-    /// each. First the object is asked for, later the tensor it points to, then that one's storage.
+    /// Tensors made long ago are anywhere: without this an import waits for memory four times for each.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
-        let Some((class, _, Lazy::Words(_))) = self.last else { return };
-        let same = |position: usize| {
-            let object = ahead.get(position)?.as_ptr();
-            // SAFETY: a live object has a type.
-            (unsafe { ffi::Py_TYPE(object) } == class).then_some(object)
-        };
-        // SAFETY: live objects of a class that has words.
-        unsafe {
-            let [farthest, far, near] = [4, 2, 1].map(|times| same(times * PREFETCH_STEP));
-            prefetch(farthest, far, near, prefetch_line);
-        }
+        let Some((class, _, Lazy::Words(words))) = self.last else { return };
+        let at = |step: usize| ahead.get(step * PREFETCH_STEP).map(|object| object.as_ptr());
+        // SAFETY: a live object has a type.
+        let same = |object: &*mut ffi::PyObject| unsafe { ffi::Py_TYPE(*object) } == class;
+        let [tensor, storage, base] = [3, 2, 1].map(|step| at(step).filter(same));
+        // SAFETY: live objects, of a class that has words but for the farthest.
+        unsafe { words.prefetch([at(4), tensor, storage, base]) };
     }
 
     /// Reads one object. The caller keeps it alive as long as `owner` and `ahead`. Called in one place, which it

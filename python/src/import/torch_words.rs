@@ -11,6 +11,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use crate::ground::modules::loaded;
+use crate::ground::prefetch::prefetch_line;
 
 /// Words from the start of a tensor's Python object to the address of the tensor.
 pub(crate) const TENSOR: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
@@ -235,6 +236,50 @@ impl Words {
                 }
         }
     }
+    /// Asks for the memory that the reading of a list touches, of four of its objects: of the farthest that of its Python object, of
+    /// the next one that of its tensor, then of the storage and what torch says of gradients, then of the tensor that it is a view of.
+    ///
+    /// # Safety
+    /// The objects are alive and, but for the farthest, of a class that [`Words::of`] was asked for.
+    #[inline]
+    pub unsafe fn prefetch(&self, ahead: [Option<*mut ffi::PyObject>; 4]) {
+        let line = |address: usize| prefetch_line(std::ptr::with_exposed_provenance(address));
+        let [object, tensor, storage, base] = ahead;
+        // SAFETY: as in `is_plain`.
+        let tensor_of = |object: *mut ffi::PyObject| unsafe {
+            Some(word(object.expose_provenance(), TENSOR)).filter(|&tensor| tensor != 0)
+        };
+        // SAFETY: as in `has_no_grad`.
+        let autograd_of = |tensor: usize| unsafe {
+            Some(word(tensor, AUTOGRAD)).filter(|&autograd| autograd != 0)
+        };
+        let word_at = |start: usize, position: usize| start + size_of::<usize>() * position;
+        if let Some(object) = object {
+            prefetch_line(object.cast());
+        }
+        if let Some(tensor) = tensor.and_then(tensor_of) {
+            (0..3).for_each(|count| line(tensor + 64 * count));
+        }
+        if let Some(tensor) = storage.and_then(tensor_of) {
+            // SAFETY: a live object points to a live tensor.
+            let storage = unsafe { word(tensor, STORAGE) };
+            line(storage);
+            line(storage + 64);
+            if let Some(autograd) = autograd_of(tensor) {
+                line(autograd);
+                line(word_at(autograd, self.grad_fn));
+                line(autograd + self.flag);
+                line(word_at(autograd, self.base));
+            }
+        }
+        if let Some(autograd) = base.and_then(tensor_of).and_then(autograd_of) {
+            // SAFETY: as in `has_no_grad`: metadata of a view has this word.
+            let base = unsafe {
+                (word(autograd, 0) == self.classes[1]).then(|| word(autograd, self.base))
+            };
+            base.into_iter().for_each(|base| line(word_at(base, AUTOGRAD)));
+        }
+    }
 }
 
 /// In autograd metadata, the word of the function that a tensor came from, and the byte that says that it requires grad by
@@ -285,36 +330,6 @@ fn untyped_storage(tensor: &Bound<'_, PyAny>) -> Option<ffi::PyCFunction> {
             && ffi::PyCFunction_GetFlags(object) == ffi::METH_NOARGS
             && ffi::PyCFunction_GetSelf(object) == tensor.as_ptr();
         is_method.then(|| ffi::PyCFunction_GetFunction(object)).flatten()
-    }
-}
-
-/// Asks for the memory of a tensor's object, of the tensor and of its storage, as far ahead of their use as they
-/// stand in this order in the list.
-///
-/// # Safety
-/// Live objects of a class that [`Words::of`] was asked for.
-#[inline]
-pub(crate) unsafe fn prefetch(
-    object: Option<*mut ffi::PyObject>,
-    nearer: Option<*mut ffi::PyObject>,
-    nearest: Option<*mut ffi::PyObject>,
-    line: impl Fn(*const u8),
-) {
-    let at = |address: usize| std::ptr::with_exposed_provenance::<u8>(address);
-    // SAFETY: as in `is_plain`.
-    let tensor_of =
-        |object: *mut ffi::PyObject| unsafe { word(object.expose_provenance(), TENSOR) };
-    if let Some(object) = object {
-        line(object.cast());
-    }
-    if let Some(tensor) = nearer.map(tensor_of) {
-        (0..3).for_each(|count| line(at(tensor).wrapping_add(64 * count)));
-    }
-    if let Some(tensor) = nearest.map(tensor_of).filter(|&tensor| tensor != 0) {
-        // SAFETY: a live object points to a live tensor.
-        let storage = at(unsafe { word(tensor, STORAGE) });
-        line(storage);
-        line(storage.wrapping_add(64));
     }
 }
 

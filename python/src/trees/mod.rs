@@ -1,6 +1,7 @@
 //! Trees of samples: one walk, containers by two sets of rules, and the types that are containers.
 
 pub(crate) mod container;
+mod dicts;
 pub(crate) mod node_types;
 mod outputs;
 pub(crate) mod rules;

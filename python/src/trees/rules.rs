@@ -11,6 +11,7 @@ use crate::ground::iterables::{
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::rows::{is_row, row_cure};
 use crate::trees::container::{names_of, position_of, Container, NodeType, Place, Registered};
+use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
     check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, Entries, Field,
 };
@@ -257,10 +258,16 @@ fn columns_of<'py>(
     for _ in keys {
         columns.push(room_for(samples.len())?);
     }
+    let mut dicts = Dicts::new(keys);
     // Sample by sample: a mapping is asked for all its items while it is in a cache.
     for (index, sample) in samples.iter().enumerate() {
         let py = sample.py();
-        let dict = sample.cast_exact::<PyDict>().ok();
+        dicts.prefetch(samples, index);
+        let dict = dicts.dict(sample)?;
+        if let Some(values) = dict.and_then(|dict| dicts.in_order(dict)) {
+            columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
+            continue;
+        }
         if dict.is_none() && !is_mapping(sample)? {
             return Err(place.uneven(index, &class_name(class)?, sample));
         }

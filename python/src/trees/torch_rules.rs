@@ -9,6 +9,7 @@ use crate::ground::errors::is_answer;
 use crate::ground::iterables::{entries, list_of, tuple_of};
 use crate::ground::reserve::room_for;
 use crate::trees::container::{names_of, Container, NodeType};
+use crate::trees::dicts::Dicts;
 use crate::trees::rules::dict_of;
 
 /// The same place of every sample.
@@ -37,16 +38,27 @@ impl<'py> Column<'py> {
     /// As mappings: the values of each key of the first one. Other keys are not looked at.
     pub fn mappings(&self) -> PyResult<Apart<'py>> {
         let (py, samples) = (self.items[0].py(), &self.items);
-        let keys = entries(&samples[0], Ok)?;
+        let keys = entries(&samples[0], |key| Ok(key.unbind()))?;
         // Sample by sample, while a mapping is in a cache; a column ends at its first error.
         let mut columns: Vec<PyResult<Vec<_>>> = Vec::new();
         for _ in &keys {
             columns.push(Ok(room_for(samples.len())?));
         }
-        for sample in samples {
+        let mut dicts = Dicts::new(&keys);
+        for (index, sample) in samples.iter().enumerate() {
+            dicts.prefetch(samples, index);
+            if let Some(values) = dicts.dict(sample)?.and_then(|dict| dicts.in_order(dict)) {
+                for (column, value) in columns.iter_mut().zip(values) {
+                    if let Ok(items) = column {
+                        items.push(value);
+                    }
+                }
+                continue;
+            }
             let dict = sample.cast_exact::<PyDict>().ok();
             for (key, column) in keys.iter().zip(&mut columns) {
                 let Ok(items) = column else { continue };
+                let key = key.bind(py);
                 let found = dict.map_or(Ok(None), |dict| dict.get_item(key));
                 // Not there: as the mapping itself says it.
                 match found.and_then(|found| found.map_or_else(|| sample.get_item(key), Ok)) {
@@ -56,7 +68,6 @@ impl<'py> Column<'py> {
                 }
             }
         }
-        let keys = keys.into_iter().map(Bound::unbind).collect();
         let of_items = |items| Column { items, whole: None, zipped: false };
         let columns = columns.into_iter().map(|items| items.map(of_items)).collect();
         Ok(self.apart(NodeType::Mapping(keys, None), columns))

@@ -1,0 +1,111 @@
+//! Values of dicts by the keys of the first one, mostly without a lookup for each: the dicts of samples mostly have the very same
+//! objects as keys, in one order.
+#![allow(unsafe_code)] // Entries of dicts without a reference.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+use pyo3::{ffi, intern};
+
+use crate::ground::prefetch::prefetch_line;
+use crate::import::torch_words::HAS_LOCK;
+
+/// How many values ahead of their use their memory is asked for.
+const VALUES_AHEAD: usize = 16;
+
+/// Dicts with these keys.
+pub(super) struct Dicts<'a> {
+    keys: &'a [Py<PyAny>],
+    /// The last class that was asked for, and whether its objects give entries and length as dict itself does.
+    class: (*mut ffi::PyTypeObject, bool),
+    /// Values of the last dict, without references.
+    values: Vec<*mut ffi::PyObject>,
+}
+
+impl<'a> Dicts<'a> {
+    pub fn new(keys: &'a [Py<PyAny>]) -> Dicts<'a> {
+        Dicts { keys, class: (std::ptr::null_mut(), false), values: Vec::new() }
+    }
+
+    /// An object as a dict, if it is one whose class gives entries and length as dict itself does.
+    pub fn dict<'b, 'py>(
+        &mut self,
+        sample: &'b Bound<'py, PyAny>,
+    ) -> PyResult<Option<&'b Bound<'py, PyDict>>> {
+        let class = sample.get_type_ptr();
+        if self.class.0 != class {
+            self.class = (class, reads_as_dict(&sample.get_type())?);
+        }
+        Ok(if self.class.1 { sample.cast().ok() } else { None })
+    }
+
+    /// Asks for the memory of the values of a sample that will be read soon: to count a reference waits for it.
+    pub fn prefetch(&self, samples: &[Bound<'_, PyAny>], index: usize) {
+        let lead = VALUES_AHEAD.div_ceil(self.keys.len().max(1));
+        if let Some(later) = samples.get(index + 2 * lead) {
+            prefetch_line(later.as_ptr().cast());
+        }
+        let dict = samples.get(index + lead).and_then(|sample| sample.cast::<PyDict>().ok());
+        if let Some(dict) = dict.filter(|_| HAS_LOCK) {
+            // SAFETY: attached, and no Python code runs meanwhile.
+            unsafe { each_entry(dict, |_, value| prefetch_line(value.cast())) };
+        }
+    }
+
+    /// The values of a dict, if its keys are those very objects in that order.
+    pub fn in_order<'b, 'py>(
+        &'b mut self,
+        dict: &'b Bound<'py, PyDict>,
+    ) -> Option<impl Iterator<Item = Bound<'py, PyAny>> + 'b> {
+        self.values.clear();
+        if !HAS_LOCK || self.values.try_reserve(self.keys.len()).is_err() {
+            return None;
+        }
+        let (mut keys, values) = (self.keys.iter(), &mut self.values);
+        let mut are_same = true;
+        // SAFETY: attached, and no Python code runs meanwhile.
+        unsafe {
+            each_entry(dict, |key, value| {
+                are_same &= keys.next().is_some_and(|known| known.as_ptr() == key);
+                if are_same {
+                    values.push(value);
+                }
+            });
+        }
+        if !are_same || keys.next().is_some() {
+            return None;
+        }
+        let py = dict.py();
+        // SAFETY: values that the dict has: to count references runs no Python code.
+        Some(values.iter().map(move |&value| unsafe { Bound::from_borrowed_ptr(py, value) }))
+    }
+}
+
+/// Calls a function for each entry of a dict, in its order.
+///
+/// # Safety
+/// Attached to an interpreter that [has a lock](HAS_LOCK); the function runs no Python code.
+unsafe fn each_entry(
+    dict: &Bound<'_, PyDict>,
+    mut function: impl FnMut(*mut ffi::PyObject, *mut ffi::PyObject),
+) {
+    let (mut position, mut key, mut value) = (0, std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: the caller's promise, so that nothing changes the dict; out-pointers of this frame.
+    while unsafe { ffi::PyDict_Next(dict.as_ptr(), &mut position, &mut key, &mut value) } != 0 {
+        function(key, value);
+    }
+}
+
+/// Whether objects of a class are dicts that are asked for an entry and for their length as dict itself is.
+fn reads_as_dict(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    let py = class.py();
+    let dict = py.get_type::<PyDict>();
+    if class.is(&dict) || !class.is_subclass(&dict)? {
+        return Ok(class.is(&dict));
+    }
+    for method in [intern!(py, "__getitem__"), intern!(py, "__len__")] {
+        if !class.getattr(method)?.is(&dict.getattr(method)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
