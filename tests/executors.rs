@@ -260,6 +260,16 @@ fn misaligned_sources() {
     }
 }
 
+/// Rows shorter than a warp, from any place in a word; each that ends with a vector of the batch may be read to its end alone.
+#[test]
+fn short_rows_at_any_address() {
+    for length in [24, 25, 40, 63, 120] {
+        let row = |i: usize| Sample::misaligned(DType::U8, &[length], i, i as u64);
+        let samples: Vec<_> = (0..9).map(row).collect();
+        runner().check(&format!("{length} bytes"), &samples, &Ask::stack());
+    }
+}
+
 #[test]
 fn strided_sources() {
     let shape = [4, 3, 5];
