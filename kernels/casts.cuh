@@ -202,6 +202,19 @@ struct Doubles : Pair<from, to, affine> {
     }
 };
 
+/// Whole numbers of 32 or 64 bits that are raised, each by the same number.
+template <uint8_t dtype>
+struct Raised : Pair<dtype, dtype, false> {
+    using Base = Pair<dtype, dtype, false>;
+    uint64_t by;
+    WINDROW_DEVICE explicit Raised(const Affine& map) : by(map.get<uint64_t>(0)) {}
+    WINDROW_DEVICE void vector(const uint32_t (&in)[4], uint32_t (&out)[4]) const {
+        out[0] = out[1] = out[2] = out[3] = 0;
+#pragma unroll
+        for (uint32_t i = 0; i < Base::kElems; ++i) Base::put(Base::bits_at(in, i) + by, i, out);
+    }
+};
+
 /// The casts that have a loop: X(struct, from, to, affine). src/cuda/params.rs has them in the same order, by which they are
 /// numbered.
 #define WINDROW_WIDEN(X, from) X(Integers, from, kI32, false) X(Integers, from, kI64, false)
@@ -236,5 +249,10 @@ WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool af
 #undef WINDROW_NUMBER
     return kMovedLoop;
 }
+
+/// Those of whole numbers that are raised, behind all casts.
+#define WINDROW_ONE(cast, from, to, affine) +1
+constexpr uint8_t kRaised32 = 1 WINDROW_CASTS(WINDROW_ONE), kRaised64 = kRaised32 + 1;
+#undef WINDROW_ONE
 
 }  // namespace windrow

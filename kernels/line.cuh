@@ -22,10 +22,10 @@ struct Line {
 /// What becomes of the elements that are read.
 struct LineCast {
     uint32_t from, to;
-    uint32_t loop;       ///< of the vectors: cast_number(), or kMovedLoop
+    uint32_t loop;       ///< of the vectors: cast_number(), kMovedLoop, kRaised32 or kRaised64
     uint32_t from_size;  ///< bytes; 0: nothing is read, and the elements are `value`
     uint32_t to_size, log_to;
-    Affine affine;       ///< of one channel
+    Affine affine;       ///< of one channel; raised: where the number is
     uint64_t value;
 };
 
@@ -101,7 +101,8 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
         if (cast.loop != kMovedLoop) {
             // A cast among integers extends a sign at most.
             if (!is_integral(cast.from) || !is_integral(cast.to)) {
-                bits = convert_one(bits, static_cast<uint8_t>(cast.from), static_cast<uint8_t>(cast.to), cast.affine, 0);
+                if (cast.loop >= kRaised32) bits += cast.affine.get<uint64_t>(0);
+                else bits = convert_one(bits, static_cast<uint8_t>(cast.from), static_cast<uint8_t>(cast.to), cast.affine, 0);
             } else if (cast.from <= kI32) {
                 const uint32_t unused = 32 - 8 * from_size;
                 bits = static_cast<uint64_t>(int64_t{static_cast<int32_t>(static_cast<uint32_t>(bits) << unused) >> unused});
@@ -119,6 +120,8 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
         return line_vectors(type<from, to, mapped>(cast.affine), cut.is_aligned, src, dst, cut.vectors, team);
         WINDROW_CASTS(WINDROW_CASE)
 #undef WINDROW_CASE
+        case kRaised32: return line_vectors(Raised<kI32>(cast.affine), cut.is_aligned, src, dst, cut.vectors, team);
+        case kRaised64: return line_vectors(Raised<kI64>(cast.affine), cut.is_aligned, src, dst, cut.vectors, team);
         default: __builtin_unreachable();
     }
 }

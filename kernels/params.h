@@ -42,9 +42,10 @@ constexpr uint32_t kMoveBytes = 2048;
 /// What a real element becomes.
 enum Op : uint8_t {
     kRead = 0,    ///< the source's element, cast if it has another dtype
-    kAffine = 1,  ///< the same through x * a[c] + b[c]
-    kConst = 2,   ///< the bits `value` of the field
-    kIndex = 3,   ///< the number of its sample, as int64
+    kConst = 1,   ///< the bits `value` of the field
+    kIndex = 2,   ///< the number of its sample, as int64
+    kAffine = 3,  ///< as kRead, through x * a[c] + b[c]
+    kRaise = 4,   ///< as kRead, plus a number of its sample, modulo a power of two: whole numbers
 };
 
 /// Codes as in the dtype table of src/cuda/params.rs.
@@ -62,7 +63,7 @@ enum DType : uint8_t {
     kBF16 = 10,
     kF32 = 11,
     kF64 = 12,
-    kMoved = 13,  ///< complex and float8: moved by their size, never cast
+    kMoved = 13,  ///< complex and float8: moved by their size, never cast. kRaise: `from`, if it is `to`
 };
 
 enum Flags : uint8_t {
@@ -135,7 +136,8 @@ struct alignas(16) Field {
     uint32_t outer;        ///< position of the outer loops, outermost first
     uint32_t num_outer;
     Loop cols;             ///< the innermost loop
-    uint32_t affine;       ///< position of a[channels], then b[channels]: float64 if either dtype is
+    uint32_t affine;       ///< position of a[channels], then b[channels]: float64 if either dtype is. kRaise: of an int64
+                           ///< for each sample of the tensor, and `channels` is 0
     uint32_t channels;
     int64_t plane;         ///< kPlanar: bytes from plane to plane,
     uint32_t planes;       ///< and how many there are

@@ -264,10 +264,16 @@ enum Kind : uint8_t {
     kSingles = 1,     ///< through float32
     kOddSingles = 2,  ///< the same, rounded to odd, as there is another rounding behind it
     kDoubles = 3,     ///< through float64
-    kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, or these are 16
+    kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, these are 16, or numbers are raised
 };
 
 WINDROW_DEVICE uint64_t value_of(const Field& field, const Unit& unit) { return field.op == kConst ? field.value : unit.sample; }
+
+/// An element of a field that is kRaise.
+WINDROW_OUT_OF_LINE uint64_t raised_one(const uint64_t* table, const Field* field, uint32_t sample, uint64_t bits) {
+    if (field->from != kMoved) bits = convert_one(bits, field->from, field->to, {nullptr, 1}, 0);
+    return bits + at<uint64_t>(table, field->affine)[sample];
+}
 
 /// The next `count` elements, at most kTurns, one by one: at any address, of 16 bytes, or with NaNs.
 WINDROW_DEVICE void write_slowly(const Box& box, Unit& unit, uint32_t count) {
@@ -280,7 +286,10 @@ WINDROW_DEVICE void write_slowly(const Box& box, Unit& unit, uint32_t count) {
             bits = {value_of(field, unit), 0};
             if (field.from_size != 0) {
                 bits = read_bytes(source_of(box, unit, 0), field.from_size);
-                if (map.affine.a != nullptr || field.from != field.to) bits.lo = convert_one(bits.lo, field.from, field.to, map.affine, unit.channel);
+                if (map.affine.a != nullptr || field.from != field.to) {
+                    if (field.op == kRaise) bits.lo = raised_one(box.table, box.field, unit.sample, bits.lo);
+                    else bits.lo = convert_one(bits.lo, field.from, field.to, map.affine, unit.channel);
+                }
             }
         }
         // That of kTurns elements that are padding stays.

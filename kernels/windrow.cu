@@ -73,10 +73,10 @@ WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint3
     cast.log_to = field.log_to;
     cast.value = field.op == kConst ? field.value : number;
     cast.affine = {nullptr, 1};
-    if (field.op == kAffine) {
+    if (field.op >= kAffine) {
         if (channel >= field.channels) {
             as_branch();
-            channel -= divide(channel, field.by_channels) * field.channels;
+            channel = field.op == kRaise ? number : channel - divide(channel, field.by_channels) * field.channels;
         }
         cast.affine = {at<uint8_t>(table, field.affine) + (channel << field.log_map), field.channels};
     }

@@ -252,6 +252,19 @@ class Unordered:
         return self.batch.__dlpack__(stream=-1, max_version=max_version)
 
 
+def test_page_locked_memory_that_is_offered_as_host_memory(sim, streams):
+    """As torch's `pin_memory()` is: its owner may write to it after the call, however late the device is."""
+    for rows in (ROWS, [np.arange(16384, dtype="float32") + n for n in range(3)]):
+        memory = wr.stack(rows, device="pinned").numpy()
+        samples = [row for row in memory]
+        assert wr.explain(samples, device="cuda").path == "upload"
+        stream = streams()
+        with sim.paused(stream):
+            batch = wr.stack(samples, device="cuda", stream=stream)
+            memory[:] = 0
+        assert_same(fetch(sim, batch), np.stack(rows))
+
+
 def test_streams_that_are_none(sim):
     samples = [Cai(sim, row) for row in ROWS]
     for wrong in (-1, -5):

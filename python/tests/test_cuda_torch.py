@@ -13,7 +13,7 @@ from cuda_harness import JUNK, LEGACY, Cai, copy_out, fetch, later
 from helpers import assert_same, paint_values, refusal, settle
 from windrow import plan
 from windrow.sequence import pack_rows, pack_tokens
-from windrow.structure import keyed_jagged, pad_images
+from windrow.structure import concat_graphs, keyed_jagged, pad_images
 from test_cuda_streams import ROWS, WANT, streams  # noqa: F401
 from torch_standin import OutOfMemoryError, Torch
 
@@ -477,3 +477,25 @@ def test_images_and_keyed_values_where_they_are(torch):
     assert wr.stats()["launches"] - before == 1
     for name in ("values", "weights", "lengths", "offsets"):
         assert_same(read(torch, getattr(got, name))(), getattr(want, name))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_graphs_are_joined_where_they_are(torch, dtype):
+    """As on the host, by one launch and one copy of numbers."""
+    sizes = [(3, 4), (0, 0), (2, 600), (5, 1)]
+    graphs = [
+        {"x": paint_values((nodes, 3), "float32", nodes), "edge_index": np.arange(2 * edges, dtype=dtype).reshape(2, edges) % 7}
+        for nodes, edges in sizes
+    ]
+    there = [{key: torch.Tensor(value) for key, value in graph.items()} for graph in graphs]
+    want = concat_graphs(graphs, follow_batch=["edge_index"], return_tensors="np")
+    before = wr.stats()
+    got = concat_graphs(there, follow_batch=["edge_index"])
+    after = wr.stats()
+    assert after["launches"] - before["launches"] == 1
+    assert after["bytes_to_device"] - before["bytes_to_device"] == 8 * (4 + 5 + 5)
+    assert (after["waits"], after["bytes_to_host"]) == (before["waits"], before["bytes_to_host"])
+    assert list(got) == list(want)
+    for name, tensor in got.items():
+        assert type(tensor) is torch.Tensor and tuple(tensor.shape) == want[name].shape, name
+        assert_same(read(torch, tensor)(), want[name])

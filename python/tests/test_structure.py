@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
+from cuda_harness import fetch
 from helpers import paint, refusal
 from windrow import structure
 from windrow.structure import batch_input, concat_graphs, keyed_jagged, pad_images
@@ -251,15 +252,96 @@ def test_features_of_bfloat16_without_ml_dtypes(monkeypatch):
     assert keyed_jagged([{"a": half[0]}, {"a": half[1]}]).values.equal(half[:2].reshape(-1))
 
 
-def test_samples_on_a_device_are_refused_before_any_work(sim):
-    on_device = wr.stack([np.ones((3, 4), np.int64)], device="cuda").data
-    rows = wr.SampleList(on_device)[0]
-    host = np.ones((3, 4), np.int64)
-    before = wr.stats()["batches"]
-    with pytest.raises(wr.DeviceError, match=r"got cuda:0; concat_graphs takes samples on the host: \.cpu\(\)") as caught:
-        concat_graphs([{"x": host, "edge_index": rows}])
-    assert caught.value.index == 0 and caught.value.path == "edge_index"
-    assert wr.stats()["batches"] == before
+def there(array):
+    """A copy on the device."""
+    return wr.SampleList(wr.stack([array], device="cuda").data)[0]
+
+
+def on_device(graphs, keys=None):
+    """Graphs whose arrays, or those of some keys, are on the device."""
+    is_moved = lambda key, value: hasattr(value, "shape") and (keys is None or key in keys)
+    return [{key: there(value) if is_moved(key, value) else value for key, value in graph.items()} for graph in graphs]
+
+
+@pytest.fixture
+def join(sim, monkeypatch):
+    """`concat_graphs` with what it writes on the device as arrays."""
+
+    def call(graphs, **options):
+        with monkeypatch.context() as patched:
+            fields = lambda field, _: fetch(sim, field) if field.device.startswith("cuda") else field.numpy()
+            patched.setattr(structure, "give", fields)
+            return concat_graphs(graphs, **options)
+
+    return call
+
+
+def assert_graphs(got, want):
+    assert list(got) == list(want)
+    for key, expected in want.items():
+        expected = as_array(expected)
+        assert got[key].dtype == expected.dtype and got[key].shape == expected.shape and (got[key] == expected).all(), key
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+@pytest.mark.parametrize("sizes", [[(3, 4), (0, 0), (1, 0), (70, 900), (2, 7)], [(5, 6)], [(0, 0)], [(2, 0), (3, 0)], [(1, 1)] * 40])
+def test_graphs_are_joined_where_they_are(join, dtype, sizes):
+    """As by PyTorch Geometric and as on the host: `sizes` are nodes and edges."""
+    pytest.importorskip("torch_geometric", reason="SKIP: torch_geometric is not installed")
+    from torch_geometric.data import Batch, Data
+
+    rng = np.random.default_rng(len(sizes))
+    graphs = []
+    for number, (nodes, edges) in enumerate(sizes):
+        pairs = rng.integers(0, max(nodes, 1), (2, edges)).astype(dtype)
+        x, weight = rng.random((nodes, 3), "f4"), rng.random(edges)
+        graphs.append({"x": x, "edge_index": pairs, "edge_attr": weight, "face": pairs[:, ::-1], "root_index": np.asarray(number, dtype)})
+    follow = ["edge_attr"]
+    theirs = Batch.from_data_list([Data(**{key: torch.from_numpy(value.copy()) for key, value in graph.items()}) for graph in graphs], follow_batch=follow)
+    here = concat_graphs(graphs, follow_batch=follow, return_tensors="np")
+    graphs = on_device(graphs)
+    got = join(graphs, follow_batch=follow)
+    assert_graphs(got, here)
+    assert_graphs(got, {key: theirs[key] for key in got})
+    assert set(got) == set(theirs.keys())
+
+
+def test_graphs_on_a_device_by_rules_of_their_own(join):
+    def graph(n, start):
+        index = np.arange(start, start + 3 * n)
+        return {
+            "x": np.ones((n, 1)), "edge_index": index.reshape(n, 3).T % 4, "ring": index.astype("int16"), "flag": index % 2 == 0, "y": n,
+            "x_batch": np.repeat(np.arange(n), 2), "pair_batch": np.asarray(n), "place": index.astype("uint8").reshape(3, n),
+        }  # fmt: skip
+
+    graphs = [graph(n, n) for n in (3, 1, 0, 4)]
+    options = {"increments": {"ring": lambda graph: 2 - len(graph["x"]), "flag": 1, "place": "num_nodes"}, "cat_dims": {"place": 1}}
+    here = concat_graphs(graphs, return_tensors="np", **options)
+    assert here["flag"].dtype == np.int64 and here["ring"].dtype == np.int16
+    options["increments"]["ring"] = lambda graph: 2 - graph["x"].shape[0]
+    assert_graphs(join(on_device(graphs), **options), here)
+    # Some entries on the host, and the number of nodes from elsewhere.
+    assert_graphs(join(on_device(graphs, ["edge_index", "place"]), **options), here)
+    counted = {**options, "num_nodes": lambda graph: graph["x"].shape[0]}
+    assert_graphs(join(on_device(graphs), **counted), here)
+
+
+def test_sums_on_a_device_wrap_around(join):
+    graphs = [{"x": np.ones((100, 1)), "edge_index": np.array([[n], [27]], "int8")} for n in (3, 28)]
+    got = join(on_device(graphs))
+    assert got["edge_index"].dtype == np.int8 and got["edge_index"].tolist() == [[3, -128], [27, 127]]
+
+
+def test_graphs_on_a_device_that_are_refused(join):
+    graphs = [{"x": np.ones((2, 1)), "pos_index": np.ones((1, 2), "f4")} for _ in range(2)]
+    there, before = on_device(graphs), wr.stats()["launches"]
+    why = "expected integers, of which a device makes sums, got float32"
+    refusal(lambda: join(there), wr.DTypeError, why, path="pos_index")
+    refusal(lambda: concat_graphs([graphs[0], there[0]]), wr.DeviceError, "", index=1, path="x")
+    with pytest.raises(KeyError, match="follow_batch: no graph has the key 'z'"):
+        concat_graphs(there, follow_batch=["z"])
+    assert wr.stats()["launches"] == before
+    assert join(there, increments={"pos_index": 0})["pos_index"].tolist() == [[1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("return_tensors", ["pt", "np"])

@@ -4,6 +4,8 @@ mod affine;
 mod pad;
 mod transform;
 
+use std::sync::Arc;
+
 use crate::tensor::{DType, Device, Error, Result};
 
 pub use affine::Affine;
@@ -24,6 +26,8 @@ pub struct Collate {
     pub(crate) dtype: Option<DType>,
     pub(crate) transform: Transform,
     pub(crate) device: Option<Device>,
+    /// What is added to the elements of each sample.
+    pub(crate) increments: Option<Arc<[i64]>>,
     /// An option of another form, which is an error when the batch is planned.
     pub(crate) misplaced: Option<&'static str>,
 }
@@ -53,7 +57,7 @@ pub enum Form {
 impl Collate {
     fn new(form: Form) -> Collate {
         let transform = Transform::default();
-        Collate { form, dtype: None, transform, device: None, misplaced: None }
+        Collate { form, dtype: None, transform, device: None, increments: None, misplaced: None }
     }
 
     /// Equal shapes to `[N, *shape]`.
@@ -117,6 +121,15 @@ impl Collate {
     #[must_use]
     pub fn device(mut self, device: Device) -> Collate {
         self.device = Some(device);
+        self
+    }
+
+    /// Adds to the elements of each sample a number of its own, on the way to or from a device: whole numbers, modulo a power
+    /// of two. Batches on the host are raised by [`raise_rows`](crate::raise_rows), which finds sums that do not fit.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn increments(mut self, increments: impl Into<Arc<[i64]>>) -> Collate {
+        self.increments = Some(increments.into());
         self
     }
 

@@ -47,7 +47,8 @@ pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool
     let is_read = matches!(part.op, Op::Read { .. });
     let reads_aligned =
         !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
-    if to.size() == 16 || places % to.size() as u64 != 0 || !reads_aligned {
+    let is_odd = places % to.size() as u64 != 0 || !reads_aligned;
+    if to.size() == 16 || is_odd || part.increments.is_some() {
         return ElementLoop::Slow;
     }
     let is_mapped = part.affine.is_some();

@@ -7,7 +7,8 @@ use super::family::{family_of, is_team};
 use super::loops::{Extent, Loop, Number};
 use super::numbers::Values;
 use super::params::{
-    self, code_of, flags, loop_of, varies, Divisor, Family, CHOSEN_WORDS, MOVE_BYTES,
+    self, code_of, flags, loop_of, raised_loop_of, varies, Divisor, Family, CHOSEN_WORDS, MOVED,
+    MOVE_BYTES,
 };
 use super::part::{address_of, Addresses, Part, Places};
 use super::policy::Policy;
@@ -131,6 +132,10 @@ impl<'b> Builder<'b> {
         }
         if let Some(affine) = part.affine {
             self.affine(&mut field, part, affine)?;
+        }
+        if let Some(increments) = part.increments {
+            field.log_map = 3;
+            field.affine = self.table.push_bytes(cast_slice(increments))?;
         }
         match family {
             Family::Rows | Family::Pages | Family::Short => self.packed(field, part, family),
@@ -453,6 +458,7 @@ impl<'b> Builder<'b> {
 fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
     let (op, value) = match part.op {
         Op::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
+        Op::Read { .. } if part.increments.is_some() => (params::Op::Raise, 0),
         Op::Read { .. } => (params::Op::Read, 0),
         // A one of any dtype of masks has no bits beyond these.
         Op::Const([a, b, c, d, ..]) => (params::Op::Const, u32::from_le_bytes([a, b, c, d])),
@@ -460,20 +466,27 @@ fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
     };
     let is_move = part.is_move();
     let to = code_of(part.to);
+    let (from, r#loop) = match (is_move, part.increments) {
+        (true, _) => (to, 0),
+        (_, Some(_)) if part.is_of_one_dtype() => {
+            (MOVED, raised_loop_of(part.to.size()).unwrap_or(0))
+        }
+        _ => {
+            let number = loop_of(part.from, part.to, part.affine.is_some());
+            (code_of(part.from), number.unwrap_or(0))
+        }
+    };
     Ok(params::Field {
         out: part.out,
         family: family as u8,
         op: op as u8,
-        from: if is_move { to } else { code_of(part.from) },
+        from,
         to,
         from_size: if addresses_are_read(part.op) { part.from.size() as u8 } else { 0 },
         to_size: part.to.size() as u8,
         log_to: part.to.size().ilog2() as u8,
         value,
-        r#loop: match is_move {
-            true => 0,
-            false => loop_of(part.from, part.to, part.affine.is_some()).unwrap_or(0),
-        },
+        r#loop,
         num_samples: u32::try_from(part.num_samples()).map_err(|_| too_large("samples"))?,
         channel_first: part.channel_first as u32,
         fill: repeated(part.output.fill, part.to.size()),

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::loops::Loop;
-use super::params::{loop_of, Family, MOVE_BYTES};
+use super::params::{loop_of, raised_loop_of, Family, MOVE_BYTES};
 use crate::plan::Op;
 use crate::tensor::DType;
 
@@ -12,6 +12,8 @@ use crate::tensor::DType;
 pub(super) struct Work<'w> {
     pub op: Op,
     pub is_move: bool,
+    /// If numbers are raised: whether they are not cast too.
+    pub is_raised: Option<bool>,
     /// What elements are read as and become.
     pub from: DType,
     pub to: DType,
@@ -111,6 +113,11 @@ pub(super) fn family_of(work: &Work<'_>) -> Family {
         if SHORT_BYTES.contains(&bytes) && work.out % 16 == 0 && work.bytes < 1 << 31 {
             return Family::Short;
         }
+    }
+    if let Some(is_of_one_dtype) = work.is_raised {
+        // A box raises them one by one.
+        let has_loop = is_of_one_dtype && raised_loop_of(work.to.size()).is_some();
+        return if has_loop && work.is_adjacent() { Family::Line } else { Family::Box };
     }
     if work.is_planar() {
         return Family::Planar;

@@ -49,9 +49,10 @@ impl Family {
 #[repr(u8)]
 pub(super) enum Op {
     Read = 0,
-    Affine = 1,
-    Const = 2,
-    Index = 3,
+    Const = 1,
+    Index = 2,
+    Affine = 3,
+    Raise = 4,
 }
 
 /// What of a loop differs from sample to sample: bits.
@@ -85,6 +86,9 @@ pub(super) enum ElementLoop {
 /// Bytes of an item of [`Family::Rows`] and [`Family::Pages`].
 pub(super) const MOVE_BYTES: u64 = 2048;
 
+/// The kernels' number of a dtype that is only moved.
+pub(super) const MOVED: u8 = 13;
+
 /// The kernels' number of a dtype; those that are only moved share one.
 pub(super) fn code_of(dtype: DType) -> u8 {
     match dtype {
@@ -101,7 +105,7 @@ pub(super) fn code_of(dtype: DType) -> u8 {
         DType::BF16 => 10,
         DType::F32 => 11,
         DType::F64 => 12,
-        _ => 13,
+        _ => MOVED,
     }
 }
 
@@ -136,6 +140,17 @@ pub(super) fn loop_of(from: DType, to: DType, affine: bool) -> Option<u8> {
     // Without a map, most small integers go through one that changes nothing.
     let is_small = matches!(from, DType::U8 | DType::I8 | DType::U16 | DType::I16);
     number(affine).or_else(|| number(true).filter(|_| is_small))
+}
+
+/// The number of the loop over vectors that raises adjacent whole numbers of so many bytes, if there is one: kRaised32 and
+/// kRaised64 of kernels/casts.cuh.
+pub(super) fn raised_loop_of(size: usize) -> Option<u8> {
+    let last = CASTS.len() as u8;
+    match size {
+        4 => Some(last + 1),
+        8 => Some(last + 2),
+        _ => None,
+    }
 }
 
 /// A divisor as the multiplication that stands for it.

@@ -74,6 +74,8 @@ pub(super) struct Part<'p> {
     pub sources: Sources<'p>,
     pub places: Places<'p>,
     pub affine: Option<&'p Affine>,
+    /// What each sample of the output is raised by.
+    pub increments: Option<&'p [i64]>,
     pub channel_first: u64,
     /// Where a device finds the samples that it chooses.
     pub list: Option<&'p ListTable>,
@@ -109,6 +111,8 @@ pub(super) fn parts_of<'p>(
         }
         _ => None,
     };
+    let increments = batch_shape.filter(|_| matches!(output.op, Op::Read { .. }));
+    let increments = increments.and_then(|batch_shape| batch_shape.increments.as_deref());
     for group in groups(output, joined, affine.map_or(1, Affine::channels)) {
         let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
         let places = match &output.starts {
@@ -132,6 +136,7 @@ pub(super) fn parts_of<'p>(
             sources: Sources::Samples,
             places,
             affine,
+            increments,
             channel_first: group.channel_first,
             list,
         });
@@ -171,6 +176,7 @@ fn moved<'p>(output: &'p OutputPlan<'_>, out: u64, list: Option<&'p ListTable>) 
         sources: output.ranges.as_deref().map_or(Sources::Samples, Sources::Ranges),
         places,
         affine: None,
+        increments: None,
         channel_first: 0,
         list,
     }
@@ -276,13 +282,19 @@ impl Part<'_> {
         matches!(self.places, Places::Joined { .. })
     }
 
-    /// Whether bytes are moved as they are; integers of one size differ by name alone.
+    /// Whether bytes are moved as they are.
     pub fn is_move(&self) -> bool {
+        let is_read = matches!(self.op, Op::Read { affine: false });
+        is_read && self.increments.is_none() && self.is_of_one_dtype()
+    }
+
+    /// Whether samples have the dtype of the output; integers of one size differ by name alone.
+    pub fn is_of_one_dtype(&self) -> bool {
         use DType::{I16, I32, I64, I8, U16, U32, U64, U8};
         let is_integer = |dtype| matches!(dtype, I8 | I16 | I32 | I64 | U8 | U16 | U32 | U64);
         let is_alike =
             self.from.size() == self.to.size() && is_integer(self.from) && is_integer(self.to);
-        matches!(self.op, Op::Read { affine: false }) && (self.from == self.to || is_alike)
+        self.from == self.to || is_alike
     }
 
     /// What the choice of a family depends on.
@@ -297,6 +309,7 @@ impl Part<'_> {
         Work {
             op: self.op,
             is_move: self.is_move(),
+            is_raised: self.increments.map(|_| self.is_of_one_dtype()),
             from: self.from,
             to: self.to,
             loops: &self.loops,

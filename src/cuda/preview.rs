@@ -134,7 +134,7 @@ fn arena_offset(plan: &Plan<'_>, index: usize) -> u64 {
 
 /// How kernels find the samples of a field.
 fn sources_of(field: &params::Field) -> Option<&'static str> {
-    let reads = field.op == params::Op::Read as u8 || field.op == params::Op::Affine as u8;
+    let reads = field.op != params::Op::Const as u8 && field.op != params::Op::Index as u8;
     match (reads && field.num_samples > 0, field.flags & params::flags::BY_ID != 0) {
         (false, _) => None,
         (true, false) => Some("addresses"),

@@ -90,6 +90,7 @@ impl Engine {
     fn is_plain_stack(&self, collate: &Collate, meta: &TensorMeta) -> bool {
         collate.form == Form::Stack
             && collate.misplaced.is_none()
+            && collate.increments.is_none()
             && collate.transform == Transform::default()
             && collate.dtype.is_none_or(|dtype| dtype == meta.dtype)
             && collate.device.or(self.shared.device).unwrap_or(Device::Cpu) == Device::Cpu

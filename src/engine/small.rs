@@ -47,6 +47,7 @@ impl<'r> Small<'r> {
         let (meta, count) = (rows.meta(), rows.len() as i64);
         let (from, dtype) = (meta.dtype, collate.dtype.unwrap_or(meta.dtype));
         let is_plain = collate.misplaced.is_none()
+            && collate.increments.is_none()
             && collate.transform == Transform::default()
             && collate.device.or(device).is_none_or(|device| device == Device::Cpu)
             && (from == dtype || from.is_arithmetic() && dtype.is_arithmetic());

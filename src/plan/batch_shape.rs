@@ -1,5 +1,7 @@
 //! Stage 2. The batch a [`Collate`] makes of given samples: every shape, and every error of input.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, Side};
@@ -8,7 +10,7 @@ use crate::plan::checks::{
     resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
 };
 use crate::samples::{SampleList, TensorMeta};
-use crate::tensor::{DType, Device, Dims, Error, Facet, Hint, Layout, Offsets, Result};
+use crate::tensor::{DType, Device, Dims, Error, Facet, Hint, Layout, Mismatch, Offsets, Result};
 
 /// The batch to be made: shapes, dtypes and the place of each sample. Nothing of it is memory yet.
 #[derive(Clone, Debug)]
@@ -34,6 +36,8 @@ pub struct BatchShape {
     pub(crate) mask: Option<MaskBits>,
     pub(crate) value: [u8; 16],
     pub(crate) affine: Option<Affine>,
+    /// What is added to the elements of each sample.
+    pub(crate) increments: Option<Arc<[i64]>>,
     /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,
     /// A device chooses the samples; `lengths` then has those of one sample for each `TensorMeta`.
@@ -108,11 +112,13 @@ impl BatchShape {
             mask: None,
             value: [0; 16],
             affine: None,
+            increments: None,
             channel_dim: None,
             is_selected: false,
             permute: resolve_permute(collate, ndim)?,
         };
         batch_shape.transform(samples, &used, collate)?;
+        batch_shape.raise(collate)?;
         batch_shape.place(samples, &used, &collate.form)?;
         batch_shape.check_sizes()?;
         Ok(batch_shape)
@@ -135,6 +141,30 @@ impl BatchShape {
             true => check_float(self.dtype),
             false => Ok(()),
         }
+    }
+
+    /// The numbers that are added to elements.
+    fn raise(&mut self, collate: &Collate) -> Result<()> {
+        let Some(increments) = &collate.increments else { return Ok(()) };
+        if self.affine.is_some() {
+            return Err(Error::Argument("increments exclude scale, mean and std".to_owned()));
+        }
+        if increments.len() != self.num_samples {
+            let (own, samples) = (increments.len(), self.num_samples);
+            return Err(Error::Argument(format!("{own} increments for {samples} samples")));
+        }
+        if !self.dtype.is_integer() {
+            let mismatch =
+                Mismatch::new(Some(0), "integers, of which a device makes sums", self.dtype);
+            return Err(Error::DType(Box::new(mismatch)));
+        }
+        let places = [self.source, self.device];
+        if !places.iter().any(|place| matches!(place, Device::Cuda(_))) {
+            let mismatch = Mismatch::new(Some(0), "a device", self.source.to_string());
+            return Err(Error::Device(Box::new(mismatch)));
+        }
+        self.increments = Some(Arc::clone(increments));
+        Ok(())
     }
 
     /// One check for every product of extents made from here on.

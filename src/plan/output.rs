@@ -244,8 +244,9 @@ pub(crate) fn data_output<'s>(
         ranges: None,
         selected: None,
     };
+    let is_kept = !affine && batch_shape.increments.is_none();
     output.bytes_only =
-        !affine && all_used(&output, |class| class.is_bytes(batch_shape.dtype, &output.dims));
+        is_kept && all_used(&output, |class| class.is_bytes(batch_shape.dtype, &output.dims));
     if output.bytes_only && output.layout.is_compact() {
         output.ranges = merged_ranges(&output);
     }

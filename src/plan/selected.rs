@@ -25,6 +25,9 @@ impl BatchShape {
                  indices on the host instead"
             )))
         };
+        if collate.increments.is_some() {
+            return refuse("increments are those of samples that are known");
+        }
         if !matches!(collate.form, Form::Stack | Form::Pad(_)) {
             return refuse("a joined batch has a size that depends on its samples");
         }

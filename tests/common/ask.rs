@@ -59,6 +59,8 @@ pub struct Ask {
     pub std: Vec<f64>,
     pub channel_dim: Option<i64>,
     pub permute: Option<Vec<i64>>,
+    /// What each sample is raised by; only on a device, if any.
+    pub increments: Vec<i64>,
 }
 
 impl Ask {
@@ -71,6 +73,7 @@ impl Ask {
             std: vec![],
             channel_dim: None,
             permute: None,
+            increments: vec![],
         }
     }
 
@@ -155,7 +158,10 @@ impl Ask {
         if let Some(order) = &self.permute {
             transform = transform.permute(order.clone());
         }
-        let collate = collate.transform(transform);
+        let mut collate = collate.transform(transform);
+        if !self.increments.is_empty() {
+            collate = collate.increments(self.increments.clone());
+        }
         match self.cast {
             Some(dtype) => collate.cast(dtype),
             None => collate,

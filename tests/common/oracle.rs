@@ -65,6 +65,7 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
             let source: Vec<i64> =
                 coords.iter().zip(&room.lead).map(|(c, lead)| c - lead.min(&0)).collect();
             let bits = arithmetic.apply(sample.dtype, dtype, sample.element(&source), &source);
+            let bits = raised(ask, index, bits);
             let place = |d: usize| match at {
                 At::Joined(dim, start) if dim == d => coords[d] + start,
                 _ => coords[d] + room.lead[d].max(0),
@@ -82,6 +83,7 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
             }
             let bits =
                 arithmetic.apply(sample.dtype, dtype, sample.element(&kept_coords), &kept_coords);
+            let bits = raised(ask, index, bits);
             part.extend_from_slice(&bits.to_le_bytes()[..dtype.size()]);
         });
         if matches!(ask.form, Form::Pad(_)) {
@@ -90,6 +92,11 @@ pub fn oracle(samples: &[Sample], ask: &Ask) -> Expected {
         expected.parts.push((shape, (read <= LARGE).then_some(part)));
     }
     expected
+}
+
+/// An element of a sample with what that is raised by, in its low bits.
+fn raised(ask: &Ask, sample: usize, bits: Bits) -> Bits {
+    bits.wrapping_add(ask.increments.get(sample).copied().unwrap_or(0) as Bits)
 }
 
 /// Shapes, padding, lengths, offsets, mask and index: all that does not look at elements.

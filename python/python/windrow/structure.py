@@ -1,7 +1,7 @@
 """Batches of images of unequal size, graphs, keyed features and requests of an inference server.
 
-`pad_images` and `keyed_jagged` work where the samples are, on a device by one launch; the others take samples on the host. They
-need NumPy, and torch for ``return_tensors="pt"``.
+`pad_images`, `concat_graphs` and `keyed_jagged` work where the samples are, on a device by one launch; `batch_input` takes
+them on the host. They need NumPy, and torch for ``return_tensors="pt"``.
 """
 
 from __future__ import annotations
@@ -109,9 +109,13 @@ def concat_graphs(
     Returns:
         dict: by key; ``batch`` int64, the graph of each node, and ``ptr`` int64 ``[N + 1]``.
 
+    Entries on a device are joined and raised there, all by one launch; ``batch`` and ``ptr`` are there too. Sums wrap around
+    there, as torch's do. A key with ``batch`` in its name is copied to the host first, for its largest values.
+
     Raises:
         ShapeError, DTypeError: entries do not fit together, are lists of mixed numbers, or their raised values do not
-            fit their dtype. DeviceError: entries are on a device. KeyError: one is missing. TypeError: a graph is no mapping.
+            fit their dtype; on a device, floats that would be raised. DeviceError: entries are on several devices.
+            KeyError: one is missing. TypeError: a graph is no mapping.
 
     Example:
         >>> import numpy as np

@@ -1,11 +1,19 @@
-//! Graphs joined to one of disconnected parts: what `windrow.structure.concat_graphs` gives, all entries in one call.
+//! Graphs joined to one of disconnected parts: what `windrow.structure.concat_graphs` gives, all entries in one call. Entries on
+//! a device are joined and raised there, by one launch.
 
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use windrow::{raise_rows, Batch, Collate, DType, Device, Error, Hint, Mismatch, Stage, Tensor};
+use std::sync::Arc;
+use std::time::Instant;
+
+use windrow::{
+    raise_rows, Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor,
+};
 
 use crate::collate::columns::{space_for, Column};
+use crate::collate::job::Job;
+use crate::collate::numbers::Numbers;
 use crate::collate::run::{run, Arena};
 use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
@@ -16,6 +24,8 @@ use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 use crate::ownership::copy::copy_of;
+use crate::ownership::owners::Owners;
+use crate::samples::pieces::push;
 
 /// What the values of a graph raise those of the graphs after it by.
 enum Steps {
@@ -31,6 +41,10 @@ struct Entry {
     /// The dim that it is joined along; `None` for entries without dims, which become one.
     dim: Option<usize>,
     steps: Steps,
+    /// Where the graphs begin along it, and where the last one ends.
+    offsets: Vec<i64>,
+    /// The device that it is on.
+    device: Option<Device>,
 }
 
 /// Joins graphs, at least one.
@@ -64,57 +78,45 @@ pub(crate) fn join_graphs<'py>(
     }
     let mut columns = room_for(dims.len())?;
     for (key, _) in dims.iter() {
-        let column = Column::read(&graphs, key.extract()?, &key)?;
-        require_host(&column).map_err(|error| column.error(py, error))?;
-        columns.push(column);
+        columns.push(Column::read(&graphs, key.extract()?, &key)?);
     }
     let counts = counts_of(&graphs, &columns, nodes)?;
     let (mut entries, mut jobs) = (room_for(columns.len())?, room_for(columns.len())?);
     for (column, (key, dim)) in columns.into_iter().zip(dims.iter()) {
-        let steps = match steps.get_item(&key)? {
-            Some(steps) => steps_of(&steps, &counts)?,
-            None => Steps::Given(Vec::new()),
-        };
+        let steps = steps.get_item(&key)?.map(|steps| steps_of(&steps, &counts)).transpose()?;
+        let steps = steps.unwrap_or(Steps::Given(Vec::new()));
         let (entry, collate) = entry_of(py, &column, dim.extract()?, steps)?;
+        let mut job = column.job(collate);
+        if entry.device.is_some() {
+            increment(py, engine, &entry, &mut job)?;
+        }
         entries.push(entry);
-        jobs.push(column.job(collate));
+        jobs.push(job);
     }
-    let batches = run(py, engine, &mut jobs, Arena::No, span.end())?;
+    let nodes = added_up(counts.iter().copied()).or_py_err(py)?;
+    let members = members_of(py, &entries, follow, nodes)?;
+    let device = entries.iter().find_map(|entry| entry.device);
+    if let Some(device) = device {
+        member_jobs(py, &members, device, &mut jobs)?;
+    }
+    let mut batches = run(py, engine, &mut jobs, Arena::No, span.end())?.into_iter();
     let result = PyDict::new(py);
-    let mut boundaries = room_for(entries.len())?;
-    for (entry, batch) in entries.iter().zip(batches) {
-        let offsets = offsets_of(&batch, entry, graphs.len()).or_py_err(py)?;
-        raise(&batch, entry, &offsets)
-            .map_err(|error| to_py_err(py, &error.at_path(&entry.name)))?;
+    for (entry, batch) in entries.iter().zip(&mut batches) {
+        if entry.device.is_none() {
+            raise(&batch, entry).map_err(|error| to_py_err(py, &error.at_path(&entry.name)))?;
+        }
         result.set_item(&entry.name, Bound::new(py, PyBatch::from(batch))?)?;
-        boundaries.push(offsets);
     }
-    for name in follow {
-        let Some(index) = entries.iter().position(|entry| entry.name == name) else {
-            let key = quoted(PyString::new(py, &name).as_any())?;
-            return Err(PyKeyError::new_err(format!("follow_batch: no graph has the key {key}")));
+    for (names, offsets) in &members {
+        let tensors = match device {
+            None => membership(offsets).or_py_err(py)?.into(),
+            Some(_) => Vec::from_iter(batches.by_ref().take(2).map(|batch| batch.data().clone())),
         };
-        let names = [format!("{name}_batch"), format!("{name}_ptr")];
-        set_membership(&result, names, &boundaries[index])?;
-    }
-    let names = ["batch", "ptr"].map(str::to_owned);
-    set_membership(&result, names, &added_up(&counts).or_py_err(py)?)?;
-    Ok(result)
-}
-
-/// Refuses samples on a device.
-fn require_host(column: &Column) -> windrow::Result<()> {
-    let list = &column.samples.list;
-    let count = if list.is_uniform() { list.len().min(1) } else { list.len() };
-    let mut devices = (0..count).map(|index| list.meta(index).device).enumerate();
-    match devices.find(|(_, device)| matches!(device, Device::Cuda(_))) {
-        None => Ok(()),
-        Some((index, device)) => {
-            let hint = Hint::Text("concat_graphs takes samples on the host: .cpu()");
-            let found = Mismatch::new(Some(index), "host memory", device.to_string());
-            Err(Error::Device(Box::new(found.with_hint(hint))))
+        for (name, tensor) in names.iter().zip(tensors) {
+            result.set_item(name, Bound::new(py, PyTensor::from(tensor))?)?;
         }
     }
+    Ok(result)
 }
 
 /// The number of nodes of each graph.
@@ -178,53 +180,71 @@ fn entry_of(py: Python<'_>, column: &Column, dim: i64, steps: Steps) -> PyResult
     if let Some(dtype) = dtype {
         collate = collate.cast(dtype);
     }
-    Ok((Entry { name: column.name().to_owned(), dim: place, steps }, collate))
+    let extent = |index: usize| {
+        place.map_or(1, |dim| list.meta(index).layout.shape().get(dim).copied().unwrap_or(0))
+    };
+    let offsets = added_up((0..list.len()).map(extent)).or_py_err(py)?;
+    let device = Some(first.device).filter(|device| matches!(device, Device::Cuda(_)));
+    let name = column.name().to_owned();
+    Ok((Entry { name, dim: place, steps, offsets, device }, collate))
 }
 
-/// Where the samples of an entry begin along its dim, and where the last one ends.
-fn offsets_of(batch: &Batch, entry: &Entry, count: usize) -> windrow::Result<Vec<i64>> {
-    let mut all = space_for(count + 1)?;
-    match batch.offsets().filter(|_| entry.dim.is_some()) {
-        Some(offsets) => all.extend_from_slice(offsets.as_slice::<i64>()?),
-        None => all.extend(0..=count as i64),
-    }
-    Ok(all)
-}
-
-/// Raises the values of a batch that nothing else refers to yet.
-fn raise(batch: &Batch, entry: &Entry, offsets: &[i64]) -> windrow::Result<()> {
-    let (dim, own) = (entry.dim.unwrap_or(0), offsets.len() - 1);
+/// Has a job on a device raise its values. For the largest ones these are copied to the host first.
+fn increment(py: Python<'_>, engine: &Engine, entry: &Entry, job: &mut Job) -> PyResult<()> {
     let ends;
     let steps = match &entry.steps {
         Steps::Given(steps) => steps,
         Steps::Ends => {
-            ends = ends_of(batch.data(), dim, offsets)?;
+            let collate = job.collate.clone().device(Device::Cpu);
+            let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
+            let batches = run(py, engine, &mut copy, Arena::No, Instant::now())?;
+            ends = ends_of(batches[0].data(), entry).or_py_err(py)?;
             &ends
         }
     };
-    let starts = added_up(steps.get(..own - 1).unwrap_or(&[]))?;
-    if starts.iter().all(|&start| start == 0) {
-        return Ok(());
+    if let Some(starts) = starts_of(entry, steps).or_py_err(py)? {
+        job.collate = job.collate.clone().increments(starts);
     }
+    Ok(())
+}
+
+/// What each graph's values are raised by; `None` if that changes nothing.
+fn starts_of(entry: &Entry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> {
+    let before_last = entry.offsets.len() - 2;
+    let starts = added_up(steps.get(..before_last).unwrap_or(&[]).iter().copied())?;
+    Ok(starts.iter().any(|&start| start != 0).then_some(starts))
+}
+
+/// Raises the values of a batch that nothing else refers to yet.
+fn raise(batch: &Batch, entry: &Entry) -> windrow::Result<()> {
+    let ends;
+    let steps = match &entry.steps {
+        Steps::Given(steps) => steps,
+        Steps::Ends => {
+            ends = ends_of(batch.data(), entry)?;
+            &ends
+        }
+    };
+    let Some(starts) = starts_of(entry, steps)? else { return Ok(()) };
     // SAFETY: a batch that was made in this call; nothing else refers to it yet.
     #[allow(unsafe_code)]
     unsafe {
-        raise_rows(batch.data(), dim, offsets, &starts)
+        raise_rows(batch.data(), entry.dim.unwrap_or(0), &entry.offsets, &starts)
     }
 }
 
 /// One more than the largest value of each sample, 0 for those without values.
-fn ends_of(data: &Tensor, dim: usize, offsets: &[i64]) -> windrow::Result<Vec<i64>> {
+fn ends_of(data: &Tensor, entry: &Entry) -> windrow::Result<Vec<i64>> {
     let own = match data.layout().numel() {
         0 => None,
         _ => Some(copy_of(data, &Collate::stack().cast(DType::I64), None)?),
     };
     let values = own.as_ref().map_or(Ok(&[][..]), |own| own.as_slice::<i64>())?;
-    let shape = data.shape();
+    let (shape, dim) = (data.shape(), entry.dim.unwrap_or(0));
     let inner = shape.iter().skip(dim + 1).product::<i64>() as usize;
     let row = shape.get(dim).map_or(1, |&extent| extent as usize) * inner;
-    let mut ends = space_for(offsets.len())?;
-    for part in offsets.windows(2) {
+    let mut ends = space_for(entry.offsets.len())?;
+    for part in entry.offsets.windows(2) {
         let part = part[0] as usize * inner..part[1] as usize * inner;
         let parts = values.chunks_exact(row.max(1)).flat_map(|row| &row[part.clone()]);
         ends.push(parts.max().map_or(0, |most| most.saturating_add(1)));
@@ -233,28 +253,75 @@ fn ends_of(data: &Tensor, dim: usize, offsets: &[i64]) -> windrow::Result<Vec<i6
 }
 
 /// 0, and the sum of the numbers up to each.
-fn added_up(numbers: &[i64]) -> windrow::Result<Vec<i64>> {
+fn added_up(numbers: impl ExactSizeIterator<Item = i64>) -> windrow::Result<Vec<i64>> {
     let mut sums = space_for(numbers.len() + 1)?;
     let mut sum = 0i64;
     sums.push(sum);
     for number in numbers {
         let too_large = || Error::TooLarge("numbers of nodes, or increments: beyond int64".into());
-        sum = sum.checked_add(*number).ok_or_else(too_large)?;
+        sum = sum.checked_add(number).ok_or_else(too_large)?;
         sums.push(sum);
     }
     Ok(sums)
 }
 
-/// The sample of each place, and where each sample begins.
-fn set_membership(result: &Bound<'_, PyDict>, names: [String; 2], offsets: &[i64]) -> PyResult<()> {
-    let py = result.py();
-    let tensors = membership(offsets).or_py_err(py)?;
-    for (name, tensor) in names.into_iter().zip(tensors) {
-        result.set_item(name, Bound::new(py, PyTensor::from(tensor))?)?;
+/// The names of the sample of each place and of where each sample begins, and these beginnings.
+type Members = ([String; 2], Vec<i64>);
+
+/// Those of the entries that are asked for, and of the nodes.
+fn members_of(
+    py: Python<'_>,
+    entries: &[Entry],
+    follow: Vec<String>,
+    nodes: Vec<i64>,
+) -> PyResult<Vec<Members>> {
+    let mut members = room_for(follow.len() + 1)?;
+    for name in follow {
+        let Some(entry) = entries.iter().find(|entry| entry.name == name) else {
+            let key = quoted(PyString::new(py, &name).as_any())?;
+            return Err(PyKeyError::new_err(format!("follow_batch: no graph has the key {key}")));
+        };
+        let names = [format!("{name}_batch"), format!("{name}_ptr")];
+        members.push((names, entry.offsets.clone()));
+    }
+    members.push((["batch", "ptr"].map(str::to_owned), nodes));
+    Ok(members)
+}
+
+/// The same on a device: two jobs for each, whose samples are parts of numbers that are uploaded.
+fn member_jobs(
+    py: Python<'_>,
+    members: &[Members],
+    device: Device,
+    jobs: &mut Vec<Job>,
+) -> PyResult<()> {
+    let mut numbers = Numbers::default();
+    let count = members[0].1.len() as i64 - 1;
+    let indices = numbers.add(0..count).or_py_err(py)?;
+    let mut firsts = room_for(members.len())?;
+    for (_, offsets) in members {
+        firsts.push(numbers.add(offsets.iter().copied()).or_py_err(py)?);
+    }
+    let numbers = numbers.upload(py, device)?;
+    for ((names, offsets), first) in members.iter().zip(firsts) {
+        let [mut index, mut starts] = [SampleList::new(), SampleList::new()];
+        let mut write = || {
+            index.reserve(offsets.len())?;
+            for (sample, part) in (0..).zip(offsets.windows(2)) {
+                let length = [part[1] - part[0]];
+                push(&mut index, &numbers.tensor, indices + sample, &length, Some(&[0]))?;
+            }
+            push(&mut starts, &numbers.tensor, first, &[count + 1], None)
+        };
+        write().or_py_err(py)?;
+        for (name, list) in names.iter().zip([index, starts]) {
+            jobs.push(numbers.job(name, DType::I64, &Owners::default(), list)?);
+        }
     }
     Ok(())
 }
 
+/// The same on the host.
 fn membership(offsets: &[i64]) -> windrow::Result<[Tensor; 2]> {
     let total = offsets.last().copied().unwrap_or(0) as usize;
     let mut samples = space_for(total)?;

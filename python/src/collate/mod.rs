@@ -5,6 +5,7 @@ pub(crate) mod columns;
 pub(crate) mod graphs;
 pub(crate) mod job;
 pub(crate) mod leaves;
+pub(crate) mod numbers;
 pub(crate) mod options;
 pub(crate) mod packed;
 pub(crate) mod packing;

@@ -5,23 +5,19 @@
 //! a part of it, and a number that is repeated, as padding is, is a view with stride 0. Labels have two samples for each
 //! sequence, the separator and all labels but the first.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use pyo3::prelude::*;
-use windrow::{Batch, Collate, DType, Device, Error, Layout, Offsets, Owner, SampleList, Tensor};
+use windrow::{Batch, DType, Device, Error, Layout, Offsets, SampleList, Tensor};
 
 use crate::collate::columns::Column;
-use crate::collate::job::Job;
+use crate::collate::numbers::{Numbers, Uploaded};
 use crate::collate::packed::{check_labels, Packed, RowPlan, Rows};
 use crate::collate::run::{run, Arena};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
-use crate::ownership::copy::copy_by;
-use crate::ownership::owner::{producers_of, ImportOwner};
 use crate::ownership::owners::Owners;
-use crate::ownership::places::Places;
 use crate::samples::imported::Imported;
 use crate::samples::pieces::push;
 
@@ -173,55 +169,6 @@ fn lengths_of(py: Python<'_>, columns: &[Column], device: Device) -> PyResult<Ve
 
 fn longest_of(lengths: &[i64]) -> i64 {
     lengths.iter().copied().max().unwrap_or(0)
-}
-
-/// Numbers that are uploaded together.
-#[derive(Default)]
-struct Numbers(Vec<i64>);
-
-impl Numbers {
-    /// Says where they begin.
-    fn add(&mut self, numbers: impl IntoIterator<Item = i64>) -> windrow::Result<i64> {
-        let (first, numbers) = (self.0.len() as i64, numbers.into_iter());
-        let count = numbers.size_hint().0;
-        let bytes = (count as u64).saturating_mul(8);
-        self.0.try_reserve(count).map_err(|_| Error::OutOfMemory { bytes })?;
-        self.0.extend(numbers);
-        Ok(first)
-    }
-
-    fn upload(self, py: Python<'_>, device: Device) -> PyResult<Uploaded> {
-        let shape = [self.0.len() as i64];
-        let host = Tensor::from_vec(self.0, &shape).or_py_err(py)?;
-        // Stacked, which needs no launch: joined, its offsets would be written too.
-        let to_device = Collate::stack().device(device);
-        let upload =
-            || copy_by(default_engine(), &host, &to_device, None)?.view(0, host.layout().clone());
-        let tensor = py.detach(upload).or_py_err(py)?;
-        let owner = Arc::new(ImportOwner::of(tensor.clone(), producers_of(&tensor)));
-        Ok(Uploaded { tensor, owner })
-    }
-}
-
-struct Uploaded {
-    tensor: Tensor,
-    owner: Owner,
-}
-
-impl Uploaded {
-    /// A result, of samples that may be views of the numbers.
-    fn job(
-        &self,
-        name: &str,
-        dtype: DType,
-        owners: &Owners,
-        list: SampleList<'static>,
-    ) -> PyResult<Job> {
-        let owners = owners.with(Arc::clone(&self.owner))?;
-        let dim = list.common_ndim().map_or(0, |ndim| ndim as i64 - 1);
-        let samples = Arc::new(Imported { list, owners, places: Places::default() });
-        Ok(Job::of_leaf(samples, Collate::concat(dim).cast(dtype), name.to_owned()))
-    }
 }
 
 /// The samples of one result, ``[1, L]`` each.
