@@ -51,6 +51,19 @@ def test_each_sample_is_in_one_row_that_fits(how):
         assert rows.waste < 0.02
 
 
+@pytest.mark.parametrize("most", [64, 1000])
+def test_no_more_rows_than_trls_best_fit(most):
+    utils = pytest.importorskip("trl.data_utils", reason="SKIP: trl is not installed")
+    if not hasattr(utils, "_pack_bfd"):
+        pytest.skip("SKIP: this trl does not pack by best fit, 0.19 does")
+    pa = pytest.importorskip("pyarrow")
+    lengths = [1 + length for length in lengths_of(3000, most - 1, seed=5)]
+    packed = utils._pack_bfd(pa.table({"ids": [list(range(length)) for length in lengths]}), 1000)
+    theirs = 1 - sum(lengths) / (1000 * len(packed))
+    assert plan.pack(lengths, 1000, "best_fit_decreasing").waste == pytest.approx(theirs)
+    assert plan.pack(lengths, 1000).waste == pytest.approx(theirs, abs=0.002)
+
+
 def test_token_budgets_count_padding():
     lengths = lengths_of(300, 100, seed=2)
     rows = plan.token_budget(lengths, 1024, pad_to_multiple_of=8)

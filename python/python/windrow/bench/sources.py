@@ -205,10 +205,14 @@ def token_lists(shortest: int, longest: int, num_samples: int, targets: List[Tar
 
 
 class Packed:
-    """Rows of sample indices, which are put in order for the comparison outside of the clock."""
+    """Rows of sample indices, or a table of trl's, which are put in order for the comparison outside of the clock."""
 
-    def __init__(self, rows: Sequence[Sequence[int]], lengths: Array, max_tokens: int) -> None:
-        self.rows, self.lengths, self.max_tokens = rows, lengths, max_tokens
+    def __init__(self, made: Any, lengths: Array, max_tokens: int) -> None:
+        self.made, self.lengths, self.max_tokens = made, lengths, max_tokens
+
+    @property
+    def rows(self) -> Sequence[Sequence[int]]:
+        return self.made if isinstance(self.made, list) else rows_of_table(self.made)
 
     def tokens(self) -> List[int]:
         return [int(self.lengths[list(row)].sum()) for row in self.rows]
@@ -242,6 +246,23 @@ def by_binpacking(lengths: Array, max_tokens: int) -> List[List[int]]:
     return [list(row) for row in bins]
 
 
+def by_trl(s: Samples, max_tokens: int) -> Any:
+    """Of trl 0.19 and later, which joins the tokens of a table too. Here each token is the index of its sample."""
+    pa = module("pyarrow")
+
+    def table(s: Samples) -> Any:
+        lengths = s.arrays[0]
+        ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        return pa.table({"ids": pa.ListArray.from_arrays(ends, pa.array(np.repeat(np.arange(len(lengths)), lengths)))})
+
+    return module("trl")._pack_bfd(s.whole("trl", table), max_tokens)
+
+
+def rows_of_table(table: Any) -> List[Array]:
+    columns = (table[name].to_numpy() for name in ("ids", "seq_lengths"))
+    return [ids[np.cumsum(lengths) - lengths] for ids, lengths in zip(*columns)]
+
+
 def plans(num_samples: int, max_tokens: int, targets: List[Target], compared: bool = True) -> Callable[..., Workload]:
     """Rows of at most so many tokens, from lengths; the title has the padding of each contender."""
 
@@ -250,18 +271,21 @@ def plans(num_samples: int, max_tokens: int, targets: List[Target], compared: bo
         rng, count = np.random.default_rng(26), setting.count(num_samples)
         lengths = rng.lognormal(5.5, 0.9, count).clip(1, max_tokens).astype(np.int64)
         sets = [Samples([lengths], [])]
-        ways: Dict[str, Tuple[str, Callable[[Array, int], Any]]] = {"windrow": ("windrow", plan.pack)}
+        ways: Dict[str, Tuple[str, Callable[[Samples, int], Any]]] = {"windrow": ("windrow", lambda s, most: plan.pack(s.arrays[0], most))}
         if compared:
-            ways["NumPy, first fit decreasing"] = ("NumPy", first_fit)
-            ways["binpacking"] = ("binpacking", by_binpacking)
+            ways["windrow, best fit"] = ("windrow", lambda s, most: plan.pack(s.arrays[0], most, "best_fit_decreasing"))
+            ways["NumPy, first fit decreasing"] = ("NumPy", lambda s, most: first_fit(s.arrays[0], most))
+            ways["binpacking"] = ("binpacking", lambda s, most: by_binpacking(s.arrays[0], most))
+            ways["trl, best fit, tokens too"] = ("trl", by_trl)
         found = Contenders(setting)
         padding = []
         for contender, (library, way) in ways.items():
 
-            def call(s: Samples, way: Callable[[Array, int], Any] = way) -> Any:
-                return Packed(way(s.arrays[0], max_tokens), s.arrays[0], max_tokens)
+            def call(s: Samples, way: Callable[[Samples, int], Any] = way) -> Any:
+                return Packed(way(s, max_tokens), s.arrays[0], max_tokens)
 
-            found.add(library, contender, call)
+            has_way = library != "trl" or bool(missing("trl", setting)) or hasattr(module("trl"), "_pack_bfd")
+            found.add(library, contender, call, cannot="" if has_way else "trl before 0.19 does not pack so")
             if contender in found.calls:
                 padding.append(f"{contender} {found.calls[contender](sets[0]).waste():.2%}")
         return Workload(name, f"{title}; padding: {'; '.join(padding)}", setting, sets, lambda s: (np.arange(count),), found, targets)

@@ -32,6 +32,7 @@ LIBRARIES = {
     "tokenizers": "tokenizers",
     "polars": "polars",
     "binpacking": "binpacking",
+    "trl": "trl.data_utils",
 }
 """The libraries that windrow is compared with, and the module of each."""
 
