@@ -50,7 +50,8 @@ def register_node(
             them has become, the result.
 
     Raises:
-        TypeError: ``cls`` is no class, or one that `windrow.collate` has rules for: dict, list, tuple, str, bytes and numbers.
+        TypeError: ``cls`` is no class, or one that `windrow.collate` has rules for: dict, list, tuple, str, bytes, numbers,
+            arrays and tensors; or one of the others is no function.
         ValueError: the class is registered already.
 
     Example:
@@ -65,8 +66,12 @@ def register_node(
     """
     if not isinstance(cls, type):
         raise TypeError(f"register_node takes a class, got {type(cls).__name__}")
-    if cls in (dict, list, tuple, str, bytes, bool, int, float, type(None), object):
+    has_rules = cls in (dict, list, tuple, str, bytes, bool, int, float, type(None), object)
+    if has_rules or _name(cls) in ("numpy.ndarray", "torch.Tensor"):
         raise TypeError(f"wr.collate has rules for {cls.__name__}; register a class of your own")
+    for name, function in (("flatten", flatten), ("unflatten", unflatten)):
+        if not callable(function):
+            raise TypeError(f"{name}={function!r}; it is a function")
     if cls in _registered:
         raise ValueError(f"{_name(cls)} is registered already")
 

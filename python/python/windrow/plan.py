@@ -6,6 +6,7 @@ Each function returns `Rows`, a list of lists of sample indices. ``DataLoader(..
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Iterable, List, Optional
 
 from windrow import _windrow
@@ -34,6 +35,22 @@ class Rows(List[List[int]]):
         self.num_tokens, self.waste, self.max_tokens = num_tokens, waste, max_tokens
 
 
+def int_of(name: str, value: Any, least: int = 1, bits: int = 63) -> int:
+    """An argument as an int of so many bits; a bool is none."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}={value!r}; it is an int")
+    number = operator.index(value)
+    if number < least:
+        raise ValueError(f"{name}={number}; it is at least {least}")
+    if number >= 2**bits:
+        raise ValueError(f"{name}={number} is beyond 64 bits")
+    return number
+
+
+def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional[int]:
+    return None if value is None else int_of(name, value, least, bits)
+
+
 def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_sequences: Optional[int] = None) -> Rows:
     """Packs samples into rows of at most ``max_tokens`` tokens, in O(n log n).
 
@@ -58,7 +75,10 @@ def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_s
         >>> rows, rows.waste
         ([[1, 2], [3, 0]], 0.0)
     """
-    return Rows(*_windrow._pack(lengths, max_tokens, how, max_sequences), max_tokens)
+    if not isinstance(how, str):
+        raise TypeError(f"how={how!r}; it is a string")
+    limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
+    return Rows(*_windrow._pack(lengths, limit, how, most), limit)
 
 
 def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max_sequences: Optional[int] = None) -> Rows:
@@ -76,7 +96,8 @@ def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max
     Raises:
         ValueError: a length, rounded up, is above ``max_tokens`` (names the index), or an argument is wrong.
     """
-    return Rows(*_windrow._token_budget(lengths, max_tokens, pad_to_multiple_of, max_sequences), max_tokens)
+    limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
+    return Rows(*_windrow._token_budget(lengths, limit, int_of("pad_to_multiple_of", pad_to_multiple_of), most), limit)
 
 
 def buckets(
@@ -96,7 +117,8 @@ def buckets(
     Raises:
         ValueError: a length is negative, ``batch_size`` is below 1, or ``boundaries`` do not increase.
     """
-    return Rows(*_windrow._buckets(lengths, batch_size, boundaries, drop_last, seed))
+    size, seed = int_of("batch_size", batch_size), _optional("seed", seed, 0, 64)
+    return Rows(*_windrow._buckets(lengths, size, boundaries, bool(drop_last), seed))
 
 
 def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows:
@@ -112,4 +134,4 @@ def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows
     Raises:
         ValueError: a length is negative, or ``num_ranks`` is below 1.
     """
-    return Rows(*_windrow._balance(lengths, num_ranks, seed))
+    return Rows(*_windrow._balance(lengths, int_of("num_ranks", num_ranks), _optional("seed", seed, 0, 64)))

@@ -23,6 +23,7 @@ from windrow._collators import (
 )
 from windrow._fields import check, give
 from windrow._padding import options_of, padded
+from windrow.plan import int_of
 
 __all__ = [
     "DataCollatorForCompletionOnlyLM",
@@ -189,11 +190,12 @@ def pack_rows(
     limit = max_tokens if max_tokens is not None else getattr(plan, "max_tokens", None)
     if limit is None:
         raise ValueError("max_tokens= is needed: the plan has none, as one of plan.pack has")
-    if limit < 1:
-        raise ValueError(f"max_tokens={limit}; it is at least 1")
+    limit = int_of("max_tokens", limit)
     features: List[Any] = []
     for row, indices in enumerate(plan):
         for index in indices:
+            if not hasattr(index, "__index__"):
+                raise TypeError(f"row {row} of the plan has {index!r} in place of the index of a sample")
             if not -len(samples) <= index < len(samples):
                 raise IndexError(f"row {row} of the plan names sample {index} of {len(samples)}")
             features.append(samples[index])

@@ -78,6 +78,17 @@ impl Column {
         })
     }
 
+    /// The error of a column that is to be of whole numbers: of the first sample that is not.
+    pub fn not_whole(&self, py: Python<'_>) -> PyErr {
+        let list = &self.samples.list;
+        let meta = |index: &usize| list.meta(*index);
+        let is_whole =
+            |index: &usize| meta(index).dtype.is_integer() || meta(index).layout.numel() == 0;
+        let index = (0..list.len()).find(|index| !is_whole(index)).unwrap_or(0);
+        let got = format!("{} numbers, which are not whole", meta(&index).dtype);
+        self.error(py, Error::DType(Box::new(Mismatch::new(Some(index), "whole numbers", got))))
+    }
+
     /// Refuses numbers beyond int64, which a cast would make negative.
     fn check_range(&self, py: Python<'_>) -> PyResult<()> {
         let list = &self.samples.list;

@@ -11,7 +11,7 @@ use crate::collate::packed::{check_labels, Packed, RowPlan, Rows};
 use crate::collate::run::{run, Arena};
 use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on_device};
 use crate::engine::default::default_engine;
-use crate::ground::errors::{DTypeError, OrPyErr};
+use crate::ground::errors::OrPyErr;
 use crate::ground::iterables::items_of;
 use crate::ground::logging::Records;
 use crate::ground::tensor::PyTensor;
@@ -55,8 +55,7 @@ fn columns_of<'py>(
         let mut column = Column::read(&samples, name, key)?;
         column.flatten(py)?;
         if column.dtype(py)? != Some(DType::I64) {
-            let text = format!("{name:?} holds numbers that are not whole");
-            return Err(DTypeError::new_err(text));
+            return Err(column.not_whole(py));
         }
         columns.push(column);
     }

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
 
+use crate::ground::arguments::unfit;
 use crate::ground::errors::{quoted, OrPyErr};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
@@ -38,9 +39,10 @@ use crate::samples::read::samples_of;
 pub(crate) fn windows(
     array: &Bound<'_, PyAny>,
     starts: &Bound<'_, PyAny>,
-    length: i64,
+    length: &Bound<'_, PyAny>,
 ) -> PyResult<PySampleList> {
     let py = array.py();
+    let length = length.extract().map_err(|error| unfit(length, "length", "an int", error))?;
     let table = tensor_of(array, "array", Reading::OWNED)?;
     let (starts, _) = integers(starts, "starts", 1)?;
     let list = windows_of(&table, &starts, length).or_py_err(py)?;
@@ -59,7 +61,11 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
     let mut list = SampleList::new();
     list.reserve(starts.len())?;
     for (index, &start) in starts.iter().enumerate() {
-        if start < 0 || length > len || start > len - length {
+        if length > len {
+            let expected = format!("an array of at least that for a length of {length}");
+            return Err(refuse(index, expected, len.to_string()));
+        }
+        if start < 0 || start > len - length {
             let expected = format!("a start from 0 to {} for a length of {length}", len - length);
             return Err(refuse(index, expected, format!("{start} in an array of {len}")));
         }
@@ -102,16 +108,18 @@ pub(crate) fn crops(
     let (images, _) = samples_of(images, Reading::OWNED)?;
     images.list.check_known().or_py_err(py)?;
     let (boxes, extents) = integers(boxes, "boxes", 2)?;
-    let flip = flip.map(flags).transpose()?;
+    let flip = flip.map(|flip| flags(flip, images.list.len())).transpose()?;
     let list = crops_of(&images.list, &boxes, &extents, dims, flip.as_deref()).or_py_err(py)?;
     let (owners, places) = (images.owners.clone(), images.places.clone());
     Ok(PySampleList::from_imported(Imported { list, owners, places }))
 }
 
-/// Booleans of one dim, or one for all.
-fn flags(flags: &Bound<'_, PyAny>) -> PyResult<Vec<bool>> {
+/// Booleans of one dim, or one for all images.
+fn flags(flags: &Bound<'_, PyAny>, num_images: usize) -> PyResult<Vec<bool>> {
     if let Ok(flag) = flags.extract::<bool>() {
-        return Ok(vec![flag]);
+        let mut flags = room_for(num_images)?;
+        flags.resize(num_images, flag);
+        return Ok(flags);
     }
     if flags.is_instance_of::<PyList>() || flags.is_instance_of::<PyTuple>() {
         let mut position = 0..;
@@ -149,14 +157,14 @@ fn crops_of(
         let expected = format!("boxes of shape ({}, 4), one for each image", images.len());
         return Err(refuse(0, expected, format!("({}, {})", extents[0], extents[1])));
     }
-    if let Some(flip) = flip.filter(|flip| flip.len() != 1 && flip.len() != images.len()) {
+    if let Some(flip) = flip.filter(|flip| flip.len() != images.len()) {
         let text = format!("flip has {} entries for {} images", flip.len(), images.len());
         return Err(Error::Argument(text));
     }
     let mut list = SampleList::new();
     list.reserve(images.len())?;
     for (index, corners) in boxes.chunks_exact(4).enumerate() {
-        let is_flipped = flip.is_some_and(|flip| flip[if flip.len() == 1 { 0 } else { index }]);
+        let is_flipped = flip.is_some_and(|flip| flip[index]);
         push_crop(&mut list, images, index, corners, dims, is_flipped)?;
     }
     if images.is_read_only() {

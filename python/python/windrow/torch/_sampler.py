@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import random
 from typing import Iterator, List, Optional, Sequence
 
 import torch.utils.data
+
+from windrow.plan import int_of
 
 
 class BatchSampler(torch.utils.data.Sampler[List[int]]):
@@ -41,18 +42,17 @@ class BatchSampler(torch.utils.data.Sampler[List[int]]):
         num_ranks: int = 1,
         drop_last: bool = False,
     ) -> None:
-        if num_ranks < 1:
-            raise ValueError(f"num_ranks={num_ranks}; it is at least 1")
-        if not 0 <= rank < num_ranks:
+        num_ranks = int_of("num_ranks", num_ranks)
+        seed = None if seed is None else int_of("seed", seed, 0, 64)
+        rank = int_of("rank", rank, 0)
+        if rank >= num_ranks:
             raise ValueError(f"rank={rank}; it is from 0 to num_ranks - 1, {num_ranks - 1}")
         self.rows, self.seed, self.rank, self.num_ranks, self.drop_last = rows, seed, rank, num_ranks, drop_last
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
         """Which order comes next: call it before each epoch, on every rank, as with torch's DistributedSampler."""
-        if operator.index(epoch) < 0:
-            raise ValueError(f"epoch={epoch}; it is 0 or more")
-        self.epoch = epoch
+        self.epoch = int_of("epoch", epoch, 0)
 
     def __len__(self) -> int:
         """The number of rows of this rank."""
