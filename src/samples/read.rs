@@ -155,19 +155,16 @@ impl<'a> SampleList<'a> {
     /// # Errors
     /// [`Error::Index`], [`Error::OutOfMemory`].
     pub(crate) fn addresses_at(&self, indices: &[i64]) -> Result<Vec<*const u8>> {
-        let mut data = room_for(indices.len())?;
-        data.resize(indices.len(), ptr::null());
         match &self.data {
             Addresses::Each(each) => {
                 let each = each.as_slice();
-                look_up(&mut data, indices, each.len(), |place| each[place])?;
+                look_up(indices, each.len(), |place| each[place])
             }
             &Addresses::Rows { first, step, len } => {
                 let offset = |place: usize| (place as i64).wrapping_mul(step) as isize;
-                look_up(&mut data, indices, len, |place| first.wrapping_offset(offset(place)))?;
+                look_up(indices, len, |place| first.wrapping_offset(offset(place)))
             }
         }
-        Ok(data)
     }
 
     /// Samples that only a device knows, and what else has to be kept for the work on them. As far as this list
@@ -247,23 +244,36 @@ impl<'a> SampleList<'a> {
 /// The position that an index says in a list of `len` samples; a negative one counts from the end.
 #[inline(always)]
 fn position_of(index: i64, len: usize) -> Result<usize> {
-    let position = index.wrapping_add(if index < 0 { len as i64 } else { 0 }) as u64;
-    match position < len as u64 {
-        true => Ok(position as usize),
-        false => Err(outside(index, len as i64)),
+    match place_of(index, len) {
+        place if place < len => Ok(place),
+        _ => Err(outside(index, len as i64)),
     }
 }
 
-/// Writes the address of each sample at these positions in a list of `len`, of which there are as many.
+/// That position; not below `len` if there is none.
+#[inline(always)]
+fn place_of(index: i64, len: usize) -> usize {
+    index.wrapping_add(if index < 0 { len as i64 } else { 0 }) as usize
+}
+
+/// The address of each sample at these positions in a list of `len`.
 #[inline(always)]
 fn look_up(
-    data: &mut [*const u8],
     indices: &[i64],
     len: usize,
     address: impl Fn(usize) -> *const u8,
-) -> Result<()> {
-    for (data, &index) in data.iter_mut().zip(indices) {
-        *data = address(position_of(index, len)?);
+) -> Result<Vec<*const u8>> {
+    let mut data = room_for(indices.len())?;
+    let mut all_there = true;
+    data.extend(indices.iter().map(|&index| match place_of(index, len) {
+        place if place < len => address(place),
+        _ => {
+            all_there = false;
+            ptr::null()
+        }
+    }));
+    if !all_there {
+        indices.iter().try_for_each(|&index| position_of(index, len).map(drop))?;
     }
-    Ok(())
+    Ok(data)
 }
