@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::{Collate, DType, Device, Form, SampleList};
 
+use crate::ground::prefetch::prefetch_line;
 use crate::ground::reserve::room_for;
 use crate::import::numpy_words::{array_fields, ArrayStruct};
 use crate::import::routes::{route_of, Lazy, Route};
@@ -15,17 +16,13 @@ use crate::import::torch_words::{Words, HAS_LOCK};
 
 type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
 
-/// More tensors than this are read by an importer, which asks for their memory ahead of time: tensors are anywhere, and take
-/// twice as long here where they are in no cache.
-const MOST_TENSORS: usize = 16;
-
 /// How all samples of a list are read.
 enum Reader {
     Array,
     Dense(&'static Words, &'static Dense),
 }
 
-/// The samples of a list or tuple of row-major NumPy arrays, or of a few dense torch tensors of the host's, all of one class.
+/// The samples of a list or tuple of row-major NumPy arrays, or of dense torch tensors of the host's, all of one class.
 /// `None` for everything else, for more than `most_samples`, and for stacks that read and write more than `most_bytes`, which
 /// may be copied while they are read; errors are for another import to find.
 ///
@@ -46,9 +43,7 @@ pub(crate) unsafe fn borrowed(
         // May run Python code, which may change the list, and so may the release of `first`; nothing below does.
         let reader = match route_of(&first)? {
             (Route::Array, Lazy::No) => Reader::Array,
-            (Route::Exchange { dense: Some(dense), .. }, Lazy::Words(words))
-                if samples.len()? <= MOST_TENSORS =>
-            {
+            (Route::Exchange { dense: Some(dense), .. }, Lazy::Words(words)) => {
                 Reader::Dense(words, dense)
             }
             _ => return Ok(None),
@@ -61,10 +56,19 @@ pub(crate) unsafe fn borrowed(
     }
     let is_stack = matches!(collate.form(), Form::Stack);
     let mut last: Option<(DType, &[i64], &[i64])> = None;
-    for index in 0..len {
-        // SAFETY: a list or tuple of which this is an entry, as nothing has changed it since it was counted.
+    let mut objects = room_for(len)?;
+    objects.extend((0..len).map(|index| {
+        // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
         let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
-        // SAFETY: a live object, which the list holds, has a type; the reader is for those of this class.
+        prefetch_line(object.cast());
+        object
+    }));
+    for (index, &object) in objects.iter().enumerate() {
+        if let Reader::Dense(words, _) = reader {
+            // SAFETY: live objects, which the list holds, and a class that has words.
+            unsafe { words.prefetch_ahead(class, |steps| objects.get(index + steps).copied()) };
+        }
+        // SAFETY: a live object has a type; the reader is for those of this class.
         let read = unsafe {
             match ffi::Py_TYPE(object) == class {
                 true => reader.read(object),

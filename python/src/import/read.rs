@@ -18,9 +18,6 @@ use crate::import::importer::Importer;
 use crate::import::routes::{route_of, Lazy, Route};
 use crate::ownership::places::Places;
 
-/// How many samples ahead the farthest object of a chain is asked for; those before it by as many more each.
-const PREFETCH_STEP: usize = 4;
-
 impl<'py> Importer<'py> {
     /// Reads every sample of a tuple, which keeps them alive, the first of which is number `start` of its list.
     /// `stacker` may stack them meanwhile.
@@ -132,16 +129,12 @@ impl<'py> Importer<'py> {
         }
     }
 
-    /// Tensors made long ago are anywhere: without this an import waits for memory four times for each.
+    /// Asks for the memory of the samples that follow, where they are tensors as the last one.
     #[inline]
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
         let Some((class, _, Lazy::Words(words))) = self.last else { return };
-        let at = |step: usize| ahead.get(step * PREFETCH_STEP).map(|object| object.as_ptr());
-        // SAFETY: a live object has a type.
-        let same = |object: &*mut ffi::PyObject| unsafe { ffi::Py_TYPE(*object) } == class;
-        let [tensor, storage, base] = [3, 2, 1].map(|step| at(step).filter(same));
-        // SAFETY: live objects, of a class that has words but for the farthest.
-        unsafe { words.prefetch([at(4), tensor, storage, base]) };
+        // SAFETY: live objects.
+        unsafe { words.prefetch_ahead(class, |steps| Some(ahead.get(steps)?.as_ptr())) };
     }
 
     /// Reads one object. The caller keeps it alive as long as `owner` and `ahead`. Called in one place, which it

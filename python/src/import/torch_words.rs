@@ -48,6 +48,9 @@ const FLAG_WORDS: usize = 13;
 const BASE_WORDS: usize = 16;
 const WRAPPER: std::ops::Range<usize> = 7..12;
 
+/// How many samples ahead the farthest object of a chain is asked for; those before it by as many more each.
+const PREFETCH_STEP: usize = 4;
+
 /// Whether nothing else runs Python code, and so releases objects, while this thread is attached: objects of
 /// interpreters without that lock have more words.
 pub(crate) const HAS_LOCK: bool = size_of::<ffi::PyObject>() == 2 * size_of::<usize>();
@@ -236,13 +239,32 @@ impl Words {
                 }
         }
     }
+
+    /// Tensors made long ago are anywhere: without this an import waits for memory four times for each. `at`: the object of a
+    /// list so many places ahead; `class`: that of the tensors.
+    ///
+    /// # Safety
+    /// The objects are alive, and [`Words::of`] was asked for the class.
+    #[inline]
+    pub unsafe fn prefetch_ahead(
+        &self,
+        class: *mut ffi::PyTypeObject,
+        at: impl Fn(usize) -> Option<*mut ffi::PyObject>,
+    ) {
+        // SAFETY: a live object has a type.
+        let same = |object: &*mut ffi::PyObject| unsafe { ffi::Py_TYPE(*object) } == class;
+        let [tensor, storage, base] = [3, 2, 1].map(|step| at(step * PREFETCH_STEP).filter(same));
+        // SAFETY: live objects, of the class but for the farthest.
+        unsafe { self.prefetch([at(4 * PREFETCH_STEP), tensor, storage, base]) };
+    }
+
     /// Asks for the memory that the reading of a list touches, of four of its objects: of the farthest that of its Python object, of
     /// the next one that of its tensor, then of the storage and what torch says of gradients, then of the tensor that it is a view of.
     ///
     /// # Safety
     /// The objects are alive and, but for the farthest, of a class that [`Words::of`] was asked for.
     #[inline]
-    pub unsafe fn prefetch(&self, ahead: [Option<*mut ffi::PyObject>; 4]) {
+    unsafe fn prefetch(&self, ahead: [Option<*mut ffi::PyObject>; 4]) {
         let line = |address: usize| prefetch_line(std::ptr::with_exposed_provenance(address));
         let [object, tensor, storage, base] = ahead;
         // SAFETY: as in `is_plain`.
