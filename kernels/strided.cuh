@@ -269,12 +269,6 @@ enum Kind : uint8_t {
 
 WINDROW_DEVICE uint64_t value_of(const Field& field, const Unit& unit) { return field.op == kConst ? field.value : unit.sample; }
 
-/// An element of a field that is kRaise.
-WINDROW_OUT_OF_LINE uint64_t raised_one(const uint64_t* table, const Field* field, uint32_t sample, uint64_t bits) {
-    if (field->from != kMoved) bits = convert_one(bits, field->from, field->to, {nullptr, 1}, 0);
-    return bits + at<uint64_t>(table, field->affine)[sample];
-}
-
 /// The next `count` elements, at most kTurns, one by one: at any address, of 16 bytes, or with NaNs.
 WINDROW_DEVICE void write_slowly(const Box& box, Unit& unit, uint32_t count) {
     const Field& field = *box.field;
@@ -287,8 +281,8 @@ WINDROW_DEVICE void write_slowly(const Box& box, Unit& unit, uint32_t count) {
             if (field.from_size != 0) {
                 bits = read_bytes(source_of(box, unit, 0), field.from_size);
                 if (map.affine.a != nullptr || field.from != field.to) {
-                    if (field.op == kRaise) bits.lo = raised_one(box.table, box.field, unit.sample, bits.lo);
-                    else bits.lo = convert_one(bits.lo, field.from, field.to, map.affine, unit.channel);
+                    if (field.from != kMoved) bits.lo = convert_one(bits.lo, field.from, field.to, map.affine, unit.channel);
+                    if (field.op == kRaise) bits.lo += at<uint64_t>(box.table, field.affine)[unit.sample];
                 }
             }
         }
