@@ -5,10 +5,7 @@ use std::fmt;
 use crate::cuda;
 use crate::host::Tiling;
 use crate::observe::share;
-use crate::plan::{
-    bytes_to_device, bytes_to_host, num_ranges, saturating_sum, Arena, Launch, OutputPlan, Path,
-    Plan, Role,
-};
+use crate::plan::{num_ranges, saturating_sum, Arena, Launch, OutputPlan, Path, Plan, Role};
 use crate::tensor::{DType, Tuple};
 
 /// The account of a plan, before it is run.
@@ -90,9 +87,8 @@ impl Explain {
             launches: usize::from(launch.is_some())
                 * if plan.selection().is_some() { 2 } else { 1 },
             launch,
-            bytes_to_device: saturating_sum(data().map(|output| bytes_to_device(plan, output)))
-                .saturating_add(table_bytes),
-            bytes_to_host: saturating_sum(data().map(|output| bytes_to_host(plan, output))),
+            bytes_to_device: plan.bytes_to_device().saturating_add(table_bytes),
+            bytes_to_host: plan.bytes_to_host(),
             arena_bytes: plan.arena_bytes(),
             arena_gap_bytes: plan.arena.as_ref().map_or(0, Arena::gap_bytes),
             outputs: plan

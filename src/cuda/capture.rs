@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use super::driver::StreamRef;
-use crate::plan::{is_device_output, is_on_device, Plan, Role};
+use crate::plan::{Plan, Role};
 use crate::run_options::RunOptions;
 use crate::tensor::{Device, Error, Result};
 
@@ -24,7 +24,7 @@ pub(super) fn check_capture(
     let refuse = |what: &str| Err(refused_in_capture(what));
     for (index, output) in plan.outputs().iter().enumerate() {
         let batch_shape = &plan.batch_shapes()[output.leaf];
-        if !is_device_output(plan, index) || !is_on_device(batch_shape) {
+        if !plan.is_device_output(index) || !batch_shape.is_on_device() {
             return refuse("the samples and the batch have to be on the device");
         }
         if batch_shape.source == Device::Cpu && output.role == Role::Data {

@@ -9,7 +9,7 @@ use super::driver::PooledEvent;
 use super::enqueue::Run;
 use super::pinned::PinnedBlock;
 use crate::host::{self, Helpers};
-use crate::plan::CHUNK_BYTES;
+use crate::plan::POLICY;
 use crate::tensor::Result;
 
 /// Chunks under way at once: one is emptied, the others are on the bus.
@@ -40,7 +40,7 @@ pub(super) unsafe fn bytes(
     let mut begin = 0;
     while begin < bytes || !under_way.is_empty() {
         if begin < bytes && under_way.len() < MAX_CHUNKS {
-            let chunk = CHUNK_BYTES.min(bytes - begin);
+            let chunk = POLICY.chunk_bytes.min(bytes - begin);
             let slot = run.executor.pinned.take(run.current, chunk)?;
             // SAFETY: the slot has room for the chunk and is held until the event; the rest is the
             // caller's promise.

@@ -6,7 +6,7 @@
 //! | `executor` | what there is of one device |
 //! | `held` | what is kept alive until when |
 //! | `late` | what is known of a batch when the device has come so far |
-//! | `run`, `enqueue`, `outputs` | what is enqueued, in which order, into which memory |
+//! | `run`, `enqueue`, `outputs`, `written` | what is enqueued, in which order, into which memory |
 //! | `capture` | what can be recorded in a graph |
 //! | `select`, `list_table` | samples by indices on a device |
 //! | `table`, `encode`, `words`, `params`, `parameters` | the plan as the kernels read it |
@@ -52,6 +52,7 @@ mod select;
 mod table;
 mod upload;
 mod words;
+mod written;
 
 pub(crate) use devices::{ordinal_of, Devices};
 pub(crate) use driver::Current;

@@ -7,7 +7,7 @@ use super::capture::refused_in_capture;
 use super::enqueue::Run;
 use super::numbers::{KnownNumbers, Values};
 use crate::host::MemoryPool;
-use crate::plan::{is_on_device, is_shared, OutputPlan, Plan, SHARED_ALIGN};
+use crate::plan::{is_shared, OutputPlan, Plan, SHARED_ALIGN};
 use crate::run_options::RunOptions;
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Tensor};
 
@@ -26,7 +26,7 @@ impl Run<'_> {
         }
         let new = own.iter().filter(|&&index| placements[index].is_none());
         let outputs = new.map(|&index| &plan.outputs()[index]);
-        let outputs = outputs.filter(|output| is_on_device(&plan.batch_shapes()[output.leaf]));
+        let outputs = outputs.filter(|output| plan.batch_shapes()[output.leaf].is_on_device());
         let numbers = known.iter().map(|known| bytes_of(known.dtype, &known.shape));
         let sizes = outputs.map(OutputPlan::bytes).chain(numbers);
         let sizes: Vec<u64> = sizes.filter(|&bytes| is_shared(bytes)).collect();

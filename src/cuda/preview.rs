@@ -9,11 +9,8 @@ use super::params::{self, Family};
 use super::part::Part;
 use super::policy::Policy;
 use super::table::{parts, Table};
-use super::upload;
-use crate::plan::{
-    is_device_output, is_upload, must_upload, uploaded_together, Launch, LaunchPart, OutputPlan,
-    Plan,
-};
+use super::written::Written;
+use crate::plan::{Launch, LaunchPart, Plan, Upload};
 use crate::tensor::{DType, Device, Result};
 
 /// Where memory begins that there is none of yet.
@@ -36,15 +33,8 @@ pub(crate) fn launch_of(
     let num_sms = device.map_or(MULTIPROCESSORS, |device| device.num_multiprocessors);
     let policy = Policy::of(capability)?;
 
-    let own = (0..plan.outputs().len())
-        .filter(|&index| is_device_output(plan, index) && !is_view(plan.outputs()[index].leaf));
-    let outputs = own.filter_map(|index| placed(plan, index).transpose());
-    let outputs = outputs.collect::<Result<Vec<Placed<'_>>>>()?;
-    let outputs = outputs.iter().map(|placed| match placed {
-        Placed::AsPlanned(output, out) => (*output, *out),
-        Placed::Moved(output, out) => (&**output, *out),
-    });
-    let parts = parts(plan, outputs);
+    let written = written(plan, &is_view);
+    let parts = parts(plan, written.outputs(plan));
 
     let mut numbers = known_numbers(plan)?;
     numbers.retain(|numbers| !is_view(numbers.leaf) && !numbers.bytes.is_empty());
@@ -98,32 +88,23 @@ fn described(table: &Table, parts: &[Part<'_>], numbers: &[KnownNumbers]) -> Vec
     parts
 }
 
-/// An output that the launch writes, and where.
-enum Placed<'p> {
-    AsPlanned(&'p OutputPlan<'p>, u64),
-    /// Read from other memory, or written to other memory, than planned.
-    Moved(Box<OutputPlan<'p>>, u64),
-}
-
-/// As `Run::assemble` has it; `None` where the samples become the batch by copies alone.
-fn placed<'p>(plan: &'p Plan<'_>, index: usize) -> Result<Option<Placed<'p>>> {
-    let output = &plan.outputs()[index];
-    let on_device = matches!(plan.batch_shapes()[output.leaf].device, Device::Cuda(_));
-    let out = output.out.filter(|_| on_device).map(|out| out.addr() as u64);
-    let out = out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index));
-    if must_upload(plan, index, false) {
-        if is_upload(plan, output) && !uploaded_together(plan).contains(&index) {
-            return Ok(None);
+/// The outputs that the launch writes, in memory that is assumed.
+fn written<'p>(plan: &'p Plan<'_>, is_view: impl Fn(usize) -> bool) -> Written<'p> {
+    let mut written = Written::none_of(plan.outputs().len());
+    for (index, output) in plan.outputs().iter().enumerate() {
+        let on_device = plan.batch_shapes()[output.leaf].is_on_device();
+        let out = output.out.filter(|_| on_device).map(|out| out.addr() as u64);
+        let is_own = plan.is_device_output(index) && !is_view(output.leaf);
+        written.places[index] =
+            is_own.then(|| out.unwrap_or_else(|| ASSUMED + arena_offset(plan, index)));
+    }
+    for upload in plan.route().into_iter().flat_map(|route| &route.uploads) {
+        match upload {
+            Upload::Batch(output) => written.places[*output] = None,
+            Upload::Staged(staging) => written.stage(staging, ASSUMED),
         }
-        let (_, offsets) = Plan::packed(&plan.lists[output.leaf])?;
-        let device = plan.batch_shapes()[output.leaf].device;
-        let staged = upload::staged(&plan.lists[output.leaf], &offsets, ASSUMED, device)?;
-        return Ok(Some(Placed::Moved(Box::new(plan.reread(index, &staged)), out)));
     }
-    if !on_device && output.out.is_some() && !output.layout.is_compact() {
-        return Ok(Some(Placed::Moved(Box::new(plan.compacted(index)?), out)));
-    }
-    Ok(Some(Placed::AsPlanned(output, out)))
+    written
 }
 
 /// Where an output is in the arena of its plan, which begins at `ASSUMED`.

@@ -6,13 +6,13 @@ use std::sync::{Arc, PoisonError};
 
 use super::driver::{Current, Pinned, PooledEvent};
 use super::pinned::PinnedPool;
-use crate::plan::CHUNK_BYTES;
+use crate::plan::POLICY;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::tensor::Result;
 
 /// The first size, and the largest: four chunks. One piece for the checker, which then waits for it.
 const MIN_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { 1 << 20 };
-const MAX_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { 4 * CHUNK_BYTES as usize };
+const MAX_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { 4 * POLICY.chunk_bytes as usize };
 
 /// Pieces begin at multiples of this.
 const ALIGN: usize = 256;
@@ -66,10 +66,10 @@ pub(super) struct Slot<'r> {
 }
 
 impl Ring {
-    /// A piece of at least `bytes`, at most [`CHUNK_BYTES`], that nothing reads any more. Waits for the oldest copy if all
+    /// A piece of at least `bytes`, at most a chunk, that nothing reads any more. Waits for the oldest copy if all
     /// of the memory is in use.
     pub fn take(&self, current: &Current<'_>, pool: &PinnedPool, bytes: u64) -> Result<Slot<'_>> {
-        debug_assert!(bytes <= CHUNK_BYTES);
+        debug_assert!(bytes <= POLICY.chunk_bytes);
         let size = (bytes as usize).next_multiple_of(ALIGN).max(ALIGN);
         let mut state = self.state();
         state.reclaim()?;

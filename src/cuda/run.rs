@@ -1,6 +1,7 @@
 //! One run of a plan on a device: what is enqueued, and in which order.
 #![allow(unsafe_code)] // Launches and copies between raw addresses.
 
+use std::iter;
 use std::sync::Arc;
 
 use bytemuck::{bytes_of, cast_slice};
@@ -19,11 +20,10 @@ use super::part::Part;
 use super::select::{self, SelectedTable};
 use super::table::{parts, Table};
 use super::upload;
+use super::written::Written;
 use crate::host::{Helpers, MemoryPool};
 use crate::observe::{Span, Stage};
-use crate::plan::{
-    is_device_output, is_on_device, is_upload, must_upload, uploaded_together, OutputPlan, Plan,
-};
+use crate::plan::{Plan, Upload};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Device, Layout, Result, Tensor};
@@ -52,7 +52,7 @@ impl Executor {
         }
         let mut run = Run::new(self, current, stream, is_capturing);
         let own: SmallVec<[usize; 4]> =
-            (0..plan.outputs().len()).filter(|&output| is_device_output(plan, output)).collect();
+            (0..plan.outputs().len()).filter(|&output| plan.is_device_output(output)).collect();
         run.find_producers(options)?;
         let finished = run.assemble(plan, placements, &own, options, host);
         run.end(finished)
@@ -60,36 +60,9 @@ impl Executor {
 }
 
 /// Where a run reads and writes.
-struct Places {
-    /// The address of each output; `None` for one that the launch does not write.
-    on_device: SmallVec<[Option<u64>; 4]>,
-    /// Fields that are read or written elsewhere than planned.
-    moved: Vec<Option<Box<OutputPlan<'static>>>>,
+struct Places<'p> {
+    on_device: Written<'p>,
     back: Vec<Back>,
-}
-
-impl Places {
-    /// The outputs that the launch writes, and where.
-    fn outputs<'p>(
-        &'p self,
-        plan: &'p Plan<'_>,
-    ) -> impl Iterator<Item = (&'p OutputPlan<'p>, u64)> {
-        let outputs = plan.outputs().iter().enumerate().zip(&self.on_device);
-        outputs.filter_map(|((index, planned), place)| {
-            Some((self.moved(index).unwrap_or(planned), (*place)?))
-        })
-    }
-
-    fn moved(&self, index: usize) -> Option<&OutputPlan<'static>> {
-        self.moved.get(index)?.as_deref()
-    }
-
-    /// Has an output read or written elsewhere than planned.
-    fn move_to(&mut self, index: usize, output: OutputPlan<'static>) {
-        // Most runs move none.
-        self.moved.resize_with(self.on_device.len(), || None);
-        self.moved[index] = Some(Box::new(output));
-    }
 }
 
 /// A batch that comes back to the host.
@@ -127,8 +100,8 @@ impl Run<'_> {
         let read = self.readable(plan, options);
         self.order_behind_producers(plan, &read)?;
 
-        self.bring_samples(plan, own, &mut places, host.threads)?;
-        self.launch(plan, &places, &numbers)?;
+        self.bring_samples(plan, &mut places.on_device, host.threads)?;
+        self.launch(plan, &places.on_device, &numbers)?;
 
         let is_copying = self.bring_back(plan, &places.back, host.threads)?;
         self.finish(plan, &read, options)?;
@@ -146,19 +119,19 @@ impl Run<'_> {
     }
 
     /// Takes memory for all that is written: on the device, and on the host for what comes back.
-    fn places(
+    fn places<'p>(
         &mut self,
-        plan: &Plan<'_>,
+        plan: &'p Plan<'_>,
         placements: &[Option<*mut u8>],
         own: &[usize],
         options: &RunOptions,
         host: &Arc<MemoryPool>,
-    ) -> Result<Places> {
-        let on_device = SmallVec::from_elem(None, plan.outputs().len());
-        let mut places = Places { on_device, moved: Vec::new(), back: Vec::new() };
+    ) -> Result<Places<'p>> {
+        let on_device = Written::none_of(plan.outputs().len());
+        let mut places = Places { on_device, back: Vec::new() };
         for &index in own {
             let (output, out) = (&plan.outputs()[index], placements[index]);
-            let address = match (out, is_on_device(&plan.batch_shapes()[output.leaf])) {
+            let address = match (out, plan.batch_shapes()[output.leaf].is_on_device()) {
                 (Some(out), true) => out.addr() as u64,
                 (None, true) => {
                     let tensor = self.output(options, output.dtype, output.layout.clone())?;
@@ -168,47 +141,54 @@ impl Run<'_> {
                 }
                 (out, false) => {
                     let address = self.allocate(output.bytes())?.address();
-                    let spread = out.filter(|_| !output.layout.is_compact());
-                    let spread = spread.map(|out| (out, output.layout.clone()));
-                    let (to, tensor) = match &spread {
+                    let compact = plan.route().and_then(|route| route.compact(index));
+                    let spread = compact.and(out).map(|out| (out, output.layout.clone()));
+                    let (to, tensor) = match compact {
                         None => self.host_memory(plan, output, out, host)?,
-                        Some(_) => {
-                            let compact = plan.compacted(index)?;
-                            let memory = self.host_memory(plan, &compact, None, host)?;
-                            places.move_to(index, compact);
-                            memory
-                        }
+                        Some(compact) => self.host_memory(plan, compact, None, host)?,
                     };
                     places.back.push(Back { index, address, to, tensor, spread });
                     address
                 }
             };
-            places.on_device[index] = Some(address);
+            places.on_device.places[index] = Some(address);
         }
         Ok(places)
     }
 
-    /// Brings the samples of all outputs to the device that are not read where they are.
-    fn bring_samples(
+    /// Brings samples to the device, as it is planned.
+    fn bring_samples<'p>(
         &mut self,
-        plan: &Plan<'_>,
-        own: &[usize],
-        places: &mut Places,
+        plan: &'p Plan<'_>,
+        written: &mut Written<'p>,
         threads: Option<&Helpers>,
     ) -> Result<()> {
-        let together = uploaded_together(plan);
-        for &index in own.iter().filter(|index| !together.contains(index)) {
-            let Some(place) = places.on_device[index] else { continue };
-            if must_upload(plan, index, self.is_capturing) {
-                match self.upload(plan, index, place, threads)? {
-                    None => places.on_device[index] = None,
-                    Some(reread) => places.move_to(index, reread),
+        for upload in plan.route().into_iter().flat_map(|route| &route.uploads) {
+            match upload {
+                Upload::Batch(index) => {
+                    let output = &plan.outputs()[*index];
+                    let Some(place) = written.places[*index].take() else { continue };
+                    let bytes = output.bytes();
+                    upload::gathered(self, iter::once((0, output)), (place, bytes), threads)?;
+                    self.done.traffic.bytes_to_device += bytes;
                 }
-            }
-        }
-        if !together.is_empty() {
-            for (index, output) in upload::together(self, plan, &together, threads)? {
-                places.move_to(index, output);
+                Upload::Staged(staging) if staging.is_pinned && self.is_capturing => {}
+                Upload::Staged(staging) => {
+                    let memory = self.allocate(staging.bytes)?.address();
+                    match staging.is_pinned {
+                        true => staging
+                            .outputs
+                            .iter()
+                            .try_for_each(|staged| upload::copied(self, staged, memory))?,
+                        false => {
+                            let packed = staging.outputs.iter();
+                            let packed = packed.map(|staged| (staged.begin, &staged.packed));
+                            upload::gathered(self, packed, (memory, staging.bytes), threads)?;
+                        }
+                    }
+                    self.done.traffic.bytes_to_device += staging.sample_bytes();
+                    written.stage(staging, memory);
+                }
             }
         }
         Ok(())
@@ -240,57 +220,15 @@ impl Run<'_> {
         Ok(is_copying)
     }
 
-    /// Brings the samples of an output to the device: as the batch itself, or else as they are, for the
-    /// kernel to work on: then the output as it is read there.
-    fn upload(
-        &mut self,
-        plan: &Plan<'_>,
-        index: usize,
-        place: u64,
-        threads: Option<&Helpers>,
-    ) -> Result<Option<OutputPlan<'static>>> {
-        let leaf = plan.outputs()[index].leaf;
-        if is_upload(plan, &plan.outputs()[index]) {
-            self.upload_output(plan, index, place, threads)?;
-            return Ok(None);
-        }
-        let staged = {
-            let (packed, offsets) = Plan::packed(&plan.lists[leaf])?;
-            let (block, bytes) = (self.allocate(offsets.total() as u64)?, offsets.total() as u64);
-            match plan.batch_shapes()[leaf].source {
-                Device::Pinned => {
-                    upload::copied(self, &plan.lists[leaf], &offsets, block.address())?;
-                    self.done.traffic.bytes_to_device += bytes;
-                }
-                _ => self.upload_output(&packed, 0, block.address(), threads)?,
-            }
-            let device = Device::Cuda(self.current.context().ordinal());
-            upload::staged(&plan.lists[leaf], &offsets, block.address(), device)?
-        };
-        Ok(Some(plan.reread(index, &staged)))
-    }
-
-    fn upload_output(
-        &mut self,
-        plan: &Plan<'_>,
-        index: usize,
-        place: u64,
-        threads: Option<&Helpers>,
-    ) -> Result<()> {
-        upload::output(self, plan, index, place, threads)?;
-        self.done.traffic.bytes_to_device += plan.outputs()[index].bytes();
-        Ok(())
-    }
-
-    fn launch(&mut self, plan: &Plan<'_>, places: &Places, numbers: &[Number]) -> Result<()> {
+    fn launch(&mut self, plan: &Plan<'_>, written: &Written<'_>, numbers: &[Number]) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
         if let (Some(selection), Some(list)) = (plan.selection(), ListTable::of(plan)) {
-            return self.launch_selected(plan, (selection, list), places, numbers);
+            return self.launch_selected(plan, (selection, list), written, numbers);
         }
         let (executor, policy) = (self.executor, &self.executor.policy);
         let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
         let num_sms = self.current.context().info().num_sms;
-        let table = Table::new(&parts(plan, places.outputs(plan)), &values, num_sms, policy)?;
+        let table = Table::new(&parts(plan, written.outputs(plan)), &values, num_sms, policy)?;
         if table.num_items() == 0 {
             return Ok(());
         }
@@ -306,17 +244,17 @@ impl Run<'_> {
         &mut self,
         plan: &Plan<'_>,
         (selection, list): (&Selection<SampleList<'_>>, &ListTable),
-        places: &Places,
+        written: &Written<'_>,
         numbers: &[Number],
     ) -> Result<()> {
         let (executor, policy) = (self.executor, &self.executor.policy);
-        let own = places.on_device.iter().map(|place| place.unwrap_or(0));
+        let own = written.places.iter().map(|place| place.unwrap_or(0));
         let addresses = own.chain(numbers.iter().map(|number| number.address));
         let addresses: SmallVec<[u64; 4]> = addresses.collect();
         let num_sms = self.current.context().info().num_sms;
         let table = SelectedTable::of(plan, &addresses, || {
             let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
-            let parts = parts(plan, places.outputs(plan));
+            let parts = parts(plan, written.outputs(plan));
             let table = Table::new(&parts, &values, num_sms, policy)?;
             let is_of = |part: &Part<'_>, output| std::ptr::eq(part.output, output);
             let output = |part| plan.outputs().iter().position(|output| is_of(part, output));

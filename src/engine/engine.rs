@@ -10,7 +10,7 @@ use crate::collate::Collate;
 use crate::cuda;
 use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, POLICY};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
-use crate::plan::{is_device_output, is_shared, AsTarget, Leaf, Plan, Role};
+use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
 use crate::samples::{Rows, Samples};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Owner, Result, Stream, Tensor};
@@ -241,7 +241,7 @@ impl Engine {
             )?),
             None => arena,
         };
-        if !(0..plan.outputs().len()).all(|index| is_device_output(&plan, index)) {
+        if !(0..plan.outputs().len()).all(|index| plan.is_device_output(index)) {
             self.run_on_host(&plan, &placements, &mut tensors, ahead)?;
         }
         counters.count(&tally);
@@ -283,7 +283,7 @@ impl Engine {
         }
         let mut shared = self.shared_pinned(plan, placements)?;
         for (index, output) in plan.outputs().iter().enumerate() {
-            let is_new = placements[index].is_none() && !is_device_output(plan, index);
+            let is_new = placements[index].is_none() && !plan.is_device_output(index);
             let mut rows = options.ahead.get_mut(output.leaf);
             let rows = rows.as_mut().filter(|_| output.role == Role::Data && is_new);
             let rows = rows.and_then(|rows| rows.take()).filter(|rows| rows.fits(output));
@@ -323,7 +323,7 @@ impl Engine {
                 continue;
             }
             let place = placements[index].or(tensor.as_ref().map(Tensor::data_ptr));
-            addresses.push(place.filter(|_| !is_device_output(plan, index)));
+            addresses.push(place.filter(|_| !plan.is_device_output(index)));
         }
         // SAFETY: an address is that of memory just allocated for the output's compact layout, which
         // nothing else has seen, or that of the target the plan borrows, whose layout the output has.

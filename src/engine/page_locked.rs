@@ -1,7 +1,7 @@
 //! Page-locked outputs of a call that share one block.
 
 use super::engine::Engine;
-use crate::plan::{is_device_output, is_shared, OutputPlan, Plan, SHARED_ALIGN};
+use crate::plan::{is_shared, OutputPlan, Plan, SHARED_ALIGN};
 use crate::tensor::{DType, Device, Layout, Result, Tensor};
 
 /// Memory that small outputs are parts of, and how much of it is theirs by now.
@@ -18,7 +18,7 @@ impl Engine {
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
     ) -> Result<Option<SharedMemory>> {
-        let is_new = |index: usize| placements[index].is_none() && !is_device_output(plan, index);
+        let is_new = |index: usize| placements[index].is_none() && !plan.is_device_output(index);
         let outputs = plan.outputs().iter().enumerate();
         let outputs = outputs.filter(|(index, output)| {
             plan.batch_shapes()[output.leaf].device == Device::Pinned

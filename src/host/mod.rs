@@ -130,31 +130,32 @@ impl<'p> Work<'p> {
             // stays inside the output, and every tile is taken once.
             #[allow(unsafe_code)]
             unsafe {
-                tile::run(self.plan, &self.plan.outputs()[output], out, elems);
+                let output = &self.plan.outputs()[output];
+                tile::run(output, self.plan.affine_of(output), out, elems);
             }
         });
     }
 }
 
-/// Runs the elements `elems` of one output, which is where `outputs` says.
-pub(crate) fn run_part(
-    plan: &Plan<'_>,
-    output: usize,
+/// Writes the elements `elems` of an output whose bytes are only moved.
+///
+/// # Safety
+/// The samples are alive, and every element that the output's layout reaches from `out` among `elems` may be written to.
+#[allow(unsafe_code)]
+pub(crate) unsafe fn run_part(
+    output: &OutputPlan<'_>,
     elems: std::ops::Range<u64>,
-    outputs: &Outputs,
+    out: *mut u8,
     threads: Option<&Helpers>,
 ) {
-    let Some(out) = outputs.0[output].map(AtomicPtr::new) else { return };
-    let tile_elems = POLICY.min_tile_bytes / plan.outputs()[output].dtype.size() as u64;
+    let out = AtomicPtr::new(out);
+    let tile_elems = POLICY.min_tile_bytes / output.dtype.size() as u64;
     let count = (elems.end - elems.start).div_ceil(tile_elems) as usize;
     parallel_for(count, threads, |tile| {
         let begin = elems.start + tile as u64 * tile_elems;
         let part = begin..(begin + tile_elems).min(elems.end);
-        // SAFETY: as for `Work::run`, of a part of the output.
-        #[allow(unsafe_code)]
-        unsafe {
-            tile::run(plan, &plan.outputs()[output], out.load(Ordering::Relaxed), part);
-        }
+        // SAFETY: a part of what the caller promised, apart from those of other tiles.
+        unsafe { tile::run(output, None, out.load(Ordering::Relaxed), part) };
     });
 }
 

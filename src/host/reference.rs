@@ -42,12 +42,11 @@ unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, 
     let size = output.dtype.size();
     let bits = match output.op {
         _ if !is_real => output.fill,
-        Op::Read { affine } => {
+        Op::Read { .. } => {
             let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
             unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), class.dtype.size()) };
-            let affine =
-                if affine { plan.batch_shapes()[output.leaf].affine.as_ref() } else { None };
+            let affine = plan.affine_of(output);
             let channel = match class.channel {
                 Channel::None => 0,
                 Channel::Loop { dim, first, .. } => (coords[dim] - dims[dim].lo) as usize + first,

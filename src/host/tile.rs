@@ -10,16 +10,16 @@ use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::streaming::{is_touched, Rows};
 use crate::host::walk::{goes_down, in_order, walk, Place};
 use crate::host::{is_streaming, POLICY};
-use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Plan, Starts};
+use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Starts};
 
-/// Writes the elements `elems` of an output.
+/// Writes the elements `elems` of an output, put through `affine` if it says so.
 ///
 /// # Safety
 /// The samples of the plan are alive; every element that the output's layout reaches from `out` may be
 /// written to, and no other thread writes these elements.
 pub(super) unsafe fn run(
-    plan: &Plan<'_>,
     output: &OutputPlan<'_>,
+    affine: Option<&Affine>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
@@ -28,10 +28,10 @@ pub(super) unsafe fn run(
     // SAFETY: as for this function.
     unsafe {
         if is_streaming(output) && is_touched(out.wrapping_add(end)) {
-            write::<true>(plan, output, out, elems);
+            write::<true>(output, affine, out, elems);
             rows::stream_fence();
         } else {
-            write::<false>(plan, output, out, elems);
+            write::<false>(output, affine, out, elems);
         }
     }
 }
@@ -39,8 +39,8 @@ pub(super) unsafe fn run(
 /// # Safety
 /// As [`run`].
 unsafe fn write<const STREAMING: bool>(
-    plan: &Plan<'_>,
     output: &OutputPlan<'_>,
+    affine: Option<&Affine>,
     out: *mut u8,
     elems: Range<u64>,
 ) {
@@ -51,8 +51,7 @@ unsafe fn write<const STREAMING: bool>(
             copy_ranges::<STREAMING>(ranges, out, elems.start * size..elems.end * size);
         } else if output.bytes_only {
             copy_runs::<STREAMING>(output, out, elems);
-        } else if let Op::Read { affine } = output.op {
-            let affine = affine.then(|| plan.batch_shapes()[output.leaf].affine.as_ref()).flatten();
+        } else if let Op::Read { .. } = output.op {
             write_samples::<STREAMING>(output, affine, out, elems);
         } else {
             write_constants::<STREAMING>(output, out, elems);
@@ -365,7 +364,7 @@ unsafe fn write_planar(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Collate, Pad, SampleView};
+    use crate::{Collate, Pad, Plan, SampleView};
 
     #[test]
     fn a_tile_writes_its_own_elements_only() {
@@ -394,7 +393,7 @@ mod tests {
             let run_into = |elems: Range<u64>| {
                 let mut out = vec![u32::MAX; numel as usize];
                 // SAFETY: the output's elements have four bytes each, as those of `out`.
-                unsafe { run(&plan, output, out.as_mut_ptr().cast(), elems) };
+                unsafe { run(output, plan.affine_of(output), out.as_mut_ptr().cast(), elems) };
                 out
             };
             let whole = run_into(0..numel);

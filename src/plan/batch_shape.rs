@@ -74,6 +74,11 @@ pub struct Padded {
 }
 
 impl BatchShape {
+    /// Whether the batch will be on a device.
+    pub(crate) fn is_on_device(&self) -> bool {
+        matches!(self.device, Device::Cuda(_))
+    }
+
     /// Checks all samples against the options.
     ///
     /// # Errors

@@ -1,13 +1,16 @@
 //! Stage 3. What would be done, before anything is: see [`Plan`].
 
+mod account;
 mod arena;
 mod batch_shape;
 mod checks;
 mod launch;
 mod loops;
 mod output;
+mod path;
 mod plan;
 mod planned;
+mod policy;
 mod route;
 mod selected;
 mod target;
@@ -18,10 +21,9 @@ pub use batch_shape::{BatchShape, Padded, Placement};
 pub use launch::{Launch, LaunchPart};
 pub(crate) use loops::{Channel, Dim, LoopNest};
 pub(crate) use output::{saturating_sum, CopyRange, Op, OutputPlan, Role, Starts};
+pub(crate) use path::{num_ranges, Path};
 pub use plan::Plan;
-pub(crate) use route::CHUNK_BYTES;
-pub(crate) use route::{bytes_to_device, bytes_to_host, is_device_output, num_ranges, Path};
-pub(crate) use route::{is_on_device, is_shared, is_upload, must_upload, uploaded_together};
-pub(crate) use route::{SHARED_ALIGN, UPLOAD_ALIGN};
+pub(crate) use policy::{is_shared, POLICY, SHARED_ALIGN};
+pub(crate) use route::{Staged, Staging, Upload};
 pub(crate) use target::target_of;
 pub use target::{AsTarget, Leaf, Target};

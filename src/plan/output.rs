@@ -167,6 +167,25 @@ impl OutputPlan<'_> {
         }
     }
 
+    /// The same output, which was planned with samples in memory at address 0, read from memory at this address.
+    pub fn read_from(&self, memory: u64) -> OutputPlan<'_> {
+        let further = |address: &*const u8| address.wrapping_add(memory as usize);
+        let ranges = self.ranges.as_ref().map(|ranges| {
+            let moved = |range: &CopyRange| CopyRange { src: further(&range.src), ..*range };
+            ranges.iter().map(moved).collect()
+        });
+        OutputPlan {
+            data: self.data.iter().map(further).collect(),
+            class_ids: Cow::Borrowed(&self.class_ids),
+            layout: self.layout.clone(),
+            classes: self.classes.clone(),
+            dims: self.dims.clone(),
+            starts: self.starts.clone(),
+            ranges,
+            ..*self
+        }
+    }
+
     pub fn num_samples(&self) -> usize {
         self.selected.unwrap_or(self.data.len())
     }

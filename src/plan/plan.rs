@@ -10,15 +10,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::collate::Collate;
+use crate::collate::{Affine, Collate};
 use crate::plan::arena::Arena;
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::output::{data_output, packed_output, OutputPlan};
+use crate::plan::output::{Op, OutputPlan, Role};
 use crate::plan::planned::{together, Planned};
+use crate::plan::route::Route;
 use crate::plan::target::{check_apart, Leaf};
 use crate::samples::{Memo, SampleList, Samples, Selection};
-use crate::tensor::Offsets;
-use crate::tensor::{Device, Error, Hint, Layout, Mismatch, Owner, Result, Tensor};
+use crate::tensor::{Device, Error, Hint, Mismatch, Owner, Result, Tensor};
 
 /// What would be done to assemble one batch, or all leaves of one tree.
 ///
@@ -168,34 +168,20 @@ impl<'s> Plan<'s> {
         self.lists.first().and_then(|list| list.selection())
     }
 
-    /// Lays samples out row-major, one after the other, as bytes: one output, and where each begins.
-    pub(crate) fn packed(samples: &'s SampleList<'_>) -> Result<(Plan<'s>, Offsets)> {
-        let (output, offsets) = packed_output(samples)?;
-        let planned = Arc::new(Planned { outputs: vec![output], ..Planned::default() });
-        Ok((Plan { planned, ..Plan::default() }, offsets))
+    /// Whether an output is run on the device: its data is read there, or it is written there.
+    pub(crate) fn is_device_output(&self, output: usize) -> bool {
+        let output = &self.outputs()[output];
+        let batch_shape = &self.batch_shapes()[output.leaf];
+        let reads = matches!(batch_shape.source, Device::Cuda(_)) && output.role == Role::Data;
+        reads || batch_shape.is_on_device()
     }
 
-    /// The data of a leaf with a row-major layout.
-    pub(crate) fn compacted(&self, output: usize) -> Result<OutputPlan<'static>> {
-        let old = &self.outputs()[output];
-        let layout = Layout::compact(old.dtype, old.layout.shape())?;
-        Ok(self.replanned(output, &self.lists[old.leaf], layout))
-    }
-
-    /// The data of a leaf, read from the same samples at another place.
-    pub(crate) fn reread(&self, output: usize, samples: &SampleList<'_>) -> OutputPlan<'static> {
-        self.replanned(output, samples, self.outputs()[output].layout.clone())
-    }
-
-    fn replanned(
-        &self,
-        output: usize,
-        samples: &SampleList<'_>,
-        layout: Layout,
-    ) -> OutputPlan<'static> {
-        let OutputPlan { leaf, out, .. } = self.outputs()[output];
-        let new = data_output(leaf, &self.batch_shapes()[leaf], samples, layout);
-        OutputPlan { out, ..new.into_owned() }
+    /// The map that the data of an output is put through, if it is.
+    pub(crate) fn affine_of(&self, output: &OutputPlan<'_>) -> Option<&Affine> {
+        match output.op {
+            Op::Read { affine: true } => self.batch_shapes()[output.leaf].affine.as_ref(),
+            _ => None,
+        }
     }
 
     /// The batch of each leaf as it will be.
@@ -206,6 +192,11 @@ impl<'s> Plan<'s> {
     /// What is written.
     pub(crate) fn outputs(&self) -> &[OutputPlan<'s>] {
         &self.planned.outputs
+    }
+
+    /// What crosses between host and device, if anything does.
+    pub(crate) fn route(&self) -> Option<&Route<'s>> {
+        self.planned.route.as_deref()
     }
 
     /// What an executor has made of the plan for the next time, if there will be one.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::collate::Collate;
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
+use crate::plan::route::Route;
 use crate::plan::target::{check_target, Leaf, Target};
 use crate::samples::{Memo, SampleList};
 use crate::tensor::{DType, Error, Layout, Result};
@@ -14,6 +15,8 @@ use crate::tensor::{DType, Error, Layout, Result};
 pub(crate) struct Planned<'s> {
     pub batch_shapes: Vec<BatchShape>,
     pub outputs: Vec<OutputPlan<'s>>,
+    /// What of it crosses between host and device, if anything does.
+    pub route: Option<Box<Route<'s>>>,
     /// What an executor has made of it for the next time, if it is kept.
     pub launch: Option<Memo>,
 }
@@ -31,6 +34,8 @@ impl<'s> Planned<'s> {
             let added = planned.add(leaf.samples, leaf.collate, leaf.out);
             added.map_err(|error| error.at_path(leaf.path))?;
         }
+        let samples: Vec<_> = leaves.iter().map(|leaf| leaf.samples).collect();
+        planned.route = Route::new(&planned.batch_shapes, &planned.outputs, &samples)?;
         Ok(Arc::new(planned))
     }
 
@@ -70,12 +75,13 @@ impl<'s> Planned<'s> {
     ) -> Result<Planned<'s>> {
         let mut planned = Planned::with_capacity(1);
         planned.add(samples, collate, out)?;
+        planned.route = Route::new(&planned.batch_shapes, &planned.outputs, &[samples])?;
         Ok(planned)
     }
 
     fn with_capacity(count: usize) -> Planned<'s> {
         let (batch_shapes, outputs) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        Planned { batch_shapes, outputs, launch: None }
+        Planned { batch_shapes, outputs, route: None, launch: None }
     }
 
     fn add<'a: 's>(
@@ -121,7 +127,8 @@ impl<'s> Planned<'s> {
 
     fn into_owned<'o>(self) -> Planned<'o> {
         let outputs = self.outputs.into_iter().map(OutputPlan::into_owned).collect();
-        Planned { outputs, batch_shapes: self.batch_shapes, launch: self.launch }
+        let route = self.route.map(|route| Box::new(route.into_owned()));
+        Planned { outputs, batch_shapes: self.batch_shapes, route, launch: self.launch }
     }
 }
 

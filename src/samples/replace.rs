@@ -1,10 +1,34 @@
-//! One sample of a list in place of another, and fewer samples.
+//! Lists made from another: one sample in place of another, fewer samples, the same samples elsewhere.
 
 use super::{are_compact, no_room, outside, SampleList};
 use crate::samples::addresses::Addresses;
-use crate::tensor::{new_owners, Result};
+use crate::samples::meta::TensorMeta;
+use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
 
 impl<'a> SampleList<'a> {
+    /// The same samples row-major, the bytes of each from its offset on, in memory of a device that begins at address 0:
+    /// addresses to be added to, of samples that nothing reads.
+    pub(crate) fn packed_at(
+        &self,
+        offsets: &Offsets,
+        device: Device,
+    ) -> Result<SampleList<'static>> {
+        let mut list = SampleList::new();
+        list.reserve(self.len())?;
+        let mut last: Option<(&TensorMeta, TensorMeta)> = None;
+        for (index, &offset) in offsets.as_slice()[..self.len()].iter().enumerate() {
+            let meta = self.meta(index);
+            if last.as_ref().is_none_or(|(of, _)| !std::ptr::eq(*of, meta)) {
+                let layout = Layout::compact(meta.dtype, meta.layout.shape())?;
+                last = Some((meta, TensorMeta { dtype: meta.dtype, device, layout }));
+            }
+            if let Some((_, meta)) = &last {
+                list.push_meta(meta, std::ptr::without_provenance(offset as usize))?;
+            }
+        }
+        Ok(list)
+    }
+
     /// Sample `from` of another list in place of sample `index`: the reference is replaced, and no memory is written. Lists
     /// that were taken from this one keep the sample that they have.
     ///

@@ -1,0 +1,29 @@
+//! Tuning numbers of what crosses between host and device. A plan is made without asking a device, so that they are the
+//! same for all of them.
+
+/// See [`POLICY`].
+pub(crate) struct Policy {
+    /// Bytes of host samples that go to a device in one copy: enough for the bus, and few enough that the first copy starts
+    /// soon.
+    pub chunk_bytes: u64,
+    /// Bytes of a sample, on average, from which page-locked samples are brought to the device by its copy engine; smaller
+    /// ones the kernels read over the bus themselves. Kernels get less out of the bus, and a copy costs as much to start
+    /// however small it is. From figures of others for one H100; the bench `gather` times both ways (W8).
+    pub min_copied_bytes: u64,
+    /// Outputs of at most so many bytes share page-locked or device memory with others of their call, which stays as long as
+    /// one of them does.
+    pub max_shared_bytes: u64,
+}
+
+/// The numbers in use.
+pub(crate) const POLICY: Policy =
+    Policy { chunk_bytes: 4 << 20, min_copied_bytes: 28 << 10, max_shared_bytes: 16 << 10 };
+
+/// Parts of shared memory begin at multiples of this, as far apart as the driver's own allocations: outputs that share it,
+/// and samples of several outputs that are copied together.
+pub(crate) const SHARED_ALIGN: u64 = 256;
+
+/// Whether an output of so many bytes shares memory, if its call has several of them.
+pub(crate) fn is_shared(bytes: u64) -> bool {
+    (1..=POLICY.max_shared_bytes).contains(&bytes)
+}
