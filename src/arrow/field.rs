@@ -84,7 +84,8 @@ fn broken(expected: &str, got: impl Into<String>) -> Error {
 }
 
 /// # Safety
-/// As [`Field::read`].
+/// A schema that is not changed meanwhile, with as many children as it says, ended strings and metadata of the sizes in
+/// it.
 unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<Field> {
     if schema.is_released() {
         return Err(broken("one that is alive", "a released one"));

@@ -131,7 +131,7 @@ impl<'a> Part<'a> {
     /// As `buffer`, of one that is there if there are entries.
     ///
     /// # Safety
-    /// As `buffer`.
+    /// After `expect`: there are more buffers than `position`.
     pub(super) unsafe fn filled(&self, position: usize) -> Result<*const u8> {
         // SAFETY: the caller's promise.
         let buffer = unsafe { self.buffer(position) };

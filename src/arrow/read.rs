@@ -99,7 +99,8 @@ impl Columns {
     /// lengths, bools, strings, a bitmap of nulls; and if the buffers are not where they are said to be.
     ///
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     pub unsafe fn append_on(&mut self, array: &ArrowArray, device: Device) -> Result<()> {
         for column in &mut self.columns {
             // SAFETY: the caller's promise.
@@ -149,7 +150,8 @@ impl Column {
     /// Appends the rows of an array, the first of which is number `num_before`.
     ///
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn append(
         &mut self,
         array: &ArrowArray,
@@ -184,7 +186,8 @@ impl Column {
     /// What of an array is this column.
     ///
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn part_of<'a>(
         &self,
         array: &'a ArrowArray,
@@ -207,7 +210,8 @@ impl Rows {
     /// Appends the rows of a part of an array.
     ///
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn append(
         &mut self,
         data_type: &DataType,
@@ -323,7 +327,8 @@ impl Target<'_> {
     }
 
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_lists(
         &mut self,
         part: Part<'_>,
@@ -345,7 +350,8 @@ impl Target<'_> {
     }
 
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_list_views(
         &mut self,
         part: Part<'_>,
@@ -408,7 +414,8 @@ impl Target<'_> {
     }
 
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_tensors(
         &mut self,
         part: Part<'_>,
@@ -442,7 +449,8 @@ impl Target<'_> {
     }
 
     /// # Safety
-    /// As [`Columns::append`].
+    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
+    /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_shaped(
         &mut self,
         part: Part<'_>,

@@ -4,7 +4,8 @@
 use super::part::{broken, no_room, Fault, Part};
 
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn push_texts(
     texts: &mut Vec<(*const u8, usize)>,
     part: Part<'_>,
@@ -29,7 +30,8 @@ pub(super) unsafe fn push_texts(
 }
 
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn push_views(
     texts: &mut Vec<(*const u8, usize)>,
     part: Part<'_>,

@@ -18,7 +18,8 @@ pub(super) struct Values {
 /// The numbers of a part, which may be in lists of fixed size.
 ///
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn values(
     data_type: &DataType,
     part: Part<'_>,
@@ -44,7 +45,8 @@ pub(super) unsafe fn values(
 }
 
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 unsafe fn numbers(part: Part<'_>, dtype: DType) -> std::result::Result<Values, Fault> {
     part.expect(2, 0..)?;
     // SAFETY: the caller's promise; the buffers were just counted.
@@ -70,7 +72,8 @@ unsafe fn numbers(part: Part<'_>, dtype: DType) -> std::result::Result<Values, F
 }
 
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 unsafe fn bits(part: Part<'_>) -> std::result::Result<Values, Fault> {
     part.expect(2, 0..)?;
     // SAFETY: the caller's promise; the buffers were just counted, and the bitmap covers the entries.
@@ -85,7 +88,8 @@ unsafe fn bits(part: Part<'_>) -> std::result::Result<Values, Fault> {
 }
 
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 unsafe fn fixed_lists(
     part: Part<'_>,
     size: i64,
@@ -157,7 +161,8 @@ pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec
 /// The offsets of lists, and the values from the first of these on.
 ///
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn lists(
     part: Part<'_>,
     wide: bool,
@@ -183,7 +188,8 @@ pub(super) unsafe fn lists(
 /// The shapes that stand beside tensors: integers, as many for each row as it has dims.
 ///
 /// # Safety
-/// As [`Columns::append`].
+/// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
+/// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn shapes_of(
     part: Part<'_>,
     data_type: &DataType,

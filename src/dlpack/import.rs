@@ -198,7 +198,8 @@ fn offset_too_large(byte_offset: u64) -> Error {
 ///
 /// # Safety
 /// `managed` points to a [`DLManagedTensorVersioned`] of any major version; when the major version
-/// is 1, its tensor is as [`read_tensor`] demands.
+/// is 1, its tensor is initialised, and its `shape` and `strides`, unless `NULL`, are aligned arrays of
+/// `ndim` values that live unchanged for `'a`.
 ///
 /// # Errors
 /// [`Error::Layout`] for another major version, of which nothing past the flags is read; else as
@@ -239,8 +240,9 @@ impl ManagedTensor {
     /// Takes a versioned tensor, also when it returns an error: then the deleter has been called.
     ///
     /// # Safety
-    /// - `managed` is not `NULL`, is as [`read_versioned`] demands, and belongs to the caller, who
-    ///   gives it up; it stays unchanged until its deleter is called.
+    /// - `managed` points to a [`DLManagedTensorVersioned`] of any major version that belongs to the caller, who gives it
+    ///   up; it stays unchanged until its deleter is called. When the major version is 1, its tensor is initialised,
+    ///   and its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim` values.
     /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
     /// - Until then every element that shape and strides reach is valid memory of the device, and
     ///   on the host initialised to values of the dtype when it is read.
@@ -264,7 +266,13 @@ impl ManagedTensor {
     /// Takes a legacy tensor.
     ///
     /// # Safety
-    /// As for [`ManagedTensor::from_versioned`], with [`read_tensor`] for [`read_versioned`].
+    /// - `managed` points to an initialised [`DLManagedTensor`] that belongs to the caller, who gives it up; it stays
+    ///   unchanged until its deleter is called. Its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim`
+    ///   values.
+    /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
+    /// - Until then every element that shape and strides reach is valid memory of the device, and on the host
+    ///   initialised to values of the dtype when it is read.
+    /// - Nothing writes to host memory while a slice of it from [`Tensor::as_slice`](crate::Tensor::as_slice) is alive.
     pub unsafe fn from_legacy(managed: *mut DLManagedTensor) -> ManagedTensor {
         debug_assert!(!managed.is_null());
         // SAFETY: not NULL by the caller's promise.
@@ -352,7 +360,13 @@ impl Tensor {
     /// then its deleter has been called.
     ///
     /// # Safety
-    /// As for [`ManagedTensor::from_versioned`].
+    /// - `managed` points to a [`DLManagedTensorVersioned`] of any major version that belongs to the caller, who gives it
+    ///   up; it stays unchanged until its deleter is called. When the major version is 1, its tensor is initialised,
+    ///   and its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim` values.
+    /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
+    /// - Until then every element that shape and strides reach is valid memory of the device, and on the host
+    ///   initialised to values of the dtype when it is read.
+    /// - Nothing writes to host memory while a slice of it from [`Tensor::as_slice`](crate::Tensor::as_slice) is alive.
     ///
     /// # Errors
     /// As [`ManagedTensor::from_versioned`] and [`ManagedTensor::into_tensor`].
@@ -365,7 +379,13 @@ impl Tensor {
     /// legacy struct cannot say otherwise.
     ///
     /// # Safety
-    /// As for [`ManagedTensor::from_legacy`].
+    /// - `managed` points to an initialised [`DLManagedTensor`] that belongs to the caller, who gives it up; it stays
+    ///   unchanged until its deleter is called. Its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim`
+    ///   values.
+    /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
+    /// - Until then every element that shape and strides reach is valid memory of the device, and on the host
+    ///   initialised to values of the dtype when it is read.
+    /// - Nothing writes to host memory while a slice of it from [`Tensor::as_slice`](crate::Tensor::as_slice) is alive.
     ///
     /// # Errors
     /// As [`ManagedTensor::into_tensor`].

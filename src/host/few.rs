@@ -159,7 +159,8 @@ fn ask(rows: &Rows<'_>, index: usize, unit: usize) {
 /// Rows one after the other, from `dst` on.
 ///
 /// # Safety
-/// As [`write_rows`].
+/// The rows are alive, and the writer's elements are theirs; `dst` has room for all rows of the range, which nothing
+/// else has.
 unsafe fn write_joined(rows: &Rows<'_>, range: Range<usize>, writer: &Writer, mut dst: *mut u8) {
     let [src_unit, unit] = writer.units();
     for index in range {
@@ -174,7 +175,7 @@ unsafe fn write_joined(rows: &Rows<'_>, range: Range<usize>, writer: &Writer, mu
 /// Copies rows of `bytes` each one after the other.
 ///
 /// # Safety
-/// As [`copy_alike`].
+/// `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
 unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     if (32..=128).contains(&bytes) && has_avx2() {
@@ -195,7 +196,7 @@ unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
 /// As [`copy_all`], on every processor.
 ///
 /// # Safety
-/// As there.
+/// `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
 unsafe fn copy_narrow(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise, and as many blocks as are begun in a row.
     unsafe {
@@ -216,7 +217,8 @@ unsafe fn copy_narrow(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
 /// As [`copy_alike`], by registers of 32 bytes.
 ///
 /// # Safety
-/// As there; for processors that have AVX2.
+/// The processor has AVX2. `bytes` bytes at each address, at most `32 * N` and more than 32 less, and as many for each
+/// at `dst`, which nothing else has.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn copy_wide<const N: usize>(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
@@ -253,7 +255,8 @@ unsafe fn copy_alike<const N: usize, const B: usize>(
 /// One row of [`copy_alike`].
 ///
 /// # Safety
-/// As there.
+/// `bytes` bytes at `src`, at most `B * N` and more than one block less unless `N` is 0, and as many at `dst`, which
+/// nothing else has.
 #[inline(always)]
 unsafe fn copy_blocks<const N: usize, const B: usize>(src: *const u8, dst: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise.

@@ -224,7 +224,8 @@ impl Row {
 }
 
 /// # Safety
-/// As for [`RowFn`]; the processor runs `I`.
+/// `len` elements at `src` and at `dst`, at their strides, at any address; the two sides are disjoint; the processor
+/// runs `I`.
 unsafe fn cast<I: Isa, S: Elem, D: Elem>(
     src: *const u8,
     ss: isize,
@@ -244,7 +245,8 @@ unsafe fn cast<I: Isa, S: Elem, D: Elem>(
 }
 
 /// # Safety
-/// As for [`RowFn`], with elements of `s` and `d` bytes; `kernel` takes such elements.
+/// The row has as many elements of `s` bytes to be read as of `d` bytes to be written, at its strides, at any address
+/// and disjoint; `kernel` takes such elements.
 // Once for all pairs, not once in each.
 #[inline(never)]
 unsafe fn cast_strided(s: usize, d: usize, kernel: Cast, row: Row) {
@@ -310,7 +312,8 @@ impl Stage {
 }
 
 /// # Safety
-/// As for [`AffineFn`]; the processor runs `I`.
+/// `len` elements at `src` and at `dst`, at their strides, at any address and disjoint; `channel` is one of the pairs
+/// of `affine`; the processor runs `I`.
 #[allow(clippy::too_many_arguments, reason = "the signature of AffineFn")]
 unsafe fn affine<I: Isa, S: Elem, D: Elem>(
     src: *const u8,
@@ -338,7 +341,8 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem>(
 const TILED: usize = 32;
 
 /// # Safety
-/// As for [`AffineFn`], with the elements of `pair`.
+/// The elements of the row are those of `pair`, at its strides, at any address, those read and those written disjoint;
+/// `channel` is one of the pairs of the map.
 unsafe fn affine_blocks<T: Real>(
     pair: &Pair<T>,
     row: Row,
@@ -393,7 +397,8 @@ unsafe fn affine_blocks<T: Real>(
 }
 
 /// # Safety
-/// As for [`AffineFn`], with at most `BLOCK` elements of `pair`, and coefficients as for [`Fma`].
+/// At most `BLOCK` elements, those of `pair`, at the row's strides, at any address, those read and those written
+/// disjoint; coefficients for the whole period of `pairs`.
 #[inline]
 unsafe fn affine_block<T: Real>(pair: &Pair<T>, row: Row, pairs: Pairs<T>) {
     let mut stage = Stage::new();

@@ -112,28 +112,33 @@ pub(super) trait Isa: 'static {
     /// Conversion of [`Cast`].
     ///
     /// # Safety
-    /// The processor has what this compilation needs; the pointers are as [`Cast`] says.
+    /// The processor runs this compilation; `n` elements at `src` and room for as many at `dst`, contiguous, at any
+    /// address and disjoint.
     unsafe fn cast<S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize);
 
     /// To float32, rounded to odd.
     ///
     /// # Safety
-    /// As for [`Isa::cast`].
+    /// The processor runs this compilation; `n` elements at `src` and room for as many floats at `dst`, contiguous, at
+    /// any address and disjoint.
     unsafe fn odd<S: Elem>(src: *const u8, dst: *mut u8, n: usize);
 
     /// # Safety
-    /// As for [`Isa::cast`]; the coefficients are as [`Fma`] says.
+    /// The processor runs this compilation; at most `BLOCK` elements at `x` and room for as many at `dst`, contiguous,
+    /// at any address and disjoint; coefficients for the whole period of `pairs`.
     unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>);
 
     /// `n` pixels of `C` elements to `C` rows, `plane` bytes apart.
     ///
     /// # Safety
-    /// As for [`Isa::cast`], for each of the rows.
+    /// The processor runs this compilation; `n` pixels at `src`, and room for `n` elements in each of the rows at
+    /// `dst`, at any address and disjoint.
     unsafe fn split<T: Copy, const C: usize>(src: *const u8, dst: *mut u8, plane: isize, n: usize);
 }
 
 /// # Safety
-/// As for [`Isa::cast`].
+/// The processor runs this compilation; `n` elements at `src` and room for as many at `dst`, contiguous, at any address
+/// and disjoint.
 #[inline(always)]
 unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     let through = matches!((S::KIND, D::KIND), (NumberKind::Half, _) | (_, NumberKind::Half))
@@ -173,7 +178,8 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
 }
 
 /// # Safety
-/// As for [`Isa::odd`].
+/// The processor runs this compilation; `n` elements at `src` and room for as many floats at `dst`, contiguous, at any
+/// address and disjoint.
 #[inline(always)]
 unsafe fn odd_body<I: Isa, S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
     if matches!(S::KIND, NumberKind::Half)
@@ -190,7 +196,8 @@ unsafe fn odd_body<I: Isa, S: Elem>(src: *const u8, dst: *mut u8, n: usize) {
 }
 
 /// # Safety
-/// As for [`Isa::fma`].
+/// The processor runs this compilation; at most `BLOCK` elements at `x` and room for as many at `dst`, contiguous, at
+/// any address and disjoint; coefficients for the whole period of `pairs`.
 #[inline(always)]
 unsafe fn fma_body<I: Isa, T: Real, D: Elem>(
     x: *const u8,
@@ -270,7 +277,8 @@ fn fma_period<T: Real, D: Elem>(
 }
 
 /// # Safety
-/// As for [`Isa::split`].
+/// The processor runs this compilation; `n` pixels at `src`, and room for `n` elements in each of the rows at `dst`, at any
+/// address and disjoint.
 #[inline(always)]
 unsafe fn split_body<I: Isa, T: Copy, const C: usize>(
     src: *const u8,
@@ -309,7 +317,8 @@ macro_rules! compile {
             use super::*;
 
             /// # Safety
-            /// As for [`Isa::cast`].
+            /// The processor runs this compilation; `n` elements at `s` and room for as many at `d`, contiguous, at
+            /// any address and disjoint.
             $(#[$feature])*
             #[inline(never)]
             pub(super) unsafe fn cast<S: Elem, D: Elem>(s: *const u8, d: *mut u8, n: usize) {
@@ -317,7 +326,8 @@ macro_rules! compile {
                 unsafe { cast_body::<$isa, S, D>(s, d, n) }
             }
             /// # Safety
-            /// As for [`Isa::odd`].
+            /// The processor runs this compilation; `n` elements at `s` and room for as many floats at `d`,
+            /// contiguous, at any address and disjoint.
             $(#[$feature])*
             #[inline(never)]
             pub(super) unsafe fn odd<S: Elem>(s: *const u8, d: *mut u8, n: usize) {
@@ -325,7 +335,8 @@ macro_rules! compile {
                 unsafe { odd_body::<$isa, S>(s, d, n) }
             }
             /// # Safety
-            /// As for [`Isa::fma`].
+            /// The processor runs this compilation; at most `BLOCK` elements at `x` and room for as many at `dst`,
+            /// contiguous, at any address and disjoint; coefficients for the whole period of `pairs`.
             $(#[$feature])*
             #[inline(never)]
             pub(super) unsafe fn fma<T: Real, D: Elem>(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<T>) {
@@ -333,7 +344,8 @@ macro_rules! compile {
                 unsafe { fma_body::<$isa, T, D>(x, dst, n, pairs) }
             }
             /// # Safety
-            /// As for [`Isa::split`].
+            /// The processor runs this compilation; `n` pixels at `s`, and room for `n` elements in each of the rows at
+            /// `d`, at any address and disjoint.
             $(#[$feature])*
             #[inline(never)]
             pub(super) unsafe fn split<T: Copy, const C: usize>(

@@ -79,7 +79,7 @@ impl Rows {
     /// them after [`rows::stream_fence`].
     ///
     /// # Safety
-    /// As for [`Rows::write`].
+    /// The rows may be written to by nothing else; `make` writes what it is asked for, and no more.
     #[inline(never)]
     unsafe fn write_around(self, make: &mut dyn FnMut(*mut u8, isize, usize, usize)) {
         let Rows { dst, plane, count, size, len, .. } = self;

@@ -37,7 +37,8 @@ pub(super) unsafe fn run(
 }
 
 /// # Safety
-/// As [`run`].
+/// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
+/// thread writes these elements.
 unsafe fn write<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     affine: Option<&Affine>,
@@ -75,7 +76,8 @@ fn for_samples(output: &OutputPlan<'_>, elems: Range<u64>, mut f: impl FnMut(usi
 }
 
 /// # Safety
-/// As [`run`]; `bytes` is in bounds of the output.
+/// The samples are alive; `bytes` of the output at `out` are in its bounds, may be written to, and no other thread
+/// writes them.
 unsafe fn copy_ranges<const STREAMING: bool>(
     ranges: &[CopyRange],
     out: *mut u8,
@@ -99,7 +101,8 @@ unsafe fn copy_ranges<const STREAMING: bool>(
 /// Every sample is one run of bytes.
 ///
 /// # Safety
-/// As [`run`], for an output that is `bytes_only`.
+/// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
+/// thread writes these elements. The output is `bytes_only`.
 unsafe fn copy_runs<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     out: *mut u8,
@@ -132,7 +135,8 @@ fn prefetch_ahead(output: &OutputPlan<'_>, sample: usize) {
 /// Writes samples of which nothing is read, padding included.
 ///
 /// # Safety
-/// As [`run`], for an output whose op has a constant.
+/// Every element that the output's layout reaches from `out` may be written to, and no other thread writes these
+/// elements. The output's op has a constant.
 unsafe fn write_constants<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     out: *mut u8,
@@ -160,7 +164,8 @@ unsafe fn write_constants<const STREAMING: bool>(
 /// Writes samples that are read, padding included.
 ///
 /// # Safety
-/// As [`run`].
+/// The samples are alive; every element that the output's layout reaches from `out` may be written to, and no other
+/// thread writes these elements.
 unsafe fn write_samples<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     affine: Option<&Affine>,
@@ -241,7 +246,8 @@ unsafe fn fill<const STREAMING: bool>(
 /// Writes rows that are moved or cast.
 ///
 /// # Safety
-/// As [`write_sample`].
+/// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
+/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn move_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     class: &LoopNest,
@@ -282,7 +288,8 @@ unsafe fn move_rows<const STREAMING: bool>(
 /// Writes rows that are transformed.
 ///
 /// # Safety
-/// As [`write_sample`].
+/// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
+/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
 unsafe fn transform_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     class: &LoopNest,
@@ -324,7 +331,9 @@ unsafe fn transform_rows<const STREAMING: bool>(
 /// over all planes, the pixels are those whose first channel would be counted in.
 ///
 /// # Safety
-/// As [`run`], for a class that is `planar`.
+/// - The sample is alive, and `place` is its own: every element that its loops reach may be read.
+/// - Every element that `own` reaches from `place.dst` may be written and is not accessed by anything else.
+/// - The class is `planar`.
 unsafe fn write_planar(
     planar: PlanarFn,
     class: &LoopNest,

@@ -165,7 +165,8 @@ impl<'a> SampleList<'a> {
     /// As [`Layout::try_new`] and [`SampleList::push_view`]; the list is then unchanged.
     ///
     /// # Safety
-    /// As [`SampleView::from_raw_parts`].
+    /// Every element that shape and strides reach from `data` is initialised memory of its device that nothing writes
+    /// to or frees during `'a`; on a CUDA device until the work that reads it is done.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push(
@@ -233,7 +234,9 @@ impl<'a> SampleList<'a> {
     /// differs in the extent of dim 0 alone where all samples are row-major. Says whether it did.
     ///
     /// # Safety
-    /// As [`SampleView::from_raw_parts`], for the last sample's dtype and device.
+    /// Every element of the last sample's dtype that shape and strides reach from `data` is initialised memory of the
+    /// last sample's device that nothing writes to or frees during `'a`; on a CUDA device until the work that reads it
+    /// is done.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
@@ -256,7 +259,9 @@ impl<'a> SampleList<'a> {
     /// Appends a sample that differs from the last one in its address alone. Says whether it did.
     ///
     /// # Safety
-    /// As [`SampleView::from_raw_parts`], for the last sample's dtype, device, shape and strides.
+    /// Every element that the last sample's shape and strides reach from `data` is of its dtype, in initialised memory
+    /// of its device that nothing writes to or frees during `'a`; on a CUDA device until the work that reads it is
+    /// done.
     #[doc(hidden)]
     #[allow(unsafe_code)]
     #[inline]

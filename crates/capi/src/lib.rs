@@ -319,7 +319,8 @@ pub unsafe extern "C" fn windrow_assemble(
 /// `windrow_batch_ready_on` first. A batch on the host is complete, and the stream is not used.
 ///
 /// # Safety
-/// As `windrow_assemble`. The stream exists as long as the batch and the tensors handed out of it.
+/// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The stream exists
+/// as long as the batch and the tensors handed out of it.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_assemble_on(
     engine: *const Engine,
@@ -343,8 +344,8 @@ pub unsafe extern "C" fn windrow_assemble_on(
 /// lengths, offsets, mask. It may be NULL if none of these is wanted.
 ///
 /// # Safety
-/// As `windrow_assemble`; the memory of `out` may be written to, and nothing else uses it during the call, on a device until
-/// that work is done.
+/// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The memory of
+/// `out` may be written to, and nothing else uses it during the call, on a device until that work is done.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_assemble_into(
     engine: *const Engine,
@@ -453,7 +454,7 @@ pub unsafe extern "C" fn windrow_batch_free(batch: *mut Batch) {
 /// Reads what both ways to assemble take.
 ///
 /// # Safety
-/// As `windrow_assemble`.
+/// Handles of this library, or NULL; options with arrays of as many entries as they say.
 unsafe fn read<'a>(
     engine: *const Engine,
     samples: *const Samples,

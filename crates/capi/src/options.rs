@@ -160,7 +160,7 @@ impl Options {
     }
 
     /// # Safety
-    /// As `collate`.
+    /// The arrays have as many entries as the options say.
     unsafe fn pad(&self) -> Result<Pad> {
         let refuse = |text: String| Err(Error::Argument(text));
         let mut pad = Pad::new().truncate(self.truncate != 0);

@@ -164,7 +164,7 @@ pub(super) unsafe fn delete_versioned(managed: *mut DLManagedTensorVersioned) {
 }
 
 /// # Safety
-/// As [`delete_versioned`].
+/// `managed` is an export nothing has taken.
 unsafe fn delete_legacy(managed: *mut DLManagedTensor) {
     // SAFETY: as above.
     unsafe {

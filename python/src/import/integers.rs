@@ -23,7 +23,7 @@ use crate::ownership::copy::copy_of;
 /// So many numbers of the dtype, aligned for it.
 unsafe fn widened(dtype: DType, data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
     /// # Safety
-    /// As above.
+    /// `count` numbers of `T` at `data`, aligned for it.
     unsafe fn of<T: Copy + Into<i64>>(data: *const u8, count: usize) -> Option<PyResult<Vec<i64>>> {
         // SAFETY: the caller's promise.
         let row = unsafe { std::slice::from_raw_parts(data.cast::<T>(), count) };

@@ -63,7 +63,7 @@ pub(crate) unsafe fn word(start: usize, position: usize) -> usize {
 }
 
 /// # Safety
-/// As for `word`, in bytes.
+/// `start` is the address of a live object with more bytes than `position`.
 unsafe fn byte(start: usize, position: usize) -> u8 {
     // SAFETY: the caller's promise.
     unsafe { std::ptr::with_exposed_provenance::<u8>(start).add(position).read() }
@@ -326,7 +326,7 @@ unsafe fn find_gradients(cases: &[Case<'_>]) -> Option<(usize, usize)> {
 /// In a storage, the word of its Python object, which one of a tensor that nothing has asked for it has not.
 ///
 /// # Safety
-/// As [`find_gradients`]; `unasked` is another of torch's own tensors.
+/// The objects of all cases are alive, and chained as torch's are; `unasked` is another of torch's own tensors.
 unsafe fn find_wrapper(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<usize> {
     let is_its = |case: &Case<'_>, at| {
         // SAFETY: searched no further than to the first match; no storage has fewer words.

@@ -218,7 +218,7 @@ impl StreamRef<'_> {
     /// Copies to host memory.
     ///
     /// # Safety
-    /// As for [`StreamRef::h2d`].
+    /// `bytes` are readable at `src` and writable at `dst` until the copy has run.
     pub(crate) unsafe fn d2h(self, dst: *mut u8, src: DevicePtr, bytes: usize) -> DriverResult<()> {
         // SAFETY: the caller's to uphold.
         unsafe { self.copy(Direction::DeviceToHost, dst as u64, src, bytes) }
@@ -253,7 +253,7 @@ impl StreamRef<'_> {
     /// among each other.
     ///
     /// # Safety
-    /// As for [`StreamRef::h2d`], for every range.
+    /// The bytes of every range are readable at its source and writable at its destination until the copies have run.
     pub(crate) unsafe fn copy_batch(self, batch: &CopyBatch) -> DriverResult<()> {
         let in_one = batch.sizes.len() > 1
             && windrow_driver::entry(Function::cuMemcpyBatchAsync_v2).is_some()

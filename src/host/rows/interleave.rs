@@ -34,7 +34,8 @@ pub(crate) fn interleave_rows(width: usize, channels: usize) -> Option<Interleav
 }
 
 /// # Safety
-/// As for [`InterleaveFn`]; the processor runs AVX2.
+/// The processor runs AVX2; `C` rows of `len` elements, `held` bytes apart, and room for `len` pixels at `dst`, all at
+/// any address.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 unsafe fn with_avx2<T: Copy, const C: usize>(
@@ -75,7 +76,8 @@ static MERGE: [[[[u8; 32]; 3]; 3]; 4] = {
 /// Interleaves three rows as far as whole vectors go; says how many pixels those were.
 ///
 /// # Safety
-/// As for [`InterleaveFn`], for three rows; the processor runs AVX2.
+/// The processor runs AVX2; three rows of `len` elements, `held` bytes apart, and room for `len` pixels at `dst`, all
+/// at any address.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 #[allow(unused_unsafe, reason = "these intrinsics are unsafe in Rust 1.85 and safe since")]
@@ -108,7 +110,7 @@ unsafe fn merge_3<T>(src: *const u8, held: usize, dst: *mut u8, len: usize) -> u
 }
 
 /// # Safety
-/// As for [`InterleaveFn`].
+/// `C` rows of `len` elements, `held` bytes apart, and room for `len` pixels at `dst`, all at any address.
 #[inline(always)]
 unsafe fn plain<T: Copy, const C: usize>(src: *const u8, held: usize, dst: *mut u8, len: usize) {
     let dst = dst.cast::<[T; C]>();

@@ -6,7 +6,8 @@ use super::super::simd::has_avx2;
 use super::with_width;
 
 /// # Safety
-/// As for [`RowFn`](super::RowFn), with elements as wide as `T`.
+/// `len` elements at `src` and at `dst`, at their strides, at any address; the two sides are disjoint. They are as wide
+/// as `T`.
 pub(super) unsafe fn copy<T: Copy>(src: *const u8, ss: isize, dst: *mut u8, ds: isize, len: usize) {
     let width = size_of::<T>() as isize;
     // SAFETY: both sides are good for `len` elements at their strides, at any address, and disjoint.
@@ -79,14 +80,14 @@ fn fill_of(width: usize, value: &[u8; 16]) -> FillFn {
 }
 
 /// # Safety
-/// As for [`FillFn`], with elements as wide as `T`, all bytes of which are the value's first.
+/// Room for `len` contiguous elements as wide as `T` at `dst`; all their bytes are the value's first.
 unsafe fn fill_bytes<T>(dst: *mut u8, value: &[u8; 16], len: usize) {
     // SAFETY: `len` contiguous elements.
     unsafe { std::ptr::write_bytes(dst, value[0], len * size_of::<T>()) }
 }
 
 /// # Safety
-/// As for [`FillFn`], with elements as wide as `T`.
+/// Room for `len` contiguous elements as wide as `T` at `dst`.
 unsafe fn fill_elems<T: Copy>(dst: *mut u8, value: &[u8; 16], len: usize) {
     // SAFETY: `len` contiguous elements; `T` has at most 16 bytes and any bits are a value of it.
     unsafe {

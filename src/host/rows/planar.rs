@@ -8,7 +8,8 @@ use crate::collate::Affine;
 use crate::tensor::DType;
 
 /// # Safety
-/// As for [`PlanarFn`], with elements as wide as `T`; the processor runs `I`.
+/// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane_stride` bytes apart; a pair for each
+/// channel, or one. Elements are as wide as `T`; the processor runs `I`.
 pub(super) unsafe fn planar_copy<I: Isa, T: Copy>(
     src: *const u8,
     dst: *mut u8,
@@ -45,7 +46,8 @@ struct Pixels {
 }
 
 /// # Safety
-/// As for [`PlanarFn`]; the processor runs `I`.
+/// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane_stride` bytes apart; a pair for each
+/// channel, or one. The processor runs `I`.
 pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
     src: *const u8,
     dst: *mut u8,
@@ -75,7 +77,8 @@ pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
 }
 
 /// # Safety
-/// As for [`PlanarFn`], with the elements of `pair`, as wide as `split` takes them.
+/// `pixels` of `channels` elements at `src`, and as many rows at `dst`, `plane_stride` bytes apart; a pair for each
+/// channel, or one. Elements are those of `pair`, as wide as `split` takes them.
 unsafe fn planar_blocks<T: Real>(
     pair: &Pair<T>,
     split: PlanarFn,

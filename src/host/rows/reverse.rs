@@ -32,7 +32,7 @@ pub(crate) unsafe fn for_reversed_blocks(
 /// Copies `len` pixels of `pixel` bytes in the opposite order.
 ///
 /// # Safety
-/// As for [`for_reversed_blocks`]; as many can be written from `dst` upwards, elsewhere.
+/// `len` pixels can be read from `src` downwards, and as many written from `dst` upwards, elsewhere.
 pub(crate) unsafe fn reverse(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if len > 16 / pixel && pixel <= 16 && has_avx2() {
@@ -66,7 +66,8 @@ static ORDERS: [[u8; 16]; 17] = {
 /// By vectors of whole pixels.
 ///
 /// # Safety
-/// As for [`reverse`], on a processor with SSSE3; a pixel fits a vector, and there are more than fill one.
+/// The processor has SSSE3; `len` pixels can be read from `src` downwards, and as many written from `dst` upwards,
+/// elsewhere. A pixel fits a vector, and there are more than fill one.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "ssse3")]
 #[allow(unused_unsafe, reason = "these intrinsics are unsafe in Rust 1.85 and safe since")]

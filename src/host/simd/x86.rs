@@ -9,7 +9,7 @@ use super::Pairs;
 /// float32 to float16.
 ///
 /// # Safety
-/// AVX2, FMA and F16C; pointers as for [`super::Cast`].
+/// The processor has AVX2, FMA and F16C; `n` elements at `src` and room for as many at `dst`, contiguous and disjoint.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn narrow(src: *const u8, dst: *mut u8, n: usize) {
     let whole = n - n % 16;
@@ -35,7 +35,7 @@ pub(super) unsafe fn narrow(src: *const u8, dst: *mut u8, n: usize) {
 /// float16 to float32.
 ///
 /// # Safety
-/// AVX2, FMA and F16C; pointers as for [`super::Cast`].
+/// The processor has AVX2, FMA and F16C; `n` elements at `src` and room for as many at `dst`, contiguous and disjoint.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn widen(src: *const u8, dst: *mut u8, n: usize) {
     let whole = n - n % 16;
@@ -60,7 +60,8 @@ pub(super) unsafe fn widen(src: *const u8, dst: *mut u8, n: usize) {
 /// float32 multiply-add to float16.
 ///
 /// # Safety
-/// AVX2, FMA and F16C; pointers as for [`super::Fma`].
+/// The processor has AVX2, FMA and F16C; `n` elements at `x` and room for as many at `dst`, contiguous and disjoint;
+/// coefficients for the whole period of `pairs`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn fma_narrow(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<f32>) {
     let Pairs { a, b, period } = pairs;
@@ -97,7 +98,8 @@ pub(super) unsafe fn fma_narrow(x: *const u8, dst: *mut u8, n: usize, pairs: Pai
 /// float32 multiply-add to float32, with more than one pair.
 ///
 /// # Safety
-/// AVX2, FMA and F16C; pointers as for [`super::Fma`], and the period is not 0.
+/// The processor has AVX2, FMA and F16C; `n` elements at `x` and room for as many at `dst`, contiguous and disjoint;
+/// coefficients for the whole period of `pairs`, which is not 0.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn fma_tiled(x: *const u8, dst: *mut u8, n: usize, pairs: Pairs<f32>) {
     let Pairs { a, b, period } = pairs;
@@ -173,7 +175,7 @@ pub(super) unsafe fn split_3_bytes(src: *const u8, dst: *mut u8, plane: isize, n
 /// A copy that does not pass through the caches on its way to `dst`.
 ///
 /// # Safety
-/// AVX2, FMA and F16C; pointers as for [`super::Cast`], of bytes.
+/// The processor has AVX2, FMA and F16C; `len` bytes at `src` and room for as many at `dst`, disjoint.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
     // How far ahead to fetch: a few lines beyond what the stores in flight cover.
