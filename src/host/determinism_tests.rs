@@ -1,7 +1,7 @@
 //! The same bytes whatever runs a plan: each instruction set, any number of threads, the naive executor,
 //! a device.
 
-use super::simd::forced;
+use super::isa::forced;
 use crate::{
     Batch, Collate, DType, Device, Engine, EngineOptions, Layout, Mask, Pad, SampleList,
     SampleView, Side, Tensor, Transform,

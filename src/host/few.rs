@@ -12,13 +12,12 @@ mod padded;
 use std::ops::Range;
 
 use crate::collate::{MaskBits, Side};
+use crate::host::isa::with_isa;
 use crate::host::parallel_for;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::rows;
-#[cfg(target_arch = "x86_64")]
-use crate::host::simd::has_avx2;
-use crate::host::simd::Cast;
+use crate::host::simd::{Cast, Isa};
 use crate::host::threads::Helpers;
 use crate::samples::{Rows, TensorMeta};
 use crate::tensor::{DType, Tensor};
@@ -177,9 +176,23 @@ unsafe fn write_joined(rows: &Rows<'_>, range: Range<usize>, writer: &Writer, mu
 /// # Safety
 /// `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
 unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
+    match (32..=128).contains(&bytes) {
+        // SAFETY: the caller's promise; the processor runs what is chosen.
+        true => with_isa!(I => unsafe { copy_blocked::<I>(addresses, dst, bytes) }),
+        // SAFETY: as above.
+        false => unsafe { copy_narrow(addresses, dst, bytes) },
+    }
+}
+
+/// Copies rows of 32 to 128 bytes.
+///
+/// # Safety
+/// The processor runs `I`; `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
+#[inline(always)]
+unsafe fn copy_blocked<I: Isa>(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
-    if (32..=128).contains(&bytes) && has_avx2() {
-        // SAFETY: the feature was just found; the rest is the caller's promise, and as many blocks as are begun in a row.
+    if I::AVX2 {
+        // SAFETY: the caller's promise, and as many blocks as are begun in a row.
         return unsafe {
             match bytes.div_ceil(32) {
                 1 => copy_wide::<1>(addresses, dst, bytes),

@@ -9,6 +9,7 @@ mod copy_ahead;
 #[cfg(test)]
 mod determinism_tests;
 mod few;
+mod isa;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
 mod parallel_for;

@@ -7,11 +7,8 @@
 #![allow(unsafe_code, reason = "rows are raw pointers with strides in bytes")]
 
 use super::convert::{Bool, Elem, BF16, F16};
-#[cfg(target_arch = "x86_64")]
-use super::simd::has_avx2;
-#[cfg(avx512)]
-use super::simd::{gains_from_avx512, has_avx512};
-use super::simd::{Cast, Fma, Isa, Pairs, Plain, Real, Scratch, BLOCK};
+use super::isa::with_isa;
+use super::simd::{Cast, Fma, Isa, Pairs, Real, Scratch, BLOCK};
 use crate::collate::Affine;
 use crate::tensor::DType;
 
@@ -106,24 +103,6 @@ macro_rules! with_width {
 }
 
 use with_width;
-
-/// The best compilation of the kernels for a pair of dtypes that this processor runs.
-macro_rules! with_isa {
-    ($src:expr, $dst:expr, $i:ident => $body:expr) => {{
-        #[cfg(avx512)]
-        if gains_from_avx512($src, $dst) && has_avx512() {
-            type $i = super::simd::Avx512;
-            return $body;
-        }
-        #[cfg(target_arch = "x86_64")]
-        if has_avx2() {
-            type $i = super::simd::Avx2;
-            return $body;
-        }
-        type $i = Plain;
-        $body
-    }};
-}
 
 /// Moves elements of 1, 2, 4, 8 or 16 bytes.
 pub(crate) fn copy_row(width: usize) -> RowFn {

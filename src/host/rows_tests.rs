@@ -51,13 +51,13 @@ impl Memory {
 macro_rules! compilations {
     ($select:ident($src:expr, $dst:expr)) => {{
         #[allow(unused_mut, reason = "there is one compilation where there is no AVX2")]
-        let mut rows = vec![$select::<Plain>($src, $dst)];
+        let mut rows = vec![$select::<super::super::simd::Plain>($src, $dst)];
         #[cfg(target_arch = "x86_64")]
-        if super::super::simd::detects_avx2() {
+        if super::super::isa::detects_avx2() {
             rows.push($select::<super::super::simd::Avx2>($src, $dst));
         }
         #[cfg(avx512)]
-        if super::super::simd::detects_avx512() {
+        if super::super::isa::detects_avx512() {
             rows.push($select::<super::super::simd::Avx512>($src, $dst));
         }
         rows

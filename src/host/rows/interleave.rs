@@ -1,6 +1,9 @@
 //! Rows to interleaved pixels: the other way round from planes.
 #![allow(unsafe_code, reason = "rows are raw pointers with strides in bytes")]
 
+use crate::host::isa::with_isa;
+use crate::host::simd::Isa;
+
 /// Writes `len` pixels to `dst`, channel `c` of them from the row at `src + c * held`. Rows and pixels
 /// are without gaps, at any alignment.
 pub(crate) type InterleaveFn = unsafe fn(src: *const u8, held: usize, dst: *mut u8, len: usize);
@@ -26,8 +29,12 @@ macro_rules! pick {
 }
 /// Interleaves 2, 3 or 4 rows of elements of `width` bytes; `None` for other numbers.
 pub(crate) fn interleave_rows(width: usize, channels: usize) -> Option<InterleaveFn> {
+    with_isa!(I => interleave_on::<I>(width, channels))
+}
+
+fn interleave_on<I: Isa>(width: usize, channels: usize) -> Option<InterleaveFn> {
     #[cfg(target_arch = "x86_64")]
-    if crate::host::simd::has_avx2() {
+    if I::AVX2 {
         return pick!(with_avx2, width, channels);
     }
     pick!(plain, width, channels)

@@ -1,9 +1,9 @@
 //! Elements that are moved as they are: copies, gathers, scatters and fills of one row.
 #![allow(unsafe_code, reason = "rows are raw pointers with strides in bytes")]
 
-#[cfg(target_arch = "x86_64")]
-use super::super::simd::has_avx2;
 use super::with_width;
+use crate::host::isa::with_isa;
+use crate::host::simd::Isa;
 
 /// # Safety
 /// `len` elements at `src` and at `dst`, at their strides, at any address; the two sides are disjoint. They are as wide
@@ -124,13 +124,24 @@ pub(crate) unsafe fn fill_row(
 /// `len` bytes on both sides, disjoint.
 #[inline]
 pub(crate) unsafe fn copy_bytes(src: *const u8, dst: *mut u8, len: usize, streaming: bool) {
-    #[cfg(target_arch = "x86_64")]
-    if streaming && has_avx2() {
-        // SAFETY: the features were just found; the pointers are the caller's.
-        return unsafe { super::super::simd::x86::stream(src, dst, len) };
+    // SAFETY: the caller's promise; the processor runs what is chosen.
+    unsafe {
+        match streaming {
+            true => with_isa!(I => stream::<I>(src, dst, len)),
+            false => std::ptr::copy_nonoverlapping(src, dst, len),
+        }
     }
-    let _ = streaming;
-    // SAFETY: by the contract above.
+}
+
+/// # Safety
+/// The processor runs `I`; `len` bytes on both sides, disjoint.
+unsafe fn stream<I: Isa>(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if I::AVX2 {
+        // SAFETY: the caller's promise.
+        return unsafe { crate::host::simd::x86::stream(src, dst, len) };
+    }
+    // SAFETY: as above.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) }
 }
 

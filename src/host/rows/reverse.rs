@@ -1,8 +1,8 @@
 //! Rows that are read backwards, as of a mirrored image: turned round block by block, in the first
 //! cache, so that the loops for rows in order can go on from there.
 
-#[cfg(target_arch = "x86_64")]
-use crate::host::simd::has_avx2;
+use crate::host::isa::with_isa;
+use crate::host::simd::Isa;
 
 /// Bytes of a block.
 const BLOCK_BYTES: usize = 4096;
@@ -34,9 +34,16 @@ pub(crate) unsafe fn for_reversed_blocks(
 /// # Safety
 /// `len` pixels can be read from `src` downwards, and as many written from `dst` upwards, elsewhere.
 pub(crate) unsafe fn reverse(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
+    // SAFETY: the caller's promise; the processor runs what is chosen.
+    with_isa!(I => unsafe { reverse_on::<I>(src, dst, pixel, len) })
+}
+
+/// # Safety
+/// The processor runs `I`; `len` pixels can be read from `src` downwards, and as many written from `dst` upwards, elsewhere.
+unsafe fn reverse_on<I: Isa>(src: *const u8, dst: *mut u8, pixel: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    if len > 16 / pixel && pixel <= 16 && has_avx2() {
-        // SAFETY: AVX2 was just found, and SSSE3 is part of it; the rest is the caller's promise.
+    if I::AVX2 && len > 16 / pixel && pixel <= 16 {
+        // SAFETY: SSSE3 is part of AVX2; the rest is the caller's promise.
         return unsafe { turn_vectors(src, dst, pixel, len) };
     }
     for i in 0..len {

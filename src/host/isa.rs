@@ -1,0 +1,133 @@
+//! Which instruction set the loops of the host run: [`with_isa`] alone chooses.
+
+#[cfg(avx512)]
+use crate::tensor::DType;
+
+/// Evaluates to `$body` with `$i` standing for the best compilation of the loops ([`Isa`](super::simd::Isa)) that this processor
+/// runs; for a pair of dtypes, if given, the best that was measured for it.
+macro_rules! with_isa {
+    ($src:expr, $dst:expr, $i:ident => $body:expr) => {{
+        match () {
+            #[cfg(avx512)]
+            () if $crate::host::isa::gains_from_avx512($src, $dst)
+                && $crate::host::isa::has_avx512() =>
+            {
+                type $i = $crate::host::simd::Avx512;
+                $body
+            }
+            () => $crate::host::isa::with_isa!($i => $body),
+        }
+    }};
+    ($i:ident => $body:expr) => {
+        match () {
+            #[cfg(target_arch = "x86_64")]
+            () if $crate::host::isa::has_avx2() => {
+                type $i = $crate::host::simd::Avx2;
+                $body
+            }
+            () => {
+                type $i = $crate::host::simd::Plain;
+                $body
+            }
+        }
+    };
+}
+
+pub(super) use with_isa;
+
+/// Whether [`Avx2`](super::simd::Avx2) is to be used.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn has_avx2() -> bool {
+    #[cfg(test)]
+    if !forced::allows("avx2") {
+        return false;
+    }
+    detects_avx2()
+}
+
+/// Whether this processor runs [`Avx2`](super::simd::Avx2).
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(super) fn detects_avx2() -> bool {
+    is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+/// Whether [`Avx512`](super::simd::Avx512) may be used.
+#[cfg(avx512)]
+#[inline]
+pub(super) fn has_avx512() -> bool {
+    #[cfg(test)]
+    if !forced::allows("avx512") {
+        return false;
+    }
+    detects_avx512()
+}
+
+/// Whether this processor runs [`Avx512`](super::simd::Avx512).
+#[cfg(avx512)]
+#[inline]
+pub(super) fn detects_avx512() -> bool {
+    detects_avx2()
+        && is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vl")
+}
+
+/// Whether [`Avx512`](super::simd::Avx512) was measured to be faster than [`Avx2`](super::simd::Avx2) for a pair of dtypes: it has conversions
+/// of 64-bit and of unsigned integers, and rounds to bfloat16 in fewer steps. Other pairs are as fast
+/// or, where a vector of 64 bytes crosses lines at every store, slower by up to 15 %.
+#[cfg(avx512)]
+pub(super) fn gains_from_avx512(src: DType, dst: DType) -> bool {
+    let lacks_avx2 = |dtype| matches!(dtype, DType::U32 | DType::I64 | DType::U64);
+    dst == DType::BF16 || lacks_avx2(src) && dst.is_float() || lacks_avx2(dst) && src.is_float()
+}
+
+/// The best instruction set that is used, for tests that compare them.
+#[cfg(test)]
+pub(super) mod forced {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Worst first.
+    pub const NAMES: &[&str] = &["plain", "avx2", "avx512"];
+
+    static BEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+    /// Nothing better than this one, on any thread; `None` for whatever the processor has.
+    pub fn up_to(name: Option<&str>) {
+        BEST.store(name.map_or(usize::MAX, position), Ordering::SeqCst);
+    }
+
+    pub fn allows(name: &str) -> bool {
+        position(name) <= BEST.load(Ordering::SeqCst)
+    }
+
+    /// Whether this build and this processor have it.
+    pub fn is_here(name: &str) -> bool {
+        match name {
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => super::detects_avx2(),
+            #[cfg(avx512)]
+            "avx512" => super::detects_avx512(),
+            name => name == "plain",
+        }
+    }
+
+    /// Whether rows are made with it, or could be.
+    pub fn is_used(name: &str) -> bool {
+        match name {
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => super::has_avx2(),
+            #[cfg(avx512)]
+            "avx512" => super::has_avx512(),
+            name => name == "plain",
+        }
+    }
+
+    fn position(name: &str) -> usize {
+        NAMES.iter().position(|known| *known == name).expect("a name of the list")
+    }
+}
