@@ -12,9 +12,6 @@ use crate::host::{self, Helpers};
 use crate::plan::POLICY;
 use crate::tensor::Result;
 
-/// Chunks under way at once: one is emptied, the others are on the bus.
-const MAX_CHUNKS: usize = 4;
-
 /// A chunk under way.
 struct Chunk {
     slot: PinnedBlock,
@@ -39,7 +36,7 @@ pub(super) unsafe fn bytes(
     let mut under_way: VecDeque<Chunk> = VecDeque::new();
     let mut begin = 0;
     while begin < bytes || !under_way.is_empty() {
-        if begin < bytes && under_way.len() < MAX_CHUNKS {
+        if begin < bytes && under_way.len() < POLICY.chunks_under_way {
             let chunk = POLICY.chunk_bytes.min(bytes - begin);
             let slot = run.executor.pinned.take(run.current, chunk)?;
             // SAFETY: the slot has room for the chunk and is held until the event; the rest is the

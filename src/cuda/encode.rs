@@ -111,7 +111,7 @@ impl<'b> Builder<'b> {
         }
         let addresses = part.addresses();
         let address_bits = part.address_bits(&addresses);
-        let family = family_of(&part.work(address_bits));
+        let family = family_of(&part.work(address_bits), self.policy);
         let mut field = field_of(part, family)?;
         if addresses_are_read(part.op) {
             if address_bits % u64::from(field.from_size) == 0 {
@@ -225,7 +225,7 @@ impl<'b> Builder<'b> {
             field.flags |= flags::JOINT;
         }
         self.nest(&mut field, part, cols, outer, 1)?;
-        if is_team(part.op, row_elems * size, outer, planes) {
+        if is_team(part.op, row_elems * size, outer, planes, self.policy) {
             let rows = outer.iter().filter_map(Loop::fixed).product::<u64>();
             (field.samples, field.piece) = (TEAMS as u32, u32::MAX);
             (field.items, field.by_items) = (rows as u32, divisor(rows)?);

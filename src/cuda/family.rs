@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::loops::Loop;
 use super::params::{loop_of, raised_loop_of, Family, MOVE_BYTES};
+use super::policy::Policy;
 use crate::plan::Op;
 use crate::tensor::DType;
 
@@ -35,13 +36,7 @@ pub(super) struct Work<'w> {
     pub address_bits: u64,
 }
 
-/// Bytes of a sample that is one row from which on it is written as such, and elements of a row among those
-/// of a sample: below, finding the row costs more than finding each element of a box.
-const MIN_ROW_BYTES: u64 = 128;
-const MIN_ROW_ELEMS: u64 = 256;
-/// Rows that are not longer share a warp.
-const TEAM_BYTES: u64 = 2048;
-/// So do samples that are moved. They have at least so many bytes: no vector holds parts of three.
+/// Bytes of samples that are moved and share a warp. They have at least so many: no vector holds parts of three.
 const SHORT_BYTES: RangeInclusive<u64> = 24..=2048;
 
 impl Work<'_> {
@@ -99,7 +94,7 @@ impl Work<'_> {
     }
 }
 
-pub(super) fn family_of(work: &Work<'_>) -> Family {
+pub(super) fn family_of(work: &Work<'_>, policy: &Policy) -> Family {
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;
     if let (true, Some(cols), true) = (work.is_run(), cols.fixed(), !work.is_joined) {
@@ -128,8 +123,8 @@ pub(super) fn family_of(work: &Work<'_>) -> Family {
         Op::Const(_) | Op::Index => true,
     };
     let is_long = match work.loops.len() {
-        1 => work.is_joined || work.row_bytes() >= MIN_ROW_BYTES,
-        _ => work.row_bytes() >= MIN_ROW_ELEMS * size,
+        1 => work.is_joined || work.row_bytes() >= policy.min_row_bytes,
+        _ => work.row_bytes() >= policy.min_row_elems * size,
     };
     let has_one_channel = work.channels <= 1 || !cols.is_channel;
     if has_loop && is_long && has_one_channel && work.is_adjacent() {
@@ -139,10 +134,16 @@ pub(super) fn family_of(work: &Work<'_>) -> Family {
 }
 
 /// Whether rows of an output are so short that four of them share a warp.
-pub(super) fn is_team(op: Op, row_bytes: u64, outer: &[Loop], planes: u64) -> bool {
+pub(super) fn is_team(
+    op: Op,
+    row_bytes: u64,
+    outer: &[Loop],
+    planes: u64,
+    policy: &Policy,
+) -> bool {
     let most = match op {
-        Op::Read { .. } => TEAM_BYTES,
-        Op::Const(_) | Op::Index => 2 * TEAM_BYTES,
+        Op::Read { .. } => policy.max_team_bytes,
+        Op::Const(_) | Op::Index => 2 * policy.max_team_bytes,
     };
     planes == 1 && row_bytes <= most && outer.iter().all(|own| own.fixed().is_some())
 }

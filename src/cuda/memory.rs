@@ -11,6 +11,7 @@ use super::driver::{
     StreamRef,
 };
 use super::handed::{Handed, PER_THREAD, UNNAMED};
+use crate::plan::POLICY;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{self, Error, Result};
@@ -55,13 +56,6 @@ impl Waited {
         Ok(())
     }
 }
-
-/// What a dropped block leaves at most; what was parked before goes back to the pool.
-const MAX_PARKED: usize = 64;
-
-/// The part of the device's memory that waits for the whole device at most, if more blocks do than a loop needs to run ahead.
-const IDLE_SHARE: u64 = 64;
-const MIN_IDLE: usize = 4;
 
 /// Sizes are multiples of this, as the driver's are.
 const SIZE_ALIGN: u64 = 512;
@@ -244,7 +238,7 @@ impl DeviceMemory {
     fn park(&self, one: Parked) -> Option<Parked> {
         let mut parked = self.parked();
         parked.push_back(one);
-        if parked.len() > MAX_PARKED {
+        if parked.len() > POLICY.max_parked {
             parked.pop_front()
         } else {
             None
@@ -256,8 +250,8 @@ impl DeviceMemory {
         let handed_out = self.handed_out();
         let idle = handed_out.iter().filter(|(streams, _)| streams.contains(&UNNAMED));
         let (count, bytes) = idle.fold((0, 0), |(n, sum), (_, one)| (n + 1, sum + one.bytes));
-        let is_much = bytes > self.context.info().total_bytes / IDLE_SHARE;
-        handed_out.len() > MAX_PARKED || count > MIN_IDLE && is_much
+        let is_much = bytes > self.context.info().total_bytes / POLICY.idle_share;
+        handed_out.len() > POLICY.max_parked || count > POLICY.min_idle && is_much
     }
 
     /// Has the end of memory wait for what is on a stream that still exists.

@@ -4,6 +4,7 @@
 use std::sync::{Arc, PoisonError};
 
 use super::driver::{forked, Current, Pinned};
+use crate::plan::POLICY;
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
 
@@ -42,19 +43,14 @@ pub(crate) struct PinnedBlock {
     pool: Arc<PinnedPool>,
 }
 
-/// Blocks are powers of two from here on.
-const MIN_PINNED_BYTES: usize = 64 << 10;
-
-/// Blocks that others had, of one size and of all, from which on all devices are waited for instead of more memory being
-/// locked: once for all of these blocks.
-const MAX_SPARE: usize = if cfg!(windrow_loom) { 1 } else { 16 };
-const MAX_SPARE_BYTES: usize = 256 << 20;
+/// One for the checker.
+const MAX_SPARE: usize = if cfg!(windrow_loom) { 1 } else { POLICY.max_spare_pinned };
 
 impl PinnedPool {
     /// A block of at least `bytes` that nothing reads any more.
     pub fn take(self: &Arc<Self>, current: &Current<'_>, bytes: u64) -> Result<PinnedBlock> {
         let size = usize::try_from(bytes).ok().and_then(usize::checked_next_power_of_two);
-        let size = size.ok_or(Error::OutOfMemory { bytes })?.max(MIN_PINNED_BYTES);
+        let size = size.ok_or(Error::OutOfMemory { bytes })?.max(POLICY.min_pinned_bytes);
         let pinned = match self.find(current, size)? {
             Some(pinned) => pinned,
             None => self.lock(current, size)?,
@@ -88,7 +84,7 @@ impl PinnedPool {
         let spare = || state.free.iter().filter(|free| foreign(free));
         let num_spare = spare().filter(|free| fits(free)).count();
         let spare_bytes: usize = spare().map(|free| free.pinned.len()).sum();
-        if num_spare == 0 || num_spare < MAX_SPARE && spare_bytes < MAX_SPARE_BYTES {
+        if num_spare == 0 || num_spare < MAX_SPARE && spare_bytes < POLICY.max_spare_pinned_bytes {
             return Ok(None);
         }
         let (mut waiting, others): (Vec<Free>, Vec<Free>) =

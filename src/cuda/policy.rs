@@ -9,6 +9,14 @@ use crate::tensor::{Error, Result};
 pub(super) struct Policy {
     /// Threads of a block: what the kernels were compiled for.
     pub threads: u32,
+    /// Bytes of a sample that is one row from which on it is written as such, and elements of a row among those of a sample:
+    /// below, finding the row costs more than finding each element of a box.
+    pub min_row_bytes: u64,
+    pub min_row_elems: u64,
+    /// Rows that are not longer share a warp.
+    pub max_team_bytes: u64,
+    /// The largest item of short samples.
+    pub max_short_bytes: u64,
     /// The smallest and the largest item of rows, in bytes of output.
     pub min_item_bytes: u64,
     pub max_item_bytes: u64,
@@ -31,6 +39,10 @@ const TABLE: [((u32, u32), Policy); 1] = [(
     (0, 0),
     Policy {
         threads: 256,
+        min_row_bytes: 128,
+        min_row_elems: 256,
+        max_team_bytes: 2048,
+        max_short_bytes: 8 << 10,
         min_item_bytes: 4 << 10,
         max_item_bytes: 20 << 10,
         setup_bytes: 3 << 9,
@@ -45,8 +57,8 @@ const TABLE: [((u32, u32), Policy); 1] = [(
 /// For trials: numbers that go over the table's, as in `max_item_bytes=4096,min_ids=0`.
 const TRIAL: &str = "WINDROW_CUDA_POLICY";
 
-/// The largest item of short samples.
-const MAX_SHORT_BYTES: u64 = 8 << 10;
+/// The smallest item of short samples.
+const MIN_SHORT_BYTES: u64 = 1 << 10;
 
 /// Items are cut at multiples of what a warp stores at once.
 const TURN_BYTES: u64 = 512;
@@ -70,6 +82,10 @@ impl Policy {
             let number: u32 = value.trim().parse().map_err(|_| refuse("a number is missing"))?;
             match name.trim() {
                 "threads" => self.threads = number,
+                "min_row_bytes" => self.min_row_bytes = number.into(),
+                "min_row_elems" => self.min_row_elems = number.into(),
+                "max_team_bytes" => self.max_team_bytes = number.into(),
+                "max_short_bytes" => self.max_short_bytes = number.into(),
                 "min_item_bytes" => self.min_item_bytes = number.into(),
                 "max_item_bytes" => self.max_item_bytes = number.into(),
                 "setup_bytes" => self.setup_bytes = number.into(),
@@ -85,6 +101,7 @@ impl Policy {
             && self.threads % 32 == 0
             && (TURN_BYTES..=self.max_item_bytes).contains(&self.min_item_bytes)
             && self.max_item_bytes <= 1 << 20
+            && (MIN_SHORT_BYTES..=1 << 20).contains(&self.max_short_bytes)
             && (1..=64).contains(&self.warps_per_sm)
             && self.inline_bytes <= LARGE_BYTES as u64
             && self.small_bytes <= SMALL_BYTES as u64
@@ -126,7 +143,8 @@ impl Policy {
     /// Bytes of an item of many short samples, `total` bytes in all: as large as may be while each slot has
     /// an item.
     pub fn short_bytes(&self, total: u64, slots: u64) -> u64 {
-        (total / slots.max(1) / TURN_BYTES * TURN_BYTES).clamp(1 << 10, MAX_SHORT_BYTES)
+        (total / slots.max(1) / TURN_BYTES * TURN_BYTES)
+            .clamp(MIN_SHORT_BYTES, self.max_short_bytes)
     }
 }
 

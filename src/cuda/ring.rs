@@ -10,15 +10,12 @@ use crate::plan::POLICY;
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::tensor::Result;
 
-/// The first size, and the largest: four chunks. One piece for the checker, which then waits for it.
-const MIN_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { 1 << 20 };
-const MAX_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { 4 * POLICY.chunk_bytes as usize };
+/// The first size, and the largest. One piece for the checker, which then waits for it.
+const MIN_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { POLICY.min_ring_bytes };
+const MAX_BYTES: usize = if cfg!(windrow_loom) { ALIGN } else { POLICY.max_ring_bytes };
 
 /// Pieces begin at multiples of this.
 const ALIGN: usize = 256;
-
-/// Events that a call asks for: more than one piece is given back for each that is taken.
-const MAX_QUERIES: usize = 2;
 
 /// The ring of one device.
 #[derive(Debug, Default)]
@@ -136,7 +133,7 @@ impl State {
             match &oldest.until {
                 Until::Filled => break,
                 Until::Now => {}
-                Until::Event(_) if queries == MAX_QUERIES => break,
+                Until::Event(_) if queries == POLICY.max_ring_queries => break,
                 Until::Event(event) if !event.query()? => break,
                 Until::Event(_) => queries += 1,
             }

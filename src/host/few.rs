@@ -32,7 +32,7 @@ pub(crate) struct RowPadding {
 }
 
 /// How many rows ahead memory is asked for.
-const AHEAD: usize = 16;
+const AHEAD: usize = POLICY.rows_ahead;
 
 /// Writes numbers to a tensor of int32 or int64.
 ///

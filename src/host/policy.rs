@@ -16,6 +16,24 @@ pub(crate) struct Policy {
     pub min_streamed_run_bytes: u64,
     /// Rows that are no longer than this many elements, a pixel's channels for example, are not worth a call each.
     pub short_row: u64,
+    /// Elements that a row is cut into, so that what is between two passes stays in the first-level cache.
+    pub block_elems: usize,
+    /// As many of a short row's neighbours are read at once; their outputs stay in that cache.
+    pub short_block_elems: usize,
+    /// Bytes of a row that are made at once to be written around the caches; a multiple of a cache line.
+    pub streamed_block_bytes: usize,
+    /// How far ahead a copy around the caches fetches: a few lines beyond what the stores in flight cover.
+    pub streamed_ahead_bytes: usize,
+    /// Bytes of a row read backwards that are turned round at once.
+    pub reversed_block_bytes: usize,
+    /// How many rows behind the one just read those that go down in memory are asked for.
+    pub reversed_rows_ahead: isize,
+    /// How many rows ahead memory is asked for, in batches without a plan.
+    pub rows_ahead: usize,
+    /// How much of a row is asked for.
+    pub prefetched_bytes: usize,
+    /// More channels than this are walked through in place; up to here a few turns of them are laid out on the stack.
+    pub max_tiled_channels: usize,
     /// Bytes that are copied ahead at a time: few enough that the last ones do not keep the others waiting.
     pub ahead_bytes: usize,
     /// Longer rows take longer to copy than to find, so they are not copied ahead.
@@ -26,6 +44,8 @@ pub(crate) struct Policy {
     pub pool_bytes: u64,
     /// Smaller blocks are kept by their size, in slots that are taken without a lock.
     pub min_locked_bytes: usize,
+    /// Blocks kept in slots of one size: as many as the fields of a common tree, all of which are in use at once.
+    pub slots_of_a_size: usize,
     /// Blocks of this size and more are aligned for huge pages, and the kernel is asked for them.
     pub huge_page_bytes: usize,
 }
@@ -37,10 +57,20 @@ pub(crate) const POLICY: Policy = Policy {
     streaming_bytes: 32 << 20,
     min_streamed_run_bytes: 2048,
     short_row: 8,
+    block_elems: 256,
+    short_block_elems: 256,
+    streamed_block_bytes: 2048,
+    streamed_ahead_bytes: 1024,
+    reversed_block_bytes: 4096,
+    reversed_rows_ahead: 2,
+    rows_ahead: 16,
+    prefetched_bytes: 1024,
+    max_tiled_channels: 32,
     ahead_bytes: 32 << 10,
     max_ahead_row_bytes: 64 << 10,
     max_ahead_helpers: 3,
     pool_bytes: 1 << 30,
     min_locked_bytes: 64 << 10,
+    slots_of_a_size: 8,
     huge_page_bytes: 2 << 20,
 };

@@ -38,8 +38,8 @@ pub(crate) struct MemoryPool {
 #[derive(Debug)]
 struct SmallBlocks([[AtomicPtr<u8>; SLOTS]; SMALL_SIZES]);
 
-/// Blocks kept of one size: as many as the fields of a common tree, all of which are in use at once.
-const SLOTS: usize = 8;
+/// Blocks kept of one size.
+const SLOTS: usize = POLICY.slots_of_a_size;
 
 /// Sizes of [`block_layout`] below `min_locked_bytes`: 16 up to 1 KiB, then 8 to each power of two, less the limit itself.
 const SMALL_SIZES: usize = 63;

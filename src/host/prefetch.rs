@@ -1,13 +1,16 @@
 //! [`prefetch`]: bytes that are read soon.
 #![allow(unsafe_code)] // An instruction that never faults.
 
+#[cfg(target_arch = "x86_64")]
+use crate::host::policy::POLICY;
+
 /// Asks for the first lines of some bytes that are read soon.
 #[inline]
 pub(super) fn prefetch(data: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        let (mut line, bytes) = (0, bytes.min(1024));
+        let (mut line, bytes) = (0, bytes.min(POLICY.prefetched_bytes));
         while line < bytes {
             // SAFETY: a prefetch never faults, whatever the address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(data.wrapping_add(line).cast()) };

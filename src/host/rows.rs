@@ -8,6 +8,7 @@
 
 use super::convert::{Bool, Elem, BF16, F16};
 use super::isa::with_isa;
+use super::policy::POLICY;
 use super::simd::{Cast, Fma, Isa, Pairs, Real, Scratch, BLOCK};
 use crate::collate::Affine;
 use crate::tensor::DType;
@@ -315,9 +316,8 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem>(
     }
 }
 
-/// More channels than this are walked through in place; up to here a few turns of them are laid out
-/// on the stack, to a multiple of eight.
-const TILED: usize = 32;
+/// Up to so many channels, a few turns of them are laid out on the stack, to a multiple of eight.
+const TILED: usize = POLICY.max_tiled_channels;
 
 /// # Safety
 /// The elements of the row are those of `pair`, at its strides, at any address, those read and those written disjoint;

@@ -27,8 +27,8 @@ use crate::host::rows::{self, AffineFn, InterleaveFn, RowFn};
 use crate::host::walk::{goes_down, walk, Place};
 use crate::plan::{Channel, Dim, LoopNest, OutputPlan};
 
-/// Elements of a short row's neighbours that are read at once; their outputs stay in the first cache.
-const SHORT_ROW_BLOCK: usize = 256;
+/// Elements of a short row's neighbours that are read at once.
+const SHORT_ROW_BLOCK: usize = POLICY.short_block_elems;
 
 /// Rows that are interleaved at most.
 const MAX_HELD_ROWS: usize = 4;

@@ -11,14 +11,15 @@ use std::mem::MaybeUninit;
 
 use super::convert::{convert, Elem, NumberKind};
 use crate::collate::Affine;
+use crate::host::policy::POLICY;
 #[cfg(target_arch = "x86_64")]
 use crate::tensor::DType;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
-/// Elements handled at a time, so that what is between two passes stays in the first-level cache.
-pub(super) const BLOCK: usize = 256;
+/// Elements handled at a time.
+pub(super) const BLOCK: usize = POLICY.block_elems;
 
 /// Room for a block between two passes, of any width up to 16.
 #[repr(C, align(64))]

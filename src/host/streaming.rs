@@ -4,10 +4,11 @@
 
 use std::mem::MaybeUninit;
 
+use crate::host::policy::POLICY;
 use crate::host::rows;
 
-/// Bytes of a row that are made at once; a multiple of a cache line, and four stay in the first cache.
-const BLOCK_BYTES: usize = 2048;
+/// Bytes of a row that are made at once.
+const BLOCK_BYTES: usize = POLICY.streamed_block_bytes;
 
 const LINE_BYTES: usize = 64;
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
 use crate::host::rows;
 use crate::plan::{Dim, LoopNest, OutputPlan};
@@ -61,16 +62,16 @@ pub(super) unsafe fn in_order(
     }
 }
 
-/// How many rows behind the one just read those that go down in memory are asked for.
-const ROWS_AHEAD: isize = 2;
-
-/// Asks for the row [`ROWS_AHEAD`] further down. Apart, to keep the common case small.
+/// Asks for a row further down. Apart, to keep the common case small.
 #[inline(never)]
 fn ask_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
     let row_bytes = inner.src_stride.unsigned_abs().wrapping_mul(inner.hi - inner.lo) as usize;
     let stride = rows.src_stride as isize;
     let back = if inner.src_stride < 0 { row_bytes as isize } else { 0 };
-    prefetch(src.wrapping_offset(ROWS_AHEAD.wrapping_mul(stride).wrapping_sub(back)), row_bytes);
+    prefetch(
+        src.wrapping_offset(POLICY.reversed_rows_ahead.wrapping_mul(stride).wrapping_sub(back)),
+        row_bytes,
+    );
 }
 
 /// Goes through the elements `range` of a place row by row. `fill` gets the padding: address, stride,

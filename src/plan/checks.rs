@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::collate::{resolve_dim, Collate};
+use crate::plan::policy::POLICY;
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{DType, Device, Error, Facet, Hint, Mismatch, Result};
 
@@ -28,9 +29,6 @@ fn dtype_mismatch(
     (samples.meta(0).dtype.into(), samples.meta(index).dtype.into(), Error::DType)
 }
 
-/// Lists of fewer samples have small tables.
-const MANY_SAMPLES: usize = 1 << 14;
-
 /// The tables of a long list are megabytes, and an allocation that fails ends the process. So there
 /// has to be room for all of them before the first is made: addresses merged to ranges, and lengths
 /// and offsets, each up to three times, here and in the batch.
@@ -38,7 +36,7 @@ const MANY_SAMPLES: usize = 1 << 14;
 /// # Errors
 /// [`Error::OutOfMemory`].
 pub(super) fn check_room(samples: &SampleList<'_>) -> Result<()> {
-    if samples.len() < MANY_SAMPLES {
+    if samples.len() < POLICY.many_samples {
         return Ok(());
     }
     let bytes = samples.len().saturating_mul(64 + 24 * samples.ndim());

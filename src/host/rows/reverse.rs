@@ -2,10 +2,11 @@
 //! cache, so that the loops for rows in order can go on from there.
 
 use crate::host::isa::with_isa;
+use crate::host::policy::POLICY;
 use crate::host::simd::Isa;
 
 /// Bytes of a block.
-const BLOCK_BYTES: usize = 4096;
+const BLOCK_BYTES: usize = POLICY.reversed_block_bytes;
 
 /// Calls `f` with `len` pixels of `pixel` bytes in blocks: where the block is, how many pixels of the
 /// row come before it, and how many it has. The first pixel is at `src`, the others below it.

@@ -5,6 +5,7 @@ use std::arch::x86_64::*;
 
 use super::super::convert::{convert, F16};
 use super::Pairs;
+use crate::host::policy::POLICY;
 
 /// float32 to float16.
 ///
@@ -178,8 +179,7 @@ pub(super) unsafe fn split_3_bytes(src: *const u8, dst: *mut u8, plane: isize, n
 /// The processor has AVX2, FMA and F16C; `len` bytes at `src` and room for as many at `dst`, disjoint.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(in crate::host) unsafe fn stream(src: *const u8, dst: *mut u8, len: usize) {
-    // How far ahead to fetch: a few lines beyond what the stores in flight cover.
-    const AHEAD: usize = 1024;
+    const AHEAD: usize = POLICY.streamed_ahead_bytes;
     let head = dst.align_offset(32).min(len);
     let body = (len - head) / 128 * 128;
     // SAFETY: `head + body <= len`; the stores go to multiples of 32. A prefetch may name any
