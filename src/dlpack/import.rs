@@ -240,8 +240,8 @@ impl ManagedTensor {
     /// Takes a versioned tensor, also when it returns an error: then the deleter has been called.
     ///
     /// # Safety
-    /// - `managed` points to a [`DLManagedTensorVersioned`] of any major version that belongs to the caller, who gives it
-    ///   up; it stays unchanged until its deleter is called. When the major version is 1, its tensor is initialised,
+    /// - `managed` points to a [`DLManagedTensorVersioned`] of any major version that belongs to the caller and is given
+    ///   up here; it stays unchanged until its deleter is called. When the major version is 1, its tensor is initialised,
     ///   and its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim` values.
     /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
     /// - Until then every element that shape and strides reach is valid memory of the device, and
@@ -266,7 +266,7 @@ impl ManagedTensor {
     /// Takes a legacy tensor.
     ///
     /// # Safety
-    /// - `managed` points to an initialised [`DLManagedTensor`] that belongs to the caller, who gives it up; it stays
+    /// - `managed` points to an initialised [`DLManagedTensor`] that belongs to the caller and is given up here; it stays
     ///   unchanged until its deleter is called. Its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim`
     ///   values.
     /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
@@ -360,8 +360,8 @@ impl Tensor {
     /// then its deleter has been called.
     ///
     /// # Safety
-    /// - `managed` points to a [`DLManagedTensorVersioned`] of any major version that belongs to the caller, who gives it
-    ///   up; it stays unchanged until its deleter is called. When the major version is 1, its tensor is initialised,
+    /// - `managed` points to a [`DLManagedTensorVersioned`] of any major version that belongs to the caller and is given
+    ///   up here; it stays unchanged until its deleter is called. When the major version is 1, its tensor is initialised,
     ///   and its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim` values.
     /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
     /// - Until then every element that shape and strides reach is valid memory of the device, and on the host
@@ -379,7 +379,7 @@ impl Tensor {
     /// legacy struct cannot say otherwise.
     ///
     /// # Safety
-    /// - `managed` points to an initialised [`DLManagedTensor`] that belongs to the caller, who gives it up; it stays
+    /// - `managed` points to an initialised [`DLManagedTensor`] that belongs to the caller and is given up here; it stays
     ///   unchanged until its deleter is called. Its `shape` and `strides`, unless `NULL`, are aligned arrays of `ndim`
     ///   values.
     /// - The deleter, unless `NULL`, may be called from any thread and does not unwind.
