@@ -152,19 +152,15 @@ mod tensor;
 
 pub use batch::{Batch, Fields, Filled, Parts};
 pub use collate::{Affine, Collate, Form, Mask, Pad, PerDim, Side, Transform};
-#[doc(hidden)]
-pub use cuda::End;
 pub use devices::{cuda_build, device_of, devices};
+#[doc(hidden)]
+pub use engine::bindings;
 pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;
-#[doc(hidden)]
-pub use host::{raise_rows, RowsAhead};
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
 pub use plan::{AsTarget, BatchShape, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Target};
 pub use run_options::{OutputMemory, RunOptions};
 pub use samples::{SampleList, SampleView, Samples, TensorMeta};
-#[doc(hidden)]
-pub use tensor::new_owners;
 pub use tensor::{
     CudaBuild, DType, Device, DeviceInfo, Dims, DriverError, Element, Error, Facet, Hint, Layout,
     Mismatch, Offsets, Owner, Result, Scalar, Stream, Tensor, MAX_NDIM,

@@ -10,15 +10,14 @@ use crate::tensor::{DType, Owner, Result, Stream, Tensor};
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct RunOptions {
-    /// What was copied ahead for each leaf.
-    #[doc(hidden)]
-    pub ahead: Vec<Option<RowsAhead>>,
+    /// What was copied ahead for each leaf: see `Engine::start_rows`.
+    pub(crate) ahead: Vec<Option<RowsAhead>>,
     /// Where work on a device is enqueued; `None` is a stream of the engine's own.
     pub stream: Option<Stream>,
     /// Streams that wrote the samples; the work waits for what they have enqueued so far.
     pub producers: Vec<Stream>,
     /// What keeps the samples' memory alive, held until they have been read. The work waits for the writing of windrow's own
-    /// memory, and for each [`crate::End`] among it.
+    /// memory, and for the work of other calls that is named among it.
     pub keep: Vec<Owner>,
     /// Where outputs on a device are; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,

@@ -1,9 +1,10 @@
 //! Rows that are copied while later ones are still being found.
 #![allow(unsafe_code)] // Rows are pushed by address.
 
+use windrow::bindings::RowsAhead;
 use windrow::{
-    Collate, DType, Engine, EngineOptions, Leaf, Plan, RowsAhead, RunOptions, SampleList,
-    SampleView, Tensor, Transform,
+    Collate, DType, Engine, EngineOptions, Leaf, Plan, RunOptions, SampleList, SampleView, Tensor,
+    Transform,
 };
 
 fn engine() -> Engine {
@@ -32,7 +33,7 @@ fn push_all(engine: &Engine, samples: &SampleList<'_>) -> Option<RowsAhead> {
 
 fn options(ahead: RowsAhead) -> RunOptions {
     let mut options = RunOptions::default();
-    options.ahead = vec![Some(ahead)];
+    options.push_ahead(Some(ahead));
     options
 }
 

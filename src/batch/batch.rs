@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::collate::Side;
-use crate::cuda::{End, Late};
+use crate::cuda::Late;
 use crate::plan::{target_of, AsTarget, BatchShape, Placement, Role, Target};
 use crate::tensor::{Dims, Error, Layout, Offsets, Result, Tensor};
 
@@ -44,12 +44,6 @@ impl Fields {
     /// Of a stack, which has nothing but samples.
     pub(crate) fn of_rows(num_samples: usize) -> Fields {
         Fields::of_parts(num_samples, Parts::Rows)
-    }
-
-    /// The end of the work on a device that writes the batch, unless that is in a graph.
-    #[doc(hidden)]
-    pub fn end(&self) -> Option<End> {
-        self.late.as_ref().and_then(|late| late.end())
     }
 
     /// Without tensors: of a batch that is to be made again, see [`Batch::try_new`].

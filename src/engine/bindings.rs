@@ -1,16 +1,22 @@
-//! What a binding of another language needs of an [`Engine`] beside its public methods: stages that begin before there is a
-//! plan. Hidden from the documentation, and free to change.
+//! What a binding of another language needs beside the public interface: stages that begin before there is a plan, batches
+//! that need none, the ends of calls. Hidden from the documentation, and free to change.
 
 use std::borrow::Cow;
 use std::time::Instant;
 
 use super::engine::Engine;
+use crate::batch::{Batch, Fields};
 use crate::collate::{Collate, Form, Transform};
-use crate::host::{self, RowsAhead};
+use crate::host;
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{Leaf, Plan};
-use crate::samples::TensorMeta;
-use crate::tensor::{Device, Result};
+use crate::run_options::RunOptions;
+use crate::samples::{SampleList, TensorMeta};
+use crate::tensor::{Device, Owner, Result};
+
+pub use crate::cuda::End;
+pub use crate::host::{raise_rows, RowsAhead};
+pub use crate::tensor::new_owners;
 
 #[doc(hidden)]
 impl Engine {
@@ -81,6 +87,39 @@ impl Engine {
         Ok(())
     }
 
+    /// Assembles all leaves without a plan, if together they read and write less than 1 MiB, if the samples are
+    /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
+    /// them and to pad dim 0. Otherwise, and if anything is wrong, `None`, and nothing is done: a plan does or
+    /// tells it. `begin`: when the work on the samples began. `most_bytes`: a limit below 1 MiB.
+    pub fn assemble_small<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        begin: Instant,
+        most_bytes: u64,
+    ) -> Option<Vec<Batch>> {
+        self.small_leaves(leaves, begin, most_bytes)
+    }
+
+    /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
+    /// end: as of the list that [`SampleList::take`] gives, which is not made.
+    pub fn assemble_taken(
+        &self,
+        list: &SampleList<'_>,
+        indices: &[i64],
+        collate: &Collate,
+        begin: Instant,
+    ) -> Option<Batch> {
+        self.small_taken(list, indices, collate, begin)
+    }
+
+    /// What keeps [`Engine::stream`] in existence after the engine, as for memory of others that belongs to it.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`].
+    pub fn stream_owner(&self, ordinal: u32) -> Result<Owner> {
+        Ok(self.shared.devices.executor(ordinal)?.stream_owner())
+    }
+
     /// Notes a batch that was returned as a view of its samples' memory.
     pub fn count_view(&self, num_samples: usize) {
         self.shared.counters.count(&Tally::of_view(num_samples));
@@ -97,5 +136,37 @@ impl Engine {
             && meta.device == Device::Cpu
             && meta.layout.is_compact()
             && !self.shared.reference
+    }
+}
+
+#[doc(hidden)]
+impl Fields {
+    /// The end of the work on a device that writes the batch, unless that is in a graph.
+    pub fn end(&self) -> Option<End> {
+        self.late.as_ref().and_then(|late| late.end())
+    }
+}
+
+#[doc(hidden)]
+impl RunOptions {
+    /// Adds what was copied ahead for the next leaf: see [`Engine::start_rows`].
+    pub fn push_ahead(&mut self, rows: Option<RowsAhead>) {
+        self.ahead.push(rows);
+    }
+}
+
+#[doc(hidden)]
+impl SampleList<'_> {
+    /// Appends a sample that differs from the last one in its address alone. Says whether it did.
+    ///
+    /// # Safety
+    /// Every element that the last sample's shape and strides reach from `data` is of its dtype, in initialised memory of
+    /// its device that nothing writes to or frees while the list is used; on a CUDA device until the work that reads it is
+    /// done.
+    #[allow(unsafe_code)]
+    #[inline]
+    pub unsafe fn push_like_last(&mut self, data: *const u8) -> bool {
+        // SAFETY: the caller's promise.
+        unsafe { self.append_like_last(data) }
     }
 }

@@ -13,7 +13,7 @@ use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
 use crate::samples::{Rows, Samples};
-use crate::tensor::{bytes_of, DType, Device, Error, Layout, Owner, Result, Stream, Tensor};
+use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
 
 /// Assembles batches. Cheap to clone: clones share threads, memory and counters.
 ///
@@ -366,15 +366,6 @@ impl Engine {
     /// [`Error::NoDriver`]; [`Error::Argument`] for a device that is not there; [`Error::Cuda`].
     pub fn stream(&self, ordinal: u32) -> Result<Stream> {
         self.shared.devices.executor(ordinal)?.stream()
-    }
-
-    /// What keeps [`Engine::stream`] in existence after the engine, as for memory of others that belongs to it.
-    ///
-    /// # Errors
-    /// As [`Engine::stream`].
-    #[doc(hidden)]
-    pub fn stream_owner(&self, ordinal: u32) -> Result<Owner> {
-        Ok(self.shared.devices.executor(ordinal)?.stream_owner())
     }
 
     /// A stream that exists as long as the engine and is behind what is on `producer` now: to be waited for when that may

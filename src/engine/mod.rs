@@ -1,6 +1,6 @@
 //! Stage 4. Runs plans: see [`Engine`].
 
-mod bindings;
+pub mod bindings;
 mod engine;
 mod on_device;
 mod page_locked;

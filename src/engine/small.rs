@@ -233,8 +233,7 @@ impl Engine {
     /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
     /// them and to pad dim 0. Otherwise, and if anything is wrong, `None`, and nothing is done: a plan does or
     /// tells it. `begin`: when the work on the samples began. `most_bytes`: a limit below 1 MiB.
-    #[doc(hidden)]
-    pub fn assemble_small<'s, 'a: 's>(
+    pub(super) fn small_leaves<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
         begin: Instant,
@@ -249,10 +248,9 @@ impl Engine {
         self.write_small(&all, begin, most_bytes.min(host::POLICY.small_bytes), |all| all.collect())
     }
 
-    /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
+    /// As [`Engine::small_leaves`], of the samples at these positions of a list, of which negative ones count from the
     /// end: as of the list that [`SampleList::take`] gives, which is not made.
-    #[doc(hidden)]
-    pub fn assemble_taken(
+    pub(super) fn small_taken(
         &self,
         list: &SampleList<'_>,
         indices: &[i64],
@@ -265,7 +263,7 @@ impl Engine {
         self.write_small(&[small], begin, most_bytes, |all| all.next().flatten())
     }
 
-    /// As [`Engine::assemble_small`], of one leaf, whose rows may be more if they are short.
+    /// As [`Engine::small_leaves`], of one leaf, whose rows may be more if they are short.
     pub(super) fn assemble_rows(
         &self,
         rows: Rows<'_>,

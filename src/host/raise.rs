@@ -69,7 +69,6 @@ impl<'a> Parts<'a> {
 ///
 /// # Safety
 /// Nothing else reads or writes the memory meanwhile.
-#[doc(hidden)]
 pub unsafe fn raise_rows(
     batch: &Tensor,
     dim: usize,

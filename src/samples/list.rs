@@ -262,10 +262,9 @@ impl<'a> SampleList<'a> {
     /// Every element that the last sample's shape and strides reach from `data` is of its dtype, in initialised memory
     /// of its device that nothing writes to or frees during `'a`; on a CUDA device until the work that reads it is
     /// done.
-    #[doc(hidden)]
     #[allow(unsafe_code)]
     #[inline]
-    pub unsafe fn push_like_last(&mut self, data: *const u8) -> bool {
+    pub(crate) unsafe fn append_like_last(&mut self, data: *const u8) -> bool {
         if self.is_empty() || self.selection.is_some() || self.told.get().is_some() {
             return false;
         }

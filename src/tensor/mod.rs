@@ -21,6 +21,4 @@ pub(crate) use layout::{are_compact, bytes_of, checked_numel, compact_strides};
 pub use offsets::Offsets;
 pub use scalar::Scalar;
 pub use stream::Stream;
-#[doc(hidden)]
-pub use tensor::new_owners;
-pub use tensor::{Owner, Tensor};
+pub use tensor::{new_owners, Owner, Tensor};

@@ -15,7 +15,6 @@ pub type Owner = Arc<dyn Any + Send + Sync>;
 
 /// Those of the `other` owners that are to be added to one's own. Lists that come from one another begin
 /// with the same owners; joined again and again, each of these would be there twice as often every time.
-#[doc(hidden)]
 pub fn new_owners<'o>(own: &[Owner], other: &'o [Owner]) -> &'o [Owner] {
     let shared = own.iter().zip(other).take_while(|(own, other)| Arc::ptr_eq(own, other));
     &other[shared.count()..]

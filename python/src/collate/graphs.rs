@@ -7,9 +7,8 @@ use pyo3::types::{PyDict, PyString};
 use std::sync::Arc;
 use std::time::Instant;
 
-use windrow::{
-    raise_rows, Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor,
-};
+use windrow::bindings::raise_rows;
+use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor};
 
 use crate::collate::columns::{space_for, Column};
 use crate::collate::job::Job;

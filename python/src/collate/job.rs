@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{Collate, Error, Leaf, Mismatch, Owner, RowsAhead, Stream, Target, Tensor};
+use windrow::bindings::RowsAhead;
+use windrow::{Collate, Error, Leaf, Mismatch, Owner, Stream, Target, Tensor};
 
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;

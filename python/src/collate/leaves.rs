@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
-use windrow::{RowsAhead, Stream};
+use windrow::bindings::RowsAhead;
+use windrow::Stream;
 
 use crate::collate::job::Job;
 use crate::collate::options::Options;

@@ -1,7 +1,7 @@
 //! Raises the indices of joined graphs, for `windrow._pyg`.
 
 use pyo3::prelude::*;
-use windrow::raise_rows;
+use windrow::bindings::raise_rows;
 
 use crate::ground::errors::to_py_err;
 use crate::import::importer::Reading;

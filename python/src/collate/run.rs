@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use windrow::bindings::{End, RowsAhead};
 use windrow::{
-    Batch, Device, End, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RowsAhead,
-    RunOptions, Stage, Stream, Target, Tensor, TensorMeta,
+    Batch, Device, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RunOptions,
+    Stage, Stream, Target, Tensor, TensorMeta,
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
@@ -149,7 +150,7 @@ fn run_jobs(
         };
         if view.is_none() {
             leaves.push(leaf);
-            run_options.ahead.push(ahead);
+            run_options.push_ahead(ahead);
         }
         batches.push(view);
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{Batch, RowsAhead, Stage};
+use windrow::bindings::RowsAhead;
+use windrow::{Batch, Stage};
 
 use crate::collate::job::Job;
 use crate::collate::leaves::{Leaves, Node, Within};

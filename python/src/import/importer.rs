@@ -4,10 +4,9 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use windrow::bindings::RowsAhead;
 use windrow::dlpack::{DLDataType, DLDevice, DLDeviceType, ForeignTensor};
-use windrow::{
-    Collate, DType, Device, Engine, Error, Hint, Mismatch, RowsAhead, SampleList, Stream,
-};
+use windrow::{Collate, DType, Device, Engine, Error, Hint, Mismatch, SampleList, Stream};
 
 use crate::ground::dtype::cure_of;
 use crate::ground::errors::{at, shown, to_py_err, Whose};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{new_owners, Device, Owner};
+use windrow::bindings::new_owners;
+use windrow::{Device, Owner};
 
 use crate::ground::reserve::{no_room, room_for};
 

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use windrow::bindings::End;
 use windrow::dlpack::DLPackExchangeAPI;
-use windrow::{End, Owner, Stream, Tensor};
+use windrow::{Owner, Stream, Tensor};
 
 /// Who may still be writing.
 #[derive(Clone, Default)]

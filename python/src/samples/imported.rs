@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use windrow::{Owner, RowsAhead, SampleList, Tensor};
+use windrow::bindings::RowsAhead;
+use windrow::{Owner, SampleList, Tensor};
 
 use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::tensor::PyTensor;

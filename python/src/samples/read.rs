@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
-use windrow::RowsAhead;
+use windrow::bindings::RowsAhead;
 
 use crate::ground::iterables::{check_list, in_a_row, is_list_or_tuple, tuple_from};
 use crate::import::importer::{Importer, Reading};
