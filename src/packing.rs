@@ -182,7 +182,7 @@ pub fn token_budget(
 ) -> Result<Rows> {
     if pad_to_multiple_of < 1 {
         return Err(Error::Argument(format!(
-            "pad_to_multiple_of={pad_to_multiple_of}; it is at least 1"
+            "pad_to_multiple_of must be at least 1, got {pad_to_multiple_of}"
         )));
     }
     let padded = |length: i64| match length % pad_to_multiple_of {
@@ -276,14 +276,14 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<R
 
 fn at_least_one(name: &str, value: usize) -> Result<()> {
     if value == 0 {
-        return Err(Error::Argument(format!("{name}=0; it is at least 1")));
+        return Err(Error::Argument(format!("{name} must be at least 1, got 0")));
     }
     Ok(())
 }
 
 fn check_lengths(lengths: &[i64], max_tokens: i64, padded: impl Fn(i64) -> i64) -> Result<()> {
     if max_tokens < 1 {
-        return Err(Error::Argument(format!("max_tokens={max_tokens}; it is at least 1")));
+        return Err(Error::Argument(format!("max_tokens must be at least 1, got {max_tokens}")));
     }
     for (index, &length) in lengths.iter().enumerate() {
         if length < 0 {

@@ -315,13 +315,13 @@ fn padding_that_does_not_fit() {
         &[&[2]],
         &pad(Pad::new().multiple_of(0)),
         Is::Argument,
-        "multiple_of=0; it is at least 1",
+        "multiple_of must be at least 1, got 0",
     );
     check(
         &[&[2]],
         &pad(Pad::new().multiple_of(-4)),
         Is::Argument,
-        "multiple_of=-4; it is at least 1",
+        "multiple_of must be at least 1, got -4",
     );
     let error = check(
         &[&[2, 3], &[2, 5], &[2, 4]],
@@ -470,7 +470,8 @@ fn paths_are_named() {
 fn names_that_are_not() {
     let text = |error: Error| error.to_string();
     for name in ["cuda:x", "gpu", "mps", "cpu:0", "cuda:-1", ""] {
-        let expected = format!(r#"device={name:?}; it is "cpu", "pinned", "cuda" or "cuda:N""#);
+        let expected =
+            format!(r#"device must be "cpu", "pinned", "cuda" or "cuda:N", got {name:?}"#);
         assert_eq!(text(name.parse::<Device>().unwrap_err()), expected);
     }
     assert!(text("top".parse::<Side>().unwrap_err()).starts_with("side=\"top\""));

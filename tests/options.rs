@@ -79,7 +79,7 @@ fn the_dtype_of_a_mask_is_one_for_a_mask() {
     let real = Pad::new().mask(Mask::Real);
     assert_eq!(
         text(real.clone().mask_dtype(DType::I16)),
-        "mask_dtype=int16; it is bool, uint8, int32, int64, float16 or float32"
+        "mask_dtype must be bool, uint8, int32, int64, float16 or float32, got int16"
     );
     assert_eq!(text(Pad::new().mask_dtype(DType::I64)), "mask_dtype=int64, but mask is not set");
     assert!(spec(&list, &Collate::pad(Pad::new().mask_dtype(DType::Bool))).is_ok());
@@ -102,7 +102,7 @@ fn one_number_speaks_of_dims() {
         assert_eq!(text(&shapes, Pad::new().dims([]).size(5)), none);
         // Wrong by themselves, also where no dim is padded.
         let wrong = Pad::new().dims([]).multiples_of([1, 0]);
-        assert_eq!(text(&shapes, wrong), "multiple_of=0; it is at least 1");
+        assert_eq!(text(&shapes, wrong), "multiple_of must be at least 1, got 0");
         assert_eq!(text(&shapes, Pad::new().sizes([None, Some(-1)])), "size=-1 is negative");
     }
     assert_eq!(text(&[&[], &[]], Pad::new().size(2)), "size=2 for samples without dims");
@@ -214,8 +214,9 @@ fn dtypes_by_the_names_of_numpy() {
     for name in ["fp16", "flaot32", "", "<half", "f12", "f16", "longdouble", "f4 ", "u", "<"] {
         let text = text(name);
         let names: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
-        let choices = format!("dtype={name:?}; it is one of {}, or NumPy's", names.join(", "));
+        let choices = format!("dtype must be one of {}, or NumPy's", names.join(", "));
         assert!(text.starts_with(&choices), "{text}");
-        assert!(text.ends_with("such as \"half\" or \"<f4\""), "{text}");
+        let rest = format!("such as \"half\" or \"<f4\", got {name:?}");
+        assert!(text.ends_with(&rest), "{text}");
     }
 }

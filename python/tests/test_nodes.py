@@ -73,8 +73,8 @@ def test_what_register_node_refuses(registered):
     for cls in (dict, list, tuple, str, int, object, np.ndarray):
         refusal(lambda: wr.register_node(cls, vars, cls), TypeError, "wr.collate has rules for")
     refusal(lambda: wr.register_node(Pair(1, 2), vars, Pair), TypeError, "takes a class, got Pair")
-    refusal(lambda: wr.register_node(Pair, 3, Pair), TypeError, "flatten=3; it is a function")
-    refusal(lambda: wr.register_node(Pair, vars, None), TypeError, "unflatten=None; it is a function")
+    refusal(lambda: wr.register_node(Pair, 3, Pair), TypeError, "flatten must be a function, got 3")
+    refusal(lambda: wr.register_node(Pair, vars, None), TypeError, "unflatten must be a function, got None")
     registered(Pair, vars, lambda children: Pair(**children))
     refusal(lambda: wr.register_node(Pair, vars, Pair), ValueError, "Pair is registered already")
 

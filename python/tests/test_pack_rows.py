@@ -70,7 +70,7 @@ def test_torch_tensors_and_attention_over_the_flattened_rows():
         ([[1, 2, 3]], [[0]], {"max_tokens": 0}, ValueError, "max_tokens=0"),
         ([[1, 2, 3]], [[0]], {"max_tokens": 2**31}, ValueError, "beyond int32"),
         ([[1, 2, 3]], [], {"max_tokens": 4}, ValueError, "names no samples"),
-        ([[1, 2, 3]], [[0]], {"max_tokens": 4.5}, TypeError, "max_tokens=4.5; it is an int"),
+        ([[1, 2, 3]], [[0]], {"max_tokens": 4.5}, TypeError, "max_tokens must be an int, got 4.5"),
         ([[1, 2, 3]], [["a"]], {"max_tokens": 4}, TypeError, "row 0 of the plan has 'a' in place of the index of a sample"),
         ([[1.5]], [[0]], {"max_tokens": 4}, wr.DTypeError, "not whole"),
         ([[1], np.ones(2)], [[0, 1]], {"max_tokens": 4}, wr.DTypeError, 'sample 1 at "input_ids": expected whole numbers, got float64'),

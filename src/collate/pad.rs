@@ -45,7 +45,7 @@ impl std::str::FromStr for Side {
             "left" => Ok(Side::Left),
             "center" => Ok(Side::Center),
             _ => Err(Error::Argument(format!(
-                "side=\"{name}\"; it is \"right\", \"left\" or \"center\""
+                "side must be \"right\", \"left\" or \"center\", got \"{name}\""
             ))),
         }
     }
@@ -67,7 +67,9 @@ impl std::str::FromStr for Mask {
         match name {
             "real" => Ok(Mask::Real),
             "pad" => Ok(Mask::Pad),
-            _ => Err(Error::Argument(format!("mask=\"{name}\"; it is None, \"real\" or \"pad\""))),
+            _ => Err(Error::Argument(format!(
+                "mask must be None, \"real\" or \"pad\", got \"{name}\""
+            ))),
         }
     }
 }
@@ -248,12 +250,15 @@ impl Pad {
     /// [`Error::Argument`].
     pub fn check_mask(&self) -> Result<()> {
         use DType::{Bool, F16, F32, I32, I64, U8};
-        let refuse =
-            |text: &str| Err(Error::Argument(format!("mask_dtype={}{text}", self.mask_dtype)));
+        let (refuse, dtype) = (|text: String| Err(Error::Argument(text)), self.mask_dtype);
         match (self.mask_dtype, self.mask) {
             (Bool, _) | (U8 | I32 | I64 | F16 | F32, Some(_)) => Ok(()),
-            (U8 | I32 | I64 | F16 | F32, None) => refuse(", but mask is not set"),
-            _ => refuse("; it is bool, uint8, int32, int64, float16 or float32"),
+            (U8 | I32 | I64 | F16 | F32, None) => {
+                refuse(format!("mask_dtype={dtype}, but mask is not set"))
+            }
+            _ => refuse(format!(
+                "mask_dtype must be bool, uint8, int32, int64, float16 or float32, got {dtype}"
+            )),
         }
     }
 

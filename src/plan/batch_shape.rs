@@ -337,7 +337,7 @@ pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool;
     }
     for (d, &multiple) in pad.multiple_of.values().iter().enumerate() {
         match multiple {
-            ..1 => return refuse(format!("multiple_of={multiple}; it is at least 1")),
+            ..1 => return refuse(format!("multiple_of must be at least 1, got {multiple}")),
             1 => {}
             _ if pad.multiple_of.is_one() => singles.push(format!("multiple_of={multiple}")),
             _ => named[d] = true,

@@ -20,7 +20,7 @@ impl FromStr for DType {
         let Some(dtype) = numpy_code(code) else {
             let names: Vec<_> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
             return Err(Error::Argument(format!(
-                "dtype={name:?}; it is one of {}, or NumPy's name or code for one, such as \"half\" or \"<f4\"",
+                "dtype must be one of {}, or NumPy's name or code for one, such as \"half\" or \"<f4\", got {name:?}",
                 names.join(", ")
             )));
         };
@@ -101,7 +101,7 @@ impl FromStr for Device {
                 .map(Device::Cuda)
                 .ok_or_else(|| {
                     Error::Argument(format!(
-                        "device={name:?}; it is \"cpu\", \"pinned\", \"cuda\" or \"cuda:N\""
+                        "device must be \"cpu\", \"pinned\", \"cuda\" or \"cuda:N\", got {name:?}"
                     ))
                 }),
         }

@@ -432,7 +432,7 @@ pub unsafe extern "C" fn windrow_batch_tensor(
             return Err(is_null("tensor"));
         }
         let Some(found) = batch.tensor(field) else {
-            return Err(Error::Argument(format!("field={field}; it is a windrow_field")));
+            return Err(Error::Argument(format!("field must be a windrow_field, got {field}")));
         };
         let exported = found.map_or(ptr::null_mut(), |tensor| tensor.to_dlpack().as_ptr());
         // SAFETY: the caller's promise.

@@ -124,7 +124,7 @@ impl Options {
             // SAFETY: the caller's promise.
             2 => Collate::pad(unsafe { self.pad() }?),
             3 => Collate::ragged(),
-            form => return refuse(format!("form={form}; it is a windrow_form")),
+            form => return refuse(format!("form must be a windrow_form, got {form}")),
         };
         if self.dtype.bits != 0 {
             collate =
@@ -185,7 +185,9 @@ impl Options {
             0 => Side::Right,
             1 => Side::Left,
             2 => Side::Center,
-            side => return refuse(format!("side={side}; it is 0 right, 1 left or 2 both")),
+            side => {
+                return refuse(format!("side must be 0 (right), 1 (left) or 2 (both), got {side}"))
+            }
         });
         if self.mask_dtype.bits != 0 {
             let dtype = dtype_from_dl(self.mask_dtype);
@@ -195,7 +197,7 @@ impl Options {
             0 => Ok(pad),
             1 => Ok(pad.mask(windrow::Mask::Real)),
             2 => Ok(pad.mask(windrow::Mask::Pad)),
-            mask => refuse(format!("mask={mask}; it is a windrow_mask")),
+            mask => refuse(format!("mask must be a windrow_mask, got {mask}")),
         }
     }
 }

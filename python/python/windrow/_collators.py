@@ -313,7 +313,7 @@ class DataCollatorForLanguageModeling:
                 raise ValueError("mlm=True needs a tokenizer with a mask token; mlm=False is for causal models")
         for name, share in shares.items():
             if not 0 <= share <= 1:
-                raise ValueError(f"{name}={share}; it is from 0 to 1")
+                raise ValueError(f"{name} must be from 0 to 1, got {share}")
         if self.mask_replace_prob + self.random_replace_prob > 1:
             raise ValueError("mask_replace_prob and random_replace_prob are at most 1 together")
         if self.whole_word_mask and not self.mlm:

@@ -94,4 +94,4 @@ def give(field: Any, return_tensors: str) -> Any:
 def check(return_tensors: str) -> None:
     """Refuses what `give` does not know."""
     if return_tensors not in ("pt", "np"):
-        raise ValueError(f"return_tensors={return_tensors!r}; it is 'pt' or 'np'")
+        raise ValueError(f"return_tensors must be 'pt' or 'np', got {return_tensors!r}")

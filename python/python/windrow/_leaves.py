@@ -28,7 +28,7 @@ def check(spec: Any) -> None:
     leaves = spec if isinstance(spec, dict) else {} if spec is None else {"*": spec}
     for pattern, leaf in leaves.items():
         if not hasattr(leaf, "form"):
-            raise TypeError(f"spec of {pattern!r} is {leaf!r}; it is wr.Stack, wr.Concat, wr.Pad or wr.Ragged")
+            raise TypeError(f"the spec of {pattern!r} must be wr.Stack, wr.Concat, wr.Pad or wr.Ragged, got {leaf!r}")
 
 
 def chosen(spec: Any, names: List[str], what: str, texts: Sequence[str] = ()) -> List[Any]:

@@ -71,7 +71,7 @@ def register_node(
         raise TypeError(f"wr.collate has rules for {cls.__name__}; register a class of your own")
     for name, function in (("flatten", flatten), ("unflatten", unflatten)):
         if not callable(function):
-            raise TypeError(f"{name}={function!r}; it is a function")
+            raise TypeError(f"{name} must be a function, got {function!r}")
     if cls in _registered:
         raise ValueError(f"{_name(cls)} is registered already")
 

@@ -23,11 +23,11 @@ def options_of(
     padding = getattr(padding, "value", padding)  # transformers' PaddingStrategy.
     how = {True: "longest", False: "do_not_pad"}.get(padding, padding) if isinstance(padding, bool) else padding
     if how not in ("longest", "max_length", "do_not_pad"):
-        raise ValueError(f"padding={padding!r}; it is True, 'longest', 'max_length', False or 'do_not_pad'")
+        raise ValueError(f"padding must be True, 'longest', 'max_length', False or 'do_not_pad', got {padding!r}")
     if how == "max_length" and max_length is None:
         raise ValueError("padding='max_length' needs max_length=")
     if padding_side not in ("right", "left"):
-        raise ValueError(f"padding_side={padding_side!r}; it is 'right' or 'left'")
+        raise ValueError(f"padding_side must be 'right' or 'left', got {padding_side!r}")
     if how == "do_not_pad":
         return None
     size = max_length if how == "max_length" else None

@@ -38,10 +38,10 @@ class Rows(List[List[int]]):
 def int_of(name: str, value: Any, least: int = 1, bits: int = 63) -> int:
     """An argument as an int of so many bits; a bool is none."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}={value!r}; it is an int")
+        raise TypeError(f"{name} must be an int, got {value!r}")
     number = operator.index(value)
     if number < least:
-        raise ValueError(f"{name}={number}; it is at least {least}")
+        raise ValueError(f"{name} must be at least {least}, got {number}")
     if number >= 2**bits:
         raise ValueError(f"{name}={number} is beyond 64 bits")
     return number
@@ -76,7 +76,7 @@ def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_s
         ([[1, 2], [3, 0]], 0.0)
     """
     if not isinstance(how, str):
-        raise TypeError(f"how={how!r}; it is a string")
+        raise TypeError(f"how must be a string, got {how!r}")
     limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
     return Rows(*_windrow._pack(lengths, limit, how, most), limit)
 

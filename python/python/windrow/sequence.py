@@ -191,6 +191,21 @@ def pack_rows(
     if limit is None:
         raise ValueError("max_tokens= is needed: the plan has none, as one of plan.pack has")
     limit = int_of("max_tokens", limit)
+    features = _features_of(samples, plan)
+    columns = _windrow.pack_rows_of(
+        features,
+        "input_ids",
+        _names(features).get("labels"),
+        [len(indices) for indices in plan],
+        limit,
+        (pad_token_id, label_pad_token_id, separator_id),
+    )
+    names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
+    return {name: give(column, return_tensors) for name, column in zip(names, columns)}
+
+
+def _features_of(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
+    """The samples that a plan names, in its order, as mappings."""
     features: List[Any] = []
     for row, indices in enumerate(plan):
         for index in indices:
@@ -203,16 +218,7 @@ def pack_rows(
         raise ValueError("the plan names no samples")
     if not isinstance(features[0], Mapping):
         features = [{"input_ids": tokens} for tokens in features]
-    columns = _windrow.pack_rows_of(
-        features,
-        "input_ids",
-        _names(features).get("labels"),
-        [len(indices) for indices in plan],
-        limit,
-        (pad_token_id, label_pad_token_id, separator_id),
-    )
-    names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
-    return {name: give(column, return_tensors) for name, column in zip(names, columns)}
+    return features
 
 
 def _names(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:

@@ -212,29 +212,16 @@ def keyed_jagged(
         raise ValueError("an empty list of samples makes no batch")
     keys = list(samples[0] if keys is None else keys)
 
-    def rows_of(trees: Sequence[Mapping[str, Any]]) -> List[Any]:
-        return [values for key in keys for values in column_of(trees, key)]
-
-    def told(rows: Sequence[Any]) -> Any:
-        if any(type(values) is array.array and not len(values) for values in rows):
-            # An empty list says nothing of its dtype.
-            return wr.asarray(next((values for values in rows if len(values)), rows[0])).dtype
-        return None
-
-    rows, weighed = rows_of(samples), None
-    dtype = told(rows) if dtype is None else dtype
+    rows, weighed = _rows_of(samples, keys), None
+    dtype = _told(rows) if dtype is None else dtype
     if weights is None:
         values = wr.ragged(rows, dtype=dtype)
     else:
         if len(weights) != len(samples):
             raise wr.ShapeError(f"expected weights of {len(samples)} samples, got {len(weights)}")
-        others = rows_of(weights)
-        for position, (own, other) in enumerate(zip(rows, others)):
-            if (count := _length(own)) != (got := _length(other)):
-                column, index = divmod(position, len(samples))
-                cure = "there is one for each value"
-                raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", got, cure)
-        spec = {"values": wr.Ragged(dtype=dtype), "weights": wr.Ragged(dtype=told(others))}
+        others = _rows_of(weights, keys)
+        _check_weights(rows, others, keys, len(samples))
+        spec = {"values": wr.Ragged(dtype=dtype), "weights": wr.Ragged(dtype=_told(others))}
         both = wr.collate([{"values": own, "weights": other} for own, other in zip(rows, others)], spec=spec)
         values, weighed = both["values"], both["weights"]
     return KeyedJagged(
@@ -245,6 +232,27 @@ def keyed_jagged(
         give(values.offsets, return_tensors),
         len(samples),
     )
+
+
+def _rows_of(trees: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> List[Any]:
+    """The entries of all samples, key by key."""
+    return [values for key in keys for values in column_of(trees, key)]
+
+
+def _told(rows: Sequence[Any]) -> Any:
+    """The dtype that the rows have together, where an empty list among them says nothing of its own; else None."""
+    if any(type(values) is array.array and not len(values) for values in rows):
+        return wr.asarray(next((values for values in rows if len(values)), rows[0])).dtype
+    return None
+
+
+def _check_weights(rows: Sequence[Any], weights: Sequence[Any], keys: Sequence[str], num_samples: int) -> None:
+    """Refuses weights that are not as many as the values they are of."""
+    for position, (own, other) in enumerate(zip(rows, weights)):
+        if (count := _length(own)) != (got := _length(other)):
+            column, index = divmod(position, num_samples)
+            cure = "there is one for each value"
+            raise refusal(wr.ShapeError, index, keys[column], f"{count} weights", got, cure)
 
 
 def _length(values: Any) -> Optional[int]:
@@ -290,9 +298,9 @@ def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> 
     import numpy as np
 
     if kind not in BATCH_INPUT_KINDS:
-        raise ValueError(f"kind={kind!r}; it is one of {', '.join(BATCH_INPUT_KINDS)}")
+        raise ValueError(f"kind must be one of {', '.join(BATCH_INPUT_KINDS)}, got {kind!r}")
     if dtype not in ("int32", "float32"):
-        raise ValueError(f"dtype={dtype!r}; it is 'int32' or 'float32'")
+        raise ValueError(f"dtype must be 'int32' or 'float32', got {dtype!r}")
     shapes = [wr.asarray(row(request, index, what="request")).shape for index, request in enumerate(requests)]
     if not shapes or not all(shapes):
         raise ValueError("a request is an array-like [batch, *item], and there is at least one")

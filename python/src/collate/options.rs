@@ -132,8 +132,11 @@ impl<'f, 'py> Kwargs<'f, 'py> {
             _ => {
                 let choices: Vec<_> = choices.iter().map(|dtype| format!("\"{dtype}\"")).collect();
                 let (last, others) = choices.split_last().expect("a few");
-                let text =
-                    format!("{name}={}; it is {} or {last}", quoted(&item)?, others.join(", "));
+                let text = format!(
+                    "{name} must be {} or {last}, got {}",
+                    others.join(", "),
+                    quoted(&item)?
+                );
                 Err(PyValueError::new_err(text))
             }
         }
@@ -160,7 +163,7 @@ impl<'py> Options<'py> {
         if let Some(transform) = present(transform) {
             let Ok(transform) = transform.cast::<PyTransform>() else {
                 return Err(PyTypeError::new_err(format!(
-                    "transform={}; it is a wr.Transform",
+                    "transform must be a wr.Transform, got {}",
                     transform.repr()?
                 )));
             };
@@ -204,8 +207,8 @@ fn collate_of(form: &str, kwargs: &mut Kwargs<'_, '_>) -> PyResult<Collate> {
         "ragged" => ragged_options(kwargs)?,
         other => {
             return Err(PyValueError::new_err(format!(
-                "form={other:?}; it is \"stack\", \"concat\", \"pad\", \"ragged\" or \"collate\""
-            )))
+            "form must be \"stack\", \"concat\", \"pad\", \"ragged\" or \"collate\", got {other:?}"
+        )))
         }
     };
     if let Some(dtype) = kwargs.get("dtype")? {
@@ -225,7 +228,7 @@ fn copy_mode(copy: &Bound<'_, PyAny>) -> PyResult<CopyMode> {
         Ok(true) => Ok(CopyMode::Always),
         Ok(false) => Ok(CopyMode::Never),
         Err(error) => {
-            let text = format!("copy={}; it is True, False or None", copy.repr()?);
+            let text = format!("copy must be True, False or None, got {}", copy.repr()?);
             Err(in_words(copy.py(), error, || PyTypeError::new_err(text)))
         }
     }
@@ -235,7 +238,7 @@ fn engine_of(engine: &Bound<'_, PyAny>) -> PyResult<Engine> {
     match engine.cast::<PyEngine>() {
         Ok(engine) => Ok(engine.get().engine().clone()),
         Err(_) => {
-            let text = format!("engine={}; it is a wr.Engine", engine.repr()?);
+            let text = format!("engine must be a wr.Engine, got {}", engine.repr()?);
             Err(PyTypeError::new_err(text))
         }
     }
@@ -293,7 +296,8 @@ fn pad_options(kwargs: &mut Kwargs<'_, '_>) -> PyResult<Pad> {
         let name = match mask.is_instance_of::<PyString>() {
             true => mask.extract::<String>()?,
             false => {
-                let text = format!("mask={}; it is None, \"real\" or \"pad\"", quoted(&mask)?);
+                let text =
+                    format!("mask must be None, \"real\" or \"pad\", got {}", quoted(&mask)?);
                 return Err(PyValueError::new_err(text));
             }
         };

@@ -50,7 +50,7 @@ pub(crate) fn _pack<'py>(
         "in_order" => Packing::InOrder,
         _ => {
             return Err(PyValueError::new_err(format!(
-            "how={how:?}; it is \"first_fit_decreasing\", \"best_fit_decreasing\" or \"in_order\""
+            "how must be \"first_fit_decreasing\", \"best_fit_decreasing\" or \"in_order\", got {how:?}"
         )))
         }
     };

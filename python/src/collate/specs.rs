@@ -30,7 +30,7 @@ impl<'py> Entry<'py> {
         match (form, kwargs) {
             (Some(form), Some(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
             _ => Err(PyTypeError::new_err(format!(
-                "spec of {pattern:?} is {}; it is wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...)",
+                "the spec of {pattern:?} must be wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...), got {}",
                 spec.repr()?
             ))),
         }
@@ -42,8 +42,9 @@ fn pattern_of(key: &Bound<'_, PyAny>) -> PyResult<String> {
         Ok(pattern) => pattern.extract(),
         Err(_) => {
             let key = key.repr()?;
-            let text =
-                format!("a key of spec is {key}; it is a path, such as \"image\" or \"tokens.*\"");
+            let text = format!(
+                "a key of spec must be a path, such as \"image\" or \"tokens.*\", got {key}"
+            );
             Err(PyTypeError::new_err(text))
         }
     }

@@ -96,7 +96,7 @@ pub(crate) fn unfit(item: &Bound<'_, PyAny>, name: &str, what: &str, error: PyEr
         (true, Ok(item)) if error.is_instance_of::<PyOverflowError>(py) => {
             PyValueError::new_err(format!("{name}={item} is beyond 64 bits"))
         }
-        (true, Ok(item)) => PyTypeError::new_err(format!("{name}={item}; it is {what}")),
+        (true, Ok(item)) => PyTypeError::new_err(format!("{name} must be {what}, got {item}")),
     }
 }
 
@@ -112,7 +112,8 @@ pub(crate) fn int_within(
         Err(error) if !is_answer(py, &error) => Err(error),
         found => {
             let (least, most) = range.into_inner();
-            let text = format!("{name}={}; it is an int from {least} to {most}", quoted(item)?);
+            let text =
+                format!("{name} must be an int from {least} to {most}, got {}", quoted(item)?);
             let is_int = found.err().is_none_or(|e| e.is_instance_of::<PyOverflowError>(py));
             Err(match is_int && !is_bool {
                 true => PyValueError::new_err(text),
@@ -179,7 +180,7 @@ pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
         return Ok(Scalar::from(bool.is_true()));
     }
     if value.is_instance_of::<PyString>() {
-        return Err(PyTypeError::new_err(format!("value={}; it is a number", value.repr()?)));
+        return Err(PyTypeError::new_err(format!("value must be a number, got {}", value.repr()?)));
     }
     match value.extract::<i128>() {
         Ok(int) => Ok(Scalar::Int(int)),
@@ -188,7 +189,8 @@ pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
         }
         Err(error) if !is_answer(value.py(), &error) => Err(error),
         Err(_) => value.extract::<f64>().map(Scalar::Float).map_err(|error| {
-            let refuse = |value| PyTypeError::new_err(format!("value={value}; it is a number"));
+            let refuse =
+                |value| PyTypeError::new_err(format!("value must be a number, got {value}"));
             in_words(value.py(), error, || value.repr().map_or_else(|error| error, refuse))
         }),
     }

@@ -54,7 +54,7 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
         return Err(refuse(0, "an array of at least one dim", "a single value"));
     };
     if length < 0 {
-        return Err(Error::Argument(format!("length={length}; it is at least 0")));
+        return Err(Error::Argument(format!("length must be at least 0, got {length}")));
     }
     let mut shape = table.shape().to_vec();
     shape[0] = length;

@@ -32,7 +32,7 @@ class ToDevice(_nodes.BaseNode):  # type: ignore[misc]
 
     def __init__(self, source: Any, device: Any = None, depth: int = 1) -> None:
         if depth < 0:
-            raise ValueError(f"depth={depth}; it is at least 0")
+            raise ValueError(f"depth must be at least 0, got {depth}")
         super().__init__()
         self.source = source
         self.device = device

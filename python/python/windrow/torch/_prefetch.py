@@ -53,7 +53,7 @@ class Prefetcher:
 
     def __init__(self, loader: Iterable[Any], depth: int = 2, device: Any = None, *, min_bytes: int = MIN_BYTES) -> None:
         if depth < 1:
-            raise ValueError(f"depth={depth}; it is at least 1")
+            raise ValueError(f"depth must be at least 1, got {depth}")
         self.loader = loader
         self.depth = depth
         self.device = device

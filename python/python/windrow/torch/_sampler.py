@@ -46,7 +46,7 @@ class BatchSampler(torch.utils.data.Sampler[List[int]]):
         seed = None if seed is None else int_of("seed", seed, 0, 64)
         rank = int_of("rank", rank, 0)
         if rank >= num_ranks:
-            raise ValueError(f"rank={rank}; it is from 0 to num_ranks - 1, {num_ranks - 1}")
+            raise ValueError(f"rank must be from 0 to num_ranks - 1, {num_ranks - 1}, got {rank}")
         self.rows, self.seed, self.rank, self.num_ranks, self.drop_last = rows, seed, rank, num_ranks, drop_last
         self.epoch = 0
 

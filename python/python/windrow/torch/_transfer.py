@@ -221,7 +221,7 @@ def transfer_to(device: Any, depth: int) -> Any:
         return HostTransfer()
     device = torch.device(device)
     if device.type != "cuda":
-        raise ValueError(f"device={str(device)!r}; it is None, 'cpu' or a CUDA device")
+        raise ValueError(f"device must be None, 'cpu' or a CUDA device, got {str(device)!r}")
     if in_worker_process():
         raise wr.CudaUnavailable(
             f"device={str(device)!r} in a worker process, which must not touch CUDA; move batches in the main process"
