@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{end_without_memory, no_room, reserve_in_all, room_for, SampleList};
+use crate::samples::list::{end_without_memory, no_room, reserve_in_all, room_for, SampleList};
 use crate::samples::meta::{same_dims, Metas, TensorMeta, Told};
 use crate::tensor::{DType, Device, Dims, Layout, Result};
 

@@ -19,25 +19,25 @@ use crate::tensor::{
 /// of a table nothing. `take` picks a batch by index without reading the samples again.
 #[derive(Clone, Debug, Default)]
 pub struct SampleList<'a> {
-    data: Addresses,
+    pub(super) data: Addresses,
     /// The extent of dim 0 of each sample, as long as they differ in nothing else and are row-major on the host:
     /// the first `TensorMeta` has the rest. Empty while all are of the first extent, and where `meta_ids` is not.
-    lengths: Vec<i64>,
+    pub(super) lengths: Vec<i64>,
     /// The largest such extent that a row may have; negative if the first sample is no row.
-    longest: i64,
+    pub(super) longest: i64,
     /// What `metas` and `meta_ids` would be for `lengths`, once asked for.
-    told: OnceLock<Told>,
+    pub(super) told: OnceLock<Told>,
     /// Position in `metas` for each sample; empty while there is only one `TensorMeta`.
-    meta_ids: Vec<u32>,
-    metas: Arc<Metas>,
+    pub(super) meta_ids: Vec<u32>,
+    pub(super) metas: Arc<Metas>,
     /// Position in `metas` of the last sample.
-    last: u32,
-    read_only: bool,
+    pub(super) last: u32,
+    pub(super) read_only: bool,
     /// Owners of device memory that the list itself must keep: see `SampleView`.
-    owners: Vec<Owner>,
+    pub(super) owners: Vec<Owner>,
     /// Which samples these are, if only a device knows.
-    selection: Option<Arc<Selection<SampleList<'a>>>>,
-    memory: PhantomData<&'a [u8]>,
+    pub(super) selection: Option<Arc<Selection<SampleList<'a>>>>,
+    pub(super) memory: PhantomData<&'a [u8]>,
 }
 
 // SAFETY: the addresses are only read through, and `SampleView`'s constructors (or the caller of
@@ -212,7 +212,7 @@ impl<'a> SampleList<'a> {
     }
 
     /// Adds a `TensorMeta` that is not there yet, as the last one.
-    fn insert(&mut self, meta: TensorMeta) -> Result<()> {
+    pub(super) fn insert(&mut self, meta: TensorMeta) -> Result<()> {
         let num_metas = self.metas.all().len();
         if num_metas > 0 {
             // From the second `TensorMeta` on each sample has its position: as many as there is room for.
@@ -312,7 +312,7 @@ impl<'a> SampleList<'a> {
 
     /// Appends a sample that is already checked.
     #[inline]
-    fn push_meta(&mut self, meta: &TensorMeta, data: *const u8) -> Result<()> {
+    pub(super) fn push_meta(&mut self, meta: &TensorMeta, data: *const u8) -> Result<()> {
         let TensorMeta { dtype, device, layout } = meta;
         let (shape, strides) = (layout.shape(), layout.strides());
         let is_row = self.is_row(*dtype, *device, shape) && are_compact(strides, shape);
@@ -332,7 +332,7 @@ impl<'a> SampleList<'a> {
     }
 
     #[inline]
-    fn append(&mut self, data: *const u8) {
+    pub(super) fn append(&mut self, data: *const u8) {
         if self.metas.all().len() > 1 {
             // Samples before the second `TensorMeta` came all have the first.
             self.meta_ids.resize(self.data.len(), 0);
@@ -343,7 +343,7 @@ impl<'a> SampleList<'a> {
 }
 
 #[cold]
-fn outside(index: i64, len: i64) -> Error {
+pub(super) fn outside(index: i64, len: i64) -> Error {
     Error::Index(format!("index {index} in a list of {len} samples"))
 }
 
@@ -355,19 +355,19 @@ pub(super) fn room_for<T>(count: usize) -> Result<Vec<T>> {
 }
 
 /// Makes room for `count` entries in all.
-fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
+pub(super) fn reserve_in_all<T>(entries: &mut Vec<T>, count: usize) -> Result<()> {
     let additional = count.saturating_sub(entries.len());
     entries.try_reserve(additional).map_err(|_| no_room(count))
 }
 
 /// Where no error can be given.
 #[cold]
-fn end_without_memory() -> ! {
+pub(super) fn end_without_memory() -> ! {
     std::alloc::handle_alloc_error(std::alloc::Layout::new::<TensorMeta>())
 }
 
 #[cold]
-fn no_room(count: usize) -> Error {
+pub(super) fn no_room(count: usize) -> Error {
     Error::OutOfMemory { bytes: (count as u64).saturating_mul(size_of::<*const u8>() as u64) }
 }
 
@@ -376,14 +376,3 @@ impl<'a> FromIterator<SampleView<'a>> for SampleList<'a> {
         SampleList::of_views(views)
     }
 }
-
-#[path = "lengths.rs"]
-mod lengths;
-#[path = "read.rs"]
-mod read;
-#[path = "replace.rs"]
-mod replace;
-
-#[cfg(test)]
-#[path = "list_tests.rs"]
-mod tests;

@@ -1,7 +1,9 @@
 //! Lists of samples, and the views in them.
 
-use super::*;
-use crate::samples::Samples;
+use std::sync::Arc;
+
+use super::{SampleList, SampleView, Samples, TensorMeta};
+use crate::tensor::{DType, Error, Owner, Tensor};
 
 #[test]
 fn metas_are_stored_once() {

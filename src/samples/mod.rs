@@ -1,9 +1,14 @@
 //! Stage 1. What the engine takes as samples.
 
 mod addresses;
+mod lengths;
 mod list;
+#[cfg(test)]
+mod list_tests;
 mod memo;
 mod meta;
+mod read;
+mod replace;
 mod rows;
 mod selection;
 mod view;

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-use super::{outside, room_for, SampleList};
 use crate::samples::addresses::Addresses;
+use crate::samples::list::{outside, room_for, SampleList};
 use crate::samples::meta::TensorMeta;
 use crate::samples::selection::Selection;
 use crate::tensor::Owner;

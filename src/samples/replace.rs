@@ -1,9 +1,9 @@
 //! Lists made from another: one sample in place of another, fewer samples, the same samples elsewhere.
 
-use super::{are_compact, no_room, outside, SampleList};
 use crate::samples::addresses::Addresses;
+use crate::samples::list::{no_room, outside, SampleList};
 use crate::samples::meta::TensorMeta;
-use crate::tensor::{new_owners, Device, Layout, Offsets, Result};
+use crate::tensor::{are_compact, new_owners, Device, Layout, Offsets, Result};
 
 impl<'a> SampleList<'a> {
     /// The same samples row-major, the bytes of each from its offset on, in memory of a device that begins at address 0:
