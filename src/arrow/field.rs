@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = MAX_NDIM;
 
 /// A column or a part of one.
 #[derive(Clone, Debug)]
-pub(super) struct Field {
+pub(super) struct SchemaField {
     pub name: String,
     pub data_type: DataType,
 }
@@ -23,29 +23,29 @@ pub(super) enum DataType {
     /// One bit each.
     Bits,
     /// Lists of so many entries.
-    Fixed(i64, Box<Field>),
+    Fixed(i64, Box<SchemaField>),
     List {
         /// Offsets are 64 bits.
         wide: bool,
-        entries: Box<Field>,
+        entries: Box<SchemaField>,
     },
     View {
         wide: bool,
-        entries: Box<Field>,
+        entries: Box<SchemaField>,
     },
-    Struct(Vec<Field>),
+    Struct(Vec<SchemaField>),
     /// Tensors of one shape, in lists of their elements.
     Tensor {
         shape: Dims,
         order: Option<Dims>,
-        storage: Box<Field>,
+        storage: Box<SchemaField>,
     },
     /// Tensors with a shape beside each: the positions of both in the struct that holds them.
     Tensors {
         data: usize,
         shape: usize,
         order: Option<Dims>,
-        parts: Vec<Field>,
+        parts: Vec<SchemaField>,
     },
     Text(Text),
     /// Not read, and why.
@@ -67,13 +67,13 @@ pub(super) enum TextHow {
 
 const CONVERT: &str = "leave the column out or convert it before";
 
-impl Field {
+impl SchemaField {
     /// Reads a schema.
     ///
     /// # Safety
     /// A schema that is not changed meanwhile, with as many children as it says, ended strings and metadata of the
     /// sizes in it.
-    pub unsafe fn read(schema: &ArrowSchema) -> Result<Field> {
+    pub unsafe fn read(schema: &ArrowSchema) -> Result<SchemaField> {
         // SAFETY: the caller's promise.
         unsafe { read_at(schema, 0) }
     }
@@ -86,7 +86,7 @@ fn broken(expected: &str, got: impl Into<String>) -> Error {
 /// # Safety
 /// A schema that is not changed meanwhile, with as many children as it says, ended strings and metadata of the sizes in
 /// it.
-unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<Field> {
+unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<SchemaField> {
     if schema.is_released() {
         return Err(broken("one that is alive", "a released one"));
     }
@@ -102,7 +102,7 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<Field> {
     if !schema.dictionary.is_null() {
         let data_type =
             DataType::Other("a dictionary".into(), "decode it before (dictionary_decode)");
-        return Ok(Field { name, data_type });
+        return Ok(SchemaField { name, data_type });
     }
     let num_children = schema.n_children;
     if num_children < 0 || num_children > 0 && schema.children.is_null() {
@@ -126,10 +126,10 @@ unsafe fn read_at(schema: &ArrowSchema, depth: usize) -> Result<Field> {
         Some(extension) => extended(data_type, &extension, &metadata.unwrap_or_default())?,
         None => data_type,
     };
-    Ok(Field { name, data_type })
+    Ok(SchemaField { name, data_type })
 }
 
-fn data_type_of(format: &str, children: Vec<Field>) -> Result<DataType> {
+fn data_type_of(format: &str, children: Vec<SchemaField>) -> Result<DataType> {
     let number = match format {
         "c" => Some(DType::I8),
         "C" => Some(DType::U8),
@@ -181,7 +181,7 @@ fn data_type_of(format: &str, children: Vec<Field>) -> Result<DataType> {
 }
 
 /// The one child of a list.
-fn only(format: &str, mut children: Vec<Field>) -> Result<Field> {
+fn only(format: &str, mut children: Vec<SchemaField>) -> Result<SchemaField> {
     match (children.pop(), children.is_empty()) {
         (Some(child), true) => Ok(child),
         (child, _) => {
@@ -227,7 +227,7 @@ fn extended(data_type: DataType, extension: &str, metadata: &str) -> Result<Data
             }
             let order =
                 order_of(metadata, Some(shape.len())).map_err(|()| broken("an order of dims"))?;
-            let storage = Box::new(Field { name: String::new(), data_type: storage });
+            let storage = Box::new(SchemaField { name: String::new(), data_type: storage });
             Ok(DataType::Tensor { shape, order, storage })
         }
         (

@@ -55,7 +55,7 @@ pub(super) fn no_room(count: usize) -> Error {
 
 /// Consecutive entries of an array.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
+pub(super) struct ArrayPart<'a> {
     pub array: &'a ArrowArray,
     /// The first one, from the array's own offset on.
     pub start: i64,
@@ -64,13 +64,13 @@ pub(super) struct Part<'a> {
     pub device: Device,
 }
 
-impl<'a> Part<'a> {
+impl<'a> ArrayPart<'a> {
     pub(super) fn new(
         array: &'a ArrowArray,
         start: i64,
         len: i64,
         device: Device,
-    ) -> std::result::Result<Part<'a>, Fault> {
+    ) -> std::result::Result<ArrayPart<'a>, Fault> {
         let &ArrowArray { length, offset, null_count, .. } = array;
         if array.is_released() {
             return Err(broken("an Arrow array that is alive", "a released one").into());
@@ -86,7 +86,7 @@ impl<'a> Part<'a> {
         let is_inside =
             start >= 0 && len >= 0 && start.checked_add(len).is_some_and(|end| end <= length);
         match is_inside {
-            true => Ok(Part { array, start, len, device }),
+            true => Ok(ArrayPart { array, start, len, device }),
             false => {
                 let expected = format!("a child with {} entries", start.saturating_add(len));
                 let error = broken(expected, format!("one of length {length}"));
@@ -148,11 +148,11 @@ impl<'a> Part<'a> {
         position: usize,
         start: i64,
         len: i64,
-    ) -> std::result::Result<Part<'a>, Fault> {
+    ) -> std::result::Result<ArrayPart<'a>, Fault> {
         // SAFETY: the caller's promise. Children live as long as their parent.
         let child = unsafe { (*self.array.children.add(position)).as_ref() };
         match child {
-            Some(child) => Part::new(child, start, len, self.device),
+            Some(child) => ArrayPart::new(child, start, len, self.device),
             None => Err(broken("children", format!("NULL as child {position}")).into()),
         }
     }

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 
 use super::ffi::{ArrowArray, ArrowSchema};
-use super::field::{DataType, Field, Text, TextHow};
-use super::part::{broken, no_numbers, room_for, Fault, Part};
+use super::field::{DataType, SchemaField, Text, TextHow};
+use super::part::{broken, no_numbers, room_for, ArrayPart, Fault};
 use super::texts::{push_texts, push_views};
-use super::values::{check_place, lists, shapes_of, unread, values, Values, CONVERT};
+use super::values::{check_place, lists, shapes_of, unread, values, ArrayValues, CONVERT};
 use crate::samples::SampleList;
 use crate::tensor::{
     checked_numel, compact_strides, Device, Dims, Error, Hint, Layout, Mismatch, Result, Tensor,
@@ -31,7 +31,7 @@ pub struct Column {
     pub path: Vec<String>,
     /// What is in it.
     pub rows: Rows,
-    field: Field,
+    field: SchemaField,
     /// The fields that are structs on the way to it, and its position in the last one's.
     places: Vec<usize>,
 }
@@ -65,7 +65,7 @@ impl Columns {
     /// A schema as the Arrow C data interface has it, of ended strings, which is not changed meanwhile.
     pub unsafe fn of_schema(schema: &ArrowSchema, sep: &str) -> Result<Columns> {
         // SAFETY: the caller's promise.
-        let root = unsafe { Field::read(schema) }?;
+        let root = unsafe { SchemaField::read(schema) }?;
         let is_struct = matches!(root.data_type, DataType::Struct(_));
         let mut columns = Vec::new();
         add_columns(root, &mut Vec::new(), &mut Vec::new(), &mut columns);
@@ -124,7 +124,7 @@ impl Columns {
 }
 
 fn add_columns(
-    field: Field,
+    field: SchemaField,
     path: &mut Vec<String>,
     places: &mut Vec<usize>,
     columns: &mut Vec<Column>,
@@ -192,8 +192,8 @@ impl Column {
         &self,
         array: &'a ArrowArray,
         device: Device,
-    ) -> std::result::Result<Part<'a>, Fault> {
-        let mut part = Part::new(array, 0, array.length, device)?;
+    ) -> std::result::Result<ArrayPart<'a>, Fault> {
+        let mut part = ArrayPart::new(array, 0, array.length, device)?;
         for &place in &self.places {
             // SAFETY: the caller's promise.
             unsafe {
@@ -215,7 +215,7 @@ impl Rows {
     unsafe fn append(
         &mut self,
         data_type: &DataType,
-        part: Part<'_>,
+        part: ArrayPart<'_>,
     ) -> std::result::Result<(), Fault> {
         // SAFETY: the caller's promise, for all of these.
         unsafe {
@@ -226,7 +226,7 @@ impl Rows {
                 },
                 (Rows::Samples { list, unpacked }, data_type) => {
                     list.mark_read_only();
-                    let mut to = Target { list, unpacked };
+                    let mut to = SampleSink { list, unpacked };
                     match data_type {
                         DataType::List { wide, entries } => {
                             to.push_lists(part, *wide, &entries.data_type)
@@ -255,20 +255,20 @@ impl Rows {
 }
 
 /// Where samples go.
-struct Target<'t> {
+struct SampleSink<'t> {
     list: &'t mut SampleList<'static>,
     unpacked: &'t mut Vec<Tensor>,
 }
 
-impl Target<'_> {
+impl SampleSink<'_> {
     /// Rows of one shape, one after the other, their dims in another order perhaps.
     ///
     /// # Safety
     /// The values are there, and stay.
     unsafe fn push_table(
         &mut self,
-        values: Values,
-        Part { len, device, .. }: Part<'_>,
+        values: ArrayValues,
+        ArrayPart { len, device, .. }: ArrayPart<'_>,
         shape: &[i64],
         order: Option<&[i64]>,
     ) -> std::result::Result<(), Fault> {
@@ -302,7 +302,7 @@ impl Target<'_> {
     /// The values are there from `first` on, and stay.
     unsafe fn push_piece(
         &mut self,
-        values: &Values,
+        values: &ArrayValues,
         first: i64,
         shape: &[i64],
         order: Option<&[i64]>,
@@ -331,7 +331,7 @@ impl Target<'_> {
     /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_lists(
         &mut self,
-        part: Part<'_>,
+        part: ArrayPart<'_>,
         wide: bool,
         entries: &DataType,
     ) -> std::result::Result<(), Fault> {
@@ -354,7 +354,7 @@ impl Target<'_> {
     /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_list_views(
         &mut self,
-        part: Part<'_>,
+        part: ArrayPart<'_>,
         wide: bool,
         entries: &DataType,
     ) -> std::result::Result<(), Fault> {
@@ -418,7 +418,7 @@ impl Target<'_> {
     /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_tensors(
         &mut self,
-        part: Part<'_>,
+        part: ArrayPart<'_>,
         shape: &[i64],
         order: Option<&[i64]>,
         storage: &DataType,
@@ -453,7 +453,7 @@ impl Target<'_> {
     /// the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_shaped(
         &mut self,
-        part: Part<'_>,
+        part: ArrayPart<'_>,
         (data, shape): (usize, usize),
         (tensor_type, shape_type): (&DataType, &DataType),
         order: Option<&[i64]>,

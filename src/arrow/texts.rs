@@ -1,14 +1,14 @@
 //! Strings and bytes: where each is.
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
-use super::part::{broken, no_room, Fault, Part};
+use super::part::{broken, no_room, ArrayPart, Fault};
 
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn push_texts(
     texts: &mut Vec<(*const u8, usize)>,
-    part: Part<'_>,
+    part: ArrayPart<'_>,
     wide: bool,
 ) -> std::result::Result<(), Fault> {
     part.expect(3, 0..)?;
@@ -34,7 +34,7 @@ pub(super) unsafe fn push_texts(
 /// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn push_views(
     texts: &mut Vec<(*const u8, usize)>,
-    part: Part<'_>,
+    part: ArrayPart<'_>,
 ) -> std::result::Result<(), Fault> {
     /// Bytes of a view, and of a text within it.
     const VIEW_BYTES: usize = 16;

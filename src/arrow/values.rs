@@ -2,12 +2,12 @@
 #![allow(unsafe_code)] // Foreign buffers are read here.
 
 use super::field::DataType;
-use super::part::{no_numbers, not_on_host, room_for, Fault, Part};
+use super::part::{no_numbers, not_on_host, room_for, ArrayPart, Fault};
 use crate::devices::device_of;
 use crate::tensor::{DType, Device, Dims, Error, Mismatch, Result, Tensor};
 
 /// Numbers one after the other, in groups of the shape `tail`.
-pub(super) struct Values {
+pub(super) struct ArrayValues {
     pub data: *const u8,
     pub dtype: DType,
     pub tail: Dims,
@@ -22,8 +22,8 @@ pub(super) struct Values {
 /// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn values(
     data_type: &DataType,
-    part: Part<'_>,
-) -> std::result::Result<Values, Fault> {
+    part: ArrayPart<'_>,
+) -> std::result::Result<ArrayValues, Fault> {
     // SAFETY: the caller's promise.
     unsafe {
         match data_type {
@@ -37,7 +37,7 @@ pub(super) unsafe fn values(
                 if lists.tail.len() != 1 {
                     return Err(no_numbers("a tensor of lists", CONVERT).into());
                 }
-                Ok(Values { tail: shape.clone(), ..lists })
+                Ok(ArrayValues { tail: shape.clone(), ..lists })
             }
             other => Err(unread(other).into()),
         }
@@ -47,7 +47,7 @@ pub(super) unsafe fn values(
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
-unsafe fn numbers(part: Part<'_>, dtype: DType) -> std::result::Result<Values, Fault> {
+unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<ArrayValues, Fault> {
     part.expect(2, 0..)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     let data = unsafe {
@@ -68,13 +68,13 @@ unsafe fn numbers(part: Part<'_>, dtype: DType) -> std::result::Result<Values, F
             return Err(Error::Device(Box::new(mismatch)).into());
         }
     }
-    Ok(Values { data, dtype, tail: Dims::new(), unpacked: None })
+    Ok(ArrayValues { data, dtype, tail: Dims::new(), unpacked: None })
 }
 
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
-unsafe fn bits(part: Part<'_>) -> std::result::Result<Values, Fault> {
+unsafe fn bits(part: ArrayPart<'_>) -> std::result::Result<ArrayValues, Fault> {
     part.expect(2, 0..)?;
     // SAFETY: the caller's promise; the buffers were just counted, and the bitmap covers the entries.
     let bools = unsafe {
@@ -84,17 +84,17 @@ unsafe fn bits(part: Part<'_>) -> std::result::Result<Values, Fault> {
     let shape = [bools.len() as i64];
     let unpacked = Tensor::from_vec(bools, &shape)?;
     let data = unpacked.data_ptr().cast_const();
-    Ok(Values { data, dtype: DType::Bool, tail: Dims::new(), unpacked: Some(unpacked) })
+    Ok(ArrayValues { data, dtype: DType::Bool, tail: Dims::new(), unpacked: Some(unpacked) })
 }
 
 /// # Safety
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
 unsafe fn fixed_lists(
-    part: Part<'_>,
+    part: ArrayPart<'_>,
     size: i64,
     entries: &DataType,
-) -> std::result::Result<Values, Fault> {
+) -> std::result::Result<ArrayValues, Fault> {
     part.expect(1, 1..)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     unsafe { part.refuse_null() }?;
@@ -164,10 +164,10 @@ pub(super) unsafe fn unpack(bits: *const u8, first: i64, len: i64) -> Result<Vec
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn lists(
-    part: Part<'_>,
+    part: ArrayPart<'_>,
     wide: bool,
     entries: &DataType,
-) -> std::result::Result<(Vec<i64>, Values), Fault> {
+) -> std::result::Result<(Vec<i64>, ArrayValues), Fault> {
     part.expect(2, 1..)?;
     // SAFETY: the caller's promise; buffers and children were just counted.
     unsafe {
@@ -191,7 +191,7 @@ pub(super) unsafe fn lists(
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
 pub(super) unsafe fn shapes_of(
-    part: Part<'_>,
+    part: ArrayPart<'_>,
     data_type: &DataType,
 ) -> std::result::Result<Vec<Dims>, Fault> {
     // SAFETY: the caller's promise.

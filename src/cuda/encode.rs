@@ -10,9 +10,9 @@ use super::params::{
     self, code_of, flags, loop_of, raised_loop_of, varies, Divisor, Family, CHOSEN_WORDS, MOVED,
     MOVE_BYTES,
 };
-use super::part::{address_of, Addresses, Part, Places};
+use super::part::{address_of, Part, PartAddresses, Places};
 use super::policy::Policy;
-use super::words::{hints_of, too_large, Column, Words};
+use super::words::{hints_of, too_large, TableColumn, Words};
 use crate::collate::Affine;
 use crate::plan::Op;
 use crate::tensor::{DType, Error, Result};
@@ -30,7 +30,7 @@ pub(super) struct Encoded {
     pub num_fields: u32,
     pub num_items: u32,
     /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and how many words there are with them.
-    pub chosen: Vec<Column>,
+    pub chosen: Vec<TableColumn>,
     pub num_words: u64,
 }
 
@@ -80,7 +80,7 @@ impl<'b> Builder<'b> {
             let numbers = values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
             let numbers = numbers.chain(std::iter::repeat_n(0, count)).collect();
             field.cols.extent = (num_samples * count) as u64;
-            field.data = self.table.chosen(num_samples, Column::of(numbers, count, true))?;
+            field.data = self.table.chosen(num_samples, TableColumn::of(numbers, count, true))?;
             let items = field.cols.extent.div_ceil(u64::from(field.piece));
             return self.enter(field, items);
         }
@@ -120,14 +120,16 @@ impl<'b> Builder<'b> {
             field.data = self.table.position()?;
             match (part.list, &addresses) {
                 (Some(list), _) => {
-                    let offsets = Column::of(part.offsets(list), 1, true);
-                    let column = Column { is_address: true, ..offsets };
+                    let offsets = TableColumn::of(part.offsets(list), 1, true);
+                    let column = TableColumn { is_address: true, ..offsets };
                     field.data = self.table.chosen(part.num_samples(), column)?;
                 }
-                (None, &Addresses::Alike { data, src_offset }) => {
+                (None, &PartAddresses::Alike { data, src_offset }) => {
                     self.sources(&mut field, data, move |data| address_of(data, src_offset));
                 }
-                (None, Addresses::Each(each)) => self.sources(&mut field, each, |address| address),
+                (None, PartAddresses::Each(each)) => {
+                    self.sources(&mut field, each, |address| address)
+                }
             }
         }
         if let Some(affine) = part.affine {
@@ -350,7 +352,7 @@ impl<'b> Builder<'b> {
                 varies |= bit;
                 let is_wide = wide || bit == varies::SRC_STRIDE;
                 if part.list.is_some() {
-                    let column = Column::of(values.clone(), 1, is_wide);
+                    let column = TableColumn::of(values.clone(), 1, is_wide);
                     return Ok(builder.table.chosen(part.num_samples(), column)?.into());
                 }
                 let each = part.each(values);

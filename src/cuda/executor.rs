@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::capture::{check_capture, refused_in_capture};
-use super::driver::{image, Context, Current, EventPool, Kernel, Stream, StreamRef, Waits};
+use super::driver::{image, Context, Current, EventPool, Kernel, OwnStream, StreamRef, Waits};
 use super::held::Held;
 use super::list_table::ListTable;
 use super::memory::{DeviceMemory, Waited};
@@ -39,9 +39,9 @@ pub(crate) struct Executor {
     pub(super) ring: Ring,
     pub(super) events: Arc<EventPool>,
     /// Apart: memory that others lend on it may outlive the engine.
-    pub(super) stream: Arc<Stream>,
+    pub(super) stream: Arc<OwnStream>,
     /// Stands for streams of others that may be gone by the time when their work is asked for.
-    arrivals: Stream,
+    arrivals: OwnStream,
     pub(super) held: Arc<Held>,
 }
 

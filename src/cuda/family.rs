@@ -10,7 +10,7 @@ use crate::tensor::DType;
 
 /// What the choice depends on.
 #[derive(Clone, Debug)]
-pub(super) struct Work<'w> {
+pub(super) struct PartWork<'w> {
     pub op: Op,
     pub is_move: bool,
     /// If numbers are raised: whether they are not cast too.
@@ -39,7 +39,7 @@ pub(super) struct Work<'w> {
 /// Bytes of samples that are moved and share a warp. They have at least so many: no vector holds parts of three.
 const SHORT_BYTES: RangeInclusive<u64> = 24..=2048;
 
-impl Work<'_> {
+impl PartWork<'_> {
     fn reads(&self) -> bool {
         matches!(self.op, Op::Read { .. })
     }
@@ -94,7 +94,7 @@ impl Work<'_> {
     }
 }
 
-pub(super) fn family_of(work: &Work<'_>, policy: &Policy) -> Family {
+pub(super) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;
     if let (true, Some(cols), true) = (work.is_run(), cols.fixed(), !work.is_joined) {

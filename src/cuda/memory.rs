@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use smallvec::SmallVec;
 
 use super::driver::{
-    forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, PooledEvent, Stream,
+    forked, Context, Current, DevicePtr, DriverResult, EventPool, MemPool, OwnStream, PooledEvent,
     StreamRef,
 };
 use super::handed::{Handed, PER_THREAD, UNNAMED};
@@ -22,7 +22,7 @@ pub(super) struct DeviceMemory {
     context: Arc<Context>,
     pool: MemPool,
     /// Where memory is given back, behind everything that still uses it.
-    release: Stream,
+    release: OwnStream,
     events: Arc<EventPool>,
     used_bytes: AtomicU64,
     /// The oldest first.

@@ -118,7 +118,7 @@ pub(super) struct Context {
     queues: [Queue; 4],
 }
 
-pub(super) struct DeviceInfo {
+pub(super) struct DeviceFacts {
     pub total_bytes: u64,
 }
 
@@ -135,8 +135,8 @@ impl Context {
         Ok(Current(self))
     }
 
-    pub fn info(&self) -> DeviceInfo {
-        DeviceInfo { total_bytes: 64 << 20 }
+    pub fn info(&self) -> DeviceFacts {
+        DeviceFacts { total_bytes: 64 << 20 }
     }
 
     /// Blocks of page-locked memory that were made.
@@ -161,8 +161,8 @@ impl Current<'_> {
         Ok(MemPool)
     }
 
-    pub fn stream(&self, _priority: i32) -> Result<Stream> {
-        Ok(Stream)
+    pub fn stream(&self, _priority: i32) -> Result<OwnStream> {
+        Ok(OwnStream)
     }
 
     /// # Safety
@@ -182,9 +182,9 @@ impl Current<'_> {
 }
 
 #[derive(Debug)]
-pub(super) struct Stream;
+pub(super) struct OwnStream;
 
-impl Stream {
+impl OwnStream {
     pub fn on<'c>(&self, current: &'c Current<'_>) -> StreamRef<'c> {
         StreamRef { queue: &current.0.queues[OURS], handle: OURS }
     }

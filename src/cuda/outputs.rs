@@ -103,7 +103,7 @@ impl Run<'_> {
         plan: &Plan<'_>,
         options: &RunOptions,
         known: Vec<KnownNumbers>,
-    ) -> Result<Vec<Number>> {
+    ) -> Result<Vec<NumbersToWrite>> {
         let mut all = Vec::new();
         for known in known {
             let chosen = known.chosen();
@@ -113,12 +113,12 @@ impl Run<'_> {
                 _ => self.output(options, dtype, Layout::compact(dtype, &shape)?)?,
             };
             let address = tensor.data_ptr().addr() as u64;
-            all.push(Number { address, dtype, bytes, chosen });
+            all.push(NumbersToWrite { address, dtype, bytes, chosen });
             self.done.numbers.push((leaf, role, tensor));
         }
         if let (Some(arena), Some(memory)) = (&plan.arena, &self.done.arena) {
             let base = memory.data_ptr().addr() as u64;
-            all.extend(arena.gaps().map(|(begin, count)| Number {
+            all.extend(arena.gaps().map(|(begin, count)| NumbersToWrite {
                 address: base + begin,
                 dtype: DType::U8,
                 bytes: vec![0; count],
@@ -130,7 +130,7 @@ impl Run<'_> {
 }
 
 /// Numbers on their way to the device.
-pub(super) struct Number {
+pub(super) struct NumbersToWrite {
     pub address: u64,
     dtype: DType,
     bytes: Vec<u8>,
@@ -138,7 +138,7 @@ pub(super) struct Number {
     chosen: Option<(usize, usize)>,
 }
 
-impl Number {
+impl NumbersToWrite {
     pub fn values(&self) -> Values<'_> {
         Values { out: self.address, dtype: self.dtype, bytes: &self.bytes, chosen: self.chosen }
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::family::Work;
+use super::family::PartWork;
 use super::list_table::ListTable;
 use super::loops::{groups, Extent, Loop, Loops, Number};
 use crate::collate::Affine;
@@ -36,7 +36,7 @@ impl Places<'_> {
 }
 
 /// Where samples of a part are read.
-pub(super) enum Addresses<'p> {
+pub(super) enum PartAddresses<'p> {
     /// So many bytes behind the beginning of each, which the list has.
     Alike {
         data: &'p [*const u8],
@@ -45,14 +45,14 @@ pub(super) enum Addresses<'p> {
     Each(Vec<u64>),
 }
 
-impl Addresses<'_> {
+impl PartAddresses<'_> {
     /// All of them, by or.
     fn bits(&self) -> u64 {
         match self {
-            &Addresses::Alike { data, src_offset } => {
+            &PartAddresses::Alike { data, src_offset } => {
                 data.iter().fold(0, |all, &data| all | address_of(data, src_offset))
             }
-            Addresses::Each(each) => each.iter().fold(0, |all, address| all | address),
+            PartAddresses::Each(each) => each.iter().fold(0, |all, address| all | address),
         }
     }
 }
@@ -215,13 +215,13 @@ impl Part<'_> {
 
     /// Addresses of the samples' first elements read, unless a device chooses the samples. Those of samples without any may be
     /// stale, and are given as that of another.
-    pub fn addresses(&self) -> Addresses<'_> {
+    pub fn addresses(&self) -> PartAddresses<'_> {
         let output = self.output;
         match (self.op, self.sources) {
-            (Op::Const(_) | Op::Index, _) => Addresses::Each(Vec::new()),
-            _ if self.list.is_some() => Addresses::Each(Vec::new()),
+            (Op::Const(_) | Op::Index, _) => PartAddresses::Each(Vec::new()),
+            _ if self.list.is_some() => PartAddresses::Each(Vec::new()),
             (_, Sources::Ranges(ranges)) => {
-                Addresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
+                PartAddresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
             }
             (_, Sources::Samples) => match &output.classes[..] {
                 [class, ..]
@@ -229,9 +229,9 @@ impl Part<'_> {
                         && self.samples.is_none()
                         && class.num_real > 0 =>
                 {
-                    Addresses::Alike { data: &output.data, src_offset: class.src_offset }
+                    PartAddresses::Alike { data: &output.data, src_offset: class.src_offset }
                 }
-                _ => Addresses::Each(self.addresses_by_class()),
+                _ => PartAddresses::Each(self.addresses_by_class()),
             },
         }
     }
@@ -257,7 +257,7 @@ impl Part<'_> {
     }
 
     /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
-    pub fn address_bits(&self, addresses: &Addresses<'_>) -> u64 {
+    pub fn address_bits(&self, addresses: &PartAddresses<'_>) -> u64 {
         match (self.list, self.op, &self.output.classes[..]) {
             (Some(list), Op::Read { .. }, [classes @ .., _nothing]) => {
                 let offsets = classes.iter().map(|class| class.src_offset as u64);
@@ -298,7 +298,7 @@ impl Part<'_> {
     }
 
     /// What the choice of a family depends on.
-    pub fn work(&self, address_bits: u64) -> Work<'_> {
+    pub fn work(&self, address_bits: u64) -> PartWork<'_> {
         let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
         let elems = self.loops.iter().filter_map(Loop::fixed).product::<u64>();
         let sample_bytes = elems * self.to.size() as u64;
@@ -306,7 +306,7 @@ impl Part<'_> {
             Places::Rows(step) => step == sample_bytes as i64,
             Places::Joined { .. } => true,
         };
-        Work {
+        PartWork {
             op: self.op,
             is_move: self.is_move(),
             is_raised: self.increments.map(|_| self.is_of_one_dtype()),

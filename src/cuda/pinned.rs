@@ -23,12 +23,12 @@ struct PinnedState {
 #[derive(Debug)]
 struct Free {
     pinned: Pinned,
-    until: Until,
+    until: BlockUntil,
 }
 
 /// When a free block may be written to again.
 #[derive(Debug)]
-enum Until {
+enum BlockUntil {
     Now,
     /// A block that others had: they may have copies under way on streams we know nothing of, of any
     /// device.
@@ -39,7 +39,7 @@ enum Until {
 #[derive(Debug)]
 pub(crate) struct PinnedBlock {
     pinned: Option<Pinned>,
-    until: Option<Until>,
+    until: Option<BlockUntil>,
     pool: Arc<PinnedPool>,
 }
 
@@ -76,7 +76,7 @@ impl PinnedPool {
     /// A block of the size that nothing reads any more. Waits for all devices if many are unused that others had.
     fn find(&self, current: &Current<'_>, size: usize) -> Result<Option<Pinned>> {
         let fits = |free: &Free| free.pinned.len() == size;
-        let foreign = |free: &Free| matches!(free.until, Until::EverythingIsDone);
+        let foreign = |free: &Free| matches!(free.until, BlockUntil::EverythingIsDone);
         let mut state = self.state();
         if let Some(index) = state.free.iter().position(|free| fits(free) && !foreign(free)) {
             return Ok(Some(state.free.swap_remove(index).pinned));
@@ -95,7 +95,7 @@ impl PinnedPool {
         let synchronized = current.synchronize_all();
         let mut found = None;
         if synchronized.is_ok() {
-            waiting.iter_mut().for_each(|free| free.until = Until::Now);
+            waiting.iter_mut().for_each(|free| free.until = BlockUntil::Now);
             let index = waiting.iter().position(fits);
             found = index.map(|index| waiting.swap_remove(index));
         }
@@ -139,7 +139,7 @@ impl PinnedBlock {
 
     /// Only its owner has had the block, and is done with it.
     pub fn free(mut self) {
-        self.until = Some(Until::Now);
+        self.until = Some(BlockUntil::Now);
     }
 }
 
@@ -150,7 +150,7 @@ impl Drop for PinnedBlock {
             // The parent's, and so may be the lock.
             return std::mem::forget(pinned);
         }
-        let until = self.until.take().unwrap_or(Until::EverythingIsDone);
+        let until = self.until.take().unwrap_or(BlockUntil::EverythingIsDone);
         let mut state = self.pool.state();
         state.used_bytes -= pinned.len() as u64;
         state.free.push(Free { pinned, until });

@@ -40,12 +40,12 @@ struct State {
 struct Piece {
     memory: Arc<Pinned>,
     begin: usize,
-    until: Until,
+    until: PieceUntil,
 }
 
 /// When a piece may be written to again.
 #[derive(Clone, Debug)]
-enum Until {
+enum PieceUntil {
     /// It is being filled.
     Filled,
     /// A copy has read it.
@@ -79,15 +79,15 @@ impl Ring {
                 continue;
             }
             match state.pieces.front().map(|oldest| oldest.until.clone()) {
-                Some(Until::Event(event)) => {
+                Some(PieceUntil::Event(event)) => {
                     drop(state);
                     event.synchronize()?;
                     state = self.state();
                 }
-                Some(Until::Filled) => {
+                Some(PieceUntil::Filled) => {
                     state = self.filled.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
-                Some(Until::Now) | None => {}
+                Some(PieceUntil::Now) | None => {}
             }
             state.reclaim()?;
         }
@@ -97,7 +97,7 @@ impl Ring {
         let memory = state.memory.as_ref().expect("`room` found a place in it");
         let (memory, data) = (Arc::clone(memory), memory.as_ptr().wrapping_add(begin));
         let number = state.first + state.pieces.len() as u64;
-        state.pieces.push_back(Piece { memory, begin, until: Until::Filled });
+        state.pieces.push_back(Piece { memory, begin, until: PieceUntil::Filled });
         state.head = begin + size;
         Slot { ring: self, number, data }
     }
@@ -105,7 +105,7 @@ impl Ring {
     /// Frees the memory, unless pieces of it are being filled. The device has done all its work.
     pub fn empty(&self) {
         let mut state = self.state();
-        if !state.pieces.iter().any(|piece| matches!(piece.until, Until::Filled)) {
+        if !state.pieces.iter().any(|piece| matches!(piece.until, PieceUntil::Filled)) {
             let first = state.first + state.pieces.len() as u64;
             *state = State { first, ..State::default() };
         }
@@ -131,11 +131,11 @@ impl State {
         let mut queries = 0;
         while let Some(oldest) = self.pieces.front() {
             match &oldest.until {
-                Until::Filled => break,
-                Until::Now => {}
-                Until::Event(_) if queries == POLICY.max_ring_queries => break,
-                Until::Event(event) if !event.query()? => break,
-                Until::Event(_) => queries += 1,
+                PieceUntil::Filled => break,
+                PieceUntil::Now => {}
+                PieceUntil::Event(_) if queries == POLICY.max_ring_queries => break,
+                PieceUntil::Event(event) if !event.query()? => break,
+                PieceUntil::Event(_) => queries += 1,
             }
             self.pieces.pop_front();
             self.first += 1;
@@ -173,11 +173,11 @@ impl Slot<'_> {
 
     /// The piece may be used again when the event is reached.
     pub fn free_after(self, event: Arc<PooledEvent>) {
-        self.free(Until::Event(event));
+        self.free(PieceUntil::Event(event));
         std::mem::forget(self);
     }
 
-    fn free(&self, until: Until) {
+    fn free(&self, until: PieceUntil) {
         let mut state = self.ring.state();
         let index = usize::try_from(self.number - state.first).expect("a position in memory");
         state.pieces[index].until = until;
@@ -188,6 +188,6 @@ impl Slot<'_> {
 
 impl Drop for Slot<'_> {
     fn drop(&mut self) {
-        self.free(Until::Now);
+        self.free(PieceUntil::Now);
     }
 }

@@ -14,7 +14,7 @@ use super::enqueue::{Done, Run};
 use super::executor::{Executor, Lane};
 use super::list_table::ListTable;
 use super::numbers::{known_numbers, Values};
-use super::outputs::Number;
+use super::outputs::NumbersToWrite;
 use super::parameters::Parameters;
 use super::part::Part;
 use super::select::{self, SelectedTable};
@@ -60,7 +60,7 @@ impl Executor {
 }
 
 /// Where a run reads and writes.
-struct Places<'p> {
+struct RunMemory<'p> {
     on_device: Written<'p>,
     back: Vec<Back>,
 }
@@ -126,9 +126,9 @@ impl Run<'_> {
         own: &[usize],
         options: &RunOptions,
         host: &Arc<MemoryPool>,
-    ) -> Result<Places<'p>> {
+    ) -> Result<RunMemory<'p>> {
         let on_device = Written::none_of(plan.outputs().len());
-        let mut places = Places { on_device, back: Vec::new() };
+        let mut places = RunMemory { on_device, back: Vec::new() };
         for &index in own {
             let (output, out) = (&plan.outputs()[index], placements[index]);
             let address = match (out, plan.batch_shapes()[output.leaf].is_on_device()) {
@@ -220,13 +220,18 @@ impl Run<'_> {
         Ok(is_copying)
     }
 
-    fn launch(&mut self, plan: &Plan<'_>, written: &Written<'_>, numbers: &[Number]) -> Result<()> {
+    fn launch(
+        &mut self,
+        plan: &Plan<'_>,
+        written: &Written<'_>,
+        numbers: &[NumbersToWrite],
+    ) -> Result<()> {
         let _span = Span::enter(Stage::Launch);
         if let (Some(selection), Some(list)) = (plan.selection(), ListTable::of(plan)) {
             return self.launch_selected(plan, (selection, list), written, numbers);
         }
         let (executor, policy) = (self.executor, &self.executor.policy);
-        let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
+        let values: Vec<Values<'_>> = numbers.iter().map(NumbersToWrite::values).collect();
         let num_sms = self.current.context().info().num_sms;
         let table = Table::new(&parts(plan, written.outputs(plan)), &values, num_sms, policy)?;
         if table.num_items() == 0 {
@@ -245,7 +250,7 @@ impl Run<'_> {
         plan: &Plan<'_>,
         (selection, list): (&Selection<SampleList<'_>>, &ListTable),
         written: &Written<'_>,
-        numbers: &[Number],
+        numbers: &[NumbersToWrite],
     ) -> Result<()> {
         let (executor, policy) = (self.executor, &self.executor.policy);
         let own = written.places.iter().map(|place| place.unwrap_or(0));
@@ -253,7 +258,7 @@ impl Run<'_> {
         let addresses: SmallVec<[u64; 4]> = addresses.collect();
         let num_sms = self.current.context().info().num_sms;
         let table = SelectedTable::of(plan, &addresses, || {
-            let values: Vec<Values<'_>> = numbers.iter().map(Number::values).collect();
+            let values: Vec<Values<'_>> = numbers.iter().map(NumbersToWrite::values).collect();
             let parts = parts(plan, written.outputs(plan));
             let table = Table::new(&parts, &values, num_sms, policy)?;
             let is_of = |part: &Part<'_>, output| std::ptr::eq(part.output, output);

@@ -17,7 +17,7 @@ use super::memory::{DeviceBlock, Waited};
 use super::params;
 use super::table::Table;
 use super::upload;
-use super::words::Column;
+use super::words::TableColumn;
 use crate::plan::Plan;
 use crate::samples::{Memo, SampleList, Selection};
 use crate::tensor::{DType, Owner, Result, Tensor};
@@ -237,7 +237,7 @@ fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
 }
 
 /// Columns as the kernel reads them: what there is of each, then their numbers. `more` words will follow.
-fn words_of(columns: &[Column], more: usize) -> Vec<u64> {
+fn words_of(columns: &[TableColumn], more: usize) -> Vec<u64> {
     let num_values: usize = columns.iter().map(|column| column.values.len()).sum();
     let entries = columns.len() * size_of::<params::Column>() / 8;
     let mut words = Vec::with_capacity(entries + num_values + more);

@@ -9,7 +9,7 @@ use super::parameters::{ParameterPool, Parameters};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
-use super::words::Column;
+use super::words::TableColumn;
 use crate::plan::{OutputPlan, Plan};
 use crate::tensor::Result;
 
@@ -19,7 +19,7 @@ pub(super) struct Table {
     words: Vec<u64>,
     header: Header,
     /// Columns behind the words that a device writes: those of samples that it chooses.
-    chosen: Vec<Column>,
+    chosen: Vec<TableColumn>,
     /// Words with these.
     num_words: u64,
 }
@@ -47,7 +47,7 @@ impl Table {
     }
 
     /// Columns that a device writes.
-    pub fn chosen(&self) -> &[Column] {
+    pub fn chosen(&self) -> &[TableColumn] {
         &self.chosen
     }
 

@@ -7,7 +7,7 @@ use crate::tensor::{Error, Result};
 
 /// A column of a table that depends on which samples a device chooses.
 #[derive(Debug)]
-pub(super) struct Column {
+pub(super) struct TableColumn {
     pub position: u32,
     /// `count` numbers of each class, the last of which is that of samples that are not there.
     pub values: Vec<i64>,
@@ -18,9 +18,9 @@ pub(super) struct Column {
     pub is_address: bool,
 }
 
-impl Column {
-    pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> Column {
-        Column { position: 0, values, count, is_wide, is_address: false }
+impl TableColumn {
+    pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> TableColumn {
+        TableColumn { position: 0, values, count, is_wide, is_address: false }
     }
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Words {
     /// though several fields use them.
     columns: Vec<(u32, usize)>,
     /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and where the next one begins.
-    pub chosen: Vec<Column>,
+    pub chosen: Vec<TableColumn>,
     pub next: u64,
 }
 
@@ -44,8 +44,8 @@ impl Words {
     }
 
     /// A column that a device writes: `count` numbers for each sample that it chooses, by its class.
-    pub fn chosen(&mut self, num_samples: usize, column: Column) -> Result<u32> {
-        let is_there = |known: &&Column| {
+    pub fn chosen(&mut self, num_samples: usize, column: TableColumn) -> Result<u32> {
+        let is_there = |known: &&TableColumn| {
             (known.count, known.is_wide, known.is_address)
                 == (column.count, column.is_wide, column.is_address)
                 && known.values == column.values
@@ -56,7 +56,7 @@ impl Words {
         let position = u32::try_from(self.next).map_err(|_| too_large("words of a table"))?;
         let numbers = (num_samples * column.count) as u64;
         self.next += if column.is_wide { numbers } else { numbers.div_ceil(2) };
-        self.chosen.push(Column { position, ..column });
+        self.chosen.push(TableColumn { position, ..column });
         Ok(position)
     }
 

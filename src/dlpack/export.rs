@@ -62,7 +62,7 @@ pub fn device_to_dl(device: Device) -> DLDevice {
 
 /// What a consumer gets a pointer to; shape and strides follow it in the same allocation.
 #[repr(C)]
-struct Block<H> {
+struct ExportBlock<H> {
     /// At offset 0, so that a pointer to it is a pointer to the block. The consumer may change it.
     managed: H,
     owner: Owner,
@@ -74,7 +74,7 @@ struct Block<H> {
 fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     let ndim = tensor.layout().ndim();
     let (allocated, dims_at) = alloc::Layout::array::<[i64; 2]>(ndim)
-        .and_then(|dims| alloc::Layout::new::<Block<H>>().extend(dims))
+        .and_then(|dims| alloc::Layout::new::<ExportBlock<H>>().extend(dims))
         .expect("a few hundred bytes");
     // SAFETY: a block is never empty.
     let Some(block) = NonNull::new(unsafe { alloc::alloc(allocated) }) else {
@@ -92,7 +92,7 @@ fn export<H>(tensor: &Tensor, wrap: impl FnOnce(DLTensor) -> H) -> NonNull<H> {
     let managed = wrap(DLTensor { shape, strides, ..tensor.borrow_tensor() });
     let owner = tensor.owner().clone();
     // SAFETY: the block begins with room for a `Block<H>`, aligned for it.
-    unsafe { block.cast::<Block<H>>().write(Block { managed, owner, allocated }) };
+    unsafe { block.cast::<ExportBlock<H>>().write(ExportBlock { managed, owner, allocated }) };
     block.cast()
 }
 
@@ -105,11 +105,11 @@ unsafe extern "C" fn delete<H>(managed: *mut H) {
         return;
     }
     let freed = catch_unwind(AssertUnwindSafe(|| {
-        let block = managed.cast::<Block<H>>();
+        let block = managed.cast::<ExportBlock<H>>();
         // SAFETY: `managed` is the first field of a live block that nothing else will use; moving
         // the owner out leaves nothing to drop in it, and `allocated` is how it was allocated.
         let owner = unsafe {
-            let Block { owner, allocated, .. } = block.read();
+            let ExportBlock { owner, allocated, .. } = block.read();
             alloc::dealloc(block.cast(), allocated);
             owner
         };

@@ -12,7 +12,7 @@ use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, POLICY};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
-use crate::samples::{Rows, Samples};
+use crate::samples::{SampleRows, Samples};
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
 
 /// Assembles batches. Cheap to clone: clones share threads, memory and counters.
@@ -157,13 +157,13 @@ impl Engine {
     ) -> Result<Batch> {
         let begin = Instant::now();
         let views = samples.as_views();
-        let rows = views.and_then(Rows::of_views);
+        let rows = views.and_then(SampleRows::of_views);
         if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, collate, begin)) {
             return Ok(batch);
         }
         let (samples, collate) = (samples.to_list(), self.placed(collate));
         if views.is_none() {
-            let rows = Rows::of_list(&samples, POLICY.small_bytes);
+            let rows = SampleRows::of_list(&samples, POLICY.small_bytes);
             if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, &collate, begin)) {
                 return Ok(batch);
             }

@@ -12,7 +12,7 @@ use crate::collate::{Collate, Form, MaskBits, Pad, Transform};
 use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{padded_dims, padded_extent, Leaf, Path};
-use crate::samples::{Rows, SampleList};
+use crate::samples::{SampleList, SampleRows};
 use crate::tensor::{DType, Device, Dims, Layout, Offsets};
 
 /// How rows are in a batch.
@@ -31,7 +31,7 @@ const ALIGN: u64 = 64;
 
 /// A batch that needs no plan.
 struct Small<'r> {
-    rows: Rows<'r>,
+    rows: SampleRows<'r>,
     place: Place,
     dtype: DType,
     layout: Layout,
@@ -43,7 +43,7 @@ struct Small<'r> {
 impl<'r> Small<'r> {
     /// `None` if more is asked for than to copy or cast the rows and to pad dim 0; and if anything is wrong, which a
     /// plan then tells. `device`: where batches go if the options do not say.
-    fn new(rows: Rows<'r>, collate: &Collate, device: Option<Device>) -> Option<Small<'r>> {
+    fn new(rows: SampleRows<'r>, collate: &Collate, device: Option<Device>) -> Option<Small<'r>> {
         let (meta, count) = (rows.meta(), rows.len() as i64);
         let (from, dtype) = (meta.dtype, collate.dtype.unwrap_or(meta.dtype));
         let is_plain = collate.misplaced.is_none()
@@ -240,7 +240,7 @@ impl Engine {
         most_bytes: u64,
     ) -> Option<Vec<Batch>> {
         let of_leaf = |leaf: &Leaf<'s, 'a>| -> Option<Small<'s>> {
-            let rows = Rows::of_list(leaf.samples, host::POLICY.small_bytes)
+            let rows = SampleRows::of_list(leaf.samples, host::POLICY.small_bytes)
                 .filter(|_| leaf.out.is_none())?;
             Small::new(rows, leaf.collate, self.shared.device)
         };
@@ -259,14 +259,14 @@ impl Engine {
     ) -> Option<Batch> {
         let most_bytes = host::POLICY.small_bytes;
         let small =
-            Small::new(Rows::taken(list, indices, most_bytes)?, collate, self.shared.device)?;
+            Small::new(SampleRows::taken(list, indices, most_bytes)?, collate, self.shared.device)?;
         self.write_small(&[small], begin, most_bytes, |all| all.next().flatten())
     }
 
     /// As [`Engine::small_leaves`], of one leaf, whose rows may be more if they are short.
     pub(super) fn assemble_rows(
         &self,
-        rows: Rows<'_>,
+        rows: SampleRows<'_>,
         collate: &Collate,
         begin: Instant,
     ) -> Option<Batch> {
@@ -319,7 +319,7 @@ fn row_of(dtype: DType, extent: i64) -> Option<Layout> {
 }
 
 /// The elements along dim 0 of all rows that are within an extent.
-fn real_total(rows: &Rows<'_>, extent: i64) -> i64 {
+fn real_total(rows: &SampleRows<'_>, extent: i64) -> i64 {
     match rows.extents() {
         [_, longest, total] if longest <= extent => total,
         _ => rows.lengths_within(extent).iter().sum(),

@@ -18,12 +18,12 @@ use crate::sync::{spin_loop, thread, Watched};
 #[derive(Debug)]
 pub struct RowsAhead {
     block: Option<Block>,
-    shared: Arc<Shared>,
+    shared: Arc<AheadState>,
     len: usize,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct AheadState {
     out: AtomicPtr<u8>,
     written: Watched,
     row_bytes: usize,
@@ -58,7 +58,7 @@ impl RowsAhead {
         let mut rows = Vec::new();
         rows.try_reserve_exact(count).ok()?;
         rows.resize_with(count, AtomicPtr::default);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AheadState {
             out: AtomicPtr::new(block.data()),
             written: Watched::default(),
             row_bytes,
@@ -131,7 +131,7 @@ impl Drop for RowsAhead {
     }
 }
 
-impl Shared {
+impl AheadState {
     /// What another thread does.
     fn help(&self) {
         let Some(_inside) = self.door.enter() else { return };

@@ -19,7 +19,7 @@ use crate::host::prefetch::prefetch;
 use crate::host::rows;
 use crate::host::simd::{Cast, Isa};
 use crate::host::threads::Helpers;
-use crate::samples::{Rows, TensorMeta};
+use crate::samples::{SampleRows, TensorMeta};
 use crate::tensor::{DType, Tensor};
 use padded::write_padded;
 
@@ -60,7 +60,7 @@ pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item 
 /// The rows are alive; `data` is row-major memory that nothing else has, with room for all of them, or for each with
 /// its padding, and the mask has an element of its dtype for each place of these.
 pub(crate) unsafe fn write_rows(
-    rows: &Rows<'_>,
+    rows: &SampleRows<'_>,
     padding: Option<&RowPadding>,
     mask: Option<&(Tensor, MaskBits)>,
     data: &Tensor,
@@ -148,7 +148,7 @@ impl Writer {
 
 /// Asks for the memory of a row that is read soon, if there is one more.
 #[inline]
-fn ask(rows: &Rows<'_>, index: usize, unit: usize) {
+fn ask(rows: &SampleRows<'_>, index: usize, unit: usize) {
     if index < rows.len() {
         let (src, length) = rows.at(index);
         prefetch(src, length as usize * unit);
@@ -160,7 +160,12 @@ fn ask(rows: &Rows<'_>, index: usize, unit: usize) {
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for all rows of the range, which nothing
 /// else has.
-unsafe fn write_joined(rows: &Rows<'_>, range: Range<usize>, writer: &Writer, mut dst: *mut u8) {
+unsafe fn write_joined(
+    rows: &SampleRows<'_>,
+    range: Range<usize>,
+    writer: &Writer,
+    mut dst: *mut u8,
+) {
     let [src_unit, unit] = writer.units();
     for index in range {
         ask(rows, index + AHEAD, src_unit);

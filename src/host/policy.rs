@@ -1,6 +1,6 @@
 //! The numbers that the host's executor is tuned by, as `cuda::policy` has those of a device.
 
-pub(crate) struct Policy {
+pub(crate) struct HostPolicy {
     /// Below this many bytes read and written, starting other threads costs more than it saves, and a batch is made
     /// without a plan.
     pub small_bytes: u64,
@@ -50,7 +50,7 @@ pub(crate) struct Policy {
     pub huge_page_bytes: usize,
 }
 
-pub(crate) const POLICY: Policy = Policy {
+pub(crate) const POLICY: HostPolicy = HostPolicy {
     small_bytes: 1 << 20,
     min_tile_bytes: 64 << 10,
     max_tile_bytes: 1 << 20,

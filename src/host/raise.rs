@@ -11,7 +11,7 @@ use super::convert::{Elem, BF16, F16};
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
 /// Which elements of a row-major batch are raised by which number.
-struct Parts<'a> {
+struct RaisedParts<'a> {
     /// Blocks of rows, one after the other.
     num_blocks: usize,
     /// Elements of a row.
@@ -22,8 +22,13 @@ struct Parts<'a> {
     starts: &'a [i64],
 }
 
-impl<'a> Parts<'a> {
-    fn of(batch: &Tensor, dim: usize, offsets: &'a [i64], starts: &'a [i64]) -> Result<Parts<'a>> {
+impl<'a> RaisedParts<'a> {
+    fn of(
+        batch: &Tensor,
+        dim: usize,
+        offsets: &'a [i64],
+        starts: &'a [i64],
+    ) -> Result<RaisedParts<'a>> {
         let shape = batch.shape();
         let Some((before, [num_rows, after @ ..])) = shape.split_at_checked(dim) else {
             return Err(Error::Argument(format!("dim {dim} of a batch of {} dims", shape.len())));
@@ -41,7 +46,7 @@ impl<'a> Parts<'a> {
                 format!("{} starts for {num_samples} samples of {num_blocks} blocks", starts.len());
             return Err(Error::Argument(text));
         }
-        Ok(Parts { num_blocks, row_len, offsets, starts })
+        Ok(RaisedParts { num_blocks, row_len, offsets, starts })
     }
 
     /// Each sample's number, elements and start, block by block.
@@ -75,7 +80,7 @@ pub unsafe fn raise_rows(
     offsets: &[i64],
     starts: &[i64],
 ) -> Result<()> {
-    let parts = Parts::of(batch, dim, offsets, starts)?;
+    let parts = RaisedParts::of(batch, dim, offsets, starts)?;
     if matches!(batch.device(), Device::Cuda(_)) {
         return Err(Error::Device(Box::new(Mismatch::of(
             "batch",
@@ -140,7 +145,11 @@ fn extremes<T: Integer>(values: &[T]) -> Option<(i128, i128)> {
     Some((low.into(), high.into()))
 }
 
-fn raise_integers<T: Integer>(values: &mut [T], parts: &Parts<'_>, dtype: DType) -> Result<()> {
+fn raise_integers<T: Integer>(
+    values: &mut [T],
+    parts: &RaisedParts<'_>,
+    dtype: DType,
+) -> Result<()> {
     let limits: Range<i128> = T::LIMITS.0.into()..T::LIMITS.1.into() + 1;
     let all_starts = parts.starts.iter();
     let lowest = i128::from(all_starts.clone().min().copied().unwrap_or(0));
@@ -172,7 +181,7 @@ fn raise_integers<T: Integer>(values: &mut [T], parts: &Parts<'_>, dtype: DType)
     Ok(())
 }
 
-fn raise_floats<T: Elem>(values: &mut [T], parts: &Parts<'_>) {
+fn raise_floats<T: Elem>(values: &mut [T], parts: &RaisedParts<'_>) {
     for (_, part, start) in parts.iter() {
         let start = T::from_f64(start as f64);
         match T::DTYPE {

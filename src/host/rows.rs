@@ -166,9 +166,9 @@ struct Pair<T> {
 }
 
 /// A table for each compilation, pair and computing type.
-struct Table<I, S, D, T>(std::marker::PhantomData<(I, S, D, T)>);
+struct PairTable<I, S, D, T>(std::marker::PhantomData<(I, S, D, T)>);
 
-impl<I: Isa, S: Elem, D: Elem, T: Real> Table<I, S, D, T> {
+impl<I: Isa, S: Elem, D: Elem, T: Real> PairTable<I, S, D, T> {
     const PAIR: Pair<T> = Pair {
         src: size_of::<S>(),
         dst: size_of::<D>(),
@@ -238,7 +238,7 @@ unsafe fn cast_strided(s: usize, d: usize, kernel: Cast, row: Row) {
             kernel(row.src, value.as_mut_ptr(), 1);
             return fill_row(row.dst, row.ds, d, &value, row.len);
         }
-        let mut stage = Stage::new();
+        let mut stage = BlockRoom::new();
         let mut done = 0;
         while done < row.len {
             let block = row.part(done, (row.len - done).min(BLOCK));
@@ -255,15 +255,15 @@ unsafe fn cast_strided(s: usize, d: usize, kernel: Cast, row: Row) {
 }
 
 /// Room for one block on its way in and out, for strided sides.
-struct Stage {
+struct BlockRoom {
     input: Scratch<{ BLOCK * 8 }>,
     output: Scratch<{ BLOCK * 8 }>,
 }
 
-impl Stage {
+impl BlockRoom {
     #[inline(always)]
     fn new() -> Self {
-        Stage { input: Scratch::new(), output: Scratch::new() }
+        BlockRoom { input: Scratch::new(), output: Scratch::new() }
     }
 
     /// The source as it is, if it is contiguous, or gathered.
@@ -309,9 +309,9 @@ unsafe fn affine<I: Isa, S: Elem, D: Elem>(
     // SAFETY: the tables are those of the types; the rest is the caller's promise.
     unsafe {
         if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
-            affine_blocks(&Table::<I, S, D, f64>::PAIR, row, affine, channel, periodic);
+            affine_blocks(&PairTable::<I, S, D, f64>::PAIR, row, affine, channel, periodic);
         } else {
-            affine_blocks(&Table::<I, S, D, f32>::PAIR, row, affine, channel, periodic);
+            affine_blocks(&PairTable::<I, S, D, f32>::PAIR, row, affine, channel, periodic);
         }
     }
 }
@@ -380,7 +380,7 @@ unsafe fn affine_blocks<T: Real>(
 /// disjoint; coefficients for the whole period of `pairs`.
 #[inline]
 unsafe fn affine_block<T: Real>(pair: &Pair<T>, row: Row, pairs: Pairs<T>) {
-    let mut stage = Stage::new();
+    let mut stage = BlockRoom::new();
     let mut wide = Scratch::<{ BLOCK * 8 }>::new();
     // SAFETY: at most `BLOCK` elements of at most 8 bytes fit each of the rooms, and the kernels are
     // those of the elements they are given.

@@ -24,7 +24,7 @@ use std::ops::Range;
 use crate::collate::Affine;
 use crate::host::policy::POLICY;
 use crate::host::rows::{self, AffineFn, InterleaveFn, RowFn};
-use crate::host::walk::{goes_down, walk, Place};
+use crate::host::walk::{goes_down, walk, SamplePlace};
 use crate::plan::{Channel, Dim, LoopNest, OutputPlan};
 
 /// Elements of a short row's neighbours that are read at once.
@@ -34,7 +34,7 @@ const SHORT_ROW_BLOCK: usize = POLICY.short_block_elems;
 const MAX_HELD_ROWS: usize = 4;
 
 /// A block of each, elements of at most eight bytes.
-type Held = [MaybeUninit<u64>; MAX_HELD_ROWS * SHORT_ROW_BLOCK];
+type HeldRows = [MaybeUninit<u64>; MAX_HELD_ROWS * SHORT_ROW_BLOCK];
 
 pub(super) fn has_short_rows(dims: &[Dim]) -> bool {
     matches!(dims, [.., next, short] if short.extent <= POLICY.short_row && next.extent > short.extent)
@@ -49,18 +49,18 @@ pub(super) unsafe fn write_short_rows(
     output: &OutputPlan<'_>,
     class: &LoopNest,
     affine: Option<&Affine>,
-    place: &Place<'_>,
+    place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
     let Some((short, dims)) = place.dims.split_last() else { return };
     let rows = ShortRows::new(output, class, affine, short, dims);
-    let mut held: Held = [MaybeUninit::uninit(); MAX_HELD_ROWS * SHORT_ROW_BLOCK];
+    let mut held: HeldRows = [MaybeUninit::uninit(); MAX_HELD_ROWS * SHORT_ROW_BLOCK];
     let range = own.start.div_ceil(short.extent)..own.end.div_ceil(short.extent);
     let fill = |dst: *mut u8, stride: isize, len: usize| {
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe { rows.fill(dst, stride, len, 0..short.extent) };
     };
-    walk(&Place { dims, ..*place }, range, fill, |src, dst, next, len, column, coords| {
+    walk(&SamplePlace { dims, ..*place }, range, fill, |src, dst, next, len, column, coords| {
         let stretch = Stretch { src, dst, next, len, column, coords };
         // SAFETY: the walk gives real neighbours only, inside the sample and its place.
         unsafe {
@@ -191,7 +191,7 @@ impl<'a> ShortRows<'a> {
     /// # Safety
     /// `stretch` has real neighbours only, whose short rows may be written.
     #[inline]
-    unsafe fn write(&self, stretch: &Stretch<'_>, held: &mut Held) {
+    unsafe fn write(&self, stretch: &Stretch<'_>, held: &mut HeldRows) {
         let &Stretch { dst, next, len, .. } = stretch;
         let (short, size) = (self.short, self.output.dtype.size());
         let (step, to) = (short.dst_stride as isize, next.dst_stride as isize);

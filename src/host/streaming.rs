@@ -45,7 +45,7 @@ struct Blocks(MaybeUninit<[u8; MAX_ROWS * BLOCK_BYTES]>);
 /// Rows that are written side by side, as the planes of an image are: `count` rows of `len` elements of
 /// `size` bytes without gaps, the first at `dst`, the others `plane` bytes apart.
 #[derive(Clone, Copy)]
-pub(super) struct Rows {
+pub(super) struct WrittenRows {
     pub dst: *mut u8,
     pub plane: isize,
     pub count: usize,
@@ -55,10 +55,10 @@ pub(super) struct Rows {
     pub streaming: bool,
 }
 
-impl Rows {
+impl WrittenRows {
     /// A single row, written as it comes.
-    pub fn one(dst: *mut u8, size: usize, len: usize) -> Rows {
-        Rows { dst, plane: 0, count: 1, size, len, streaming: false }
+    pub fn one(dst: *mut u8, size: usize, len: usize) -> WrittenRows {
+        WrittenRows { dst, plane: 0, count: 1, size, len, streaming: false }
     }
 
     /// Calls `make` with all of the rows, or, to write them around the caches, with parts: where the first
@@ -83,7 +83,7 @@ impl Rows {
     /// The rows may be written to by nothing else; `make` writes what it is asked for, and no more.
     #[inline(never)]
     unsafe fn write_around(self, make: &mut dyn FnMut(*mut u8, isize, usize, usize)) {
-        let Rows { dst, plane, count, size, len, .. } = self;
+        let WrittenRows { dst, plane, count, size, len, .. } = self;
         let head = dst.align_offset(LINE_BYTES);
         let is_even = head % size == 0 && (count == 1 || plane % LINE_BYTES as isize == 0);
         let head = head / size;
@@ -152,11 +152,11 @@ mod tests {
                         // SAFETY: the rows are inside of `out`, and each part inside of its row.
                         unsafe {
                             let dst = out.as_mut_ptr().add(first);
-                            let rows = Rows {
+                            let rows = WrittenRows {
                                 plane: plane as isize,
                                 count,
                                 streaming: true,
-                                ..Rows::one(dst, size, len)
+                                ..WrittenRows::one(dst, size, len)
                             };
                             rows.write(|dst, plane, done, len| {
                                 for row in 0..count {

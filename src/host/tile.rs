@@ -7,8 +7,8 @@ use crate::collate::Affine;
 use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
-use crate::host::streaming::{is_touched, Rows};
-use crate::host::walk::{goes_down, in_order, walk, Place};
+use crate::host::streaming::{is_touched, WrittenRows};
+use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{is_streaming, POLICY};
 use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Starts};
 
@@ -147,12 +147,12 @@ unsafe fn write_constants<const STREAMING: bool>(
         let streaming = STREAMING && stride == size as isize;
         // SAFETY: the walk stays inside the sample's place in the output.
         unsafe {
-            Rows { streaming, ..Rows::one(dst, size, len) }
+            WrittenRows { streaming, ..WrittenRows::one(dst, size, len) }
                 .write(|dst, _, _, len| rows::fill_row(dst, stride, size, value, len));
         }
     };
     for_samples(output, elems, |sample, own| {
-        let place = Place::of(output, output.class_of(sample), sample, out);
+        let place = SamplePlace::of(output, output.class_of(sample), sample, out);
         let value = output.op.constant(sample).unwrap_or(output.fill);
         let fill = |dst: *mut u8, stride: isize, len: usize| write(&output.fill, dst, stride, len);
         walk(&place, own, fill, |_, dst, dim, len, _, _| {
@@ -174,7 +174,7 @@ unsafe fn write_samples<const STREAMING: bool>(
 ) {
     for_samples(output, elems, |sample, own| {
         let class = output.class_of(sample);
-        let place = Place::of(output, class, sample, out);
+        let place = SamplePlace::of(output, class, sample, out);
         // SAFETY: as for this function; `own` is inside the sample's own elements.
         unsafe { write_sample::<STREAMING>(output, class, affine, &place, own) };
     });
@@ -200,7 +200,7 @@ unsafe fn write_sample<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     class: &LoopNest,
     affine: Option<&Affine>,
-    place: &Place<'_>,
+    place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
     // SAFETY: as for this function.
@@ -219,8 +219,16 @@ unsafe fn write_sample<const STREAMING: bool>(
 
 /// A row of the output, written around the caches if it has no gaps.
 #[inline]
-fn row_at<const STREAMING: bool>(dst: *mut u8, stride: isize, size: usize, len: usize) -> Rows {
-    Rows { streaming: STREAMING && stride == size as isize, ..Rows::one(dst, size, len) }
+fn row_at<const STREAMING: bool>(
+    dst: *mut u8,
+    stride: isize,
+    size: usize,
+    len: usize,
+) -> WrittenRows {
+    WrittenRows {
+        streaming: STREAMING && stride == size as isize,
+        ..WrittenRows::one(dst, size, len)
+    }
 }
 
 /// Fills padding.
@@ -251,7 +259,7 @@ unsafe fn fill<const STREAMING: bool>(
 unsafe fn move_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     class: &LoopNest,
-    place: &Place<'_>,
+    place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
     let (size, width) = (output.dtype.size(), class.dtype.size());
@@ -294,7 +302,7 @@ unsafe fn transform_rows<const STREAMING: bool>(
     output: &OutputPlan<'_>,
     class: &LoopNest,
     affine: &Affine,
-    place: &Place<'_>,
+    place: &SamplePlace<'_>,
     own: Range<u64>,
 ) {
     let (size, width) = (output.dtype.size(), class.dtype.size());
@@ -339,13 +347,13 @@ unsafe fn write_planar(
     class: &LoopNest,
     output: &OutputPlan<'_>,
     affine: Option<&Affine>,
-    place: &Place<'_>,
+    place: &SamplePlace<'_>,
     own: Range<u64>,
     streaming: bool,
 ) {
     let (channels, dims) = (place.dims[0].extent, &place.dims[1..]);
     let plane = place.dims[0].dst_stride as isize;
-    let pixels = Place { dims, ..*place };
+    let pixels = SamplePlace { dims, ..*place };
     let size = output.dtype.size();
     let fill = |dst: *mut u8, stride: isize, len: usize| {
         for channel in 0..channels as isize {
@@ -360,7 +368,7 @@ unsafe fn write_planar(
         unsafe {
             in_order(src, dim.src_stride as isize, pixel, len, |src, _, done, len| {
                 let (dst, count) = (dst.add(done * size), channels as usize);
-                Rows { plane, count, streaming, ..Rows::one(dst, size, len) }.write(
+                WrittenRows { plane, count, streaming, ..WrittenRows::one(dst, size, len) }.write(
                     |dst, plane, done, len| {
                         planar(src.add(done * pixel), dst, plane, len, count, affine);
                     },

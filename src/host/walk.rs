@@ -12,21 +12,21 @@ use crate::plan::{Dim, LoopNest, OutputPlan};
 
 /// A sample's place: addresses of its first real element to be read and of its first element in the
 /// output, and the loops between.
-pub(super) struct Place<'a> {
+pub(super) struct SamplePlace<'a> {
     pub src: *const u8,
     pub dst: *mut u8,
     pub dims: &'a [Dim],
 }
 
-impl<'a> Place<'a> {
+impl<'a> SamplePlace<'a> {
     #[inline]
     pub fn of(
         output: &'a OutputPlan<'_>,
         class: &LoopNest,
         sample: usize,
         out: *mut u8,
-    ) -> Place<'a> {
-        Place {
+    ) -> SamplePlace<'a> {
+        SamplePlace {
             src: output.data[sample].wrapping_offset(class.src_offset as isize),
             dst: out.wrapping_offset(output.starts.byte_offset(sample) as isize),
             dims: &output.dims[class.dims.clone()],
@@ -79,7 +79,7 @@ fn ask_ahead(src: *const u8, rows: &Dim, inner: &Dim) {
 /// column and the coordinates of the outer loops.
 #[inline]
 pub(super) fn walk(
-    place: &Place<'_>,
+    place: &SamplePlace<'_>,
     range: Range<u64>,
     mut fill: impl FnMut(*mut u8, isize, usize),
     mut read: impl FnMut(*const u8, *mut u8, &Dim, usize, u64, &[u64]),
@@ -182,7 +182,7 @@ mod tests {
             let mut out = vec![0u8; numel as usize];
             // Addresses only: nothing is read.
             let (src, dst) = (std::ptr::without_provenance::<u8>(1 << 20), out.as_mut_ptr());
-            let place = Place { src, dst, dims: &dims };
+            let place = SamplePlace { src, dst, dims: &dims };
             for (begin, end) in (0..=numel).flat_map(|a| (a..=numel).map(move |b| (a, b))) {
                 let seen = RefCell::new(vec![Vec::new(); numel as usize]);
                 let note =

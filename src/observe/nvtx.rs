@@ -135,13 +135,13 @@ static SLOTS: [[AtomicPtr<c_void>; MAX_SLOTS]; NUM_SLOTS.len()] =
     [const { [const { AtomicPtr::new(null_mut()) }; MAX_SLOTS] }; NUM_SLOTS.len()];
 
 /// `NvtxFunctionTable`: where each slot is. The first place is null, and the last one.
-struct Table([*const AtomicPtr<c_void>; MAX_SLOTS + 1]);
+struct CallbackTable([*const AtomicPtr<c_void>; MAX_SLOTS + 1]);
 
 // SAFETY: addresses of static atomics.
-unsafe impl Sync for Table {}
+unsafe impl Sync for CallbackTable {}
 
-static TABLES: [Table; NUM_SLOTS.len()] = {
-    let mut tables = [const { Table([null_mut(); MAX_SLOTS + 1]) }; NUM_SLOTS.len()];
+static TABLES: [CallbackTable; NUM_SLOTS.len()] = {
+    let mut tables = [const { CallbackTable([null_mut(); MAX_SLOTS + 1]) }; NUM_SLOTS.len()];
     let mut module = 0;
     while module < NUM_SLOTS.len() {
         let mut id = 1;

@@ -17,7 +17,7 @@ const DEVICE_ALIGN: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct Arena {
     pub device: Device,
-    slots: Vec<Slot>,
+    slots: Vec<ArenaSlot>,
     /// Bytes of the tensors alone.
     tensor_bytes: u64,
     layout: Layout,
@@ -25,7 +25,7 @@ pub(crate) struct Arena {
 
 /// The place of one tensor.
 #[derive(Debug)]
-struct Slot {
+struct ArenaSlot {
     leaf: usize,
     role: Role,
     /// Position of the output that writes it; numbers known beforehand have none.
@@ -35,7 +35,7 @@ struct Slot {
     byte_offset: u64,
 }
 
-impl Slot {
+impl ArenaSlot {
     fn end(&self) -> u64 {
         self.byte_offset + bytes_of(self.dtype, &self.shape)
     }
@@ -50,7 +50,14 @@ impl Arena {
         let (mut slots, mut end, mut tensor_bytes) = (Vec::new(), 0u64, 0u64);
         let mut add = |leaf, role, output, dtype, shape: &[i64]| -> Result<()> {
             let bytes = bytes_of(dtype, shape);
-            slots.push(Slot { leaf, role, output, dtype, shape: shape.into(), byte_offset: end });
+            slots.push(ArenaSlot {
+                leaf,
+                role,
+                output,
+                dtype,
+                shape: shape.into(),
+                byte_offset: end,
+            });
             tensor_bytes = tensor_bytes.saturating_add(bytes);
             let next = end.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(align));
             end = next.filter(|&end| i64::try_from(end).is_ok()).ok_or_else(|| {
@@ -105,14 +112,14 @@ impl Arena {
 
     /// Where each output is to be written, if the arena begins at `base`.
     pub fn places(&self, base: *mut u8) -> impl Iterator<Item = (usize, *mut u8)> + '_ {
-        let place = move |slot: &Slot| base.wrapping_add(slot.byte_offset as usize);
+        let place = move |slot: &ArenaSlot| base.wrapping_add(slot.byte_offset as usize);
         self.slots.iter().filter_map(move |slot| Some((slot.output?, place(slot))))
     }
 
     /// Bytes that no tensor covers: first and number.
     pub fn gaps(&self) -> impl Iterator<Item = (u64, usize)> + '_ {
         let next = self.slots.iter().skip(1).map(|slot| slot.byte_offset);
-        let ends = self.slots.iter().map(Slot::end).zip(next.chain([self.bytes()]));
+        let ends = self.slots.iter().map(ArenaSlot::end).zip(next.chain([self.bytes()]));
         ends.filter(|(end, next)| end < next).map(|(end, next)| (end, (next - end) as usize))
     }
 

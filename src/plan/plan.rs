@@ -34,7 +34,7 @@ use crate::tensor::{Device, Error, Hint, Mismatch, Owner, Result, Tensor};
 pub struct Plan<'s> {
     planned: Arc<Planned<'s>>,
     /// The samples of each leaf, for an executor that has to move them first.
-    pub(crate) lists: Vec<Listed<'s>>,
+    pub(crate) lists: Vec<PlanSamples<'s>>,
     /// Owners of outputs that have to know of the work: see [`Target::owned_by`].
     pub(crate) out_owners: Vec<Owner>,
     /// Where all that is written is, if it shares one allocation.
@@ -46,18 +46,18 @@ pub(crate) type Placements = SmallVec<[Option<*mut u8>; 4]>;
 
 /// The samples of a leaf. (A `Cow` would tie the plan to one lifetime.)
 #[derive(Debug)]
-pub(crate) enum Listed<'s> {
+pub(crate) enum PlanSamples<'s> {
     Borrowed(&'s SampleList<'s>),
     Owned(SampleList<'s>),
 }
 
-impl<'s> std::ops::Deref for Listed<'s> {
+impl<'s> std::ops::Deref for PlanSamples<'s> {
     type Target = SampleList<'s>;
 
     fn deref(&self) -> &SampleList<'s> {
         match self {
-            Listed::Borrowed(list) => list,
-            Listed::Owned(list) => list,
+            PlanSamples::Borrowed(list) => list,
+            PlanSamples::Owned(list) => list,
         }
     }
 }
@@ -74,11 +74,11 @@ impl<'s> Plan<'s> {
         match samples.to_list() {
             Cow::Borrowed(samples) => {
                 let planned = Planned::of_list(samples, collate, None)?;
-                Ok(Plan { planned, lists: vec![Listed::Borrowed(samples)], ..Plan::default() })
+                Ok(Plan { planned, lists: vec![PlanSamples::Borrowed(samples)], ..Plan::default() })
             }
             Cow::Owned(samples) => {
                 let planned = Planned::owned(&samples, collate)?;
-                Ok(Plan { planned, lists: vec![Listed::Owned(samples)], ..Plan::default() })
+                Ok(Plan { planned, lists: vec![PlanSamples::Owned(samples)], ..Plan::default() })
             }
         }
     }
@@ -93,7 +93,7 @@ impl<'s> Plan<'s> {
         let owners = leaves.iter().filter_map(|leaf| leaf.out.and_then(|out| out.owner.clone()));
         let plan = Plan {
             planned,
-            lists: leaves.iter().map(|leaf| Listed::Borrowed(leaf.samples)).collect(),
+            lists: leaves.iter().map(|leaf| PlanSamples::Borrowed(leaf.samples)).collect(),
             out_owners: owners.collect(),
             arena: None,
         };

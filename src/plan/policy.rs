@@ -2,7 +2,7 @@
 //! between host and device go through. `host::policy` has those of the host, `cuda::policy` those of each architecture.
 
 /// See [`POLICY`].
-pub(crate) struct Policy {
+pub(crate) struct DevicesPolicy {
     /// Lists of fewer samples have small tables: there is no need to see first whether there is room for them.
     pub many_samples: usize,
     /// Bytes of host samples that go to a device in one copy: enough for the bus, and few enough that the first copy starts
@@ -37,7 +37,7 @@ pub(crate) struct Policy {
 }
 
 /// The numbers in use.
-pub(crate) const POLICY: Policy = Policy {
+pub(crate) const POLICY: DevicesPolicy = DevicesPolicy {
     many_samples: 1 << 14,
     chunk_bytes: 4 << 20,
     min_copied_bytes: 28 << 10,

@@ -175,7 +175,7 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
         }
         outs.push((leaf, out, span));
     }
-    let written = Written::new(outs.iter().map(|(.., span)| span.clone()).collect());
+    let written = WrittenSpans::new(outs.iter().map(|(.., span)| span.clone()).collect());
     for (leaf, Leaf { samples, path, .. }) in leaves.iter().enumerate() {
         let others = || outs.iter().filter(|(other, ..)| *other != leaf);
         if others().next().is_none() || overlapping(samples, |of| written.hits(of)).is_none() {
@@ -192,10 +192,10 @@ pub(crate) fn check_apart(leaves: &[Leaf<'_, '_>]) -> Result<()> {
 }
 
 /// Where anything is written, so that a sample is looked up once and not in each output.
-struct Written(Vec<Range<i128>>);
+struct WrittenSpans(Vec<Range<i128>>);
 
-impl Written {
-    fn new(mut spans: Vec<Range<i128>>) -> Written {
+impl WrittenSpans {
+    fn new(mut spans: Vec<Range<i128>>) -> WrittenSpans {
         spans.retain(|span| !span.is_empty());
         spans.sort_unstable_by_key(|span| span.start);
         spans.dedup_by(|next, last| {
@@ -205,7 +205,7 @@ impl Written {
             }
             joins
         });
-        Written(spans)
+        WrittenSpans(spans)
     }
 
     fn hits(&self, bytes: &Range<i128>) -> bool {
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn what_is_written_is_found() {
         let spans = [4..8, 20..24, 8..10, 30..40, 12..12, 32..35, 21..23];
-        let written = Written::new(spans.to_vec());
+        let written = WrittenSpans::new(spans.to_vec());
         assert_eq!(written.0.len(), 3);
         for begin in 0..45 {
             for end in begin..46 {
@@ -299,6 +299,6 @@ mod tests {
                 assert_eq!(written.hits(&(begin..end)), any, "{begin}..{end}");
             }
         }
-        assert!(!Written::new(Vec::new()).hits(&(0..1)));
+        assert!(!WrittenSpans::new(Vec::new()).hits(&(0..1)));
     }
 }

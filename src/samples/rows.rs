@@ -1,4 +1,4 @@
-//! [`Rows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
+//! [`SampleRows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
 
 use std::borrow::Cow;
 use std::ptr;
@@ -9,7 +9,7 @@ use crate::samples::view::SampleView;
 use crate::tensor::{are_compact, bytes_of, Device};
 
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
-pub(crate) struct Rows<'r> {
+pub(crate) struct SampleRows<'r> {
     meta: &'r TensorMeta,
     addresses: Cow<'r, [*const u8]>,
     /// The extent of dim 0 of each, if they differ.
@@ -22,15 +22,15 @@ pub(crate) struct Rows<'r> {
 
 // SAFETY: addresses of samples, which are only read and which `'r` keeps alive, on whatever thread.
 #[allow(unsafe_code)]
-unsafe impl Sync for Rows<'_> {}
+unsafe impl Sync for SampleRows<'_> {}
 
-impl<'r> Rows<'r> {
+impl<'r> SampleRows<'r> {
     /// `None` where the sum of all extents is beyond 64 bits.
     fn new(
         meta: &'r TensorMeta,
         addresses: Cow<'r, [*const u8]>,
         lengths: Cow<'r, [i64]>,
-    ) -> Option<Rows<'r>> {
+    ) -> Option<SampleRows<'r>> {
         let (length, count) = (length_of(meta), addresses.len() as i64);
         let [least, most] = match lengths.is_empty() {
             true => [length, length],
@@ -40,11 +40,11 @@ impl<'r> Rows<'r> {
         };
         let bound = most.checked_mul(count)?;
         let total = if least == most { bound } else { lengths.iter().sum() };
-        Some(Rows { meta, addresses, lengths, length, extents: [least, most, total] })
+        Some(SampleRows { meta, addresses, lengths, length, extents: [least, most, total] })
     }
 
     /// The samples of a list, if they are such.
-    pub fn of_list(list: &'r SampleList<'_>, most_bytes: u64) -> Option<Rows<'r>> {
+    pub fn of_list(list: &'r SampleList<'_>, most_bytes: u64) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !list.is_empty())?;
         let bytes = bytes_of(meta.dtype, meta.layout.shape()).saturating_mul(list.len() as u64);
         if lengths.is_empty() && bytes > most_bytes {
@@ -52,21 +52,25 @@ impl<'r> Rows<'r> {
             return None;
         }
         list.check_rows(0).ok()?;
-        Rows::new(meta, list.data(), Cow::Borrowed(lengths))
+        SampleRows::new(meta, list.data(), Cow::Borrowed(lengths))
     }
 
     /// The samples at these positions of a list, if they are such and do not differ.
-    pub fn taken(list: &'r SampleList<'_>, indices: &[i64], most_bytes: u64) -> Option<Rows<'r>> {
+    pub fn taken(
+        list: &'r SampleList<'_>,
+        indices: &[i64],
+        most_bytes: u64,
+    ) -> Option<SampleRows<'r>> {
         let (meta, lengths) = list.as_rows().filter(|_| !indices.is_empty())?;
         let bytes = bytes_of(meta.dtype, meta.layout.shape()).saturating_mul(indices.len() as u64);
         if !lengths.is_empty() || bytes > most_bytes {
             return None;
         }
-        Rows::new(meta, Cow::Owned(list.addresses_at(indices).ok()?), Cow::Borrowed(&[]))
+        SampleRows::new(meta, Cow::Owned(list.addresses_at(indices).ok()?), Cow::Borrowed(&[]))
     }
 
     /// Views, if they are such.
-    pub fn of_views(views: &'r [SampleView<'_>]) -> Option<Rows<'r>> {
+    pub fn of_views(views: &'r [SampleView<'_>]) -> Option<SampleRows<'r>> {
         let meta = views.first()?.meta();
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
             return None;
@@ -90,7 +94,7 @@ impl<'r> Rows<'r> {
         if !differ {
             lengths.clear();
         }
-        Rows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths))
+        SampleRows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths))
     }
 
     /// What all have in common, but for the extent of dim 0.

@@ -12,7 +12,7 @@ use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, T
 
 use crate::collate::columns::{space_for, Column};
 use crate::collate::job::Job;
-use crate::collate::numbers::Numbers;
+use crate::collate::numbers::UploadedNumbers;
 use crate::collate::run::{run, Arena};
 use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
@@ -294,7 +294,7 @@ fn member_jobs(
     device: Device,
     jobs: &mut Vec<Job>,
 ) -> PyResult<()> {
-    let mut numbers = Numbers::default();
+    let mut numbers = UploadedNumbers::default();
     let count = members[0].1.len() as i64 - 1;
     let indices = numbers.add(0..count).or_py_err(py)?;
     let mut firsts = room_for(members.len())?;

@@ -18,7 +18,7 @@ use crate::samples::imported::Imported;
 use crate::trees::container::Container;
 
 /// A node of the tree of results.
-pub(super) enum Node<'py> {
+pub(super) enum ResultNode<'py> {
     /// The position of a tensor leaf.
     Leaf(usize),
     /// Strings and bytes, as a list.
@@ -118,7 +118,7 @@ impl<'py> Leaves<'_, 'py> {
         out: Option<Bound<'py, PyAny>>,
         within: &Within<'py>,
         import: impl FnOnce(Reading<'_>) -> PyResult<(Arc<Imported>, Option<RowsAhead>)>,
-    ) -> PyResult<Node<'py>> {
+    ) -> PyResult<ResultNode<'py>> {
         let mut options = match within.options(&mut self.specs, self.common, path)? {
             Some(options) => options,
             None => Options::parse("stack", self.common)?,
@@ -129,6 +129,6 @@ impl<'py> Leaves<'_, 'py> {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
         self.jobs.push(Job::new(options, path, import)?);
-        Ok(Node::Leaf(self.jobs.len() - 1))
+        Ok(ResultNode::Leaf(self.jobs.len() - 1))
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers that results on a device are made of: positions, indices, boundaries, in one copy for a call.
+//! UploadedNumbers that results on a device are made of: positions, indices, boundaries, in one copy for a call.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
 use crate::samples::imported::Imported;
 
-/// Numbers that are uploaded together.
+/// UploadedNumbers that are uploaded together.
 #[derive(Default)]
-pub(crate) struct Numbers(Vec<i64>);
+pub(crate) struct UploadedNumbers(Vec<i64>);
 
-impl Numbers {
+impl UploadedNumbers {
     /// Says where they begin.
     pub fn add(&mut self, numbers: impl IntoIterator<Item = i64>) -> windrow::Result<i64> {
         let (first, numbers) = (self.0.len() as i64, numbers.into_iter());

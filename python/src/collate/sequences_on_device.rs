@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use windrow::{Batch, DType, Device, Error, Layout, Offsets, SampleList, Tensor};
 
 use crate::collate::columns::Column;
-use crate::collate::numbers::{Numbers, Uploaded};
+use crate::collate::numbers::{Uploaded, UploadedNumbers};
 use crate::collate::packed::{check_labels, Packed, RowPlan, Rows};
 use crate::collate::run::{run, Arena};
 use crate::engine::default::default_engine;
@@ -31,7 +31,7 @@ pub(super) fn pack_on_device(
 ) -> PyResult<Packed> {
     let lengths = lengths_of(py, &columns, device)?;
     let (longest, count) = (longest_of(&lengths), lengths.len() as i64);
-    let mut numbers = Numbers::default();
+    let mut numbers = UploadedNumbers::default();
     let make = || -> windrow::Result<_> {
         let separator = numbers.add([separator])?;
         let positions = numbers.add((0..longest).map(|place| start.wrapping_add(place)))?;
@@ -92,7 +92,7 @@ pub(super) fn pack_rows_on_device(
     let begins = plan.boundaries(&lengths).or_py_err(py)?;
     let (longest, (id_pad, label_pad, separator)) = (longest_of(&lengths), plan.pads);
     let most = plan.counts.iter().copied().max().unwrap_or(0);
-    let mut numbers = Numbers::default();
+    let mut numbers = UploadedNumbers::default();
     let make = || -> windrow::Result<_> {
         let pads = numbers.add([id_pad, label_pad, separator])?;
         // The positions of the longest, and the segments of a row from 1 on; 0 is that of padding.
@@ -182,7 +182,7 @@ impl<'n> Line<'n> {
         Line { list: SampleList::new(), numbers: &numbers.tensor }
     }
 
-    /// Numbers from one on, or with stride 0 that one again and again.
+    /// UploadedNumbers from one on, or with stride 0 that one again and again.
     fn numbers(&mut self, first: i64, length: i64, stride: i64) -> windrow::Result<()> {
         self.list.reserve(1)?;
         push(&mut self.list, self.numbers, first, &[1, length], Some(&[0, stride]))

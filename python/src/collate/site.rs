@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 
 use crate::collate::leaves::Within;
-use crate::trees::container::{Container, Place};
+use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::rules::Apart;
 use crate::trees::walk::Children;
 
@@ -32,7 +32,7 @@ impl<'py> Site<'py> {
         self,
         py: Python<'py>,
         container: &Container,
-        place: Place<'_>,
+        place: ColumnPlace<'_>,
         children: &mut Children<'_, Site<'py>>,
     ) -> PyResult<()> {
         let of_child = |_| (Source::Known, self.within.around());
@@ -45,7 +45,7 @@ impl<'py> Site<'py> {
         self,
         py: Python<'py>,
         apart: Apart<'py>,
-        place: Place<'_>,
+        place: ColumnPlace<'_>,
         children: &mut Children<'_, Site<'py>>,
     ) -> PyResult<Container> {
         let Apart { container, columns, forms, tensors } = apart;
@@ -60,7 +60,7 @@ fn children_of<'py>(
     py: Python<'py>,
     container: &Container,
     (samples, out): (impl Iterator<Item = (Source<'py>, Within<'py>)>, Option<Bound<'py, PyAny>>),
-    place: Place<'_>,
+    place: ColumnPlace<'_>,
     children: &mut Children<'_, Site<'py>>,
 ) -> PyResult<()> {
     let outputs = container.outputs(out, place)?;

@@ -10,25 +10,25 @@ use crate::ground::errors::attribute;
 /// All entries, and the leaves met so far.
 pub(crate) struct Specs<'a, 'py> {
     sep: &'a str,
-    entries: Vec<Entry<'py>>,
+    entries: Vec<SpecEntry<'py>>,
     paths: Vec<String>,
     /// Those of str and bytes.
     texts: Vec<String>,
 }
 
-struct Entry<'py> {
+struct SpecEntry<'py> {
     pattern: String,
     form: String,
     kwargs: Bound<'py, PyDict>,
     used: bool,
 }
 
-impl<'py> Entry<'py> {
-    fn new(pattern: String, spec: &Bound<'py, PyAny>) -> PyResult<Entry<'py>> {
+impl<'py> SpecEntry<'py> {
+    fn new(pattern: String, spec: &Bound<'py, PyAny>) -> PyResult<SpecEntry<'py>> {
         let form = attribute(spec, "form")?.and_then(|form| form.extract::<String>().ok());
         let kwargs = attribute(spec, "kwargs")?.and_then(|kwargs| kwargs.cast_into().ok());
         match (form, kwargs) {
-            (Some(form), Some(kwargs)) => Ok(Entry { pattern, form, kwargs, used: false }),
+            (Some(form), Some(kwargs)) => Ok(SpecEntry { pattern, form, kwargs, used: false }),
             _ => Err(PyTypeError::new_err(format!(
                 "the spec of {pattern:?} must be wr.Stack(...), wr.Concat(...), wr.Pad(...) or wr.Ragged(...), got {}",
                 spec.repr()?
@@ -56,11 +56,11 @@ impl<'a, 'py> Specs<'a, 'py> {
         let mut entries = Vec::new();
         match spec.map(|spec| (spec, spec.cast::<PyDict>())) {
             None => {}
-            Some((spec, Err(_))) => entries.push(Entry::new("*".to_owned(), spec)?),
+            Some((spec, Err(_))) => entries.push(SpecEntry::new("*".to_owned(), spec)?),
             Some((_, Ok(specs))) => {
                 for item in specs.items() {
                     let (key, spec): (Bound<'py, PyAny>, Bound<'py, PyAny>) = item.extract()?;
-                    entries.push(Entry::new(pattern_of(&key)?, &spec)?);
+                    entries.push(SpecEntry::new(pattern_of(&key)?, &spec)?);
                 }
             }
         }

@@ -19,7 +19,7 @@ use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
 use crate::collate::run::{arena_bytes, run, Arena};
 use crate::collate::specs::Specs;
-use crate::collate::torch_node::{build, Node, TorchType};
+use crate::collate::torch_node::{build, TorchNode, TorchType};
 use crate::export::libraries;
 use crate::export::number::row_of_numbers;
 use crate::ground::batch::PyBatch;
@@ -32,10 +32,10 @@ use crate::import::tensor::tensor_of;
 use crate::samples::columns;
 use crate::samples::imported::Imported;
 use crate::samples::table::table_in;
-use crate::samples::trees::{NodeType, Trees};
-use crate::trees::container::{Container, Place};
+use crate::samples::trees::{ShapeNodeType, Trees};
+use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::rules::{apart, Apart};
-use crate::trees::torch_rules::Column;
+use crate::trees::torch_rules::TorchColumn;
 use crate::trees::walk::{walk, Branch, Children};
 
 /// A leaf for the engine.
@@ -47,9 +47,9 @@ struct Leaf<'py> {
 }
 
 /// The same place of every sample.
-struct Site<'py> {
+struct TorchSite<'py> {
     /// An error of reading it is due when all before it are done. None: the next one of a table.
-    column: Option<PyResult<Column<'py>>>,
+    column: Option<PyResult<TorchColumn<'py>>>,
     /// What the class of the container around it says of it.
     within: Within<'py>,
 }
@@ -108,7 +108,7 @@ pub(crate) fn collate_torch<'py>(
             // What torch does first, with the error of an empty or unfit batch.
             samples.get_item(0)?;
             let items = items_of(samples)?;
-            Some(Ok(Column { items, whole: Some(samples.clone()), zipped: false }))
+            Some(Ok(TorchColumn { items, whole: Some(samples.clone()), zipped: false }))
         }
     };
     let allocate = rules.getattr(intern!(py, "allocate"))?;
@@ -130,7 +130,7 @@ pub(crate) fn collate_torch<'py>(
     };
     let engine = call.options.engine.clone();
     let span = engine.enter(Stage::Import);
-    let root = Branch::root(Site { column, within: Within::default() });
+    let root = Branch::root(TorchSite { column, within: Within::default() });
     let tree = call.tree(root, table.as_ref())?;
     call.specs.all_used()?;
     if let Some(error) = call.error {
@@ -142,9 +142,13 @@ pub(crate) fn collate_torch<'py>(
 
 impl<'py> Call<'_, 'py> {
     /// All nodes, each before its children.
-    fn tree(&mut self, root: Branch<Site<'py>>, table: Option<&Trees>) -> PyResult<Vec<Node<'py>>> {
+    fn tree(
+        &mut self,
+        root: Branch<TorchSite<'py>>,
+        table: Option<&Trees>,
+    ) -> PyResult<Vec<TorchNode<'py>>> {
         let mut known = table.into_iter().flat_map(Trees::nodes);
-        walk(root, |Branch { column: Site { column, within }, path, depth }, children| {
+        walk(root, |Branch { column: TorchSite { column, within }, path, depth }, children| {
             let at = At { path, depth, within };
             match column.transpose()? {
                 Some(column) => self.node(column, at, children),
@@ -159,10 +163,10 @@ impl<'py> Call<'_, 'py> {
     /// One node; its children are visited next.
     fn node(
         &mut self,
-        column: Column<'py>,
+        column: TorchColumn<'py>,
         at: At<'py>,
-        children: &mut Children<'_, Site<'py>>,
-    ) -> PyResult<Node<'py>> {
+        children: &mut Children<'_, TorchSite<'py>>,
+    ) -> PyResult<TorchNode<'py>> {
         let first = &column.items[0];
         let apart = match self.type_of(first)? {
             torch_type if is_list_or_tuple(first) && self.specs.names(&at.path) => {
@@ -170,7 +174,7 @@ impl<'py> Call<'_, 'py> {
             }
             TorchType::Text => {
                 self.specs.pass(&at.path);
-                return Ok(Node::Done(column.object(self.py)?));
+                return Ok(TorchNode::Done(column.object(self.py)?));
             }
             TorchType::Mapping => column.mappings()?,
             TorchType::Named => column.namedtuples()?,
@@ -183,20 +187,21 @@ impl<'py> Call<'_, 'py> {
             torch_type => return self.leaf(torch_type, column, at),
         };
         let sites = apart.columns.into_iter();
-        let sites = sites.map(|column| Site { column: Some(column), within: at.within.around() });
+        let sites =
+            sites.map(|column| TorchSite { column: Some(column), within: at.within.around() });
         self.push(&apart.container, sites, &at.path, children)?;
-        Ok(Node::Container(apart.container, apart.first))
+        Ok(TorchNode::Container(apart.container, apart.first))
     }
 
     /// The children of a container are visited next.
     fn push(
         &self,
         container: &Container,
-        sites: impl Iterator<Item = Site<'py>>,
+        sites: impl Iterator<Item = TorchSite<'py>>,
         path: &str,
-        children: &mut Children<'_, Site<'py>>,
+        children: &mut Children<'_, TorchSite<'py>>,
     ) -> PyResult<()> {
-        let place = Place { path, sep: self.specs.sep(), added_to: None };
+        let place = ColumnPlace { path, sep: self.specs.sep(), added_to: None };
         for (child, site) in sites.enumerate() {
             children.push(site, container.path_of(self.py, child, place)?);
         }
@@ -206,33 +211,33 @@ impl<'py> Call<'_, 'py> {
     /// A column of objects of a class that `collate` takes apart.
     fn class(
         &mut self,
-        column: Column<'py>,
+        column: TorchColumn<'py>,
         at: At<'py>,
-        children: &mut Children<'_, Site<'py>>,
-    ) -> PyResult<Node<'py>> {
-        let place = Place { path: &at.path, sep: self.specs.sep(), added_to: None };
+        children: &mut Children<'_, TorchSite<'py>>,
+    ) -> PyResult<TorchNode<'py>> {
+        let place = ColumnPlace { path: &at.path, sep: self.specs.sep(), added_to: None };
         let Some(apart) = apart(&column.items, place, false)? else {
             return self.leaf(TorchType::Other, column, at);
         };
         let Apart { container, columns, forms, tensors } = apart;
         let within = at.within.of_children(self.py, &container, tensors, forms.as_ref())?;
-        let sites = columns.into_iter().zip(within).map(|(items, within)| Site {
-            column: Some(Ok(Column { items, whole: None, zipped: false })),
+        let sites = columns.into_iter().zip(within).map(|(items, within)| TorchSite {
+            column: Some(Ok(TorchColumn { items, whole: None, zipped: false })),
             within,
         });
         self.push(&container, sites, &at.path, children)?;
-        Ok(Node::Class(Arc::new(container)))
+        Ok(TorchNode::Class(Arc::new(container)))
     }
 
     /// As `class`, of objects that torch's function stacks too: it gets the column if any leaf is not for the engine.
-    fn stacked(&mut self, column: Column<'py>, at: At<'py>) -> PyResult<Node<'py>> {
+    fn stacked(&mut self, column: TorchColumn<'py>, at: At<'py>) -> PyResult<TorchNode<'py>> {
         if self.by_torch {
             return self.other(column, None);
         }
         let whole = column.clone();
         let num_leaves = self.leaves.len();
         let At { path, depth, within } = at;
-        let root = Branch { column: Site { column: Some(Ok(column)), within }, path, depth };
+        let root = Branch { column: TorchSite { column: Some(Ok(column)), within }, path, depth };
         self.in_stack = true;
         let made = self.tree(root, None);
         self.in_stack = false;
@@ -241,37 +246,39 @@ impl<'py> Call<'_, 'py> {
                 self.leaves.truncate(num_leaves);
                 self.other(whole, Some(refusal))
             }
-            made => made.map(Node::Stacked),
+            made => made.map(TorchNode::Stacked),
         }
     }
 
     /// As `node`, of a table, whose columns were read before.
     fn known_node(
         &mut self,
-        (node_type, column): (&NodeType, Option<&columns::Column>),
+        (node_type, column): (&ShapeNodeType, Option<&columns::LeafColumn>),
         at: At<'py>,
-        children: &mut Children<'_, Site<'py>>,
-    ) -> PyResult<Node<'py>> {
+        children: &mut Children<'_, TorchSite<'py>>,
+    ) -> PyResult<TorchNode<'py>> {
         let py = self.py;
         match (node_type, column) {
-            (NodeType::Container(container), _) => {
-                let site = |_| Site { column: None, within: at.within.clone() };
+            (ShapeNodeType::Container(container), _) => {
+                let site = |_| TorchSite { column: None, within: at.within.clone() };
                 self.push(container, (0..container.len()).map(site), &at.path, children)?;
-                Ok(Node::Class(Arc::clone(container)))
+                Ok(TorchNode::Class(Arc::clone(container)))
             }
-            (_, Some(columns::Column::Objects(texts))) => {
+            (_, Some(columns::LeafColumn::Objects(texts))) => {
                 self.specs.pass(&at.path);
                 let texts = list_of(py, texts.iter().map(|text| text.bind(py).clone()))?;
-                Ok(Node::Done(texts.into_any()))
+                Ok(TorchNode::Done(texts.into_any()))
             }
-            (_, Some(columns::Column::Tensors(samples))) => {
+            (_, Some(columns::LeafColumn::Tensors(samples))) => {
                 let options = at.within.options(&mut self.specs, self.common, &at.path)?;
                 let is_named = options.is_some();
                 let options = options.unwrap_or_else(|| self.plain_options());
                 let job = Job::new(options, &at.path, |_| Ok((Arc::clone(samples), None)))?;
                 Ok(self.add(job, is_named))
             }
-            (NodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
+            (ShapeNodeType::Leaf(..), None) => {
+                Err(PyValueError::new_err("a leaf without a column"))
+            }
         }
     }
 
@@ -284,17 +291,17 @@ impl<'py> Call<'_, 'py> {
         }
     }
 
-    fn add(&mut self, job: Job, is_named: bool) -> Node<'py> {
+    fn add(&mut self, job: Job, is_named: bool) -> TorchNode<'py> {
         self.leaves.push(Leaf { job, is_named, out: None });
-        Node::Leaf(self.leaves.len() - 1)
+        TorchNode::Leaf(self.leaves.len() - 1)
     }
 
     fn leaf(
         &mut self,
         torch_type: TorchType,
-        column: Column<'py>,
+        column: TorchColumn<'py>,
         place: At<'py>,
-    ) -> PyResult<Node<'py>> {
+    ) -> PyResult<TorchNode<'py>> {
         let At { path, within, .. } = &place;
         if let Some(mut options) = within.options(&mut self.specs, self.common, path)? {
             options.may_start = !self.in_arena;
@@ -316,10 +323,14 @@ impl<'py> Call<'_, 'py> {
     }
 
     /// A column for torch's function; why it is not for the engine, if that is known.
-    fn other(&mut self, column: Column<'py>, refusal: Option<PyErr>) -> PyResult<Node<'py>> {
+    fn other(
+        &mut self,
+        column: TorchColumn<'py>,
+        refusal: Option<PyErr>,
+    ) -> PyResult<TorchNode<'py>> {
         let column = column.object(self.py)?;
         match self.rules.call_method1(intern!(self.py, "other"), (column,)) {
-            Ok(done) => Ok(Node::Done(done)),
+            Ok(done) => Ok(TorchNode::Done(done)),
             Err(error) => {
                 // torch's error, and what is wrong with which sample.
                 if let (Some(refusal), None) = (refusal, error.cause(self.py)) {
@@ -330,7 +341,7 @@ impl<'py> Call<'_, 'py> {
                 }
                 // A spec that meets no leaf may be the reason, which is known at the end.
                 self.error.get_or_insert(error);
-                Ok(Node::Done(self.py.None().into_bound(self.py)))
+                Ok(TorchNode::Done(self.py.None().into_bound(self.py)))
             }
         }
     }
@@ -339,9 +350,9 @@ impl<'py> Call<'_, 'py> {
     fn try_leaf(
         &mut self,
         torch_type: TorchType,
-        column: &Column<'py>,
+        column: &TorchColumn<'py>,
         path: &str,
-    ) -> PyResult<Result<Node<'py>, Option<PyErr>>> {
+    ) -> PyResult<Result<TorchNode<'py>, Option<PyErr>>> {
         let items = &column.items;
         let of_one_type = || {
             let class = items[0].get_type();
@@ -355,7 +366,7 @@ impl<'py> Call<'_, 'py> {
                 return Ok(Err(None));
             };
             if self.allocate.is_none() && !self.is_placed && !self.in_arena {
-                return Ok(Ok(Node::Done(libraries::torch(self.py, &row)?)));
+                return Ok(Ok(TorchNode::Done(libraries::torch(self.py, &row)?)));
             }
             let rows = Imported::rows_of(self.py, row)?;
             Job::new(self.plain_options(), path, |_| Ok((Arc::new(rows), None)))

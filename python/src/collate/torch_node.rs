@@ -39,7 +39,7 @@ impl TorchType {
     }
 }
 
-pub(super) enum Node<'py> {
+pub(super) enum TorchNode<'py> {
     /// A position in the list of jobs.
     Leaf(usize),
     Done(Bound<'py, PyAny>),
@@ -48,26 +48,26 @@ pub(super) enum Node<'py> {
     /// By the rules of `windrow.collate`.
     Class(Arc<Container>),
     /// Objects that torch's function stacks, and their children.
-    Stacked(Vec<Node<'py>>),
+    Stacked(Vec<TorchNode<'py>>),
 }
 
 /// The tree of results.
 pub(super) fn build<'py>(
     rules: &Bound<'py, PyAny>,
-    nodes: &[Node<'py>],
+    nodes: &[TorchNode<'py>],
     results: &[Bound<'py, PyAny>],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let num_children = |node: &Node<'py>| match node {
-        Node::Leaf(_) | Node::Done(_) | Node::Stacked(_) => 0,
-        Node::Container(container, _) => container.len(),
-        Node::Class(container) => container.len(),
+    let num_children = |node: &TorchNode<'py>| match node {
+        TorchNode::Leaf(_) | TorchNode::Done(_) | TorchNode::Stacked(_) => 0,
+        TorchNode::Container(container, _) => container.len(),
+        TorchNode::Class(container) => container.len(),
     };
     fold(nodes, num_children, |node, children| match node {
-        Node::Leaf(position) => Ok(results[*position].clone()),
-        Node::Done(done) => Ok(done.clone()),
-        Node::Container(container, first) => container.with_by_torch(first, rules, children),
-        Node::Class(container) => container.with(rules.py(), children),
+        TorchNode::Leaf(position) => Ok(results[*position].clone()),
+        TorchNode::Done(done) => Ok(done.clone()),
+        TorchNode::Container(container, first) => container.with_by_torch(first, rules, children),
+        TorchNode::Class(container) => container.with(rules.py(), children),
         // No such node is in another.
-        Node::Stacked(nodes) => build(rules, nodes, results),
+        TorchNode::Stacked(nodes) => build(rules, nodes, results),
     })
 }

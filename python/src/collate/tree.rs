@@ -9,7 +9,7 @@ use windrow::bindings::RowsAhead;
 use windrow::{Batch, Stage};
 
 use crate::collate::job::Job;
-use crate::collate::leaves::{Leaves, Node, Within};
+use crate::collate::leaves::{Leaves, ResultNode, Within};
 use crate::collate::options::Options;
 use crate::collate::run::{run, Arena};
 use crate::collate::site::{Site, Source};
@@ -21,12 +21,12 @@ use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
-use crate::samples::columns::{are_texts, import_leaf, Column, Content};
+use crate::samples::columns::{are_texts, import_leaf, Content, LeafColumn};
 use crate::samples::imported::Imported;
 use crate::samples::list::{PySampleList, Samples};
 use crate::samples::table::table_in;
-use crate::samples::trees::{NodeType, Trees};
-use crate::trees::container::Place;
+use crate::samples::trees::{ShapeNodeType, Trees};
+use crate::trees::container::ColumnPlace;
 use crate::trees::rules::apart;
 use crate::trees::walk::{fold, walk, Branch, Children};
 
@@ -128,7 +128,7 @@ fn import<'py>(
     common: Option<&Bound<'py, PyDict>>,
     options: &Options<'py>,
     may_start: bool,
-) -> PyResult<(Vec<Node<'py>>, Vec<Job>)> {
+) -> PyResult<(Vec<ResultNode<'py>>, Vec<Job>)> {
     let py = samples.py();
     let samples = samples_in(samples, sep)?;
     if samples.is_empty() {
@@ -149,13 +149,13 @@ fn import<'py>(
     let (stream, common) = (options.stream, common.as_ref());
     let mut leaves = Leaves { py, common, stream, may_start, specs, jobs: Vec::new() };
     let tree = match samples {
-        Given::Objects(samples) => {
+        TreeInput::Objects(samples) => {
             nodes_of(&mut leaves, Source::Objects(samples), options.out.clone(), None)?
         }
-        Given::List(Samples::Trees(trees)) => {
+        TreeInput::List(Samples::Trees(trees)) => {
             nodes_of(&mut leaves, Source::Known, options.out.clone(), Some(&trees))?
         }
-        Given::List(Samples::Leaves(samples)) => {
+        TreeInput::List(Samples::Leaves(samples)) => {
             let import = |reading: Reading<'_>| in_place(py, samples, reading.path);
             vec![leaves.add("", options.out.clone(), &Within::default(), import)?]
         }
@@ -165,30 +165,30 @@ fn import<'py>(
 }
 
 /// What a call of `collate` is given.
-enum Given<'py> {
+enum TreeInput<'py> {
     Objects(Vec<Bound<'py, PyAny>>),
     List(Samples),
 }
 
-impl Given<'_> {
+impl TreeInput<'_> {
     fn is_empty(&self) -> bool {
         match self {
-            Given::Objects(samples) => samples.is_empty(),
-            Given::List(samples) => samples.len() == 0,
+            TreeInput::Objects(samples) => samples.is_empty(),
+            TreeInput::List(samples) => samples.len() == 0,
         }
     }
 }
 
-fn samples_in<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<Given<'py>> {
+fn samples_in<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<TreeInput<'py>> {
     if let Ok(list) = samples.cast_exact::<PySampleList>() {
         list.get().check_resident(samples.py())?;
-        return Ok(Given::List(list.get().snapshot()));
+        return Ok(TreeInput::List(list.get().snapshot()));
     }
     if let Some(trees) = table_in(samples, sep)? {
-        return Ok(Given::List(Samples::Trees(trees)));
+        return Ok(TreeInput::List(Samples::Trees(trees)));
     }
     check_list(samples)?;
-    Ok(Given::Objects(items_of(samples).map_err(|error| no_list(samples, error))?))
+    Ok(TreeInput::Objects(items_of(samples).map_err(|error| no_list(samples, error))?))
 }
 
 /// A leaf that was imported before, if its memory is where it was.
@@ -207,7 +207,7 @@ fn nodes_of<'py>(
     samples: Source<'py>,
     out: Option<Bound<'py, PyAny>>,
     trees: Option<&Trees>,
-) -> PyResult<Vec<Node<'py>>> {
+) -> PyResult<Vec<ResultNode<'py>>> {
     let mut known = trees.into_iter().flat_map(Trees::nodes);
     walk(Branch::root(Site::root(samples, out)), |branch, children| {
         let Branch { column: mut site, path, .. } = branch;
@@ -227,16 +227,16 @@ fn node<'py>(
     (site, path): (Site<'py>, &str),
     samples: Vec<Bound<'py, PyAny>>,
     children: &mut Children<'_, Site<'py>>,
-) -> PyResult<Node<'py>> {
+) -> PyResult<ResultNode<'py>> {
     let py = leaves.py;
-    let place = Place { path, sep: leaves.specs.sep(), added_to: None };
+    let place = ColumnPlace { path, sep: leaves.specs.sep(), added_to: None };
     if are_texts(&samples, place)? {
         leaves.specs.pass(path);
-        return Ok(Node::Pass(list_of(py, samples)?));
+        return Ok(ResultNode::Pass(list_of(py, samples)?));
     }
     let rows = leaves.specs.names(path);
     if let Some(apart) = apart(&samples, place, rows)? {
-        return Ok(Node::Container(Arc::new(site.taken_apart(py, apart, place, children)?)));
+        return Ok(ResultNode::Container(Arc::new(site.taken_apart(py, apart, place, children)?)));
     }
     import_leaf(samples, place, |samples| {
         leaves.add(path, site.out, &site.within, |reading| {
@@ -251,46 +251,46 @@ fn node<'py>(
 fn known_node<'py>(
     leaves: &mut Leaves<'_, 'py>,
     (site, path): (Site<'py>, &str),
-    (node_type, column): (&NodeType, Option<&Column>),
+    (node_type, column): (&ShapeNodeType, Option<&LeafColumn>),
     children: &mut Children<'_, Site<'py>>,
-) -> PyResult<Node<'py>> {
+) -> PyResult<ResultNode<'py>> {
     let py = leaves.py;
     match (node_type, column) {
-        (NodeType::Container(container), _) => {
-            let place = Place { path, sep: leaves.specs.sep(), added_to: None };
+        (ShapeNodeType::Container(container), _) => {
+            let place = ColumnPlace { path, sep: leaves.specs.sep(), added_to: None };
             site.known(py, container, place, children)?;
-            Ok(Node::Container(Arc::clone(container)))
+            Ok(ResultNode::Container(Arc::clone(container)))
         }
-        (NodeType::Leaf(_, content), Some(Column::Objects(objects))) => {
+        (ShapeNodeType::Leaf(_, content), Some(LeafColumn::Objects(objects))) => {
             let objects = objects.iter().map(|object| object.bind(py).clone());
             if matches!(content, Content::Texts) {
                 leaves.specs.pass(path);
-                return Ok(Node::Pass(list_of(py, objects)?));
+                return Ok(ResultNode::Pass(list_of(py, objects)?));
             }
             let mut samples = room_for(objects.len())?;
             samples.extend(objects);
             node(leaves, (site, path), samples, children)
         }
-        (_, Some(Column::Tensors(samples))) => {
+        (_, Some(LeafColumn::Tensors(samples))) => {
             let import = |reading: Reading<'_>| in_place(py, Arc::clone(samples), reading.path);
             leaves.add(path, site.out, &site.within, import)
         }
-        (NodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
+        (ShapeNodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
     }
 }
 
 fn build<'py>(
     py: Python<'py>,
-    nodes: &[Node<'py>],
+    nodes: &[ResultNode<'py>],
     batches: &[Bound<'py, PyBatch>],
 ) -> PyResult<Bound<'py, PyAny>> {
-    let num_children = |node: &Node<'py>| match node {
-        Node::Container(container) => container.len(),
-        Node::Leaf(_) | Node::Pass(_) => 0,
+    let num_children = |node: &ResultNode<'py>| match node {
+        ResultNode::Container(container) => container.len(),
+        ResultNode::Leaf(_) | ResultNode::Pass(_) => 0,
     };
     fold(nodes, num_children, |node, children| match node {
-        Node::Leaf(position) => Ok(batches[*position].clone().into_any()),
-        Node::Pass(list) => Ok(list.clone().into_any()),
-        Node::Container(container) => container.with(py, children),
+        ResultNode::Leaf(position) => Ok(batches[*position].clone().into_any()),
+        ResultNode::Pass(list) => Ok(list.clone().into_any()),
+        ResultNode::Container(container) => container.with(py, children),
     })
 }

@@ -18,7 +18,7 @@ const REST: usize = 24;
 
 /// Where the words are that are not in the same place in every release.
 #[derive(Clone, Copy)]
-struct Words {
+struct NumberWords {
     /// To the items of a tuple.
     tuple: usize,
     /// Whether an int has its sign and number of digits in the lowest bits of a word of its own, as since 3.12;
@@ -34,9 +34,9 @@ unsafe fn at<T: Copy>(object: *mut ffi::PyObject, bytes: usize) -> T {
     unsafe { object.cast::<u8>().add(bytes).cast::<T>().read() }
 }
 
-impl Words {
-    fn of(py: Python<'_>) -> Option<Words> {
-        static FOUND: PyOnceLock<Option<Words>> = PyOnceLock::new();
+impl NumberWords {
+    fn of(py: Python<'_>) -> Option<NumberWords> {
+        static FOUND: PyOnceLock<Option<NumberWords>> = PyOnceLock::new();
         *FOUND.get_or_init(py, || probe(py).ok().flatten())
     }
 
@@ -94,7 +94,7 @@ pub(crate) fn read_numbers(
     is_list: bool,
     chunk: &mut Vec<[u8; 8]>,
 ) -> Option<DType> {
-    let words = Words::of(sequence.py())?;
+    let words = NumberWords::of(sequence.py())?;
     // SAFETY: attached, so that nothing changes the sequence or its items before this returns: no code of Python's
     // runs meanwhile.
     let items = unsafe { words.items(sequence.as_ptr(), is_list) };
@@ -129,7 +129,7 @@ pub(crate) fn read_numbers(
 }
 
 /// Finds the words in objects that are made for it.
-fn probe(py: Python<'_>) -> PyResult<Option<Words>> {
+fn probe(py: Python<'_>) -> PyResult<Option<NumberWords>> {
     if size_of::<ffi::PyObject>() != SIZE {
         // Of an interpreter without a global lock, or of another implementation.
         return Ok(None);
@@ -162,7 +162,7 @@ fn probe(py: Python<'_>) -> PyResult<Option<Words>> {
         {
             return Ok(None);
         }
-        let is_right = |words: &Words| {
+        let is_right = |words: &NumberWords| {
             words.items(list.as_ptr(), true) == expected
                 && words.items(tuple.as_ptr(), false) == expected
                 && words.int(large.as_ptr()).is_none()
@@ -171,7 +171,7 @@ fn probe(py: Python<'_>) -> PyResult<Option<Words>> {
                     .zip(numbers)
                     .all(|(int, number)| words.int(int.as_ptr()) == Some(number))
         };
-        let forms = [true, false].map(|has_tag| Words { tuple: tuple_at, has_tag });
+        let forms = [true, false].map(|has_tag| NumberWords { tuple: tuple_at, has_tag });
         Ok(forms.into_iter().find(is_right))
     }
 }

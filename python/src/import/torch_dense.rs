@@ -98,14 +98,14 @@ impl Dense {
 
     /// # Safety
     /// The objects of all cases are live torch tensors.
-    unsafe fn find(cases: &[Case<'_>], keys: usize) -> Option<Dense> {
+    unsafe fn find(cases: &[DenseCase<'_>], keys: usize) -> Option<Dense> {
         // SAFETY: a tensor has more words than are searched.
         unsafe {
-            let address = |case: &Case<'_>| word(case.0.as_ptr().expose_provenance(), TENSOR);
+            let address = |case: &DenseCase<'_>| word(case.0.as_ptr().expose_provenance(), TENSOR);
             let first = cases.first()?;
             let plain = word(address(first), keys);
             // The shapes of others are elsewhere.
-            let has_dims = |case: &Case<'_>, at: usize| {
+            let has_dims = |case: &DenseCase<'_>, at: usize| {
                 let dims = |from: usize, of: &[i64]| {
                     let is_there =
                         |(i, &dim): (usize, &i64)| word(address(case), from + i) == dim as usize;
@@ -120,7 +120,7 @@ impl Dense {
             let behind = dims + 1 + 2 * MAX_DIMS;
             let offset = (behind..behind + 4)
                 .find(|&at| cases.iter().all(|case| word(address(case), at) == case.4))?;
-            let number = |case: &Case<'_>, at: usize| {
+            let number = |case: &DenseCase<'_>, at: usize| {
                 std::ptr::with_exposed_provenance::<u8>(address(case)).add(at).cast::<u16>().read()
             };
             // The numbers of dtypes tell them apart, and are as many.
@@ -139,7 +139,7 @@ impl Dense {
             let bytes = (8 * (offset + 1)..8 * (offset + 4)).step_by(2);
             let (dtype, dtypes) = bytes.into_iter().find_map(table_of)?;
             let dense = Dense { dims, offset, dtype, dtypes, keys, plain };
-            let agrees = |case: &Case<'_>| match dense.fields_of(case.0.as_ptr()) {
+            let agrees = |case: &DenseCase<'_>| match dense.fields_of(case.0.as_ptr()) {
                 None => !case.6,
                 Some(fields) => {
                     case.6
@@ -155,4 +155,4 @@ impl Dense {
 }
 
 /// A tensor, and what torch says of it: dtype, shape, strides, offset, address, and whether it is plain.
-type Case<'py> = (Bound<'py, PyAny>, String, Vec<i64>, Vec<i64>, usize, usize, bool);
+type DenseCase<'py> = (Bound<'py, PyAny>, String, Vec<i64>, Vec<i64>, usize, usize, bool);

@@ -36,10 +36,10 @@ pub(crate) struct ArrowRows<'py> {
 
 pub(crate) struct ArrowColumn<'py> {
     pub path: Vec<String>,
-    pub content: Content<'py>,
+    pub content: ArrowContent<'py>,
 }
 
-pub(crate) enum Content<'py> {
+pub(crate) enum ArrowContent<'py> {
     Samples(Box<Imported>),
     Texts(Bound<'py, PyList>),
 }
@@ -68,7 +68,9 @@ impl ArrowRows<'_> {
     /// Those of one column of numbers, which `object` is to be.
     pub fn samples(mut self, object: &Bound<'_, PyAny>) -> PyResult<Imported> {
         match self.columns.pop() {
-            Some(ArrowColumn { content: Content::Samples(samples), .. }) if !self.is_struct => {
+            Some(ArrowColumn { content: ArrowContent::Samples(samples), .. })
+                if !self.is_struct =>
+            {
                 Ok(*samples)
             }
             _ => {
@@ -93,7 +95,7 @@ pub(crate) fn read<'py>(
 ) -> PyResult<ArrowRows<'py>> {
     let py = object.py();
     let owner = ImportOwner::default();
-    let mut reader = Reader { object, sep, path, device: Device::Cpu, owner };
+    let mut reader = ArrowReader { object, sep, path, device: Device::Cpu, owner };
     let columns = reader.columns()?;
     let is_struct = columns.is_struct();
     let mut read = Vec::new();
@@ -115,9 +117,9 @@ pub(crate) fn read<'py>(
         let content = match content {
             Ok(list) => {
                 let (owners, places) = (owners.clone(), Default::default());
-                Content::Samples(Box::new(Imported { list, owners, places }))
+                ArrowContent::Samples(Box::new(Imported { list, owners, places }))
             }
-            Err(texts) => Content::Texts(texts),
+            Err(texts) => ArrowContent::Texts(texts),
         };
         ArrowColumn { path, content }
     });
@@ -125,7 +127,7 @@ pub(crate) fn read<'py>(
 }
 
 /// Reads one object, whose arrays `owner` keeps.
-struct Reader<'a, 'py> {
+struct ArrowReader<'a, 'py> {
     object: &'a Bound<'py, PyAny>,
     sep: &'a str,
     path: &'a str,
@@ -134,7 +136,7 @@ struct Reader<'a, 'py> {
     owner: ImportOwner,
 }
 
-impl<'py> Reader<'_, 'py> {
+impl<'py> ArrowReader<'_, 'py> {
     fn columns(&mut self) -> PyResult<Columns> {
         if let Some(pair) = self.ask(METHODS[0])? {
             return self.of_array(&pair);
@@ -362,7 +364,7 @@ pub(crate) fn arrow_columns<'py>(table: &Bound<'py, PyAny>) -> PyResult<Bound<'p
     let columns = PyDict::new(py);
     for ArrowColumn { path, content } in read(table, ".", "")?.columns {
         let name = path.join(".");
-        let Content::Samples(samples) = content else {
+        let ArrowContent::Samples(samples) = content else {
             let mismatch = Mismatch::new(
                 Some(0),
                 "numbers, or lists or tensors of them",

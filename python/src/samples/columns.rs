@@ -12,7 +12,7 @@ use crate::ground::reserve::{no_room, room_for};
 use crate::import::importer::Reading;
 use crate::import::rows::is_of_numbers;
 use crate::samples::imported::Imported;
-use crate::trees::container::Place;
+use crate::trees::container::ColumnPlace;
 use crate::trees::node_types::{in_place_of, opener_of};
 
 /// What a leaf of every sample is.
@@ -28,7 +28,7 @@ pub(crate) enum Content {
 
 /// A leaf of every sample.
 #[derive(Clone)]
-pub(crate) enum Column {
+pub(crate) enum LeafColumn {
     Tensors(Arc<Imported>),
     /// As they are, for `collate` to look at.
     Objects(Arc<Vec<Py<PyAny>>>),
@@ -38,7 +38,7 @@ pub(crate) enum Column {
 ///
 /// # Errors
 /// A sample that is none among them.
-pub(crate) fn are_texts(samples: &[Bound<'_, PyAny>], place: Place<'_>) -> PyResult<bool> {
+pub(crate) fn are_texts(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<bool> {
     if !samples.first().is_some_and(is_text) {
         return Ok(false);
     }
@@ -63,7 +63,7 @@ fn are_numbers(samples: &[Bound<'_, PyAny>]) -> PyResult<bool> {
 /// Reads a column of array-likes.
 pub(crate) fn import_leaf<'py, T>(
     samples: Vec<Bound<'py, PyAny>>,
-    place: Place<'_>,
+    place: ColumnPlace<'_>,
     import: impl FnOnce(Vec<Bound<'py, PyAny>>) -> PyResult<T>,
 ) -> PyResult<T> {
     let (first, path) = (samples[0].clone(), place.path);
@@ -78,7 +78,7 @@ pub(crate) fn import_leaf<'py, T>(
 
 impl Content {
     /// What a column is, if it is none of containers.
-    pub fn of(samples: &[Bound<'_, PyAny>], place: Place<'_>) -> PyResult<Content> {
+    pub fn of(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<Content> {
         if are_texts(samples, place)? {
             return Ok(Content::Texts);
         }
@@ -89,7 +89,7 @@ impl Content {
     }
 
     /// Refuses what is no such leaf.
-    pub fn check(&self, samples: &[Bound<'_, PyAny>], place: Place<'_>) -> PyResult<()> {
+    pub fn check(&self, samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<()> {
         for (index, sample) in samples.iter().enumerate() {
             let expected = match self {
                 Content::Texts if !is_text(sample) => "str or bytes".to_owned(),
@@ -114,25 +114,25 @@ impl Content {
     }
 }
 
-impl Column {
+impl LeafColumn {
     /// Reads a leaf of every sample of a new list.
     pub fn read(
         samples: Vec<Bound<'_, PyAny>>,
-        place: Place<'_>,
+        place: ColumnPlace<'_>,
         content: &Content,
-    ) -> PyResult<Column> {
+    ) -> PyResult<LeafColumn> {
         if !matches!(content, Content::Tensors) {
-            return Column::of_objects(samples);
+            return LeafColumn::of_objects(samples);
         }
         let (path, start) = (place.path, place.start());
         let py = samples[0].py();
         let reading = Reading { path, ..Reading::OWNED };
         let import = |samples: Vec<_>| Imported::from_objects(py, samples, start, reading);
         let (imported, _) = import_leaf(samples, place, import)?;
-        Ok(Column::Tensors(Arc::new(imported)))
+        Ok(LeafColumn::Tensors(Arc::new(imported)))
     }
 
-    pub fn of_objects(samples: Vec<Bound<'_, PyAny>>) -> PyResult<Column> {
+    pub fn of_objects(samples: Vec<Bound<'_, PyAny>>) -> PyResult<LeafColumn> {
         let mut objects = room_for(samples.len())?;
         for sample in samples {
             objects.push(match sample.cast_exact::<PyList>() {
@@ -141,39 +141,39 @@ impl Column {
                 Err(_) => sample.unbind(),
             });
         }
-        Ok(Column::Objects(Arc::new(objects)))
+        Ok(LeafColumn::Objects(Arc::new(objects)))
     }
 
     /// The leaves of the samples at these positions, which are there and none of them negative.
-    pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<Column> {
+    pub fn taken(&self, py: Python<'_>, positions: &[i64]) -> PyResult<LeafColumn> {
         match self {
-            Column::Tensors(imported) => {
-                Ok(Column::Tensors(Arc::new(imported.taken(py, positions)?)))
+            LeafColumn::Tensors(imported) => {
+                Ok(LeafColumn::Tensors(Arc::new(imported.taken(py, positions)?)))
             }
-            Column::Objects(objects) => {
+            LeafColumn::Objects(objects) => {
                 let mut taken = room_for(positions.len())?;
                 taken.extend(
                     positions.iter().map(|&position| objects[position as usize].clone_ref(py)),
                 );
-                Ok(Column::Objects(Arc::new(taken)))
+                Ok(LeafColumn::Objects(Arc::new(taken)))
             }
         }
     }
 
     pub fn len(&self) -> usize {
         match self {
-            Column::Tensors(imported) => imported.list.len(),
-            Column::Objects(objects) => objects.len(),
+            LeafColumn::Tensors(imported) => imported.list.len(),
+            LeafColumn::Objects(objects) => objects.len(),
         }
     }
 
     /// Adds the leaves of other samples; on an error none.
-    pub fn join(&mut self, py: Python<'_>, other: &Column) -> PyResult<()> {
+    pub fn join(&mut self, py: Python<'_>, other: &LeafColumn) -> PyResult<()> {
         match (self, other) {
-            (Column::Tensors(own), Column::Tensors(other)) => {
+            (LeafColumn::Tensors(own), LeafColumn::Tensors(other)) => {
                 Imported::own(own, py)?.join(py, other)
             }
-            (Column::Objects(own), Column::Objects(other)) => {
+            (LeafColumn::Objects(own), LeafColumn::Objects(other)) => {
                 let own = own_objects(py, own, other.len())?;
                 own.extend(other.iter().map(|object| object.clone_ref(py)));
                 Ok(())
@@ -185,22 +185,22 @@ impl Column {
     /// Keeps the first `len` leaves.
     pub fn truncate(&mut self, len: usize) {
         match self {
-            Column::Tensors(imported) => {
+            LeafColumn::Tensors(imported) => {
                 Arc::get_mut(imported).into_iter().for_each(|own| own.truncate(len));
             }
-            Column::Objects(objects) => {
+            LeafColumn::Objects(objects) => {
                 Arc::get_mut(objects).into_iter().for_each(|own| own.truncate(len));
             }
         }
     }
 
     /// The first leaf of another column in place of one.
-    pub fn replace(&mut self, py: Python<'_>, index: usize, other: &Column) -> PyResult<()> {
+    pub fn replace(&mut self, py: Python<'_>, index: usize, other: &LeafColumn) -> PyResult<()> {
         match (self, other) {
-            (Column::Tensors(own), Column::Tensors(other)) => {
+            (LeafColumn::Tensors(own), LeafColumn::Tensors(other)) => {
                 Imported::own(own, py)?.replace(py, index, other).map(drop)
             }
-            (Column::Objects(own), Column::Objects(other)) => {
+            (LeafColumn::Objects(own), LeafColumn::Objects(other)) => {
                 own_objects(py, own, 0)?[index] = other[0].clone_ref(py);
                 Ok(())
             }

@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use crate::samples::arrow::{self, ArrowColumn};
-use crate::samples::columns::{Column, Content};
-use crate::samples::trees::{Node, NodeType, Trees};
-use crate::trees::container::{Container, Place};
+use crate::samples::columns::{Content, LeafColumn};
+use crate::samples::trees::{ShapeNode, ShapeNodeType, Trees};
+use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::walk::{walk, Branch};
 
 /// The rows of an object that is Arrow's.
@@ -27,16 +27,19 @@ pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> P
         walk(Branch::root(columns), |Branch { column: mut columns, path, depth }, children| {
             if columns.len() == 1 && columns[0].path.len() == depth {
                 let (column, content) = match columns.remove(0).content {
-                    arrow::Content::Texts(texts) => {
+                    arrow::ArrowContent::Texts(texts) => {
                         let texts = texts.iter().map(Bound::unbind).collect();
-                        (Column::Objects(Arc::new(texts)), Content::Texts)
+                        (LeafColumn::Objects(Arc::new(texts)), Content::Texts)
                     }
-                    arrow::Content::Samples(samples) => {
-                        (Column::Tensors(Arc::from(samples)), Content::Tensors)
+                    arrow::ArrowContent::Samples(samples) => {
+                        (LeafColumn::Tensors(Arc::from(samples)), Content::Tensors)
                     }
                 };
                 made.push(column);
-                return Ok(Node { node_type: NodeType::Leaf(made.len() - 1, content), path });
+                return Ok(ShapeNode {
+                    node_type: ShapeNodeType::Leaf(made.len() - 1, content),
+                    path,
+                });
             }
             let names = PyDict::new(py);
             let mut columns = columns.into_iter().peekable();
@@ -50,7 +53,7 @@ pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> P
                 while let Some(column) = columns.next_if(is_next) {
                     group.push(column);
                 }
-                let place = Place { path: &path, sep: ".", added_to: None };
+                let place = ColumnPlace { path: &path, sep: ".", added_to: None };
                 let path = place.join(&name);
                 if names.contains(&name)? {
                     let text = format!("two columns are named {path:?}; rename one of them");
@@ -60,8 +63,8 @@ pub(crate) fn trees_of_table(py: Python<'_>, columns: Vec<ArrowColumn<'_>>) -> P
                 children.push(group, path);
             }
             let container = Container::dict(py, names.keys().iter().collect());
-            Ok(Node { node_type: NodeType::Container(Arc::new(container)), path })
+            Ok(ShapeNode { node_type: ShapeNodeType::Container(Arc::new(container)), path })
         })?;
-    let len = made.first().map_or(0, Column::len);
+    let len = made.first().map_or(0, LeafColumn::len);
     Ok(Trees::new(nodes, made, len))
 }

@@ -16,9 +16,9 @@ use crate::import::rows::is_of_numbers;
 use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
-use crate::samples::columns::{import_leaf, Column, Content};
+use crate::samples::columns::{import_leaf, Content, LeafColumn};
 use crate::samples::imported::Imported;
-use crate::trees::container::{Container, Place};
+use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::node_types::{dataclass_fields, opener_of};
 use crate::trees::rules::apart;
 use crate::trees::walk::{fold, walk, Branch};
@@ -31,19 +31,19 @@ const SEP: &str = ".";
 pub(crate) struct Trees {
     shape: Arc<Shape>,
     /// Of each leaf, in the order of the structure.
-    columns: Vec<Column>,
+    columns: Vec<LeafColumn>,
     len: usize,
 }
 
 /// The structure of all samples: its nodes, each before its children.
-struct Shape(Vec<Node>);
+struct Shape(Vec<ShapeNode>);
 
-pub(crate) struct Node {
-    pub node_type: NodeType,
+pub(crate) struct ShapeNode {
+    pub node_type: ShapeNodeType,
     pub path: String,
 }
 
-pub(crate) enum NodeType {
+pub(crate) enum ShapeNodeType {
     Container(Arc<Container>),
     /// The position of the column of a leaf, and what is in it.
     Leaf(usize, Content),
@@ -71,10 +71,10 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 impl Shape {
-    fn leaves(&self) -> impl Iterator<Item = (&Node, &Content)> {
+    fn leaves(&self) -> impl Iterator<Item = (&ShapeNode, &Content)> {
         self.0.iter().filter_map(|node| match &node.node_type {
-            NodeType::Leaf(_, content) => Some((node, content)),
-            NodeType::Container(_) => None,
+            ShapeNodeType::Leaf(_, content) => Some((node, content)),
+            ShapeNodeType::Container(_) => None,
         })
     }
 
@@ -93,7 +93,7 @@ impl Shape {
         while let Some((own, its)) = open.pop() {
             let (node, other) = (&self.0[own], &other.0[its]);
             match (&node.node_type, &other.node_type) {
-                (NodeType::Container(container), NodeType::Container(like)) => {
+                (ShapeNodeType::Container(container), ShapeNodeType::Container(like)) => {
                     let Some(order) = container.order_in(py, like)? else {
                         return Err(node.unlike());
                     };
@@ -101,7 +101,7 @@ impl Shape {
                     let its = children(&other_ends, its, order.len());
                     open.extend(own.into_iter().zip(order.iter().map(|&child| its[child])).rev());
                 }
-                (NodeType::Leaf(_, content), NodeType::Leaf(position, its))
+                (ShapeNodeType::Leaf(_, content), ShapeNodeType::Leaf(position, its))
                     if content.is_like(py, its) =>
                 {
                     columns.push(*position);
@@ -127,9 +127,9 @@ impl Shape {
     }
 }
 
-impl Node {
-    fn place(&self, start: usize) -> Place<'_> {
-        Place { path: &self.path, sep: SEP, added_to: Some(start) }
+impl ShapeNode {
+    fn place(&self, start: usize) -> ColumnPlace<'_> {
+        ColumnPlace { path: &self.path, sep: SEP, added_to: Some(start) }
     }
 
     fn unlike(&self) -> PyErr {
@@ -139,14 +139,14 @@ impl Node {
 
     fn num_children(&self) -> usize {
         match &self.node_type {
-            NodeType::Container(container) => container.len(),
-            NodeType::Leaf(..) => 0,
+            ShapeNodeType::Container(container) => container.len(),
+            ShapeNodeType::Leaf(..) => 0,
         }
     }
 }
 
 impl Trees {
-    pub fn new(nodes: Vec<Node>, columns: Vec<Column>, len: usize) -> Trees {
+    pub fn new(nodes: Vec<ShapeNode>, columns: Vec<LeafColumn>, len: usize) -> Trees {
         Trees { shape: Arc::new(Shape(nodes)), columns, len }
     }
 
@@ -155,10 +155,10 @@ impl Trees {
     }
 
     /// The nodes, each before its children, and the columns of leaves.
-    pub fn nodes(&self) -> impl Iterator<Item = (&NodeType, Option<&Column>)> {
+    pub fn nodes(&self) -> impl Iterator<Item = (&ShapeNodeType, Option<&LeafColumn>)> {
         self.shape.0.iter().map(|node| match &node.node_type {
-            NodeType::Leaf(position, _) => (&node.node_type, self.columns.get(*position)),
-            NodeType::Container(_) => (&node.node_type, None),
+            ShapeNodeType::Leaf(position, _) => (&node.node_type, self.columns.get(*position)),
+            ShapeNodeType::Container(_) => (&node.node_type, None),
         })
     }
 
@@ -169,7 +169,7 @@ impl Trees {
     /// What a sample is, in words.
     pub fn class(&self, py: Python<'_>) -> PyResult<String> {
         match self.shape.0.first().map(|root| &root.node_type) {
-            Some(NodeType::Container(container)) => class_name(container.class(py)),
+            Some(ShapeNodeType::Container(container)) => class_name(container.class(py)),
             _ => Ok("objects".to_owned()),
         }
     }
@@ -180,7 +180,7 @@ impl Trees {
         let mut columns = Vec::new();
         let nodes =
             walk(Branch::root(samples), |Branch { column: samples, path, .. }, children| {
-                let place = Place { path: &path, sep: SEP, added_to: None };
+                let place = ColumnPlace { path: &path, sep: SEP, added_to: None };
                 let (content, apart) = match Content::of(&samples, place)? {
                     Content::Tensors => match apart(&samples, place, false)? {
                         Some(apart) if !apart.container.is_open() => {
@@ -195,14 +195,14 @@ impl Trees {
                         for (child, column) in apart.columns.into_iter().enumerate() {
                             children.push(column, apart.container.path_of(py, child, place)?);
                         }
-                        NodeType::Container(Arc::new(apart.container))
+                        ShapeNodeType::Container(Arc::new(apart.container))
                     }
                     None => {
-                        columns.push(Column::read(samples, place, &content)?);
-                        NodeType::Leaf(columns.len() - 1, content)
+                        columns.push(LeafColumn::read(samples, place, &content)?);
+                        ShapeNodeType::Leaf(columns.len() - 1, content)
                     }
                 };
-                Ok(Node { node_type, path })
+                Ok(ShapeNode { node_type, path })
             })?;
         Ok(Trees::new(nodes, columns, len))
     }
@@ -219,11 +219,11 @@ impl Trees {
             let samples = open.pop().unwrap_or_default();
             let place = node.place(start);
             match &node.node_type {
-                NodeType::Container(container) => {
+                ShapeNodeType::Container(container) => {
                     let children = container.columns(&samples, place)?;
                     open.extend(children.into_iter().rev());
                 }
-                NodeType::Leaf(_, content) => {
+                ShapeNodeType::Leaf(_, content) => {
                     content.check(&samples, place)?;
                     columns.push(samples);
                 }
@@ -233,8 +233,8 @@ impl Trees {
             1 => self.read_one(columns, start)?,
             _ => {
                 let leaves = self.shape.leaves().zip(columns);
-                let read = |((node, content), samples): ((&Node, &Content), Vec<_>)| {
-                    Column::read(samples, node.place(start), content)
+                let read = |((node, content), samples): ((&ShapeNode, &Content), Vec<_>)| {
+                    LeafColumn::read(samples, node.place(start), content)
                 };
                 leaves.map(read).collect::<PyResult<Vec<_>>>()?
             }
@@ -243,12 +243,16 @@ impl Trees {
     }
 
     /// Reads the leaves of one sample, which have what keeps them alive in common.
-    fn read_one(&self, leaves: Vec<Vec<Bound<'_, PyAny>>>, start: usize) -> PyResult<Vec<Column>> {
+    fn read_one(
+        &self,
+        leaves: Vec<Vec<Bound<'_, PyAny>>>,
+        start: usize,
+    ) -> PyResult<Vec<LeafColumn>> {
         let (mut columns, mut owner, mut known) =
             (room_for(leaves.len())?, ImportOwner::default(), Vec::new());
         for (((node, _), own), leaf) in self.shape.leaves().zip(&self.columns).zip(leaves) {
-            let Column::Tensors(own) = own else {
-                columns.push(Column::of_objects(leaf)?);
+            let LeafColumn::Tensors(own) = own else {
+                columns.push(LeafColumn::of_objects(leaf)?);
                 continue;
             };
             let py = leaf[0].py();
@@ -264,12 +268,12 @@ impl Trees {
             push_to(&mut owner.objects, object.unbind())?;
             let imported =
                 Imported { list, owners: Owners::default(), places: Places::from(places) };
-            columns.push(Column::Tensors(Arc::new(imported)));
+            columns.push(LeafColumn::Tensors(Arc::new(imported)));
         }
         let owner: Owner = Arc::new(owner);
         let tensors = columns.iter_mut().filter_map(|column| match column {
-            Column::Tensors(imported) => Arc::get_mut(imported),
-            Column::Objects(_) => None,
+            LeafColumn::Tensors(imported) => Arc::get_mut(imported),
+            LeafColumn::Objects(_) => None,
         });
         for (imported, known) in tensors.zip(known) {
             let made = || Owners::of_one(Arc::clone(&owner), imported.list.device());
@@ -295,11 +299,11 @@ impl Trees {
 
     /// A sample as a tree of tensors; other leaves are as they were given.
     pub fn sample<'py>(&self, py: Python<'py>, index: usize) -> PyResult<Bound<'py, PyAny>> {
-        fold(&self.shape.0, Node::num_children, |node, children| match &node.node_type {
-            NodeType::Container(container) => container.with(py, children),
-            NodeType::Leaf(position, _) => match &self.columns[*position] {
-                Column::Tensors(imported) => imported.object(py, index, &node.path),
-                Column::Objects(objects) => {
+        fold(&self.shape.0, ShapeNode::num_children, |node, children| match &node.node_type {
+            ShapeNodeType::Container(container) => container.with(py, children),
+            ShapeNodeType::Leaf(position, _) => match &self.columns[*position] {
+                LeafColumn::Tensors(imported) => imported.object(py, index, &node.path),
+                LeafColumn::Objects(objects) => {
                     let object = objects[index].bind(py);
                     match object.cast_exact::<PyList>() {
                         Ok(list) => Ok(list.as_sequence().to_list()?.into_any()),

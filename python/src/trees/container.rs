@@ -38,14 +38,14 @@ pub(super) struct Registered {
 
 /// Where a column of samples is.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct ColumnPlace<'a> {
     pub path: &'a str,
     pub sep: &'a str,
     /// They are added to a list that has so many.
     pub added_to: Option<usize>,
 }
 
-impl Place<'_> {
+impl ColumnPlace<'_> {
     /// The number of the sample that is first in the column.
     pub fn start(&self) -> usize {
         self.added_to.unwrap_or(0)
@@ -100,7 +100,12 @@ impl Container {
     }
 
     /// The path of a child.
-    pub fn path_of(&self, py: Python<'_>, child: usize, place: Place<'_>) -> PyResult<String> {
+    pub fn path_of(
+        &self,
+        py: Python<'_>,
+        child: usize,
+        place: ColumnPlace<'_>,
+    ) -> PyResult<String> {
         Ok(match &self.node_type {
             NodeType::Mapping(keys, _) | NodeType::Registered(Registered { names: keys, .. }) => {
                 place.join(&keys[child].bind(py).str()?.to_string_lossy())

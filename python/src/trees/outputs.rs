@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use crate::ground::errors::{at, class_name, in_words};
 use crate::ground::iterables::{entries, is_list_or_tuple, is_mapping};
 use crate::ground::reserve::room_for;
-use crate::trees::container::{position_of, Container, NodeType, Place, Registered};
+use crate::trees::container::{position_of, ColumnPlace, Container, NodeType, Registered};
 use crate::trees::node_types::open;
 
 impl Container {
@@ -17,7 +17,7 @@ impl Container {
     pub fn outputs<'py>(
         &self,
         out: Option<Bound<'py, PyAny>>,
-        place: Place<'_>,
+        place: ColumnPlace<'_>,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let Some(mut out) = out else { return Ok((0..self.len()).map(|_| None).collect()) };
         let (py, len) = (out.py(), self.len());
@@ -61,7 +61,7 @@ impl Container {
 }
 
 /// Refuses a key of a tree of outputs that the samples have not.
-fn check_keys(out: &Bound<'_, PyAny>, keys: &[Py<PyAny>], place: Place<'_>) -> PyResult<()> {
+fn check_keys(out: &Bound<'_, PyAny>, keys: &[Py<PyAny>], place: ColumnPlace<'_>) -> PyResult<()> {
     if !is_mapping(out)? || out.len()? == keys.len() {
         return Ok(());
     }

@@ -10,7 +10,9 @@ use crate::ground::iterables::{
 };
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::rows::{is_row, row_cure};
-use crate::trees::container::{names_of, position_of, Container, NodeType, Place, Registered};
+use crate::trees::container::{
+    names_of, position_of, ColumnPlace, Container, NodeType, Registered,
+};
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
     check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, Entries, Field,
@@ -30,7 +32,7 @@ pub(crate) struct Apart<'py> {
 /// Takes a column apart if its first sample is a container. `is_leaf`: a list or tuple is none.
 pub(crate) fn apart<'py>(
     samples: &[Bound<'py, PyAny>],
-    place: Place<'_>,
+    place: ColumnPlace<'_>,
     is_leaf: bool,
 ) -> PyResult<Option<Apart<'py>>> {
     let (first, class) = (&samples[0], samples[0].get_type());
@@ -65,7 +67,7 @@ pub(crate) fn apart<'py>(
 fn open_all<'py>(
     opener: Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],
-    place: Place<'_>,
+    place: ColumnPlace<'_>,
 ) -> PyResult<Apart<'py>> {
     let class = samples[0].get_type();
     check_class(samples, &class, place)?;
@@ -110,7 +112,7 @@ fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyRes
 fn check_class(
     samples: &[Bound<'_, PyAny>],
     class: &Bound<'_, PyType>,
-    place: Place<'_>,
+    place: ColumnPlace<'_>,
 ) -> PyResult<()> {
     match samples.iter().position(|sample| !sample.get_type().is(class)) {
         Some(index) => Err(place.uneven(index, &class_name(class)?, &samples[index])),
@@ -126,7 +128,7 @@ impl Container {
     pub fn columns<'py>(
         &self,
         samples: &[Bound<'py, PyAny>],
-        place: Place<'_>,
+        place: ColumnPlace<'_>,
     ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
         let Some(py) = samples.first().map(|sample| sample.py()) else {
             return Ok(self.empty_columns());
@@ -176,7 +178,7 @@ impl Container {
     fn columns_of_sequences<'py>(
         &self,
         samples: &[Bound<'py, PyAny>],
-        place: Place<'_>,
+        place: ColumnPlace<'_>,
     ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
         let (len, path) = (self.len(), place.path);
         for (index, sample) in samples.iter().enumerate() {
@@ -252,7 +254,7 @@ fn columns_of<'py>(
     class: &Bound<'py, PyType>,
     keys: &[Py<PyAny>],
     samples: &[Bound<'py, PyAny>],
-    place: Place<'_>,
+    place: ColumnPlace<'_>,
 ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
     let mut columns = Vec::new();
     for _ in keys {
@@ -302,7 +304,7 @@ fn uneven_key(
     key: &Bound<'_, PyAny>,
     what: &str,
     samples: &[Bound<'_, PyAny>],
-    place: Place<'_>,
+    place: ColumnPlace<'_>,
 ) -> PyResult<PyErr> {
     let at = at(&place.join(&key.str()?.to_string_lossy()));
     let (index, len) = (place.start() + index, samples.len());

@@ -14,7 +14,7 @@ use crate::trees::rules::dict_of;
 
 /// The same place of every sample.
 #[derive(Clone)]
-pub(crate) struct Column<'py> {
+pub(crate) struct TorchColumn<'py> {
     pub items: Vec<Bound<'py, PyAny>>,
     /// The object that torch's functions are given, if it is there already.
     pub whole: Option<Bound<'py, PyAny>>,
@@ -22,7 +22,7 @@ pub(crate) struct Column<'py> {
     pub zipped: bool,
 }
 
-impl<'py> Column<'py> {
+impl<'py> TorchColumn<'py> {
     /// What torch's functions are given.
     pub fn object(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(whole) = &self.whole {
@@ -36,7 +36,7 @@ impl<'py> Column<'py> {
     }
 
     /// As mappings: the values of each key of the first one. Other keys are not looked at.
-    pub fn mappings(&self) -> PyResult<Apart<'py>> {
+    pub fn mappings(&self) -> PyResult<TorchApart<'py>> {
         let (py, samples) = (self.items[0].py(), &self.items);
         let keys = entries(&samples[0], |key| Ok(key.unbind()))?;
         // Sample by sample, while a mapping is in a cache; a column ends at its first error.
@@ -68,13 +68,13 @@ impl<'py> Column<'py> {
                 }
             }
         }
-        let of_items = |items| Column { items, whole: None, zipped: false };
+        let of_items = |items| TorchColumn { items, whole: None, zipped: false };
         let columns = columns.into_iter().map(|items| items.map(of_items)).collect();
         Ok(self.apart(NodeType::Mapping(keys, None), columns))
     }
 
     /// As namedtuples: the entries that all of them have, as `zip` gives them.
-    pub fn namedtuples(&self) -> PyResult<Apart<'py>> {
+    pub fn namedtuples(&self) -> PyResult<TorchApart<'py>> {
         let names = names_of(&self.items[0].get_type())?.unwrap_or_default();
         let columns = self.zip()?;
         Ok(self.apart(NodeType::Named(names, columns.len()), columns))
@@ -84,7 +84,7 @@ impl<'py> Column<'py> {
     ///
     /// # Errors
     /// Those of torch, for several lengths.
-    pub fn sequences(&self) -> PyResult<Apart<'py>> {
+    pub fn sequences(&self) -> PyResult<TorchApart<'py>> {
         let len = self.items[0].len()?;
         for sample in &self.items[1..] {
             if sample.len()? != len {
@@ -96,7 +96,7 @@ impl<'py> Column<'py> {
         Ok(self.apart(NodeType::Sequence(columns.len(), false), columns))
     }
 
-    fn zip(&self) -> PyResult<Vec<PyResult<Column<'py>>>> {
+    fn zip(&self) -> PyResult<Vec<PyResult<TorchColumn<'py>>>> {
         let mut rows = room_for(self.items.len())?;
         for sample in &self.items {
             rows.push(tuple_of(sample)?);
@@ -108,25 +108,29 @@ impl<'py> Column<'py> {
             for row in &rows {
                 items.push(row.get_item(position)?);
             }
-            columns.push(Ok(Column { items, whole: None, zipped: true }));
+            columns.push(Ok(TorchColumn { items, whole: None, zipped: true }));
         }
         Ok(columns)
     }
 
-    fn apart(&self, node_type: NodeType, columns: Vec<PyResult<Column<'py>>>) -> Apart<'py> {
+    fn apart(
+        &self,
+        node_type: NodeType,
+        columns: Vec<PyResult<TorchColumn<'py>>>,
+    ) -> TorchApart<'py> {
         let first = self.items[0].clone();
         let container = Container { class: first.get_type().unbind(), node_type };
-        Apart { container, first, columns }
+        TorchApart { container, first, columns }
     }
 }
 
 /// A column of containers taken apart.
-pub(crate) struct Apart<'py> {
+pub(crate) struct TorchApart<'py> {
     pub container: Container,
     /// The first sample's.
     pub first: Bound<'py, PyAny>,
     /// For each child that of every sample, or the error that is due when the children before it are done.
-    pub columns: Vec<PyResult<Column<'py>>>,
+    pub columns: Vec<PyResult<TorchColumn<'py>>>,
 }
 
 impl Container {

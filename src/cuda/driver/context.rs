@@ -37,7 +37,7 @@ pub(crate) fn device_count() -> Result<u32> {
 pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
     let device = Device::get_device(ordinal);
     let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
-    let info = DeviceInfo::of(device)?;
+    let info = DeviceFacts::of(device)?;
     Ok(tensor::DeviceInfo {
         device: tensor::Device::Cuda(ordinal),
         name: info.name,
@@ -49,7 +49,7 @@ pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
 
 /// What the engine has to know of a device.
 #[derive(Clone, Debug)]
-pub(crate) struct DeviceInfo {
+pub(crate) struct DeviceFacts {
     pub(crate) name: String,
     /// Major and minor: (9, 0).
     pub(crate) capability: (u32, u32),
@@ -59,8 +59,8 @@ pub(crate) struct DeviceInfo {
     pub(crate) has_pools: bool,
 }
 
-impl DeviceInfo {
-    fn of(device: Device) -> DriverResult<DeviceInfo> {
+impl DeviceFacts {
+    fn of(device: Device) -> DriverResult<DeviceFacts> {
         let attribute = |attribute| {
             let value = device.get_attribute(attribute);
             let value = value.map_err(|e| DriverError::from_cust("cuDeviceGetAttribute", e))?;
@@ -72,7 +72,7 @@ impl DeviceInfo {
             raw::cuDeviceGetAttribute(&raw mut has_pools, MEMORY_POOLS_SUPPORTED, device.as_raw())
         };
         let total = device.total_memory();
-        Ok(DeviceInfo {
+        Ok(DeviceFacts {
             name: device.name().map_err(|e| DriverError::from_cust("cuDeviceGetName", e))?,
             capability: (
                 attribute(DeviceAttribute::ComputeCapabilityMajor)?,
@@ -119,7 +119,7 @@ pub(crate) struct Context {
     inner: ManuallyDrop<cust::context::Context>,
     device: CUdevice,
     ordinal: u32,
-    info: DeviceInfo,
+    info: DeviceFacts,
     waits: Waits,
 }
 
@@ -139,7 +139,7 @@ impl Context {
         let _relaxed = Relaxed::new();
         let device = Device::get_device(ordinal);
         let device = device.map_err(|e| DriverError::from_cust("cuDeviceGet", e))?;
-        let info = DeviceInfo::of(device)?;
+        let info = DeviceFacts::of(device)?;
         let mut before: CUcontext = null_mut();
         // SAFETY: a live pointer to write to.
         unsafe { raw::cuCtxGetCurrent(&raw mut before) }.ok()?;
@@ -156,7 +156,7 @@ impl Context {
         self.ordinal
     }
 
-    pub(crate) fn info(&self) -> &DeviceInfo {
+    pub(crate) fn info(&self) -> &DeviceFacts {
         &self.info
     }
 

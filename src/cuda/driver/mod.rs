@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Context`] | the primary context of a device | [`Context::primary`] |
 //! | [`Current`] | a guard: that context is current on this thread | [`Context::enter`] |
-//! | [`Stream`], [`StreamRef`] | a stream of ours; any stream, ours or foreign, as a place for work | [`Current`] |
+//! | [`OwnStream`], [`StreamRef`] | a stream of ours; any stream, ours or foreign, as a place for work | [`Current`] |
 //! | [`Event`], [`EventPool`] | a point in a stream's work | [`Current`], [`EventPool::take`] |
 //! | [`MemPool`], [`Pinned`] | device and page-locked memory | [`Current`] |
 //! | [`Module`], [`Kernel`] | the image of the kernels, one kernel | [`Current::load`], [`Module::kernel`] |
@@ -43,4 +43,4 @@ pub(crate) use memory::{pointer_info, MemPool, MemoryKind, Pinned};
 pub(crate) use module::{image, Kernel, TARGETS, TOOLKIT};
 pub(crate) use raw::DevicePtr;
 pub(crate) use started::forked;
-pub(crate) use stream::{CopyBatch, Direction, Stream, StreamRef};
+pub(crate) use stream::{CopyBatch, Direction, OwnStream, StreamRef};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cust::sys::CUfunction;
 
 use super::codes::{NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
-use super::context::{Context, Current, DeviceInfo};
+use super::context::{Context, Current, DeviceFacts};
 use super::error::DriverResult;
 use super::init::driver_version;
 use crate::tensor::{DriverError, Error, Result};
@@ -101,7 +101,7 @@ fn too_old((major, minor): (u32, u32)) -> Error {
 }
 
 /// Turns "this image does not go with this driver or device" into what to do about it.
-fn explain(error: DriverError, ordinal: u32, info: &DeviceInfo, driver: (u32, u32)) -> Error {
+fn explain(error: DriverError, ordinal: u32, info: &DeviceFacts, driver: (u32, u32)) -> Error {
     let (major, minor) = driver;
     if major < toolkit_major() {
         return too_old(driver);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_image_that_does_not_fit_names_versions_and_cure() {
-        let info = DeviceInfo {
+        let info = DeviceFacts {
             name: "a GPU".into(),
             capability: (7, 5),
             num_sms: 1,

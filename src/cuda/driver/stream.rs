@@ -1,4 +1,4 @@
-//! [`Stream`] and [`StreamRef`]: where work goes, in order.
+//! [`OwnStream`] and [`StreamRef`]: where work goes, in order.
 
 use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -20,18 +20,18 @@ const NON_BLOCKING: u32 = 1;
 
 /// A stream of our own.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub(crate) struct OwnStream {
     raw: CUstream,
     id: u64,
     context: Arc<Context>,
 }
 
 // SAFETY: the driver takes calls on a stream from any thread.
-unsafe impl Send for Stream {}
+unsafe impl Send for OwnStream {}
 // SAFETY: as above; the handle itself never changes.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for OwnStream {}
 
-impl Stream {
+impl OwnStream {
     pub(crate) fn handle(&self) -> usize {
         self.raw as usize
     }
@@ -43,7 +43,7 @@ impl Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for OwnStream {
     /// Work that is pending goes on; the driver frees the stream behind it.
     fn drop(&mut self) {
         self.context.release(|| {
@@ -55,11 +55,11 @@ impl Drop for Stream {
 
 impl Current<'_> {
     /// A new non-blocking stream; lower numbers go first, 0 is usual.
-    pub(crate) fn stream(&self, priority: i32) -> DriverResult<Stream> {
+    pub(crate) fn stream(&self, priority: i32) -> DriverResult<OwnStream> {
         let mut raw = null_mut();
         // SAFETY: a live pointer to write to; `self` says that a context is current.
         unsafe { raw::cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, priority) }.ok()?;
-        let mut stream = Stream { raw, id: 0, context: self.context.clone() };
+        let mut stream = OwnStream { raw, id: 0, context: self.context.clone() };
         stream.id = StreamRef { raw, id: None, context: self.context }.id()?;
         Ok(stream)
     }

@@ -1,4 +1,4 @@
-//! Rows within padding, and a mask of what is real.
+//! SampleRows within padding, and a mask of what is real.
 //!
 //! A part of a row that one value fills is written by stores of a pattern, the last of which overlaps the one before it,
 //! so that the shortest parts take no call.
@@ -10,7 +10,7 @@ use crate::collate::MaskBits;
 use crate::host::prefetch::prefetch;
 #[cfg(target_arch = "x86_64")]
 use crate::host::simd::has_avx2;
-use crate::samples::Rows;
+use crate::samples::SampleRows;
 use crate::tensor::Tensor;
 
 /// Bytes of a store.
@@ -64,7 +64,7 @@ impl Filling {
 /// # Safety
 /// As [`write_rows`](super::write_rows).
 pub(super) unsafe fn write_padded(
-    rows: &Rows<'_>,
+    rows: &SampleRows<'_>,
     range: Range<usize>,
     writer: &Writer,
     padding: &RowPadding,
@@ -83,7 +83,7 @@ pub(super) unsafe fn write_padded(
 
 /// A range of rows, each within padding.
 struct PaddedRows<'p> {
-    rows: &'p Rows<'p>,
+    rows: &'p SampleRows<'p>,
     range: Range<usize>,
     padding: &'p RowPadding,
 }

@@ -3,7 +3,7 @@
 
 use super::super::convert::Elem;
 use super::super::simd::{Isa, Pairs, Real, Scratch, BLOCK};
-use super::{affine_block, copy_row, gather, Pair, PlanarFn, Row, Table};
+use super::{affine_block, copy_row, gather, Pair, PairTable, PlanarFn, Row};
 use crate::collate::Affine;
 use crate::tensor::DType;
 
@@ -69,9 +69,9 @@ pub(super) unsafe fn planar<I: Isa, S: Elem, D: Elem>(
         if S::DTYPE == D::DTYPE && affine.is_none() {
             split(src, dst, plane, len, channels, None);
         } else if S::DTYPE == DType::F64 || D::DTYPE == DType::F64 {
-            planar_blocks(&Table::<I, S, D, f64>::PAIR, split, pixels, affine);
+            planar_blocks(&PairTable::<I, S, D, f64>::PAIR, split, pixels, affine);
         } else {
-            planar_blocks(&Table::<I, S, D, f32>::PAIR, split, pixels, affine);
+            planar_blocks(&PairTable::<I, S, D, f32>::PAIR, split, pixels, affine);
         }
     }
 }
