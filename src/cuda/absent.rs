@@ -92,7 +92,7 @@ pub(crate) struct Host<'h> {
 
 pub(crate) struct Done {
     pub tensors: Vec<(usize, Tensor)>,
-    pub spread: Vec<(Tensor, *mut u8, Layout)>,
+    pub spread: Vec<(usize, Tensor, *mut u8)>,
     pub numbers: Vec<(usize, Role, Tensor)>,
     pub arena: Option<Tensor>,
     pub traffic: Traffic,

@@ -14,15 +14,15 @@ use super::ring::Slot;
 use crate::observe::Traffic;
 use crate::plan::{BatchShape, Plan, Role};
 use crate::run_options::{OutputMemory, RunOptions};
-use crate::tensor::{Device, Error, Layout, Owner, Result, Stream, Tensor};
+use crate::tensor::{Device, Error, Owner, Result, Stream, Tensor};
 
 /// What a run on a device gives.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     /// The tensor of each output that was run here and has memory of ours.
     pub tensors: SmallVec<[(usize, Tensor); 1]>,
-    /// Batches that came back to be spread over an output of the caller's that is not row-major.
-    pub spread: Vec<(Tensor, *mut u8, Layout)>,
+    /// Outputs that came back to be spread over memory of the caller's, as their plan says.
+    pub spread: Vec<(usize, Tensor, *mut u8)>,
     /// Lengths and offsets of each leaf whose batch is on the device.
     pub numbers: Vec<(usize, Role, Tensor)>,
     /// What all of these are in, if it is one allocation on the device.

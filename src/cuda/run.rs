@@ -26,7 +26,7 @@ use crate::observe::{Span, Stage};
 use crate::plan::{Plan, Upload};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Selection};
-use crate::tensor::{DType, Device, Layout, Result, Tensor};
+use crate::tensor::{DType, Device, Result, Tensor};
 
 /// What of the host a run on a device needs.
 #[derive(Clone, Copy)]
@@ -72,8 +72,8 @@ struct Back {
     to: *mut u8,
     /// What `to` is in, if it is not the caller's.
     tensor: Option<Tensor>,
-    /// The output of the caller's that the tensor is copied to afterwards, since it is not row-major.
-    spread: Option<(*mut u8, Layout)>,
+    /// The output of the caller's that the tensor is spread over afterwards.
+    spread: Option<*mut u8>,
 }
 
 impl Run<'_> {
@@ -110,7 +110,7 @@ impl Run<'_> {
         }
         for Back { index, tensor, spread, .. } in places.back {
             match (tensor, spread) {
-                (Some(tensor), Some((out, layout))) => self.done.spread.push((tensor, out, layout)),
+                (Some(tensor), Some(out)) => self.done.spread.push((index, tensor, out)),
                 (Some(tensor), None) => self.done.tensors.push((index, tensor)),
                 (None, _) => {}
             }
@@ -141,12 +141,12 @@ impl Run<'_> {
                 }
                 (out, false) => {
                     let address = self.allocate(output.bytes())?.address();
-                    let compact = plan.route().and_then(|route| route.compact(index));
-                    let spread = compact.and(out).map(|out| (out, output.layout.clone()));
-                    let (to, tensor) = match compact {
+                    let spread = plan.route().and_then(|route| route.spread(index));
+                    let (to, tensor) = match spread {
                         None => self.host_memory(plan, output, out, host)?,
-                        Some(compact) => self.host_memory(plan, compact, None, host)?,
+                        Some(spread) => self.host_memory(plan, &spread.compact, None, host)?,
                     };
+                    let spread = spread.and(out);
                     places.back.push(Back { index, address, to, tensor, spread });
                     address
                 }

@@ -33,7 +33,8 @@ impl<'p> Written<'p> {
         let outputs = plan.outputs().iter().enumerate().zip(&self.places);
         outputs.filter_map(|((index, planned), place)| {
             let staged = self.staged.get(index).and_then(Option::as_deref);
-            let compact = || plan.route().and_then(|route| route.compact(index));
+            let spread = || plan.route().and_then(|route| route.spread(index));
+            let compact = || spread().map(|spread| &spread.compact);
             Some((staged.or_else(compact).unwrap_or(planned), (*place)?))
         })
     }

@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use super::engine::Engine;
 use crate::batch::Filled;
-use crate::collate::Collate;
 use crate::cuda;
-use crate::host::{self, Outputs};
-use crate::plan::{BatchShape, Leaf, Plan, Target};
+use crate::host;
+use crate::plan::{BatchShape, Plan};
 use crate::run_options::RunOptions;
-use crate::samples::SampleList;
-use crate::tensor::{Device, Layout, Result, Tensor};
+use crate::tensor::{Device, Result, Tensor};
 
 impl Engine {
     /// The executor of what of a plan is on a device.
@@ -46,8 +44,16 @@ impl Engine {
         for (index, tensor) in done.tensors {
             tensors[index] = Some(tensor);
         }
-        for (tensor, out, layout) in done.spread {
-            self.spread(&tensor, out, layout)?;
+        let route = plan.route();
+        for (index, tensor, out) in done.spread {
+            let Some(spread) = route.and_then(|route| route.spread(index)) else { continue };
+            let (output, threads) =
+                (spread.read_at(tensor.data_ptr()), self.shared.threads.helpers()?);
+            // SAFETY: the tensor has all elements of the output, which the plan borrows.
+            #[allow(unsafe_code)]
+            unsafe {
+                host::run_part(&output, 0..output.numel(), out, threads.as_ref());
+            }
         }
         for (leaf, role, tensor) in done.numbers {
             filled[leaf].set(role, tensor);
@@ -58,21 +64,5 @@ impl Engine {
             }
         }
         Ok(done.arena)
-    }
-
-    /// Copies a batch that came from a device to an output with gaps or in another order.
-    fn spread(&self, tensor: &Tensor, out: *mut u8, layout: Layout) -> Result<()> {
-        let (mut samples, collate) = (SampleList::new(), Collate::concat(0).device(Device::Cpu));
-        samples.push_view(&tensor.into())?;
-        // SAFETY: the output that the plan borrows.
-        #[allow(unsafe_code)]
-        let target = unsafe { Target::from_raw_parts(out, tensor.dtype(), Device::Cpu, layout) };
-        let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
-        let plan = Plan::for_leaves(&[leaf])?;
-        // SAFETY: as above; the plan has one output.
-        #[allow(unsafe_code)]
-        let outputs = unsafe { Outputs::new(vec![Some(out)]) };
-        host::Work::new(&plan, &outputs).run(self.shared.threads.helpers()?.as_ref());
-        Ok(())
     }
 }

@@ -137,7 +137,7 @@ impl<'p> Work<'p> {
     }
 }
 
-/// Writes the elements `elems` of an output whose bytes are only moved.
+/// Writes the elements `elems` of an output that no affine map is of.
 ///
 /// # Safety
 /// The samples are alive, and every element that the output's layout reaches from `out` among `elems` may be written to.

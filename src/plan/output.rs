@@ -168,8 +168,8 @@ impl OutputPlan<'_> {
     }
 
     /// The same output, which was planned with samples in memory at address 0, read from memory at this address.
-    pub fn read_from(&self, memory: u64) -> OutputPlan<'_> {
-        let further = |address: &*const u8| address.wrapping_add(memory as usize);
+    pub fn read_from(&self, memory: *const u8) -> OutputPlan<'_> {
+        let further = |address: &*const u8| memory.wrapping_add(address.addr());
         let ranges = self.ranges.as_ref().map(|ranges| {
             let moved = |range: &CopyRange| CopyRange { src: further(&range.src), ..*range };
             ranges.iter().map(moved).collect()

@@ -1,6 +1,7 @@
 //! [`Route`]: what of a plan crosses between host and device, and how. It is decided here, once, when the plan is made: the
 //! executor of the device does what it says, and [`crate::Explain`] reports it.
 
+use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
 use crate::plan::output::{data_output, packed_output, saturating_sum, Op, OutputPlan, Role};
 use crate::plan::path::Path;
@@ -15,8 +16,17 @@ pub(crate) struct Route<'s> {
     pub paths: Vec<Path>,
     /// In the order in which they are enqueued.
     pub uploads: Vec<Upload<'s>>,
-    /// Outputs that come back to memory with gaps or in another order, as they are written on the device: row-major.
-    compact: Vec<(usize, OutputPlan<'s>)>,
+    spread: Vec<Spread<'s>>,
+}
+
+/// An output that comes back to memory with gaps or in another order.
+#[derive(Debug)]
+pub(crate) struct Spread<'s> {
+    output: usize,
+    /// The output as it is written on the device and comes back, row-major.
+    pub compact: OutputPlan<'s>,
+    /// The output as it is read from there, which is at address 0.
+    read: OutputPlan<'static>,
 }
 
 /// Host samples that are brought to the device.
@@ -86,7 +96,7 @@ impl<'s> Route<'s> {
                     route.uploads.push(leaves.staged(&[index], true)?);
                 }
                 Path::Download if output.out.is_some() && !output.layout.is_compact() => {
-                    route.compact.push((index, leaves.compacted(output)?));
+                    route.spread.push(leaves.spread(index)?);
                 }
                 _ => {}
             }
@@ -97,17 +107,21 @@ impl<'s> Route<'s> {
         Ok(Some(Box::new(route)))
     }
 
-    /// An output as it is written on the device, if that is not as planned for its own memory.
-    pub fn compact(&self, output: usize) -> Option<&OutputPlan<'s>> {
-        self.compact.iter().find(|(index, _)| *index == output).map(|(_, compact)| compact)
+    /// How an output is spread over its memory, if that is not row-major.
+    pub fn spread(&self, output: usize) -> Option<&Spread<'s>> {
+        self.spread.iter().find(|spread| spread.output == output)
     }
 
     pub fn into_owned<'o>(self) -> Route<'o> {
-        let compact = self.compact.into_iter();
+        let owned = |Spread { output, compact, read }: Spread<'_>| Spread {
+            output,
+            compact: compact.into_owned(),
+            read,
+        };
         Route {
             paths: self.paths,
             uploads: self.uploads.into_iter().map(Upload::into_owned).collect(),
-            compact: compact.map(|(index, output)| (index, output.into_owned())).collect(),
+            spread: self.spread.into_iter().map(owned).collect(),
         }
     }
 }
@@ -131,6 +145,13 @@ impl Upload<'_> {
     }
 }
 
+impl Spread<'_> {
+    /// The output as it is read where the batch has come back to.
+    pub fn read_at(&self, memory: *const u8) -> OutputPlan<'_> {
+        self.read.read_from(memory)
+    }
+}
+
 impl Staging<'_> {
     /// Bytes of the samples alone.
     pub fn sample_bytes(&self) -> u64 {
@@ -141,7 +162,7 @@ impl Staging<'_> {
 impl Staged<'_> {
     /// The output as it is read where the memory is.
     pub fn read_at(&self, memory: u64) -> OutputPlan<'_> {
-        self.read.read_from(memory + self.begin)
+        self.read.read_from(std::ptr::without_provenance((memory + self.begin) as usize))
     }
 }
 
@@ -219,12 +240,17 @@ impl<'s> Leaves<'_, 's, '_> {
         Ok(Upload::Staged(staging))
     }
 
-    /// An output with a row-major layout.
-    fn compacted(&self, output: &OutputPlan<'_>) -> Result<OutputPlan<'s>> {
-        let (batch_shape, list) = (&self.batch_shapes[output.leaf], self.samples[output.leaf]);
-        let layout = Layout::compact(output.dtype, output.layout.shape())?;
-        let compact = data_output(output.leaf, batch_shape, list, layout);
-        Ok(OutputPlan { out: output.out, ..compact })
+    /// An output whose memory has gaps or another order.
+    fn spread(&self, index: usize) -> Result<Spread<'s>> {
+        let output = &self.outputs[index];
+        let (leaf, dtype) = (output.leaf, output.dtype);
+        let layout = Layout::compact(dtype, output.layout.shape())?;
+        let whole = TensorMeta { dtype, device: Device::Cpu, layout: layout.clone() };
+        let compact = data_output(leaf, &self.batch_shapes[leaf], self.samples[leaf], layout);
+        let whole = SampleList::of_meta(&whole)?;
+        let batch_shape = BatchShape::new(&whole, &Collate::concat(0))?;
+        let read = data_output(leaf, &batch_shape, &whole, output.layout.clone()).into_owned();
+        Ok(Spread { output: index, compact: OutputPlan { out: output.out, ..compact }, read })
     }
 }
 

@@ -5,6 +5,15 @@ use crate::samples::list::{no_room, outside, SampleList};
 use crate::samples::meta::TensorMeta;
 use crate::tensor::{are_compact, new_owners, Device, Layout, Offsets, Result};
 
+impl SampleList<'static> {
+    /// One sample at address 0, of a list that nothing reads.
+    pub(crate) fn of_meta(meta: &TensorMeta) -> Result<SampleList<'static>> {
+        let mut list = SampleList::new();
+        list.push_meta(meta, std::ptr::null())?;
+        Ok(list)
+    }
+}
+
 impl<'a> SampleList<'a> {
     /// The same samples row-major, the bytes of each from its offset on, in memory of a device that begins at address 0:
     /// addresses to be added to, of samples that nothing reads.
