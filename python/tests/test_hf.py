@@ -115,7 +115,7 @@ def test_what_is_refused(dataset):
     refusal(lambda: collate_columns(table), wr.ShapeError, 'at "input_ids"', index=1, path="input_ids")
     refusal(lambda: collate_columns(table, {"ids": wr.Pad()}), ValueError, '"ids" matches no leaf')
     refusal(lambda: collate_columns(table["label"]), TypeError, "a single one")
-    refusal(lambda: collate_columns(table, SPEC, return_tensors="tf"), ValueError, "return_tensors='tf'")
+    refusal(lambda: collate_columns(table, SPEC, return_tensors="tf"), ValueError, "return_tensors must be 'pt' or 'np', got 'tf'")
     clash = pa.table({"a_lengths": [1, 2], "a": [[1], [2]]})
     refusal(lambda: collate_columns(clash, {"a": wr.Pad()}), ValueError, "two results are named 'a_lengths'")
     null = pa.table({"a": [1, None]})

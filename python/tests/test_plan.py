@@ -141,15 +141,15 @@ def test_batch_samplers_in_a_loader():
     assert sorted(loader) == ["bc", "da"] and len(loader) == 2
     for arguments, text in (
         ({"rank": 2, "num_ranks": 2}, "rank must be from 0 to num_ranks - 1, 1, got 2"),
-        ({"rank": -1}, "rank=-1"),
-        ({"num_ranks": 0}, "num_ranks=0"),
+        ({"rank": -1}, "rank must be at least 0, got -1"),
+        ({"num_ranks": 0}, "num_ranks must be at least 1, got 0"),
     ):
         with pytest.raises(ValueError, match=text):
             windrow.torch.BatchSampler([[0]], **arguments)
     for arguments, text in (({"rank": 0.5}, "rank must be an int, got 0.5"), ({"seed": "a"}, "seed must be an int, got 'a'")):
         with pytest.raises(TypeError, match=text):
             windrow.torch.BatchSampler([[0]], **arguments)
-    with pytest.raises(ValueError, match="epoch=-1"):
+    with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
         sampler.set_epoch(-1)
 
 
@@ -158,24 +158,24 @@ def test_batch_samplers_in_a_loader():
     [
         (lambda: plan.pack([1, 9, 2], 8), ValueError, "sample 1: a length of 9, more than max_tokens=8"),
         (lambda: plan.pack([1, -1], 8), ValueError, "sample 1: a negative length, -1"),
-        (lambda: plan.pack([1], 0), ValueError, "max_tokens=0"),
+        (lambda: plan.pack([1], 0), ValueError, "max_tokens must be at least 1, got 0"),
         (lambda: plan.pack([1], 8, "worst_fit"), ValueError, '"best_fit_decreasing"'),
-        (lambda: plan.pack([1], 8, max_sequences=0), ValueError, "max_sequences=0"),
+        (lambda: plan.pack([1], 8, max_sequences=0), ValueError, "max_sequences must be at least 1, got 0"),
         (lambda: plan.pack([1.5], 8), TypeError, "lengths[0]=1.5; lengths are ints"),
         (lambda: plan.pack([1], 8.0), TypeError, "max_tokens must be an int, got 8.0"),
         (lambda: plan.pack([1], True), TypeError, "max_tokens must be an int, got True"),
         (lambda: plan.pack([1], 2**63), ValueError, f"max_tokens={2**63} is beyond 64 bits"),
-        (lambda: plan.pack([1], 8, max_sequences=1.5), TypeError, "max_sequences=1.5"),
+        (lambda: plan.pack([1], 8, max_sequences=1.5), TypeError, "max_sequences must be an int, got 1.5"),
         (lambda: plan.pack([1], 8, how=None), TypeError, "how must be a string, got None"),
         (lambda: plan.buckets([1], 1, seed=-1), ValueError, "seed must be at least 0, got -1"),
         (lambda: plan.buckets([1], None), TypeError, "batch_size must be an int, got None"),
         (lambda: plan.balance([1], 2, seed="a"), TypeError, "seed must be an int, got 'a'"),
         (lambda: plan.pack(np.ones((2, 2), int), 8), TypeError, "lengths are integers of one dim"),
         (lambda: plan.token_budget([7], 7, pad_to_multiple_of=4), ValueError, "sample 0: a length of 8"),
-        (lambda: plan.token_budget([7], 7, pad_to_multiple_of=0), ValueError, "pad_to_multiple_of=0"),
-        (lambda: plan.buckets([1], 0), ValueError, "batch_size=0"),
+        (lambda: plan.token_budget([7], 7, pad_to_multiple_of=0), ValueError, "pad_to_multiple_of must be at least 1, got 0"),
+        (lambda: plan.buckets([1], 0), ValueError, "batch_size must be at least 1, got 0"),
         (lambda: plan.buckets([1], 1, boundaries=[4, 4]), ValueError, "number 1"),
-        (lambda: plan.balance([1], 0), ValueError, "num_ranks=0"),
+        (lambda: plan.balance([1], 0), ValueError, "num_ranks must be at least 1, got 0"),
         (lambda: plan.balance([1], 1 << 60), MemoryError, ""),
     ],
 )

@@ -201,7 +201,7 @@ def test_they_pickle_as_a_collate_fn():
         (lambda: pad_tokens([]), ValueError, "empty list"),
         (lambda: pack_tokens([{"ids": [1]}]), KeyError, "input_ids"),
         (lambda: pad_tokens([{"input_ids": [1], "x": [1]}, {"input_ids": [1]}]), KeyError, "sample 1: the key 'x'"),
-        (lambda: pad_tokens(features(), padding="most"), ValueError, "padding='most'"),
+        (lambda: pad_tokens(features(), padding="most"), ValueError, "padding must be True, .*, got 'most'"),
         (lambda: pad_tokens(features(), padding="max_length"), ValueError, "max_length="),
         (lambda: pad_tokens(features(), padding="max_length", max_length=4), wr.ShapeError, "input_ids.*; max_length= is at least"),
         (lambda: pad_tokens(features(), padding=False), wr.ShapeError, "input_ids.*; padding=True pads to the longest"),

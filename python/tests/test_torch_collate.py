@@ -356,7 +356,7 @@ def test_specs_for_samples_of_several_libraries():
 
 def test_arguments():
     assert wt.collate_fn(sep="/", spec={"a/b": wr.Pad()})([{"a": {"b": rows(i)}} for i in range(2)])
-    with pytest.raises(ValueError, match="threads=0"):
+    with pytest.raises(ValueError, match="threads must be an int from 1 to 4096, got 0"):
         wt.collate_fn(threads=0)
     text = repr(wt.collate_fn({"x": wr.Pad(value=1)}, "cpu"))
     assert text == "collate_fn(spec={'x': Pad(value=1)}, device='cpu', sep='.')"

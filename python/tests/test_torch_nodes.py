@@ -70,7 +70,7 @@ def test_a_tree_of_small_tensors_is_one_copy():
 
 
 def test_arguments():
-    with pytest.raises(ValueError, match="depth=-1"):
+    with pytest.raises(ValueError, match="depth must be at least 0, got -1"):
         wt.ToDevice(nodes.IterableWrapper([]), depth=-1)
     assert "ToDevice" in wt.__all__
     with pytest.raises(AttributeError, match="ToDevicf"):

@@ -226,7 +226,7 @@ def test_the_interpreter_ends(body, code):
 
 
 def test_arguments():
-    with pytest.raises(ValueError, match="depth=0"):
+    with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         wt.Prefetcher([], depth=0)
     with pytest.raises(ValueError, match="'meta'"):
         list(wt.Prefetcher([], device="meta"))

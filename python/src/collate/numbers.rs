@@ -1,4 +1,4 @@
-//! UploadedNumbers that results on a device are made of: positions, indices, boundaries, in one copy for a call.
+//! Numbers that results on a device are made of: positions, indices, boundaries, in one copy for a call.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
 use crate::samples::imported::Imported;
 
-/// UploadedNumbers that are uploaded together.
+/// Numbers that are uploaded together.
 #[derive(Default)]
 pub(crate) struct UploadedNumbers(Vec<i64>);
 
