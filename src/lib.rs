@@ -98,6 +98,7 @@
 //! | item, piece | work item, tile | what one warp or one step of a thread writes |
 //! | family | kernel variant | the inner loops that fit a part: rows, line, planar, short, strided |
 //! | path | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
+//! | route | data path | what of a plan crosses between host and device, and by which copies |
 //! | arena | slab | one allocation that holds all tensors of a tree |
 //! | target | destination | memory of the caller that a batch is written into |
 //! | owner | base object | what keeps memory alive as long as a tensor views it |
