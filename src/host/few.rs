@@ -7,8 +7,6 @@
 //! is written once, while it is in the first cache.
 #![allow(unsafe_code)] // Raw rows.
 
-mod padded;
-
 use std::ops::Range;
 
 use crate::collate::{MaskBits, Side};
@@ -16,12 +14,11 @@ use crate::host::isa::with_isa;
 use crate::host::parallel_for;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
-use crate::host::rows;
-use crate::host::simd::{Cast, Isa};
+use crate::host::rows::{self, RowFn};
+use crate::host::simd::Isa;
 use crate::host::threads::Helpers;
 use crate::samples::{SampleRows, TensorMeta};
 use crate::tensor::{DType, Tensor};
-use padded::write_padded;
 
 /// Where a row is along its own dim 0, and what fills the rest.
 #[derive(Clone, Copy)]
@@ -106,7 +103,7 @@ pub(crate) unsafe fn write_rows(
 /// How the elements of rows become those of the output.
 struct Writer {
     /// `None` where they are only moved.
-    cast: Option<Cast>,
+    cast: Option<RowFn>,
     /// Elements of one place along dim 0.
     elems: usize,
     /// Bytes of an element, of a sample and of the output.
@@ -117,7 +114,7 @@ impl Writer {
     fn new(meta: &TensorMeta, to: DType) -> Writer {
         let rest = meta.layout.shape().get(1..).unwrap_or_default();
         Writer {
-            cast: (meta.dtype != to).then(|| rows::cast_elems(meta.dtype, to)),
+            cast: (meta.dtype != to).then(|| rows::cast_row(meta.dtype, to)),
             elems: rest.iter().product::<i64>() as usize,
             sizes: [meta.dtype.size(), to.size()],
         }
@@ -134,13 +131,13 @@ impl Writer {
     /// They are there on both sides.
     #[inline]
     unsafe fn write(&self, src: *const u8, dst: *mut u8, places: usize) {
-        let ([_, size], count) = (self.sizes, places * self.elems);
+        let ([from, to], count) = (self.sizes, places * self.elems);
         // SAFETY: the caller's promise.
         unsafe {
             match self.cast {
-                None => copy_short(src, dst, count * size),
+                None => copy_short(src, dst, count * to),
                 Some(_) if count == 0 => {}
-                Some(cast) => cast(src, dst, count),
+                Some(cast) => cast(src, from as isize, dst, to as isize, count),
             }
         }
     }
@@ -174,6 +171,77 @@ unsafe fn write_joined(
         unsafe { writer.write(src, dst, length as usize) };
         dst = dst.wrapping_add(length as usize * unit);
     }
+}
+
+/// Each row within its padding, and its mask. A mask of bytes is set as a whole to what padding has and then the real
+/// part of each row, which takes fewer calls than each part of a row by itself.
+///
+/// # Safety
+/// The rows are alive, and the writer's elements are theirs; `dst` has room for each row of the range with its padding, and
+/// the mask an element of its dtype for each place of all rows; nothing else has either.
+unsafe fn write_padded(
+    rows: &SampleRows<'_>,
+    range: Range<usize>,
+    writer: &Writer,
+    padding: &RowPadding,
+    mask: Option<&(Tensor, MaskBits)>,
+    mut dst: *mut u8,
+) {
+    let (extent, [src_unit, unit], size) = (padding.extent, writer.units(), writer.sizes[1]);
+    let fill_with = rows::fill_of(size, &padding.value);
+    let fill = |dst: *mut u8, places: i64| {
+        // SAFETY: places of the row that no element of it goes to.
+        unsafe { fill_with(dst, &padding.value, places as usize * writer.elems) };
+    };
+    let mask = mask.map(|(mask, bits)| (mask.data_ptr(), bits, bits.dtype.size()));
+    if let Some((mask, bits, 1)) = mask {
+        let (first, places) = (range.start * extent as usize, range.len() * extent as usize);
+        // SAFETY: an element for each place of each row.
+        unsafe { mask.add(first).write_bytes(bits.padding[0], places) };
+    }
+    for index in range {
+        ask(rows, index + AHEAD, src_unit);
+        let (src, length) = rows.at(index);
+        let lead = padding.side.lead(length, extent);
+        let (cut, lead, real) = ((-lead).max(0) as usize, lead.max(0), length.min(extent));
+        let place = |at: i64| dst.wrapping_add(at as usize * unit);
+        if lead > 0 {
+            fill(place(0), lead);
+        }
+        // SAFETY: the row's own elements, as many as there is room for.
+        unsafe { writer.write(src.wrapping_add(cut * src_unit), place(lead), real as usize) };
+        if lead + real < extent {
+            fill(place(lead + real), extent - lead - real);
+        }
+        let first = |mask: *mut u8, size| mask.wrapping_add(index * extent as usize * size);
+        match mask {
+            // SAFETY: the elements of a row in the mask, which has one for each place of it.
+            Some((mask, bits, 1)) => unsafe {
+                first(mask, 1).add(lead as usize).write_bytes(bits.real[0], real as usize);
+            },
+            // SAFETY: as above.
+            Some((mask, bits, size)) => unsafe {
+                write_mask(first(mask, size), bits, lead as usize, real as usize, extent as usize);
+            },
+            None => {}
+        }
+        dst = place(extent);
+    }
+}
+
+/// The mask of a row: `extent` elements from `first` on, of which `real` ones after `lead` others are data.
+///
+/// # Safety
+/// There is memory for them.
+unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, extent: usize) {
+    let size = bits.dtype.size();
+    let fill = |at: usize, value: &[u8; 16], count: usize| {
+        // SAFETY: `at + count <= extent`.
+        unsafe { rows::fill_row(first.add(at * size), size as isize, size, value, count) };
+    };
+    fill(0, &bits.padding, lead);
+    fill(lead, &bits.real, real);
+    fill(lead + real, &bits.padding, extent - lead - real);
 }
 
 /// Copies rows of `bytes` each one after the other.
