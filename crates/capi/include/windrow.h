@@ -235,7 +235,8 @@ windrow_status windrow_assemble(const windrow_engine *engine,
 // `windrow_batch_ready_on` first. A batch on the host is complete, and the stream is not used.
 //
 // # Safety
-// As `windrow_assemble`. The stream exists as long as the batch and the tensors handed out of it.
+// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The stream exists
+// as long as the batch and the tensors handed out of it.
 windrow_status windrow_assemble_on(const windrow_engine *engine,
                                    const windrow_samples *samples,
                                    const windrow_options *options,
@@ -246,8 +247,8 @@ windrow_status windrow_assemble_on(const windrow_engine *engine,
 // lengths, offsets, mask. It may be NULL if none of these is wanted.
 //
 // # Safety
-// As `windrow_assemble`; the memory of `out` may be written to, and nothing else uses it during the call, on a device until
-// that work is done.
+// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The memory of
+// `out` may be written to, and nothing else uses it during the call, on a device until that work is done.
 windrow_status windrow_assemble_into(const windrow_engine *engine,
                                      const windrow_samples *samples,
                                      const windrow_options *options,

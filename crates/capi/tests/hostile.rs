@@ -108,12 +108,12 @@ fn impossible_options_are_a_status() {
         assert_eq!(windrow_samples_push(samples, &row(&mut data, &mut shape)), Status::Ok);
         for (options, wanted) in [
             (Options { size: 8, ..options }, "windrow_options_init"),
-            (Options { form: 9, ..options }, "form=9"),
-            (Options { form: 2, side: 7, ..options }, "side=7"),
-            (Options { form: 2, mask: -1, ..options }, "mask=-1"),
+            (Options { form: 9, ..options }, "form must be a windrow_form, got 9"),
+            (Options { form: 2, side: 7, ..options }, "side must be 0 (right), 1 (left) or 2 (both), got 7"),
+            (Options { form: 2, mask: -1, ..options }, "mask must be a windrow_mask, got -1"),
             (Options { offsets_i32: 1, ..options }, "offsets_i32"),
-            (Options { form: 2, mask: 1, mask_dtype: COMPLEX, ..options }, "mask_dtype="),
-            (Options { form: 2, mask_dtype: UINT8, ..options }, "mask_dtype="),
+            (Options { form: 2, mask: 1, mask_dtype: COMPLEX, ..options }, "mask_dtype must be"),
+            (Options { form: 2, mask_dtype: UINT8, ..options }, "mask is not set"),
         ] {
             assert_eq!(windrow_assemble(engine, samples, &options, &mut batch), Status::Argument);
             assert!(text().contains(wanted), "{}", text());
