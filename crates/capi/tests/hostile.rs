@@ -109,7 +109,10 @@ fn impossible_options_are_a_status() {
         for (options, wanted) in [
             (Options { size: 8, ..options }, "windrow_options_init"),
             (Options { form: 9, ..options }, "form must be a windrow_form, got 9"),
-            (Options { form: 2, side: 7, ..options }, "side must be 0 (right), 1 (left) or 2 (both), got 7"),
+            (
+                Options { form: 2, side: 7, ..options },
+                "side must be 0 (right), 1 (left) or 2 (both), got 7",
+            ),
             (Options { form: 2, mask: -1, ..options }, "mask must be a windrow_mask, got -1"),
             (Options { offsets_i32: 1, ..options }, "offsets_i32"),
             (Options { form: 2, mask: 1, mask_dtype: COMPLEX, ..options }, "mask_dtype must be"),
