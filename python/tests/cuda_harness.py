@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import threading
 import time
@@ -133,10 +134,13 @@ class Driver:
         """The streams begin nothing until the end of the block, when others have had time to go ahead."""
         for stream in streams:
             self.pause(stream)
+        # A collection in the block could free an engine of an earlier test, which waits for the device.
+        gc.disable()
         try:
             yield
             time.sleep(0.005)
         finally:
+            gc.enable()
             for stream in streams:
                 self.pause(stream, False)
 
