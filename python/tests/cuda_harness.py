@@ -132,17 +132,17 @@ class Driver:
     @contextlib.contextmanager
     def paused(self, *streams):
         """The streams begin nothing until the end of the block, when others have had time to go ahead."""
+        # A collection meanwhile could free an engine of an earlier test, which waits for the device.
+        gc.disable()
         for stream in streams:
             self.pause(stream)
-        # A collection in the block could free an engine of an earlier test, which waits for the device.
-        gc.disable()
         try:
             yield
             time.sleep(0.005)
         finally:
-            gc.enable()
             for stream in streams:
                 self.pause(stream, False)
+            gc.enable()
 
     @contextlib.contextmanager
     def paused_briefly(self, *streams, seconds=0.05):
