@@ -23,8 +23,8 @@ enum Reader {
 }
 
 /// The samples of a list or tuple of row-major NumPy arrays, or of dense torch tensors of the host's, all of one class.
-/// `None` for everything else, for more than `most_samples`, for stacks that read and write more than `most_bytes`, which
-/// may be copied while they are read, and for others that read more; errors are for another import to find.
+/// `None` for everything else, for more than `most_samples`, and for stacks that read and write more than `most_bytes`, which
+/// may be copied while they are read; errors are for another import to find.
 ///
 /// # Safety
 /// Until the result is dropped, or [`objects_of`] has references to the samples, no Python code runs and this thread stays attached.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn borrowed(
         return Ok(None);
     }
     let is_stack = matches!(collate.form(), Form::Stack);
-    let (mut total, mut last) = (0u64, None::<(DType, &[i64], &[i64])>);
+    let mut last: Option<(DType, &[i64], &[i64])> = None;
     let mut objects = room_for(len)?;
     objects.extend((0..len).map(|index| {
         // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
@@ -76,14 +76,13 @@ pub(crate) unsafe fn borrowed(
             }
         };
         let Some((data, dtype, shape, strides)) = read else { return Ok(None) };
-        // A stack's samples are alike; of other forms, what is read alone may be too much.
-        let bytes = shape.iter().fold(dtype.size() as u64, |all, &n| all.saturating_mul(n as u64));
-        total = match is_stack {
-            true => bytes.saturating_mul(2 * len as u64),
-            false => total.saturating_add(bytes),
-        };
-        if total > most_bytes {
-            return Ok(None);
+        if is_stack && index == 0 {
+            let sizes = [2, len as i64, dtype.size() as i64];
+            let bytes =
+                sizes.iter().chain(shape).fold(1u64, |all, &n| all.saturating_mul(n as u64));
+            if bytes > most_bytes {
+                return Ok(None);
+            }
         }
         let is_like_last = last.is_some_and(|(known, extents, steps)| {
             known == dtype
