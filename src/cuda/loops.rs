@@ -304,11 +304,19 @@ fn alike(
     let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
     let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
     let mut joined = None;
+    // Of loops that only happen to have the same extents they differ. A loop with one coordinate has any.
+    let dst_stride_of = |dim: &Dim| (dim.extent > 1).then_some(dim.dst_stride);
+    let mut dst_strides: SmallVec<[Option<i64>; 4]> =
+        first.dims.iter().map(dst_stride_of).collect();
     for nest in nests {
         if key(&nest) != key(&first) {
             return None;
         }
         for (at, (a, b)) in first.dims.iter().zip(&nest.dims).enumerate() {
+            let stride = dst_stride_of(b);
+            if stride.is_some_and(|stride| *dst_strides[at].get_or_insert(stride) != stride) {
+                return None;
+            }
             if a.extent == b.extent {
                 continue;
             }
