@@ -355,7 +355,7 @@ fn concat_along_every_dim_with_every_order() {
     }
 }
 
-/// Loops of one sample may have the extents of another's, and write other places.
+/// Samples whose loops have the same extents and write to different places, among others.
 #[test]
 fn concat_of_samples_of_different_layouts() {
     let orders = [[0, 1, 2], [1, 0, 2], [0, 2, 1]];

@@ -1,4 +1,4 @@
-//! Whole numbers to each of which that of its sample is added, as graphs need it that are joined on a device.
+//! Increments: a number for each sample, added to its elements on a device, as the edges of joined graphs need.
 #![cfg(not(miri))]
 #![allow(clippy::cast_possible_wrap, reason = "a few samples")]
 

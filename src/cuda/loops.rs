@@ -304,7 +304,7 @@ fn alike(
     let dtype = |nest: &Nest| output.classes[nest.id as usize].dtype;
     let key = |nest: &Nest| (dtype(nest), nest.dims.len(), nest.channel, nest.first);
     let mut joined = None;
-    // Of loops that only happen to have the same extents they differ. A loop with one coordinate has any.
+    // Equal extents are not enough: loops of one set write at the same strides. That of a single coordinate says nothing.
     let dst_stride_of = |dim: &Dim| (dim.extent > 1).then_some(dim.dst_stride);
     let mut dst_strides: SmallVec<[Option<i64>; 4]> =
         first.dims.iter().map(dst_stride_of).collect();

@@ -15,7 +15,7 @@ use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{Device, Owner, Result};
 
 pub use crate::cuda::End;
-pub use crate::host::{raise_rows, RowsAhead};
+pub use crate::host::{prefetch, raise_rows, RowsAhead};
 pub use crate::tensor::new_owners;
 
 #[doc(hidden)]
@@ -100,8 +100,7 @@ impl Engine {
         self.small_leaves(leaves, begin, most_bytes)
     }
 
-    /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
-    /// end: as of the list that [`SampleList::take`] gives, which is not made.
+    /// As [`Engine::assemble_small`], of the list that [`SampleList::take`] gives for these indices, which is not made.
     pub fn assemble_taken(
         &self,
         list: &SampleList<'_>,

@@ -35,6 +35,7 @@ pub(crate) use few::{write_numbers, write_rows, RowPadding};
 pub(crate) use parallel_for::parallel_for;
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
+pub use prefetch::prefetch;
 pub use raise::raise_rows;
 pub(crate) use reference::run as run_reference;
 pub(crate) use threads::{Helpers, Threads};

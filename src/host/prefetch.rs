@@ -4,9 +4,9 @@
 #[cfg(target_arch = "x86_64")]
 use crate::host::policy::POLICY;
 
-/// Asks for the first lines of some bytes that are read soon.
+/// Asks for the first lines of some bytes that are read soon. Nothing is promised of the address.
 #[inline]
-pub(super) fn prefetch(data: *const u8, bytes: usize) {
+pub fn prefetch(data: *const u8, bytes: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};

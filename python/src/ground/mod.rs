@@ -7,7 +7,6 @@ pub(crate) mod errors;
 pub(crate) mod iterables;
 pub(crate) mod logging;
 pub(crate) mod modules;
-pub(crate) mod prefetch;
 pub(crate) mod reserve;
 pub(crate) mod stream;
 pub(crate) mod tensor;

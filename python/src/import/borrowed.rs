@@ -5,9 +5,9 @@
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
+use windrow::bindings::prefetch;
 use windrow::{Collate, DType, Device, Form, SampleList};
 
-use crate::ground::prefetch::prefetch_line;
 use crate::ground::reserve::room_for;
 use crate::import::numpy_words::{array_fields, ArrayStruct};
 use crate::import::routes::{route_of, Lazy, Route};
@@ -60,7 +60,7 @@ pub(crate) unsafe fn borrowed(
     objects.extend((0..len).map(|index| {
         // SAFETY: an entry of a list or tuple, as nothing has changed it since it was counted.
         let object = unsafe { item_of(samples.as_ptr(), index as ffi::Py_ssize_t) };
-        prefetch_line(object.cast());
+        prefetch(object.cast(), 1);
         object
     }));
     for (index, &object) in objects.iter().enumerate() {

@@ -10,8 +10,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
+use windrow::bindings::prefetch;
+
 use crate::ground::modules::loaded;
-use crate::ground::prefetch::prefetch_line;
 
 /// Words from the start of a tensor's Python object to the address of the tensor.
 pub(crate) const TENSOR: usize = size_of::<ffi::PyObject>() / size_of::<usize>();
@@ -265,7 +266,7 @@ impl Words {
     /// The objects are alive and, but for the farthest, of a class that [`Words::of`] was asked for.
     #[inline]
     unsafe fn prefetch(&self, ahead: [Option<*mut ffi::PyObject>; 4]) {
-        let line = |address: usize| prefetch_line(std::ptr::with_exposed_provenance(address));
+        let line = |address: usize| prefetch(std::ptr::with_exposed_provenance(address), 1);
         let [object, tensor, storage, base] = ahead;
         // SAFETY: as in `is_plain`.
         let tensor_of = |object: *mut ffi::PyObject| unsafe {
@@ -277,7 +278,7 @@ impl Words {
         };
         let word_at = |start: usize, position: usize| start + size_of::<usize>() * position;
         if let Some(object) = object {
-            prefetch_line(object.cast());
+            prefetch(object.cast(), 1);
         }
         if let Some(tensor) = tensor.and_then(tensor_of) {
             (0..3).for_each(|count| line(tensor + 64 * count));

@@ -5,8 +5,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 use pyo3::{ffi, intern};
+use windrow::bindings::prefetch;
 
-use crate::ground::prefetch::prefetch_line;
 use crate::import::torch_words::HAS_LOCK;
 
 /// How many values ahead of their use their memory is asked for.
@@ -42,12 +42,12 @@ impl<'a> Dicts<'a> {
     pub fn prefetch(&self, samples: &[Bound<'_, PyAny>], index: usize) {
         let lead = VALUES_AHEAD.div_ceil(self.keys.len().max(1));
         if let Some(later) = samples.get(index + 2 * lead) {
-            prefetch_line(later.as_ptr().cast());
+            prefetch(later.as_ptr().cast(), 1);
         }
         let dict = samples.get(index + lead).and_then(|sample| sample.cast::<PyDict>().ok());
         if let Some(dict) = dict.filter(|_| HAS_LOCK) {
             // SAFETY: attached, and no Python code runs meanwhile.
-            unsafe { each_entry(dict, |_, value| prefetch_line(value.cast())) };
+            unsafe { each_entry(dict, |_, value| prefetch(value.cast(), 1)) };
         }
     }
 

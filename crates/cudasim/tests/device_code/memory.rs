@@ -38,12 +38,15 @@ fn bytes_of(state: &State, first: usize, lane: usize, bytes: usize) -> Vec<u8> {
     words.flatten().take(bytes).collect()
 }
 
+/// Each opcode with each hint.
+fn with_hints(names: [&'static str; 2], hints: [&'static str; 4]) -> impl Iterator<Item = String> {
+    names.into_iter().flat_map(move |name| hints.map(|hint| format!("{name}{hint}")))
+}
+
 #[test]
 pub fn loads_of_every_size() {
     let hints = ["", ".SYS", ".CONSTANT", ".NA"];
-    for opcode in
-        ["LD.E", "LDG.E"].iter().flat_map(|name| hints.map(|hint| format!("{name}{hint}")))
-    {
+    for opcode in with_hints(["LD.E", "LDG.E"], hints) {
         for (size, num_bytes) in SIZES {
             let name = format!("{opcode}{size}");
             let (mut state, memory) = with_memory(1024, num_bytes);
@@ -65,9 +68,7 @@ pub fn loads_of_every_size() {
 #[test]
 pub fn stores_of_every_size() {
     let hints = ["", ".SYS", ".STRONG.SM", ".EF"];
-    for opcode in
-        ["ST.E", "STG.E"].iter().flat_map(|name| hints.map(|hint| format!("{name}{hint}")))
-    {
+    for opcode in with_hints(["ST.E", "STG.E"], hints) {
         for (size, num_bytes) in SIZES {
             let name = format!("{opcode}{size}");
             let (mut state, memory) = with_memory(1024, num_bytes);
