@@ -226,6 +226,8 @@ fn dims_that_are_not_there() {
         Is::Argument,
         "dims=1 for samples of 1 dims",
     );
+    let twice = Collate::pad(Pad::new().dims([0, -2]));
+    check(&[&[2, 3]], &twice, Is::Argument, "dims names dim 0 twice");
     let permute = |order: &[i64]| Collate::stack().transform(Transform::new().permute(order));
     check(&[&[2, 3]], &permute(&[0]), Is::Argument, "permute=[0] is not an order of 2 dims");
     check(&[&[2, 3]], &permute(&[0, 0]), Is::Argument, "permute=[0, 0] is not an order of 2 dims");

@@ -324,7 +324,10 @@ pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool;
     let refuse = |text| Err(Error::Argument(text));
     let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
     for &dim in pad.dims.iter().flatten() {
-        named[resolve_dim("dims", dim, ndim)?] = true;
+        let dim = resolve_dim("dims", dim, ndim)?;
+        if std::mem::replace(&mut named[dim], true) {
+            return refuse(format!("dims names dim {dim} twice"));
+        }
     }
     let mut singles: SmallVec<[String; 2]> = SmallVec::new();
     for (d, &size) in pad.size.values().iter().enumerate() {

@@ -87,7 +87,7 @@ pub(crate) fn concat(
 /// Args:
 ///     value: number that padding holds; it must be exact in an integer dtype, and is not transformed.
 ///     side: "right", "left" or "center"; one string, or one for each dim.
-///     dims: the dims to pad, an int or ints.
+///     dims: the dims to pad, an int or ints; each once.
 ///     size: extent of the dims in ``dims``, or an int or None (the longest) for each sample dim. A
 ///         sample that does not fit is an error.
 ///     multiple_of: what the extents of the dims in ``dims`` are rounded up to, or an int for each sample
