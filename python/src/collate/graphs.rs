@@ -4,6 +4,7 @@
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +33,16 @@ enum Steps {
     Given(Vec<i64>),
     /// One more than the largest value.
     Ends,
+}
+
+impl Steps {
+    /// A number for each graph, which `ends` finds where it depends on the values.
+    fn or_ends<E>(&self, ends: impl FnOnce() -> Result<Vec<i64>, E>) -> Result<Cow<'_, [i64]>, E> {
+        match self {
+            Steps::Given(steps) => Ok(Cow::Borrowed(steps)),
+            Steps::Ends => ends().map(Cow::Owned),
+        }
+    }
 }
 
 /// One entry of all graphs.
@@ -190,18 +201,13 @@ fn entry_of(py: Python<'_>, column: &Column, dim: i64, steps: Steps) -> PyResult
 
 /// Has a job on a device raise its values. For the largest ones these are copied to the host first.
 fn increment(py: Python<'_>, engine: &Engine, entry: &Entry, job: &mut Job) -> PyResult<()> {
-    let ends;
-    let steps = match &entry.steps {
-        Steps::Given(steps) => steps,
-        Steps::Ends => {
-            let collate = job.collate.clone().device(Device::Cpu);
-            let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
-            let batches = run(py, engine, &mut copy, Arena::No, Instant::now())?;
-            ends = ends_of(batches[0].data(), entry).or_py_err(py)?;
-            &ends
-        }
-    };
-    if let Some(starts) = starts_of(entry, steps).or_py_err(py)? {
+    let steps = entry.steps.or_ends(|| {
+        let collate = job.collate.clone().device(Device::Cpu);
+        let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
+        let batches = run(py, engine, &mut copy, Arena::No, Instant::now())?;
+        ends_of(batches[0].data(), entry).or_py_err(py)
+    })?;
+    if let Some(starts) = starts_of(entry, &steps).or_py_err(py)? {
         job.collate = job.collate.clone().increments(starts);
     }
     Ok(())
@@ -216,15 +222,8 @@ fn starts_of(entry: &Entry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> 
 
 /// Raises the values of a batch that nothing else refers to yet.
 fn raise(batch: &Batch, entry: &Entry) -> windrow::Result<()> {
-    let ends;
-    let steps = match &entry.steps {
-        Steps::Given(steps) => steps,
-        Steps::Ends => {
-            ends = ends_of(batch.data(), entry)?;
-            &ends
-        }
-    };
-    let Some(starts) = starts_of(entry, steps)? else { return Ok(()) };
+    let steps = entry.steps.or_ends(|| ends_of(batch.data(), entry))?;
+    let Some(starts) = starts_of(entry, &steps)? else { return Ok(()) };
     // SAFETY: a batch that was made in this call; nothing else refers to it yet.
     #[allow(unsafe_code)]
     unsafe {
