@@ -49,6 +49,22 @@ def test_samples_that_are_read_differently():
     assert wr.stack(empty).shape == (3, 0, 2**40)
 
 
+def test_rows_of_other_lengths_and_strides_in_turn():
+    def rows_of(library):
+        wide = [library(paint((count, 3), "float32", count)) for count in range(2, 8)]
+        plain = [library(paint((count, 2), "float32", count)) for count in (3, 5, 5, 0, 1, 4)]
+        return [*plain[:3], wide[0][:, :2], wide[1][:, :2], plain[3], *plain[3:], wide[2][:, 1:], wide[2][:1, 1:], plain[0]]
+
+    torch = pytest.importorskip("torch")
+    for library in (np.asarray, torch.from_numpy):
+        rows = rows_of(library)
+        for first in range(len(rows)):
+            some = rows[first:]
+            assert_tensor(wr.ragged(some).data, np.concatenate([np.asarray(row) for row in some]))
+    others = [paint(3, "int32"), paint(4, "int32"), paint(4, "int64")]
+    assert refusal(lambda: wr.ragged(others), wr.DTypeError).index == 2
+
+
 def test_errors_name_the_sample_as_before():
     rows = [paint((2, 2), "int32") for _ in range(5)]
     error = refusal(lambda: wr.stack([*rows, paint((2, 3), "int32")]), wr.ShapeError)

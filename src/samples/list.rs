@@ -275,6 +275,22 @@ impl<'a> SampleList<'a> {
         true
     }
 
+    /// Appends a row-major sample that differs from the last one in its address and the extent of dim 0 alone, if the list is
+    /// of such rows. Says whether it did.
+    ///
+    /// # Safety
+    /// As many elements of the last sample's dtype as a row of this extent has, row-major from `data` on, are initialised
+    /// memory of the host that nothing writes to or frees during `'a`.
+    #[allow(unsafe_code)]
+    #[inline]
+    pub(crate) unsafe fn append_row_like_last(&mut self, data: *const u8, length: i64) -> bool {
+        let fits = self.is_rows()
+            && !self.is_empty()
+            && self.selection.is_none()
+            && (0..=self.longest).contains(&length);
+        fits && self.append_row(data, length)
+    }
+
     /// Appends all samples of another list.
     ///
     /// # Errors

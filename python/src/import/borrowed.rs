@@ -9,12 +9,15 @@ use windrow::bindings::prefetch;
 use windrow::{Collate, DType, Device, Form, SampleList};
 
 use crate::ground::reserve::room_for;
-use crate::import::numpy_words::{array_fields, ArrayStruct};
+use crate::import::numpy_words::{array_fields, prefetch_dims, ArrayStruct};
 use crate::import::routes::{route_of, Lazy, Route};
 use crate::import::torch_dense::Dense;
 use crate::import::torch_words::{Words, HAS_LOCK};
 
 type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
+
+/// How many places ahead the dims of an array are asked for.
+const ARRAYS_AHEAD: usize = 8;
 
 /// How all samples of a list are read.
 enum Reader {
@@ -64,10 +67,8 @@ pub(crate) unsafe fn borrowed(
         object
     }));
     for (index, &object) in objects.iter().enumerate() {
-        if let Reader::Dense(words, _) = reader {
-            // SAFETY: live objects, which the list holds, and a class that has words.
-            unsafe { words.prefetch_ahead(class, |steps| objects.get(index + steps).copied()) };
-        }
+        // SAFETY: live objects, which the list holds, and a class that has words, or that of arrays.
+        unsafe { reader.prefetch_ahead(class, |steps| objects.get(index + steps).copied()) };
         // SAFETY: a live object has a type; the reader is for those of this class.
         let read = unsafe {
             match ffi::Py_TYPE(object) == class {
@@ -84,19 +85,26 @@ pub(crate) unsafe fn borrowed(
                 return Ok(None);
             }
         }
-        let is_like_last = last.is_some_and(|(known, extents, steps)| {
-            known == dtype
-                && are_same(extents, shape)
-                && are_same(steps, strides.unwrap_or_default())
-        });
-        last = Some((dtype, shape, strides.unwrap_or_default()));
-        // SAFETY: as good as the producer's word, and alive as long as the list has it.
-        let is_pushed = unsafe {
-            is_like_last && list.push_like_last(data)
-                || list.push(data, dtype, Device::Cpu, shape, strides).is_ok()
+        let steps = strides.unwrap_or_default();
+        let is_longer = match last {
+            Some((known, extents, known_steps))
+                if known == dtype && are_same(known_steps, steps) =>
+            {
+                differ_in_dim_0(extents, shape)
+            }
+            _ => None,
         };
-        if !is_pushed {
-            return Ok(None);
+        last = Some((dtype, shape, steps));
+        // SAFETY: as good as the producer's word, and alive as long as the list has it.
+        unsafe {
+            let is_pushed = match is_longer {
+                Some(false) => list.push_like_last(data),
+                Some(true) => list.push_row_like_last(data, shape[0]),
+                None => false,
+            };
+            if !is_pushed && list.push(data, dtype, Device::Cpu, shape, strides).is_err() {
+                return Ok(None);
+            }
         }
     }
     Ok(Some(list))
@@ -106,6 +114,18 @@ pub(crate) unsafe fn borrowed(
 #[inline]
 fn are_same(one: &[i64], other: &[i64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a == b)
+}
+
+/// Whether the extents of dim 0 differ, of shapes that are the same but for those; `None` of others.
+#[inline]
+fn differ_in_dim_0(one: &[i64], other: &[i64]) -> Option<bool> {
+    match (one, other) {
+        ([], []) => Some(false),
+        ([first, one @ ..], [of_other, other @ ..]) => {
+            are_same(one, other).then_some(first != of_other)
+        }
+        _ => None,
+    }
 }
 
 /// References to the samples of a list that was [`borrowed`], which keep them.
@@ -133,6 +153,30 @@ fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
 type Fields<'a> = (*const u8, DType, &'a [i64], Option<&'a [i64]>);
 
 impl Reader {
+    /// Asks for the memory that the reading of the samples ahead touches. `class`: that of the samples; `at`: the object of
+    /// the list so many places ahead.
+    ///
+    /// # Safety
+    /// The objects are alive, and the class is one that this is for.
+    #[inline]
+    unsafe fn prefetch_ahead(
+        &self,
+        class: *mut ffi::PyTypeObject,
+        at: impl Fn(usize) -> Option<*mut ffi::PyObject>,
+    ) {
+        // SAFETY: the caller's promise; a live object has a type.
+        unsafe {
+            match self {
+                Reader::Array => {
+                    if let Some(object) = at(ARRAYS_AHEAD).filter(|&x| ffi::Py_TYPE(x) == class) {
+                        prefetch_dims(object);
+                    }
+                }
+                Reader::Dense(words, _) => words.prefetch_ahead(class, at),
+            }
+        }
+    }
+
     /// # Safety
     /// A live object of the class that this is for.
     #[inline]

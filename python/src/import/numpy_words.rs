@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyCapsule;
+use windrow::bindings::prefetch;
 use windrow::DType;
 
 use crate::ground::dtype::dtype_of_kind;
@@ -120,6 +121,16 @@ pub(crate) unsafe fn array_fields<'a>(object: *mut ffi::PyObject) -> Option<Arra
         let (shape, strides) = (dims(array.shape), dims(array.strides));
         Some(ArrayFields { data: array.data, dtype, shape, strides, flags: array.flags })
     }
+}
+
+/// Asks for the memory of an array's shape and strides, which are not in the object.
+///
+/// # Safety
+/// As of [`array_fields`].
+#[inline]
+pub(crate) unsafe fn prefetch_dims(object: *mut ffi::PyObject) {
+    // SAFETY: the struct of a live array.
+    prefetch(unsafe { (*object.cast::<Array>()).shape.cast() }, 1);
 }
 
 /// Whether NumPy's arrays are laid out as above.
