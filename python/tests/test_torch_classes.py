@@ -312,6 +312,21 @@ def test_tensordicts_of_workers(td):
     assert len(shared) == 3 and all(shared)
 
 
+def test_attributes_keep_their_order(pyg):
+    samples = [pyg.Data(name=f"g{n}", num_nodes=n, x=torch.ones(n, 2), tag=["a"], y=n) for n in (2, 3)]
+    assert_same_graphs(wr.collate(samples), pyg.Batch.from_data_list(samples))
+
+    def of_two_stores(n):
+        sample = pyg.HeteroData()
+        sample["p"].num_nodes = n
+        sample["p", "to", "p"].edge_index = torch.zeros(2, n, dtype=torch.int64)
+        return sample
+
+    samples = [of_two_stores(n) for n in (2, 3)]
+    got, want = wr.collate(samples), pyg.Batch.from_data_list(samples)
+    assert repr(got) == repr(want) and got._slice_dict.keys() == want._slice_dict.keys() == got._inc_dict.keys()
+
+
 def test_graphs_of_workers(pyg):
     samples = [graph(pyg, n) for n in (3, 1, 5)]
     batch, shared = through_workers(samples, wt.collate_fn())

@@ -128,30 +128,42 @@ class _Graphs:
         slices: Dict[Any, Any] = {}
         increments: Dict[Any, Any] = {}
         for store in out.stores:
-            key = store._key
-            of_store = [every if key is None else every.setdefault(key, {}) for every in (slices, increments)]
+            of_store: List[Dict[str, Any]] = [{}, {}]
             self._fill(store, made, of_store[0], of_store[1], device)
+            for every, own in zip((slices, increments), of_store):
+                if store._key is None:
+                    every.update(own)
+                elif own:
+                    every[store._key] = own
         out._num_graphs, out._slice_dict, out._inc_dict = len(self._samples), slices, increments
         return out
 
     def _fill(self, store: Any, made: Dict[str, Any], slices: Dict[str, Any], increments: Dict[str, Any], device: Any) -> None:
-        """A store of the batch; where the values of each graph are, and what they were raised by."""
+        """A store of the batch, its attributes in the order of the first graph's; where the values of each graph are, and what they
+        were raised by."""
         key, stores, count = store._key, self._columns[store._key], len(self._samples)
-        if "num_nodes" in stores[0].keys():
-            store._num_nodes = [other.num_nodes for other in stores]
-            store.num_nodes = sum(store._num_nodes)
-        own = {name: how for name, how in self._joined.items() if how.store == key}
-        for name, how in own.items():
-            slices[how.attr] = _ends(made[name], how, count)
+        own = {how.attr: (name, how) for name, how in self._joined.items() if how.store == key}
+        passed = dict(self._passed.get(key, ()))
+        attrs = list(stores[0].keys())
+        for attr in attrs:
+            if attr in own:
+                name, how = own[attr]
+                slices[attr] = _ends(made[name], how, count)
+            elif attr in passed:
+                slices[attr] = torch.arange(count + 1)
         ends: Any = self._nodes[key].ends(slices) if key in self._nodes else None
-        for name, how in own.items():
-            if how.steps is _BY_NODES:
-                how = how._replace(steps=torch.from_numpy(ends[:-1].copy()))
-            store[how.attr] = _raised(made[name], how, slices[how.attr], self._where(name))
-            increments[how.attr] = torch.zeros(count, dtype=torch.int64) if how.steps is None else how.steps
-        for attr, column in self._passed.get(key, ()):
-            store[attr] = column
-            slices[attr], increments[attr] = torch.arange(count + 1), None
+        for attr in attrs:
+            if attr in own:
+                name, how = own[attr]
+                if how.steps is _BY_NODES:
+                    how = how._replace(steps=torch.from_numpy(ends[:-1].copy()))
+                store[attr] = _raised(made[name], how, slices[attr], self._where(name))
+                increments[attr] = torch.zeros(count, dtype=torch.int64) if how.steps is None else how.steps
+            elif attr in passed:
+                store[attr], increments[attr] = passed[attr], None
+            elif attr == "num_nodes":
+                store._num_nodes = [other.num_nodes for other in stores]
+                store.num_nodes = sum(store._num_nodes)
         if ends is not None:
             store.batch = torch.from_numpy(np.repeat(np.arange(count), np.diff(ends))).to(device)
             store.ptr = torch.from_numpy(ends.copy()).to(device)
