@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from numbers import Number
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
@@ -86,17 +87,29 @@ def _pad(
     cures = {"spec=": "a tokenizer pads ids, masks and token types: pad it before, or take the collator for it"}
     if others:
         batch.update(padded(features, others, {}, None, False, return_tensors, cures))
-    for key in others if return_tensors == "np" else ():
-        if batch[key].dtype == "float32" and not hasattr(features[0][key], "dtype"):
-            batch[key] = _of_floats([feature[key] for feature in features])
+    are_lists = isinstance(features[0]["input_ids"], (list, tuple))
+    for key in others:
+        batch[key] = _as_python_floats(batch[key], [feature[key] for feature in features], are_lists, return_tensors)
     return batch
 
 
-def _of_floats(rows: List[Any]) -> Any:
-    """Python floats as NumPy has them: float64."""
-    import numpy as np
+def _as_python_floats(values: Any, rows: List[Any], are_lists: bool, return_tensors: str) -> Any:
+    """Floats in the dtype that transformers gives them. Python floats become float32, or float64 of NumPy; so do arrays where the
+    ids are arrays, since it makes Python numbers of all arrays then. NumPy's numbers keep their dtype."""
+    is_pt, first = return_tensors == "pt", rows[0]
+    if not (values.is_floating_point() if is_pt else values.dtype.kind == "f"):
+        return values
+    is_python = not hasattr(first, "dtype")
+    if is_python and is_pt:
+        return values
+    if is_python or isinstance(first, float):
+        import numpy as np
 
-    return np.array(rows)
+        exact = np.array(rows)
+        return wr.asarray(exact).torch() if is_pt else exact
+    if are_lists or isinstance(first, Number):
+        return values
+    return values.float() if is_pt else values.astype("float64")
 
 
 def _labels(tokenizer: Any, rows: List[Any], value: int, size: int, return_tensors: str) -> Any:
@@ -116,7 +129,8 @@ class DataCollatorWithPadding:
         return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
-        dict: by key, whole numbers int64, Python floats float32 (of ``"np"`` float64); ``label`` and ``label_ids`` become ``labels``. As
+        dict: by key, whole numbers int64, Python floats float32 (of ``"np"`` float64), and so arrays of floats where the ids are arrays;
+        ``label`` and ``label_ids`` become ``labels``. As
         BatchEncoding of transformers it has its entries as attributes, and ``.to(device)``.
 
     Raises:
