@@ -190,6 +190,41 @@ def test_graphs(pyg, make_graph, arena):
         default_collate(samples)
 
 
+ATTRIBUTES = {
+    "x": lambda rng, n: torch.rand(n, 3),
+    "edge_index": lambda rng, n: torch.randint(0, max(n, 1), (2, 4 if n else 0)),
+    "face": lambda rng, n: torch.randint(0, max(n, 1), (3, 2)),
+    "node_index": lambda rng, n: torch.randint(0, max(n, 1), (3,), dtype=torch.int32),
+    "adj_index": lambda rng, n: torch.randint(0, 5, (2, 3), dtype=torch.int16),
+    "bool_index": lambda rng, n: torch.rand(3) > 0.5,
+    "batch_foo": lambda rng, n: torch.randint(0, 3, (n,)),
+    "c": lambda rng, n: torch.rand(n, dtype=torch.complex64),
+    "z": lambda rng, n: torch.randint(0, 5, (n,), dtype=torch.uint8),
+    "scalar": lambda rng, n: torch.tensor(rng.random()),
+    "yi": lambda rng, n: int(rng.integers(9)),
+    "yf": lambda rng, n: rng.random(),
+    "yb": lambda rng, n: bool(n % 2),
+    "name": lambda rng, n: f"g{n}",
+    "names": lambda rng, n: ["a", "b"],
+    "num_nodes": lambda rng, n: n,
+}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_graphs_of_any_attributes(pyg, seed):
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(list(ATTRIBUTES))[: rng.integers(1, 9)].tolist()
+    if not {"x", "num_nodes"} & set(names):
+        names.append("x")  # PyTorch Geometric takes no graphs whose nodes it cannot count.
+    nodes = rng.choice([1, 2, 5], rng.integers(1, 5)).tolist()
+    samples = [pyg.Data(**{name: ATTRIBUTES[name](rng, n) for name in names}) for n in nodes]
+    got, want = wr.collate(samples), pyg.Batch.from_data_list(samples)
+    assert_same_graphs(got, want)
+    for ours, theirs in ((got._slice_dict, want._slice_dict), (got._inc_dict, want._inc_dict)):
+        assert list(ours) == list(theirs)
+        assert all(value is ours[key] is None or torch.equal(ours[key], value) for key, value in theirs.items())
+
+
 def test_errors_of_graphs_are_ours(pyg):
     refusal(lambda: wt.collate_fn()([graph(pyg, 2), pyg.Data(x=torch.ones(1, 2))]), KeyError, 'sample 1 at "edge_index"')
     other = graph(pyg, 2)
