@@ -100,6 +100,17 @@ impl Engine {
         self.small_leaves(leaves, begin, most_bytes)
     }
 
+    /// As [`Engine::assemble_small`], of one list.
+    pub fn assemble_small_list(
+        &self,
+        list: &SampleList<'_>,
+        collate: &Collate,
+        begin: Instant,
+        most_bytes: u64,
+    ) -> Option<Batch> {
+        self.small_list(list, collate, begin, most_bytes)
+    }
+
     /// As [`Engine::assemble_small`], of the list that [`SampleList::take`] gives for these indices, which is not made.
     pub fn assemble_taken(
         &self,

@@ -245,7 +245,26 @@ impl Engine {
             Small::new(rows, leaf.collate, self.shared.device)
         };
         let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;
-        self.write_small(&all, begin, most_bytes.min(host::POLICY.small_bytes), |all| all.collect())
+        let most_bytes = most_bytes.min(host::POLICY.small_bytes);
+        self.write_small(&all, begin, most_bytes, |write| {
+            let mut batches = Vec::with_capacity(all.len());
+            for small in &all {
+                batches.push(write(small)?);
+            }
+            Some(batches)
+        })
+    }
+
+    /// As [`Engine::small_leaves`], of one leaf without an output.
+    pub(super) fn small_list(
+        &self,
+        list: &SampleList<'_>,
+        collate: &Collate,
+        begin: Instant,
+        most_bytes: u64,
+    ) -> Option<Batch> {
+        let rows = SampleRows::of_list(list, host::POLICY.small_bytes)?;
+        self.small_rows(rows, collate, begin, most_bytes)
     }
 
     /// As [`Engine::small_leaves`], of the samples at these positions of a list, of which negative ones count from the
@@ -258,9 +277,21 @@ impl Engine {
         begin: Instant,
     ) -> Option<Batch> {
         let most_bytes = host::POLICY.small_bytes;
-        let small =
-            Small::new(SampleRows::taken(list, indices, most_bytes)?, collate, self.shared.device)?;
-        self.write_small(&[small], begin, most_bytes, |all| all.next().flatten())
+        let rows = SampleRows::taken(list, indices, most_bytes)?;
+        self.small_rows(rows, collate, begin, most_bytes)
+    }
+
+    fn small_rows(
+        &self,
+        rows: SampleRows<'_>,
+        collate: &Collate,
+        begin: Instant,
+        most_bytes: u64,
+    ) -> Option<Batch> {
+        let small = Small::new(rows, collate, self.shared.device);
+        let all = small.as_slice();
+        let small = all.first()?;
+        self.write_small(all, begin, most_bytes, |write| write(small))
     }
 
     /// As [`Engine::small_leaves`], of one leaf, whose rows may be more if they are short.
@@ -270,20 +301,22 @@ impl Engine {
         collate: &Collate,
         begin: Instant,
     ) -> Option<Batch> {
-        let small = Small::new(rows, collate, self.shared.device)?;
-        let policy = &host::POLICY;
+        let (small, policy) = (Small::new(rows, collate, self.shared.device), &host::POLICY);
+        let all = small.as_slice();
+        let small = all.first()?;
         let are_short = small.traffic() / (small.rows.len() as u64) < policy.min_tile_bytes;
         let most_bytes = if are_short { policy.streaming_bytes } else { policy.small_bytes };
-        self.write_small(&[small], begin, most_bytes, |all| all.next().flatten())
+        self.write_small(all, begin, most_bytes, |write| write(small))
     }
 
-    /// What `take` makes of all batches, if they are small enough; each of them is `None` without memory.
-    fn write_small<T>(
+    /// What `make` makes of all batches, if they are small enough. It writes each of them by what it is given, which gives
+    /// `None` without memory.
+    fn write_small<'r, T>(
         &self,
-        all: &[Small<'_>],
+        all: &[Small<'r>],
         begin: Instant,
         most_bytes: u64,
-        take: impl FnOnce(&mut dyn Iterator<Item = Option<Batch>>) -> Option<T>,
+        make: impl FnOnce(&mut dyn FnMut(&Small<'r>) -> Option<Batch>) -> Option<T>,
     ) -> Option<T> {
         let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
         if traffic >= most_bytes || self.shared.reference {
@@ -295,11 +328,13 @@ impl Engine {
         };
         let span = Span::timed(Stage::Run, begin, &self.shared.counters.run_ns);
         let mut tally = Tally::default();
-        let made = take(&mut all.iter().map(|small| {
-            let made = small.write(&self.shared.memory, threads.as_ref())?;
-            small.add_to(&mut tally, &made);
-            Some(made)
-        }))?;
+        let made = make(&mut |small| {
+            let made = small.write(&self.shared.memory, threads.as_ref());
+            if let Some(made) = &made {
+                small.add_to(&mut tally, made);
+            }
+            made
+        })?;
         self.shared.counters.count(&tally);
         span.note(&tally);
         Some(made)

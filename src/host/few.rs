@@ -14,10 +14,10 @@ use crate::host::isa::with_isa;
 use crate::host::parallel_for;
 use crate::host::policy::POLICY;
 use crate::host::prefetch::prefetch;
-use crate::host::rows::{self, RowFn};
-use crate::host::simd::Isa;
+use crate::host::rows;
+use crate::host::simd::{Cast, Isa};
 use crate::host::threads::Helpers;
-use crate::samples::{SampleRows, TensorMeta};
+use crate::samples::{EachRow, SampleRows, TensorMeta};
 use crate::tensor::{DType, Tensor};
 
 /// Where a row is along its own dim 0, and what fills the rest.
@@ -103,7 +103,7 @@ pub(crate) unsafe fn write_rows(
 /// How the elements of rows become those of the output.
 struct Writer {
     /// `None` where they are only moved.
-    cast: Option<RowFn>,
+    cast: Option<Cast>,
     /// Elements of one place along dim 0.
     elems: usize,
     /// Bytes of an element, of a sample and of the output.
@@ -114,7 +114,7 @@ impl Writer {
     fn new(meta: &TensorMeta, to: DType) -> Writer {
         let rest = meta.layout.shape().get(1..).unwrap_or_default();
         Writer {
-            cast: (meta.dtype != to).then(|| rows::cast_row(meta.dtype, to)),
+            cast: (meta.dtype != to).then(|| rows::cast_elems(meta.dtype, to)),
             elems: rest.iter().product::<i64>() as usize,
             sizes: [meta.dtype.size(), to.size()],
         }
@@ -131,13 +131,13 @@ impl Writer {
     /// They are there on both sides.
     #[inline]
     unsafe fn write(&self, src: *const u8, dst: *mut u8, places: usize) {
-        let ([from, to], count) = (self.sizes, places * self.elems);
+        let ([_, size], count) = (self.sizes, places * self.elems);
         // SAFETY: the caller's promise.
         unsafe {
             match self.cast {
-                None => copy_short(src, dst, count * to),
+                None => copy_short(src, dst, count * size),
                 Some(_) if count == 0 => {}
-                Some(cast) => cast(src, from as isize, dst, to as isize, count),
+                Some(cast) => cast(src, dst, count),
             }
         }
     }
@@ -145,7 +145,7 @@ impl Writer {
 
 /// Asks for the memory of a row that is read soon, if there is one more.
 #[inline]
-fn ask(rows: &SampleRows<'_>, index: usize, unit: usize) {
+fn ask(rows: EachRow<'_>, index: usize, unit: usize) {
     if index < rows.len() {
         let (src, length) = rows.at(index);
         prefetch(src, length as usize * unit);
@@ -163,7 +163,7 @@ unsafe fn write_joined(
     writer: &Writer,
     mut dst: *mut u8,
 ) {
-    let [src_unit, unit] = writer.units();
+    let ([src_unit, unit], rows) = (writer.units(), rows.each());
     for index in range {
         ask(rows, index + AHEAD, src_unit);
         let (src, length) = rows.at(index);
@@ -188,6 +188,7 @@ unsafe fn write_padded(
     mut dst: *mut u8,
 ) {
     let (extent, [src_unit, unit], size) = (padding.extent, writer.units(), writer.sizes[1]);
+    let rows = rows.each();
     let fill_with = rows::fill_of(size, &padding.value);
     let fill = |dst: *mut u8, places: i64| {
         // SAFETY: places of the row that no element of it goes to.
@@ -202,8 +203,11 @@ unsafe fn write_padded(
     for index in range {
         ask(rows, index + AHEAD, src_unit);
         let (src, length) = rows.at(index);
-        let lead = padding.side.lead(length, extent);
-        let (cut, lead, real) = ((-lead).max(0) as usize, lead.max(0), length.min(extent));
+        let (mut cut, mut lead, real) = (0, 0, length.min(extent));
+        if padding.side != Side::Right {
+            let before = padding.side.lead(length, extent);
+            (cut, lead) = ((-before).max(0) as usize, before.max(0));
+        }
         let place = |at: i64| dst.wrapping_add(at as usize * unit);
         if lead > 0 {
             fill(place(0), lead);

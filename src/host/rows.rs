@@ -115,6 +115,11 @@ pub(crate) fn cast_row(src: DType, dst: DType) -> RowFn {
     with_isa!(src, dst, I => cast_row_on::<I>(src, dst))
 }
 
+/// As [`cast_row`], of different dtypes, of elements one after the other on both sides.
+pub(crate) fn cast_elems(src: DType, dst: DType) -> Cast {
+    with_isa!(src, dst, I => cast_elems_on::<I>(src, dst))
+}
+
 /// Transforms elements; both dtypes are arithmetic.
 pub(crate) fn affine_row(src: DType, dst: DType) -> AffineFn {
     with_isa!(src, dst, I => affine_row_on::<I>(src, dst))
@@ -130,6 +135,10 @@ fn cast_row_on<I: Isa>(src: DType, dst: DType) -> RowFn {
         return copy_row(src.size());
     }
     with_type!(src, S => with_type!(dst, D => cast::<I, S, D>))
+}
+
+fn cast_elems_on<I: Isa>(src: DType, dst: DType) -> Cast {
+    with_type!(src, S => with_type!(dst, D => I::cast::<S, D>))
 }
 
 fn affine_row_on<I: Isa>(src: DType, dst: DType) -> AffineFn {

@@ -172,8 +172,38 @@ unsafe fn cast_body<I: Isa, S: Elem, D: Elem>(src: *const u8, dst: *mut u8, n: u
     }
     // SAFETY: the caller's pointers are good for `n` elements and disjoint.
     let (src, dst) = unsafe { (input::<S>(src, n), output::<D>(dst, n)) };
+    if matches!((S::KIND, D::KIND), (NumberKind::Integral, NumberKind::Integral)) {
+        return match size_of::<S>() == 8 || size_of::<D>() == 8 {
+            true => cast_integers::<S, D, 8>(src, dst),
+            false => cast_integers::<S, D, 16>(src, dst),
+        };
+    }
     for (d, s) in dst.iter_mut().zip(src) {
         d.write(Loose(convert(s.0)));
+    }
+}
+
+/// Integers, `N` at a time: the last ones may be converted twice, so that a row ends without a loop of its own.
+#[inline(always)]
+fn cast_integers<S: Elem, D: Elem, const N: usize>(
+    src: &[Loose<S>],
+    dst: &mut [MaybeUninit<Loose<D>>],
+) {
+    let (Some(last), count) = (src.last_chunk::<N>(), src.len()) else {
+        for (d, s) in dst.iter_mut().zip(src) {
+            d.write(Loose(convert(s.0)));
+        }
+        return;
+    };
+    // All of them are read before the first is written: then they fit into vectors.
+    let each = |src: &[Loose<S>; N]| src.map(|x| MaybeUninit::new(Loose(convert(x.0))));
+    for (d, s) in dst.chunks_exact_mut(N).zip(src.chunks_exact(N)) {
+        if let (Ok(d), Ok(s)) = (<&mut [MaybeUninit<Loose<D>>; N]>::try_from(d), s.try_into()) {
+            *d = each(s);
+        }
+    }
+    if let Some(d) = dst[..count].last_chunk_mut::<N>() {
+        *d = each(last);
     }
 }
 

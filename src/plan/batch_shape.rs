@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, Side};
+use crate::collate::{resolve_dim, Affine, Collate, Form, MaskBits, Pad, PerDim, Side};
 use crate::plan::checks::{
     check_arithmetic, check_devices, check_float, check_room, no_dims, resolve_channel_dim,
     resolve_dtype, resolve_permute, shape_mismatch, UsedMetas,
@@ -321,6 +321,9 @@ pub(crate) fn padded_extent(pad: &Pad, dim: usize, longest: i64) -> Result<i64> 
 /// of one dim always that one.
 pub(crate) fn padded_dims(pad: &Pad, differs: &[bool]) -> Result<SmallVec<[bool; 4]>> {
     let ndim = differs.len();
+    if pad.dims.is_none() && pad.size == PerDim::All(None) && pad.multiple_of == PerDim::All(1) {
+        return Ok(if ndim == 1 { smallvec::smallvec![true] } else { differs.into() });
+    }
     let refuse = |text| Err(Error::Argument(text));
     let mut named: SmallVec<[bool; 4]> = smallvec::smallvec![false; ndim];
     for &dim in pad.dims.iter().flatten() {

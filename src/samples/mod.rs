@@ -16,7 +16,7 @@ mod view;
 pub use list::SampleList;
 pub(crate) use memo::Memo;
 pub use meta::TensorMeta;
-pub(crate) use rows::SampleRows;
+pub(crate) use rows::{EachRow, SampleRows};
 pub(crate) use selection::{Listed, Selection};
 pub use view::SampleView;
 

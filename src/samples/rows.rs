@@ -1,7 +1,6 @@
 //! [`SampleRows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
 
 use std::borrow::Cow;
-use std::ptr;
 
 use crate::samples::list::{room_for, SampleList};
 use crate::samples::meta::TensorMeta;
@@ -75,23 +74,21 @@ impl<'r> SampleRows<'r> {
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
             return None;
         }
+        let is_alike = |view: &SampleView<'_>| {
+            let TensorMeta { dtype, device, layout } = view.meta();
+            // Strides of a row-major sample do not depend on the extent of dim 0.
+            *dtype == meta.dtype
+                && *device == meta.device
+                && layout.is_same_beyond_dim_0(&meta.layout)
+        };
+        if !views[1..].iter().all(is_alike) {
+            return None;
+        }
         let (mut addresses, mut lengths) =
             (room_for(views.len()).ok()?, room_for(views.len()).ok()?);
-        addresses.resize(views.len(), ptr::null());
-        lengths.resize(views.len(), 0);
-        let length = length_of(meta);
-        let mut differ = false;
-        for (index, view) in views.iter().enumerate() {
-            let TensorMeta { dtype, device, layout } = view.meta();
-            let is_alike = *dtype == meta.dtype && *device == meta.device;
-            // Strides of a row-major sample do not depend on the extent of dim 0.
-            if !is_alike || !layout.is_same_beyond_dim_0(&meta.layout) {
-                return None;
-            }
-            (addresses[index], lengths[index]) = (view.data(), length_of(view.meta()));
-            differ |= lengths[index] != length;
-        }
-        if !differ {
+        addresses.extend(views.iter().map(SampleView::data));
+        lengths.extend(views.iter().map(|view| length_of(view.meta())));
+        if lengths.iter().all(|&length| length == lengths[0]) {
             lengths.clear();
         }
         SampleRows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths))
@@ -109,8 +106,13 @@ impl<'r> SampleRows<'r> {
     /// Where a row is, and its extent of dim 0.
     #[inline]
     pub fn at(&self, index: usize) -> (*const u8, i64) {
-        let length = self.lengths.get(index).copied().unwrap_or(self.length);
-        (self.addresses[index], length)
+        self.each().at(index)
+    }
+
+    /// All rows, for a loop that writes through pointers.
+    #[inline]
+    pub fn each(&self) -> EachRow<'_> {
+        EachRow { addresses: &self.addresses, lengths: &self.lengths, length: self.length }
     }
 
     /// The addresses of rows that do not differ at all.
@@ -140,6 +142,26 @@ impl<'r> SampleRows<'r> {
             let (before, length) = self.at(index - 1);
             before.wrapping_add((length * bytes) as usize) == self.at(index).0
         })
+    }
+}
+
+/// Where rows are, and the extent of dim 0 of each.
+#[derive(Clone, Copy)]
+pub(crate) struct EachRow<'r> {
+    addresses: &'r [*const u8],
+    lengths: &'r [i64],
+    length: i64,
+}
+
+impl EachRow<'_> {
+    pub fn len(&self) -> usize {
+        self.addresses.len()
+    }
+
+    #[inline]
+    pub fn at(&self, index: usize) -> (*const u8, i64) {
+        let length = self.lengths.get(index).copied().unwrap_or(self.length);
+        (self.addresses[index], length)
     }
 }
 

@@ -143,6 +143,7 @@ impl Layout {
     }
 
     /// Number of elements.
+    #[inline]
     pub fn numel(&self) -> i64 {
         checked_numel(self.shape()).expect("checked by try_new")
     }
@@ -226,14 +227,20 @@ pub(crate) fn are_compact(strides: &[i64], shape: &[i64]) -> bool {
 }
 
 /// The number of elements, or `None` beyond 63 bits. An extent of 0 makes it 0 at once.
+#[inline]
 pub(crate) fn checked_numel(shape: &[i64]) -> Option<i64> {
-    if shape.contains(&0) {
-        return Some(0);
+    let mut numel = Some(1i64);
+    for &extent in shape {
+        if extent == 0 {
+            return Some(0);
+        }
+        numel = numel.and_then(|numel| numel.checked_mul(extent));
     }
-    shape.iter().try_fold(1i64, |numel, &extent| numel.checked_mul(extent))
+    numel
 }
 
 /// Bytes of a tensor of this shape, already known to fit.
+#[inline]
 pub(crate) fn bytes_of(dtype: DType, shape: &[i64]) -> u64 {
     checked_numel(shape).unwrap_or(0) as u64 * dtype.size() as u64
 }

@@ -45,7 +45,6 @@ impl<'py> Given<'py> {
         let mut given = Given::default();
         let Some(kwargs) = kwargs else { return given };
         let py = kwargs.py();
-        given.rest.reserve_exact(kwargs.len());
         for (name, item) in kwargs {
             // Names in a program's text are interned. Any others are found by `Kwargs`.
             let place = match () {
@@ -54,6 +53,10 @@ impl<'py> Given<'py> {
                 () if name.is(intern!(py, "transform")) => &mut given.transform,
                 () if name.is(intern!(py, "stream")) => &mut given.stream,
                 () => {
+                    // Few calls have any.
+                    if given.rest.is_empty() {
+                        given.rest.reserve_exact(kwargs.len());
+                    }
                     given.rest.push((name, item));
                     continue;
                 }
@@ -180,7 +183,9 @@ impl<'py> Options<'py> {
             Cow::Owned(placed) => Some(placed),
             Cow::Borrowed(_) => None,
         };
-        let collate = placed.unwrap_or(collate);
+        if let Some(placed) = placed {
+            collate = placed;
+        }
         Ok(Options { collate, out, stream, copy, engine, may_start: true })
     }
 

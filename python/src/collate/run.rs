@@ -321,7 +321,7 @@ pub(crate) fn assemble(
     let span = engine.enter(Stage::Import);
     let collate = &options.collate;
     let list = match options.is_plain() {
-        // SAFETY: below, `assemble_small` runs no Python code, this thread stays attached, and then the samples are kept.
+        // SAFETY: below, `assemble_small_list` runs no Python code, this thread stays attached, and then the samples are kept.
         #[allow(unsafe_code)]
         true => unsafe { borrowed(samples, collate, FEW, ATTACHED_BYTES) }?,
         false => None,
@@ -332,9 +332,8 @@ pub(crate) fn assemble(
         return Ok(PyBatch::from(batches.remove(0)));
     };
     let begin = span.end();
-    let leaf = Leaf { samples: &list, collate, path: "", out: None };
-    if let Some(mut batches) = engine.assemble_small(&[leaf], begin, ATTACHED_BYTES) {
-        return Ok(PyBatch::from(batches.remove(0)));
+    if let Some(batch) = engine.assemble_small_list(&list, collate, begin, ATTACHED_BYTES) {
+        return Ok(PyBatch::from(batch));
     }
     let objects = objects_of(samples, list.len())?;
     let kept = Arc::new(Imported::of_objects(list, objects));
