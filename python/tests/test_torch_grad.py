@@ -36,6 +36,12 @@ class Asking(torch.Tensor):
         return super().__torch_function__(function, types, args, kwargs or {})
 
 
+class WithoutApi(torch.Tensor):
+    """As all of torch's were before 2.10; its `__dlpack__` refuses what requires grad in every grad mode."""
+
+    __dlpack_c_exchange_api__ = None
+
+
 WITH_GRAD = {
     "leaf": leaf,
     "result": lambda: leaf() * 2,
@@ -49,6 +55,7 @@ WITH_GRAD = {
     "subclass": lambda: torch.ones(3).as_subclass(Mine).requires_grad_(),
     "row of a subclass": lambda: torch.ones(2, 3, requires_grad=True).as_subclass(Mine)[1],
     "subclass with a function": lambda: torch.ones(3).as_subclass(Asking).requires_grad_(),
+    "of a class without the exchange API": lambda: leaf().as_subclass(WithoutApi),
 }
 WITHOUT_GRAD = {
     "plain": lambda: torch.arange(3.0),

@@ -158,20 +158,25 @@ impl<'py> Importer<'py> {
         };
         // Before memory is lent: the answer may come from Python code of the caller's, such as a
         // `TorchFunctionMode`, which can resize the tensor.
-        let asked = match lazy {
-            Lazy::No => false,
+        let (mut asked, mut requires_grad) = (false, false);
+        match lazy {
+            Lazy::No => {}
             // SAFETY: a live object of a class that has words.
-            Lazy::Words(words) if unsafe { words.is_plain(object.as_ptr()) } => false,
-            _ => {
-                self.ask_lazy(object, index)?;
-                true
-            }
-        };
+            Lazy::Words(words) if unsafe { words.is_plain(object.as_ptr()) } => {}
+            _ => (asked, requires_grad) = (true, self.ask_lazy(object, index)?),
+        }
         if self.owned {
             // Before memory is lent, for the same reason.
             self.hold_storage(object, lazy)?;
         }
-        self.read(object, route, asked, index)?;
+        match (requires_grad, route) {
+            // Its own `__dlpack__` refuses it in every grad mode.
+            (true, Route::Protocols) => {
+                let detached = object.call_method0(intern!(self.py, "detach"))?;
+                self.read(&detached, route, asked, index)?;
+            }
+            _ => self.read(object, route, asked, index)?,
+        }
         if self.owned {
             self.remember_place(object, route, lazy)?;
         }
@@ -246,9 +251,9 @@ impl<'py> Importer<'py> {
     }
 
     /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a
-    /// batch has no part in gradients.
+    /// batch has no part in gradients. Gives whether the object requires grad, which is let pass where grad mode is off.
     #[cold]
-    fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
+    fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<bool> {
         self.ahead = None;
         let requires_grad = object.getattr_opt(intern!(self.py, "requires_grad"))?;
         let requires_grad = requires_grad.map_or(Ok(false), |answer| answer.is_truthy())?;
@@ -264,6 +269,6 @@ impl<'py> Importer<'py> {
                 return Err(self.layout_error(index, expected, got));
             }
         }
-        Ok(())
+        Ok(requires_grad)
     }
 }
