@@ -1,8 +1,8 @@
 //! Modules that the program has imported by itself, and what they say.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
+use pyo3::{ffi, intern};
 
 use crate::ground::errors::attribute;
 
@@ -29,6 +29,12 @@ pub(crate) fn loaded<'py>(
 pub(crate) fn grad_is_enabled(py: Python<'_>) -> PyResult<bool> {
     let Some(torch) = module(py, "torch")? else { return Ok(true) };
     torch.call_method0("is_grad_enabled")?.is_truthy()
+}
+
+/// Whether an object says of itself that it requires grad, as torch's tensors do.
+pub(crate) fn requires_grad(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let answer = object.getattr_opt(intern!(object.py(), "requires_grad"))?;
+    answer.map_or(Ok(false), |answer| answer.is_truthy())
 }
 
 /// Tells torch of a tensor that was written to, so that `backward` does not take what it holds for what was

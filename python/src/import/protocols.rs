@@ -18,6 +18,7 @@ use crate::ground::dtype::dtype_of_format;
 use crate::ground::errors::{
     attribute, class_name, in_words, is_answer, not_array_like, shown, type_error, LayoutError,
 };
+use crate::ground::modules::{grad_is_enabled, requires_grad};
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
 use crate::ownership::buffer::Buffer;
@@ -41,6 +42,16 @@ impl<'py> Importer<'py> {
         let mut refusal: Option<PyErr> = None;
         if let Some(method) = object.getattr_opt(intern!(self.py, "__dlpack__"))? {
             match self.import_dlpack(object, &method, index) {
+                // torch's own refuses what requires grad in every grad mode.
+                Err(error)
+                    if is_answer(self.py, &error)
+                        && requires_grad(object)?
+                        && !grad_is_enabled(self.py)? =>
+                {
+                    let detached = object.call_method0(intern!(self.py, "detach"))?;
+                    let method = detached.getattr(intern!(self.py, "__dlpack__"))?;
+                    return self.import_dlpack(&detached, &method, index);
+                }
                 Err(error) if may_try_next(self.py, &error) => refusal = Some(error),
                 done => return done,
             }

@@ -11,7 +11,7 @@ use windrow::{Collate, Engine};
 
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::OrPyErr;
-use crate::ground::modules::grad_is_enabled;
+use crate::ground::modules::{grad_is_enabled, requires_grad};
 use crate::ground::reserve::{no_room, room_for};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Importer;
@@ -158,25 +158,20 @@ impl<'py> Importer<'py> {
         };
         // Before memory is lent: the answer may come from Python code of the caller's, such as a
         // `TorchFunctionMode`, which can resize the tensor.
-        let (mut asked, mut requires_grad) = (false, false);
-        match lazy {
-            Lazy::No => {}
+        let asked = match lazy {
+            Lazy::No => false,
             // SAFETY: a live object of a class that has words.
-            Lazy::Words(words) if unsafe { words.is_plain(object.as_ptr()) } => {}
-            _ => (asked, requires_grad) = (true, self.ask_lazy(object, index)?),
-        }
+            Lazy::Words(words) if unsafe { words.is_plain(object.as_ptr()) } => false,
+            _ => {
+                self.ask_lazy(object, index)?;
+                true
+            }
+        };
         if self.owned {
             // Before memory is lent, for the same reason.
             self.hold_storage(object, lazy)?;
         }
-        match (requires_grad, route) {
-            // Its own `__dlpack__` refuses it in every grad mode.
-            (true, Route::Protocols) => {
-                let detached = object.call_method0(intern!(self.py, "detach"))?;
-                self.read(&detached, route, asked, index)?;
-            }
-            _ => self.read(object, route, asked, index)?,
-        }
+        self.read(object, route, asked, index)?;
         if self.owned {
             self.remember_place(object, route, lazy)?;
         }
@@ -251,13 +246,11 @@ impl<'py> Importer<'py> {
     }
 
     /// torch keeps conjugation and negation as a bit beside the memory, and read raw, the values are wrong; a
-    /// batch has no part in gradients. Gives whether the object requires grad, which is let pass where grad mode is off.
+    /// batch has no part in gradients.
     #[cold]
-    fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<bool> {
+    fn ask_lazy(&mut self, object: &Bound<'py, PyAny>, index: usize) -> PyResult<()> {
         self.ahead = None;
-        let requires_grad = object.getattr_opt(intern!(self.py, "requires_grad"))?;
-        let requires_grad = requires_grad.map_or(Ok(false), |answer| answer.is_truthy())?;
-        if requires_grad && grad_is_enabled(self.py)? {
+        if requires_grad(object)? && grad_is_enabled(self.py)? {
             let got = "one that requires grad; detach() it, or call within torch.no_grad()";
             return Err(self.layout_error(index, "a tensor that does not require grad", got));
         }
@@ -269,6 +262,6 @@ impl<'py> Importer<'py> {
                 return Err(self.layout_error(index, expected, got));
             }
         }
-        Ok(requires_grad)
+        Ok(())
     }
 }
