@@ -16,7 +16,7 @@ struct Side {
 struct Box {
     const uint64_t* table;
     const Field* field;  ///< of which dtypes, map, padding and value are, and the samples of a list
-    const uint8_t* src;  ///< of element (0, 0), whether that is real or padding
+    uint64_t src;        ///< address of element (0, 0), whether that is real or padding: of padding it may be none
     uint8_t* dst;        ///< of element (0, 0)
     Side rows, cols;
     bool is_list;      ///< row r is sample `number + r`, and `src` is not used
@@ -101,8 +101,8 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t ow
         return sizeof(Index) == 8 ? static_cast<int64_t>(to - from) : static_cast<int64_t>(static_cast<int32_t>(to - from));
     };
     int64_t real = distance(col.lo, begin), channel = field.channel_first;
-    const uint8_t* src = field.samples != 0 || field.from_size == 0 ? nullptr : source_of(table, field, index);
-    src += real * box.cols.src;
+    uint64_t src = field.samples != 0 || field.from_size == 0 ? 0 : reinterpret_cast<uint64_t>(source_of(table, field, index));
+    src += static_cast<uint64_t>(real * box.cols.src);
     uint8_t* dst = field.out + static_cast<int64_t>(offset) * field.step + static_cast<int64_t>(begin) * box.cols.dst;
     if (box.cols.channel) channel += real;
     // The last of the outer loops is that of its rows.
@@ -121,7 +121,7 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t ow
         const Index coord = static_cast<Index>(block) * loop->block;
         real = distance(bounds.lo, coord);
         dst += static_cast<int64_t>(coord) * loop->dst_stride;
-        src += real * bounds.src_stride;
+        src += static_cast<uint64_t>(real * bounds.src_stride);
         if (loop->channel_step) channel += real;
         if (d + 1 == field.num_outer) {
             box.rows = side_of<Index>(bounds, *loop, coord, loop->block);

@@ -20,21 +20,24 @@ constexpr bool kCommon = (from == kI32 && to == kI64) || (from == kI64 && to == 
                          (!affine && ((from == kI16 && to == kF32) || (from == kF32 && (to == kF16 || to == kBF16)) ||
                                       (to == kF32 && (from == kF16 || from == kBF16))));
 
+/// The bits of element `i` of a window, `size` bytes each.
+template <uint32_t size>
+WINDROW_DEVICE uint64_t element_of(const uint32_t* in, uint32_t i) {
+    if constexpr (size == 8) {
+        return in[2 * i] | static_cast<uint64_t>(in[2 * i + 1]) << 32;
+    } else {
+        const uint32_t byte = i * size;
+        return in[byte / 4] >> (8 * (byte % 4)) & (size == 4 ? ~0u : (1u << (8 * (size % 4))) - 1);
+    }
+}
+
 template <uint8_t from, uint8_t to, bool affine>
 struct Pair {
     static constexpr uint32_t kFrom = kSize<from>, kTo = kSize<to>, kElems = 16 / kTo;
     static constexpr uint32_t kWords = (kElems * kFrom + 3) / 4;
     static constexpr bool kIsCommon = kCommon<from, to, affine>;
 
-    /// The bits of element `i` of a window.
-    static WINDROW_DEVICE uint64_t bits_at(const uint32_t (&in)[kWords], uint32_t i) {
-        if constexpr (kFrom == 8) {
-            return in[2 * i] | static_cast<uint64_t>(in[2 * i + 1]) << 32;
-        } else {
-            const uint32_t byte = i * kFrom;
-            return in[byte / 4] >> (8 * (byte % 4)) & (kFrom == 4 ? ~0u : (1u << (8 * (kFrom % 4))) - 1);
-        }
-    }
+    static WINDROW_DEVICE uint64_t bits_at(const uint32_t (&in)[kWords], uint32_t i) { return element_of<kFrom>(in, i); }
 
     /// Puts the bits of element `i` into a vector of zeros.
     static WINDROW_DEVICE void put(uint64_t bits, uint32_t i, uint32_t (&out)[4]) {
@@ -121,14 +124,7 @@ struct Floats : Pair<from, to, affine> {
     static WINDROW_DEVICE float at(const uint32_t (&in)[Base::kWords], uint32_t i) {
         if constexpr (from == kF32) return float_of(in[i]);
         if constexpr (from == kBF16) return float_of(i % 2 ? in[i / 2] & 0xFFFF0000 : in[i / 2] << 16);
-        const uint32_t bits = in[i / 2] >> (16 * (i % 2)) & 0xFFFF;
-#ifdef __CUDA_ARCH__
-        float x;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(bits)));
-        return x;
-#else
-        return from_f16(bits);
-#endif
+        return float_of_f16(static_cast<uint16_t>(in[i / 2] >> (16 * (i % 2))));
     }
     WINDROW_DEVICE void vector(const uint32_t (&in)[Base::kWords], uint32_t (&out)[4]) const {
         float x[Base::kElems];

@@ -105,23 +105,24 @@ WINDROW_DEVICE uint16_t to_f16(float x) {
 #endif
 }
 
-/// Exact; a NaN is quieted.
-WINDROW_DEVICE float from_f16(uint32_t half) {
-    const uint32_t sign = (half & 0x8000) << 16, fraction = half & 0x3FF;
-    const float nan = float_of(sign | 0x7F800000 | kQuiet32 | fraction << 13);
+/// Exact; a NaN becomes some NaN.
+WINDROW_DEVICE float float_of_f16(uint16_t half) {
 #ifdef __CUDA_ARCH__
     float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(half)));
-    return x != x ? nan : x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(half));
+    return x;
 #else
-    const uint32_t exponent = half >> 10 & 0x1F;
-    if (exponent == 0x1F) return fraction != 0 ? nan : float_of(sign | 0x7F800000);
-    if (exponent == 0) {
-        float x = static_cast<float>(fraction) * (1.0f / (1 << 24));
-        return float_of(sign | bits_of(x));
-    }
+    const uint32_t sign = (half & 0x8000u) << 16, fraction = half & 0x3FF, exponent = half >> 10 & 0x1F;
+    if (exponent == 0x1F) return float_of(sign | 0x7F800000 | fraction << 13);
+    if (exponent == 0) return float_of(sign | bits_of(static_cast<float>(fraction) * (1.0f / (1 << 24))));
     return float_of(sign | (exponent + 112) << 23 | fraction << 13);
 #endif
+}
+
+/// Exact; a NaN is quieted.
+WINDROW_DEVICE float from_f16(uint32_t half) {
+    const float x = float_of_f16(static_cast<uint16_t>(half));
+    return x != x ? float_of((half & 0x8000) << 16 | 0x7F800000 | kQuiet32 | (half & 0x3FF) << 13) : x;
 }
 
 /// To nearest even; a NaN is quieted and keeps its sign and the top of its payload.
@@ -184,7 +185,8 @@ WINDROW_DEVICE uint64_t truncated(Float x) {
 
 /// What the bits of one dtype mean (kIsWhole: bool and integers; kIsPlain: those whose bits are their value):
 /// `wrapped` modulo 2^64 (bool and integers), `single` rounded to
-/// float32, `odd` rounded to odd, `wide` rounded to float64, and the way back, rounded once.
+/// float32, `loose` the same but for which NaN a NaN becomes, `odd` rounded to odd, `wide` rounded to float64, and the way
+/// back, rounded once.
 template <uint8_t dtype>
 struct Number;
 
@@ -207,6 +209,7 @@ struct Integer {
     static WINDROW_DEVICE float single(uint64_t bits) {
         return static_cast<float>(static_cast<T>(bits));
     }
+    static WINDROW_DEVICE float loose(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE float odd(uint64_t bits) {
         if (sizeof(T) < 4) {
             return single(bits);
@@ -239,6 +242,7 @@ struct Number<kBool> {
     static constexpr bool kIsWhole = true, kIsPlain = false;
     static WINDROW_DEVICE uint64_t wrapped(uint64_t bits) { return (bits & 0xFF) != 0; }
     static WINDROW_DEVICE float single(uint64_t bits) { return wrapped(bits) ? 1.0f : 0.0f; }
+    static WINDROW_DEVICE float loose(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return wrapped(bits) ? 1.0 : 0.0; }
     static WINDROW_DEVICE uint64_t from(float x) { return x != 0; }
@@ -255,6 +259,7 @@ struct Floating {
 template <>
 struct Number<kF16> : Floating<2> {
     static WINDROW_DEVICE float single(uint64_t bits) { return from_f16(bits & 0xFFFF); }
+    static WINDROW_DEVICE float loose(uint64_t bits) { return float_of_f16(static_cast<uint16_t>(bits)); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
     static WINDROW_DEVICE uint64_t from(float x) { return to_f16(x); }
@@ -264,6 +269,7 @@ struct Number<kF16> : Floating<2> {
 template <>
 struct Number<kBF16> : Floating<2> {
     static WINDROW_DEVICE float single(uint64_t bits) { return from_bf16(bits & 0xFFFF); }
+    static WINDROW_DEVICE float loose(uint64_t bits) { return float_of(static_cast<uint32_t>(bits) << 16); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
     static WINDROW_DEVICE uint64_t from(float x) { return to_bf16(x); }
@@ -275,6 +281,7 @@ struct Number<kF32> : Floating<4> {
     static WINDROW_DEVICE float single(uint64_t bits) {
         return float_of(static_cast<uint32_t>(bits));
     }
+    static WINDROW_DEVICE float loose(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE float odd(uint64_t bits) { return single(bits); }
     static WINDROW_DEVICE double wide(uint64_t bits) { return widen(single(bits)); }
     static WINDROW_DEVICE uint64_t from(float x) { return bits_of(x); }
@@ -314,10 +321,11 @@ WINDROW_DEVICE void with_number(uint8_t dtype, const F& f) {
 WINDROW_DEVICE bool is_integral(uint8_t dtype) { return dtype <= kU64; }
 WINDROW_DEVICE bool is_half(uint8_t dtype) { return dtype == kF16 || dtype == kBF16; }
 
-/// Whether a conversion without float64 needs rounding to odd.
+/// Whether a conversion without float64 needs rounding to odd. To float16 it does not: integers that float32 rounds are beyond
+/// its range.
 WINDROW_DEVICE bool is_rare(uint8_t from, uint8_t to, bool mapped) {
     const bool is_long = from == kI32 || from == kI64 || from == kU32 || from == kU64;
-    return is_long && is_half(to) && !mapped;
+    return is_long && to == kBF16 && !mapped;
 }
 
 /// The affine map of a field: a[channels], then b[channels], float64 if either dtype is.

@@ -157,6 +157,15 @@ WINDROW_DEVICE void keep(T*& p) {
 #endif
 }
 
+/// The same of a word: what is made of it is made in each turn of a loop, in place of registers for all of it.
+WINDROW_DEVICE void keep(uint32_t& word) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(word));
+#else
+    (void)word;
+#endif
+}
+
 /// Windows of a lane, of `bytes` each, a multiple of 32 bytes apart: all begin as far behind an aligned address. Callers
 /// see to what is beside a misaligned one, which is read in aligned words.
 template <Alignment alignment, uint32_t bytes>
@@ -289,6 +298,17 @@ WINDROW_DEVICE void pack(const float* x, uint32_t (&out)[4]) {
                  : dtype == kBF16 ? pack_bf16(x[2 * i], x[2 * i + 1])
                                   : bits_of(x[i]);
     }
+}
+
+/// The low `bytes` bytes of a word, and behind them those of another: 1 or 2.
+template <uint32_t bytes>
+WINDROW_DEVICE uint32_t pair_of(uint32_t low, uint32_t high) {
+#ifdef __CUDA_ARCH__
+    return __byte_perm(low, high, bytes == 1 ? 0x7740 : 0x5410);
+#else
+    constexpr uint32_t kMask = (1u << 8 * bytes) - 1;
+    return (low & kMask) | (high & kMask) << (8 * bytes);
+#endif
 }
 
 /// Byte `i` of some words as a float32. nvcc makes three instructions of such a cast, one of them at an

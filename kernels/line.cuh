@@ -3,10 +3,10 @@
 //
 // A line is cut into vectors of 16 bytes and single elements by the sizes of its elements alone. The
 // single elements, which are few, go through the one conversion for all dtypes; only the loops over
-// vectors are compiled for their pair of dtypes.
+// vectors are compiled for their pair of dtypes. One more is for all pairs that have none of their own.
 #pragma once
 
-#include "casts.cuh"
+#include "group.cuh"
 
 namespace windrow {
 
@@ -27,6 +27,7 @@ struct LineCast {
     uint32_t to_size, log_to;
     Affine affine;       ///< of one channel; raised: where the number is
     uint64_t value;
+    Codes codes;         ///< of any pair of dtypes: all of it but the map
 };
 
 /// Vectors of a lane whose loads are under way together: 64 bytes of the source, or 32 where a vector may be made
@@ -88,7 +89,117 @@ WINDROW_DEVICE void line_vectors(const Cast& cast, bool is_aligned, const uint8_
     }
 }
 
-/// The elements of a line that are read.
+/// The vectors of a group of elements of type From, `elems` of them in each, 8 vectors apart. The first is there if `before` is 0
+/// or less; the others if `left` is more than their distance.
+template <class From, uint32_t elems, Alignment alignment>
+WINDROW_DEVICE void load_group(Group& group, const uint8_t* src, int32_t before, int32_t left) {
+    constexpr uint32_t kBytes = elems * sizeof(From);
+    const Windows<alignment, kBytes> windows(src);
+#pragma unroll
+    for (uint32_t v = 0; v < kGroup / elems; ++v) {
+        uint32_t in[(kBytes + 3) / 4];
+        if (v == 0) windows.read_if(0, before - 1, 0, in);
+        else windows.read_if(left, static_cast<int32_t>(kTeamLanes * v), kTeamLanes * kBytes * v, in);
+#pragma unroll
+        for (uint32_t i = 0; i < elems; ++i) group.set_as<From>(v * elems + i, element_of<sizeof(From)>(in, i));
+    }
+}
+
+template <uint32_t elems>
+WINDROW_DEVICE void load_group(Group& group, uint32_t from_size, bool is_aligned, const uint8_t* src, int32_t before, int32_t left) {
+    auto load = [&](auto element) {
+        if (is_aligned) load_group<decltype(element), elems, kAligned>(group, src, before, left);
+        else load_group<decltype(element), elems, kMisaligned>(group, src, before, left);
+    };
+    switch (from_size) {
+        case 1: return load(uint8_t{});
+        case 2: return load(uint16_t{});
+        case 4: return load(uint32_t{});
+        default: return load(uint64_t{});
+    }
+}
+
+/// Writes the vectors of a group, whose elements have sizeof(To) bytes; the same of those as load_group().
+template <class To>
+WINDROW_DEVICE void store_group(const Group& group, uint8_t* dst, int32_t before, int32_t left) {
+    if constexpr (sizeof(To) == 1) {
+        if (before > 0) return;
+        auto word = [&](uint32_t i) {
+            const uint32_t low = pair_of<1>(group.lo[i], group.lo[i + 1]), high = pair_of<1>(group.lo[i + 2], group.lo[i + 3]);
+            return pair_of<2>(low, high);
+        };
+        store(dst, word(0) | static_cast<uint64_t>(word(4)) << 32);
+    } else {
+        constexpr uint32_t kElems = 16 / sizeof(To);
+#pragma unroll
+        for (uint32_t v = 0; v < kGroup / kElems; ++v) {
+            uint32_t out[4];
+#pragma unroll
+            for (uint32_t i = 0; i < 4; ++i) {
+                const uint32_t at = v * kElems + i * 4 / sizeof(To);
+                out[i] = sizeof(To) == 2 ? pair_of<2>(group.lo[at], group.lo[at + (sizeof(To) == 2)]) : sizeof(To) == 8 && i % 2 ? group.hi[at] : group.lo[at];
+            }
+            if (v == 0) store_words(0, before - 1, dst, out);
+            else store_words(left, static_cast<int32_t>(kTeamLanes * v), dst + kTeamLanes * 16 * v, out);
+        }
+    }
+}
+
+/// Elements of each vector of a group.
+WINDROW_DEVICE uint32_t elems_of(Codes codes) { return minimum(kGroup, 16 >> codes.log_to()); }
+
+/// The same element by element, with the NaNs of convert.cuh.
+WINDROW_DEVICE void write_group_slowly(Codes codes, const Affine& map, const uint8_t* src, uint8_t* dst, int32_t before, int32_t left) {
+    const uint32_t elems = elems_of(codes);
+#pragma unroll 1
+    for (uint32_t i = 0; i < kGroup; ++i) {
+        const uint32_t vector = i / elems * kTeamLanes, at = vector * elems + i % elems;
+        if (vector == 0 ? before > 0 : left <= static_cast<int32_t>(vector)) continue;
+        const uint64_t bits = read_element(src + at * codes.from_size(), codes.from_size());
+        write_element(dst + (at << codes.log_to()), convert_one(bits, codes.from(), codes.to(), map, 0), 1 << codes.log_to());
+    }
+}
+
+/// Vectors [0, count) of a line of any pair of dtypes, in groups of kGroup elements: in turns as line_vectors(). Vectors of
+/// elements of one byte have 8 bytes.
+WINDROW_DEVICE void line_groups(Codes codes, bool is_aligned, const Affine& affine, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
+    const uint32_t elems = elems_of(codes), many = kGroup / elems, bytes = elems << codes.log_to();
+    const auto first = static_cast<int32_t>(team.first(many) - first_turn(dst, team) * 16 / bytes), step = static_cast<int32_t>(team.step(many));
+    src += int64_t{first} * static_cast<int32_t>(elems * codes.from_size());
+    dst += int64_t{first} * static_cast<int32_t>(bytes);
+    int32_t before = -first;
+    codes.set(0, is_aligned);
+#pragma unroll 1
+    for (int32_t left = static_cast<int32_t>(count * 16 / bytes) - first; left > 0; left -= step) {
+        keep(codes.word);
+        is_aligned = codes.is(0);
+        Group group;
+        group.clear();
+        switch (codes.log_to()) {
+            case 3: load_group<2>(group, codes.from_size(), is_aligned, src, before, left); break;
+            case 2: load_group<4>(group, codes.from_size(), is_aligned, src, before, left); break;
+            default: load_group<8>(group, codes.from_size(), is_aligned, src, before, left);
+        }
+        auto map = map_with([&] { return affine; }, affine.a != nullptr, 0, 0);
+        if (cast_group(group, codes, map)) {
+            switch (codes.log_to()) {
+                case 0: store_group<uint8_t>(group, dst, before, left); break;
+                case 1: store_group<uint16_t>(group, dst, before, left); break;
+                case 2: store_group<uint32_t>(group, dst, before, left); break;
+                default: store_group<uint64_t>(group, dst, before, left);
+            }
+        } else {
+            write_group_slowly(codes, affine, src, dst, before, left);
+        }
+        before = 0;
+        keep(codes.word);
+        src = stepped(src, step, elems_of(codes) * codes.from_size());
+        dst = const_cast<uint8_t*>(stepped(dst, step, elems_of(codes) << codes.log_to()));
+    }
+}
+
+/// The elements of a line that are read. `is_any`: of any pair of dtypes.
+template <bool is_any>
 WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t* dst, uint32_t real, uint32_t before, uint32_t after,
                               const Team& team) {
     const uint32_t from_size = cast.from_size, log_to = cast.log_to;
@@ -98,10 +209,10 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
     for (uint32_t i = team.thread; i < real - in_vectors; i += team.threads) {
         const uint32_t at = i < cut.head ? i : i + in_vectors;
         uint64_t bits = read_element(src + uint64_t{at} * from_size, from_size);
-        if (cast.loop != kMovedLoop) {
-            // A cast among integers extends a sign at most.
-            if (!is_integral(cast.from) || !is_integral(cast.to)) {
-                if (cast.loop >= kRaised32) bits += cast.affine.get<uint64_t>(0);
+        if (is_any || cast.loop != kMovedLoop) {
+            // A cast among integers that has a loop of its own extends a sign at most.
+            if (is_any || !is_integral(cast.from) || !is_integral(cast.to)) {
+                if (!is_any && cast.loop >= kRaised32) bits += cast.affine.get<uint64_t>(0);
                 else bits = convert_one(bits, static_cast<uint8_t>(cast.from), static_cast<uint8_t>(cast.to), cast.affine, 0);
             } else if (cast.from <= kI32) {
                 const uint32_t unused = 32 - 8 * from_size;
@@ -113,6 +224,7 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
     if (cut.vectors == 0) return;
     src += cut.head * from_size;
     dst += cut.head << log_to;
+    if (is_any) return line_groups(cast.codes, cut.is_aligned, cast.affine, src, dst, cut.vectors, team);
     if (cast.loop == kMovedLoop) return line_vectors(Bytes{}, cut.is_aligned, src, dst, cut.vectors, team);
     switch (cast.loop) {
 #define WINDROW_CASE(type, from, to, mapped) \
@@ -127,6 +239,7 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
 }
 
 /// Writes the team's part of a line. `fill`: the padding over and over, its first byte at `line.dst`.
+template <bool is_any>
 WINDROW_DEVICE void write_line(const Line& line, LineCast cast, Vec16 fill, const Team& team) {
     const uint32_t size = cast.to_size, padding = line.width - line.lead - line.real;
     uint8_t* dst = line.dst + line.lead * size;
@@ -135,13 +248,13 @@ WINDROW_DEVICE void write_line(const Line& line, LineCast cast, Vec16 fill, cons
     if (padding > 0) fill_run(dst + real * size, padding, size, fill, team);
     if (real == 0) return;
     if (cast.from_size == 0) return fill_run(dst, real, size, repeated({cast.value, 0}, size), team);
-    if (cast.loop == kMovedLoop) {
+    if (!is_any && cast.loop == kMovedLoop) {
         as_branch();
         real *= size;
         cast.from_size = cast.to_size = 1;
         cast.log_to = 0;
     }
-    cast_line(cast, line.src, dst, real, line.before, line.after, team);
+    cast_line<is_any>(cast, line.src, dst, real, line.before, line.after, team);
 }
 
 }  // namespace windrow

@@ -250,17 +250,6 @@ WINDROW_DEVICE uint64_t stepped(uint64_t base, uint32_t step, uint32_t i) {
 #endif
 }
 
-/// base + step, which the compiler does not make a product of.
-WINDROW_DEVICE uint64_t sum_of(uint64_t base, int32_t step) {
-#ifdef __CUDA_ARCH__
-    uint64_t sum;
-    asm("{ .reg .s64 wide; cvt.s64.s32 wide, %2; add.s64 %0, %1, wide; }" : "=l"(sum) : "l"(base), "r"(step));
-    return sum;
-#else
-    return base + static_cast<int64_t>(step);
-#endif
-}
-
 template <class T, class Step>
 WINDROW_DEVICE const T* stepped(const T* base, Step step, uint32_t i) {
     return reinterpret_cast<const T*>(stepped(reinterpret_cast<uint64_t>(base), step, i));

@@ -35,6 +35,8 @@ enum Family : uint8_t {
     kBox = 5,
     /// Numbers that are in the table itself, from position `data` on: lengths, offsets.
     kValues = 6,
+    /// The same as kLine, of a pair of dtypes that has no loop of its own.
+    kAnyLine = 7,
 };
 
 constexpr uint32_t kMoveBytes = 2048;
@@ -112,7 +114,7 @@ struct alignas(16) Field {
     uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kBox and kLine
     uint8_t to_size;
     uint8_t log_map;       ///< kLine: log2 of the bytes of a coefficient
-    uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kBox: of Kind
+    uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kBox, kAnyLine: of Kind
     uint8_t flags;         ///< of Flags
     uint8_t hint_shift;
     uint8_t log_to;        ///< log2 of `to_size`

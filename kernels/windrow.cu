@@ -64,15 +64,8 @@ WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32
 
 /// What becomes of the elements of a row, which are all of one channel.
 WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
-    LineCast cast;
-    cast.from = field.from;
-    cast.to = field.to;
-    cast.loop = field.loop;
-    cast.from_size = field.from_size;
-    cast.to_size = field.to_size;
-    cast.log_to = field.log_to;
-    cast.value = field.op == kConst ? field.value : number;
-    cast.affine = {nullptr, 1};
+    const uint64_t value = field.op == kConst ? field.value : number;
+    LineCast cast = {field.from, field.to, field.loop, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, Codes(field)};
     if (field.op >= kAffine) {
         if (channel >= field.channels) {
             as_branch();
@@ -83,10 +76,11 @@ WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint3
     return cast;
 }
 
-/// Lines, and lines of pixels.
+/// Lines, and lines of pixels. `is_any`: lines of any pair of dtypes alone, whose registers others have no use for.
+template <bool is_any>
 WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_t own) {
     const uint32_t lane = lane_of_thread();
-    const bool is_planar = field.family == kPlanar;
+    const bool is_planar = !is_any && field.family == kPlanar;
     Team team = {lane, kLanes};
     if (field.samples != 0) {
         // Short rows: one for each group of 8 lanes, whole.
@@ -103,7 +97,7 @@ WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_
         const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
         write_pixels(run, field.to, field.planes, by, field.channels, fill_of(field), team);
     } else {
-        write_line({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
+        write_line<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
                    cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
     }
 }
@@ -153,10 +147,11 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     // The most frequent first.
     if (family == kRows) return by_id ? rows_item<true>(table, field, own) : rows_item<false>(table, field, own);
     if (family == kPages) return page_item(table, field, own);
-    if (family == kLine || family == kPlanar) return line_item(table, field, own);
+    if (family == kLine || family == kPlanar) return line_item<false>(table, field, own);
     switch (family) {
         case kShort: return by_id ? short_item<true>(table, field, own) : short_item<false>(table, field, own);
         case kBox: return box_item(table, field, own);
+        case kAnyLine: return line_item<true>(table, field, own);
         default: return values_item(table, field, own);
     }
 }

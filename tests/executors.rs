@@ -173,6 +173,81 @@ fn every_pair_of_dtypes() {
     }
 }
 
+/// Adjacent elements, at lengths around those where vectors and turns of a warp are full, and at odd addresses.
+#[test]
+fn rows_of_every_pair_of_dtypes() {
+    let lengths = [127, 128, 129, 255, 256, 257, 511, 513, 1023, 1024, 1025];
+    for (index, &src) in ARITHMETIC.iter().enumerate() {
+        for (at, &dst) in ARITHMETIC.iter().enumerate() {
+            let misalign = (3 * index + at) % 16;
+            let samples: Vec<_> = lengths
+                .iter()
+                .map(|&n| Sample::misaligned(src, &[n], misalign, n as u64))
+                .collect();
+            let name = format!("{src} to {dst} at {misalign}");
+            runner().check(&name, &samples, &Ask::ragged().cast(dst));
+            runner().check(
+                &format!("{name}, scaled"),
+                &samples,
+                &Ask::concat(0).cast(dst).scaled(),
+            );
+            let aligned: Vec<_> =
+                lengths.iter().map(|&n| Sample::rich(src, &[n], n as u64)).collect();
+            runner().check(&name, &aligned, &Ask::side(Side::Left).cast(dst));
+        }
+    }
+}
+
+/// Lines with loops around them of as many coordinates as their sample has: rows with gaps between, moved, cast by a loop of their
+/// own and by that of any pair.
+#[test]
+fn rows_with_gaps_joined_along_an_outer_dim() {
+    use DType::{F32, I16, I32, I64, I8};
+    for (from, to) in [(F32, F32), (I32, I64), (I16, F32), (F32, I8)] {
+        for inner in [&[300][..], &[2, 300], &[2, 3, 260]] {
+            let samples: Vec<_> = [3, 1, 7, 0, 2]
+                .iter()
+                .map(|&n| {
+                    let shape = [&[n], inner].concat();
+                    let mut strides = vec![1];
+                    for &extent in shape[1..].iter().rev() {
+                        strides.push(strides[strides.len() - 1] * (extent + 5));
+                    }
+                    strides.reverse();
+                    Sample::strided(from, &shape, &strides, n as u64)
+                })
+                .collect();
+            let name = format!("{from} to {to}, rows {inner:?}");
+            runner().check(&name, &samples, &Ask::ragged().cast(to));
+            runner().check(&name, &samples, &Ask::side(Side::Left).cast(to));
+        }
+    }
+}
+
+/// Rows of a box are samples: elements of a lane are of as many. Their numbers are those where its last ones are few.
+#[test]
+fn many_samples_of_a_few_elements() {
+    use DType::{BF16, F16, F32, F64, I16, I32, I64, I8, U8};
+    let casts = [
+        (U8, U8),
+        (U8, I16),
+        (F16, F16),
+        (F16, I8),
+        (F32, F32),
+        (F32, BF16),
+        (I64, I64),
+        (F64, I32),
+    ];
+    for (from, to) in casts {
+        for num_samples in [255, 300, 700] {
+            let samples: Vec<_> =
+                (0..num_samples).map(|i| Sample::rich(from, &[3], i as u64)).collect();
+            let name = format!("{num_samples} of {from} to {to}");
+            runner().check(&name, &samples, &Ask::stack().cast(to));
+        }
+    }
+}
+
 /// A long sample and a short one of neighbouring numbers from `first` on, with `odd` in each place of a vector.
 fn among_numbers(dtype: DType, first: u128, odd: u128) -> [Sample; 2] {
     [4096, 7].map(|length: i64| {

@@ -216,7 +216,7 @@ pub fn run(engine: &Engine, only: Option<&str>, scale: Scale, is_of_pairs: bool)
     let all = if is_of_pairs { pairs(scale) } else { rows_of_file(scale) };
     let mut own = None;
     for Counted { name, case, by_address, entry } in all {
-        if only.is_some_and(|only| !name.contains(only)) {
+        if only.is_some_and(|only| !format!("{name}, {case}").contains(only)) {
             continue;
         }
         let engine = match by_address {

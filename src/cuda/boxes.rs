@@ -4,7 +4,6 @@ use super::loops::{Extent, Loop, Loops, Number};
 use super::params::ElementLoop;
 use super::part::{Part, Places};
 use crate::plan::Op;
-use crate::tensor::DType;
 
 /// Lanes of a warp, and the elements of a lane that are under way together in a box.
 pub(super) const LANES: u32 = 32;
@@ -51,18 +50,9 @@ pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool
     if to.size() == 16 || is_odd || part.increments.is_some() {
         return ElementLoop::Slow;
     }
-    let is_mapped = part.affine.is_some();
-    let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
-    if !is_read || part.is_move() || !is_mapped && is_whole(from) && is_whole(to) {
-        return ElementLoop::Whole;
-    }
-    if [from, to].contains(&DType::F64) {
-        return ElementLoop::Doubles;
-    }
-    let is_long = matches!(from, DType::I32 | DType::I64 | DType::U32 | DType::U64);
-    match is_long && matches!(to, DType::F16 | DType::BF16) && !is_mapped {
-        true => ElementLoop::OddSingles,
-        false => ElementLoop::Singles,
+    match is_read && !part.is_move() {
+        true => ElementLoop::of_cast(from, to, part.affine.is_some()),
+        false => ElementLoop::Whole,
     }
 }
 

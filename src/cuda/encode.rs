@@ -7,8 +7,8 @@ use super::family::{family_of, is_team};
 use super::loops::{Extent, Loop, Number};
 use super::numbers::Values;
 use super::params::{
-    self, code_of, flags, loop_of, raised_loop_of, varies, Divisor, Family, CHOSEN_WORDS, MOVED,
-    MOVE_BYTES,
+    self, code_of, flags, loop_of, raised_loop_of, varies, Divisor, ElementLoop, Family,
+    CHOSEN_WORDS, MOVED, MOVE_BYTES,
 };
 use super::part::{address_of, Part, PartAddresses, Places};
 use super::policy::Policy;
@@ -147,7 +147,7 @@ impl<'b> Builder<'b> {
                 field.planes = planes.fixed().unwrap_or(0) as u32;
                 self.rows(field, part, rest, u64::from(field.planes))
             }
-            Family::Line => self.rows(field, part, &part.loops, 1),
+            Family::Line | Family::AnyLine => self.rows(field, part, &part.loops, 1),
             Family::Box | Family::Values => self.boxes(field, part),
         }
     }
@@ -272,9 +272,12 @@ impl<'b> Builder<'b> {
         let rows = match outer.last().and_then(Loop::fixed) {
             // As even as may be.
             Some(extent) => {
+                let even =
+                    |blocks: u64| extent.div_ceil(blocks).next_multiple_of(TURNS << log_step);
                 let blocks = ((extent + rows / 2) / rows).max(1);
-                let even = extent.div_ceil(blocks).next_multiple_of(TURNS << log_step);
-                even.min(extent).max(1)
+                // The last one finds its box, too, if it is short.
+                let is_short = (1..=even(blocks) / 4).contains(&(extent % even(blocks)));
+                even(blocks - u64::from(is_short && blocks > 1)).min(extent).max(1)
             }
             None => rows,
         };
@@ -472,6 +475,10 @@ fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
         (true, _) => (to, 0),
         (_, Some(_)) if part.is_of_one_dtype() => {
             (MOVED, raised_loop_of(part.to.size()).unwrap_or(0))
+        }
+        _ if family == Family::AnyLine => {
+            let kind = ElementLoop::of_cast(part.from, part.to, part.affine.is_some());
+            (code_of(part.from), kind as u8)
         }
         _ => {
             let number = loop_of(part.from, part.to, part.affine.is_some());

@@ -117,18 +117,18 @@ pub(super) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     if work.is_planar() {
         return Family::Planar;
     }
-    let has_loop = match work.op {
-        Op::Read { .. } if work.is_move => true,
-        Op::Read { affine } => work.is_finite && loop_of(work.from, work.to, affine).is_some(),
-        Op::Const(_) | Op::Index => true,
-    };
     let is_long = match work.loops.len() {
         1 => work.is_joined || work.row_bytes() >= policy.min_row_bytes,
         _ => work.row_bytes() >= policy.min_row_elems * size,
     };
     let has_one_channel = work.channels <= 1 || !cols.is_channel;
-    if has_loop && is_long && has_one_channel && work.is_adjacent() {
-        return Family::Line;
+    let has_loop = match work.op {
+        Op::Read { .. } if work.is_move => true,
+        Op::Read { affine } => work.is_finite && loop_of(work.from, work.to, affine).is_some(),
+        Op::Const(_) | Op::Index => true,
+    };
+    if is_long && has_one_channel && work.is_adjacent() {
+        return if has_loop { Family::Line } else { Family::AnyLine };
     }
     Family::Box
 }

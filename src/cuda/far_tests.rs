@@ -282,18 +282,31 @@ fn offsets_beyond_32_bits() {
 fn casts_beyond_32_bits() {
     on_a_gpu(|gpu| {
         let cols = 3_000_000_000u64;
-        for col in [1 << 30, (1 << 31) - 1, 1 << 31, cols - 1] {
-            let near = |field: &Field| {
+        let shape: &[&[i64]] = &[&[cols as i64]];
+        let near = |col: u64, from: u64, to: u64| {
+            move |field: &Field| {
                 let (items, cols) = stretch(field, 0, 0, col, cols);
-                Near { items, written: vec![scaled(&cols, 8)], sample: 0, read: scaled(&cols, 4) }
-            };
+                Near {
+                    items,
+                    written: vec![scaled(&cols, to)],
+                    sample: 0,
+                    read: scaled(&cols, from),
+                }
+            }
+        };
+        for col in [1 << 30, (1 << 31) - 1, 1 << 31, cols - 1] {
             let cast = |_: &Near, read: &[u8]| -> Vec<u8> {
                 let numbers =
                     read.chunks_exact(4).map(|bytes| i32::from_ne_bytes(bytes.try_into().unwrap()));
                 numbers.flat_map(|number| i64::from(number).to_ne_bytes()).collect()
             };
             let collate = Collate::stack().cast(DType::I64);
-            gpu.check((DType::I32, &[&[cols as i64]]), &collate, Family::Line, near, cast);
+            gpu.check((DType::I32, shape), &collate, Family::Line, near(col, 4, 8), cast);
+            let extend = |_: &Near, read: &[u8]| -> Vec<u8> {
+                read.iter().flat_map(|&byte| u16::from(byte).to_ne_bytes()).collect()
+            };
+            let collate = Collate::stack().cast(DType::U16);
+            gpu.check((DType::U8, shape), &collate, Family::AnyLine, near(col, 1, 2), extend);
         }
     });
 }

@@ -16,11 +16,12 @@ pub(super) enum Family {
     Planar = 4,
     Box = 5,
     Values = 6,
+    AnyLine = 7,
 }
 
 impl Family {
     /// In the order of their numbers.
-    const ALL: [Family; 7] = [
+    const ALL: [Family; 8] = [
         Family::Rows,
         Family::Pages,
         Family::Short,
@@ -28,6 +29,7 @@ impl Family {
         Family::Planar,
         Family::Box,
         Family::Values,
+        Family::AnyLine,
     ];
 
     /// The name of a field's family, as [`Explain`](crate::Explain) says it.
@@ -37,6 +39,7 @@ impl Family {
             Family::Pages => "pages",
             Family::Short => "short",
             Family::Line => "line",
+            Family::AnyLine => "any line",
             Family::Planar => "planar",
             Family::Box => "box",
             Family::Values => "values",
@@ -72,7 +75,7 @@ pub(super) mod flags {
     pub const VARIED: u8 = 16;
 }
 
-/// How an element of a [`Family::Box`] is written: `loop` of its field.
+/// How elements are written whose pair of dtypes has no loop of its own: `loop` of a [`Family::Box`] or [`Family::AnyLine`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum ElementLoop {
@@ -81,6 +84,25 @@ pub(super) enum ElementLoop {
     OddSingles = 2,
     Doubles = 3,
     Slow = 4,
+}
+
+impl ElementLoop {
+    /// Of elements at multiples of their sizes that are not only moved.
+    pub fn of_cast(from: DType, to: DType, affine: bool) -> ElementLoop {
+        let is_whole = |dtype: DType| dtype == DType::Bool || dtype.is_integer();
+        if !affine && is_whole(from) && is_whole(to) {
+            return ElementLoop::Whole;
+        }
+        if [from, to].contains(&DType::F64) {
+            return ElementLoop::Doubles;
+        }
+        // Integers that float32 rounds are beyond the range of float16.
+        let is_long = matches!(from, DType::I32 | DType::I64 | DType::U32 | DType::U64);
+        match is_long && to == DType::BF16 && !affine {
+            true => ElementLoop::OddSingles,
+            false => ElementLoop::Singles,
+        }
+    }
 }
 
 /// Bytes of an item of [`Family::Rows`] and [`Family::Pages`].

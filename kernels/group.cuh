@@ -1,0 +1,213 @@
+// Eight elements of a lane from any dtype to any other: the bits of convert.cuh.
+//
+// There are 13 dtypes on either side, so not a loop for each pair: what is read becomes whole numbers, float32 or float64 by
+// one switch, and what is written by another. Each switch is paid once for eight elements.
+#pragma once
+
+#include "casts.cuh"
+
+namespace windrow {
+
+/// Elements of a lane that are cast together.
+constexpr uint32_t kGroup = 8;
+
+/// How they are cast: `loop` of a field that is kBox or kAnyLine. src/cuda/params.rs has the same.
+enum Kind : uint8_t {
+    kWhole = 0,       ///< moved, or cast among whole numbers
+    kSingles = 1,     ///< through float32
+    kOddSingles = 2,  ///< the same, rounded to odd, as there is another rounding behind it
+    kDoubles = 3,     ///< through float64
+    kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, these are 16, or numbers are raised
+};
+
+/// What a loop over groups has to know of its field, in one register, since each turn needs the others.
+struct Codes {
+    uint32_t word;
+
+    WINDROW_DEVICE explicit Codes(const Field& field)
+        : word(field.from | field.to << 4 | field.loop << 8 | field.log_to << 11 | field.from_size << 14 | field.log_step << 19) {}
+    WINDROW_DEVICE uint8_t from() const { return word & 15; }
+    WINDROW_DEVICE uint8_t to() const { return word >> 4 & 15; }
+    WINDROW_DEVICE uint8_t kind() const { return word >> 8 & 7; }
+    WINDROW_DEVICE uint32_t log_to() const { return word >> 11 & 7; }
+    WINDROW_DEVICE uint32_t from_size() const { return word >> 14 & 31; }
+    WINDROW_DEVICE uint32_t log_step() const { return word >> 19 & 7; }
+    /// Bits of the loop's own.
+    WINDROW_DEVICE bool is(uint32_t bit) const { return word >> (22 + bit) & 1; }
+    WINDROW_DEVICE void set(uint32_t bit, bool is) { word |= uint32_t{is} << (22 + bit); }
+};
+
+/// The elements: their bits, from the lowest on.
+struct Group {
+    uint32_t lo[kGroup], hi[kGroup];  ///< `hi` is that of 8 bytes alone
+
+    WINDROW_DEVICE uint64_t bits(uint32_t i) const { return lo[i] | static_cast<uint64_t>(hi[i]) << 32; }
+    /// Those of an element of sizeof(T) bytes, of which others are not read.
+    template <class T>
+    WINDROW_DEVICE uint64_t bits_as(uint32_t i) const {
+        return sizeof(T) == 8 ? bits(i) : lo[i];
+    }
+    WINDROW_DEVICE void set(uint32_t i, uint64_t bits) {
+        lo[i] = static_cast<uint32_t>(bits);
+        hi[i] = static_cast<uint32_t>(bits >> 32);
+    }
+    /// The same of an element of sizeof(T) bytes: where they fit into `lo`, `hi` stays as it is.
+    template <class T>
+    WINDROW_DEVICE void set_as(uint32_t i, uint64_t bits) {
+        if constexpr (sizeof(T) == 8) set(i, bits);
+        else lo[i] = static_cast<uint32_t>(bits);
+    }
+    /// Any values, which take no instruction.
+    WINDROW_DEVICE void clear() {
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) lo[i] = hi[i] = any_word();
+    }
+};
+
+WINDROW_DEVICE uint32_t next_channel(uint32_t channel, uint32_t step, uint32_t channels) {
+    channel += step;
+    return channel >= channels ? channel - channels : channel;
+}
+
+/// The map of a field, whose channels are a lane's own. `Find`: gives its Affine, where it is needed and not before.
+template <class Find>
+struct Map {
+    Find find;
+    bool is_there;
+    uint32_t channel, step;
+
+    /// `nan`: whether a NaN's bits matter.
+    template <class Float>
+    WINDROW_DEVICE void apply(Float (&x)[kGroup], bool nan) {
+        if (!is_there) return;
+        if (nan) apply(x, [](Float one, Float by, Float plus) { return multiply_add(one, by, plus); });
+        else apply(x, [](Float one, Float by, Float plus) { return fma_of(one, by, plus); });
+    }
+
+    template <class Float, class F>
+    WINDROW_DEVICE void apply(Float (&x)[kGroup], const F& map_one) {
+        const Affine affine = find();
+        if (step == 0) {
+            const Float by = affine.get<Float>(channel), plus = affine.get<Float>(channel + affine.channels);
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) x[i] = map_one(x[i], by, plus);
+            return;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) {
+            x[i] = map_one(x[i], affine.get<Float>(channel), affine.get<Float>(channel + affine.channels));
+            channel = next_channel(channel, step, affine.channels);
+        }
+    }
+
+    static WINDROW_DEVICE float fma_of(float x, float by, float plus) { return fmaf(x, by, plus); }
+    static WINDROW_DEVICE double fma_of(double x, double by, double plus) { return fma(x, by, plus); }
+};
+
+template <class Find>
+WINDROW_DEVICE Map<Find> map_with(const Find& find, bool is_there, uint32_t channel, uint32_t step) {
+    return {find, is_there, channel, step};
+}
+
+/// Whole numbers, or elements that are moved.
+WINDROW_DEVICE void cast_whole(Group& at, uint8_t from, uint8_t to, uint32_t from_size, uint32_t to_size) {
+    if (to == kBool || from == kBool) {
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) at.set(i, (from_size == 8 ? at.bits(i) : at.lo[i]) != 0);
+    } else if (from_size < to_size) {
+        const uint32_t shift = from_size < 4 ? 32 - 8 * from_size : 0;
+        const bool is_signed = from <= kI64;
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) {
+            const int32_t high = static_cast<int32_t>(at.lo[i] << shift);
+            at.lo[i] = is_signed ? static_cast<uint32_t>(high >> shift) : at.lo[i];
+            at.hi[i] = is_signed ? static_cast<uint32_t>(high >> 31) : 0;
+        }
+    }
+}
+
+/// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once
+/// more, to 16 bits. False, and nothing is cast, if one may be a NaN whose payload matters.
+template <class M>
+WINDROW_DEVICE bool cast_singles(Group& at, uint8_t from, uint8_t to, M& map, bool odd) {
+    float x[kGroup];
+    with_number(from, [&](auto number) {
+        using N = decltype(number);
+        if constexpr (N::kIsWhole && sizeof(typename N::Bits) >= 4) {
+            if (odd) {
+#pragma unroll
+                for (uint32_t i = 0; i < kGroup; ++i) x[i] = N::odd(at.bits(i));
+                return;
+            }
+        }
+        if constexpr (N::kIsWhole || sizeof(typename N::Bits) < 8) {
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) x[i] = N::loose(at.bits_as<typename N::Bits>(i));
+        }
+    });
+    map.apply(x, false);
+    if (!is_integral(to)) {
+        if (any_nan(x)) return false;
+        if (to != kF32) {
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; i += 2) {
+                const uint32_t pair = to == kF16 ? pack_f16(x[i], x[i + 1]) : pack_bf16(x[i], x[i + 1]);
+                at.lo[i] = pair;  // of which the low bytes are stored
+                at.lo[i + 1] = pair >> 16;
+            }
+            return true;
+        }
+    }
+    with_number(to, [&](auto number) {
+        using N = decltype(number);
+        if constexpr (N::kIsWhole || sizeof(typename N::Bits) == 4) {
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) at.set_as<typename N::Bits>(i, N::from(x[i]));
+        }
+    });
+    return true;
+}
+
+/// float64 on either side, or on both.
+template <class M>
+WINDROW_DEVICE void cast_doubles(Group& at, uint8_t from, uint8_t to, M& map) {
+    double x[kGroup];
+    if (from == kF64) {
+        if (map.is_there) {
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) x[i] = double_of(at.bits(i));
+            map.apply(x, !is_integral(to));
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) at.set(i, bits_of(x[i]));
+        }
+        with_number(to, [&](auto number) {
+            using N = decltype(number);
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) at.set_as<typename N::Bits>(i, N::from(double_of(at.bits(i))));
+        });
+    } else {
+        with_number(from, [&](auto number) {
+            using N = decltype(number);
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) x[i] = N::wide(at.bits_as<typename N::Bits>(i));
+        });
+        map.apply(x, true);
+#pragma unroll
+        for (uint32_t i = 0; i < kGroup; ++i) at.set(i, bits_of(x[i]));
+    }
+}
+
+/// What its kind says. False, and nothing is cast, if they have to be cast one by one.
+template <class M>
+WINDROW_DEVICE bool cast_group(Group& at, Codes codes, M& map) {
+    const uint8_t kind = codes.kind(), from = codes.from(), to = codes.to();
+    if (kind == kWhole) {
+        if (from != to) cast_whole(at, from, to, codes.from_size(), 1 << codes.log_to());
+        return true;
+    }
+    if (kind != kDoubles) return cast_singles(at, from, to, map, kind == kOddSingles);
+    cast_doubles(at, from, to, map);
+    return true;
+}
+
+}  // namespace windrow
