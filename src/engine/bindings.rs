@@ -11,7 +11,7 @@ use crate::host;
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{Leaf, Plan};
 use crate::run_options::RunOptions;
-use crate::samples::{SampleList, TensorMeta};
+use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{Device, Owner, Result};
 
 pub use crate::cuda::End;
@@ -108,10 +108,12 @@ impl Engine {
         begin: Instant,
         most_bytes: u64,
     ) -> Option<Batch> {
-        self.small_list(list, collate, begin, most_bytes)
+        let rows = SampleRows::of_list(list, host::POLICY.small_bytes)?;
+        self.small_rows(rows, collate, begin, most_bytes)
     }
 
-    /// As [`Engine::assemble_small`], of the list that [`SampleList::take`] gives for these indices, which is not made.
+    /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
+    /// end: as of the list that [`SampleList::take`] gives, which is not made.
     pub fn assemble_taken(
         &self,
         list: &SampleList<'_>,
@@ -119,7 +121,9 @@ impl Engine {
         collate: &Collate,
         begin: Instant,
     ) -> Option<Batch> {
-        self.small_taken(list, indices, collate, begin)
+        let most_bytes = host::POLICY.small_bytes;
+        let rows = SampleRows::taken(list, indices, most_bytes)?;
+        self.small_rows(rows, collate, begin, most_bytes)
     }
 
     /// What keeps [`Engine::stream`] in existence after the engine, as for memory of others that belongs to it.

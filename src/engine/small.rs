@@ -12,7 +12,7 @@ use crate::collate::{Collate, Form, MaskBits, Pad, Transform};
 use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding};
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{padded_dims, padded_extent, Leaf, Path};
-use crate::samples::{SampleList, SampleRows};
+use crate::samples::SampleRows;
 use crate::tensor::{DType, Device, Dims, Layout, Offsets};
 
 /// How rows are in a batch.
@@ -255,33 +255,8 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::small_leaves`], of one leaf without an output.
-    pub(super) fn small_list(
-        &self,
-        list: &SampleList<'_>,
-        collate: &Collate,
-        begin: Instant,
-        most_bytes: u64,
-    ) -> Option<Batch> {
-        let rows = SampleRows::of_list(list, host::POLICY.small_bytes)?;
-        self.small_rows(rows, collate, begin, most_bytes)
-    }
-
-    /// As [`Engine::small_leaves`], of the samples at these positions of a list, of which negative ones count from the
-    /// end: as of the list that [`SampleList::take`] gives, which is not made.
-    pub(super) fn small_taken(
-        &self,
-        list: &SampleList<'_>,
-        indices: &[i64],
-        collate: &Collate,
-        begin: Instant,
-    ) -> Option<Batch> {
-        let most_bytes = host::POLICY.small_bytes;
-        let rows = SampleRows::taken(list, indices, most_bytes)?;
-        self.small_rows(rows, collate, begin, most_bytes)
-    }
-
-    fn small_rows(
+    /// As [`Engine::small_leaves`], of rows that are one leaf without an output.
+    pub(super) fn small_rows(
         &self,
         rows: SampleRows<'_>,
         collate: &Collate,
