@@ -50,8 +50,8 @@ struct BoxCodes : Codes {
     WINDROW_DEVICE uint32_t samples() const { return uint32_t{is_list()} << log_step(); }
 };
 
-WINDROW_DEVICE const uint8_t* source_of(const Box& box, const Unit& unit, uint32_t turn) {
-    if (!box.is_list) return reinterpret_cast<const uint8_t*>(stepped(unit.src, unit.src_step, turn));
+/// Where an element of a list is, `turn` elements of the lane on.
+WINDROW_DEVICE const uint8_t* listed_source(const Box& box, const Unit& unit, uint32_t turn) {
     return source_of(box.table, *box.field, unit.sample + (turn << box.field->log_step)) + unit.src;
 }
 
@@ -64,6 +64,9 @@ struct Turns : Group {
 
 /// Where a lane's elements are: one after the other, as a product for each takes more.
 struct Steps {
+    /// Elements that are read of a group that is not whole, at most.
+    static constexpr uint32_t kPart = kTurns;
+
     uint64_t at;
     int32_t step;
 
@@ -73,11 +76,14 @@ struct Steps {
 
 /// The same of elements of a list.
 struct ListSteps {
+    /// One less: none is behind padding.
+    static constexpr uint32_t kPart = kTurns - 1;
+
     const Box& box;
     const Unit& unit;
     uint32_t turn;
 
-    WINDROW_DEVICE const uint8_t* place() const { return source_of(box, unit, turn); }
+    WINDROW_DEVICE const uint8_t* place() const { return listed_source(box, unit, turn); }
     WINDROW_DEVICE void next() { ++turn; }
 };
 
@@ -91,7 +97,7 @@ WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, S& from) {
 #pragma unroll
         for (uint32_t i = 0; i < kTurns; ++i, from.next()) {
             at.lo[i] = 0;
-            if (at.is_real(i)) at.set_as<T>(i, load_word<T>(from.place()));
+            if (i < S::kPart && at.is_real(i)) at.set_as<T>(i, load_word<T>(from.place()));
         }
     }
 }
@@ -151,7 +157,8 @@ WINDROW_DEVICE void write_slowly(const Box& box, BoxCodes codes, Unit& unit, uin
         if (unit.first == 0 && unit.last > 0) {
             bits = {value_of(field, unit), 0};
             if (field.from_size != 0) {
-                bits = read_bytes(source_of(box, unit, 0), field.from_size);
+                const auto* src = codes.is_list() ? listed_source(box, unit, 0) : reinterpret_cast<const uint8_t*>(unit.src);
+                bits = read_bytes(src, field.from_size);
                 if (codes.is_mapped() || field.from != field.to) {
                     const Affine map = codes.is_mapped() ? affine_of(box) : Affine{nullptr, 1};
                     if (field.from != kMoved) bits.lo = convert_one(bits.lo, field.from, field.to, map, unit.channel);
