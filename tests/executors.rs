@@ -7,7 +7,7 @@ mod common;
 use common::ask::Form;
 use common::ask::SIDES;
 use common::sample::ordered;
-use common::{runner, Ask, PadAsk, Paint, Sample, ARITHMETIC};
+use common::{runner, Ask, PadAsk, Sample};
 use windrow::{DType, Mask, PerDim, Scalar, Side};
 
 /// Around every width of a vector, a cache line and a block.
@@ -146,58 +146,6 @@ fn every_dtype_in_every_form() {
     }
 }
 
-#[test]
-fn every_pair_of_dtypes() {
-    let numel = 600;
-    for &src in ARITHMETIC {
-        let samples: Vec<_> = (0..2).map(|i| Sample::rich(src, &[numel / 4, 4], 100 + i)).collect();
-        for &dst in ARITHMETIC {
-            let name = format!("{src} to {dst}");
-            runner().check(&name, &samples, &Ask::stack().cast(dst));
-            runner().check(
-                &format!("{name}, planes"),
-                &samples,
-                &Ask::stack().cast(dst).permute(&[1, 0]),
-            );
-            runner().check(
-                &format!("{name}, scaled"),
-                &samples,
-                &Ask::concat(0).cast(dst).scaled(),
-            );
-            runner().check(
-                &format!("{name}, channels"),
-                &samples,
-                &Ask::stack().cast(dst).normalised(4, 1),
-            );
-        }
-    }
-}
-
-/// Adjacent elements, at lengths around those where vectors and turns of a warp are full, and at odd addresses.
-#[test]
-fn rows_of_every_pair_of_dtypes() {
-    let lengths = [127, 128, 129, 255, 256, 257, 511, 513, 1023, 1024, 1025];
-    for (index, &src) in ARITHMETIC.iter().enumerate() {
-        for (at, &dst) in ARITHMETIC.iter().enumerate() {
-            let misalign = (3 * index + at) % 16;
-            let samples: Vec<_> = lengths
-                .iter()
-                .map(|&n| Sample::misaligned(src, &[n], misalign, n as u64))
-                .collect();
-            let name = format!("{src} to {dst} at {misalign}");
-            runner().check(&name, &samples, &Ask::ragged().cast(dst));
-            runner().check(
-                &format!("{name}, scaled"),
-                &samples,
-                &Ask::concat(0).cast(dst).scaled(),
-            );
-            let aligned: Vec<_> =
-                lengths.iter().map(|&n| Sample::rich(src, &[n], n as u64)).collect();
-            runner().check(&name, &aligned, &Ask::side(Side::Left).cast(dst));
-        }
-    }
-}
-
 /// Lines with loops around them of as many coordinates as their sample has: rows with gaps between, moved, cast by a loop of their
 /// own and by that of any pair.
 #[test]
@@ -244,75 +192,6 @@ fn many_samples_of_a_few_elements() {
                 (0..num_samples).map(|i| Sample::rich(from, &[3], i as u64)).collect();
             let name = format!("{num_samples} of {from} to {to}");
             runner().check(&name, &samples, &Ask::stack().cast(to));
-        }
-    }
-}
-
-/// A long sample and a short one of neighbouring numbers from `first` on, with `odd` in each place of a vector.
-fn among_numbers(dtype: DType, first: u128, odd: u128) -> [Sample; 2] {
-    [4096, 7].map(|length: i64| {
-        let mut sample = Sample::new(dtype, &[length], 0);
-        (0..length)
-            .for_each(|i| sample.put(&[i], if i % 9 == 0 { odd } else { first + i as u128 % 50 }));
-        sample
-    })
-}
-
-/// All elements of a vector that has a NaN are converted once more, one by one.
-#[test]
-fn lone_nans() {
-    for (src, one, nan) in [
-        (DType::F16, 0x3C00, 0x7C01),
-        (DType::BF16, 0x3F80, 0x7F81),
-        (DType::F32, 0x3F80_0000, 0x7F80_0001),
-        (DType::F64, 0x3FF0_0000_0000_0000, 0x7FF0_0000_0000_0001),
-    ] {
-        for sample in among_numbers(src, one, nan) {
-            for dst in [DType::F16, DType::BF16, DType::F32, DType::F64] {
-                let (name, samples) = (format!("{src} to {dst}"), [sample.clone(), sample.clone()]);
-                runner().check(&name, &samples, &Ask::stack().cast(dst));
-                let scaled = Ask::stack().cast(dst).scaled();
-                runner().check(&format!("{name}, scaled"), &samples, &scaled);
-            }
-        }
-    }
-}
-
-/// Numbers around the middle between two of 16 bits, closer to it than those of float32: rounded once, beside a NaN too.
-#[test]
-fn middles_of_float64() {
-    let (one, nan) = (0x3FF0_0000_0000_0000, 0x7FF0_0000_0000_0001);
-    for (dst, middle) in [(DType::F16, 1 << 41), (DType::BF16, 1 << 44)] {
-        for first in [one + middle - 25, one + 3 * middle - 25] {
-            for odd in [one, nan] {
-                for sample in among_numbers(DType::F64, first, odd) {
-                    let name = format!("{first:#x} to {dst}, and {odd:#x}");
-                    runner().check(&name, &[sample], &Ask::stack().cast(dst));
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn bools_of_any_byte_count_as_true() {
-    let samples = [Sample::laid_out(DType::Bool, &[300], &[1], 1, Paint::Bytes, 0)];
-    for dst in [DType::Bool, DType::U8, DType::I64, DType::F16, DType::F64] {
-        runner().check(&format!("painted bools to {dst}"), &samples, &Ask::stack().cast(dst));
-    }
-}
-
-#[test]
-fn mixed_dtypes_with_a_cast() {
-    let samples: Vec<_> = ARITHMETIC.iter().map(|&dtype| Sample::rich(dtype, &[3, 5], 9)).collect();
-    for &dst in ARITHMETIC {
-        for ask in [Ask::stack(), Ask::concat(1), Ask::ragged(), Ask::side(Side::Left)] {
-            runner().check(&format!("all to {dst}, {ask:?}"), &samples, &ask.clone().cast(dst));
-            runner().check(
-                &format!("all to {dst}, {ask:?}, scaled"),
-                &samples,
-                &ask.cast(dst).scaled(),
-            );
         }
     }
 }
@@ -545,16 +424,6 @@ fn integers_of_padding_are_rounded_once() {
         let samples = [Sample::new(dtype, &[1], 0), Sample::new(dtype, &[3], 9)];
         let ask = Ask::pad(PadAsk { value: Scalar::Int(value), ..PadAsk::default() });
         runner().check(&format!("{value} in {dtype}"), &samples, &ask);
-    }
-}
-
-#[test]
-fn a_transform_that_does_nothing_is_a_cast() {
-    let samples = [Sample::rich(DType::I64, &[3, 50], 0), Sample::rich(DType::I64, &[3, 50], 9)];
-    for dst in [DType::F16, DType::U8, DType::I64] {
-        let mut ask = Ask::stack().cast(dst);
-        (ask.mean, ask.std) = (vec![0.0; 3], vec![1.0; 3]);
-        runner().check(&format!("identity to {dst}"), &samples, &ask);
     }
 }
 
