@@ -42,7 +42,7 @@ optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install
 optionals = $(PIP) --quiet --only-binary :all: -r $(1) || sed '/^ *\(\#\|$$\)/d' $(1) | while read -r package; do \
 	$(call optional,"$$package",$(2)); done
 
-.PHONY: demo test lint bench bench-check test-device-code gpu-model gpu-check wait-mutants wheels test-rust test-cuda test-python
+.PHONY: demo test lint bench bench-check test-device-code gpu-model gpu-check wait-mutants wheels test-rust test-cuda test-python test-slow
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
@@ -77,7 +77,11 @@ gpu-model:
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
-	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not alone" python/tests
+	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
+
+# What make test leaves out: most of the time of these tests is the start of processes.
+test-slow: $(VENV)/.test $(VENV)/.windrow
+	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "slow and not alone" python/tests
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone python/tests
 	$(PY) scripts/soak --seconds 20
 

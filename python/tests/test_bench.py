@@ -23,6 +23,8 @@ from windrow.bench.workload import Contenders, Definition, Skip, Target, Workloa
 
 import isolated
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 QUICK = Setting(scale=1 / 512, quick=True, warm=True)
 PACE = Pace(0.0, 2, 2)

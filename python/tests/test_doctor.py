@@ -11,6 +11,8 @@ from windrow import _windrow
 
 import isolated
 
+pytestmark = pytest.mark.slow
+
 
 def doctor(**environment):
     done = isolated.python("-m", "windrow", "doctor", env={**os.environ, **environment})

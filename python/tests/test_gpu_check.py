@@ -13,6 +13,7 @@ SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu_check"
 WORKLOADS = ["W1 f32", "W2b", "W3 address", "W5b affine", "W10b", "short ragged i32 to i64"]
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(not SCRIPTS.exists(), reason="SKIP: needs a checkout"),
     pytest.mark.skipif(sys.platform != "linux", reason="SKIP: the bundle is for Linux"),
 ]

@@ -6,7 +6,7 @@ import pytest
 
 import isolated
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SKIP: no interval timers")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform == "win32", reason="SKIP: no interval timers")]
 
 # A timer goes off within each round of calls. Code that runs Python there, such as isinstance() with an
 # abstract class, runs the handler too.

@@ -20,6 +20,8 @@ import windrow.jax  # noqa: E402
 import windrow.jax.grain  # noqa: E402
 from grain.multiprocessing import SharedMemoryArray  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 COUNT, SIZE = 21, 4
 SPEC = {"ids": wr.Pad(value=-1, mask="real"), "half": wr.Stack(dtype="bfloat16")}
 

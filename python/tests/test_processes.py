@@ -7,6 +7,8 @@ import pytest
 
 import isolated
 
+pytestmark = pytest.mark.slow
+
 
 # signals
 

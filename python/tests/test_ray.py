@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch")
 import windrow.ray  # noqa: E402
 from ray.data.extensions import ArrowVariableShapedTensorArray  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 BLOCKS, ROWS = 4, 40
 SPEC = {"ids": wr.Pad(value=-1, mask="real", multiple_of=8), "image": wr.Pad(dtype="float16"), "feature": wr.Stack()}
 

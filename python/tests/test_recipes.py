@@ -7,6 +7,8 @@ import pytest
 
 import isolated
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 NAMES = sorted(path.name for path in RECIPES.glob("*.py"))
 NEEDS = {

@@ -15,7 +15,7 @@ import isolated
 import windrow as wr
 from helpers import assert_tensor, broadcast, paint, refusal, settle
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="SKIP: limits are set as Linux has them")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="SKIP: limits are set as Linux has them")]
 
 huge = pytest.mark.skipif(os.environ.get("WINDROW_HUGE") != "1", reason="SKIP: minutes and gigabytes; WINDROW_HUGE=1 runs it")
 

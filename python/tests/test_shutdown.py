@@ -8,6 +8,8 @@ import pytest
 
 import isolated
 
+pytestmark = pytest.mark.slow
+
 ALIVE = {
     "module globals": """
 base = paint((6, 4), "float32")

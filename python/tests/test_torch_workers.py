@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, default_collate  # noqa: E402
 from windrow.torch import _collate, _shared, _transfer  # noqa: E402
 from windrow.torch._transfer import tensors_of  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 
 class Samples(torch.utils.data.Dataset):
     def __init__(self, samples):
