@@ -19,14 +19,14 @@ pub enum Packing {
 
 /// Rows of sample indices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rows {
+pub struct IndexRows {
     indices: Vec<usize>,
     offsets: Vec<usize>,
     num_tokens: u128,
     padded_tokens: u128,
 }
 
-impl Rows {
+impl IndexRows {
     /// The number of rows.
     pub fn len(&self) -> usize {
         self.offsets.len()
@@ -58,15 +58,15 @@ impl Rows {
     }
 
     /// The rows with their counts; `padded(row)` are the tokens of a row after padding.
-    fn counted(mut self, lengths: &[i64], padded: impl Fn(&[usize]) -> u128) -> Rows {
+    fn counted(mut self, lengths: &[i64], padded: impl Fn(&[usize]) -> u128) -> IndexRows {
         self.num_tokens = self.indices.iter().map(|&index| lengths[index] as u128).sum();
         self.padded_tokens = self.iter().map(padded).sum();
         self
     }
 
     /// No rows, with room for so many samples.
-    fn with_room(num_samples: usize) -> Result<Rows> {
-        Ok(Rows { indices: room_for(num_samples)?, ..Rows::default() })
+    fn with_room(num_samples: usize) -> Result<IndexRows> {
+        Ok(IndexRows { indices: room_for(num_samples)?, ..IndexRows::default() })
     }
 
     fn begin_row(&mut self) -> Result<()> {
@@ -76,7 +76,7 @@ impl Rows {
     }
 
     /// The samples of each of `count` rows, `rows[i]` being the row of sample `order[i]`.
-    fn of(order: &[usize], rows: &[usize], count: usize) -> Result<Rows> {
+    fn of(order: &[usize], rows: &[usize], count: usize) -> Result<IndexRows> {
         let mut offsets = filled(0, count)?;
         for &row in rows {
             offsets[row] += 1;
@@ -92,14 +92,14 @@ impl Rows {
             indices[next[row]] = index;
             next[row] += 1;
         }
-        Ok(Rows { indices, offsets, ..Rows::default() })
+        Ok(IndexRows { indices, offsets, ..IndexRows::default() })
     }
 
-    fn shuffled(self, seed: u64) -> Result<Rows> {
+    fn shuffled(self, seed: u64) -> Result<IndexRows> {
         let mut rows: Vec<&[usize]> = room_for(self.len())?;
         rows.extend(self.iter());
         shuffle(&mut rows, seed);
-        let mut shuffled = Rows::with_room(self.indices.len())?;
+        let mut shuffled = IndexRows::with_room(self.indices.len())?;
         for row in rows {
             shuffled.begin_row()?;
             shuffled.indices.extend_from_slice(row);
@@ -145,7 +145,7 @@ pub fn pack(
     max_tokens: i64,
     how: Packing,
     max_sequences: Option<usize>,
-) -> Result<Rows> {
+) -> Result<IndexRows> {
     check_lengths(lengths, max_tokens, |length| length)?;
     let most = max_sequences.unwrap_or(usize::MAX);
     at_least_one("max_sequences", most)?;
@@ -166,7 +166,7 @@ pub fn pack(
     } else {
         best_fit(lengths, &order, max_tokens, &mut bins)?
     };
-    Ok(Rows::of(&order, &rows, bins.rest.len())?.counted(lengths, to_limit))
+    Ok(IndexRows::of(&order, &rows, bins.rest.len())?.counted(lengths, to_limit))
 }
 
 /// Batches of samples of similar lengths, each of at most `max_tokens` tokens when its samples are padded to
@@ -179,7 +179,7 @@ pub fn token_budget(
     max_tokens: i64,
     pad_to_multiple_of: i64,
     max_sequences: Option<usize>,
-) -> Result<Rows> {
+) -> Result<IndexRows> {
     if pad_to_multiple_of < 1 {
         return Err(Error::Argument(format!(
             "pad_to_multiple_of must be at least 1, got {pad_to_multiple_of}"
@@ -216,7 +216,7 @@ pub fn buckets(
     boundaries: Option<&[i64]>,
     drop_last: bool,
     seed: Option<u64>,
-) -> Result<Rows> {
+) -> Result<IndexRows> {
     check_lengths(lengths, i64::MAX, |length| length)?;
     at_least_one("batch_size", batch_size)?;
     let order = shuffled_indices(lengths.len(), seed)?;
@@ -235,7 +235,7 @@ pub fn buckets(
         )));
     }
     let order = sorted(order.into_iter(), bucket)?;
-    let mut rows = Rows::with_room(order.len())?;
+    let mut rows = IndexRows::with_room(order.len())?;
     let pieces = order.chunk_by(|&a, &b| boundaries.is_none() || bucket(a) == bucket(b));
     for row in pieces.flat_map(|piece| piece.chunks(batch_size)) {
         if row.len() == batch_size || !drop_last {
@@ -256,7 +256,7 @@ pub fn buckets(
 ///
 /// # Errors
 /// [`Error::Argument`]: `num_ranks` is 0, or a length is negative. [`Error::OutOfMemory`].
-pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<Rows> {
+pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<IndexRows> {
     check_lengths(lengths, i64::MAX, |length| length)?;
     at_least_one("num_ranks", num_ranks)?;
     let order = shuffled_indices(lengths.len(), seed)?;
@@ -271,7 +271,7 @@ pub fn balance(lengths: &[i64], num_ranks: usize, seed: Option<u64>) -> Result<R
         rows.push(*rank);
     }
     let most = ranks.into_iter().map(|Reverse((sum, _))| sum).max().unwrap_or(0);
-    Ok(Rows::of(&order, &rows, num_ranks)?.counted(lengths, |_| most))
+    Ok(IndexRows::of(&order, &rows, num_ranks)?.counted(lengths, |_| most))
 }
 
 fn at_least_one(name: &str, value: usize) -> Result<()> {
@@ -328,8 +328,8 @@ fn in_order(
     tokens: impl Fn(i64, usize, usize) -> i64,
     max_tokens: i64,
     most: usize,
-) -> Result<Rows> {
-    let (mut rows, mut sum, mut count) = (Rows::with_room(order.len())?, 0, most);
+) -> Result<IndexRows> {
+    let (mut rows, mut sum, mut count) = (IndexRows::with_room(order.len())?, 0, most);
     for index in order {
         if count == most || tokens(sum, count, index) > max_tokens || rows.is_empty() {
             rows.begin_row()?;

@@ -33,4 +33,4 @@ mod texts;
 mod values;
 
 pub use ffi::*;
-pub use read::{Column, Columns, Rows};
+pub use read::{Column, ColumnRows, Columns};

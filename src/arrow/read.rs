@@ -30,7 +30,7 @@ pub struct Column {
     /// The names from the root on; none where the root is no struct.
     pub path: Vec<String>,
     /// What is in it.
-    pub rows: Rows,
+    pub rows: ColumnRows,
     field: SchemaField,
     /// The fields that are structs on the way to it, and its position in the last one's.
     places: Vec<usize>,
@@ -38,7 +38,7 @@ pub struct Column {
 
 /// The rows of a column.
 #[derive(Debug)]
-pub enum Rows {
+pub enum ColumnRows {
     /// Numbers and arrays of them.
     Samples {
         /// A sample for each row, read-only, in the memory of the arrays.
@@ -131,8 +131,10 @@ fn add_columns(
 ) {
     let DataType::Struct(fields) = field.data_type else {
         let rows = match field.data_type {
-            DataType::Text(Text { is_utf8, .. }) => Rows::Texts { texts: Vec::new(), is_utf8 },
-            _ => Rows::Samples { list: SampleList::new(), unpacked: Vec::new() },
+            DataType::Text(Text { is_utf8, .. }) => {
+                ColumnRows::Texts { texts: Vec::new(), is_utf8 }
+            }
+            _ => ColumnRows::Samples { list: SampleList::new(), unpacked: Vec::new() },
         };
         columns.push(Column { path: path.clone(), rows, field, places: places.clone() });
         return;
@@ -206,7 +208,7 @@ impl Column {
     }
 }
 
-impl Rows {
+impl ColumnRows {
     /// Appends the rows of a part of an array.
     ///
     /// # Safety
@@ -220,11 +222,11 @@ impl Rows {
         // SAFETY: the caller's promise, for all of these.
         unsafe {
             match (self, data_type) {
-                (Rows::Texts { texts, .. }, DataType::Text(text)) => match text.how {
+                (ColumnRows::Texts { texts, .. }, DataType::Text(text)) => match text.how {
                     TextHow::Offsets { wide } => push_texts(texts, part, wide),
                     TextHow::Views => push_views(texts, part),
                 },
-                (Rows::Samples { list, unpacked }, data_type) => {
+                (ColumnRows::Samples { list, unpacked }, data_type) => {
                     list.mark_read_only();
                     let mut to = SampleSink { list, unpacked };
                     match data_type {
@@ -248,7 +250,7 @@ impl Rows {
                         }
                     }
                 }
-                (Rows::Texts { .. }, data_type) => Err(unread(data_type).into()),
+                (ColumnRows::Texts { .. }, data_type) => Err(unread(data_type).into()),
             }
         }
     }

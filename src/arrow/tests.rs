@@ -141,7 +141,7 @@ fn read(schema: &ArrowSchema, arrays: &[&ArrowArray]) -> Result<Columns> {
 
 fn joined(columns: Columns) -> Vec<i32> {
     let column = columns.into_columns().remove(0);
-    let Rows::Samples { list, .. } = column.rows else { panic!("no samples") };
+    let ColumnRows::Samples { list, .. } = column.rows else { panic!("no samples") };
     let batch = Engine::host().assemble(&list, &Collate::ragged()).unwrap();
     batch.data().as_slice::<i32>().unwrap().to_vec()
 }

@@ -52,15 +52,15 @@ impl Drop for Inside<'_> {
 
 /// What helpers do, without the lifetime of what it borrows.
 #[derive(Clone, Copy)]
-struct Job(*const (dyn Fn() + Sync));
+struct Task(*const (dyn Fn() + Sync));
 
 // SAFETY: what it points to is `Sync`.
-unsafe impl Send for Job {}
+unsafe impl Send for Task {}
 
 /// Closes a door even if the one who opened it panics.
-struct Opened<'a>(&'a Door);
+struct OpenDoor<'a>(&'a Door);
 
-impl Drop for Opened<'_> {
+impl Drop for OpenDoor<'_> {
     fn drop(&mut self) {
         self.0.close_and_wait();
     }
@@ -88,17 +88,17 @@ pub(crate) fn parallel_for(count: usize, threads: Option<&Helpers>, run: impl Fn
     };
     let help: &(dyn Fn() + Sync) = &help;
     // SAFETY: only the lifetime changes. It is called by those inside of the door alone, and this function
-    // is not left, nor by a panic, before `Opened` has closed the door and all of them have left.
-    let job = Job(unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &(dyn Fn() + Sync)>(help) });
+    // is not left, nor by a panic, before `OpenDoor` has closed the door and all of them have left.
+    let task = Task(unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &(dyn Fn() + Sync)>(help) });
     let door = Arc::new(Door::default());
-    let opened = Opened(&door);
+    let opened = OpenDoor(&door);
     for _ in 0..threads.count.min(count.saturating_sub(1)) {
         let door = Arc::clone(&door);
         threads.spawn(move || {
-            let job = job;
+            let task = task;
             if let Some(_inside) = door.enter() {
                 // SAFETY: inside of the door, so it lives.
-                unsafe { (*job.0)() };
+                unsafe { (*task.0)() };
             }
         });
     }

@@ -76,7 +76,7 @@ impl<'s> Route<'s> {
         if !batch_shapes.iter().any(crosses) {
             return Ok(None);
         }
-        let leaves = Leaves { batch_shapes, outputs, samples };
+        let leaves = PlannedLeaves { batch_shapes, outputs, samples };
         let together = leaves.copied_together();
         let mut route = Route::default();
         for (index, output) in outputs.iter().enumerate() {
@@ -167,13 +167,13 @@ impl Staged<'_> {
 }
 
 /// What is decided on.
-struct Leaves<'l, 's, 'a> {
+struct PlannedLeaves<'l, 's, 'a> {
     batch_shapes: &'l [BatchShape],
     outputs: &'l [OutputPlan<'s>],
     samples: &'l [&'s SampleList<'a>],
 }
 
-impl<'s> Leaves<'_, 's, '_> {
+impl<'s> PlannedLeaves<'_, 's, '_> {
     fn path_of(&self, output: &OutputPlan<'_>) -> Path {
         let batch_shape = &self.batch_shapes[output.leaf];
         match (batch_shape.source, batch_shape.device) {

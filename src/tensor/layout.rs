@@ -11,14 +11,14 @@ use crate::tensor::error::{Error, Result};
 /// Invariants: every extent is at least 0, there are as many strides as extents, at most
 /// [`MAX_NDIM`], and every byte offset from the first element fits in an `i64`.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Layout(Numbers);
+pub struct Layout(ShapeAndStrides);
 
 /// Dims that need no allocation.
 const INLINE_NDIM: usize = 4;
 
 /// Extents, then strides.
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Numbers {
+enum ShapeAndStrides {
     /// At most [`INLINE_NDIM`] of each; the others are 0. A small batch makes a dozen layouts, which are copied as a
     /// whole, without a look at `ndim`.
     Inline { ndim: u8, shape: [i64; INLINE_NDIM], strides: [i64; INLINE_NDIM] },
@@ -89,12 +89,12 @@ impl Layout {
     fn of_parts(extents: &[i64], steps: &[i64]) -> Layout {
         let ndim = extents.len();
         if ndim > INLINE_NDIM {
-            return Layout(Numbers::Heap([extents, steps].concat().into()));
+            return Layout(ShapeAndStrides::Heap([extents, steps].concat().into()));
         }
         let (mut shape, mut strides) = ([0; INLINE_NDIM], [0; INLINE_NDIM]);
         shape[..ndim].copy_from_slice(extents);
         strides[..ndim].copy_from_slice(steps);
-        Layout(Numbers::Inline { ndim: ndim as u8, shape, strides })
+        Layout(ShapeAndStrides::Inline { ndim: ndim as u8, shape, strides })
     }
 
     /// One dim, the elements of a slice.
@@ -102,15 +102,15 @@ impl Layout {
     pub(crate) fn of_slice<T>(data: &[T]) -> Layout {
         // A slice has at most isize::MAX bytes.
         let shape = [data.len() as i64, 0, 0, 0];
-        Layout(Numbers::Inline { ndim: 1, shape, strides: [1, 0, 0, 0] })
+        Layout(ShapeAndStrides::Inline { ndim: 1, shape, strides: [1, 0, 0, 0] })
     }
 
     /// The extents.
     #[inline]
     pub fn shape(&self) -> &[i64] {
         match &self.0 {
-            Numbers::Inline { ndim, shape, .. } => &shape[..usize::from(*ndim)],
-            Numbers::Heap(both) => &both[..both.len() / 2],
+            ShapeAndStrides::Inline { ndim, shape, .. } => &shape[..usize::from(*ndim)],
+            ShapeAndStrides::Heap(both) => &both[..both.len() / 2],
         }
     }
 
@@ -118,8 +118,8 @@ impl Layout {
     #[inline]
     pub fn strides(&self) -> &[i64] {
         match &self.0 {
-            Numbers::Inline { ndim, strides, .. } => &strides[..usize::from(*ndim)],
-            Numbers::Heap(both) => &both[both.len() / 2..],
+            ShapeAndStrides::Inline { ndim, strides, .. } => &strides[..usize::from(*ndim)],
+            ShapeAndStrides::Heap(both) => &both[both.len() / 2..],
         }
     }
 
@@ -134,10 +134,14 @@ impl Layout {
     pub(crate) fn is_same_beyond_dim_0(&self, other: &Layout) -> bool {
         match (&self.0, &other.0) {
             (
-                Numbers::Inline { ndim, shape: [_, rest @ ..], strides },
-                Numbers::Inline { ndim: other, shape: [_, other_rest @ ..], strides: others },
+                ShapeAndStrides::Inline { ndim, shape: [_, rest @ ..], strides },
+                ShapeAndStrides::Inline {
+                    ndim: other,
+                    shape: [_, other_rest @ ..],
+                    strides: others,
+                },
             ) => ndim == other && strides == others && rest == other_rest,
-            (Numbers::Heap(one), Numbers::Heap(other)) => one[1..] == other[1..],
+            (ShapeAndStrides::Heap(one), ShapeAndStrides::Heap(other)) => one[1..] == other[1..],
             _ => false,
         }
     }
@@ -202,7 +206,7 @@ fn filled(dtype: DType, extents: &[i64]) -> Option<Layout> {
         step = step.checked_mul(extent).filter(|_| extent > 0)?;
     }
     step.checked_mul(dtype.size() as i64)?;
-    Some(Layout(Numbers::Inline { ndim: extents.len() as u8, shape, strides }))
+    Some(Layout(ShapeAndStrides::Inline { ndim: extents.len() as u8, shape, strides }))
 }
 
 /// Strides of a row-major tensor without gaps, as torch gives them for empty ones too.

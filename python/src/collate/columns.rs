@@ -9,7 +9,7 @@ use windrow::{Collate, DType, Device, Error, Facet, Form, Hint, Mismatch, Pad, S
 
 use crate::collate::job::Job;
 use crate::collate::options::Options;
-use crate::collate::run::{run, Arena};
+use crate::collate::run::{run, ArenaMemory};
 use crate::engine::default::default_engine;
 use crate::ground::arguments::scalar_of;
 use crate::ground::batch::PyBatch;
@@ -22,7 +22,7 @@ use crate::ownership::copy::copy_of;
 use crate::samples::imported::Imported;
 
 /// The entries of all samples under one key.
-pub(crate) struct Column {
+pub(crate) struct KeyColumn {
     name: String,
     pub samples: Imported,
     /// Whether they are lists and tuples of Python numbers.
@@ -31,12 +31,12 @@ pub(crate) struct Column {
     is_float: bool,
 }
 
-impl Column {
+impl KeyColumn {
     pub fn read<'py>(
         samples: &[Bound<'py, PyAny>],
         name: &str,
         key: &Bound<'py, PyAny>,
-    ) -> PyResult<Column> {
+    ) -> PyResult<KeyColumn> {
         let py = key.py();
         let mut items = room_for(samples.len())?;
         for (index, sample) in samples.iter().enumerate() {
@@ -56,7 +56,7 @@ impl Column {
         let is_float = items.first().is_some_and(|item| item.is_instance_of::<PyFloat>());
         let reading = Reading { path: name, rows: true, ..Reading::default() };
         let (samples, _) = Imported::from_objects(py, items, 0, reading)?;
-        Ok(Column { name: name.to_owned(), samples, are_rows, is_float })
+        Ok(KeyColumn { name: name.to_owned(), samples, are_rows, is_float })
     }
 
     /// int64 for whole numbers, float32 for Python's others; `None`, the samples' own, for the rest.
@@ -218,7 +218,7 @@ pub(crate) fn pad_columns<'py>(
     let samples = items_of(features)?;
     let mut jobs = room_for(keys.len())?;
     for (name, key) in keys.iter() {
-        let column = Column::read(&samples, name.extract()?, &key)?;
+        let column = KeyColumn::read(&samples, name.extract()?, &key)?;
         let dtype = column.dtype(py)?;
         let is_single = column.samples.list.common_ndim() == Some(0);
         let mut collate = match pad.filter(|_| !is_single) {
@@ -238,7 +238,7 @@ pub(crate) fn pad_columns<'py>(
         }
         jobs.push(column.job(collate));
     }
-    let batches = run(py, engine, &mut jobs, Arena::No, span.end())?;
+    let batches = run(py, engine, &mut jobs, ArenaMemory::No, span.end())?;
     let result = PyDict::new(py);
     for ((name, _), batch) in keys.iter().zip(batches) {
         result.set_item(name, Bound::new(py, PyBatch::from(batch))?)?;

@@ -11,10 +11,10 @@ use std::time::Instant;
 use windrow::bindings::raise_rows;
 use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor};
 
-use crate::collate::columns::{space_for, Column};
+use crate::collate::columns::{space_for, KeyColumn};
 use crate::collate::job::Job;
 use crate::collate::numbers::UploadedNumbers;
-use crate::collate::run::{run, Arena};
+use crate::collate::run::{run, ArenaMemory};
 use crate::engine::default::default_engine;
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::{quoted, to_py_err, OrPyErr};
@@ -88,7 +88,7 @@ pub(crate) fn join_graphs<'py>(
     }
     let mut columns = room_for(dims.len())?;
     for (key, _) in dims.iter() {
-        columns.push(Column::read(&graphs, key.extract()?, &key)?);
+        columns.push(KeyColumn::read(&graphs, key.extract()?, &key)?);
     }
     let counts = counts_of(&graphs, &columns, nodes)?;
     let (mut entries, mut jobs) = (room_for(columns.len())?, room_for(columns.len())?);
@@ -109,7 +109,7 @@ pub(crate) fn join_graphs<'py>(
     if let Some(device) = device {
         member_jobs(py, &members, device, &mut jobs)?;
     }
-    let mut batches = run(py, engine, &mut jobs, Arena::No, span.end())?.into_iter();
+    let mut batches = run(py, engine, &mut jobs, ArenaMemory::No, span.end())?.into_iter();
     let result = PyDict::new(py);
     for (entry, batch) in entries.iter().zip(&mut batches) {
         if entry.device.is_none() {
@@ -132,7 +132,7 @@ pub(crate) fn join_graphs<'py>(
 /// The number of nodes of each graph.
 fn counts_of<'py>(
     graphs: &[Bound<'py, PyAny>],
-    columns: &[Column],
+    columns: &[KeyColumn],
     nodes: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<i64>> {
     let py = nodes.py();
@@ -142,7 +142,7 @@ fn counts_of<'py>(
         let column = match columns.iter().find(|column| column.name() == name) {
             Some(column) => column,
             None => {
-                own = Column::read(graphs, &name, key)?;
+                own = KeyColumn::read(graphs, &name, key)?;
                 &own
             }
         };
@@ -167,7 +167,12 @@ fn steps_of(steps: &Bound<'_, PyAny>, counts: &[i64]) -> PyResult<Steps> {
 }
 
 /// How an entry is joined, and in which dtype: bools that are raised become int64.
-fn entry_of(py: Python<'_>, column: &Column, dim: i64, steps: Steps) -> PyResult<(Entry, Collate)> {
+fn entry_of(
+    py: Python<'_>,
+    column: &KeyColumn,
+    dim: i64,
+    steps: Steps,
+) -> PyResult<(Entry, Collate)> {
     let list = &column.samples.list;
     let first = list.meta(0);
     let before_last = 0..list.len() - 1;
@@ -204,7 +209,7 @@ fn increment(py: Python<'_>, engine: &Engine, entry: &Entry, job: &mut Job) -> P
     let steps = entry.steps.or_ends(|| {
         let collate = job.collate.clone().device(Device::Cpu);
         let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
-        let batches = run(py, engine, &mut copy, Arena::No, Instant::now())?;
+        let batches = run(py, engine, &mut copy, ArenaMemory::No, Instant::now())?;
         ends_of(batches[0].data(), entry).or_py_err(py)
     })?;
     if let Some(starts) = starts_of(entry, &steps).or_py_err(py)? {

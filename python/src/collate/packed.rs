@@ -8,7 +8,7 @@ use crate::ground::tensor::PyTensor;
 /// Ids, labels, positions, perhaps the sample of each, where each sequence begins, and the length of the longest.
 pub(crate) type Packed = (PyTensor, PyTensor, PyTensor, Option<PyTensor>, PyTensor, i64);
 /// Ids, labels, positions, segments and where each sequence begins.
-pub(crate) type Rows = (PyTensor, PyTensor, PyTensor, PyTensor, PyTensor);
+pub(crate) type PackedTensors = (PyTensor, PyTensor, PyTensor, PyTensor, PyTensor);
 
 /// How many sequences each row has, how long rows are, and what pads ids and labels, with the label of a sequence's
 /// first token.

@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMemoryView};
-use windrow::packing::{Packing, Rows};
+use windrow::packing::{IndexRows, Packing};
 use windrow::{packing, Result, Tensor};
 
 use crate::ground::errors::OrPyErr;
@@ -17,7 +17,7 @@ type Lists<'py> = (Bound<'py, PyList>, u128, f64);
 fn lists<'py>(
     py: Python<'py>,
     lengths: &Bound<'py, PyAny>,
-    rows: impl Send + FnOnce(&[i64]) -> Result<Rows>,
+    rows: impl Send + FnOnce(&[i64]) -> Result<IndexRows>,
 ) -> PyResult<Lists<'py>> {
     let (lengths, _) = integers(lengths, "lengths", 1)?;
     let rows = py.detach(|| rows(&lengths)).or_py_err(py)?;

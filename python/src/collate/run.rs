@@ -35,7 +35,7 @@ const ATTACHED_BYTES: u64 = 160 << 10;
 const FEW: usize = 1024;
 
 /// Whether all outputs of a call are in one allocation.
-pub(crate) enum Arena {
+pub(crate) enum ArenaMemory {
     No,
     /// The engine's, or torch's on a device.
     Own,
@@ -43,11 +43,11 @@ pub(crate) enum Arena {
     Given(Tensor),
 }
 
-impl Arena {
-    pub fn of(in_arena: bool) -> Arena {
+impl ArenaMemory {
+    pub fn of(in_arena: bool) -> ArenaMemory {
         match in_arena {
-            true => Arena::Own,
-            false => Arena::No,
+            true => ArenaMemory::Own,
+            false => ArenaMemory::No,
         }
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn run(
     py: Python<'_>,
     engine: &Engine,
     jobs: &mut [Job],
-    arena: Arena,
+    arena: ArenaMemory,
     begin: Instant,
 ) -> PyResult<Vec<Batch>> {
     if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= FEW {
@@ -78,7 +78,7 @@ fn run_detached(
     py: Python<'_>,
     engine: &Engine,
     jobs: &mut [Job],
-    arena: Arena,
+    arena: ArenaMemory,
     begin: Instant,
 ) -> PyResult<Vec<Batch>> {
     let (mut memory, mut has_begun) = (None, false);
@@ -105,14 +105,14 @@ fn run_detached(
 fn run_small(
     engine: &Engine,
     jobs: &[Job],
-    arena: &Arena,
+    arena: &ArenaMemory,
     begin: Instant,
     most_bytes: u64,
 ) -> Option<Vec<Batch>> {
     let is_plain = |job: &Job| {
         matches!(job, Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. })
     };
-    if !matches!(arena, Arena::No) || !jobs.iter().all(is_plain) {
+    if !matches!(arena, ArenaMemory::No) || !jobs.iter().all(is_plain) {
         return None;
     }
     let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
@@ -122,7 +122,7 @@ fn run_small(
 fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
-    arena: Arena,
+    arena: ArenaMemory,
     begin: Instant,
     memory: &mut Option<Arc<TorchMemory>>,
     has_begun: &mut bool,
@@ -130,7 +130,7 @@ fn run_jobs(
     if let Some(batches) = run_small(engine, jobs, &arena, begin, u64::MAX) {
         return Ok(batches);
     }
-    let in_arena = !matches!(arena, Arena::No);
+    let in_arena = !matches!(arena, ArenaMemory::No);
     let ahead: Vec<Option<RowsAhead>> = jobs.iter_mut().map(|job| job.ahead.take()).collect();
     let jobs = &*jobs;
     let targets: Vec<Option<Target<'_>>> =
@@ -139,7 +139,7 @@ fn run_jobs(
     // Of those that are no views.
     let mut leaves: Vec<Leaf<'_, '_>> = Vec::with_capacity(jobs.len());
     let mut run_options = RunOptions::default();
-    if let Arena::Given(memory) = arena {
+    if let ArenaMemory::Given(memory) = arena {
         run_options.arena = Some(memory);
     }
     for ((job, out), ahead) in jobs.iter().zip(&targets).zip(ahead) {
@@ -328,7 +328,7 @@ pub(crate) fn assemble(
     };
     let Some(list) = list else {
         let job = Job::of_call(options, |reading| samples_of(samples, reading))?;
-        let mut batches = run(py, &engine, &mut [job], Arena::No, span.end())?;
+        let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, span.end())?;
         return Ok(PyBatch::from(batches.remove(0)));
     };
     let begin = span.end();
@@ -338,7 +338,7 @@ pub(crate) fn assemble(
     let objects = objects_of(samples, list.len())?;
     let kept = Arc::new(Imported::of_objects(list, objects));
     let job = Job::of_call(options, |_| Ok((kept, None)))?;
-    let mut batches = run_detached(py, &engine, &mut [job], Arena::No, begin)?;
+    let mut batches = run_detached(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }
 
@@ -378,6 +378,6 @@ pub(crate) fn stack_taken(
     };
     samples.check_in_place(py, "")?;
     let job = Job::of_call(options, |_| Ok((samples, None)))?;
-    let mut batches = run(py, &engine, &mut [job], Arena::No, begin)?;
+    let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
 }

@@ -5,10 +5,10 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use windrow::{Batch, Collate, DType, Device, Error, Layout, Stage, Tensor};
 
-use crate::collate::columns::{space_for, Column};
+use crate::collate::columns::{space_for, KeyColumn};
 use crate::collate::job::Job;
-use crate::collate::packed::{check_labels, Packed, RowPlan, Rows};
-use crate::collate::run::{run, Arena};
+use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
+use crate::collate::run::{run, ArenaMemory};
 use crate::collate::sequences_on_device::{pack_on_device, pack_rows_on_device};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
@@ -45,14 +45,14 @@ fn columns_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
     labels: Option<&Bound<'py, PyAny>>,
-) -> PyResult<(Vec<Column>, Instant)> {
+) -> PyResult<(Vec<KeyColumn>, Instant)> {
     let py = features.py();
     let span = default_engine().enter(Stage::Import);
     let samples = items_of(features)?;
     let mut columns = Vec::new();
     for (name, key) in [("input_ids", Some(ids)), ("labels", labels)] {
         let Some(key) = key else { continue };
-        let mut column = Column::read(&samples, name, key)?;
+        let mut column = KeyColumn::read(&samples, name, key)?;
         column.flatten(py)?;
         if column.dtype(py)? != Some(DType::I64) {
             return Err(column.not_whole(py));
@@ -63,10 +63,10 @@ fn columns_of<'py>(
 }
 
 /// One sequence after the other, int64, with as many labels as ids.
-fn joined(py: Python<'_>, columns: Vec<Column>, begin: Instant) -> PyResult<Vec<Batch>> {
+fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Instant) -> PyResult<Vec<Batch>> {
     let collate = || Collate::ragged().offsets_i32().cast(DType::I64);
     let mut jobs: Vec<Job> = columns.into_iter().map(|column| column.job(collate())).collect();
-    let batches = run(py, default_engine(), &mut jobs, Arena::No, begin)?;
+    let batches = run(py, default_engine(), &mut jobs, ArenaMemory::No, begin)?;
     if let [Some(own), Some(others)] = [0, 1].map(|column| batches.get(column)?.lengths()) {
         let lengths = [own, others].map(|lengths| lengths.as_slice::<i64>());
         let [own, others] = lengths.map(|lengths| lengths.or_py_err(py));
@@ -86,7 +86,7 @@ pub(crate) fn pack_rows_of<'py>(
     counts: &Bound<'py, PyAny>,
     max_tokens: usize,
     pads: (i64, i64, i64),
-) -> PyResult<Rows> {
+) -> PyResult<PackedTensors> {
     let py = features.py();
     let _records = Records::of_call(py);
     let (columns, begin) = columns_of(features, ids, labels)?;
@@ -98,7 +98,7 @@ pub(crate) fn pack_rows_of<'py>(
     }
 }
 
-fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<Rows> {
+fn rows_of(batches: &[Batch], plan: RowPlan<'_>) -> windrow::Result<PackedTensors> {
     let Some(lengths) = batches[0].lengths() else { return Err(Error::Empty) };
     let lengths = lengths.as_slice::<i64>()?;
     let (total, (id_pad, label_pad, separator)) = (plan.total()?, plan.pads);

@@ -10,10 +10,10 @@ use std::time::Instant;
 use pyo3::prelude::*;
 use windrow::{Batch, DType, Device, Error, Layout, Offsets, SampleList, Tensor};
 
-use crate::collate::columns::Column;
+use crate::collate::columns::KeyColumn;
 use crate::collate::numbers::{Uploaded, UploadedNumbers};
-use crate::collate::packed::{check_labels, Packed, RowPlan, Rows};
-use crate::collate::run::{run, Arena};
+use crate::collate::packed::{check_labels, Packed, PackedTensors, RowPlan};
+use crate::collate::run::{run, ArenaMemory};
 use crate::engine::default::default_engine;
 use crate::ground::errors::OrPyErr;
 use crate::ground::tensor::PyTensor;
@@ -24,7 +24,7 @@ use crate::samples::pieces::push;
 /// `pack_tokens`: the label of each first token, the first position, and whether the sequence of each token is asked for.
 pub(super) fn pack_on_device(
     py: Python<'_>,
-    columns: Vec<Column>,
+    columns: Vec<KeyColumn>,
     device: Device,
     (separator, start, wants_index): (i64, i64, bool),
     begin: Instant,
@@ -70,7 +70,7 @@ pub(super) fn pack_on_device(
     if wants_index {
         jobs.push(numbers.job("seq_idx", DType::I32, &own, index.list)?);
     }
-    let batches = run(py, default_engine(), &mut jobs, Arena::No, begin)?;
+    let batches = run(py, default_engine(), &mut jobs, ArenaMemory::No, begin)?;
     let [ids, labels, positions, boundaries, index @ ..] = &batches[..] else {
         return Err(Error::Empty).or_py_err(py);
     };
@@ -82,11 +82,11 @@ pub(super) fn pack_on_device(
 /// `pack_rows`. Rows that follow each other are one line, of which the results are views.
 pub(super) fn pack_rows_on_device(
     py: Python<'_>,
-    columns: Vec<Column>,
+    columns: Vec<KeyColumn>,
     device: Device,
     plan: RowPlan<'_>,
     begin: Instant,
-) -> PyResult<Rows> {
+) -> PyResult<PackedTensors> {
     let lengths = lengths_of(py, &columns, device)?;
     plan.total().or_py_err(py)?;
     let begins = plan.boundaries(&lengths).or_py_err(py)?;
@@ -114,7 +114,7 @@ pub(super) fn pack_rows_on_device(
         numbers.job("segment_ids", DType::I64, &own, segments.list)?,
         numbers.job("cu_seqlens", DType::I32, &own, all)?,
     ];
-    let batches = run(py, default_engine(), &mut jobs, Arena::No, begin)?;
+    let batches = run(py, default_engine(), &mut jobs, ArenaMemory::No, begin)?;
     let shape = [plan.counts.len() as i64, plan.max_tokens as i64];
     let layout = Layout::compact(DType::I64, &shape).or_py_err(py)?;
     let [ids, labels, positions, segments, boundaries] = &batches[..] else {
@@ -156,7 +156,7 @@ fn lines_of_rows<'n>(
 }
 
 /// How long each sequence is; there are as many labels as ids.
-fn lengths_of(py: Python<'_>, columns: &[Column], device: Device) -> PyResult<Vec<i64>> {
+fn lengths_of(py: Python<'_>, columns: &[KeyColumn], device: Device) -> PyResult<Vec<i64>> {
     let mut lengths: Vec<Vec<i64>> = Vec::new();
     for column in columns {
         lengths.push(column.lengths_on(device).map_err(|error| column.error(py, error))?);

@@ -17,7 +17,7 @@ use crate::collate::job::{job_error, Job};
 use crate::collate::leaves::Within;
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
-use crate::collate::run::{arena_bytes, run, Arena};
+use crate::collate::run::{arena_bytes, run, ArenaMemory};
 use crate::collate::specs::Specs;
 use crate::collate::torch_node::{build, TorchNode, TorchType};
 use crate::export::libraries;
@@ -39,7 +39,7 @@ use crate::trees::torch_rules::TorchColumn;
 use crate::trees::walk::{walk, Branch, Children};
 
 /// A leaf for the engine.
-struct Leaf<'py> {
+struct TorchLeaf<'py> {
     job: Job,
     /// A spec or its class names its form, so that there may be lengths, offsets or a mask.
     is_named: bool,
@@ -80,7 +80,7 @@ struct Call<'a, 'py> {
     by_torch: bool,
     /// Within objects that torch's function stacks if a leaf is not for the engine.
     in_stack: bool,
-    leaves: Vec<Leaf<'py>>,
+    leaves: Vec<TorchLeaf<'py>>,
     /// torch's first.
     error: Option<PyErr>,
 }
@@ -292,7 +292,7 @@ impl<'py> Call<'_, 'py> {
     }
 
     fn add(&mut self, job: Job, is_named: bool) -> TorchNode<'py> {
-        self.leaves.push(Leaf { job, is_named, out: None });
+        self.leaves.push(TorchLeaf { job, is_named, out: None });
         TorchNode::Leaf(self.leaves.len() - 1)
     }
 
@@ -395,7 +395,7 @@ impl<'py> Call<'_, 'py> {
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
             let engine = &self.options.engine;
-            let refusal = run(self.py, engine, &mut [job], Arena::No, Instant::now()).err();
+            let refusal = run(self.py, engine, &mut [job], ArenaMemory::No, Instant::now()).err();
             return Ok(Err(refusal));
         }
         if is_foreign || is_remote {
@@ -440,7 +440,7 @@ impl<'py> Call<'_, 'py> {
         }
         let py = self.py;
         let outputs = PyList::empty(py);
-        for Leaf { job, .. } in &self.leaves {
+        for TorchLeaf { job, .. } in &self.leaves {
             let shape = BatchShape::new(&job.samples.list, &job.collate);
             let shape = shape.map_err(|error| job_error(py, &error.at_path(&job.path), [job]))?;
             outputs.append((shape.dtype.name(), PyTuple::new(py, shape.shape.iter())?))?;
@@ -460,7 +460,7 @@ impl<'py> Call<'_, 'py> {
         let leaves = std::mem::take(&mut self.leaves);
         let (mut jobs, outs): (Vec<Job>, Vec<_>) =
             leaves.into_iter().map(|leaf| (leaf.job, (leaf.is_named, leaf.out))).unzip();
-        let batches = run(self.py, &self.options.engine, &mut jobs, Arena::No, import.end())?;
+        let batches = run(self.py, &self.options.engine, &mut jobs, ArenaMemory::No, import.end())?;
         let results = batches.into_iter().zip(outs).map(|(batch, (is_named, out))| {
             let data = match out {
                 Some(out) => out,
@@ -481,12 +481,12 @@ impl<'py> Call<'_, 'py> {
     fn run_in_arena(&mut self, import: Span<'_>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (py, leaves) = (self.py, std::mem::take(&mut self.leaves));
         let mut jobs: Vec<Job> = leaves.into_iter().map(|leaf| leaf.job).collect();
-        let mut arena = Arena::Own;
+        let mut arena = ArenaMemory::Own;
         let mut segment = None;
         if let (Some(allocate), false) = (&self.allocate, jobs.is_empty()) {
             let bytes = arena_bytes(&jobs).map_err(|error| job_error(py, &error, &jobs))?;
             let tensor = allocate.call1((bytes,))?;
-            arena = Arena::Given(tensor_of(&tensor, "arena", Reading::OWNED)?);
+            arena = ArenaMemory::Given(tensor_of(&tensor, "arena", Reading::OWNED)?);
             segment = Some(tensor);
         }
         let batches = run(py, &self.options.engine, &mut jobs, arena, import.end())?;

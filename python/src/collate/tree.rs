@@ -11,7 +11,7 @@ use windrow::{Batch, Stage};
 use crate::collate::job::Job;
 use crate::collate::leaves::{Leaves, ResultNode, Within};
 use crate::collate::options::Options;
-use crate::collate::run::{run, Arena};
+use crate::collate::run::{run, ArenaMemory};
 use crate::collate::site::{Site, Source};
 use crate::collate::specs::Specs;
 use crate::ground::arguments::unfit;
@@ -84,7 +84,7 @@ pub(crate) fn collate<'py>(
     let options = Options::parse("collate", common)?;
     let span = options.engine.enter(Stage::Import);
     let (tree, mut jobs) = import(samples, spec, sep, common, &options, !arena)?;
-    let batches = run(py, &options.engine, &mut jobs, Arena::of(arena), span.end())?;
+    let batches = run(py, &options.engine, &mut jobs, ArenaMemory::of(arena), span.end())?;
     let arena = batches.iter().find_map(Batch::arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
     let batches = batches.into_iter();

@@ -13,7 +13,7 @@ use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
 use crate::import::routes::{Lazy, Route};
 use crate::ownership::owner::{has_moved, producers_of, ImportOwner};
-use crate::ownership::places::{moved, Table};
+use crate::ownership::places::{moved, PlaceTable};
 
 /// How objects are read.
 #[derive(Clone, Copy, Default)]
@@ -44,7 +44,7 @@ pub(crate) struct Importer<'py> {
     pub list: SampleList<'static>,
     pub owner: ImportOwner,
     /// Where the memory of samples that are kept is.
-    pub places: Table,
+    pub places: PlaceTable,
     /// Of the storage that was held last: the word with the address of its memory, or where there is no such word
     /// the object.
     pub last_storage: *const usize,
@@ -74,7 +74,7 @@ impl<'py> Importer<'py> {
             py,
             list: SampleList::new(),
             owner: ImportOwner::default(),
-            places: Table::default(),
+            places: PlaceTable::default(),
             last_storage: std::ptr::null(),
             path: reading.path.to_owned(),
             owned: reading.owned,

@@ -6,9 +6,9 @@ use crate::ground::reserve::{push_to, room_for};
 
 /// Numbers in chunks that never move.
 #[derive(Default)]
-pub(crate) struct Numbers(Vec<Vec<[u8; 8]>>);
+pub(crate) struct NumberChunks(Vec<Vec<[u8; 8]>>);
 
-impl Numbers {
+impl NumberChunks {
     /// A chunk with room for so many more.
     pub fn room(&mut self, count: usize) -> PyResult<&mut Vec<[u8; 8]>> {
         let last = self.0.last();

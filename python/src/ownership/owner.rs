@@ -10,7 +10,7 @@ use windrow::{Device, Owner, Stream, Tensor};
 
 use crate::ground::errors::LayoutError;
 use crate::ownership::buffer::Buffer;
-use crate::ownership::numbers::Numbers;
+use crate::ownership::numbers::NumberChunks;
 use crate::ownership::places::{Places, MOVED};
 use crate::ownership::producers::Producers;
 use crate::ownership::release::{release, Foreign};
@@ -32,7 +32,7 @@ pub(crate) struct ImportOwner {
     /// Where the memory of objects lay, if this is around a single one.
     pub places: Places,
     /// Values of Python numbers.
-    pub numbers: Numbers,
+    pub numbers: NumberChunks,
 }
 
 impl ImportOwner {

@@ -63,11 +63,11 @@ pub(crate) enum Ask {
 
 /// The places of a list of samples, or of one tensor.
 #[derive(Clone, Default)]
-pub(crate) struct Places(Arc<Table>);
+pub(crate) struct Places(Arc<PlaceTable>);
 
 /// Of samples, as they are imported.
 #[derive(Default)]
-pub(crate) struct Table {
+pub(crate) struct PlaceTable {
     places: Vec<Place>,
     /// The position among the places for each sample; empty while they are the same, or there is one for all.
     ids: Vec<u32>,
@@ -76,11 +76,11 @@ pub(crate) struct Table {
 }
 
 // SAFETY: words of objects that are held; Python objects are used attached only.
-unsafe impl Send for Table {}
+unsafe impl Send for PlaceTable {}
 // SAFETY: as above; nothing is changed through a shared reference.
-unsafe impl Sync for Table {}
+unsafe impl Sync for PlaceTable {}
 
-impl Table {
+impl PlaceTable {
     /// Makes room for the places of so many more samples.
     pub fn reserve(&mut self, count: usize) -> PyResult<()> {
         self.places.try_reserve_exact(count).map_err(no_room)
@@ -206,8 +206,8 @@ impl Table {
     }
 }
 
-impl From<Table> for Places {
-    fn from(mut table: Table) -> Places {
+impl From<PlaceTable> for Places {
+    fn from(mut table: PlaceTable) -> Places {
         table.places.shrink_to_fit();
         Places(Arc::new(table))
     }
@@ -219,7 +219,7 @@ impl Places {
         match whole {
             Some(places) if places.0.places.len() == 1 => Ok(places.clone()),
             Some(places) if !places.is_empty() => {
-                let mut all = Table::default();
+                let mut all = PlaceTable::default();
                 all.push_asked(0, Ask::Any(places.clone()))?;
                 Ok(Places::from(all))
             }
@@ -241,8 +241,8 @@ impl Places {
         if self.are_one() {
             return Ok(self.clone());
         }
-        let Table { places, ids, asks } = &*self.0;
-        let mut taken = Table::default();
+        let PlaceTable { places, ids, asks } = &*self.0;
+        let mut taken = PlaceTable::default();
         taken.reserve(positions.len())?;
         let indices = positions.iter().map(|&position| {
             let end = if position < 0 { len as i64 } else { 0 };
@@ -271,9 +271,9 @@ impl Places {
         if self.is_empty() && other.is_empty() {
             return Ok(false);
         }
-        let is_spread = |table: &Table| table.ids.is_empty() && table.places.len() == len;
+        let is_spread = |table: &PlaceTable| table.ids.is_empty() && table.places.len() == len;
         if !Arc::get_mut(&mut self.0).is_some_and(|table| is_spread(table)) {
-            let mut table = Table::default();
+            let mut table = PlaceTable::default();
             table.reserve(len)?;
             for index in 0..len {
                 let (place, ask) = self.place(index);
@@ -300,7 +300,7 @@ impl Places {
     /// far, the release of which can run any code.
     pub fn replace(&mut self, index: usize, other: &Places) -> Option<Ask> {
         let (mut place, ask) = other.place(0);
-        let Table { places, asks, .. } = Arc::get_mut(&mut self.0)?;
+        let PlaceTable { places, asks, .. } = Arc::get_mut(&mut self.0)?;
         let is_new = ask.is_some();
         let old = std::ptr::eq(places[index].word, &ASKED).then(|| places[index].address);
         let gone = match old {
@@ -332,7 +332,7 @@ impl Places {
             return rest();
         }
         if Arc::get_mut(&mut self.0).is_none() {
-            let mut copy = Table::default();
+            let mut copy = PlaceTable::default();
             (0..len).try_for_each(|index| copy.push_from(index, self, index))?;
             *self = Places::from(copy);
         }
@@ -360,7 +360,7 @@ impl Places {
 
     #[cold]
     fn search(&self, py: Python<'_>) -> PyResult<Option<usize>> {
-        let Table { places, ids, .. } = &*self.0;
+        let PlaceTable { places, ids, .. } = &*self.0;
         let mut last = None;
         for index in 0..ids.len().max(places.len()) {
             let id = self.0.id(index);
@@ -374,7 +374,7 @@ impl Places {
 
     /// Keeps those of the first `len` samples.
     pub fn truncate(&mut self, len: usize) {
-        let Some(Table { places, ids, asks }) = Arc::get_mut(&mut self.0) else { return };
+        let Some(PlaceTable { places, ids, asks }) = Arc::get_mut(&mut self.0) else { return };
         ids.truncate(len);
         let count = match ids.iter().max() {
             Some(&last) => last as usize + 1,

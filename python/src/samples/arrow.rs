@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple, PyType};
 use windrow::arrow::{
-    ArrowArray, ArrowArrayStream, ArrowDeviceArray, ArrowSchema, Columns, Rows, ARROW_ARRAY,
+    ArrowArray, ArrowArrayStream, ArrowDeviceArray, ArrowSchema, ColumnRows, Columns, ARROW_ARRAY,
     ARROW_ARRAY_STREAM, ARROW_DEVICE_ARRAY, ARROW_DEVICE_CPU, ARROW_DEVICE_CUDA,
     ARROW_DEVICE_CUDA_HOST, ARROW_DEVICE_CUDA_MANAGED, ARROW_SCHEMA,
 };
@@ -101,11 +101,11 @@ pub(crate) fn read<'py>(
     let mut read = Vec::new();
     for column in columns.into_columns() {
         let content = match column.rows {
-            Rows::Samples { list, unpacked } => {
+            ColumnRows::Samples { list, unpacked } => {
                 reader.owner.tensors.extend(unpacked);
                 Ok(list)
             }
-            Rows::Texts { texts, is_utf8 } => {
+            ColumnRows::Texts { texts, is_utf8 } => {
                 let refused = |error: Error| reader.error(error.at_path(&column.path.join(sep)));
                 Err(texts_of(py, &texts, is_utf8, refused)?)
             }

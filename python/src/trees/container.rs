@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyType};
 use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
-use crate::trees::node_types::Field;
+use crate::trees::node_types::DataclassField;
 
 /// A container without its children.
 pub(crate) struct Container {
@@ -22,7 +22,7 @@ pub(super) enum NodeType {
     Sequence(usize, bool),
     /// A namedtuple type, called with so many fields in order; their names, which may be more or fewer.
     Named(Vec<String>, usize),
-    Dataclass(Vec<Field>),
+    Dataclass(Vec<DataclassField>),
     Registered(Registered),
 }
 

@@ -13,7 +13,7 @@ use crate::import::routes::{route_of, Route};
 use crate::import::tensor::tensor_of;
 
 /// A field of a dataclass.
-pub(crate) struct Field {
+pub(crate) struct DataclassField {
     pub name: String,
     /// The constructor takes it.
     init: bool,
@@ -41,12 +41,12 @@ pub(super) fn mapping_like<'py>(
 /// By the constructor; fields that it does not take are set as it would set them, frozen or not.
 pub(super) fn dataclass_of<'py>(
     class: &Bound<'py, PyType>,
-    fields: &[Field],
+    fields: &[DataclassField],
     children: Vec<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = class.py();
     let (kwargs, mut others) = (PyDict::new(py), Vec::new());
-    for (Field { name, init }, child) in fields.iter().zip(children) {
+    for (DataclassField { name, init }, child) in fields.iter().zip(children) {
         match init {
             true => kwargs.set_item(name, child)?,
             false => others.push((name, child)),
@@ -61,7 +61,7 @@ pub(super) fn dataclass_of<'py>(
 }
 
 /// The fields of a dataclass; None for another class.
-pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<Field>>> {
+pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec<DataclassField>>> {
     let py = class.py();
     if !class.hasattr(intern!(py, "__dataclass_fields__"))? {
         return Ok(None);
@@ -70,7 +70,7 @@ pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec
     for field in py.import("dataclasses")?.call_method1("fields", (class,))?.try_iter()? {
         let field = field?;
         let name = field.getattr("name")?.extract()?;
-        fields.push(Field { name, init: field.getattr("init")?.is_truthy()? });
+        fields.push(DataclassField { name, init: field.getattr("init")?.is_truthy()? });
     }
     Ok(Some(fields))
 }
@@ -101,7 +101,7 @@ impl<'py> Entries<'py> {
 }
 
 /// A column of objects of one class that `windrow._nodes` knows, taken apart.
-pub(crate) struct Opened<'py> {
+pub(crate) struct OpenedColumn<'py> {
     pub children: Entries<'py>,
     pub close: Bound<'py, PyAny>,
     /// Form and arguments of children that are not stacked, by name.
@@ -138,7 +138,7 @@ pub(crate) fn open<'py>(
     samples: Vec<Bound<'py, PyAny>>,
     path: &str,
     sep: &str,
-) -> PyResult<Opened<'py>> {
+) -> PyResult<OpenedColumn<'py>> {
     let opened = opener.call1((list_of(opener.py(), samples)?, path, sep))?;
     let (children, close, forms, tensors, again): (Bound<'py, PyAny>, _, _, _, _) =
         opened.extract()?;
@@ -146,7 +146,7 @@ pub(crate) fn open<'py>(
         Ok(columns) => Entries::Columns(columns),
         Err(error) => Entries::Samples(error.into_inner().extract()?),
     };
-    Ok(Opened { children, close, forms, tensors, again })
+    Ok(OpenedColumn { children, close, forms, tensors, again })
 }
 
 /// Refuses containers that pass for a mapping or a dataclass and are more than one: what else they hold

@@ -15,7 +15,8 @@ use crate::trees::container::{
 };
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
-    check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, Entries, Field,
+    check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, DataclassField,
+    Entries,
 };
 
 /// A column of containers taken apart.
@@ -142,7 +143,7 @@ impl Container {
             NodeType::Dataclass(fields) => {
                 check_class(samples, class, place)?;
                 let mut columns = self.room_for_columns(samples.len())?;
-                for (Field { name, .. }, column) in fields.iter().zip(&mut columns) {
+                for (DataclassField { name, .. }, column) in fields.iter().zip(&mut columns) {
                     for (index, sample) in samples.iter().enumerate() {
                         column.push(sample.getattr_opt(name.as_str())?.ok_or_else(|| {
                             let (index, at) = (place.start() + index, at(&place.join(name)));
