@@ -5,6 +5,7 @@
 #   make lint    format, clippy, docs, oldest supported compiler, workflows
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
+#   make test-slow  the Python tests that start processes, which make test leaves out
 #   make test-device-code  the kernels' machine code, executed: shared suites, counts against benches/device-instructions.json
 #   make gpu-model  what each workload should take on a GPU, and which of it is counted and which assumed
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
@@ -38,7 +39,7 @@ SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell
 
 # Packages that not every platform has a wheel for: without one the rest still runs.
 optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install: $(2)"
-# The packages of a file: where one has no wheel, the others all the same.
+# The packages of a file; one that has no wheel does not keep the others from being installed.
 optionals = $(PIP) --quiet --only-binary :all: -r $(1) || sed '/^ *\(\#\|$$\)/d' $(1) | while read -r package; do \
 	$(call optional,"$$package",$(2)); done
 

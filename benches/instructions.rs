@@ -245,7 +245,7 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 fn main() {
-    // Cargo's own arguments, such as --bench, are none of ours.
+    // Cargo's own arguments, such as --bench, are skipped.
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|x| !x.starts_with("--") || x == "--list").collect();
     let mut options = EngineOptions::default();

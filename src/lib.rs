@@ -40,7 +40,7 @@
 //!
 //! # The pipeline
 //!
-//! | stage | types | what it knows |
+//! | stage | types | what it covers |
 //! |---|---|---|
 //! | choice | [`packing`] | which samples form a batch, from their lengths alone; independent of all below |
 //! | import | [`dlpack`], [`arrow`] | foreign tensors and columns, validated before they are trusted |
@@ -95,9 +95,9 @@
 //! | batch shape | resolved batch | the shapes and dtypes that samples and options give together: [`BatchShape`] |
 //! | output plan | - | one tensor that a plan writes: data, a mask or indices, and where each sample is in it |
 //! | loop nest | iteration domain | the loops that lead from one sample to its place in the output, innermost last |
-//! | item, piece | work item, tile | what one warp or one step of a thread writes |
+//! | item, tile | work item | what one warp of a device or one step of a thread writes |
 //! | family | kernel variant | the inner loops that fit a part: rows, line, planar, short, strided |
-//! | path | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
+//! | path (of execution) | execution path | how a leaf is executed: `gather`, `cast`, `upload`, ...; shown by [`Plan::explain`] |
 //! | route | data path | what of a plan crosses between host and device, and by which copies |
 //! | arena | slab | one allocation that holds all tensors of a tree |
 //! | target | destination | memory of the caller that a batch is written into |
@@ -128,6 +128,9 @@ compile_error!("windrow counts bytes in 64 bits and addresses them: it needs a 6
 compile_error!(
     "feature `cuda` of windrow works on Linux x86-64 and aarch64: leave it off for this target"
 );
+
+/// Whether this build has the CUDA engine: what else depends on the feature is which file is `cuda` and which is `nvtx`.
+pub(crate) const HAS_CUDA: bool = cfg!(feature = "cuda");
 
 pub mod arrow;
 mod batch;

@@ -23,8 +23,8 @@ impl Tensor {
         self.hand_to(stream, true)
     }
 
-    /// Says that work on streams that are never named may use this tensor, as of libraries that compute on streams of their
-    /// own: its memory is used again when the whole device has been waited for. That is done by a later call, when more
+    /// Declares that work on streams that are never named may use this tensor, such as that of libraries with streams of
+    /// their own: its memory is used again when the whole device has been waited for. That is done by a later call, when more
     /// than 64 such batches, or four and a 64th of the device's memory, have been dropped. Nothing for memory that is not windrow's.
     ///
     /// # Errors

@@ -125,7 +125,7 @@ impl Collate {
     }
 
     /// Adds to the elements of each sample a number of its own, on the way to or from a device: whole numbers, modulo a power
-    /// of two. Batches on the host are raised by [`raise_rows`](crate::raise_rows), which finds sums that do not fit.
+    /// of two. Batches on the host are raised by [`raise_rows`](crate::bindings::raise_rows), which finds sums that do not fit.
     #[doc(hidden)]
     #[must_use]
     pub fn increments(mut self, increments: impl Into<Arc<[i64]>>) -> Collate {

@@ -12,8 +12,8 @@ pub(super) fn refused_in_capture(what: impl Display) -> Error {
     Error::Argument(format!("the stream is being captured in a graph: {what}"))
 }
 
-/// Refuses what cannot be recorded in a graph: memory of ours, copies from and to pageable memory.
-/// Another library's memory it may be, if that belongs to the stream: such libraries know of captures.
+/// Refuses what cannot be recorded in a graph: memory of the engine, copies from and to pageable memory.
+/// Another library's memory is allowed if it belongs to the stream: such libraries support captures.
 pub(super) fn check_capture(
     plan: &Plan<'_>,
     options: &RunOptions,

@@ -19,7 +19,7 @@ use crate::tensor::{Device, Error, Owner, Result, Stream, Tensor};
 /// What a run on a device gives.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
-    /// The tensor of each output that was run here and has memory of ours.
+    /// The tensor of each output that was run here and has memory of the engine.
     pub tensors: SmallVec<[(usize, Tensor); 1]>,
     /// Outputs that came back to be spread over memory of the caller's, as their plan says.
     pub spread: Vec<(usize, Tensor, *mut u8)>,
@@ -43,7 +43,7 @@ pub(super) struct Run<'r> {
     /// Device memory had for this run: given back behind it, whether it fails or not.
     pub blocks: SmallVec<[Arc<DeviceBlock>; 2]>,
     pub waited: Waited,
-    /// What small outputs are in together, and how much of it is theirs by now.
+    /// The block that small outputs share, and how much of it they have taken so far.
     pub shared: Option<(Arc<DeviceBlock>, u64)>,
     /// Page-locked memory that is being filled or copied.
     pub slot: Option<Slot<'r>>,
@@ -77,7 +77,7 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// What has been done; or, of work that failed, what is under way ends before samples and memory are let go.
+    /// What has been done. After a failure, work under way ends before samples and memory are released.
     pub fn end(mut self, finished: Result<()>) -> Result<Done> {
         let (stream, current) = (self.stream, self.current);
         if finished.is_err()
@@ -144,7 +144,7 @@ impl Run<'_> {
         readable
     }
 
-    /// One event for each producer; and our own calls and tensors know theirs.
+    /// One event for each producer; windrow's own calls and tensors carry theirs.
     pub fn order_behind_producers(&mut self, plan: &Plan<'_>, read: &Readable<'_>) -> Result<()> {
         for &producer in &self.producers {
             self.executor.events.order(self.current, producer, self.stream)?;

@@ -12,7 +12,7 @@ use crate::tensor::{Result, Stream};
 #[derive(Debug)]
 pub(crate) struct Late {
     context: Arc<Context>,
-    /// `None` in a graph, which begins and ends as often as its owner wants.
+    /// `None` in a graph, which can be launched any number of times.
     end: Option<Arc<PooledEvent>>,
     chosen: Option<Chosen>,
     /// Has samples of this call until the end.
@@ -92,7 +92,7 @@ impl Drop for Late {
             return;
         }
         if let Ok(_current) = self.context.enter() {
-            // What has failed is told by the next call.
+            // The next call reports a failure.
             let _ = held.reap();
         }
     }

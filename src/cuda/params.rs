@@ -1,4 +1,4 @@
-//! What a launch is told, as kernels/params.h has it: see there for what each field means.
+//! The header and the table of a launch, as in kernels/params.h, which says what each field means.
 
 use bytemuck::{Pod, Zeroable};
 use rustacuda_derive::DeviceCopy;

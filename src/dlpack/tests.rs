@@ -98,7 +98,7 @@ fn both(edit: impl Fn(&mut DLTensor), check: impl Fn(Result<Tensor>)) {
     assert_eq!(count(&frees), 2, "legacy");
 }
 
-/// Memory of ours, which counts its release.
+/// Own memory, which counts its release.
 struct Memory {
     frees: Frees,
     _words: Vec<u64>,

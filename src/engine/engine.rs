@@ -37,7 +37,7 @@ pub(super) struct Shared {
     pub(super) memory: Arc<MemoryPool>,
     pub(super) counters: Counters,
     pub(super) reference: bool,
-    /// Where batches go if neither call nor samples say so.
+    /// Where batches go if the call does not say; `None` is where the samples are.
     pub(super) device: Option<Device>,
     pub(super) devices: cuda::Devices,
 }
@@ -68,8 +68,8 @@ pub struct EngineOptions {
 type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<RowsAhead>>);
 
 impl Engine {
-    /// More threads than this are not started, whatever is asked for: the system would be busy with them for
-    /// minutes, and they with each other.
+    /// The most threads that an engine starts, whatever is requested: more would keep the system, and each
+    /// other, busy for minutes.
     pub const MAX_THREADS: usize = 4096;
 
     /// The host executor with threads of its own, one for each core.
@@ -90,7 +90,7 @@ impl Engine {
         Engine::new(Threads::own(count), pool_bytes, options.device, false)
     }
 
-    /// The naive executor, one element at a time: the judge in tests, of no other use.
+    /// The naive executor, one element at a time: the oracle of tests, with no other use.
     pub fn reference() -> Engine {
         Engine::new(Threads::own(1), 0, None, true)
     }
@@ -138,7 +138,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::assemble`]; [`Error::Argument`] for a stream of another device or context, or one
-    /// that is captured in a graph, where no memory can be had; [`Error::Cuda`].
+    /// that is captured in a graph, where no memory can be allocated; [`Error::Cuda`].
     pub fn assemble_on<'a, S: Samples<'a> + ?Sized>(
         &self,
         samples: &S,
@@ -204,8 +204,8 @@ impl Engine {
         self.run_with(plan, RunOptions::default())
     }
 
-    /// As [`Engine::run`], by a caller who knows more than the samples. Rows copied ahead that turned
-    /// out not to be those of the plan are let go.
+    /// As [`Engine::run`], for a caller that knows more than the samples. Rows copied ahead that turn
+    /// out not to be those of the plan are dropped.
     ///
     /// # Errors
     /// As [`Engine::run`]; if memory given for an arena does not fit, is read-only or shared.

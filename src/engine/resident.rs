@@ -11,7 +11,7 @@ use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 /// A list of samples on a device that finds them by indices on the device. Clones share what is there.
 ///
 /// The device has the address of each sample, unless they are rows of one table, and a page of host memory in which
-/// it says which index was out of range. Samples are not moved.
+/// it notes which index was out of range. Samples are not moved.
 #[derive(Clone, Debug)]
 pub struct Resident<'a> {
     listed: Arc<Listed<SampleList<'a>>>,
@@ -19,7 +19,7 @@ pub struct Resident<'a> {
 }
 
 impl Engine {
-    /// Brings to a device what it has to know of a list on it, to find samples by indices that are there too: see
+    /// Uploads what a device needs to find the samples of a list on it by indices that are there too: see
     /// [`Resident::take`]. The list's owners are those of the samples.
     ///
     /// # Errors
@@ -70,13 +70,13 @@ impl<'a> Resident<'a> {
         self.listed.samples.len()
     }
 
-    /// Whether it has none, which no such list is.
+    /// Whether the list is empty, which [`Engine::resident`] refuses.
     pub fn is_empty(&self) -> bool {
         self.listed.samples.is_empty()
     }
 
     /// The samples at these positions, which the host neither reads nor waits for: to be stacked, or padded to a
-    /// given size. The work reads the indices when the device has come so far, each time if it is in a graph.
+    /// given size. The work reads the indices when it runs on the device, in a graph at each launch.
     ///
     /// Negative indices count from the end. One that is out of range gives padding, the value of it or 0, and is an
     /// [`Error::Index`] of [`crate::Batch::check`] and of the next call with the list.

@@ -1,4 +1,4 @@
-//! What an engine tells of its work: counters, time, ranges for profilers.
+//! What an engine reports about its work: counters, time, ranges for profilers.
 
 #[cfg_attr(not(feature = "cuda"), path = "nvtx_absent.rs")]
 mod nvtx;

@@ -81,7 +81,7 @@ pub(super) fn check_devices(
             let hint = Hint::Text("copy the samples to that device first");
             Err(Error::Device(Box::new(found.with_hint(hint))))
         }
-        (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !cfg!(feature = "cuda") => {
+        (Device::Cuda(_), _) | (_, Device::Cuda(_) | Device::Pinned) if !crate::HAS_CUDA => {
             let which = if device == Device::Cpu { source } else { device };
             Err(Error::host_only(which))
         }

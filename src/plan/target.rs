@@ -16,7 +16,7 @@ pub struct Target<'t> {
     pub(crate) dtype: DType,
     pub(crate) layout: Layout,
     pub(crate) device: Device,
-    /// Of memory on a device: windrow's knows the work on it.
+    /// The owner of memory on a device; windrow's own blocks record the work on them.
     pub(crate) owner: Option<Owner>,
     memory: PhantomData<&'t mut [u8]>,
 }

@@ -47,7 +47,7 @@ impl SampleList<'_> {
         true
     }
 
-    /// From the first row of another length on each one's is told: as many as there is room for.
+    /// Starts to keep a length for each row, at the first row of another length. Says whether there was room.
     #[cold]
     pub(super) fn begin_lengths(&mut self) -> bool {
         let (count, first) = (self.data.len(), self.metas.all()[0].layout.shape()[0]);
@@ -62,25 +62,24 @@ impl SampleList<'_> {
     /// A `TensorMeta` for each length of the rows, and each row's position among them.
     #[cold]
     pub(super) fn metas_of_rows(&self) -> Result<Told> {
-        let TensorMeta { dtype, device, layout } = &self.metas.all()[0];
+        let &TensorMeta { dtype, device, ref layout } = &self.metas.all()[0];
         let (mut metas, mut shape) = (Metas::default(), Dims::from(layout.shape()));
+        let mut id_of = |length: i64| -> Result<u32> {
+            shape[0] = length;
+            // The strides of all: that of dim 0 is made of the others' extents.
+            if let Some(id) = metas.find(dtype, device, &shape, layout.strides()) {
+                return Ok(id);
+            }
+            let layout = Layout::compact(dtype, &shape)?;
+            metas.reserve().map_err(|_| no_room(self.lengths.len()))?;
+            Ok(metas.insert(TensorMeta { dtype, device, layout }))
+        };
         let mut ids = room_for(self.lengths.len())?;
         let mut last = None;
         for &length in &self.lengths {
             let id = match last {
                 Some((known, id)) if known == length => id,
-                _ => {
-                    shape[0] = length;
-                    // The strides of all: that of dim 0 is made of the others' extents.
-                    match metas.find(*dtype, *device, &shape, layout.strides()) {
-                        Some(id) => id,
-                        None => {
-                            let layout = Layout::compact(*dtype, &shape)?;
-                            metas.reserve().map_err(|_| no_room(self.lengths.len()))?;
-                            metas.insert(TensorMeta { dtype: *dtype, device: *device, layout })
-                        }
-                    }
-                }
+                _ => id_of(length)?,
             };
             last = Some((length, id));
             ids.push(id);

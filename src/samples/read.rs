@@ -167,8 +167,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// Samples that only a device knows, and what else has to be kept for the work on them. As far as this list
-    /// tells, they are all the first of the list that they are from: what reads samples asks for the selection.
+    /// Samples that a device selects, and what else has to be kept for the work on them. By this list's own
+    /// fields every sample is the first of the list they are from: code that reads samples checks the selection.
     pub(crate) fn selected(
         selection: Arc<Selection<SampleList<'a>>>,
         owners: impl Iterator<Item = Owner>,

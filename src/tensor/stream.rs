@@ -6,7 +6,7 @@
 pub struct Stream(usize);
 
 impl Stream {
-    /// The legacy default stream, which is torch's current one unless told otherwise.
+    /// The legacy default stream, which is torch's current one by default.
     pub const LEGACY: Stream = Stream(1);
 
     /// A stream by its handle (`cudaStream_t`, `CUstream`). It is never synchronised or destroyed.

@@ -103,10 +103,10 @@ def interleave(
     """Seconds of each call: one of each in turn, so that a slow spell of the machine hits all alike.
 
     A result is dropped before the next call, outside the clock: every library may reuse its memory.
-    A pause lets the threads of the last one fall asleep: OpenMP's spin for a while. What it freed in
-    small pieces the C allocator merges at the next large request, which for thousands of pieces takes
-    longer than some of the calls: that too is done outside the clock. `tick` is told between rounds what
-    share of them is done.
+    A pause lets the threads of the last one fall asleep: OpenMP's spin for a while. The C allocator
+    merges what it freed in small pieces at the next large request, which for thousands of pieces takes
+    longer than some of the calls: that too is done outside the clock. `tick` gets the share of rounds that
+    is done.
     """
     times: Dict[str, List[float]] = {name: [] for name in calls}
     for call in calls.values():

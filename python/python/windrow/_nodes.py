@@ -29,7 +29,7 @@ class Opened(NamedTuple):
     again: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None
 
 
-# What is told a column of one class, its path and what joins names, and gives `Opened`.
+# Called with a column of one class, its path and the separator of names; returns `Opened`.
 Opener = Callable[[List[Any], str, str], Opened]
 
 _registered: Dict[type, Opener] = {}
@@ -110,7 +110,7 @@ def _at(path: str) -> str:
 
 
 def num_registered() -> int:
-    """So many classes were registered; it grows with each."""
+    """The number of classes registered so far."""
     return len(_registered)
 
 
@@ -120,7 +120,7 @@ def is_registered(cls: type) -> bool:
 
 
 def tensordict_opener(cls: type) -> Optional[Opener]:
-    """That of TensorDict and tensorclass; those of other classes say None."""
+    """The opener of TensorDict and tensorclass; None for other classes."""
     if "tensordict" not in sys.modules:
         return None
     from windrow import _tensordict
@@ -129,7 +129,7 @@ def tensordict_opener(cls: type) -> Optional[Opener]:
 
 
 def graph_opener(cls: type) -> Optional[Opener]:
-    """That of graphs of PyTorch Geometric; those of other classes say None."""
+    """The opener of graphs of PyTorch Geometric; None for other classes."""
     if "torch_geometric.data" not in sys.modules:
         return None
     from windrow import _pyg

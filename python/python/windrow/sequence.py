@@ -111,8 +111,8 @@ def pack_tokens(
 
     Returns:
         dict: ``input_ids``, ``labels``, ``position_ids`` int64 ``[1, total]``; ``cu_seqlens`` int32
-        ``[N + 1]`` and ``max_seqlen``, an int of the host. Of samples on a device all tensors are there, and nothing is
-        waited for. With ``return_flash_attn_kwargs`` these are
+        ``[N + 1]`` and ``max_seqlen``, an int of the host. For samples on a device all tensors are there, and the call
+        waits for nothing. With ``return_flash_attn_kwargs`` these are
         ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
 
     Raises:

@@ -69,7 +69,7 @@ tensor_methods!(PyBatch, {
     /// batch captured in a CUDA graph is not waited for: synchronize its stream first.
     ///
     /// Raises:
-    ///     IndexError: of indices on the device one was out of range; the batch has padding there.
+    ///     IndexError: an index on the device was out of range; the batch has padding there.
     ///     CudaError: the device has failed.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.batch().check()).or_py_err(py)
@@ -129,7 +129,7 @@ tensor_methods!(PyBatch, {
     }
 
     /// The Arrow PyCapsule interface: the samples as an array in the memory of the batch, which stays as long as the
-    /// array. Of a ragged batch lists (`large_list`, or `list` with ``offsets_dtype="int32"``), of another the rows of its
+    /// array. A ragged batch gives lists (`large_list`, or `list` with ``offsets_dtype="int32"``), any other the rows of its
     /// data; further dims are fixed-size lists.
     ///
     /// Raises:

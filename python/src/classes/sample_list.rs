@@ -39,7 +39,7 @@ impl PySampleList {
     ///
     /// After `to_device`, indices on that device (int32 or int64, of any library) are neither fetched nor waited for:
     /// the work reads them in the order of their stream, in a CUDA graph each time that it is launched. The result can
-    /// be stacked, or padded to a given ``size``; what else needs to know the samples is a ValueError. An index out of
+    /// be stacked, or padded to a given ``size``; any other use that needs to know the samples is a ValueError. An index out of
     /// range gives padding (0 in a stack) and raises IndexError late: at ``Batch.check()``, and at the next use of
     /// this list.
     ///
@@ -54,8 +54,8 @@ impl PySampleList {
         self.taken(indices).map(PySampleList::from_samples)
     }
 
-    /// Lets the device that the samples are on find them by indices in its own memory: see `take`. Uploads 8 bytes for each sample,
-    /// and 4 more where samples differ in shape, once; of the rows of one table nothing. Waits for that. After an
+    /// Makes the samples selectable by indices in the memory of their device: see `take`. Uploads once 8 bytes for each sample,
+    /// and 4 more where samples differ in shape, or nothing for the rows of one table, and waits for the upload. After an
     /// `append` or `extend` the next `take` of such indices uploads anew.
     ///
     /// Args:

@@ -60,7 +60,7 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
     (dtype.size() == size).then_some(dtype)
 }
 
-/// What to give in place of an array whose dtype is none of ours, by its buffer format, typestr or name.
+/// What to give in place of an array whose dtype is not supported, by its buffer format, typestr or name.
 pub(crate) fn cure_of(dtype: &str) -> &'static str {
     let name = dtype.trim_start_matches(|c: char| "@=<>!|".contains(c) || c.is_ascii_digit());
     let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));

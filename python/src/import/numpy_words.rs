@@ -126,7 +126,7 @@ pub(crate) unsafe fn array_fields<'a>(object: *mut ffi::PyObject) -> Option<Arra
 /// Asks for the memory of an array's shape and strides, which are not in the object.
 ///
 /// # Safety
-/// As of [`array_fields`].
+/// A live NumPy array, for which [`is_laid_out`] holds; attached.
 #[inline]
 pub(crate) unsafe fn prefetch_dims(object: *mut ffi::PyObject) {
     // SAFETY: the struct of a live array.

@@ -155,7 +155,7 @@ impl<'py> Importer<'py> {
         let device = dlpack::DLDevice { device_type: kind, device_id };
         let place = dlpack::device_from_dl(device).map_err(|error| self.error(error, index))?;
         let on_device = place != Device::Cpu;
-        // The producer orders this stream behind his work. It is always named: what a producer does
+        // The producer orders this stream behind its work. It is always named: what a producer does
         // when it is not differs from library to library.
         let stream = on_device.then(|| self.stream.unwrap_or(Stream::LEGACY));
         let handle = stream.map(Stream::handle);

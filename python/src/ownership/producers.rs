@@ -7,13 +7,13 @@ use windrow::bindings::End;
 use windrow::dlpack::DLPackExchangeAPI;
 use windrow::{Owner, Stream, Tensor};
 
-/// Who may still be writing.
+/// What may still be writing.
 #[derive(Clone, Default)]
 pub(crate) struct Producers {
     /// Streams with work that others have enqueued.
     pub streams: Vec<Stream>,
-    /// The one that the producer goes on to work on, and so the place for work of ours: what he
-    /// enqueues later comes after it.
+    /// The stream that the producer keeps using, and so the one for windrow's work: what the producer
+    /// enqueues later runs after it.
     pub current: Option<Stream>,
     /// Ends of calls of ours on streams that may be gone.
     pub ends: Vec<End>,

@@ -24,8 +24,8 @@ use crate::samples::trees::{is_tree, Trees};
 /// The memory of torch tensors is kept as well as the tensors: after ``x.data = ...``, ``x.set_(...)`` or
 /// ``module.half()`` the list still has what was imported. Memory that its owner has moved or freed since, by
 /// ``x.resize_()``, ``x.share_memory_()``, ``x.untyped_storage().resize_()`` or NumPy's ``a.resize()``, is a
-/// LayoutError with the index when it is used next. Not noticed are memory that moves while a call reads it or
-/// after it was handed on as an array, and what objects of other libraries do behind their own pointers.
+/// LayoutError with the index when it is used next. Memory that moves while a call reads it or after it was handed
+/// on as an array is not noticed, nor is what objects of other libraries do behind their own pointers.
 ///
 /// ``samples[i] = sample`` replaces one: the list refers to the new sample from then on, no memory is written, and the old
 /// one is released, those of the list that was given first as soon as all of them are replaced. A slice, like `take`, is

@@ -142,17 +142,7 @@ impl Container {
             }
             NodeType::Dataclass(fields) => {
                 check_class(samples, class, place)?;
-                let mut columns = self.room_for_columns(samples.len())?;
-                for (DataclassField { name, .. }, column) in fields.iter().zip(&mut columns) {
-                    for (index, sample) in samples.iter().enumerate() {
-                        column.push(sample.getattr_opt(name.as_str())?.ok_or_else(|| {
-                            let (index, at) = (place.start() + index, at(&place.join(name)));
-                            let text = format!("sample {index}{at}: the field is not set");
-                            PyAttributeError::new_err(text)
-                        })?);
-                    }
-                }
-                Ok(columns)
+                fields.iter().map(|field| column_of(field, samples, place)).collect()
             }
             NodeType::Registered(Registered { again, names, .. }) => {
                 check_class(samples, class, place)?;
@@ -170,10 +160,6 @@ impl Container {
 
     fn empty_columns<'py>(&self) -> Vec<Vec<Bound<'py, PyAny>>> {
         (0..self.len()).map(|_| Vec::new()).collect()
-    }
-
-    fn room_for_columns<'py>(&self, count: usize) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
-        (0..self.len()).map(|_| room_for(count)).collect()
     }
 
     fn columns_of_sequences<'py>(
@@ -250,6 +236,22 @@ pub(super) fn dict_of<'py>(
     Ok(dict)
 }
 
+/// A field of dataclasses.
+fn column_of<'py>(
+    DataclassField { name, .. }: &DataclassField,
+    samples: &[Bound<'py, PyAny>],
+    place: ColumnPlace<'_>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let mut column = room_for(samples.len())?;
+    for (index, sample) in samples.iter().enumerate() {
+        column.push(sample.getattr_opt(name.as_str())?.ok_or_else(|| {
+            let (index, at) = (place.start() + index, at(&place.join(name)));
+            PyAttributeError::new_err(format!("sample {index}{at}: the field is not set"))
+        })?);
+    }
+    Ok(column)
+}
+
 /// The values of mappings for each of these keys, which are all that they have.
 fn columns_of<'py>(
     class: &Bound<'py, PyType>,
@@ -275,28 +277,36 @@ fn columns_of<'py>(
             return Err(place.uneven(index, &class_name(class)?, sample));
         }
         if dict.map_or_else(|| sample.len(), |dict| Ok(dict.len()))? != keys.len() {
-            for key in entries(sample, Ok)? {
-                if position_of(keys, &key)?.is_none() {
-                    let what = match place.added_to {
-                        None => "a key that sample 0 does not have",
-                        Some(_) => "a key that the samples of the list do not have",
-                    };
-                    return Err(uneven_key(index, &key, what, samples, place)?);
-                }
-            }
+            check_no_other_key(keys, index, samples, place)?;
         }
         for (key, column) in keys.iter().zip(&mut columns) {
             let key = key.bind(py);
-            match value_of(sample, key)? {
-                Some(item) => column.push(item),
-                None => {
-                    let what = "the key is missing";
-                    return Err(uneven_key(index, key, what, samples, place)?);
-                }
-            }
+            let Some(item) = value_of(sample, key)? else {
+                return Err(uneven_key(index, key, "the key is missing", samples, place)?);
+            };
+            column.push(item);
         }
     }
     Ok(columns)
+}
+
+/// Refuses a mapping with a key that is none of these.
+fn check_no_other_key(
+    keys: &[Py<PyAny>],
+    index: usize,
+    samples: &[Bound<'_, PyAny>],
+    place: ColumnPlace<'_>,
+) -> PyResult<()> {
+    for key in entries(&samples[index], Ok)? {
+        if position_of(keys, &key)?.is_none() {
+            let what = match place.added_to {
+                None => "a key that sample 0 does not have",
+                Some(_) => "a key that the samples of the list do not have",
+            };
+            return Err(uneven_key(index, &key, what, samples, place)?);
+        }
+    }
+    Ok(())
 }
 
 /// A key that not every sample has.

@@ -217,9 +217,9 @@ impl Drop for Context {
     }
 }
 
-/// A guard: calls of this thread that a capture forbids, for they might wait for the device, are let
-/// through. Captures of graphs on streams of others, which are none of ours, neither fail us nor are
-/// they lost.
+/// A guard: calls of this thread that a capture forbids, because they might wait for the device, are
+/// allowed. Captures on other libraries' streams neither make windrow's calls fail nor are invalidated by
+/// them.
 #[derive(Debug)]
 struct Relaxed {
     /// The mode to go back to; `None` if the driver did not take ours, or if it was the mode before.

@@ -125,7 +125,7 @@ impl Drop for MemPool {
     }
 }
 
-/// Page-locked host memory of ours. Devices may read and write it at any time, so it gives no slices.
+/// Page-locked host memory of the engine. Devices may read and write it at any time, so it gives no slices.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     address: NonNull<u8>,

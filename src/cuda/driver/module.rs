@@ -17,7 +17,7 @@ use crate::tensor::{DriverError, Error, Result};
 ///
 /// # Errors
 /// [`Error::Argument`] if that file cannot be read; [`Error::NoDriver`] if there are no kernels at all.
-// (The driver wants 8-byte alignment, which every allocator gives what is this large.)
+// (The driver requires 8-byte alignment, which every allocator gives blocks of this size.)
 pub(crate) fn image() -> Result<Cow<'static, [u8]>> {
     match std::env::var_os("WINDROW_CUDA_IMAGE") {
         // The driver reads a header, whatever the length.

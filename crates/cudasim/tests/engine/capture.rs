@@ -193,7 +193,7 @@ fn the_first_use_of_an_engine_is_refused_and_the_capture_goes_on() {
     });
 }
 
-/// Outside of a graph they would be copied first, to memory of ours.
+/// Outside of a graph they would be copied first, to memory of the engine.
 #[test]
 fn large_page_locked_samples_are_read_by_the_kernel() {
     on_gpu(|gpu| {

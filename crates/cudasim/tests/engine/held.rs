@@ -79,7 +79,7 @@ fn to_check_a_batch_is_to_wait_and_to_learn_of_failures() {
     on_gpu(|gpu| {
         let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
         let (out, other) = (Buffer::poisoned(gpu, 300), Lane::new(gpu));
-        // In memory of ours and of others.
+        // In memory of the engine and of others.
         for options in [RunOptions::default(), lent_by(&other, out.tensor(DType::U8, &[1, 300]))] {
             let paused = pause_own(gpu, &engine);
             let collate = Collate::stack().device(HERE);

@@ -29,8 +29,8 @@ class BatchFn:
     In a worker process of ``mp_prefetch`` or ``DataLoader`` each leaf is assembled in the shared memory
     in which grain hands it on: no copy is made on the way, and on one thread, since there are several
     workers. grain asks for that itself where two or more workers hand on what ``batch`` makes; with one
-    worker or after a later step it copies the batch once, as it does its own, and so it does with leaves of dtypes that
-    NumPy has not, bfloat16 and float8.
+    worker or after a later step it copies the batch once, as it does its own; it also copies leaves of dtypes that
+    NumPy lacks, bfloat16 and float8.
 
     A stacked leaf becomes an array, any other a `windrow.jax.Batch` of arrays; strings become
     lists. The arrays stay on the host: ``jax.device_put`` moves a whole batch.
@@ -79,7 +79,7 @@ class BatchFn:
                 with _leaves.named("leaf", path):
                     leaves[path] = self._leaf(leaves[path], spec, made)
         except BaseException:
-            # Nothing else will ever hear of these segments.
+            # Nothing else refers to these segments.
             for array in made:
                 array.metadata.close_and_unlink_shm()
             raise
@@ -115,8 +115,8 @@ class BatchFn:
 
 
 def _claim(array: SharedMemoryArray) -> None:
-    """Has the system set the pages aside: of a full /dev/shm an error is made here, where the first
-    write to a page that is not there would end the process."""
+    """Reserves the pages: a full /dev/shm is an error here, where otherwise the first write to a missing
+    page would end the process."""
     if sys.platform == "linux":
         with open(f"/dev/shm/{array.metadata.name}", "rb+") as segment:
             os.posix_fallocate(segment.fileno(), 0, array.nbytes)

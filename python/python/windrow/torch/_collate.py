@@ -49,8 +49,8 @@ def collate_fn(
 
     Classes: TensorDict and tensorclass are stacked as ``torch.stack`` stacks them. Graphs of PyTorch Geometric are joined to a
     ``Batch`` and classes of `windrow.register_node` keep their class, though ``default_collate`` refuses both. Dataclasses, attrs
-    and pydantic classes and PyTrees are refused as there without a spec; with one, be it ``{}``, they are the containers that they
-    are in `windrow.collate`. An Arrow table in place of the list is the list of its rows, a dict of its columns.
+    and pydantic classes and PyTrees are refused as there without a spec; with one, even ``{}``, they are containers, as in
+    `windrow.collate`. An Arrow table in place of the list is the list of its rows, a dict of its columns.
 
     Args:
         spec: as for `windrow.collate`: leaf path, with globs, to `windrow.Pad` and the

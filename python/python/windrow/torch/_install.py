@@ -76,14 +76,14 @@ def _is_for_engine(batch: Any, table: Optional[_registry.CollateMap]) -> bool:
 
 
 def install(worker_id: Optional[int] = None) -> None:
-    """Lets every caller of ``default_collate`` have tensors, arrays and numbers assembled by windrow.
+    """Makes windrow assemble the tensors, arrays and numbers of every caller of ``default_collate``.
 
     Replaces entries in torch's table of collate functions, each with a function that gives the same
     results and errors. Doing it again changes nothing. Workers that are forked inherit it; those that
     are spawned need ``DataLoader(..., worker_init_fn=windrow.torch.install)``.
 
     Args:
-        worker_id: not looked at; a ``worker_init_fn`` is given one.
+        worker_id: ignored; a ``worker_init_fn`` is called with one.
 
     Raises:
         RuntimeError: this torch has no such table.

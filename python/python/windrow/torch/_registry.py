@@ -1,4 +1,4 @@
-"""torch's table of collate functions, and what each type is to us.
+"""torch's table of collate functions, and how each type is collated.
 
 The table is private to torch: it is looked at in one place, and checked.
 """
@@ -27,7 +27,7 @@ def find() -> Any:
     """torch's module of collate functions.
 
     Raises:
-        RuntimeError: this torch has not what we need of it.
+        RuntimeError: this torch lacks what windrow needs of it.
     """
     try:
         from torch.utils.data._utils import collate

@@ -145,7 +145,7 @@ class CudaTransfer:
         return Started(tree, tuple(moved), slot.event)
 
     def finish(self, started: Started) -> Any:
-        """Lets the current stream wait for the copies, and the allocator know that it uses them."""
+        """Makes the current stream wait for the copies, and records its use of them with the allocator."""
         current = self._cuda.current_stream(self._device)
         current.wait_event(started.event)
         for tensor in started.tensors:
