@@ -533,7 +533,7 @@ fn a_taken_list_goes_on_after_its_own_last_sample() {
 }
 
 #[test]
-fn a_sample_like_the_last_one_is_told_by_its_address() {
+fn samples_like_the_last_one_are_told_by_their_addresses() {
     let (bytes, floats) = ([1u8, 2, 3, 4], [1.0f32; 4]);
     let view = |length: usize| SampleView::from_slice(&bytes[..length], &[length as i64]).unwrap();
     let other = SampleView::from_slice(&floats, &[2, 2]).unwrap();
@@ -543,13 +543,16 @@ fn a_sample_like_the_last_one_is_told_by_its_address() {
     {
         let (mut list, mut want) = (SampleList::new(), SampleList::new());
         // SAFETY: there is no last sample.
-        assert!(!unsafe { list.push_like_last(start) });
+        unsafe { list.extend_like_last([start].into_iter()) };
+        assert!(list.is_empty());
         for sample in &samples {
             list.push_view(sample).unwrap();
-            // SAFETY: the sample itself, once more.
-            let is_pushed = unsafe { list.push_like_last(list.address(list.len() - 1)) };
-            assert!(is_pushed);
-            (0..2).for_each(|_| want.push_view(sample).unwrap());
+            for count in 0..3 {
+                let again = std::iter::repeat_n(list.address(list.len() - 1), count);
+                // SAFETY: the sample itself, some more times.
+                unsafe { list.extend_like_last(again) };
+            }
+            (0..4).for_each(|_| want.push_view(sample).unwrap());
         }
         assert_eq!(list.data(), want.data());
         assert_eq!(list.metas(), want.metas());

@@ -185,3 +185,19 @@ def test_arrays_of_a_tensor_keep_it():
     del batch, mask
     gc.collect()
     assert_same(array, np.array([[True, True, True], [True, True, False]]))
+
+
+def test_arrays_of_a_batch_keep_it_where_that_is_all_memory():
+    rows = [paint(3, "int32"), paint(2, "int32")]
+    batch = wr.pad(rows, mask="real")
+    array = batch.numpy()
+    assert array.base is batch
+    del batch
+    gc.collect()
+    assert_same(array, np.stack([rows[0], np.append(rows[1], np.int32(0))]))
+    # Data and mask of a large batch are two allocations, and its array keeps one of them.
+    large = wr.pad([paint((600, 1000), "int32"), paint((500, 1000), "int32")], dims=0, mask="real")
+    array = large.numpy()
+    assert array.base is not large and array.base.shape == large.shape
+    kept = wr.collate([{"a": row, "b": row} for row in rows], {"a": wr.Pad(), "b": wr.Pad()}, arena=True)
+    assert kept["a"].numpy().base is kept["a"]

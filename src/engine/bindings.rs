@@ -171,18 +171,19 @@ impl RunOptions {
 
 #[doc(hidden)]
 impl SampleList<'_> {
-    /// Appends a sample that differs from the last one in its address alone. Says whether it did.
+    /// Appends samples that differ from the last one in their address alone; none to a list without samples.
     ///
     /// # Safety
-    /// Every element that the last sample's shape and strides reach from `data` is of its dtype, in initialised memory of
+    /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory of
     /// its device that nothing writes to or frees while the list is used; on a CUDA device until the work that reads it is
     /// done.
     #[allow(unsafe_code)]
     #[inline]
-    pub unsafe fn push_like_last(&mut self, data: *const u8) -> bool {
+    pub unsafe fn extend_like_last(&mut self, data: impl Iterator<Item = *const u8>) {
         // SAFETY: the caller's promise.
         unsafe { self.append_like_last(data) }
     }
+
     /// Appends a row-major sample that differs from the last one in its address and the extent of dim 0 alone, if the list is
     /// of such rows. Says whether it did.
     ///

@@ -253,7 +253,7 @@ unsafe fn write_mask(first: *mut u8, bits: &MaskBits, lead: usize, real: usize, 
 /// # Safety
 /// `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
 unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
-    match (32..=128).contains(&bytes) {
+    match (32..=256).contains(&bytes) {
         // SAFETY: the caller's promise; the processor runs what is chosen.
         true => with_isa!(I => unsafe { copy_blocked::<I>(addresses, dst, bytes) }),
         // SAFETY: as above.
@@ -261,7 +261,7 @@ unsafe fn copy_all(addresses: &[*const u8], dst: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies rows of 32 to 128 bytes.
+/// Copies rows of 32 to 256 bytes.
 ///
 /// # Safety
 /// The processor runs `I`; `bytes` bytes at each address, and as many for each at `dst`, which nothing else has.
@@ -275,7 +275,11 @@ unsafe fn copy_blocked<I: Isa>(addresses: &[*const u8], dst: *mut u8, bytes: usi
                 1 => copy_wide::<1>(addresses, dst, bytes),
                 2 => copy_wide::<2>(addresses, dst, bytes),
                 3 => copy_wide::<3>(addresses, dst, bytes),
-                _ => copy_wide::<4>(addresses, dst, bytes),
+                4 => copy_wide::<4>(addresses, dst, bytes),
+                5 => copy_wide::<5>(addresses, dst, bytes),
+                6 => copy_wide::<6>(addresses, dst, bytes),
+                7 => copy_wide::<7>(addresses, dst, bytes),
+                _ => copy_wide::<8>(addresses, dst, bytes),
             }
         };
     }
@@ -426,7 +430,7 @@ mod tests {
         use crate::samples::{SampleList, SampleView};
         use crate::Engine;
         let from: Vec<u8> = (0..3 * AHEAD * 331).map(|i| (i * 7 % 251) as u8).collect();
-        for bytes in 1..=131 {
+        for bytes in 1..=259 {
             for count in [1, AHEAD - 1, AHEAD, AHEAD + 1, 3 * AHEAD] {
                 let rows: Vec<&[u8]> =
                     (0..count).map(|row| &from[row * 331..][..bytes]).rev().collect();

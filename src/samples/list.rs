@@ -256,23 +256,27 @@ impl<'a> SampleList<'a> {
         same
     }
 
-    /// Appends a sample that differs from the last one in its address alone. Says whether it did.
+    /// Appends samples that differ from the last one in their address alone; none to a list without samples, nor to one
+    /// that has made the `TensorMeta`s of its rows.
     ///
     /// # Safety
-    /// Every element that the last sample's shape and strides reach from `data` is of its dtype, in initialised memory
+    /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory
     /// of its device that nothing writes to or frees during `'a`; on a CUDA device until the work that reads it is
     /// done.
     #[allow(unsafe_code)]
     #[inline]
-    pub(crate) unsafe fn append_like_last(&mut self, data: *const u8) -> bool {
+    pub(crate) unsafe fn append_like_last(&mut self, data: impl Iterator<Item = *const u8>) {
         if self.is_empty() || self.selection.is_some() || self.told.get().is_some() {
-            return false;
+            return;
         }
+        let each = self.data.each();
+        each.extend(data);
         if let Some(&length) = self.lengths.last() {
-            self.lengths.push(length);
+            self.lengths.resize(each.len(), length);
         }
-        self.append(data);
-        true
+        if self.metas.all().len() > 1 {
+            self.meta_ids.resize(each.len(), self.last);
+        }
     }
 
     /// Appends a row-major sample that differs from the last one in its address and the extent of dim 0 alone, if the list is

@@ -101,13 +101,14 @@ impl PySampleList {
     ///     >>> rows = wr.SampleList([b"ab", b"cd", b"ef"])
     ///     >>> bytes(rows.stack([2, 0]))
     ///     b'efab'
-    #[pyo3(signature = (indices, **common), text_signature = "($self, indices, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+    #[pyo3(signature = (indices, *, engine = None, **common), text_signature = "($self, indices, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
     fn stack(
         &self,
         indices: &Bound<'_, PyAny>,
+        engine: Option<&Bound<'_, PyAny>>,
         common: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyBatch> {
-        stack_taken(self, indices, common)
+        stack_taken(self, indices, engine, common)
     }
 
     /// The consecutive pieces of one tensor, with no Python object for each of them: sample ``i`` is

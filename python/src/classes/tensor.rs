@@ -60,7 +60,8 @@ macro_rules! tensor_methods {
             /// A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes.
             fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
                 let (py, tensor) = (slf.py(), slf.get().inner());
-                libraries::numpy(py, in_place(py, tensor)?, slf.cast_exact().ok())
+                let keeper = slf.get().is_all_memory().then(|| slf.as_any());
+                libraries::numpy(py, in_place(py, tensor)?, keeper)
             }
 
             /// A torch tensor of the same memory.

@@ -55,12 +55,13 @@ use crate::samples::read::samples_of;
 ///     >>> memoryview(batch).tolist()
 ///     [[97, 98, 99], [100, 101, 102]]
 #[pyfunction]
-#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn stack(
     samples: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
-    assemble("stack", samples, kwargs)
+    assemble("stack", samples, engine, kwargs)
 }
 
 /// Samples that are equal but for ``dim``, joined along it. ``common`` as for `stack`.
@@ -74,12 +75,13 @@ pub(crate) fn stack(
 ///     >>> batch.shape, memoryview(batch.offsets).tolist()
 ///     ((5,), [0, 2, 5])
 #[pyfunction]
-#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, dim=0, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, dim=0, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn concat(
     samples: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
-    assemble("concat", samples, kwargs)
+    assemble("concat", samples, engine, kwargs)
 }
 
 /// Samples of equal rank, filled up to the largest. ``common`` as for `stack`.
@@ -120,12 +122,13 @@ pub(crate) fn concat(
 ///     >>> wr.pad(images, dims=1, multiple_of=8).shape
 ///     (2, 3, 8)
 #[pyfunction]
-#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, mask_dtype='bool', dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, value=0, side='right', dims=None, size=None, multiple_of=1, truncate=False, mask=None, mask_dtype='bool', dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn pad(
     samples: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
-    assemble("pad", samples, kwargs)
+    assemble("pad", samples, engine, kwargs)
 }
 
 /// Samples that are equal but for dim 0, one after the other. ``common`` as for `stack`.
@@ -140,12 +143,13 @@ pub(crate) fn pad(
 ///     >>> memoryview(batch.offsets).tolist(), memoryview(batch.batch_index).tolist(), batch.max_length
 ///     ([0, 2, 2, 3], [0, 0, 2], 2)
 #[pyfunction]
-#[pyo3(signature = (samples, **kwargs), text_signature = "(samples, *, offsets_dtype='int64', batch_index=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, *, engine = None, **kwargs), text_signature = "(samples, *, offsets_dtype='int64', batch_index=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn ragged(
     samples: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
-    assemble("ragged", samples, kwargs)
+    assemble("ragged", samples, engine, kwargs)
 }
 
 /// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding,

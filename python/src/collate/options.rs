@@ -159,7 +159,18 @@ const COMMON: &[&str] = &["dtype", "device", "out", "stream", "transform", "copy
 impl<'py> Options<'py> {
     /// Reads the keyword arguments of a form.
     pub fn parse(form: &str, kwargs: Option<&Bound<'py, PyDict>>) -> PyResult<Options<'py>> {
+        Options::of_call(form, None, kwargs)
+    }
+
+    /// As `parse`, of a call that takes `engine` by itself: PyO3 makes another dict of what it does not know, and so none
+    /// for a call with nothing else.
+    pub fn of_call(
+        form: &str,
+        engine: Option<&Bound<'py, PyAny>>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Options<'py>> {
         let mut given = Given::new(kwargs);
+        given.engine = given.engine.or_else(|| engine.cloned());
         let (mut collate, copy) = given.collate(form)?;
         let Given { out, stream, transform, engine, .. } = given;
         let present = |item: Option<Bound<'py, PyAny>>| item.filter(|item| !item.is_none());

@@ -312,11 +312,12 @@ pub(super) fn view_in(
 pub(crate) fn assemble(
     form: &str,
     samples: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = samples.py();
     let _records = Records::of_call(py);
-    let options = Options::parse(form, kwargs)?;
+    let options = Options::of_call(form, engine, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
     let collate = &options.collate;
@@ -347,11 +348,12 @@ pub(crate) fn assemble(
 pub(crate) fn stack_taken(
     list: &PySampleList,
     indices: &Bound<'_, PyAny>,
+    engine: Option<&Bound<'_, PyAny>>,
     kwargs: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<PyBatch> {
     let py = indices.py();
     let _records = Records::of_call(py);
-    let options = Options::parse("stack", kwargs)?;
+    let options = Options::of_call("stack", engine, kwargs)?;
     let engine = options.engine.clone();
     let span = engine.enter(Stage::Import);
     let (own, positions) = list.asked_for(indices)?;

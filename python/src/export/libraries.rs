@@ -17,15 +17,16 @@ use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
 use crate::ownership::ready::{held_until_idle, lent_tensor};
 
-/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes. `object`: the tensor as one, if there is one.
+/// Zero-copy NumPy array; types NumPy lacks come with those of ml_dtypes. `keeper`: an object that keeps the tensor's memory and no
+/// other, if there is one.
 pub(crate) fn numpy<'py>(
     py: Python<'py>,
     tensor: &Tensor,
-    object: Option<&Bound<'py, PyTensor>>,
+    keeper: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let _stage = exporting(py);
     on_host(tensor, "NumPy")?;
-    if let Some(array) = array_of(py, tensor, object)? {
+    if let Some(array) = array_of(py, tensor, keeper)? {
         return Ok(array);
     }
     let numpy = py.import(intern!(py, "numpy"))?;

@@ -83,15 +83,15 @@ fn number_of(dtype: DType) -> Option<c_int> {
     })
 }
 
-/// An array over a tensor of the host's, whose base is `object` or a new one; `None` where `numpy.asarray` has to make it.
+/// An array over a tensor of the host's, whose base is `keeper` or a new object; `None` where `numpy.asarray` has to make it.
 pub(crate) fn array_of<'py>(
     py: Python<'py>,
     tensor: &Tensor,
-    object: Option<&Bound<'py, PyTensor>>,
+    keeper: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     static FOUND: PyOnceLock<Option<Api>> = PyOnceLock::new();
     let found = FOUND.get_or_init(py, || Api::find(py).ok().flatten());
-    found.as_ref().map_or(Ok(None), |api| api.make(py, tensor, object))
+    found.as_ref().map_or(Ok(None), |api| api.make(py, tensor, keeper))
 }
 
 impl Api {
@@ -154,7 +154,7 @@ impl Api {
         &self,
         py: Python<'py>,
         tensor: &Tensor,
-        object: Option<&Bound<'py, PyTensor>>,
+        keeper: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(number) = number_of(tensor.dtype()).filter(|_| tensor.nbytes() > 0) else {
             return Ok(None);
@@ -163,9 +163,9 @@ impl Api {
         let strides: Dims = tensor.strides().iter().map(|stride| stride * size).collect();
         let shape = tensor.shape();
         let flags = if tensor.is_read_only() { 0 } else { WRITABLE };
-        let owner = match object {
-            Some(object) => object.clone(),
-            None => Bound::new(py, PyTensor::from(tensor.clone()))?,
+        let owner = match keeper {
+            Some(keeper) => keeper.clone(),
+            None => Bound::new(py, PyTensor::from(tensor.clone()))?.into_any(),
         };
         // SAFETY: functions of the table; a dtype and an owner that they take over, an entry for each dim in shape
         // and strides, as wide as `isize` on the 64-bit targets that the engine builds for, and memory that the

@@ -1,5 +1,7 @@
 //! `Batch` of the package: the object. Its methods are in `classes/batch.rs`.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use windrow::{Batch, Tensor};
@@ -50,6 +52,13 @@ impl PyBatch {
 
     pub fn inner(&self) -> &Tensor {
         self.batch.data()
+    }
+
+    /// Whether this object keeps the memory of [`PyBatch::inner`] and no other: where all tensors are parts of one allocation.
+    pub fn is_all_memory(&self) -> bool {
+        let owner = self.inner().owner();
+        let is_its = |tensor: &Tensor| Arc::ptr_eq(tensor.owner(), owner);
+        self.tensors().all(|(_, tensor)| is_its(tensor)) && self.batch.arena().is_none_or(is_its)
     }
 
     pub fn batch(&self) -> &Batch {

@@ -25,4 +25,9 @@ impl PyTensor {
     pub fn inner(&self) -> &Tensor {
         &self.0
     }
+
+    /// Whether this object keeps the memory of [`PyTensor::inner`] and no other.
+    pub fn is_all_memory(&self) -> bool {
+        true
+    }
 }

@@ -66,17 +66,22 @@ pub(crate) unsafe fn borrowed(
         prefetch(object.cast(), 1);
         object
     }));
-    for (index, &object) in objects.iter().enumerate() {
-        // SAFETY: live objects, which the list holds, and a class that has words, or that of arrays.
-        unsafe { reader.prefetch_ahead(class, |steps| objects.get(index + steps).copied()) };
-        // SAFETY: a live object has a type; the reader is for those of this class.
-        let read = unsafe {
-            match ffi::Py_TYPE(object) == class {
-                true => reader.read(object),
-                false => None,
+    let read = |index: usize| {
+        // SAFETY: live objects, which the list holds, and a class that has words, or that of arrays. A live object has a
+        // type; the reader is for those of this class.
+        unsafe {
+            reader.prefetch_ahead(class, |steps| objects.get(index + steps).copied());
+            let object = *objects.get(index)?;
+            if ffi::Py_TYPE(object) == class {
+                reader.read(object)
+            } else {
+                None
             }
-        };
-        let Some((data, dtype, shape, strides)) = read else { return Ok(None) };
+        }
+    };
+    while list.len() < len {
+        let index = list.len();
+        let Some((data, dtype, shape, strides)) = read(index) else { return Ok(None) };
         if is_stack && index == 0 {
             let sizes = [2, len as i64, dtype.size() as i64];
             let bytes =
@@ -86,25 +91,28 @@ pub(crate) unsafe fn borrowed(
             }
         }
         let steps = strides.unwrap_or_default();
-        let is_longer = match last {
-            Some((known, extents, known_steps))
-                if known == dtype && are_same(known_steps, steps) =>
-            {
-                differ_in_dim_0(extents, shape)
-            }
-            _ => None,
-        };
+        let is_row = last.is_some_and(|(known, extents, known_steps)| {
+            known == dtype && are_same(known_steps, steps) && differ_in_dim_0(extents, shape)
+        });
         last = Some((dtype, shape, steps));
         // SAFETY: as good as the producer's word, and alive as long as the list has it.
         unsafe {
-            let is_pushed = match is_longer {
-                Some(false) => list.push_like_last(data),
-                Some(true) => list.push_row_like_last(data, shape[0]),
-                None => false,
-            };
+            let is_pushed = is_row && list.push_row_like_last(data, shape[0]);
             if !is_pushed && list.push(data, dtype, Device::Cpu, shape, strides).is_err() {
                 return Ok(None);
             }
+        }
+        if !is_row {
+            // Those behind it that are like it, as most are, without another look at the list for each.
+            let alike = (index + 1..len).map_while(|index| {
+                let (data, of_next, extents, next_steps) = read(index)?;
+                let is_alike = of_next == dtype
+                    && are_same(extents, shape)
+                    && are_same(next_steps.unwrap_or_default(), steps);
+                is_alike.then_some(data)
+            });
+            // SAFETY: as above.
+            unsafe { list.extend_like_last(alike) };
         }
     }
     Ok(Some(list))
@@ -116,15 +124,12 @@ fn are_same(one: &[i64], other: &[i64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a == b)
 }
 
-/// Whether the extents of dim 0 differ, of shapes that are the same but for those; `None` of others.
+/// Whether shapes differ in the extent of dim 0 and in nothing else.
 #[inline]
-fn differ_in_dim_0(one: &[i64], other: &[i64]) -> Option<bool> {
+fn differ_in_dim_0(one: &[i64], other: &[i64]) -> bool {
     match (one, other) {
-        ([], []) => Some(false),
-        ([first, one @ ..], [of_other, other @ ..]) => {
-            are_same(one, other).then_some(first != of_other)
-        }
-        _ => None,
+        ([first, one @ ..], [of_other, other @ ..]) => first != of_other && are_same(one, other),
+        _ => false,
     }
 }
 
@@ -172,7 +177,7 @@ impl Reader {
                         prefetch_dims(object);
                     }
                 }
-                Reader::Dense(words, _) => words.prefetch_ahead(class, at),
+                Reader::Dense(words, _) => words.prefetch_ahead(class, false, at),
             }
         }
     }

@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyRange, PyTuple};
-use windrow::{Collate, DType, Device, Facet, Tensor};
+use windrow::{Collate, DType, Device, Dims, Facet, Tensor};
 
 use crate::ground::errors::{is_answer, quoted, OrPyErr};
 use crate::ground::iterables::entries;
@@ -103,11 +103,11 @@ pub(crate) fn integers(
     numbers: &Bound<'_, PyAny>,
     name: &'static str,
     ndim: usize,
-) -> PyResult<(Vec<i64>, Vec<i64>)> {
+) -> PyResult<(Vec<i64>, Dims)> {
     let py = numbers.py();
     let flat = |numbers: Vec<i64>| {
-        let len = numbers.len() as i64;
-        (numbers, vec![len])
+        let shape = Dims::from_slice(&[numbers.len() as i64]);
+        (numbers, shape)
     };
     let is_list = is_list(numbers);
     if ndim == 1 && is_list {
@@ -124,7 +124,7 @@ pub(crate) fn integers(
         }
         let mut all = room_for(rows.len().saturating_mul(width))?;
         rows.iter().for_each(|row| all.extend_from_slice(row));
-        return Ok((all, vec![rows.len() as i64, width as i64]));
+        return Ok((all, Dims::from_slice(&[rows.len() as i64, width as i64])));
     }
     if ndim == 1 {
         if let Some(numbers) = integers_in(numbers)? {
@@ -132,7 +132,7 @@ pub(crate) fn integers(
         }
     }
     let tensor = tensor_of(numbers, name, Reading::default())?;
-    let shape = tensor.shape().to_vec();
+    let shape = Dims::from_slice(tensor.shape());
     if shape.len() != ndim || !(tensor.dtype().is_integer()) {
         let dims = if ndim == 1 { "one dim" } else { "two dims" };
         let (dtype, got) = (tensor.dtype(), Facet::from(&shape[..]));

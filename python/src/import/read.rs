@@ -134,7 +134,9 @@ impl<'py> Importer<'py> {
     fn prefetch(&self, ahead: &[Borrowed<'_, 'py, PyAny>]) {
         let Some((class, _, Lazy::Words(words))) = self.last else { return };
         // SAFETY: live objects.
-        unsafe { words.prefetch_ahead(class, |steps| Some(ahead.get(steps)?.as_ptr())) };
+        unsafe {
+            words.prefetch_ahead(class, self.owned, |steps| Some(ahead.get(steps)?.as_ptr()))
+        };
     }
 
     /// Reads one object. The caller keeps it alive as long as `owner` and `ahead`. Called in one place, which it

@@ -242,7 +242,7 @@ impl Words {
     }
 
     /// Tensors made long ago are anywhere: without this an import waits for memory four times for each. `at`: the object of a
-    /// list so many places ahead; `class`: that of the tensors.
+    /// list so many places ahead; `class`: that of the tensors; `is_kept`: the objects of their storages are read too.
     ///
     /// # Safety
     /// The objects are alive, and [`Words::of`] was asked for the class.
@@ -250,13 +250,14 @@ impl Words {
     pub unsafe fn prefetch_ahead(
         &self,
         class: *mut ffi::PyTypeObject,
+        is_kept: bool,
         at: impl Fn(usize) -> Option<*mut ffi::PyObject>,
     ) {
         // SAFETY: a live object has a type.
         let same = |object: &*mut ffi::PyObject| unsafe { ffi::Py_TYPE(*object) } == class;
         let [tensor, storage, base] = [3, 2, 1].map(|step| at(step * PREFETCH_STEP).filter(same));
         // SAFETY: live objects, of the class but for the farthest.
-        unsafe { self.prefetch([at(4 * PREFETCH_STEP), tensor, storage, base]) };
+        unsafe { self.prefetch([at(4 * PREFETCH_STEP), tensor, storage, base], is_kept) };
     }
 
     /// Asks for the memory that the reading of a list touches, of four of its objects: of the farthest that of its Python object, of
@@ -265,7 +266,7 @@ impl Words {
     /// # Safety
     /// The objects are alive and, but for the farthest, of a class that [`Words::of`] was asked for.
     #[inline]
-    unsafe fn prefetch(&self, ahead: [Option<*mut ffi::PyObject>; 4]) {
+    unsafe fn prefetch(&self, ahead: [Option<*mut ffi::PyObject>; 4], is_kept: bool) {
         let line = |address: usize| prefetch(std::ptr::with_exposed_provenance(address), 1);
         let [object, tensor, storage, base] = ahead;
         // SAFETY: as in `is_plain`.
@@ -277,17 +278,22 @@ impl Words {
             Some(word(tensor, AUTOGRAD)).filter(|&autograd| autograd != 0)
         };
         let word_at = |start: usize, position: usize| start + size_of::<usize>() * position;
+        // Objects begin at multiples of 16 bytes, not of a line: what is read of them may be in the next one.
         if let Some(object) = object {
             prefetch(object.cast(), 1);
+            line(word_at(object.addr(), TENSOR));
         }
         if let Some(tensor) = tensor.and_then(tensor_of) {
             (0..3).for_each(|count| line(tensor + 64 * count));
+            line(word_at(tensor, self.keys));
         }
         if let Some(tensor) = storage.and_then(tensor_of) {
             // SAFETY: a live object points to a live tensor.
             let storage = unsafe { word(tensor, STORAGE) };
-            line(storage);
-            line(storage + 64);
+            line(word_at(storage, MEMORY));
+            if let Some(wrapper) = self.wrapper.filter(|_| is_kept) {
+                line(word_at(storage, wrapper));
+            }
             if let Some(autograd) = autograd_of(tensor) {
                 line(autograd);
                 line(word_at(autograd, self.grad_fn));
