@@ -17,7 +17,7 @@ use crate::tensor::{DType, Device, Dims, Layout, Offsets};
 
 /// How rows are in a batch.
 #[derive(Clone, Copy)]
-enum Place {
+enum RowForm {
     /// Each is one of dim 0.
     Stacked,
     /// As stacked, within padding along their own dim 0.
@@ -32,7 +32,7 @@ const ALIGN: u64 = 64;
 /// A batch that needs no plan.
 struct Small<'r> {
     rows: SampleRows<'r>,
-    place: Place,
+    form: RowForm,
     dtype: DType,
     layout: Layout,
     data_bytes: u64,
@@ -56,21 +56,21 @@ impl<'r> Small<'r> {
         }
         let extents @ [_, _, total] = rows.extents();
         let own = meta.layout.shape();
-        let place = place_of(collate, own, dtype, extents)?;
+        let form = row_form_of(collate, own, dtype, extents)?;
         let rest = own.get(1..).unwrap_or_default();
-        is_countable(&place, rest, rows.len(), extents[1])?;
-        let (mut shape, real): (Dims, i64) = match &place {
-            Place::Stacked => (smallvec![count], total),
-            Place::Padded(RowPadding { extent, .. }, _) => {
+        is_countable(&form, rest, rows.len(), extents[1])?;
+        let (mut shape, real): (Dims, i64) = match &form {
+            RowForm::Stacked => (smallvec![count], total),
+            RowForm::Padded(RowPadding { extent, .. }, _) => {
                 (smallvec![count, *extent], real_total(&rows, *extent))
             }
-            Place::Joined { .. } => (smallvec![total], total),
+            RowForm::Joined { .. } => (smallvec![total], total),
         };
-        shape.extend_from_slice(if let Place::Stacked = place { own } else { rest });
+        shape.extend_from_slice(if let RowForm::Stacked = form { own } else { rest });
         let elems = real.checked_mul(rest.iter().product())? as u64;
         let layout = Layout::compact(dtype, &shape).ok()?;
         let data_bytes = layout.numel() as u64 * dtype.size() as u64;
-        Some(Small { rows, place, dtype, layout, data_bytes, elems })
+        Some(Small { rows, form, dtype, layout, data_bytes, elems })
     }
 
     fn bytes_in(&self) -> u64 {
@@ -79,13 +79,13 @@ impl<'r> Small<'r> {
 
     /// Bytes read and written; of what is not data, as many as there may be.
     fn traffic(&self) -> u64 {
-        let others = match self.place {
-            Place::Stacked => 0,
-            Place::Padded(padding, Some(mask)) => {
+        let others = match self.form {
+            RowForm::Stacked => 0,
+            RowForm::Padded(padding, Some(mask)) => {
                 mask_bytes(&mask, self.rows.len() as i64, &padding) as u64
             }
-            Place::Padded(_, None) => 0,
-            Place::Joined { batch_index, .. } => {
+            RowForm::Padded(_, None) => 0,
+            RowForm::Joined { batch_index, .. } => {
                 if batch_index {
                     self.layout.shape()[0].unsigned_abs().saturating_mul(8)
                 } else {
@@ -93,8 +93,8 @@ impl<'r> Small<'r> {
                 }
             }
         };
-        let numbers = match self.place {
-            Place::Stacked => 0,
+        let numbers = match self.form {
+            RowForm::Stacked => 0,
             _ => 16 * self.rows.len() as u64,
         };
         let all = [self.bytes_in(), self.data_bytes, others, numbers];
@@ -103,10 +103,10 @@ impl<'r> Small<'r> {
 
     /// Makes the batch; `None` without memory.
     fn write(&self, memory: &Arc<MemoryPool>, threads: Option<&Helpers>) -> Option<Batch> {
-        match &self.place {
-            Place::Stacked => self.write_stacked(memory, threads),
-            Place::Padded(padding, mask) => self.write_padded(memory, threads, padding, *mask),
-            &Place::Joined { offsets_i32, batch_index, is_ragged } => {
+        match &self.form {
+            RowForm::Stacked => self.write_stacked(memory, threads),
+            RowForm::Padded(padding, mask) => self.write_padded(memory, threads, padding, *mask),
+            &RowForm::Joined { offsets_i32, batch_index, is_ragged } => {
                 let dtype = if offsets_i32 { DType::I32 } else { DType::I64 };
                 self.write_joined(memory, threads, dtype, batch_index, is_ragged)
             }
@@ -342,9 +342,9 @@ fn mask_bytes(mask: &MaskBits, count: i64, padding: &RowPadding) -> i64 {
 }
 
 /// `None` where a number of elements or bytes could leave 64 bits, as with vast extents beside one of zero.
-fn is_countable(place: &Place, rest: &[i64], count: usize, longest: i64) -> Option<i64> {
-    let extent = match place {
-        Place::Padded(padding, _) => padding.extent.max(longest),
+fn is_countable(form: &RowForm, rest: &[i64], count: usize, longest: i64) -> Option<i64> {
+    let extent = match form {
+        RowForm::Padded(padding, _) => padding.extent.max(longest),
         _ => longest,
     };
     // No element has more bytes, nor has a number beside one.
@@ -353,28 +353,28 @@ fn is_countable(place: &Place, rest: &[i64], count: usize, longest: i64) -> Opti
 }
 
 /// How rows of this shape are in the batch; `None` if a plan has to see to it.
-fn place_of(
+fn row_form_of(
     collate: &Collate,
     shape: &[i64],
     dtype: DType,
     [shortest, longest, total]: [i64; 3],
-) -> Option<Place> {
+) -> Option<RowForm> {
     let differ = shortest != longest;
     match &collate.form {
-        Form::Stack => (!differ).then_some(Place::Stacked),
+        Form::Stack => (!differ).then_some(RowForm::Stacked),
         Form::Concat { dim } => {
             let is_first = *dim == 0 || *dim == -(shape.len() as i64);
-            let place = Place::Joined { offsets_i32: false, batch_index: false, is_ragged: false };
-            (is_first && !shape.is_empty()).then_some(place)
+            let form = RowForm::Joined { offsets_i32: false, batch_index: false, is_ragged: false };
+            (is_first && !shape.is_empty()).then_some(form)
         }
         &Form::Ragged { offsets_i32, batch_index } => {
             let fits = !offsets_i32 || i32::try_from(total).is_ok();
-            let place = Place::Joined { offsets_i32, batch_index, is_ragged: true };
-            (fits && !shape.is_empty()).then_some(place)
+            let form = RowForm::Joined { offsets_i32, batch_index, is_ragged: true };
+            (fits && !shape.is_empty()).then_some(form)
         }
         Form::Pad(pad) => {
             let padding = padding_of(pad, shape, dtype, differ, longest)?;
-            Some(Place::Padded(padding, pad.mask_bits().ok()?))
+            Some(RowForm::Padded(padding, pad.mask_bits().ok()?))
         }
     }
 }

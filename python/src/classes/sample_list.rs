@@ -15,7 +15,7 @@ use crate::import::integers::integers;
 use crate::import::tensor::tensor_of;
 use crate::samples::arrow::is_arrow;
 use crate::samples::imported::Imported;
-use crate::samples::list::{PySampleList, Samples};
+use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::pieces::{pieces, shaped_pieces};
 use crate::samples::read::{import_list, rows_of_arrow};
 
@@ -71,7 +71,7 @@ impl PySampleList {
         slf: Bound<'py, Self>,
         device: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, Self>> {
-        if let Samples::Trees(trees) = slf.get().snapshot() {
+        if let ListSamples::Trees(trees) = slf.get().snapshot() {
             let class = trees.class(slf.py())?;
             return Err(PyTypeError::new_err(format!(
                 "to_device takes samples that are array-likes, and those of this list are trees ({class}); make a SampleList of each leaf"
@@ -176,7 +176,7 @@ impl PySampleList {
     /// A sample as a tensor, or as a tree of tensors; for a slice, a list that shares the samples.
     fn __getitem__<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, own) = (index.py(), self.snapshot());
-        if let Samples::Leaves(own) = &own {
+        if let ListSamples::Leaves(own) = &own {
             own.list.check_known().or_py_err(py)?;
         }
         if let Ok(slice) = index.cast::<PySlice>() {
@@ -185,8 +185,8 @@ impl PySampleList {
         }
         let position = PySampleList::position(index, own.len())?;
         match own {
-            Samples::Leaves(own) => own.object(py, position, ""),
-            Samples::Trees(own) => own.sample(py, position),
+            ListSamples::Leaves(own) => own.object(py, position, ""),
+            ListSamples::Trees(own) => own.sample(py, position),
         }
     }
 
@@ -203,7 +203,7 @@ impl PySampleList {
 
     fn __repr__(&self) -> String {
         match self.snapshot() {
-            Samples::Leaves(own) => {
+            ListSamples::Leaves(own) => {
                 let (len, num_metas) = (own.list.len(), own.list.metas().len());
                 let plural = |n: usize| if n == 1 { "" } else { "s" };
                 format!(
@@ -212,7 +212,7 @@ impl PySampleList {
                     plural(num_metas)
                 )
             }
-            Samples::Trees(own) => {
+            ListSamples::Trees(own) => {
                 format!("SampleList({} trees, {} leaves)", own.len(), own.num_leaves())
             }
         }

@@ -46,7 +46,7 @@ impl Steps {
 }
 
 /// One entry of all graphs.
-struct Entry {
+struct GraphEntry {
     name: String,
     /// The dim that it is joined along; `None` for entries without dims, which become one.
     dim: Option<usize>,
@@ -172,7 +172,7 @@ fn entry_of(
     column: &KeyColumn,
     dim: i64,
     steps: Steps,
-) -> PyResult<(Entry, Collate)> {
+) -> PyResult<(GraphEntry, Collate)> {
     let list = &column.samples.list;
     let first = list.meta(0);
     let before_last = 0..list.len() - 1;
@@ -201,11 +201,11 @@ fn entry_of(
     let offsets = added_up((0..list.len()).map(extent)).or_py_err(py)?;
     let device = Some(first.device).filter(|device| matches!(device, Device::Cuda(_)));
     let name = column.name().to_owned();
-    Ok((Entry { name, dim: place, steps, offsets, device }, collate))
+    Ok((GraphEntry { name, dim: place, steps, offsets, device }, collate))
 }
 
 /// Has a job on a device raise its values. For the largest ones these are copied to the host first.
-fn increment(py: Python<'_>, engine: &Engine, entry: &Entry, job: &mut Job) -> PyResult<()> {
+fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job) -> PyResult<()> {
     let steps = entry.steps.or_ends(|| {
         let collate = job.collate.clone().device(Device::Cpu);
         let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
@@ -219,14 +219,14 @@ fn increment(py: Python<'_>, engine: &Engine, entry: &Entry, job: &mut Job) -> P
 }
 
 /// What each graph's values are raised by; `None` if that changes nothing.
-fn starts_of(entry: &Entry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> {
+fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> {
     let before_last = entry.offsets.len() - 2;
     let starts = added_up(steps.get(..before_last).unwrap_or(&[]).iter().copied())?;
     Ok(starts.iter().any(|&start| start != 0).then_some(starts))
 }
 
 /// Raises the values of a batch that nothing else refers to yet.
-fn raise(batch: &Batch, entry: &Entry) -> windrow::Result<()> {
+fn raise(batch: &Batch, entry: &GraphEntry) -> windrow::Result<()> {
     let steps = entry.steps.or_ends(|| ends_of(batch.data(), entry))?;
     let Some(starts) = starts_of(entry, &steps)? else { return Ok(()) };
     // SAFETY: a batch that was made in this call; nothing else refers to it yet.
@@ -237,7 +237,7 @@ fn raise(batch: &Batch, entry: &Entry) -> windrow::Result<()> {
 }
 
 /// One more than the largest value of each sample, 0 for those without values.
-fn ends_of(data: &Tensor, entry: &Entry) -> windrow::Result<Vec<i64>> {
+fn ends_of(data: &Tensor, entry: &GraphEntry) -> windrow::Result<Vec<i64>> {
     let own = match data.layout().numel() {
         0 => None,
         _ => Some(copy_of(data, &Collate::stack().cast(DType::I64), None)?),
@@ -274,7 +274,7 @@ type Members = ([String; 2], Vec<i64>);
 /// Those of the entries that are asked for, and of the nodes.
 fn members_of(
     py: Python<'_>,
-    entries: &[Entry],
+    entries: &[GraphEntry],
     follow: Vec<String>,
     nodes: Vec<i64>,
 ) -> PyResult<Vec<Members>> {

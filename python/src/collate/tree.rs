@@ -23,7 +23,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::samples::columns::{are_texts, import_leaf, Content, LeafColumn};
 use crate::samples::imported::Imported;
-use crate::samples::list::{PySampleList, Samples};
+use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::table::table_in;
 use crate::samples::trees::{ShapeNodeType, Trees};
 use crate::trees::container::ColumnPlace;
@@ -152,10 +152,10 @@ fn import<'py>(
         TreeInput::Objects(samples) => {
             nodes_of(&mut leaves, Source::Objects(samples), options.out.clone(), None)?
         }
-        TreeInput::List(Samples::Trees(trees)) => {
+        TreeInput::List(ListSamples::Trees(trees)) => {
             nodes_of(&mut leaves, Source::Known, options.out.clone(), Some(&trees))?
         }
-        TreeInput::List(Samples::Leaves(samples)) => {
+        TreeInput::List(ListSamples::Leaves(samples)) => {
             let import = |reading: Reading<'_>| in_place(py, samples, reading.path);
             vec![leaves.add("", options.out.clone(), &Within::default(), import)?]
         }
@@ -167,7 +167,7 @@ fn import<'py>(
 /// What a call of `collate` is given.
 enum TreeInput<'py> {
     Objects(Vec<Bound<'py, PyAny>>),
-    List(Samples),
+    List(ListSamples),
 }
 
 impl TreeInput<'_> {
@@ -185,7 +185,7 @@ fn samples_in<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<TreeInput
         return Ok(TreeInput::List(list.get().snapshot()));
     }
     if let Some(trees) = table_in(samples, sep)? {
-        return Ok(TreeInput::List(Samples::Trees(trees)));
+        return Ok(TreeInput::List(ListSamples::Trees(trees)));
     }
     check_list(samples)?;
     Ok(TreeInput::Objects(items_of(samples).map_err(|error| no_list(samples, error))?))

@@ -31,11 +31,11 @@ thread_local! {
 struct Thread {
     /// Calls that are under way, one within the other: a handler may assemble batches too.
     num_calls: usize,
-    open: Vec<(u64, Stage)>,
-    ended: Vec<(Stage, f64)>,
+    open: Vec<(u64, StageRecord)>,
+    ended: Vec<(StageRecord, f64)>,
 }
 
-struct Stage {
+struct StageRecord {
     name: &'static str,
     begin: Instant,
     fields: Vec<(&'static str, Value)>,
@@ -64,7 +64,7 @@ impl Subscriber for Collector {
         let name = span.metadata().name();
         THREAD.with_borrow_mut(|thread| {
             if thread.num_calls > 0 {
-                let stage = Stage { name, begin: Instant::now(), fields: Vec::new() };
+                let stage = StageRecord { name, begin: Instant::now(), fields: Vec::new() };
                 thread.open.push((id, stage));
             }
         });
@@ -98,7 +98,7 @@ impl Subscriber for Collector {
     fn exit(&self, _: &Id) {}
 }
 
-impl Visit for Stage {
+impl Visit for StageRecord {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.fields.push((field.name(), Value::Count(value)));
     }
@@ -150,8 +150,8 @@ impl Drop for Records<'_> {
     }
 }
 
-fn emit(py: Python<'_>, ended: &[(Stage, f64)]) -> PyResult<()> {
-    let record = |(stage, seconds): &(Stage, f64)| {
+fn emit(py: Python<'_>, ended: &[(StageRecord, f64)]) -> PyResult<()> {
+    let record = |(stage, seconds): &(StageRecord, f64)| {
         let fields = PyDict::new(py);
         for (name, value) in &stage.fields {
             match value {

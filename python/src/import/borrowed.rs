@@ -10,9 +10,9 @@ use windrow::{Collate, DType, Device, Form, SampleList};
 
 use crate::ground::reserve::room_for;
 use crate::import::numpy_words::{array_fields, prefetch_dims, ArrayStruct};
-use crate::import::routes::{route_of, Lazy, Route};
+use crate::import::routes::{route_of, ImportRoute, Lazy};
 use crate::import::torch_dense::Dense;
-use crate::import::torch_words::{Words, HAS_LOCK};
+use crate::import::torch_words::{TorchWords, HAS_LOCK};
 
 type ItemOf = unsafe extern "C" fn(*mut ffi::PyObject, ffi::Py_ssize_t) -> *mut ffi::PyObject;
 
@@ -22,12 +22,22 @@ const ARRAYS_AHEAD: usize = 8;
 /// How all samples of a list are read.
 enum Reader {
     Array,
-    Dense(&'static Words, &'static Dense),
+    Dense(&'static TorchWords, &'static Dense),
 }
 
 /// The samples of a list or tuple of row-major NumPy arrays, or of dense torch tensors of the host's, all of one class.
 /// `None` for everything else, for more than `most_samples`, and for stacks that read and write more than `most_bytes`, which
 /// may be copied while they are read; errors are for another import to find.
+///
+/// ```text
+/// from the first object: the class, and how objects of it are read
+/// all objects of the list, each asked for ahead of its reading
+/// until all samples are in the list:
+///     read one; of another class, or not to be read that way: None
+///     the first of a stack that is too large: None
+///     a row that differs from the last one in its length: append address and length
+///     any other: append it with its layout, then those behind it that differ from it in their address alone
+/// ```
 ///
 /// # Safety
 /// Until the result is dropped, or [`objects_of`] has references to the samples, no Python code runs and this thread stays attached.
@@ -45,8 +55,8 @@ pub(crate) unsafe fn borrowed(
         let first = samples.get_item(0)?;
         // May run Python code, which may change the list, and so may the release of `first`; nothing below does.
         let reader = match route_of(&first)? {
-            (Route::Array, Lazy::No) => Reader::Array,
-            (Route::Exchange { dense: Some(dense), .. }, Lazy::Words(words)) => {
+            (ImportRoute::Array, Lazy::No) => Reader::Array,
+            (ImportRoute::Exchange { dense: Some(dense), .. }, Lazy::Words(words)) => {
                 Reader::Dense(words, dense)
             }
             _ => return Ok(None),
@@ -155,7 +165,7 @@ fn item_of(samples: &Bound<'_, PyAny>) -> Option<ItemOf> {
 }
 
 /// An address, a dtype, a shape, and strides unless row-major.
-type Fields<'a> = (*const u8, DType, &'a [i64], Option<&'a [i64]>);
+type RawArray<'a> = (*const u8, DType, &'a [i64], Option<&'a [i64]>);
 
 impl Reader {
     /// Asks for the memory that the reading of the samples ahead touches. `class`: that of the samples; `at`: the object of
@@ -185,7 +195,7 @@ impl Reader {
     /// # Safety
     /// A live object of the class that this is for.
     #[inline]
-    unsafe fn read<'a>(&self, object: *mut ffi::PyObject) -> Option<Fields<'a>> {
+    unsafe fn read<'a>(&self, object: *mut ffi::PyObject) -> Option<RawArray<'a>> {
         // SAFETY: the caller's promise.
         unsafe {
             match self {

@@ -11,7 +11,7 @@ use windrow::{Collate, DType, Device, Engine, Error, Hint, Mismatch, SampleList,
 use crate::ground::dtype::cure_of;
 use crate::ground::errors::{at, shown, to_py_err, Whose};
 use crate::ground::reserve::push_to;
-use crate::import::routes::{Lazy, Route};
+use crate::import::routes::{ImportRoute, Lazy};
 use crate::ownership::owner::{has_moved, producers_of, ImportOwner};
 use crate::ownership::places::{moved, PlaceTable};
 
@@ -59,7 +59,7 @@ pub(crate) struct Importer<'py> {
     pub stream: Option<Stream>,
     /// The argument that the one object is: there is no list that it has a position in.
     pub argument: Option<&'static str>,
-    pub last: Option<(*mut ffi::PyTypeObject, Route, Lazy)>,
+    pub last: Option<(*mut ffi::PyTypeObject, ImportRoute, Lazy)>,
     /// Dtype, device and number of dims of the last sample, if one like it needs no further look.
     pub repeat: Option<(DLDataType, DLDevice, i32)>,
     /// The last sample was a dense torch tensor, which was read without running any code of others.

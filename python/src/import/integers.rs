@@ -13,7 +13,7 @@ use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
 use crate::import::numpy_words::{array_fields, ArrayStruct};
-use crate::import::routes::{route_of, Route};
+use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::tensor_of;
 use crate::ownership::copy::copy_of;
 
@@ -62,7 +62,7 @@ fn integers_of(tensor: &Tensor) -> Option<PyResult<Vec<i64>>> {
 /// the indices of a small batch.
 fn integers_in(array: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     const IN_A_ROW: c_int = ArrayStruct::C_CONTIGUOUS | ArrayStruct::ALIGNED;
-    if !matches!(route_of(array)?.0, Route::Array) {
+    if !matches!(route_of(array)?.0, ImportRoute::Array) {
         return Ok(None);
     }
     // SAFETY: the route is that of arrays that are laid out so.

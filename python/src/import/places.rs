@@ -7,8 +7,8 @@ use pyo3::{ffi, intern};
 use crate::ground::errors::is_answer;
 use crate::ground::reserve::push_to;
 use crate::import::importer::Importer;
-use crate::import::routes::{Lazy, Route};
-use crate::import::torch_words::Words;
+use crate::import::routes::{ImportRoute, Lazy};
+use crate::import::torch_words::TorchWords;
 use crate::ownership::owner::places_of;
 use crate::ownership::places::{Ask, Place};
 
@@ -25,7 +25,7 @@ impl Importer<'_> {
 
     /// Whether a tensor has the storage of the one before it, as rows of one tensor have.
     #[inline]
-    fn is_last_storage(&self, words: &Words, object: &Bound<'_, PyAny>) -> bool {
+    fn is_last_storage(&self, words: &TorchWords, object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: a live object of a class that has words.
         unsafe { words.memory_of(object.as_ptr()) == self.last_storage }
     }
@@ -57,7 +57,7 @@ impl Importer<'_> {
     pub fn remember_place(
         &mut self,
         object: &Bound<'_, PyAny>,
-        route: Route,
+        route: ImportRoute,
         lazy: Lazy,
     ) -> PyResult<()> {
         let position = self.list.len() - 1;
@@ -70,7 +70,7 @@ impl Importer<'_> {
                     return self.places.push(position, unsafe { Place::at(word) });
                 }
             }
-            (Lazy::No, Route::Array | Route::ArrayStruct) => {
+            (Lazy::No, ImportRoute::Array | ImportRoute::ArrayStruct) => {
                 // SAFETY: NumPy's array, which the caller keeps, begins with the address of its data.
                 let place = unsafe { Place::at(object.as_ptr().wrapping_add(1).cast()) };
                 if place.address() == self.list.address(position).addr() {
@@ -83,7 +83,7 @@ impl Importer<'_> {
     }
 
     #[inline(never)]
-    fn remember_other(&mut self, position: usize, route: Route, lazy: Lazy) -> PyResult<()> {
+    fn remember_other(&mut self, position: usize, route: ImportRoute, lazy: Lazy) -> PyResult<()> {
         match (lazy, route, self.owner.tensors.last()) {
             (Lazy::Ask, ..) if !self.last_storage.is_null() => {
                 let storage: *mut ffi::PyObject = self.last_storage.cast_mut().cast();
@@ -92,7 +92,7 @@ impl Importer<'_> {
                 let address = ask.call_method0(intern!(self.py, "data_ptr"))?.extract()?;
                 self.places.push_asked(position, Ask::Storage(storage, address))
             }
-            (_, Route::Tensor | Route::Batch, Some(tensor)) => {
+            (_, ImportRoute::Tensor | ImportRoute::Batch, Some(tensor)) => {
                 self.places.push_tensor(position, places_of(tensor.owner()))
             }
             _ => self.places.push_still(position),

@@ -15,7 +15,7 @@ use crate::ground::modules::{grad_is_enabled, requires_grad};
 use crate::ground::reserve::{no_room, room_for};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Importer;
-use crate::import::routes::{route_of, Lazy, Route};
+use crate::import::routes::{route_of, ImportRoute, Lazy};
 use crate::ownership::places::Places;
 
 impl<'py> Importer<'py> {
@@ -112,7 +112,8 @@ impl<'py> Importer<'py> {
 
     /// Whether the last sample was read without running Python code.
     fn was_quiet(&self) -> bool {
-        let is_array = matches!(self.last, Some((_, Route::Array | Route::ArrayStruct, _)));
+        let is_array =
+            matches!(self.last, Some((_, ImportRoute::Array | ImportRoute::ArrayStruct, _)));
         self.repeat.is_some() || is_array || self.is_quiet
     }
 
@@ -152,7 +153,7 @@ impl<'py> Importer<'py> {
                 let (route, lazy) = route_of(object)?;
                 self.last = Some((class, route, lazy));
                 self.repeat = None;
-                if let Route::Exchange { api, is_torch: true, .. } = route {
+                if let ImportRoute::Exchange { api, is_torch: true, .. } = route {
                     self.owner.producers.torch = Some(api);
                 }
                 (route, lazy)
@@ -185,30 +186,30 @@ impl<'py> Importer<'py> {
     fn read(
         &mut self,
         object: &Bound<'py, PyAny>,
-        route: Route,
+        route: ImportRoute,
         asked: bool,
         index: usize,
     ) -> PyResult<()> {
         match route {
-            Route::Exchange { api, is_torch, dense } => {
+            ImportRoute::Exchange { api, is_torch, dense } => {
                 self.import_exchanged(object, api, is_torch, dense, asked, index)
             }
-            Route::Tensor => {
+            ImportRoute::Tensor => {
                 let tensor = object.cast::<PyTensor>()?.get().inner().clone();
                 self.push_tensor(tensor, index)
             }
-            Route::Batch => {
+            ImportRoute::Batch => {
                 let tensor = object.cast::<PyBatch>()?.get().inner().clone();
                 self.push_tensor(tensor, index)
             }
-            Route::Array => self.import_array(object, index),
-            Route::ArrayStruct => self.import_array_struct(object, index),
-            Route::Number => self.import_number(object, index),
-            Route::Row if self.rows => self.import_row(object, index),
-            Route::Row => Err(self.row_refused(object, index)),
-            Route::Tracer => Err(self.traced(object, index)),
-            Route::Described => self.import_described(object, index),
-            Route::Masked => {
+            ImportRoute::Array => self.import_array(object, index),
+            ImportRoute::ArrayStruct => self.import_array_struct(object, index),
+            ImportRoute::Number => self.import_number(object, index),
+            ImportRoute::Row if self.rows => self.import_row(object, index),
+            ImportRoute::Row => Err(self.row_refused(object, index)),
+            ImportRoute::Tracer => Err(self.traced(object, index)),
+            ImportRoute::Described => self.import_described(object, index),
+            ImportRoute::Masked => {
                 let mask = object.getattr(intern!(self.py, "mask"))?;
                 if mask.call_method0(intern!(self.py, "any"))?.is_truthy()? {
                     let (expected, got) = ("an array without a mask", "one with masked values");
@@ -216,7 +217,7 @@ impl<'py> Importer<'py> {
                 }
                 self.import_by_protocol(object, index)
             }
-            Route::Protocols => self.import_by_protocol(object, index),
+            ImportRoute::Protocols => self.import_by_protocol(object, index),
         }
     }
 

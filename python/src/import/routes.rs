@@ -16,11 +16,11 @@ use crate::ground::modules::{loaded, module};
 use crate::ground::tensor::PyTensor;
 use crate::import::numpy_words::is_laid_out;
 use crate::import::torch_dense::Dense;
-use crate::import::torch_words::Words;
+use crate::import::torch_words::TorchWords;
 
 /// The way from an object to a sample.
 #[derive(Clone, Copy)]
-pub(crate) enum Route {
+pub(crate) enum ImportRoute {
     /// A `windrow.Tensor`.
     Tensor,
     /// A `windrow.Batch`, which stands for its data.
@@ -54,7 +54,7 @@ pub(crate) enum Route {
 pub(crate) enum Lazy {
     No,
     /// Visible in the words of torch objects.
-    Words(&'static Words),
+    Words(&'static TorchWords),
     /// To be asked for.
     Ask,
 }
@@ -63,7 +63,7 @@ pub(crate) enum Lazy {
 const MAX_TYPES: usize = 1024;
 
 struct Known {
-    route: (Route, Lazy),
+    route: (ImportRoute, Lazy),
     /// Holds the type, so that its address names no other type.
     _class: Py<PyType>,
 }
@@ -72,11 +72,11 @@ static KNOWN: Mutex<Option<HashMap<usize, Known>>> = Mutex::new(None);
 
 thread_local! {
     /// The type that this thread looked up last, which `KNOWN` holds.
-    static LAST: Cell<Option<(usize, (Route, Lazy))>> = const { Cell::new(None) };
+    static LAST: Cell<Option<(usize, (ImportRoute, Lazy))>> = const { Cell::new(None) };
 }
 
 /// The route of an object's exact type.
-pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(Route, Lazy)> {
+pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy)> {
     let key = object.get_type_ptr().addr();
     if let Some((_, route)) = LAST.get().filter(|&(last, _)| last == key) {
         return Ok(route);
@@ -99,45 +99,45 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(Route, Lazy)> {
     Ok(route)
 }
 
-fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<Route> {
+fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<ImportRoute> {
     let py = class.py();
     if class.is(py.get_type::<PyTensor>()) {
-        return Ok(Route::Tensor);
+        return Ok(ImportRoute::Tensor);
     }
     if class.is(py.get_type::<PyBatch>()) {
-        return Ok(Route::Batch);
+        return Ok(ImportRoute::Batch);
     }
     // NumPy's scalars are floats too, but say more about themselves.
     let is_number = class.is_subclass_of::<PyInt>()? || class.is_subclass_of::<PyFloat>()?;
     if is_number && !class.hasattr("__array_interface__")? {
-        return Ok(Route::Number);
+        return Ok(ImportRoute::Number);
     }
     let is_list = class.is_subclass_of::<PyList>()? || class.is_subclass_of::<PyTuple>()?;
     if is_list && !has_interface(class)? {
-        return Ok(Route::Row);
+        return Ok(ImportRoute::Row);
     }
     if is_numpy_array(class)? {
-        return Ok(if is_laid_out(py) { Route::Array } else { Route::ArrayStruct });
+        return Ok(if is_laid_out(py) { ImportRoute::Array } else { ImportRoute::ArrayStruct });
     }
     let is_of = |module, name| -> PyResult<bool> {
         loaded(py, module, name)?.map_or(Ok(false), |known| class.is_subclass(&known))
     };
     if is_of("numpy.ma", "MaskedArray")? {
-        return Ok(Route::Masked);
+        return Ok(ImportRoute::Masked);
     }
     if is_of("numpy", "generic")? && !is_number_of_numpy(object)? {
-        return Ok(Route::Described);
+        return Ok(ImportRoute::Described);
     }
     if is_of("jax.core", "Tracer")? {
-        return Ok(Route::Tracer);
+        return Ok(ImportRoute::Tracer);
     }
-    let Some(api) = exchange_api(class)? else { return Ok(Route::Protocols) };
+    let Some(api) = exchange_api(class)? else { return Ok(ImportRoute::Protocols) };
     let name = class.fully_qualified_name()?;
     let is_torch =
         ["torch.Tensor", "torch.nn.parameter.Parameter"].iter().any(|known| name == *known);
-    let words = if is_torch { Words::of(class) } else { None };
+    let words = if is_torch { TorchWords::of(class) } else { None };
     let dense = words.and_then(|words| Dense::of(py, words.keys()));
-    Ok(Route::Exchange { api, is_torch, dense })
+    Ok(ImportRoute::Exchange { api, is_torch, dense })
 }
 
 /// Whether a class says that its objects are arrays.
@@ -160,7 +160,7 @@ fn is_number_of_numpy(scalar: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
-    Ok(match Words::of(class) {
+    Ok(match TorchWords::of(class) {
         Some(words) => Lazy::Words(words),
         None if class.hasattr("is_neg")? && class.hasattr("is_conj")? => Lazy::Ask,
         None => Lazy::No,
@@ -230,15 +230,15 @@ pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &
 /// Whether an object is a tensor rather than a list of some.
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {
-        Route::Tensor
-        | Route::Batch
-        | Route::Exchange { .. }
-        | Route::Array
-        | Route::ArrayStruct
-        | Route::Masked
-        | Route::Tracer => true,
-        Route::Number | Route::Row | Route::Described => false,
-        Route::Protocols => {
+        ImportRoute::Tensor
+        | ImportRoute::Batch
+        | ImportRoute::Exchange { .. }
+        | ImportRoute::Array
+        | ImportRoute::ArrayStruct
+        | ImportRoute::Masked
+        | ImportRoute::Tracer => true,
+        ImportRoute::Number | ImportRoute::Row | ImportRoute::Described => false,
+        ImportRoute::Protocols => {
             object.hasattr("__dlpack__")? || object.hasattr("__cuda_array_interface__")?
         }
     })
@@ -248,12 +248,15 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 #[pyfunction]
 pub(crate) fn import_route(object: &Bound<'_, PyAny>) -> PyResult<&'static str> {
     Ok(match route_of(object)?.0 {
-        Route::Tensor | Route::Batch => "tensor",
-        Route::Number => "number",
-        Route::Row => "row",
-        Route::Array => "array",
-        Route::ArrayStruct => "array struct",
-        Route::Exchange { .. } => "exchange",
-        Route::Masked | Route::Described | Route::Tracer | Route::Protocols => "protocols",
+        ImportRoute::Tensor | ImportRoute::Batch => "tensor",
+        ImportRoute::Number => "number",
+        ImportRoute::Row => "row",
+        ImportRoute::Array => "array",
+        ImportRoute::ArrayStruct => "array struct",
+        ImportRoute::Exchange { .. } => "exchange",
+        ImportRoute::Masked
+        | ImportRoute::Described
+        | ImportRoute::Tracer
+        | ImportRoute::Protocols => "protocols",
     })
 }

@@ -25,7 +25,7 @@ pub(crate) const MEMORY: usize = 2;
 
 /// Where the words are that are not in the same place in every release.
 #[derive(Debug)]
-pub(crate) struct Words {
+pub(crate) struct TorchWords {
     /// In a tensor: its dispatch keys, among them those of lazy conjugation and negation.
     keys: usize,
     lazy: usize,
@@ -70,10 +70,10 @@ unsafe fn byte(start: usize, position: usize) -> u8 {
     unsafe { std::ptr::with_exposed_provenance::<u8>(start).add(position).read() }
 }
 
-impl Words {
+impl TorchWords {
     /// torch's, if it is laid out so, for a class of its tensors.
-    pub fn of(class: &Bound<'_, PyType>) -> Option<&'static Words> {
-        static FOUND: PyOnceLock<Option<Words>> = PyOnceLock::new();
+    pub fn of(class: &Bound<'_, PyType>) -> Option<&'static TorchWords> {
+        static FOUND: PyOnceLock<Option<TorchWords>> = PyOnceLock::new();
         let py = class.py();
         let torch = loaded(py, "torch._C", "TensorBase").ok()??;
         // SAFETY: two live types. Not `issubclass`, which a class may override.
@@ -84,25 +84,25 @@ impl Words {
         }
         // On a thread of its own, as modes, which are a thread's, make other tensors.
         let found = FOUND.get_or_init(py, || {
-            let probe = || Python::attach(|py| Words::probe(py).ok().flatten());
+            let probe = || Python::attach(|py| TorchWords::probe(py).ok().flatten());
             py.detach(|| std::thread::Builder::new().spawn(probe).ok()?.join().ok()?)
         });
         found.as_ref()
     }
 
-    fn probe(py: Python<'_>) -> PyResult<Option<Words>> {
+    fn probe(py: Python<'_>) -> PyResult<Option<TorchWords>> {
         let probe = py.import("windrow._torch_probe")?;
         let cases = probe.call_method0("cases")?;
         let cases =
             cases.try_iter()?.map(|case| Case::read(&case?)).collect::<PyResult<Vec<_>>>()?;
         let unasked = probe.call_method0("unasked")?;
         // SAFETY: tensors that torch has just made; the cases hold them and their storages.
-        Ok(unsafe { Words::find(&cases, &unasked) })
+        Ok(unsafe { TorchWords::find(&cases, &unasked) })
     }
 
     /// # Safety
     /// The objects of all cases are alive; `unasked` is another of torch's own tensors.
-    unsafe fn find(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<Words> {
+    unsafe fn find(cases: &[Case<'_>], unasked: &Bound<'_, PyAny>) -> Option<TorchWords> {
         let [plain, leaf, view, ..] = cases else { return None };
         // SAFETY: the caller's promise. Each step below is on objects that the first has found to be a tensor and a
         // storage, and autograd metadata is read of cases that have some.
@@ -124,7 +124,7 @@ impl Words {
             let untyped_storage = untyped_storage(&plain.object)?;
             let wrapper = find_wrapper(cases, unasked);
             let words =
-                Words { keys, lazy, classes, grad_fn, flag, base, wrapper, untyped_storage };
+                TorchWords { keys, lazy, classes, grad_fn, flag, base, wrapper, untyped_storage };
             cases.iter().all(|case| words.agrees(case)).then_some(words)
         }
     }
@@ -156,7 +156,7 @@ impl Words {
     /// The storage of a tensor, and the word of it that has the address of its memory; NULL if it has none.
     ///
     /// # Safety
-    /// A live object of a class that [`Words::of`] was asked for.
+    /// A live object of a class that [`TorchWords::of`] was asked for.
     #[inline]
     pub unsafe fn memory_of(&self, object: *mut ffi::PyObject) -> *const usize {
         // SAFETY: as in `is_plain`.
@@ -176,7 +176,7 @@ impl Words {
     /// costs half as much as all else of an import, each time.
     ///
     /// # Safety
-    /// A live object of a class that [`Words::of`] was asked for.
+    /// A live object of a class that [`TorchWords::of`] was asked for.
     pub unsafe fn storage_of<'py>(
         &self,
         object: &Bound<'py, PyAny>,
@@ -205,7 +205,7 @@ impl Words {
     /// is not to be seen here.
     ///
     /// # Safety
-    /// A live object of a class that [`Words::of`] was asked for.
+    /// A live object of a class that [`TorchWords::of`] was asked for.
     #[inline]
     pub unsafe fn is_plain(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: the words were found in objects of torch's own (`find`), which have no other layout in its
@@ -219,7 +219,7 @@ impl Words {
     /// Whether a tensor does not require grad; false also where that is not to be seen here.
     ///
     /// # Safety
-    /// A live object of a class that [`Words::of`] was asked for, whose tensor is there.
+    /// A live object of a class that [`TorchWords::of`] was asked for, whose tensor is there.
     #[inline]
     pub unsafe fn has_no_grad(&self, object: *mut ffi::PyObject) -> bool {
         // SAFETY: as in `is_plain`.
@@ -245,7 +245,7 @@ impl Words {
     /// list so many places ahead; `class`: that of the tensors; `is_kept`: the objects of their storages are read too.
     ///
     /// # Safety
-    /// The objects are alive, and [`Words::of`] was asked for the class.
+    /// The objects are alive, and [`TorchWords::of`] was asked for the class.
     #[inline]
     pub unsafe fn prefetch_ahead(
         &self,
@@ -264,7 +264,7 @@ impl Words {
     /// the next one that of its tensor, then of the storage and what torch says of gradients, then of the tensor that it is a view of.
     ///
     /// # Safety
-    /// The objects are alive and, but for the farthest, of a class that [`Words::of`] was asked for.
+    /// The objects are alive and, but for the farthest, of a class that [`TorchWords::of`] was asked for.
     #[inline]
     unsafe fn prefetch(&self, ahead: [Option<*mut ffi::PyObject>; 4], is_kept: bool) {
         let line = |address: usize| prefetch(std::ptr::with_exposed_provenance(address), 1);

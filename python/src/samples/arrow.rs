@@ -18,7 +18,7 @@ use windrow::{Device, Error, Mismatch};
 use crate::engine::default::default_engine;
 use crate::ground::errors::{class_name, is_answer, shown, to_py_err, OrPyErr};
 use crate::ground::reserve::push_to;
-use crate::import::routes::{route_of, Route};
+use crate::import::routes::{route_of, ImportRoute};
 use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
 use crate::samples::imported::Imported;
@@ -48,7 +48,7 @@ pub(crate) enum ArrowContent<'py> {
 #[pyfunction]
 #[pyo3(signature = (object, /))]
 pub(crate) fn is_arrow(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    if !matches!(route_of(object)?.0, Route::Protocols) || object.is_instance_of::<PyType>() {
+    if !matches!(route_of(object)?.0, ImportRoute::Protocols) || object.is_instance_of::<PyType>() {
         return Ok(false);
     }
     for method in METHODS {

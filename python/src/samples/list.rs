@@ -65,24 +65,24 @@ pub(crate) struct PySampleList {
 
 /// What is in a list.
 #[derive(Clone)]
-pub(crate) enum Samples {
+pub(crate) enum ListSamples {
     Leaves(Arc<Imported>),
     Trees(Trees),
 }
 
-impl Samples {
+impl ListSamples {
     pub fn len(&self) -> usize {
         match self {
-            Samples::Leaves(imported) => imported.list.len(),
-            Samples::Trees(trees) => trees.len(),
+            ListSamples::Leaves(imported) => imported.list.len(),
+            ListSamples::Trees(trees) => trees.len(),
         }
     }
 
     /// The samples, if they are array-likes.
     fn leaves(self, py: Python<'_>) -> PyResult<Arc<Imported>> {
         match self {
-            Samples::Leaves(imported) => Ok(imported),
-            Samples::Trees(trees) => {
+            ListSamples::Leaves(imported) => Ok(imported),
+            ListSamples::Trees(trees) => {
                 let class = trees.class(py)?;
                 Err(PyTypeError::new_err(format!(
                     "the samples of this list are trees ({class}); use wr.collate, which takes the list, or take(indices) of it"
@@ -92,29 +92,31 @@ impl Samples {
     }
 
     /// The samples at these positions, of which negative ones count from the end.
-    pub fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<Samples> {
+    pub fn taken(&self, py: Python<'_>, positions: Vec<i64>) -> PyResult<ListSamples> {
         Ok(match self {
-            Samples::Leaves(imported) => Samples::Leaves(Arc::new(imported.taken(py, &positions)?)),
-            Samples::Trees(trees) => Samples::Trees(trees.taken(py, positions)?),
+            ListSamples::Leaves(imported) => {
+                ListSamples::Leaves(Arc::new(imported.taken(py, &positions)?))
+            }
+            ListSamples::Trees(trees) => ListSamples::Trees(trees.taken(py, positions)?),
         })
     }
 }
 
 /// The samples as they are now.
 struct Versioned {
-    samples: Samples,
+    samples: ListSamples,
     /// The number of changes so far.
     version: u64,
 }
 
 impl PySampleList {
-    pub fn from_samples(samples: Samples) -> PySampleList {
+    pub fn from_samples(samples: ListSamples) -> PySampleList {
         let samples = Mutex::new(Versioned { samples, version: 0 });
         PySampleList { samples, resident: Mutex::default() }
     }
 
     pub fn from_imported(imported: Imported) -> PySampleList {
-        PySampleList::from_samples(Samples::Leaves(Arc::new(imported)))
+        PySampleList::from_samples(ListSamples::Leaves(Arc::new(imported)))
     }
 
     fn samples(&self) -> MutexGuard<'_, Versioned> {
@@ -126,7 +128,7 @@ impl PySampleList {
     }
 
     /// The samples as they are now; appending later does not change what was taken.
-    pub fn snapshot(&self) -> Samples {
+    pub fn snapshot(&self) -> ListSamples {
         self.samples().samples.clone()
     }
 
@@ -198,12 +200,12 @@ impl PySampleList {
     }
 
     /// The samples at these positions.
-    pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<Samples> {
+    pub fn taken(&self, indices: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
         let py = indices.py();
         let own = self.snapshot();
         self.check_resident(py)?;
         if let Some(chosen) = self.chosen(indices)? {
-            return Ok(Samples::Leaves(Arc::new(chosen)));
+            return Ok(ListSamples::Leaves(Arc::new(chosen)));
         }
         let (positions, _) = integers(indices, "indices", 1)?;
         own.taken(py, positions)
@@ -242,17 +244,17 @@ impl PySampleList {
     }
 
     /// Reads objects, the first of which is number `start` of this list. An empty list takes those of any kind.
-    fn read(&self, objects: &Bound<'_, PyTuple>, start: usize) -> PyResult<Samples> {
+    fn read(&self, objects: &Bound<'_, PyTuple>, start: usize) -> PyResult<ListSamples> {
         let own = match self.snapshot() {
-            Samples::Leaves(own) if own.list.is_empty() => {
+            ListSamples::Leaves(own) if own.list.is_empty() => {
                 match objects.iter_borrowed().next().map_or(Ok(false), |first| is_tree(&first))? {
-                    true => return Trees::read(in_a_row(objects)?).map(Samples::Trees),
+                    true => return Trees::read(in_a_row(objects)?).map(ListSamples::Trees),
                     false => own,
                 }
             }
-            Samples::Leaves(own) => own,
-            Samples::Trees(own) => {
-                return own.read_more(in_a_row(objects)?, start).map(Samples::Trees);
+            ListSamples::Leaves(own) => own,
+            ListSamples::Trees(own) => {
+                return own.read_more(in_a_row(objects)?, start).map(ListSamples::Trees);
             }
         };
         let mut importer = Importer::new(objects.py(), Reading::OWNED);
@@ -270,7 +272,7 @@ impl PySampleList {
             _ => Owners::of_all(Arc::new(owner)),
         };
         let places = Places::from(places);
-        Ok(Samples::Leaves(Arc::new(Imported { list, owners, places })))
+        Ok(ListSamples::Leaves(Arc::new(Imported { list, owners, places })))
     }
 
     /// Reads objects as the next samples of this list; on an error none.
@@ -283,15 +285,15 @@ impl PySampleList {
     }
 
     /// Adds the samples of another list; on an error none.
-    pub fn join(&self, py: Python<'_>, mut other: Samples) -> PyResult<()> {
+    pub fn join(&self, py: Python<'_>, mut other: ListSamples) -> PyResult<()> {
         // Released without the lock of the list, and structures are compared without it.
         let _gone;
         let mut own = loop {
             match (&self.snapshot(), &mut other) {
-                (Samples::Leaves(own), Samples::Leaves(other)) => {
+                (ListSamples::Leaves(own), ListSamples::Leaves(other)) => {
                     own.list.check_known().and(other.list.check_known()).or_py_err(py)?;
                 }
-                (Samples::Trees(own), Samples::Trees(other)) if !own.is_alike(other) => {
+                (ListSamples::Trees(own), ListSamples::Trees(other)) if !own.is_alike(other) => {
                     *other = own.arrange(py, other)?;
                 }
                 _ => {}
@@ -299,16 +301,16 @@ impl PySampleList {
             let own = self.samples();
             match (&own.samples, &other) {
                 // Another thread was the first to add to an empty list.
-                (Samples::Trees(own), Samples::Trees(other)) if !own.is_alike(other) => {}
+                (ListSamples::Trees(own), ListSamples::Trees(other)) if !own.is_alike(other) => {}
                 _ => break own,
             }
         };
         own.version += 1;
         match (&mut own.samples, other) {
-            (Samples::Leaves(own), Samples::Leaves(other)) => {
+            (ListSamples::Leaves(own), ListSamples::Leaves(other)) => {
                 Imported::own(own, py)?.join(py, &other)?;
             }
-            (Samples::Trees(own), Samples::Trees(other)) => own.join(py, &other)?,
+            (ListSamples::Trees(own), ListSamples::Trees(other)) => own.join(py, &other)?,
             (_, other) if other.len() == 0 => {}
             (own, other) if own.len() == 0 => _gone = std::mem::replace(own, other),
             _ => return Err(no_mixture()),
@@ -325,10 +327,10 @@ impl PySampleList {
         let mut own = self.samples();
         own.version += 1;
         match (&mut own.samples, &other) {
-            (Samples::Leaves(own), Samples::Leaves(other)) => {
+            (ListSamples::Leaves(own), ListSamples::Leaves(other)) => {
                 _gone_leaf = Imported::own(own, py)?.replace(py, position, other)?;
             }
-            (Samples::Trees(own), Samples::Trees(other)) if own.is_alike(other) => {
+            (ListSamples::Trees(own), ListSamples::Trees(other)) if own.is_alike(other) => {
                 _gone_tree = own.replace(py, position, other)?;
             }
             _ => return Err(no_mixture()),

@@ -12,7 +12,7 @@ use crate::import::routes::{is_nested, is_tensor};
 use crate::import::tensor::tensor_of;
 use crate::samples::arrow::{is_arrow, read, samples_in};
 use crate::samples::imported::Imported;
-use crate::samples::list::{PySampleList, Samples};
+use crate::samples::list::{ListSamples, PySampleList};
 use crate::samples::parts::import_in_parts;
 use crate::samples::table::trees_of_table;
 use crate::samples::trees::{is_tree, Trees};
@@ -50,7 +50,7 @@ pub(crate) fn import_samples(
 }
 
 /// As `import_samples`, to be kept; trees are taken apart.
-pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<Samples> {
+pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     if !is_list_or_tuple(samples) {
         if is_arrow(samples)? {
             return rows_of_arrow(samples);
@@ -58,25 +58,25 @@ pub(crate) fn import_list(samples: &Bound<'_, PyAny>) -> PyResult<Samples> {
         check_list(samples)?;
         if is_tensor(samples)? {
             let (imported, _) = import_samples(samples, Reading::OWNED)?;
-            return Ok(Samples::Leaves(Arc::new(imported)));
+            return Ok(ListSamples::Leaves(Arc::new(imported)));
         }
     }
     let samples = tuple_from(samples)?;
     match samples.iter_borrowed().next().map_or(Ok(false), |first| is_tree(&first))? {
-        true => Trees::read(in_a_row(&samples)?).map(Samples::Trees),
+        true => Trees::read(in_a_row(&samples)?).map(ListSamples::Trees),
         false => {
             let (imported, _) = import_samples(&samples, Reading::OWNED)?;
-            Ok(Samples::Leaves(Arc::new(imported)))
+            Ok(ListSamples::Leaves(Arc::new(imported)))
         }
     }
 }
 
 /// The rows of an Arrow object: those of a table are trees.
-pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<Samples> {
+pub(crate) fn rows_of_arrow(object: &Bound<'_, PyAny>) -> PyResult<ListSamples> {
     let rows = read(object, ".", "")?;
     match rows.is_struct {
-        true => trees_of_table(object.py(), rows.columns).map(Samples::Trees),
-        false => Ok(Samples::Leaves(Arc::new(rows.samples(object)?))),
+        true => trees_of_table(object.py(), rows.columns).map(ListSamples::Trees),
+        false => Ok(ListSamples::Leaves(Arc::new(rows.samples(object)?))),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::{is_list_or_tuple, is_mapping, is_text};
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::importer::{Importer, Reading};
-use crate::import::routes::{has_interface, route_of, Route};
+use crate::import::routes::{has_interface, route_of, ImportRoute};
 use crate::import::rows::is_of_numbers;
 use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
@@ -54,7 +54,8 @@ pub(crate) fn is_tree(sample: &Bound<'_, PyAny>) -> PyResult<bool> {
     if sample.cast_exact::<PyDict>().is_ok() {
         return Ok(true);
     }
-    if !matches!(route_of(sample)?.0, Route::Protocols | Route::Row) || is_text(sample) {
+    if !matches!(route_of(sample)?.0, ImportRoute::Protocols | ImportRoute::Row) || is_text(sample)
+    {
         return Ok(false);
     }
     let class = sample.get_type();

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 use crate::ground::errors::{at, class_name, is_answer};
 use crate::ground::iterables::{entries, list_of};
 use crate::import::importer::Reading;
-use crate::import::routes::{route_of, Route};
+use crate::import::routes::{route_of, ImportRoute};
 use crate::import::tensor::tensor_of;
 
 /// A field of a dataclass.
@@ -123,7 +123,7 @@ pub(crate) fn opener_of<'py>(
     let is_plain = object.cast_exact::<PyDict>().is_ok()
         || object.cast_exact::<PyList>().is_ok()
         || object.cast_exact::<PyTuple>().is_ok();
-    if is_plain || !matches!(route_of(object)?.0, Route::Protocols | Route::Row) {
+    if is_plain || !matches!(route_of(object)?.0, ImportRoute::Protocols | ImportRoute::Row) {
         return Ok(None);
     }
     let find = || py.import("windrow._nodes")?.getattr("find").map(Bound::unbind);
@@ -171,7 +171,8 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
         Err(error) => Err(error),
     };
     // Others have a cure of their own.
-    let is_plain = matches!(route_of(first)?.0, Route::Protocols) && !class.hasattr("to_numpy")?;
+    let is_plain =
+        matches!(route_of(first)?.0, ImportRoute::Protocols) && !class.hasattr("to_numpy")?;
     let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
     match is_refusal && cure_for(&class)?.is_some() && !is_array_like()? {
         true => unknown(&class, path),
