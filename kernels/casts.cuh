@@ -18,7 +18,8 @@ constexpr bool kSigned = dtype == kI8 || dtype == kI16 || dtype == kI32 || dtype
 template <uint8_t from, uint8_t to, bool affine>
 constexpr bool kCommon = (from == kI32 && to == kI64) || (from == kI64 && to == kI32) || (from == kU8 && (to == kF16 || to == kF32)) ||
                          (!affine && ((from == kI16 && to == kF32) || (from == kF32 && (to == kF16 || to == kBF16)) ||
-                                      (to == kF32 && (from == kF16 || from == kBF16))));
+                                      (to == kF32 && (from == kF16 || from == kBF16)) ||
+                                      (from == kF64 && (to == kF16 || to == kBF16))));
 
 /// The bits of element `i` of a window, `size` bytes each.
 template <uint32_t size>

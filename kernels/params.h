@@ -21,15 +21,15 @@ enum Family : uint8_t {
     kRows = 0,
     /// The same, where a sample is a multiple of kMoveBytes: an item is of one sample.
     kPages = 1,
+    /// Rows of elements that are adjacent in the source and in the output.
+    kLine = 2,
+    /// uint8 pixels of 3 or 4 interleaved channels become planes. `cols` counts pixels, whose channels
+    /// are adjacent; the planes are `plane` bytes apart.
+    kPlanar = 3,
     /// Short samples, moved to an output that is a multiple of 16 and has no gaps. `cols` counts bytes;
     /// an item is `piece` bytes of the output. `offsets`: samples of many sizes, and `first` has the
     /// sample of each item's first byte, and one more, the last sample.
-    kShort = 2,
-    /// Rows of elements that are adjacent in the source and in the output.
-    kLine = 3,
-    /// uint8 pixels of 3 or 4 interleaved channels become planes. `cols` counts pixels, whose channels
-    /// are adjacent; the planes are `plane` bytes apart.
-    kPlanar = 4,
+    kShort = 4,
     /// Everything else: a box is of up to two loops, `piece` columns by the `block` of the innermost outer
     /// loop, and an item is one of its `rounds`.
     kBox = 5,

@@ -194,15 +194,13 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
 }
 
 /// The same for the few fields that are kWide, compiled once.
-WINDROW_OUT_OF_LINE void wide_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size, Shared& shared) {
-    shared = shared_stretch<uint64_t>(table, field, own, from_size);
+WINDROW_OUT_OF_LINE Shared wide_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size) {
+    return shared_stretch<uint64_t>(table, field, own, from_size);
 }
 
 WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, uint32_t own, uint32_t from_size) {
     if (__builtin_expect(!(field.flags & kWide), true)) return shared_stretch<uint32_t>(table, field, own, from_size);
-    Shared shared;
-    wide_stretch(table, field, own, from_size, shared);
-    return shared;
+    return wide_stretch(table, field, own, from_size);
 }
 
 }  // namespace windrow

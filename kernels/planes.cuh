@@ -35,6 +35,31 @@ struct PixelMap {
             b = p[channels];
         }
     }
+    /// Those of all planes.
+    template <uint32_t planes>
+    WINDROW_DEVICE void read_all(float (&a)[planes], float (&b)[planes]) const {
+#pragma unroll
+        for (uint32_t c = 0; c < planes; ++c) {
+            a[c] = 1;
+            b[c] = 0;
+        }
+        if (by == nullptr) return;
+        const float* plus = by + channels;
+        if (channels > 1) {
+#pragma unroll
+            for (uint32_t c = 0; c < planes; ++c) {
+                a[c] = by[c];
+                b[c] = plus[c];
+            }
+        } else {
+            as_branch();
+#pragma unroll
+            for (uint32_t c = 0; c < planes; ++c) {
+                a[c] = *by;
+                b[c] = *plus;
+            }
+        }
+    }
 };
 
 /// A group of channel `c` of a window, as 16 bytes of its plane.
@@ -106,7 +131,13 @@ WINDROW_DEVICE void write_singles(const Pixels& run, const PixelMap& map, uint8_
         float a, b;
         map.read(c + plane, a, b);
         const float y = fmaf(static_cast<float>(x), a, b);
-        write_element(p, to == kU8 ? x : to == kF16 ? to_f16(y) : to == kBF16 ? to_bf16(y) : bits_of(y), 1 << log_size);
+        // Always at a multiple of its size.
+        switch (to) {
+            case kU8: store(p, x); break;
+            case kF16: store(p, static_cast<uint16_t>(to_f16(y))); break;
+            case kBF16: store(p, static_cast<uint16_t>(to_bf16(y))); break;
+            default: store(p, bits_of(y));
+        }
     }
 }
 
@@ -115,8 +146,7 @@ template <uint8_t dtype, uint32_t channels>
 WINDROW_DEVICE void write_planes(const PixelMap& map, bool is_aligned, const uint8_t* src, uint8_t* dst, int64_t plane, uint32_t count,
                                  const Team& team) {
     float a[channels], b[channels];
-#pragma unroll
-    for (uint32_t c = 0; c < channels; ++c) map.read(c, a[c], b[c]);
+    map.read_all(a, b);
     if (channels == 3 && is_aligned) {
         write_groups<kAligned, dtype, channels>(a, b, src, dst, plane, count, team);
     } else {
@@ -145,13 +175,17 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes,
         return cut_run(run.src, run.dst + lead + c * run.plane, run.real, planes, log_size, run.before, run.after, c);
     };
     const Cut all = cut(0);
+    uint32_t c = 0;
+    Cut own = all;
 #pragma unroll 1
-    for (uint32_t c = 0; c < planes; c += together) {
+    do {
         uint8_t* dst = run.dst + c * run.plane;
         if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, team, together, run.plane);
         if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, team, together, run.plane);
-        write_singles(run, map, to, log_size, planes, dst + lead, c == 0 ? all : cut(c), c, together, team);
-    }
+        write_singles(run, map, to, log_size, planes, dst + lead, own, c, together, team);
+        c += together;
+        if (c < planes) own = cut(c);
+    } while (c < planes);
 #define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
 #define WINDROW_ALL_CASES WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)
     if (together == planes) {

@@ -8,6 +8,9 @@
 #ifndef WINDROW_BLOCKS
 #define WINDROW_BLOCKS 4
 #endif
+#ifndef WINDROW_ANY_BLOCKS
+#define WINDROW_ANY_BLOCKS 3
+#endif
 #ifndef WINDROW_LOAD
 #define WINDROW_LOAD 0
 #endif
@@ -23,6 +26,8 @@ struct Policy {
     /// Blocks that a multiprocessor must have room for, which bounds the registers of a thread: 64 for
     /// 1024 threads.
     static constexpr unsigned kBlocks = WINDROW_BLOCKS;
+    /// The same of the kernels that have all families: 80 registers, which is as many as these need.
+    static constexpr unsigned kAnyBlocks = WINDROW_ANY_BLOCKS;
     /// 16-byte loads of sources: 0 read-only path, as all others; 1 the same, and not kept in the
     /// first cache.
     static constexpr unsigned kLoad = WINDROW_LOAD;

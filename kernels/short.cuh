@@ -28,11 +28,13 @@ WINDROW_DEVICE void read_tail(const uint8_t* end, uint32_t from, uint32_t* w) {
     const uint32_t skew = misalignment(end, 4);
     const uint8_t* last = end - skew;
     from += skew;
-    uint32_t raw[6] = {};
+    uint32_t raw[6];
 #pragma unroll
     for (uint32_t k = 0; k < 5; ++k) {
+        raw[k] = any_word();
         if (from < 4 * k + 4) raw[k] = load<uint32_t>(last - 20 + 4 * k);
     }
+    raw[5] = 0;
     if (skew & 2) raw[5] = load_word<uint16_t>(last);
     if (skew & 1) raw[5] |= load_word<uint8_t>(end - 1) << (8 * (skew - 1));
 #pragma unroll
@@ -44,12 +46,14 @@ WINDROW_DEVICE void read_head(const uint8_t* begin, uint32_t to, uint32_t* w) {
     const uint32_t skew = misalignment(begin, 4);
     const uint8_t* first = begin - skew;
     to += skew;
-    uint32_t raw[6] = {};
+    uint32_t raw[6];
+    raw[0] = 0;
     if (skew == 0) raw[0] = load<uint32_t>(first);
     if (skew & 1) raw[0] = load_word<uint8_t>(begin) << (8 * skew);
     if (skew - 1 < 2) raw[0] |= load_word<uint16_t>(first + 2) << 16;
 #pragma unroll
     for (uint32_t k = 1; k < 6; ++k) {
+        raw[k] = any_word();
         if (to > 4 * k) raw[k] = load<uint32_t>(first + 4 * k);
     }
 #pragma unroll
@@ -74,7 +78,12 @@ WINDROW_DEVICE void short_piece(const Short& p, uint32_t piece, uint32_t lane) {
     // A piece ends with a turn of all lanes or with the output, where a column beyond the last sample is inside none.
     const Divisor by_size = p.by_size;
     uint8_t* dst = out + 16 * lane;
-    uint32_t raw[kUnroll][5] = {};  // that a turn has no use for is of the turn before
+    uint32_t raw[kUnroll][5];  // that a turn has no use for is of the turn before
+#pragma unroll
+    for (uint32_t i = 0; i < kUnroll; ++i) {
+#pragma unroll
+        for (uint32_t k = 0; k < 5; ++k) raw[i][k] = any_word();
+    }
 #pragma unroll 1
     for (uint32_t turn = 0; turn < bytes; turn += kTurn * kUnroll, dst += kTurn * kUnroll) {
         const uint8_t* src[kUnroll];
@@ -122,7 +131,9 @@ WINDROW_DEVICE void short_piece(const Short& p, uint32_t piece, uint32_t lane) {
         // But for those that the first pass has written.
         const bool first = has[0] && (from > 4 || misalignment(end + from, 4) - 1 < from - 1);
         const bool second = has[1] && (from < 4 || misalignment(begin + (from - 4), 4) > from - 4);
-        uint32_t w[10] = {}, out_words[4];
+        uint32_t w[10], out_words[4];
+#pragma unroll
+        for (uint32_t k = 0; k < 10; ++k) w[k] = any_word();
         if (first || (second && from < 4)) read_tail(end, first ? from : from + 16, w);
         if (second || (first && from > 4)) read_head(begin, second ? from + 12 : from - 4, w + 5);
         if (first) {

@@ -1,4 +1,5 @@
-// The kernels. All fields of a batch go in one launch, whatever is done for each of them.
+// The kernels. All fields of a batch go in one launch, whatever is done for each of them: the engine takes the smaller
+// kernel of the two that has all their families.
 //
 // A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier
 // and no exchange between lanes.
@@ -132,8 +133,9 @@ WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint3
     }
 }
 
-/// Writes an item.
-template <int bytes>
+/// Writes an item. `has_any`: it may be of boxes or of lines of any pair of dtypes, too, which take more registers than all
+/// others.
+template <bool has_any, int bytes>
 WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const Header& header = params.header;
     const uint32_t item = warp_of_grid();
@@ -147,11 +149,15 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     // The most frequent first.
     if (family == kRows) return by_id ? rows_item<true>(table, field, own) : rows_item<false>(table, field, own);
     if (family == kPages) return page_item(table, field, own);
-    if (family == kLine || family == kPlanar) return line_item<false>(table, field, own);
+    if (family <= kPlanar) return line_item<false>(table, field, own);
     switch (family) {
         case kShort: return by_id ? short_item<true>(table, field, own) : short_item<false>(table, field, own);
-        case kBox: return box_item(table, field, own);
-        case kAnyLine: return line_item<true>(table, field, own);
+        case kBox:
+            if constexpr (has_any) box_item(table, field, own);
+            return;
+        case kAnyLine:
+            if constexpr (has_any) line_item<true>(table, field, own);
+            return;
         default: return values_item(table, field, own);
     }
 }
@@ -164,14 +170,26 @@ using LargeParams = windrow::Params<windrow::kLargeBytes>;
 using SmallSelect = windrow::SelectParams<windrow::kSmallBytes>;
 using LargeSelect = windrow::SelectParams<windrow::kLargeBytes>;
 
+// Those of batches that have none of these.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
-    windrow::write_item(params);
+    windrow::write_item<false>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_large(const __grid_constant__ LargeParams params) {
-    windrow::write_item(params);
+    windrow::write_item<false>(params);
+}
+
+// Those of all others: whatever a batch has, there is one launch.
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
+    windrow_assemble_any_small(const __grid_constant__ SmallParams params) {
+    windrow::write_item<true>(params);
+}
+
+extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
+    windrow_assemble_any_large(const __grid_constant__ LargeParams params) {
+    windrow::write_item<true>(params);
 }
 
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)

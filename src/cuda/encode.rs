@@ -32,6 +32,8 @@ pub(super) struct Encoded {
     /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and how many words there are with them.
     pub chosen: Vec<TableColumn>,
     pub num_words: u64,
+    /// Whether it takes a kernel of all families.
+    pub has_any: bool,
 }
 
 pub(super) struct Builder<'b> {
@@ -39,6 +41,7 @@ pub(super) struct Builder<'b> {
     num_fields: u32,
     num_items: u64,
     slots: u64,
+    has_any: bool,
     policy: &'b Policy,
 }
 
@@ -49,6 +52,7 @@ impl<'b> Builder<'b> {
             num_fields: 0,
             num_items: 0,
             slots: policy.warp_slots(num_sms),
+            has_any: policy.always_any != 0,
             policy,
         }
     }
@@ -56,13 +60,13 @@ impl<'b> Builder<'b> {
     /// # Errors
     /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
     pub fn finish(self) -> Result<Encoded> {
-        let Builder { table, num_fields, num_items, .. } = self;
+        let Builder { table, num_fields, num_items, has_any, .. } = self;
         let Words { words, chosen, next, .. } = table;
         if !chosen.is_empty() && words.len() as u64 > CHOSEN_WORDS {
             return Err(too_large("words of options"));
         }
         let num_items = num_items as u32;
-        Ok(Encoded { words, num_fields, num_items, chosen, num_words: next })
+        Ok(Encoded { words, num_fields, num_items, chosen, num_words: next, has_any })
     }
 
     /// Numbers that are written as they are, or widened from 32 bits.
@@ -445,6 +449,7 @@ impl<'b> Builder<'b> {
 
     /// Puts a field into its place at the beginning of the table.
     fn enter(&mut self, mut field: params::Field, items: u64) -> Result<()> {
+        self.has_any |= !Family::of(&field).is_common();
         field.first_item = self.num_items as u32;
         let items = items.saturating_mul(field.rounds.max(1).into());
         self.num_items = self.num_items.saturating_add(items);

@@ -14,7 +14,7 @@ use super::policy::Policy;
 use super::ring::Ring;
 use crate::plan::Plan;
 use crate::run_options::RunOptions;
-use crate::tensor::{DType, Device, Error, Layout, Owner, Result, Tensor};
+use crate::tensor::{DType, Device, DriverError, Error, Layout, Owner, Result, Tensor};
 
 /// Where a run is enqueued.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +29,8 @@ pub(crate) struct Lane<'c> {
 pub(crate) struct Executor {
     pub(super) context: Arc<Context>,
     pub(super) policy: Policy,
-    /// Gather and assemble, with small and with large parameters.
-    pub(super) kernels: [Kernel; 2],
+    /// Of common families and of all, each with small and with large parameters.
+    pub(super) kernels: [[Kernel; 2]; 2],
     /// Those that make a table of indices.
     pub(super) select: [Kernel; 2],
     pub(super) parameters: ParameterPool,
@@ -71,10 +71,12 @@ impl Executor {
         }
         let policy = Policy::of(context.info().capability)?;
         let module = current.load(&image()?)?;
-        let kernels =
-            [module.kernel("windrow_assemble_small")?, module.kernel("windrow_assemble_large")?];
-        let select =
-            [module.kernel("windrow_select_small")?, module.kernel("windrow_select_large")?];
+        let small_and_large = |name: &str| {
+            let of = |size| module.kernel(&format!("windrow_{name}_{size}"));
+            Ok::<_, DriverError>([of("small")?, of("large")?])
+        };
+        let kernels = [small_and_large("assemble")?, small_and_large("assemble_any")?];
+        let select = small_and_large("select")?;
         let events = Arc::new(EventPool::default());
         let (memory, stream) =
             (DeviceMemory::new(&current, &events)?, Arc::new(current.stream(0)?));

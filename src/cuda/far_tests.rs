@@ -103,7 +103,8 @@ struct Near {
 
 struct Gpu<'c> {
     stream: StreamRef<'c>,
-    kernel: Kernel,
+    /// Of common families, and of all.
+    kernels: [Kernel; 2],
 }
 
 /// Where there is a driver.
@@ -111,8 +112,10 @@ fn on_a_gpu(run: impl FnOnce(&Gpu<'_>)) {
     let Some(context) = context() else { return };
     let current = context.enter().unwrap();
     let stream = current.stream(0).unwrap();
-    let kernel = current.load(&image().unwrap()).unwrap().kernel("windrow_assemble_small").unwrap();
-    run(&Gpu { stream: stream.on(&current), kernel });
+    let module = current.load(&image().unwrap()).unwrap();
+    let kernels = ["windrow_assemble_small", "windrow_assemble_any_small"];
+    let kernels = kernels.map(|name| module.kernel(name).unwrap());
+    run(&Gpu { stream: stream.on(&current), kernels });
 }
 
 fn table(
@@ -190,11 +193,10 @@ impl Gpu<'_> {
         words[first_item] = words[first_item] >> 32 << 32 | u64::from(begin);
         let grid = count.div_ceil(policy.threads / 32);
         let values = [words.as_ptr().cast()];
+        let kernel = &self.kernels[usize::from(table.has_any())];
         // SAFETY: the kernel has one parameter, of this size; its items read and write what exists.
-        unsafe {
-            self.stream.launch(&self.kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values)
-        }
-        .unwrap();
+        unsafe { self.stream.launch(kernel, [grid, 1, 1], [policy.threads, 1, 1], 0, &values) }
+            .unwrap();
         self.stream.synchronize().unwrap();
     }
 }

@@ -11,9 +11,9 @@ use crate::tensor::DType;
 pub(super) enum Family {
     Rows = 0,
     Pages = 1,
-    Short = 2,
-    Line = 3,
-    Planar = 4,
+    Line = 2,
+    Planar = 3,
+    Short = 4,
     Box = 5,
     Values = 6,
     AnyLine = 7,
@@ -24,17 +24,26 @@ impl Family {
     const ALL: [Family; 8] = [
         Family::Rows,
         Family::Pages,
-        Family::Short,
         Family::Line,
         Family::Planar,
+        Family::Short,
         Family::Box,
         Family::Values,
         Family::AnyLine,
     ];
 
+    pub fn of(field: &Field) -> Family {
+        Family::ALL[usize::from(field.family)]
+    }
+
+    /// Whether the kernels of fewer registers have it, of which more warps are there at once.
+    pub fn is_common(self) -> bool {
+        !matches!(self, Family::Box | Family::AnyLine)
+    }
+
     /// The name of a field's family, as [`Explain`](crate::Explain) says it.
     pub fn name_of(field: &Field) -> &'static str {
-        match Family::ALL[usize::from(field.family)] {
+        match Family::of(field) {
             Family::Rows => "rows",
             Family::Pages => "pages",
             Family::Short => "short",

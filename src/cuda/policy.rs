@@ -30,6 +30,8 @@ pub(super) struct Policy {
     pub inline_bytes: u64,
     /// The largest parameters for which the kernel of small ones is launched.
     pub small_bytes: u64,
+    /// Not 0: the kernels of all families write what those of common ones could, too.
+    pub always_any: u64,
     /// Elements from which on a field's columns and offsets are counted in 64 bits: at most 2^31.
     pub wide_from: u64,
 }
@@ -50,6 +52,7 @@ const TABLE: [((u32, u32), Policy); 1] = [(
         min_ids: 256,
         inline_bytes: LARGE_BYTES as u64,
         small_bytes: SMALL_BYTES as u64,
+        always_any: 0,
         wide_from: 1 << 31,
     },
 )];
@@ -93,6 +96,7 @@ impl Policy {
                 "min_ids" => self.min_ids = number.into(),
                 "inline_bytes" => self.inline_bytes = number.into(),
                 "small_bytes" => self.small_bytes = number.into(),
+                "always_any" => self.always_any = number.into(),
                 "wide_from" => self.wide_from = number.into(),
                 other => return Err(refuse(&format!("there is no {other}"))),
             }

@@ -241,7 +241,8 @@ impl Run<'_> {
             true => None,
             false => Some(self.upload_table(&table)?),
         };
-        self.enqueue(table.num_items(), &table.parameters(address, &executor.parameters, policy))
+        let parameters = table.parameters(address, &executor.parameters, policy);
+        self.enqueue(table.num_items(), table.has_any(), &parameters)
     }
 
     /// As [`Run::launch`], by a table that the device makes.
@@ -273,12 +274,17 @@ impl Run<'_> {
         }
         let header = table.header(select::table_of(self, selection, list, &table, &addresses)?);
         let parameters = executor.parameters.with(cast_slice(bytes_of(&header)), &[], policy);
-        self.enqueue(num_items, &parameters)
+        self.enqueue(num_items, table.has_any(), &parameters)
     }
 
-    fn enqueue(&mut self, num_items: u32, parameters: &Parameters<'_>) -> Result<()> {
+    fn enqueue(
+        &mut self,
+        num_items: u32,
+        has_any: bool,
+        parameters: &Parameters<'_>,
+    ) -> Result<()> {
         let (executor, threads) = (self.executor, self.executor.policy.threads);
-        let kernel = &executor.kernels[usize::from(parameters.is_large)];
+        let kernel = &executor.kernels[usize::from(has_any)][usize::from(parameters.is_large)];
         // A warp for each item.
         let grid = num_items.div_ceil(threads / 32);
         let values = [parameters.words().as_ptr().cast()];

@@ -107,6 +107,7 @@ pub(super) struct SelectedTable {
     /// Of the table itself.
     bytes: u64,
     header: params::Header,
+    has_any: bool,
 }
 
 /// The families of kernels, and the loops of boxes, depend on what addresses are multiples of up to this.
@@ -137,6 +138,7 @@ impl SelectedTable {
             outs,
             bytes: table.chosen_bytes(),
             header: table.header(),
+            has_any: table.has_any(),
         });
         if let Some(memo) = memo {
             memo.set(Arc::clone(&made) as Owner);
@@ -147,6 +149,11 @@ impl SelectedTable {
     /// What the launch is told of the table at this address.
     pub fn header(&self, table: u64) -> params::Header {
         params::Header { table, ..self.header }
+    }
+
+    /// As [`Table::has_any`].
+    pub fn has_any(&self) -> bool {
+        self.has_any
     }
 
     /// Has the fields written to the addresses of a run.

@@ -22,6 +22,7 @@ pub(super) struct Table {
     chosen: Vec<TableColumn>,
     /// Words with these.
     num_words: u64,
+    has_any: bool,
 }
 
 impl Table {
@@ -41,9 +42,10 @@ impl Table {
         for values in values() {
             builder.values(values)?;
         }
-        let Encoded { words, num_fields, num_items, chosen, num_words } = builder.finish()?;
+        let Encoded { words, num_fields, num_items, chosen, num_words, has_any } =
+            builder.finish()?;
         let header = Header { table: 0, num_items, num_fields };
-        Ok(Table { words, header, chosen, num_words })
+        Ok(Table { words, header, chosen, num_words, has_any })
     }
 
     /// Columns that a device writes.
@@ -65,6 +67,11 @@ impl Table {
     /// Whether it goes with the parameters of the launch; else it is uploaded.
     pub fn is_inline(&self, policy: &Policy) -> bool {
         self.bytes() <= policy.inline_bytes
+    }
+
+    /// Whether it takes a kernel of all families, which has more registers: see [`params::Family::is_common`].
+    pub fn has_any(&self) -> bool {
+        self.has_any
     }
 
     /// Warps that the launch needs.

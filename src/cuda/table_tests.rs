@@ -144,6 +144,26 @@ fn every_family_has_its_batches() {
 }
 
 #[test]
+fn batches_take_the_kernel_of_common_families_if_they_have_no_other() {
+    let matrices = samples(DType::F32, &[&[64, 64], &[64, 64]], 0);
+    let transposed = Collate::stack().transform(Transform::new().permute([1, 0]));
+    let cast = Collate::stack().cast(DType::I8);
+    let [moved, boxes, cast] = [Collate::stack(), transposed, cast]
+        .map(|collate| Plan::new(&matrices, &collate.device(HERE)).unwrap());
+    let has_any = |plans: &[&Plan<'_>], policy: &Policy| {
+        let outputs = |plan| parts(plan, plan.outputs().iter().map(|output| (output, OUT)));
+        let all: Vec<_> = plans.iter().flat_map(|plan| outputs(plan)).collect();
+        Table::new(&all, &[], 132, policy).unwrap().has_any()
+    };
+    let policy = policy();
+    assert!(!has_any(&[&moved], &policy) && !has_any(&[&moved, &moved], &policy));
+    assert!(has_any(&[&boxes], &policy) && has_any(&[&cast], &policy));
+    // One of them is enough, as there is one launch.
+    assert!(has_any(&[&boxes, &moved], &policy) && has_any(&[&moved, &boxes], &policy));
+    assert!(has_any(&[&moved], &Policy { always_any: 1, ..policy }));
+}
+
+#[test]
 fn lengths_are_columns_and_written_once() {
     let lengths: Vec<i64> = (0..4096).map(|i| 16 + i * 37 % 2033).collect();
     let list = rows(DType::I32, &lengths);
@@ -154,7 +174,8 @@ fn lengths_are_columns_and_written_once() {
         [Values { out: 0x40, dtype: DType::I64, bytes: cast_slice(&lengths), chosen: None }];
     let table = table_of(&plan, &[Some(OUT), Some(2 * OUT)], &values, 132, &policy()).unwrap();
     let [data, mask, numbers] = [0, 1, 2].map(|index| table.field(index));
-    assert_eq!([data.family, mask.family, numbers.family], [3, 3, 6]);
+    let families = [Family::Line, Family::Line, Family::Values].map(|family| family as u8);
+    assert_eq!([data.family, mask.family, numbers.family], families);
     assert_eq!([data.cols.varies, mask.cols.varies], [varies::HI; 2]);
     assert_eq!([data.cols.hi, mask.cols.hi], [u64::from(numbers.data); 2]);
     let column = table.values_at::<u32>(data.cols.hi, lengths.len());
