@@ -1,30 +1,32 @@
 //! Which loops of a part are the rows and the columns of its boxes, and how their elements are written.
 
-use super::loops::{Extent, Loop, Loops, Number};
+use super::loops::{Extent, LoopNumber, Loops, SampleLoop};
 use super::params::ElementLoop;
-use super::part::{Part, Places};
-use crate::plan::Op;
+use super::part::{Part, SampleStarts};
+use crate::plan::ElementOp;
 
 /// Lanes of a warp, and the elements of a lane that are under way together in a box.
 pub(super) const LANES: u32 = 32;
 pub(super) const TURNS: u64 = 8;
 
 /// Whether the source is adjacent along the rows of a box rather than along its columns.
-fn is_transposed(rows: &Loop, cols: &Loop) -> bool {
+fn is_transposed(rows: &SampleLoop, cols: &SampleLoop) -> bool {
     largest(&rows.src_stride) < largest(&cols.src_stride) && !rows.src_stride.is(0)
 }
 
-fn largest(number: &Number) -> u64 {
+fn largest(number: &LoopNumber) -> u64 {
     match number {
-        Number::Same(value) => value.unsigned_abs(),
-        Number::Each(values) => values.iter().map(|value| value.unsigned_abs()).max().unwrap_or(0),
+        LoopNumber::Same(value) => value.unsigned_abs(),
+        LoopNumber::Each(values) => {
+            values.iter().map(|value| value.unsigned_abs()).max().unwrap_or(0)
+        }
     }
 }
 
 /// Log2 of the rows of a box from one element of a lane to its next: as few as make whole turns of 32 elements, which
 /// are then whole sectors of the output, too. Only a transposed source is better read along its own adjacent elements,
 /// unless each is a large part of a sector.
-pub(super) fn log_step_of(part: &Part<'_>, rows: Option<&Loop>, cols: &Loop) -> u32 {
+pub(super) fn log_step_of(part: &Part<'_>, rows: Option<&SampleLoop>, cols: &SampleLoop) -> u32 {
     let num_cols = cols.fixed().unwrap_or(u64::from(LANES));
     let is_transposed = rows.is_some_and(|rows| is_transposed(rows, cols));
     if is_transposed && num_cols >= 2 * u64::from(LANES) && part.from.size() < 8 {
@@ -34,16 +36,20 @@ pub(super) fn log_step_of(part: &Part<'_>, rows: Option<&Loop>, cols: &Loop) -> 
 }
 
 /// How the elements of a box are written.
-pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool) -> ElementLoop {
+pub(super) fn kind_of(
+    part: &Part<'_>,
+    loops: &[SampleLoop],
+    has_aligned_sources: bool,
+) -> ElementLoop {
     let (from, to) = (part.from, part.to);
     let loops = || loops.iter().filter(|own| own.fixed() != Some(1));
     let places = part.out | part.places.step() as u64;
     let places = loops().fold(places, |all, own| all | own.dst_stride as u64);
-    let is_multiple = |number: &Number| match number {
-        Number::Same(value) => value % from.size() as i64 == 0,
-        Number::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
+    let is_multiple = |number: &LoopNumber| match number {
+        LoopNumber::Same(value) => value % from.size() as i64 == 0,
+        LoopNumber::Each(values) => values.iter().all(|value| value % from.size() as i64 == 0),
     };
-    let is_read = matches!(part.op, Op::Read { .. });
+    let is_read = matches!(part.op, ElementOp::Read { .. });
     let reads_aligned =
         !is_read || has_aligned_sources && loops().all(|own| is_multiple(&own.src_stride));
     let is_odd = places % to.size() as u64 != 0 || !reads_aligned;
@@ -61,12 +67,13 @@ pub(super) fn kind_of(part: &Part<'_>, loops: &[Loop], has_aligned_sources: bool
 pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
     // Strides of a box have 32 bits, for up to 32 coordinates at a time.
     let is_short = |stride: u64| stride < 1 << 26;
-    let fits =
-        |own: &Loop| is_short(largest(&own.src_stride)) && is_short(own.dst_stride.unsigned_abs());
-    let nothing = || Loop::whole(Extent::Fixed(1), 0, 0);
+    let fits = |own: &SampleLoop| {
+        is_short(largest(&own.src_stride)) && is_short(own.dst_stride.unsigned_abs())
+    };
+    let nothing = || SampleLoop::whole(Extent::Fixed(1), 0, 0);
     let mut rest = part.loops.clone();
     rest.retain(|own| own.fixed() != Some(1) || !own.is_whole());
-    let mut take = |key: &dyn Fn(&Loop) -> u64| {
+    let mut take = |key: &dyn Fn(&SampleLoop) -> u64| {
         let fitting =
             rest.iter().enumerate().filter(|(_, own)| fits(own) && own.fixed() != Some(1));
         // The inner one of two alike.
@@ -74,16 +81,16 @@ pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
         best.map(|at| rest.remove(at))
     };
     let cols = take(&|own| own.dst_stride.unsigned_abs()).unwrap_or_else(nothing);
-    let is_even = |own: &Loop| {
+    let is_even = |own: &SampleLoop| {
         let numbers = [&own.lo, &own.hi, &own.src_stride];
         own.fixed().is_some_and(|extent| extent < 512)
             && own.lo.is(0)
             && numbers.iter().all(|number| number.same().is_some())
     };
     let is_in_order = part.samples.is_none()
-        && part.op != Op::Index
-        && matches!(part.places, Places::Rows(step) if is_short(step.unsigned_abs()));
-    let inner = |own: &Loop| match largest(&own.src_stride) {
+        && part.op != ElementOp::Index
+        && matches!(part.places, SampleStarts::Rows(step) if is_short(step.unsigned_abs()));
+    let inner = |own: &SampleLoop| match largest(&own.src_stride) {
         stride if stride > 0 && stride < largest(&cols.src_stride) => (0, stride),
         _ => (1, own.dst_stride.unsigned_abs()),
     };
@@ -112,10 +119,11 @@ pub(super) fn box_loops(part: &Part<'_>) -> (Loops, bool) {
 
 /// Whether lanes go along the columns rather than down the rows: by the turns that are taken in vain, which
 /// count half where the source is transposed.
-fn is_across(part: &Part<'_>, rows: &Loop, cols: &Loop) -> bool {
+fn is_across(part: &Part<'_>, rows: &SampleLoop, cols: &SampleLoop) -> bool {
     let samples = part.num_samples().max(1) as u64;
-    let fixed = part.loops.iter().filter_map(Loop::fixed).product::<u64>().max(1);
-    let extent = |own: &Loop| own.fixed().unwrap_or(part.output.numel() / samples / fixed).max(1);
+    let fixed = part.loops.iter().filter_map(SampleLoop::fixed).product::<u64>().max(1);
+    let extent =
+        |own: &SampleLoop| own.fixed().unwrap_or(part.output.numel() / samples / fixed).max(1);
     let (num_rows, num_cols) = (extent(rows), extent(cols));
     let log_step = log_step_of(part, Some(rows), cols);
     let lanes = u64::from(LANES);

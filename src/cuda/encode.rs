@@ -4,17 +4,17 @@ use bytemuck::{bytes_of, cast_slice, Zeroable};
 
 use super::boxes::{box_loops, kind_of, log_step_of, LANES, TURNS};
 use super::family::{family_of, is_team};
-use super::loops::{Extent, Loop, Number};
+use super::loops::{Extent, LoopNumber, SampleLoop};
 use super::numbers::Values;
 use super::params::{
     self, code_of, flags, loop_of, raised_loop_of, varies, Divisor, ElementLoop, Family,
     CHOSEN_WORDS, MOVED, MOVE_BYTES,
 };
-use super::part::{address_of, Part, PartAddresses, Places};
+use super::part::{address_of, Part, PartAddresses, SampleStarts};
 use super::policy::Policy;
 use super::words::{hints_of, too_large, TableColumn, Words};
 use crate::collate::Affine;
-use crate::plan::Op;
+use crate::plan::ElementOp;
 use crate::tensor::{DType, Error, Result};
 
 /// Elements that a lane writes of a box: so many times [`TURNS`].
@@ -220,19 +220,19 @@ impl<'b> Builder<'b> {
         &mut self,
         mut field: params::Field,
         part: &Part<'_>,
-        loops: &[Loop],
+        loops: &[SampleLoop],
         planes: u64,
     ) -> Result<()> {
         let (size, num_samples) = (u64::from(field.to_size), part.num_samples() as u64);
         let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
-        let num_rows = outer.iter().filter_map(Loop::fixed).product::<u64>() * num_samples;
+        let num_rows = outer.iter().filter_map(SampleLoop::fixed).product::<u64>() * num_samples;
         let row_elems = cols.fixed().unwrap_or(part.output.numel() / num_rows.max(1));
         if part.is_joint(loops) {
             field.flags |= flags::JOINT;
         }
         self.nest(&mut field, part, cols, outer, 1)?;
         if is_team(part.op, row_elems * size, outer, planes, self.policy) {
-            let rows = outer.iter().filter_map(Loop::fixed).product::<u64>();
+            let rows = outer.iter().filter_map(SampleLoop::fixed).product::<u64>();
             (field.samples, field.piece) = (TEAMS as u32, u32::MAX);
             (field.items, field.by_items) = (rows as u32, divisor(rows)?);
             (field.pieces, field.by_pieces) = (1, divisor(1)?);
@@ -273,7 +273,7 @@ impl<'b> Builder<'b> {
             field.samples = rows as u32;
             return self.enter(field, num_samples.div_ceil(rows));
         }
-        let rows = match outer.last().and_then(Loop::fixed) {
+        let rows = match outer.last().and_then(SampleLoop::fixed) {
             // As even as may be.
             Some(extent) => {
                 let even =
@@ -295,15 +295,15 @@ impl<'b> Builder<'b> {
         &mut self,
         field: &mut params::Field,
         part: &Part<'_>,
-        cols: &Loop,
-        outer: &[Loop],
+        cols: &SampleLoop,
+        outer: &[SampleLoop],
         block: u64,
     ) -> Result<()> {
         // Kernels count columns, and offsets, in 32 bits unless that is too few.
         let is_beyond = |count: u64| count >= self.policy.wide_from;
-        let is_wide = |number: &Number| match number {
-            Number::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
-            Number::Same(_) => false,
+        let is_wide = |number: &LoopNumber| match number {
+            LoopNumber::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
+            LoopNumber::Same(_) => false,
         };
         let most = (0..part.num_samples()).map(|index| part.step_of(index)).max().unwrap_or(0);
         let mut wide = outer.iter().chain([cols]).any(|own| {
@@ -317,7 +317,7 @@ impl<'b> Builder<'b> {
         if let Some(samples) = &part.samples {
             field.places = self.table.column(samples)?;
         }
-        if let Places::Joined { offsets, .. } = &part.places {
+        if let SampleStarts::Joined { offsets, .. } = &part.places {
             wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));
             field.offsets = self.table.numbers(offsets.iter().copied(), wide)?;
         }
@@ -348,14 +348,14 @@ impl<'b> Builder<'b> {
     fn looped(
         &mut self,
         part: &Part<'_>,
-        own: &Loop,
+        own: &SampleLoop,
         block: u64,
         wide: bool,
     ) -> Result<params::Loop> {
         let mut varies = 0;
-        let mut number = |builder: &mut Self, number: &Number, bit: u16| match number {
-            Number::Same(value) => Ok(*value),
-            Number::Each(values) => {
+        let mut number = |builder: &mut Self, number: &LoopNumber, bit: u16| match number {
+            LoopNumber::Same(value) => Ok(*value),
+            LoopNumber::Each(values) => {
                 varies |= bit;
                 let is_wide = wide || bit == varies::SRC_STRIDE;
                 if part.list.is_some() {
@@ -401,8 +401,8 @@ impl<'b> Builder<'b> {
         &mut self,
         mut field: params::Field,
         part: &Part<'_>,
-        cols: &Loop,
-        outer: &[Loop],
+        cols: &SampleLoop,
+        outer: &[SampleLoop],
         block: u64,
         pieces: impl Fn(u64) -> u64,
     ) -> Result<()> {
@@ -411,7 +411,7 @@ impl<'b> Builder<'b> {
         let blocks = (0..outer.len()).map(|at| if at == last { block } else { 1 });
         let blocks: Vec<u64> = blocks.collect();
         let rows = |step: u64| {
-            let of = |(own, block): (&Loop, &u64)| match own.extent {
+            let of = |(own, block): (&SampleLoop, &u64)| match own.extent {
                 Extent::Fixed(extent) => extent.div_ceil(*block),
                 Extent::Joined(unit) => (unit * step).div_ceil(*block),
             };
@@ -467,12 +467,12 @@ impl<'b> Builder<'b> {
 /// What a field has of its part, whatever its family.
 fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
     let (op, value) = match part.op {
-        Op::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
-        Op::Read { .. } if part.increments.is_some() => (params::Op::Raise, 0),
-        Op::Read { .. } => (params::Op::Read, 0),
+        ElementOp::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
+        ElementOp::Read { .. } if part.increments.is_some() => (params::Op::Raise, 0),
+        ElementOp::Read { .. } => (params::Op::Read, 0),
         // A one of any dtype of masks has no bits beyond these.
-        Op::Const([a, b, c, d, ..]) => (params::Op::Const, u32::from_le_bytes([a, b, c, d])),
-        Op::Index => (params::Op::Index, 0),
+        ElementOp::Const([a, b, c, d, ..]) => (params::Op::Const, u32::from_le_bytes([a, b, c, d])),
+        ElementOp::Index => (params::Op::Index, 0),
     };
     let is_move = part.is_move();
     let to = code_of(part.to);
@@ -547,6 +547,6 @@ fn divisor(divisor: u64) -> Result<Divisor> {
     Divisor::new(divisor.max(1)).ok_or_else(|| too_large("rows of a sample"))
 }
 
-fn addresses_are_read(op: Op) -> bool {
-    matches!(op, Op::Read { .. })
+fn addresses_are_read(op: ElementOp) -> bool {
+    matches!(op, ElementOp::Read { .. })
 }

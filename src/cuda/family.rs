@@ -2,16 +2,16 @@
 
 use std::ops::RangeInclusive;
 
-use super::loops::Loop;
+use super::loops::SampleLoop;
 use super::params::{loop_of, raised_loop_of, Family, MOVE_BYTES};
 use super::policy::Policy;
-use crate::plan::Op;
+use crate::plan::ElementOp;
 use crate::tensor::DType;
 
 /// What the choice depends on.
 #[derive(Clone, Debug)]
 pub(super) struct PartWork<'w> {
-    pub op: Op,
+    pub op: ElementOp,
     pub is_move: bool,
     /// If numbers are raised: whether they are not cast too.
     pub is_raised: Option<bool>,
@@ -19,7 +19,7 @@ pub(super) struct PartWork<'w> {
     pub from: DType,
     pub to: DType,
     /// Outermost first.
-    pub loops: &'w [Loop],
+    pub loops: &'w [SampleLoop],
     pub num_samples: u64,
     /// Pairs of coefficients.
     pub channels: usize,
@@ -41,13 +41,14 @@ const SHORT_BYTES: RangeInclusive<u64> = 24..=2048;
 
 impl PartWork<'_> {
     fn reads(&self) -> bool {
-        matches!(self.op, Op::Read { .. })
+        matches!(self.op, ElementOp::Read { .. })
     }
 
     /// Bytes of a row, on average.
     fn row_bytes(&self) -> u64 {
         let outer = self.loops[..self.loops.len() - 1].iter();
-        let rows = outer.filter_map(Loop::fixed).product::<u64>().max(1) * self.num_samples.max(1);
+        let rows =
+            outer.filter_map(SampleLoop::fixed).product::<u64>().max(1) * self.num_samples.max(1);
         match self.loops[self.loops.len() - 1].fixed() {
             Some(cols) => cols * self.to.size() as u64,
             None => self.bytes / rows,
@@ -64,7 +65,7 @@ impl PartWork<'_> {
 
     fn is_planar(&self) -> bool {
         let [planes, .., pixels] = self.loops else { return false };
-        let Op::Read { affine } = self.op else { return false };
+        let ElementOp::Read { affine } = self.op else { return false };
         let to = match self.to {
             DType::U8 => !affine,
             DType::F16 | DType::BF16 | DType::F32 => true,
@@ -123,9 +124,11 @@ pub(super) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     };
     let has_one_channel = work.channels <= 1 || !cols.is_channel;
     let has_loop = match work.op {
-        Op::Read { .. } if work.is_move => true,
-        Op::Read { affine } => work.is_finite && loop_of(work.from, work.to, affine).is_some(),
-        Op::Const(_) | Op::Index => true,
+        ElementOp::Read { .. } if work.is_move => true,
+        ElementOp::Read { affine } => {
+            work.is_finite && loop_of(work.from, work.to, affine).is_some()
+        }
+        ElementOp::Const(_) | ElementOp::Index => true,
     };
     if is_long && has_one_channel && work.is_adjacent() {
         return if has_loop { Family::Line } else { Family::AnyLine };
@@ -135,15 +138,15 @@ pub(super) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
 
 /// Whether rows of an output are so short that four of them share a warp.
 pub(super) fn is_team(
-    op: Op,
+    op: ElementOp,
     row_bytes: u64,
-    outer: &[Loop],
+    outer: &[SampleLoop],
     planes: u64,
     policy: &Policy,
 ) -> bool {
     let most = match op {
-        Op::Read { .. } => policy.max_team_bytes,
-        Op::Const(_) | Op::Index => 2 * policy.max_team_bytes,
+        ElementOp::Read { .. } => policy.max_team_bytes,
+        ElementOp::Const(_) | ElementOp::Index => 2 * policy.max_team_bytes,
     };
     planes == 1 && row_bytes <= most && outer.iter().all(|own| own.fixed().is_some())
 }

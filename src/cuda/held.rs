@@ -16,12 +16,12 @@ pub(super) struct Held {
 }
 
 /// Those of most batches, without memory for them.
-type Owners = SmallVec<[Owner; 2]>;
-type Pending = VecDeque<(Arc<PooledEvent>, Owners)>;
+type HeldOwners = SmallVec<[Owner; 2]>;
+type Pending = VecDeque<(Arc<PooledEvent>, HeldOwners)>;
 
 impl Held {
     /// Keeps owners until the event is reached.
-    pub fn until(&self, event: Arc<PooledEvent>, owners: Owners) {
+    pub fn until(&self, event: Arc<PooledEvent>, owners: HeldOwners) {
         self.pending().push_back((event, owners));
     }
 

@@ -11,22 +11,22 @@ use crate::tensor::DType;
 
 /// A number of a loop.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Number {
+pub(super) enum LoopNumber {
     /// Of all samples.
     Same(i64),
     /// Of each class of the output.
     Each(Vec<i64>),
 }
 
-impl Number {
+impl LoopNumber {
     pub fn is(&self, value: i64) -> bool {
-        *self == Number::Same(value)
+        *self == LoopNumber::Same(value)
     }
 
     pub fn same(&self) -> Option<i64> {
         match self {
-            Number::Same(value) => Some(*value),
-            Number::Each(_) => None,
+            LoopNumber::Same(value) => Some(*value),
+            LoopNumber::Each(_) => None,
         }
     }
 }
@@ -41,28 +41,28 @@ pub(super) enum Extent {
 
 /// One loop, as [`Dim`].
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Loop {
+pub(super) struct SampleLoop {
     pub extent: Extent,
-    pub lo: Number,
-    pub hi: Number,
-    pub src_stride: Number,
+    pub lo: LoopNumber,
+    pub hi: LoopNumber,
+    pub src_stride: LoopNumber,
     pub dst_stride: i64,
     /// Its coordinates count channels, modulo their number.
     pub is_channel: bool,
 }
 
-impl Loop {
+impl SampleLoop {
     /// All real.
-    pub fn whole(extent: Extent, src_stride: i64, dst_stride: i64) -> Loop {
+    pub fn whole(extent: Extent, src_stride: i64, dst_stride: i64) -> SampleLoop {
         let hi = match extent {
             Extent::Fixed(extent) => extent as i64,
             Extent::Joined(_) => 0,
         };
-        let src_stride = Number::Same(src_stride);
-        Loop {
+        let src_stride = LoopNumber::Same(src_stride);
+        SampleLoop {
             extent,
-            lo: Number::Same(0),
-            hi: Number::Same(hi),
+            lo: LoopNumber::Same(0),
+            hi: LoopNumber::Same(hi),
             src_stride,
             dst_stride,
             is_channel: false,
@@ -85,7 +85,7 @@ impl Loop {
     }
 }
 
-pub(super) type Loops = SmallVec<[Loop; 4]>;
+pub(super) type Loops = SmallVec<[SampleLoop; 4]>;
 
 /// Samples of one dtype with the same loops.
 #[derive(Debug)]
@@ -389,15 +389,15 @@ fn loops_of(output: &OutputPlan<'_>, set: &Set, steps: Option<&[i64]>, empty: &[
         let of_first = value(first);
         let same = set.nests.iter().all(|nest| value(nest) == of_first);
         if same && (empty.is_empty() || of_empty == of_first) {
-            return Number::Same(of_first);
+            return LoopNumber::Same(of_first);
         }
         let mut each = vec![of_empty; output.classes.len()];
         set.nests.iter().for_each(|nest| each[nest.id as usize] = value(nest));
-        Number::Each(each)
+        LoopNumber::Each(each)
     };
     let one = |at: usize| {
         let (dim, long) = (&first.dims[at], long(at));
-        let mut own = Loop::whole(Extent::Fixed(dim.extent), 0, long.dst_stride);
+        let mut own = SampleLoop::whole(Extent::Fixed(dim.extent), 0, long.dst_stride);
         if is_varied && set.joined == Some(at) {
             let steps = steps.map_or(1, |steps| steps[first.id as usize]).max(1);
             own.extent = Extent::Joined(dim.extent / steps as u64);

@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use super::family::PartWork;
 use super::list_table::ListTable;
-use super::loops::{groups, Extent, Loop, Loops, Number};
+use super::loops::{groups, Extent, LoopNumber, Loops, SampleLoop};
 use crate::collate::Affine;
-use crate::plan::{CopyRange, Op, OutputPlan, Placement, Plan, Role, Starts};
+use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Starts};
 use crate::tensor::DType;
 
 /// Where samples are read.
@@ -19,18 +19,18 @@ pub(super) enum Sources<'p> {
 }
 
 /// Where samples begin in the output.
-pub(super) enum Places<'p> {
+pub(super) enum SampleStarts<'p> {
     /// So many bytes apart.
     Rows(i64),
     /// At `offsets` times `step` bytes.
     Joined { offsets: Cow<'p, [i64]>, step: i64 },
 }
 
-impl Places<'_> {
+impl SampleStarts<'_> {
     /// Bytes from sample to sample, or for a step of offset.
     pub fn step(&self) -> i64 {
         match self {
-            Places::Rows(step) | Places::Joined { step, .. } => *step,
+            SampleStarts::Rows(step) | SampleStarts::Joined { step, .. } => *step,
         }
     }
 }
@@ -65,14 +65,14 @@ pub(super) fn address_of(data: *const u8, src_offset: i64) -> u64 {
 pub(super) struct Part<'p> {
     pub output: &'p OutputPlan<'p>,
     pub out: u64,
-    pub op: Op,
+    pub op: ElementOp,
     pub from: DType,
     pub to: DType,
     pub loops: Loops,
     /// Numbers of the samples; `None`: all, in order.
     pub samples: Option<Vec<u32>>,
     pub sources: Sources<'p>,
-    pub places: Places<'p>,
+    pub places: SampleStarts<'p>,
     pub affine: Option<&'p Affine>,
     /// What each sample of the output is raised by.
     pub increments: Option<&'p [i64]>,
@@ -106,23 +106,23 @@ pub(super) fn parts_of<'p>(
         _ => None,
     };
     let affine = match output.op {
-        Op::Read { affine: true } => {
+        ElementOp::Read { affine: true } => {
             batch_shape.and_then(|batch_shape| batch_shape.affine.as_ref())
         }
         _ => None,
     };
-    let increments = batch_shape.filter(|_| matches!(output.op, Op::Read { .. }));
+    let increments = batch_shape.filter(|_| matches!(output.op, ElementOp::Read { .. }));
     let increments = increments.and_then(|batch_shape| batch_shape.increments.as_deref());
     for group in groups(output, joined, affine.map_or(1, Affine::channels)) {
         let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
         let places = match &output.starts {
-            Starts::Rows { step, .. } => Places::Rows(*step),
+            Starts::Rows { step, .. } => SampleStarts::Rows(*step),
             Starts::Joined { offsets, step, .. } if is_varied || group.samples.is_some() => {
-                Places::Joined { offsets: Cow::Borrowed(offsets.as_slice()), step: *step }
+                SampleStarts::Joined { offsets: Cow::Borrowed(offsets.as_slice()), step: *step }
             }
             // All samples are as long as the first.
             Starts::Joined { offsets, step, .. } => {
-                Places::Rows(offsets.as_slice()[1].wrapping_mul(*step))
+                SampleStarts::Rows(offsets.as_slice()[1].wrapping_mul(*step))
             }
         };
         parts.push(Part {
@@ -146,10 +146,10 @@ pub(super) fn parts_of<'p>(
 /// Samples that are runs of bytes, or what is left of them when neighbours are merged.
 fn moved<'p>(output: &'p OutputPlan<'_>, out: u64, list: Option<&'p ListTable>) -> Part<'p> {
     let size = output.dtype.size() as u64;
-    let one = |extent: Extent| Loops::from_iter([Loop::whole(extent, 1, 1)]);
-    let rows = |bytes: u64| (one(Extent::Fixed(bytes)), Places::Rows(bytes as i64));
+    let one = |extent: Extent| Loops::from_iter([SampleLoop::whole(extent, 1, 1)]);
+    let rows = |bytes: u64| (one(Extent::Fixed(bytes)), SampleStarts::Rows(bytes as i64));
     let joined = |unit: u64, offsets| {
-        (one(Extent::Joined(unit)), Places::Joined { offsets, step: unit as i64 })
+        (one(Extent::Joined(unit)), SampleStarts::Joined { offsets, step: unit as i64 })
     };
     let (loops, places) = match (output.ranges.as_deref(), &output.starts) {
         (Some([only]), _) => rows(only.size),
@@ -218,7 +218,7 @@ impl Part<'_> {
     pub fn addresses(&self) -> PartAddresses<'_> {
         let output = self.output;
         match (self.op, self.sources) {
-            (Op::Const(_) | Op::Index, _) => PartAddresses::Each(Vec::new()),
+            (ElementOp::Const(_) | ElementOp::Index, _) => PartAddresses::Each(Vec::new()),
             _ if self.list.is_some() => PartAddresses::Each(Vec::new()),
             (_, Sources::Ranges(ranges)) => {
                 PartAddresses::Each(ranges.iter().map(|range| range.src.addr() as u64).collect())
@@ -259,7 +259,7 @@ impl Part<'_> {
     /// The bits of all addresses: what they are multiples of. Those of samples that a device chooses are in its list.
     pub fn address_bits(&self, addresses: &PartAddresses<'_>) -> u64 {
         match (self.list, self.op, &self.output.classes[..]) {
-            (Some(list), Op::Read { .. }, [classes @ .., _nothing]) => {
+            (Some(list), ElementOp::Read { .. }, [classes @ .., _nothing]) => {
                 let offsets = classes.iter().map(|class| class.src_offset as u64);
                 offsets.fold(list.alignment | list.any_address(), |all, own| all | own)
             }
@@ -270,8 +270,8 @@ impl Part<'_> {
     /// How far sample `index` goes along a joined dim.
     pub fn step_of(&self, index: usize) -> u64 {
         match &self.places {
-            Places::Rows(_) => 1,
-            Places::Joined { offsets, .. } => {
+            SampleStarts::Rows(_) => 1,
+            SampleStarts::Joined { offsets, .. } => {
                 let ends = &offsets[self.sample(index)..][..2];
                 (ends[1] - ends[0]) as u64
             }
@@ -279,12 +279,12 @@ impl Part<'_> {
     }
 
     pub fn is_joined(&self) -> bool {
-        matches!(self.places, Places::Joined { .. })
+        matches!(self.places, SampleStarts::Joined { .. })
     }
 
     /// Whether bytes are moved as they are.
     pub fn is_move(&self) -> bool {
-        let is_read = matches!(self.op, Op::Read { affine: false });
+        let is_read = matches!(self.op, ElementOp::Read { affine: false });
         is_read && self.increments.is_none() && self.is_of_one_dtype()
     }
 
@@ -300,11 +300,11 @@ impl Part<'_> {
     /// What the choice of a family depends on.
     pub fn work(&self, address_bits: u64) -> PartWork<'_> {
         let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
-        let elems = self.loops.iter().filter_map(Loop::fixed).product::<u64>();
+        let elems = self.loops.iter().filter_map(SampleLoop::fixed).product::<u64>();
         let sample_bytes = elems * self.to.size() as u64;
         let is_dense = match self.places {
-            Places::Rows(step) => step == sample_bytes as i64,
-            Places::Joined { .. } => true,
+            SampleStarts::Rows(step) => step == sample_bytes as i64,
+            SampleStarts::Joined { .. } => true,
         };
         PartWork {
             op: self.op,
@@ -330,14 +330,14 @@ impl Part<'_> {
     }
 
     /// Whether the rows of each sample follow each other in memory without a gap.
-    pub fn is_joint(&self, loops: &[Loop]) -> bool {
+    pub fn is_joint(&self, loops: &[SampleLoop]) -> bool {
         loops.windows(2).all(|pair| {
             let [outer, inner] = pair else { return false };
             let Some(_) = inner.fixed() else { return outer.fixed() == Some(1) };
             let ids = || 0..self.output.classes.len();
-            let at = |number: &Number, id: usize| match number {
-                Number::Same(value) => *value,
-                Number::Each(values) => values[id],
+            let at = |number: &LoopNumber, id: usize| match number {
+                LoopNumber::Same(value) => *value,
+                LoopNumber::Each(values) => values[id],
             };
             ids().all(|id| {
                 let real = at(&inner.hi, id) - at(&inner.lo, id);

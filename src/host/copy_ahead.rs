@@ -10,7 +10,7 @@ use crate::host::parallel_for::Door;
 use crate::host::pool::Block;
 use crate::host::prefetch::prefetch;
 use crate::host::{rows, Helpers, POLICY};
-use crate::plan::{Op, OutputPlan, Starts};
+use crate::plan::{ElementOp, OutputPlan, Starts};
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use crate::sync::{spin_loop, thread, Watched};
 
@@ -107,7 +107,7 @@ impl RowsAhead {
             Starts::Joined { .. } => false,
         };
         rows && output.bytes_only
-            && output.op == Op::Read { affine: false }
+            && output.op == ElementOp::Read { affine: false }
             && self.len == self.shared.rows.len()
             && self.len == output.data.len()
     }

@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::collate::Affine;
 use crate::host::Outputs;
-use crate::plan::{Channel, Op, OutputPlan, Plan};
+use crate::plan::{Channel, ElementOp, OutputPlan, Plan};
 use crate::tensor::{DType, Scalar};
 
 /// Runs a plan.
@@ -42,7 +42,7 @@ unsafe fn write_element(plan: &Plan<'_>, output: &OutputPlan<'_>, out: *mut u8, 
     let size = output.dtype.size();
     let bits = match output.op {
         _ if !is_real => output.fill,
-        Op::Read { .. } => {
+        ElementOp::Read { .. } => {
             let mut bits = [0u8; 16];
             // SAFETY: a real coordinate of a living sample.
             unsafe { src.copy_to_nonoverlapping(bits.as_mut_ptr(), class.dtype.size()) };

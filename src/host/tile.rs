@@ -10,7 +10,7 @@ use crate::host::short_rows::{has_short_rows, write_short_rows};
 use crate::host::streaming::{is_touched, WrittenRows};
 use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{is_streaming, POLICY};
-use crate::plan::{Channel, CopyRange, LoopNest, Op, OutputPlan, Starts};
+use crate::plan::{Channel, CopyRange, ElementOp, LoopNest, OutputPlan, Starts};
 
 /// Writes the elements `elems` of an output, put through `affine` if it says so.
 ///
@@ -52,7 +52,7 @@ unsafe fn write<const STREAMING: bool>(
             copy_ranges::<STREAMING>(ranges, out, elems.start * size..elems.end * size);
         } else if output.bytes_only {
             copy_runs::<STREAMING>(output, out, elems);
-        } else if let Op::Read { .. } = output.op {
+        } else if let ElementOp::Read { .. } = output.op {
             write_samples::<STREAMING>(output, affine, out, elems);
         } else {
             write_constants::<STREAMING>(output, out, elems);

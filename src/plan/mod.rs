@@ -20,7 +20,7 @@ pub(crate) use batch_shape::{padded_dims, padded_extent};
 pub use batch_shape::{BatchShape, Padded, Placement};
 pub use launch::{Launch, LaunchPart};
 pub(crate) use loops::{Channel, Dim, LoopNest};
-pub(crate) use output::{saturating_sum, CopyRange, Op, OutputPlan, Role, Starts};
+pub(crate) use output::{saturating_sum, CopyRange, ElementOp, OutputPlan, Role, Starts};
 pub(crate) use path::{num_ranges, Path};
 pub use plan::Plan;
 pub(crate) use policy::{is_shared, POLICY, SHARED_ALIGN};

@@ -21,7 +21,7 @@ pub(crate) struct OutputPlan<'s> {
     pub out: Option<*mut u8>,
     /// Shape and strides of the output.
     pub layout: Layout,
-    pub op: Op,
+    pub op: ElementOp,
     /// Bits of the padding.
     pub fill: [u8; 16],
     /// Address of each sample.
@@ -72,7 +72,7 @@ impl Role {
 
 /// What happens to an element on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Op {
+pub(crate) enum ElementOp {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
     /// the leaf's batch shape if `affine`.
     Read { affine: bool },
@@ -82,13 +82,13 @@ pub(crate) enum Op {
     Index,
 }
 
-impl Op {
+impl ElementOp {
     /// The bits that real elements of a sample become, where nothing is read.
     pub fn constant(self, sample: usize) -> Option<[u8; 16]> {
         match self {
-            Op::Read { .. } => None,
-            Op::Const(bits) => Some(bits),
-            Op::Index => {
+            ElementOp::Read { .. } => None,
+            ElementOp::Const(bits) => Some(bits),
+            ElementOp::Index => {
                 let mut bits = [0; 16];
                 bits[..8].copy_from_slice(&(sample as i64).to_ne_bytes());
                 Some(bits)
@@ -202,7 +202,7 @@ impl OutputPlan<'_> {
 
     /// Bytes read of the samples.
     pub fn bytes_read(&self) -> u64 {
-        let Op::Read { .. } = self.op else { return 0 };
+        let ElementOp::Read { .. } = self.op else { return 0 };
         // Broadcast samples may be read more often than there are bytes to count it in.
         let of = |class: &LoopNest| class.num_real.saturating_mul(class.dtype.size() as u64);
         match &*self.class_ids {
@@ -252,7 +252,7 @@ pub(crate) fn data_output<'s>(
         dtype: batch_shape.dtype,
         out: None,
         layout,
-        op: Op::Read { affine },
+        op: ElementOp::Read { affine },
         fill: batch_shape.value,
         data: samples.data(),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
@@ -381,7 +381,7 @@ pub(crate) fn mask_output<'s>(
         out: None,
         starts: Starts::Rows { elems, step: elems as i64 * size },
         layout,
-        op: Op::Const(mask.real),
+        op: ElementOp::Const(mask.real),
         fill: mask.padding,
         data: samples.data(),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
@@ -414,7 +414,7 @@ pub(crate) fn index_output<'s>(
         dtype: DType::I64,
         out: None,
         layout,
-        op: Op::Index,
+        op: ElementOp::Index,
         fill: [0; 16],
         data: samples.data(),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),
@@ -442,7 +442,7 @@ pub(crate) fn packed_output<'s>(samples: &'s SampleList<'_>) -> Result<(OutputPl
         dtype: DType::U8,
         out: None,
         layout: Layout::compact(DType::U8, &[offsets.total()])?,
-        op: Op::Read { affine: false },
+        op: ElementOp::Read { affine: false },
         fill: [0; 16],
         data: samples.data(),
         class_ids: Cow::Borrowed(samples.meta_ids().unwrap_or_default()),

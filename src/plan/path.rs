@@ -1,7 +1,7 @@
 //! [`Path`]: how the data of a leaf moves.
 
 use crate::plan::loops::LoopNest;
-use crate::plan::output::{Op, OutputPlan};
+use crate::plan::output::{ElementOp, OutputPlan};
 
 /// How the data of a leaf moves: what [`crate::Explain::path`] says of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Path {
     pub fn within(output: &OutputPlan<'_>) -> Path {
         let casts = |class: &LoopNest| class.dtype != output.dtype;
         match output.op {
-            Op::Read { affine: true } => Path::Transform,
+            ElementOp::Read { affine: true } => Path::Transform,
             _ if output.bytes_only && num_ranges(output) == 1 => Path::Memcpy,
             _ if output.bytes_only => Path::Gather,
             _ => match &*output.class_ids {

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::collate::{Affine, Collate};
 use crate::plan::arena::Arena;
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::output::{Op, OutputPlan, Role};
+use crate::plan::output::{ElementOp, OutputPlan, Role};
 use crate::plan::planned::{together, Planned};
 use crate::plan::route::Route;
 use crate::plan::target::{check_apart, Leaf};
@@ -179,7 +179,7 @@ impl<'s> Plan<'s> {
     /// The map that the data of an output is put through, if it is.
     pub(crate) fn affine_of(&self, output: &OutputPlan<'_>) -> Option<&Affine> {
         match output.op {
-            Op::Read { affine: true } => self.batch_shapes()[output.leaf].affine.as_ref(),
+            ElementOp::Read { affine: true } => self.batch_shapes()[output.leaf].affine.as_ref(),
             _ => None,
         }
     }

@@ -3,7 +3,9 @@
 
 use crate::collate::Collate;
 use crate::plan::batch_shape::BatchShape;
-use crate::plan::output::{data_output, packed_output, saturating_sum, Op, OutputPlan, Role};
+use crate::plan::output::{
+    data_output, packed_output, saturating_sum, ElementOp, OutputPlan, Role,
+};
 use crate::plan::path::Path;
 use crate::plan::policy::{POLICY, SHARED_ALIGN};
 use crate::samples::{SampleList, TensorMeta};
@@ -191,7 +193,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
     /// Whether page-locked samples are copied to the device as they are, for the kernel to work on there.
     fn is_copied(&self, output: &OutputPlan<'_>) -> bool {
         let list = self.samples[output.leaf];
-        matches!(output.op, Op::Read { .. })
+        matches!(output.op, ElementOp::Read { .. })
             && list.metas().iter().all(|meta| meta.layout.is_compact())
             && sample_bytes(list) >= POLICY.min_copied_bytes.saturating_mul(list.len() as u64)
     }
@@ -202,7 +204,7 @@ impl<'s> PlannedLeaves<'_, 's, '_> {
         let is_uploaded = |output: &OutputPlan<'_>| {
             let batch_shape = &self.batch_shapes[output.leaf];
             let crosses = batch_shape.source == Device::Cpu && is_cuda(batch_shape.device);
-            crosses && matches!(output.op, Op::Read { .. }) && output.numel() > 0
+            crosses && matches!(output.op, ElementOp::Read { .. }) && output.numel() > 0
         };
         let outputs = self.outputs.iter().enumerate().filter(|(_, output)| is_uploaded(output));
         let bytes = |output: &OutputPlan<'_>| sample_bytes(self.samples[output.leaf]);
