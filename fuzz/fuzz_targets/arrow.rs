@@ -8,7 +8,7 @@ use std::ptr;
 
 use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
-use windrow::arrow::{ArrowArray, ArrowSchema, Columns, Rows};
+use windrow::arrow::{ArrowArray, ArrowSchema, ColumnRows, Columns};
 use windrow::{Collate, Engine, EngineOptions, Pad};
 
 /// A type and an array of it, which need not fit.
@@ -382,8 +382,8 @@ fuzz_target!(|data: &[u8]| {
     let engine = Engine::with_options(options);
     for column in columns.into_columns() {
         let (list, unpacked) = match &column.rows {
-            Rows::Samples { list, unpacked } => (list, unpacked),
-            Rows::Texts { texts, .. } => {
+            ColumnRows::Samples { list, unpacked } => (list, unpacked),
+            ColumnRows::Texts { texts, .. } => {
                 assert_eq!(texts.len(), rows, "{:?}", column.path);
                 for &(data, len) in texts.iter().filter(|(_, len)| *len > 0) {
                     // SAFETY: bytes of the array, as the reader promises.

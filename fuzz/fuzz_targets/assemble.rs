@@ -247,9 +247,14 @@ fn check(u: &mut Unstructured<'_>) -> Result<()> {
         Err(error) => Some(error),
         Ok(plan) => {
             // A mask may be large where there are no elements.
-            let (numel, bytes) =
-                (plan.batch_shapes()[0].shape.iter().product::<i64>(), plan.explain().bytes_written);
-            if numel > 4 * LARGEST || bytes > 64 << 10 || !judged(&ask, plan.batch_shapes()[0].dtype) {
+            let (numel, bytes) = (
+                plan.batch_shapes()[0].shape.iter().product::<i64>(),
+                plan.explain().bytes_written,
+            );
+            if numel > 4 * LARGEST
+                || bytes > 64 << 10
+                || !judged(&ask, plan.batch_shapes()[0].dtype)
+            {
                 return Ok(());
             }
             None

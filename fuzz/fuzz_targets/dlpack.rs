@@ -259,11 +259,10 @@ fn block_for(legacy: bool, major: u32) -> (*mut u8, std::alloc::Layout) {
         (true, _) => std::alloc::Layout::new::<DLManagedTensor>(),
         (false, 1) => std::alloc::Layout::new::<DLManagedTensorVersioned>(),
         // All that another major version promises.
-        (false, _) => std::alloc::Layout::from_size_align(
-            offset_of!(DLManagedTensorVersioned, dl_tensor),
-            8,
-        )
-        .expect("32 bytes"),
+        (false, _) => {
+            std::alloc::Layout::from_size_align(offset_of!(DLManagedTensorVersioned, dl_tensor), 8)
+                .expect("32 bytes")
+        }
     };
     // SAFETY: not empty.
     (unsafe { std::alloc::alloc_zeroed(layout) }, layout)

@@ -249,9 +249,9 @@ fn plan_alone(
     let layout = Layout::try_new(spec.dtype, &spec.shape, strides);
     let data = address(u)?;
     // SAFETY: it is not written to.
-    Ok(layout.ok().map(|layout| unsafe {
-        Target::from_raw_parts(data, spec.dtype, Device::Cpu, layout)
-    }))
+    Ok(layout
+        .ok()
+        .map(|layout| unsafe { Target::from_raw_parts(data, spec.dtype, Device::Cpu, layout) }))
 }
 
 fn check(u: &mut Unstructured<'_>) -> Result<()> {
