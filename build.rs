@@ -16,7 +16,7 @@ use nvcc::Nvcc;
 const SASS: [u32; 6] = [80, 86, 89, 90, 100, 120];
 /// Intermediate code, compiled by the driver: for the parts in between, and for later ones.
 const PTX: [u32; 2] = [80, 120];
-/// What the library holds of it, in `OUT_DIR`: src/cuda/driver/module.rs.
+/// The image that the library contains, in `OUT_DIR`: src/cuda/driver/module.rs.
 const EMBEDDED: &str = "windrow.fatbin";
 
 fn main() {

@@ -24,7 +24,7 @@ const MAX_BOX_COLS: u64 = 1024;
 /// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
 
-/// What a table is made of.
+/// The contents of a table.
 pub(super) struct Encoded {
     pub words: Vec<u64>,
     pub num_fields: u32,
@@ -464,7 +464,7 @@ impl<'b> Builder<'b> {
     }
 }
 
-/// What a field has of its part, whatever its family.
+/// The entries of a field that every family has.
 fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
     let (op, value) = match part.op {
         ElementOp::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),

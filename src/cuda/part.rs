@@ -74,7 +74,7 @@ pub(super) struct Part<'p> {
     pub sources: Sources<'p>,
     pub places: SampleStarts<'p>,
     pub affine: Option<&'p Affine>,
-    /// What each sample of the output is raised by.
+    /// An increment for each sample of the output.
     pub increments: Option<&'p [i64]>,
     pub channel_first: u64,
     /// Where a device finds the samples that it chooses.
@@ -297,7 +297,7 @@ impl Part<'_> {
         self.from == self.to || is_alike
     }
 
-    /// What the choice of a family depends on.
+    /// The properties that decide on the family.
     pub fn work(&self, address_bits: u64) -> PartWork<'_> {
         let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
         let elems = self.loops.iter().filter_map(SampleLoop::fixed).product::<u64>();

@@ -28,7 +28,7 @@ use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Device, Result, Tensor};
 
-/// What of the host a run on a device needs.
+/// The parts of the host engine that a run on a device needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Host<'h> {
     pub memory: &'h Arc<MemoryPool>,
@@ -70,7 +70,7 @@ struct Back {
     index: usize,
     address: u64,
     to: *mut u8,
-    /// What `to` is in, if it is not the caller's.
+    /// The tensor that holds `to`, if it is not the caller's.
     tensor: Option<Tensor>,
     /// The output of the caller's that the tensor is spread over afterwards.
     spread: Option<*mut u8>,

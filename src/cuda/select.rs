@@ -98,7 +98,7 @@ fn row_bytes(one_of_each: &SampleList<'_>) -> Option<u64> {
 /// that are written to it is the same for each call.
 #[derive(Debug)]
 pub(super) struct SelectedTable {
-    /// What there is of each column, then their numbers, then the words that the host knows.
+    /// The existing entries of each column, then their numbers, then the words that the host knows.
     words: Vec<u64>,
     num_columns: u32,
     num_words: u32,
@@ -114,7 +114,7 @@ pub(super) struct SelectedTable {
 const OUT_ALIGN: u64 = 16;
 
 impl SelectedTable {
-    /// That of a plan, for a run that writes to these addresses. If the plan is kept with its list, so is the table, which is
+    /// The table of a plan, for a run that writes to these addresses. If the plan is kept with its list, so is the table, which is
     /// right for the one device that the list is on.
     pub fn of(
         plan: &Plan<'_>,
@@ -146,7 +146,7 @@ impl SelectedTable {
         Ok(made)
     }
 
-    /// What the launch is told of the table at this address.
+    /// The header of the launch for the table at this address.
     pub fn header(&self, table: u64) -> params::Header {
         params::Header { table, ..self.header }
     }
@@ -225,7 +225,7 @@ pub(super) fn table_of(
     Ok(block.address())
 }
 
-/// What the kernel is told of a list, and of indices into it.
+/// The kernel's parameters for a list and for indices into it.
 fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
     params::Select {
         indices: indices.data_ptr().addr() as u64,

@@ -89,7 +89,7 @@ impl Table {
         (size_of::<Header>() + self.as_bytes().len()) as u64
     }
 
-    /// What a launch is told beside the table, which goes with its parameters.
+    /// The header of the launch, which goes with its parameters, beside the table.
     pub fn header(&self) -> Header {
         self.header
     }

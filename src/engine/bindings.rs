@@ -1,5 +1,5 @@
-//! What a binding of another language needs beside the public interface: stages that begin before there is a plan, batches
-//! that need none, the ends of calls. Hidden from the documentation, and free to change.
+//! The interface for bindings in other languages, beside the public one: stages that begin before there is a plan, batches
+//! without a plan, and the ends of calls. Hidden from the documentation, and free to change.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -126,7 +126,7 @@ impl Engine {
         self.small_rows(rows, collate, begin, most_bytes)
     }
 
-    /// What keeps [`Engine::stream`] in existence after the engine, as for memory of others that belongs to it.
+    /// The owner that keeps [`Engine::stream`] in existence after the engine, for foreign memory that depends on the stream.
     ///
     /// # Errors
     /// As [`Engine::stream`].

@@ -432,7 +432,7 @@ impl Engine {
         Ok(block.into_tensor(dtype, layout))
     }
 
-    /// What was done since the engine was made or the counters were reset.
+    /// Counters since the engine was made or since they were reset.
     pub fn stats(&self) -> Stats {
         let stats = self.shared.counters.snapshot(self.shared.memory.stats());
         let (device_bytes, pinned_bytes) = self.shared.devices.bytes();

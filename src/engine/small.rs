@@ -208,7 +208,7 @@ impl<'r> Small<'r> {
         Some(Batch::new(data, fields))
     }
 
-    /// What was done to make it.
+    /// Adds the account of this batch.
     fn add_to(&self, tally: &mut Tally, made: &Batch) {
         let real_bytes = self.elems * self.dtype.size() as u64;
         let is_moved = self.rows.meta().dtype == self.dtype;
@@ -284,7 +284,7 @@ impl Engine {
         self.write_small(all, begin, most_bytes, |write| write(small))
     }
 
-    /// What `make` makes of all batches, if they are small enough. It writes each of them by what it is given, which gives
+    /// Makes all batches with `make`, if they are small enough. `make` writes each batch through the function it receives, which returns
     /// `None` without memory.
     fn write_small<'r, T>(
         &self,

@@ -1,4 +1,4 @@
-//! What a plan moves, counted: for [`crate::Explain`] before a run, and for [`crate::Stats`] after it.
+//! Counts the bytes and samples that a plan moves: for [`crate::Explain`] before a run, and for [`crate::Stats`] after it.
 
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::output::{saturating_sum, OutputPlan, Role};

@@ -70,7 +70,7 @@ impl Role {
     }
 }
 
-/// What happens to an element on the way.
+/// The operation on each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ElementOp {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of

@@ -10,20 +10,20 @@ use crate::plan::target::{check_target, Leaf, Target};
 use crate::samples::{Memo, SampleList};
 use crate::tensor::{DType, Error, Layout, Result};
 
-/// What a plan writes: nothing of it changes once it is made.
+/// The outputs of a plan; nothing changes once it is made.
 #[derive(Debug, Default)]
 pub(crate) struct Planned<'s> {
     pub batch_shapes: Vec<BatchShape>,
     pub outputs: Vec<OutputPlan<'s>>,
-    /// What of it crosses between host and device, if anything does.
+    /// The data that crosses between host and device, if any does.
     pub route: Option<Box<Route<'s>>>,
-    /// What an executor has made of it for the next time, if it is kept.
+    /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub launch: Option<Memo>,
 }
 
 impl<'s> Planned<'s> {
     /// # Errors
-    /// Those of [`Plan::for_leaves`](crate::Plan::for_leaves) that a leaf alone shows.
+    /// The errors of [`Plan::for_leaves`](crate::Plan::for_leaves) that one leaf alone shows.
     pub fn of_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Arc<Planned<'s>>> {
         if let [leaf] = leaves {
             let planned = Planned::of_list(leaf.samples, leaf.collate, leaf.out);
@@ -39,8 +39,8 @@ impl<'s> Planned<'s> {
         Ok(Arc::new(planned))
     }
 
-    /// What is written of one list. Of samples that a device chooses it does not depend on which these are: then it is
-    /// kept with their list, and is that of the next plan of as many by the same options.
+    /// Plans one list. Where a device chooses the samples, the plan does not depend on which samples these are: it is
+    /// kept with the list and used for the next batch of the same size and options.
     pub fn of_list<'a: 's>(
         samples: &'s SampleList<'a>,
         collate: &Collate,
@@ -132,7 +132,7 @@ impl<'s> Planned<'s> {
     }
 }
 
-/// What was planned last of so many samples of a list that a device chooses.
+/// The latest plan for a number of samples that a device chooses from a list.
 struct Kept {
     collate: Collate,
     len: usize,

@@ -80,7 +80,7 @@ pub struct Leaf<'s, 'a> {
     pub out: Option<&'s Target<'s>>,
 }
 
-/// What [`crate::Engine::assemble_into`] writes to: a [`Target`], a [`Tensor`] or an earlier [`Batch`](crate::Batch).
+/// An output of [`crate::Engine::assemble_into`]: a [`Target`], a [`Tensor`] or an earlier [`Batch`](crate::Batch).
 pub trait AsTarget {
     /// The memory.
     ///

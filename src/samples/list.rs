@@ -25,7 +25,7 @@ pub struct SampleList<'a> {
     pub(super) lengths: Vec<i64>,
     /// The largest such extent that a row may have; negative if the first sample is no row.
     pub(super) longest: i64,
-    /// What `metas` and `meta_ids` would be for `lengths`, once asked for.
+    /// `metas` and `meta_ids` with `lengths` applied, computed on first use.
     pub(super) told: OnceLock<Told>,
     /// Position in `metas` for each sample; empty while there is only one `TensorMeta`.
     pub(super) meta_ids: Vec<u32>,

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 
 use crate::tensor::Element;
 
-/// What the engine takes as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
+/// Anything the engine accepts as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
 /// slices, each a sample of one dim.
 ///
 /// ```

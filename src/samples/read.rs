@@ -1,4 +1,4 @@
-//! What a list says of its samples, and lists of some of them.
+//! Reading a list: metadata and addresses of its samples, and lists of some of them.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ impl<'a> SampleList<'a> {
         self.len() == 0
     }
 
-    /// What keeps samples in device memory alive, as far as the list knows.
+    /// Owners that keep samples in device memory alive, as far as the list has them.
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
     }
@@ -99,7 +99,7 @@ impl<'a> SampleList<'a> {
         self.lengths.is_empty() && self.meta_ids.is_empty()
     }
 
-    /// What all samples have in common, if they are row-major on the host and differ in the extent of dim 0
+    /// The metadata that all samples share, if they are row-major on the host and differ in the extent of dim 0
     /// at most, and the extent of each; none if all have the first one's.
     pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
         let first = self.metas.all().first()?;
@@ -250,7 +250,7 @@ fn position_of(index: i64, len: usize) -> Result<usize> {
     }
 }
 
-/// That position; not below `len` if there is none.
+/// The position of an index that may be negative; not below `len` if there is none.
 #[inline(always)]
 fn place_of(index: i64, len: usize) -> usize {
     index.wrapping_add(if index < 0 { len as i64 } else { 0 }) as usize

@@ -13,7 +13,7 @@ pub(crate) struct SampleRows<'r> {
     addresses: Cow<'r, [*const u8]>,
     /// The extent of dim 0 of each, if they differ.
     lengths: Cow<'r, [i64]>,
-    /// That of those without one of their own; 1 without dims.
+    /// The extent of dim 0 of samples without a length of their own; 1 without dims.
     length: i64,
     /// The least and the largest, and the sum of all.
     extents: [i64; 3],
@@ -94,7 +94,7 @@ impl<'r> SampleRows<'r> {
         SampleRows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths))
     }
 
-    /// What all have in common, but for the extent of dim 0.
+    /// The metadata that all rows share, except for the extent of dim 0.
     pub fn meta(&self) -> &'r TensorMeta {
         self.meta
     }

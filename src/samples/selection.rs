@@ -19,8 +19,8 @@ pub(crate) struct Listed<L> {
     pub samples: L,
     /// One sample for each `TensorMeta` in use.
     pub one_of_each: L,
-    /// What the executor keeps on the device.
+    /// The list's table on the device, kept by the executor.
     pub table: Owner,
-    /// What was planned of some of these samples last.
+    /// The latest plan for some of these samples.
     pub planned: Memo,
 }

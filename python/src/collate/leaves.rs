@@ -26,7 +26,7 @@ pub(super) enum ResultNode<'py> {
     Container(Arc<Container>),
 }
 
-/// What a class says of the leaves in it.
+/// The rules that a class has for the leaves in it.
 #[derive(Clone, Default)]
 pub(super) struct Within<'py> {
     /// The class whose leaves are torch tensors, if they are.
@@ -41,7 +41,7 @@ impl<'py> Within<'py> {
         Within { tensors: self.tensors.clone(), form: None }
     }
 
-    /// Those of the children of a column that was taken apart, by what its class says of them.
+    /// The rules for the children of a column that was taken apart, by its class.
     pub fn of_children(
         &self,
         py: Python<'py>,

@@ -171,7 +171,7 @@ fn run_jobs(
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
 }
 
-/// What was written for a job. `is_elsewhere`: on another stream than the one of its memory.
+/// The batch that was written for a job. `is_elsewhere`: on another stream than the one of its memory.
 fn batch_of(
     job: &Job,
     mut filled: Filled,

@@ -11,7 +11,7 @@ use crate::trees::walk::Children;
 pub(super) struct Site<'py> {
     pub samples: Source<'py>,
     pub out: Option<Bound<'py, PyAny>>,
-    /// What the class of the container around it says of it.
+    /// The rules of the class of the container around it.
     pub within: Within<'py>,
 }
 

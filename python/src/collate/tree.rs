@@ -164,7 +164,7 @@ fn import<'py>(
     Ok((tree, leaves.jobs))
 }
 
-/// What a call of `collate` is given.
+/// The input of a call of `collate`.
 enum TreeInput<'py> {
     Objects(Vec<Bound<'py, PyAny>>),
     List(ListSamples),

@@ -10,7 +10,7 @@ use windrow::{Device, PerDim, Scalar};
 use crate::ground::errors::{in_words, is_answer, quoted, shown, OrPyErr};
 use crate::ground::iterables::entries;
 
-/// What a form takes besides.
+/// The options that a form has beside the common ones.
 pub(crate) fn own_of(form: &str) -> &'static [&'static str] {
     match form {
         "concat" => &["dim"],
@@ -23,7 +23,7 @@ pub(crate) fn own_of(form: &str) -> &'static [&'static str] {
     }
 }
 
-/// What NumPy, torch, transformers and others call an argument of ours.
+/// Names that NumPy, torch, transformers and others use for our arguments.
 const PEERS: &[(&str, &str)] = &[
     ("attention_mask", "mask"),
     ("axes", "dims"),

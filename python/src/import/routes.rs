@@ -41,7 +41,7 @@ pub(crate) enum ImportRoute {
     Masked,
     /// A NumPy scalar that is not a number: its buffer may be raw bytes, its array interface has the dtype.
     Described,
-    /// What stands for an array while JAX traces a function.
+    /// The stand-in for an array while JAX traces a function.
     Tracer,
     /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
     /// whichever works first.
@@ -213,7 +213,7 @@ pub(crate) fn is_nested(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_torch(object)? && object.getattr("is_nested")?.is_truthy()?)
 }
 
-/// What a torch tensor is that has no memory of one shape, and what to do about it.
+/// The kind of a torch tensor that has no memory of one shape, and the cure.
 pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &'static str)>> {
     if !is_torch(object)? {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! What a torch tensor says of gradients and of lazy signs, read from the words of its C++ objects: to ask for
+//! Gradients and lazy signs of a torch tensor, read from the words of its C++ objects: to ask for
 //! attributes costs more than all else of an import.
 //!
 //! No header promises where those words are. They are found by trial on tensors that torch makes for it

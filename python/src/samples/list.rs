@@ -63,7 +63,7 @@ pub(crate) struct PySampleList {
     resident: Mutex<Option<(u64, Resident<'static>)>>,
 }
 
-/// What is in a list.
+/// The contents of a list.
 #[derive(Clone)]
 pub(crate) enum ListSamples {
     Leaves(Arc<Imported>),
@@ -157,7 +157,7 @@ impl PySampleList {
         }
     }
 
-    /// What a device has of these samples, which are those of this list: made again after every change of it.
+    /// The part of this list that is on a device: made again after every change of the list.
     pub fn resident_on(
         &self,
         py: Python<'_>,

@@ -112,8 +112,8 @@ pub(crate) struct OpenedColumn<'py> {
     pub again: Option<Bound<'py, PyAny>>,
 }
 
-/// What takes objects of a class apart that is no container by itself, if anything does. `is_last`: it is none by any
-/// other rule either.
+/// The function that takes apart objects of a class which is not a container by itself, if there is one. `is_last`: no
+/// other rule makes the class a container either.
 pub(crate) fn opener_of<'py>(
     object: &Bound<'py, PyAny>,
     is_last: bool,
@@ -189,7 +189,7 @@ fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
     )))
 }
 
-/// What holds the same as a container of this class and is known.
+/// A known container with the same contents as one of this class, for the error text.
 fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
     let cures = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
     for (attribute, cure) in cures {

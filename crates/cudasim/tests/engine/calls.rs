@@ -1,4 +1,4 @@
-//! What a call costs: driver calls, copies, questions for events, memory. Counted, never timed.
+//! The cost of a call: driver calls, copies, event queries, memory. Counted, never timed.
 
 use std::collections::BTreeSet;
 

@@ -328,7 +328,7 @@ fn thousands_of_samples_fit_into_the_parameters_of_a_graph() {
     });
 }
 
-/// What is done in a capture fails, call by call; the capture may be lost, and nothing else is.
+/// Every call in a capture fails in turn; the capture may be lost, and nothing else is.
 #[test]
 fn each_call_in_a_capture_fails_once() {
     watched(|| {

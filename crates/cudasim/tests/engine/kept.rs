@@ -1,4 +1,4 @@
-//! What is kept of a list whose samples a device chooses: the plan of the last options and count, and the table of its
+//! State that is kept with a list whose samples a device chooses: the plan of the last options and count, and the table of its
 //! launch. It serves no other options, count, engine or memory.
 
 use std::sync::Arc;
