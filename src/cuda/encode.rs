@@ -13,7 +13,7 @@ use super::params::{
 };
 use super::part::{address_of, Part, PartAddresses, SampleStarts};
 use super::policy::Policy;
-use super::words::{hints_of, too_large, TableColumn, Words};
+use super::words::{base_of, hints_of, too_large, write_sources, SourceWords, TableColumn, Words};
 use crate::collate::Affine;
 use crate::plan::ElementOp;
 use crate::tensor::{DType, Error, Result};
@@ -37,20 +37,6 @@ pub(super) struct Encoded {
     pub sources: SmallVec<[SourceWords; 1]>,
     /// Whether it takes a kernel of all families.
     pub has_any: bool,
-}
-
-/// Where a table has the addresses of samples that are all alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SourceWords {
-    /// The number of the field.
-    pub field: u32,
-    pub family: u8,
-    pub first: u32,
-    pub count: u32,
-    pub src_offset: i64,
-    /// All addresses, by or: what the family depends on.
-    pub bits: u64,
-    pub is_by_id: bool,
 }
 
 pub(super) struct Builder<'b> {
@@ -531,61 +517,6 @@ fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
         fill: repeated(part.output.fill, part.to.size()),
         ..params::Field::zeroed()
     })
-}
-
-/// Writes addresses, or how many times a power of two each is behind a base.
-pub(super) fn write_sources<T: Copy>(
-    words: &mut [u64],
-    samples: &[T],
-    address: impl Fn(T) -> u64,
-    base: Option<(u64, u32)>,
-) {
-    let Some((base, shift)) = base else {
-        return words.iter_mut().zip(samples).for_each(|(word, &sample)| *word = address(sample));
-    };
-    let id = |sample: T| (address(sample) - base) >> shift;
-    let pairs = samples.chunks_exact(2);
-    if let ([.., word], [last]) = (&mut *words, pairs.remainder()) {
-        *word = in_memory(id(*last), 0);
-    }
-    words
-        .iter_mut()
-        .zip(pairs)
-        .for_each(|(word, pair)| *word = in_memory(id(pair[0]), id(pair[1])));
-}
-
-/// An address that is not behind any of these, and a power of two that all distances from it are multiples of, if the
-/// quotients have 32 bits.
-pub(super) fn base_of<T: Copy>(
-    samples: &[T],
-    address: impl Fn(T) -> u64,
-    family: u8,
-) -> Option<(u64, u32)> {
-    let first = address(*samples.first()?);
-    // Kernels of rows count vectors of 16 bytes in 32 bits.
-    let fits = |spread: u64, shift: u32| {
-        let is_near = family != Family::Rows as u8 || spread < 1 << 35;
-        is_near && spread >> shift <= u64::from(u32::MAX)
-    };
-    // The bits that are not the same in all of them: without these the first is such a base, most often.
-    let varied = samples.iter().fold(0, |all, &sample| all | (address(sample) ^ first));
-    let shift = varied.trailing_zeros().min(31);
-    let below = u64::MAX.checked_shr(varied.leading_zeros()).unwrap_or(0);
-    let own = below >> shift << shift;
-    if fits(own, shift) {
-        return Some((first & !own, shift));
-    }
-    let base = samples.iter().fold(first, |least, &sample| least.min(address(sample)));
-    let spread = samples.iter().fold(0, |all, &sample| all | (address(sample) - base));
-    fits(spread, shift).then_some((base, shift))
-}
-
-/// Two numbers of 32 bits as they follow each other in memory.
-fn in_memory(first: u64, second: u64) -> u64 {
-    match cfg!(target_endian = "little") {
-        true => first | second << 32,
-        false => first << 32 | second,
-    }
 }
 
 /// An element over and over.

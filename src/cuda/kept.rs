@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::encode::{base_of, write_sources};
 use super::parameters::{ParameterPool, Parameters};
 use super::params::Field;
 use super::part::address_of;
 use super::policy::Policy;
 use super::table::Table;
+use super::words::{base_of, write_sources};
 use crate::plan::Plan;
 use crate::samples::Memo;
 use crate::tensor::{Owner, Result};
@@ -161,7 +161,8 @@ mod tests {
             Collate::pad(Pad::new().size(40).mask(Mask::Real)),
             Collate::ragged().batch_index(),
         ];
-        for (form, count) in forms.iter().flat_map(|form| [3, 255, 300].map(|count| (form, count)))
+        for (form, count) in
+            forms.iter().flat_map(|form| [3, 255, 300, 301].map(|count| (form, count)))
         {
             let made = |list: &SampleList<'_>, out: u64| {
                 let plan = Plan::new(list, form).unwrap();

@@ -3,13 +3,13 @@
 use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
 use smallvec::SmallVec;
 
-use super::encode::{Builder, Encoded, SourceWords};
+use super::encode::{Builder, Encoded};
 use super::numbers::Values;
 use super::parameters::{ParameterPool, Parameters};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
-use super::words::TableColumn;
+use super::words::{SourceWords, TableColumn};
 use crate::plan::{OutputPlan, Plan};
 use crate::tensor::Result;
 
