@@ -201,8 +201,9 @@ mod device {
 
     use super::{shuffled, Case};
 
-    pub const CASES: [Case; 3] = [
+    pub const CASES: [Case; 4] = [
         ("device: stack 256 views of one tensor", stack_views),
+        ("device: take and stack 256 samples by indices of the host", take_by_the_host),
         ("device: take and stack 256 samples by its indices", |engine, times| {
             take(engine, 256, times)
         }),
@@ -219,6 +220,18 @@ mod device {
         let list = rows.take(shuffled(4096).take(256).map(|i| i as i64)).expect("views");
         let stream = engine.stream(0).expect("a device");
         for _ in 0..times {
+            black_box(engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch"));
+        }
+    }
+
+    fn take_by_the_host(engine: &Engine, times: usize) {
+        let table = engine.empty(DType::F32, &[4096, 16], HERE).expect("memory");
+        let rows = SampleList::rows(&table).expect("rows");
+        let stream = engine.stream(0).expect("a device");
+        let all: Vec<i64> = shuffled(4096).map(|i| i as i64).collect();
+        for round in 0..times {
+            let indices = black_box(&all[round..][..256]);
+            let list = rows.take(indices.iter().copied()).expect("samples");
             black_box(engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch"));
         }
     }

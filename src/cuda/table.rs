@@ -9,7 +9,7 @@ use super::parameters::{ParameterPool, Parameters};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
-use super::words::TableColumn;
+use super::words::{SourceWords, TableColumn};
 use crate::plan::{OutputPlan, Plan};
 use crate::tensor::Result;
 
@@ -22,6 +22,7 @@ pub(super) struct Table {
     chosen: Vec<TableColumn>,
     /// Words with these.
     num_words: u64,
+    sources: SmallVec<[SourceWords; 1]>,
     has_any: bool,
 }
 
@@ -42,10 +43,10 @@ impl Table {
         for values in values() {
             builder.values(values)?;
         }
-        let Encoded { words, num_fields, num_items, chosen, num_words, has_any } =
+        let Encoded { words, num_fields, num_items, chosen, num_words, sources, has_any } =
             builder.finish()?;
         let header = Header { table: 0, num_items, num_fields };
-        Ok(Table { words, header, chosen, num_words, has_any })
+        Ok(Table { words, header, chosen, num_words, sources, has_any })
     }
 
     /// Columns that a device writes.
@@ -77,6 +78,11 @@ impl Table {
     /// Warps that the launch needs.
     pub fn num_items(&self) -> u32 {
         self.header.num_items
+    }
+
+    /// Where it has the addresses of samples that are all alike.
+    pub fn sources(&self) -> &[SourceWords] {
+        &self.sources
     }
 
     /// Bytes of the table alone.

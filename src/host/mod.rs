@@ -180,7 +180,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Opt
 fn is_streaming(output: &OutputPlan<'_>) -> bool {
     let runs = match &output.ranges {
         Some(ranges) => ranges.len() as u64,
-        None if output.bytes_only => output.data.len() as u64,
+        None if output.bytes_only => output.num_samples() as u64,
         None => 0,
     };
     output.bytes() >= POLICY.streaming_bytes

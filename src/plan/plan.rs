@@ -194,6 +194,14 @@ impl<'s> Plan<'s> {
         &self.planned.outputs
     }
 
+    /// The address of each sample of an output.
+    pub(crate) fn addresses<'p>(&'p self, output: &'p OutputPlan<'_>) -> &'p [*const u8] {
+        match output.selected {
+            Some(_) => self.lists[output.leaf].each(),
+            None => &output.data,
+        }
+    }
+
     /// The data that crosses between host and device, if any does.
     pub(crate) fn route(&self) -> Option<&Route<'s>> {
         self.planned.route.as_deref()
@@ -201,7 +209,7 @@ impl<'s> Plan<'s> {
 
     /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub(crate) fn launch(&self) -> Option<&Memo> {
-        self.planned.launch.as_ref()
+        self.planned.launch.as_ref().filter(|_| self.arena.is_none())
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::samples::addresses::Addresses;
 use crate::samples::list::{outside, room_for, SampleList};
+use crate::samples::memo::Memo;
 use crate::samples::meta::TensorMeta;
 use crate::samples::selection::Selection;
 use crate::tensor::Owner;
@@ -92,6 +93,25 @@ impl<'a> SampleList<'a> {
     /// The dtype of the last sample.
     pub fn last_dtype(&self) -> Option<DType> {
         self.metas.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|meta| meta.dtype)
+    }
+
+    /// The address of each sample, if there is one for each.
+    pub(crate) fn each(&self) -> &[*const u8] {
+        match &self.data {
+            Addresses::Each(each) => each,
+            Addresses::Rows { .. } => &[],
+        }
+    }
+
+    /// What is planned of these samples on a device, for others of as many: where plans differ in nothing but which samples
+    /// they are of.
+    pub(crate) fn planned(&self) -> Option<&Memo> {
+        let is_alike = || {
+            let device = self.metas.all().first().map(|meta| meta.device);
+            matches!(device, Some(Device::Cuda(_))) && self.is_uniform() && self.each().len() > 1
+        };
+        let is_shared = self.selection.is_some() || is_alike();
+        is_shared.then(|| self.metas.planned.get_or_init(Memo::default))
     }
 
     /// Whether all samples have the first of [`SampleList::metas`].

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::samples::memo::Memo;
 use crate::tensor::{Owner, Tensor};
 
 /// Which samples of which list, of the type `L`.
@@ -21,6 +20,4 @@ pub(crate) struct Listed<L> {
     pub one_of_each: L,
     /// The list's table on the device, kept by the executor.
     pub table: Owner,
-    /// The latest plan for some of these samples.
-    pub planned: Memo,
 }

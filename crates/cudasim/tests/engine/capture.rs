@@ -8,9 +8,9 @@ use windrow::{
 use crate::faults::{traced, watched, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY, UNKNOWN};
 use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, Lane, Rows};
 
-const GLOBAL: u32 = 0;
-const THREAD_LOCAL: u32 = 1;
-const RELAXED: u32 = 2;
+pub const GLOBAL: u32 = 0;
+pub const THREAD_LOCAL: u32 = 1;
+pub const RELAXED: u32 = 2;
 
 /// An engine that has what it makes at its first use, which a capture does not allow.
 fn ready() -> Engine {
