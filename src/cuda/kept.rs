@@ -32,7 +32,7 @@ impl Outs {
     }
 }
 
-/// What was made of a plan for a run that writes to these addresses; it is kept with a plan that is kept with its list, which
+/// The result of `make` for a run that writes to these addresses. It is kept with a plan that is kept with its list, which
 /// is right for the one device that the list is on.
 pub(super) fn kept<T: Send + Sync + 'static>(
     plan: &Plan<'_>,

@@ -60,7 +60,7 @@ pub(crate) struct Metas {
     before: Vec<u32>,
     /// Not the same in every process, so that layouts of one hash cannot be prepared.
     seed: u64,
-    /// What was planned last of samples with these, once that is asked for.
+    /// The latest plan for samples with this metadata, once one is asked for.
     pub planned: OnceLock<Memo>,
 }
 

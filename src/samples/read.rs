@@ -103,8 +103,8 @@ impl<'a> SampleList<'a> {
         }
     }
 
-    /// What is planned of these samples on a device, for others of as many: where plans differ in nothing but which samples
-    /// they are of.
+    /// The latest plan for samples of this list on a device, for others of as many: where plans differ only in which samples
+    /// they read.
     pub(crate) fn planned(&self) -> Option<&Memo> {
         let is_alike = || {
             let device = self.metas.all().first().map(|meta| meta.device);
