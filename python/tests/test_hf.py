@@ -85,6 +85,78 @@ def test_tables_of_a_dataset(dataset):
     assert_batch(collate_columns(joined.with_format("arrow")[:], SPEC), ROWS + ROWS)
 
 
+def variants(dataset, folder):
+    """Datasets whose rows are elsewhere than their numbers say, by what makes them so."""
+    joined = datasets.concatenate_datasets([dataset, dataset.select(range(7, 20))])
+    shuffled = joined.shuffle(seed=2)
+    joined.save_to_disk(str(folder / "joined"), num_shards=3)
+    shuffled.save_to_disk(str(folder / "shuffled"))
+    return {
+        "in one piece": dataset,
+        "joined": joined,
+        "a part": joined.select(range(5, 31)),
+        "picked": joined.select([50, 3, 3, 41, 0, 12, 39, 8]),
+        "shuffled": shuffled,
+        "shuffled twice": shuffled.select(range(4, 44)).shuffle(seed=3),
+        "joined after": datasets.concatenate_datasets([shuffled, dataset.shuffle(seed=4)]),
+        "of files": datasets.load_from_disk(str(folder / "joined")),
+        "of files, shuffled": datasets.load_from_disk(str(folder / "shuffled")),
+    }
+
+
+ROWS_OF = [None, slice(2, 7), slice(None, None, 3), slice(6, 1, -2), slice(-3, None), range(1, 6), range(5, 0, -1), [4, 0, 4, -1], np.array([1, -2]), (3,), range(7, 8)]
+
+
+def test_datasets_as_they_are(dataset, tmp_path):
+    """Row by row as the dataset itself has them, whatever its format."""
+
+    def check(whole, rows, numbers):
+        got = collate_columns(whole, SPEC, rows=rows)
+        # Files have their columns in another order.
+        assert_batch({name: got.pop(name) for name in expected(ROWS[:1])}, [plain[i] for i in numbers])
+        assert not got
+
+    for name, whole in variants(dataset, tmp_path).items():
+        plain = list(whole.with_format(None))
+        for form in (None, "arrow", "torch"):
+            formed = whole.with_format(form)
+            for rows in ROWS_OF:
+                numbers = range(len(plain)) if rows is None else np.arange(len(plain))[rows if isinstance(rows, slice) else list(rows)]
+                check(formed, rows, numbers)
+        rng = np.random.default_rng(len(name))
+        for _ in range(5):
+            rows = rng.integers(-len(plain), len(plain), 9)
+            check(whole, rows, rows)
+
+
+def test_rows_and_columns_of_a_dataset(dataset):
+    formed = dataset.with_format("torch", columns=["label", "weight"])
+    assert list(collate_columns(formed, rows=slice(2))) == ["label", "weight"]
+    assert list(collate_columns(formed, columns=["flag"], rows=[0])) == ["flag"]
+    for rows, text in (([0, 40], r"rows\[1\]: row 40 of a dataset of 40 rows"), ([-41], "row -41"), (range(39, 41), "row 40")):
+        refusal(lambda: collate_columns(dataset, SPEC, rows=rows), IndexError, text)
+    for rows in ([1.0], "ab", 3, [[0]], [True, False], ["label"]):
+        refusal(lambda: collate_columns(dataset, SPEC, rows=rows), TypeError, "rows must be a slice or indices")
+    for rows in ([], slice(5, 5), slice(40, None)):
+        refusal(lambda: collate_columns(dataset, SPEC, rows=rows), ValueError, "an empty list")
+    refusal(lambda: collate_columns(dataset.with_format("arrow")[:], SPEC, rows=[0]), TypeError, "rows= are those of a datasets.Dataset, got Table")
+    refusal(lambda: collate_columns(dataset.with_transform(lambda rows: rows), SPEC), TypeError, "the dataset has a transform")
+    refusal(lambda: collate_columns(datasets.DatasetDict({"train": dataset}), SPEC), TypeError)
+    nulls = datasets.Dataset.from_dict({"a": [1, None, 3, 4]})
+    assert collate_columns(nulls, rows=[3, 0])["a"].tolist() == [4, 1]
+    refusal(lambda: collate_columns(nulls, rows=[3, 0, 1]), wr.DTypeError, "got null", index=2, path="a")
+
+
+def test_a_loader_over_the_rows_of_a_dataset(dataset):
+    from torch.utils.data import DataLoader
+
+    shuffled = dataset.shuffle(seed=1)
+    collate = functools.partial(collate_columns, shuffled, SPEC)
+    loader = DataLoader(range(len(shuffled)), batch_size=16, collate_fn=lambda rows: collate(rows=rows))
+    for start, batch in zip(range(0, 40, 16), loader):
+        assert_batch(batch, list(shuffled)[start : start + 16])
+
+
 def test_a_stream_of_a_dataset(dataset):
     stream = dataset.to_iterable_dataset(num_shards=2).with_format("arrow")
     tables = list(stream.iter(batch_size=20))
