@@ -147,6 +147,58 @@ def test_rows_and_columns_of_a_dataset(dataset):
     refusal(lambda: collate_columns(nulls, rows=[3, 0, 1]), wr.DTypeError, "got null", index=2, path="a")
 
 
+ARRAYS = {
+    "Array2D": datasets.Array2D((2, 3), "int32"),
+    "Array3D": datasets.Array3D((2, 1, 3), "float32"),
+    "Array4D": datasets.Array4D((1, 2, 1, 2), "uint8"),
+    "Array5D": datasets.Array5D((1, 2, 1, 2, 1), "int64"),
+    "of several lengths": datasets.Array2D((None, 3), "float64"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_datasets(name):
+    feature = ARRAYS[name]
+    shapes = [tuple(n if extent is None else extent for extent in feature.shape) for n in RNG.integers(0, 5, 20)]
+    arrays = [RNG.integers(0, 99, shape).astype(feature.dtype) for shape in shapes]
+    features = datasets.Features({"id": datasets.Value("int64"), "x": feature})
+    whole = datasets.Dataset.from_dict({"id": range(20), "x": [array.tolist() for array in arrays]}, features=features)
+    joined, spec = datasets.concatenate_datasets([whole, whole.select(range(3, 9))]), {"x": wr.Pad(value=-1)} if None in feature.shape else None
+    arrays += arrays[3:9]
+    for rows in (None, slice(2, 24), [25, 0, 7, 7], slice(20, 1, -3)):
+        numbers = list(range(26))[rows] if isinstance(rows, slice) else rows or range(26)
+        wanted = [arrays[i] for i in numbers]
+        for got in (collate_columns(joined, spec, rows=rows), collate_columns(joined.with_format("arrow")[list(numbers)], spec)):
+            if spec is None:
+                assert_same(got["x"].numpy(), np.stack(wanted))
+            else:
+                assert got["x_lengths"].tolist() == [len(array) for array in wanted]
+                for array, padded in zip(wanted, got["x"].numpy()):
+                    assert_same(padded[: len(array)], array)
+                    assert (padded[len(array) :] == -1).all()
+            assert got["id"].tolist() == [joined[int(i)]["id"] for i in numbers]
+
+
+def test_arrays_of_datasets_that_are_refused():
+    feature = datasets.Array2D((2, 2), "int32")
+
+    def table(values):
+        storage = pa.array(values, feature().storage_dtype)
+        return pa.table({"x": pa.ExtensionArray.from_storage(feature(), storage)})
+
+    good = [[1, 2], [3, 4]]
+    assert collate_columns(table([good, good]))["x"].shape == (2, 2, 2)
+    for bad, kind, text in (
+        (None, wr.DTypeError, 'sample 1 at "x": expected a value, got null'),
+        ([[1, 2], None], wr.DTypeError, "sample 1 .*got null"),
+        ([[1, 2], [3, None]], wr.DTypeError, "got null"),
+        ([[1, 2]], wr.ShapeError, 'sample 1 at "x": expected 2 entries in dim 0, got 1'),
+        ([[1, 2, 3], [4]], wr.ShapeError, "sample 1 .*expected 2 entries in dim 1, got 3"),
+    ):
+        refusal(lambda: collate_columns(table([good, bad, good])), kind, text, index=1, path="x")
+    refusal(lambda: collate_columns(pa.table({"x": pa.array([b"0" * 16], pa.uuid())})), wr.DTypeError, "arrow.uuid")
+
+
 def test_a_loader_over_the_rows_of_a_dataset(dataset):
     from torch.utils.data import DataLoader
 

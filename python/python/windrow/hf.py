@@ -15,7 +15,7 @@ import sys
 from typing import Any, Dict, Iterable, Optional, Sequence, Union
 
 import windrow as wr
-from windrow._fields import check, give
+from windrow._fields import check, give, refusal
 from windrow._leaves import named_fields
 
 __all__ = ["collate_columns"]
@@ -47,7 +47,7 @@ def collate_columns(
         common: as for `windrow.stack`.
 
     Returns:
-        dict: by column; a struct is a dict of its fields.
+        dict: by column; a struct is a dict of its fields, and a feature such as ``Array2D`` has its shape.
 
     Raises:
         DTypeError: for a null, a dictionary or a column without numbers, with ``.path`` the column and ``.index`` the row.
@@ -71,7 +71,13 @@ def collate_columns(
         raise TypeError(f"rows= are those of a datasets.Dataset, got {type(table).__name__}; take them from the table before")
     if columns is not None:
         table = table.select(list(columns))
-    batch = wr.collate(table, spec, **common)
+    try:
+        batch = wr.collate(table, spec, **common)
+    except wr.DTypeError:
+        plain = _with_fixed_arrays(table)
+        if plain is None:
+            raise
+        batch = wr.collate(plain, spec, **common)
     if not isinstance(batch, dict):
         raise TypeError(f"expected a table of columns, got a single one: {type(table).__name__}; wr.collate takes it")
     return _named(batch, return_tensors)
@@ -125,6 +131,49 @@ def _mapped(indices: Any, positions: Any) -> Any:
         own = batch_of == batch
         rows[own] = batches[batch].column(0).to_numpy()[positions[own] - offsets[batch]]
     return rows
+
+
+def _with_fixed_arrays(table: Any) -> Any:
+    """The table with its columns of `datasets.Array2D` and the like as lists of fixed size in the same memory; None if it has none."""
+    datasets = sys.modules.get("datasets")
+    if datasets is None or not hasattr(table, "set_column"):
+        return None
+    kind, found = datasets.features.features._ArrayXDExtensionType, None
+    for position, field in enumerate(table.schema):
+        if isinstance(field.type, kind):
+            arrays = _fixed_arrays(table.column(position), field)
+            found = (table if found is None else found).set_column(position, field.name, arrays)
+    return found
+
+
+def _fixed_arrays(column: Any, field: Any) -> Any:
+    """A column of arrays of one shape, or of several extents of dim 0, whose type has nested lists of any length."""
+    import numpy as np
+    import pyarrow as pa
+
+    parts, start, (first, *rest) = [], 0, field.type.shape
+    for part in column.chunks:
+        values, bounds, lengths = part.storage, None, (first, *rest)
+        rows = np.arange(len(part))
+        for depth, length in enumerate(lengths):
+            if values.null_count:
+                row = start + int(rows[values.is_null().to_numpy(zero_copy_only=False).argmax()])
+                raise refusal(wr.DTypeError, row, field.name, "a value", "null", "fill or drop the nulls")
+            sizes = values.value_lengths().to_numpy(zero_copy_only=False)
+            if length is None:
+                bounds = np.append(0, np.cumsum(sizes))
+            elif (sizes != length).any():
+                at = int((sizes != length).argmax())
+                raise refusal(wr.ShapeError, start + int(rows[at]), field.name, f"{length} entries in dim {depth}", int(sizes[at]))
+            rows, values = np.repeat(rows, sizes), values.flatten()
+        for length in reversed(rest):
+            values = pa.FixedSizeListArray.from_arrays(values, length)
+        if bounds is None:
+            parts.append(pa.FixedSizeListArray.from_arrays(values, first))
+        else:
+            parts.append(pa.LargeListArray.from_arrays(pa.array(bounds, pa.int64()), values))
+        start += len(part)
+    return pa.chunked_array(parts)
 
 
 def _named(batch: Dict[str, Any], return_tensors: str) -> Dict[str, Any]:

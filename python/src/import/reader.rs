@@ -27,7 +27,7 @@ pub(super) enum Reader {
 type RawArray<'a> = (*const u8, DType, &'a [i64], Option<&'a [i64]>);
 
 impl Reader {
-    /// That of the objects of a class, of which this is one; `None` for other classes. May run Python code.
+    /// The reader of objects of a class, of which this is one; `None` for other classes. May run Python code.
     pub fn of(first: &Bound<'_, PyAny>) -> PyResult<Option<Reader>> {
         Ok(match route_of(first)? {
             (ImportRoute::Array, Lazy::No) => Some(Reader::Array),
