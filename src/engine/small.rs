@@ -245,7 +245,7 @@ impl Engine {
             Small::new(rows, leaf.collate, self.shared.device)
         };
         let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;
-        let most_bytes = most_bytes.min(host::POLICY.small_bytes);
+        let most_bytes = most_bytes.min(limit_of(&all));
         self.write_small(&all, begin, most_bytes, |write| {
             let mut batches = Vec::with_capacity(all.len());
             for small in &all {
@@ -276,12 +276,10 @@ impl Engine {
         collate: &Collate,
         begin: Instant,
     ) -> Option<Batch> {
-        let (small, policy) = (Small::new(rows, collate, self.shared.device), &host::POLICY);
+        let small = Small::new(rows, collate, self.shared.device);
         let all = small.as_slice();
         let small = all.first()?;
-        let are_short = small.traffic() / (small.rows.len() as u64) < policy.min_tile_bytes;
-        let most_bytes = if are_short { policy.streaming_bytes } else { policy.small_bytes };
-        self.write_small(all, begin, most_bytes, |write| write(small))
+        self.write_small(all, begin, limit_of(all), |write| write(small))
     }
 
     /// Makes all batches with `make`, if they are small enough. `make` writes each batch through the function it receives, which returns
@@ -313,6 +311,17 @@ impl Engine {
         self.shared.counters.count(&tally);
         span.note(&tally);
         Some(made)
+    }
+}
+
+/// The bytes from which on batches need a plan. Short rows are never cut into tiles, and need none for longer.
+fn limit_of(all: &[Small<'_>]) -> u64 {
+    let policy = &host::POLICY;
+    let is_short =
+        |small: &Small<'_>| small.traffic() / (small.rows.len() as u64) < policy.min_tile_bytes;
+    match all.iter().all(is_short) {
+        true => policy.streaming_bytes,
+        false => policy.small_bytes,
     }
 }
 

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::bindings::RowsAhead;
-use windrow::Stream;
+use windrow::{Engine, Stream};
 
 use crate::collate::job::Job;
 use crate::collate::options::Options;
@@ -102,6 +102,7 @@ impl<'py> Within<'py> {
 /// The leaves met so far.
 pub(super) struct Leaves<'a, 'py> {
     pub py: Python<'py>,
+    pub engine: &'a Engine,
     /// Options of leaves that no spec names.
     pub common: Option<&'a Bound<'py, PyDict>>,
     pub stream: Option<Stream>,

@@ -147,7 +147,8 @@ fn import<'py>(
     };
     let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
-    let mut leaves = Leaves { py, common, stream, may_start, specs, jobs: Vec::new() };
+    let engine = &options.engine;
+    let mut leaves = Leaves { py, engine, common, stream, may_start, specs, jobs: Vec::new() };
     let tree = match samples {
         TreeInput::Objects(samples) => {
             nodes_of(&mut leaves, Source::Objects(samples), options.out.clone(), None)?
@@ -209,10 +210,14 @@ fn nodes_of<'py>(
     trees: Option<&Trees>,
 ) -> PyResult<Vec<ResultNode<'py>>> {
     let mut known = trees.into_iter().flat_map(Trees::nodes);
+    let py = leaves.py;
     walk(Branch::root(Site::root(samples, out)), |branch, children| {
         let Branch { column: mut site, path, .. } = branch;
         match std::mem::replace(&mut site.samples, Source::Known) {
             Source::Objects(samples) => node(leaves, (site, &path), samples, children),
+            Source::Read(column) => {
+                leaves.add(&path, site.out, &site.within, |reading| column.import(py, reading))
+            }
             Source::Known => match known.next() {
                 Some(node) => known_node(leaves, (site, &path), node, children),
                 None => Err(PyValueError::new_err("a list of trees without a node")),
@@ -236,7 +241,8 @@ fn node<'py>(
     }
     let rows = leaves.specs.names(path);
     if let Some(apart) = apart(&samples, place, rows)? {
-        return Ok(ResultNode::Container(Arc::new(site.taken_apart(py, apart, place, children)?)));
+        let container = site.taken_apart(py, leaves.engine, apart, place, children)?;
+        return Ok(ResultNode::Container(Arc::new(container)));
     }
     import_leaf(samples, place, |samples| {
         leaves.add(path, site.out, &site.within, |reading| {

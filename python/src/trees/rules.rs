@@ -263,7 +263,7 @@ fn columns_of<'py>(
     for _ in keys {
         columns.push(room_for(samples.len())?);
     }
-    let mut dicts = Dicts::new(keys);
+    let mut dicts = Dicts::new(class.py(), keys);
     // Sample by sample: a mapping is asked for all its items while it is in a cache.
     for (index, sample) in samples.iter().enumerate() {
         let py = sample.py();

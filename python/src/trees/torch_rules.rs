@@ -44,7 +44,7 @@ impl<'py> TorchColumn<'py> {
         for _ in &keys {
             columns.push(Ok(room_for(samples.len())?));
         }
-        let mut dicts = Dicts::new(&keys);
+        let mut dicts = Dicts::new(py, &keys);
         for (index, sample) in samples.iter().enumerate() {
             dicts.prefetch(samples, index);
             if let Some(values) = dicts.dict(sample)?.and_then(|dict| dicts.in_order(dict)) {
