@@ -9,7 +9,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_tensor, assert_values, is_compact, memory, numpy_takes_versions, paint, pointer, samples_of
+from helpers import assert_tensor, assert_values, is_compact, memory, numpy_takes_versions, paint, pointer, refusal, samples_of
 
 NUMPY_DTYPES = [name for name in (*oracle.ARITHMETIC, *oracle.COMPLEX) if name != "bfloat16"]
 
@@ -103,11 +103,23 @@ def test_items_are_zero_copy_views():
 def test_negative_items_and_the_end():
     batch = batch_of()
     assert batch[-1].data_ptr() == batch[4].data_ptr()
-    for i in (5, -6):
-        with pytest.raises(IndexError):
-            batch[i]
-    with pytest.raises(TypeError):
-        batch["x"]
+    for i in (5, -6, 2**63 - 1, -(2**63), 2**63, -(2**70)):
+        refusal(lambda: batch[i], IndexError, f"^sample {i} of 5$")
+    for i in ("x", slice(2), 1.0, None):
+        refusal(lambda: batch[i], TypeError, "^an index of a Batch is an int")
+
+
+def test_a_dtype_that_torch_lacks(torch):
+    batch = wr.stack(np.zeros((2, 3), pytest.importorskip("ml_dtypes").float8_e3m4))
+    words = r"^tensor: expected a dtype that torch has, got float8_e3m4; \.numpy\(\) gives it by ml_dtypes$"
+    for tensor in (batch, batch.data, batch[0]):
+        refusal(tensor.torch, wr.DTypeError, words, expected="a dtype that torch has", got="float8_e3m4")
+
+
+def test_items_by_ints_of_other_libraries(torch):
+    batch = batch_of()
+    for i in (np.int8(-2), np.uint64(3), torch.tensor(3), True + 2):
+        assert batch[i].data_ptr() == batch[3].data_ptr()
 
 
 def test_iteration():

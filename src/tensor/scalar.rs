@@ -154,7 +154,11 @@ impl std::fmt::Display for Scalar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Scalar::Int(value) => value.fmt(f),
-            Scalar::Float(value) => value.fmt(f),
+            Scalar::Float(value) if *value == 0.0 || (1e-5..1e16).contains(&value.abs()) => {
+                value.fmt(f)
+            }
+            // Not as hundreds of zeros.
+            Scalar::Float(value) => write!(f, "{value:e}"),
             Scalar::Complex(re, im) => write!(f, "{re}{im:+}j"),
         }
     }
