@@ -327,6 +327,28 @@ def test_a_batch_is_a_sample():
     assert_values(lengths.data, [[3, 4], [3, 4]])
 
 
+@pytest.mark.parametrize("form", [wr.ragged, wr.concat, lambda rows: wr.pad(rows, side="left", value=9, dims=0, multiple_of=8)])
+def test_a_batch_in_place_of_a_list_is_the_list_of_its_samples(form):
+    rows = [paint((n, 3), "int16", n) for n in (2, 0, 4, 1)]
+    batch, extended = form(rows), wr.SampleList()
+    extended.extend(batch)
+    for samples in (batch, list(batch), wr.SampleList(batch), extended):
+        ragged = wr.ragged(samples)
+        assert_tensor(ragged, np.concatenate(rows))
+        assert_values(ragged.lengths, [2, 0, 4, 1])
+        assert_tensor(wr.collate(samples, wr.Ragged()), np.concatenate(rows))
+        assert wr.pad(samples).shape == (4, 4, 3)
+        assert wr.explain(samples, "ragged").samples == 4
+    refusal(lambda: wr.stack(batch), wr.ShapeError, r"^sample 1: expected shape \(2, 3\), got \(0, 3\)")
+
+
+def test_a_ragged_batch_in_place_of_a_list_is_a_view_of_itself():
+    batch = wr.ragged([paint((n, 3)) for n in (2, 4)])
+    assert wr.ragged(batch, copy=False).data_ptr() == batch.data_ptr()
+    along = wr.concat([paint((2, n)) for n in (2, 4)], dim=1)
+    assert_tensor(wr.concat(along, dim=1), along.numpy())
+
+
 # the module
 
 

@@ -41,7 +41,7 @@ use crate::samples::trees::{is_tree, Trees};
 ///
 /// Args:
 ///     samples: an iterable of array-likes, of any shapes and dtypes, or of trees of one structure; or one tensor, whose rows along
-///         dim 0 are registered without anything kept for each of them; or an Arrow array, chunked array or
+///         dim 0 are registered without anything kept for each of them; or a batch, for its samples; or an Arrow array, chunked array or
 ///         column, whose rows are the samples, in Arrow's memory, or an Arrow table, whose rows are dicts.
 ///
 /// Examples:
