@@ -1,10 +1,11 @@
 //! `collate`: a list of trees to one tree of batches, all leaves in one plan.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 use windrow::bindings::RowsAhead;
 use windrow::{Batch, Stage};
 
@@ -115,10 +116,13 @@ pub(crate) fn jobs_of(
 }
 
 /// What joins the keys of a path.
-fn sep_of(sep: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
-    match sep {
-        Some(sep) => sep.extract().map_err(|error| unfit(sep, "sep", "a string", error)),
-        None => Ok(".".to_owned()),
+fn sep_of<'a>(sep: Option<&'a Bound<'_, PyAny>>) -> PyResult<Cow<'a, str>> {
+    let Some(sep) = sep else {
+        return Ok(Cow::Borrowed("."));
+    };
+    match sep.cast::<PyString>() {
+        Ok(sep) => sep.to_cow(),
+        Err(error) => Err(unfit(sep, "sep", "a string", error.into())),
     }
 }
 

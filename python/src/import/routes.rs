@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
 use windrow::Parts;
 
@@ -244,7 +244,9 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         | ImportRoute::Tracer => true,
         ImportRoute::Number | ImportRoute::Row | ImportRoute::Described => false,
         ImportRoute::Protocols => {
-            object.hasattr("__dlpack__")? || object.hasattr("__cuda_array_interface__")?
+            object.is_instance_of::<PyMemoryView>()
+                || object.hasattr("__dlpack__")?
+                || object.hasattr("__cuda_array_interface__")?
         }
     })
 }
