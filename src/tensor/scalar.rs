@@ -260,6 +260,21 @@ mod tests {
     }
 
     #[test]
+    fn numbers_in_errors_are_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-2.5, "-2.5"),
+            (70_000.0, "70000"),
+            (1e300, "1e300"),
+            (-3e-7, "-3e-7"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(Scalar::Float(value).to_string(), text);
+        }
+    }
+
+    #[test]
     fn sixteen_bit_floats_are_rounded_once() {
         // Just above the tie between 1 and 1 + 2^-10: through float32 it would fall back onto the tie.
         let above = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
