@@ -205,6 +205,22 @@ pub(super) fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     }
 }
 
+/// The device that does the work, if one does; without one a stream is refused.
+pub(super) fn device_of_work(jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<Option<u32>> {
+    let devices = plan.batch_shapes().iter().flat_map(|shape| [shape.source, shape.device]);
+    let ordinal = devices.into_iter().find_map(|device| match device {
+        Device::Cuda(ordinal) => Some(ordinal),
+        _ => None,
+    });
+    let is_host_work = ordinal.is_none() && !plan.batch_shapes().is_empty();
+    if is_host_work && jobs.iter().any(|job| job.stream.is_some()) {
+        return Err(Error::Argument(
+            "stream= is for batches on a CUDA device; host memory has no streams".into(),
+        ));
+    }
+    Ok(ordinal)
+}
+
 /// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
 /// for work on the host.
 fn order_work(
@@ -215,18 +231,8 @@ fn order_work(
     options: &mut RunOptions,
 ) -> windrow::Result<()> {
     let asked = jobs.iter().find_map(|job| job.stream);
-    let devices = plan.batch_shapes().iter().flat_map(|shape| [shape.source, shape.device]);
-    let ordinal = devices.into_iter().find_map(|device| match device {
-        Device::Cuda(ordinal) => Some(ordinal),
-        _ => None,
-    });
-    let Some(ordinal) = ordinal else {
-        return match asked {
-            Some(_) if !plan.batch_shapes().is_empty() => Err(Error::Argument(
-                "stream= is for batches on a CUDA device; host memory has no streams".into(),
-            )),
-            _ => Ok(()),
-        };
+    let Some(ordinal) = device_of_work(jobs, plan)? else {
+        return Ok(());
     };
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = Producers::default();

@@ -1,10 +1,11 @@
 //! `collate`: a list of trees to one tree of batches, all leaves in one plan.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 use windrow::bindings::RowsAhead;
 use windrow::{Batch, Stage};
 
@@ -71,19 +72,20 @@ use crate::trees::walk::{fold, walk, Branch, Children};
 ///     >>> batch["x"][0].arena.shape, batch["x"][1].arena_layout
 ///     ((128,), {'data': ('float64', (2,), 64)})
 #[pyfunction]
-#[pyo3(signature = (samples, spec = None, *, sep = ".", arena = false, **common), text_signature = "(samples, spec=None, *, sep='.', arena=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, spec = None, *, sep = None, arena = None, **common), text_signature = "(samples, spec=None, *, sep='.', arena=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn collate<'py>(
     samples: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,
-    sep: &str,
-    arena: bool,
+    sep: Option<&Bound<'py, PyAny>>,
+    arena: Option<&Bound<'py, PyAny>>,
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
     let _records = Records::of_call(py);
+    let (sep, arena) = (sep_of(sep)?, is_in_arena(arena)?);
     let options = Options::parse("collate", common)?;
     let span = options.engine.enter(Stage::Import);
-    let (tree, mut jobs) = import(samples, spec, sep, common, &options, !arena)?;
+    let (tree, mut jobs) = import(samples, spec, &sep, common, &options, !arena)?;
     let batches = run(py, &options.engine, &mut jobs, ArenaMemory::of(arena), span.end())?;
     let arena = batches.iter().find_map(Batch::arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
@@ -107,17 +109,28 @@ pub(crate) fn jobs_of(
         Ok(item.filter(|item| !item.is_none()))
     };
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
-    let sep = match sep {
-        Some(sep) => sep.extract().map_err(|error| unfit(&sep, "sep", "a string", error))?,
-        None => ".".to_owned(),
-    };
-    let in_arena = match arena {
-        Some(arena) => arena.extract().map_err(|error| unfit(&arena, "arena", "a bool", error))?,
-        None => false,
-    };
+    let (sep, in_arena) = (sep_of(sep.as_ref())?, is_in_arena(arena.as_ref())?);
     let options = Options::parse("collate", Some(&common))?;
     let (_, jobs) = import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
     Ok((jobs, in_arena))
+}
+
+/// What joins the keys of a path.
+fn sep_of<'a>(sep: Option<&'a Bound<'_, PyAny>>) -> PyResult<Cow<'a, str>> {
+    let Some(sep) = sep else {
+        return Ok(Cow::Borrowed("."));
+    };
+    match sep.cast::<PyString>() {
+        Ok(sep) => sep.to_cow(),
+        Err(error) => Err(unfit(sep, "sep", "a string", error.into())),
+    }
+}
+
+fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    match arena {
+        Some(arena) => arena.extract().map_err(|error| unfit(arena, "arena", "a bool", error)),
+        None => Ok(false),
+    }
 }
 
 /// Reads all leaves. `may_start`: whether rows may be copied ahead of the plan.

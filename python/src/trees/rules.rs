@@ -15,8 +15,8 @@ use crate::trees::container::{
 };
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
-    check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, DataclassField,
-    Entries,
+    check_known, check_made_of_fields, dataclass_fields, dataclass_of, mapping_like, open,
+    opener_of, DataclassField, Entries,
 };
 
 /// A column of containers taken apart.
@@ -53,6 +53,7 @@ pub(crate) fn apart<'py>(
         }
     } else if let Some(fields) = dataclass_fields(&class)? {
         check_known(&class, place.path, false)?;
+        check_made_of_fields(&class, &fields, place.path)?;
         NodeType::Dataclass(fields)
     } else if let Some(opener) = opener_of(first, true)? {
         return open_all(opener, samples, place).map(Some);
