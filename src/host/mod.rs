@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::plan::{saturating_sum, OutputPlan, Plan};
 
 pub use copy_ahead::RowsAhead;
-pub(crate) use few::{write_numbers, write_rows, RowPadding};
+pub(crate) use few::{write_numbers, write_rows, RowPadding, RowsMemory};
 pub(crate) use parallel_for::parallel_for;
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
