@@ -12,7 +12,7 @@ use super::params::{
     CHOSEN_WORDS, MOVED, MOVE_BYTES,
 };
 use super::part::{address_of, Part, PartAddresses, SampleStarts};
-use super::policy::Policy;
+use super::policy::{Policy, WarpSlots};
 use super::words::{base_of, hints_of, too_large, write_sources, SourceWords, TableColumn, Words};
 use crate::collate::Affine;
 use crate::plan::ElementOp;
@@ -39,25 +39,48 @@ pub(super) struct Encoded {
     pub has_any: bool,
 }
 
+/// A part, and the family of kernels that writes it.
+pub(super) struct PartFamily<'p> {
+    part: &'p Part<'p>,
+    addresses: PartAddresses<'p>,
+    address_bits: u64,
+    family: Family,
+}
+
+impl<'p> PartFamily<'p> {
+    pub fn of(part: &'p Part<'p>, policy: &Policy) -> PartFamily<'p> {
+        let addresses = part.addresses();
+        let address_bits = part.address_bits(&addresses);
+        let family = family_of(&part.work(address_bits), policy);
+        PartFamily { part, addresses, address_bits, family }
+    }
+
+    /// As [`Family::is_common`].
+    pub fn is_common(&self) -> bool {
+        self.family.is_common()
+    }
+}
+
 pub(super) struct Builder<'b> {
     table: Words,
     num_fields: u32,
     num_items: u64,
-    slots: u64,
+    slots: WarpSlots,
     sources: SmallVec<[SourceWords; 1]>,
     has_any: bool,
     policy: &'b Policy,
 }
 
 impl<'b> Builder<'b> {
-    pub fn new(num_fields: usize, num_sms: u32, policy: &'b Policy) -> Builder<'b> {
+    /// `has_any`: the launch takes a kernel of all families.
+    pub fn new(num_fields: usize, num_sms: u32, has_any: bool, policy: &'b Policy) -> Builder<'b> {
         Builder {
             table: Words::new(num_fields * size_of::<params::Field>() / 8),
             num_fields: 0,
             num_items: 0,
-            slots: policy.warp_slots(num_sms),
+            slots: policy.warp_slots(num_sms, has_any),
             sources: SmallVec::new(),
-            has_any: policy.always_any != 0,
+            has_any,
             policy,
         }
     }
@@ -110,7 +133,8 @@ impl<'b> Builder<'b> {
         self.enter(field, items)
     }
 
-    pub fn part(&mut self, part: &Part<'_>) -> Result<()> {
+    pub fn part(&mut self, own: &PartFamily<'_>) -> Result<()> {
+        let &PartFamily { part, ref addresses, address_bits, family } = own;
         if part.list.is_some() && part.samples.is_some() {
             return Err(Error::Argument(
                 "the samples of this list differ in dtype, or in strides that no loops have in common; indices \
@@ -118,16 +142,13 @@ impl<'b> Builder<'b> {
                     .to_owned(),
             ));
         }
-        let addresses = part.addresses();
-        let address_bits = part.address_bits(&addresses);
-        let family = family_of(&part.work(address_bits), self.policy);
         let mut field = field_of(part, family)?;
         if addresses_are_read(part.op) {
             if address_bits % u64::from(field.from_size) == 0 {
                 field.flags |= flags::ALIGNED_SOURCES;
             }
             field.data = self.table.position()?;
-            match (part.list, &addresses) {
+            match (part.list, addresses) {
                 (Some(list), _) => {
                     let offsets = TableColumn::of(part.offsets(list), 1, true);
                     let column = TableColumn { is_address: true, ..offsets };
@@ -272,7 +293,7 @@ impl<'b> Builder<'b> {
         let num_cols = cols.fixed().unwrap_or(u64::MAX).min(MAX_BOX_COLS);
         let log_step = log_step_of(part, outer.last(), cols);
         let lanes = u64::from(LANES);
-        let turns = part.output.numel() / self.policy.enough_slots(self.slots) / lanes;
+        let turns = part.output.numel() / self.slots.enough / lanes;
         let rows = turns.next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS) << log_step;
         field.r#loop = kind_of(part, &loops, field.flags & flags::ALIGNED_SOURCES != 0) as u8;
         field.log_step = log_step as u8;
@@ -460,7 +481,6 @@ impl<'b> Builder<'b> {
 
     /// Puts a field into its place at the beginning of the table.
     fn enter(&mut self, mut field: params::Field, items: u64) -> Result<()> {
-        self.has_any |= !Family::of(&field).is_common();
         field.first_item = self.num_items as u32;
         let items = items.saturating_mul(field.rounds.max(1).into());
         self.num_items = self.num_items.saturating_add(items);

@@ -3,7 +3,7 @@
 use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
 use smallvec::SmallVec;
 
-use super::encode::{Builder, Encoded};
+use super::encode::{Builder, Encoded, PartFamily};
 use super::numbers::Values;
 use super::parameters::{ParameterPool, Parameters};
 use super::params::{self, Header};
@@ -36,8 +36,12 @@ impl Table {
         policy: &Policy,
     ) -> Result<Table> {
         let values = || values.iter().filter(|values| !values.bytes.is_empty());
-        let mut builder = Builder::new(parts.len() + values().count(), num_sms, policy);
-        for part in parts {
+        let parts = parts.iter().map(|part| PartFamily::of(part, policy));
+        let parts: SmallVec<[PartFamily<'_>; 1]> = parts.collect();
+        let has_any = policy.always_any != 0 || !parts.iter().all(PartFamily::is_common);
+        let num_fields = parts.len() + values().count();
+        let mut builder = Builder::new(num_fields, num_sms, has_any, policy);
+        for part in &parts {
             builder.part(part)?;
         }
         for values in values() {
