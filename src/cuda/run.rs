@@ -4,7 +4,6 @@
 use std::iter;
 use std::sync::Arc;
 
-use bytemuck::{bytes_of, cast_slice};
 use smallvec::SmallVec;
 
 use super::capture::refused_in_capture;
@@ -268,12 +267,12 @@ impl Run<'_> {
             let filled = filled.map(|number| plan.outputs().len() + number);
             Ok((table, parts.iter().filter_map(output).chain(filled).collect()))
         })?;
-        let num_items = table.header(0).num_items;
+        let num_items = table.num_items();
         if num_items == 0 {
             return Ok(());
         }
-        let header = table.header(select::table_of(self, selection, list, &table, &addresses)?);
-        let parameters = executor.parameters.with(cast_slice(bytes_of(&header)), &[], policy);
+        let address = select::table_of(self, selection, list, &table, &addresses)?;
+        let parameters = table.parameters(address, &addresses, &executor.parameters, policy);
         self.enqueue(num_items, table.has_any(), &parameters)
     }
 
