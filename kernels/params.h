@@ -1,7 +1,9 @@
 // What a launch is told: one header and one table of 8-byte words, the same for every kernel.
 //
 // src/cuda/params.rs mirrors these structs; both sides assert sizes and offsets. The table is in the
-// kernel's parameters if it fits, else in device memory. A position in the table is a number of
+// kernel's parameters if it fits, else in device memory. Its fields are in the parameters even then: a warp
+// reads them from the constant bank, without waiting for memory. Where there is no room for all of them, the kernel of all
+// families and large parameters reads them from the table. A position in the table is a number of
 // words from its beginning; position 0 is a field, so 0 also says "none".
 //
 // A field is one tensor to write, or the part of it whose samples have the same loops. Its work is cut
@@ -153,7 +155,7 @@ struct alignas(16) Field {
 struct Header {
     const uint64_t* table; ///< null: it follows in the parameters
     uint32_t num_items;
-    uint32_t num_fields;   ///< they are at the beginning of the table
+    uint32_t last_field;   ///< its number: fields are at the beginning of the table, and of what follows
 };
 
 /// The parameters of a kernel, `bytes` in all.

@@ -30,8 +30,8 @@ WINDROW_DEVICE uint32_t warp_of_grid() {
 }
 
 /// The field of an item.
-WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t num_fields, uint32_t item) {
-    uint32_t low = 0, high = num_fields - 1;
+WINDROW_DEVICE uint32_t field_of(const Field* fields, uint32_t last_field, uint32_t item) {
+    uint32_t low = 0, high = last_field;
 #pragma unroll 1
     while (low < high) {
         const uint32_t middle = (low + high + 1) / 2;
@@ -141,8 +141,10 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     const uint32_t item = warp_of_grid();
     if (item >= header.num_items) return;
     const uint64_t* table = header.table != nullptr ? header.table : params.table;
-    const Field* fields = at<Field>(table, 0);
-    const Field& field = fields[field_of(fields, header.num_fields, item)];
+    // Those in the parameters are read from the constant bank: see params.h.
+    const Field* fields = at<Field>(has_any && bytes == kLargeBytes ? table : params.table, 0);
+    if (header.last_field != 0) fields += field_of(fields, header.last_field, item);
+    const Field& field = *fields;
     const uint32_t own = item - field.first_item;
     const bool by_id = field.flags & kById;
     const uint32_t family = field.family;

@@ -9,7 +9,7 @@ use super::loops::{Extent, LoopNumber, SampleLoop};
 use super::numbers::Values;
 use super::params::{
     self, code_of, flags, loop_of, raised_loop_of, varies, Divisor, ElementLoop, Family,
-    CHOSEN_WORDS, MOVED, MOVE_BYTES,
+    CHOSEN_WORDS, MOST_FIELDS, MOVED, MOVE_BYTES,
 };
 use super::part::{address_of, Part, PartAddresses, SampleStarts};
 use super::policy::{Policy, WarpSlots};
@@ -94,6 +94,7 @@ impl<'b> Builder<'b> {
             return Err(too_large("words of options"));
         }
         let num_items = num_items as u32;
+        let has_any = has_any || num_fields as usize > MOST_FIELDS;
         Ok(Encoded { words, num_fields, num_items, chosen, num_words: next, sources, has_any })
     }
 

@@ -272,7 +272,15 @@ pub(super) struct Header {
     /// 0: the table follows in the parameters.
     pub table: u64,
     pub num_items: u32,
-    pub num_fields: u32,
+    pub last_field: u32,
+}
+
+impl Header {
+    /// How many words of a table that is uploaded go with the parameters, too: those of its fields, or of as many as large
+    /// parameters have room for. There is one at least.
+    pub fn field_words(&self) -> usize {
+        (self.last_field as usize + 1).min(MOST_FIELDS) * (size_of::<Field>() / 8)
+    }
 }
 
 /// A column that [`Select`]'s kernel writes.
@@ -317,6 +325,10 @@ pub(super) const CHOSEN_WORDS: u64 = 4096;
 /// The two sizes of parameters that there are kernels for.
 pub(super) const SMALL_BYTES: usize = 4096;
 pub(super) const LARGE_BYTES: usize = 32752;
+
+/// The most fields that parameters have room for. Where there are more, the kernel of all families and large parameters reads
+/// them from the table.
+pub(super) const MOST_FIELDS: usize = (LARGE_BYTES - size_of::<Header>()) / size_of::<Field>();
 
 const _: () = {
     use std::mem::offset_of;

@@ -4,7 +4,6 @@
 use std::iter;
 use std::sync::Arc;
 
-use bytemuck::{bytes_of, cast_slice};
 use smallvec::SmallVec;
 
 use super::capture::refused_in_capture;
@@ -295,12 +294,12 @@ impl Run<'_> {
             let (table, outs) = self.table(plan, written, numbers)?;
             Ok(SelectedTable::new(&table, outs))
         })?;
-        let num_items = table.header(0).num_items;
+        let num_items = table.num_items();
         if num_items == 0 {
             return Ok(());
         }
-        let header = table.header(select::table_of(self, selection, list, &table, &addresses)?);
-        let parameters = executor.parameters.with(cast_slice(bytes_of(&header)), &[], policy);
+        let address = select::table_of(self, selection, list, &table, &addresses)?;
+        let parameters = table.parameters(address, &addresses, &executor.parameters, policy);
         self.enqueue(num_items, table.has_any(), &parameters)
     }
 

@@ -13,7 +13,9 @@ use super::executor::Executor;
 use super::kept::Outs;
 use super::list_table::{Chosen, ListTable, NUM_FOUND};
 use super::memory::{DeviceBlock, Waited};
+use super::parameters::{ParameterPool, Parameters};
 use super::params;
+use super::policy::Policy;
 use super::table::Table;
 use super::upload;
 use super::words::TableColumn;
@@ -123,20 +125,38 @@ impl SelectedTable {
         }
     }
 
-    /// The header of the launch for the table at this address.
-    pub fn header(&self, table: u64) -> params::Header {
-        params::Header { table, ..self.header }
+    /// Warps that the launch needs.
+    pub fn num_items(&self) -> u32 {
+        self.header.num_items
+    }
+
+    /// The parameters of the launch for the table at this address, for a run that writes to these addresses.
+    pub fn parameters<'p>(
+        &self,
+        table: u64,
+        addresses: &[u64],
+        pool: &'p ParameterPool,
+        policy: &Policy,
+    ) -> Parameters<'p> {
+        let header = params::Header { table, ..self.header };
+        let fields = &self.table_words()[..header.field_words()];
+        let mut parameters = pool.with(cast_slice(bytes_of(&header)), fields, policy);
+        self.outs.place(parameters.last_mut(fields.len()), addresses);
+        parameters
+    }
+
+    /// The words that the host knows.
+    fn table_words(&self) -> &[u64] {
+        &self.words[self.first_word()..]
+    }
+
+    fn first_word(&self) -> usize {
+        self.words.len() - self.num_words as usize
     }
 
     /// As [`Table::has_any`].
     pub fn has_any(&self) -> bool {
         self.has_any
-    }
-
-    /// Has the fields written to the addresses of a run.
-    fn place(&self, words: &mut [u64], addresses: &[u64]) {
-        let first = words.len() - self.num_words as usize;
-        self.outs.place(&mut words[first..], addresses);
     }
 }
 
@@ -169,13 +189,13 @@ pub(super) fn table_of(
         call: call.into(),
         slot: chosen.slot() as u32,
         num_columns: table.num_columns,
-        first_word: table.words.len() as u32 - num_words,
+        first_word: table.first_word() as u32,
         num_words,
         ..select_of(list, &selection.indices)
     };
     let parameters = if !is_inline {
         let mut words = table.words.clone();
-        table.place(&mut words, addresses);
+        table.outs.place(&mut words[table.first_word()..], addresses);
         let uploaded = run.allocate(words.len() as u64 * 8)?;
         // SAFETY: the block has as many bytes, and is held until the event after the launch.
         unsafe { upload::bytes(run, uploaded.address(), cast_slice(&words)) }?;
@@ -184,7 +204,7 @@ pub(super) fn table_of(
     } else {
         let select = cast_slice(bytes_of(&select));
         let mut parameters = executor.parameters.with(select, &table.words, policy);
-        table.place(parameters.last_mut(table.words.len()), addresses);
+        table.outs.place(parameters.last_mut(num_words as usize), addresses);
         parameters
     };
     let kernel = &executor.select[usize::from(parameters.is_large)];

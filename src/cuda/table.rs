@@ -49,7 +49,7 @@ impl Table {
         }
         let Encoded { words, num_fields, num_items, chosen, num_words, sources, has_any } =
             builder.finish()?;
-        let header = Header { table: 0, num_items, num_fields };
+        let header = Header { table: 0, num_items, last_field: num_fields.saturating_sub(1) };
         Ok(Table { words, header, chosen, num_words, sources, has_any })
     }
 
@@ -66,7 +66,7 @@ impl Table {
     /// Its fields, as the kernels read them.
     pub fn fields(&self) -> impl Iterator<Item = params::Field> + '_ {
         let fields = self.as_bytes().chunks_exact(size_of::<params::Field>());
-        fields.take(self.header.num_fields as usize).map(pod_read_unaligned)
+        fields.take(self.header.last_field as usize + 1).map(pod_read_unaligned)
     }
 
     /// Whether it goes with the parameters of the launch; else it is uploaded.
@@ -112,7 +112,10 @@ impl Table {
         policy: &Policy,
     ) -> Parameters<'p> {
         let header = Header { table: table.unwrap_or(0), ..self.header };
-        let words = if table.is_none() { &self.words[..] } else { &[] };
+        let words = match table {
+            None => &self.words[..],
+            Some(_) => &self.words[..header.field_words()],
+        };
         pool.with(cast_slice(bytes_of(&header)), words, policy)
     }
 }

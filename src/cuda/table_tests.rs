@@ -289,6 +289,28 @@ fn fields_without_elements_are_left_out() {
 }
 
 #[test]
+fn fields_go_with_the_parameters_wherever_the_table_is() {
+    let (pool, policy) = (ParameterPool::default(), policy());
+    let bytes = [7; 4096];
+    // As many as small and as large parameters have room for, and one more.
+    for (num_fields, is_large, has_any) in
+        [(18, false, false), (19, true, false), (146, true, false), (147, true, true)]
+    {
+        let value = |at| Values { out: 16 * at, dtype: DType::I64, bytes: &bytes, chosen: None };
+        let values: Vec<Values<'_>> = (0..num_fields).map(value).collect();
+        let table = Table::new(&[], &values, 1, &policy).unwrap();
+        let parameters = table.parameters(Some(0x77), &pool, &policy);
+        let said = (parameters.is_large, table.has_any());
+        assert_eq!(said, (is_large, has_any), "{num_fields}");
+        let words = parameters.words();
+        assert_eq!((words[0], words[1] >> 32), (0x77, num_fields - 1));
+        let fields = num_fields.min(146) as usize * size_of::<params::Field>();
+        let inside: &[u8] = &cast_slice(words)[HEADER_BYTES..];
+        assert_eq!(inside[..fields], table.as_bytes()[..fields]);
+    }
+}
+
+#[test]
 fn values_stand_in_the_table_itself() {
     let list = samples(DType::U8, &[&[5], &[6]], 1);
     let plan = Plan::new(&list, &Collate::ragged().device(HERE)).unwrap();
@@ -298,7 +320,7 @@ fn values_stand_in_the_table_itself() {
         Values { out: 0x80, dtype: DType::I64, bytes: &[], chosen: None },
     ];
     let table = table_of(&plan, &[Some(OUT)], &values, 1, &policy()).unwrap();
-    assert_eq!(table.header.num_fields, 2);
+    assert_eq!(table.header.last_field, 1);
     let field = table.field(1);
     assert_eq!((field.out, field.cols.extent, field.family), (0x40, 5, Family::Values as u8));
     assert_eq!(table.values_at::<u8>(field.data.into(), 20), bytes);

@@ -163,13 +163,16 @@ void run_ldc(Warp& warp, const Instruction& in, Lanes active) {
     if (from.kind != Kind::constant) warp.fail("a constant was expected");
     int64_t base = from.value + (from.uniform == kZero ? 0 : warp.uniform[from.uniform]);
     unsigned bytes = std::min<unsigned>(in.bytes, 4);
+    // A copy: the register may be the first of those that are written.
+    Vector index;
+    for_lanes([&](int l) { index[l] = from.index == kZero ? 0 : warp.registers[from.index][l]; });
     for (unsigned word = 0; word < words_of(in) && active; word++) {
         Vector result;
         uint32_t same = 0;
         if (from.index == kZero) same = extended(in, warp.constant(from.bank, base + 4 * word, bytes));
         for_lanes([&](int l) {
             bool is_own = from.index != kZero && (active >> l & 1);
-            result[l] = !is_own ? same : extended(in, warp.constant(from.bank, base + warp.registers[from.index][l] + 4 * word, bytes));
+            result[l] = !is_own ? same : extended(in, warp.constant(from.bank, base + index[l] + 4 * word, bytes));
         });
         warp.put(in[0], active, result, int(word));
     }

@@ -206,6 +206,10 @@ pub fn constants_and_special_registers() {
         "S2R R0, SR_TID.X\nIMAD.SHL.U32 R0, R0, 0x4, RZ\nLDC R0, c[0x0][R0+0x40]",
         move |s, l| word(s, 0x40 + 4 * l),
     );
+    check_pair(
+        "S2R R0, SR_TID.X\nIMAD.SHL.U32 R0, R0, 0x8, RZ\nLDC.64 R0, c[0x0][R0+0x40]",
+        move |s, l| u64::from(word(s, 0x44 + 8 * l)) << 32 | u64::from(word(s, 0x40 + 8 * l)),
+    );
     check("S2R R0, SR_TID.X", |_, l| l as u32);
     check("S2R R0, SR_LANEID", |_, l| l as u32);
     check("S2R R0, SR_CTAID.X", |_, _| 5);

@@ -82,6 +82,21 @@ fn a_tree_from_the_host_is_one_copy_and_one_launch() {
     });
 }
 
+/// Parameters have room for 18 fields, or for 146, beside a table that is uploaded.
+#[test]
+fn a_tree_of_any_number_of_leaves_is_one_launch() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        for leaves in [18, 19, 146, 147, 300] {
+            let list = |leaf| Rows::new(leaf, DType::U8, &vec![&[5][..]; 300]);
+            let tree = Tree((0..leaves).map(list).collect());
+            let (calls, batches) = traced(gpu, || tree.assemble(&engine, None, false));
+            assert_eq!(count(&calls, "cuLaunchKernel"), 1, "{leaves}: {calls:#?}");
+            tree.check(&lane, &batches);
+        }
+    });
+}
+
 #[test]
 fn a_page_locked_tree_of_a_worker_is_one_block() {
     on_gpu(|gpu| {
