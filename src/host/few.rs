@@ -168,6 +168,8 @@ fn ask(rows: EachRow<'_>, index: usize, unit: usize) {
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for all rows of the range, which nothing
 /// else has.
+// As `write_padded`.
+#[inline(never)]
 unsafe fn write_joined(
     rows: &SampleRows<'_>,
     range: Range<usize>,
@@ -190,6 +192,8 @@ unsafe fn write_joined(
 /// # Safety
 /// The rows are alive, and the writer's elements are theirs; `dst` has room for each row of the range with its padding, and
 /// the mask an element of its dtype for each place of all rows; nothing else has either.
+// Within its caller it takes more instructions for a row.
+#[inline(never)]
 unsafe fn write_padded(
     rows: &SampleRows<'_>,
     range: Range<usize>,

@@ -77,17 +77,18 @@ impl<'r> SampleRows<'r> {
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
             return None;
         }
-        let mut are_alike = true;
-        let rows = views.iter().map(|view| {
+        let is_alike = |view: &SampleView<'_>| {
             let TensorMeta { dtype, device, layout } = view.meta();
             // Strides of a row-major sample do not depend on the extent of dim 0.
-            are_alike &= *dtype == meta.dtype
-                && matches!(device, Device::Cpu)
-                && layout.is_same_beyond_dim_0(&meta.layout);
-            (view.data(), length_of(view.meta()))
-        });
-        let all = SampleRows::of_each(meta, rows)?;
-        are_alike.then_some(all)
+            *dtype == meta.dtype
+                && *device == meta.device
+                && layout.is_same_beyond_dim_0(&meta.layout)
+        };
+        if !views[1..].iter().all(is_alike) {
+            return None;
+        }
+        let each = |view: &SampleView<'_>| (view.data(), length_of(view.meta()));
+        SampleRows::of_each(meta, views.iter().map(each))
     }
 
     /// Slices, each a row of one dim.
@@ -99,16 +100,14 @@ impl<'r> SampleRows<'r> {
         SampleRows::of_each(meta, slices.iter().map(each))
     }
 
-    /// The address and the extent of dim 0 of each, all read in one pass.
+    /// The address and the extent of dim 0 of each.
     fn of_each(
         meta: &'r TensorMeta,
         rows: impl ExactSizeIterator<Item = (*const u8, i64)>,
     ) -> Option<SampleRows<'r>> {
-        let (mut addresses, mut lengths) = (room_for(rows.len()).ok()?, room_for(rows.len()).ok()?);
-        for (address, length) in rows {
-            addresses.push(address);
-            lengths.push(length);
-        }
+        let mut read = (room_for(rows.len()).ok()?, room_for(rows.len()).ok()?);
+        read.extend(rows);
+        let (addresses, mut lengths): (Vec<*const u8>, Vec<i64>) = read;
         let length = *lengths.first()?;
         if lengths.iter().all(|&other| other == length) {
             lengths.clear();
