@@ -96,7 +96,7 @@ WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_
     if (is_planar) {
         const Pixels run = {part.src, part.dst, field.plane, part.lead, part.real, part.width, part.before, part.after};
         const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
-        write_pixels(run, field.to, field.planes, by, field.channels, fill_of(field), team);
+        write_pixels(run, field.to, field.log_to, field.planes, by, field.channels, fill_of(field), team);
     } else {
         write_line<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
                    cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
