@@ -12,11 +12,12 @@ use std::{env, fs};
 
 use nvcc::Nvcc;
 
-/// Machine code for these: no compilation at run time there. Older toolkits lack the last two.
-const SASS: [u32; 6] = [80, 86, 89, 90, 100, 120];
-/// Intermediate code, compiled by the driver: for the parts in between, and for later ones.
+/// Machine code for these: no compilation at run time there, nor on later GPUs of the same major number, which execute it
+/// too (sm_86 and sm_89 that of sm_80). Older toolkits lack the last two.
+const SASS: [u32; 4] = [80, 90, 100, 120];
+/// Intermediate code, compiled by the driver: for the majors in between, and for later ones.
 const PTX: [u32; 2] = [80, 120];
-/// What the library holds of it, in `OUT_DIR`: src/cuda/driver/module.rs.
+/// The image that the library contains, in `OUT_DIR`: src/cuda/driver/module.rs.
 const EMBEDDED: &str = "windrow.fatbin";
 
 fn main() {

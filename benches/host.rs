@@ -271,6 +271,10 @@ fn small_pads(c: &mut Criterion) {
             let views: Vec<_> = views.collect::<Result<_, _>>().expect("rows");
             engine.assemble(&views, &collate).expect("a batch")
         };
+        let pad_slices = || {
+            let slices: Vec<&[i32]> = rows.iter().map(Vec::as_slice).collect();
+            engine.assemble(&slices, &collate).expect("a batch")
+        };
         let plain_loop = || {
             let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
             let mut ids = vec![-1i64; rows.len() * longest];
@@ -291,6 +295,7 @@ fn small_pads(c: &mut Criterion) {
         let mut group = c.benchmark_group(name);
         group.throughput(Throughput::Bytes(9 * ids.len() as u64));
         group.bench_function("views and pad", |b| b.iter(|| black_box(pad())));
+        group.bench_function("slices and pad", |b| b.iter(|| black_box(pad_slices())));
         group.bench_function("plain double loop", |b| b.iter(|| black_box(plain_loop())));
         group.finish();
     }

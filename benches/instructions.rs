@@ -10,13 +10,13 @@ use std::time::Instant;
 
 use windrow::{
     Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, SampleList, SampleView,
-    Transform,
+    Target, Transform,
 };
 
 /// A name and what is done so many times.
 type Case = (&'static str, fn(&Engine, usize));
 
-const HOST_CASES: [Case; 14] = [
+const HOST_CASES: [Case; 17] = [
     ("list and plan 4096 rows of 64 B", plan_rows),
     ("stack 4096 rows of 64 B", stack_rows),
     ("collate 8 leaves of 512 samples", collate_leaves),
@@ -35,8 +35,11 @@ const HOST_CASES: [Case; 14] = [
     ("small: views and pad of 2000 rows of int32 up to 1000, mask", |engine, times| {
         pad_views(engine, 2000, 1000, times)
     }),
+    ("small: slices and pad of 8 rows of int32 to int64, mask", pad_few_slices),
+    ("small: slices and pad of 2000 rows of int32 up to 97, mask", pad_slices),
     ("small: views and ragged batch of 32 rows of int32", ragged_few_rows),
     ("small: 256 of 20 000 rows of 68 B by indices", take_few_rows),
+    ("small: stack of 64 rows of 256 B into memory that is there", stack_into),
 ];
 
 #[cfg(feature = "cuda")]
@@ -140,6 +143,14 @@ fn assemble_views(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: 
     }
 }
 
+/// As [`assemble_views`], of slices.
+fn assemble_slices(engine: &Engine, rows: &[Vec<i32>], collate: &Collate, times: usize) {
+    for _ in 0..times {
+        let slices: Vec<&[i32]> = rows.iter().map(Vec::as_slice).collect();
+        black_box(engine.assemble(&slices, collate).expect("a batch"));
+    }
+}
+
 fn to_int64_with_mask() -> Collate {
     Collate::pad(Pad::new().value(-1).mask(Mask::Real)).cast(DType::I64)
 }
@@ -148,10 +159,31 @@ fn pad_few_rows(engine: &Engine, times: usize) {
     assemble_views(engine, &tokens(8), &to_int64_with_mask(), times);
 }
 
+fn pad_few_slices(engine: &Engine, times: usize) {
+    assemble_slices(engine, &tokens(8), &to_int64_with_mask(), times);
+}
+
 /// The rows of `benches/host.rs`, of 1 to `most` tokens.
+fn rows_up_to(count: usize, most: usize) -> Vec<Vec<i32>> {
+    (0..count).map(|i| vec![i as i32; i * 7919 % most + 1]).collect()
+}
+
 fn pad_views(engine: &Engine, count: usize, most: usize, times: usize) {
-    let rows: Vec<_> = (0..count).map(|i| vec![i as i32; i * 7919 % most + 1]).collect();
-    assemble_views(engine, &rows, &to_int64_with_mask(), times);
+    assemble_views(engine, &rows_up_to(count, most), &to_int64_with_mask(), times);
+}
+
+fn pad_slices(engine: &Engine, times: usize) {
+    assemble_slices(engine, &rows_up_to(2000, 97), &to_int64_with_mask(), times);
+}
+
+fn stack_into(engine: &Engine, times: usize) {
+    let bytes = bytes_for(64, 256);
+    let list = rows(&bytes, 64, 256);
+    let mut out = vec![0u8; 64 * 256];
+    for _ in 0..times {
+        let mut target = Target::from_slice(&mut out, &[64, 256]).expect("a target");
+        black_box(engine.assemble_into(&list, &Collate::stack(), &mut target).expect("a batch"));
+    }
 }
 
 fn ragged_few_rows(engine: &Engine, times: usize) {
@@ -165,7 +197,7 @@ fn take_few_rows(engine: &Engine, times: usize) {
     let indices: Vec<i64> = shuffled(20_000).take(256).map(|i| i as i64).collect();
     let collate = Collate::stack();
     for _ in 0..times {
-        let batch = engine.assemble_taken(&list, &indices, &collate, Instant::now());
+        let batch = engine.assemble_taken(&list, &indices, &collate, None, Instant::now());
         black_box(batch.expect("a small batch"));
     }
 }
@@ -201,8 +233,9 @@ mod device {
 
     use super::{shuffled, Case};
 
-    pub const CASES: [Case; 3] = [
+    pub const CASES: [Case; 4] = [
         ("device: stack 256 views of one tensor", stack_views),
+        ("device: take and stack 256 samples by indices of the host", take_by_the_host),
         ("device: take and stack 256 samples by its indices", |engine, times| {
             take(engine, 256, times)
         }),
@@ -219,6 +252,18 @@ mod device {
         let list = rows.take(shuffled(4096).take(256).map(|i| i as i64)).expect("views");
         let stream = engine.stream(0).expect("a device");
         for _ in 0..times {
+            black_box(engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch"));
+        }
+    }
+
+    fn take_by_the_host(engine: &Engine, times: usize) {
+        let table = engine.empty(DType::F32, &[4096, 16], HERE).expect("memory");
+        let rows = SampleList::rows(&table).expect("rows");
+        let stream = engine.stream(0).expect("a device");
+        let all: Vec<i64> = shuffled(4096).map(|i| i as i64).collect();
+        for round in 0..times {
+            let indices = black_box(&all[round..][..256]);
+            let list = rows.take(indices.iter().copied()).expect("samples");
             black_box(engine.assemble_on(&list, &Collate::stack(), &stream).expect("a batch"));
         }
     }

@@ -125,7 +125,7 @@ fn first_word(text: &str) -> String {
     text.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
-/// What a command prints on both channels; nvcc uses either.
+/// The output of a command on both channels; nvcc uses either.
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| error.to_string())?;
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();

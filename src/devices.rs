@@ -1,4 +1,4 @@
-//! What CUDA there is: devices, the driver, whose memory an address is.
+//! CUDA devices, the driver, and the device that owns an address.
 
 use crate::cuda::probe;
 use crate::tensor::{CudaBuild, Device, DeviceInfo, Result};
@@ -20,7 +20,7 @@ pub fn device_of(address: usize) -> Result<Device> {
     probe::device_of(address)
 }
 
-/// What the kernels were compiled for, and for what the driver is. Starts the driver.
+/// The targets of the compiled kernels and the driver version. Starts the driver.
 ///
 /// # Errors
 /// [`crate::Error::NoDriver`]; [`crate::Error::Cuda`].

@@ -35,7 +35,7 @@ pub struct Explain {
     pub tiles: usize,
     /// Kernel launches; 0 on the host.
     pub launches: usize,
-    /// What the launch writes, and how; `None` without one.
+    /// The parts of the kernel launch; `None` without one.
     pub launch: Option<Launch>,
     /// Bytes that cross from the host to a device, those of the launch's table included if it is uploaded.
     pub bytes_to_device: u64,
@@ -43,7 +43,7 @@ pub struct Explain {
     pub bytes_to_host: u64,
     /// Bytes of the one allocation of all leaves; 0 without one.
     pub arena_bytes: u64,
-    /// Those of them that are between tensors, so that each begins aligned.
+    /// Of `arena_bytes`, the gaps that align the next tensor.
     pub arena_gap_bytes: u64,
     /// Shape and dtype of each leaf's data.
     pub outputs: Vec<(Vec<i64>, DType)>,

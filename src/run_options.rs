@@ -10,14 +10,14 @@ use crate::tensor::{DType, Owner, Result, Stream, Tensor};
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct RunOptions {
-    /// What was copied ahead for each leaf: see `Engine::start_rows`.
+    /// Rows copied ahead for each leaf: see `Engine::start_rows`.
     pub(crate) ahead: Vec<Option<RowsAhead>>,
     /// Where work on a device is enqueued; `None` is a stream of the engine's own.
     pub stream: Option<Stream>,
     /// Streams that wrote the samples; the work waits for what they have enqueued so far.
     pub producers: Vec<Stream>,
-    /// What keeps the samples' memory alive, held until they have been read. The work waits for the writing of windrow's own
-    /// memory, and for the work of other calls that is named among it.
+    /// Owners of the samples' memory, held until the samples have been read. The work waits for pending writes to windrow's own
+    /// memory, and for other calls' work that these owners name.
     pub keep: Vec<Owner>,
     /// Where outputs on a device are; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,

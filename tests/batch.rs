@@ -1,4 +1,4 @@
-//! What an assembled batch gives out: views of samples, slices, counters, memory that is used again.
+//! The contents of an assembled batch: views of samples, slices, counters, memory that is used again.
 #![allow(unsafe_code, reason = "a tensor over memory whose owner counts its drops")]
 
 mod common;

@@ -10,7 +10,7 @@ use windrow::{
     SampleList, SampleView, Scalar, Side, Tensor, Transform,
 };
 
-/// What an error must be.
+/// The expected class and text of an error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Is {
     Shape,

@@ -5,13 +5,14 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::runner::{bytes_of, Frame};
 use common::sample::views;
 use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{
-    AsTarget, Collate, DType, Device, Engine, Error, Facet, Layout, Leaf, Mask, Pad, PerDim, Plan,
-    SampleList, SampleView, Side, Target, Tensor,
+    AsTarget, Collate, DType, Device, Engine, Error, Facet, Fields, Layout, Leaf, Mask, Pad,
+    PerDim, Plan, SampleList, SampleView, Samples, Side, Target, Tensor,
 };
 
 fn two_rows() -> [Sample; 2] {
@@ -114,7 +115,7 @@ fn outputs_of_two_leaves() {
     let collate = Collate::stack();
     let sample = |from: usize| {
         let layout = Layout::compact(DType::U8, &[4]).unwrap();
-        // SAFETY: inside of `memory`, which lives on; no batch is made here.
+        // SAFETY: inside of `memory`, which lives on; outputs over it are refused.
         let view = unsafe {
             SampleView::from_raw_parts(address.add(from), DType::U8, Device::Cpu, layout)
         };
@@ -143,13 +144,78 @@ fn outputs_of_two_leaves() {
             path,
             out: Some(&targets[i]),
         };
-        let planned = Plan::for_leaves(&[leaf(0, "a"), leaf(1, "b")]);
+        let leaves = [leaf(0, "a"), leaf(1, "b")];
+        let small = Engine::host().assemble_small(&leaves, Instant::now(), u64::MAX);
+        assert_eq!(small.is_none(), overlap.is_some(), "{read} to {written}");
+        let planned = Plan::for_leaves(&leaves);
         let text = overlap.map(|(at, whose)| {
             format!("{at}expected memory apart from {whose}, got memory that overlaps {whose}")
         });
         assert_eq!(planned.err().map(|error| error.to_string()), text, "{read} to {written}");
     }
     drop(memory);
+}
+
+/// The data and what else there is of a batch, as bytes.
+fn all_bytes(data: &[i64], fields: &Fields) -> Vec<Vec<u8>> {
+    let Fields { lengths, offsets, mask, batch_index, .. } = fields;
+    let fields = [lengths, offsets, mask, batch_index].into_iter().flatten();
+    let data = data.iter().flat_map(|x| x.to_ne_bytes()).collect();
+    std::iter::once(data).chain(fields.map(|field| bytes_of(field))).collect()
+}
+
+/// A batch of new memory, and one of the caller's, of which neither may need a plan.
+fn made_both_ways<'a, S: Samples<'a> + ?Sized>(samples: &S, collate: &Collate) -> Vec<Vec<u8>> {
+    let engine = Engine::host();
+    let batch = engine.assemble(samples, collate).unwrap();
+    let new = all_bytes(batch.data().as_slice().unwrap(), batch.fields());
+    let mut out = vec![7i64; batch.data().shape().iter().product::<i64>() as usize];
+    let mut target = Target::from_slice(&mut out, batch.data().shape()).unwrap();
+    let fields = engine.assemble_into(samples, collate, &mut target).unwrap();
+    assert_eq!(fields.max_length, batch.max_length());
+    assert_eq!(all_bytes(&out, &fields), new, "{collate:?}");
+    assert_eq!(engine.stats().plan_time, Duration::ZERO, "{collate:?}");
+    assert_eq!(engine.stats().bytes_out % 2, 0, "both are counted");
+    new
+}
+
+#[test]
+fn small_batches_into_outputs() {
+    let long: Vec<i32> = (0..40).collect();
+    let uneven: [&[i32]; 4] = [&[1, 2, 3], &[], &long, &[4]];
+    let even: [&[i32]; 3] = [&long, &long[..], &[5; 40]];
+    let pad = |side| Pad::new().value(-1).side(side).mask(Mask::Real);
+    let forms = [
+        Collate::concat(0),
+        Collate::ragged().batch_index(),
+        Collate::pad(pad(Side::Right)),
+        Collate::pad(pad(Side::Left).size(7).truncate(true)),
+        Collate::stack(),
+    ];
+    for (rows, forms) in [(&uneven[..], &forms[..4]), (&even, &forms), (&[&[][..]; 2], &forms)] {
+        for collate in forms.iter().map(|form| form.clone().cast(DType::I64)) {
+            let views: Vec<_> = rows.iter().map(|&row| SampleView::from(row)).collect();
+            let list: SampleList<'_> = views.iter().cloned().collect();
+            let of_views = made_both_ways(&views, &collate);
+            assert_eq!(made_both_ways(rows, &collate), of_views, "{collate:?}");
+            assert_eq!(made_both_ways(&list, &collate), of_views, "{collate:?}");
+        }
+    }
+    let none: [&[i32]; 0] = [];
+    assert!(matches!(Engine::host().assemble(&none, &Collate::stack()), Err(Error::Empty)));
+}
+
+#[test]
+fn a_column_of_a_table_as_output_of_a_small_batch() {
+    let (engine, rows) = (Engine::host(), [&[1i32, 2][..], &[3, 4]]);
+    let mut table = [0i32; 10];
+    let layout = Layout::try_new(DType::I32, &[2, 2], Some(&[5, 1])).unwrap();
+    // SAFETY: two columns of the table, which lives on and which nothing else uses meanwhile.
+    let mut target = unsafe {
+        Target::from_raw_parts(table.as_mut_ptr().cast(), DType::I32, Device::Cpu, layout)
+    };
+    engine.assemble_into(&rows, &Collate::stack(), &mut target).unwrap();
+    assert_eq!(table, [1, 2, 0, 0, 0, 3, 4, 0, 0, 0]);
 }
 
 #[test]

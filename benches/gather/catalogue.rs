@@ -7,7 +7,7 @@ use super::workloads::{Lie, Part, Random, Workload};
 
 /// A workload that is not in memory yet, so that only one is at a time.
 pub struct Entry {
-    /// What it is a case of: `size` and `count` are series, others have the names of the design.
+    /// The series of a case: `size` and `count`; other names are those of the design.
     pub family: &'static str,
     pub title: String,
     pub lie: Lie,

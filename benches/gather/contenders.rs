@@ -62,7 +62,7 @@ pub fn windrow(
     Ok(filled.into_iter().map(|filled| filled.fields).collect())
 }
 
-/// Those that can do a workload, windrow first, and why others are not there. Of a control, and for a
+/// The contenders of a workload, windrow first, and the reasons why others are missing. Of a control, and for a
 /// sweep, only windrow and copies of as many bytes.
 pub fn of<'a>(
     gpu: &'a Gpu,
@@ -146,7 +146,7 @@ impl<'a> Contenders<'a> {
         }
     }
 
-    /// Those of the peers' module; of `tables` those that take one.
+    /// The contenders of the peers' module; with `tables` those that take a table.
     fn kernels(&mut self, peers: &'a Peers, tables: Option<Tables>) {
         let stream = self.gpu.stream;
         self.add(COPY16, false, move |set| {

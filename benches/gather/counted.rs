@@ -9,7 +9,7 @@ use super::contenders;
 use super::gpu::{describe, Gpu, Outcome};
 use super::workloads::{Lie, Part, Random};
 
-/// What numbers of samples are divided by.
+/// The divisor of the numbers of samples.
 #[derive(Clone, Copy)]
 pub struct Scale(pub usize);
 
@@ -19,15 +19,15 @@ impl Scale {
     }
 }
 
-/// What goes over the policy where tables have to have addresses, however near the samples are: a list of
+/// The policy of tables that have to have addresses, however near the samples are: a list of
 /// that many has ids otherwise.
 const ADDRESSES: (&str, &str) = ("WINDROW_CUDA_POLICY", "min_ids=4294967295");
 
-/// What is counted.
+/// The workload that is counted.
 struct Counted {
     /// The row of benches/device-instructions.json, which has the dearest of those with one name.
     name: &'static str,
-    /// What tells it from those.
+    /// The name of the case among those of one workload.
     case: String,
     by_address: bool,
     entry: Entry,

@@ -28,7 +28,7 @@ driver! {
     cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize);
 }
 
-/// What a call of the driver or of a peer gives if it fails.
+/// The error of a driver call or of a peer.
 pub type Outcome = Result<(), String>;
 
 pub fn check(what: &str, code: u32) -> Outcome {
@@ -132,7 +132,7 @@ pub fn allocate(len: usize) -> Result<Bytes, String> {
     Ok(Bytes { address, len })
 }
 
-/// What the driver says of itself: device, driver version, multiprocessors, bytes of L2.
+/// The driver's description of the machine: device, driver version, multiprocessors, bytes of L2.
 pub fn describe() -> (String, String, i32, i32) {
     let (mut name, mut version, mut num_sms, mut l2) = ([0u8; 128], 0, 0, 0);
     // SAFETY: places for what is asked for, of the length that is told.

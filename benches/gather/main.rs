@@ -47,7 +47,7 @@ use workloads::{Set, Workload};
 /// All sets of a workload together: several times any L2.
 const COLD_BYTES: u64 = 300_000_000;
 
-/// What outputs hold before they are written.
+/// The bytes of outputs before they are written.
 const POISON: u8 = 0xA5;
 
 #[derive(Default)]
@@ -179,7 +179,7 @@ fn same_data(workload: &Workload, set: &Set, name: &str) -> Outcome {
     Ok(())
 }
 
-/// What windrow gives beside the data.
+/// The tensors of a batch beside its data.
 fn same_fields(workload: &Workload, all: &[Fields]) -> Outcome {
     for ((part, expected), fields) in workload.parts.iter().zip(&workload.expected).zip(all) {
         for (name, want, got) in [

@@ -1,4 +1,4 @@
-// What windrow is compared with on a device, and what the bench itself needs there: plain C functions
+// The peers of windrow on a device, and helpers of the bench: plain C functions
 // that enqueue on a stream and give a cudaError_t.
 //
 // Built by scripts/gpu_bundle into a library of its own with the CUDA runtime inside; the bench loads

@@ -1,4 +1,4 @@
-//! What the project asks of itself, and whether it was reached.
+//! The project's targets, and whether they were reached.
 
 use std::fmt::Write as _;
 

@@ -107,7 +107,7 @@ pub struct Workload {
     /// Where in the arena each sample begins.
     offsets: Vec<Vec<usize>>,
     arena: Vec<u8>,
-    /// What the host's engine makes of it.
+    /// The result of the host's engine.
     pub expected: Vec<Batch>,
     /// Where in the memory for outputs each leaf's begins, and how much there is.
     out_at: Vec<usize>,
@@ -162,7 +162,7 @@ impl Workload {
         }
     }
 
-    /// Those read and written; of page-locked samples, those that cross the bus.
+    /// The bytes read and written; of page-locked samples, the bytes that cross the bus.
     pub fn bytes_moved(&self) -> u64 {
         match self.is_pinned() {
             true => self.source_bytes(),

@@ -99,7 +99,7 @@ def loaders(workers: int, batch_size: int, kind: str) -> Dict[str, Any]:
 
 
 def line(title: str, count: int, times: Dict[str, List[float]]) -> Dict[str, Any]:
-    """What one comparison gave; `count` things in so many seconds."""
+    """The record of one comparison; `count` things in so many seconds."""
     found = {name: list(quartiles(seconds)) for name, seconds in times.items()}
     return {"title": title, "count": count, "quartiles": found}
 

@@ -38,7 +38,7 @@ def model() -> bytes:
 
 
 def by_loop(requests: List[Any]) -> Any:
-    """What is written by hand."""
+    """The loop that a user would write by hand."""
     batch = np.zeros((len(requests), CHANNELS, max(request.shape[1] for request in requests)), np.float32)
     for row, request in zip(batch, requests):
         row[:, : request.shape[1]] = request

@@ -14,7 +14,7 @@ use std::thread;
 /// Marks, on a line right before it, a kernel that uses barriers or warp intrinsics.
 const FIBERS: &str = "// cudasim: fibers";
 
-/// What a kernel begins with once sim/cudasim.h has replaced `__global__`.
+/// The first word of a kernel once sim/cudasim.h has replaced `__global__`.
 const KERNEL: &str = "CUDASIM_KERNEL";
 
 /// A source file and the flags that it has beside those of all.

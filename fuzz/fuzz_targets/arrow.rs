@@ -212,7 +212,7 @@ fn node_of(format: Format, u: &mut Unstructured<'_>, depth: usize) -> arbitrary:
     })
 }
 
-/// What both structs point to.
+/// The memory that both structs point to.
 #[derive(Default)]
 struct Memory {
     texts: Vec<CString>,

@@ -79,7 +79,7 @@ struct Case {
     steps: Vec<Step>,
 }
 
-/// What the producer keeps until its deleter is called.
+/// The memory that the producer keeps until its deleter is called.
 struct Context {
     frees: Arc<AtomicUsize>,
     shape: Vec<i64>,
@@ -165,7 +165,7 @@ impl Case {
         DLDevice { device_type: DLDeviceType(kind), device_id: id }
     }
 
-    /// What the struct describes, if it is sound. Does not look at `data` and `byte_offset`.
+    /// The tensor that the struct describes, if it is sound. Does not look at `data` and `byte_offset`.
     fn model(&self) -> Option<Sound> {
         let told = self.dtype();
         let dtype = *DType::ALL.iter().find(|&&dtype| dtype_to_dl(dtype) == told)?;
@@ -225,7 +225,7 @@ struct Foreign {
 struct Elements {
     /// The address in the struct.
     data: usize,
-    /// What is there: empty unless `real`.
+    /// The memory behind it: empty unless `real`.
     memory: Vec<u8>,
     real: bool,
     /// Whether the address of every element exists, of a struct that has some.
@@ -379,7 +379,7 @@ fn slice<T: Element>(tensor: &Tensor, want: Option<&[u8]>) {
     }
 }
 
-/// All that can be done with a tensor whose elements may be read.
+/// Every operation on a tensor whose elements may be read.
 fn read(tensor: &Tensor, want: &[u8], engines: &[Engine]) {
     slice::<u8>(tensor, Some(want));
     slice::<i16>(tensor, Some(want));

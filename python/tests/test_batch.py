@@ -9,7 +9,7 @@ import pytest
 
 import oracle
 import windrow as wr
-from helpers import assert_tensor, assert_values, is_compact, memory, numpy_takes_versions, paint, pointer, samples_of
+from helpers import assert_tensor, assert_values, is_compact, memory, numpy_takes_versions, paint, pointer, refusal, samples_of
 
 NUMPY_DTYPES = [name for name in (*oracle.ARITHMETIC, *oracle.COMPLEX) if name != "bfloat16"]
 
@@ -103,11 +103,23 @@ def test_items_are_zero_copy_views():
 def test_negative_items_and_the_end():
     batch = batch_of()
     assert batch[-1].data_ptr() == batch[4].data_ptr()
-    for i in (5, -6):
-        with pytest.raises(IndexError):
-            batch[i]
-    with pytest.raises(TypeError):
-        batch["x"]
+    for i in (5, -6, 2**63 - 1, -(2**63), 2**63, -(2**70)):
+        refusal(lambda: batch[i], IndexError, f"^sample {i} of 5$")
+    for i in ("x", slice(2), 1.0, None):
+        refusal(lambda: batch[i], TypeError, "^an index of a Batch is an int")
+
+
+def test_a_dtype_that_torch_lacks(torch):
+    batch = wr.stack(np.zeros((2, 3), pytest.importorskip("ml_dtypes").float8_e3m4))
+    words = r"^tensor: expected a dtype that torch has, got float8_e3m4; \.numpy\(\) gives it by ml_dtypes$"
+    for tensor in (batch, batch.data, batch[0]):
+        refusal(tensor.torch, wr.DTypeError, words, expected="a dtype that torch has", got="float8_e3m4")
+
+
+def test_items_by_ints_of_other_libraries(torch):
+    batch = batch_of()
+    for i in (np.int8(-2), np.uint64(3), torch.tensor(3), True + 2):
+        assert batch[i].data_ptr() == batch[3].data_ptr()
 
 
 def test_iteration():
@@ -313,6 +325,28 @@ def test_a_batch_is_a_sample():
     assert_tensor(wr.stack(list(batch)), batch.numpy())
     lengths = wr.stack([wr.pad([paint(3), paint(4)]).lengths] * 2)
     assert_values(lengths.data, [[3, 4], [3, 4]])
+
+
+@pytest.mark.parametrize("form", [wr.ragged, wr.concat, lambda rows: wr.pad(rows, side="left", value=9, dims=0, multiple_of=8)])
+def test_a_batch_in_place_of_a_list_is_the_list_of_its_samples(form):
+    rows = [paint((n, 3), "int16", n) for n in (2, 0, 4, 1)]
+    batch, extended = form(rows), wr.SampleList()
+    extended.extend(batch)
+    for samples in (batch, list(batch), wr.SampleList(batch), extended):
+        ragged = wr.ragged(samples)
+        assert_tensor(ragged, np.concatenate(rows))
+        assert_values(ragged.lengths, [2, 0, 4, 1])
+        assert_tensor(wr.collate(samples, wr.Ragged()), np.concatenate(rows))
+        assert wr.pad(samples).shape == (4, 4, 3)
+        assert wr.explain(samples, "ragged").samples == 4
+    refusal(lambda: wr.stack(batch), wr.ShapeError, r"^sample 1: expected shape \(2, 3\), got \(0, 3\)")
+
+
+def test_a_ragged_batch_in_place_of_a_list_is_a_view_of_itself():
+    batch = wr.ragged([paint((n, 3)) for n in (2, 4)])
+    assert wr.ragged(batch, copy=False).data_ptr() == batch.data_ptr()
+    along = wr.concat([paint((2, n)) for n in (2, 4)], dim=1)
+    assert_tensor(wr.concat(along, dim=1), along.numpy())
 
 
 # the module

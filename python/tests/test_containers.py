@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import types
+import typing
 from collections import UserDict, UserList, deque
 from collections.abc import MutableMapping
 
@@ -306,6 +307,36 @@ def test_a_dataclass_field_that_is_not_set():
         y: object = dataclasses.field(init=False)
 
     refusal(lambda: wr.collate([{"s": Sample(leaf())}]), AttributeError, '^sample 0 at "s.y": the field is not set$')
+
+
+def test_a_dataclass_that_is_made_of_more_than_its_fields():
+    @dataclasses.dataclass
+    class Sample:
+        x: object
+        seed: dataclasses.InitVar[int]
+        name: typing.ClassVar[str] = "sample"
+
+    words = "expected a dataclass that its fields make again, got .*Sample, which takes seed besides; wr.register_node"
+    out = np.full((2, *leaf().shape), 0xA5, leaf().dtype)
+    for call in (wr.collate, wr.SampleList, lambda rows: wr.collate(rows, out={"s": [out]})):
+        refusal(lambda: call([{"s": [Sample(leaf(), 1)]}] * 2), TypeError, f'^sample 0 at "s.0": {words}')
+    assert (out == 0xA5).all()
+    wr.register_node(Sample, lambda sample: {"x": sample.x}, lambda children: Sample(children["x"], 0))
+    assert_tensor(wr.collate([Sample(leaf(0), 1), Sample(leaf(1), 1)]).x, np.stack([leaf(0), leaf(1)]))
+
+
+def test_a_dataclass_whose_constructor_has_a_default_for_what_is_no_field():
+    @dataclasses.dataclass
+    class Sample:
+        x: object
+        seed: dataclasses.InitVar[int] = 3
+
+        def __post_init__(self, seed):
+            self.made_of = seed
+
+    made = wr.collate([Sample(leaf(0), 1), Sample(leaf(1), 2)])
+    assert made.made_of == 3
+    assert_tensor(made.x, np.stack([leaf(0), leaf(1)]))
 
 
 def test_subclasses_of_list_keep_their_type():

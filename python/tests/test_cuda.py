@@ -125,6 +125,15 @@ def test_sample_lists_of_device_memory(driver):
     assert_same(fetch(driver, wr.stack(wr.stack(ROWS, device="cuda"))), np.stack(ROWS))
 
 
+def test_a_batch_of_device_memory_in_place_of_a_list(driver):
+    rows = [paint((n, 3), "float32", n) for n in (2, 4, 1)]
+    batch = wr.ragged(on(driver, "cuda", rows))
+    padded = wr.pad(batch, side="left", value=-1)
+    assert_same(fetch(driver, padded), wr.pad(rows, side="left", value=-1).numpy())
+    assert_same(fetch(driver, wr.ragged(padded)), np.concatenate(rows))
+    assert_same(wr.ragged(padded, device="cpu").numpy(), np.concatenate(rows))
+
+
 def test_views_stay_on_the_device(driver):
     table = Cai(driver, np.stack(ROWS))
     view = wr.stack(table, copy=False)

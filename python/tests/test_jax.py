@@ -289,3 +289,11 @@ def test_the_examples_of_docstrings_run(name):
 def test_the_recipe_runs():
     pytest.importorskip("grain", reason="SKIP: grain is not installed")
     run_examples("docs/recipes/jax.md")
+
+
+def test_asarray_of_jax_takes_batches_and_tensors():
+    rows = [paint(3, "float32", seed) for seed in range(2)]
+    batch = wr.stack(rows)
+    for tensor in (batch, batch.data):
+        assert_same(np.asarray(jax.numpy.asarray(tensor)), np.stack(rows))
+        assert_same(np.asarray(jax.numpy.array(tensor, dtype="float16")), np.stack(rows).astype(np.float16))

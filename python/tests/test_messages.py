@@ -127,6 +127,12 @@ def test_arguments_of_another_kind_have_their_names():
         (lambda: wr.SampleList.split(paint(3), [0, "1"]), TypeError, "offsets[1]='1'; offsets are ints"),
         (lambda: wr.explain([{"a": 1}], "collate", sep=3), TypeError, "sep must be a string, got 3"),
         (lambda: wr.explain([{"a": 1}], "collate", arena=3), TypeError, "arena must be a bool, got 3"),
+        (lambda: wr.collate([{"a": 1}], sep=3), TypeError, "sep must be a string, got 3"),
+        (lambda: wr.collate([{"a": 1}], arena=3), TypeError, "arena must be a bool, got 3"),
+        (lambda: wr.explain([paint(3)], stream=5), ValueError, "stream= is for batches on a CUDA device; host memory has no streams"),
+        (lambda: wr.pad([paint(3)], value=1e300), ValueError, "value=1e300 is not representable in uint8"),
+        (lambda: wr.pad([paint(3)], value=-2e-6), ValueError, "value=-2e-6 is not representable in uint8"),
+        (lambda: wr.pad([paint(3)], value=1e15), ValueError, "value=1000000000000000 is not representable in uint8"),
     ):
         assert text(call, kind) == words
 
@@ -149,7 +155,7 @@ def test_what_is_added_to_a_list_has_the_position_that_it_would_have():
 # names
 
 
-@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x", "cpu:0", "", 0])
+@pytest.mark.parametrize("device", ["gpu", "mps", "cuda:x", "cuda:+0", "cpu:0", "", 0])
 def test_unknown_devices_list_the_choices(device):
     shown = f'device must be "cpu", "pinned", "cuda" or "cuda:N", got "{device}"'
     for call in (lambda: wr.stack([paint(3)], device=device), lambda: wr.Engine(device=device), lambda: wr.Pad(device=device)):

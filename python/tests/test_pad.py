@@ -284,6 +284,14 @@ def test_value_may_be_a_numpy_scalar():
     check(rows([3, 6], "int64"), "int64", value=np.int64(-3))
 
 
+def test_a_complex_value_of_another_library_keeps_its_imaginary_part(torch):
+    value = 1.5 - 2j
+    for given in (np.complex64(value), np.complex128(value), torch.tensor(value), np.complex64(value)[...]):
+        check(rows([3, 6], "complex64"), "complex64", value=given)
+        refusal(lambda: wr.pad(rows([3, 6], "float32"), value=given), ValueError, "^value=1.5-2j is not representable in float32$")
+    assert wr.pad(rows([3, 6], "float32"), value=np.complex64(1.5)).numpy()[0, 5] == 1.5
+
+
 def test_default_value_is_zero():
     assert (memory(wr.pad([paint(0, "float64"), paint(5, "float64")]))[0] == 0).all()
 

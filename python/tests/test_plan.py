@@ -89,6 +89,13 @@ def test_balance():
     sums = [sum(lengths[i] for i in row) for row in rows]
     assert len(rows) == 8 and max(sums) - min(sums) < 100 and rows.waste < 1e-3
     assert rows == plan.balance(lengths, 8) and plan.balance([], 2) == [[], []]
+    by_seed = [plan.balance(lengths, 8, seed=seed) for seed in (0, 1, 2)]
+    assert by_seed == [plan.balance(lengths, 8, seed=seed) for seed in (0, 1, 2)]
+    assert len({str(rows) for rows in [*by_seed, rows]}) == 4
+    for shuffled in by_seed:
+        # Samples of equal length change places: the work of each rank stays.
+        assert sorted(i for row in shuffled for i in row) == list(range(999))
+        assert [sum(lengths[i] for i in row) for row in shuffled] == sums
 
 
 def test_rows_are_a_batch_sampler_and_pickle():

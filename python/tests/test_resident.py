@@ -93,6 +93,43 @@ def test_a_stack_by_indices_on_the_device_is_a_few_driver_calls(sim):
     assert_same(fetch(sim, batch), np.stack(ROWS)[CHOSEN])
 
 
+def test_the_rows_of_a_table_upload_nothing(sim):
+    samples = wr.SampleList(Cai(sim, np.stack(ROWS)))
+    before = wr.stats()["bytes_to_device"]
+    _, calls = sim.traced(lambda: samples.to_device("cuda"))
+    assert not any("Memcpy" in call for call in calls), calls
+    assert wr.stats()["bytes_to_device"] == before
+
+
+@pytest.mark.parametrize("made", [listed, table])
+def test_a_stack_by_indices_on_the_host_is_a_few_driver_calls(sim, made):
+    rows = paint_values((5000, 4), "float32", 3)
+    samples = made(sim, rows)
+    indices = np.random.default_rng(3).integers(0, 5000, 4096)
+    for _ in range(3):
+        wr.stack(samples.take(indices))
+        sim.cuCtxSynchronize()
+    batch, calls = sim.traced(lambda: wr.stack(samples.take(indices)))
+    assert len(calls) <= 12, calls
+    assert sum("Memcpy" in call for call in calls) <= 1, calls
+    assert not any("Synchronize" in call for call in calls), calls
+    assert_same(fetch(sim, batch), rows[indices])
+
+
+@pytest.mark.parametrize("arena", [False, True])
+def test_a_tree_from_the_host_is_a_few_driver_calls(sim, arena):
+    trees = [{f"leaf {n}": np.full(4, 40 * i + n, "uint8") for n in range(40)} for i in range(4)]
+    for _ in range(3):
+        wr.collate(trees, device="cuda", arena=arena)
+        sim.cuCtxSynchronize()
+    batch, calls = sim.traced(lambda: wr.collate(trees, device="cuda", arena=arena))
+    kinds = [sum(word in call for call in calls) for word in ("Memcpy", "cuLaunchKernel", "cuMemHostAlloc", "Synchronize")]
+    assert kinds == [1, 1, 0, 0] and sum("cuEventQuery" in call for call in calls) <= 2, calls
+    assert len(calls) <= 16, calls
+    for n in range(40):
+        assert_same(fetch(sim, batch[f"leaf {n}"]), np.stack([tree[f"leaf {n}"] for tree in trees]))
+
+
 # Batches by indices on the device
 
 

@@ -245,8 +245,9 @@ def library_table(request):
 
 
 def test_a_table_without_dims_has_no_rows():
-    with pytest.raises(wr.ShapeError, match="at least one dim"):
-        wr.SampleList(np.array(1.0))
+    for call in (wr.SampleList, wr.stack):
+        words = r"^samples: expected at least one dim, got shape \(\)$"
+        refusal(lambda: call(np.array(1.0)), wr.ShapeError, words, index=None)
 
 
 # split and joined

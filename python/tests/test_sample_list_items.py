@@ -181,8 +181,9 @@ def test_errors_name_the_position():
 
     refusal(lambda: put(3, "text"), TypeError, "^sample 3: expected an array-like, got str")
     refusal(lambda: put(-1, [1, None]), TypeError, "^sample 9: expected a Python number, got NoneType at position 1")
-    for index in (10, -11):
-        refusal(lambda: put(index, ROWS[0]), IndexError, f"index {index} in a list of 10 samples")
+    for index in (10, -11, 2**63 - 1, -(2**63), 2**63, -(2**70)):
+        refusal(lambda: put(index, ROWS[0]), IndexError, f"^index {index} in a list of 10 samples")
+        refusal(lambda: samples[index], IndexError, f"^index {index} in a list of 10 samples")
     for index in ([1, 2], np.array([1, 2]), 1.0, None, "a"):
         refusal(lambda: put(index, ROWS[0]), TypeError, r"an int or a slice; take\(indices\) takes an array of them")
         refusal(lambda: samples[index], TypeError, "an int or a slice")

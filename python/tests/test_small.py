@@ -148,6 +148,80 @@ def test_arguments_of_one_call_are_not_those_of_the_next():
     assert engine.stats()["batches"] == 1
 
 
+def test_outputs_need_no_plan():
+    engine = wr.Engine(threads=1)
+    rows = [paint((count, 2), "int16", count) for count in (3, 0, 2)]
+    want = oracle.pad(rows, "int32", dims=[0], mask="real")
+    out = np.full((3, 3, 2), 9, "int32")
+    for _ in range(2):
+        batch = wr.pad(rows, dims=0, mask="real", dtype="int32", out=out, engine=engine)
+        assert_same(out, want.data)
+        assert np.shares_memory(batch.numpy(), out)
+        assert_tensor(batch.mask, want.mask)
+        assert_tensor(batch.lengths, want.lengths)
+        out[:] = 9
+    tree = [{"a": paint(4, "float32", seed), "b": paint((2, 3), "uint8", seed)} for seed in range(5)]
+    outs = {name: np.zeros((5, *tree[0][name].shape), tree[0][name].dtype) for name in "ab"}
+    wr.collate(tree, out=outs, engine=engine)
+    for name in "ab":
+        assert_same(outs[name], np.stack([sample[name] for sample in tree]))
+    assert engine.stats()["plan_seconds"] == 0
+    assert engine.stats()["batches"] == 4
+    # Columns of a table go by a plan, which knows strides.
+    table = np.zeros((3, 8), "int16")
+    samples = [paint(3, "int16", seed) for seed in range(3)]
+    wr.stack(samples, out=table[:, 2:5], engine=engine)
+    assert_same(table, np.pad(np.stack(samples), ((0, 0), (2, 3))))
+    assert engine.stats()["plan_seconds"] > 0
+
+
+def test_outputs_that_a_small_batch_refuses():
+    rows = [paint(3, "int16", seed) for seed in range(4)]
+    locked = np.zeros((4, 3), "int16")
+    locked.flags.writeable = False
+    memory = np.zeros(24, "int16")
+    inside = memory[9:21].reshape(4, 3)
+    samples = wr.SampleList(np.stack(rows))
+    calls = [lambda out: wr.stack(rows, out=out), lambda out: samples.stack([0, 1, 2, 3], out=out)]
+    for call in calls:
+        refusal(lambda: call(np.zeros((3, 4), "int16")), wr.ShapeError, r"expected shape \(4, 3\), got \(3, 4\)")
+        refusal(lambda: call(np.zeros((4, 3), "int32")), wr.DTypeError, "expected int16, got int32")
+        refusal(lambda: call(locked), wr.LayoutError, "read-only memory")
+    overlapping = [*rows[:3], memory[20:23]]
+    refusal(lambda: wr.stack(overlapping, out=inside), wr.LayoutError, "sample 3: expected memory apart from out")
+    table = wr.SampleList(memory.reshape(8, 3))
+    refusal(lambda: table.stack([0, 1, 2, -2], out=inside), wr.LayoutError, "sample 3: expected memory apart from out")
+    refusal(lambda: samples.stack([0, 4], out=locked), IndexError, "4")
+    assert not memory.any() and not locked.any()
+
+
+def test_outputs_of_rows_by_indices():
+    table = paint((50, 17), "float32")
+    samples, engine = wr.SampleList(table), wr.Engine(threads=1)
+    ids = np.array([4, -1, 0, 4], "int32")
+    out = np.zeros((4, 17), "float32")
+    batch = samples.stack(ids, out=out, engine=engine)
+    assert_same(out, table[ids])
+    assert np.shares_memory(batch.numpy(), out)
+    assert engine.stats()["plan_seconds"] == 0
+
+
+def test_torch_is_told_of_outputs_of_small_batches():
+    torch = pytest.importorskip("torch")
+    table = torch.arange(30.0).reshape(10, 3)
+    out = torch.zeros(2, 3)
+    calls = [
+        lambda: wr.stack([table[0], table[4]], out=out),
+        lambda: wr.SampleList(table).stack([0, 4], out=out),
+        lambda: wr.collate([{"x": table[0]}, {"x": table[4]}], out={"x": out}),
+    ]
+    for call in calls:
+        version = out.zero_()._version
+        call()
+        assert out.equal(table[[0, 4]])
+        assert out._version == version + 1
+
+
 @pytest.mark.parametrize("name", ["stream", "out", "engine", "transform"])
 def test_names_that_are_not_interned(name):
     """As of keyword arguments that were read from a file."""

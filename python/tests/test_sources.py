@@ -333,6 +333,12 @@ def test_memoryview_strides_and_shape():
     assert_tensor(wr.stack([memoryview(bytes(range(24)))[::-3]]), np.arange(24, dtype=np.uint8)[::-3][None])
 
 
+@pytest.mark.parametrize("array", [paint((4, 6), "int16"), paint((3, 2, 2), "float32")[::-1], paint(5)], ids=["rows", "reversed", "one dim"])
+def test_a_memoryview_in_place_of_a_list_is_the_list_of_its_rows(array):
+    for samples in (memoryview(array), wr.SampleList(memoryview(array))):
+        assert_tensor(wr.stack(samples), array)
+
+
 @pytest.mark.parametrize("format_", ["c", "P", "n"])
 def test_memoryview_formats_that_are_no_number(format_):
     view = memoryview(bytes(16)).cast(format_)

@@ -86,6 +86,7 @@ def test_torch_storage_that_moved_is_noticed():
         (lambda: wr.windows(np.zeros(9), [0], 10), wr.ShapeError, 0, "got 9"),
         (lambda: wr.windows(np.zeros(9), [0], -1), ValueError, None, "length must be at least 0, got -1"),
         (lambda: wr.windows(np.zeros(9), [0], 1.5), TypeError, None, "length must be an int, got 1.5"),
+        (lambda: wr.windows(np.zeros(9), [0], True), TypeError, None, "length must be an int, got True"),
         (lambda: wr.windows(np.zeros(9), [0], 2**70), ValueError, None, f"length={2**70} is beyond 64 bits"),
         (lambda: wr.windows(np.float64(9), [0], 1), wr.ShapeError, 0, "at least one dim"),
         (lambda: wr.windows(np.zeros(9), [0.5], 1), TypeError, None, ""),

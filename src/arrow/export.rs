@@ -9,7 +9,7 @@ use super::ffi::{ArrowArray, ArrowSchema};
 use crate::batch::Batch;
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
-/// What a struct of ours points to.
+/// The private data of an exported struct.
 struct Private<T> {
     /// Their memory is that of the buffers.
     _tensors: Vec<Tensor>,

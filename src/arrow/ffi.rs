@@ -79,7 +79,7 @@ pub struct ArrowArrayStream {
     pub get_schema: Option<unsafe extern "C" fn(*mut ArrowArrayStream, *mut ArrowSchema) -> c_int>,
     /// Gives the next array, or a released one at the end; an errno.
     pub get_next: Option<unsafe extern "C" fn(*mut ArrowArrayStream, *mut ArrowArray) -> c_int>,
-    /// What the last call says of its failure; may be NULL.
+    /// The text of the last failure; may be NULL.
     pub get_last_error: Option<unsafe extern "C" fn(*mut ArrowArrayStream) -> *const c_char>,
     /// Frees the stream, not the arrays it gave.
     pub release: Option<unsafe extern "C" fn(*mut ArrowArrayStream)>,
@@ -95,7 +95,7 @@ pub struct ArrowDeviceArray {
     pub array: ArrowArray,
     /// The device's number.
     pub device_id: i64,
-    /// What kind of device it is.
+    /// The kind of device.
     pub device_type: i32,
     /// The address of an event to wait for, or NULL.
     pub sync_event: *mut c_void,
@@ -113,11 +113,11 @@ unsafe impl Send for ArrowSchema {}
 // SAFETY: a stream is used by one thread at a time, which may be any: it is never shared.
 unsafe impl Send for ArrowArrayStream {}
 
-/// What is the same for each of the structs that own something.
+/// Methods that every owning struct has.
 macro_rules! owned {
     ($($type:ident: $($field:ident = $empty:expr),*;)*) => {$(
         impl $type {
-            /// One that owns nothing, as a struct that was moved.
+            /// A struct that owns nothing, as after a move.
             pub const fn empty() -> $type {
                 $type { $($field: $empty,)* release: None, private_data: std::ptr::null_mut() }
             }

@@ -1,4 +1,4 @@
-//! What a schema says: the type of a column, in words of this crate.
+//! Reads a schema: the type of a column in this crate's terms.
 #![allow(unsafe_code)] // A foreign schema is read here.
 
 use std::ffi::{c_char, CStr};
@@ -16,7 +16,7 @@ pub(super) struct SchemaField {
     pub data_type: DataType,
 }
 
-/// What the rows of a column are.
+/// The type of a column's rows.
 #[derive(Clone, Debug)]
 pub(super) enum DataType {
     Number(DType),
@@ -292,7 +292,7 @@ pub(super) fn integers_in(json: &str, key: &str) -> Option<Dims> {
     None
 }
 
-/// What is before the closing quotation mark, and after it.
+/// Splits at the closing quotation mark: the text before it and the text after it.
 fn string_of(text: &str) -> Option<(&str, &str)> {
     let mut is_escaped = false;
     let end = text.bytes().position(|byte| {

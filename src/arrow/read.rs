@@ -29,7 +29,7 @@ pub struct Columns {
 pub struct Column {
     /// The names from the root on; none where the root is no struct.
     pub path: Vec<String>,
-    /// What is in it.
+    /// The rows of the column.
     pub rows: ColumnRows,
     field: SchemaField,
     /// The fields that are structs on the way to it, and its position in the last one's.
@@ -43,7 +43,7 @@ pub enum ColumnRows {
     Samples {
         /// A sample for each row, read-only, in the memory of the arrays.
         list: SampleList<'static>,
-        /// Those that were bits, as bytes. The list is in their memory.
+        /// Columns of bits, unpacked to bytes; the list points into this memory.
         unpacked: Vec<Tensor>,
     },
     /// Strings and bytes.
@@ -117,7 +117,7 @@ impl Columns {
         self.num_rows
     }
 
-    /// What was read.
+    /// The columns that were read.
     pub fn into_columns(self) -> Vec<Column> {
         self.columns
     }
@@ -185,7 +185,7 @@ impl Column {
         .map_err(at_row)
     }
 
-    /// What of an array is this column.
+    /// The part of an array that belongs to this column.
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as

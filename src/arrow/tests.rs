@@ -158,7 +158,7 @@ fn refused(
     error.to_string()
 }
 
-/// What is to be said of a change.
+/// The expected error text of a change, and the change.
 type Case = (&'static str, fn(&mut ArrowArray));
 
 #[test]

@@ -16,7 +16,7 @@ pub struct Batch {
     fields: Fields,
 }
 
-/// What a batch has besides its data. Most have little of it, hence the boxes.
+/// The parts of a batch besides its data. Most batches have few of them, hence the boxes.
 #[derive(Clone, Debug)]
 pub struct Fields {
     /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
@@ -36,7 +36,7 @@ pub struct Fields {
     /// Number of samples.
     pub num_samples: usize,
     parts: Parts,
-    /// What is known when the device has come so far; `None` if nothing is late.
+    /// Errors that only the device can find, known once it has run; `None` if nothing is late.
     pub(crate) late: Option<Arc<Late>>,
 }
 

@@ -1,7 +1,7 @@
 //! [`Filled`]: what a run makes of each leaf of a plan.
 #![allow(unsafe_code)] // Lengths, offsets and zeros into raw memory.
 
-use crate::batch::batch::Fields;
+use crate::batch::batch::{Batch, Fields};
 use crate::plan::{Arena, Role};
 use crate::tensor::{DType, Device, Result, Tensor};
 
@@ -15,6 +15,11 @@ pub struct Filled {
 }
 
 impl Filled {
+    /// The batch, unless its data is in memory of the caller's.
+    pub(crate) fn into_batch(self) -> Option<Batch> {
+        self.data.map(|data| Batch::new(data, self.fields))
+    }
+
     pub(crate) fn set(&mut self, role: Role, tensor: Tensor) {
         let field = match role {
             Role::Data => {

@@ -26,7 +26,7 @@ pub struct Collate {
     pub(crate) dtype: Option<DType>,
     pub(crate) transform: Transform,
     pub(crate) device: Option<Device>,
-    /// What is added to the elements of each sample.
+    /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
     /// An option of another form, which is an error when the batch is planned.
     pub(crate) misplaced: Option<&'static str>,

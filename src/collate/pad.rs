@@ -51,7 +51,7 @@ impl std::str::FromStr for Side {
     }
 }
 
-/// What is true in a mask.
+/// The elements for which a mask is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
     /// True where data is.
@@ -74,7 +74,7 @@ impl std::str::FromStr for Mask {
     }
 }
 
-/// What a mask has for real elements and for padding.
+/// The bits a mask stores for real elements and for padding.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaskBits {
     pub dtype: DType,
@@ -164,7 +164,7 @@ impl Pad {
         self.multiple_of.check("multiple_of", ndim)
     }
 
-    /// What padding holds; not transformed.
+    /// The value of padding; it is not transformed.
     #[must_use]
     pub fn value(mut self, value: impl Into<Scalar>) -> Pad {
         self.value = value.into();
@@ -262,7 +262,7 @@ impl Pad {
         }
     }
 
-    /// What the mask has, if one is asked for.
+    /// The bits of the mask, if one is asked for.
     pub(crate) fn mask_bits(&self) -> Result<Option<MaskBits>> {
         let dtype = self.mask_dtype;
         let Some(mask) = self.mask else { return Ok(None) };

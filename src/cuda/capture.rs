@@ -1,4 +1,4 @@
-//! What can be recorded in a graph, while the stream of a run is captured.
+//! The limits of a run while its stream is captured into a graph.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use crate::plan::{Plan, Role};
 use crate::run_options::RunOptions;
 use crate::tensor::{Device, Error, Result};
 
-/// What cannot be done while the stream is captured, and the cure.
+/// The error for an operation that a captured stream does not allow, with its cure.
 pub(super) fn refused_in_capture(what: impl Display) -> Error {
     Error::Argument(format!("the stream is being captured in a graph: {what}"))
 }

@@ -60,7 +60,7 @@ impl Devices {
         self.all().iter().for_each(|executor| executor.waits().reset());
     }
 
-    /// All that were made. In a forked child none: they are the parent's, and the lock may be one that
+    /// The executors made so far. None in a forked child: they are the parent's, and the lock may be one that
     /// nothing will ever release.
     fn all(&self) -> Vec<Arc<Executor>> {
         if driver::forked().is_some() {

@@ -1,6 +1,7 @@
 //! The fields of a table, and what they refer to, as words.
 
 use bytemuck::{bytes_of, cast_slice, Zeroable};
+use smallvec::SmallVec;
 
 use super::boxes::{box_loops, kind_of, log_step_of, LANES, TURNS};
 use super::family::{family_of, is_team};
@@ -11,8 +12,8 @@ use super::params::{
     CHOSEN_WORDS, MOVED, MOVE_BYTES,
 };
 use super::part::{address_of, Part, PartAddresses, SampleStarts};
-use super::policy::Policy;
-use super::words::{hints_of, too_large, TableColumn, Words};
+use super::policy::{Policy, WarpSlots};
+use super::words::{base_of, hints_of, too_large, write_sources, SourceWords, TableColumn, Words};
 use crate::collate::Affine;
 use crate::plan::ElementOp;
 use crate::tensor::{DType, Error, Result};
@@ -29,7 +30,7 @@ const MAX_WORD: u64 = 8;
 /// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
 
-/// What a table is made of.
+/// The contents of a table.
 pub(super) struct Encoded {
     pub words: Vec<u64>,
     pub num_fields: u32,
@@ -37,27 +38,54 @@ pub(super) struct Encoded {
     /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and how many words there are with them.
     pub chosen: Vec<TableColumn>,
     pub num_words: u64,
+    /// Of each part with samples that are all alike.
+    pub sources: SmallVec<[SourceWords; 1]>,
     /// Whether it takes a kernel of all families.
     pub has_any: bool,
+}
+
+/// A part, and the family of kernels that writes it.
+pub(super) struct PartFamily<'p> {
+    part: &'p Part<'p>,
+    addresses: PartAddresses<'p>,
+    address_bits: u64,
+    family: Family,
+}
+
+impl<'p> PartFamily<'p> {
+    pub fn of(part: &'p Part<'p>, policy: &Policy) -> PartFamily<'p> {
+        let addresses = part.addresses();
+        let address_bits = part.address_bits(&addresses);
+        let family = family_of(&part.work(address_bits), policy);
+        PartFamily { part, addresses, address_bits, family }
+    }
+
+    /// As [`Family::is_common`].
+    pub fn is_common(&self) -> bool {
+        self.family.is_common()
+    }
 }
 
 pub(super) struct Builder<'b> {
     table: Words,
     num_fields: u32,
     num_items: u64,
-    slots: u64,
+    slots: WarpSlots,
+    sources: SmallVec<[SourceWords; 1]>,
     has_any: bool,
     policy: &'b Policy,
 }
 
 impl<'b> Builder<'b> {
-    pub fn new(num_fields: usize, num_sms: u32, policy: &'b Policy) -> Builder<'b> {
+    /// `has_any`: the launch takes a kernel of all families.
+    pub fn new(num_fields: usize, num_sms: u32, has_any: bool, policy: &'b Policy) -> Builder<'b> {
         Builder {
             table: Words::new(num_fields * size_of::<params::Field>() / 8),
             num_fields: 0,
             num_items: 0,
-            slots: policy.warp_slots(num_sms),
-            has_any: policy.always_any != 0,
+            slots: policy.warp_slots(num_sms, has_any),
+            sources: SmallVec::new(),
+            has_any,
             policy,
         }
     }
@@ -65,13 +93,13 @@ impl<'b> Builder<'b> {
     /// # Errors
     /// [`Error::TooLarge`] where a device chooses samples and options take more than the parameters of a launch.
     pub fn finish(self) -> Result<Encoded> {
-        let Builder { table, num_fields, num_items, has_any, .. } = self;
+        let Builder { table, num_fields, num_items, sources, has_any, .. } = self;
         let Words { words, chosen, next, .. } = table;
         if !chosen.is_empty() && words.len() as u64 > CHOSEN_WORDS {
             return Err(too_large("words of options"));
         }
         let num_items = num_items as u32;
-        Ok(Encoded { words, num_fields, num_items, chosen, num_words: next, has_any })
+        Ok(Encoded { words, num_fields, num_items, chosen, num_words: next, sources, has_any })
     }
 
     /// Numbers that are written as they are, or widened from 32 bits.
@@ -110,7 +138,8 @@ impl<'b> Builder<'b> {
         self.enter(field, items)
     }
 
-    pub fn part(&mut self, part: &Part<'_>) -> Result<()> {
+    pub fn part(&mut self, own: &PartFamily<'_>) -> Result<()> {
+        let &PartFamily { part, ref addresses, address_bits, family } = own;
         if part.list.is_some() && part.samples.is_some() {
             return Err(Error::Argument(
                 "the samples of this list differ in dtype, or in strides that no loops have in common; indices \
@@ -118,16 +147,13 @@ impl<'b> Builder<'b> {
                     .to_owned(),
             ));
         }
-        let addresses = part.addresses();
-        let address_bits = part.address_bits(&addresses);
-        let family = family_of(&part.work(address_bits), self.policy);
         let mut field = field_of(part, family)?;
         if addresses_are_read(part.op) {
             if address_bits % u64::from(field.from_size) == 0 {
                 field.flags |= flags::ALIGNED_SOURCES;
             }
             field.data = self.table.position()?;
-            match (part.list, &addresses) {
+            match (part.list, addresses) {
                 (Some(list), _) => {
                     let offsets = TableColumn::of(part.offsets(list), 1, true);
                     let column = TableColumn { is_address: true, ..offsets };
@@ -135,6 +161,16 @@ impl<'b> Builder<'b> {
                 }
                 (None, &PartAddresses::Alike { data, src_offset }) => {
                     self.sources(&mut field, data, move |data| address_of(data, src_offset));
+                    let count = self.table.words.len() as u32 - field.data;
+                    self.sources.push(SourceWords {
+                        field: self.num_fields,
+                        family: field.family,
+                        first: field.data,
+                        count,
+                        src_offset,
+                        bits: address_bits,
+                        is_by_id: field.flags & flags::BY_ID != 0,
+                    });
                 }
                 (None, PartAddresses::Each(each)) => {
                     self.sources(&mut field, each, |address| address)
@@ -170,19 +206,15 @@ impl<'b> Builder<'b> {
         address: impl Fn(T) -> u64 + Copy,
     ) {
         let words = &mut self.table.words;
-        if samples.len() as u64 >= self.policy.min_ids {
-            if let Some((base, shift)) = base_of(samples, address, field.family) {
-                (field.base, field.stride) = (base, 1 << shift);
-                field.flags |= flags::BY_ID;
-                // By value: in a register, whatever is written to the table.
-                let id = move |sample: T| (address(sample) - base) >> shift;
-                let pairs = samples.chunks_exact(2);
-                let last = pairs.remainder().first().map(|&last| in_memory(id(last), 0));
-                words.extend(pairs.map(move |pair| in_memory(id(pair[0]), id(pair[1]))));
-                return words.extend(last);
-            }
+        let is_by_id = samples.len() as u64 >= self.policy.min_ids;
+        let base = is_by_id.then(|| base_of(samples, address, field.family)).flatten();
+        let (first, each) = (words.len(), if base.is_some() { 2 } else { 1 });
+        if let Some((base, shift)) = base {
+            (field.base, field.stride) = (base, 1 << shift);
+            field.flags |= flags::BY_ID;
         }
-        words.extend(samples.iter().map(|&sample| address(sample)));
+        words.resize(first + samples.len().div_ceil(each), 0);
+        write_sources(&mut words[first..], samples, address, base);
     }
 
     fn affine(
@@ -235,7 +267,7 @@ impl<'b> Builder<'b> {
             (field.from_size, field.to_size, each) = (word as u8, word as u8, bytes / word);
         }
         let total = each * part.num_samples() as u64;
-        let piece = (total / self.slots).next_multiple_of(TURN_ELEMS);
+        let piece = (total / self.slots.all).next_multiple_of(TURN_ELEMS);
         let piece = piece.clamp(TURN_ELEMS, MAX_ELEMS);
         field.piece = piece as u32;
         field.cols.extent = each;
@@ -295,7 +327,7 @@ impl<'b> Builder<'b> {
         let num_cols = cols.fixed().unwrap_or(u64::MAX).min(MAX_BOX_COLS);
         let log_step = log_step_of(part, outer.last(), cols);
         let lanes = u64::from(LANES);
-        let turns = part.output.numel() / self.policy.enough_slots(self.slots) / lanes;
+        let turns = part.output.numel() / self.slots.enough / lanes;
         let rows = turns.next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS) << log_step;
         field.r#loop = kind_of(part, &loops, field.flags & flags::ALIGNED_SOURCES != 0) as u8;
         field.log_step = log_step as u8;
@@ -483,7 +515,6 @@ impl<'b> Builder<'b> {
 
     /// Puts a field into its place at the beginning of the table.
     fn enter(&mut self, mut field: params::Field, items: u64) -> Result<()> {
-        self.has_any |= !Family::of(&field).is_common();
         field.first_item = self.num_items as u32;
         let items = items.saturating_mul(field.rounds.max(1).into());
         self.num_items = self.num_items.saturating_add(items);
@@ -498,7 +529,7 @@ impl<'b> Builder<'b> {
     }
 }
 
-/// What a field has of its part, whatever its family.
+/// The entries of a field that every family has.
 fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
     let (op, value) = match part.op {
         ElementOp::Read { .. } if part.affine.is_some() => (params::Op::Affine, 0),
@@ -540,36 +571,6 @@ fn field_of(part: &Part<'_>, family: Family) -> Result<params::Field> {
         fill: repeated(part.output.fill, part.to.size()),
         ..params::Field::zeroed()
     })
-}
-
-/// An address that is not behind any of these, and a power of two that all distances from it are multiples of, if the
-/// quotients have 32 bits.
-fn base_of<T: Copy>(samples: &[T], address: impl Fn(T) -> u64, family: u8) -> Option<(u64, u32)> {
-    let first = address(*samples.first()?);
-    // Kernels of rows count vectors of 16 bytes in 32 bits.
-    let fits = |spread: u64, shift: u32| {
-        let is_near = family != Family::Rows as u8 || spread < 1 << 35;
-        is_near && spread >> shift <= u64::from(u32::MAX)
-    };
-    // The bits that are not the same in all of them: without these the first is such a base, most often.
-    let varied = samples.iter().fold(0, |all, &sample| all | (address(sample) ^ first));
-    let shift = varied.trailing_zeros().min(31);
-    let below = u64::MAX.checked_shr(varied.leading_zeros()).unwrap_or(0);
-    let own = below >> shift << shift;
-    if fits(own, shift) {
-        return Some((first & !own, shift));
-    }
-    let base = samples.iter().fold(first, |least, &sample| least.min(address(sample)));
-    let spread = samples.iter().fold(0, |all, &sample| all | (address(sample) - base));
-    fits(spread, shift).then_some((base, shift))
-}
-
-/// Two numbers of 32 bits as they follow each other in memory.
-fn in_memory(first: u64, second: u64) -> u64 {
-    match cfg!(target_endian = "little") {
-        true => first | second << 32,
-        false => first << 32 | second,
-    }
 }
 
 /// An element over and over.

@@ -16,7 +16,7 @@ use crate::plan::{BatchShape, Plan, Role};
 use crate::run_options::{OutputMemory, RunOptions};
 use crate::tensor::{Device, Error, Owner, Result, Stream, Tensor};
 
-/// What a run on a device gives.
+/// The results of a run on a device.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     /// The tensor of each output that was run here and has memory of the engine.
@@ -25,7 +25,7 @@ pub(crate) struct Done {
     pub spread: Vec<(usize, Tensor, *mut u8)>,
     /// Lengths and offsets of each leaf whose batch is on the device.
     pub numbers: Vec<(usize, Role, Tensor)>,
-    /// What all of these are in, if it is one allocation on the device.
+    /// The one allocation on the device that has all of these, if there is one.
     pub arena: Option<Tensor>,
     pub traffic: Traffic,
     /// The end of the work; not in a graph.
@@ -38,7 +38,7 @@ pub(super) struct Run<'r> {
     pub current: &'r Current<'r>,
     pub stream: StreamRef<'r>,
     pub is_capturing: bool,
-    /// What the work waits for.
+    /// The streams that the work waits for.
     pub producers: Vec<StreamRef<'r>>,
     /// Device memory had for this run: given back behind it, whether it fails or not.
     pub blocks: SmallVec<[Arc<DeviceBlock>; 2]>,
@@ -77,7 +77,7 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// What has been done. After a failure, work under way ends before samples and memory are released.
+    /// Ends the run with what has been enqueued. After a failure, work under way ends before samples and memory are released.
     pub fn end(mut self, finished: Result<()>) -> Result<Done> {
         let (stream, current) = (self.stream, self.current);
         if finished.is_err()

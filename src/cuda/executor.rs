@@ -31,7 +31,7 @@ pub(crate) struct Executor {
     pub(super) policy: Policy,
     /// Of common families and of all, each with small and with large parameters.
     pub(super) kernels: [[Kernel; 2]; 2],
-    /// Those that make a table of indices.
+    /// The kernels that make a table of indices.
     pub(super) select: [Kernel; 2],
     pub(super) parameters: ParameterPool,
     pub(super) memory: Arc<DeviceMemory>,
@@ -149,7 +149,7 @@ impl Executor {
         Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
     }
 
-    /// What keeps that stream in existence after the engine.
+    /// The owner that keeps the stream in existence after the engine.
     pub fn stream_owner(&self) -> Owner {
         Arc::clone(&self.stream) as Owner
     }

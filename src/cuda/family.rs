@@ -8,14 +8,14 @@ use super::policy::Policy;
 use crate::plan::ElementOp;
 use crate::tensor::DType;
 
-/// What the choice depends on.
+/// The properties of a part that decide on its family.
 #[derive(Clone, Debug)]
 pub(super) struct PartWork<'w> {
     pub op: ElementOp,
     pub is_move: bool,
     /// If numbers are raised: whether they are not cast too.
     pub is_raised: Option<bool>,
-    /// What elements are read as and become.
+    /// The dtypes on both sides of the cast.
     pub from: DType,
     pub to: DType,
     /// Outermost first.

@@ -20,7 +20,7 @@ use crate::samples::{SampleList, SampleView};
 use crate::tensor::{DType, Device, Layout};
 
 const HERE: Device = Device::Cuda(0);
-/// What outputs hold before the launch.
+/// The bytes of outputs before the launch.
 const POISON: u8 = 0xA5;
 /// Bytes of memory on both sides of what items read and write: a page.
 const MARGIN: u64 = 4096;
@@ -31,7 +31,7 @@ struct Sparse {
     len: usize,
     /// The address of byte 0, which need not be one of these.
     origin: u64,
-    /// What is memory, from `start` on, in whole pages.
+    /// The parts that are backed by memory, from `start` on, in whole pages.
     windows: Vec<Range<usize>>,
 }
 

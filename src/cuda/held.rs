@@ -1,4 +1,4 @@
-//! What is kept alive until the device is done with it.
+//! Owners kept alive until the device has finished with their memory.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -15,7 +15,7 @@ pub(super) struct Held {
     pending: Mutex<Pending>,
 }
 
-/// Those of most batches, without memory for them.
+/// Inline for the number of owners that most batches have.
 type HeldOwners = SmallVec<[Owner; 2]>;
 type Pending = VecDeque<(Arc<PooledEvent>, HeldOwners)>;
 

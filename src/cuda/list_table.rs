@@ -9,7 +9,7 @@ use super::pinned::PinnedBlock;
 use crate::plan::Plan;
 use crate::tensor::{Error, Owner, Result};
 
-/// What of a list is on its device, for indices that are there too.
+/// The part of a list that is on its device, for indices that are there too.
 #[derive(Debug)]
 pub(crate) struct ListTable {
     pub block: Option<Arc<DeviceBlock>>,
@@ -44,7 +44,7 @@ pub(crate) struct Chosen {
 }
 
 impl ListTable {
-    /// That of the samples of a plan, if a device chooses them.
+    /// The table for the samples of a plan, if a device chooses them.
     pub fn of<'p>(plan: &'p Plan<'_>) -> Option<&'p ListTable> {
         plan.selection().and_then(|selection| selection.listed.table.downcast_ref())
     }
@@ -54,7 +54,7 @@ impl ListTable {
         (self.zeros.1 >= bytes).then_some(self.zeros.0)
     }
 
-    /// What may be read instead of a sample, if anything is.
+    /// An address that may be read in place of a sample, if there is one.
     pub fn any_address(&self) -> u64 {
         match self.zeros.1 {
             0 => self.first,
@@ -95,7 +95,7 @@ impl Chosen {
         1 + self.call as usize % (NUM_FOUND - 1)
     }
 
-    /// What the work has found. That of a graph is reported once for each time that it is found.
+    /// Reports errors that the device has found. An error of a graph is reported once for each replay that found it.
     ///
     /// # Errors
     /// [`Error::Index`].

@@ -39,7 +39,7 @@ struct Parked {
     address: DevicePtr,
     bytes: u64,
     home: Handed,
-    /// What has used it. A stream at this place may be another one by now.
+    /// Events of the work that used the block. A stream at the same address may be another one by now.
     events: SmallVec<[Arc<PooledEvent>; 2]>,
 }
 
@@ -80,7 +80,7 @@ struct Users {
     readers: Vec<(Handed, Arc<PooledEvent>)>,
     /// Streams of others that may have work on the block.
     streams: Vec<Handed>,
-    /// Those of them whose owner may have destroyed them since.
+    /// The streams among these whose owner may have destroyed them since.
     borrowed: Vec<Handed>,
 }
 

@@ -9,6 +9,7 @@
 //! | `run`, `enqueue`, `outputs`, `written` | what is enqueued, in which order, into which memory |
 //! | `capture` | what can be recorded in a graph |
 //! | `select`, `list_table` | samples by indices on a device |
+//! | `kept` | what is kept of a launch for the next one of its plan |
 //! | `table`, `encode`, `words`, `params`, `parameters` | the plan as the kernels read it |
 //! | `part`, `loops`, `boxes`, `family` | what of an output one loop writes, and which family of kernels it is |
 //! | `numbers` | lengths and offsets, which the host knows |
@@ -33,6 +34,7 @@ mod family;
 mod far_tests;
 mod handed;
 mod held;
+mod kept;
 mod late;
 mod list_table;
 mod loops;

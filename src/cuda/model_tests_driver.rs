@@ -1,4 +1,4 @@
-//! What stands for the driver in the models: devices whose work is a thread of its own for each piece of it.
+//! A stand-in for the driver in the models: each piece of a device's work is a thread.
 #![allow(unsafe_code)] // Memory that loom watches.
 
 use std::mem::take;
@@ -112,7 +112,7 @@ impl Transfer {
 /// A device: page-locked memory, and streams by their handles.
 #[derive(Debug, Default)]
 pub(super) struct Context {
-    /// What waits for everything waits for this.
+    /// The event of all work: a wait for everything waits for this.
     pub everything: PooledEvent,
     made: AtomicUsize,
     queues: [Queue; 4],
@@ -122,7 +122,7 @@ pub(super) struct DeviceFacts {
     pub total_bytes: u64,
 }
 
-/// What the next work on a stream waits for.
+/// The work that the next work on a stream waits for.
 #[derive(Debug, Default)]
 struct Queue(Mutex<Vec<Arc<Work>>>);
 

@@ -23,7 +23,7 @@ pub(super) struct KnownNumbers {
     pub dtype: DType,
     pub shape: Dims,
     pub bytes: Vec<u8>,
-    /// Those of one sample for each `TensorMeta`, of which a device takes those of the samples that it chooses.
+    /// A number for each `TensorMeta`, from which the device takes those of the samples that it chooses.
     pub is_selected: bool,
 }
 
@@ -35,7 +35,7 @@ impl KnownNumbers {
     }
 }
 
-/// Those of all leaves whose batch is on the device.
+/// The numbers of all leaves whose batch is on the device.
 pub(super) fn known_numbers(plan: &Plan<'_>) -> Result<Vec<KnownNumbers>> {
     let mut all = Vec::new();
     let batch_shapes = plan.batch_shapes().iter().enumerate();

@@ -59,7 +59,7 @@ impl Family {
     }
 }
 
-/// What a real element becomes.
+/// The operation on a real element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
@@ -70,7 +70,7 @@ pub(super) enum Op {
     Raise = 4,
 }
 
-/// What of a loop differs from sample to sample: bits.
+/// Bits for the properties of a loop that differ from sample to sample.
 pub(super) mod varies {
     pub const LO: u16 = 1;
     pub const HI: u16 = 2;
@@ -290,7 +290,7 @@ pub(super) struct Column {
     pub is_address: u16,
 }
 
-/// What the kernel is told that makes a table of indices.
+/// Parameters of the kernel that makes a table of indices.
 #[derive(Clone, Copy, Debug, Pod, Zeroable, DeviceCopy)]
 #[repr(C)]
 pub(super) struct Select {

@@ -64,6 +64,8 @@ pub(super) fn address_of(data: *const u8, src_offset: i64) -> u64 {
 /// The samples of an output with the same loops, or all of them.
 pub(super) struct Part<'p> {
     pub output: &'p OutputPlan<'p>,
+    /// Where each sample of the output is.
+    data: &'p [*const u8],
     pub out: u64,
     pub op: ElementOp,
     pub from: DType,
@@ -74,7 +76,7 @@ pub(super) struct Part<'p> {
     pub sources: Sources<'p>,
     pub places: SampleStarts<'p>,
     pub affine: Option<&'p Affine>,
-    /// What each sample of the output is raised by.
+    /// An increment for each sample of the output.
     pub increments: Option<&'p [i64]>,
     pub channel_first: u64,
     /// Where a device finds the samples that it chooses.
@@ -89,11 +91,12 @@ pub(super) fn parts_of<'p>(
     parts: &mut SmallVec<[Part<'p>; 1]>,
 ) {
     let list = output.selected.and_then(|_| ListTable::of(plan));
+    let data = plan.addresses(output);
     // A sample that is not there is moved too: it has to be what padding is.
     let sample_bytes = || output.bytes() / output.num_samples().max(1) as u64;
     let has_all = |list: &ListTable| output.fill == [0; 16] && list.zeros(sample_bytes()).is_some();
     if output.bytes_only && output.layout.is_compact() && list.is_none_or(has_all) {
-        return parts.push(moved(output, out, list));
+        return parts.push(moved(output, data, out, list));
     }
     let batch_shape = plan.batch_shapes().get(output.leaf);
     let joined = match (
@@ -127,6 +130,7 @@ pub(super) fn parts_of<'p>(
         };
         parts.push(Part {
             output,
+            data,
             out,
             op: output.op,
             from: group.dtype,
@@ -144,7 +148,12 @@ pub(super) fn parts_of<'p>(
 }
 
 /// Samples that are runs of bytes, or what is left of them when neighbours are merged.
-fn moved<'p>(output: &'p OutputPlan<'_>, out: u64, list: Option<&'p ListTable>) -> Part<'p> {
+fn moved<'p>(
+    output: &'p OutputPlan<'_>,
+    data: &'p [*const u8],
+    out: u64,
+    list: Option<&'p ListTable>,
+) -> Part<'p> {
     let size = output.dtype.size() as u64;
     let one = |extent: Extent| Loops::from_iter([SampleLoop::whole(extent, 1, 1)]);
     let rows = |bytes: u64| (one(Extent::Fixed(bytes)), SampleStarts::Rows(bytes as i64));
@@ -167,6 +176,7 @@ fn moved<'p>(output: &'p OutputPlan<'_>, out: u64, list: Option<&'p ListTable>) 
     };
     Part {
         output,
+        data,
         out,
         op: output.op,
         from: DType::U8,
@@ -229,7 +239,7 @@ impl Part<'_> {
                         && self.samples.is_none()
                         && class.num_real > 0 =>
                 {
-                    PartAddresses::Alike { data: &output.data, src_offset: class.src_offset }
+                    PartAddresses::Alike { data: self.data, src_offset: class.src_offset }
                 }
                 _ => PartAddresses::Each(self.addresses_by_class()),
             },
@@ -240,7 +250,7 @@ impl Part<'_> {
         let output = self.output;
         let address = |sample: usize| {
             let class = output.class_of(sample);
-            let first = address_of(output.data[sample], class.src_offset);
+            let first = address_of(self.data[sample], class.src_offset);
             (class.num_real > 0).then_some(first)
         };
         let mut any = None;
@@ -297,7 +307,7 @@ impl Part<'_> {
         self.from == self.to || is_alike
     }
 
-    /// What the choice of a family depends on.
+    /// The properties that decide on the family.
     pub fn work(&self, address_bits: u64) -> PartWork<'_> {
         let is_varied = self.loops.iter().any(|own| own.fixed().is_none());
         let elems = self.loops.iter().filter_map(SampleLoop::fixed).product::<u64>();

@@ -22,8 +22,9 @@ pub(super) struct Policy {
     pub max_item_bytes: u64,
     /// Output that could be written while a warp finds its item.
     pub setup_bytes: u64,
-    /// Warps that a multiprocessor has room for.
+    /// Warps that a multiprocessor has room for: by the kernels of common families, and by those of all, which have more registers.
     pub warps_per_sm: u64,
+    pub any_warps_per_sm: u64,
     /// Samples from which on their addresses are written as 32-bit multiples of a common divisor.
     pub min_ids: u64,
     /// The largest table that goes with the parameters of a launch; others are uploaded.
@@ -49,6 +50,7 @@ const TABLE: [((u32, u32), Policy); 1] = [(
         max_item_bytes: 20 << 10,
         setup_bytes: 3 << 9,
         warps_per_sm: 32,
+        any_warps_per_sm: 24,
         min_ids: 256,
         inline_bytes: LARGE_BYTES as u64,
         small_bytes: SMALL_BYTES as u64,
@@ -56,6 +58,14 @@ const TABLE: [((u32, u32), Policy); 1] = [(
         wide_from: 1 << 31,
     },
 )];
+
+/// Warps that are resident at once, and how many of them keep the memory busy whatever kernel they are of: by the timing
+/// model of `make gpu-model`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WarpSlots {
+    pub all: u64,
+    pub enough: u64,
+}
 
 /// For trials: numbers that go over the table's, as in `max_item_bytes=4096,min_ids=0`.
 const TRIAL: &str = "WINDROW_CUDA_POLICY";
@@ -93,6 +103,7 @@ impl Policy {
                 "max_item_bytes" => self.max_item_bytes = number.into(),
                 "setup_bytes" => self.setup_bytes = number.into(),
                 "warps_per_sm" => self.warps_per_sm = number.into(),
+                "any_warps_per_sm" => self.any_warps_per_sm = number.into(),
                 "min_ids" => self.min_ids = number.into(),
                 "inline_bytes" => self.inline_bytes = number.into(),
                 "small_bytes" => self.small_bytes = number.into(),
@@ -106,21 +117,21 @@ impl Policy {
             && (TURN_BYTES..=self.max_item_bytes).contains(&self.min_item_bytes)
             && self.max_item_bytes <= 1 << 20
             && (MIN_SHORT_BYTES..=1 << 20).contains(&self.max_short_bytes)
-            && (1..=64).contains(&self.warps_per_sm)
+            && [self.warps_per_sm, self.any_warps_per_sm]
+                .iter()
+                .all(|warps| (1..=64).contains(warps))
             && self.inline_bytes <= LARGE_BYTES as u64
             && self.small_bytes <= SMALL_BYTES as u64
             && self.wide_from <= 1 << 31;
         is_sound.then_some(self).ok_or_else(|| refuse("out of range"))
     }
 
-    /// Warps that are resident at once.
-    pub fn warp_slots(&self, num_sms: u32) -> u64 {
-        self.warps_per_sm * u64::from(num_sms.max(1))
-    }
-
-    /// How many of the slots keep the memory busy: by the timing model of `make gpu-model`.
-    pub fn enough_slots(&self, slots: u64) -> u64 {
-        (slots * 2 / 5).max(1)
+    /// Warps of a kernel of common families, or of all.
+    pub fn warp_slots(&self, num_sms: u32, has_any: bool) -> WarpSlots {
+        let num_sms = u64::from(num_sms.max(1));
+        let warps = if has_any { self.any_warps_per_sm } else { self.warps_per_sm };
+        let enough = (self.warps_per_sm * num_sms * 2 / 5).max(1);
+        WarpSlots { all: warps * num_sms, enough }
     }
 
     /// Bytes of an item where `rows` rows of `row_bytes` are cut by `slots` warps at a time, each into
@@ -128,13 +139,13 @@ impl Policy {
     /// the number of items is just below a multiple of theirs, which matters more than the set-up that
     /// larger items save. Fewer items than slots share the memory's bandwidth, which some of the slots use
     /// up as long as items are small: a large one waits for its own loads.
-    pub fn item_bytes(&self, rows: u64, row_bytes: u64, slots: u64, planes: u64) -> u64 {
+    pub fn item_bytes(&self, rows: u64, row_bytes: u64, slots: WarpSlots, planes: u64) -> u64 {
         let turn = TURN_BYTES * planes;
         let cost = |bytes: u64| {
             let items = rows.saturating_mul(row_bytes.div_ceil(bytes)).max(1);
-            let busy = match items < slots && bytes <= 2 * self.min_item_bytes {
-                true => items.max(self.enough_slots(slots)),
-                false => items.next_multiple_of(slots),
+            let busy = match items < slots.all && bytes <= 2 * self.min_item_bytes {
+                true => items.max(slots.enough),
+                false => items.next_multiple_of(slots.all),
             };
             busy.saturating_mul(bytes.min(row_bytes) + self.setup_bytes)
         };
@@ -146,9 +157,8 @@ impl Policy {
 
     /// Bytes of an item of many short samples, `total` bytes in all: as large as may be while each slot has
     /// an item.
-    pub fn short_bytes(&self, total: u64, slots: u64) -> u64 {
-        (total / slots.max(1) / TURN_BYTES * TURN_BYTES)
-            .clamp(MIN_SHORT_BYTES, self.max_short_bytes)
+    pub fn short_bytes(&self, total: u64, slots: WarpSlots) -> u64 {
+        (total / slots.all / TURN_BYTES * TURN_BYTES).clamp(MIN_SHORT_BYTES, self.max_short_bytes)
     }
 }
 
@@ -169,8 +179,9 @@ mod tests {
     #[test]
     fn items_come_in_whole_waves() {
         let policy = TABLE[0].1;
-        let slots = policy.warp_slots(132);
-        assert_eq!(slots, 4224);
+        let slots = policy.warp_slots(132, false);
+        assert_eq!((slots.all, slots.enough), (4224, 1689));
+        assert_eq!(policy.warp_slots(132, true), WarpSlots { all: 3168, ..slots });
         let waves = |rows: u64, row_bytes: u64, planes| {
             let bytes = policy.item_bytes(rows, row_bytes, slots, planes);
             (bytes, rows * row_bytes.div_ceil(bytes))
@@ -186,6 +197,6 @@ mod tests {
         // Rows of 77 bytes, and of 512.
         let short = [7_700_000, 64 << 20].map(|total| policy.short_bytes(total, slots));
         assert_eq!(short, [1536, 8192]);
-        assert!(7_700_000u64.div_ceil(1536) >= slots);
+        assert!(7_700_000u64.div_ceil(1536) >= slots.all);
     }
 }

@@ -22,7 +22,7 @@ const MULTIPROCESSORS: u32 = 132;
 /// The launch of a plan, if it makes one. `is_view` says which leaves are not assembled.
 ///
 /// # Errors
-/// Those of a run that the plan does not show: a table that is too large.
+/// The errors of a run that making the plan does not find: a table that is too large.
 pub(crate) fn launch_of(
     plan: &Plan<'_>,
     is_view: impl Fn(usize) -> bool,
@@ -64,7 +64,7 @@ fn gaps_of(plan: &Plan<'_>) -> Vec<Vec<u8>> {
     arena.flat_map(|arena| arena.gaps().map(|(_, count)| vec![0; count])).collect()
 }
 
-/// What each field of a table writes: parts of outputs, numbers, then gaps, which count as one.
+/// Describes each field of a table: parts of outputs, numbers, then gaps, which count as one.
 fn described(table: &Table, parts: &[Part<'_>], numbers: &[KnownNumbers]) -> Vec<LaunchPart> {
     let written = parts.iter().map(|part| (Some(part.output.leaf), part.output.role.name()));
     let known = numbers.iter().map(|numbers| (Some(numbers.leaf), numbers.role.name()));

@@ -1,4 +1,4 @@
-//! What CUDA there is: devices, the driver, whose memory an address is.
+//! CUDA devices, the driver, and the device that owns an address.
 
 use super::driver::{self, MemoryKind};
 use crate::tensor::{CudaBuild, Device, DeviceInfo, Result};

@@ -12,6 +12,7 @@ use super::download;
 use super::driver::Current;
 use super::enqueue::{Done, Run};
 use super::executor::{Executor, Lane};
+use super::kept::{self, KeptTable, Outs};
 use super::list_table::ListTable;
 use super::numbers::{known_numbers, Values};
 use super::outputs::NumbersToWrite;
@@ -28,7 +29,7 @@ use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Device, Result, Tensor};
 
-/// What of the host a run on a device needs.
+/// The parts of the host engine that a run on a device needs.
 #[derive(Clone, Copy)]
 pub(crate) struct Host<'h> {
     pub memory: &'h Arc<MemoryPool>,
@@ -59,6 +60,12 @@ impl Executor {
     }
 }
 
+/// The addresses that a run writes to: of outputs, then of numbers.
+fn addresses_of(written: &Written<'_>, numbers: &[NumbersToWrite]) -> SmallVec<[u64; 4]> {
+    let own = written.places.iter().map(|place| place.unwrap_or(0));
+    own.chain(numbers.iter().map(|number| number.address)).collect()
+}
+
 /// Where a run reads and writes.
 struct RunMemory<'p> {
     on_device: Written<'p>,
@@ -70,7 +77,7 @@ struct Back {
     index: usize,
     address: u64,
     to: *mut u8,
-    /// What `to` is in, if it is not the caller's.
+    /// The tensor that holds `to`, if it is not the caller's.
     tensor: Option<Tensor>,
     /// The output of the caller's that the tensor is spread over afterwards.
     spread: Option<*mut u8>,
@@ -231,9 +238,20 @@ impl Run<'_> {
             return self.launch_selected(plan, (selection, list), written, numbers);
         }
         let (executor, policy) = (self.executor, &self.executor.policy);
-        let values: Vec<Values<'_>> = numbers.iter().map(NumbersToWrite::values).collect();
-        let num_sms = self.current.context().info().num_sms;
-        let table = Table::new(&parts(plan, written.outputs(plan)), &values, num_sms, policy)?;
+        if plan.launch().is_some() {
+            let addresses = addresses_of(written, numbers);
+            let kept = kept::kept(plan, &addresses, || {
+                let (table, outs) = self.table(plan, written, numbers)?;
+                Ok(KeptTable { table, outs })
+            })?;
+            let data = plan.addresses(&plan.outputs()[0]);
+            let known = kept.parameters(data, &addresses, &executor.parameters, policy);
+            if let Some(parameters) = known {
+                let table = &kept.table;
+                return self.enqueue(table.num_items(), table.has_any(), &parameters);
+            }
+        }
+        let (table, _) = self.table(plan, written, numbers)?;
         if table.num_items() == 0 {
             return Ok(());
         }
@@ -245,6 +263,24 @@ impl Run<'_> {
         self.enqueue(table.num_items(), table.has_any(), &parameters)
     }
 
+    /// The table of a launch, and where its fields are written to.
+    fn table(
+        &self,
+        plan: &Plan<'_>,
+        written: &Written<'_>,
+        numbers: &[NumbersToWrite],
+    ) -> Result<(Table, Outs)> {
+        let values: Vec<Values<'_>> = numbers.iter().map(NumbersToWrite::values).collect();
+        let parts = parts(plan, written.outputs(plan));
+        let num_sms = self.current.context().info().num_sms;
+        let table = Table::new(&parts, &values, num_sms, &self.executor.policy)?;
+        let is_of = |part: &Part<'_>, output| std::ptr::eq(part.output, output);
+        let output = |part| plan.outputs().iter().position(|output| is_of(part, output));
+        let filled = (0..values.len()).filter(|&number| !values[number].bytes.is_empty());
+        let filled = filled.map(|number| plan.outputs().len() + number);
+        Ok((table, Outs(parts.iter().filter_map(output).chain(filled).collect())))
+    }
+
     /// As [`Run::launch`], by a table that the device makes.
     fn launch_selected(
         &mut self,
@@ -254,19 +290,10 @@ impl Run<'_> {
         numbers: &[NumbersToWrite],
     ) -> Result<()> {
         let (executor, policy) = (self.executor, &self.executor.policy);
-        let own = written.places.iter().map(|place| place.unwrap_or(0));
-        let addresses = own.chain(numbers.iter().map(|number| number.address));
-        let addresses: SmallVec<[u64; 4]> = addresses.collect();
-        let num_sms = self.current.context().info().num_sms;
-        let table = SelectedTable::of(plan, &addresses, || {
-            let values: Vec<Values<'_>> = numbers.iter().map(NumbersToWrite::values).collect();
-            let parts = parts(plan, written.outputs(plan));
-            let table = Table::new(&parts, &values, num_sms, policy)?;
-            let is_of = |part: &Part<'_>, output| std::ptr::eq(part.output, output);
-            let output = |part| plan.outputs().iter().position(|output| is_of(part, output));
-            let filled = (0..values.len()).filter(|&number| !values[number].bytes.is_empty());
-            let filled = filled.map(|number| plan.outputs().len() + number);
-            Ok((table, parts.iter().filter_map(output).chain(filled).collect()))
+        let addresses = addresses_of(written, numbers);
+        let table = kept::kept(plan, &addresses, || {
+            let (table, outs) = self.table(plan, written, numbers)?;
+            Ok(SelectedTable::new(&table, outs))
         })?;
         let num_items = table.header(0).num_items;
         if num_items == 0 {

@@ -2,25 +2,23 @@
 //! of that table goes with its parameters, however many samples there are.
 #![allow(unsafe_code)] // Copies and launches with raw addresses.
 
-use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::{bytes_of, cast, cast_slice, Zeroable};
-use smallvec::SmallVec;
 
 use super::capture::refused_in_capture;
 use super::enqueue::Run;
 use super::executor::Executor;
+use super::kept::Outs;
 use super::list_table::{Chosen, ListTable, NUM_FOUND};
 use super::memory::{DeviceBlock, Waited};
 use super::params;
 use super::table::Table;
 use super::upload;
 use super::words::TableColumn;
-use crate::plan::Plan;
-use crate::samples::{Memo, SampleList, Selection};
-use crate::tensor::{DType, Owner, Result, Tensor};
+use crate::samples::{SampleList, Selection};
+use crate::tensor::{DType, Result, Tensor};
 
 impl Executor {
     /// Brings to the device what it has to know of a list to find its samples by indices: their addresses, unless
@@ -98,40 +96,23 @@ fn row_bytes(one_of_each: &SampleList<'_>) -> Option<u64> {
 /// that are written to it is the same for each call.
 #[derive(Debug)]
 pub(super) struct SelectedTable {
-    /// What there is of each column, then their numbers, then the words that the host knows.
+    /// The existing entries of each column, then their numbers, then the words that the host knows.
     words: Vec<u64>,
     num_columns: u32,
     num_words: u32,
-    /// For each field, which of the addresses of a run it writes to.
-    outs: SmallVec<[usize; 2]>,
+    outs: Outs,
     /// Of the table itself.
     bytes: u64,
     header: params::Header,
     has_any: bool,
 }
 
-/// The families of kernels, and the loops of boxes, depend on what addresses are multiples of up to this.
-const OUT_ALIGN: u64 = 16;
-
 impl SelectedTable {
-    /// That of a plan, for a run that writes to these addresses. If the plan is kept with its list, so is the table, which is
-    /// right for the one device that the list is on.
-    pub fn of(
-        plan: &Plan<'_>,
-        addresses: &[u64],
-        make: impl FnOnce() -> Result<(Table, SmallVec<[usize; 2]>)>,
-    ) -> Result<Arc<SelectedTable>> {
-        let is_aligned = addresses.iter().all(|address| address % OUT_ALIGN == 0);
-        let memo = plan.launch().filter(|_| is_aligned);
-        let known = memo.and_then(Memo::get).and_then(|known| known.downcast().ok());
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        let (table, outs) = make()?;
+    pub fn new(table: &Table, outs: Outs) -> SelectedTable {
         let mut words = words_of(table.chosen(), table.as_bytes().len() / 8);
         let num_words = (table.as_bytes().len() / 8) as u32;
         words.extend_from_slice(cast_slice(table.as_bytes()));
-        let made = Arc::new(SelectedTable {
+        SelectedTable {
             words,
             num_columns: table.chosen().len() as u32,
             num_words,
@@ -139,14 +120,10 @@ impl SelectedTable {
             bytes: table.chosen_bytes(),
             header: table.header(),
             has_any: table.has_any(),
-        });
-        if let Some(memo) = memo {
-            memo.set(Arc::clone(&made) as Owner);
         }
-        Ok(made)
     }
 
-    /// What the launch is told of the table at this address.
+    /// The header of the launch for the table at this address.
     pub fn header(&self, table: u64) -> params::Header {
         params::Header { table, ..self.header }
     }
@@ -158,12 +135,8 @@ impl SelectedTable {
 
     /// Has the fields written to the addresses of a run.
     fn place(&self, words: &mut [u64], addresses: &[u64]) {
-        const OUT: usize = offset_of!(params::Field, out) / 8;
         let first = words.len() - self.num_words as usize;
-        let fields = words[first..].chunks_exact_mut(size_of::<params::Field>() / 8);
-        for (field, &out) in fields.zip(&self.outs) {
-            field[OUT] = addresses[out];
-        }
+        self.outs.place(&mut words[first..], addresses);
     }
 }
 
@@ -225,7 +198,7 @@ pub(super) fn table_of(
     Ok(block.address())
 }
 
-/// What the kernel is told of a list, and of indices into it.
+/// The kernel's parameters for a list and for indices into it.
 fn select_of(list: &ListTable, indices: &Tensor) -> params::Select {
     params::Select {
         indices: indices.data_ptr().addr() as u64,

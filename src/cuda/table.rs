@@ -3,13 +3,13 @@
 use bytemuck::{bytes_of, cast_slice, pod_read_unaligned, Pod};
 use smallvec::SmallVec;
 
-use super::encode::{Builder, Encoded};
+use super::encode::{Builder, Encoded, PartFamily};
 use super::numbers::Values;
 use super::parameters::{ParameterPool, Parameters};
 use super::params::{self, Header};
 use super::part::{parts_of, Part};
 use super::policy::Policy;
-use super::words::TableColumn;
+use super::words::{SourceWords, TableColumn};
 use crate::plan::{OutputPlan, Plan};
 use crate::tensor::Result;
 
@@ -22,6 +22,7 @@ pub(super) struct Table {
     chosen: Vec<TableColumn>,
     /// Words with these.
     num_words: u64,
+    sources: SmallVec<[SourceWords; 1]>,
     has_any: bool,
 }
 
@@ -35,17 +36,21 @@ impl Table {
         policy: &Policy,
     ) -> Result<Table> {
         let values = || values.iter().filter(|values| !values.bytes.is_empty());
-        let mut builder = Builder::new(parts.len() + values().count(), num_sms, policy);
-        for part in parts {
+        let parts = parts.iter().map(|part| PartFamily::of(part, policy));
+        let parts: SmallVec<[PartFamily<'_>; 1]> = parts.collect();
+        let has_any = policy.always_any != 0 || !parts.iter().all(PartFamily::is_common);
+        let num_fields = parts.len() + values().count();
+        let mut builder = Builder::new(num_fields, num_sms, has_any, policy);
+        for part in &parts {
             builder.part(part)?;
         }
         for values in values() {
             builder.values(values)?;
         }
-        let Encoded { words, num_fields, num_items, chosen, num_words, has_any } =
+        let Encoded { words, num_fields, num_items, chosen, num_words, sources, has_any } =
             builder.finish()?;
         let header = Header { table: 0, num_items, num_fields };
-        Ok(Table { words, header, chosen, num_words, has_any })
+        Ok(Table { words, header, chosen, num_words, sources, has_any })
     }
 
     /// Columns that a device writes.
@@ -79,6 +84,11 @@ impl Table {
         self.header.num_items
     }
 
+    /// Where it has the addresses of samples that are all alike.
+    pub fn sources(&self) -> &[SourceWords] {
+        &self.sources
+    }
+
     /// Bytes of the table alone.
     pub fn as_bytes(&self) -> &[u8] {
         cast_slice(&self.words)
@@ -89,7 +99,7 @@ impl Table {
         (size_of::<Header>() + self.as_bytes().len()) as u64
     }
 
-    /// What a launch is told beside the table, which goes with its parameters.
+    /// The header of the launch, which goes with its parameters, beside the table.
     pub fn header(&self) -> Header {
         self.header
     }

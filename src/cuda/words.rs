@@ -2,7 +2,7 @@
 
 use bytemuck::cast_slice;
 
-use super::params::{CHOSEN_WORDS, SMALL_BYTES};
+use super::params::{Family, CHOSEN_WORDS, SMALL_BYTES};
 use crate::tensor::{Error, Result};
 
 /// A column of a table that depends on which samples a device chooses.
@@ -22,6 +22,22 @@ impl TableColumn {
     pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> TableColumn {
         TableColumn { position: 0, values, count, is_wide, is_address: false }
     }
+}
+
+/// Where a table has the addresses of samples that are all alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SourceWords {
+    /// The number of the field.
+    pub field: u32,
+    pub family: u8,
+    /// Its first word, and how many there are.
+    pub first: u32,
+    pub count: u32,
+    /// Bytes from the beginning of a sample.
+    pub src_offset: i64,
+    /// All addresses, by or: what the family depends on.
+    pub bits: u64,
+    pub is_by_id: bool,
 }
 
 pub(super) struct Words {
@@ -104,6 +120,61 @@ impl Words {
     /// Where the next word will be.
     pub fn position(&self) -> Result<u32> {
         u32::try_from(self.words.len()).map_err(|_| too_large("words of a table"))
+    }
+}
+
+/// Writes addresses, or how many times a power of two each is behind a base.
+pub(super) fn write_sources<T: Copy>(
+    words: &mut [u64],
+    samples: &[T],
+    address: impl Fn(T) -> u64,
+    base: Option<(u64, u32)>,
+) {
+    let Some((base, shift)) = base else {
+        return words.iter_mut().zip(samples).for_each(|(word, &sample)| *word = address(sample));
+    };
+    let id = |sample: T| (address(sample) - base) >> shift;
+    let pairs = samples.chunks_exact(2);
+    if let ([.., word], [last]) = (&mut *words, pairs.remainder()) {
+        *word = in_memory(id(*last), 0);
+    }
+    words
+        .iter_mut()
+        .zip(pairs)
+        .for_each(|(word, pair)| *word = in_memory(id(pair[0]), id(pair[1])));
+}
+
+/// An address that is not behind any of these, and a power of two that all distances from it are multiples of, if the
+/// quotients have 32 bits.
+pub(super) fn base_of<T: Copy>(
+    samples: &[T],
+    address: impl Fn(T) -> u64,
+    family: u8,
+) -> Option<(u64, u32)> {
+    let first = address(*samples.first()?);
+    // Kernels of rows count vectors of 16 bytes in 32 bits.
+    let fits = |spread: u64, shift: u32| {
+        let is_near = family != Family::Rows as u8 || spread < 1 << 35;
+        is_near && spread >> shift <= u64::from(u32::MAX)
+    };
+    // The bits that are not the same in all of them: without these the first is such a base, most often.
+    let varied = samples.iter().fold(0, |all, &sample| all | (address(sample) ^ first));
+    let shift = varied.trailing_zeros().min(31);
+    let below = u64::MAX.checked_shr(varied.leading_zeros()).unwrap_or(0);
+    let own = below >> shift << shift;
+    if fits(own, shift) {
+        return Some((first & !own, shift));
+    }
+    let base = samples.iter().fold(first, |least, &sample| least.min(address(sample)));
+    let spread = samples.iter().fold(0, |all, &sample| all | (address(sample) - base));
+    fits(spread, shift).then_some((base, shift))
+}
+
+/// Two numbers of 32 bits as they follow each other in memory.
+fn in_memory(first: u64, second: u64) -> u64 {
+    match cfg!(target_endian = "little") {
+        true => first | second << 32,
+        false => first << 32 | second,
     }
 }
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::plan::{OutputPlan, Plan, Staging};
 
-/// What a launch writes: outputs as planned, or as they are read where their samples were brought to.
+/// The outputs of a launch: as planned, or reading from where their samples were copied to.
 pub(super) struct Written<'p> {
     /// The address of each output; `None` for one that the launch does not write.
     pub places: SmallVec<[Option<u64>; 4]>,

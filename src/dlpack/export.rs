@@ -60,7 +60,7 @@ pub fn device_to_dl(device: Device) -> DLDevice {
     }
 }
 
-/// What a consumer gets a pointer to; shape and strides follow it in the same allocation.
+/// The block a consumer receives a pointer to; shape and strides follow it in the same allocation.
 #[repr(C)]
 struct ExportBlock<H> {
     /// At offset 0, so that a pointer to it is a pointer to the block. The consumer may change it.
@@ -150,7 +150,7 @@ impl Tensor {
 
     /// As [`Tensor::to_dlpack`], in the form from before version 1.0.
     ///
-    /// That form cannot say read-only: refuse the request when [`Tensor::is_read_only`] holds.
+    /// The legacy form has no read-only flag: refuse the request when [`Tensor::is_read_only`] holds.
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack_legacy(&self) -> NonNull<DLManagedTensor> {
         export(self, |dl_tensor| DLManagedTensor {

@@ -279,7 +279,7 @@ impl ManagedTensor {
         ManagedTensor(Kind::Legacy(unsafe { NonNull::new_unchecked(managed) }))
     }
 
-    /// What the struct says.
+    /// The tensor as the struct describes it.
     ///
     /// # Errors
     /// As [`read_tensor`].

@@ -18,7 +18,7 @@ fn count(frees: &Frees) -> usize {
     frees.load(Ordering::SeqCst)
 }
 
-/// What a foreign producer keeps alive behind `manager_ctx`.
+/// State that a foreign producer keeps alive through `manager_ctx`.
 struct Context {
     frees: Frees,
     dims: Vec<i64>,
@@ -325,7 +325,7 @@ fn flags_are_read() {
     assert_eq!((owned.flags(), owned.is_copied()), (0, false));
 }
 
-/// All that another major version promises; Miri sees a read past it.
+/// The prefix that every major version shares; Miri reports a read past it.
 #[repr(C)]
 struct Prefix {
     version: DLPackVersion,

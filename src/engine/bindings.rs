@@ -1,15 +1,15 @@
-//! What a binding of another language needs beside the public interface: stages that begin before there is a plan, batches
-//! that need none, the ends of calls. Hidden from the documentation, and free to change.
+//! The interface for bindings in other languages, beside the public one: stages that begin before there is a plan, batches
+//! without a plan, and the ends of calls. Hidden from the documentation, and free to change.
 
 use std::borrow::Cow;
 use std::time::Instant;
 
 use super::engine::Engine;
-use crate::batch::{Batch, Fields};
+use crate::batch::{Batch, Fields, Filled};
 use crate::collate::{Collate, Form, Transform};
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{Leaf, Plan};
+use crate::plan::{Leaf, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
 use crate::tensor::{Device, Owner, Result};
@@ -96,7 +96,7 @@ impl Engine {
         leaves: &[Leaf<'s, 'a>],
         begin: Instant,
         most_bytes: u64,
-    ) -> Option<Vec<Batch>> {
+    ) -> Option<Vec<Filled>> {
         self.small_leaves(leaves, begin, most_bytes)
     }
 
@@ -109,7 +109,7 @@ impl Engine {
         most_bytes: u64,
     ) -> Option<Batch> {
         let rows = SampleRows::of_list(list, host::POLICY.small_bytes)?;
-        self.small_rows(rows, collate, begin, most_bytes)
+        self.small_rows(rows, collate, None, begin, most_bytes)?.into_batch()
     }
 
     /// As [`Engine::assemble_small`], of the samples at these positions of a list, of which negative ones count from the
@@ -119,14 +119,15 @@ impl Engine {
         list: &SampleList<'_>,
         indices: &[i64],
         collate: &Collate,
+        out: Option<&Target<'_>>,
         begin: Instant,
-    ) -> Option<Batch> {
+    ) -> Option<Filled> {
         let most_bytes = host::POLICY.small_bytes;
         let rows = SampleRows::taken(list, indices, most_bytes)?;
-        self.small_rows(rows, collate, begin, most_bytes)
+        self.small_rows(rows, collate, out, begin, most_bytes)
     }
 
-    /// What keeps [`Engine::stream`] in existence after the engine, as for memory of others that belongs to it.
+    /// The owner that keeps [`Engine::stream`] in existence after the engine, for foreign memory that depends on the stream.
     ///
     /// # Errors
     /// As [`Engine::stream`].

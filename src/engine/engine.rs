@@ -12,7 +12,7 @@ use crate::host::{self, MemoryPool, Outputs, RowsAhead, Threads, POLICY};
 use crate::observe::{Counters, Span, Stage, Stats, Tally};
 use crate::plan::{is_shared, AsTarget, Leaf, Plan, Role};
 use crate::run_options::RunOptions;
-use crate::samples::{SampleRows, Samples};
+use crate::samples::Samples;
 use crate::tensor::{bytes_of, DType, Device, Error, Layout, Result, Stream, Tensor};
 
 /// Assembles batches. Cheap to clone: clones share threads, memory and counters.
@@ -156,23 +156,17 @@ impl Engine {
         options: RunOptions,
     ) -> Result<Batch> {
         let begin = Instant::now();
-        let views = samples.as_views();
-        let rows = views.and_then(SampleRows::of_views);
-        if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, collate, begin)) {
+        let rows = samples.to_rows(POLICY.small_bytes);
+        let small = rows.and_then(|rows| self.assemble_rows(rows, collate, None, begin));
+        if let Some(batch) = small.and_then(Filled::into_batch) {
             return Ok(batch);
         }
         let (samples, collate) = (samples.to_list(), self.placed(collate));
-        if views.is_none() {
-            let rows = SampleRows::of_list(&samples, POLICY.small_bytes);
-            if let Some(batch) = rows.and_then(|rows| self.assemble_rows(rows, &collate, begin)) {
-                return Ok(batch);
-            }
-        }
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: None };
         let mut filled = self.run_with(self.plan(&[leaf], begin)?, options)?;
-        match filled.pop() {
-            Some(Filled { data: Some(data), fields }) => Ok(Batch::new(data, fields)),
-            _ => unreachable!("a plan of one leaf without an output gives one tensor"),
+        match filled.pop().and_then(Filled::into_batch) {
+            Some(batch) => Ok(batch),
+            None => unreachable!("a plan of one leaf without an output gives one tensor"),
         }
     }
 
@@ -188,10 +182,15 @@ impl Engine {
         collate: &Collate,
         out: &mut impl AsTarget,
     ) -> Result<Fields> {
+        let (begin, target) = (Instant::now(), out.as_target()?);
+        let rows = samples.to_rows(POLICY.small_bytes);
+        let small = rows.and_then(|rows| self.assemble_rows(rows, collate, Some(&target), begin));
+        if let Some(filled) = small {
+            return Ok(filled.fields);
+        }
         let (samples, collate) = (samples.to_list(), self.placed(collate));
-        let target = out.as_target()?;
         let leaf = Leaf { samples: &samples, collate: &collate, path: "", out: Some(&target) };
-        let mut filled = self.run(self.plan(&[leaf], Instant::now())?)?;
+        let mut filled = self.run(self.plan(&[leaf], begin)?)?;
         filled.pop().map(|filled| filled.fields).ok_or(Error::Empty)
     }
 
@@ -432,7 +431,7 @@ impl Engine {
         Ok(block.into_tensor(dtype, layout))
     }
 
-    /// What was done since the engine was made or the counters were reset.
+    /// Counters since the engine was made or since they were reset.
     pub fn stats(&self) -> Stats {
         let stats = self.shared.counters.snapshot(self.shared.memory.stats());
         let (device_bytes, pinned_bytes) = self.shared.devices.bytes();

@@ -1,4 +1,4 @@
-//! What of a run an [`Engine`] leaves to the executor of a device.
+//! The steps of a run that an [`Engine`] delegates to a device's executor.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::cuda::ListTable;
 use crate::engine::engine::Engine;
-use crate::samples::{Listed, Memo, SampleList, Selection};
+use crate::samples::{Listed, SampleList, Selection};
 use crate::tensor::Owner;
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
@@ -55,7 +55,7 @@ impl Engine {
         let (one_of_each, metas) = samples.one_of_each()?;
         let executor = self.executor(ordinal)?;
         let table: Owner = executor.list_table(&samples, &one_of_each, &metas)?;
-        Ok(Listed { samples, one_of_each, table, planned: Memo::default() })
+        Ok(Listed { samples, one_of_each, table })
     }
 }
 

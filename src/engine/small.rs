@@ -1,19 +1,20 @@
 //! Batches so small that the tables of a plan would take longer to make than the batch: rows on the host, copied
 //! or cast one after the other by the calling thread, each batch into one allocation.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use smallvec::{smallvec, SmallVec};
 
 use super::engine::Engine;
-use crate::batch::{Batch, Fields, Parts};
+use crate::batch::{Fields, Filled, Parts};
 use crate::collate::{Collate, Form, MaskBits, Pad, Transform};
-use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding};
+use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory};
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{padded_dims, padded_extent, Leaf, Path};
+use crate::plan::{padded_dims, padded_extent, Leaf, Path, Target};
 use crate::samples::SampleRows;
-use crate::tensor::{DType, Device, Dims, Layout, Offsets};
+use crate::tensor::{DType, Device, Dims, Layout, Offsets, Tensor};
 
 /// How rows are in a batch.
 #[derive(Clone, Copy)]
@@ -32,6 +33,8 @@ const ALIGN: u64 = 64;
 /// A batch that needs no plan.
 struct Small<'r> {
     rows: SampleRows<'r>,
+    /// The caller's memory for the data, if it is to go there.
+    out: Option<&'r Target<'r>>,
     form: RowForm,
     dtype: DType,
     layout: Layout,
@@ -43,7 +46,12 @@ struct Small<'r> {
 impl<'r> Small<'r> {
     /// `None` if more is asked for than to copy or cast the rows and to pad dim 0; and if anything is wrong, which a
     /// plan then tells. `device`: where batches go if the options do not say.
-    fn new(rows: SampleRows<'r>, collate: &Collate, device: Option<Device>) -> Option<Small<'r>> {
+    fn new(
+        rows: SampleRows<'r>,
+        collate: &Collate,
+        out: Option<&'r Target<'r>>,
+        device: Option<Device>,
+    ) -> Option<Small<'r>> {
         let (meta, count) = (rows.meta(), rows.len() as i64);
         let (from, dtype) = (meta.dtype, collate.dtype.unwrap_or(meta.dtype));
         let is_plain = collate.misplaced.is_none()
@@ -60,17 +68,27 @@ impl<'r> Small<'r> {
         let rest = own.get(1..).unwrap_or_default();
         is_countable(&form, rest, rows.len(), extents[1])?;
         let (mut shape, real): (Dims, i64) = match &form {
-            RowForm::Stacked => (smallvec![count], total),
+            RowForm::Stacked if own.is_empty() => (smallvec![count], total),
+            RowForm::Stacked => (smallvec![count, extents[1]], total),
             RowForm::Padded(RowPadding { extent, .. }, _) => {
                 (smallvec![count, *extent], real_total(&rows, *extent))
             }
             RowForm::Joined { .. } => (smallvec![total], total),
         };
-        shape.extend_from_slice(if let RowForm::Stacked = form { own } else { rest });
+        shape.extend_from_slice(rest);
         let elems = real.checked_mul(rest.iter().product())? as u64;
         let layout = Layout::compact(dtype, &shape).ok()?;
+        if !out.is_none_or(|out| out.is_dense(dtype, &layout)) {
+            return None;
+        }
         let data_bytes = layout.numel() as u64 * dtype.size() as u64;
-        Some(Small { rows, form, dtype, layout, data_bytes, elems })
+        Some(Small { rows, out, form, dtype, layout, data_bytes, elems })
+    }
+
+    /// The addresses of the caller's memory that is written.
+    fn written(&self) -> Option<Range<usize>> {
+        let begin = self.out?.data.addr();
+        Some(begin..begin + self.data_bytes as usize)
     }
 
     fn bytes_in(&self) -> u64 {
@@ -101,115 +119,105 @@ impl<'r> Small<'r> {
         all.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Makes the batch; `None` without memory.
-    fn write(&self, memory: &Arc<MemoryPool>, threads: Option<&Helpers>) -> Option<Batch> {
-        match &self.form {
-            RowForm::Stacked => self.write_stacked(memory, threads),
-            RowForm::Padded(padding, mask) => self.write_padded(memory, threads, padding, *mask),
-            &RowForm::Joined { offsets_i32, batch_index, is_ragged } => {
+    /// The memory of the batch, of which nothing is written yet; `None` without memory.
+    fn room(&self, memory: &Arc<MemoryPool>) -> Option<Filled> {
+        let (count, mut fields) = (self.rows.len() as i64, Fields::of_rows(self.rows.len()));
+        let mut end = if self.out.is_some() { 0 } else { self.data_bytes };
+        let mut place = |bytes: i64| {
+            let at = end.next_multiple_of(ALIGN);
+            end = at + bytes as u64;
+            at
+        };
+        let (mut offsets, mut mask, mut index_at) = (None, None, None);
+        let lengths_at = match &self.form {
+            RowForm::Stacked => {
+                let data = match self.out {
+                    Some(_) => None,
+                    None => {
+                        let block = memory.allocate(end).ok()?;
+                        Some(block.into_tensor(self.dtype, self.layout.clone()))
+                    }
+                };
+                return Some(Filled { data, fields });
+            }
+            RowForm::Padded(padding, bits) => {
+                let at = place(8 * count);
+                mask = bits.as_ref().map(|bits| {
+                    (place(mask_bytes(bits, count, padding)), bits.dtype, padding.extent)
+                });
+                at
+            }
+            &RowForm::Joined { offsets_i32, batch_index, .. } => {
+                let at = place(8 * count);
                 let dtype = if offsets_i32 { DType::I32 } else { DType::I64 };
-                self.write_joined(memory, threads, dtype, batch_index, is_ragged)
+                offsets = Some((place((count + 1) * dtype.size() as i64), dtype));
+                index_at = batch_index.then(|| place(8 * self.layout.shape()[0]));
+                at
             }
-        }
-    }
-
-    fn write_stacked(&self, memory: &Arc<MemoryPool>, threads: Option<&Helpers>) -> Option<Batch> {
-        let block = memory.allocate(self.data_bytes).ok()?;
-        let data = block.into_tensor(self.dtype, self.layout.clone());
-        // SAFETY: memory for as many rows that was just allocated.
-        #[allow(unsafe_code)]
-        unsafe {
-            write_rows(&self.rows, None, None, &data, threads);
-        }
-        Some(Batch::new(data, Fields::of_rows(self.rows.len())))
-    }
-
-    fn write_padded(
-        &self,
-        memory: &Arc<MemoryPool>,
-        threads: Option<&Helpers>,
-        padding: &RowPadding,
-        mask: Option<MaskBits>,
-    ) -> Option<Batch> {
-        let rows = &self.rows;
-        let count = rows.len() as i64;
-        let mut end = self.data_bytes;
-        let lengths_at = place(&mut end, 8 * count as u64);
-        let mask = match mask {
-            Some(bits) => {
-                let layout = Layout::compact(bits.dtype, &[count, padding.extent]).ok()?;
-                Some((place(&mut end, mask_bytes(&bits, count, padding) as u64), layout, bits))
-            }
-            None => None,
         };
         let block = memory.allocate(end).ok()?.share();
-        let data = block.part(0, self.dtype, self.layout.clone());
-        let lengths = block.part(lengths_at, DType::I64, row_of(DType::I64, count)?);
-        let mask = mask.map(|(at, layout, bits)| (block.part(at, bits.dtype, layout), bits));
-        let real = rows.lengths_within(padding.extent);
-        // SAFETY: memory that was just allocated: for each row with its padding, a length for each row, and an element
-        // of the mask for each place of all rows.
-        #[allow(unsafe_code)]
-        unsafe {
-            write_numbers(&lengths, real.iter().copied());
-            write_rows(rows, Some(padding), mask.as_ref(), &data, threads);
-        }
-        let mut fields = Fields::of_rows(rows.len());
-        fields.lengths = Some(Box::new(lengths));
-        fields.mask = mask.map(|(mask, _)| Box::new(mask));
-        let dims = smallvec![(0, padding.side)];
-        fields.set_parts(Parts::Padded { dims, lengths: Arc::from(&*real) });
-        Some(Batch::new(data, fields))
+        // Every size fits: see `is_countable`.
+        let part = |at: u64, dtype: DType, shape: &[i64]| {
+            let layout = Layout::compact(dtype, shape).ok()?;
+            Some(Box::new(block.part(at, dtype, layout)))
+        };
+        fields.lengths = part(lengths_at, DType::I64, &[count]);
+        fields.offsets = offsets.and_then(|(at, dtype)| part(at, dtype, &[count + 1]));
+        fields.mask = mask.and_then(|(at, dtype, extent)| part(at, dtype, &[count, extent]));
+        let total = &self.layout.shape()[..1];
+        fields.batch_index = index_at.and_then(|at| part(at, DType::I64, total));
+        let data = self.out.is_none().then(|| block.part(0, self.dtype, self.layout.clone()));
+        Some(Filled { data, fields })
     }
 
-    /// `of_offsets`: their dtype.
-    fn write_joined(
-        &self,
-        memory: &Arc<MemoryPool>,
-        threads: Option<&Helpers>,
-        of_offsets: DType,
-        batch_index: bool,
-        is_ragged: bool,
-    ) -> Option<Batch> {
-        let rows = &self.rows;
-        let (count, total) = (rows.len() as i64, self.layout.shape()[0]);
-        let mut end = self.data_bytes;
-        let lengths_at = place(&mut end, 8 * count as u64);
-        let boundaries_at = place(&mut end, (count as u64 + 1) * of_offsets.size() as u64);
-        let index_at = batch_index.then(|| place(&mut end, 8 * total as u64));
-        let index = row_of(DType::I64, total)?;
-        let block = memory.allocate(end).ok()?.share();
-        let data = block.part(0, self.dtype, self.layout.clone());
-        let lengths = block.part(lengths_at, DType::I64, row_of(DType::I64, count)?);
-        let boundaries = block.part(boundaries_at, of_offsets, row_of(of_offsets, count + 1)?);
-        let index = index_at.map(|at| block.part(at, DType::I64, index));
-        let each = || (0..rows.len()).map(|index| rows.at(index).1);
-        let offsets = Offsets::of_checked(each());
-        // SAFETY: memory that was just allocated: for all rows, a length for each, one boundary more, and a number for
+    /// Makes the batch in its room.
+    fn write(&self, room: &mut Filled, threads: Option<&Helpers>) {
+        let (rows, fields) = (&self.rows, &mut room.fields);
+        let own = room.data.as_ref().map(Tensor::data_ptr);
+        let data = own.or(self.out.map(|out| out.data)).unwrap_or(std::ptr::null_mut());
+        let memory = RowsMemory { data, bytes: self.data_bytes as usize, dtype: self.dtype };
+        let (mut padding, mut mask) = (None, None);
+        match &self.form {
+            RowForm::Stacked => {}
+            RowForm::Padded(of_rows, bits) => {
+                let real = rows.lengths_within(of_rows.extent);
+                // SAFETY: just allocated, a number for each row.
+                #[allow(unsafe_code)]
+                unsafe {
+                    write_numbers(fields.lengths.as_deref(), real.iter().copied());
+                }
+                let dims = smallvec![(0, of_rows.side)];
+                fields.set_parts(Parts::Padded { dims, lengths: Arc::from(&*real) });
+                (padding, mask) = (Some(of_rows), fields.mask.as_deref().zip(bits.as_ref()));
+            }
+            RowForm::Joined { is_ragged, .. } => {
+                let each = || (0..rows.len()).map(|index| rows.at(index).1);
+                let offsets = Offsets::of_checked(each());
+                let of_places = each()
+                    .enumerate()
+                    .flat_map(|(row, length)| std::iter::repeat_n(row as i64, length as usize));
+                // SAFETY: just allocated: a length for each row, one boundary more, and a number for each place of all rows.
+                #[allow(unsafe_code)]
+                unsafe {
+                    write_numbers(fields.lengths.as_deref(), each());
+                    write_numbers(fields.offsets.as_deref(), offsets.as_slice().iter().copied());
+                    write_numbers(fields.batch_index.as_deref(), of_places);
+                }
+                fields.max_length = is_ragged.then(|| rows.extents()[1]);
+                fields.set_parts(Parts::Joined { dim: 0, offsets });
+            }
+        }
+        // SAFETY: memory just allocated for each row with its padding; or the caller's for this call, which has the batch's dtype
+        // and layout (`Small::new`) and is apart from all samples (`are_apart`). The mask was just allocated, with an element for
         // each place of all rows.
         #[allow(unsafe_code)]
         unsafe {
-            write_numbers(&lengths, each());
-            write_numbers(&boundaries, offsets.as_slice().iter().copied());
-            if let Some(index) = &index {
-                let numbers = each()
-                    .enumerate()
-                    .flat_map(|(row, length)| std::iter::repeat_n(row as i64, length as usize));
-                write_numbers(index, numbers);
-            }
-            write_rows(rows, None, None, &data, threads);
+            write_rows(rows, padding, mask, &memory, threads);
         }
-        let mut fields = Fields::of_rows(rows.len());
-        fields.lengths = Some(Box::new(lengths));
-        fields.offsets = Some(Box::new(boundaries));
-        fields.batch_index = index.map(Box::new);
-        fields.max_length = is_ragged.then(|| rows.extents()[1]);
-        fields.set_parts(Parts::Joined { dim: 0, offsets });
-        Some(Batch::new(data, fields))
     }
 
-    /// What was done to make it.
-    fn add_to(&self, tally: &mut Tally, made: &Batch) {
+    /// Adds the account of this batch.
+    fn add_to(&self, tally: &mut Tally, made: &Fields) {
         let real_bytes = self.elems * self.dtype.size() as u64;
         let is_moved = self.rows.meta().dtype == self.dtype;
         tally.paths.push(match (is_moved, real_bytes == self.data_bytes) {
@@ -218,7 +226,7 @@ impl<'r> Small<'r> {
             (true, true) if real_bytes > 0 && self.rows.is_one_range() => Path::Memcpy,
             (true, true) => Path::Gather,
         });
-        let others = [made.lengths(), made.mask(), made.batch_index()];
+        let others = [&made.lengths, &made.mask, &made.batch_index];
         let others: u64 = others.into_iter().flatten().map(|field| field.nbytes() as u64).sum();
         tally.samples += self.rows.len() as u64;
         tally.bytes_in += self.bytes_in();
@@ -229,72 +237,75 @@ impl<'r> Small<'r> {
 }
 
 impl Engine {
-    /// Assembles all leaves without a plan, if together they read and write less than 1 MiB, if the samples are
+    /// Assembles all leaves without a plan, if together they read and write less than `limit_of` them, if the samples are
     /// row-major rows on the host that differ in dim 0 at most, and if no more is asked for than to copy or cast
-    /// them and to pad dim 0. Otherwise, and if an input is wrong, returns `None` and does nothing: a plan does the
-    /// work or reports the error. `begin`: when the work on the samples began. `most_bytes`: a limit below 1 MiB.
+    /// them and to pad dim 0, into dense outputs if any. Otherwise, and if an input is wrong, returns `None` and does nothing: a
+    /// plan does the work or reports the error. `begin`: when the work on the samples began. `most_bytes`: a lower limit.
     pub(super) fn small_leaves<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
         begin: Instant,
         most_bytes: u64,
-    ) -> Option<Vec<Batch>> {
+    ) -> Option<Vec<Filled>> {
         let of_leaf = |leaf: &Leaf<'s, 'a>| -> Option<Small<'s>> {
-            let rows = SampleRows::of_list(leaf.samples, host::POLICY.small_bytes)
-                .filter(|_| leaf.out.is_none())?;
-            Small::new(rows, leaf.collate, self.shared.device)
+            let rows = SampleRows::of_list(leaf.samples, host::POLICY.small_bytes)?;
+            Small::new(rows, leaf.collate, leaf.out, self.shared.device)
         };
         let all = leaves.iter().map(of_leaf).collect::<Option<SmallVec<[Small<'_>; 1]>>>()?;
-        let most_bytes = most_bytes.min(host::POLICY.small_bytes);
-        self.write_small(&all, begin, most_bytes, |write| {
-            let mut batches = Vec::with_capacity(all.len());
-            for small in &all {
-                batches.push(write(small)?);
-            }
-            Some(batches)
+        self.write_small(&all, begin, most_bytes.min(limit_of(&all)), |write| {
+            // All memory first: without it nothing is written.
+            let room = |small: &Small<'_>| small.room(&self.shared.memory);
+            let mut made = all.iter().map(room).collect::<Option<Vec<_>>>()?;
+            all.iter().zip(&mut made).for_each(|(small, made)| write(small, made));
+            Some(made)
         })
     }
 
-    /// As [`Engine::small_leaves`], of rows that are one leaf without an output.
-    pub(super) fn small_rows(
+    /// As [`Engine::small_leaves`], of rows that are one leaf.
+    pub(super) fn small_rows<'r>(
         &self,
-        rows: SampleRows<'_>,
+        rows: SampleRows<'r>,
         collate: &Collate,
+        out: Option<&'r Target<'r>>,
         begin: Instant,
         most_bytes: u64,
-    ) -> Option<Batch> {
-        let small = Small::new(rows, collate, self.shared.device);
-        let all = small.as_slice();
-        let small = all.first()?;
-        self.write_small(all, begin, most_bytes, |write| write(small))
+    ) -> Option<Filled> {
+        let small = Small::new(rows, collate, out, self.shared.device);
+        self.write_one(small.as_ref()?, begin, most_bytes)
     }
 
     /// As [`Engine::small_leaves`], of one leaf, whose rows may be more if they are short.
-    pub(super) fn assemble_rows(
+    pub(super) fn assemble_rows<'r>(
         &self,
-        rows: SampleRows<'_>,
+        rows: SampleRows<'r>,
         collate: &Collate,
+        out: Option<&'r Target<'r>>,
         begin: Instant,
-    ) -> Option<Batch> {
-        let (small, policy) = (Small::new(rows, collate, self.shared.device), &host::POLICY);
-        let all = small.as_slice();
-        let small = all.first()?;
-        let are_short = small.traffic() / (small.rows.len() as u64) < policy.min_tile_bytes;
-        let most_bytes = if are_short { policy.streaming_bytes } else { policy.small_bytes };
-        self.write_small(all, begin, most_bytes, |write| write(small))
+    ) -> Option<Filled> {
+        let small = Small::new(rows, collate, out, self.shared.device);
+        let small = small.as_ref()?;
+        self.write_one(small, begin, limit_of(std::slice::from_ref(small)))
     }
 
-    /// What `make` makes of all batches, if they are small enough. It writes each of them by what it is given, which gives
-    /// `None` without memory.
+    fn write_one(&self, small: &Small<'_>, begin: Instant, most_bytes: u64) -> Option<Filled> {
+        self.write_small(std::slice::from_ref(small), begin, most_bytes, |write| {
+            let mut made = small.room(&self.shared.memory)?;
+            write(small, &mut made);
+            Some(made)
+        })
+    }
+
+    /// Makes all batches with `make`, if they are small enough. `make` writes each of them, into its room, through the function
+    /// it receives. Without memory it returns `None`, and has written nothing.
     fn write_small<'r, T>(
         &self,
         all: &[Small<'r>],
         begin: Instant,
         most_bytes: u64,
-        make: impl FnOnce(&mut dyn FnMut(&Small<'r>) -> Option<Batch>) -> Option<T>,
+        make: impl FnOnce(&mut dyn FnMut(&Small<'r>, &mut Filled)) -> Option<T>,
     ) -> Option<T> {
         let traffic = all.iter().map(Small::traffic).fold(0, u64::saturating_add);
-        if traffic >= most_bytes || self.shared.reference {
+        if traffic >= most_bytes || self.shared.reference || !are_apart(all) {
             return None;
         }
         let threads = match host::is_small(traffic) {
@@ -303,12 +314,9 @@ impl Engine {
         };
         let span = Span::timed(Stage::Run, begin, &self.shared.counters.run_ns);
         let mut tally = Tally::default();
-        let made = make(&mut |small| {
-            let made = small.write(&self.shared.memory, threads.as_ref());
-            if let Some(made) = &made {
-                small.add_to(&mut tally, made);
-            }
-            made
+        let made = make(&mut |small, room| {
+            small.write(room, threads.as_ref());
+            small.add_to(&mut tally, &room.fields);
         })?;
         self.shared.counters.count(&tally);
         span.note(&tally);
@@ -316,16 +324,27 @@ impl Engine {
     }
 }
 
-/// Where a part of so many bytes is in a block that ends at `end` so far.
-fn place(end: &mut u64, bytes: u64) -> u64 {
-    let at = end.next_multiple_of(ALIGN);
-    *end = at + bytes;
-    at
+/// The bytes from which on batches need a plan. Short rows are never cut into tiles, and need none for longer.
+fn limit_of(all: &[Small<'_>]) -> u64 {
+    let policy = &host::POLICY;
+    let is_short =
+        |small: &Small<'_>| small.traffic() / (small.rows.len() as u64) < policy.min_tile_bytes;
+    match all.iter().all(is_short) {
+        true => policy.streaming_bytes,
+        false => policy.small_bytes,
+    }
 }
 
-/// Of a tensor of one dim.
-fn row_of(dtype: DType, extent: i64) -> Option<Layout> {
-    Layout::compact(dtype, &[extent]).ok()
+/// Whether each output is apart from the others and from all samples. Where it is not, a plan tells, which also takes outputs
+/// that are columns of one table.
+fn are_apart(all: &[Small<'_>]) -> bool {
+    let written = || all.iter().filter_map(Small::written);
+    written().enumerate().all(|(index, bytes)| {
+        let is_apart =
+            |other: Range<usize>| other.start.max(bytes.start) >= other.end.min(bytes.end);
+        written().skip(index + 1).all(is_apart)
+            && all.iter().all(|small| small.rows.are_apart_from(&bytes))
+    })
 }
 
 /// The elements along dim 0 of all rows that are within an extent.

@@ -1,4 +1,4 @@
-//! What a conversion of one element means. Everything else on the host must give the same bits.
+//! Defines the conversion of one element. Everything else on the host must give the same bits.
 //!
 //! The code is free of branches on data, so that a loop over it can be vectorised.
 #![allow(unsafe_code, reason = "the unchecked cast behind a clamp is the one that vectorises")]
@@ -372,7 +372,7 @@ fn i64_to_odd(x: i64) -> f32 {
 mod tests {
     use super::*;
 
-    /// What is below keeps `to_int_unchecked` inside of its range: a limit itself is outside.
+    /// The limits below keep `to_int_unchecked` inside of its range: a limit itself is outside.
     #[test]
     fn nothing_lies_between_a_float_and_the_one_below() {
         for power in -1022..1023 {

@@ -132,7 +132,7 @@ impl Drop for RowsAhead {
 }
 
 impl AheadState {
-    /// What another thread does.
+    /// The work of another thread.
     fn help(&self) {
         let Some(_inside) = self.door.enter() else { return };
         loop {

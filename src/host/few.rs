@@ -28,14 +28,25 @@ pub(crate) struct RowPadding {
     pub value: [u8; 16],
 }
 
+/// Row-major memory that rows are written to.
+pub(crate) struct RowsMemory {
+    pub data: *mut u8,
+    pub bytes: usize,
+    pub dtype: DType,
+}
+
+// SAFETY: an address, from which each thread writes places of its own (`write_rows`).
+unsafe impl Sync for RowsMemory {}
+
 /// How many rows ahead memory is asked for.
 const AHEAD: usize = POLICY.rows_ahead;
 
-/// Writes numbers to a tensor of int32 or int64.
+/// Writes numbers to a tensor of one dim, of int32 or int64, if there is one.
 ///
 /// # Safety
-/// A tensor of one dim in memory that nothing else has, with room for as many as there are.
-pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item = i64>) {
+/// Memory that nothing else has, with room for as many as there are.
+pub(crate) unsafe fn write_numbers(tensor: Option<&Tensor>, numbers: impl Iterator<Item = i64>) {
+    let Some(tensor) = tensor else { return };
     let data = tensor.data_ptr();
     // SAFETY: the caller's promise; the memory is aligned for every dtype.
     unsafe {
@@ -54,28 +65,28 @@ pub(crate) unsafe fn write_numbers(tensor: &Tensor, numbers: impl Iterator<Item 
 /// calling thread and on those that help.
 ///
 /// # Safety
-/// The rows are alive; `data` is row-major memory that nothing else has, with room for all of them, or for each with
-/// its padding, and the mask has an element of its dtype for each place of these.
+/// The rows are alive; nothing else has the memory, which all of them fill, or each with its padding, and the mask, which has
+/// an element of its dtype for each place of these.
 pub(crate) unsafe fn write_rows(
     rows: &SampleRows<'_>,
     padding: Option<&RowPadding>,
-    mask: Option<&(Tensor, MaskBits)>,
-    data: &Tensor,
+    mask: Option<(&Tensor, &MaskBits)>,
+    memory: &RowsMemory,
     threads: Option<&Helpers>,
 ) {
-    let writer = Writer::new(rows.meta(), data.dtype());
+    let writer = Writer::new(rows.meta(), memory.dtype);
     // SAFETY: the caller's promise; every range is written once, to its own place.
     let write = |range: Range<usize>, places: i64| unsafe {
-        let dst = data.data_ptr().wrapping_add(places as usize * writer.units()[1]);
+        let dst = memory.data.wrapping_add(places as usize * writer.units()[1]);
         match (padding, rows.alike().filter(|_| writer.cast.is_none())) {
             (Some(padding), _) => write_padded(rows, range, &writer, padding, mask, dst),
             (None, Some(addresses)) => {
-                copy_all(&addresses[range], dst, data.nbytes() / rows.len());
+                copy_all(&addresses[range], dst, memory.bytes / rows.len());
             }
             (None, None) => write_joined(rows, range, &writer, dst),
         }
     };
-    let count = data.nbytes() / POLICY.min_tile_bytes as usize;
+    let count = memory.bytes / POLICY.min_tile_bytes as usize;
     if threads.is_none() || count < 2 {
         return write(0..rows.len(), 0);
     }
@@ -184,7 +195,7 @@ unsafe fn write_padded(
     range: Range<usize>,
     writer: &Writer,
     padding: &RowPadding,
-    mask: Option<&(Tensor, MaskBits)>,
+    mask: Option<(&Tensor, &MaskBits)>,
     mut dst: *mut u8,
 ) {
     let (extent, [src_unit, unit], size) = (padding.extent, writer.units(), writer.sizes[1]);

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::plan::{saturating_sum, OutputPlan, Plan};
 
 pub use copy_ahead::RowsAhead;
-pub(crate) use few::{write_numbers, write_rows, RowPadding};
+pub(crate) use few::{write_numbers, write_rows, RowPadding, RowsMemory};
 pub(crate) use parallel_for::parallel_for;
 pub(crate) use policy::POLICY;
 pub(crate) use pool::MemoryPool;
@@ -180,7 +180,7 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, bytes: u64, threads: Opt
 fn is_streaming(output: &OutputPlan<'_>) -> bool {
     let runs = match &output.ranges {
         Some(ranges) => ranges.len() as u64,
-        None if output.bytes_only => output.data.len() as u64,
+        None if output.bytes_only => output.num_samples() as u64,
         None => 0,
     };
     output.bytes() >= POLICY.streaming_bytes

@@ -1,4 +1,4 @@
-//! What threads of the host do together, in every interleaving and every order of memory that loom
+//! Models of the host's threads, in every interleaving and every order of memory that loom
 //! finds (`scripts/model`).
 #![allow(unsafe_code)] // Rows and outputs by address.
 
@@ -20,7 +20,7 @@ fn helpers(count: usize) -> Helpers {
     Helpers { pool: Arc::clone(UNUSED.get_or_init(pool)), count }
 }
 
-/// What a call works on: loom sees every access, and that there is none when it ends.
+/// The data of a call: loom sees every access, and that there is none when the call ends.
 #[derive(Default)]
 struct Cells([UnsafeCell<u32>; 3]);
 

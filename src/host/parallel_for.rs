@@ -50,7 +50,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// What helpers do, without the lifetime of what it borrows.
+/// The work of the helpers, without the lifetime of what it borrows.
 #[derive(Clone, Copy)]
 struct Task(*const (dyn Fn() + Sync));
 

@@ -122,7 +122,7 @@ pub unsafe fn raise_rows(
     by_dtype!(raise_integers: I8 i8, I16 i16, I32 i32, I64 i64, U8 u8, U16 u16, U32 u32, U64 u64; F16 F16, BF16 BF16, F32 f32, F64 f64)
 }
 
-/// What the sums of integers need.
+/// Properties of an integer that its sums need.
 trait Integer: Elem + Ord + Into<i128> {
     const LIMITS: (Self, Self);
 }

@@ -152,7 +152,7 @@ fn planar_row_on<I: Isa>(src: DType, dst: DType) -> PlanarFn {
     with_type!(src, S => with_type!(dst, D => planar::planar::<I, S, D>))
 }
 
-/// What the code shared by all pairs of dtypes must know of one of them; `T` is the type in which
+/// The parameters that the code shared by all pairs of dtypes needs for one pair; `T` is the type in which
 /// its transform is computed.
 struct Pair<T> {
     src: usize,

@@ -1,4 +1,4 @@
-//! What elements become by the definitions, in integer arithmetic; and the values that are tried.
+//! Conversions by their definitions, in integer arithmetic; and the values that tests try.
 
 use crate::tensor::DType;
 

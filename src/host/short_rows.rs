@@ -72,7 +72,7 @@ pub(super) unsafe fn write_short_rows(
     });
 }
 
-/// What all stretches of a sample have in common.
+/// The properties that all stretches of a sample share.
 struct ShortRows<'a> {
     output: &'a OutputPlan<'a>,
     class: &'a LoopNest,

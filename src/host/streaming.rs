@@ -131,7 +131,7 @@ mod tests {
         assert!(is_touched(16 as *const u8), "what cannot be asked counts as touched");
     }
 
-    /// What element `i` of row `row` is written as.
+    /// The bytes of element `i` of row `row` in the output.
     fn element(row: usize, i: usize, size: usize) -> Vec<u8> {
         (0..size).map(|byte| (row * 89 + i * 31 + byte * 7) as u8 | 1).collect()
     }

@@ -101,7 +101,7 @@ impl Threads {
 /// The standard library's own default.
 const STACK_BYTES: usize = 2 << 20;
 
-/// What an allocator cannot have left over from before, as glibc may below 32 MiB.
+/// A size that an allocator cannot have left over from before, as glibc may below 32 MiB.
 const PROBE_BYTES: usize = 64 << 20;
 
 impl Made {

@@ -1,4 +1,4 @@
-//! What an engine reports about its work: counters, time, ranges for profilers.
+//! Observability: counters, times, and ranges for profilers.
 
 #[cfg_attr(not(feature = "cuda"), path = "nvtx_absent.rs")]
 mod nvtx;

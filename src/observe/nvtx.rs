@@ -51,7 +51,7 @@ static TOOL: OnceLock<Result<Tool, String>> = OnceLock::new();
 /// A profiler that took our tables.
 #[derive(Debug)]
 struct Tool {
-    /// What it calls our domain, null if it does not care.
+    /// The tool's handle of our domain; null if the tool ignores the domain.
     domain: usize,
 }
 
@@ -119,7 +119,7 @@ impl Tool {
     }
 }
 
-/// What the tool put into a slot of `NVTX_CB_MODULE_CORE2`.
+/// The function that the tool stored in a slot of `NVTX_CB_MODULE_CORE2`.
 fn callback(id: usize) -> Option<*mut c_void> {
     let callback = SLOTS[CORE2][id].load(Ordering::Acquire);
     (!callback.is_null()).then_some(callback)

@@ -71,7 +71,7 @@ pub struct Stats {
     pub pool: PoolStats,
 }
 
-/// What a run on a device came with.
+/// Transfers, launches and waits of one run on a device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Traffic {
     pub launches: u64,
@@ -87,7 +87,7 @@ impl Stats {
     }
 }
 
-/// What one run did.
+/// The account of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     /// Of each leaf.

@@ -1,4 +1,4 @@
-//! What a plan moves, counted: for [`crate::Explain`] before a run, and for [`crate::Stats`] after it.
+//! Counts the bytes and samples that a plan moves: for [`crate::Explain`] before a run, and for [`crate::Stats`] after it.
 
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::output::{saturating_sum, OutputPlan, Role};
@@ -43,13 +43,12 @@ impl<'s> Plan<'s> {
     pub(crate) fn padding_bytes(&self) -> u64 {
         let data = self.outputs().iter().filter(|output| output.role == Role::Data);
         // How long the samples are that a device chooses is not known here.
-        data.filter(|output| output.selected.is_none())
-            .filter(|output| {
-                matches!(self.batch_shapes()[output.leaf].placement, Placement::Padded(_))
-            })
+        let shape = |output: &OutputPlan<'_>| &self.batch_shapes()[output.leaf];
+        data.filter(|output| !shape(output).is_selected)
+            .filter(|output| matches!(shape(output).placement, Placement::Padded(_)))
             .map(|output| {
                 let real: u64 =
-                    (0..output.data.len()).map(|sample| output.class_of(sample).num_real).sum();
+                    (0..output.num_samples()).map(|sample| output.class_of(sample).num_real).sum();
                 output.bytes() - real * output.dtype.size() as u64
             })
             .sum()

@@ -36,7 +36,7 @@ pub struct BatchShape {
     pub(crate) mask: Option<MaskBits>,
     pub(crate) value: [u8; 16],
     pub(crate) affine: Option<Affine>,
-    /// What is added to the elements of each sample.
+    /// An increment for each sample, added to its elements.
     pub(crate) increments: Option<Arc<[i64]>>,
     /// The sample dim that the channels of `affine` are along.
     pub(crate) channel_dim: Option<usize>,

@@ -1,4 +1,4 @@
-//! What samples and options have to fulfil, for [`BatchShape`](super::BatchShape) to be made of them.
+//! Checks of samples and options, made before a [`BatchShape`](super::BatchShape) is.
 
 use std::borrow::Cow;
 

@@ -11,11 +11,11 @@ pub struct Launch {
     pub table_bytes: u64,
     /// Whether the table is copied to the device before the launch; else it goes with its parameters.
     pub is_uploaded: bool,
-    /// What it writes. A tensor has several parts where its samples need different loops.
+    /// The parts that it writes. A tensor has several where its samples need different loops.
     pub parts: Vec<LaunchPart>,
 }
 
-/// What a launch writes of one tensor by one family of loops.
+/// A part of one tensor that a launch writes by one family of loops.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LaunchPart {

@@ -35,7 +35,8 @@ pub(crate) struct OutputPlan<'s> {
     pub bytes_only: bool,
     /// The copies that are left when neighbours are merged, if that at least halves them.
     pub ranges: Option<Vec<CopyRange>>,
-    /// How many samples there are, if a device chooses them: `data` then has one of each class.
+    /// How many samples there are, if plans of several share the output: `data` then has none of them, or, where a device
+    /// chooses them, one of each class.
     pub selected: Option<usize>,
 }
 
@@ -70,7 +71,7 @@ impl Role {
     }
 }
 
-/// What happens to an element on the way.
+/// The operation on each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ElementOp {
     /// Bytes are moved, or cast where the class has another dtype, or put through the affine map of
@@ -184,6 +185,20 @@ impl OutputPlan<'_> {
             ranges,
             ..*self
         }
+    }
+
+    /// Has the output stand for any samples that are like its own.
+    pub fn forget_samples(&mut self) {
+        self.selected = Some(self.data.len());
+        self.data = Cow::Owned(Vec::new());
+        // Others are of samples that are not alike.
+        self.classes.truncate(1);
+    }
+
+    /// Whether samples at these addresses, which are all of the first class, are written as they are: neighbours are not merged.
+    pub fn is_scattered(&self, data: &[*const u8]) -> bool {
+        let is_merged = self.bytes_only && self.layout.is_compact();
+        !is_merged || are_scattered(data, self.classes[0].num_real * self.dtype.size() as u64)
     }
 
     pub fn num_samples(&self) -> usize {
@@ -323,17 +338,7 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
     let most = output.data.len() / 2;
     let is_scattered = match &output.starts {
         Starts::Rows { elems, .. } if output.class_ids.is_empty() && *elems > 0 => {
-            let bytes = (elems * size) as usize;
-            let (data, mut left) = (&*output.data, most);
-            // Some at a time, without a branch for each.
-            let mut pairs = data.chunks(64).zip(data[1..].chunks(64));
-            pairs.any(|(own, next)| {
-                let is_apart =
-                    |(own, next): (&*const u8, &*const u8)| own.wrapping_add(bytes) != *next;
-                let apart = own.iter().zip(next).map(|pair| u32::from(is_apart(pair))).sum::<u32>();
-                left = left.saturating_sub(apart as usize);
-                left == 0
-            })
+            are_scattered(&output.data, elems * size)
         }
         _ => {
             let mut end = None;
@@ -356,6 +361,19 @@ fn merged_ranges(output: &OutputPlan<'_>) -> Option<Vec<CopyRange>> {
         }
     }
     Some(merged)
+}
+
+/// Whether merging neighbours would not halve the copies of samples, of so many bytes each.
+fn are_scattered(data: &[*const u8], bytes: u64) -> bool {
+    let (bytes, mut left) = (bytes as usize, data.len() / 2);
+    // Some at a time, without a branch for each.
+    let mut pairs = data.chunks(64).zip(data[1..].chunks(64));
+    pairs.any(|(own, next)| {
+        let is_apart = |(own, next): (&*const u8, &*const u8)| own.wrapping_add(bytes) != *next;
+        let apart = own.iter().zip(next).map(|pair| u32::from(is_apart(pair))).sum::<u32>();
+        left = left.saturating_sub(apart as usize);
+        left == 0
+    })
 }
 
 pub(crate) fn mask_output<'s>(

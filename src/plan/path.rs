@@ -53,7 +53,7 @@ impl Path {
 }
 
 impl Path {
-    /// That of data which does not cross between host and device.
+    /// The path of data that does not cross between host and device.
     pub fn within(output: &OutputPlan<'_>) -> Path {
         let casts = |class: &LoopNest| class.dtype != output.dtype;
         match output.op {

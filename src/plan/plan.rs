@@ -20,7 +20,7 @@ use crate::plan::target::{check_apart, Leaf};
 use crate::samples::{Memo, SampleList, Samples, Selection};
 use crate::tensor::{Device, Error, Hint, Mismatch, Owner, Result, Tensor};
 
-/// What would be done to assemble one batch, or all leaves of one tree.
+/// A plan for one batch, or for all leaves of one tree: which bytes will be written from where.
 ///
 /// ```
 /// use windrow::{Collate, Plan, SampleView};
@@ -189,19 +189,27 @@ impl<'s> Plan<'s> {
         &self.planned.batch_shapes
     }
 
-    /// What is written.
+    /// The tensors that the plan writes.
     pub(crate) fn outputs(&self) -> &[OutputPlan<'s>] {
         &self.planned.outputs
     }
 
-    /// What crosses between host and device, if anything does.
+    /// The address of each sample of an output.
+    pub(crate) fn addresses<'p>(&'p self, output: &'p OutputPlan<'_>) -> &'p [*const u8] {
+        match output.selected {
+            Some(_) => self.lists[output.leaf].each(),
+            None => &output.data,
+        }
+    }
+
+    /// The data that crosses between host and device, if any does.
     pub(crate) fn route(&self) -> Option<&Route<'s>> {
         self.planned.route.as_deref()
     }
 
-    /// What an executor has made of the plan for the next time, if there will be one.
+    /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub(crate) fn launch(&self) -> Option<&Memo> {
-        self.planned.launch.as_ref()
+        self.planned.launch.as_ref().filter(|_| self.arena.is_none())
     }
 
     /// Bytes of the one allocation of a plan by [`Plan::in_arena`]; else 0.

@@ -5,25 +5,26 @@ use std::sync::Arc;
 use crate::collate::Collate;
 use crate::plan::batch_shape::{BatchShape, Placement};
 use crate::plan::output::{data_output, index_output, mask_output, OutputPlan};
+use crate::plan::policy::POLICY;
 use crate::plan::route::Route;
 use crate::plan::target::{check_target, Leaf, Target};
 use crate::samples::{Memo, SampleList};
 use crate::tensor::{DType, Error, Layout, Result};
 
-/// What a plan writes: nothing of it changes once it is made.
+/// The outputs of a plan; nothing changes once it is made.
 #[derive(Debug, Default)]
 pub(crate) struct Planned<'s> {
     pub batch_shapes: Vec<BatchShape>,
     pub outputs: Vec<OutputPlan<'s>>,
-    /// What of it crosses between host and device, if anything does.
+    /// The data that crosses between host and device, if any does.
     pub route: Option<Box<Route<'s>>>,
-    /// What an executor has made of it for the next time, if it is kept.
+    /// The encoded launch, kept by an executor for the next run; `None` if the plan is not kept.
     pub launch: Option<Memo>,
 }
 
 impl<'s> Planned<'s> {
     /// # Errors
-    /// Those of [`Plan::for_leaves`](crate::Plan::for_leaves) that a leaf alone shows.
+    /// The errors of [`Plan::for_leaves`](crate::Plan::for_leaves) that one leaf alone shows.
     pub fn of_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Arc<Planned<'s>>> {
         if let [leaf] = leaves {
             let planned = Planned::of_list(leaf.samples, leaf.collate, leaf.out);
@@ -39,28 +40,52 @@ impl<'s> Planned<'s> {
         Ok(Arc::new(planned))
     }
 
-    /// What is written of one list. Of samples that a device chooses it does not depend on which these are: then it is
-    /// kept with their list, and is that of the next plan of as many by the same options.
+    /// Plans one list. Where samples on a device are alike, or the device chooses them, the plan does not depend on which
+    /// samples these are: it is kept with their list and used for the next batch of the same size and options.
     pub fn of_list<'a: 's>(
         samples: &'s SampleList<'a>,
         collate: &Collate,
         out: Option<&'s Target<'s>>,
     ) -> Result<Arc<Planned<'s>>> {
-        let (Some(selection), None) = (samples.selection(), out) else {
+        // Of many samples, there has to be room for each plan.
+        let is_short = samples.selection().is_some() || samples.len() < POLICY.many_samples;
+        let Some(memo) = samples.planned().filter(|_| out.is_none() && is_short) else {
             return Planned::one(samples, collate, out).map(Arc::new);
         };
-        let (memo, len) = (&selection.listed.planned, samples.len());
         let known = memo.get().and_then(|known| known.downcast::<Kept>().ok());
-        let fits = |kept: &Arc<Kept>| kept.len == len && kept.collate == *collate;
-        if let Some(kept) = known.filter(fits) {
+        if let Some(kept) = known.filter(|kept| kept.is_of(samples, collate)) {
             return Ok(Arc::clone(&kept.planned) as Arc<Planned<'s>>);
         }
-        let planned = Planned::one(samples, collate, out)?.into_owned();
-        let planned = Planned { launch: Some(Memo::default()), ..planned };
-        let kept = Kept { collate: collate.clone(), len, planned: Arc::new(planned) };
+        let planned = Planned::one(samples, collate, out)?;
+        if !planned.is_of_any(samples) || !memo.is_wanted_again() {
+            return Ok(Arc::new(planned));
+        }
+        let planned = planned.of_others(samples);
+        let kept = Kept { collate: collate.clone(), planned: Arc::new(planned) };
         let planned = Arc::clone(&kept.planned);
         memo.set(Arc::new(kept));
         Ok(planned)
+    }
+
+    /// Whether as many other samples of the list would be planned in the same way: nothing crosses, and no neighbours
+    /// are merged.
+    fn is_of_any(&self, samples: &SampleList<'_>) -> bool {
+        let is_fixed = |output: &OutputPlan<'_>| output.ranges.is_none();
+        let has_own = |batch_shape: &BatchShape| batch_shape.increments.is_some();
+        samples.selection().is_some()
+            || self.route.is_none()
+                && self.outputs.iter().all(is_fixed)
+                && !self.batch_shapes.iter().any(has_own)
+    }
+
+    /// The same for other samples of the list, to be kept with it.
+    fn of_others<'o>(self, samples: &SampleList<'_>) -> Planned<'o> {
+        let mut planned = self.into_owned();
+        planned.launch = Some(Memo::default());
+        if samples.selection().is_none() {
+            planned.outputs.iter_mut().for_each(OutputPlan::forget_samples);
+        }
+        planned
     }
 
     /// As [`Planned::of_list`], of a list that does not stay.
@@ -132,11 +157,20 @@ impl<'s> Planned<'s> {
     }
 }
 
-/// What was planned last of so many samples of a list that a device chooses.
+/// The latest plan for samples of a list.
 struct Kept {
     collate: Collate,
-    len: usize,
     planned: Arc<Planned<'static>>,
+}
+
+impl Kept {
+    /// Whether it is what these samples of the list are to become.
+    fn is_of(&self, samples: &SampleList<'_>, collate: &Collate) -> bool {
+        let outputs = &self.planned.outputs;
+        self.planned.batch_shapes[0].num_samples == samples.len()
+            && self.collate == *collate
+            && (samples.selection().is_some() || outputs[0].is_scattered(samples.each()))
+    }
 }
 
 pub(super) fn together() -> Error {

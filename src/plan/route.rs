@@ -11,7 +11,7 @@ use crate::plan::policy::{POLICY, SHARED_ALIGN};
 use crate::samples::{SampleList, TensorMeta};
 use crate::tensor::{bytes_of, Device, Layout, Offsets, Result};
 
-/// What of a plan crosses.
+/// The data of a plan that crosses between host and device.
 #[derive(Debug, Default)]
 pub(crate) struct Route<'s> {
     /// How the data of each leaf moves.
@@ -34,9 +34,9 @@ pub(crate) struct Spread<'s> {
 /// Host samples that are brought to the device.
 #[derive(Debug)]
 pub(crate) enum Upload<'s> {
-    /// Those of this output become the batch by copies alone.
+    /// Copies alone make the batch of this output.
     Batch(usize),
-    /// They are brought as they are, for the kernel to work on there.
+    /// Samples are copied as they are, and the kernel assembles them there.
     Staged(Staging<'s>),
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Staged<'s> {
 }
 
 impl<'s> Route<'s> {
-    /// That of these outputs, each of a leaf with these samples; `None` if nothing crosses.
+    /// The route of these outputs, each of a leaf with these samples; `None` if nothing crosses.
     ///
     /// # Errors
     /// [`Error::TooLarge`](crate::Error::TooLarge), [`Error::OutOfMemory`](crate::Error::OutOfMemory): samples that are
@@ -168,7 +168,7 @@ impl Staged<'_> {
     }
 }
 
-/// What is decided on.
+/// The facts from which a route is chosen.
 struct PlannedLeaves<'l, 's, 'a> {
     batch_shapes: &'l [BatchShape],
     outputs: &'l [OutputPlan<'s>],

@@ -13,7 +13,7 @@ impl BatchShape {
     /// The batch of any samples of the list. Lengths are those of one sample for each `TensorMeta`.
     ///
     /// # Errors
-    /// Those of a batch of all samples of the list; [`Error::Argument`] where the shape of the batch depends on
+    /// The outputs of a batch of all samples of the list; [`Error::Argument`] where the shape of the batch depends on
     /// which samples these are.
     pub(super) fn of_selection(
         selection: &Selection<SampleList<'_>>,

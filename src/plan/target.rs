@@ -61,6 +61,12 @@ impl<'t> Target<'t> {
         self
     }
 
+    /// Whether it is memory of the host for a tensor of this dtype and layout, a row-major one.
+    pub(crate) fn is_dense(&self, dtype: DType, layout: &Layout) -> bool {
+        let is_alike = self.dtype == dtype && self.layout.shape() == layout.shape();
+        is_alike && self.device == Device::Cpu && self.layout.is_compact()
+    }
+
     /// The addresses it reaches.
     fn span(&self) -> Range<i128> {
         absolute(self.data, &self.layout, self.dtype)
@@ -80,7 +86,7 @@ pub struct Leaf<'s, 'a> {
     pub out: Option<&'s Target<'s>>,
 }
 
-/// What [`crate::Engine::assemble_into`] writes to: a [`Target`], a [`Tensor`] or an earlier [`Batch`](crate::Batch).
+/// An output of [`crate::Engine::assemble_into`]: a [`Target`], a [`Tensor`] or an earlier [`Batch`](crate::Batch).
 pub trait AsTarget {
     /// The memory.
     ///

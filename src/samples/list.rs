@@ -25,7 +25,7 @@ pub struct SampleList<'a> {
     pub(super) lengths: Vec<i64>,
     /// The largest such extent that a row may have; negative if the first sample is no row.
     pub(super) longest: i64,
-    /// What `metas` and `meta_ids` would be for `lengths`, once asked for.
+    /// `metas` and `meta_ids` with `lengths` applied, computed on first use.
     pub(super) told: OnceLock<Told>,
     /// Position in `metas` for each sample; empty while there is only one `TensorMeta`.
     pub(super) meta_ids: Vec<u32>,
@@ -85,7 +85,7 @@ impl<'a> SampleList<'a> {
     #[allow(unsafe_code)]
     pub unsafe fn rows_from_raw_parts(table: &Tensor) -> Result<SampleList<'a>> {
         let (Some(&len), [step, strides @ ..]) = (table.shape().first(), table.strides()) else {
-            let mismatch = Mismatch::new(Some(0), "a table of at least one dim", table.shape());
+            let mismatch = Mismatch::of("samples", "at least one dim", table.shape());
             return Err(Error::Shape(Box::new(mismatch)));
         };
         let layout = Layout::try_new(table.dtype(), &table.shape()[1..], Some(strides))?;

@@ -1,20 +1,37 @@
 //! [`Memo`]: what a later stage has made of something that does not change, for the next time.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::sync::ForkMutex;
 use crate::tensor::Owner;
 
 /// The last such thing; without it, it is made again.
 #[derive(Debug, Default)]
-pub(crate) struct Memo(ForkMutex<Option<Owner>>);
+pub(crate) struct Memo {
+    made: ForkMutex<Option<Owner>>,
+    is_wanted: AtomicBool,
+}
 
 impl Memo {
+    /// Whether this was asked before: what is made once is not worth keeping.
+    pub fn is_wanted_again(&self) -> bool {
+        self.is_wanted.swap(true, Ordering::Relaxed)
+    }
+
     pub fn get(&self) -> Option<Owner> {
-        self.0.lock().clone()
+        self.made.lock().clone()
     }
 
     pub fn set(&self, made: Owner) {
-        let old = self.0.lock().replace(made);
+        let old = self.made.lock().replace(made);
         // What ends with it may call the driver: not under the lock.
         drop(old);
+    }
+}
+
+/// Nothing: what a copy is of may change.
+impl Clone for Memo {
+    fn clone(&self) -> Memo {
+        Memo::default()
     }
 }

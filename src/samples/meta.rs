@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, TryReserveError};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use crate::samples::memo::Memo;
 use crate::tensor::{are_compact, checked_numel, DType, Device, Layout};
 
 /// Metadata of a tensor, stored once for all samples that share it.
@@ -59,6 +60,8 @@ pub(crate) struct Metas {
     before: Vec<u32>,
     /// Not the same in every process, so that layouts of one hash cannot be prepared.
     seed: u64,
+    /// The latest plan for samples with this metadata, once one is asked for.
+    pub planned: OnceLock<Memo>,
 }
 
 impl Metas {
@@ -122,6 +125,7 @@ impl Metas {
     /// Adds one that is not there. Without room that was made for it (`reserve`) there may be no memory.
     pub fn insert(&mut self, meta: TensorMeta) -> u32 {
         let id = u32::try_from(self.all.len()).expect("fewer than 2^32 distinct layouts");
+        self.planned = OnceLock::new();
         self.all.push(meta);
         if id == 1 {
             self.seed = RandomState::new().hash_one(0);

@@ -24,7 +24,7 @@ use std::borrow::Cow;
 
 use crate::tensor::Element;
 
-/// What the engine takes as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
+/// Anything the engine accepts as samples: a [`SampleList`], or a slice, array or `Vec` of [`SampleView`]s or of
 /// slices, each a sample of one dim.
 ///
 /// ```
@@ -39,8 +39,10 @@ pub trait Samples<'a> {
     /// The samples as a list.
     fn to_list(&self) -> Cow<'_, SampleList<'a>>;
 
-    /// The samples as views, if they are such: a small batch needs no list of them.
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
+    /// The samples where they are, if they are rows that a small batch is made of without a list of them, and no more than so
+    /// many bytes.
+    #[doc(hidden)]
+    fn to_rows(&self, _most_bytes: u64) -> Option<SampleRows<'_>> {
         None
     }
 }
@@ -49,6 +51,10 @@ impl<'a> Samples<'a> for SampleList<'a> {
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
         Cow::Borrowed(self)
     }
+
+    fn to_rows(&self, most_bytes: u64) -> Option<SampleRows<'_>> {
+        SampleRows::of_list(self, most_bytes)
+    }
 }
 
 impl<'a> Samples<'a> for [SampleView<'a>] {
@@ -56,14 +62,18 @@ impl<'a> Samples<'a> for [SampleView<'a>] {
         Cow::Owned(SampleList::of_views(self))
     }
 
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
-        Some(self)
+    fn to_rows(&self, _: u64) -> Option<SampleRows<'_>> {
+        SampleRows::of_views(self)
     }
 }
 
 impl<'a, T: Element> Samples<'a> for [&'a [T]] {
     fn to_list(&self) -> Cow<'_, SampleList<'a>> {
         Cow::Owned(SampleList::of_views(self.iter().map(|&row| SampleView::from(row))))
+    }
+
+    fn to_rows(&self, _: u64) -> Option<SampleRows<'_>> {
+        SampleRows::of_slices(self)
     }
 }
 
@@ -75,8 +85,8 @@ where
         self.as_slice().to_list()
     }
 
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
-        self.as_slice().as_views()
+    fn to_rows(&self, most_bytes: u64) -> Option<SampleRows<'_>> {
+        self.as_slice().to_rows(most_bytes)
     }
 }
 
@@ -88,7 +98,7 @@ where
         self.as_slice().to_list()
     }
 
-    fn as_views(&self) -> Option<&[SampleView<'a>]> {
-        self.as_slice().as_views()
+    fn to_rows(&self, most_bytes: u64) -> Option<SampleRows<'_>> {
+        self.as_slice().to_rows(most_bytes)
     }
 }

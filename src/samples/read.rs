@@ -1,4 +1,4 @@
-//! What a list says of its samples, and lists of some of them.
+//! Reading a list: metadata and addresses of its samples, and lists of some of them.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::samples::addresses::Addresses;
 use crate::samples::list::{outside, room_for, SampleList};
+use crate::samples::memo::Memo;
 use crate::samples::meta::TensorMeta;
 use crate::samples::selection::Selection;
 use crate::tensor::Owner;
@@ -23,7 +24,7 @@ impl<'a> SampleList<'a> {
         self.len() == 0
     }
 
-    /// What keeps samples in device memory alive, as far as the list knows.
+    /// Owners that keep samples in device memory alive, as far as the list has them.
     pub(crate) fn owners(&self) -> &[Owner] {
         &self.owners
     }
@@ -94,12 +95,31 @@ impl<'a> SampleList<'a> {
         self.metas.all().get(self.last as usize).filter(|_| !self.is_empty()).map(|meta| meta.dtype)
     }
 
+    /// The address of each sample, if there is one for each.
+    pub(crate) fn each(&self) -> &[*const u8] {
+        match &self.data {
+            Addresses::Each(each) => each,
+            Addresses::Rows { .. } => &[],
+        }
+    }
+
+    /// The latest plan for samples of this list on a device, for others of as many: where plans differ only in which samples
+    /// they read.
+    pub(crate) fn planned(&self) -> Option<&Memo> {
+        let is_alike = || {
+            let device = self.metas.all().first().map(|meta| meta.device);
+            matches!(device, Some(Device::Cuda(_))) && self.is_uniform() && self.each().len() > 1
+        };
+        let is_shared = self.selection.is_some() || is_alike();
+        is_shared.then(|| self.metas.planned.get_or_init(Memo::default))
+    }
+
     /// Whether all samples have the first of [`SampleList::metas`].
     pub fn is_uniform(&self) -> bool {
         self.lengths.is_empty() && self.meta_ids.is_empty()
     }
 
-    /// What all samples have in common, if they are row-major on the host and differ in the extent of dim 0
+    /// The metadata that all samples share, if they are row-major on the host and differ in the extent of dim 0
     /// at most, and the extent of each; none if all have the first one's.
     pub(crate) fn as_rows(&self) -> Option<(&TensorMeta, &[i64])> {
         let first = self.metas.all().first()?;
@@ -250,7 +270,7 @@ fn position_of(index: i64, len: usize) -> Result<usize> {
     }
 }
 
-/// That position; not below `len` if there is none.
+/// The position of an index that may be negative; not below `len` if there is none.
 #[inline(always)]
 fn place_of(index: i64, len: usize) -> usize {
     index.wrapping_add(if index < 0 { len as i64 } else { 0 }) as usize

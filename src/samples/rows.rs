@@ -1,19 +1,20 @@
 //! [`SampleRows`]: samples on the host that are row-major and differ in the extent of dim 0 at most.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use crate::samples::list::{room_for, SampleList};
 use crate::samples::meta::TensorMeta;
 use crate::samples::view::SampleView;
-use crate::tensor::{are_compact, bytes_of, Device};
+use crate::tensor::{are_compact, bytes_of, Device, Element, Layout};
 
 /// Samples on the host that are row-major and differ in the extent of dim 0 at most, read where they are.
-pub(crate) struct SampleRows<'r> {
+pub struct SampleRows<'r> {
     meta: &'r TensorMeta,
     addresses: Cow<'r, [*const u8]>,
     /// The extent of dim 0 of each, if they differ.
     lengths: Cow<'r, [i64]>,
-    /// That of those without one of their own; 1 without dims.
+    /// The extent of dim 0 of samples without a length of their own; 1 without dims.
     length: i64,
     /// The least and the largest, and the sum of all.
     extents: [i64; 3],
@@ -24,13 +25,14 @@ pub(crate) struct SampleRows<'r> {
 unsafe impl Sync for SampleRows<'_> {}
 
 impl<'r> SampleRows<'r> {
-    /// `None` where the sum of all extents is beyond 64 bits.
+    /// `length`: of those without one of their own. `None` where the sum of all extents is beyond 64 bits.
     fn new(
         meta: &'r TensorMeta,
         addresses: Cow<'r, [*const u8]>,
         lengths: Cow<'r, [i64]>,
+        length: i64,
     ) -> Option<SampleRows<'r>> {
-        let (length, count) = (length_of(meta), addresses.len() as i64);
+        let count = addresses.len() as i64;
         let [least, most] = match lengths.is_empty() {
             true => [length, length],
             false => lengths.iter().fold([i64::MAX, 0], |[least, most], &length| {
@@ -51,7 +53,7 @@ impl<'r> SampleRows<'r> {
             return None;
         }
         list.check_rows(0).ok()?;
-        SampleRows::new(meta, list.data(), Cow::Borrowed(lengths))
+        SampleRows::new(meta, list.data(), Cow::Borrowed(lengths), length_of(meta))
     }
 
     /// The samples at these positions of a list, if they are such and do not differ.
@@ -65,7 +67,8 @@ impl<'r> SampleRows<'r> {
         if !lengths.is_empty() || bytes > most_bytes {
             return None;
         }
-        SampleRows::new(meta, Cow::Owned(list.addresses_at(indices).ok()?), Cow::Borrowed(&[]))
+        let addresses = Cow::Owned(list.addresses_at(indices).ok()?);
+        SampleRows::new(meta, addresses, Cow::Borrowed(&[]), length_of(meta))
     }
 
     /// Views, if they are such.
@@ -74,27 +77,46 @@ impl<'r> SampleRows<'r> {
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
             return None;
         }
-        let is_alike = |view: &SampleView<'_>| {
+        let mut are_alike = true;
+        let rows = views.iter().map(|view| {
             let TensorMeta { dtype, device, layout } = view.meta();
             // Strides of a row-major sample do not depend on the extent of dim 0.
-            *dtype == meta.dtype
-                && *device == meta.device
-                && layout.is_same_beyond_dim_0(&meta.layout)
-        };
-        if !views[1..].iter().all(is_alike) {
-            return None;
-        }
-        let (mut addresses, mut lengths) =
-            (room_for(views.len()).ok()?, room_for(views.len()).ok()?);
-        addresses.extend(views.iter().map(SampleView::data));
-        lengths.extend(views.iter().map(|view| length_of(view.meta())));
-        if lengths.iter().all(|&length| length == lengths[0]) {
-            lengths.clear();
-        }
-        SampleRows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths))
+            are_alike &= *dtype == meta.dtype
+                && matches!(device, Device::Cpu)
+                && layout.is_same_beyond_dim_0(&meta.layout);
+            (view.data(), length_of(view.meta()))
+        });
+        let all = SampleRows::of_each(meta, rows)?;
+        are_alike.then_some(all)
     }
 
-    /// What all have in common, but for the extent of dim 0.
+    /// Slices, each a row of one dim.
+    pub fn of_slices<T: Element>(slices: &'r [&[T]]) -> Option<SampleRows<'r>> {
+        let meta = const {
+            &TensorMeta { dtype: T::DTYPE, device: Device::Cpu, layout: Layout::of_slice::<T>(&[]) }
+        };
+        let each = |slice: &&[T]| (slice.as_ptr().cast(), slice.len() as i64);
+        SampleRows::of_each(meta, slices.iter().map(each))
+    }
+
+    /// The address and the extent of dim 0 of each, all read in one pass.
+    fn of_each(
+        meta: &'r TensorMeta,
+        rows: impl ExactSizeIterator<Item = (*const u8, i64)>,
+    ) -> Option<SampleRows<'r>> {
+        let (mut addresses, mut lengths) = (room_for(rows.len()).ok()?, room_for(rows.len()).ok()?);
+        for (address, length) in rows {
+            addresses.push(address);
+            lengths.push(length);
+        }
+        let length = *lengths.first()?;
+        if lengths.iter().all(|&other| other == length) {
+            lengths.clear();
+        }
+        SampleRows::new(meta, Cow::Owned(addresses), Cow::Owned(lengths), length)
+    }
+
+    /// The metadata that all rows share, except for the extent of dim 0.
     pub fn meta(&self) -> &'r TensorMeta {
         self.meta
     }
@@ -111,7 +133,7 @@ impl<'r> SampleRows<'r> {
 
     /// All rows, for a loop that writes through pointers.
     #[inline]
-    pub fn each(&self) -> EachRow<'_> {
+    pub(crate) fn each(&self) -> EachRow<'_> {
         EachRow { addresses: &self.addresses, lengths: &self.lengths, length: self.length }
     }
 
@@ -134,10 +156,25 @@ impl<'r> SampleRows<'r> {
         }
     }
 
+    /// Bytes of one place along dim 0.
+    fn unit(&self) -> i64 {
+        let rest = self.meta.layout.shape().get(1..).unwrap_or_default();
+        rest.iter().product::<i64>() * self.meta.dtype.size() as i64
+    }
+
+    /// Whether no row has any of the bytes at these addresses.
+    pub fn are_apart_from(&self, bytes: &Range<usize>) -> bool {
+        let (unit, rows) = (self.unit(), self.each());
+        (0..rows.len()).all(|index| {
+            let (first, length) = rows.at(index);
+            let begin = first.addr();
+            begin.max(bytes.start) >= bytes.end.min(begin + (length * unit) as usize)
+        })
+    }
+
     /// Whether each row begins where the one before it ends.
     pub fn is_one_range(&self) -> bool {
-        let rest = self.meta.layout.shape().get(1..).unwrap_or_default();
-        let bytes = rest.iter().product::<i64>() * self.meta.dtype.size() as i64;
+        let bytes = self.unit();
         (1..self.len()).all(|index| {
             let (before, length) = self.at(index - 1);
             before.wrapping_add((length * bytes) as usize) == self.at(index).0

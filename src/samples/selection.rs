@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::samples::memo::Memo;
 use crate::tensor::{Owner, Tensor};
 
 /// Which samples of which list, of the type `L`.
@@ -19,8 +18,6 @@ pub(crate) struct Listed<L> {
     pub samples: L,
     /// One sample for each `TensorMeta` in use.
     pub one_of_each: L,
-    /// What the executor keeps on the device.
+    /// The list's table on the device, kept by the executor.
     pub table: Owner,
-    /// What was planned of some of these samples last.
-    pub planned: Memo,
 }

@@ -21,7 +21,7 @@ crate::sync::primitives::lazy_static! {
 #[derive(Debug)]
 pub(crate) struct ForkMutex<T>(Mutex<T>);
 
-/// What the mutex holds. The fields are dropped in this order.
+/// A locked mutex. The fields are dropped in this order.
 pub(crate) struct Guard<'m, T> {
     value: MutexGuard<'m, T>,
     _gate: RwLockReadGuard<'static, ()>,

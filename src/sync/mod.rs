@@ -1,4 +1,4 @@
-//! What threads meet at, the standard library's or loom's, and locks that a fork waits for.
+//! Synchronisation primitives, the standard library's or loom's, and fork-safe locks.
 
 mod fork;
 mod primitives;

@@ -1,5 +1,5 @@
-//! What threads meet at: the standard library's, or loom's, which tries out every interleaving of them and
-//! every order of memory that the processor is left (`scripts/model`).
+//! Synchronisation primitives: the standard library's, or loom's, which tries out every interleaving of threads and
+//! every order of memory that the processor may choose (`scripts/model`).
 
 #[cfg(not(windrow_loom))]
 pub(crate) use std::{

@@ -46,7 +46,7 @@ pub struct DeviceInfo {
 pub struct CudaBuild {
     /// Version of the toolkit that compiled the kernels, as in `13.0.88`.
     pub toolkit: &'static str,
-    /// What they were compiled for, as in `sm_90 compute_120`.
+    /// The targets of the compiled kernels, as in `sm_90 compute_120`.
     pub targets: &'static str,
     /// The newest CUDA version that the driver supports, as in (13, 0).
     pub driver: (u32, u32),

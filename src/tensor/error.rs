@@ -8,7 +8,7 @@ use crate::tensor::dtype::DType;
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Nothing has been written to an output when one of these is returned.
+/// An error of this crate. Nothing has been written to an output when one is returned.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
@@ -50,7 +50,7 @@ pub struct DriverError {
     pub code: u32,
     /// The code's name, as in `CUDA_ERROR_OUT_OF_MEMORY`.
     pub name: String,
-    /// What the driver says of it.
+    /// The driver's text for the code.
     pub text: String,
 }
 
@@ -61,9 +61,9 @@ pub struct Mismatch {
     pub index: Option<usize>,
     /// Path of the leaf in a tree of samples, or empty.
     pub path: String,
-    /// What was expected.
+    /// The expected value.
     pub expected: Facet,
-    /// What the first offender has.
+    /// The value of the first offender.
     pub got: Facet,
     /// Further offenders, at most two.
     pub others: Vec<(usize, Facet)>,
@@ -71,7 +71,7 @@ pub struct Mismatch {
     pub count: usize,
     /// The cure, if one is known.
     pub hint: Option<Hint>,
-    /// What the error is about where it is no sample: `out`, unless [`Error::about`] says otherwise.
+    /// The subject of the error where it is no sample: `out`, unless [`Error::about`] says otherwise.
     pub subject: &'static str,
 }
 
@@ -162,7 +162,7 @@ impl From<&[i64]> for Facet {
 }
 
 impl Error {
-    /// What a build without the CUDA engine says of a device.
+    /// The error for a device in a build without the CUDA engine.
     pub(crate) fn host_only(what: impl Display) -> Error {
         Error::NoDriver(format!("{what}: this build of windrow works on the host only"))
     }

@@ -97,6 +97,8 @@ impl FromStr for Device {
             "cuda" => Ok(Device::Cuda(0)),
             _ => name
                 .strip_prefix("cuda:")
+                // Numbers that Rust reads have a sign, too.
+                .filter(|ordinal| !ordinal.starts_with('+'))
                 .and_then(|ordinal| ordinal.parse().ok())
                 .map(Device::Cuda)
                 .ok_or_else(|| {

@@ -154,7 +154,11 @@ impl std::fmt::Display for Scalar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Scalar::Int(value) => value.fmt(f),
-            Scalar::Float(value) => value.fmt(f),
+            Scalar::Float(value) if *value == 0.0 || (1e-5..1e16).contains(&value.abs()) => {
+                value.fmt(f)
+            }
+            // Not as hundreds of zeros.
+            Scalar::Float(value) => write!(f, "{value:e}"),
             Scalar::Complex(re, im) => write!(f, "{re}{im:+}j"),
         }
     }
@@ -253,6 +257,21 @@ mod tests {
             assert!(error.to_string().contains(dtype.name()), "{error}");
         }
         assert_eq!(Scalar::from(-100.0).bits(DType::I8).unwrap()[0], 156);
+    }
+
+    #[test]
+    fn numbers_in_errors_are_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (-2.5, "-2.5"),
+            (70_000.0, "70000"),
+            (1e300, "1e300"),
+            (-3e-7, "-3e-7"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(Scalar::Float(value).to_string(), text);
+        }
     }
 
     #[test]

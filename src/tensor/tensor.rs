@@ -13,7 +13,7 @@ use crate::tensor::layout::{bytes_of, Layout};
 /// Anything whose drop releases the memory of a tensor: a pool block, a foreign tensor, a Python object.
 pub type Owner = Arc<dyn Any + Send + Sync>;
 
-/// Those of the `other` owners that are to be added to one's own. Lists that come from one another begin
+/// The owners among `other` that `own` lacks. Lists that come from one another begin
 /// with the same owners; joined again and again, each of these would be there twice as often every time.
 pub fn new_owners<'o>(own: &[Owner], other: &'o [Owner]) -> &'o [Owner] {
     let shared = own.iter().zip(other).take_while(|(own, other)| Arc::ptr_eq(own, other));
@@ -124,7 +124,7 @@ impl Tensor {
         self.read_only
     }
 
-    /// What keeps the memory alive.
+    /// The owner that keeps the memory alive.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }

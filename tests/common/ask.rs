@@ -59,7 +59,7 @@ pub struct Ask {
     pub std: Vec<f64>,
     pub channel_dim: Option<i64>,
     pub permute: Option<Vec<i64>>,
-    /// What each sample is raised by; only on a device, if any.
+    /// The increment of each sample; only on a device, if any.
     pub increments: Vec<i64>,
 }
 

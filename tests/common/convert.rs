@@ -5,7 +5,7 @@ use windrow::{DType, Scalar};
 /// The bits of one element, in the low `dtype.size()` bytes.
 pub type Bits = u128;
 
-/// What the bits of an arithmetic dtype mean.
+/// The value of an arithmetic dtype's bits.
 #[derive(Clone, Copy, Debug)]
 enum Num {
     /// `mag * 2^exp`, negated if `neg`.

@@ -1,4 +1,4 @@
-//! What the test files share: painted samples, an oracle that never sees a plan, and the runner that
+//! Shared by the test files: painted samples, an oracle that never sees a plan, and the runner that
 //! holds every executor against it.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part of this")]
 #![allow(unsafe_code, reason = "samples and outputs at raw addresses, at any alignment")]

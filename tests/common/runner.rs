@@ -14,7 +14,7 @@ use super::sample::{compact, ordered, views, Sample};
 #[cfg(feature = "cuda")]
 use super::{device, placed};
 
-/// What outputs hold before they are written.
+/// The bytes of outputs before they are written.
 pub const POISON: u8 = 0xA5;
 
 /// Bytes around an output that must stay as they are.

@@ -7,10 +7,10 @@ use windrow::{DType, Device, Layout, SampleView};
 use super::convert::{edges, Bits};
 use super::{coordinates, Random};
 
-/// What the gaps between elements hold.
+/// The bytes of the gaps between elements.
 const GAP: u8 = 0x5A;
 
-/// What elements hold.
+/// The bytes of the elements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Paint {
     /// Byte `i` of all is `(seed + i) % 251`: the largest prime below 256, so that blocks of any

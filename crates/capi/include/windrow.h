@@ -30,7 +30,7 @@ typedef struct DLManagedTensorVersioned {
 #endif
 
 
-// What came of a call.
+// The result of a call.
 typedef enum {
   // Done.
   WINDROW_STATUS_OK = 0,
@@ -56,7 +56,7 @@ typedef enum {
   WINDROW_STATUS_BUG = 10,
 } windrow_status;
 
-// What becomes of the samples: `windrow_options.form`.
+// The form of the batch: `windrow_options.form`.
 typedef enum {
   // Equal shapes to `[N, ...]`.
   WINDROW_FORM_STACK = 0,
@@ -133,7 +133,7 @@ typedef struct {
   const int64_t *sizes;
   // Entries of `sizes`.
   size_t num_sizes;
-  // What the size of each dim of a sample is rounded up to a multiple of; NULL: 1.
+  // For each dim of a sample, the number to whose multiples its size is rounded up; NULL: 1.
   const int64_t *multiples;
   // Entries of `multiples`.
   size_t num_multiples;

@@ -18,7 +18,7 @@ use windrow::{EngineOptions, Error, Fields, Hint, Mismatch, SampleList, Stream, 
 
 pub use options::{Form, Mask, Options};
 
-/// What came of a call.
+/// The result of a call.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {

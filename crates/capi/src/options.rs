@@ -3,7 +3,7 @@
 use windrow::dlpack::{device_from_dl, dtype_from_dl, DLDataType, DLDevice};
 use windrow::{Collate, Error, Pad, Result, Scalar, Side, Transform};
 
-/// What becomes of the samples: `windrow_options.form`.
+/// The form of the batch: `windrow_options.form`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -63,7 +63,7 @@ pub struct Options {
     pub sizes: *const i64,
     /// Entries of `sizes`.
     pub num_sizes: usize,
-    /// What the size of each dim of a sample is rounded up to a multiple of; NULL: 1.
+    /// For each dim of a sample, the number to whose multiples its size is rounded up; NULL: 1.
     pub multiples: *const i64,
     /// Entries of `multiples`.
     pub num_multiples: usize,

@@ -1,4 +1,4 @@
-//! What C can pass that is wrong: a status and a text each time, and nothing written.
+//! Wrong arguments from C: each gives a status and a text, and nothing is written.
 #![allow(unsafe_code)] // A C interface.
 
 use std::ffi::{c_void, CStr};

@@ -17,7 +17,7 @@ int64_t offset_of(const Warp& warp, const Operand& memory) {
     return offset;
 }
 
-/// What a lane's register is after a load of fewer than 4 bytes.
+/// The register of a lane after a load of fewer than 4 bytes.
 uint32_t extended(const Instruction& in, uint32_t value) {
     if (in.has(Mod::S8)) return uint32_t(int32_t(int8_t(value)));
     if (in.has(Mod::S16)) return uint32_t(int32_t(int16_t(value)));

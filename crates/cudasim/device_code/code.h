@@ -89,7 +89,7 @@ extern const char* const unit_names[size_t(Unit::count)];
 
 enum class Compare : uint8_t { lt, eq, le, gt, ne, ge, num, nan, ltu, equ, leu, gtu, neu, geu, never };
 
-/// What an instruction does in memory.
+/// The memory access of an instruction.
 enum class Access : uint8_t {
     none,
     table,   ///< a load that may see what is written: of tables
@@ -113,7 +113,7 @@ struct Instruction {
     bool is_signed = true;  ///< no .U32, .U64
     Modifiers modifiers;
     Operand operands[9];
-    /// What ptxas says of the order: cycles to wait before the next, barriers set and waited for.
+    /// The scheduling that ptxas encodes: cycles to wait before the next, barriers set and waited for.
     uint8_t stall = 0, sets_on_write = 7, sets_on_read = 7, waits_for = 0;
     uint32_t at = 0;        ///< its number in the kernel
     uint64_t low = 0, high = 0;

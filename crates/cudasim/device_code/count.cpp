@@ -40,7 +40,7 @@ void write_coverage(const char* path, const Image& image) {
     if (!file) return;
     for (auto& [name, kernel] : image.kernels) {
         for (auto& in : kernel.code) {
-            // What fills a kernel's end up is never run.
+            // The padding at a kernel's end is never run.
             bool is_padding = in.text == "NOP" || (in.text.starts_with("BRA") && in.operands[0].value == in.at);
             if (is_padding) continue;
             fprintf(file, "%u %s %05x %llu %s\t%s\t%s\n", image.arch, name.c_str(), 16 * in.at,

@@ -1,4 +1,4 @@
-// What a launch did, in numbers.
+// The counters of a launch.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What a cubin says of its kernels: code, constants, parameters, registers.
+// Reads the kernels of a cubin: code, constants, parameters, registers.
 
 #include <elf.h>
 
@@ -78,7 +78,7 @@ void for_attributes(const File& file, const Section& section, const F& f) {
     }
 }
 
-/// What is said of one kernel.
+/// Reads the attributes of one kernel.
 void read_kernel_info(const File& file, const Section& section, Kernel& kernel) {
     for_attributes(file, section, [&](uint8_t attribute, size_t at, size_t) {
         if (attribute == kParamCbank) {

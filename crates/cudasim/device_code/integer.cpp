@@ -20,7 +20,7 @@ Lanes optional_predicate(const Warp& warp, const Instruction& in, size_t index) 
     return index < in.num_operands ? warp.predicate(in[index]) : 0;
 }
 
-/// What sorts signed numbers as unsigned ones.
+/// The bit to flip so that signed numbers compare as unsigned ones.
 uint32_t sign_flip(const Instruction& in) { return in.is_signed ? 0x80000000 : 0; }
 
 }  // namespace

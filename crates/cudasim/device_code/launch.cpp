@@ -84,7 +84,7 @@ void run_warps(BlockState& block, std::vector<std::unique_ptr<Warp>>& warps, Rea
             while (!warps[i]->ready.empty()) warps[i]->step();
             live |= !warps[i]->done();
         }
-        // All that have not ended are at the barrier now.
+        // All warps that have not ended are at the barrier now.
         for (size_t i = 0; i < num_warps; i++) warps[i]->leave_block_barrier();
     }
 }

@@ -47,7 +47,7 @@ bool read_register(const std::string& name, Operand& operand) {
     return false;
 }
 
-/// What follows a register behind points: .64, .H1_H1, .B2, .reuse.
+/// The suffixes of a register, behind points: .64, .H1_H1, .B2, .reuse.
 void read_suffix(const std::string& suffix, Operand& operand) {
     if (suffix == "reuse") return;
     if (suffix == "64") {

@@ -8,7 +8,7 @@
 
 namespace cudasim::device_code {
 
-/// What tests/device_code/probe.rs calls `State`.
+/// The struct `State` of tests/device_code/probe.rs.
 struct ProbeState {
     uint32_t registers[256][32];
     uint32_t uniform[256];

@@ -1,4 +1,4 @@
-// What the warps of a launch execute, written as Accel-Sim's tracer writes it.
+// Traces of the warps of a launch, in the format of Accel-Sim's tracer.
 #pragma once
 
 #include <cstdio>

@@ -12,7 +12,7 @@ void Warp::reset(BlockState& of, uint32_t thread, uint32_t num_threads, Reach& m
     reach = &may_touch;
     counts = &to;
     first_thread = thread;
-    // What nothing has written is no zero.
+    // A register that nothing has written is not zero.
     memset(registers, 0xDD, sizeof registers);
     memset(registers[kZero], 0, sizeof registers[kZero]);
     memset(uniform, 0xDD, sizeof uniform);

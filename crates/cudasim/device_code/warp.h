@@ -48,7 +48,7 @@ struct Dim3 {
 
 class Trace;
 
-/// What the warps of a block share.
+/// The state that the warps of a block share.
 struct BlockState {
     const Kernel* kernel;
     const std::vector<char>* bank0;  ///< constants of the launch, parameters among them
@@ -118,10 +118,10 @@ inline float as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t as_bits(float value) { return std::bit_cast<uint32_t>(value); }
 /// Where the frames of local memory end: the first stack pointer of a thread.
 constexpr uint32_t kStackTop = 0xFFFDC0;
-/// What the units give for any NaN.
+/// The NaN that the units return for any NaN.
 constexpr uint32_t kNan32 = 0x7FFFFFFF;
 
-// What instructions do: integer.cpp, logic.cpp, floating.cpp, convert.cpp, flow.cpp, access.cpp.
+// The instructions: integer.cpp, logic.cpp, floating.cpp, convert.cpp, flow.cpp, access.cpp.
 #define CUDASIM_RUNS(X)                                                                            \
     X(run_nop) X(run_mov) X(run_imad) X(run_iadd3) X(run_iadd) X(run_lea) X(run_min_max)           \
     X(run_add_min_max) X(run_popc) X(run_flo) X(run_iabs) X(run_lop3) X(run_plop3) X(run_shf)      \

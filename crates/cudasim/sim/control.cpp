@@ -209,7 +209,7 @@ CONTROL void cudasim_check_memory() {
     check_memory();
 }
 
-/// What exists now. The order of the fields is that of `Live` in src/lib.rs.
+/// The objects that exist now. The order of the fields is that of `Live` in src/lib.rs.
 struct Live {
     uint64_t device_allocations, device_bytes, pooled_bytes, pinned_allocations, pinned_bytes,
         registered, pools, streams, events, graphs, graph_execs, modules, contexts;

@@ -108,7 +108,7 @@ T exchange(T value, unsigned source) {
     return result;
 }
 
-/// What `value` is in each live lane of the warp, as a mask of those that are not zero.
+/// A mask of the live lanes of the warp in which `value` is not zero.
 inline unsigned ballot(bool value) {
     current->slot = value;
     warp_barrier();

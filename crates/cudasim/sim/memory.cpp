@@ -54,7 +54,7 @@ void guarded_delete(char* p, size_t capacity) {
     free(p - kGuardBytes);
 }
 
-/// What may be touched now: unlike the memory table, in the order of streams. Guarded by a lock of its own.
+/// The memory that may be touched now: unlike the memory table, in the order of streams. Guarded by a lock of its own.
 static struct {
     std::mutex mutex;
     std::map<uintptr_t, size_t> sizes;

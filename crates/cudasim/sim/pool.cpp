@@ -231,7 +231,7 @@ API cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* props) {
     return CUDA_SUCCESS;
 }
 
-/// What was allocated from the pool stays valid until it is freed.
+/// Allocations from the pool stay valid until they are freed.
 API cuMemPoolDestroy(CUmemoryPool handle) {
     CUresult code = enter(__func__);
     if (!usable()) return code;

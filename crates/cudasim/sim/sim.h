@@ -1,4 +1,4 @@
-// What the files of the simulator share: contexts, streams, events, memory, the way into a call.
+// Declarations that the files of the simulator share: contexts, streams, events, memory, the entry of a call.
 #pragma once
 
 // Every name as libcuda exports it, none redirected to a newer one.

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// The path of the simulated driver.
 pub const LIBRARY: &str = env!("CUDASIM_LIBRARY");
 
-/// What exists in the simulated driver, to find leaks.
+/// Objects that exist in the simulated driver, to find leaks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
@@ -269,7 +269,7 @@ impl Sim {
         unsafe { (self.check_memory)() }
     }
 
-    /// What exists now.
+    /// The objects that exist now.
     pub fn live(&self) -> Live {
         let mut live = Live::default();
         // SAFETY: `Live` has the layout of the struct in sim/control.cpp.

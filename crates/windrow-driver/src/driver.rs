@@ -60,7 +60,7 @@ fn unknown(code: u32) -> u32 {
     UNKNOWN
 }
 
-/// What a call answers when its slot is empty: no driver, or a driver without this function.
+/// The result of a call whose slot is empty: no driver, or a driver without this function.
 #[cold]
 extern "C" fn absent() -> u32 {
     if LOADED.load(Ordering::Acquire) {

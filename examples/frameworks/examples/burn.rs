@@ -23,7 +23,7 @@ struct Item {
     label: i64,
 }
 
-/// What a model is given.
+/// The input of a model.
 #[derive(Clone, Debug)]
 struct ImageBatch<B: Backend> {
     pixels: Tensor<B, 4>,

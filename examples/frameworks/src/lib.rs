@@ -1,8 +1,8 @@
-//! What the examples share.
+//! Code that the examples share.
 
 use windrow::{Collate, Element, Engine, Fields, Plan, Samples, Target};
 
-/// What an example may fail with.
+/// The error of an example.
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// A batch in a vector, which frameworks take over without a copy; its shape; and lengths and mask.

@@ -12,7 +12,7 @@ COMMANDS = {
     "doctor": "say what this build can do on this machine",
 }
 
-# What a command imports beyond windrow itself.
+# Modules that commands import beside windrow itself.
 NEEDS = {"numpy", "PIL", "sklearn"}
 
 

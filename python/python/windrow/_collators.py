@@ -18,7 +18,7 @@ _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_m
 
 @dataclass(frozen=True)
 class TokenizerNumbers:
-    """What the collators ask of a tokenizer, in its place: attributes of the same names.
+    """A stand-in for a tokenizer, with the attributes that the collators read.
 
     Attributes:
         pad_token_id, pad_token_type_id: what ``input_ids`` and ``token_type_ids`` are padded with.

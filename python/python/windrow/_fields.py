@@ -1,4 +1,4 @@
-"""What the helpers of :mod:`windrow.sequence` and :mod:`windrow.structure` take and give."""
+"""Arguments and results of the helpers in :mod:`windrow.sequence` and :mod:`windrow.structure`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, List, Mapping, Sequence
 import windrow as wr
 
 
-# What lists of Python numbers become, and what one of them is called.
+# The dtype of a list of Python numbers, and the name of one of them.
 NUMBERS = {bool: ("bool", "a bool"), int: ("int64", "an int"), float: ("float32", "a float")}
 
 

@@ -1,4 +1,4 @@
-"""What the integrations do with the leaves of a spec where they assemble them one by one."""
+"""Leaves of a spec in the integrations that assemble them one by one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Iterator, List, Sequence, Tuple
 from windrow._windrow import Batch, Tensor
 from windrow.spec import Stack
 
-# What a batch has beside its data, in the order of the results.
+# The fields of a batch beside its data, in the order of the results.
 FIELDS = ("lengths", "offsets", "mask", "batch_index")
 
 

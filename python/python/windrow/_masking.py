@@ -66,7 +66,7 @@ def draws(kind: str, seed: Optional[int]) -> Any:
 
 
 def mask(collator: Any, ids: Any, special: Any, offsets: Any, source: Any) -> Tuple[Any, Any, Any, Any]:
-    """What is hidden of a NumPy array of ids: which elements are to be predicted, which become the mask token, which another
+    """The mask of a NumPy array of ids: which elements are to be predicted, which become the mask token, which another
     one, and those others (None: none are drawn). What is drawn, and in which order, is transformers'."""
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the demo and the benchmark share: exact checks, interleaved timing, the machine they ran on."""
+"""Shared by the demo and the benchmark: exact checks, interleaved timing, facts about the machine."""
 
 from __future__ import annotations
 

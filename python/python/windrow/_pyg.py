@@ -18,7 +18,7 @@ from windrow._windrow import _raise_rows
 
 
 def opener(cls: Any) -> Optional[Opener]:
-    """That of graphs; those of other classes say None."""
+    """The opener of graphs; None for other classes."""
     return _open if issubclass(cls, (Data, HeteroData)) and not issubclass(cls, Batch) else None
 
 
@@ -29,7 +29,7 @@ class _Joined(NamedTuple):
     attr: str
     # Along this dim; None: stacked.
     dim: Optional[int]
-    # What the values of each graph are raised by, if they are; `_BY_NODES`: by the nodes of the graphs before.
+    # The increments of each graph's values, if there are any; `_BY_NODES`: the nodes of the graphs before.
     steps: Any
 
 
@@ -213,9 +213,9 @@ def _num_nodes(store: Any) -> Any:
 
 
 def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], nodes: Optional[_Nodes]) -> Any:
-    """What each graph's values are raised by, by the graphs' own ``__inc__``; None if by nothing."""
+    """The increments of each graph's values by the graphs' own ``__inc__``; None if all are 0."""
     if type(samples[0]).__inc__ is Data.__inc__ and nodes is not None and "batch" not in attr:
-        # What that says of the number of nodes, which it would look for in each graph.
+        # The default `__inc__` depends on the number of nodes, which it would look for in each graph.
         if not (samples[0].__inc__(attr, values[0], stores[0]) or "index" in attr or attr == "face"):
             return None
         # The dtype of bools depends on whether there is anything to add.
@@ -232,7 +232,7 @@ def _steps(samples: List[Any], stores: List[Any], attr: str, values: List[Any], 
 
 
 def _values(child: Any) -> Any:
-    """Those of a child: a batch of windrow, one of `windrow.torch`, or a tensor."""
+    """The tensor of a child: a batch of windrow, one of `windrow.torch`, or a tensor."""
     if isinstance(child, wr.Batch):
         return child.torch()
     return child if isinstance(child, torch.Tensor) else child.data

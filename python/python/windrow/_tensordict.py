@@ -17,7 +17,7 @@ _batch_size_of, _dict_of = operator.attrgetter("_batch_size"), operator.attrgett
 
 
 def opener(cls: Any) -> Optional[Opener]:
-    """That of a TensorDict or a tensorclass; those of other classes say None."""
+    """The opener of a TensorDict or a tensorclass; None for other classes."""
     if issubclass(cls, TensorDictBase):
         return _open
     is_own = tensordict.is_tensorclass(cls) and hasattr(cls, "from_tensordict")
@@ -52,7 +52,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
         error.index, error.path, error.expected, error.got = index, path, expected, got
         raise error
     children = list(map(_dict_of, samples)) if are_plain else [_items(sample) for sample in samples]
-    # Those of tensordict's own that hold no tensors: stacked by itself.
+    # Non-tensor entries of tensordict's own classes: tensordict stacks them.
     others = [key for key, value in children[0].items() if type(value) is not torch.Tensor and isinstance(value, _NON_TENSORS)]
     stacks: Dict[str, Any] = {}
     if others:

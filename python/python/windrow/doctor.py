@@ -19,7 +19,7 @@ import windrow as wr
 from windrow import _windrow
 from windrow._system import cpu_name, load, num_cores
 
-# What the kernels for x86-64 are compiled for beside the baseline; all of it or nothing is used.
+# The instruction sets that kernels for x86-64 use beside the baseline: all of them or none.
 KERNEL_FLAGS = ("avx2", "fma", "f16c")
 
 # A small tensor of each library.
@@ -212,7 +212,7 @@ def huge_pages() -> str:
 
 
 def suggestions(rows: List[Dict[str, Any]]) -> Iterator[str]:
-    """What to change here for more speed or for a GPU, a line for each; `rows` are those of `libraries`."""
+    """Suggestions for more speed or for a GPU on this machine, a line for each; `rows` are those of `libraries`."""
     if not wr.cuda_available() and platform.system() == "Linux":
         yield (
             f"for device=\"cuda\", on a machine with an NVIDIA GPU: install driver {DRIVERS[13][1]}; start a container with "
@@ -237,14 +237,14 @@ def suggestions(rows: List[Dict[str, Any]]) -> Iterator[str]:
 
 
 def variables() -> str:
-    """Those of windrow's and its neighbours' that are set."""
+    """The environment variables of windrow and its neighbours that are set."""
     names = [name for name in os.environ if name.startswith("WINDROW_")]
     names += [name for name in ("CUDA_VISIBLE_DEVICES", "NVTX_INJECTION64_PATH") if name in os.environ]
     return ", ".join(f"{name}={os.environ[name]}" for name in sorted(names)) or "none"
 
 
 def facts() -> Dict[str, str]:
-    """What there is, by name."""
+    """Facts about this installation, by name."""
     stats = wr.stats()
     watchers = _windrow.watchers()
     return {
@@ -265,7 +265,7 @@ def facts() -> Dict[str, str]:
 
 
 def cuda_facts() -> Iterator[Tuple[str, str]]:
-    """What there is of devices."""
+    """The devices."""
     for text in cuda_devices():
         yield "device", text
     yield "in use", f"{wr.stats()['device_bytes']} bytes of devices"

@@ -1,4 +1,4 @@
-"""What `windrow.collate` does with a leaf: a form and its keyword arguments."""
+"""Specs of `windrow.collate`: a form and its keyword arguments for a leaf."""
 
 from typing import Any, ClassVar, Dict
 

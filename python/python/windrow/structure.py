@@ -149,7 +149,7 @@ def _check_mappings(graphs: Sequence[Any]) -> None:
 def _steps_of(
     key: str, graphs: Sequence[Mapping[str, Any]], increments: Mapping[str, Increment]
 ) -> Union[str, List[int], None]:
-    """What each graph raises the values of later ones by: ``"nodes"``, ``"ends"`` (by its largest value plus 1), numbers or nothing."""
+    """The increment that each graph adds to later ones: ``"nodes"``, ``"ends"`` (its largest value plus 1), numbers or nothing."""
     if key in increments:
         own = increments[key]
         if callable(own):

@@ -11,8 +11,9 @@ use windrow::arrow::{ARROW_ARRAY, ARROW_SCHEMA};
 
 use crate::classes::tensor::tensor_methods;
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
+use crate::ground::arguments::position_of;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::OrPyErr;
+use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::tensor::PyTensor;
 use crate::ownership::owner::in_place;
 
@@ -80,21 +81,20 @@ tensor_methods!(PyBatch, {
     }
 
     /// The real part of sample ``index``, without a copy.
-    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<PyTensor> {
-        let len = self.batch().len() as isize;
-        let position = if index < 0 { index + len } else { index };
-        if !(0..len).contains(&position) {
-            return Err(PyIndexError::new_err(format!("sample {index} of {len}")));
+    fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<PyTensor> {
+        let (py, len) = (index.py(), self.batch().len());
+        let words = "an index of a Batch is an int, the position of a sample; .numpy() and .torch() take slices";
+        match position_of(index, len, words)? {
+            Some(position) => Ok(PyTensor::from(self.batch().sample(position).or_py_err(py)?)),
+            None => Err(PyIndexError::new_err(format!("sample {} of {len}", shown(index)?))),
         }
-        Ok(PyTensor::from(self.batch().sample(position as usize).or_py_err(py)?))
     }
 
     fn __iter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
-        // Indexing until IndexError, as for any sequence.
-        let len = slf.get().batch().len();
-        let items = PyList::empty(slf.py());
-        for index in 0..len as isize {
-            items.append(slf.get().__getitem__(slf.py(), index)?)?;
+        let (py, batch) = (slf.py(), slf.get().batch());
+        let items = PyList::empty(py);
+        for position in 0..batch.len() {
+            items.append(PyTensor::from(batch.sample(position).or_py_err(py)?))?;
         }
         Ok(items.try_iter()?.into_any())
     }

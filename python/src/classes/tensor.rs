@@ -76,6 +76,11 @@ macro_rules! tensor_methods {
                 libraries::jax(py, in_place(py, self.inner())?)
             }
 
+            /// What ``jax.numpy.asarray`` and JAX's functions make of it.
+            fn __jax_array__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                self.jax(py)
+            }
+
             /// A CuPy array; of host memory a copy on the current device.
             fn cupy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::cupy(py, in_place(py, self.inner())?)

@@ -6,7 +6,7 @@ use windrow::Plan;
 
 use crate::collate::job::{job_error, leaf_of, target_of, Job};
 use crate::collate::options::Options;
-use crate::collate::run::{assemble, may_view, view_in};
+use crate::collate::run::{assemble, device_of_work, may_view, view_in};
 use crate::collate::torch_memory::Lender;
 use crate::collate::tree::jobs_of;
 use crate::engine::explain::PyExplain;
@@ -187,6 +187,7 @@ pub(crate) fn explain(
             true => Plan::in_arena(&leaves)?,
             false => Plan::for_leaves(&leaves)?,
         };
+        device_of_work(&jobs, &plan)?;
         let is_view = |(position, may_view): (usize, bool)| match may_view {
             true => Ok(view_in(&plan, position, &leaves[position], jobs[position].copy)?.is_some()),
             false => Ok(false),

@@ -194,7 +194,7 @@ pub(crate) fn space_for<T>(count: usize) -> windrow::Result<Vec<T>> {
     Ok(numbers)
 }
 
-/// What `pad_tokens` gives but for the mask: by name, every column padded, and columns of single numbers stacked.
+/// The columns of `pad_tokens` without the mask: by name, every column padded, and columns of single numbers stacked.
 /// ``keys``: of the features, by name; ``values``: of padding, by name; ``options``: of `pad`, None to stack all;
 /// ``masked``: the column that has a mask, int64 as what tokenizers give.
 #[pyfunction]

@@ -27,7 +27,7 @@ use crate::ownership::copy::copy_of;
 use crate::ownership::owners::Owners;
 use crate::samples::pieces::push;
 
-/// What the values of a graph raise those of the graphs after it by.
+/// The increments that a graph adds to the values of the graphs after it.
 enum Steps {
     /// A number for each graph.
     Given(Vec<i64>),
@@ -218,7 +218,7 @@ fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job)
     Ok(())
 }
 
-/// What each graph's values are raised by; `None` if that changes nothing.
+/// The sum that is added to each graph's values; `None` if all are 0.
 fn starts_of(entry: &GraphEntry, steps: &[i64]) -> windrow::Result<Option<Vec<i64>>> {
     let before_last = entry.offsets.len() - 2;
     let starts = added_up(steps.get(..before_last).unwrap_or(&[]).iter().copied())?;
@@ -268,10 +268,10 @@ fn added_up(numbers: impl ExactSizeIterator<Item = i64>) -> windrow::Result<Vec<
     Ok(sums)
 }
 
-/// The names of the sample of each place and of where each sample begins, and these beginnings.
+/// Members of a batch: the names of the index of each element's sample and of the offsets, and the offsets.
 type Members = ([String; 2], Vec<i64>);
 
-/// Those of the entries that are asked for, and of the nodes.
+/// The members of the entries that are asked for, and of the nodes.
 fn members_of(
     py: Python<'_>,
     entries: &[GraphEntry],

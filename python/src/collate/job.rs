@@ -89,7 +89,11 @@ pub(crate) fn job_error<'j>(
 }
 
 /// The memory of `out=`, refused if it must not be written to.
-fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyResult<Tensor> {
+pub(super) fn output_of(
+    out: &Bound<'_, PyAny>,
+    path: &str,
+    stream: Option<Stream>,
+) -> PyResult<Tensor> {
     let reading = Reading { path, stream, rows: false, ..Reading::OWNED };
     let tensor = tensor_of(out, "out", reading)?;
     if tensor.is_read_only() || refuses_writes(out)? {
@@ -100,7 +104,7 @@ fn output_of(out: &Bound<'_, PyAny>, path: &str, stream: Option<Stream>) -> PyRe
 }
 
 /// The torch tensor whose memory an output is, by way of `asarray` and earlier results too.
-fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
+pub(super) fn torch_of(py: Python<'_>, output: &Tensor) -> PyResult<Option<Py<PyAny>>> {
     let mut owner = output.owner();
     while let Some(ImportOwner { objects, tensors, .. }) = owner.downcast_ref::<ImportOwner>() {
         for object in objects {

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::bindings::RowsAhead;
-use windrow::Stream;
+use windrow::{Engine, Stream};
 
 use crate::collate::job::Job;
 use crate::collate::options::Options;
@@ -26,7 +26,7 @@ pub(super) enum ResultNode<'py> {
     Container(Arc<Container>),
 }
 
-/// What a class says of the leaves in it.
+/// The rules that a class has for the leaves in it.
 #[derive(Clone, Default)]
 pub(super) struct Within<'py> {
     /// The class whose leaves are torch tensors, if they are.
@@ -41,7 +41,7 @@ impl<'py> Within<'py> {
         Within { tensors: self.tensors.clone(), form: None }
     }
 
-    /// Those of the children of a column that was taken apart, by what its class says of them.
+    /// The rules for the children of a column that was taken apart, by its class.
     pub fn of_children(
         &self,
         py: Python<'py>,
@@ -102,6 +102,7 @@ impl<'py> Within<'py> {
 /// The leaves met so far.
 pub(super) struct Leaves<'a, 'py> {
     pub py: Python<'py>,
+    pub engine: &'a Engine,
     /// Options of leaves that no spec names.
     pub common: Option<&'a Bound<'py, PyDict>>,
     pub stream: Option<Stream>,

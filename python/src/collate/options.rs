@@ -202,7 +202,12 @@ impl<'py> Options<'py> {
 
     /// Whether the batch is a copy in memory of the engine's own.
     pub fn is_plain(&self) -> bool {
-        self.out.is_none() && self.stream.is_none() && self.copy == CopyMode::Always
+        self.out.is_none() && self.is_copy()
+    }
+
+    /// Whether the batch is a copy in no stream's order.
+    pub fn is_copy(&self) -> bool {
+        self.stream.is_none() && self.copy == CopyMode::Always
     }
 
     /// Whether the samples' own memory may become the batch.

@@ -1,4 +1,4 @@
-//! What packed sequences are, wherever they are packed.
+//! Packed sequences: rules that hold wherever they are packed.
 
 use windrow::{Error, Hint, Mismatch};
 

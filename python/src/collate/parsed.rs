@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyString, PyTuple};
 use windrow::Collate;
 
-/// What a call may do instead of a copy.
+/// Whether a call may return a view instead of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyMode {
     Always,
@@ -18,7 +18,7 @@ pub(crate) enum CopyMode {
 /// Names and values of keyword arguments.
 pub(super) type Items<'py> = Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>;
 
-/// What a form and these arguments were parsed to.
+/// The parsed arguments of a form.
 struct Parsed {
     form: String,
     /// Objects that never change, held so that no other object has their address.
@@ -31,7 +31,7 @@ thread_local! {
     static LAST: RefCell<Option<Parsed>> = const { RefCell::new(None) };
 }
 
-/// What the same arguments of the last call on this thread were parsed to.
+/// The parsed form of the same arguments, if the last call on this thread had them.
 pub(super) fn known(form: &str, items: &Items<'_>) -> Option<(Collate, CopyMode)> {
     let find = |last: &RefCell<Option<Parsed>>| {
         let last = last.borrow();

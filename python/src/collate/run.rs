@@ -11,7 +11,7 @@ use windrow::{
     Stage, Stream, Target, Tensor, TensorMeta,
 };
 
-use crate::collate::job::{block_of, job_error, leaf_of, target_of, Job};
+use crate::collate::job::{block_of, job_error, leaf_of, output_of, target_of, torch_of, Job};
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
 use crate::collate::torch_memory::{Lender, TorchMemory};
@@ -68,6 +68,7 @@ pub(crate) fn run(
 ) -> PyResult<Vec<Batch>> {
     if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= FEW {
         if let Some(batches) = run_small(engine, jobs, &arena, begin, ATTACHED_BYTES) {
+            have_been_written(py, jobs)?;
             return Ok(batches);
         }
     }
@@ -84,9 +85,7 @@ fn run_detached(
     let (mut memory, mut has_begun) = (None, false);
     let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
     if has_begun {
-        for out in jobs.iter().filter_map(|job| job.torch_out.as_ref()) {
-            increment_version(out.bind(py))?;
-        }
+        have_been_written(py, jobs)?;
     }
     batches.map_err(|error| {
         let error = job_error(py, &error, &*jobs);
@@ -101,6 +100,12 @@ fn run_detached(
     })
 }
 
+/// Tells torch of its tensors that were written to.
+fn have_been_written(py: Python<'_>, jobs: &[Job]) -> PyResult<()> {
+    let mut outs = jobs.iter().filter_map(|job| job.torch_out.as_ref());
+    outs.try_for_each(|out| increment_version(out.bind(py)))
+}
+
 /// Batches that need no plan, if they read and write no more than so many bytes.
 fn run_small(
     engine: &Engine,
@@ -109,14 +114,17 @@ fn run_small(
     begin: Instant,
     most_bytes: u64,
 ) -> Option<Vec<Batch>> {
-    let is_plain = |job: &Job| {
-        matches!(job, Job { ahead: None, out: None, stream: None, copy: CopyMode::Always, .. })
-    };
+    let is_plain =
+        |job: &Job| matches!(job, Job { ahead: None, stream: None, copy: CopyMode::Always, .. });
     if !matches!(arena, ArenaMemory::No) || !jobs.iter().all(is_plain) {
         return None;
     }
-    let leaves: Vec<_> = jobs.iter().map(|job| leaf_of(job, None)).collect();
-    engine.assemble_small(&leaves, begin, most_bytes)
+    let targets: Vec<_> = jobs.iter().map(|job| job.out.as_ref().map(target_of)).collect();
+    let with_targets = jobs.iter().zip(&targets);
+    let leaves: Vec<_> = with_targets.map(|(job, out)| leaf_of(job, out.as_ref())).collect();
+    let filled = engine.assemble_small(&leaves, begin, most_bytes)?;
+    let batch = |(job, filled)| batch_of(job, filled, None, false).ok();
+    jobs.iter().zip(filled).map(batch).collect()
 }
 
 fn run_jobs(
@@ -128,6 +136,7 @@ fn run_jobs(
     has_begun: &mut bool,
 ) -> windrow::Result<Vec<Batch>> {
     if let Some(batches) = run_small(engine, jobs, &arena, begin, u64::MAX) {
+        *has_begun = true;
         return Ok(batches);
     }
     let in_arena = !matches!(arena, ArenaMemory::No);
@@ -171,7 +180,7 @@ fn run_jobs(
     batches.into_iter().map(|batch| batch.ok_or(Error::Empty)).collect()
 }
 
-/// What was written for a job. `is_elsewhere`: on another stream than the one of its memory.
+/// The batch that was written for a job. `is_elsewhere`: on another stream than the one of its memory.
 fn batch_of(
     job: &Job,
     mut filled: Filled,
@@ -205,6 +214,22 @@ pub(super) fn may_view(job: &Job, in_arena: bool) -> windrow::Result<bool> {
     }
 }
 
+/// The device that does the work, if one does; without one a stream is refused.
+pub(super) fn device_of_work(jobs: &[Job], plan: &Plan<'_>) -> windrow::Result<Option<u32>> {
+    let devices = plan.batch_shapes().iter().flat_map(|shape| [shape.source, shape.device]);
+    let ordinal = devices.into_iter().find_map(|device| match device {
+        Device::Cuda(ordinal) => Some(ordinal),
+        _ => None,
+    });
+    let is_host_work = ordinal.is_none() && !plan.batch_shapes().is_empty();
+    if is_host_work && jobs.iter().any(|job| job.stream.is_some()) {
+        return Err(Error::Argument(
+            "stream= is for batches on a CUDA device; host memory has no streams".into(),
+        ));
+    }
+    Ok(ordinal)
+}
+
 /// Where work on a device is enqueued, what it waits for and what is held until it is done. Nothing
 /// for work on the host.
 fn order_work(
@@ -215,18 +240,8 @@ fn order_work(
     options: &mut RunOptions,
 ) -> windrow::Result<()> {
     let asked = jobs.iter().find_map(|job| job.stream);
-    let devices = plan.batch_shapes().iter().flat_map(|shape| [shape.source, shape.device]);
-    let ordinal = devices.into_iter().find_map(|device| match device {
-        Device::Cuda(ordinal) => Some(ordinal),
-        _ => None,
-    });
-    let Some(ordinal) = ordinal else {
-        return match asked {
-            Some(_) if !plan.batch_shapes().is_empty() => Err(Error::Argument(
-                "stream= is for batches on a CUDA device; host memory has no streams".into(),
-            )),
-            _ => Ok(()),
-        };
+    let Some(ordinal) = device_of_work(jobs, plan)? else {
+        return Ok(());
     };
     // Outputs first: their memory may be in use by what was enqueued where it was allocated.
     let mut producers = Producers::default();
@@ -358,22 +373,11 @@ pub(crate) fn stack_taken(
     let span = engine.enter(Stage::Import);
     let (own, positions) = list.asked_for(indices)?;
     let begin = span.end();
-    let is_plain = options.is_plain();
     let samples = match positions {
         None => own,
         Some(positions) => {
-            let is_table = own.list.is_uniform() && own.places.are_one();
-            if is_plain && is_table && own.places.find_moved(py)?.is_none() {
-                let (list, collate) = (&own.list, &options.collate);
-                let take = || engine.assemble_taken(list, &positions, collate, begin);
-                let bytes =
-                    |meta: &TensorMeta| meta.dtype.size() as u64 * meta.layout.numel() as u64;
-                let row_bytes = list.metas().first().map_or(0, bytes);
-                let most_rows = ATTACHED_BYTES / 2 / row_bytes.max(1);
-                let is_short = positions.len() as u64 <= most_rows.min(FEW as u64);
-                if let Some(batch) = if is_short { take() } else { py.detach(take) } {
-                    return Ok(PyBatch::from(batch));
-                }
+            if let Some(batch) = small_of_table(py, &own, &positions, &options, begin)? {
+                return Ok(PyBatch::from(batch));
             }
             Arc::new(own.taken(py, &positions)?)
         }
@@ -382,4 +386,37 @@ pub(crate) fn stack_taken(
     let job = Job::of_call(options, |_| Ok((samples, None)))?;
     let mut batches = run(py, &engine, &mut [job], ArenaMemory::No, begin)?;
     Ok(PyBatch::from(batches.remove(0)))
+}
+
+/// The stack, if it is small, and the samples are rows of one table.
+fn small_of_table(
+    py: Python<'_>,
+    own: &Imported,
+    positions: &[i64],
+    options: &Options<'_>,
+    begin: Instant,
+) -> PyResult<Option<Batch>> {
+    if !options.is_copy() || !own.list.is_uniform() || !own.places.are_one() {
+        return Ok(None);
+    }
+    // One that cannot be written to is refused once the samples were found to be there.
+    let out = options.out.as_ref().map(|out| output_of(out, "", None));
+    let Ok(out) = out.transpose() else { return Ok(None) };
+    if own.places.find_moved(py)?.is_some() {
+        return Ok(None);
+    }
+    let (engine, list, collate) = (&options.engine, &own.list, &options.collate);
+    let take = || {
+        let target = out.as_ref().map(target_of);
+        engine.assemble_taken(list, positions, collate, target.as_ref(), begin)
+    };
+    let bytes = |meta: &TensorMeta| meta.dtype.size() as u64 * meta.layout.numel() as u64;
+    let row_bytes = list.metas().first().map_or(0, bytes);
+    let most_rows = ATTACHED_BYTES / 2 / row_bytes.max(1);
+    let is_short = positions.len() as u64 <= most_rows.min(FEW as u64);
+    let Some(filled) = (if is_short { take() } else { py.detach(take) }) else { return Ok(None) };
+    if let Some(torch) = out.as_ref().map_or(Ok(None), |out| torch_of(py, out))? {
+        increment_version(torch.bind(py))?;
+    }
+    Ok(filled.data.or(out).map(|data| Batch::new(data, filled.fields)))
 }

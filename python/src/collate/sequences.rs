@@ -17,7 +17,7 @@ use crate::ground::logging::Records;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
-/// What `pack_tokens` gives: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
+/// The columns of `pack_tokens`: ids, labels, positions and perhaps the sample of each, int64 and int32 ``[1, total]``;
 /// where each sequence begins, int32 ``[N + 1]``; and the length of the longest.
 #[pyfunction]
 #[pyo3(signature = (features, ids, labels, separator, start, wants_index, /))]
@@ -75,7 +75,7 @@ fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Instant) -> PyResult<V
     Ok(batches)
 }
 
-/// What `pack_rows` gives: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
+/// The columns of `pack_rows`: ids, labels, positions and segments, int64 ``[B, max_tokens]``, and the boundaries of all
 /// sequences and of the padding behind them, int32. ``counts``: the samples of each row, which follow each other.
 #[pyfunction]
 #[pyo3(signature = (features, ids, labels, counts, max_tokens, pads, /))]

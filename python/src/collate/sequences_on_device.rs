@@ -1,6 +1,6 @@
 //! `pack_tokens` and `pack_rows` where the sequences are, on a device: one launch writes everything.
 //!
-//! What no sequence has is uploaded before, as one range of numbers: the separator, padding, positions, where each sequence
+//! Values that no sequence has are uploaded first, as one range of numbers: the separator, padding, positions, where each sequence
 //! begins, its number. Every result is then a concatenation along dim 1 of sequences and of views of that range: positions are
 //! a part of it, and a number that is repeated, as padding is, is a view with stride 0. Labels have two samples for each
 //! sequence, the separator and all labels but the first.

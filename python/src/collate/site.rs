@@ -1,8 +1,10 @@
 //! One place in the trees of all samples: its samples, its output, and the places below it.
 
 use pyo3::prelude::*;
+use windrow::Engine;
 
 use crate::collate::leaves::Within;
+use crate::samples::together::{read_together, Column, ReadColumn};
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::rules::Apart;
 use crate::trees::walk::Children;
@@ -11,13 +13,15 @@ use crate::trees::walk::Children;
 pub(super) struct Site<'py> {
     pub samples: Source<'py>,
     pub out: Option<Bound<'py, PyAny>>,
-    /// What the class of the container around it says of it.
+    /// The rules of the class of the container around it.
     pub within: Within<'py>,
 }
 
 pub(super) enum Source<'py> {
     /// Not yet looked at.
     Objects(Vec<Bound<'py, PyAny>>),
+    /// A leaf that was read with others of its container.
+    Read(ReadColumn),
     /// The next node of a list of trees, which has taken them apart.
     Known,
 }
@@ -40,17 +44,23 @@ impl<'py> Site<'py> {
         children_of(py, container, (samples, self.out), place, children)
     }
 
-    /// The children of a column of containers that was taken apart.
+    /// The children of a column of containers that was taken apart; leaves among them are read by the engine's threads.
     pub fn taken_apart(
         self,
         py: Python<'py>,
+        engine: &Engine,
         apart: Apart<'py>,
         place: ColumnPlace<'_>,
         children: &mut Children<'_, Site<'py>>,
     ) -> PyResult<Container> {
         let Apart { container, columns, forms, tensors } = apart;
         let within = self.within.of_children(py, &container, tensors, forms.as_ref())?;
-        let samples = columns.into_iter().map(Source::Objects).zip(within);
+        let source = |column| match column {
+            Column::Objects(objects) => Source::Objects(objects),
+            Column::Read(read) => Source::Read(read),
+        };
+        let columns = read_together(engine, columns)?;
+        let samples = columns.into_iter().map(source).zip(within);
         children_of(py, &container, (samples, self.out), place, children)?;
         Ok(container)
     }

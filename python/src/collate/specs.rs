@@ -12,7 +12,7 @@ pub(crate) struct Specs<'a, 'py> {
     sep: &'a str,
     entries: Vec<SpecEntry<'py>>,
     paths: Vec<String>,
-    /// Those of str and bytes.
+    /// The paths of str and bytes leaves.
     texts: Vec<String>,
 }
 

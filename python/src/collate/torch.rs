@@ -50,7 +50,7 @@ struct TorchLeaf<'py> {
 struct TorchSite<'py> {
     /// An error of reading it is due when all before it are done. None: the next one of a table.
     column: Option<PyResult<TorchColumn<'py>>>,
-    /// What the class of the container around it says of it.
+    /// The rules of the class of the container around it.
     within: Within<'py>,
 }
 

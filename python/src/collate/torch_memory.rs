@@ -93,13 +93,13 @@ fn of_torch(error: PyErr) -> Error {
 #[derive(Debug)]
 pub(crate) struct TorchMemory {
     stream: Stream,
-    /// That stream in torch's words, if it is not the current one.
+    /// The same stream as a torch stream, if it is not the current one.
     lane: Option<Py<PyAny>>,
     /// Has it exist as long as the memory.
     owner: Option<Owner>,
     /// Whose unused memory is given back where torch has none left.
     engine: Engine,
-    /// What torch raised, which is more than an `Error` can say.
+    /// The exception that torch raised, which is more than an `Error` can say.
     raised: Mutex<Option<PyErr>>,
 }
 
@@ -123,7 +123,7 @@ impl TorchMemory {
         tensor
     }
 
-    /// What torch raised, the cause of the error that came of it.
+    /// The exception that torch raised, the cause of the error that came of it.
     pub fn take_raised(&self) -> Option<PyErr> {
         self.raised.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::trees::container::Container;
 use crate::trees::walk::fold;
 
-/// What `rules.codes` and `rules.classify` say of a type. The numbers are those of `windrow.torch`.
+/// The kind of a type, by `rules.codes` and `rules.classify`. The numbers are those of `windrow.torch`.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum TorchType {
     Tensor,

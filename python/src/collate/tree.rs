@@ -1,10 +1,11 @@
 //! `collate`: a list of trees to one tree of batches, all leaves in one plan.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 use windrow::bindings::RowsAhead;
 use windrow::{Batch, Stage};
 
@@ -71,19 +72,20 @@ use crate::trees::walk::{fold, walk, Branch, Children};
 ///     >>> batch["x"][0].arena.shape, batch["x"][1].arena_layout
 ///     ((128,), {'data': ('float64', (2,), 64)})
 #[pyfunction]
-#[pyo3(signature = (samples, spec = None, *, sep = ".", arena = false, **common), text_signature = "(samples, spec=None, *, sep='.', arena=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
+#[pyo3(signature = (samples, spec = None, *, sep = None, arena = None, **common), text_signature = "(samples, spec=None, *, sep='.', arena=False, dtype=None, device=None, out=None, stream=None, transform=None, copy=True, engine=None)")]
 pub(crate) fn collate<'py>(
     samples: &Bound<'py, PyAny>,
     spec: Option<&Bound<'py, PyAny>>,
-    sep: &str,
-    arena: bool,
+    sep: Option<&Bound<'py, PyAny>>,
+    arena: Option<&Bound<'py, PyAny>>,
     common: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = samples.py();
     let _records = Records::of_call(py);
+    let (sep, arena) = (sep_of(sep)?, is_in_arena(arena)?);
     let options = Options::parse("collate", common)?;
     let span = options.engine.enter(Stage::Import);
-    let (tree, mut jobs) = import(samples, spec, sep, common, &options, !arena)?;
+    let (tree, mut jobs) = import(samples, spec, &sep, common, &options, !arena)?;
     let batches = run(py, &options.engine, &mut jobs, ArenaMemory::of(arena), span.end())?;
     let arena = batches.iter().find_map(Batch::arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
@@ -107,17 +109,28 @@ pub(crate) fn jobs_of(
         Ok(item.filter(|item| !item.is_none()))
     };
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
-    let sep = match sep {
-        Some(sep) => sep.extract().map_err(|error| unfit(&sep, "sep", "a string", error))?,
-        None => ".".to_owned(),
-    };
-    let in_arena = match arena {
-        Some(arena) => arena.extract().map_err(|error| unfit(&arena, "arena", "a bool", error))?,
-        None => false,
-    };
+    let (sep, in_arena) = (sep_of(sep.as_ref())?, is_in_arena(arena.as_ref())?);
     let options = Options::parse("collate", Some(&common))?;
     let (_, jobs) = import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
     Ok((jobs, in_arena))
+}
+
+/// What joins the keys of a path.
+fn sep_of<'a>(sep: Option<&'a Bound<'_, PyAny>>) -> PyResult<Cow<'a, str>> {
+    let Some(sep) = sep else {
+        return Ok(Cow::Borrowed("."));
+    };
+    match sep.cast::<PyString>() {
+        Ok(sep) => sep.to_cow(),
+        Err(error) => Err(unfit(sep, "sep", "a string", error.into())),
+    }
+}
+
+fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+    match arena {
+        Some(arena) => arena.extract().map_err(|error| unfit(arena, "arena", "a bool", error)),
+        None => Ok(false),
+    }
 }
 
 /// Reads all leaves. `may_start`: whether rows may be copied ahead of the plan.
@@ -147,7 +160,8 @@ fn import<'py>(
     };
     let specs = Specs::new(spec, sep)?;
     let (stream, common) = (options.stream, common.as_ref());
-    let mut leaves = Leaves { py, common, stream, may_start, specs, jobs: Vec::new() };
+    let engine = &options.engine;
+    let mut leaves = Leaves { py, engine, common, stream, may_start, specs, jobs: Vec::new() };
     let tree = match samples {
         TreeInput::Objects(samples) => {
             nodes_of(&mut leaves, Source::Objects(samples), options.out.clone(), None)?
@@ -164,7 +178,7 @@ fn import<'py>(
     Ok((tree, leaves.jobs))
 }
 
-/// What a call of `collate` is given.
+/// The input of a call of `collate`.
 enum TreeInput<'py> {
     Objects(Vec<Bound<'py, PyAny>>),
     List(ListSamples),
@@ -209,10 +223,14 @@ fn nodes_of<'py>(
     trees: Option<&Trees>,
 ) -> PyResult<Vec<ResultNode<'py>>> {
     let mut known = trees.into_iter().flat_map(Trees::nodes);
+    let py = leaves.py;
     walk(Branch::root(Site::root(samples, out)), |branch, children| {
         let Branch { column: mut site, path, .. } = branch;
         match std::mem::replace(&mut site.samples, Source::Known) {
             Source::Objects(samples) => node(leaves, (site, &path), samples, children),
+            Source::Read(column) => {
+                leaves.add(&path, site.out, &site.within, |reading| column.import(py, reading))
+            }
             Source::Known => match known.next() {
                 Some(node) => known_node(leaves, (site, &path), node, children),
                 None => Err(PyValueError::new_err("a list of trees without a node")),
@@ -236,7 +254,8 @@ fn node<'py>(
     }
     let rows = leaves.specs.names(path);
     if let Some(apart) = apart(&samples, place, rows)? {
-        return Ok(ResultNode::Container(Arc::new(site.taken_apart(py, apart, place, children)?)));
+        let container = site.taken_apart(py, leaves.engine, apart, place, children)?;
+        return Ok(ResultNode::Container(Arc::new(container)));
     }
     import_leaf(samples, place, |samples| {
         leaves.add(path, site.out, &site.within, |reading| {

@@ -1,4 +1,4 @@
-//! What the machine has: devices, the CUDA build, watchers.
+//! Facts about the machine: devices, the CUDA build, observers.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -7,7 +7,7 @@ use windrow::Device;
 use crate::ground::errors::OrPyErr;
 use crate::ground::logging;
 
-/// What observes the calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None if ranges go to
+/// The observers of calls: ``logging`` (a bool, see `set_logging`) and ``nvtx`` (None if ranges go to
 /// a profiler, else the reason why not).
 #[pyfunction]
 pub(crate) fn watchers(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -24,7 +24,7 @@ pub(crate) fn cuda_available(py: Python<'_>) -> bool {
     py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
 }
 
-/// What ``device=`` takes on this machine: a dict each with ``device`` (``"cpu"``, ``"cuda:0"``) and
+/// The values of ``device=`` on this machine: a dict each with ``device`` (``"cpu"``, ``"cuda:0"``) and
 /// ``name``; of CUDA devices also ``index``, ``compute_capability`` (a tuple), ``multiprocessors`` and
 /// ``total_memory`` (bytes). Starts the driver, as `cuda_available`.
 #[pyfunction]

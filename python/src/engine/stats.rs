@@ -40,7 +40,7 @@ pub(super) fn stats_of<'py>(
     Ok(dict)
 }
 
-/// What the default engine did since it was made or `reset_stats`.
+/// Counters of the default engine since it was made or since `reset_stats`.
 ///
 /// Counts: batches (a tree has one for each leaf), samples, paths (batches by how their data moved, in
 /// the words of `explain`; a dict), views, launches, waits (for a device). Bytes: bytes_in, bytes_out,

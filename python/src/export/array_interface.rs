@@ -39,7 +39,7 @@ pub(crate) fn cuda_array_interface<'py>(
     Ok(interface)
 }
 
-/// What the array interfaces have in common.
+/// The entries that both array interfaces share.
 fn described<'py>(py: Python<'py>, tensor: &Tensor, typestr: &str) -> PyResult<Bound<'py, PyDict>> {
     let size = tensor.dtype().size() as i64;
     let is_empty_on_device =

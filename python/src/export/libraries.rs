@@ -5,13 +5,13 @@ use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::{Device, Tensor};
+use windrow::{DType, Device, Error, Hint, Mismatch, Tensor};
 
 use crate::export::buffer::on_host;
 use crate::export::dlpack::delete_versioned;
 use crate::export::numpy_api::array_of;
 use crate::ground::dtype::format_of;
-use crate::ground::errors::OrPyErr;
+use crate::ground::errors::{to_py_err, OrPyErr};
 use crate::ground::logging::exporting;
 use crate::ground::tensor::PyTensor;
 use crate::import::routes::torch_api;
@@ -50,6 +50,22 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
     if let Some(own) = lent_tensor(py, tensor)? {
         return Ok(own);
     }
+    torch_of(py, tensor).map_err(|error| {
+        let torch = py.import(intern!(py, "torch"));
+        match torch.and_then(|torch| torch.hasattr(tensor.dtype().name())) {
+            // Torch's own words are the number of the dtype and where its code stood.
+            Ok(false) => to_py_err(py, &torch_lacks(tensor.dtype())),
+            _ => error,
+        }
+    })
+}
+
+fn torch_lacks(dtype: DType) -> Error {
+    let mismatch = Mismatch::of("tensor", "a dtype that torch has", dtype);
+    Error::DType(Box::new(mismatch.with_hint(Hint::Text(".numpy() gives it by ml_dtypes"))))
+}
+
+fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     if !matches!(tensor.device(), Device::Cuda(_)) {
         if let Some(exchanged) = through_exchange(py, tensor)? {
             return Ok(exchanged);

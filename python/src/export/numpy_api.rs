@@ -36,7 +36,7 @@ const SET_BASE_OBJECT: usize = 282;
 
 const WRITABLE: c_int = 0x400;
 
-/// What is used of the table.
+/// The entries of the table that windrow uses.
 struct Api {
     class: *mut ffi::PyTypeObject,
     descr_from_type: DescrFromType,

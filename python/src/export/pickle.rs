@@ -16,7 +16,7 @@ use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
 use crate::import::tensor::tensor_of;
 
-/// What `__reduce_ex__` gives.
+/// The return value of `__reduce_ex__`.
 type Reduced<'py> = (Bound<'py, PyAny>, Bound<'py, PyTuple>);
 
 fn maker<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
@@ -103,7 +103,7 @@ fn unpacked(bytes: &[u8]) -> PyResult<Vec<i64>> {
     Ok(numbers)
 }
 
-/// What `reduce_batch` took apart.
+/// The batch that `reduce_batch` took apart.
 #[pyfunction]
 pub(crate) fn _batch_of_fields(
     arena: &Bound<'_, PyAny>,

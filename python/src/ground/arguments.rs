@@ -7,10 +7,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyString};
 use windrow::{Device, PerDim, Scalar};
 
-use crate::ground::errors::{in_words, is_answer, quoted, shown, OrPyErr};
+use crate::ground::errors::{attribute, in_words, is_answer, quoted, shown, OrPyErr};
 use crate::ground::iterables::entries;
 
-/// What a form takes besides.
+/// The options that a form has beside the common ones.
 pub(crate) fn own_of(form: &str) -> &'static [&'static str] {
     match form {
         "concat" => &["dim"],
@@ -23,7 +23,7 @@ pub(crate) fn own_of(form: &str) -> &'static [&'static str] {
     }
 }
 
-/// What NumPy, torch, transformers and others call an argument of ours.
+/// Names that NumPy, torch, transformers and others use for our arguments.
 const PEERS: &[(&str, &str)] = &[
     ("attention_mask", "mask"),
     ("axes", "dims"),
@@ -123,6 +123,22 @@ pub(crate) fn int_within(
     }
 }
 
+/// The position that an index has among `len`, of which a negative one counts from the end; None if it is none of them.
+/// `words` are for what is no int.
+pub(crate) fn position_of(
+    index: &Bound<'_, PyAny>,
+    len: usize,
+    words: &'static str,
+) -> PyResult<Option<usize>> {
+    let index = match index.extract::<isize>() {
+        Ok(index) => index,
+        Err(error) if error.is_instance_of::<PyOverflowError>(index.py()) => return Ok(None),
+        Err(error) => return Err(in_words(index.py(), error, || PyTypeError::new_err(words))),
+    };
+    let position = if index < 0 { index + len as isize } else { index };
+    Ok(usize::try_from(position).ok().filter(|position| *position < len))
+}
+
 /// A single option, or a sequence of one for each dim.
 pub(crate) fn per_dim<'py, T>(
     item: &Bound<'py, PyAny>,
@@ -188,12 +204,25 @@ pub(crate) fn scalar_of(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
             Err(PyValueError::new_err(format!("value={} is beyond every dtype", shown(value)?)))
         }
         Err(error) if !is_answer(value.py(), &error) => Err(error),
-        Err(_) => value.extract::<f64>().map(Scalar::Float).map_err(|error| {
+        Err(_) => float_or_complex(value).map_err(|error| {
             let refuse =
                 |value| PyTypeError::new_err(format!("value must be a number, got {value}"));
             in_words(value.py(), error, || value.repr().map_or_else(|error| error, refuse))
         }),
     }
+}
+
+/// A number of another library, such as NumPy's complex64, whose `float` is its real part with a warning.
+fn float_or_complex(value: &Bound<'_, PyAny>) -> PyResult<Scalar> {
+    let Some(complex) = attribute(value, "__complex__")? else {
+        return value.extract().map(Scalar::Float);
+    };
+    let complex = complex.call0()?.cast_into::<PyComplex>()?;
+    // Real numbers have `__complex__` too.
+    Ok(match (complex.real(), complex.imag()) {
+        (real, imag) if imag.to_bits() == 0 => Scalar::Float(real),
+        (real, imag) => Scalar::Complex(real, imag),
+    })
 }
 
 /// A device by its name or by an object that prints as one, as torch's do.

@@ -30,7 +30,7 @@ pub(crate) fn format_of(dtype: DType) -> Option<&'static CStr> {
     })
 }
 
-/// What a format begins with whose bytes are in another order than this machine's.
+/// The prefixes of a format whose byte order is not this machine's.
 const FOREIGN_ORDER: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
 
 /// The dtype of a buffer format. The size decides for `l` and `L`, whose width depends on the prefix.
@@ -60,7 +60,7 @@ pub(crate) fn dtype_of_format(format: &[u8], size: usize) -> Option<DType> {
     (dtype.size() == size).then_some(dtype)
 }
 
-/// What to give in place of an array whose dtype is not supported, by its buffer format, typestr or name.
+/// The replacement to suggest for an array whose dtype is not supported, by its buffer format, typestr or name.
 pub(crate) fn cure_of(dtype: &str) -> &'static str {
     let name = dtype.trim_start_matches(|c: char| "@=<>!|".contains(c) || c.is_ascii_digit());
     let starts = |words: &[&str]| words.iter().any(|word| name.starts_with(word));

@@ -170,7 +170,7 @@ pub(crate) fn in_words(py: Python<'_>, error: PyErr, words: impl FnOnce() -> PyE
     }
 }
 
-/// What `str` says of an object, for the text of an error.
+/// The `str` of an object, for the text of an error.
 pub(crate) fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     match object.str() {
         Ok(text) => Ok(text.to_string_lossy().into_owned()),
@@ -179,7 +179,7 @@ pub(crate) fn shown(object: &Bound<'_, PyAny>) -> PyResult<String> {
     }
 }
 
-/// What `repr` says of an argument, for the text of an error.
+/// The `repr` of an argument, for the text of an error.
 pub(crate) fn quoted(object: &Bound<'_, PyAny>) -> PyResult<String> {
     match object.repr() {
         Ok(text) => Ok(text.to_string_lossy().into_owned()),
@@ -217,7 +217,7 @@ pub(crate) fn at(path: &str) -> String {
     }
 }
 
-/// What an error is about.
+/// The subject of an error.
 #[derive(Clone, Copy)]
 pub(crate) enum Whose {
     Sample(usize),

@@ -19,7 +19,7 @@ pub(crate) fn items_of<'py>(sequence: &Bound<'py, PyAny>) -> PyResult<Vec<Bound<
     entries(sequence, Ok)
 }
 
-/// What is given as the list of samples, as a tuple.
+/// The list of samples, as a tuple.
 pub(crate) fn tuple_from<'py>(samples: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     let tuple = samples.py().get_type::<PyTuple>().call1((samples,));
     tuple.map_err(|error| no_list(samples, error))?.cast_into::<PyTuple>().map_err(PyErr::from)
@@ -82,7 +82,7 @@ pub(crate) fn entries<'py, T>(
     Ok(entries)
 }
 
-/// What a mapping has under a key.
+/// The value of a mapping under a key.
 pub(crate) fn value_of<'py>(
     mapping: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,

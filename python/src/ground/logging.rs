@@ -27,7 +27,7 @@ thread_local! {
     };
 }
 
-/// What a thread has to tell.
+/// The records of one thread.
 struct Thread {
     /// Calls that are under way, one within the other: a handler may assemble batches too.
     num_calls: usize,

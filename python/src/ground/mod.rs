@@ -1,4 +1,4 @@
-//! What knows nothing of stages: errors, logging, Python's iterables, dtypes and streams, the objects of results.
+//! Ground types that know no stage: errors, logging, Python's iterables, dtypes and streams, the objects of results.
 
 pub(crate) mod arguments;
 pub(crate) mod batch;

@@ -2,6 +2,7 @@
 
 pub(crate) mod array_interface;
 pub(crate) mod borrowed;
+pub(crate) mod columns;
 pub(crate) mod exchange;
 pub(crate) mod importer;
 pub(crate) mod integers;
@@ -11,6 +12,7 @@ pub(crate) mod numpy_words;
 pub(crate) mod places;
 pub(crate) mod protocols;
 pub(crate) mod read;
+mod reader;
 pub(crate) mod routes;
 pub(crate) mod rows;
 pub(crate) mod tensor;

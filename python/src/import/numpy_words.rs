@@ -63,7 +63,7 @@ impl ArrayStruct {
     pub const WRITABLE: c_int = 0x400;
 }
 
-/// What an array says of itself; shape and strides, in bytes, live as long as it is not reshaped.
+/// The fields of an array; shape and strides, in bytes, live as long as it is not reshaped.
 #[derive(Clone, Copy)]
 pub(crate) struct ArrayFields<'a> {
     pub data: *mut u8,

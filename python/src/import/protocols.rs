@@ -97,7 +97,7 @@ impl<'py> Importer<'py> {
         type_error(self.py, self.whose(index), &self.path, &text)
     }
 
-    /// What a producer raised when it was asked for its memory. A refusal is memory that cannot be expressed,
+    /// The exception of a producer that was asked for its memory. A refusal is memory that cannot be expressed,
     /// whichever class its library takes for that: BufferError as DLPack has it, TypeError in pyarrow and where
     /// arguments are unknown. Anything else is raised as it is.
     fn refused(&self, object: &Bound<'py, PyAny>, cause: PyErr, index: usize) -> PyErr {
@@ -125,7 +125,7 @@ impl<'py> Importer<'py> {
         error
     }
 
-    /// What is wrong with an array of JAX's, whose own words on it do not say so, or name no sample.
+    /// The reason why a JAX array cannot be read, where JAX's own text does not say so or names no sample.
     fn unfit(&self, object: &Bound<'py, PyAny>) -> PyResult<Option<Unfit>> {
         if let Some(ask) = attribute(object, "is_deleted")? {
             match ask.call0() {

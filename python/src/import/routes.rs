@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyCapsule, PyFloat, PyInt, PyList, PyMemoryView, PyTuple, PyType};
 use windrow::dlpack::{DLPackExchangeAPI, DLPACK_EXCHANGE_API};
+use windrow::Parts;
 
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::attribute;
@@ -41,7 +42,7 @@ pub(crate) enum ImportRoute {
     Masked,
     /// A NumPy scalar that is not a number: its buffer may be raw bytes, its array interface has the dtype.
     Described,
-    /// What stands for an array while JAX traces a function.
+    /// The stand-in for an array while JAX traces a function.
     Tracer,
     /// `__dlpack__`, the CUDA array interface, the buffer protocol or `__array_interface__`,
     /// whichever works first.
@@ -213,7 +214,7 @@ pub(crate) fn is_nested(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(is_torch(object)? && object.getattr("is_nested")?.is_truthy()?)
 }
 
-/// What a torch tensor is that has no memory of one shape, and what to do about it.
+/// The kind of a torch tensor that has no memory of one shape, and the cure.
 pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &'static str)>> {
     if !is_torch(object)? {
         return Ok(None);
@@ -227,11 +228,15 @@ pub(crate) fn shapeless(object: &Bound<'_, PyAny>) -> PyResult<Option<(String, &
         .then(|| (format!("a tensor of layout {layout}"), "use to_dense()")))
 }
 
-/// Whether an object is a tensor rather than a list of some.
+/// Whether an object is a tensor rather than a list of some. A batch is a list of its samples, which of padded and joined
+/// ones are not the rows of its data.
 pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(match route_of(object)?.0 {
+        ImportRoute::Batch => {
+            let batch = object.cast::<PyBatch>()?.get();
+            matches!(batch.batch().fields().parts(), Parts::Rows)
+        }
         ImportRoute::Tensor
-        | ImportRoute::Batch
         | ImportRoute::Exchange { .. }
         | ImportRoute::Array
         | ImportRoute::ArrayStruct
@@ -239,7 +244,9 @@ pub(crate) fn is_tensor(object: &Bound<'_, PyAny>) -> PyResult<bool> {
         | ImportRoute::Tracer => true,
         ImportRoute::Number | ImportRoute::Row | ImportRoute::Described => false,
         ImportRoute::Protocols => {
-            object.hasattr("__dlpack__")? || object.hasattr("__cuda_array_interface__")?
+            object.is_instance_of::<PyMemoryView>()
+                || object.hasattr("__dlpack__")?
+                || object.hasattr("__cuda_array_interface__")?
         }
     })
 }

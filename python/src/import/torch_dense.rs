@@ -36,7 +36,7 @@ pub(crate) struct Dense {
     plain: usize,
 }
 
-/// What a tensor says of itself.
+/// The fields of a dense tensor.
 pub(crate) struct DenseFields<'a> {
     pub data: *mut u8,
     pub dtype: DType,
@@ -56,7 +56,7 @@ impl Dense {
         found.as_ref()
     }
 
-    /// What a tensor says of itself, if it is dense, on the host, in memory, and of few dims.
+    /// The fields of a tensor, if it is dense, on the host, in memory, and of few dims.
     ///
     /// # Safety
     /// A live object of torch's own tensor class; attached.

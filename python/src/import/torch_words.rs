@@ -1,4 +1,4 @@
-//! What a torch tensor says of gradients and of lazy signs, read from the words of its C++ objects: to ask for
+//! Gradients and lazy signs of a torch tensor, read from the words of its C++ objects: to ask for
 //! attributes costs more than all else of an import.
 //!
 //! No header promises where those words are. They are found by trial on tensors that torch makes for it
@@ -51,6 +51,8 @@ const WRAPPER: std::ops::Range<usize> = 7..12;
 
 /// How many samples ahead the farthest object of a chain is asked for; those before it by as many more each.
 const PREFETCH_STEP: usize = 4;
+/// How many samples ahead the farthest object is asked for.
+pub(crate) const FARTHEST: usize = 4 * PREFETCH_STEP;
 
 /// Whether nothing else runs Python code, and so releases objects, while this thread is attached: objects of
 /// interpreters without that lock have more words.
@@ -257,7 +259,7 @@ impl TorchWords {
         let same = |object: &*mut ffi::PyObject| unsafe { ffi::Py_TYPE(*object) } == class;
         let [tensor, storage, base] = [3, 2, 1].map(|step| at(step * PREFETCH_STEP).filter(same));
         // SAFETY: live objects, of the class but for the farthest.
-        unsafe { self.prefetch([at(4 * PREFETCH_STEP), tensor, storage, base], is_kept) };
+        unsafe { self.prefetch([at(FARTHEST), tensor, storage, base], is_kept) };
     }
 
     /// Asks for the memory that the reading of a list touches, of four of its objects: of the farthest that of its Python object, of

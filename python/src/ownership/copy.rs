@@ -5,7 +5,7 @@ use windrow::{Collate, Engine, Error, Leaf, Plan, RunOptions, SampleList, Stream
 use crate::engine::default::index_engine;
 use crate::ownership::owner::producers_of;
 
-/// What a form makes of one tensor, behind all that still writes it. Not in the user's counters.
+/// A copy of one tensor by a form, behind all pending writes to it. Not in the user's counters.
 pub(crate) fn copy_of(
     tensor: &Tensor,
     collate: &Collate,

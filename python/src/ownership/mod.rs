@@ -1,4 +1,4 @@
-//! What keeps samples alive, where their memory is, and what work on it waits for.
+//! Owners of samples, the places of their memory, and the work that has to finish first.
 
 pub(crate) mod buffer;
 pub(crate) mod copy;

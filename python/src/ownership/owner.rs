@@ -23,7 +23,7 @@ pub(crate) struct ImportOwner {
     pub buffers: Vec<Buffer>,
     pub arrays: Vec<ArrowArray>,
     pub tensors: Vec<Tensor>,
-    /// What work on device memory among it waits for.
+    /// The work that reads of this device memory wait for.
     pub producers: Producers,
     /// The object is a torch tensor made for this output.
     pub is_output: bool,
@@ -117,7 +117,7 @@ impl Drop for ImportOwner {
     }
 }
 
-/// What keeps samples of a list alive for a tensor over some of them.
+/// The owners of a list's samples, for a tensor over some of them.
 pub(crate) struct ListOwner {
     pub owners: Arc<Vec<Owner>>,
     /// The owners of these samples alone.
@@ -157,7 +157,7 @@ pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t T
     }
 }
 
-/// What a tensor waits for; nothing if it is on the host.
+/// The work that a tensor waits for; none if it is on the host.
 pub(crate) fn producers_of(tensor: &Tensor) -> Producers {
     producers_of_owner(tensor.owner()).unwrap_or_else(|| {
         let mut producers = Producers::default();
@@ -174,7 +174,7 @@ pub(crate) fn producers_of(tensor: &Tensor) -> Producers {
     })
 }
 
-/// What an import left with the samples' owners; `None` for other owners.
+/// The producers that an import stored with the samples' owners; `None` for other owners.
 fn producers_of_owner(owner: &Owner) -> Option<Producers> {
     if let Some(owner) = owner.downcast_ref::<ImportOwner>() {
         return Some(owner.producers.clone());
@@ -183,7 +183,7 @@ fn producers_of_owner(owner: &Owner) -> Option<Producers> {
     Some(producers_of_owners(&list.owners))
 }
 
-/// What all of these wait for.
+/// The work that all of these wait for.
 pub(crate) fn producers_of_owners(owners: &[Owner]) -> Producers {
     let mut producers = Producers::default();
     for one in owners.iter().filter_map(producers_of_owner) {

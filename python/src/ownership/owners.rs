@@ -8,7 +8,7 @@ use windrow::{Device, Owner};
 
 use crate::ground::reserve::{no_room, room_for};
 
-/// What keeps the samples of a list alive.
+/// The owners that keep the samples of a list alive.
 #[derive(Clone, Default)]
 pub(crate) struct Owners {
     /// Of many samples each, or of memory on a device.
@@ -33,12 +33,12 @@ impl Owners {
         }
     }
 
-    /// Those of many samples each.
+    /// The owners of many samples each.
     pub fn shared(&self) -> &Arc<Vec<Owner>> {
         &self.shared
     }
 
-    /// Those of single samples, as one owner.
+    /// The owners of single samples, as one owner.
     pub fn all_per_sample(&self) -> Option<Owner> {
         (self.num_per_sample > 0).then(|| Arc::clone(&self.per_sample) as Owner)
     }
@@ -70,7 +70,7 @@ impl Owners {
         Ok(Owners { shared: Arc::new(shared), ..self.clone() })
     }
 
-    /// Those of the samples at these positions, of `len`, which are there; negative ones count from the end.
+    /// The owners of the samples at these valid positions, of `len`; negative ones count from the end.
     pub fn take(&self, positions: &[i64], len: usize) -> PyResult<Owners> {
         let mut per_sample = Vec::new();
         if self.num_per_sample > 0 {
@@ -116,8 +116,8 @@ impl Owners {
         }
     }
 
-    /// That of the one sample of another list in place of that of a sample, of `len`. There is room for it. What may be
-    /// released now, which can run any code.
+    /// Puts the owner of another list's one sample in the place of a sample's, of `len`; there is room for it. Returns the
+    /// owners that may be released now, which can run any code.
     pub fn replace(&mut self, len: usize, index: usize, other: &Owners) -> [Option<Owner>; 2] {
         self.add_shared(other);
         if self.num_per_sample + other.num_per_sample == 0 {

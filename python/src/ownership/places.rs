@@ -17,7 +17,7 @@ pub(crate) struct Place {
     address: usize,
 }
 
-/// What does not move, and what can only be asked for.
+/// Tables for memory that does not move, and for memory whose place can only be asked for.
 static STILL: usize = 0;
 static ASKED: usize = 0;
 
@@ -236,7 +236,7 @@ impl Places {
         self.0.places.len() < 2
     }
 
-    /// Those of the samples at these positions, of `len`, which are there; negative ones count from the end.
+    /// The places of the samples at these valid positions, of `len`; negative ones count from the end.
     pub fn take(&self, positions: &[i64], len: usize) -> PyResult<Places> {
         if self.are_one() {
             return Ok(self.clone());
@@ -260,7 +260,7 @@ impl Places {
         Ok(Places::from(taken))
     }
 
-    /// That of one sample.
+    /// The place of one sample.
     pub fn at(&self, index: usize) -> PyResult<Places> {
         self.take(&[index as i64], 0)
     }
@@ -386,7 +386,7 @@ impl Places {
     }
 }
 
-/// What an error says of memory that is not where it was.
+/// The error text for memory that has moved.
 pub(super) const MOVED: &str =
     "memory that was moved or freed since, as by resize_() or share_memory_(); import it again";
 

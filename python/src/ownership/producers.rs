@@ -1,4 +1,4 @@
-//! What work on the memory of a device has to wait for. It is kept with whatever keeps that memory
+//! Streams and batches that work on device memory has to wait for. They are kept with whatever keeps that memory
 //! alive, because samples may be read, and tensors handed on, long after they were imported.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use windrow::bindings::End;
 use windrow::dlpack::DLPackExchangeAPI;
 use windrow::{Owner, Stream, Tensor};
 
-/// What may still be writing.
+/// Work that may still be writing.
 #[derive(Clone, Default)]
 pub(crate) struct Producers {
     /// Streams with work that others have enqueued.
@@ -31,7 +31,7 @@ impl Producers {
         }
     }
 
-    /// What of ours the work waits for.
+    /// The owners of windrow's own that the work waits for.
     pub fn keep(&self) -> Vec<Owner> {
         let tensors = self.tensors.iter().map(|tensor| Arc::clone(tensor.owner()));
         tensors.chain(self.ends.iter().map(|end| Arc::new(end.clone()) as Owner)).collect()

@@ -55,7 +55,7 @@ pub(crate) fn lent_tensor<'py>(
     Ok(Some(found))
 }
 
-/// What begins so many bytes behind the first element of a row-major tensor, as a view that torch knows to be of its memory:
+/// A view, which torch recognises as its own memory, that begins so many bytes behind the first element of a row-major tensor:
 /// of the same dtype, or of any dtype in an arena, which is one of bytes.
 fn part_of<'py>(
     object: &Bound<'py, PyAny>,

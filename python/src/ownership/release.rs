@@ -11,7 +11,7 @@ use windrow::Tensor;
 
 use crate::ownership::buffer::Buffer;
 
-/// What is Python's, or may be.
+/// Owners that are, or may be, Python objects.
 pub(super) struct Foreign {
     pub objects: Vec<Py<PyAny>>,
     pub managed: Vec<ManagedTensor>,

@@ -65,7 +65,7 @@ pub(crate) fn samples_in(object: &Bound<'_, PyAny>, path: &str) -> PyResult<Impo
 }
 
 impl ArrowRows<'_> {
-    /// Those of one column of numbers, which `object` is to be.
+    /// The samples of `object`, which must have one column of numbers.
     pub fn samples(mut self, object: &Bound<'_, PyAny>) -> PyResult<Imported> {
         match self.columns.pop() {
             Some(ArrowColumn { content: ArrowContent::Samples(samples), .. })
@@ -150,7 +150,7 @@ impl<'py> ArrowReader<'_, 'py> {
         }
     }
 
-    /// What a method of the interface gives; `None` if the object does not have it.
+    /// The result of a method of the interface; `None` if the object does not have it.
     fn ask(&self, method: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = self.object.py();
         let Some(method) = self.object.getattr_opt(method)? else { return Ok(None) };

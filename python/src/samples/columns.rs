@@ -15,7 +15,7 @@ use crate::samples::imported::Imported;
 use crate::trees::container::ColumnPlace;
 use crate::trees::node_types::{in_place_of, opener_of};
 
-/// What a leaf of every sample is.
+/// The kind of a leaf that all samples share.
 pub(crate) enum Content {
     Tensors,
     /// Strings and bytes.
@@ -77,7 +77,7 @@ pub(crate) fn import_leaf<'py, T>(
 }
 
 impl Content {
-    /// What a column is, if it is none of containers.
+    /// The kind of a column that has no containers.
     pub fn of(samples: &[Bound<'_, PyAny>], place: ColumnPlace<'_>) -> PyResult<Content> {
         if are_texts(samples, place)? {
             return Ok(Content::Texts);

@@ -87,8 +87,8 @@ impl Imported {
         Ok(Imported::from_importer(importer))
     }
 
-    /// What an object that is a sample of this list has for itself to keep it alive, if it is one. Kept once more each
-    /// time, it would be a longer chain.
+    /// The owner that an object has for itself, if the object is a sample of this list. Wrapped again on
+    /// every import, it would become a longer and longer chain.
     pub fn known(&self, object: &Bound<'_, PyAny>) -> Option<Option<Owner>> {
         let tensor = object.cast_exact::<PyTensor>().ok()?;
         let held = tensor.get().inner().owner().downcast_ref::<ListOwner>()?;

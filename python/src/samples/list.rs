@@ -8,7 +8,8 @@ use pyo3::types::PyTuple;
 use windrow::{Device, Resident};
 
 use crate::engine::default::default_engine;
-use crate::ground::errors::{in_words, OrPyErr};
+use crate::ground::arguments::position_of;
+use crate::ground::errors::{shown, OrPyErr};
 use crate::ground::iterables::in_a_row;
 use crate::ground::reserve::room_for;
 use crate::import::importer::{Importer, Reading};
@@ -40,7 +41,7 @@ use crate::samples::trees::{is_tree, Trees};
 ///
 /// Args:
 ///     samples: an iterable of array-likes, of any shapes and dtypes, or of trees of one structure; or one tensor, whose rows along
-///         dim 0 are registered without anything kept for each of them; or an Arrow array, chunked array or
+///         dim 0 are registered without anything kept for each of them; or a batch, for its samples; or an Arrow array, chunked array or
 ///         column, whose rows are the samples, in Arrow's memory, or an Arrow table, whose rows are dicts.
 ///
 /// Examples:
@@ -63,7 +64,7 @@ pub(crate) struct PySampleList {
     resident: Mutex<Option<(u64, Resident<'static>)>>,
 }
 
-/// What is in a list.
+/// The contents of a list.
 #[derive(Clone)]
 pub(crate) enum ListSamples {
     Leaves(Arc<Imported>),
@@ -157,7 +158,7 @@ impl PySampleList {
         }
     }
 
-    /// What a device has of these samples, which are those of this list: made again after every change of it.
+    /// The part of this list that is on a device: made again after every change of the list.
     pub fn resident_on(
         &self,
         py: Python<'_>,
@@ -228,16 +229,12 @@ impl PySampleList {
 
     /// The position of one of `len` samples, of which a negative one counts from the end.
     pub fn position(index: &Bound<'_, PyAny>, len: usize) -> PyResult<usize> {
-        let len = len as isize;
-        let index: isize = index.extract().map_err(|error| {
-            let text = "an index of a SampleList is an int or a slice; take(indices) takes an array of them";
-            in_words(index.py(), error, || PyTypeError::new_err(text))
-        })?;
-        let position = if index < 0 { index + len } else { index };
-        match (0..len).contains(&position) {
-            true => Ok(position as usize),
-            false => {
-                let text = format!("index {index} in a list of {len} samples");
+        let words =
+            "an index of a SampleList is an int or a slice; take(indices) takes an array of them";
+        match position_of(index, len, words)? {
+            Some(position) => Ok(position),
+            None => {
+                let text = format!("index {} in a list of {len} samples", shown(index)?);
                 Err(PyIndexError::new_err(text))
             }
         }

@@ -8,5 +8,6 @@ pub(crate) mod parts;
 pub(crate) mod pieces;
 pub(crate) mod read;
 pub(crate) mod table;
+pub(crate) mod together;
 pub(crate) mod trees;
 pub(crate) mod windows;

@@ -1,4 +1,4 @@
-//! What callers give as the list of samples.
+//! Reads the list of samples that a caller gives.
 
 use std::sync::Arc;
 

@@ -167,7 +167,7 @@ impl Trees {
         self.columns.len()
     }
 
-    /// What a sample is, in words.
+    /// The class of the samples, for texts.
     pub fn class(&self, py: Python<'_>) -> PyResult<String> {
         match self.shape.0.first().map(|root| &root.node_type) {
             Some(ShapeNodeType::Container(container)) => class_name(container.class(py)),

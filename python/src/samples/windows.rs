@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use windrow::{Collate, DType, Device, Dims, Error, Result, SampleList, Tensor};
 
-use crate::ground::arguments::unfit;
+use crate::ground::arguments::{unfit, NoBool};
 use crate::ground::errors::{quoted, OrPyErr};
 use crate::ground::iterables::entries;
 use crate::ground::reserve::room_for;
@@ -42,7 +42,8 @@ pub(crate) fn windows(
     length: &Bound<'_, PyAny>,
 ) -> PyResult<PySampleList> {
     let py = array.py();
-    let length = length.extract().map_err(|error| unfit(length, "length", "an int", error))?;
+    let NoBool(length) =
+        length.extract().map_err(|error| unfit(length, "length", "an int", error))?;
     let table = tensor_of(array, "array", Reading::OWNED)?;
     let (starts, _) = integers(starts, "starts", 1)?;
     let list = windows_of(&table, &starts, length).or_py_err(py)?;

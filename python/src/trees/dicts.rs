@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // Entries of dicts without a reference.
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 use pyo3::{ffi, intern};
 use windrow::bindings::prefetch;
@@ -12,18 +13,31 @@ use crate::import::torch_words::HAS_LOCK;
 /// How many values ahead of their use their memory is asked for.
 const VALUES_AHEAD: usize = 16;
 
+/// The word of a dict that has the address of its entries, in every CPython so far; what else may be there is not harmed by a
+/// prefetch.
+const ENTRIES: usize = 4;
+
+/// Bytes of an entry and of its place in the table of hashes.
+const ENTRY_BYTES: usize = 26;
+
 /// Dicts with these keys.
 pub(super) struct Dicts<'a> {
     keys: &'a [Py<PyAny>],
     /// The last class that was asked for, and whether its objects give entries and length as dict itself does.
     class: (*mut ffi::PyTypeObject, bool),
+    /// Dicts are large enough to have the word of their entries.
+    has_entries: bool,
     /// Values of the last dict, without references.
     values: Vec<*mut ffi::PyObject>,
 }
 
 impl<'a> Dicts<'a> {
-    pub fn new(keys: &'a [Py<PyAny>]) -> Dicts<'a> {
-        Dicts { keys, class: (std::ptr::null_mut(), false), values: Vec::new() }
+    pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>]) -> Dicts<'a> {
+        static DICT_BYTES: PyOnceLock<usize> = PyOnceLock::new();
+        let size = || py.get_type::<PyDict>().getattr("__basicsize__")?.extract();
+        let size = DICT_BYTES.get_or_try_init(py, size).map_or(0, |&bytes| bytes);
+        let has_entries = HAS_LOCK && size > ENTRIES * size_of::<usize>();
+        Dicts { keys, class: (std::ptr::null_mut(), false), has_entries, values: Vec::new() }
     }
 
     /// An object as a dict, if it is one whose class gives entries and length as dict itself does.
@@ -38,14 +52,23 @@ impl<'a> Dicts<'a> {
         Ok(if self.class.1 { sample.cast().ok() } else { None })
     }
 
-    /// Asks for the memory of the values of a sample that will be read soon: to count a reference waits for it.
+    /// Asks for the memory of samples that will be read soon: of the farthest that of its dict, of the next one that of its
+    /// entries, then of its values, since to count a reference waits for it.
     pub fn prefetch(&self, samples: &[Bound<'_, PyAny>], index: usize) {
         let lead = VALUES_AHEAD.div_ceil(self.keys.len().max(1));
-        if let Some(later) = samples.get(index + 2 * lead) {
-            prefetch(later.as_ptr().cast(), 1);
+        let later = |steps: usize| samples.get(index + steps * lead);
+        if let Some(dict) = later(3) {
+            prefetch(dict.as_ptr().cast(), ENTRIES * size_of::<usize>());
         }
-        let dict = samples.get(index + lead).and_then(|sample| sample.cast::<PyDict>().ok());
-        if let Some(dict) = dict.filter(|_| HAS_LOCK) {
+        if !self.has_entries {
+            return;
+        }
+        if let Some(dict) = later(2).and_then(|sample| sample.cast::<PyDict>().ok()) {
+            // SAFETY: a live dict, which is large enough.
+            let entries = unsafe { dict.as_ptr().cast::<*const u8>().add(ENTRIES).read() };
+            prefetch(entries, ENTRY_BYTES * self.keys.len());
+        }
+        if let Some(dict) = later(1).and_then(|sample| sample.cast::<PyDict>().ok()) {
             // SAFETY: attached, and no Python code runs meanwhile.
             unsafe { each_entry(dict, |_, value| prefetch(value.cast(), 1)) };
         }

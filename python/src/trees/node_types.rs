@@ -75,6 +75,34 @@ pub(crate) fn dataclass_fields(class: &Bound<'_, PyType>) -> PyResult<Option<Vec
     Ok(Some(fields))
 }
 
+/// Refuses dataclasses that are made of more than their fields: an `InitVar` without a default is kept nowhere.
+pub(super) fn check_made_of_fields(
+    class: &Bound<'_, PyType>,
+    fields: &[DataclassField],
+    path: &str,
+) -> PyResult<()> {
+    let names = class.getattr(intern!(class.py(), "__dataclass_fields__"))?;
+    if names.len()? == fields.len() {
+        return Ok(());
+    }
+    let inspect = class.py().import("inspect")?;
+    let parameters = inspect.call_method1("signature", (class,))?.getattr("parameters")?;
+    let empty = inspect.getattr("Parameter")?.getattr("empty")?;
+    for (name, parameter) in entries(&parameters.call_method0("items")?, |item| item.extract())? {
+        let (name, parameter): (String, Bound<'_, PyAny>) = (name, parameter);
+        let is_field = fields.iter().any(|field| field.name == name);
+        if !is_field && names.contains(&name)? && parameter.getattr("default")?.is(&empty) {
+            return Err(PyTypeError::new_err(format!(
+                "sample 0{}: expected a dataclass that its fields make again, got {}, which takes {name} besides; \
+                 wr.register_node says how to make it",
+                at(path),
+                class_name(class)?
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// The children of a column.
 pub(crate) enum Entries<'py> {
     /// A dict for each sample.
@@ -112,8 +140,8 @@ pub(crate) struct OpenedColumn<'py> {
     pub again: Option<Bound<'py, PyAny>>,
 }
 
-/// What takes objects of a class apart that is no container by itself, if anything does. `is_last`: it is none by any
-/// other rule either.
+/// The function that takes apart objects of a class which is not a container by itself, if there is one. `is_last`: no
+/// other rule makes the class a container either.
 pub(crate) fn opener_of<'py>(
     object: &Bound<'py, PyAny>,
     is_last: bool,
@@ -189,7 +217,7 @@ fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
     )))
 }
 
-/// What holds the same as a container of this class and is known.
+/// A known container with the same contents as one of this class, for the error text.
 fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
     let cures = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
     for (attribute, cure) in cures {

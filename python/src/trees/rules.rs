@@ -15,8 +15,8 @@ use crate::trees::container::{
 };
 use crate::trees::dicts::Dicts;
 use crate::trees::node_types::{
-    check_known, dataclass_fields, dataclass_of, mapping_like, open, opener_of, DataclassField,
-    Entries,
+    check_known, check_made_of_fields, dataclass_fields, dataclass_of, mapping_like, open,
+    opener_of, DataclassField, Entries,
 };
 
 /// A column of containers taken apart.
@@ -53,6 +53,7 @@ pub(crate) fn apart<'py>(
         }
     } else if let Some(fields) = dataclass_fields(&class)? {
         check_known(&class, place.path, false)?;
+        check_made_of_fields(&class, &fields, place.path)?;
         NodeType::Dataclass(fields)
     } else if let Some(opener) = opener_of(first, true)? {
         return open_all(opener, samples, place).map(Some);
@@ -263,7 +264,7 @@ fn columns_of<'py>(
     for _ in keys {
         columns.push(room_for(samples.len())?);
     }
-    let mut dicts = Dicts::new(keys);
+    let mut dicts = Dicts::new(class.py(), keys);
     // Sample by sample: a mapping is asked for all its items while it is in a cache.
     for (index, sample) in samples.iter().enumerate() {
         let py = sample.py();

@@ -23,7 +23,7 @@ pub(crate) struct TorchColumn<'py> {
 }
 
 impl<'py> TorchColumn<'py> {
-    /// What torch's functions are given.
+    /// The object that torch's functions receive.
     pub fn object(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if let Some(whole) = &self.whole {
             return Ok(whole.clone());
@@ -44,7 +44,7 @@ impl<'py> TorchColumn<'py> {
         for _ in &keys {
             columns.push(Ok(room_for(samples.len())?));
         }
-        let mut dicts = Dicts::new(&keys);
+        let mut dicts = Dicts::new(py, &keys);
         for (index, sample) in samples.iter().enumerate() {
             dicts.prefetch(samples, index);
             if let Some(values) = dicts.dict(sample)?.and_then(|dict| dicts.in_order(dict)) {
@@ -83,7 +83,7 @@ impl<'py> TorchColumn<'py> {
     /// As sequences of one length.
     ///
     /// # Errors
-    /// Those of torch, for several lengths.
+    /// The rules of torch for sequences of several lengths.
     pub fn sequences(&self) -> PyResult<TorchApart<'py>> {
         let len = self.items[0].len()?;
         for sample in &self.items[1..] {

@@ -11,7 +11,7 @@ pub(super) const NOT_READY: u32 = 600;
 pub(super) const NOT_SUPPORTED: u32 = 801;
 pub(super) const UNKNOWN: u32 = 999;
 
-/// What a driver function returned: a number, because drivers newer than this crate have new codes.
+/// The result of a driver function: a number, because drivers newer than this crate have new codes.
 #[must_use]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CuResult {

@@ -47,7 +47,7 @@ pub(crate) fn describe(ordinal: u32) -> Result<tensor::DeviceInfo> {
     })
 }
 
-/// What the engine has to know of a device.
+/// Properties of a device that the engine needs.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceFacts {
     pub(crate) name: String,
@@ -253,7 +253,7 @@ pub(crate) struct Current<'c> {
     /// Another context was current before.
     is_pushed: bool,
     _relaxed: Relaxed,
-    /// What is current is a matter of one thread: the guard stays on it.
+    /// The current context is a property of one thread: the guard stays on it.
     thread: PhantomData<*mut ()>,
 }
 

@@ -1,4 +1,4 @@
-//! What result codes mean to the engine.
+//! The meaning of result codes for the engine.
 
 use std::ffi::{c_char, CStr};
 use std::ptr::null;
@@ -79,7 +79,7 @@ impl From<DriverError> for Error {
     }
 }
 
-/// What cuGetErrorName or cuGetErrorString has to say of a code.
+/// The text that cuGetErrorName or cuGetErrorString has for a code.
 fn described(ask: unsafe fn(u32, *mut *const c_char) -> CuResult, code: u32) -> Option<String> {
     let mut text = null();
     // SAFETY: both write a pointer to a static text, or null, to their second argument.

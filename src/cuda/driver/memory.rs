@@ -159,7 +159,7 @@ impl Drop for Pinned {
     }
 }
 
-/// What kind of memory a pointer points to.
+/// The kind of memory that a pointer points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryKind {
     Device,

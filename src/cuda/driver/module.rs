@@ -43,7 +43,7 @@ static IMAGE: &[u8] = {
 };
 /// The toolkit that compiled the kernels, as in `13.0.88`.
 pub(crate) const TOOLKIT: &str = env!("WINDROW_NVCC_VERSION");
-/// What they were compiled for, as in `sm_90 compute_120`.
+/// The targets of the compiled kernels, as in `sm_90 compute_120`.
 pub(crate) const TARGETS: &str = env!("WINDROW_CUDA_TARGETS");
 
 /// The oldest driver, by its CUDA version, that launches kernels with more than 4 KiB of parameters: release 530. Images of

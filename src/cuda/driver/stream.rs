@@ -299,7 +299,7 @@ impl StreamRef<'_> {
     }
 }
 
-/// What a batch does without: only tests call it.
+/// Host callbacks, which batches do not use: only tests call this.
 #[allow(dead_code)]
 impl StreamRef<'_> {
     /// Enqueues a call on a thread of the driver. In it: no CUDA call, no blocking. A panic ends

@@ -1,4 +1,4 @@
-//! What is taken, what is refused and in which words.
+//! Values that imports accept or refuse, and the error texts.
 
 use std::ptr;
 

@@ -17,7 +17,7 @@ fn with_memory(bytes: usize, step: usize) -> (Box<State>, Vec<u64>) {
     (state, words)
 }
 
-/// What says how many bytes a load or store has, and the bytes.
+/// The modifiers that tell how many bytes a load or store has, and the bytes.
 const SIZES: [(&str, usize); 7] =
     [(".U8", 1), (".S8", 1), (".U16", 2), (".S16", 2), ("", 4), (".64", 8), (".128", 16)];
 

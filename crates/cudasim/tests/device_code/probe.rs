@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, CStr, CString};
 use std::sync::OnceLock;
 
 thread_local! {
-    /// What this thread's programs had in them: opcodes, and opcodes with one of their modifiers.
+    /// The opcodes that this thread's programs had, and opcodes with one of their modifiers.
     static RUN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
@@ -214,7 +214,7 @@ type Holds = fn(u32) -> bool;
 pub const JOINS: [(&str, Join); 3] =
     [("AND", |a, b| a && b), ("OR", |a, b| a || b), ("XOR", |a, b| a ^ b)];
 
-/// What a vote of all lanes says of their predicates.
+/// The result of a vote of all lanes on their predicates.
 pub const VOTES: [(&str, Holds); 3] =
     [("ALL", |set| set == !0), ("ANY", |set| set != 0), ("EQ", |set| set == 0 || set == !0)];
 

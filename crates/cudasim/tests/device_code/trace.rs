@@ -1,4 +1,4 @@
-//! What is written of what runs, in the format of Accel-Sim's tracer.
+//! Traces of executed code, in the format of Accel-Sim's tracer.
 
 use std::ffi::CString;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What a call costs: driver calls, copies, questions for events, memory. Counted, never timed.
+//! The cost of a call: driver calls, copies, event queries, memory. Counted, never timed.
 
 use std::collections::BTreeSet;
 
@@ -6,6 +6,7 @@ use windrow::{
     Batch, Collate, DType, Device, Engine, Filled, Leaf, Plan, RunOptions, SampleList, Stream,
 };
 
+use crate::capture::{end_capture, GLOBAL, RELAXED, THREAD_LOCAL};
 use crate::rig::{consume, engine, host_bytes, on_gpu, Buffer, Gpu, Lane, Paused, Rows, HERE};
 
 /// The driver calls that `work` makes, and what it gives.
@@ -105,15 +106,16 @@ fn a_page_locked_tree_of_a_worker_is_one_block() {
 fn a_device_far_behind_costs_no_more() {
     on_gpu(|gpu| {
         for arena in [false, true] {
-            far_behind(gpu, arena);
+            far_behind::<1>(gpu, arena);
+            far_behind::<3>(gpu, arena);
         }
     });
 }
 
-/// Three streams, which take turns, stand still.
-fn far_behind(gpu: &Gpu, arena: bool) {
+/// Streams that take turns stand still.
+fn far_behind<const N: usize>(gpu: &Gpu, arena: bool) {
     let (engine, lane) = (engine(), Lane::new(gpu));
-    let work = [(); 3].map(|()| Lane::new(gpu));
+    let work = [(); N].map(|()| Lane::new(gpu));
     for stream in &work {
         drop(Tree::new(0, 40, 4).assemble(&engine, Some(stream.stream()), arena));
     }
@@ -123,7 +125,7 @@ fn far_behind(gpu: &Gpu, arena: bool) {
     let trees: Vec<_> = (0..60).map(|seed| Tree::new(seed, 40, 4)).collect();
     let mut made = Vec::new();
     for (number, tree) in trees.iter().enumerate() {
-        let stream = Some(work[number % 3].stream());
+        let stream = Some(work[number % N].stream());
         let (calls, batches) = traced(gpu, || tree.assemble(&engine, stream, arena));
         assert_eq!(count(&calls, "cuMemcpyHtoDAsync_v2"), 1, "{calls:#?}");
         assert!(count(&calls, "cuEventQuery") <= 2, "{calls:#?}");
@@ -230,5 +232,27 @@ fn page_locked_batches_in_a_loop_wait_for_nothing() {
         (0..90).for_each(|_| drop(engine.assemble(&rows.on_host(), &collate).unwrap()));
         assert!(engine.stats().waits <= 100 / 16, "{}", engine.stats().waits);
         assert!(engine.stats().pinned_bytes.0 <= 16 * (64 << 10));
+    });
+}
+
+#[test]
+fn page_locked_batches_in_a_loop_leave_captures_alone() {
+    on_gpu(|gpu| {
+        let (lane, rows) = (Lane::new(gpu), Rows::new(1, DType::U8, &[&[900], &[900]]));
+        let (from, to) = (Buffer::of(gpu, &[1; 64]), Buffer::poisoned(gpu, 64));
+        let collate = Collate::stack().device(Device::Pinned);
+        for mode in [GLOBAL, THREAD_LOCAL, RELAXED] {
+            let engine = engine();
+            assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, mode), 0);
+            for _ in 0..10 {
+                let batch = engine.assemble(&rows.on_host(), &collate).unwrap();
+                assert_eq!(host_bytes(batch.data()), rows.bytes.concat());
+            }
+            assert_eq!(gpu.cuMemcpyDtoDAsync_v2(to.address, from.address, 64, lane.handle), 0);
+            let exec = end_capture(gpu, &lane);
+            lane.write(to.address, &[0; 64]);
+            assert_eq!(gpu.cuGraphLaunch(exec.1, lane.handle), 0);
+            assert_eq!(to.read(), [1; 64]);
+        }
     });
 }

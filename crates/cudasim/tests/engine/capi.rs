@@ -32,7 +32,7 @@ fn text() -> String {
     unsafe { CStr::from_ptr(windrow_error()) }.to_str().unwrap().to_owned()
 }
 
-/// What a field has, read on a stream and by nothing that waits for the engine.
+/// The contents of a field, read on a stream and by nothing that waits for the engine.
 fn read(gpu: &Gpu, lane: &Lane<'_>, batch: *const Batch, field: Field) -> Vec<u8> {
     let mut tensor: *mut DLManagedTensorVersioned = null_mut();
     // SAFETY: a batch, and a place for a pointer.

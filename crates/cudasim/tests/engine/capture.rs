@@ -8,9 +8,9 @@ use windrow::{
 use crate::faults::{traced, watched, INVALID_HANDLE, LAUNCH_FAILED, OUT_OF_MEMORY, UNKNOWN};
 use crate::rig::{consume, engine, host_bytes, on_gpu, run, start, Buffer, Gpu, Lane, Rows};
 
-const GLOBAL: u32 = 0;
-const THREAD_LOCAL: u32 = 1;
-const RELAXED: u32 = 2;
+pub const GLOBAL: u32 = 0;
+pub const THREAD_LOCAL: u32 = 1;
+pub const RELAXED: u32 = 2;
 
 /// An engine that has what it makes at its first use, which a capture does not allow.
 fn ready() -> Engine {
@@ -328,7 +328,7 @@ fn thousands_of_samples_fit_into_the_parameters_of_a_graph() {
     });
 }
 
-/// What is done in a capture fails, call by call; the capture may be lost, and nothing else is.
+/// Every call in a capture fails in turn; the capture may be lost, and nothing else is.
 #[test]
 fn each_call_in_a_capture_fails_once() {
     watched(|| {

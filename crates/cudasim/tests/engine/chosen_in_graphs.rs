@@ -131,6 +131,35 @@ fn a_graph_pads_what_it_chooses_into_memory_of_its_streams_library() {
 }
 
 #[test]
+fn a_graph_without_memory_for_what_it_chooses_is_refused_before_any_work() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let listed = Listed::new(gpu, &engine, DType::F32, &[&[40][..]; 5]);
+        let (_memory, chosen) = indices(gpu, DType::I64, &[1, 2]);
+        let taken = listed.resident.take(&chosen).unwrap();
+        drop(engine.assemble(&taken, &Collate::stack()).unwrap());
+        gpu.sim.synchronize_all();
+        let (before, bytes) = (gpu.sim.live(), engine.stats().device_bytes);
+        assert_eq!(gpu.cuStreamBeginCapture_v2(lane.handle, 1), 0);
+        for collate in [Collate::stack(), Collate::pad(Pad::new().size(50).mask(Mask::Real))] {
+            let assemble = || engine.assemble_on(&taken, &collate, &lane.stream()).unwrap_err();
+            let (calls, error) = traced(gpu, assemble);
+            let text = error.to_string();
+            assert!(matches!(error, Error::Argument(_)) && text.contains("captured"), "{text}");
+            assert_eq!(calls.iter().find(|call| works(call)), None, "{calls:#?}");
+        }
+        assert_eq!((gpu.sim.live(), engine.stats().device_bytes), (before, bytes));
+        // The capture goes on.
+        drop(end_capture(gpu, &lane));
+    });
+}
+
+/// Whether a driver call takes memory, enqueues work or waits.
+fn works(call: &str) -> bool {
+    ["Alloc", "Launch", "Synchronize"].iter().any(|word| call.contains(word))
+}
+
+#[test]
 fn too_many_layouts_for_a_graph_are_refused_before_any_memory_is_taken() {
     on_gpu(|gpu| {
         let (engine, lane) = (engine(), Lane::new(gpu));
@@ -154,9 +183,7 @@ fn too_many_layouts_for_a_graph_are_refused_before_any_memory_is_taken() {
         let (calls, error) = traced(gpu, || run(&engine, &taken, &collate, options()).unwrap_err());
         let text = error.to_string();
         assert!(text.contains("captured") && text.contains("too many layouts"), "{text}");
-        let works =
-            |call: &&String| ["Alloc", "Launch", "Synchronize"].iter().any(|w| call.contains(w));
-        assert_eq!(calls.iter().find(works), None, "{calls:#?}");
+        assert_eq!(calls.iter().find(|call| works(call)), None, "{calls:#?}");
         assert_eq!((gpu.sim.live(), engine.stats().device_bytes), (before, bytes));
         // The capture goes on.
         drop(end_capture(gpu, &lane));

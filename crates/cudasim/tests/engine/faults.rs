@@ -37,7 +37,7 @@ pub fn without_contexts(gpu: &Gpu) -> Live {
     Live { contexts: 0, pooled_bytes: 0, ..gpu.sim.live() }
 }
 
-/// What the kinds of calls work on.
+/// The memory that each kind of call works on.
 pub struct Setting<'g> {
     lane: Lane<'g>,
     rows: Rows,
@@ -228,7 +228,7 @@ pub const CALLS: &[Call] = &[
     },
 ];
 
-/// What is in the batch; around memory of the caller's, nothing has been touched.
+/// The contents of the batch; around memory of the caller's, nothing has been touched.
 pub fn check(setting: &Setting<'_>, call: &Call, batches: Vec<Batch>, what: &str) {
     let got = match batches.is_empty() {
         true => vec![setting.out.read()[MARGIN..][..48].to_vec()],
@@ -273,7 +273,7 @@ fn each_call_of_a_batch_fails_once() {
     });
 }
 
-/// What needs a context to be released is lost without one: those calls have a sweep of their own.
+/// Resources whose release needs a context are lost without one: those calls have a sweep of their own.
 fn sweep(call: &Call, code: u32, of_contexts: bool) {
     let is_chosen = |(_, function): &(u64, &String)| {
         ["cuCtxGetCurrent", "cuCtxPushCurrent_v2"].contains(&function.as_str()) == of_contexts

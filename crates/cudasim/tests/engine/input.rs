@@ -7,6 +7,8 @@ use windrow::{
     Stream, Target, Tensor,
 };
 
+use crate::calls::traced;
+use crate::resident::indices;
 use crate::rig::{
     consume, engine, host_bytes, lent_by, on_gpu, run, Buffer, Gpu, Lane, Rows, HERE,
 };
@@ -185,16 +187,25 @@ fn streams_of_others_and_streams_that_are_gone() {
         let gone = gpu.stream();
         assert_eq!(gpu.cuStreamDestroy_v2(gone), 0);
         let batch = engine.assemble(&samples, &Collate::stack()).unwrap();
+        let (_memory, chosen) = indices(gpu, DType::I64, &[0, 0]);
+        let taken = engine.resident(samples.clone(), HERE).unwrap().take(&chosen).unwrap();
         for (handle, is_foreign) in [(foreign, true), (gone, false)] {
             // SAFETY: the simulator looks handles up before it uses them.
             let stream = unsafe { Stream::from_raw(handle) };
             let mut behind = RunOptions::default();
             behind.producers = vec![stream];
-            for result in [
-                engine.assemble_on(&samples, &Collate::stack(), &stream).map(drop),
-                run(&engine, &samples, &Collate::stack(), behind).map(drop),
-                batch.data().ready_on(stream),
-            ] {
+            let (calls, results) = traced(gpu, || {
+                [
+                    engine.assemble_on(&samples, &Collate::stack(), &stream).map(drop),
+                    engine.assemble_on(&taken, &Collate::stack(), &stream).map(drop),
+                    run(&engine, &samples, &Collate::stack(), behind).map(drop),
+                    batch.data().ready_on(stream),
+                ]
+            });
+            let works =
+                |call: &String| ["Alloc", "Launch", "Memcpy"].iter().any(|w| call.contains(w));
+            assert!(!calls.iter().any(works), "{calls:#?}");
+            for result in results {
                 match result {
                     Err(Error::Argument(text)) => assert!(is_foreign && text.contains("context")),
                     Err(Error::Cuda(e)) => assert!(!is_foreign && e.code == 400, "{e}"),
@@ -203,7 +214,7 @@ fn streams_of_others_and_streams_that_are_gone() {
             }
         }
         drop(batch);
-        assert_eq!(gpu.sim.take_errors().len(), 3); // each use of the stream that is gone
+        assert_eq!(gpu.sim.take_errors().len(), 4); // each use of the stream that is gone
         assert_eq!(gpu.cuStreamDestroy_v2(foreign), 0);
         still_works(gpu, &engine);
     });

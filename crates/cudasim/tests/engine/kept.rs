@@ -1,15 +1,17 @@
-//! What is kept of a list whose samples a device chooses: the plan of the last options and count, and the table of its
+//! State that is kept with a list whose samples a device chooses: the plan of the last options and count, and the table of its
 //! launch. It serves no other options, count, engine or memory.
 
 use std::sync::Arc;
 use std::thread;
 
-use windrow::{Batch, Collate, DType, Engine, Layout, Mask, Pad, Plan, RunOptions, Tensor};
+use windrow::{
+    Batch, Collate, DType, Device, Engine, Layout, Mask, Pad, Plan, RunOptions, SampleList, Tensor,
+};
 
 use crate::calls::traced;
 use crate::gpu::Gpu;
 use crate::resident::{indices, take_and, Listed};
-use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Lane, HERE};
+use crate::rig::{consume, engine, lent_by, on_gpu, run, Buffer, Lane, Rows, HERE};
 
 /// Lists of one shape, by addresses and by a table, and of several shapes.
 fn lists<'g>(gpu: &'g Gpu, engine: &Engine) -> [Listed<'g>; 3] {
@@ -71,6 +73,129 @@ fn lists_do_not_share_what_is_kept() {
                 let batch = take_and(listed, &engine, (&chosen, &Collate::stack()), &lane);
                 let expected = listed.expected(&[1, 0, 4], &Collate::stack());
                 assert_eq!(consume(&lane, &batch), expected);
+            }
+        }
+    });
+}
+
+/// So many samples of a list, by indices of the host.
+fn rows_of(all: &Rows, chosen: &[i64]) -> Rows {
+    let bytes = chosen.iter().map(|&index| all.bytes[index as usize].clone()).collect();
+    let shapes = chosen.iter().map(|&index| all.shapes[index as usize].clone()).collect();
+    Rows { dtype: all.dtype, shapes, bytes }
+}
+
+#[test]
+fn samples_that_the_host_chooses_are_planned_by_their_own_options_count_and_places() {
+    on_gpu(|gpu| {
+        let (engines, lane) = ([engine(), engine()], Lane::new(gpu));
+        // At multiples of 16 up to the middle, 4 bytes behind them from there on.
+        let all = Rows::new(3, DType::F32, &[&[8][..]; 600]);
+        let place = |index: u64| 48 * index + if index < 300 { 0 } else { 4 };
+        let memory = Buffer::poisoned(gpu, 48 * 600 + 36);
+        for (index, bytes) in all.bytes.iter().enumerate() {
+            lane.write(memory.address + place(index as u64), bytes);
+        }
+        let samples = all.at((0..600).map(|index| memory.address + place(index)));
+        gpu.sim.synchronize_all();
+        let aligned: Vec<i64> = (0..280).map(|i| i * 7 % 300).collect();
+        let shifted: Vec<i64> = (0..280).map(|i| 300 + i * 11 % 300).collect();
+        let mixed: Vec<i64> = (0..280).map(|i| i * 13 % 600).collect();
+        let few = [vec![5, 3, 3], vec![310, 2, 599], vec![7]];
+        let ragged = Collate::ragged().batch_index();
+        for form in forms().iter().chain([&ragged, &Collate::concat(0)]) {
+            for chosen in [&aligned, &shifted, &aligned, &mixed, &shifted].into_iter().chain(&few) {
+                for engine in &engines {
+                    let (taken, rows) =
+                        (samples.take(chosen.iter().copied()).unwrap(), rows_of(&all, chosen));
+                    for samples in [&taken, &taken.clone()] {
+                        let batch = engine.assemble_on(samples, form, &lane.stream()).unwrap();
+                        assert_eq!(consume(&lane, &batch), rows.expected(form), "{form:?}");
+                    }
+                    let there = form.clone().device(Device::Cpu);
+                    let batch = engine.assemble(&taken, &there).unwrap();
+                    assert_eq!(consume(&lane, &batch), rows.expected(form), "{form:?}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn neighbours_are_merged_whatever_was_planned_before() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let all = Rows::new(3, DType::U8, &[&[16][..]; 64]);
+        let memory = Buffer::of(gpu, &all.bytes.concat());
+        let samples = all.at((0..64).map(|index| memory.address + 16 * index));
+        let stack = Collate::stack();
+        let apart: Vec<i64> = (0..32).map(|i| i * 7 % 64).collect();
+        let together: Vec<i64> = (20..52).collect();
+        for chosen in [&apart, &apart, &together, &apart, &together] {
+            let taken = samples.take(chosen.iter().copied()).unwrap();
+            let explain = Plan::new(&taken, &stack).unwrap().explain();
+            assert_eq!(explain.ranges, if chosen == &together { 1 } else { 32 });
+            let batch = engine.assemble_on(&taken, &stack, &lane.stream()).unwrap();
+            assert_eq!(consume(&lane, &batch), rows_of(&all, chosen).expected(&stack));
+        }
+    });
+}
+
+#[test]
+fn a_list_that_has_changed_is_planned_anew() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let mut all = Rows::new(3, DType::F32, &[&[8][..], &[8], &[8], &[5], &[8]]);
+        let memory = all.upload(gpu);
+        let address = |index: usize| memory[index].address as *const u8;
+        let mut samples = all.at(memory[..3].iter().map(|buffer| buffer.address));
+        let pad = Collate::pad(Pad::new().value(3).mask(Mask::Real));
+        let check = |samples: &SampleList<'_>, all: &Rows, chosen: &[i64]| {
+            for _ in 0..3 {
+                let batch = engine.assemble_on(samples, &pad, &lane.stream()).unwrap();
+                assert_eq!(consume(&lane, &batch), rows_of(all, chosen).expected(&pad));
+            }
+        };
+        let taken = samples.take([2, 0, 1]).unwrap();
+        check(&samples, &all, &[0, 1, 2]);
+        check(&taken, &all, &[2, 0, 1]);
+        // SAFETY: the buffers are kept for longer.
+        unsafe { samples.push(address(3), DType::F32, HERE, &[5], None) }.unwrap();
+        check(&samples, &all, &[0, 1, 2, 3]);
+        check(&samples.take([0, 3, 1]).unwrap(), &all, &[0, 3, 1]);
+        check(&taken, &all, &[2, 0, 1]);
+        let error = engine.assemble(&samples, &Collate::stack()).unwrap_err();
+        assert!(error.to_string().contains("sample 3: expected shape (8,), got (5,)"), "{error}");
+        samples.replace(3, &all.at([0, 0, 0, 0, memory[4].address]), 4).unwrap();
+        all.bytes[3] = all.bytes[4].clone();
+        all.shapes[3] = vec![8];
+        check(&samples, &all, &[0, 1, 2, 3]);
+    });
+}
+
+#[test]
+fn threads_share_samples_that_the_host_chooses() {
+    on_gpu(|gpu| {
+        let (engine, lane) = (engine(), Lane::new(gpu));
+        let all = Rows::new(3, DType::I32, &[&[5][..]; 12]);
+        let memory = all.upload(gpu);
+        let samples = all.at(memory.iter().map(|buffer| buffer.address));
+        let forms = [5, 6, 7].map(|size| Collate::pad(Pad::new().size(size).mask(Mask::Real)));
+        let chosen = |round: i64| (0..4).map(move |i| (round * 5 + i * 7) % 12);
+        let (samples, engine) = (&samples, &engine);
+        let batches = thread::scope(|scope| {
+            let each = forms.each_ref().map(|form| {
+                let assemble = move |round| {
+                    engine.assemble(&samples.take(chosen(round)).unwrap(), form).unwrap()
+                };
+                scope.spawn(move || (0..25).map(assemble).collect::<Vec<Batch>>())
+            });
+            each.map(|thread| thread.join().unwrap())
+        });
+        for (form, batches) in forms.iter().zip(&batches) {
+            for (round, batch) in (0..).zip(batches) {
+                let rows = rows_of(&all, &chosen(round).collect::<Vec<_>>());
+                assert_eq!(consume(&lane, batch), rows.expected(form));
             }
         }
     });

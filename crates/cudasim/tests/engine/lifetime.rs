@@ -1,4 +1,4 @@
-//! What is kept alive until when.
+//! How long memory and owners are kept alive.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
@@ -341,7 +341,7 @@ fn a_stream_by_the_handle_of_another_waits_for_its_work() {
     });
 }
 
-/// What is more than may be left goes to all streams, behind its writing.
+/// Memory beyond the limit goes to all streams, behind its writing.
 #[test]
 fn more_dropped_batches_than_are_kept() {
     on_gpu(|gpu| {

@@ -1,4 +1,4 @@
-//! What `explain` says of a launch, and what the launch then is.
+//! The launch that `explain` describes, beside the launch that runs.
 
 use windrow::{
     Collate, DType, Engine, Explain, Layout, Leaf, Mask, Pad, Plan, RunOptions, SampleList,
@@ -24,7 +24,7 @@ fn samples(
     views.collect()
 }
 
-/// What is explained, once it has been run: launches and bytes that crossed are as many as it says.
+/// The explanation of a call that has run: launches and bytes that crossed are as many as it says.
 fn run(engine: &Engine, plan: Plan<'_>) -> Explain {
     let (explain, before) = (plan.explain(), engine.stats());
     engine.run_with(plan, RunOptions::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What a process can be told of the driver only once: none, no device, an old one, another GPU; and
+//! Facts about the driver that a process learns only once: none, no device, an old one, another GPU; and
 //! forks.
 
 use std::env;

@@ -331,6 +331,7 @@ fn what_does_not_fit_is_refused_before_any_work() {
         let (_memory, chosen) = indices(gpu, DType::I64, &[0, 1]);
         let taken = listed.resident.take(&chosen).unwrap();
         let told = |error: Error| error.to_string();
+        let out = Buffer::poisoned(gpu, 48);
         let refused = |collate: Collate| told(engine.assemble(&taken, &collate).unwrap_err());
         let (calls, texts) = traced(gpu, || {
             let on_host = Tensor::from_vec(vec![0i64], &[1]).unwrap();
@@ -344,12 +345,18 @@ fn what_does_not_fit_is_refused_before_any_work() {
             let (mut more, view) = (taken.clone(), SampleView::from(&on_host));
             // SAFETY: refused.
             let pushed = unsafe { more.push(on_host.data_ptr(), DType::I64, HERE, &[1], None) };
+            let padded = Collate::pad(Pad::new().size(4));
+            let into = |out: &mut Tensor| engine.assemble_into(&taken, &padded, out).map(drop);
+            let (mut fewer, mut beyond) =
+                (out.tensor(DType::F32, &[1, 4]), out.tensor(DType::F32, &[3, 4]));
             [
                 refused(Collate::ragged()),
                 refused(Collate::pad(Pad::new())),
                 refused(Collate::stack()),
                 refused(Collate::pad(Pad::new().size(3))),
                 refused(Collate::pad(Pad::new().size(4)).device(Device::Cpu)),
+                told(into(&mut fewer).unwrap_err()),
+                told(into(&mut beyond).unwrap_err()),
                 told(taken.take([0]).unwrap_err()),
                 told(more.push_view(&view).unwrap_err()),
                 told(pushed.unwrap_err()),
@@ -375,6 +382,8 @@ fn what_does_not_fit_is_refused_before_any_work() {
             "sample 1: expected shape (4,), got (2,)",
             "sample 0: expected at most shape (3,)",
             "expected cuda:0, got cpu",
+            "expected shape (2, 4), got (1, 4)",
+            "expected shape (2, 4), got (3, 4)",
             "indices on a device",
             "indices on a device",
             "indices on a device",
@@ -385,6 +394,8 @@ fn what_does_not_fit_is_refused_before_any_work() {
             "sample 0: expected cuda:0, got cuda:1",
             "an empty list",
         ];
+        assert_eq!(texts.len(), parts.len());
+        assert_eq!(out.read(), [0xA5; 48]);
         for (text, part) in texts.iter().zip(parts) {
             assert!(text.contains(part), "{text:?} has no {part:?}");
         }

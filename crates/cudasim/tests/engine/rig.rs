@@ -1,4 +1,4 @@
-//! What the tests share: device 0, memory and streams on it, samples and what they must become.
+//! Shared by the tests: device 0, memory and streams on it, samples and their expected batches.
 
 use std::ffi::{c_void, CString};
 use std::ptr::null_mut;
@@ -63,7 +63,7 @@ impl<'g> Buffer<'g> {
         Buffer { gpu, address, len }
     }
 
-    /// What is there when everything is done.
+    /// The contents once all work is done.
     pub fn read(&self) -> Vec<u8> {
         assert_eq!(self.gpu.cuCtxSynchronize(), 0);
         let mut bytes = vec![0; self.len];
@@ -151,7 +151,7 @@ impl<'g> Lane<'g> {
         assert_eq!(self.gpu.cuMemcpyDtoDAsync_v2(to.address, from, bytes, self.handle), 0);
     }
 
-    /// What comes next on this stream waits for work that comes now on another one.
+    /// The next work on this stream waits for the work so far on another one.
     pub fn wait_for(&self, other: &Lane<'_>) {
         let event = self.gpu.event();
         other.linger();

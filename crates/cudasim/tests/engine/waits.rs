@@ -80,7 +80,7 @@ fn every_kind_of_wait_matters() {
     assert!(silent.is_empty(), "not noticed:\n{}", silent.join("\n"));
 }
 
-/// What the table above is made from: the waits that each scenario goes wrong without. Those that do
+/// The source of the table above: the waits that each scenario goes wrong without. Those that do
 /// not show are for what another wait has seen to.
 #[test]
 #[ignore = "a report, which takes eight minutes"]

@@ -34,7 +34,7 @@ class Pace:
 
 
 class Budget:
-    """What time each part of a run has: a fixed one, or with a limit an equal share of what is left of it."""
+    """The time of each part of a run: a fixed one, or with a limit an equal share of what is left of it."""
 
     def __init__(self, seconds: Optional[float], num_parts: int, quick: bool = False) -> None:
         self.begin = time.perf_counter()
@@ -112,7 +112,7 @@ def repeated(call: Callable[[], Any], times: int) -> Callable[[], Any]:
 
 
 def verify(workload: Workload, name: str, want: Tuple[Array, ...], pace: Pace) -> str:
-    """What is wrong with a contender or its output, or nothing. windrow is verified whatever the time."""
+    """The fault of a contender or of its output, or an empty text. windrow is verified whatever the time."""
     slow_seconds = pace.slow_seconds
     if time.perf_counter() > pace.end and not name.startswith("windrow"):
         return "not timed: no time was left"
@@ -153,7 +153,7 @@ class DeviceCopy:
 
 
 def copies(num_bytes: int, setting: Setting) -> Dict[str, Callable[[], object]]:
-    """What the memory of this machine gives, by the name of each contender."""
+    """The rates of plain copies on this machine, by the name of each contender."""
     if not setting.on_host:
         return {f"{MEMCPY}, device": DeviceCopy(num_bytes, setting.device)}
     counts = sorted({1, setting.threads or num_cores()})

@@ -51,7 +51,7 @@ def stack_contenders(count: int, shape: Shape, dtype: str, sets: List[Samples], 
     found.add("JAX", "jnp.stack", jax_stack, cannot="" if count <= TOO_MANY_FOR_JAX else f"more than {TOO_MANY_FOR_JAX} operands")
     found.add("CuPy", "cupy.stack", lambda s: module("CuPy").stack(s.of("CuPy", module("CuPy").from_dlpack)))
     if setting.layout == "contiguous":
-        # What is in one piece already needs no assembly: the controls.
+        # The controls: samples in one piece already need no assembly.
         rows = torch.arange(count, device=setting.device) if torch else None
         way = TAKE if row <= 4096 else "windrow"
         found.add("torch", "torch.index_select of the one table", lambda s: torch.index_select(s.table, 0, rows), way)

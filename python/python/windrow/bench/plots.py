@@ -35,7 +35,7 @@ SOURCES = {
     "W4b": ("source-tokens", "64 token lists of a tokenizer, padded, mask"),
     "W3": ("source-tensordict", "256 TensorDicts of 30 tensors, stacked"),
 }
-"""Those that stand in place of others where a report has them."""
+"""Names that replace others where a report has them."""
 
 THROUGHPUT = "GB/s, read and written"
 

@@ -65,7 +65,7 @@ class Samples:
 
     @property
     def best(self) -> Sequence[Any]:
-        """What windrow is given: torch tensors, where torch is installed."""
+        """The samples that windrow receives: torch tensors, where torch is installed."""
         return self.tensors or self.arrays
 
     def of(self, library: str, convert: Callable[[Any], Any]) -> List[Any]:

@@ -105,19 +105,19 @@ def dataset_rows(shortest: int, longest: int, num_samples: int, targets: List[Ta
         sets = sets_of(lambda: samples_of(shapes, "int32", setting, rng), setting)
         spec = {"ids": wr.Pad(dtype="int64", mask="real")}
 
-        def dataset(s: Samples, form: str) -> Any:
-            def whole(s: Samples) -> Any:
-                return s.whole("datasets", lambda s: module("datasets").Dataset.from_dict({"ids": s.arrays}))
+        def dataset(s: Samples) -> Any:
+            return s.whole("datasets", lambda s: module("datasets").Dataset.from_dict({"ids": s.arrays}))
 
-            return s.whole(f"datasets {form}", lambda s: whole(s).with_format(form))
+        def with_torch(s: Samples) -> Any:
+            return s.whole("datasets torch", lambda s: dataset(s).with_format("torch"))
 
         def by_windrow(s: Samples) -> Tuple[Any, Any, Any]:
-            batch = collate_columns(dataset(s, "arrow")[:], spec, engine=engine)
+            batch = collate_columns(dataset(s), spec, engine=engine)
             return batch["ids"], batch["ids_mask"], batch["ids_lengths"]
 
         found = Contenders(setting)
         found.add("windrow", "windrow", by_windrow)
-        found.add("torch", 'with_format("torch"), pad_sequence, mask', lambda s: padded_rows(list(dataset(s, "torch")[:]["ids"])))
+        found.add("torch", 'with_format("torch"), pad_sequence, mask', lambda s: padded_rows(list(with_torch(s)[:]["ids"])))
         return Workload(name, title, setting, sets, lambda s: numpy_padded(s, "int64", None), found, targets)
 
     return make

@@ -48,7 +48,7 @@ class Sweep:
 
     name: str
     title: str
-    # What the number is, and its unit.
+    # The meaning of the number, and its unit.
     axis: str
     unit: str
     points: Callable[[Setting], List[Point]]

@@ -106,7 +106,7 @@ def ragged(samples: Iterable[Any], *, device: Any = None, **options: Any) -> Any
 
 
 def _arrays(batch: wr.Batch, path: str) -> Dict[str, Any]:
-    """What JAX is handed of one leaf: host memory, or arrays on the device where they are."""
+    """The arrays of one leaf for JAX: host memory, or arrays on the device where they are."""
     tensors = {"data": batch.data, **fields_of(batch)}
     if "offsets" in tensors and not jax.config.jax_enable_x64 and max(batch.shape) > _INT32_MAX:
         raise ValueError(f"leaf {path!r}: offsets up to {max(batch.shape)} are beyond 32 bits; set jax_enable_x64")

@@ -85,7 +85,7 @@ def collate_fn(
 
 
 class Collator:
-    """What `collate_fn` returns. Holds arguments only; all else is made where it is used."""
+    """The function that `collate_fn` returns. Holds arguments only; all else is made where it is used."""
 
     def __init__(
         self, spec: Any, device: Any, sep: str, threads: Optional[int] = None, arena: bool = False
@@ -142,7 +142,7 @@ class Collator:
 
 
 class Rules:
-    """What the compiled walk needs from torch, for one collator in one kind of process."""
+    """The parts of torch that the compiled walk needs, for one collator in one kind of process."""
 
     def __init__(self, collator: Collator, in_worker: bool) -> None:
         device = collator.device

@@ -16,7 +16,7 @@ from windrow import _nodes
 CollateFn = Callable[..., Any]
 CollateMap = Dict[Union[type, Tuple[type, ...]], CollateFn]
 
-# What the compiled part has to know of a type, by these numbers.
+# The kinds of a type, by numbers that the compiled part shares.
 TENSOR, ARRAY, NUMBER, TEXT, MAPPING, NAMED, SEQUENCE, OTHER, STACKED, CLASS, FIELDS = range(11)
 
 # Types made without end must not make a table grow with them.

@@ -171,7 +171,7 @@ class CudaTransfer:
             staged[id(tensor)].copy_(tensor)
         return staged
 
-    # What a stand-in does otherwise.
+    # Methods that the tests' stand-in overrides.
 
     def _pinned(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
