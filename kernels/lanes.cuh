@@ -13,7 +13,7 @@ constexpr uint32_t kLanes = 32;
 /// Lanes that write a short line; a warp writes 4 of them.
 constexpr uint32_t kTeamLanes = 8;
 
-WINDROW_DEVICE uint32_t minimum(uint32_t a, uint32_t b) { return a < b ? a : b; }
+WINDROW_DEVICE constexpr uint32_t minimum(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 /// n / d for n and d below 2^31.
 WINDROW_DEVICE uint32_t divide(uint32_t n, Divisor by) {
@@ -364,10 +364,13 @@ WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 
     for (uint32_t i = team.thread; i < ends; i += team.threads) {
         const uint32_t at = i < head ? i : i + 16 * vectors;
         uint8_t* p = dst + at;
+        const auto byte = static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7)));
+        uint32_t c = planes;
 #pragma unroll 1
-        for (uint32_t c = 0; c < planes; ++c, p += plane) {
-            store(p, static_cast<uint8_t>((at & 8 ? fill.hi : fill.lo) >> (8 * (at & 7))));
-        }
+        do {
+            store(p, byte);
+            p += plane;
+        } while (--c > 0);
     }
     if (misalignment(dst, size) != 0) fill = funnel16(fill, fill, head);
     dst += head;
@@ -377,14 +380,16 @@ WINDROW_DEVICE void fill_run(uint8_t* dst, uint32_t count, uint32_t size, Vec16 
 #pragma unroll 1
     for (int32_t left = static_cast<int32_t>(vectors) - first; left > 0; left -= step) {
         uint8_t* p = dst;
+        uint32_t c = planes;
 #pragma unroll 1
-        for (uint32_t c = 0; c < planes; ++c, p += plane) {
+        do {
             keep(p);
 #pragma unroll
             for (uint32_t i = 0; i < kMany; ++i) {
                 if (i == 0 ? before <= 0 : left > static_cast<int32_t>(kTeamLanes * i)) store16(p + 16 * kTeamLanes * i, fill);
             }
-        }
+            p += plane;
+        } while (--c > 0);
         before = 0;
         dst += 16 * int64_t{step};
     }

@@ -28,6 +28,7 @@ struct LineCast {
     Affine affine;       ///< of one channel; raised: where the number is
     uint64_t value;
     Codes codes;         ///< of any pair of dtypes: all of it but the map
+    bool is_mixed;       ///< rows that share a warp may be aligned or not, which would go through two loops, one after the other
 };
 
 /// Vectors of a lane whose loads are under way together: 64 bytes of the source, or 32 where a vector may be made
@@ -83,7 +84,10 @@ WINDROW_DEVICE void line_vectors(const Cast& cast, const uint8_t* src, uint8_t* 
 template <class Cast>
 WINDROW_DEVICE void line_vectors(const Cast& cast, bool is_aligned, const uint8_t* src, uint8_t* dst, uint32_t count, const Team& team) {
     if (Cast::kIsCommon && is_aligned) {
-        line_vectors<kAligned>(cast, src, dst, count, team);
+        // What both loops begin with is done in each of them: registers for all of it are dearer.
+        Team own = team;
+        keep(own.thread);
+        line_vectors<kAligned>(cast, src, dst, count, own);
     } else {
         line_vectors<kMisaligned>(cast, src, dst, count, team);
     }
@@ -204,6 +208,7 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
                               const Team& team) {
     const uint32_t from_size = cast.from_size, log_to = cast.log_to;
     const Cut cut = cut_run(src, dst, real, from_size, log_to, before, after);
+    const bool is_aligned = cut.is_aligned && !cast.is_mixed;
     const uint32_t in_vectors = cut.vectors << (4 - log_to);
 #pragma unroll 1
     for (uint32_t i = team.thread; i < real - in_vectors; i += team.threads) {
@@ -224,16 +229,16 @@ WINDROW_DEVICE void cast_line(const LineCast& cast, const uint8_t* src, uint8_t*
     if (cut.vectors == 0) return;
     src += cut.head * from_size;
     dst += cut.head << log_to;
-    if (is_any) return line_groups(cast.codes, cut.is_aligned, cast.affine, src, dst, cut.vectors, team);
-    if (cast.loop == kMovedLoop) return line_vectors(Bytes{}, cut.is_aligned, src, dst, cut.vectors, team);
+    if (is_any) return line_groups(cast.codes, is_aligned, cast.affine, src, dst, cut.vectors, team);
+    if (cast.loop == kMovedLoop) return line_vectors(Bytes{}, is_aligned, src, dst, cut.vectors, team);
     switch (cast.loop) {
 #define WINDROW_CASE(type, from, to, mapped) \
     case cast_number(from, to, mapped):      \
-        return line_vectors(type<from, to, mapped>(cast.affine), cut.is_aligned, src, dst, cut.vectors, team);
+        return line_vectors(type<from, to, mapped>(cast.affine), is_aligned, src, dst, cut.vectors, team);
         WINDROW_CASTS(WINDROW_CASE)
 #undef WINDROW_CASE
-        case kRaised32: return line_vectors(Raised<kI32>(cast.affine), cut.is_aligned, src, dst, cut.vectors, team);
-        case kRaised64: return line_vectors(Raised<kI64>(cast.affine), cut.is_aligned, src, dst, cut.vectors, team);
+        case kRaised32: return line_vectors(Raised<kI32>(cast.affine), is_aligned, src, dst, cut.vectors, team);
+        case kRaised64: return line_vectors(Raised<kI64>(cast.affine), is_aligned, src, dst, cut.vectors, team);
         default: __builtin_unreachable();
     }
 }

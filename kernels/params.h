@@ -39,6 +39,9 @@ enum Family : uint8_t {
     kValues = 6,
     /// The same as kLine, of a pair of dtypes that has no loop of its own.
     kAnyLine = 7,
+    /// Small samples of one size, moved or cast element by element to an output that has no gaps: labels. `cols`
+    /// counts elements; an item has `piece` of them, whatever samples they are of.
+    kElements = 8,
 };
 
 constexpr uint32_t kMoveBytes = 2048;
@@ -76,6 +79,7 @@ enum Flags : uint8_t {
     kJoint = 4,  ///< the rows of a sample follow each other in its memory
     kVaried = 16,  ///< `places`, `offsets`, outer loops, or columns of numbers for `cols`
     kAlignedSources = 8,  ///< addresses of samples are multiples of `from_size`
+    kMixed = 32,   ///< rows that share a warp may begin at a multiple of 16 bytes, in the source or the output, or not
 };
 
 /// A divisor below 2^31 for dividends below 2^31: n / d = (mulhi(n, mul) + n) >> shift.

@@ -130,7 +130,6 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
                 own -= row * pieces;
             }
             const Loop* loop = at<Loop>(table, field.outer) + num_outer;
-            bool is_real = true;
 #pragma unroll 1
             for (uint32_t d = num_outer; d-- > 0;) {
                 --loop;
@@ -151,7 +150,7 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
                 const uint32_t real = coord - first;
                 part.dst += coord * loop->dst_stride;
                 if (real >= end - first) {
-                    is_real = false;
+                    hi = lo;
                 } else {
                     part.src += real * stride;
                     shared.channel += loop->channel_step * real;
@@ -162,7 +161,6 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
                     }
                 }
             }
-            if (!is_real) hi = lo;
         }
     }
     // What of it is this stretch.

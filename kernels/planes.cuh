@@ -162,13 +162,13 @@ WINDROW_DEVICE void write_plane(const PixelMap& map, uint32_t c, const uint8_t* 
     write_groups<kMisaligned, dtype, channels>(a, b, src, dst, 0, count, team);
 }
 
-/// Writes the team's part of a run of pixels in 3 or 4 planes. `to`: kU8 without a map, kF16, kBF16 or kF32.
+/// Writes the team's part of a run of pixels in 3 or 4 planes. `to`: kU8 without a map, kF16, kBF16 or kF32, of 2^log_size bytes.
 /// `by`: a[channels], then b[channels], for each plane or one for all; null: none. `fill`: the padding over
 /// and over.
-WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes, const float* by, uint32_t channels, Vec16 fill,
+WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t log_size, uint32_t planes, const float* by, uint32_t channels, Vec16 fill,
                                  const Team& team) {
     const PixelMap map = {by, channels};
-    const uint32_t log_size = to == kU8 ? 0 : to == kF32 ? 2 : 1, lead = run.lead << log_size, done = run.lead + run.real;
+    const uint32_t lead = run.lead << log_size, done = run.lead + run.real;
     // Planes of different phases are cut and written one by one.
     const uint32_t together = (run.plane & 15) == 0 ? planes : 1;
     auto cut = [&](uint32_t c) {
@@ -177,26 +177,32 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes,
     const Cut all = cut(0);
     uint32_t c = 0;
     Cut own = all;
+    Team each = team;
 #pragma unroll 1
     do {
+        // What padding takes is not made ready before it is known that there is some.
+        keep(each.thread);
+        keep(each.threads);
         uint8_t* dst = run.dst + c * run.plane;
-        if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, team, together, run.plane);
-        if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, team, together, run.plane);
-        write_singles(run, map, to, log_size, planes, dst + lead, own, c, together, team);
+        if (run.lead > 0) fill_run(dst, run.lead, 1 << log_size, fill, each, together, run.plane);
+        if (done < run.width) fill_run(dst + (done << log_size), run.width - done, 1 << log_size, fill, each, together, run.plane);
+        write_singles(run, map, to, log_size, planes, dst + lead, own, c, together, each);
         c += together;
         if (c < planes) own = cut(c);
     } while (c < planes);
+    // Without gaps, so that the compiler makes a table of jumps.
+    constexpr auto kind_of = [](uint32_t to, uint32_t planes) { return minimum(to - kF16, 3) << 1 | (planes & 1); };
 #define WINDROW_CASES(dtype) WINDROW_CASE(dtype, 3) WINDROW_CASE(dtype, 4)
 #define WINDROW_ALL_CASES WINDROW_CASES(kU8) WINDROW_CASES(kF16) WINDROW_CASES(kBF16) WINDROW_CASES(kF32)
     if (together == planes) {
         const uint8_t* src = run.src + all.head * planes;
         uint8_t* dst = run.dst + lead + (all.head << log_size);
-        switch (to << 4 | planes) {
+        switch (kind_of(to, planes)) {
 #define WINDROW_CASE(dtype, channels) \
-    case dtype << 4 | channels: return write_planes<dtype, channels>(map, all.is_aligned, src, dst, run.plane, all.vectors, team);
+    case kind_of(dtype, channels): return write_planes<dtype, channels>(map, all.is_aligned, src, dst, run.plane, all.vectors, team);
             WINDROW_ALL_CASES
 #undef WINDROW_CASE
-            default: return;
+            default: __builtin_unreachable();
         }
     }
 #pragma unroll 1
@@ -204,12 +210,12 @@ WINDROW_DEVICE void write_pixels(const Pixels& run, uint8_t to, uint32_t planes,
         const Cut own = cut(c);
         const uint8_t* src = run.src + own.head * planes + c;
         uint8_t* dst = run.dst + lead + c * run.plane + (own.head << log_size);
-        switch (to << 4 | planes) {
+        switch (kind_of(to, planes)) {
 #define WINDROW_CASE(dtype, channels) \
-    case dtype << 4 | channels: write_plane<dtype, channels>(map, c, src, dst, own.vectors, team); break;
+    case kind_of(dtype, channels): write_plane<dtype, channels>(map, c, src, dst, own.vectors, team); break;
             WINDROW_ALL_CASES
 #undef WINDROW_CASE
-            default: return;
+            default: __builtin_unreachable();
         }
     }
 #undef WINDROW_ALL_CASES

@@ -3,6 +3,7 @@
 //
 // A warp takes one item and ends: nothing but the item lives while a family's function runs. No barrier
 // and no exchange between lanes.
+#include "elements.cuh"
 #include "line.cuh"
 #include "params.h"
 #include "pieces.cuh"
@@ -66,7 +67,8 @@ WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32
 /// What becomes of the elements of a row, which are all of one channel.
 WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
     const uint64_t value = field.op == kConst ? field.value : number;
-    LineCast cast = {field.from, field.to, field.loop, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, Codes(field)};
+    LineCast cast = {field.from, field.to, field.loop, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, Codes(field),
+                     (field.flags & kMixed) != 0};
     if (field.op >= kAffine) {
         if (channel >= field.channels) {
             as_branch();
@@ -96,7 +98,7 @@ WINDROW_DEVICE void line_item(const uint64_t* table, const Field& field, uint32_
     if (is_planar) {
         const Pixels run = {part.src, part.dst, field.plane, part.lead, part.real, part.width, part.before, part.after};
         const float* by = field.op == kAffine ? at<float>(table, field.affine) : nullptr;
-        write_pixels(run, field.to, field.planes, by, field.channels, fill_of(field), team);
+        write_pixels(run, field.to, field.log_to, field.planes, by, field.channels, fill_of(field), team);
     } else {
         write_line<is_any>({part.src, part.dst, part.lead, part.real, part.width, part.before, part.after},
                    cast_of(table, field, shared.channel, shared.number), fill_of(field), team);
@@ -111,6 +113,15 @@ WINDROW_DEVICE void box_item(const uint64_t* table, const Field& field, uint32_t
         own = number;
     }
     write_box(box_of(table, field, own), round, lane_of_thread());
+}
+
+WINDROW_DEVICE void elements_item(const uint64_t* table, const Field& field, uint32_t own) {
+    const auto each = static_cast<uint32_t>(field.cols.extent);
+    const Affine affine = {field.op == kAffine ? at<uint8_t>(table, field.affine) : nullptr, field.channels};
+    const Elements all = {field.out, each, field.cols.by_blocks, field.from_size, field.to_size, field.from, field.to, affine};
+    const uint32_t begin = own * field.piece, end = begin + minimum(each * field.num_samples - begin, field.piece);
+    if (field.flags & kById) write_elements<true>(all, sources_of<true>(table, field), begin + lane_of_thread(), end);
+    else write_elements<false>(all, sources_of<false>(table, field), begin + lane_of_thread(), end);
 }
 
 /// Numbers of the table itself.
@@ -154,6 +165,7 @@ WINDROW_DEVICE void write_item(const Params<bytes>& params) {
     if (family <= kPlanar) return line_item<false>(table, field, own);
     switch (family) {
         case kShort: return by_id ? short_item<true>(table, field, own) : short_item<false>(table, field, own);
+        case kElements: return elements_item(table, field, own);
         case kBox:
             if constexpr (has_any) box_item(table, field, own);
             return;

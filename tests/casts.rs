@@ -59,6 +59,29 @@ fn rows_of_every_pair_of_dtypes() {
     }
 }
 
+/// Samples of few elements, and of one: more than a warp has lanes.
+#[test]
+fn scalars_of_every_pair_of_dtypes() {
+    for (index, &src) in ARITHMETIC.iter().enumerate() {
+        let of = |shape: &[i64], count| -> Vec<_> {
+            (0..count).map(|i| Sample::rich(src, shape, 7 * i)).collect()
+        };
+        let (scalars, triples) = (of(&[], 70), of(&[3], 50));
+        for (at, &dst) in ARITHMETIC.iter().enumerate() {
+            let samples = if (index + at) % 2 == 0 { &scalars } else { &triples };
+            let name = format!("{src} to {dst}");
+            runner().check(&name, samples, &Ask::stack().cast(dst));
+            runner().check(&format!("{name}, scaled"), samples, &Ask::stack().cast(dst).scaled());
+        }
+        // Words of every size.
+        for misalign in [1, 2, 4, 8] {
+            let moved: Vec<_> =
+                (0..40).map(|i| Sample::misaligned(src, &[2], misalign, i)).collect();
+            runner().check(&format!("{src} at {misalign}"), &moved, &Ask::stack());
+        }
+    }
+}
+
 /// A long sample and a short one of neighbouring numbers from `first` on, with `odd` in each place of a vector.
 fn among_numbers(dtype: DType, first: u128, odd: u128) -> [Sample; 2] {
     [4096, 7].map(|length: i64| {

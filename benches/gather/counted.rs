@@ -70,6 +70,18 @@ fn games(count: usize, affine: bool) -> Vec<Part> {
     vec![part("", DType::U8, vec![vec![4, 84, 84]; count], collate)]
 }
 
+/// The same with a number for each.
+fn labelled(count: usize) -> Vec<Part> {
+    let labels = part("label", DType::I64, vec![vec![]; count], Collate::stack());
+    let images = games(count, false).into_iter().map(|images| Part { path: "image", ..images });
+    images.chain([labels]).collect()
+}
+
+/// Numbers alone.
+fn scalars(count: usize, from: DType, to: DType) -> Vec<Part> {
+    vec![part("", from, vec![vec![]; count], Collate::stack().cast(to))]
+}
+
 /// The rows of the file.
 fn rows_of_file(scale: Scale) -> Vec<Counted> {
     use Lie::{Contiguous, Misaligned, Rows, Scattered};
@@ -93,6 +105,7 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     add("W5", Scattered, |scale| environments(scale.of(4096)));
     add("W5b", Scattered, |scale| games(scale.of(256), false));
     add("W5b affine", Scattered, |scale| games(scale.of(256), true));
+    add("images and labels", Scattered, |scale| labelled(scale.of(256)));
     add("W6", Scattered, |scale| rows(scale.of(4096), 32 << 10));
     add("W7", Scattered, |scale| detection(scale.of(32)));
     add("W9", Scattered, |scale| graphs(scale.of(256)));
@@ -111,6 +124,9 @@ fn rows_of_file(scale: Scale) -> Vec<Counted> {
     };
     add("f64", "to f32", |scale| casts(scale.of(256), DType::F64, DType::F32));
     add("f64", "from f32", |scale| casts(scale.of(256), DType::F32, DType::F64));
+    add("scalars", "i64", |scale| scalars(scale.of(16_384), DType::I64, DType::I64));
+    add("scalars", "i32 to i64", |scale| scalars(scale.of(16_384), DType::I32, DType::I64));
+    add("scalars", "f64 to f32", |scale| scalars(scale.of(16_384), DType::F64, DType::F32));
     for (case, parts) in STRIDED {
         add("strided worst", case, parts);
     }

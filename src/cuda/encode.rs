@@ -22,6 +22,11 @@ use crate::tensor::{DType, Error, Result};
 const MAX_TURNS: u64 = 128;
 /// Columns of a box.
 const MAX_BOX_COLS: u64 = 1024;
+/// Elements of a warp that are under way together, and the most that it writes, of small samples; bytes of the largest
+/// that are moved.
+const TURN_ELEMS: u64 = 128;
+const MAX_ELEMS: u64 = 1024;
+const MAX_WORD: u64 = 8;
 /// Short rows that a warp writes, 8 lanes each.
 const TEAMS: u64 = 4;
 
@@ -186,9 +191,10 @@ impl<'b> Builder<'b> {
                 let [planes, rest @ ..] = &part.loops[..] else { return Err(too_large("loops")) };
                 field.plane = planes.dst_stride;
                 field.planes = planes.fixed().unwrap_or(0) as u32;
-                self.rows(field, part, rest, u64::from(field.planes))
+                self.rows(field, part, rest, address_bits)
             }
-            Family::Line | Family::AnyLine => self.rows(field, part, &part.loops, 1),
+            Family::Line | Family::AnyLine => self.rows(field, part, &part.loops, address_bits),
+            Family::Elements => self.elements(field, part, address_bits),
             Family::Box | Family::Values => self.boxes(field, part),
         }
     }
@@ -248,14 +254,37 @@ impl<'b> Builder<'b> {
         self.enter(field, total.div_ceil(item))
     }
 
+    /// Small samples element by element; those that are moved, by the largest words that all of them are made of.
+    fn elements(
+        &mut self,
+        mut field: params::Field,
+        part: &Part<'_>,
+        address_bits: u64,
+    ) -> Result<()> {
+        let mut each = part.loops[0].fixed().unwrap_or(0);
+        if part.is_move() {
+            let bytes = each * part.to.size() as u64;
+            let word = 1u64 << (bytes | part.out | address_bits | MAX_WORD).trailing_zeros();
+            (field.from_size, field.to_size, each) = (word as u8, word as u8, bytes / word);
+        }
+        let total = each * part.num_samples() as u64;
+        let piece = (total / self.slots.all).next_multiple_of(TURN_ELEMS);
+        let piece = piece.clamp(TURN_ELEMS, MAX_ELEMS);
+        field.piece = piece as u32;
+        field.cols.extent = each;
+        field.cols.by_blocks = divisor(each)?;
+        self.enter(field, total.div_ceil(piece))
+    }
+
     /// Rows of adjacent elements, cut into pieces at multiples of 16 bytes.
     fn rows(
         &mut self,
         mut field: params::Field,
         part: &Part<'_>,
         loops: &[SampleLoop],
-        planes: u64,
+        address_bits: u64,
     ) -> Result<()> {
+        let planes = u64::from(field.planes).max(1);
         let (size, num_samples) = (u64::from(field.to_size), part.num_samples() as u64);
         let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
         let num_rows = outer.iter().filter_map(SampleLoop::fixed).product::<u64>() * num_samples;
@@ -264,11 +293,18 @@ impl<'b> Builder<'b> {
             field.flags |= flags::JOINT;
         }
         self.nest(&mut field, part, cols, outer, 1)?;
+        let starts = outer.iter().map(|own| own.dst_stride as u64);
+        let starts = starts.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
         if is_team(part.op, row_elems * size, outer, planes, self.policy) {
             let rows = outer.iter().filter_map(SampleLoop::fixed).product::<u64>();
             (field.samples, field.piece) = (TEAMS as u32, u32::MAX);
             (field.items, field.by_items) = (rows as u32, divisor(rows)?);
             (field.pieces, field.by_pieces) = (1, divisor(1)?);
+            let is_even = |own: &SampleLoop| own.src_stride.same().is_some_and(|by| by % 16 == 0);
+            let is_alike = !part.is_joined() && cols.lo.is(0) && outer.iter().all(is_even);
+            if !is_alike || (starts | address_bits) % 16 != 0 {
+                field.flags |= flags::MIXED;
+            }
             return self.enter(field, num_rows.div_ceil(TEAMS));
         }
         let row_bytes = (row_elems * size * planes).max(1);
@@ -276,8 +312,6 @@ impl<'b> Builder<'b> {
         let piece = item / planes / size;
         field.piece = piece as u32;
         // The first piece of a row that begins between two multiples of 16 is shorter.
-        let starts = outer.iter().map(|own| own.dst_stride as u64);
-        let starts = starts.fold(part.out | part.places.step() as u64, |all, stride| all | stride);
         let is_even = starts % 16 == 0 && cols.fixed().is_some();
         let slack = if is_even { 0 } else { (16 / size).saturating_sub(1) };
         self.items(field, part, cols, outer, 1, |cols| match cols {

@@ -85,20 +85,31 @@ impl PartWork<'_> {
             && self.out % self.to.size() as u64 == 0
     }
 
-    /// Samples that are one run of bytes each.
+    /// Samples that are one run of adjacent elements each, without gaps in the output.
     fn is_run(&self) -> bool {
-        self.is_move
-            && self.is_dense
-            && self.loops.len() == 1
-            && self.loops[0].is_whole()
-            && self.is_adjacent()
+        self.is_dense && self.loops.len() == 1 && self.loops[0].is_whole() && self.is_adjacent()
+    }
+
+    /// Small samples whose elements are read and written one by one, each at a multiple of its size.
+    fn is_of_elements(&self) -> bool {
+        let cols = &self.loops[0];
+        let is_aligned = self.address_bits % self.from.size() as u64 == 0
+            && self.out % self.to.size() as u64 == 0;
+        self.reads()
+            && self.is_run()
+            && !self.is_joined
+            && cols.fixed().is_some()
+            && self.channels <= 1
+            && (self.is_move || is_aligned)
+            && self.bytes < 1 << 31
     }
 }
 
 pub(super) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     let cols = &work.loops[work.loops.len() - 1];
     let size = work.to.size() as u64;
-    if let (true, Some(cols), true) = (work.is_run(), cols.fixed(), !work.is_joined) {
+    if let (true, Some(cols), true) = (work.is_move && work.is_run(), cols.fixed(), !work.is_joined)
+    {
         let bytes = cols * size;
         let is_vectors = (work.out | work.address_bits | bytes) % 16 == 0
             && work.bytes / 16 < 1 << 31
@@ -132,6 +143,9 @@ pub(super) fn family_of(work: &PartWork<'_>, policy: &Policy) -> Family {
     };
     if is_long && has_one_channel && work.is_adjacent() {
         return if has_loop { Family::Line } else { Family::AnyLine };
+    }
+    if !is_long && work.is_of_elements() {
+        return Family::Elements;
     }
     Family::Box
 }

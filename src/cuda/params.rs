@@ -17,11 +17,12 @@ pub(super) enum Family {
     Box = 5,
     Values = 6,
     AnyLine = 7,
+    Elements = 8,
 }
 
 impl Family {
     /// In the order of their numbers.
-    const ALL: [Family; 8] = [
+    const ALL: [Family; 9] = [
         Family::Rows,
         Family::Pages,
         Family::Line,
@@ -30,6 +31,7 @@ impl Family {
         Family::Box,
         Family::Values,
         Family::AnyLine,
+        Family::Elements,
     ];
 
     pub fn of(field: &Field) -> Family {
@@ -52,6 +54,7 @@ impl Family {
             Family::Planar => "planar",
             Family::Box => "box",
             Family::Values => "values",
+            Family::Elements => "elements",
         }
     }
 }
@@ -82,6 +85,7 @@ pub(super) mod flags {
     pub const JOINT: u8 = 4;
     pub const ALIGNED_SOURCES: u8 = 8;
     pub const VARIED: u8 = 16;
+    pub const MIXED: u8 = 32;
 }
 
 /// How elements are written whose pair of dtypes has no loop of its own: `loop` of a [`Family::Box`] or [`Family::AnyLine`].

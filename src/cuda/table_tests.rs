@@ -109,7 +109,7 @@ fn parameters_have_one_of_two_sizes_and_nothing_is_lost_at_their_ends() {
 
 #[test]
 fn every_family_has_its_batches() {
-    use Family::{AnyLine, Box, Line, Pages, Planar, Rows, Short};
+    use Family::{AnyLine, Box, Elements, Line, Pages, Planar, Rows, Short};
     let images = |dtype| samples(dtype, &[&[20, 30, 3], &[20, 30, 3]], 0);
     let planes = Transform::new().permute([2, 0, 1]);
     let scaled = planes.clone().scale(0.5);
@@ -122,7 +122,10 @@ fn every_family_has_its_batches() {
     is(family(&two(512), &stack, OUT + 1), Line);
     is(family(&two(4096), &stack, OUT), Pages);
     is(family(&two(77), &stack, OUT), Short);
-    is(family(&two(8), &stack, OUT), Box);
+    is(family(&two(8), &stack, OUT), Elements);
+    is(family(&two(8), &stack, OUT + 1), Elements);
+    is(family(&two(8), &stack.clone().cast(DType::F16), OUT), Elements);
+    is(family(&two(8), &stack.clone().cast(DType::F16), OUT + 1), Box);
     is(family(&two(5000), &stack, OUT), Line);
     is(family(&two(5000), &Collate::ragged(), OUT), Line);
     is(family(&two(5000), &stack.clone().cast(DType::F16), OUT), Line);
@@ -141,6 +144,29 @@ fn every_family_has_its_batches() {
     ] {
         is(other, Box);
     }
+}
+
+/// Numbers that are moved in words as large as their addresses allow, or cast.
+#[test]
+fn scalars_are_written_element_by_element() {
+    let scalars = |gap| samples(DType::I64, &vec![&[][..]; 5000], gap);
+    for (to, gap, out, sizes, each) in [
+        (DType::I64, 8, OUT, [8, 8], 1),
+        (DType::I64, 8, OUT + 4, [4, 4], 2),
+        (DType::I64, 2, OUT, [2, 2], 4),
+        (DType::I64, 1, OUT, [1, 1], 8),
+        (DType::F32, 8, OUT, [8, 4], 1),
+    ] {
+        let table = table(&scalars(gap), &Collate::stack().cast(to), out);
+        let field = table.field(0);
+        assert_eq!(table.families(), [Family::Elements as u8]);
+        assert_eq!(([field.from_size, field.to_size], field.cols.extent), (sizes, each));
+        assert_eq!(table.num_items(), (5000 * each as u32).div_ceil(field.piece));
+        assert!(!table.has_any());
+    }
+    // An address that is no multiple of an element is a matter of boxes.
+    let odd = table(&scalars(1), &Collate::stack().cast(DType::F32), OUT);
+    assert_eq!(odd.families(), [Family::Box as u8]);
 }
 
 #[test]
@@ -184,6 +210,25 @@ fn lengths_are_columns_and_written_once() {
     assert!(table.bytes() < 34_000, "{} bytes", table.bytes());
     // A row, and four of the mask.
     assert_eq!([data.items, mask.first_item, mask.samples], [1, 4096, 4]);
+}
+
+/// Rows that share a warp go through one loop: that of aligned ones if they are all known to be.
+#[test]
+fn short_rows_are_mixed_unless_all_are_aligned() {
+    let pad = Collate::pad(Pad::new().size(256));
+    let left = Collate::pad(Pad::new().size(256).side(Side::Left));
+    let (even, odd) = (rows(DType::I64, &[64, 130, 256]), rows(DType::I64, &[63, 130, 256]));
+    for (list, collate, out, is_mixed) in [
+        (&even, &pad, OUT, false),
+        (&even, &pad, OUT + 8, true),
+        (&odd, &pad, OUT, true),
+        (&even, &left, OUT, true),
+        (&even, &Collate::ragged(), OUT, true),
+    ] {
+        let field = table(list, collate, out).field(0);
+        assert_eq!((field.family, field.samples), (Family::Line as u8, 4));
+        assert_eq!(field.flags & params::flags::MIXED != 0, is_mixed, "{collate:?} to {out:#x}");
+    }
 }
 
 #[test]

@@ -67,6 +67,7 @@ fn families_are_those_of_the_table() {
         check(&bytes(512, 300, 0, 1024), stack(), one("rows", "ids"));
         check(&bytes(4096, 4, 0, 8192), stack(), one("pages", "addresses"));
         check(&bytes(77, 4, 1, 80), stack(), one("short", "addresses"));
+        check(&bytes(8, 4, 0, 80), stack(), one("elements", "addresses"));
         check(&bytes(5000, 4, 1, 6000), stack(), one("line", "addresses"));
         let cast = stack().cast(DType::F16);
         check(&bytes(5000, 4, 1, 6000), cast, one("line", "addresses"));
