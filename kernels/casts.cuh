@@ -158,6 +158,16 @@ struct Floats : Pair<from, to, affine> {
     }
 };
 
+/// to_odd() but for NaN, which stays some NaN: one rounding toward zero instead of a correction.
+WINDROW_DEVICE float toward_odd(double x) {
+#ifdef __CUDA_ARCH__
+    const float down = __double2float_rz(x);
+    return float_of(bits_of(down) | (static_cast<double>(down) != x));
+#else
+    return to_odd(x);
+#endif
+}
+
 /// Pairs with a float64 on one side, with float64 arithmetic.
 template <uint8_t from, uint8_t to, bool affine>
 struct Doubles : Pair<from, to, affine> {
@@ -187,15 +197,6 @@ struct Doubles : Pair<from, to, affine> {
                 Base::put(Number<to>::from(x), i, out);
             }
         }
-    }
-    /// to_odd() but for NaN, which stays some NaN: one rounding toward zero instead of a correction.
-    static WINDROW_DEVICE float toward_odd(double x) {
-#ifdef __CUDA_ARCH__
-        const float down = __double2float_rz(x);
-        return float_of(bits_of(down) | (static_cast<double>(down) != x));
-#else
-        return to_odd(x);
-#endif
     }
 };
 

@@ -126,6 +126,18 @@ WINDROW_DEVICE void cast_whole(Group& at, uint8_t from, uint8_t to, uint32_t fro
     }
 }
 
+/// Floats of 16 bits. False, and nothing is done, if one may be a NaN.
+WINDROW_DEVICE bool pack_group(Group& at, const float (&x)[kGroup], uint8_t to) {
+    if (any_nan(x)) return false;
+#pragma unroll
+    for (uint32_t i = 0; i < kGroup; i += 2) {
+        const uint32_t pair = to == kF16 ? pack_f16(x[i], x[i + 1]) : pack_bf16(x[i], x[i + 1]);
+        at.lo[i] = pair;  // of which the low bytes are stored
+        at.lo[i + 1] = pair >> 16;
+    }
+    return true;
+}
+
 /// Numbers that float32 has room for, or that are rounded to it on their way. `odd`: to odd, as they are rounded once
 /// more, to 16 bits. False, and nothing is cast, if one may be a NaN whose payload matters.
 template <class M>
@@ -146,18 +158,8 @@ WINDROW_DEVICE bool cast_singles(Group& at, uint8_t from, uint8_t to, M& map, bo
         }
     });
     map.apply(x, false);
-    if (!is_integral(to)) {
-        if (any_nan(x)) return false;
-        if (to != kF32) {
-#pragma unroll
-            for (uint32_t i = 0; i < kGroup; i += 2) {
-                const uint32_t pair = to == kF16 ? pack_f16(x[i], x[i + 1]) : pack_bf16(x[i], x[i + 1]);
-                at.lo[i] = pair;  // of which the low bytes are stored
-                at.lo[i + 1] = pair >> 16;
-            }
-            return true;
-        }
-    }
+    if (is_half(to)) return pack_group(at, x, to);
+    if (to == kF32 && any_nan(x)) return false;
     with_number(to, [&](auto number) {
         using N = decltype(number);
         if constexpr (N::kIsWhole || sizeof(typename N::Bits) == 4) {
@@ -168,22 +170,30 @@ WINDROW_DEVICE bool cast_singles(Group& at, uint8_t from, uint8_t to, M& map, bo
     return true;
 }
 
-/// float64 on either side, or on both.
+/// float64 on either side, or on both. False, and nothing is cast, if one that becomes a float of 16 bits may be a NaN.
 template <class M>
-WINDROW_DEVICE void cast_doubles(Group& at, uint8_t from, uint8_t to, M& map) {
+WINDROW_DEVICE bool cast_doubles(Group& at, uint8_t from, uint8_t to, M& map) {
     double x[kGroup];
     if (from == kF64) {
         if (map.is_there) {
 #pragma unroll
             for (uint32_t i = 0; i < kGroup; ++i) x[i] = double_of(at.bits(i));
-            map.apply(x, !is_integral(to));
+            map.apply(x, !is_integral(to) && !is_half(to));
 #pragma unroll
             for (uint32_t i = 0; i < kGroup; ++i) at.set(i, bits_of(x[i]));
+        }
+        if (is_half(to)) {
+            float odd[kGroup];
+#pragma unroll
+            for (uint32_t i = 0; i < kGroup; ++i) odd[i] = toward_odd(double_of(at.bits(i)));
+            return pack_group(at, odd, to);
         }
         with_number(to, [&](auto number) {
             using N = decltype(number);
 #pragma unroll
-            for (uint32_t i = 0; i < kGroup; ++i) at.set_as<typename N::Bits>(i, N::from(double_of(at.bits(i))));
+            for (uint32_t i = 0; i < kGroup; ++i) {
+                if constexpr (N::kIsWhole || sizeof(typename N::Bits) >= 4) at.set_as<typename N::Bits>(i, N::from(double_of(at.bits(i))));
+            }
         });
     } else {
         with_number(from, [&](auto number) {
@@ -195,6 +205,7 @@ WINDROW_DEVICE void cast_doubles(Group& at, uint8_t from, uint8_t to, M& map) {
 #pragma unroll
         for (uint32_t i = 0; i < kGroup; ++i) at.set(i, bits_of(x[i]));
     }
+    return true;
 }
 
 /// What its kind says. False, and nothing is cast, if they have to be cast one by one.
@@ -205,9 +216,7 @@ WINDROW_DEVICE bool cast_group(Group& at, Codes codes, M& map) {
         if (from != to) cast_whole(at, from, to, codes.from_size(), 1 << codes.log_to());
         return true;
     }
-    if (kind != kDoubles) return cast_singles(at, from, to, map, kind == kOddSingles);
-    cast_doubles(at, from, to, map);
-    return true;
+    return kind == kDoubles ? cast_doubles(at, from, to, map) : cast_singles(at, from, to, map, kind == kOddSingles);
 }
 
 }  // namespace windrow

@@ -119,7 +119,7 @@ struct alignas(16) Field {
     uint8_t to;
     uint8_t from_size;     ///< bytes of an element; 0: kConst and kIndex, of kBox and kLine
     uint8_t to_size;
-    uint8_t log_map;       ///< kLine: log2 of the bytes of a coefficient
+    uint8_t log_map;       ///< kLine: log2 of the bytes of a coefficient; kBox: of the adjacent columns of a lane
     uint8_t loop;          ///< kLine: the loop over vectors, by cast_number() of casts.cuh; 0: moved. kBox, kAnyLine: of Kind
     uint8_t flags;         ///< of Flags
     uint8_t hint_shift;
@@ -148,7 +148,7 @@ struct alignas(16) Field {
                            ///< for each sample of the tensor, and `channels` is 0
     uint32_t channels;
     int64_t plane;         ///< kPlanar: bytes from plane to plane,
-    uint32_t planes;       ///< and how many there are
+    uint32_t planes;       ///< and how many there are. kBox: adjacent rows of a lane, if it has such
     uint32_t channel_first;
     Divisor by_channels;
     uint32_t rounds;       ///< kBox: items of a box

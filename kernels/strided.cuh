@@ -4,8 +4,10 @@
 // A box is two loops of a sample, or one loop of many small samples. Its elements are dealt to lanes row by row, so
 // that neighbouring lanes write neighbouring elements; a lane then goes down the rows, 2^log_step at a time, kTurns
 // elements at once. Where 2^log_step rows have more than 32 elements, each 32 of them are an item of their own, a
-// round: a lane has one column, and nothing of the box lives while it is written. Where a source is transposed the
-// kTurns elements are adjacent, and both sides are touched in whole sectors.
+// round: nothing of the box lives while it is written.
+//
+// Where a source is transposed, a lane has adjacent rows, whose elements are adjacent in the source, so that both sides are
+// touched in whole sectors. Results of 8 and 16 bits are made by tiles of four columns: a store writes four of them.
 #pragma once
 
 #include "box.cuh"
@@ -16,7 +18,7 @@ namespace windrow {
 /// Elements of a lane that are under way together.
 constexpr uint32_t kTurns = kGroup;
 
-/// What a lane has yet to write of a box: `turns` elements, of which [first, last) are real. Addresses are numbers, as
+/// What a lane has yet to write of a column: `turns` elements, of which [first, last) are real. Addresses are numbers, as
 /// those of padding may be none. What else there is to know is read from the field again.
 struct Unit {
     uint64_t src;  ///< of the first; of a list: from where each sample begins
@@ -37,15 +39,18 @@ struct Unit {
 
 /// Codes of a box.
 struct BoxCodes : Codes {
-    WINDROW_DEVICE BoxCodes(const Field& field, bool is_list, bool is_adjacent) : Codes(field) {
+    WINDROW_DEVICE BoxCodes(const Field& field, bool is_list, bool is_adjacent, bool is_vector) : Codes(field) {
         set(0, is_adjacent);
         set(1, is_list);
         set(2, field.op == kAffine);
+        set(3, is_vector);
     }
-    /// Elements of a lane are read as vectors.
+    /// Elements of a lane are adjacent in the source.
     WINDROW_DEVICE bool is_adjacent() const { return is(0); }
     WINDROW_DEVICE bool is_list() const { return is(1); }
     WINDROW_DEVICE bool is_mapped() const { return is(2); }
+    /// They are read as vectors, too, if all of them are there.
+    WINDROW_DEVICE bool is_vector() const { return is(3); }
     /// Rows of a list from one element of a lane to its next, else 0.
     WINDROW_DEVICE uint32_t samples() const { return uint32_t{is_list()} << log_step(); }
 };
@@ -62,9 +67,20 @@ struct Turns : Group {
     WINDROW_DEVICE bool is_real(uint32_t i) const { return i - first < last - first; }
 };
 
-/// Where a lane's elements are: one after the other, as a product for each takes more.
-struct Steps {
+/// Where a lane's elements are: adjacent in the source.
+template <class T>
+struct Adjacent {
     /// Elements that are read of a group that is not whole, at most.
+    static constexpr uint32_t kPart = kTurns;
+
+    const uint8_t* at;
+
+    WINDROW_DEVICE const uint8_t* place() const { return at; }
+    WINDROW_DEVICE void next() { at += sizeof(T); }
+};
+
+/// One after the other, as a product for each takes more.
+struct Steps {
     static constexpr uint32_t kPart = kTurns;
 
     uint64_t at;
@@ -103,23 +119,29 @@ WINDROW_DEVICE void load_turns(Turns& at, bool is_whole, S& from) {
 }
 
 /// The bytes of which the address of adjacent elements is a multiple if they are read as vectors.
-WINDROW_DEVICE constexpr uint32_t vector_of(uint32_t size) { return size == 1 ? 8 : 16; }
+WINDROW_DEVICE constexpr uint32_t vector_of(uint32_t size) { return size == 1 ? 4 : size == 2 ? 8 : 16; }
 
-/// Reads adjacent elements of sizeof(T) bytes as vectors.
-template <class T>
-WINDROW_DEVICE void load_adjacent(Turns& at, uint64_t src) {
-    constexpr uint32_t kEach = vector_of(sizeof(T)) / sizeof(T);
+/// Reads adjacent elements of sizeof(T) bytes as vectors of kBytes.
+template <class T, uint32_t kBytes>
+WINDROW_DEVICE void load_vectors(Group& at, uint64_t src) {
+    constexpr uint32_t kEach = kBytes / sizeof(T);
+    using Word = typename WordOf<kBytes>::Type;
 #pragma unroll
     for (uint32_t first = 0; first < kTurns; first += kEach) {
-        const uint8_t* p = reinterpret_cast<const uint8_t*>(src) + first * sizeof(T);
-        const Vec16 all = sizeof(T) == 1 ? Vec16{load<uint64_t>(p), 0} : load16(p);
+        uint32_t words[kBytes / 4];
+        load_words<Word>(reinterpret_cast<const uint8_t*>(src) + first * sizeof(T), words);
 #pragma unroll
-        for (uint32_t i = 0; i < kEach; ++i) {
-            const uint32_t shift = 8 * sizeof(T) * i;
-            const auto bits = static_cast<T>(shift < 64 ? all.lo >> shift : all.hi >> (shift - 64));
-            at.set_as<T>(first + i, bits);
-        }
+        for (uint32_t i = 0; i < kEach; ++i) at.set_as<T>(first + i, element_of<sizeof(T)>(words, i));
     }
+}
+
+/// The same by those of vector_of(); of single bytes by one load where their address allows it.
+template <class T>
+WINDROW_DEVICE void load_adjacent(Group& at, uint64_t src) {
+    if constexpr (sizeof(T) == 1) {
+        if (src % kTurns == 0) return load_vectors<T, kTurns>(at, src);
+    }
+    load_vectors<T, vector_of(sizeof(T))>(at, src);
 }
 
 /// Writes elements of sizeof(T) bytes.
@@ -176,31 +198,37 @@ WINDROW_DEVICE void write_slowly(const Box& box, BoxCodes codes, Unit& unit, uin
     }
 }
 
-/// The elements that are read, by loads of their size. `unit.src` is that of the next ones then.
+/// The elements that are read, by loads of their size.
 WINDROW_DEVICE void read_turns(Turns& at, const Box& box, BoxCodes codes, const Unit& unit, bool is_whole) {
-    if (codes.is_adjacent() && is_whole) {
+    const uint64_t src = unit.src;
+    if (codes.is_vector() && is_whole) {
         switch (codes.from_size()) {
-            case 1: load_adjacent<uint8_t>(at, unit.src); break;
-            case 2: load_adjacent<uint16_t>(at, unit.src); break;
-            case 4: load_adjacent<uint32_t>(at, unit.src); break;
-            default: load_adjacent<uint64_t>(at, unit.src);
+            case 1: load_adjacent<uint8_t>(at, src); break;
+            case 2: load_adjacent<uint16_t>(at, src); break;
+            case 4: load_adjacent<uint32_t>(at, src); break;
+            default: load_adjacent<uint64_t>(at, src);
         }
         return;
     }
-    auto load = [&](auto& from) {
+    auto load = [&](auto&& from_of) {
+        auto load_as = [&](auto word) {
+            using T = decltype(word);
+            auto from = from_of(word);
+            load_turns<T>(at, is_whole, from);
+        };
         switch (codes.from_size()) {
-            case 1: return load_turns<uint8_t>(at, is_whole, from);
-            case 2: return load_turns<uint16_t>(at, is_whole, from);
-            case 4: return load_turns<uint32_t>(at, is_whole, from);
-            default: return load_turns<uint64_t>(at, is_whole, from);
+            case 1: return load_as(uint8_t());
+            case 2: return load_as(uint16_t());
+            case 4: return load_as(uint32_t());
+            default: return load_as(uint64_t());
         }
     };
     if (codes.is_list()) {
-        ListSteps from = {box, unit, 0};
-        load(from);
+        load([&](auto) { return ListSteps{box, unit, 0}; });
+    } else if (codes.is_adjacent()) {
+        load([&](auto word) { return Adjacent<decltype(word)>{reinterpret_cast<const uint8_t*>(src)}; });
     } else {
-        Steps from = {unit.src, unit.src_step};
-        load(from);
+        load([&](auto) { return Steps{src, unit.src_step}; });
     }
 }
 
@@ -245,7 +273,7 @@ WINDROW_DEVICE bool write_quickly(const Box& box, BoxCodes codes, Unit& unit, ui
     return true;
 }
 
-/// n / d for n below 2^20 whose quotient is below 2^6: the estimate is less than 1 / (2 d) off.
+/// n / d for n below 2^20: the estimate is less than 1 / (2 d) off.
 WINDROW_DEVICE uint32_t quotient(uint32_t n, uint32_t d) {
 #ifdef __CUDA_ARCH__
     float inverse;
@@ -256,18 +284,197 @@ WINDROW_DEVICE uint32_t quotient(uint32_t n, uint32_t d) {
 #endif
 }
 
+/// A tile: kTurns rows of four columns, of any pair of dtypes whose result has 8 or 16 bits. An element is on its way as 32
+/// bits: the lowest of a whole number, or a float32 that gives the same bits as the element, as it is rounded to odd.
+struct Tile {
+    static constexpr uint32_t kColumns = 4;
+
+    uint32_t bits[kColumns][kTurns];
+
+    /// Reads numbers of sizeof(T) bytes; `one` makes 32 bits of each.
+    template <class T, class F>
+    WINDROW_DEVICE void read(uint64_t src, int32_t step, const F& one) {
+#pragma unroll
+        for (uint32_t column = 0; column < kColumns; ++column) {
+            Group at;
+            load_adjacent<T>(at, src);
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) bits[column][i] = one(at.bits_as<T>(i));
+            src = stepped(src, step, 1);
+        }
+    }
+
+    /// Whole numbers that stay such: `high` are the bits of those above that count, too.
+    WINDROW_DEVICE void read_whole(uint64_t src, int32_t step, uint8_t from, uint32_t size, uint32_t high) {
+        auto low = [](uint64_t number) { return static_cast<uint32_t>(number); };
+        if (from == kI8) return read<uint8_t>(src, step, [](uint64_t number) { return static_cast<uint32_t>(static_cast<int8_t>(number)); });
+        switch (size) {
+            case 1: return read<uint8_t>(src, step, low);
+            case 2: return read<uint16_t>(src, step, low);
+            case 4: return read<uint32_t>(src, step, low);
+            default: return read<uint64_t>(src, step, [&](uint64_t number) { return low(number) | (low(number >> 32) & high); });
+        }
+    }
+
+    WINDROW_DEVICE void read_numbers(uint64_t src, int32_t step, uint8_t from) {
+        with_number(from, [&](auto number) {
+            using N = decltype(number);
+            read<typename N::Bits>(src, step, [](uint64_t one) {
+                if constexpr (!N::kIsWhole && sizeof(typename N::Bits) == 8) return bits_of(toward_odd(double_of(one)));
+                else return bits_of(N::loose(one));
+            });
+        });
+    }
+
+    template <class F>
+    WINDROW_DEVICE void each(const F& one) {
+#pragma unroll
+        for (uint32_t column = 0; column < kColumns; ++column) {
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) bits[column][i] = one(bits[column][i]);
+        }
+    }
+
+    /// What they become, in the lowest bits. False, and nothing is done, if one may be a NaN that stays one.
+    WINDROW_DEVICE bool cast(uint8_t to) {
+        if (is_half(to)) {
+            bool found = false;
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i) {
+                const float sum = at(0, i) + at(1, i) + (at(2, i) + at(3, i));
+                found = found || sum != sum;
+            }
+            if (found) return false;
+        }
+        if (to == kF16) {
+            each_pair([](float low, float high) { return pack_f16(low, high); });
+        } else if (to == kBF16) {
+            each_pair([](float low, float high) { return pack_bf16(low, high); });
+        } else {
+            with_number(to, [&](auto number) {
+                using N = decltype(number);
+                if constexpr (N::kIsWhole && sizeof(typename N::Bits) <= 2) {
+                    each([](uint32_t one) { return static_cast<uint32_t>(N::from(float_of(one))); });
+                    if constexpr (sizeof(typename N::Bits) == 2) pair();
+                }
+            });
+        }
+        return true;
+    }
+
+    WINDROW_DEVICE float at(uint32_t column, uint32_t i) const { return float_of(bits[column][i]); }
+
+    /// Puts two columns into words that columns 0 and 2 have then.
+    template <class F>
+    WINDROW_DEVICE void each_pair(const F& pack) {
+#pragma unroll
+        for (uint32_t i = 0; i < kTurns; ++i) {
+            bits[0][i] = pack(at(0, i), at(1, i));
+            bits[2][i] = pack(at(2, i), at(3, i));
+        }
+    }
+
+    /// The same of 16 bits each.
+    WINDROW_DEVICE void pair() {
+#pragma unroll
+        for (uint32_t i = 0; i < kTurns; ++i) {
+            bits[0][i] = pair_of<2>(bits[0][i], bits[1][i]);
+            bits[2][i] = pair_of<2>(bits[2][i], bits[3][i]);
+        }
+    }
+
+    /// Writes the rows from `skipped` on.
+    WINDROW_DEVICE void store(uint64_t dst, int32_t step, uint32_t skipped, uint32_t size) const {
+        Steps to = {dst, step};
+        if (size == 1) {
+            store_rows(to, skipped, [&](uint8_t* p, uint32_t i) {
+                store_word<uint32_t>(p, pair_of<2>(pair_of<1>(bits[0][i], bits[1][i]), pair_of<1>(bits[2][i], bits[3][i])));
+            });
+        } else {
+            store_rows(to, skipped, [&](uint8_t* p, uint32_t i) { windrow::store(p, bits[0][i] | static_cast<uint64_t>(bits[2][i]) << 32); });
+        }
+    }
+
+    template <class F>
+    static WINDROW_DEVICE void store_rows(Steps& to, uint32_t skipped, const F& store_one) {
+        if (skipped == 0) {
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i, to.next()) store_one(to.place(), i);
+        } else {
+#pragma unroll
+            for (uint32_t i = 0; i < kTurns; ++i, to.next()) if (i >= skipped) store_one(to.place(), i);
+        }
+    }
+};
+
+/// Where a tile is, and where the elements beside the first are.
+struct TilePlace {
+    uint64_t src, dst;
+    int32_t src_step, dst_step;  ///< of a column of the source, of a row of the output
+    uint32_t skipped;            ///< rows that another tile has
+};
+
+/// Writes a tile element by element, with the NaNs of convert.cuh.
+WINDROW_DEVICE void write_tile_slowly(Codes codes, const TilePlace& place) {
+#pragma unroll 1
+    for (uint32_t i = place.skipped * Tile::kColumns; i < kTurns * Tile::kColumns; ++i) {
+        const uint32_t row = i / Tile::kColumns, column = i % Tile::kColumns;
+        const uint64_t src = stepped(place.src, place.src_step, column) + row * codes.from_size();
+        const uint64_t dst = stepped(place.dst, place.dst_step, row) + (column << codes.log_to());
+        const uint64_t bits = read_element(reinterpret_cast<const uint8_t*>(src), codes.from_size());
+        write_element(reinterpret_cast<uint8_t*>(dst), convert_one(bits, codes.from(), codes.to(), {nullptr, 1}, 0), 1 << codes.log_to());
+    }
+}
+
+/// Writes tiles of a box from an element on, down `turns` rows.
+WINDROW_DEVICE void write_tiles(const Box& box, uint32_t row, uint32_t col, uint32_t turns) {
+    const Field& field = *box.field;
+    const Side &rows = box.rows, &cols = box.cols;
+    const uint64_t src = stepped(box.src, cols.src, col), dst = reinterpret_cast<uintptr_t>(box.dst) + (col << field.log_to);
+    Codes codes(field);
+    Tile tile;
+#pragma unroll 1
+    for (const uint32_t end = row + turns; row < end; row += kTurns) {
+        keep(codes.word);
+        // One that the end of the rows would cut off begins before, in rows that another one writes: there are enough for one.
+        const uint32_t first = minimum(row, rows.count - kTurns);
+        const TilePlace place = {stepped(src, rows.src, first), stepped(dst, rows.dst, first), cols.src, rows.dst, row - first};
+        const uint8_t from = codes.from(), to = codes.to();
+        if (codes.kind() == kWhole) {
+            const bool is_flag = from != to && (from == kBool || to == kBool);
+            tile.read_whole(place.src, place.src_step, from, codes.from_size(), is_flag ? ~0u : 0);
+            if (is_flag) tile.each([](uint32_t one) { return uint32_t{one != 0}; });
+            if (codes.log_to() == 1) tile.pair();
+        } else {
+            tile.read_numbers(place.src, place.src_step, from);
+            if (!tile.cast(to)) {
+                write_tile_slowly(codes, place);
+                continue;
+            }
+        }
+        tile.store(place.dst, place.dst_step, place.skipped, 1 << codes.log_to());
+    }
+}
+
 /// Writes a round of a box.
 WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
     const Field& field = *box.field;
     const Side &rows = box.rows, &cols = box.cols;
-    const uint32_t log_step = field.log_step, number = round * kLanes + lane;
-    if (number >= cols.count << log_step) return;
-    const uint32_t row = log_step == 0 ? 0 : quotient(number, cols.count), col = number - row * cols.count;
+    const uint32_t log_step = field.log_step, number = round * kLanes + lane, width = cols.count >> field.log_map;
+    uint32_t row = quotient(number, width);
+    const uint32_t col = number - row * width << field.log_map;
     Unit unit;
-    unit.turns = turns_below(rows.count, row, log_step);
+    if (field.planes != 0) {
+        row *= field.planes;
+        unit.turns = minimum(turns_below(rows.count, row, 0), field.planes);
+        if (field.log_map != 0) return write_tiles(box, row, col, unit.turns);
+    } else {
+        if (row >> log_step != 0) return;
+        unit.turns = turns_below(rows.count, row, log_step);
+    }
     unit.first = unit.last = 0;
     if (col >= cols.lo && col < cols.hi) {
-        unit.last = turns_below(rows.hi, row, log_step);
+        unit.last = minimum(turns_below(rows.hi, row, log_step), unit.turns);
         unit.first = minimum(turns_below(rows.lo, row, log_step), unit.last);
     }
     unit.src = stepped(stepped(box.src, rows.src, row), cols.src, col);
@@ -284,8 +491,8 @@ WINDROW_DEVICE void write_box(const Box& box, uint32_t round, uint32_t lane) {
         unit.channel_step = modulo(rows.channel << log_step);
     }
     const uint32_t size = field.from_size;
-    const bool is_adjacent = unit.src_step == static_cast<int32_t>(size) && (unit.src & (vector_of(size) - 1)) == 0;
-    BoxCodes codes(field, box.is_list, is_adjacent && !box.is_list);
+    const bool is_adjacent = unit.src_step == static_cast<int32_t>(size) && !box.is_list;
+    BoxCodes codes(field, box.is_list, is_adjacent, is_adjacent && (unit.src & (vector_of(size) - 1)) == 0);
 #pragma unroll 1
     while (unit.turns > 0) {
         keep(codes.word);

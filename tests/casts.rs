@@ -82,6 +82,76 @@ fn scalars_of_every_pair_of_dtypes() {
     }
 }
 
+/// Elements of a sample in the order of another dim, which a device writes by tiles of 8 rows and 4 columns if all of them are
+/// whole: of NaNs and none, with rows beyond whole tiles, and where addresses or columns allow of no tile.
+#[test]
+fn transposes_of_every_pair_of_dtypes() {
+    for &src in ARITHMETIC {
+        let rich = |shape: &[i64], seed| Sample::rich(src, shape, seed);
+        // Neighbouring numbers, of which float16 has all and some are negative or no whole ones.
+        let plain = |shape: &[i64]| {
+            let mut sample = rich(shape, 0);
+            for (at, coords) in coords_of(shape).enumerate() {
+                sample.put(&coords, bits_of_number(src, at));
+            }
+            sample
+        };
+        let samples = [
+            vec![rich(&[72, 20], 1), rich(&[72, 20], 2)],
+            vec![plain(&[72, 20]), plain(&[72, 20])],
+            vec![plain(&[68, 24]), rich(&[68, 24], 3)],
+            vec![rich(&[66, 9], 4), plain(&[66, 9])],
+            vec![Sample::misaligned(src, &[64, 16], 4, 5), plain(&[64, 16])],
+        ];
+        for &dst in ARITHMETIC {
+            for (at, samples) in samples.iter().enumerate() {
+                let ask = Ask::stack().cast(dst).permute(&[1, 0]);
+                runner().check(&format!("{src} to {dst}, samples {at}"), samples, &ask);
+            }
+        }
+    }
+}
+
+/// Of more rows than a box has, and of samples of many sizes that are joined or padded.
+#[test]
+fn transposes_of_many_sizes() {
+    use DType::{Bool, BF16, F16, F64, I16, I64, I8, U8};
+    for (src, dst) in [(U8, U8), (I64, Bool), (F64, F16), (I16, I8), (BF16, I16), (I64, BF16)] {
+        let turned =
+            |rows: i64| Sample::strided(src, &[rows, 128], &[1, rows], rows.unsigned_abs());
+        let check = |what: &str, samples: &[Sample], ask: Ask| {
+            runner().check(&format!("{src} to {dst}, {what}"), samples, &ask.cast(dst));
+        };
+        for rows in [4100, 4104] {
+            check("long", &[turned(rows)], Ask::stack());
+        }
+        let sizes = [8, 32, 12, 7, 100].map(turned);
+        check("joined", &sizes, Ask::concat(0));
+        check("ragged", &sizes, Ask::ragged());
+        check("padded", &sizes, Ask::side(Side::Left));
+        check("channels", &sizes[..1], Ask::stack().normalised(128, 1));
+    }
+}
+
+/// All coordinates of a shape.
+fn coords_of(shape: &[i64]) -> impl Iterator<Item = [i64; 2]> {
+    let [rows, cols] = [shape[0], shape[1]];
+    (0..rows).flat_map(move |row| (0..cols).map(move |col| [row, col]))
+}
+
+/// A number from -30 to 30 of a dtype, by quarters if it is a float.
+fn bits_of_number(dtype: DType, at: usize) -> u128 {
+    let number = (at * 7 % 241) as f64 / 4.0 - 30.0;
+    match dtype {
+        DType::F64 => number.to_bits().into(),
+        DType::F32 => (number as f32).to_bits().into(),
+        DType::F16 => half::f16::from_f64(number).to_bits().into(),
+        DType::BF16 => half::bf16::from_f64(number).to_bits().into(),
+        DType::Bool => u128::from(at % 3 == 0),
+        _ => (number as i128) as u128,
+    }
+}
+
 /// A long sample and a short one of neighbouring numbers from `first` on, with `odd` in each place of a vector.
 fn among_numbers(dtype: DType, first: u128, odd: u128) -> [Sample; 2] {
     [4096, 7].map(|length: i64| {

@@ -3,7 +3,9 @@
 use bytemuck::{bytes_of, cast_slice, Zeroable};
 use smallvec::SmallVec;
 
-use super::boxes::{box_loops, kind_of, log_step_of, LANES, TURNS};
+use super::boxes::{
+    box_loops, even_rows, is_tiled, kind_of, log_columns_of, log_step_of, tiled_rows, LANES, TURNS,
+};
 use super::family::{family_of, is_team};
 use super::loops::{Extent, LoopNumber, SampleLoop};
 use super::numbers::Values;
@@ -195,7 +197,7 @@ impl<'b> Builder<'b> {
             }
             Family::Line | Family::AnyLine => self.rows(field, part, &part.loops, address_bits),
             Family::Elements => self.elements(field, part, address_bits),
-            Family::Box | Family::Values => self.boxes(field, part),
+            Family::Box | Family::Values => self.boxes(field, part, address_bits),
         }
     }
 
@@ -321,18 +323,37 @@ impl<'b> Builder<'b> {
     }
 
     /// Boxes of two loops, or of one and the samples.
-    fn boxes(&mut self, mut field: params::Field, part: &Part<'_>) -> Result<()> {
+    fn boxes(
+        &mut self,
+        mut field: params::Field,
+        part: &Part<'_>,
+        address_bits: u64,
+    ) -> Result<()> {
         let (loops, is_of_samples) = box_loops(part);
         let Some((cols, outer)) = loops.split_last() else { return Ok(()) };
         let num_samples = part.num_samples() as u64;
         let num_cols = cols.fixed().unwrap_or(u64::MAX).min(MAX_BOX_COLS);
-        let log_step = log_step_of(part, outer.last(), cols);
+        let kind = kind_of(part, &loops, field.flags & flags::ALIGNED_SOURCES != 0);
+        let is_tiled = is_tiled(outer.last(), cols);
+        let (log_step, log_columns) = match is_tiled {
+            true => (0, log_columns_of(part, &loops, kind, address_bits)),
+            false => (log_step_of(outer.last(), cols), 0),
+        };
         let lanes = u64::from(LANES);
         let turns = part.output.numel() / self.slots.enough / lanes;
-        let rows = turns.next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS) << log_step;
-        field.r#loop = kind_of(part, &loops, field.flags & flags::ALIGNED_SOURCES != 0) as u8;
+        let turns = (turns >> log_columns).next_multiple_of(TURNS).clamp(TURNS, MAX_TURNS);
+        let fixed_rows = outer.last().and_then(SampleLoop::fixed);
+        let (rows, lanes_of_box) = if is_tiled {
+            let (rows, of_lane) = tiled_rows(fixed_rows, turns);
+            field.planes = of_lane as u32;
+            (rows, (num_cols >> log_columns) * rows.div_ceil(of_lane))
+        } else {
+            (even_rows(fixed_rows, turns, log_step), num_cols << log_step)
+        };
+        field.r#loop = kind as u8;
         field.log_step = log_step as u8;
-        field.rounds = (num_cols << log_step).div_ceil(lanes) as u32;
+        field.log_map = log_columns as u8;
+        field.rounds = lanes_of_box.div_ceil(lanes) as u32;
         field.piece = num_cols as u32;
         if is_of_samples {
             let rows = rows.min(num_samples);
@@ -340,18 +361,6 @@ impl<'b> Builder<'b> {
             field.samples = rows as u32;
             return self.enter(field, num_samples.div_ceil(rows));
         }
-        let rows = match outer.last().and_then(SampleLoop::fixed) {
-            // As even as may be.
-            Some(extent) => {
-                let even =
-                    |blocks: u64| extent.div_ceil(blocks).next_multiple_of(TURNS << log_step);
-                let blocks = ((extent + rows / 2) / rows).max(1);
-                // The last one finds its box, too, if it is short.
-                let is_short = (1..=even(blocks) / 4).contains(&(extent % even(blocks)));
-                even(blocks - u64::from(is_short && blocks > 1)).min(extent).max(1)
-            }
-            None => rows,
-        };
         self.nest(&mut field, part, cols, outer, rows)?;
         self.items(field, part, cols, outer, rows, |cols| cols.div_ceil(num_cols))
     }
