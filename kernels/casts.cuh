@@ -248,7 +248,7 @@ WINDROW_DEVICE constexpr uint8_t cast_number(uint32_t from, uint32_t to, bool af
     return kMovedLoop;
 }
 
-/// Those of whole numbers that are raised, behind all casts.
+/// The loops of whole numbers with an increment, behind those of all casts.
 #define WINDROW_ONE(cast, from, to, affine) +1
 constexpr uint8_t kRaised32 = 1 WINDROW_CASTS(WINDROW_ONE), kRaised64 = kRaised32 + 1;
 #undef WINDROW_ONE

@@ -183,7 +183,7 @@ WINDROW_DEVICE uint64_t truncated(Float x) {
 #endif
 }
 
-/// What the bits of one dtype mean (kIsWhole: bool and integers; kIsPlain: those whose bits are their value):
+/// The value of a dtype's bits (kIsWhole: bool and integers; kIsPlain: those whose bits are their value):
 /// `wrapped` modulo 2^64 (bool and integers), `single` rounded to
 /// float32, `loose` the same but for which NaN a NaN becomes, `odd` rounded to odd, `wide` rounded to float64, and the way
 /// back, rounded once.

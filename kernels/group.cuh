@@ -20,7 +20,7 @@ enum Kind : uint8_t {
     kSlow = 4,        ///< one by one, as addresses are no multiples of the sizes, these are 16, or numbers are raised
 };
 
-/// What a loop over groups has to know of its field, in one register, since each turn needs the others.
+/// The properties of a field that a loop over groups reads, in one register, since each turn needs the others.
 struct Codes {
     uint32_t word;
 
@@ -42,7 +42,7 @@ struct Group {
     uint32_t lo[kGroup], hi[kGroup];  ///< `hi` is that of 8 bytes alone
 
     WINDROW_DEVICE uint64_t bits(uint32_t i) const { return lo[i] | static_cast<uint64_t>(hi[i]) << 32; }
-    /// Those of an element of sizeof(T) bytes, of which others are not read.
+    /// The bits of an element of sizeof(T) bytes; other bits are not read.
     template <class T>
     WINDROW_DEVICE uint64_t bits_as(uint32_t i) const {
         return sizeof(T) == 8 ? bits(i) : lo[i];
@@ -208,7 +208,7 @@ WINDROW_DEVICE bool cast_doubles(Group& at, uint8_t from, uint8_t to, M& map) {
     return true;
 }
 
-/// What its kind says. False, and nothing is cast, if they have to be cast one by one.
+/// Casts a group by its kind. False, and nothing is cast, if the elements have to be cast one by one.
 template <class M>
 WINDROW_DEVICE bool cast_group(Group& at, Codes codes, M& map) {
     const uint8_t kind = codes.kind(), from = codes.from(), to = codes.to();

@@ -1,4 +1,4 @@
-// What the families share. A warp writes one piece: a run of output elements that are adjacent in memory.
+// Shared by the families. A warp writes one piece: a run of output elements that are adjacent in memory.
 //
 // The first address of a piece that is a multiple of 16 begins its vectors; lane l writes vectors l, l + 32
 // and so on. Lanes exchange nothing, so the host runs the same functions lane by lane.

@@ -19,7 +19,7 @@ struct Line {
     uint32_t after;      ///< and behind the last element read
 };
 
-/// What becomes of the elements that are read.
+/// The operation on the elements that are read.
 struct LineCast {
     uint32_t from, to;
     uint32_t loop;       ///< of the vectors: cast_number(), kMovedLoop, kRaised32 or kRaised64

@@ -1,4 +1,4 @@
-// What a launch is told: one header and one table of 8-byte words, the same for every kernel.
+// The parameters of a launch: one header and one table of 8-byte words, the same for every kernel.
 //
 // src/cuda/params.rs mirrors these structs; both sides assert sizes and offsets. The table is in the
 // kernel's parameters if it fits, else in device memory. Its fields are in the parameters even then: a warp
@@ -46,7 +46,7 @@ enum Family : uint8_t {
 
 constexpr uint32_t kMoveBytes = 2048;
 
-/// What a real element becomes.
+/// The operation on a real element.
 enum Op : uint8_t {
     kRead = 0,    ///< the source's element, cast if it has another dtype
     kConst = 1,   ///< the bits `value` of the field
@@ -88,7 +88,7 @@ struct Divisor {
     uint32_t shift;
 };
 
-/// What differs from sample to sample; then there is a position in place of the number.
+/// Bits for the properties that differ from sample to sample; each then has a position in place of the number.
 enum Varies : uint32_t {
     kLo = 1,         ///< position of the field's columns: uint32 each, or uint64 if kWide
     kHi = 2,
@@ -181,7 +181,7 @@ struct Column {
     uint16_t is_address;  ///< numbers are added to the address of the sample, if it is there
 };
 
-/// What the kernel is told that makes a table of indices: see select.cuh. Columns are at the beginning of `words`.
+/// Parameters of the kernel that makes a table of indices: see select.cuh. Columns are at the beginning of `words`.
 struct Select {
     const uint64_t* words;      ///< null: they follow in the parameters
     uint64_t* table;

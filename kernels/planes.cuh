@@ -35,7 +35,7 @@ struct PixelMap {
             b = p[channels];
         }
     }
-    /// Those of all planes.
+    /// The factors of all planes.
     template <uint32_t planes>
     WINDROW_DEVICE void read_all(float (&a)[planes], float (&b)[planes]) const {
 #pragma unroll

@@ -18,8 +18,8 @@ namespace windrow {
 /// Elements of a lane that are under way together.
 constexpr uint32_t kTurns = kGroup;
 
-/// What a lane has yet to write of a column: `turns` elements, of which [first, last) are real. Addresses are numbers, as
-/// those of padding may be none. What else there is to know is read from the field again.
+/// The elements that a lane has yet to write of a column: `turns` of them, of which [first, last) are real. Addresses are numbers, as
+/// those of padding may be none. All other properties are read from the field again.
 struct Unit {
     uint64_t src;  ///< of the first; of a list: from where each sample begins
     uint64_t dst;
@@ -335,7 +335,7 @@ struct Tile {
         }
     }
 
-    /// What they become, in the lowest bits. False, and nothing is done, if one may be a NaN that stays one.
+    /// Casts them; results are in the lowest bits. False, and nothing is done, if one may be a NaN that stays one.
     WINDROW_DEVICE bool cast(uint8_t to) {
         if (is_half(to)) {
             bool found = false;

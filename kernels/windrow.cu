@@ -64,7 +64,7 @@ WINDROW_DEVICE void short_item(const uint64_t* table, const Field& field, uint32
     short_piece<by_id>(all, own, lane_of_thread());
 }
 
-/// What becomes of the elements of a row, which are all of one channel.
+/// The operation on the elements of a row, which are all of one channel.
 WINDROW_DEVICE LineCast cast_of(const uint64_t* table, const Field& field, uint32_t channel, uint32_t number) {
     const uint64_t value = field.op == kConst ? field.value : number;
     LineCast cast = {field.from, field.to, field.loop, field.from_size, field.to_size, field.log_to, {nullptr, 1}, value, Codes(field),
@@ -184,7 +184,7 @@ using LargeParams = windrow::Params<windrow::kLargeBytes>;
 using SmallSelect = windrow::SelectParams<windrow::kSmallBytes>;
 using LargeSelect = windrow::SelectParams<windrow::kLargeBytes>;
 
-// Those of batches that have none of these.
+// For batches that have only common families.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow_assemble_small(const __grid_constant__ SmallParams params) {
     windrow::write_item<false>(params);
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kBlocks)
     windrow::write_item<false>(params);
 }
 
-// Those of all others: whatever a batch has, there is one launch.
+// For all others: whatever a batch has, there is one launch.
 extern "C" __global__ void __launch_bounds__(Policy::kThreads, Policy::kAnyBlocks)
     windrow_assemble_any_small(const __grid_constant__ SmallParams params) {
     windrow::write_item<true>(params);

@@ -76,7 +76,7 @@ macro_rules! tensor_methods {
                 libraries::jax(py, in_place(py, self.inner())?)
             }
 
-            /// What ``jax.numpy.asarray`` and JAX's functions make of it.
+            /// The JAX array of it, for ``jax.numpy.asarray`` and JAX's functions.
             fn __jax_array__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 self.jax(py)
             }

@@ -115,7 +115,7 @@ pub(crate) fn jobs_of(
     Ok((jobs, in_arena))
 }
 
-/// What joins the keys of a path.
+/// The separator between the keys of a path.
 fn sep_of<'a>(sep: Option<&'a Bound<'_, PyAny>>) -> PyResult<Cow<'a, str>> {
     let Some(sep) = sep else {
         return Ok(Cow::Borrowed("."));
