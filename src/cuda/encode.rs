@@ -1,5 +1,7 @@
 //! The fields of a table, and what they refer to, as words.
 
+mod nest;
+
 use bytemuck::{bytes_of, cast_slice, Zeroable};
 use smallvec::SmallVec;
 
@@ -7,15 +9,15 @@ use super::boxes::{
     box_loops, even_rows, is_tiled, kind_of, log_columns_of, log_step_of, tiled_rows, LANES, TURNS,
 };
 use super::family::{family_of, is_team};
-use super::loops::{Extent, LoopNumber, SampleLoop};
+use super::loops::SampleLoop;
 use super::numbers::Values;
 use super::params::{
-    self, code_of, flags, loop_of, raised_loop_of, varies, Divisor, ElementLoop, Family,
-    CHOSEN_WORDS, MOST_FIELDS, MOVED, MOVE_BYTES,
+    self, code_of, flags, loop_of, raised_loop_of, Divisor, ElementLoop, Family, CHOSEN_WORDS,
+    MOST_FIELDS, MOVED, MOVE_BYTES,
 };
-use super::part::{address_of, Part, PartAddresses, SampleStarts};
+use super::part::{address_of, Part, PartAddresses};
 use super::policy::{Policy, WarpSlots};
-use super::words::{base_of, hints_of, too_large, write_sources, SourceWords, TableColumn, Words};
+use super::words::{base_of, too_large, write_sources, SourceWords, TableColumn, Words};
 use crate::collate::Affine;
 use crate::plan::ElementOp;
 use crate::tensor::{DType, Error, Result};
@@ -363,164 +365,6 @@ impl<'b> Builder<'b> {
         }
         self.nest(&mut field, part, cols, outer, rows)?;
         self.items(field, part, cols, outer, rows, |cols| cols.div_ceil(num_cols))
-    }
-
-    /// The loops of a field, and where its samples begin. Of the last outer one an item takes `block`
-    /// coordinates.
-    fn nest(
-        &mut self,
-        field: &mut params::Field,
-        part: &Part<'_>,
-        cols: &SampleLoop,
-        outer: &[SampleLoop],
-        block: u64,
-    ) -> Result<()> {
-        // Kernels count columns, and offsets, in 32 bits unless that is too few.
-        let is_beyond = |count: u64| count >= self.policy.wide_from;
-        let is_wide = |number: &LoopNumber| match number {
-            LoopNumber::Each(values) => values.iter().any(|&value| is_beyond(value as u64)),
-            LoopNumber::Same(_) => false,
-        };
-        let most = (0..part.num_samples()).map(|index| part.step_of(index)).max().unwrap_or(0);
-        let mut wide = outer.iter().chain([cols]).any(|own| {
-            let extent = match own.extent {
-                Extent::Fixed(extent) => extent,
-                Extent::Joined(unit) => most.saturating_mul(unit),
-            };
-            is_beyond(extent) || is_wide(&own.lo) || is_wide(&own.hi)
-        });
-        field.step = part.places.step();
-        if let Some(samples) = &part.samples {
-            field.places = self.table.column(samples)?;
-        }
-        if let SampleStarts::Joined { offsets, .. } = &part.places {
-            wide |= offsets.last().is_some_and(|&end| is_beyond(end as u64));
-            field.offsets = self.table.numbers(offsets.iter().copied(), wide)?;
-        }
-        if wide {
-            field.flags |= flags::WIDE;
-        }
-        field.cols = self.looped(part, cols, 1, wide)?;
-        if field.rounds > 0 {
-            field.cols.by_blocks = divisor(field.rounds.into())?;
-        }
-        let last = outer.len().saturating_sub(1);
-        let blocks =
-            outer.iter().enumerate().map(|(at, own)| (own, if at == last { block } else { 1 }));
-        let outer = blocks
-            .map(|(own, block)| self.looped(part, own, block, wide))
-            .collect::<Result<Vec<params::Loop>>>()?;
-        field.num_outer = outer.len() as u32;
-        let is_placed = field.places != 0 || field.offsets != 0;
-        if is_placed || !outer.is_empty() || field.cols.varies != 0 {
-            field.flags |= flags::VARIED;
-        }
-        if !outer.is_empty() {
-            field.outer = self.table.push_bytes(cast_slice(&outer))?;
-        }
-        Ok(())
-    }
-
-    fn looped(
-        &mut self,
-        part: &Part<'_>,
-        own: &SampleLoop,
-        block: u64,
-        wide: bool,
-    ) -> Result<params::Loop> {
-        let mut varies = 0;
-        let mut number = |builder: &mut Self, number: &LoopNumber, bit: u16| match number {
-            LoopNumber::Same(value) => Ok(*value),
-            LoopNumber::Each(values) => {
-                varies |= bit;
-                let is_wide = wide || bit == varies::SRC_STRIDE;
-                if part.list.is_some() {
-                    let column = TableColumn::of(values.clone(), 1, is_wide);
-                    return Ok(builder.table.chosen(part.num_samples(), column)?.into());
-                }
-                let each = part.each(values);
-                let position = match bit {
-                    varies::SRC_STRIDE => {
-                        builder.table.push_words(each.map(|value| value as u64))?
-                    }
-                    _ => builder.table.numbers(each, wide)?,
-                };
-                Ok::<i64, Error>(position.into())
-            }
-        };
-        let lo = number(self, &own.lo, varies::LO)? as u64;
-        let hi = number(self, &own.hi, varies::HI)? as u64;
-        let src_stride = number(self, &own.src_stride, varies::SRC_STRIDE)?;
-        let (extent, by_blocks) = match own.extent {
-            Extent::Fixed(extent) => (extent, divisor(extent.div_ceil(block)).unwrap_or_default()),
-            Extent::Joined(unit) => {
-                varies |= varies::EXTENT;
-                (unit, Divisor::default())
-            }
-        };
-        Ok(params::Loop {
-            extent,
-            lo,
-            hi,
-            src_stride,
-            dst_stride: own.dst_stride,
-            by_blocks,
-            block: block as u32,
-            varies,
-            channel_step: own.is_channel.into(),
-        })
-    }
-
-    /// Counts the items of each sample: `pieces` for a row of so many columns, and one for `block` coordinates of the last
-    /// outer loop.
-    fn items(
-        &mut self,
-        mut field: params::Field,
-        part: &Part<'_>,
-        cols: &SampleLoop,
-        outer: &[SampleLoop],
-        block: u64,
-        pieces: impl Fn(u64) -> u64,
-    ) -> Result<()> {
-        let num_samples = part.num_samples();
-        let last = outer.len().saturating_sub(1);
-        let blocks = (0..outer.len()).map(|at| if at == last { block } else { 1 });
-        let blocks: Vec<u64> = blocks.collect();
-        let rows = |step: u64| {
-            let of = |(own, block): (&SampleLoop, &u64)| match own.extent {
-                Extent::Fixed(extent) => extent.div_ceil(*block),
-                Extent::Joined(unit) => (unit * step).div_ceil(*block),
-            };
-            outer.iter().zip(&blocks).map(of).fold(1, u64::saturating_mul)
-        };
-        if let Some(cols) = cols.fixed() {
-            let pieces = pieces(cols);
-            (field.pieces, field.by_pieces) = (pieces as u32, divisor(pieces)?);
-        } else {
-            field.by_pieces = divisor(u64::from(field.piece))?;
-        }
-        let is_fixed = cols.fixed().is_some() && outer.iter().all(|own| own.fixed().is_some());
-        if let (true, Some(cols)) = (is_fixed, cols.fixed()) {
-            let items = pieces(cols).saturating_mul(rows(1));
-            (field.items, field.by_items) = (items as u32, divisor(items)?);
-            return self.enter(field, items.saturating_mul(num_samples as u64));
-        }
-        let mut first = Vec::with_capacity(num_samples);
-        let mut total = 0u64;
-        for index in 0..num_samples {
-            first.push(total as u32);
-            let step = part.step_of(index);
-            let cols = match cols.extent {
-                Extent::Fixed(extent) => extent,
-                Extent::Joined(unit) => unit * step,
-            };
-            total = total.saturating_add(pieces(cols).saturating_mul(rows(step)));
-        }
-        let (shift, hints) = hints_of(&first, total);
-        field.first = self.table.push_bytes(cast_slice(&first))?;
-        field.hints = self.table.push_bytes(cast_slice(&hints))?;
-        field.hint_shift = shift;
-        self.enter(field, total)
     }
 
     /// Puts a field into its place at the beginning of the table.
