@@ -287,7 +287,7 @@ def test_out_on_a_device(any_driver):
     collate = windrow.ray.GatherCollate({"ids": wr.Pad(value=-1)}, "cuda", columns=["ids"])
     name, batch, _ = next(iter(collate.batches(batch_of(), "cuda")))
     assert (name, batch.device) == ("ids", "cuda:0")
-    assert_same(wr.stack(batch, device="cpu").numpy(), oracle.pad(rows_of()[1:], "int32", -1).data)
+    assert_same(wr.stack(batch.data, device="cpu").numpy(), oracle.pad(rows_of()[1:], "int32", -1).data)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="SKIP: there is a device")
