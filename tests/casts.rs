@@ -59,19 +59,29 @@ fn rows_of_every_pair_of_dtypes() {
     }
 }
 
-/// Samples of few elements, and of one: more than a warp has lanes.
+/// Samples of few elements, and of one: more than a warp has lanes, and so many that a device finds them by ids.
 #[test]
 fn scalars_of_every_pair_of_dtypes() {
-    for (index, &src) in ARITHMETIC.iter().enumerate() {
+    for &src in ARITHMETIC {
         let of = |shape: &[i64], count| -> Vec<_> {
             (0..count).map(|i| Sample::rich(src, shape, 7 * i)).collect()
         };
-        let (scalars, triples) = (of(&[], 70), of(&[3], 50));
-        for (at, &dst) in ARITHMETIC.iter().enumerate() {
-            let samples = if (index + at) % 2 == 0 { &scalars } else { &triples };
-            let name = format!("{src} to {dst}");
-            runner().check(&name, samples, &Ask::stack().cast(dst));
-            runner().check(&format!("{name}, scaled"), samples, &Ask::stack().cast(dst).scaled());
+        let (scalars, triples) = (of(&[], 300), of(&[3], 50));
+        for &dst in ARITHMETIC {
+            for (what, samples) in [("scalars", &scalars), ("triples", &triples)] {
+                let name = format!("{what} of {src} to {dst}");
+                runner().check(&name, samples, &Ask::stack().cast(dst));
+                let name = format!("{name}, scaled");
+                runner().check(&name, samples, &Ask::stack().cast(dst).scaled());
+            }
+        }
+        // With gaps between elements: a device takes rows of many samples together.
+        for count in [9, 300] {
+            let gaps: Vec<_> = (0..count).map(|i| Sample::strided(src, &[3], &[2], i)).collect();
+            for dst in [src, DType::I16, DType::F32, DType::F64] {
+                let name = format!("{count} of {src} with gaps to {dst}");
+                runner().check(&name, &gaps, &Ask::stack().cast(dst));
+            }
         }
         // Words of every size.
         for misalign in [1, 2, 4, 8] {
