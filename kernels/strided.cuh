@@ -414,15 +414,17 @@ struct TilePlace {
     uint32_t skipped;            ///< rows that another tile has
 };
 
-/// Writes a tile element by element, with the NaNs of convert.cuh.
+/// Writes a tile element by element, with the NaNs of convert.cuh: floats that become floats of 16 bits.
 WINDROW_DEVICE void write_tile_slowly(Codes codes, const TilePlace& place) {
 #pragma unroll 1
     for (uint32_t i = place.skipped * Tile::kColumns; i < kTurns * Tile::kColumns; ++i) {
         const uint32_t row = i / Tile::kColumns, column = i % Tile::kColumns;
         const uint64_t src = stepped(place.src, place.src_step, column) + row * codes.from_size();
-        const uint64_t dst = stepped(place.dst, place.dst_step, row) + (column << codes.log_to());
-        const uint64_t bits = read_element(reinterpret_cast<const uint8_t*>(src), codes.from_size());
-        write_element(reinterpret_cast<uint8_t*>(dst), convert_one(bits, codes.from(), codes.to(), {nullptr, 1}, 0), 1 << codes.log_to());
+        const uint64_t dst = stepped(place.dst, place.dst_step, row) + 2 * column;
+        const auto* p = reinterpret_cast<const uint8_t*>(src);
+        const uint32_t size = codes.from_size();
+        const uint64_t bits = size == 8 ? load<uint64_t>(p) : size == 4 ? load<uint32_t>(p) : load<uint16_t>(p);
+        store_word<uint16_t>(reinterpret_cast<uint8_t*>(dst), static_cast<uint32_t>(convert_one(bits, codes.from(), codes.to(), {nullptr, 1}, 0)));
     }
 }
 

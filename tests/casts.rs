@@ -83,11 +83,13 @@ fn scalars_of_every_pair_of_dtypes() {
                 runner().check(&name, &gaps, &Ask::stack().cast(dst));
             }
         }
-        // Words of every size.
+        // Words of every size, and casts of what is not aligned.
         for misalign in [1, 2, 4, 8] {
             let moved: Vec<_> =
                 (0..40).map(|i| Sample::misaligned(src, &[2], misalign, i)).collect();
-            runner().check(&format!("{src} at {misalign}"), &moved, &Ask::stack());
+            let name = format!("{src} at {misalign}");
+            runner().check(&name, &moved, &Ask::stack());
+            runner().check(&name, &moved, &Ask::stack().cast(DType::I32));
         }
     }
 }
