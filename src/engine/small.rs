@@ -12,7 +12,7 @@ use crate::batch::{Fields, Filled, Parts};
 use crate::collate::{Collate, Form, MaskBits, Pad, Transform};
 use crate::host::{self, write_numbers, write_rows, Helpers, MemoryPool, RowPadding, RowsMemory};
 use crate::observe::{Span, Stage, Tally};
-use crate::plan::{padded_dims, padded_extent, Leaf, Path, Target};
+use crate::plan::{self, padded_dims, padded_extent, Leaf, Path, Target};
 use crate::samples::SampleRows;
 use crate::tensor::{DType, Device, Dims, Layout, Offsets, Tensor};
 
@@ -324,11 +324,15 @@ impl Engine {
     }
 }
 
-/// The bytes from which on batches need a plan. Short rows are never cut into tiles, and need none for longer.
+/// The bytes from which on batches need a plan. Short rows are never cut into tiles, and need none for longer, unless there are so
+/// many that a plan has to see first whether there is room for what is made for each.
 fn limit_of(all: &[Small<'_>]) -> u64 {
     let policy = &host::POLICY;
-    let is_short =
-        |small: &Small<'_>| small.traffic() / (small.rows.len() as u64) < policy.min_tile_bytes;
+    let is_short = |small: &Small<'_>| {
+        let count = small.rows.len();
+        count < plan::POLICY.many_samples
+            && small.traffic() / (count as u64) < policy.min_tile_bytes
+    };
     match all.iter().all(is_short) {
         true => policy.streaming_bytes,
         false => policy.small_bytes,
