@@ -144,6 +144,7 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 def test_nothing_beyond_a_shorter_array_is_read():
     """It ends where memory ends that can be read."""
     isolated.run(GUARD)

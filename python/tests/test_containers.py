@@ -392,6 +392,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_deep_trees_on_a_small_stack():
     calls = """
 calls = [((kind,), wr.collate) for kind in range(6)] + [(range(6), wr.collate)]
@@ -400,6 +401,7 @@ calls += [(range(6), lambda trees: (wr.explain(trees, "collate"), None)[1])]
     assert isolated.run(calls + SMALL_STACK).split() == ["done"]
 
 
+@pytest.mark.slow
 def test_deep_trees_on_a_small_stack_by_torchs_rules(torch):
     calls = """
 import torch, windrow.torch
@@ -409,6 +411,7 @@ calls = [((kind,), one) for kind in range(4)] + [(range(5), one), (range(5), oth
     assert isolated.run(calls + SMALL_STACK).split() == ["done"]
 
 
+@pytest.mark.slow
 def test_deep_trees_on_a_small_stack_by_jaxs_rules():
     pytest.importorskip("jax", reason="SKIP: JAX is not installed")
     calls = """

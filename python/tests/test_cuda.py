@@ -278,6 +278,7 @@ def run(code, **environment):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_several_devices(sim):
     run(
         """
@@ -319,6 +320,7 @@ else:
     )
 
 
+@pytest.mark.slow
 def test_no_driver_at_all():
     run(
         """
@@ -344,6 +346,7 @@ wr.empty_cache(); wr.stats()
     )
 
 
+@pytest.mark.slow
 def test_a_child_forked_after_the_driver_began(driver):
     run(
         """
@@ -373,6 +376,7 @@ assert wr.stack(batch, device="cpu").numpy().tobytes() == b"abc"
     )
 
 
+@pytest.mark.slow
 def test_a_child_forked_before_may_use_it(driver):
     run(
         """

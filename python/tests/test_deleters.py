@@ -156,6 +156,7 @@ assert_tensor(wr.stack([paint(3)]), paint((1, 3)))
 """
 
 
+@pytest.mark.slow
 def test_deleters_are_called_with_the_lock():
     isolated.run(WITHOUT_THE_LOCK)
 
@@ -175,6 +176,7 @@ FREED_BY_TORCH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", FREED_BY_TORCH)
 def test_tensors_that_torch_frees_without_the_lock(use, torch):
     """torch releases the lock while it frees a tensor: the memory may be ours, and what we hold for it Python's."""

@@ -325,6 +325,7 @@ def test_p14_deleter_on_another_thread_without_the_gil(arguments, kind):
 AT_EXIT = ["wr.stack([b'abc' * 5000])", "wr.asarray(bytearray(b'abc' * 5000))", "wr.asarray(Given(handle.capsule()))"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", AT_EXIT)
 @pytest.mark.parametrize("arguments", ["", "max_version=(1, 0)"])
 def test_p14_deleter_after_the_interpreter_has_gone(source, arguments):
@@ -349,6 +350,7 @@ assert at_exit(deleter, address, None) == 0
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", ["capsule", "array", "batch"])
 def test_p14_things_alive_at_exit(keep):
     code = f"""

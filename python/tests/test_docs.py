@@ -63,6 +63,7 @@ def test_every_public_name_of_modules_is_documented(name):
         assert public.isupper() or (getattr(module, public).__doc__ or "").strip(), public
 
 
+@pytest.mark.slow
 def test_windrow_alone_imports_no_framework():
     code = "import sys, windrow; print(sorted({'torch', 'numpy', 'jax', 'torchdata'} & set(sys.modules)))"
     assert isolated.python("-c", code).stdout.strip() == "[]"

@@ -220,6 +220,7 @@ assert handle.deleted == 1
 """
 
 
+@pytest.mark.slow
 def test_our_table_takes_a_tensor():
     isolated.run(TAKEN)
 

@@ -206,6 +206,7 @@ print(len(windrow.jax.stack(rows, device=sharding).addressable_shards))
 """
 
 
+@pytest.mark.slow
 def test_arrays_lie_on_the_default_device():
     places = run(PLACES, XLA_FLAGS="--xla_force_host_platform_device_count=2", JAX_PLATFORMS="cpu")
     first, second = places[0].rsplit(" ", 1)[0], places[1].rsplit(" ", 1)[0]
@@ -221,6 +222,7 @@ def test_arrays_lie_on_the_default_device():
     ]
 
 
+@pytest.mark.slow
 def test_with_64_bits():
     code = """
 import numpy as np, jax, windrow.jax
@@ -244,6 +246,7 @@ def test_samples_on_a_device_are_assembled_there(driver):
     assert wr.collate(columns)["x"].device == "cuda:0"
 
 
+@pytest.mark.slow
 def test_windrow_does_not_import_jax():
     assert run("import sys, windrow; print(sorted({'jax', 'grain', 'numpy'} & set(sys.modules)))") == ["[]"]
 

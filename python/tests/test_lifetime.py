@@ -90,6 +90,7 @@ HANDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", HANDED)
 def test_outputs_that_went_through_another_library(way):
     """Each holds the one before, as the libraries' own do; when released, such a chain would have used up the stack."""
@@ -185,6 +186,7 @@ for _ in range(300):
 """
 
 
+@pytest.mark.slow
 def test_types_are_not_taken_for_others_that_are_gone():
     isolated.run(TYPES)
 
@@ -470,6 +472,7 @@ assert (wr.stack(rows).numpy() == want).all() and (kept.numpy() == want).all()
 """
 
 
+@pytest.mark.slow
 def test_a_child_after_fork_can_assemble():
     done = isolated.python("-c", FORK)
     assert done.returncode == 0, done.stderr
@@ -490,6 +493,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_worker_processes(method, tmp_path):
     script = tmp_path / "workers.py"

@@ -73,6 +73,7 @@ def nested(told):
     return found
 
 
+@pytest.mark.slow
 def test_stages_in_their_order(recorder):
     told, (state, loaded) = ranges(recorder, WINDROW_NVTX="1", NVTX_INJECTION64_PATH=str(recorder))
     # A small batch needs no plan.
@@ -81,6 +82,7 @@ def test_stages_in_their_order(recorder):
     assert state == "None" and "librecorder" in loaded
 
 
+@pytest.mark.slow
 def test_launches_and_waits_are_in_the_run(recorder, sim):
     on = {"WINDROW_NVTX": "1", "NVTX_INJECTION64_PATH": str(recorder)}
     found = nested(ranges(recorder, "cuda", **on)[0])
@@ -90,6 +92,7 @@ def test_launches_and_waits_are_in_the_run(recorder, sim):
     assert (1, "wait") in back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [None, "", "0"])
 def test_off_nothing_is_loaded(recorder, value):
     environment = {} if value is None else {"WINDROW_NVTX": value}
@@ -98,6 +101,7 @@ def test_off_nothing_is_loaded(recorder, value):
     assert state.startswith("off; WINDROW_NVTX=1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "environment, reason",
     [

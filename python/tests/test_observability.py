@@ -325,6 +325,7 @@ def python(code, **environment):
     return isolated.python("-c", code, env={**base, **environment})
 
 
+@pytest.mark.slow
 def test_the_environment_turns_records_on():
     code = "import windrow as wr; wr.stack([b'a', b'b'])"
     on = python(code, WINDROW_LOG="1")
@@ -338,6 +339,7 @@ def test_the_environment_turns_records_on():
 # doctor
 
 
+@pytest.mark.slow
 def test_doctor_says_what_watches():
     command = "from windrow import doctor; doctor.main(['--json'])"
     facts = json.loads(python(command, WINDROW_LOG="1", WINDROW_NVTX="1").stdout)

@@ -13,17 +13,20 @@ def run(code, *options):
     return done
 
 
+@pytest.mark.slow
 def test_the_import_loads_no_other_library():
     code = f"import sys, windrow; print([name for name in {HEAVY} if name in sys.modules])"
     assert run(code).stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_import_loads_few_modules():
     # 47 with Python 3.11, most of them for typing and dataclasses.
     code = "import sys; before = set(sys.modules); import windrow; print(len(set(sys.modules) - before))"
     assert int(run(code).stdout) < 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["numpy", "PIL"])
 def test_the_demo_says_what_it_leaves_out(missing):
     if missing != "numpy":
@@ -33,6 +36,7 @@ def test_the_demo_says_what_it_leaves_out(missing):
     assert f"as {missing} is not installed" in said and "elements checked" in said
 
 
+@pytest.mark.slow
 def test_other_commands_name_what_to_install():
     code = "import sys; sys.modules['numpy'] = None; from windrow.__main__ import main; sys.exit(main(['bench']))"
     done = isolated.python("-c", code)

@@ -92,6 +92,7 @@ for name, (make, _) in makers.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_lists_whose_storage_was_exchanged_or_moved(layout):
     run(LISTS, layout)
@@ -122,11 +123,13 @@ for how, act in [*exchange.items(), *move.items()]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tensors_views_tables_and_pieces_of_moved_storage(layout):
     run("import pickle\n" + SINGLE, layout)
 
 
+@pytest.mark.slow
 def test_a_module_that_changes_its_dtype():
     run("""
 module = torch.nn.Linear(N, 4).requires_grad_(False)
@@ -139,6 +142,7 @@ assert (view.numpy() == want).all() and module.weight.dtype == torch.float16
 """)
 
 
+@pytest.mark.slow
 def test_shared_by_a_loader_of_another_process():
     run("""
 tensors = rows()
@@ -152,6 +156,7 @@ assert (wr.stack(wr.SampleList(tensors)).numpy()[:, 0] == range(5)).all()
 """)
 
 
+@pytest.mark.slow
 def test_numpy_arrays_that_are_resized():
     run("""
 arrays = [np.full(N, i, "f4") for i in range(5)]
@@ -166,6 +171,7 @@ assert_tensor(wr.stack(samples.take([4])), arrays[4][None])
 """)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_without_numbers_before_a_tensor_that_is_moved(layout):
     run("""
@@ -181,6 +187,7 @@ for tensors in (rows(), [x.as_subclass(Mine) for x in rows()]):
 """, layout)
 
 
+@pytest.mark.slow
 def test_jax_arrays_that_are_deleted_stay():
     pytest.importorskip("jax")
     run("""
@@ -229,6 +236,7 @@ def test_objects_of_other_libraries_that_exchange_their_memory(protocol):
     assert before is not array.data  # Kept here: nothing else has to.
 
 
+@pytest.mark.slow
 def test_a_call_on_samples_that_move_later():
     run("""
 tensors = rows()

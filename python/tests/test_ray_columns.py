@@ -309,6 +309,7 @@ def test_the_examples_of_docstrings_run(name):
     assert found and doctest.DocTestRunner(verbose=False).run(found[0]) == (0, len(found[0].examples))
 
 
+@pytest.mark.slow
 def test_windrow_does_not_import_them():
     code = "import sys, windrow; assert not {'ray', 'pyarrow', 'torch', 'numpy', 'jax'} & set(sys.modules)"
     assert isolated.python("-c", code).returncode == 0

@@ -507,6 +507,7 @@ def test_dtypes_of_no_other_library():
 # no hard dependency
 
 
+@pytest.mark.slow
 def test_works_without_numpy_and_torch():
     code = """
 import sys

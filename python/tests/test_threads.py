@@ -461,6 +461,7 @@ def test_one_long_list_in_many_threads():
 # The interpreter
 
 
+@pytest.mark.slow
 def test_the_lock_stays_off():
     if not FREE_THREADED:
         pytest.skip("SKIP: not a free-threaded interpreter")

@@ -289,6 +289,7 @@ assert len(asked) == 1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["torch.no_grad()", "torch.inference_mode()", "torch.device('meta')"])
 def test_samples_are_not_asked_for_gradients_one_by_one(mode):
     # In a process of its own, as the first tensors of a process are looked at closer.
@@ -323,6 +324,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", BROKEN)
 def test_torch_of_another_layout(how):
     """What the trial does not confirm is asked for by attribute, of each tensor."""

@@ -59,6 +59,7 @@ FALLBACKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", FALLBACKS)
 def test_without_the_words(library):
     if library == "torch":

@@ -35,7 +35,7 @@ impl<'a> SampleView<'a> {
     /// assert_eq!(sample.shape(), [2, 3]);
     /// # Ok::<(), windrow::Error>(())
     /// ```
-    #[inline]
+    #[inline(always)]
     pub fn from_slice<T: Element>(data: &'a [T], shape: &[i64]) -> Result<SampleView<'a>> {
         if shape == [data.len() as i64] {
             return Ok(SampleView::from(data));
