@@ -77,14 +77,17 @@ impl<'r> SampleRows<'r> {
         if meta.device != Device::Cpu || !are_compact(meta.layout.strides(), meta.layout.shape()) {
             return None;
         }
-        let each = |view: &SampleView<'_>| {
+        let is_alike = |view: &SampleView<'_>| {
             let TensorMeta { dtype, device, layout } = view.meta();
             // Strides of a row-major sample do not depend on the extent of dim 0.
-            let is_alike = *dtype == meta.dtype
+            *dtype == meta.dtype
                 && *device == meta.device
-                && layout.is_same_beyond_dim_0(&meta.layout);
-            is_alike.then(|| (view.data(), length_of(view.meta())))
+                && layout.is_same_beyond_dim_0(&meta.layout)
         };
+        if !views[1..].iter().all(is_alike) {
+            return None;
+        }
+        let each = |view: &SampleView<'_>| (view.data(), length_of(view.meta()));
         SampleRows::of_each(meta, views.iter().map(each))
     }
 
@@ -93,21 +96,18 @@ impl<'r> SampleRows<'r> {
         let meta = const {
             &TensorMeta { dtype: T::DTYPE, device: Device::Cpu, layout: Layout::of_slice::<T>(&[]) }
         };
-        let each = |slice: &&[T]| Some((slice.as_ptr().cast(), slice.len() as i64));
+        let each = |slice: &&[T]| (slice.as_ptr().cast(), slice.len() as i64);
         SampleRows::of_each(meta, slices.iter().map(each))
     }
 
-    /// The address and the extent of dim 0 of each; `None` if one is no such row.
+    /// The address and the extent of dim 0 of each.
     fn of_each(
         meta: &'r TensorMeta,
-        rows: impl ExactSizeIterator<Item = Option<(*const u8, i64)>>,
+        rows: impl ExactSizeIterator<Item = (*const u8, i64)>,
     ) -> Option<SampleRows<'r>> {
-        let (mut addresses, mut lengths) = (room_for(rows.len()).ok()?, room_for(rows.len()).ok()?);
-        for row in rows {
-            let (address, length) = row?;
-            addresses.push(address);
-            lengths.push(length);
-        }
+        let mut read = (room_for(rows.len()).ok()?, room_for(rows.len()).ok()?);
+        read.extend(rows);
+        let (addresses, mut lengths): (Vec<*const u8>, Vec<i64>) = read;
         let length = *lengths.first()?;
         if lengths.iter().all(|&other| other == length) {
             lengths.clear();
