@@ -132,6 +132,7 @@ void clear_sticky(Context& context) {
 
 void set_delay(long bound_us);
 void set_seed(uint64_t seed);
+void reset_delays();
 
 }  // namespace cudasim
 
@@ -254,8 +255,5 @@ CONTROL void cudasim_reset() {
         std::lock_guard lock(control.mutex);
         control.calls = 0;
     }
-    const char* seed = getenv("CUDASIM_SEED");
-    const char* delay = getenv("CUDASIM_DELAY_US");
-    set_seed(seed ? strtoull(seed, nullptr, 10) : 0);
-    set_delay(delay ? atol(delay) : 200);
+    reset_delays();
 }

@@ -7,7 +7,7 @@ namespace cudasim {
 
 constexpr int kMaxDevices = 4;
 
-static long setting(const char* name, long otherwise) {
+long setting(const char* name, long otherwise) {
     const char* text = getenv(name);
     return text ? atol(text) : otherwise;
 }

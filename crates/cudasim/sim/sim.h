@@ -112,6 +112,8 @@ extern thread_local std::vector<CUcontext> context_stack;
 Context& context_at(int device);
 Context* context_of(CUcontext handle);
 CUcontext handle_of(const Context* context);
+/// A number of the environment.
+long setting(const char* name, long otherwise);
 int num_devices();
 size_t device_memory();
 int compute_capability();

@@ -11,8 +11,11 @@ Table<CUstream, Stream> streams;
 
 // ---- delays ----------------------------------------------------------------------------------
 
-static std::atomic<long> delay_bound_us{200};
-static std::atomic<uint64_t> seed{0}, num_seeded{0};
+static long delay_of_environment() { return setting("CUDASIM_DELAY_US", 200); }
+static uint64_t seed_of_environment() { return setting("CUDASIM_SEED", 0); }
+
+static std::atomic<long> delay_bound_us{delay_of_environment()};
+static std::atomic<uint64_t> seed{seed_of_environment()}, num_seeded{0};
 
 void set_delay(long bound_us) { delay_bound_us = bound_us; }
 
@@ -26,6 +29,11 @@ void set_seed(uint64_t value) {
     for (int device = 0; device < num_devices(); device++)
         if (auto& legacy = context_at(device).legacy) legacy->reseed();
     for (auto& [handle, stream] : streams.all) stream->reseed();
+}
+
+void reset_delays() {
+    set_seed(seed_of_environment());
+    set_delay(delay_of_environment());
 }
 
 void random_delay(Random& random) {
