@@ -24,6 +24,17 @@ uint32_t extended(const Instruction& in, uint32_t value) {
     return value;
 }
 
+/// 1, 2, 4, 8 or 16 bytes, without a call.
+void copy_bytes(void* to, const void* from, unsigned bytes) {
+    switch (bytes) {
+        case 1: memcpy(to, from, 1); break;
+        case 2: memcpy(to, from, 2); break;
+        case 4: memcpy(to, from, 4); break;
+        case 8: memcpy(to, from, 8); break;
+        default: memcpy(to, from, 16);
+    }
+}
+
 std::string hex(uint64_t number) {
     char text[24];
     snprintf(text, sizeof text, "%#llx", (unsigned long long)number);
@@ -71,7 +82,7 @@ void run_load(Warp& warp, const Instruction& in, Lanes active) {
     unsigned words = words_of(in);
     for_addresses(warp, in, in[1], active, may_read, [&](int lane, uint64_t address) {
         uint32_t value[4] = {};
-        memcpy(value, reinterpret_cast<const void*>(address), in.bytes);
+        copy_bytes(value, reinterpret_cast<const void*>(address), in.bytes);
         if (to.index == kZero) return;
         value[0] = extended(in, value[0]);
         for (unsigned word = 0; word < words; word++) warp.registers[to.index + word][lane] = value[word];
@@ -90,7 +101,7 @@ void run_store(Warp& warp, const Instruction& in, Lanes active) {
             warp.fail(std::to_string(in.bytes) + " bytes at " + hex(address) + " (lane " + std::to_string(lane) +
                       ") are written a second time");
         }
-        memcpy(reinterpret_cast<void*>(address), value, in.bytes);
+        copy_bytes(reinterpret_cast<void*>(address), value, in.bytes);
     });
 }
 
@@ -168,11 +179,17 @@ void run_ldc(Warp& warp, const Instruction& in, Lanes active) {
     for_lanes([&](int l) { index[l] = from.index == kZero ? 0 : warp.registers[from.index][l]; });
     for (unsigned word = 0; word < words_of(in) && active; word++) {
         Vector result;
-        uint32_t same = 0;
-        if (from.index == kZero) same = extended(in, warp.constant(from.bank, base + 4 * word, bytes));
+        // Mostly all lanes ask for the same place.
+        uint32_t value = 0, of = 0;
+        bool is_known = false;
         for_lanes([&](int l) {
-            bool is_own = from.index != kZero && (active >> l & 1);
-            result[l] = !is_own ? same : extended(in, warp.constant(from.bank, base + index[l] + 4 * word, bytes));
+            if (!is_known || index[l] != of) {
+                bool is_asked = from.index == kZero || (active >> l & 1);
+                of = index[l];
+                value = is_asked ? extended(in, warp.constant(from.bank, base + of + 4 * word, bytes)) : 0;
+                is_known = is_asked;
+            }
+            result[l] = value;
         });
         warp.put(in[0], active, result, int(word));
     }

@@ -84,7 +84,11 @@ uint32_t Warp::constant(uint8_t bank, int64_t offset, unsigned bytes) const {
         fail("a constant beyond the end of its bank: c[" + std::to_string(bank) + "][" + std::to_string(offset) + "]");
     }
     uint32_t value = 0;
-    memcpy(&value, words->data() + offset, bytes);
+    if (bytes == 4) {
+        memcpy(&value, words->data() + offset, 4);
+    } else {
+        memcpy(&value, words->data() + offset, bytes);
+    }
     return value;
 }
 
