@@ -51,13 +51,12 @@ demo: $(VENV)/.demo $(VENV)/.windrow
 
 test: test-rust test-cuda test-device-code test-python
 
+# One set of features for all, so that nothing is compiled twice.
 test-rust:
-	$(CARGO) test --locked --all-targets --features tracing
-	$(CARGO) test --locked --doc --features tracing
-	$(CARGO) test --locked -p windrow-capi
+	$(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing --all-targets
+	$(CARGO) test --locked -p windrow --features windrow/tracing --doc
 	CARGO=$(CARGO) scripts/capi_examples
 
-# One set of features for both, so that nothing is compiled twice.
 BOTH := -p windrow -p cudasim --features windrow/cuda
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 test-cuda: $(NVCC_READY)
@@ -89,7 +88,7 @@ test-slow: $(VENV)/.test $(VENV)/.windrow
 lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
-	$(WITH_NVCC) $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
+	$(WITH_NVCC) CUDASIM_BUILD=0 $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/oldest_pyo3 --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/readme_table --check

@@ -1,6 +1,7 @@
 //! Builds `libcudasim.so`: the simulator and, for the host, the kernels of the repository.
 //!
 //! `WINDROW_SIM_ASAN=1` adds AddressSanitizer; what loads the library then needs libasan preloaded.
+//! `CUDASIM_BUILD=0` builds nothing, for what only reads the Rust sources: clippy.
 
 #[path = "../../build/nvcc.rs"]
 mod nvcc;
@@ -23,8 +24,12 @@ type Source = (PathBuf, Vec<String>);
 fn main() {
     let here = PathBuf::from(env::var("CARGO_MANIFEST_DIR").unwrap());
     let out = PathBuf::from(env::var("OUT_DIR").unwrap());
-    for variable in ["CXX", "WINDROW_SIM_ASAN"] {
+    for variable in ["CXX", "WINDROW_SIM_ASAN", "CUDASIM_BUILD"] {
         println!("cargo:rerun-if-env-changed={variable}");
+    }
+    if env::var("CUDASIM_BUILD").is_ok_and(|value| value == "0") {
+        println!("cargo:rustc-env=CUDASIM_LIBRARY=");
+        return;
     }
     let flags = flags_of_all();
     let mut sources = simulator(&here);
