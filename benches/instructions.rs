@@ -6,7 +6,6 @@
 //! a driver, which may be the simulated one.
 
 use std::hint::black_box;
-use std::time::Instant;
 
 use windrow::{
     Collate, DType, Device, Engine, EngineOptions, Leaf, Mask, Pad, Plan, SampleList, SampleView,
@@ -197,7 +196,7 @@ fn take_few_rows(engine: &Engine, times: usize) {
     let indices: Vec<i64> = shuffled(20_000).take(256).map(|i| i as i64).collect();
     let collate = Collate::stack();
     for _ in 0..times {
-        let batch = engine.assemble_taken(&list, &indices, &collate, None, Instant::now());
+        let batch = engine.assemble_taken(&list, &indices, &collate, None, engine.now());
         black_box(batch.expect("a small batch"));
     }
 }

@@ -199,7 +199,12 @@ fn views_of_batches_made_elsewhere() {
 fn counters() {
     let engine = Engine::host();
     let rows = rows(&[3, 5]);
-    engine.assemble(&views(&rows), &Collate::pad(Pad::new().mask(Mask::Real))).unwrap();
+    let pad = Collate::pad(Pad::new().mask(Mask::Real));
+    engine.assemble(&views(&rows), &pad).unwrap();
+    let stats = engine.stats();
+    assert_eq!((stats.batches, stats.run_time), (1, Duration::ZERO), "not measured yet");
+    engine.reset_stats();
+    engine.assemble(&views(&rows), &pad).unwrap();
     let stats = engine.stats();
     assert_eq!((stats.batches, stats.samples, stats.views), (1, 2, 0));
     assert_eq!((stats.bytes_in, stats.padding_bytes), (32, 8));

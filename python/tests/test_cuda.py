@@ -426,6 +426,7 @@ def test_nothing_is_left(sim):
 
 def test_stats_and_records_of_devices(driver):
     engine = wr.Engine()
+    engine.reset_stats()
     rows = [paint(3000, "float32", n) for n in range(4)]
     samples = {source: on(driver, source, rows) for source in ("cpu", "pinned", "cuda")}
     told = []

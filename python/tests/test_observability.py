@@ -50,6 +50,7 @@ def test_stats_count_what_explain_says(case):
     form, samples, arguments, path = CASES[case]
     plan = wr.explain(samples, form, **arguments).as_dict()
     engine = wr.Engine(threads=2)
+    engine.reset_stats()
     batch = getattr(wr, form)(samples, engine=engine, **arguments)
     stats = engine.stats()
     assert plan["path"] == path and plan["paths"] == [path] and plan["names"] == [""]
@@ -82,6 +83,8 @@ def test_padding_waste():
 def test_every_stage_of_the_host_has_its_time():
     engine = wr.Engine(threads=1)
     keys = ("import_seconds", "plan_seconds", "run_seconds")
+    wr.stack(EVEN, engine=engine)
+    assert not any(engine.stats()[key] for key in keys), "not measured yet"
     wr.stack(EVEN, engine=engine)
     before = engine.stats()
     assert before["import_seconds"] > 0 and before["run_seconds"] > 0

@@ -20,6 +20,7 @@ HAS_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
 def test_numbers_of_samples_at_the_limit(container, count):
     rows = container(paint((1 + number % 3, 2), "int16", number) for number in range(count))
     engine, want = wr.Engine(threads=1), oracle.pad(rows, "int16", dims=[0], mask="real")
+    engine.reset_stats()
     batch = wr.pad(rows, dims=0, mask="real", engine=engine)
     for name in ("data", "lengths", "mask"):
         assert_tensor(getattr(batch, name), getattr(want, name))
@@ -150,6 +151,7 @@ def test_arguments_of_one_call_are_not_those_of_the_next():
 
 def test_outputs_need_no_plan():
     engine = wr.Engine(threads=1)
+    engine.reset_stats()
     rows = [paint((count, 2), "int16", count) for count in (3, 0, 2)]
     want = oracle.pad(rows, "int32", dims=[0], mask="real")
     out = np.full((3, 3, 2), 9, "int32")
@@ -198,6 +200,7 @@ def test_outputs_that_a_small_batch_refuses():
 def test_outputs_of_rows_by_indices():
     table = paint((50, 17), "float32")
     samples, engine = wr.SampleList(table), wr.Engine(threads=1)
+    engine.reset_stats()
     ids = np.array([4, -1, 0, 4], "int32")
     out = np.zeros((4, 17), "float32")
     batch = samples.stack(ids, out=out, engine=engine)

@@ -28,10 +28,15 @@ impl Engine {
         }
     }
 
+    /// When a stage begins; `None` before the first [`Engine::stats`] or [`Engine::reset_stats`].
+    pub fn now(&self) -> Option<Instant> {
+        self.shared.counters.now()
+    }
+
     /// Begins a stage of the engine's work that is done outside of it, such as the import of a binding.
     pub fn enter(&self, stage: Stage) -> Span<'_> {
         match self.shared.counters.time_of(stage) {
-            Some(sum) => Span::timed(stage, Instant::now(), sum),
+            Some(sum) => Span::timed(stage, self.now(), sum),
             None => Span::enter(stage),
         }
     }
@@ -40,7 +45,11 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Plan::for_leaves`].
-    pub fn plan<'s, 'a: 's>(&self, leaves: &[Leaf<'s, 'a>], begin: Instant) -> Result<Plan<'s>> {
+    pub fn plan<'s, 'a: 's>(
+        &self,
+        leaves: &[Leaf<'s, 'a>],
+        begin: Option<Instant>,
+    ) -> Result<Plan<'s>> {
         let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
         Plan::for_leaves(leaves)
     }
@@ -52,7 +61,7 @@ impl Engine {
     pub fn plan_in_arena<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
-        begin: Instant,
+        begin: Option<Instant>,
     ) -> Result<Plan<'s>> {
         let _span = Span::timed(Stage::Plan, begin, &self.shared.counters.plan_ns);
         Plan::in_arena(leaves)
@@ -94,7 +103,7 @@ impl Engine {
     pub fn assemble_small<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
-        begin: Instant,
+        begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Vec<Filled>> {
         self.small_leaves(leaves, begin, most_bytes)
@@ -105,7 +114,7 @@ impl Engine {
         &self,
         list: &SampleList<'_>,
         collate: &Collate,
-        begin: Instant,
+        begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Batch> {
         let rows = SampleRows::of_list(list, host::POLICY.small_bytes)?;
@@ -120,7 +129,7 @@ impl Engine {
         indices: &[i64],
         collate: &Collate,
         out: Option<&Target<'_>>,
-        begin: Instant,
+        begin: Option<Instant>,
     ) -> Option<Filled> {
         let most_bytes = host::POLICY.small_bytes;
         let rows = SampleRows::taken(list, indices, most_bytes)?;
@@ -176,8 +185,8 @@ impl SampleList<'_> {
     ///
     /// # Safety
     /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory of
-    /// its device that nothing writes to or frees while the list is used; on a CUDA device until the work that reads it is
-    /// done.
+    /// its device that nothing writes to or frees while the list is used; on a CUDA device or in page-locked memory until the work
+    /// that reads it is done.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn extend_like_last(&mut self, data: impl Iterator<Item = *const u8>) {

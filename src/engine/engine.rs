@@ -1,7 +1,6 @@
 //! [`Engine`]: runs plans, owns threads and output memory.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use smallvec::SmallVec;
 
@@ -51,7 +50,7 @@ impl Shared {
     }
 }
 
-/// How an engine of its own threads and memory is made.
+/// Options of [`Engine::with_options`].
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct EngineOptions {
@@ -68,21 +67,21 @@ pub struct EngineOptions {
 type HostOutputs = (SmallVec<[Option<Tensor>; 1]>, Vec<Option<RowsAhead>>);
 
 impl Engine {
-    /// The most threads that an engine starts, whatever is requested: more would keep the system, and each
-    /// other, busy for minutes.
+    /// The most threads that an engine starts, whatever is requested. More would keep the system busy for minutes.
     pub const MAX_THREADS: usize = 4096;
 
-    /// The host executor with threads of its own, one for each core.
+    /// An engine with threads of its own, one for each core; batches are placed where their samples are unless a call says
+    /// otherwise.
     pub fn host() -> Engine {
         Engine::with_options(EngineOptions::default())
     }
 
-    /// The host executor in the caller's thread pool.
+    /// As [`Engine::host`], with the caller's thread pool.
     pub fn host_with(pool: Arc<rayon::ThreadPool>) -> Engine {
         Engine::new(Threads::Given(pool), POLICY.pool_bytes, None, false)
     }
 
-    /// The host executor with a number of threads and a cap on kept memory.
+    /// An engine with these options.
     pub fn with_options(options: EngineOptions) -> Engine {
         let available = || std::thread::available_parallelism().map_or(1, usize::from);
         let count = options.threads.unwrap_or_else(available).clamp(1, Engine::MAX_THREADS);
@@ -122,7 +121,8 @@ impl Engine {
     /// Assembles one batch.
     ///
     /// # Errors
-    /// Every error of input, see [`Error`]; [`Error::OutOfMemory`] if the output does not fit.
+    /// Every error of input, see [`Error`]; [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started; for work
+    /// on a device [`Error::NoDriver`] and [`Error::Cuda`].
     pub fn assemble<'a, S: Samples<'a> + ?Sized>(
         &self,
         samples: &S,
@@ -131,10 +131,9 @@ impl Engine {
         self.assemble_with(samples, collate, RunOptions::default())
     }
 
-    /// Assembles one batch by work enqueued on a stream, behind what is on it already. Nothing waits:
-    /// samples in device memory given by address have to stay until the stream has come so far, and
-    /// a user of the batch on another stream orders that stream behind this one
-    /// ([`Tensor::ready_on`]).
+    /// Assembles one batch by work enqueued on a stream, behind what is already on it. The call waits for the device only if
+    /// the batch is placed on the host. Samples given by address in device or page-locked memory have to stay until the work
+    /// is done, and a user of the batch on another stream orders that stream behind this one ([`Tensor::ready_on`]).
     ///
     /// # Errors
     /// As [`Engine::assemble`]; [`Error::Argument`] for a stream of another device or context, or one
@@ -155,7 +154,7 @@ impl Engine {
         collate: &Collate,
         options: RunOptions,
     ) -> Result<Batch> {
-        let begin = Instant::now();
+        let begin = self.now();
         let rows = samples.to_rows(POLICY.small_bytes);
         let small = rows.and_then(|rows| self.assemble_rows(rows, collate, None, begin));
         if let Some(batch) = small.and_then(Filled::into_batch) {
@@ -170,19 +169,19 @@ impl Engine {
         }
     }
 
-    /// Assembles one batch into memory of the caller's, which must have exactly the batch's shape and
-    /// dtype. Lengths, offsets and mask come back; the data stays where it is.
+    /// Assembles one batch into the caller's memory, which must have exactly the batch's shape and dtype. Returns the lengths,
+    /// offsets and mask; the data stays where it is.
     ///
     /// # Errors
-    /// As [`Engine::assemble`], and if the output does not fit, is read-only or shared, or overlaps a
-    /// sample. Nothing is written then.
+    /// As [`Engine::assemble`]; [`Error::Shape`], [`Error::DType`] or [`Error::Device`] if the output does not fit;
+    /// [`Error::Layout`] if it is read-only or shared, overlaps a sample, or has elements that overlap.
     pub fn assemble_into<'a, S: Samples<'a> + ?Sized>(
         &self,
         samples: &S,
         collate: &Collate,
         out: &mut impl AsTarget,
     ) -> Result<Fields> {
-        let (begin, target) = (Instant::now(), out.as_target()?);
+        let (begin, target) = (self.now(), out.as_target()?);
         let rows = samples.to_rows(POLICY.small_bytes);
         let small = rows.and_then(|rows| self.assemble_rows(rows, collate, Some(&target), begin));
         if let Some(filled) = small {
@@ -197,20 +196,20 @@ impl Engine {
     /// Runs a plan, once: outputs that it was planned with are borrowed until it is done.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; nothing has been written then. For work on a device, as
-    /// [`Engine::assemble_on`].
+    /// [`Error::OutOfMemory`]; [`Error::Argument`] if threads cannot be started. For work on a device as
+    /// [`Engine::assemble_on`], and [`Error::Device`] for leaves on several devices.
     pub fn run(&self, plan: Plan<'_>) -> Result<Vec<Filled>> {
         self.run_with(plan, RunOptions::default())
     }
 
-    /// As [`Engine::run`], for a caller that knows more than the samples. Rows copied ahead that turn
-    /// out not to be those of the plan are dropped.
+    /// As [`Engine::run`], with options for streams, owners and memory.
     ///
     /// # Errors
-    /// As [`Engine::run`]; if memory given for an arena does not fit, is read-only or shared.
+    /// As [`Engine::run`]; [`Error::Layout`], [`Error::Device`] or [`Error::DType`] for memory given for an arena that is
+    /// read-only, shared, too small, elsewhere, or not bytes.
     pub fn run_with(&self, plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let counters = &self.shared.counters;
-        let span = Span::timed(Stage::Run, Instant::now(), &counters.run_ns);
+        let span = Span::timed(Stage::Run, self.now(), &counters.run_ns);
         let tally = Tally::of_plan(&plan);
         let mut filled: Vec<Filled> = Vec::with_capacity(plan.batch_shapes().len());
         for batch_shape in plan.batch_shapes() {
@@ -367,8 +366,8 @@ impl Engine {
         self.shared.devices.executor(ordinal)?.stream()
     }
 
-    /// A stream that exists as long as the engine and is behind what is on `producer` now: to be waited for when that may
-    /// have been destroyed.
+    /// A stream that exists as long as the engine and is ordered behind what is on `producer` now. Use it as a producer where
+    /// `producer` itself may be destroyed.
     ///
     /// # Errors
     /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
@@ -406,7 +405,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::NoDriver`] for memory of a device that is not there; as [`Layout::try_new`] for an
-    /// impossible shape; [`Error::OutOfMemory`].
+    /// impossible shape; [`Error::OutOfMemory`]; [`Error::Cuda`].
     pub fn empty(&self, dtype: DType, shape: &[i64], device: Device) -> Result<Tensor> {
         let layout = Layout::compact(dtype, shape)?;
         match device {
@@ -431,16 +430,19 @@ impl Engine {
         Ok(block.into_tensor(dtype, layout))
     }
 
-    /// Counters since the engine was made or since they were reset.
+    /// Counters since the engine was made or since they were reset. Times are measured from the first call of this or of
+    /// [`Engine::reset_stats`] on.
     pub fn stats(&self) -> Stats {
+        self.shared.counters.watch();
         let stats = self.shared.counters.snapshot(self.shared.memory.stats());
         let (device_bytes, pinned_bytes) = self.shared.devices.bytes();
         let (waits, wait_time) = self.shared.devices.waits();
         Stats { waits, wait_time, device_bytes, pinned_bytes, ..stats }
     }
 
-    /// Sets the counters to 0; the pool's figures of memory stay.
+    /// Sets the counters to 0; the pool's figures of memory stay. Times are measured from then on.
     pub fn reset_stats(&self) {
+        self.shared.counters.watch();
         self.shared.counters.reset();
         self.shared.devices.reset_waits();
     }

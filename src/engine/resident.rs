@@ -8,10 +8,10 @@ use crate::samples::{Listed, SampleList, Selection};
 use crate::tensor::Owner;
 use crate::tensor::{DType, Device, Error, Hint, Mismatch, Result, Tensor};
 
-/// A list of samples on a device that finds them by indices on the device. Clones share what is there.
+/// A list of samples on a device, prepared so that the device finds them by indices that are on it too. Clones share it.
 ///
-/// The device has the address of each sample, unless they are rows of one table, and a page of host memory in which
-/// it notes which index was out of range. Samples are not moved.
+/// The device holds the address of each sample, unless the samples are rows of one table. Indices out of range are recorded
+/// in 64 KiB of page-locked host memory. Samples are not moved.
 #[derive(Clone, Debug)]
 pub struct Resident<'a> {
     listed: Arc<Listed<SampleList<'a>>>,
@@ -24,7 +24,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Empty`]; [`Error::Device`] for samples that are not all on `device`; [`Error::NoDriver`];
-    /// [`Error::OutOfMemory`]; [`Error::Cuda`].
+    /// [`Error::Argument`] for samples that were selected by indices on a device; [`Error::OutOfMemory`]; [`Error::Cuda`].
     pub fn resident<'a>(&self, samples: SampleList<'a>, device: Device) -> Result<Resident<'a>> {
         if samples.is_empty() {
             return Err(Error::Empty);
@@ -75,11 +75,11 @@ impl<'a> Resident<'a> {
         self.listed.samples.is_empty()
     }
 
-    /// The samples at these positions, which the host neither reads nor waits for: to be stacked, or padded to a
-    /// given size. The work reads the indices when it runs on the device, in a graph at each launch.
+    /// The samples at `indices`, int32 or int64 `[N]` on the same device: to be stacked, or padded to a given size. The host
+    /// does not read the indices or wait for them; the work reads them when it runs, in a graph at each launch.
     ///
-    /// Negative indices count from the end. One that is out of range gives padding, the value of it or 0, and is an
-    /// [`Error::Index`] of [`crate::Batch::check`] and of the next call with the list.
+    /// Negative indices count from the end. An index out of range gives padding (the pad value, or 0 in a stack) and an
+    /// [`Error::Index`] from [`Batch::check`](crate::Batch::check) and from the next call with the list.
     ///
     /// # Errors
     /// [`Error::DType`] for other indices than int32 and int64; [`Error::Shape`] for other than one dim;
@@ -110,7 +110,7 @@ impl<'a> Resident<'a> {
         Ok(SampleList::selected(Arc::new(Selection { indices, listed }), owners))
     }
 
-    /// An index out of range that the device has found since this was asked last. Nothing is waited for.
+    /// Reports an index out of range that the device has found since the last check, without waiting.
     ///
     /// # Errors
     /// [`Error::Index`].

@@ -244,7 +244,7 @@ impl Engine {
     pub(super) fn small_leaves<'s, 'a: 's>(
         &self,
         leaves: &[Leaf<'s, 'a>],
-        begin: Instant,
+        begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Vec<Filled>> {
         let of_leaf = |leaf: &Leaf<'s, 'a>| -> Option<Small<'s>> {
@@ -267,7 +267,7 @@ impl Engine {
         rows: SampleRows<'r>,
         collate: &Collate,
         out: Option<&'r Target<'r>>,
-        begin: Instant,
+        begin: Option<Instant>,
         most_bytes: u64,
     ) -> Option<Filled> {
         let small = Small::new(rows, collate, out, self.shared.device);
@@ -280,14 +280,19 @@ impl Engine {
         rows: SampleRows<'r>,
         collate: &Collate,
         out: Option<&'r Target<'r>>,
-        begin: Instant,
+        begin: Option<Instant>,
     ) -> Option<Filled> {
         let small = Small::new(rows, collate, out, self.shared.device);
         let small = small.as_ref()?;
         self.write_one(small, begin, limit_of(std::slice::from_ref(small)))
     }
 
-    fn write_one(&self, small: &Small<'_>, begin: Instant, most_bytes: u64) -> Option<Filled> {
+    fn write_one(
+        &self,
+        small: &Small<'_>,
+        begin: Option<Instant>,
+        most_bytes: u64,
+    ) -> Option<Filled> {
         self.write_small(std::slice::from_ref(small), begin, most_bytes, |write| {
             let mut made = small.room(&self.shared.memory)?;
             write(small, &mut made);
@@ -300,7 +305,7 @@ impl Engine {
     fn write_small<'r, T>(
         &self,
         all: &[Small<'r>],
-        begin: Instant,
+        begin: Option<Instant>,
         most_bytes: u64,
         make: impl FnOnce(&mut dyn FnMut(&Small<'r>, &mut Filled)) -> Option<T>,
     ) -> Option<T> {

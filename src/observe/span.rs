@@ -30,9 +30,9 @@ impl Span<'static> {
 }
 
 impl<'c> Span<'c> {
-    /// A stage that began at a known time, which saves a look at the clock.
-    pub(crate) fn timed(stage: Stage, begin: Instant, sum: &'c AtomicU64) -> Span<'c> {
-        Span::new(stage, Some((begin, sum)))
+    /// A stage that began at a known time, which saves a look at the clock; `None`: its time is not summed.
+    pub(crate) fn timed(stage: Stage, begin: Option<Instant>, sum: &'c AtomicU64) -> Span<'c> {
+        Span::new(stage, begin.map(|begin| (begin, sum)))
     }
 
     fn new(stage: Stage, time: Option<(Instant, &'c AtomicU64)>) -> Span<'c> {
@@ -59,11 +59,11 @@ impl<'c> Span<'c> {
         }
     }
 
-    /// Ends the stage: now.
-    pub fn end(mut self) -> Instant {
-        let now = Instant::now();
+    /// Ends the stage and returns the time at which it ended, or `None` if the stage is not timed.
+    pub fn end(mut self) -> Option<Instant> {
+        let now = self.time.is_some().then(Instant::now)?;
         self.add_time(now);
-        now
+        Some(now)
     }
 
     fn add_time(&mut self, now: Instant) {

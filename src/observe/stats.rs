@@ -1,8 +1,8 @@
 //! [`Stats`]: what an engine has done, and the counters behind it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use smallvec::{smallvec, SmallVec};
 
@@ -24,6 +24,9 @@ pub struct PoolStats {
 }
 
 /// The counters of an engine since it was made or reset.
+///
+/// The times of import, planning and running are measured from the first [`Engine::stats`](crate::Engine::stats)
+/// or [`Engine::reset_stats`](crate::Engine::reset_stats) on: reading the clock would cost a small batch some percent.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -35,11 +38,11 @@ pub struct Stats {
     pub bytes_in: u64,
     /// Bytes of batches.
     pub bytes_out: u64,
-    /// Bytes of the data of batches; `bytes_out` has masks, indices, lengths and offsets too.
+    /// Bytes of the data of batches; `bytes_out` also counts masks, batch indices and lengths, but not offsets.
     pub data_bytes: u64,
     /// Bytes of data that are padding.
     pub padding_bytes: u64,
-    /// Batches by how their data moved, by the names of [`crate::Explain::path`]; their sum is `batches`.
+    /// Batches by how their data moved, by the names of [`Explain::path`](crate::Explain::path); their sum is `batches`.
     pub paths: BTreeMap<&'static str, u64>,
     /// Batches that are views of their samples' memory: nothing was copied.
     pub views: u64,
@@ -52,13 +55,13 @@ pub struct Stats {
     /// Times the host waited for a device: for a batch or chunks of one, for memory to be used again,
     /// or because it was asked to.
     pub waits: u64,
-    /// Bytes of batches in device memory of windrow's own.
+    /// Bytes of batches in device memory that windrow allocated.
     pub device_bytes: u64,
-    /// Bytes of outputs that another library's allocator gave ([`crate::RunOptions::memory`]).
+    /// Bytes of outputs that another library's allocator gave ([`RunOptions::memory`](crate::RunOptions::memory)).
     pub lent_bytes: u64,
-    /// Page-locked host memory of windrow's own: bytes unused, bytes in use.
+    /// Bytes of page-locked host memory that windrow allocated: unused, in use.
     pub pinned_bytes: (u64, u64),
-    /// Time of reading samples, for bindings that say when they do ([`crate::Engine::enter`]).
+    /// Time spent importing samples, as far as a binding reports it.
     pub import_time: Duration,
     /// Time of checking and planning. Batches small enough to need no plan add nothing.
     pub plan_time: Duration,
@@ -151,6 +154,9 @@ pub(crate) struct Counters {
     import_ns: AtomicU64,
     pub plan_ns: AtomicU64,
     pub run_ns: AtomicU64,
+    /// Whether the times of stages are summed. Small batches would notice the clock, which is not read before
+    /// [`Counters::watch`].
+    is_watched: AtomicBool,
 }
 
 fn add(counter: &AtomicU64, n: u64) {
@@ -161,6 +167,16 @@ fn add(counter: &AtomicU64, n: u64) {
 }
 
 impl Counters {
+    /// From now on the times of stages are summed.
+    pub fn watch(&self) {
+        self.is_watched.store(true, Ordering::Relaxed);
+    }
+
+    /// When a stage begins; `None` if times are not summed.
+    pub fn now(&self) -> Option<Instant> {
+        self.is_watched.load(Ordering::Relaxed).then(Instant::now)
+    }
+
     pub fn count(&self, tally: &Tally) {
         for &path in &tally.paths {
             add(&self.paths[path as usize], 1);

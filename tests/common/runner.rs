@@ -208,6 +208,7 @@ fn check_short(name: &str, views: &[SampleView<'_>], collate: &Collate, expected
     let mut one = EngineOptions::default();
     one.threads = Some(1);
     let engine = Engine::with_options(one);
+    engine.reset_stats();
     let list: SampleList<'_> = views.iter().cloned().collect();
     let of_views = engine.assemble(views, collate).unwrap_or_else(|e| panic!("{name}: {e}"));
     let of_list = engine.assemble(&list, collate).unwrap_or_else(|e| panic!("{name}: {e}"));

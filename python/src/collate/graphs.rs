@@ -6,7 +6,6 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use windrow::bindings::raise_rows;
 use windrow::{Batch, Collate, DType, Device, Engine, Error, SampleList, Stage, Tensor};
@@ -209,7 +208,7 @@ fn increment(py: Python<'_>, engine: &Engine, entry: &GraphEntry, job: &mut Job)
     let steps = entry.steps.or_ends(|| {
         let collate = job.collate.clone().device(Device::Cpu);
         let mut copy = [Job::of_leaf(Arc::clone(&job.samples), collate, job.path.clone())];
-        let batches = run(py, engine, &mut copy, ArenaMemory::No, Instant::now())?;
+        let batches = run(py, engine, &mut copy, ArenaMemory::No, engine.now())?;
         ends_of(batches[0].data(), entry).or_py_err(py)
     })?;
     if let Some(starts) = starts_of(entry, &steps).or_py_err(py)? {

@@ -64,7 +64,7 @@ pub(crate) fn run(
     engine: &Engine,
     jobs: &mut [Job],
     arena: ArenaMemory,
-    begin: Instant,
+    begin: Option<Instant>,
 ) -> PyResult<Vec<Batch>> {
     if jobs.iter().map(|job| job.samples.list.len()).sum::<usize>() <= FEW {
         if let Some(batches) = run_small(engine, jobs, &arena, begin, ATTACHED_BYTES) {
@@ -80,7 +80,7 @@ fn run_detached(
     engine: &Engine,
     jobs: &mut [Job],
     arena: ArenaMemory,
-    begin: Instant,
+    begin: Option<Instant>,
 ) -> PyResult<Vec<Batch>> {
     let (mut memory, mut has_begun) = (None, false);
     let batches = py.detach(|| run_jobs(engine, jobs, arena, begin, &mut memory, &mut has_begun));
@@ -111,7 +111,7 @@ fn run_small(
     engine: &Engine,
     jobs: &[Job],
     arena: &ArenaMemory,
-    begin: Instant,
+    begin: Option<Instant>,
     most_bytes: u64,
 ) -> Option<Vec<Batch>> {
     let is_plain =
@@ -131,7 +131,7 @@ fn run_jobs(
     engine: &Engine,
     jobs: &mut [Job],
     arena: ArenaMemory,
-    begin: Instant,
+    begin: Option<Instant>,
     memory: &mut Option<Arc<TorchMemory>>,
     has_begun: &mut bool,
 ) -> windrow::Result<Vec<Batch>> {
@@ -394,7 +394,7 @@ fn small_of_table(
     own: &Imported,
     positions: &[i64],
     options: &Options<'_>,
-    begin: Instant,
+    begin: Option<Instant>,
 ) -> PyResult<Option<Batch>> {
     if !options.is_copy() || !own.list.is_uniform() || !own.places.are_one() {
         return Ok(None);

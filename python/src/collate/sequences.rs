@@ -40,12 +40,12 @@ pub(crate) fn pack_columns<'py>(
     }
 }
 
-/// Ids, and labels if there are any, of one dim and whole numbers; and when they were read.
+/// Ids, and labels if there are any, of one dim and whole numbers; and when they were read, if times are measured.
 fn columns_of<'py>(
     features: &Bound<'py, PyAny>,
     ids: &Bound<'py, PyAny>,
     labels: Option<&Bound<'py, PyAny>>,
-) -> PyResult<(Vec<KeyColumn>, Instant)> {
+) -> PyResult<(Vec<KeyColumn>, Option<Instant>)> {
     let py = features.py();
     let span = default_engine().enter(Stage::Import);
     let samples = items_of(features)?;
@@ -63,7 +63,7 @@ fn columns_of<'py>(
 }
 
 /// One sequence after the other, int64, with as many labels as ids.
-fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Instant) -> PyResult<Vec<Batch>> {
+fn joined(py: Python<'_>, columns: Vec<KeyColumn>, begin: Option<Instant>) -> PyResult<Vec<Batch>> {
     let collate = || Collate::ragged().offsets_i32().cast(DType::I64);
     let mut jobs: Vec<Job> = columns.into_iter().map(|column| column.job(collate())).collect();
     let batches = run(py, default_engine(), &mut jobs, ArenaMemory::No, begin)?;

@@ -27,7 +27,7 @@ pub(super) fn pack_on_device(
     columns: Vec<KeyColumn>,
     device: Device,
     (separator, start, wants_index): (i64, i64, bool),
-    begin: Instant,
+    begin: Option<Instant>,
 ) -> PyResult<Packed> {
     let lengths = lengths_of(py, &columns, device)?;
     let (longest, count) = (longest_of(&lengths), lengths.len() as i64);
@@ -85,7 +85,7 @@ pub(super) fn pack_rows_on_device(
     columns: Vec<KeyColumn>,
     device: Device,
     plan: RowPlan<'_>,
-    begin: Instant,
+    begin: Option<Instant>,
 ) -> PyResult<PackedTensors> {
     let lengths = lengths_of(py, &columns, device)?;
     plan.total().or_py_err(py)?;

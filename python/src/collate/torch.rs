@@ -5,7 +5,6 @@
 //! own function: it knows what the result is, or which error is due.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -395,7 +394,7 @@ impl<'py> Call<'_, 'py> {
         let is_remote = matches!(first.device, Device::Cuda(_)) && self.allocate.is_some();
         if !is_alike {
             let engine = &self.options.engine;
-            let refusal = run(self.py, engine, &mut [job], ArenaMemory::No, Instant::now()).err();
+            let refusal = run(self.py, engine, &mut [job], ArenaMemory::No, engine.now()).err();
             return Ok(Err(refusal));
         }
         if is_foreign || is_remote {

@@ -42,18 +42,21 @@ pub(super) fn stats_of<'py>(
 
 /// Counters of the default engine since it was made or since `reset_stats`.
 ///
-/// Counts: batches (a tree has one for each leaf), samples, paths (batches by how their data moved, in
-/// the words of `explain`; a dict), views, launches, waits (for a device). Bytes: bytes_in, bytes_out,
-/// data_bytes, padding_bytes, padding_waste (share of the data, 0 to 1), bytes_to_device, bytes_to_host, lent_bytes
-/// (of outputs in torch's memory), and now: pool_bytes (free), pool_used_bytes, device_bytes (in use), pinned_bytes (free),
-/// pinned_used_bytes; with pool_hits and pool_misses. Seconds of the calling threads: import_seconds,
-/// plan_seconds, run_seconds, and wait_seconds, which are part of these.
+/// Returns:
+///     dict: counts: ``batches`` (each leaf of a tree is one), ``samples``, ``paths`` (a dict: batches by path, named as in `explain`),
+///     ``views``, ``launches`` and ``waits`` (for a device). Bytes: ``bytes_in``, ``bytes_out``, ``data_bytes``, ``padding_bytes``,
+///     ``bytes_to_device``, ``bytes_to_host`` and ``lent_bytes`` (outputs in torch's memory). ``padding_waste``: share of padding in
+///     the data, 0 to 1. Bytes at present: ``pool_bytes`` (free), ``pool_used_bytes``, ``device_bytes`` (in use), ``pinned_bytes``
+///     (free) and ``pinned_used_bytes``. ``pool_hits`` and ``pool_misses`` count from the start of the engine. Seconds of the calling
+///     threads: ``import_seconds``, ``plan_seconds``, ``run_seconds`` and ``wait_seconds``, part of which is also in ``run_seconds``.
+///     The first three are measured from the first call of `stats` or `reset_stats` on.
 #[pyfunction]
 pub(crate) fn stats(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     stats_of(py, default_engine())
 }
 
-/// Sets the counters of the default engine to 0.
+/// Sets the counters of the default engine to 0, except ``pool_hits``, ``pool_misses`` and the bytes at present. Times are measured
+/// from then on.
 #[pyfunction]
 pub(crate) fn reset_stats(py: Python<'_>) {
     py.detach(|| default_engine().reset_stats());

@@ -98,7 +98,7 @@ impl Waits {
     /// One more, until the span is dropped.
     pub(super) fn begin(&self) -> Span<'_> {
         self.count.fetch_add(1, Ordering::Relaxed);
-        Span::timed(Stage::Wait, Instant::now(), &self.nanos)
+        Span::timed(Stage::Wait, Some(Instant::now()), &self.nanos)
     }
 
     pub(crate) fn get(&self) -> (u64, Duration) {
