@@ -6,16 +6,16 @@ use crate::tensor::{CudaBuild, Device, DeviceInfo, Result};
 /// The CUDA devices that this process may use. Starts the driver.
 ///
 /// # Errors
-/// [`crate::Error::NoDriver`] without a driver or a device; [`crate::Error::Cuda`].
+/// [`Error::NoDriver`](crate::Error::NoDriver) without a driver or a device; [`Error::Cuda`](crate::Error::Cuda).
 pub fn devices() -> Result<Vec<DeviceInfo>> {
     probe::devices()
 }
 
-/// The place of an address, by the driver's word: managed memory counts as that of its device. Starts
-/// the driver.
+/// The device that an address belongs to, according to the driver; managed memory counts as that of its device. Starts the
+/// driver.
 ///
 /// # Errors
-/// [`crate::Error::NoDriver`]; [`crate::Error::Cuda`].
+/// [`Error::NoDriver`](crate::Error::NoDriver); [`Error::Cuda`](crate::Error::Cuda).
 pub fn device_of(address: usize) -> Result<Device> {
     probe::device_of(address)
 }
@@ -23,7 +23,7 @@ pub fn device_of(address: usize) -> Result<Device> {
 /// The targets of the compiled kernels and the driver version. Starts the driver.
 ///
 /// # Errors
-/// [`crate::Error::NoDriver`]; [`crate::Error::Cuda`].
+/// [`Error::NoDriver`](crate::Error::NoDriver); [`Error::Cuda`](crate::Error::Cuda).
 pub fn cuda_build() -> Result<CudaBuild> {
     probe::cuda_build()
 }

@@ -13,9 +13,9 @@ use crate::tensor::{DType, Tuple};
 #[non_exhaustive]
 pub struct Explain {
     /// How the data moves: `"view"` (it does not), `"memcpy"` (one range), `"gather"` (ranges of bytes), `"strided"`,
-    /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ. Between host and device: `"upload"` (the samples become
-    /// the batch by copies), `"staged"` (they are copied, then worked on), the same for page-locked samples
-    /// `"copied pinned"`, `"direct pinned"` (read over the bus) and `"download"`.
+    /// `"cast"`, `"transform"`, or `"mixed"` where leaves differ. From host to device: `"upload"` (copies alone make the
+    /// batch), `"staged"` (samples are copied, then assembled there), `"copied pinned"` (the same for page-locked samples) and
+    /// `"direct pinned"` (the kernel reads page-locked samples over the bus). From device to host: `"download"`.
     pub path: &'static str,
     /// Number of samples of the first leaf.
     pub samples: usize,

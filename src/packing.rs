@@ -9,7 +9,8 @@ use crate::tensor::{Error, Result};
 /// How [`pack`] chooses a row for a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
-    /// Longest first, each into the first row with room: within 11/9 of the fewest rows, and 6/9 of a row.
+    /// Longest first, each into the first row with room. Without `max_sequences`, at most 11/9 of the fewest possible rows plus
+    /// 6/9 of a row.
     FirstFitDecreasing,
     /// Longest first, each into the row with the least room that is enough, the first of these.
     BestFitDecreasing,
@@ -169,11 +170,11 @@ pub fn pack(
     Ok(IndexRows::of(&order, &rows, bins.rest.len())?.counted(lengths, to_limit))
 }
 
-/// Batches of samples of similar lengths, each of at most `max_tokens` tokens when its samples are padded to
-/// the longest of them, and that to `pad_to_multiple_of`.
+/// Batches of samples of similar lengths, each of at most `max_sequences` samples and at most `max_tokens` tokens. Tokens are
+/// counted after padding to the longest sample of the batch, rounded up to a multiple of `pad_to_multiple_of`.
 ///
 /// # Errors
-/// As [`pack`].
+/// As [`pack`], for lengths rounded up in this way; [`Error::Argument`] for a `pad_to_multiple_of` below 1.
 pub fn token_budget(
     lengths: &[i64],
     max_tokens: i64,
@@ -203,9 +204,11 @@ pub fn token_budget(
     Ok(in_order(order.into_iter(), tokens, max_tokens, most)?.counted(lengths, to_longest))
 }
 
-/// Batches of `batch_size` samples of similar lengths. Without `boundaries`, neighbours when sorted by length;
-/// with them, samples of one bucket in the given order: bucket `i` has the lengths from `boundaries[i - 1]`
-/// up to, but not including, `boundaries[i]`. With a `seed`, samples of a bucket and batches are shuffled.
+/// Batches of `batch_size` samples of similar lengths. Without `boundaries`, samples are sorted by length and cut into batches.
+/// With `boundaries`, a batch has samples of one bucket, in the given order: bucket `i` has the lengths from
+/// `boundaries[i - 1]` up to, but not including, `boundaries[i]`; the first and the last bucket are open. `drop_last` leaves
+/// out batches with fewer than `batch_size` samples. A `seed` shuffles the batches and the samples of a bucket (without
+/// `boundaries`, samples of equal length).
 ///
 /// # Errors
 /// [`Error::Argument`]: `batch_size` is 0, a length is negative, or `boundaries` do not increase.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::host::RowsAhead;
 use crate::tensor::{DType, Owner, Result, Stream, Tensor};
 
-/// How a plan is run, for callers that know more than its samples.
+/// Options of [`Engine::run_with`](crate::Engine::run_with).
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct RunOptions {
@@ -16,18 +16,18 @@ pub struct RunOptions {
     pub stream: Option<Stream>,
     /// Streams that wrote the samples; the work waits for what they have enqueued so far.
     pub producers: Vec<Stream>,
-    /// Owners of the samples' memory, held until the samples have been read. The work waits for pending writes to windrow's own
-    /// memory, and for other calls' work that these owners name.
+    /// Owners of the samples' memory, kept until the samples have been read. The work waits for pending writes to memory that
+    /// windrow allocated, and for the end of any other call that is among the owners.
     pub keep: Vec<Owner>,
     /// Where outputs on a device are; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,
-    /// Host memory for the arena of a plan that has one: uint8, row-major, [`crate::Plan::arena_bytes`] or
+    /// Host memory for the arena of a plan that has one: uint8, row-major, [`Plan::arena_bytes`](crate::Plan::arena_bytes) or
     /// more, writable and held by nothing else; `None` is the engine's own pool.
     pub arena: Option<Tensor>,
 }
 
-/// Another library's allocator of device memory, so that its users get outputs in memory that it knows,
-/// and two pools do not hoard what the other one needs.
+/// Another library's allocator of device memory: outputs are then memory that the library manages, and free memory is kept
+/// in one pool instead of two.
 pub trait OutputMemory: Debug + Send + Sync {
     /// The stream that the memory belongs to: a block that is let go may be given out again at once,
     /// for use in the order of this stream.
@@ -37,6 +37,6 @@ pub trait OutputMemory: Debug + Send + Sync {
     /// before anything is enqueued, by the thread that runs the plan, which holds no lock then.
     ///
     /// # Errors
-    /// [`crate::Error::OutOfMemory`], or whatever keeps the library from giving memory.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), or any other error of the library.
     fn allocate(&self, dtype: DType, shape: &[i64], ordinal: u32) -> Result<Option<Tensor>>;
 }

@@ -29,8 +29,9 @@ impl<T> Drop for Private<T> {
 }
 
 impl Batch {
-    /// The samples as an Arrow array, in the memory of the batch, which stays as long as the array: of a ragged batch lists
-    /// (`large_list`, or `list` if its offsets are int32), of another the rows of its data. Further dims are fixed-size lists.
+    /// The samples as an Arrow array that shares the memory of the batch and keeps it alive. A ragged batch becomes lists
+    /// (`large_list`, or `list` if its offsets are int32), any other batch the rows of its data; further dims become
+    /// fixed-size lists.
     ///
     /// Waits until the batch has been written.
     ///

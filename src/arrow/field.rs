@@ -65,7 +65,7 @@ pub(super) enum TextHow {
     Views,
 }
 
-const CONVERT: &str = "leave the column out or convert it before";
+const CONVERT: &str = "leave the column out or convert it first";
 
 impl SchemaField {
     /// Reads a schema.
@@ -243,7 +243,7 @@ fn extended(data_type: DataType, extension: &str, metadata: &str) -> Result<Data
         }
         _ => Ok(DataType::Other(
             format!("the extension type {extension:?}"),
-            "give its storage, or convert it before",
+            "give its storage, or convert it first",
         )),
     }
 }

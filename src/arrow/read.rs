@@ -50,7 +50,7 @@ pub enum ColumnRows {
     Texts {
         /// The address and the length in bytes of each.
         texts: Vec<(*const u8, usize)>,
-        /// Whether they are strings, which is not looked at.
+        /// Whether the column's type is a string; the bytes are not validated as UTF-8.
         is_utf8: bool,
     },
 }
@@ -59,10 +59,10 @@ impl Columns {
     /// Reads a schema; `sep` joins the names of columns for errors.
     ///
     /// # Errors
-    /// [`Error::Layout`] for a schema that contradicts itself.
+    /// [`Error::Layout`] for a schema that contradicts itself; [`Error::OutOfMemory`].
     ///
     /// # Safety
-    /// A schema as the Arrow C data interface has it, of ended strings, which is not changed meanwhile.
+    /// The schema conforms to the Arrow C data interface, with NUL-terminated strings, and does not change during the call.
     pub unsafe fn of_schema(schema: &ArrowSchema, sep: &str) -> Result<Columns> {
         // SAFETY: the caller's promise.
         let root = unsafe { SchemaField::read(schema) }?;
@@ -80,8 +80,9 @@ impl Columns {
     /// Appends the rows of an array.
     ///
     /// # Errors
-    /// [`Error::DType`] for a column that does not hold numbers, and for a null; [`Error::Layout`] for an array that
-    /// contradicts its type or itself. They name the row, counted from the first array on, and the column.
+    /// [`Error::DType`] for a column of a type that is not read, and for a null; [`Error::Layout`] for an array that
+    /// contradicts its type or itself; [`Error::TooLarge`]; [`Error::OutOfMemory`]. They name the column and, where there is
+    /// one, the row, counted from the first array on. After an error the columns may have different numbers of rows.
     ///
     /// # Safety
     /// An array of the schema's type, whose buffers are as large as its lengths and offsets say. They stay as long
@@ -91,12 +92,12 @@ impl Columns {
         unsafe { self.append_on(array, Device::Cpu) }
     }
 
-    /// As [`Columns::append`], of an array whose buffers are on a device. Samples are read when a batch is assembled, behind
-    /// whatever the caller has it wait for ([`crate::RunOptions::producers`]).
+    /// As [`Columns::append`], of an array whose buffers are on a device. Samples are read when a batch is assembled, after
+    /// the work on [`RunOptions::producers`](crate::RunOptions::producers).
     ///
     /// # Errors
     /// As [`Columns::append`]; [`Error::Device`] for a column of which something has to be read on the host: lists of several
-    /// lengths, bools, strings, a bitmap of nulls; and if the buffers are not where they are said to be.
+    /// lengths, bools, strings, a bitmap of nulls; and if the buffers are not where they are said to be; [`Error::NoDriver`]; [`Error::Cuda`].
     ///
     /// # Safety
     /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as

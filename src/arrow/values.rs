@@ -126,7 +126,7 @@ pub(super) fn check_place(data_type: &DataType, device: Device) -> Result<()> {
     Err(not_on_host(what, device))
 }
 
-pub(super) const CONVERT: &str = "leave the column out or convert it before";
+pub(super) const CONVERT: &str = "leave the column out or convert it first";
 
 /// Why a column is not read.
 pub(super) fn unread(data_type: &DataType) -> Error {

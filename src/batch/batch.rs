@@ -19,17 +19,18 @@ pub struct Batch {
 /// The parts of a batch besides its data. Most batches have few of them, hence the boxes.
 #[derive(Clone, Debug)]
 pub struct Fields {
-    /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
+    /// The real length of each sample (after truncation), int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
     /// `None` for a stack.
     pub lengths: Option<Box<Tensor>>,
-    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
+    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
+    /// [`Collate::offsets_i32`](crate::Collate::offsets_i32).
     pub offsets: Option<Box<Tensor>>,
     /// `[N, *padded dims]`, if asked for; bool, or of [`Pad::mask_dtype`](crate::Pad::mask_dtype).
     pub mask: Option<Box<Tensor>>,
     /// The sample of each row, int64 `[sum]`, if asked for.
     pub batch_index: Option<Box<Tensor>>,
     /// The bytes that all tensors of this batch, and of the others of its call, are in: uint8, one
-    /// allocation. Only if asked for, see [`crate::Plan::in_arena`].
+    /// allocation. Only if asked for, see [`Plan::in_arena`](crate::Plan::in_arena).
     pub arena: Option<Box<Tensor>>,
     /// The largest length, for a ragged batch.
     pub max_length: Option<i64>,
@@ -46,7 +47,7 @@ impl Fields {
         Fields::of_parts(num_samples, Parts::Rows)
     }
 
-    /// Without tensors: of a batch that is to be made again, see [`Batch::try_new`].
+    /// Fields without tensors, to be filled in for [`Batch::try_new`].
     pub fn of_parts(num_samples: usize, parts: Parts) -> Fields {
         Fields {
             lengths: None,
@@ -177,7 +178,7 @@ impl Parts {
 }
 
 impl Batch {
-    /// A batch made again of tensors that are elsewhere by now, such as in a copy of an arena.
+    /// A batch rebuilt from tensors in another place, such as a copy of an arena.
     ///
     /// # Errors
     /// [`Error::Argument`] if a part would be outside of the data.
@@ -190,8 +191,8 @@ impl Batch {
         Ok(Batch { data, fields })
     }
 
-    /// A batch of data that is elsewhere, such as a view of the samples themselves. The data has
-    /// the shape of the spec that the fields were made of.
+    /// A batch of the given data, such as a view of the samples. The data must have the shape of the
+    /// [`BatchShape`](crate::BatchShape) that the fields were made from.
     pub fn new(data: Tensor, fields: Fields) -> Batch {
         Batch { data, fields }
     }
@@ -206,13 +207,14 @@ impl Batch {
         &self.fields
     }
 
-    /// The real length of each sample, int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
+    /// The real length of each sample (after truncation), int64: `[N]`, or `[N, k]` where `k != 1` dims are padded.
     /// `None` for a stack.
     pub fn lengths(&self) -> Option<&Tensor> {
         self.fields.lengths.as_deref()
     }
 
-    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged.
+    /// Where each sample begins along the joined dim, `[N + 1]`, for concat and ragged: int64, or int32 by
+    /// [`Collate::offsets_i32`](crate::Collate::offsets_i32).
     pub fn offsets(&self) -> Option<&Tensor> {
         self.fields.offsets.as_deref()
     }

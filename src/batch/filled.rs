@@ -8,7 +8,7 @@ use crate::tensor::{DType, Device, Result, Tensor};
 /// One leaf of a plan that was run.
 #[derive(Debug)]
 pub struct Filled {
-    /// The data; `None` if it was written to memory of the caller's.
+    /// The data; `None` if it was written to the caller's memory.
     pub data: Option<Tensor>,
     /// Everything else of the batch.
     pub fields: Fields,

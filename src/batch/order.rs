@@ -4,11 +4,12 @@ use crate::cuda::DeviceBlock;
 use crate::tensor::{Result, Stream, Tensor};
 
 impl Tensor {
-    /// Orders what is enqueued on a stream from now on behind the work that writes this tensor, and the
-    /// end of its memory behind what is on the stream then. Nothing for memory that is not windrow's.
+    /// Orders work that is enqueued on `stream` from now on behind the work that writes this tensor. Its memory is reused only
+    /// after what is on the stream when the memory is released. Does nothing for memory that windrow did not allocate.
     ///
     /// # Errors
-    /// [`crate::Error::Argument`] for a stream of another device or context; [`crate::Error::Cuda`].
+    /// [`Error::Argument`](crate::Error::Argument) for a stream of another device or context, or one that is being captured in
+    /// a graph; [`Error::Cuda`](crate::Error::Cuda).
     pub fn ready_on(&self, stream: Stream) -> Result<()> {
         self.hand_to(stream, false)
     }
@@ -23,12 +24,13 @@ impl Tensor {
         self.hand_to(stream, true)
     }
 
-    /// Declares that work on streams that are never named may use this tensor, such as that of libraries with streams of
-    /// their own: its memory is used again when the whole device has been waited for. That is done by a later call, when more
-    /// than 64 such batches, or four and a 64th of the device's memory, have been dropped. Nothing for memory that is not windrow's.
+    /// Declares that work on streams that are never named, such as those inside other libraries, may use this tensor. Its
+    /// memory is reused only after the whole device has been waited for. A later call does that once more than 64 such blocks
+    /// of memory have been released, or more than four that together exceed 1/64 of the device's memory. Does nothing for
+    /// memory that windrow did not allocate.
     ///
     /// # Errors
-    /// [`crate::Error::Cuda`].
+    /// [`Error::Cuda`](crate::Error::Cuda).
     pub fn ready_on_unnamed(&self) -> Result<()> {
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
             return block.hand_to_unnamed();
@@ -43,10 +45,10 @@ impl Tensor {
         Ok(())
     }
 
-    /// Waits until this tensor has been written. Nothing for memory that is not windrow's.
+    /// Waits until this tensor has been written. Does nothing for memory that windrow did not allocate.
     ///
     /// # Errors
-    /// [`crate::Error::Cuda`].
+    /// [`Error::Cuda`](crate::Error::Cuda).
     pub fn synchronize(&self) -> Result<()> {
         if let Some(block) = self.owner().downcast_ref::<DeviceBlock>() {
             return block.synchronize();

@@ -80,8 +80,7 @@ impl Collate {
         Collate::new(Form::Ragged { offsets_i32: false, batch_index: false })
     }
 
-    /// For a ragged batch, an error of any other: offsets as int32, refused (never wrapped) beyond
-    /// `i32::MAX`.
+    /// Makes the offsets of a ragged batch int32; offsets beyond `i32::MAX` are an error. With another form, planning fails.
     #[must_use]
     pub fn offsets_i32(mut self) -> Collate {
         match &mut self.form {
@@ -91,8 +90,7 @@ impl Collate {
         self
     }
 
-    /// For a ragged batch, an error of any other: an int64 tensor `[sum]` with the sample that each
-    /// row comes from.
+    /// Adds the sample index of each row to a ragged batch, int64 `[sum]`. With another form, planning fails.
     #[must_use]
     pub fn batch_index(mut self) -> Collate {
         match &mut self.form {
@@ -102,7 +100,11 @@ impl Collate {
         self
     }
 
-    /// The dtype of the batch; if `None`, all samples must share a dtype, which is kept.
+    /// The dtype of the batch; without it, all samples must share a dtype, which is kept.
+    ///
+    /// Integers and bools wrap to an integer dtype. Floats are truncated toward zero and saturate in an integer dtype, where
+    /// NaN becomes 0. In bool, every value except 0 is true, NaN included. A floating-point dtype is rounded to once, to
+    /// nearest even, with overflow to infinity. Complex and float8 samples are never cast.
     #[must_use]
     pub fn cast(mut self, dtype: DType) -> Collate {
         self.dtype = Some(dtype);

@@ -122,7 +122,7 @@ impl<T: Clone> PerDim<T> {
     }
 }
 
-/// The options of a padded batch. Sizes and sides speak of sample dims before a permutation.
+/// The options of a padded batch. Sizes and sides refer to sample dims before a permutation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pad {
     pub(crate) value: Scalar,
@@ -185,8 +185,9 @@ impl Pad {
         self
     }
 
-    /// The dims to pad. Without it those that an entry of [`Pad::sizes`] or [`Pad::multiples_of`] names;
-    /// if none is named, all that differ. If any is named, a difference elsewhere is an error.
+    /// The dims to pad; negative ones count from the end. Without it, those that an entry of [`Pad::sizes`] or
+    /// [`Pad::multiples_of`] names or, if none does, all that differ. If any is named, a difference elsewhere is an error.
+    /// Samples of one dim are always padded along it.
     #[must_use]
     pub fn dims(mut self, dims: impl Into<Vec<i64>>) -> Pad {
         self.dims = Some(dims.into());
@@ -244,10 +245,10 @@ impl Pad {
         self
     }
 
-    /// Whether the mask's dtype is one for a mask, and that of a mask that is asked for.
+    /// Checks the dtype of the mask.
     ///
     /// # Errors
-    /// [`Error::Argument`].
+    /// [`Error::Argument`] if a mask cannot have the dtype, or if the dtype is not bool and no mask is requested.
     pub fn check_mask(&self) -> Result<()> {
         use DType::{Bool, F16, F32, I32, I64, U8};
         let (refuse, dtype) = (|text: String| Err(Error::Argument(text)), self.mask_dtype);

@@ -7,7 +7,8 @@ use crate::tensor::{Error, Result};
 ///
 /// Evaluated as one fused multiply-add `x * a[c] + b[c]` with `a = scale / std` and
 /// `b = -mean / std` formed in float64: in float32, or in float64 when source or result is float64,
-/// then rounded once, to nearest even. Both have to be finite, so that no `std` is 0.
+/// then rounded once, to nearest even. Every `a[c]` and `b[c]` must be finite, so no `std` may be 0; otherwise planning fails
+/// with [`Error::Argument`].
 ///
 /// Scale, mean or std on integer or bool samples need a dtype ([`Collate::cast`](super::Collate::cast)): a floating-point one
 /// or, if truncation toward zero and saturation are wanted, an integer one.
@@ -59,7 +60,7 @@ impl Transform {
         self
     }
 
-    /// The sample dim that the channels are along; without it the only dim of that extent.
+    /// The sample dim that the channels are along; without it, the only dim whose extent is the number of channels.
     #[must_use]
     pub fn channel_dim(mut self, dim: i64) -> Transform {
         self.channel_dim = Some(dim);

@@ -398,7 +398,7 @@ impl DeviceBlock {
         if stream.is_capturing()? {
             return Err(Error::Argument(
                 "the stream is being captured in a graph, which cannot wait for work outside of it: \
-                 hand the batch over before"
+                 hand the batch over before the capture begins"
                     .into(),
             ));
         }

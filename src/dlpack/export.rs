@@ -127,8 +127,8 @@ impl Tensor {
     /// A versioned DLPack tensor that shares the memory, marked read-only if this tensor is.
     ///
     /// The consumer calls the deleter of the pointer once, from any thread; until then the memory
-    /// stays, whatever becomes of `self`. The deleter knows no stream: device memory must not be
-    /// reused before the consumer's work is done, which is the owner's business.
+    /// stays, whatever becomes of `self`. The deleter does not order streams: the owner has to keep device
+    /// memory from being reused before the consumer's work is done.
     #[must_use = "the memory stays until the deleter is called"]
     pub fn to_dlpack(&self) -> NonNull<DLManagedTensorVersioned> {
         self.to_dlpack_with(0)

@@ -54,7 +54,7 @@ impl<'s> Plan<'s> {
             .sum()
     }
 
-    /// Bytes of everything the plan makes, offsets and lengths included.
+    /// Bytes of everything the plan makes, lengths included, offsets not.
     pub(crate) fn output_bytes(&self) -> u64 {
         let outputs = saturating_sum(self.outputs().iter().map(OutputPlan::bytes));
         let lengths = |batch_shape: &BatchShape| {

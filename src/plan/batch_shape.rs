@@ -27,7 +27,7 @@ pub struct BatchShape {
     pub device: Device,
     /// How samples are in the data.
     pub placement: Placement,
-    /// Real extents: `[N]`, or `[N, k]` for a pad of `k != 1` dims.
+    /// The real extents, row-major, and their shape: `[N]`, or `[N, k]` if `k != 1` dims are padded. `None` for a stack.
     pub lengths: Option<(Vec<i64>, Dims)>,
     /// The largest length, for a ragged batch.
     pub max_length: Option<i64>,

@@ -86,8 +86,9 @@ impl<'s> Plan<'s> {
     /// Plans all leaves of a tree as one.
     ///
     /// # Errors
-    /// Every error of input, with the path of its leaf; and those of an unfit output: wrong shape or
-    /// dtype, elements that share memory, overlap with a sample or with another output.
+    /// Every error of input, with the path of its leaf. For an output, [`Error::Shape`], [`Error::DType`] or [`Error::Device`]
+    /// if it does not fit; [`Error::Layout`] if its elements overlap each other, a sample or another output.
+    /// [`Error::Argument`] for samples selected by indices on a device beside other leaves.
     pub fn for_leaves<'a: 's>(leaves: &[Leaf<'s, 'a>]) -> Result<Plan<'s>> {
         let planned = Planned::of_leaves(leaves)?;
         let owners = leaves.iter().filter_map(|leaf| leaf.out.and_then(|out| out.owner.clone()));

@@ -25,7 +25,8 @@ impl<'t> Target<'t> {
     /// A row-major output of `shape` over the whole slice.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the shape does not have as many elements as the slice.
+    /// [`Error::Shape`] if the shape does not have as many elements as the slice; as [`Layout::try_new`] for an impossible
+    /// shape.
     pub fn from_slice<T: Element>(data: &'t mut [T], shape: &[i64]) -> Result<Target<'t>> {
         let layout = Layout::compact(T::DTYPE, shape)?;
         if layout.numel() as usize != data.len() {
@@ -52,9 +53,8 @@ impl<'t> Target<'t> {
         Target { data, dtype, layout, device, owner: None, memory: PhantomData }
     }
 
-    /// Names the owner of the memory. If that is windrow's, on a device, the work waits for all who
-    /// were handed the memory ([`Tensor::ready_on`]), and who gets it next, or frees it, waits for
-    /// the work.
+    /// Names the owner of the memory. If it is device memory that windrow allocated, the work runs after all work on streams
+    /// to which the memory was handed ([`Tensor::ready_on`]), and the memory is reused or freed only after this work.
     #[must_use]
     pub fn owned_by(mut self, owner: &Owner) -> Target<'t> {
         self.owner = matches!(self.device, Device::Cuda(_)).then(|| Arc::clone(owner));

@@ -81,7 +81,8 @@ impl<'a> SampleList<'a> {
     /// As [`SampleList::rows`].
     ///
     /// # Safety
-    /// The owner of the table's memory lives during `'a`, and nothing writes to it meanwhile.
+    /// The table's memory stays valid and unchanged during `'a`; on a CUDA device or in page-locked memory until the work that
+    /// reads it is done.
     #[allow(unsafe_code)]
     pub unsafe fn rows_from_raw_parts(table: &Tensor) -> Result<SampleList<'a>> {
         let (Some(&len), [step, strides @ ..]) = (table.shape().first(), table.strides()) else {
@@ -166,7 +167,7 @@ impl<'a> SampleList<'a> {
     ///
     /// # Safety
     /// Every element that shape and strides reach from `data` is initialised memory of its device that nothing writes
-    /// to or frees during `'a`; on a CUDA device until the work that reads it is done.
+    /// to or frees during `'a`; on a CUDA device or in page-locked memory until the work that reads it is done.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push(
@@ -230,13 +231,13 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Appends another sample of the last one's dtype and device if it is of its shape and strides too, or
-    /// differs in the extent of dim 0 alone where all samples are row-major. Says whether it did.
+    /// Appends a sample with the dtype and device of the last one, if it has the same shape and strides, or if all samples are
+    /// row-major on the host and it differs in the extent of dim 0 only. Returns whether it was appended.
     ///
     /// # Safety
     /// Every element of the last sample's dtype that shape and strides reach from `data` is initialised memory of the
-    /// last sample's device that nothing writes to or frees during `'a`; on a CUDA device until the work that reads it
-    /// is done.
+    /// last sample's device that nothing writes to or frees during `'a`; on a CUDA device or in page-locked memory until
+    /// the work that reads it is done.
     #[allow(unsafe_code)]
     #[inline]
     pub unsafe fn push_if_same(&mut self, data: *const u8, shape: &[i64], strides: &[i64]) -> bool {
@@ -261,8 +262,8 @@ impl<'a> SampleList<'a> {
     ///
     /// # Safety
     /// Every element that the last sample's shape and strides reach from each address is of its dtype, in initialised memory
-    /// of its device that nothing writes to or frees during `'a`; on a CUDA device until the work that reads it is
-    /// done.
+    /// of its device that nothing writes to or frees during `'a`; on a CUDA device or in page-locked memory until the work
+    /// that reads it is done.
     #[allow(unsafe_code)]
     #[inline]
     pub(crate) unsafe fn append_like_last(&mut self, data: impl Iterator<Item = *const u8>) {
@@ -298,7 +299,7 @@ impl<'a> SampleList<'a> {
     /// Appends all samples of another list.
     ///
     /// # Errors
-    /// As [`SampleList::reserve`].
+    /// As [`SampleList::reserve`]; [`Error::Argument`] for samples that were selected by indices on a device.
     pub fn extend(&mut self, other: &SampleList<'a>) -> Result<()> {
         self.check_known()?;
         other.check_known()?;
@@ -320,7 +321,7 @@ impl<'a> SampleList<'a> {
         Ok(())
     }
 
-    /// Remembers that some sample must not be written to, so that a view of it is read-only.
+    /// Marks the list as having a sample that must not be written to, so that a view of the samples is read-only.
     pub fn mark_read_only(&mut self) {
         self.read_only = true;
     }

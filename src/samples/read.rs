@@ -71,7 +71,7 @@ impl<'a> SampleList<'a> {
         self.metas.all().first().map_or(0, |meta| meta.layout.ndim())
     }
 
-    /// The dims of all samples, if they have as many.
+    /// The number of dims of the samples; `None` if they differ in it, or if there is no sample.
     pub fn common_ndim(&self) -> Option<usize> {
         let ndim = self.ndim();
         let same = |meta: &TensorMeta| meta.layout.ndim() == ndim;
@@ -237,10 +237,10 @@ impl<'a> SampleList<'a> {
         self.selection.as_deref()
     }
 
-    /// Refuses samples that only a device knows.
+    /// Checks that the host knows the samples.
     ///
     /// # Errors
-    /// [`Error::Argument`].
+    /// [`Error::Argument`] if they were selected by indices on a device.
     pub fn check_known(&self) -> Result<()> {
         match self.selection {
             None => Ok(()),

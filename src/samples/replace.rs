@@ -42,8 +42,9 @@ impl<'a> SampleList<'a> {
     /// that were taken from this one keep the sample that they have.
     ///
     /// # Errors
-    /// [`Error::Argument`](crate::Error::Argument) if one of the samples is not there, and
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory); the list is then unchanged.
+    /// [`Error::Index`](crate::Error::Index) if one of the samples does not exist; [`Error::Argument`](crate::Error::Argument) if the
+    /// samples of a list were selected by indices on a device; [`Error::OutOfMemory`](crate::Error::OutOfMemory). The list is then
+    /// unchanged.
     ///
     /// ```
     /// use windrow::{Collate, Engine, SampleList, SampleView};

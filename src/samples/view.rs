@@ -76,7 +76,7 @@ impl<'a> SampleView<'a> {
     ///
     /// # Safety
     /// Every element that `layout` reaches from `data` is initialised memory of `device` that
-    /// nothing writes to or frees during `'a`; on a CUDA device until the work that reads it is done.
+    /// nothing writes to or frees during `'a`; on a CUDA device or in page-locked memory until the work that reads it is done.
     #[allow(unsafe_code)]
     pub unsafe fn from_raw_parts(
         data: *const u8,

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 /// Extents or strides of one tensor; four dims without an allocation.
 pub type Dims = SmallVec<[i64; 4]>;
 
-/// More dims than any producer makes (NumPy stops at 64).
+/// The largest number of dims that a tensor may have; it is NumPy's limit too.
 pub const MAX_NDIM: usize = 64;
 
 /// A shape printed as Python prints a tuple.

@@ -86,7 +86,7 @@ impl fmt::Display for DType {
 
 /// A Rust type that is the in-memory form of a [`DType`].
 ///
-/// Sealed: a foreign type could lie about its size.
+/// Sealed, because a foreign type could misstate its size.
 pub trait Element: Copy + Send + Sync + sealed::Sealed + 'static {
     /// The dtype of this type.
     const DTYPE: DType;

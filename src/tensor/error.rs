@@ -8,7 +8,8 @@ use crate::tensor::dtype::DType;
 /// The result of every fallible call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of this crate. Nothing has been written to an output when one is returned.
+/// An error of this crate. An error of input is returned before anything is written to an output. After [`Error::Cuda`] an
+/// output may be partly written; an [`Error::Index`] that a device found is of a batch that has been written.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Error {
@@ -24,11 +25,11 @@ pub enum Error {
     Empty,
     /// An argument that is wrong by itself, whatever the samples are.
     Argument(String),
-    /// An index that is not in a list; perhaps of an earlier call, where a device found it.
+    /// An index that is out of range for a list. If a device found it, it may belong to an earlier call.
     Index(String),
-    /// A size in elements or bytes that does not fit in 64 bits; the text says which.
+    /// A size in elements or bytes that does not fit in 64 bits, or offsets that do not fit in int32; the text says which.
     TooLarge(String),
-    /// The output (`bytes` long) could not be allocated.
+    /// Memory of `bytes` bytes could not be allocated, for an output, a list or a table.
     OutOfMemory {
         /// Bytes asked for.
         bytes: u64,

@@ -46,8 +46,8 @@ impl Scalar {
     /// The bits of this number in `dtype`, in the first `dtype.size()` bytes.
     ///
     /// # Errors
-    /// [`Error::Argument`] if an integer dtype cannot hold it exactly, or if a finite number would
-    /// become infinite. Floating-point dtypes round to nearest even.
+    /// [`Error::Argument`] if an integer dtype cannot hold it exactly, if a finite number would become infinite, if it is complex
+    /// and `dtype` is not, or if a float8 dtype lacks it (NaN, infinity, sign). Floating-point dtypes round to nearest even.
     pub fn bits(self, dtype: DType) -> Result<[u8; 16]> {
         let refuse = || Error::Argument(format!("value={self} is not representable in {dtype}"));
         let mut bits = [0u8; 16];

@@ -1,7 +1,7 @@
 //! [`Stream`]: a handle of work that runs in order on a device.
 
-/// A CUDA stream of any library, by its handle: 0 and 1 are the legacy default stream, 2 is that of the
-/// calling thread.
+/// A CUDA stream of any library, by its handle: 0 and 1 are the legacy default stream, 2 is the
+/// per-thread default stream of the calling thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream(usize);
 
@@ -9,7 +9,8 @@ impl Stream {
     /// The legacy default stream, which is torch's current one by default.
     pub const LEGACY: Stream = Stream(1);
 
-    /// A stream by its handle (`cudaStream_t`, `CUstream`). It is never synchronised or destroyed.
+    /// A stream by its handle (`cudaStream_t`, `CUstream`). It is never destroyed. A call waits for it
+    /// only to place a batch on the host, and after a failure.
     ///
     /// # Safety
     /// The handle is that of a stream that exists as long as batches enqueued on it, or exported to it,

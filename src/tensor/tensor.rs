@@ -46,7 +46,7 @@ impl Tensor {
     /// # Safety
     /// - Every element that `layout` reaches from `data` is inside memory that stays valid and in
     ///   place until `owner` is dropped; on [`Device::Cpu`] it is initialised when read.
-    /// - Unless `read_only`, writing to it through an export is the owner's intention.
+    /// - Unless `read_only` is set, consumers of an export may write to the memory.
     /// - Nothing writes to it while a slice from [`Tensor::as_slice`] is alive.
     #[allow(unsafe_code)]
     pub unsafe fn new_unchecked(
@@ -63,7 +63,8 @@ impl Tensor {
     /// A row-major tensor that owns its elements.
     ///
     /// # Errors
-    /// [`Error::Shape`] if the shape does not have as many elements as the vector.
+    /// [`Error::Shape`] if the shape does not have as many elements as the vector; as [`Layout::try_new`] for an impossible
+    /// shape.
     ///
     /// ```
     /// let tensor = windrow::Tensor::from_vec(vec![1i32, 2, 3, 4, 5, 6], &[2, 3])?;
@@ -133,7 +134,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DType`] if `T` is not the dtype; [`Error::Device`] if the memory is not on the host;
-    /// [`Error::Layout`] if it has gaps, another order, or is misaligned for `T`.
+    /// [`Error::Layout`] if it has gaps or another order, is misaligned for `T`, or has a bool that is neither 0 nor 1.
     pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
         if T::DTYPE != self.dtype {
             return Err(Error::DType(Box::new(Mismatch::of("tensor", T::DTYPE, self.dtype))));
@@ -210,7 +211,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::DType`] if this is no tensor of bytes (uint8); [`Error::Layout`] if it has gaps, or if
-    /// the part would leave it.
+    /// the part would leave it; as [`Layout::try_new`] for an impossible shape.
     ///
     /// ```
     /// use windrow::{DType, Tensor};
@@ -240,7 +241,7 @@ impl Tensor {
         Ok(Tensor { owner: self.owner.clone(), data, dtype, device, layout, read_only })
     }
 
-    /// The same memory as unsigned integers of the same width; complex numbers have none and stay.
+    /// The same memory as unsigned integers of the same width; complex dtypes are kept.
     #[must_use]
     pub fn as_bits(&self) -> Tensor {
         let dtype = match (self.dtype, self.dtype.size()) {

@@ -52,7 +52,7 @@ typedef enum {
   WINDROW_STATUS_NO_DRIVER = 8,
   // A call of the CUDA driver failed.
   WINDROW_STATUS_CUDA = 9,
-  // A bug of windrow's.
+  // A bug in windrow.
   WINDROW_STATUS_BUG = 10,
 } windrow_status;
 
@@ -101,7 +101,8 @@ typedef struct windrow_engine windrow_engine;
 // A list of borrowed samples. Used by one thread at a time.
 typedef struct windrow_samples windrow_samples;
 
-// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read within the call.
+// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
+// `dim` is read for `WINDROW_FORM_CONCAT` only, and `value` to `num_multiples` for `WINDROW_FORM_PAD` only.
 typedef struct {
   // `sizeof(windrow_options)`, set by `windrow_options_init`.
   size_t size;
@@ -125,7 +126,8 @@ typedef struct {
   int32_t mask;
   // The dtype of the mask: 1 where it is true. All zero: bool.
   DLDataType mask_dtype;
-  // The dims that are padded; NULL: those that differ.
+  // The dims that are padded; NULL: those that an entry of `sizes` or `multiples` names or, if none does, those that differ.
+  // Samples of one dim are always padded along it.
   const int64_t *dims;
   // Entries of `dims`.
   size_t num_dims;
@@ -137,9 +139,9 @@ typedef struct {
   const int64_t *multiples;
   // Entries of `multiples`.
   size_t num_multiples;
-  // Not 0: offsets of a ragged batch are int32.
+  // Not 0: offsets of a ragged batch are int32; for another form, WINDROW_STATUS_ARGUMENT.
   int32_t offsets_i32;
-  // Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`.
+  // Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`; for another form, WINDROW_STATUS_ARGUMENT.
   int32_t batch_index;
   // Elements become `(x * scale - mean[c]) / std[c]`.
   double scale;
@@ -153,7 +155,7 @@ typedef struct {
   size_t num_std;
   // The dim of the channels, if `has_channel_dim` is not 0.
   int64_t channel_dim;
-  // Not 0: `channel_dim` is given. Else the channels are found by the number of means.
+  // Not 0: `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
   int32_t has_channel_dim;
   // The order of a sample's dims in the batch; NULL: as they are.
   const int64_t *permute;
@@ -168,10 +170,10 @@ extern "C" {
 // The text of this thread's last failure, and "" before the first; valid until the next one.
 const char *windrow_error(void);
 
-// The position of the sample that this thread's last failure is about, or -1.
+// The position of the sample that this thread's last failure is about; -1 if there is none, or if only the text names it.
 int64_t windrow_error_sample(void);
 
-// Makes an engine with so many threads, the calling one included; 0 is one for each core.
+// Makes an engine with `num_threads` threads, the calling one included; 0 means one for each core.
 //
 // # Safety
 // `engine` points to a place for a pointer.
@@ -180,7 +182,7 @@ windrow_status windrow_engine_new(size_t num_threads, windrow_engine **engine);
 // Frees an engine; its batches live on. NULL is ignored.
 //
 // # Safety
-// An engine from `windrow_engine_new` that no call uses, once.
+// `engine` is NULL, or comes from `windrow_engine_new`, is not in use by a call and has not been freed.
 void windrow_engine_free(windrow_engine *engine);
 
 // Makes an empty list of samples.
@@ -212,7 +214,7 @@ void windrow_samples_clear(windrow_samples *samples);
 // Frees a list. NULL is ignored.
 //
 // # Safety
-// A list from `windrow_samples_new` that no call uses, once.
+// `samples` is NULL, or comes from `windrow_samples_new`, is not in use by a call and has not been freed.
 void windrow_samples_free(windrow_samples *samples);
 
 // Fills in the defaults: a stack of the samples as they are.
@@ -224,31 +226,34 @@ windrow_status windrow_options_init(windrow_options *options);
 // Assembles a batch in memory of windrow.
 //
 // # Safety
-// Handles of this library; options with arrays of as many entries as they say; a place for a pointer.
+// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
+// points to a place for a pointer.
 windrow_status windrow_assemble(const windrow_engine *engine,
                                 const windrow_samples *samples,
                                 const windrow_options *options,
                                 windrow_batch **batch);
 
-// As `windrow_assemble`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is on it
-// already. Nothing waits: samples in device memory stay until the stream has come so far, and a user on another stream calls
-// `windrow_batch_ready_on` first. A batch on the host is complete, and the stream is not used.
+// As `windrow_assemble`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is
+// already on it. The call does not wait for a batch on a device: samples in device memory stay until the work is done, and
+// a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is complete on return; if its samples
+// are on the host too, the stream is not used.
 //
 // # Safety
-// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The stream exists
-// as long as the batch and the tensors handed out of it.
+// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
+// points to a place for a pointer. The stream exists as long as the batch and the tensors handed out of it.
 windrow_status windrow_assemble_on(const windrow_engine *engine,
                                    const windrow_samples *samples,
                                    const windrow_options *options,
                                    void *stream,
                                    windrow_batch **batch);
 
-// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. The batch given back has all else:
-// lengths, offsets, mask. It may be NULL if none of these is wanted.
+// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. `batch` receives everything else
+// (lengths, offsets, mask), and may be NULL if none of it is needed.
 //
 // # Safety
-// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The memory of
-// `out` may be written to, and nothing else uses it during the call, on a device until that work is done.
+// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
+// is NULL or points to a place for a pointer. The memory of `out` may be written to, and nothing else uses it during the
+// call, on a device until that work is done.
 windrow_status windrow_assemble_into(const windrow_engine *engine,
                                      const windrow_samples *samples,
                                      const windrow_options *options,
@@ -286,7 +291,7 @@ windrow_status windrow_batch_tensor(const windrow_batch *batch,
 // Frees a batch; tensors handed out live on. NULL is ignored.
 //
 // # Safety
-// A batch of this library that no call uses, once.
+// `batch` is NULL, or comes from this library, is not in use by a call and has not been freed.
 void windrow_batch_free(windrow_batch *batch);
 
 #ifdef __cplusplus

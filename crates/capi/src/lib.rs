@@ -42,7 +42,7 @@ pub enum Status {
     NoDriver = 8,
     /// A call of the CUDA driver failed.
     Cuda = 9,
-    /// A bug of windrow's.
+    /// A bug in windrow.
     Bug = 10,
 }
 
@@ -174,13 +174,13 @@ pub extern "C" fn windrow_error() -> *const c_char {
     })
 }
 
-/// The position of the sample that this thread's last failure is about, or -1.
+/// The position of the sample that this thread's last failure is about; -1 if there is none, or if only the text names it.
 #[no_mangle]
 pub extern "C" fn windrow_error_sample() -> i64 {
     FAILURE.with_borrow(|failure| failure.as_ref().map_or(-1, |failure| failure.sample))
 }
 
-/// Makes an engine with so many threads, the calling one included; 0 is one for each core.
+/// Makes an engine with `num_threads` threads, the calling one included; 0 means one for each core.
 ///
 /// # Safety
 /// `engine` points to a place for a pointer.
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn windrow_engine_new(
 /// Frees an engine; its batches live on. NULL is ignored.
 ///
 /// # Safety
-/// An engine from `windrow_engine_new` that no call uses, once.
+/// `engine` is NULL, or comes from `windrow_engine_new`, is not in use by a call and has not been freed.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_engine_free(engine: *mut Engine) {
     // SAFETY: the caller's promise.
@@ -271,7 +271,7 @@ pub unsafe extern "C" fn windrow_samples_clear(samples: *mut Samples) {
 /// Frees a list. NULL is ignored.
 ///
 /// # Safety
-/// A list from `windrow_samples_new` that no call uses, once.
+/// `samples` is NULL, or comes from `windrow_samples_new`, is not in use by a call and has not been freed.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_samples_free(samples: *mut Samples) {
     // SAFETY: the caller's promise.
@@ -297,7 +297,8 @@ pub unsafe extern "C" fn windrow_options_init(options: *mut Options) -> Status {
 /// Assembles a batch in memory of windrow.
 ///
 /// # Safety
-/// Handles of this library; options with arrays of as many entries as they say; a place for a pointer.
+/// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
+/// points to a place for a pointer.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_assemble(
     engine: *const Engine,
@@ -314,13 +315,14 @@ pub unsafe extern "C" fn windrow_assemble(
     })
 }
 
-/// As `windrow_assemble`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is on it
-/// already. Nothing waits: samples in device memory stay until the stream has come so far, and a user on another stream calls
-/// `windrow_batch_ready_on` first. A batch on the host is complete, and the stream is not used.
+/// As `windrow_assemble`, by work enqueued on a stream (`CUstream`, `cudaStream_t`; NULL is the default one) behind what is
+/// already on it. The call does not wait for a batch on a device: samples in device memory stay until the work is done, and
+/// a user on another stream calls `windrow_batch_ready_on` first. A batch on the host is complete on return; if its samples
+/// are on the host too, the stream is not used.
 ///
 /// # Safety
-/// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The stream exists
-/// as long as the batch and the tensors handed out of it.
+/// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
+/// points to a place for a pointer. The stream exists as long as the batch and the tensors handed out of it.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_assemble_on(
     engine: *const Engine,
@@ -340,12 +342,13 @@ pub unsafe extern "C" fn windrow_assemble_on(
     })
 }
 
-/// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. The batch given back has all else:
-/// lengths, offsets, mask. It may be NULL if none of these is wanted.
+/// Assembles a batch into the memory of `out`, which has exactly its shape and dtype. `batch` receives everything else
+/// (lengths, offsets, mask), and may be NULL if none of it is needed.
 ///
 /// # Safety
-/// Handles of this library; options with arrays of as many entries as they say; a place for a pointer. The memory of
-/// `out` may be written to, and nothing else uses it during the call, on a device until that work is done.
+/// `engine` and `samples` are handles of this library; each array of `options` has as many entries as its count says; `batch`
+/// is NULL or points to a place for a pointer. The memory of `out` may be written to, and nothing else uses it during the
+/// call, on a device until that work is done.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_assemble_into(
     engine: *const Engine,
@@ -444,7 +447,7 @@ pub unsafe extern "C" fn windrow_batch_tensor(
 /// Frees a batch; tensors handed out live on. NULL is ignored.
 ///
 /// # Safety
-/// A batch of this library that no call uses, once.
+/// `batch` is NULL, or comes from this library, is not in use by a call and has not been freed.
 #[no_mangle]
 pub unsafe extern "C" fn windrow_batch_free(batch: *mut Batch) {
     // SAFETY: the caller's promise.

@@ -29,7 +29,8 @@ pub enum Mask {
     Pad = 2,
 }
 
-/// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read within the call.
+/// How a batch is assembled. Call `windrow_options_init` first, then set what differs. Arrays are read during the call.
+/// `dim` is read for `WINDROW_FORM_CONCAT` only, and `value` to `num_multiples` for `WINDROW_FORM_PAD` only.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -55,7 +56,8 @@ pub struct Options {
     pub mask: i32,
     /// The dtype of the mask: 1 where it is true. All zero: bool.
     pub mask_dtype: DLDataType,
-    /// The dims that are padded; NULL: those that differ.
+    /// The dims that are padded; NULL: those that an entry of `sizes` or `multiples` names or, if none does, those that differ.
+    /// Samples of one dim are always padded along it.
     pub dims: *const i64,
     /// Entries of `dims`.
     pub num_dims: usize,
@@ -67,9 +69,9 @@ pub struct Options {
     pub multiples: *const i64,
     /// Entries of `multiples`.
     pub num_multiples: usize,
-    /// Not 0: offsets of a ragged batch are int32.
+    /// Not 0: offsets of a ragged batch are int32; for another form, WINDROW_STATUS_ARGUMENT.
     pub offsets_i32: i32,
-    /// Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`.
+    /// Not 0: a ragged batch has `WINDROW_FIELD_BATCH_INDEX`; for another form, WINDROW_STATUS_ARGUMENT.
     pub batch_index: i32,
     /// Elements become `(x * scale - mean[c]) / std[c]`.
     pub scale: f64,
@@ -83,7 +85,7 @@ pub struct Options {
     pub num_std: usize,
     /// The dim of the channels, if `has_channel_dim` is not 0.
     pub channel_dim: i64,
-    /// Not 0: `channel_dim` is given. Else the channels are found by the number of means.
+    /// Not 0: `channel_dim` is given. Otherwise it is the only dim whose extent is the number of entries of `mean` or `std`.
     pub has_channel_dim: i32,
     /// The order of a sample's dims in the batch; NULL: as they are.
     pub permute: *const i64,

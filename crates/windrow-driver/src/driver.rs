@@ -214,10 +214,10 @@ extern "C" {
 const RTLD_NOW: c_int = 2;
 
 /// Loads the driver, once per process: the library that `$WINDROW_CUDA_DRIVER` names (for tests),
-/// else `libcuda.so.1`. Gives the number of listed functions that it lacks.
+/// else `libcuda.so.1`. Returns the number of listed functions that it lacks.
 ///
 /// # Errors
-/// The dynamic linker's own words if there is no such library or it cannot be used.
+/// The dynamic linker's message, if there is no such library or it cannot be used.
 pub fn load() -> Result<usize, &'static str> {
     // An empty name would open the program itself.
     match std::env::var_os("WINDROW_CUDA_DRIVER").filter(|path| !path.is_empty()) {

@@ -23,7 +23,7 @@ class TokenizerNumbers:
     Attributes:
         pad_token_id, pad_token_type_id: what ``input_ids`` and ``token_type_ids`` are padded with.
         padding_side: ``"right"`` or ``"left"``.
-        model_input_names: ``attention_mask`` among them, it is added.
+        model_input_names: names of a model's inputs; if they include ``attention_mask``, the batch has one.
         mask_token_id, vocab_size, all_special_ids: for masked language modelling.
     """
 
@@ -129,12 +129,14 @@ class DataCollatorWithPadding:
         return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
-        dict: by key, whole numbers int64, Python floats float32 (of ``"np"`` float64), and so arrays of floats where the ids are arrays;
-        ``label`` and ``label_ids`` become ``labels``. As
-        BatchEncoding of transformers it has its entries as attributes, and ``.to(device)``.
+        dict: by key. Whole numbers are int64. Python floats are float32 (float64 for ``"np"``), and so are arrays of floats where the ids
+        are arrays. ``label`` and ``label_ids`` become ``labels``. As in transformers' BatchEncoding, entries are attributes too, and
+        ``.to(device)`` moves the batch.
 
     Raises:
-        ShapeError: entries that the tokenizer does not pad, labels among them, differ in shape. KeyError: one is missing.
+        ShapeError: entries that the tokenizer does not pad, such as labels, differ in shape.
+        KeyError: an entry is missing.
+        ValueError: there are no features, the tokenizer has no padding token, or an argument is wrong.
 
     Example:
         >>> from windrow.sequence import DataCollatorWithPadding, TokenizerNumbers
@@ -239,13 +241,15 @@ class DataCollatorForSeq2Seq:
 
 @dataclass
 class DataCollatorWithFlattening:
-    """Joins sequences to one row without padding, as transformers' collator of this name: `pack_tokens` with its results.
+    """Joins sequences into one row without padding, as transformers' collator of this name does; built on `pack_tokens`.
 
     Args:
         return_tensors: ``"pt"`` or ``"np"``.
         return_position_ids: adds ``position_ids``, which begin at ``position_ids_start`` in each sequence.
         separator_id: label of each sequence's first token.
-        return_flash_attn_kwargs, return_seq_idx: as for `pack_tokens`.
+        return_flash_attn_kwargs: adds ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``; without it the result
+            has no boundaries of sequences.
+        return_seq_idx: as for `pack_tokens`.
 
     Example:
         >>> from windrow.sequence import DataCollatorWithFlattening
@@ -286,20 +290,27 @@ class DataCollatorWithFlattening:
 class DataCollatorForLanguageModeling:
     """Pads sequences for language modelling, causal or masked, as transformers' collator of this name.
 
-    With a ``seed`` the masks are those of transformers, by ``return_tensors`` drawn from a generator of torch or of NumPy; in worker
-    processes of torch's loader the worker's number is added to it. Without one they are drawn from the library's global generator.
+    With a ``seed``, masks are drawn as in transformers, from a generator of torch or NumPy according to ``return_tensors``; in a worker
+    process of torch's loader the worker's number is added to the seed. Without one, the library's global generator is used.
 
     Args:
-        mlm: masked; False: the labels are the ids, -100 where they are the padding token.
-        whole_word_mask: draws words, and masks all tokens of each. The features need ``offset_mapping``, of rows of any length, and every
-            token drawn becomes the mask token: other shares are set so with a UserWarning, as transformers does.
+        tokenizer: of transformers, or `TokenizerNumbers`.
+        mlm: True: masked language modelling. False: the labels are the ids, with -100 in place of the padding token.
+        whole_word_mask: draws words and masks all tokens of each. The features need ``offset_mapping``, one pair for each token. Every
+            drawn token becomes the mask token: other shares are changed to that with a UserWarning, as in transformers.
         mlm_probability: share of the tokens that are to be predicted.
         mask_replace_prob, random_replace_prob: shares of those that become the mask token, and another token.
         pad_to_multiple_of, return_tensors: as for `DataCollatorWithPadding`.
         seed: of the masks.
 
+    Returns:
+        dict: as `DataCollatorWithPadding`, with ``labels`` int64 ``[N, length]``, -100 where nothing is predicted.
+
     Raises:
-        ValueError: masks without a mask token, whole words without masks, or probabilities that make no sense; an ``offset_mapping`` that is not one pair for each token. KeyError: there is none, and words are masked.
+        ValueError: ``mlm`` without a mask token, ``whole_word_mask`` without ``mlm``, a share that is not from 0 to 1, or two shares that
+            add up to more than 1.
+        ShapeError: ``offset_mapping`` is not one pair for each token.
+        KeyError: ``whole_word_mask`` without ``offset_mapping``.
 
     Example:
         >>> from windrow.sequence import DataCollatorForLanguageModeling, TokenizerNumbers

@@ -92,7 +92,7 @@ def offsets_of(features: Sequence[Any], size: int, side: str) -> Any:
     rows = []
     for index, feature in enumerate(features):
         if not isinstance(feature, Mapping) or "offset_mapping" not in feature:
-            text = "the key 'offset_mapping' is missing; whole_word_mask=True needs it: return_offsets_mapping=True of the tokenizer"
+            text = "the key 'offset_mapping' is missing; whole_word_mask=True needs it: call the tokenizer with return_offsets_mapping=True"
             raise KeyError(f"sample {index}: {text}")
         row, count = np.asarray(feature["offset_mapping"], np.int64), len(feature["input_ids"])
         if row.shape != (count, 2) and row.size + count > 0:

@@ -45,13 +45,14 @@ def register_node(
 
     Args:
         cls: the class; subclasses are registered by themselves.
-        flatten: of an object, its children by name; the names are the path. The same names for every sample.
-        unflatten: of the assembled children by name, each a `Batch`, a list of str or bytes, or what a container among
-            them has become, the result.
+        flatten: takes an object and returns a mapping of names to children, with the same names for every sample. The names form
+            the path.
+        unflatten: takes a dict of the assembled children by name and returns the result. A child is a `Batch`, a list of str or
+            bytes, or the result of a nested container.
 
     Raises:
-        TypeError: ``cls`` is no class, or one that `windrow.collate` has rules for: dict, list, tuple, str, bytes, numbers,
-            arrays and tensors; or one of the others is no function.
+        TypeError: ``cls`` is not a class, or is one that `windrow.collate` has rules for: dict, list, tuple, str, bytes, numbers, arrays
+            and tensors; or ``flatten`` or ``unflatten`` is not a function.
         ValueError: the class is registered already.
 
     Example:

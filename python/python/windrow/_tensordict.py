@@ -48,7 +48,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
     if sizes.count(first.batch_size) != len(sizes):
         index = next(index for index, size in enumerate(sizes) if size != first.batch_size)
         expected, got = tuple(first.batch_size), tuple(sizes[index])
-        error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack takes equal ones too")
+        error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack needs equal ones too")
         error.index, error.path, error.expected, error.got = index, path, expected, got
         raise error
     children = list(map(_dict_of, samples)) if are_plain else [_items(sample) for sample in samples]

@@ -42,7 +42,8 @@ def collate_columns(
             ``iter(batch_size=...)``; or another Arrow table or record batch.
         rows: of a dataset, a slice, a range, or a list or array of indices; None: all.
         spec: column to `windrow.Pad` and the like, with globs; columns without an entry are stacked.
-        columns: names of the columns to take; None: all, or those of the dataset's format. The table has ``select`` then, as pyarrow's and polars' have.
+        columns: names of the columns to take; None: all, or those of the dataset's format. It needs a table with ``select``, such as
+            those of pyarrow and polars.
         return_tensors: ``"pt"`` or ``"np"``.
         common: as for `windrow.stack`.
 
@@ -51,9 +52,11 @@ def collate_columns(
 
     Raises:
         DTypeError: for a null, a dictionary or a column without numbers, with ``.path`` the column and ``.index`` the row.
-        ShapeError: for rows of several lengths in a column that is stacked. ValueError: for a spec that matches no column,
-        and for two results of one name. TypeError: for what is no Arrow table, for ``rows`` of what is no dataset, and for a dataset with
-        a transform, whose results are not in its table. IndexError: for a row that the dataset does not have.
+        ShapeError: for rows of several lengths in a column that is stacked.
+        ValueError: for a spec that matches no column, and for two results of one name.
+        TypeError: for an object that is not an Arrow table, for ``rows`` with anything but a dataset, and for a dataset with a transform,
+            whose results are not in its table.
+        IndexError: for a row that the dataset does not have.
 
     Example:
         >>> import pyarrow as pa, windrow as wr

@@ -88,13 +88,14 @@ def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max
         lengths: an integer array-like of one dim.
         max_tokens: the most of (samples) x (longest length, rounded up to ``pad_to_multiple_of``).
         pad_to_multiple_of: what the batch is padded to a multiple of.
-        max_sequences: the most samples of a batch.
+        max_sequences: the most samples of a batch; None: no limit.
 
     Returns:
         Rows: from the shortest samples to the longest.
 
     Raises:
-        ValueError: a length, rounded up, is above ``max_tokens`` (names the index), or an argument is wrong.
+        ValueError: a length is negative or, rounded up, above ``max_tokens`` (names the index), or an argument is wrong.
+        TypeError: ``lengths`` are not integers of one dim.
     """
     limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
     return Rows(*_windrow._token_budget(lengths, limit, int_of("pad_to_multiple_of", pad_to_multiple_of), most), limit)
@@ -111,11 +112,16 @@ def buckets(
         boundaries: increasing lengths that separate buckets; a length equal to a boundary belongs to the bucket above it, as in
             ``tf.data.Dataset.bucket_by_sequence_length``. A batch has samples of one bucket. If None, samples are sorted by length and
             neighbours form a batch.
-        drop_last: leaves out batches with fewer samples.
-        seed: shuffles the samples of a bucket, and the batches; the same seed gives the same batches.
+        drop_last: leaves out batches of fewer than ``batch_size`` samples.
+        seed: shuffles the samples within each bucket (without ``boundaries``: samples of equal length) and the order of the batches;
+            the same seed gives the same batches. None: nothing is shuffled.
+
+    Returns:
+        Rows: the batches, without a seed in increasing order of length or bucket.
 
     Raises:
         ValueError: a length is negative, ``batch_size`` is below 1, or ``boundaries`` do not increase.
+        TypeError: ``lengths`` or ``boundaries`` are not integers of one dim.
     """
     size, seed = int_of("batch_size", batch_size), _optional("seed", seed, 0, 64)
     return Rows(*_windrow._buckets(lengths, size, boundaries, bool(drop_last), seed))
@@ -131,7 +137,11 @@ def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows
         num_ranks: how many rows.
         seed: shuffles samples of equal length; if None, the order of the list decides.
 
+    Returns:
+        Rows: ``num_ranks`` rows, some of them empty if there are fewer samples.
+
     Raises:
         ValueError: a length is negative, or ``num_ranks`` is below 1.
+        TypeError: ``lengths`` are not integers of one dim.
     """
     return Rows(*_windrow._balance(lengths, int_of("num_ranks", num_ranks), _optional("seed", seed, 0, 64)))

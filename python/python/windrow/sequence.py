@@ -72,8 +72,10 @@ def pad_tokens(
         key is as long as its own longest entry.
 
     Raises:
-        ShapeError: lengths are unequal, or beyond ``max_length``. KeyError: an entry is missing.
-        DTypeError: a number is beyond int64. ValueError: an argument is wrong.
+        ShapeError: a sequence is longer than ``max_length``, or lengths differ and nothing is padded.
+        KeyError: an entry is missing.
+        DTypeError: a number is beyond int64.
+        ValueError: there are no features, or an argument is wrong.
 
     Example:
         >>> from windrow.sequence import pad_tokens
@@ -101,8 +103,8 @@ def pack_tokens(
     """Joins sequences to one row, with what attention needs to keep them apart; nothing is padded.
 
     Args:
-        features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, and perhaps ``labels`` like them, which
-            otherwise are the ids themselves; all on the host or all on one device.
+        features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, and optionally ``labels`` of the same
+            shape (else the ids are the labels); all on the host or all on one device.
         separator_id: label of each sequence's first token, which no token before it predicts.
         position_ids_start: position of each sequence's first token.
         return_flash_attn_kwargs: names boundaries as models of transformers take them.
@@ -111,13 +113,16 @@ def pack_tokens(
 
     Returns:
         dict: ``input_ids``, ``labels``, ``position_ids`` int64 ``[1, total]``; ``cu_seqlens`` int32
-        ``[N + 1]`` and ``max_seqlen``, an int of the host. For samples on a device all tensors are there, and the call
-        waits for nothing. With ``return_flash_attn_kwargs`` these are
-        ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``.
+        ``[N + 1]`` and ``max_seqlen``, a Python int. With ``return_flash_attn_kwargs`` the last two are named ``cu_seq_lens_q``,
+        ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``. For samples on a device all tensors are there, and the call does
+        not wait.
 
     Raises:
-        ShapeError: ids of another shape, or labels that are not as many. DTypeError: they are not whole
-            numbers, or beyond int64. DeviceError: they are not all in one place. ValueError: more than 2^31 - 1 tokens.
+        ShapeError: ids of another shape, or another number of labels than ids.
+        DTypeError: ids or labels are not whole numbers, or are beyond int64.
+        DeviceError: they are in several places.
+        KeyError: an entry is missing.
+        ValueError: there are no features, or more than 2^31 - 1 tokens.
 
     Example:
         >>> from windrow.sequence import pack_tokens
@@ -170,13 +175,16 @@ def pack_rows(
         dict: ``input_ids``, ``labels``, ``position_ids`` and ``segment_ids``, int64 ``[B, max_tokens]``. Segments are counted from 1 in
         each row and are 0 where padding is; positions begin at 0 in each segment. ``cu_seqlens``, int32: where each sequence
         begins and ends in the flattened rows; the padding of a row counts as one more sequence, so that the last number is
-        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it. Of samples on a device all are there, and nothing is
-        waited for.
+        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it. For samples on a device all tensors are there,
+        and the call does not wait.
 
     Raises:
-        IndexError: the plan names a sample that is not there. ValueError: a row is longer than ``max_tokens``, the plan is empty, or
-            there are more than 2^31 - 1 tokens. ShapeError, DTypeError, DeviceError: as `pack_tokens`; the index is the
-            position in the order of the plan.
+        IndexError: the plan names a sample that does not exist.
+        TypeError: an index is not an int.
+        KeyError: an entry is missing.
+        ValueError: a row is longer than ``max_tokens``, no ``max_tokens`` is known, the plan is empty, or there are more than 2^31 - 1
+            tokens.
+        ShapeError, DTypeError, DeviceError: as for `pack_tokens`; ``index`` is the position in the order of the plan.
 
     Example:
         >>> from windrow import plan
@@ -189,7 +197,7 @@ def pack_rows(
     check(return_tensors)
     limit = max_tokens if max_tokens is not None else getattr(plan, "max_tokens", None)
     if limit is None:
-        raise ValueError("max_tokens= is needed: the plan has none, as one of plan.pack has")
+        raise ValueError("max_tokens= is needed: this plan has no max_tokens, unlike one of plan.pack")
     limit = int_of("max_tokens", limit)
     features = _features_of(samples, plan)
     columns = _windrow.pack_rows_of(

@@ -28,28 +28,28 @@ class _Spec:
 
 
 class Stack(_Spec):
-    """The leaf is stacked; takes the arguments of `windrow.stack`."""
+    """Spec of a leaf that is stacked. Takes the keyword arguments of `windrow.stack` but ``stream``, and raises its errors for wrong ones."""
 
     form = "stack"
     __slots__ = ()
 
 
 class Concat(_Spec):
-    """The leaf is joined along a dim; takes the arguments of `windrow.concat`."""
+    """Spec of a leaf that is joined along a dim. Takes the keyword arguments of `windrow.concat` but ``stream``, and raises its errors."""
 
     form = "concat"
     __slots__ = ()
 
 
 class Pad(_Spec):
-    """The leaf is padded; takes the arguments of `windrow.pad`."""
+    """Spec of a leaf that is padded. Takes the keyword arguments of `windrow.pad` but ``stream``, and raises its errors for wrong ones."""
 
     form = "pad"
     __slots__ = ()
 
 
 class Ragged(_Spec):
-    """The leaf becomes values and offsets; takes the arguments of `windrow.ragged`."""
+    """Spec of a leaf that becomes values and offsets. Takes the keyword arguments of `windrow.ragged` but ``stream``, and raises its errors."""
 
     form = "ragged"
     __slots__ = ()

@@ -38,16 +38,18 @@ def pad_images(
 
     Args:
         images: array-likes ``[C, H, W]``, or ``[H, W, C]`` with ``channels_last``.
-        multiple_of: height and width are rounded up to it; what is added counts as padding.
-        value: of padding, not transformed.
-        transform, dtype: as for `windrow.stack`: normalised and permuted on the way.
+        multiple_of: height and width in pixels are rounded up to it; the pixels added count as padding.
+        value: of padding; it is not transformed.
+        transform, dtype: as for `windrow.stack`.
+        return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
-        PaddedImages: ``tensors`` ``[N, ...]``, ``mask`` bool ``[N, H, W]``, ``sizes`` a list of
-        ``(height, width)``.
+        PaddedImages: ``tensors`` ``[N, ...]``; ``mask`` bool ``[N, H, W]``, True on padding, in the order that ``transform`` gives H and W;
+        ``sizes`` a list of ``(height, width)``.
 
     Raises:
-        ShapeError: the images differ in channels or rank. ValueError: they are not of three dims.
+        ShapeError: the images differ in channels or rank.
+        ValueError: there are no images, or the first has not three dims.
 
     Example:
         >>> import numpy as np
@@ -98,13 +100,13 @@ def concat_graphs(
         graphs: mappings of array-likes, such as ``Data.to_dict()``; an entry without dims becomes one of ``[N]``.
         cat_dims: by key, the dim that an entry is joined along; -1 for ``face`` and keys with ``index``
             in their name, else 0.
-        increments: by key, what is added to the values of later graphs: a number for each graph,
-            ``"num_nodes"``, or a function of a graph. Without an entry the rules of `Data.__inc__` of PyTorch
-            Geometric: an array whose key has ``batch`` in its name by its largest value plus 1, ``face`` and
-            keys with ``index`` in their name by ``"num_nodes"``, the rest not. Bools that are raised become int64, and
-            Python's floats float32, as with `Data`.
+        increments: by key, how much each graph raises the values of the graphs after it: a number, ``"num_nodes"``, or a function of
+            the graph. Keys without an entry follow `Data.__inc__` of PyTorch Geometric: for an array whose key contains ``batch`` its
+            largest value plus 1, for ``face`` and keys that contain ``index`` ``"num_nodes"``, else 0. Raised bools become int64, and
+            Python floats float32, as with `Data`.
         num_nodes: the key whose length is a graph's number of nodes, or a function of a graph.
         follow_batch: keys that get ``<key>_batch`` and ``<key>_ptr`` of their own.
+        return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
         dict: by key; ``batch`` int64, the graph of each node, and ``ptr`` int64 ``[N + 1]``.
@@ -114,8 +116,11 @@ def concat_graphs(
 
     Raises:
         ShapeError, DTypeError: entries do not fit together, are lists of mixed numbers, or their raised values do not
-            fit their dtype; on a device, floats that would be raised. DeviceError: entries are on several devices.
-            KeyError: one is missing. TypeError: a graph is no mapping.
+            fit their dtype; on a device, floats that have to be raised.
+        DeviceError: entries are on several devices.
+        KeyError: an entry is missing.
+        TypeError: a graph is not a mapping.
+        ValueError: there are no graphs, or a number of nodes is negative.
 
     Example:
         >>> import numpy as np
@@ -190,16 +195,19 @@ def keyed_jagged(
 
     Args:
         samples: mappings from a key to a list or an array-like of one dim.
-        keys: which, and in which order; None: those of the first sample.
-        weights: like ``samples``, a weight for each value.
-        dtype: of the values.
+        keys: the keys to take, in this order; None: those of the first sample.
+        weights: mappings like ``samples``, with a weight for each value.
+        dtype: dtype of the values; None: theirs.
+        return_tensors: ``"pt"`` or ``"np"``.
 
     Returns:
         KeyedJagged: ``values`` ``[total]``, ``weights`` like it or None, ``lengths`` int64
         ``[len(keys) * N]``, ``offsets`` int64 with one more.
 
     Raises:
-        ShapeError: weights are not as many as values. KeyError: an entry is missing.
+        ShapeError: there are not as many weights as values.
+        KeyError: an entry is missing.
+        ValueError: there are no samples.
 
     Example:
         >>> from windrow.structure import keyed_jagged
@@ -282,11 +290,12 @@ def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> 
         dtype: of the result; ``"int32"`` or ``"float32"``, as the model's configuration says.
 
     Returns:
-        numpy.ndarray: ``[N]`` counts, ``[N + 1]`` with zero, ``[max]`` of no meaning for
-        ``..._AS_SHAPE``; item shapes ``[items, rank]``, or one after the other.
+        numpy.ndarray: of ``dtype``: counts ``[N]``, or ``[N + 1]`` with the leading zero; for ``..._AS_SHAPE`` zeros ``[max]``, of which
+        only the length matters; item shapes ``[items, rank]``, or flat for ``..._FLATTEN``.
 
     Raises:
-        ValueError: another kind, or counts that ``dtype`` does not hold.
+        ValueError: an unknown ``kind`` or ``dtype``, no requests, a request without dims, or a count above 2^31 - 1.
+        ShapeError: items differ in rank.
 
     Example:
         >>> import numpy as np
@@ -303,7 +312,7 @@ def batch_input(kind: str, requests: Sequence[Any], *, dtype: str = "int32") -> 
         raise ValueError(f"dtype must be 'int32' or 'float32', got {dtype!r}")
     shapes = [wr.asarray(row(request, index, what="request")).shape for index, request in enumerate(requests)]
     if not shapes or not all(shapes):
-        raise ValueError("a request is an array-like [batch, *item], and there is at least one")
+        raise ValueError("requests must be array-likes [batch, *item], at least one")
     counts = np.array([np.prod(shape, dtype=np.int64) for shape in shapes])
     if kind.startswith("BATCH_ITEM_SHAPE"):
         items: List[Tuple[int, ...]] = [shape[1:] for shape in shapes for _ in range(shape[0])]

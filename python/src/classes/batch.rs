@@ -99,8 +99,11 @@ tensor_methods!(PyBatch, {
         Ok(items.try_iter()?.into_any())
     }
 
-    /// torch's jagged nested tensor of a ragged batch, sharing its memory. Those of one batch have one
-    /// ragged size, so that torch adds and compares them.
+    /// torch's jagged nested tensor of a ragged batch, sharing its memory. All nested tensors of one batch have the same ragged
+    /// size, so that torch can add and compare them.
+    ///
+    /// Raises:
+    ///     ValueError: the batch is not ragged.
     fn nested<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (Some(offsets), Some(longest)) = (self.batch().offsets(), self.batch().max_length())
         else {
@@ -135,6 +138,8 @@ tensor_methods!(PyBatch, {
     /// Raises:
     ///     DTypeError: for bools, which Arrow packs into bits, bfloat16, float8 and complex numbers.
     ///     DeviceError: for a batch on a device.
+    ///     LayoutError: for data with gaps.
+    ///     ValueError: for data without dims.
     #[pyo3(signature = (requested_schema = None))]
     fn __arrow_c_array__<'py>(
         &self,

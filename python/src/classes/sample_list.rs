@@ -37,19 +37,18 @@ impl PySampleList {
     /// The samples at these positions, in this order, as a new list that shares their memory, and keeps
     /// alive what this one does.
     ///
-    /// After `to_device`, indices on that device (int32 or int64, of any library) are neither fetched nor waited for:
-    /// the work reads them in the order of their stream, in a CUDA graph each time that it is launched. The result can
-    /// be stacked, or padded to a given ``size``; any other use that needs to know the samples is a ValueError. An index out of
-    /// range gives padding (0 in a stack) and raises IndexError late: at ``Batch.check()``, and at the next use of
-    /// this list.
+    /// After `to_device`, the host neither reads nor waits for indices on that device (int32 or int64, of any library): the work
+    /// reads them in the order of their stream, and in a CUDA graph at each launch. The result can be stacked, or padded to a given
+    /// ``size``; any other use, which would depend on the samples, raises ValueError. An index out of range gives padding (0 in a
+    /// stack) and raises IndexError late: at ``Batch.check()``, and at the next use of this list.
     ///
     /// Args:
     ///     indices: an integer array-like of one dim, or a list of ints; negative ones count from the end.
     ///
     /// Raises:
-    ///     IndexError: for a position that is not in the list; or that an earlier call has found on the device.
-    ///     TypeError: for what is no int, a mask of bools too, and on a device for dtypes other than int32 and int64.
-    ///     DeviceError: for indices on another device than the samples, after `to_device`.
+    ///     IndexError: a position is not in the list, or a device found one of an earlier call out of range.
+    ///     TypeError: the indices are not ints (a mask of bools is refused too), or on a device not int32 or int64.
+    ///     DeviceError: after `to_device`, the indices are on another device than the samples.
     fn take(&self, indices: &Bound<'_, PyAny>) -> PyResult<PySampleList> {
         self.taken(indices).map(PySampleList::from_samples)
     }
@@ -116,13 +115,15 @@ impl PySampleList {
     ///
     /// Args:
     ///     values: an array-like of at least one dim.
-    ///     offsets: integers ``[N + 1]``, none below the one before it.
+    ///     offsets: integers ``[N + 1]`` that never decrease.
     ///     shapes: integers ``[N, k]``; ``values`` is then flat, row-major, and sample ``i`` has the
     ///         shape ``shapes[i]``.
     ///
     /// Raises:
-    ///     ShapeError: for offsets that go back or beyond ``values``, and for a shape of another number of
-    ///         elements than its piece has.
+    ///     ShapeError: offsets decrease or reach beyond ``values``; or a shape has another number of elements than its piece, or there
+    ///         is not one shape for each piece.
+    ///     LayoutError: ``shapes`` with ``values`` that are not flat and contiguous.
+    ///     TypeError: ``offsets`` or ``shapes`` are not integers of one and two dims.
     ///
     /// Example:
     ///     >>> import windrow as wr
@@ -149,12 +150,12 @@ impl PySampleList {
         Imported::parts_of(table, list).map(PySampleList::from_imported)
     }
 
-    /// Imports one more sample, of trees one of the same structure. An error names the position that it would have had.
+    /// Imports one more sample; in a list of trees it must have the same structure. An error names the position it would have had.
     fn append(&self, sample: &Bound<'_, PyAny>) -> PyResult<()> {
         self.add(&PyTuple::new(sample.py(), [sample])?)
     }
 
-    /// Imports more samples; on an error, a MemoryError too, none of them.
+    /// Imports more samples; on any error, MemoryError included, none of them is added.
     ///
     /// Args:
     ///     samples: an iterable of array-likes, or of trees of the same structure; or another list, which is joined as it is.

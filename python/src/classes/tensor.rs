@@ -57,21 +57,21 @@ macro_rules! tensor_methods {
                 self.inner().data_ptr().expose_provenance()
             }
 
-            /// A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes.
+            /// A NumPy array of the same host memory; bfloat16 and float8 need the package ml_dtypes, else ImportError. DeviceError for
+            /// memory of a CUDA device.
             fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
                 let (py, tensor) = (slf.py(), slf.get().inner());
                 let keeper = slf.get().is_all_memory().then(|| slf.as_any());
                 libraries::numpy(py, in_place(py, tensor)?, keeper)
             }
 
-            /// A torch tensor of the same memory.
+            /// A torch tensor of the same memory. DTypeError for a dtype that torch lacks.
             fn torch<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::torch(py, in_place(py, self.inner())?)
             }
 
-            /// A JAX array, of the same memory where JAX takes its alignment. JAX arrays do not
-            /// change: do not write to the memory afterwards. On a device it may be dropped before what
-            /// was computed with it is ready.
+            /// A JAX array, of the same memory if JAX accepts its alignment, else a copy. JAX arrays are immutable: do not write to
+            /// the memory afterwards. On a device, the array may be deleted before the work that uses it is done.
             fn jax<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::jax(py, in_place(py, self.inner())?)
             }
@@ -81,12 +81,13 @@ macro_rules! tensor_methods {
                 self.jax(py)
             }
 
-            /// A CuPy array; of host memory a copy on the current device.
+            /// A CuPy array of the same device memory; for host memory a copy on the current device.
             fn cupy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 libraries::cupy(py, in_place(py, self.inner())?)
             }
 
-            /// DLPack capsule. Without ``max_version``, or below 1.0, a legacy one.
+            /// DLPack capsule; a legacy one without ``max_version`` or below 1.0. BufferError: read-only memory in a legacy capsule,
+            /// another device, or ``copy=False`` where a copy is needed.
             #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
             fn __dlpack__<'py>(
                 &self,

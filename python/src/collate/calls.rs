@@ -13,16 +13,17 @@ use crate::engine::explain::PyExplain;
 use crate::ground::batch::PyBatch;
 use crate::samples::read::samples_of;
 
-/// Samples of equal shape along a new dim 0.
+/// Stacks samples of equal shape along a new dim 0.
 ///
 /// Args:
-///     samples: a list of array-likes, or a `SampleList`, or an Arrow array or column, which is the list of its
-///         rows: numbers, lists, fixed-size lists and tensors; bools are unpacked. Python numbers are array-likes without dims,
+///     samples: an iterable of array-likes; or a `SampleList`; or one array, whose rows along dim 0 are the samples; or an Arrow
+///         array or column, which is the list of its rows: numbers, lists, fixed-size lists and tensors; bools are unpacked. Python numbers are array-likes without dims,
 ///         lists and tuples of them array-likes of one dim: ints int64, floats (ints among them) float64,
 ///         bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
-///     dtype: of the batch; if None, all samples must share a dtype, which is kept.
-///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` or ``"cuda:1"``;
-///         None: where the samples are.
+///     dtype: dtype of the batch: a name such as ``"float16"``, or a NumPy, torch or JAX dtype; if None, all samples must share a
+///         dtype, which is kept.
+///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` (which is ``"cuda:0"``)
+///         or ``"cuda:1"``; None: where the samples are.
 ///     out: a writable array-like of exactly the result's shape, dtype and device. If it is a torch tensor
 ///         that was saved for ``backward``, ``backward`` raises, as after any operation in place.
 ///     stream: of a CUDA device, to enqueue the work on: a handle, a torch or CuPy stream,
@@ -30,8 +31,8 @@ use crate::samples::read::samples_of;
 ///         written on, else one of the engine's own.
 ///     transform (Transform): arithmetic and axis order on the way. Arithmetic on integers or bools needs
 ///         ``dtype``: a floating-point one, or an integer one, which truncates and saturates.
-///     copy (bool or None): None may return a view where the samples already form the batch in
-///         memory, False must.
+///     copy (bool or None): True: a copy. None: may return a view where the samples already form the batch in memory. False: a
+///         view, or ValueError.
 ///     engine (Engine): None: the default one.
 ///
 /// Returns:
@@ -41,11 +42,13 @@ use crate::samples::read::samples_of;
 ///     ShapeError, DTypeError, DeviceError, LayoutError: a sample, or ``out``, does not fit; nothing
 ///         was written. A torch tensor that requires grad is a LayoutError while torch's grad mode is on:
 ///         ``detach()`` it, or call within ``torch.no_grad()``.
-///     ValueError: no samples, or an argument that is wrong by itself.
+///     ValueError: no samples, an argument with a wrong value, or ``copy=False`` where the batch needs a copy.
+///     TypeError: a sample is not an array-like, or is a list that contains anything but numbers, such as None or another list; or
+///         an argument is unknown, has a wrong type, or names no dtype.
+///     MemoryError: the batch does not fit into memory.
 ///     CudaUnavailable: a device was asked for, and there is no driver, or this process was forked
-///         after its parent had begun to use one. CudaError: a call of the driver failed.
-///     TypeError: a sample is not an array-like, or is a list that contains anything but numbers, such as
-///         None or another list.
+///         after its parent had begun to use one.
+///     CudaError: a call of the driver failed.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -64,10 +67,17 @@ pub(crate) fn stack(
     assemble("stack", samples, engine, kwargs)
 }
 
-/// Samples that are equal but for ``dim``, joined along it. ``common`` as for `stack`.
+/// Joins samples that are equal except along ``dim``. ``common`` as for `stack`.
+///
+/// Args:
+///     dim (int): sample dim to join along; a negative one counts from the end.
 ///
 /// Returns:
 ///     Batch: ``data``, ``lengths`` int64 ``[N]`` and ``offsets`` int64 ``[N + 1]`` along ``dim``.
+///
+/// Raises:
+///     ShapeError: samples differ in rank or in another dim, or have no dims.
+///     ValueError: ``dim`` is not a dim of the samples.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -84,12 +94,12 @@ pub(crate) fn concat(
     assemble("concat", samples, engine, kwargs)
 }
 
-/// Samples of equal rank, filled up to the largest. ``common`` as for `stack`.
+/// Pads samples of equal rank to the largest. ``common`` as for `stack`.
 ///
 /// Args:
-///     value: number that padding holds; it must be exact in an integer dtype, and is not transformed.
-///     side: "right", "left" or "center"; one string, or one for each dim.
-///     dims: the dims to pad, an int or ints; each once.
+///     value: number that padding holds; it is not transformed. An integer dtype must hold it exactly; a float dtype rounds it.
+///     side: "right", "left" or "center"; one string, or one for each sample dim.
+///     dims: the sample dims to pad, an int or ints, each named once; negative ones count from the end.
 ///     size: extent of the dims in ``dims``, or an int or None (the longest) for each sample dim. A
 ///         sample that does not fit is an error.
 ///     multiple_of: what the extents of the dims in ``dims`` are rounded up to, or an int for each sample
@@ -101,17 +111,18 @@ pub(crate) fn concat(
 ///
 /// ``dims``, and an entry of ``size`` or a ``multiple_of`` above 1 that is given for its dim, name dims.
 /// Exactly the named dims are padded, whether samples differ there or not, and a difference elsewhere is
-/// a `ShapeError`. If nothing is named, the dims that differ are padded: name them if ``lengths`` and
-/// ``mask`` are to have the same shape in every batch. Samples of one dim have only that one to pad; those
-/// of two and more need ``dims`` for one ``size`` or ``multiple_of``.
+/// a `ShapeError`. If nothing is named, all dims in which samples differ are padded; samples of one dim are always padded along it.
+/// Name the dims if ``lengths`` and ``mask`` must have the same shape in every batch. Samples of two or more dims need ``dims`` for a
+/// single ``size`` or ``multiple_of``. All of these refer to the dims before ``Transform.permute``.
 ///
 /// Returns:
-///     Batch: ``data[N, *max]``, ``lengths`` int64 ``[N]`` when one dim is padded, else ``[N, k]``,
-///     and ``mask`` ``[N, *padded dims]``.
+///     Batch: ``data[N, *max]``, ``lengths`` int64 ``[N]`` when one dim is padded, else ``[N, k]`` in the order of the sample's dims,
+///     and ``mask`` ``[N, *padded dims]`` in the order of the result's dims.
 ///
 /// Raises:
 ///     ShapeError: samples differ in a dim that is not named, or are larger than ``size``.
-///     ValueError: one ``size`` or ``multiple_of`` for samples of two and more dims, without ``dims``.
+///     ValueError: one ``size`` or ``multiple_of`` for samples of two or more dims, without ``dims``; ``mask_dtype`` without ``mask``;
+///         a ``value`` that the dtype cannot hold.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -131,11 +142,19 @@ pub(crate) fn pad(
     assemble("pad", samples, engine, kwargs)
 }
 
-/// Samples that are equal but for dim 0, one after the other. ``common`` as for `stack`.
+/// Places samples that are equal except along dim 0 one after the other. ``common`` as for `stack`.
+///
+/// Args:
+///     offsets_dtype: ``"int64"`` or ``"int32"``.
+///     batch_index (bool): adds the position of the sample that each row comes from.
 ///
 /// Returns:
-///     Batch: ``data`` = values ``[sum, *rest]``, ``offsets[N + 1]``, ``lengths`` int64 ``[N]``,
-///     ``max_length`` (int) and, if asked for, ``batch_index`` int64 ``[sum]``.
+///     Batch: ``data`` = values ``[sum, *rest]``, ``offsets`` ``[N + 1]`` of ``offsets_dtype``, ``lengths`` int64 ``[N]``,
+///     ``max_length`` (int) and, if requested, ``batch_index`` int64 ``[sum]``.
+///
+/// Raises:
+///     ShapeError: samples differ beyond dim 0, or have no dims.
+///     ValueError: offsets do not fit int32, or ``permute`` moves dim 0.
 ///
 /// Examples:
 ///     >>> import windrow as wr
@@ -152,9 +171,17 @@ pub(crate) fn ragged(
     assemble("ragged", samples, engine, kwargs)
 }
 
-/// The plan of a call, without running it: path, bytes read and written, tiles, launches, padding,
-/// bytes of an arena. Raises what the call would. ``form`` is ``"stack"``, ``"concat"``, ``"pad"``,
-/// ``"ragged"`` or ``"collate"``, then with its ``spec``, ``sep`` and ``arena``.
+/// Plans a call without running it: path, bytes read and written, tiles, launches, padding, bytes of an arena.
+///
+/// Args:
+///     samples: as for the call.
+///     form (str): ``"stack"``, ``"concat"``, ``"pad"``, ``"ragged"`` or ``"collate"``.
+///     kwargs: the arguments of that call, for ``"collate"`` also ``spec``, ``sep`` and ``arena``.
+///
+/// Returns:
+///     Explain: the plan.
+///
+/// The call's errors for these arguments are raised.
 ///
 /// Examples:
 ///     >>> import windrow as wr

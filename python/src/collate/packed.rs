@@ -42,7 +42,7 @@ impl<'p> RowPlan<'p> {
             match (max_tokens as u64).checked_sub(used) {
                 Some(left) => Ok((own, left as usize)),
                 None => Err(Error::Argument(format!(
-                    "row {row} of the plan has more than max_tokens={max_tokens} tokens: it was made of \
+                    "row {row} of the plan has more than max_tokens={max_tokens} tokens: it was made from \
                      other lengths"
                 ))),
             }

@@ -9,21 +9,19 @@ use crate::ground::arguments::{none_unknown, per_dim, NoBool, TRANSFORM};
 
 /// ``(x * scale - mean[c]) / std[c]`` for each element, then a permutation of the sample's dims.
 ///
-/// Evaluated as one fused multiply-add ``x * a[c] + b[c]``, ``a = scale / std`` and
-/// ``b = -mean / std`` formed in float64: in float32, or in float64 when source or result is float64,
-/// then rounded once, to nearest even.
+/// Computed as one fused multiply-add ``x * a[c] + b[c]``, with ``a = scale / std`` and ``b = -mean / std`` formed in float64. The
+/// multiply-add is in float32, or in float64 when source or result is float64; its result is rounded once, to nearest even.
 ///
 /// Args:
 ///     scale (float): multiplies first; ``1 / 255`` for 8-bit images.
 ///     mean, std (float or sequence): one number, or one for each channel.
-///     channel_dim (int): sample dim of the channels, before ``permute``; without it the only dim of
-///         that extent.
+///     channel_dim (int): sample dim of the channels, before ``permute``; None: the only dim with as many entries as ``mean`` or
+///         ``std``, else ValueError.
 ///     permute (sequence of int): order of the sample's dims in the batch, as for ``numpy.transpose``.
 ///
-/// A call whose ``scale / std`` or ``-mean / std`` is not finite, as with a ``std`` of 0, raises ``ValueError``.
-/// ``scale``, ``mean`` or ``std`` on integer or bool samples need ``dtype=``, else the call raises
-/// `DTypeError`: ``"float32"``, say. An integer dtype truncates the result toward zero and saturates it, so
-/// that bytes scaled by ``1 / 255`` become 0 and 1.
+/// The call raises ``ValueError`` if ``scale / std`` or ``-mean / std`` is not finite, as with a ``std`` of 0. With ``scale``,
+/// ``mean`` or ``std``, integer and bool samples need ``dtype=``, such as ``"float32"``; without it the call raises `DTypeError`. An
+/// integer dtype truncates the result toward zero and saturates it: bytes scaled by ``1 / 255`` become 0 and 1.
 ///
 /// Examples:
 ///     >>> import windrow as wr

@@ -31,12 +31,12 @@ use crate::trees::container::ColumnPlace;
 use crate::trees::rules::apart;
 use crate::trees::walk::{fold, walk, Branch, Children};
 
-/// A list of trees to one tree of the same shape, every tensor leaf a `Batch`, in one call.
+/// Collates a list of trees into one tree of the same shape, in which every tensor leaf is a `Batch`, in one call.
 ///
 /// Args:
 ///     samples: a list of trees of dict (and other mappings), list, tuple, namedtuple, dataclass, attrs and pydantic
 ///         classes, TensorDict and tensorclass, graphs of PyTorch Geometric, PyTrees of torch or optree, and classes of `register_node`, which
-///         keep their types; `Data` and `HeteroData` become a `Batch`. Results in classes of tensordict and PyTorch Geometric
+///         keep their types; `Data` and `HeteroData` become PyTorch Geometric's own ``Batch``. Results in classes of tensordict and PyTorch Geometric
 ///         are torch tensors. str and bytes leaves become lists, Python floats float64, ints int64. Also a `SampleList`,
 ///         in which trees are taken apart once, or an Arrow table or record batch of pyarrow, polars, pandas or
 ///         others, which is the list of its rows: dicts of its columns.
@@ -49,16 +49,20 @@ use crate::trees::walk::{fold, walk, Branch, Children};
 ///         page-locked memory and on a device), zeros between them: `Batch.arena`. One copy moves the
 ///         whole tree, and it pickles as one buffer; `Batch.arena_layout` says what is where.
 ///     out: a tree of the same shape to write to.
-///     common: as for `stack`; a spec's own arguments go first.
+///     common: as for `stack`; a spec's own arguments take precedence.
+///
+/// Returns:
+///     A tree of the samples' structure: a `Batch` for each tensor leaf (a torch tensor within classes of tensordict and PyTorch
+///     Geometric), a list for each leaf of str or bytes.
 ///
 /// Raises:
-///     ValueError: ``arena=True`` with ``out`` or ``copy=False``. DeviceError: with leaves in several places.
-///     KeyError, ValueError, TypeError: a missing key, an uneven length, a None leaf, with the path
-///         and the sample; and whatever the leaf's form raises, with ``.path``.
-///     TypeError: a mapping or text in place of the list; a container of a class that is not registered, with
-///         what to give instead. ValueError: a spec other than `Stack` within TensorDict and tensorclass.
-///     ValueError: a spec that names no leaf, or only leaves of str and bytes.
-///     RecursionError: trees of more than 256 levels, as those of a container that holds itself.
+///     KeyError, ValueError, TypeError: a missing key, an uneven length or a None leaf, with the path and the sample; and whatever
+///         the leaf's form raises, with ``.path``.
+///     TypeError: a mapping or text in place of the list, or a container of an unknown class, with what to give instead.
+///     ValueError: ``arena=True`` with ``out`` or ``copy=False``; a spec that names no leaf, or only leaves of str and bytes; a spec of
+///         another form within TensorDict, tensorclass or graphs of PyTorch Geometric; ``stream`` in a spec.
+///     DeviceError: ``arena=True`` with leaves in several places.
+///     RecursionError: trees of more than 256 levels, such as a container that holds itself.
 ///
 /// Examples:
 ///     >>> import windrow as wr

@@ -15,8 +15,13 @@ use crate::ground::errors::OrPyErr;
 /// Args:
 ///     threads (int): threads for a large batch, the calling one included, from 1 to 4096; None: one for
 ///         each core.
-///     device (str): where batches are assembled if the call does not say; None: where the samples are.
+///     device (str): device for batches of calls without ``device=``; None: where the samples are.
 ///     pool_bytes (int): free output memory to keep, in bytes; None: 1 GiB.
+///
+/// Raises:
+///     ValueError: ``threads`` or ``pool_bytes`` is out of range, or there is no such ``device``.
+///     TypeError: an argument has a wrong type.
+///     CudaUnavailable, CudaError: ``device`` cannot be used.
 #[pyclass(name = "Engine", module = "windrow", frozen)]
 pub(crate) struct PyEngine {
     engine: windrow::Engine,
@@ -76,12 +81,12 @@ impl PyEngine {
         stats_of(py, &self.engine)
     }
 
-    /// Sets the counters to 0.
+    /// Sets the counters to 0, as `windrow.reset_stats` does for the default engine.
     fn reset_stats(&self, py: Python<'_>) {
         py.detach(|| self.engine.reset_stats());
     }
 
-    /// Gives free output memory back to the system.
+    /// Gives free output memory back to the system and the devices, for which it waits.
     fn empty_cache(&self, py: Python<'_>) {
         py.detach(|| self.engine.empty_cache());
     }

@@ -4,7 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use windrow::{Explain, Launch};
 
-/// The plan of a call, not run. ``str()`` is a readable account, `as_dict` the same as data.
+/// The plan of a call that is not run. ``str()`` gives a readable account, and `as_dict` the same as data. Each key of `as_dict`
+/// is an attribute too.
 #[pyclass(name = "Explain", module = "windrow", frozen)]
 pub(crate) struct PyExplain {
     pub explain: Explain,
@@ -23,8 +24,9 @@ impl PyExplain {
     /// ``launch`` is None on the host, else a dict of the one launch: items (pieces of work, each for one
     /// warp), table_bytes, table_uploaded (else the table goes with the launch's parameters) and
     /// parts, a list of dicts: leaf (None for the zeros between tensors of an arena), output (``"data"``,
-    /// ``"mask"``, ...), family (``"rows"``, ``"pages"``, ``"short"``, ``"line"``, ``"planar"``,
-    /// ``"elements"``, ``"box"`` or ``"values"``), samples, items and sources (``"addresses"``, ``"ids"``, None where nothing is read).
+    /// ``"mask"``, ...), family (``"rows"``, ``"pages"``, ``"short"``, ``"line"``, ``"any line"``,
+    /// ``"planar"``, ``"elements"``, ``"box"`` or ``"values"``), samples, items and sources (``"addresses"``, ``"ids"``; None where
+    /// nothing is read).
     fn as_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let explain = &self.explain;
         let dict = PyDict::new(py);

@@ -24,9 +24,9 @@ pub(crate) fn cuda_available(py: Python<'_>) -> bool {
     py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
 }
 
-/// The values of ``device=`` on this machine: a dict each with ``device`` (``"cpu"``, ``"cuda:0"``) and
-/// ``name``; of CUDA devices also ``index``, ``compute_capability`` (a tuple), ``multiprocessors`` and
-/// ``total_memory`` (bytes). Starts the driver, as `cuda_available`.
+/// The values of ``device=`` on this machine, a list of dicts with ``device`` (``"cpu"``; with a GPU also ``"pinned"`` and
+/// ``"cuda:0"``) and ``name``; for CUDA devices also ``index``, ``compute_capability`` (a tuple of two ints), ``multiprocessors``
+/// and ``total_memory`` (bytes). Starts the driver, as `cuda_available` does.
 #[pyfunction]
 pub(crate) fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
     let entry = |device: Device, name: &str| -> PyResult<Bound<'_, PyDict>> {

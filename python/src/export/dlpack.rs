@@ -38,7 +38,7 @@ fn consumer_stream(
     let handle: Option<i64> = stream
         .map(|stream| stream.extract())
         .transpose()
-        .map_err(|e| in_words(py, e, || PyTypeError::new_err("stream is None or an int")))?;
+        .map_err(|e| in_words(py, e, || PyTypeError::new_err("stream must be None or an int")))?;
     match (tensor.device(), handle) {
         (Device::Cuda(_), None) => Ok(Some(Stream::LEGACY)),
         (Device::Cuda(_), Some(-1)) | (_, None) => Ok(None),
@@ -69,7 +69,7 @@ pub(crate) fn dlpack<'py>(
     let copy = copy
         .map(|copy| copy.cast::<PyBool>().map(|copy| copy.is_true()))
         .transpose()
-        .map_err(|_| PyTypeError::new_err("copy is None, True or False"))?;
+        .map_err(|_| PyTypeError::new_err("copy must be None, True or False"))?;
     let moves = target != tensor.device();
     if moves && copy == Some(false) {
         return Err(PyBufferError::new_err(format!(
@@ -101,14 +101,14 @@ fn is_versioned(max_version: &Bound<'_, PyAny>) -> PyResult<bool> {
     let pair = max_version.cast::<PyTuple>().ok().filter(|pair| pair.len() == 2);
     match pair.and_then(|pair| pair.extract::<(i64, i64)>().ok()) {
         Some((major, _)) => Ok(major >= 1),
-        None => Err(PyTypeError::new_err("max_version is None or a tuple of two ints")),
+        None => Err(PyTypeError::new_err("max_version must be None or a tuple of two ints")),
     }
 }
 
 /// The device that a consumer asks for.
 fn target_of(tensor: &Tensor, dl_device: &Bound<'_, PyAny>) -> PyResult<Device> {
     let asked: (i64, i64) = dl_device.extract().map_err(|e| {
-        let refuse = || PyTypeError::new_err("dl_device is None or a tuple of two ints");
+        let refuse = || PyTypeError::new_err("dl_device must be None or a tuple of two ints");
         in_words(dl_device.py(), e, refuse)
     })?;
     let is = |(device_type, id): (i32, i32)| asked == (i64::from(device_type), i64::from(id));

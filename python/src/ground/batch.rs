@@ -12,15 +12,14 @@ use crate::ground::tensor::PyTensor;
 ///
 /// Attributes:
 ///     data (Tensor): the samples, assembled.
-///     lengths (Tensor or None): real length of each sample, int64 ``[N]``, or ``[N, k]`` where
-///         ``k != 1`` dims are padded.
-///     offsets (Tensor or None): where each sample begins, ``[N + 1]``, for concat and ragged.
-///     mask (Tensor or None): ``[N, *padded dims]``, if asked for; bool, or of the ``mask_dtype`` given.
+///     lengths (Tensor or None): real length of each sample: int64 ``[N]``, or ``[N, k]`` if ``k != 1`` dims are padded.
+///     offsets (Tensor or None): where each sample begins along the joined dim, and the end of the last, ``[N + 1]``; int64, or the
+///         ``offsets_dtype`` of `ragged`.
+///     mask (Tensor or None): ``[N, *padded dims]``, if requested; bool, or the given ``mask_dtype``.
 ///     batch_index (Tensor or None): sample of each row, int64 ``[sum]``, if asked for.
 ///     arena (Tensor or None): uint8, the one allocation of all leaves of `collate`, if asked for; the
 ///         same object for each of them.
-///     arena_layout (dict or None): where in the arena each of the above is that this batch has: name
-///         to dtype, shape and byte offset.
+///     arena_layout (dict or None): the place in the arena of each tensor that this batch has: name to dtype, shape and byte offset.
 ///     max_length (int or None): the largest length of a ragged batch.
 ///     shape, dtype, device, ndim, nbytes: those of ``data``.
 #[pyclass(name = "Batch", module = "windrow", frozen, weakref)]

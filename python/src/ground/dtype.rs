@@ -71,13 +71,13 @@ pub(crate) fn cure_of(dtype: &str) -> &'static str {
     } else if starts(&["T{", "[", "V", "x", "void"]) {
         "give its fields one by one, as array[\"name\"]"
     } else if starts(&["U", "S", "w", "s", "str", "bytes"]) {
-        "a batch holds numbers: encode text before"
+        "a batch holds numbers: encode text first"
     } else if starts(&["g", "Zg", "float128", "complex256", "longdouble", "clongdouble"]) {
         ".astype(\"float64\") or .astype(\"complex128\") gives a dtype that a batch can have"
     } else if dtype.bytes().next().is_some_and(|order| FOREIGN_ORDER.contains(&order)) {
         "array.astype(array.dtype.newbyteorder(\"=\")) is in native byte order"
     } else {
-        "cast it before, to a dtype that a batch can have"
+        "cast it first, to a dtype that a batch can have"
     }
 }
 

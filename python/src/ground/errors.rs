@@ -13,23 +13,23 @@ create_exception!(
     windrow,
     ShapeError,
     PyValueError,
-    "Samples or out have a shape that does not fit."
+    "A shape of samples or ``out`` does not fit. ``index``: position of the sample, None for ``out``; ``path``: path of the leaf, or \"\"; ``expected`` and ``got``: what was expected and found."
 );
 create_exception!(
     windrow,
     DTypeError,
     PyTypeError,
-    "Samples or out have a dtype that does not fit."
+    "A dtype of samples or ``out`` does not fit. Attributes as for `ShapeError`."
 );
 create_exception!(
     windrow,
     DeviceError,
     PyValueError,
-    "Samples or out are on a device that does not fit."
+    "The device of samples or ``out`` does not fit. Attributes as for `ShapeError`."
 );
-create_exception!(windrow, LayoutError, PyBufferError, "Memory that cannot be expressed or used; also what its owner refuses to lend by a BufferError or TypeError, which is then the cause.");
-create_exception!(windrow, CudaError, PyRuntimeError, "A driver call failed.");
-create_exception!(windrow, CudaUnavailable, PyRuntimeError, "No CUDA driver, device or engine.");
+create_exception!(windrow, LayoutError, PyBufferError, "The memory cannot be expressed or used, or its owner refuses to lend it (by a BufferError or TypeError, which is then the ``__cause__``). Attributes as for `ShapeError`.");
+create_exception!(windrow, CudaError, PyRuntimeError, "A call of the CUDA driver failed. ``function``: its name; ``code``: the result, an int; ``name``: the name of that code.");
+create_exception!(windrow, CudaUnavailable, PyRuntimeError, "There is no usable CUDA driver, device or kernel, or this process may not use one: it was forked after its parent had started CUDA, or is a worker.");
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();

@@ -166,14 +166,16 @@ fn emit(py: Python<'_>, ended: &[(StageRecord, f64)]) -> PyResult<()> {
     Ok(())
 }
 
-/// Whether calls report to ``logging``: a record of level DEBUG for each stage, to the loggers
+/// Turns reports to ``logging`` on or off: a record of level DEBUG for each stage, to the loggers
 /// ``windrow.import``, ``windrow.plan``, ``windrow.run``, ``windrow.launch``, ``windrow.wait`` and
-/// ``windrow.export``. The program sets their levels and handlers. A record has
-/// ``stage``, ``seconds`` and, of a run, ``paths``, ``samples``, ``bytes_in``, ``bytes_out`` and
-/// ``padding_bytes``, as the dict ``record.windrow``.
+/// ``windrow.export``. The program sets their levels and handlers. The dict ``record.windrow`` has ``stage``, ``seconds`` and, for a
+/// run, ``paths``, ``samples``, ``bytes_in``, ``bytes_out`` and ``padding_bytes``.
 ///
-/// Off at first, unless ``WINDROW_LOG=1`` is in the environment. Records are handed on when a call has
-/// done its work, by the thread that made it; what a handler raises does not reach the caller.
+/// Off by default, unless ``WINDROW_LOG`` in the environment is neither empty nor 0; records then also go to stderr if there is no
+/// handler. Each call emits its records when its work is done, on the calling thread; exceptions of a handler do not reach the caller.
+///
+/// Args:
+///     enabled (bool): whether calls report.
 ///
 /// Examples:
 ///     >>> import logging, windrow as wr

@@ -28,7 +28,9 @@ pub(crate) fn stream_of(object: &Bound<'_, PyAny>) -> PyResult<Stream> {
         let answer = if protocol.is_callable() { protocol.call0()? } else { protocol };
         let (version, handle): (i64, i64) = answer.extract()?;
         if version != 0 {
-            return Err(PyValueError::new_err(format!("version {version} of __cuda_stream__")));
+            return Err(PyValueError::new_err(format!(
+                "__cuda_stream__ has version {version}; only version 0 is supported"
+            )));
         }
         handle
     } else {

@@ -7,11 +7,15 @@ use windrow::Tensor;
 /// `asarray`.
 ///
 /// Attributes:
-///     shape (tuple of int), strides (tuple of int, in elements), dtype (str), device (str),
-///     ndim (int), nbytes (int)
+///     shape (tuple of int): extents.
+///     strides (tuple of int): steps in elements.
+///     dtype (str): name of the element type, such as ``"float16"``.
+///     device (str): ``"cpu"``, ``"pinned"`` or ``"cuda:0"``.
+///     ndim (int): number of dims.
+///     nbytes (int): size of all elements in bytes.
 ///
-/// ``int()``, ``float()``, ``complex()`` and ``bool()`` take a tensor of one element; of integers and bools
-/// it is an index too.
+/// ``int()``, ``float()``, ``complex()`` and ``bool()`` take a tensor of one element. A tensor of one integer or bool also serves
+/// as an index.
 #[pyclass(name = "Tensor", module = "windrow", frozen, weakref)]
 pub(crate) struct PyTensor(Tensor);
 

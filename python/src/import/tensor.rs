@@ -46,9 +46,9 @@ pub(crate) fn tensor_of(
     })
 }
 
-/// A `Tensor` of the same memory as any array-like; the array-like is kept alive, and of a torch tensor the
-/// memory too. Memory that was moved since is a LayoutError when the tensor is used next, as with `SampleList`.
-/// Python numbers, and lists and tuples of them, are copied.
+/// A `Tensor` over the memory of any array-like. It keeps the array-like alive, and for a torch tensor the storage as well. If the
+/// owner moves the memory later, the next use of the tensor raises LayoutError, as for `SampleList`. Python numbers, and lists and
+/// tuples of them, are copied.
 ///
 /// Raises:
 ///     TypeError: if ``x`` is not an array-like.

@@ -20,17 +20,17 @@ use crate::ownership::places::Places;
 use crate::samples::imported::Imported;
 use crate::samples::trees::{is_tree, Trees};
 
-/// Samples imported, checked and kept alive once. Every assembling call takes one in place of a list.
+/// Samples that are imported, checked and kept alive once. Every assembling call takes one in place of a list.
 ///
 /// The memory of torch tensors is kept as well as the tensors: after ``x.data = ...``, ``x.set_(...)`` or
-/// ``module.half()`` the list still has what was imported. Memory that its owner has moved or freed since, by
-/// ``x.resize_()``, ``x.share_memory_()``, ``x.untyped_storage().resize_()`` or NumPy's ``a.resize()``, is a
-/// LayoutError with the index when it is used next. Memory that moves while a call reads it or after it was handed
-/// on as an array is not noticed, nor is what objects of other libraries do behind their own pointers.
+/// ``module.half()`` the list still has what was imported. If the owner has moved or freed the memory by
+/// ``x.resize_()``, ``x.share_memory_()``, ``x.untyped_storage().resize_()`` or NumPy's ``a.resize()``, the next use raises
+/// LayoutError with the index. Moves during a call, or after the memory was exported as an array, are not noticed, nor are changes
+/// that objects of other libraries make behind their own pointers.
 ///
-/// ``samples[i] = sample`` replaces one: the list refers to the new sample from then on, no memory is written, and the old
-/// one is released, those of the list that was given first as soon as all of them are replaced. A slice, like `take`, is
-/// a list of its own that shares the samples: what is replaced or appended later does not show in it.
+/// ``samples[i] = sample`` replaces one sample: the list refers to the new one from then on, and no memory is written. The old one
+/// is released; samples of the list that was first given are released once all of them are replaced. A slice, like `take`, is a
+/// separate list that shares the samples: later replacements and additions do not show in it.
 ///
 /// A list of trees (dicts and other mappings, lists, tuples, namedtuples, dataclasses, classes of `register_node`: what `collate`
 /// takes apart) is for `collate`. Each leaf is imported once; `take` picks a sample of every leaf, ``samples[i]`` is a tree of

@@ -63,7 +63,7 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
     list.reserve(starts.len())?;
     for (index, &start) in starts.iter().enumerate() {
         if length > len {
-            let expected = format!("an array of at least that for a length of {length}");
+            let expected = format!("an array of at least {length} rows");
             return Err(refuse(index, expected, len.to_string()));
         }
         if start < 0 || start > len - length {
@@ -88,8 +88,9 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
 ///     SampleList: views of the images. `stack` takes crops of one size, `pad` any.
 ///
 /// Raises:
-///     ShapeError: a box reaches beyond its image (names its index), or there are not as many boxes as images.
-///     TypeError: ``boxes`` are not integers of two dims. ValueError: ``dims`` are not two dims of the images.
+///     ShapeError: a box reaches beyond its image (names its index), or there are more or fewer boxes than images.
+///     TypeError: ``boxes`` are not integers of two dims, or ``flip`` is not bools of one dim.
+///     ValueError: ``dims`` are not two dims of the images, or ``flip`` has another number of entries than there are images.
 ///
 /// Example:
 ///     >>> import numpy as np

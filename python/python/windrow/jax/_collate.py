@@ -40,7 +40,7 @@ def collate(samples: Iterable[Any], spec: Any = None, *, sep: str = ".", device:
     Raises:
         ValueError: for a sample whose tree differs from the first one's, with its position; for a spec
             that names no leaf; for offsets beyond 32 bits without ``jax_enable_x64``.
-        TypeError: for a container that is not a pytree, with the cure.
+        TypeError: for a container that is not a pytree, with the cure; for ``out``, ``stream`` or ``copy``.
         ShapeError, DTypeError, LayoutError: as for `windrow.collate`, with ``.path``.
 
     Example:

@@ -26,11 +26,10 @@ from windrow.jax._trees import Batch, fields_of, flatten
 class BatchFn:
     """A ``batch_fn`` for grain's ``batch`` and ``Batch``: pytrees to a pytree of NumPy arrays.
 
-    In a worker process of ``mp_prefetch`` or ``DataLoader`` each leaf is assembled in the shared memory
-    in which grain hands it on: no copy is made on the way, and on one thread, since there are several
-    workers. grain asks for that itself where two or more workers hand on what ``batch`` makes; with one
-    worker or after a later step it copies the batch once, as it does its own; it also copies leaves of dtypes that
-    NumPy lacks, bfloat16 and float8.
+    In a worker process of ``mp_prefetch`` or ``DataLoader`` each leaf is assembled directly in the shared memory in which grain hands
+    it on, without another copy, and on one thread, since there are several workers. grain requests this when two or more workers hand
+    on the result of ``batch``. With one worker, or after a later step, it copies the batch once, as it does its own; it also copies
+    leaves of dtypes that NumPy lacks, bfloat16 and float8.
 
     A stacked leaf becomes an array, any other a `windrow.jax.Batch` of arrays; strings become
     lists. The arrays stay on the host: ``jax.device_put`` moves a whole batch.

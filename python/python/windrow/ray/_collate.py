@@ -67,10 +67,9 @@ def _pinned(samples: wr.SampleList, spec: Any, kwargs: Dict[str, Any]) -> torch.
 class GatherCollate(Gather, ArrowBatchCollateFn):
     """``collate_fn`` for ``Dataset.iter_torch_batches``, on Arrow batches.
 
-    Each column becomes one tensor ``[N, ...]`` under its name. Padded columns have ``<name>_lengths``
-    and, if asked for, ``<name>_mask`` beside it; ragged ones ``<name>_offsets``, ``<name>_lengths`` and,
-    if asked for, ``<name>_batch_index``. The result is a flat dict of tensors, which Ray then moves to
-    its own ``device=``.
+    Each column becomes one tensor ``[N, ...]`` under its name. A padded column adds ``<name>_lengths`` and, if requested,
+    ``<name>_mask``; a joined or ragged one ``<name>_lengths``, ``<name>_offsets`` and, if requested, ``<name>_batch_index``. The
+    result is a flat dict of tensors, which Ray then moves to its own ``device=``.
 
     =========================================== ====================================================
     column                                      sample
@@ -99,7 +98,8 @@ class GatherCollate(Gather, ArrowBatchCollateFn):
         DTypeError: when called, for a column that is not of the above, and for a null, with ``.path``
             the column and ``.index`` the row in the batch.
         ShapeError: when called, for rows of several shapes in a column that is stacked.
-        ValueError: when called, for a spec that matches no column.
+        ValueError: when called, for a spec that matches no column, and for two results of one name.
+        KeyError: when called, for a name in ``columns`` that is not a column.
         CudaUnavailable: when called, without the device that was asked for.
 
     Example:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import windrow as wr
 from windrow import _windrow
 
-_CURE = "leave the column out (columns=) or convert it before"
+_CURE = "leave the column out (columns=) or convert it first"
 
 
 def refuse(path: str, row: int, expected: str, got: str, cure: str) -> NoReturn:

@@ -44,7 +44,7 @@ def collate_fn(
 ) -> "Collator":
     """A ``collate_fn`` for ``DataLoader`` that returns what ``default_collate`` returns, sooner.
 
-    Leaves that ``spec`` names are padded, joined or packed instead. In a worker process batches are
+    Leaves that ``spec`` names are assembled as it says. In a worker process batches are
     written straight into shared memory; tensors below 64 KiB of one batch are in one segment.
 
     Classes: TensorDict and tensorclass are stacked as ``torch.stack`` stacks them. Graphs of PyTorch Geometric are joined to a
@@ -62,7 +62,7 @@ def collate_fn(
         threads: for large batches; None: one in a worker process, else as many as there are cores.
         arena: all tensors that windrow assembles, with their lengths, offsets and masks, in one
             allocation, as in `windrow.collate`; in a worker process in one shared segment, which is one file
-            descriptor for each batch in flight. A reference to one of them keeps all.
+            descriptor for each batch in flight. A reference to any of them keeps the whole allocation alive.
 
     Returns:
         Collator: a callable that pickles.

@@ -26,9 +26,9 @@ class Prefetcher:
 
     A thread takes batches from the loader. For a CUDA device it stages their tensors in page-locked
     memory, unless they are there already, and copies them on a stream of its own; the stream that is
-    current where the batch is used waits for them, the host does not. Tensors of less than 64 KiB go up in one copy
-    for each batch, and share its memory on the device as long as one of them lives. Containers keep their type; what
-    is no tensor is passed on. Batches come in the loader's order, an error of it in its place, with its
+    current where the batch is used waits for them, the host does not. Two or more tensors below 64 KiB
+    are copied together; they share one allocation on the device, which exists as long as one of them does. Containers keep their
+    type, and anything but a tensor is passed on. Batches come in the order of the loader, and its errors at their place, with their
     traceback. Leaving the loop ends the thread.
 
     A loader whose first batch is below ``min_bytes`` is read, and its batches moved, without a thread.
@@ -39,7 +39,7 @@ class Prefetcher:
         loader: an iterable of batches, such as a ``DataLoader``; iterated anew each time.
         depth (int): batches ahead.
         device: ``None`` or ``"cpu"``: they stay where they are; else a CUDA device.
-        min_bytes (int): of the tensors of a batch.
+        min_bytes (int): total size of the tensors of the first batch, in bytes, below which no thread is used; 1 MiB by default.
 
     Raises:
         CudaUnavailable: when iterated without that device, or in a worker process.

@@ -17,13 +17,14 @@ class BatchSampler(torch.utils.data.Sampler[List[int]]):
 
     Args:
         rows: as `windrow.plan.pack`, `windrow.plan.token_budget` and `windrow.plan.buckets` give them.
-        seed: shuffles the rows, for each epoch in another way, and on all ranks in the same; None: they come in the order of the plan.
-        rank: which share of the rows.
-        num_ranks: how many shares.
-        drop_last: leaves out the rows that do not go round; if False, the first rows are repeated in their place.
+        seed: shuffles the rows, in another order for each epoch and in the same order on all ranks; None: the order of the plan.
+        rank: the share of the rows that this process takes, from 0.
+        num_ranks: the number of shares.
+        drop_last: leaves out the last rows that cannot be divided evenly among the ranks; if False, the first rows are repeated instead.
 
     Raises:
-        ValueError: ``rank`` is not from 0 to ``num_ranks`` - 1, or an argument is below 0.
+        ValueError: ``rank`` is not from 0 to ``num_ranks`` - 1, ``num_ranks`` is below 1, or ``seed`` is negative.
+        TypeError: one of them is not an int.
 
     Example:
         >>> import windrow.torch
