@@ -10,7 +10,7 @@ from windrow._fields import give, numpy, with_cure
 
 _CURES = {
     "dims=": "the entries of a key differ in length alone",
-    "truncate=": "max_length= must be at least the longest length",
+    "truncate=": "max_length= is at least the longest length",
     "spec=": "padding=True pads to the longest",
     "wr.pad": "padding=True pads to the longest",
 }

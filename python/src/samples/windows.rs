@@ -63,7 +63,7 @@ fn windows_of(table: &Tensor, starts: &[i64], length: i64) -> Result<SampleList<
     list.reserve(starts.len())?;
     for (index, &start) in starts.iter().enumerate() {
         if length > len {
-            let expected = format!("an array of at least {length} rows");
+            let expected = format!("an array of at least {length} rows for a length of {length}");
             return Err(refuse(index, expected, len.to_string()));
         }
         if start < 0 || start > len - length {
