@@ -17,9 +17,9 @@ use crate::samples::read::samples_of;
 ///
 /// Args:
 ///     samples: an iterable of array-likes; or a `SampleList`; or one array, whose rows along dim 0 are the samples; or an Arrow
-///         array or column, which is the list of its rows: numbers, lists, fixed-size lists and tensors; bools are unpacked. Python numbers are array-likes without dims,
-///         lists and tuples of them array-likes of one dim: ints int64, floats (ints among them) float64,
-///         bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
+///         array or column, which is the list of its rows: numbers, lists, fixed-size lists and tensors; bools are unpacked.
+///         Python numbers are array-likes without dims, lists and tuples of them array-likes of one dim: ints int64, floats (ints
+///         among them) float64, bools bool. An empty list has the dtype of its neighbours, float64 if all are empty.
 ///     dtype: dtype of the batch: a name such as ``"float16"``, or a NumPy, torch or JAX dtype; if None, all samples must share a
 ///         dtype, which is kept.
 ///     device (str): device to place the batch on, ``"cpu"``, ``"pinned"``, ``"cuda"`` (which is ``"cuda:0"``)
