@@ -57,6 +57,7 @@ test-rust:
 	$(CARGO) test --locked -p windrow --features windrow/tracing --doc
 	CARGO=$(CARGO) scripts/capi_examples
 
+# As well here: the engine and the simulator share one build.
 BOTH := -p windrow -p cudasim --features windrow/cuda
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 test-cuda: $(NVCC_READY)
@@ -94,6 +95,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/readme_table --check
 	scripts/unsafe_table --check
 	scripts/module_cycles src python/src
+	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
 	scripts/prose
 	scripts/wait_mutants --list >/dev/null
 	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check --features cuda

@@ -36,7 +36,7 @@ impl Engine {
     /// Begins a stage of the engine's work that is done outside of it, such as the import of a binding.
     pub fn enter(&self, stage: Stage) -> Span<'_> {
         match self.shared.counters.time_of(stage) {
-            Some(sum) => Span::timed(stage, self.now(), sum),
+            Some(sum) => Span::timed(stage, self.shared.counters.now(), sum),
             None => Span::enter(stage),
         }
     }

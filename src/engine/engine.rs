@@ -154,7 +154,7 @@ impl Engine {
         collate: &Collate,
         options: RunOptions,
     ) -> Result<Batch> {
-        let begin = self.now();
+        let begin = self.shared.counters.now();
         let rows = samples.to_rows(POLICY.small_bytes);
         let small = rows.and_then(|rows| self.assemble_rows(rows, collate, None, begin));
         if let Some(batch) = small.and_then(Filled::into_batch) {
@@ -181,7 +181,7 @@ impl Engine {
         collate: &Collate,
         out: &mut impl AsTarget,
     ) -> Result<Fields> {
-        let (begin, target) = (self.now(), out.as_target()?);
+        let (begin, target) = (self.shared.counters.now(), out.as_target()?);
         let rows = samples.to_rows(POLICY.small_bytes);
         let small = rows.and_then(|rows| self.assemble_rows(rows, collate, Some(&target), begin));
         if let Some(filled) = small {
@@ -209,7 +209,7 @@ impl Engine {
     /// read-only, shared, too small, elsewhere, or not bytes.
     pub fn run_with(&self, plan: Plan<'_>, mut options: RunOptions) -> Result<Vec<Filled>> {
         let counters = &self.shared.counters;
-        let span = Span::timed(Stage::Run, self.now(), &counters.run_ns);
+        let span = Span::timed(Stage::Run, counters.now(), &counters.run_ns);
         let tally = Tally::of_plan(&plan);
         let mut filled: Vec<Filled> = Vec::with_capacity(plan.batch_shapes().len());
         for batch_shape in plan.batch_shapes() {

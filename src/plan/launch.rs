@@ -25,8 +25,8 @@ pub struct LaunchPart {
     pub output: &'static str,
     /// The loops that write it: `"rows"` (samples of whole 16-byte vectors), `"pages"` (the same, multiples
     /// of 2 KiB), `"short"` (samples of up to 2 KiB, at any byte), `"line"` (rows of adjacent elements),
-    /// `"any line"` (the same, of dtypes without a loop of their own), `"planar"` (u8 pixels to planes), `"elements"` (samples of few elements, one by one), `"box"` (any strides,
-    /// any cast), `"values"` (numbers known on the host).
+    /// `"any line"` (the same, of dtypes without a loop of their own), `"planar"` (u8 pixels to planes), `"elements"`
+    /// (samples of few elements, one by one), `"box"` (any strides, any cast), `"values"` (numbers known on the host).
     pub family: &'static str,
     /// Samples of it; 0 for values.
     pub samples: usize,

@@ -87,7 +87,7 @@ macro_rules! tensor_methods {
             }
 
             /// DLPack capsule; a legacy one without ``max_version`` or below 1.0. BufferError: read-only memory in a legacy capsule,
-            /// a device other than the own one of the memory and the host, or ``copy=False`` where a copy is needed.
+            /// a device that is neither the memory's own nor the host, or ``copy=False`` where a copy is needed.
             #[pyo3(signature = (*, stream = None, max_version = None, dl_device = None, copy = None))]
             fn __dlpack__<'py>(
                 &self,

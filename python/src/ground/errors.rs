@@ -13,7 +13,8 @@ create_exception!(
     windrow,
     ShapeError,
     PyValueError,
-    "A shape of samples or ``out`` does not fit. ``index``: position of the sample, None for ``out``; ``path``: path of the leaf, or \"\"; ``expected`` and ``got``: what was expected and found."
+    "A shape of samples or ``out`` does not fit. ``index``: position of the sample, None for ``out``; \
+     ``path``: path of the leaf, or \"\"; ``expected`` and ``got``: what was expected and found."
 );
 create_exception!(
     windrow,
@@ -27,9 +28,26 @@ create_exception!(
     PyValueError,
     "The device of samples or ``out`` does not fit. Attributes as for `ShapeError`."
 );
-create_exception!(windrow, LayoutError, PyBufferError, "The memory cannot be expressed or used, or its owner refuses to lend it (by a BufferError or TypeError, which is then the ``__cause__``). Attributes as for `ShapeError`.");
-create_exception!(windrow, CudaError, PyRuntimeError, "A call of the CUDA driver failed. ``function``: its name; ``code``: the result, an int; ``name``: the name of that code.");
-create_exception!(windrow, CudaUnavailable, PyRuntimeError, "There is no usable CUDA driver, device or kernel, or this process may not use one: it was forked after its parent had started CUDA, or is a worker.");
+create_exception!(
+    windrow,
+    LayoutError,
+    PyBufferError,
+    "The memory cannot be expressed or used, or its owner refuses to lend it (by a BufferError or TypeError, which is then the \
+     ``__cause__``). Attributes as for `ShapeError`."
+);
+create_exception!(
+    windrow,
+    CudaError,
+    PyRuntimeError,
+    "A call of the CUDA driver failed. ``function``: its name; ``code``: the result, an int; ``name``: the name of that code."
+);
+create_exception!(
+    windrow,
+    CudaUnavailable,
+    PyRuntimeError,
+    "There is no usable CUDA driver, device or kernel, or this process may not use one: it was forked after its parent had \
+     started CUDA, or is a worker."
+);
 
 pub(crate) fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = m.py();
