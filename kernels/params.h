@@ -172,12 +172,12 @@ struct Params {
 constexpr int kSmallBytes = 4096;   // one page of the constant bank
 constexpr int kLargeBytes = 32752;  // 32,764 are allowed
 
-/// A column of a table that depends on which samples were selected: `count` numbers for each of them.
+/// A column of a table that depends on which samples were selected: `count` numbers for each of them, 1 if they have 32 bits.
 struct Column {
     uint32_t position;    ///< in the table
     uint32_t values;      ///< position of the numbers of each kind, and then of a sample that is not there
     uint32_t count;
-    uint16_t bytes;       ///< of a number: 4 or 8
+    uint16_t is_wide;     ///< 64 bits, else 32
     uint16_t is_address;  ///< numbers are added to the address of the sample, if it is there
 };
 

@@ -35,21 +35,19 @@ WINDROW_DEVICE void select_samples(const SelectParams<bytes>& params) {
     for (uint32_t c = 0; c < select.num_columns; ++c) {
         const Column column = columns[c];
         uint64_t* out = select.table + column.position;
-        const uint64_t first = uint64_t{thread} * column.count;
-#pragma unroll 1
-        for (uint32_t i = 0; i < column.count; ++i) {
-            const uint64_t value = entry(words, column.values, column.bytes == 8, kind * column.count + i);
-            if (column.bytes == 4) {
-                reinterpret_cast<uint32_t*>(out)[first + i] = static_cast<uint32_t>(value);
-            } else if (column.is_address && is_there) {
-                const uint64_t sample = select.addresses != nullptr
-                                            ? select.addresses[index]
-                                            : select.first + static_cast<uint64_t>(index) * static_cast<uint64_t>(select.step);
-                out[first + i] = sample + value;
-            } else {
-                out[first + i] = value;
-            }
+        if (!column.is_wide) {
+            reinterpret_cast<uint32_t*>(out)[thread] = at<uint32_t>(words, column.values)[kind];
+            continue;
         }
+        const uint64_t* values = at<uint64_t>(words, column.values) + uint64_t{kind} * column.count;
+        uint64_t sample = 0;
+        if (column.is_address && is_there) {
+            sample = select.addresses != nullptr
+                         ? select.addresses[index]
+                         : select.first + static_cast<uint64_t>(index) * static_cast<uint64_t>(select.step);
+        }
+#pragma unroll 1
+        for (uint32_t i = 0; i < column.count; ++i) out[uint64_t{thread} * column.count + i] = sample + values[i];
     }
 }
 

@@ -294,7 +294,7 @@ pub(super) struct Column {
     pub position: u32,
     pub values: u32,
     pub count: u32,
-    pub bytes: u16,
+    pub is_wide: u16,
     pub is_address: u16,
 }
 

@@ -247,7 +247,7 @@ fn words_of(columns: &[TableColumn], more: usize) -> Vec<u64> {
             position: column.position,
             values: words.len() as u32,
             count: column.count as u32,
-            bytes: if column.is_wide { 8 } else { 4 },
+            is_wide: column.is_wide.into(),
             is_address: column.is_address.into(),
         };
         words[number * 2..][..2].copy_from_slice(&cast::<params::Column, [u64; 2]>(entry));

@@ -12,7 +12,7 @@ pub(super) struct TableColumn {
     /// `count` numbers of each class, the last of which is that of samples that are not there.
     pub values: Vec<i64>,
     pub count: usize,
-    /// 64 bits, else 32.
+    /// 64 bits, else 32 and one number for each class.
     pub is_wide: bool,
     /// Numbers are added to the address of the sample, if it is there.
     pub is_address: bool,
@@ -20,6 +20,7 @@ pub(super) struct TableColumn {
 
 impl TableColumn {
     pub fn of(values: Vec<i64>, count: usize, is_wide: bool) -> TableColumn {
+        debug_assert!(is_wide || count == 1);
         TableColumn { position: 0, values, count, is_wide, is_address: false }
     }
 }

@@ -61,7 +61,7 @@ const std::map<std::string, Opcode, std::less<>>& opcodes() {
         add("IADD", run_iadd, Unit::alu, "64");
         add("LEA ULEA", run_lea, Unit::alu, "HI X SX32");
         add("IMNMX", run_min_max, Unit::alu, "U32 U64 S64");
-        add("VIMNMX", run_min_max, Unit::alu, "U32 S32 U16x2");
+        add("VIMNMX UVIMNMX", run_min_max, Unit::alu, "U32 S32 U16x2");
         add("VIADDMNMX", run_add_min_max, Unit::alu, "U32");
         add("POPC UPOPC", run_popc, Unit::xu);
         add("FLO UFLO", run_flo, Unit::xu, "U32 SH");

@@ -164,18 +164,21 @@ fn indices_on_the_device_choose_samples_for_every_pad_of_a_given_size() {
             let deep: [&[i64]; 5] = [&[4, 6], &[0, 2], &[6, 1], &[1, 5], &[4, 6]];
             for dtype in [DType::F32, DType::U8] {
                 let shapes = if number == 3 { &deep } else { &flat };
-                let listed = Listed::new(gpu, &engine, dtype, shapes);
+                let each = Listed::new(gpu, &engine, dtype, shapes);
+                let table = Listed::table(gpu, &engine, dtype, 5, shapes[0]);
                 // Out of range gives padding alone.
                 let wanted: Vec<i64> = CHOSEN.into_iter().chain([5, 2, -6, i64::MAX]).collect();
                 let (_memory, chosen) = indices(gpu, DType::I64, &wanted);
-                let batch = take_and(&listed, &engine, (&chosen, collate), &lane);
-                assert_eq!(
-                    consume(&lane, &batch),
-                    listed.expected(&wanted, collate),
-                    "{collate:?}"
-                );
-                assert!(matches!(batch.check(), Err(Error::Index(_))));
-                assert!(listed.resident.check().is_err());
+                for listed in [each, table] {
+                    let batch = take_and(&listed, &engine, (&chosen, collate), &lane);
+                    assert_eq!(
+                        consume(&lane, &batch),
+                        listed.expected(&wanted, collate),
+                        "{collate:?}"
+                    );
+                    assert!(matches!(batch.check(), Err(Error::Index(_))));
+                    assert!(listed.resident.check().is_err());
+                }
             }
         }
     });
