@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::family::PartWork;
 use super::list_table::ListTable;
-use super::loops::{groups, Extent, LoopNumber, Loops, SampleLoop};
+use super::loops::{groups, Extent, Group, LoopNumber, Loops, SampleLoop};
 use crate::collate::Affine;
 use crate::plan::{CopyRange, ElementOp, OutputPlan, Placement, Plan, Role, Starts};
 use crate::tensor::DType;
@@ -117,17 +117,7 @@ pub(super) fn parts_of<'p>(
     let increments = batch_shape.filter(|_| matches!(output.op, ElementOp::Read { .. }));
     let increments = increments.and_then(|batch_shape| batch_shape.increments.as_deref());
     for group in groups(output, joined, affine.map_or(1, Affine::channels)) {
-        let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
-        let places = match &output.starts {
-            Starts::Rows { step, .. } => SampleStarts::Rows(*step),
-            Starts::Joined { offsets, step, .. } if is_varied || group.samples.is_some() => {
-                SampleStarts::Joined { offsets: Cow::Borrowed(offsets.as_slice()), step: *step }
-            }
-            // All samples are as long as the first.
-            Starts::Joined { offsets, step, .. } => {
-                SampleStarts::Rows(offsets.as_slice()[1].wrapping_mul(*step))
-            }
-        };
+        let places = sample_starts(output, &group);
         parts.push(Part {
             output,
             data,
@@ -144,6 +134,21 @@ pub(super) fn parts_of<'p>(
             channel_first: group.channel_first,
             list,
         });
+    }
+}
+
+/// Where the samples of a group begin in the output.
+fn sample_starts<'p>(output: &'p OutputPlan<'_>, group: &Group) -> SampleStarts<'p> {
+    let is_varied = group.loops.iter().any(|own| own.fixed().is_none());
+    match &output.starts {
+        Starts::Rows { step, .. } => SampleStarts::Rows(*step),
+        Starts::Joined { offsets, step, .. } if is_varied || group.samples.is_some() => {
+            SampleStarts::Joined { offsets: Cow::Borrowed(offsets.as_slice()), step: *step }
+        }
+        // All samples are as long as the first.
+        Starts::Joined { offsets, step, .. } => {
+            SampleStarts::Rows(offsets.as_slice()[1].wrapping_mul(*step))
+        }
     }
 }
 

@@ -81,13 +81,8 @@ impl Reader {
                 return Some(list);
             }
             let (data, dtype, shape, strides) = read(index)?;
-            if index == range.start {
-                let sizes = [2, range.len() as i64, dtype.size() as i64];
-                let bytes =
-                    sizes.iter().chain(shape).fold(1u64, |all, &n| all.saturating_mul(n as u64));
-                if bytes > most_bytes {
-                    return None;
-                }
+            if index == range.start && bytes_moved(range.len(), dtype, shape) > most_bytes {
+                return None;
             }
             let steps = strides.unwrap_or_default();
             let is_row = last.is_some_and(|(known, extents, known_steps)| {
@@ -204,4 +199,11 @@ fn differ_in_dim_0(one: &[i64], other: &[i64]) -> bool {
         ([first, one @ ..], [of_other, other @ ..]) => first != of_other && are_same(one, other),
         _ => false,
     }
+}
+
+/// Bytes that a stack of so many samples reads and writes at least.
+#[inline]
+fn bytes_moved(count: usize, dtype: DType, shape: &[i64]) -> u64 {
+    let sizes = [2, count as i64, dtype.size() as i64];
+    sizes.iter().chain(shape).fold(1, |all, &n| all.saturating_mul(n as u64))
 }
