@@ -51,9 +51,11 @@ demo: $(VENV)/.demo $(VENV)/.windrow
 
 test: test-rust test-cuda test-device-code test-python
 
-# One set of features for all, so that nothing is compiled twice.
+# One set of features for all, so that nothing is compiled twice. Where `test-cuda` runs all suites, on the host as well, these
+# are the ones that differ in a build without the CUDA engine.
+RUST_SUITES := $(if $(NVCC_READY),--lib --test errors --test outputs --test tracing --test header --test hostile,--all-targets)
 test-rust:
-	$(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing --all-targets
+	$(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing $(RUST_SUITES)
 	$(CARGO) test --locked -p windrow --features windrow/tracing --doc
 	CARGO=$(CARGO) scripts/capi_examples
 
@@ -76,19 +78,19 @@ gpu-model:
 	$(PYTHON) scripts/gpu_model --check
 
 test-python: $(VENV)/.test $(VENV)/.windrow
-	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
-	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
+	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow & types=$$!; \
+		$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow && wait $$types
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
 
-# What make test leaves out: most of the time of these tests is the start of processes.
+# What make test leaves out: most of the time of these tests is the start of processes, which wait for each other.
 test-slow: $(VENV)/.test $(VENV)/.windrow
-	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "slow and not alone" python/tests
+	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" python/tests
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone python/tests
 	$(PY) scripts/soak --seconds 20
 
 lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --all-targets --locked -- -D warnings
+	$(CARGO) clippy $(if $(NVCC_READY),,--all-targets) --locked -- -D warnings
 	$(WITH_NVCC) CUDASIM_BUILD=0 $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/oldest_pyo3 --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
@@ -98,9 +100,8 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
 	scripts/prose
 	scripts/wait_mutants --list >/dev/null
-	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check --features cuda
-	scripts/msrv
-	$(WITH_NVCC) scripts/msrv --features cuda
+	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --features cuda
+	$(WHEEL_NVCC) scripts/msrv $(if $(NVCC_READY),--features cuda)
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
