@@ -30,7 +30,7 @@ NVCC_READY := $(VENV)/.cuda
 WITH_NVCC := CUDA_HOME=$${CUDA_HOME:-$(abspath $(VENV))/nvcc/nvidia/cu13} WINDROW_KERNEL_CACHE=$(CURDIR)/target/kernels
 WHEEL_NVCC := $(WITH_NVCC)
 # A stand-in for the driver, so that the tests of devices run without one; one that is set is used.
-TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) $(CARGO) run -q --locked -p cudasim --profile test --example path)}
+TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) CARGO=$(CARGO) scripts/simulated_driver)}
 else
 WITH_NVCC := @echo "SKIP: no CUDA engine on this platform:"
 endif
@@ -63,7 +63,7 @@ test-rust:
 BOTH := -p windrow -p cudasim --features windrow/cuda
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 test-cuda: $(NVCC_READY)
-	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$($(CARGO) run --quiet --locked -p cudasim --profile test --example path) \
+	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$(CARGO=$(CARGO) scripts/simulated_driver) \
 		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1; export WINDROW_CUDA_DRIVER CUDASIM_DELAY_US WINDROW_REQUIRE_GPU; \
 		$(CARGO) test --locked $(BOTH) --tests && mkdir -p out && \
 		$(CARGO) test --locked $(BOTH) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
@@ -78,8 +78,8 @@ gpu-model:
 	$(PYTHON) scripts/gpu_model --check
 
 test-python: $(VENV)/.test $(VENV)/.windrow
-	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow & types=$$!; \
-		$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow && wait $$types
+	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
+	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
 
 # What make test leaves out: most of the time of these tests is the start of processes, which wait for each other.

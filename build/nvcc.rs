@@ -22,8 +22,9 @@ pub struct Nvcc {
 /// Where a compiler may be, or why there is none.
 type Place = fn() -> Result<PathBuf, String>;
 
-/// `$NVCC` if set, else the first that works of `PATH`, `$CUDA_HOME/bin` and the PyPI packages of
-/// `$PYO3_PYTHON`, or of `python3`. Tells cargo which variables it read.
+/// `$NVCC` if set, else the first that works of `$CUDA_HOME/bin`, `PATH` and the PyPI packages of
+/// `$PYO3_PYTHON`, or of `python3`. Tells cargo which variables it read, whose changes build everything anew: `PATH`, which
+/// every shell has another of, only if it has to be read.
 ///
 /// # Errors
 /// A text with every place tried and three cures.
@@ -36,7 +37,7 @@ pub fn find() -> Result<Nvcc, String> {
     }
     let mut tried = String::from("\n  - $NVCC: not set");
     let places: [(&str, Place); 3] =
-        [("PATH", on_path), ("CUDA_HOME", in_cuda_home), ("PYO3_PYTHON", in_python)];
+        [("CUDA_HOME", in_cuda_home), ("PATH", on_path), ("PYO3_PYTHON", in_python)];
     for (variable, place) in places {
         // Not before it is read: maturin sets the last one for each interpreter, and the kernels stay the same.
         read(variable);

@@ -25,7 +25,7 @@ fn scenarios_give_the_right_bytes_whatever_the_delays() {
     for scenario in ALL {
         let begin = Instant::now();
         on_gpu(|gpu| {
-            gpu.sim.set_delay_us(100);
+            gpu.sim.set_delay_us(300);
             for seed in seeds() {
                 gpu.sim.set_seed(seed);
                 let outcome = (scenario.run)(gpu, seed).and_then(|()| misuse(&gpu.sim));
