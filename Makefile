@@ -51,11 +51,9 @@ demo: $(VENV)/.demo $(VENV)/.windrow
 
 test: test-rust test-cuda test-device-code test-python
 
-# One set of features for all, so that nothing is compiled twice. Where `test-cuda` runs all suites, on the host as well, these
-# are the ones that differ in a build without the CUDA engine.
-RUST_SUITES := $(if $(NVCC_READY),--lib --test errors --test outputs --test tracing --test header --test hostile,--all-targets)
+# One set of features for all, so that nothing is compiled twice.
 test-rust:
-	$(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing $(RUST_SUITES)
+	$(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing --all-targets
 	$(CARGO) test --locked -p windrow --features windrow/tracing --doc
 	CARGO=$(CARGO) scripts/capi_examples
 
@@ -90,7 +88,7 @@ test-slow: $(VENV)/.test $(VENV)/.windrow
 
 lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(if $(NVCC_READY),,--all-targets) --locked -- -D warnings
+	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(WITH_NVCC) CUDASIM_BUILD=0 $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/oldest_pyo3 --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
@@ -101,7 +99,8 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/prose
 	scripts/wait_mutants --list >/dev/null
 	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --features cuda
-	$(WHEEL_NVCC) scripts/msrv $(if $(NVCC_READY),--features cuda)
+	scripts/msrv
+	$(WITH_NVCC) scripts/msrv --features cuda
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
