@@ -180,6 +180,28 @@ def test_values_go_to_their_keys_in_dicts_of_every_kind(kind, num_keys, torch):
                 assert (np.asarray(got[key]) == column).all(), key
 
 
+@pytest.mark.parametrize("num_keys", [1, 3, 40])
+def test_dicts_that_change_while_earlier_ones_are_read(num_keys, torch):
+    import windrow.torch
+
+    class Key(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            for i, sample in enumerate(samples[6:], 6):
+                sample.update({key: np.full(3, i) for key in keys})
+            return str(self) == str(other)
+
+    for collate in (wr.collate, windrow.torch.collate_fn()):
+        keys = [f"k{n}" for n in range(num_keys)]
+        samples = [{key: np.full(3, -1) for key in keys} for _ in range(60)]
+        samples[5] = {Key(key): np.full(3, -1) for key in keys}
+        got = collate(samples)
+        want = np.where(np.arange(60) < 6, -1, np.arange(60))[:, None].repeat(3, 1)
+        for key in keys:
+            assert (np.asarray(got[key]) == want).all(), key
+
+
 def test_a_key_too_few_or_too_many_in_dicts_that_are_read_in_order():
     samples = [{"a": i, "b": i, "c": i} for i in range(40)]
     samples[30] = {"a": 0, "b": 0}

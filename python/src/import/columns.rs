@@ -61,7 +61,7 @@ pub(crate) fn read_columns(
     };
     let num_parts = match found.objects.len() < LEAST_SHARED {
         true => 1,
-        false => num_columns.min(2 * engine.num_threads()),
+        false => num_columns.min(8 * engine.num_threads()),
     };
     let part = |part: usize| {
         read(part * num_columns / num_parts..(part + 1) * num_columns / num_parts);

@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use windrow::arrow::ArrowArray;
+use windrow::bindings::prefetch;
 use windrow::dlpack::ManagedTensor;
 use windrow::Tensor;
 
@@ -18,6 +19,9 @@ pub(super) struct Foreign {
     pub buffers: Vec<Buffer>,
     pub arrays: Vec<ArrowArray>,
 }
+
+/// How many objects ahead of its release the memory of one is asked for.
+const OBJECTS_AHEAD: usize = 16;
 
 impl Foreign {
     pub fn is_empty(&self) -> bool {
@@ -34,8 +38,23 @@ impl Foreign {
             return;
         }
         let mut held = Some(self);
-        Python::try_attach(|_| attached(|| without_exception(|| drop(held.take()))));
+        Python::try_attach(|_| {
+            attached(|| {
+                without_exception(|| held.take().into_iter().for_each(Foreign::release_now))
+            });
+        });
         std::mem::forget(held);
+    }
+
+    /// The memory of objects is asked for a few ahead: it has left the caches since they were read.
+    fn release_now(mut self) {
+        let mut objects = std::mem::take(&mut self.objects).into_iter();
+        while let Some(object) = objects.next() {
+            if let Some(later) = objects.as_slice().get(OBJECTS_AHEAD) {
+                prefetch(later.as_ptr().cast(), 1);
+            }
+            drop(object);
+        }
     }
 }
 

@@ -270,7 +270,7 @@ fn columns_of<'py>(
         let py = sample.py();
         dicts.prefetch(samples, index);
         let dict = dicts.dict(sample)?;
-        if let Some(values) = dict.and_then(|dict| dicts.in_order(dict)) {
+        if let Some(values) = dict.and_then(|dict| dicts.in_order(dict, index)) {
             columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
             continue;
         }

@@ -47,7 +47,7 @@ impl<'py> TorchColumn<'py> {
         let mut dicts = Dicts::new(py, &keys);
         for (index, sample) in samples.iter().enumerate() {
             dicts.prefetch(samples, index);
-            if let Some(values) = dicts.dict(sample)?.and_then(|dict| dicts.in_order(dict)) {
+            if let Some(values) = dicts.dict(sample)?.and_then(|dict| dicts.in_order(dict, index)) {
                 for (column, value) in columns.iter_mut().zip(values) {
                     if let Ok(items) = column {
                         items.push(value);
