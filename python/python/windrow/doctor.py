@@ -228,7 +228,7 @@ def suggestions(rows: List[Dict[str, Any]]) -> Iterator[str]:
     if huge_pages().startswith("never"):
         yield "large batches are faster in huge pages: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
     if num_cores() < (os.cpu_count() or 1):
-        yield f"this process may use {num_cores()} of {os.cpu_count()} cores: taskset, a container's limit or the scheduler say so"
+        yield f"this process may use {num_cores()} of {os.cpu_count()} cores: taskset, a container or the scheduler limits it"
     for row in rows:
         if row["library"] == "torch" and row.get("read by") in PROTOCOLS:
             yield f"torch {row['version']} has no C exchange API, and each tensor takes microseconds to read: pip install 'torch>=2.10'"
