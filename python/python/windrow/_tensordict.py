@@ -15,8 +15,8 @@ from windrow._nodes import Opened, Opener, _at, _name
 _NON_TENSORS = (NonTensorData, tensordict.NonTensorStack)
 _batch_size_of, _dict_of = operator.attrgetter("_batch_size"), operator.attrgetter("_tensordict")
 
-# Without the checks of the constructor, which take most of its time; torch.stack of tensordict uses it too.
-_made_of = getattr(TensorDict, "_new_unsafe", None)
+# A TensorDict without the constructor's checks, which take most of its time, as tensordict's own torch.stack makes it.
+_new_unchecked = getattr(TensorDict, "_new_unsafe", None)
 
 
 def opener(cls: Any) -> Optional[Opener]:
@@ -76,14 +76,14 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
             device = next((value.device for value in tensors.values() if getattr(value, "device", None) is not None), device)
         names = [None, *first.names] if any(first.names) else None
         batch_size = torch.Size((len(samples), *first.batch_size))
-        if _made_of is not None and all(_is_of(value, batch_size, device) for value in source.values()):
-            return _made_of(source=source, batch_size=batch_size, device=device, names=names)
+        if _new_unchecked is not None and all(_fits(value, batch_size, device) for value in source.values()):
+            return _new_unchecked(source=source, batch_size=batch_size, device=device, names=names)
         return TensorDict(source, batch_size=batch_size, device=device, names=names)
 
     return Opened(children, close, None, name or _name(type(first)))
 
 
-def _is_of(value: Any, batch_size: torch.Size, device: Any) -> bool:
+def _fits(value: Any, batch_size: torch.Size, device: Any) -> bool:
     """Whether a value is a tensor that the constructor of a TensorDict takes as it is."""
     return type(value) is torch.Tensor and value.shape[: len(batch_size)] == batch_size and (device is None or value.device == device)
 

@@ -17,6 +17,9 @@ use crate::import::torch_words::HAS_LOCK;
 /// One thread reads fewer samples sooner than another one starts.
 const LEAST_SHARED: usize = 2048;
 
+/// Parts of the columns for each thread: so many that none waits long for the last part of a thread that started late.
+const PARTS_OF_A_THREAD: usize = 8;
+
 /// Stacks that read and write more are copied while they are read.
 const MOST_BYTES: u64 = 1 << 20;
 
@@ -61,7 +64,7 @@ pub(crate) fn read_columns(
     };
     let num_parts = match found.objects.len() < LEAST_SHARED {
         true => 1,
-        false => num_columns.min(8 * engine.num_threads()),
+        false => num_columns.min(PARTS_OF_A_THREAD * engine.num_threads()),
     };
     let part = |part: usize| {
         read(part * num_columns / num_parts..(part + 1) * num_columns / num_parts);

@@ -46,7 +46,7 @@ impl Foreign {
         std::mem::forget(held);
     }
 
-    /// The memory of objects is asked for a few ahead: it has left the caches since they were read.
+    /// Attached. Asks for the memory of objects a few ahead: since they were read it may have left the caches.
     fn release_now(mut self) {
         let mut objects = std::mem::take(&mut self.objects).into_iter();
         while let Some(object) = objects.next() {

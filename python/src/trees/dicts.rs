@@ -29,12 +29,12 @@ pub(super) struct Dicts<'a> {
     has_entries: bool,
     /// How many dicts ahead of its use one is walked.
     lead: usize,
-    /// The dicts that were walked last, each at its number by turns.
-    walked: Vec<Walked>,
+    /// The dicts that were walked last: number n at n modulo `lead + 1`.
+    walked: [Walked; VALUES_AHEAD + 1],
 }
 
 /// The values of a dict that has the very keys in their order.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Walked {
     /// The number of the dict; `None` if it is another one, or if its values may have changed since.
     index: Option<usize>,
@@ -49,8 +49,8 @@ impl<'a> Dicts<'a> {
         let size = DICT_BYTES.get_or_try_init(py, size).map_or(0, |&bytes| bytes);
         let has_entries = HAS_LOCK && size > ENTRIES * size_of::<usize>();
         let lead = VALUES_AHEAD.div_ceil(keys.len().max(1));
-        let walked = vec![Walked::default(); if HAS_LOCK { lead + 1 } else { 0 }];
-        Dicts { keys, class: (std::ptr::null_mut(), false), has_entries, lead, walked }
+        let class = (std::ptr::null_mut(), false);
+        Dicts { keys, class, has_entries, lead, walked: Default::default() }
     }
 
     /// An object as a dict, if it is one whose class gives entries and length as dict itself does. Without one the caller runs
@@ -66,8 +66,9 @@ impl<'a> Dicts<'a> {
         }
         if !self.class.1 {
             self.forget();
+            return Ok(None);
         }
-        Ok(if self.class.1 { sample.cast().ok() } else { None })
+        Ok(sample.cast().ok())
     }
 
     /// Python code may run now, which may change dicts.
@@ -104,11 +105,8 @@ impl<'a> Dicts<'a> {
         dict: &'b Bound<'py, PyDict>,
         index: usize,
     ) -> Option<impl Iterator<Item = Bound<'py, PyAny>> + 'b> {
-        let place = index.checked_rem(self.walked.len())?;
-        if self.walked[place].index != Some(index) {
-            self.walk(dict, index);
-        }
-        if self.walked[place].index != Some(index) {
+        let place = index % (self.lead + 1);
+        if self.walked[place].index != Some(index) && !self.walk(dict, index) {
             self.forget();
             return None;
         }
@@ -119,14 +117,13 @@ impl<'a> Dicts<'a> {
         Some(self.walked[place].values.iter().map(value))
     }
 
-    /// Notes the values of a dict and asks for their memory.
-    fn walk(&mut self, dict: &Bound<'_, PyAny>, index: usize) {
-        let Some(place) = index.checked_rem(self.walked.len()) else { return };
-        let walked = &mut self.walked[place];
+    /// Notes the values of a dict, if its keys are these in this order, and asks for their memory; says whether it has.
+    fn walk(&mut self, dict: &Bound<'_, PyAny>, index: usize) -> bool {
+        let walked = &mut self.walked[index % (self.lead + 1)];
         walked.index = None;
         walked.values.clear();
-        if walked.values.try_reserve(self.keys.len()).is_err() {
-            return;
+        if !HAS_LOCK || walked.values.try_reserve(self.keys.len()).is_err() {
+            return false;
         }
         let (mut keys, values) = (self.keys.iter(), &mut walked.values);
         let mut are_same = true;
@@ -140,9 +137,9 @@ impl<'a> Dicts<'a> {
                 }
             });
         }
-        if are_same && keys.next().is_none() {
-            walked.index = Some(index);
-        }
+        are_same &= keys.next().is_none();
+        walked.index = are_same.then_some(index);
+        are_same
     }
 }
 
