@@ -186,5 +186,6 @@ $(VENV)/.bench: python/requirements/bench.txt python/requirements/peers.txt $(VE
 	$(PIP) -r $<
 	@$(call optionals,python/requirements/peers.txt,its contenders are left out.)
 	@$(call optional,'transformers>=4.45',its contenders are left out.)
+	@$(call optional,'trl>=0.20',its contender is left out.)
 	@$(call optional,'nvidia-dali-cuda130>=2.0',the comparison runs without DALI.)
 	@touch $@

@@ -436,7 +436,7 @@ UNREADABLE = {
     "decimal": (pa.array([1, 2], pa.decimal128(5)), "decimal"),
     "null": (pa.nulls(2), "null"),
     "list of strings": (pa.array([["a"], ["b"]]), "strings"),
-    "list of lists": (pa.array([[[1], [2, 3]], [[4]]]), "lists of lists of unequal length; flatten"),
+    "list of lists": (pa.array([[[1], [2, 3]], [[4]]]), "lists of lists whose type does not fix the inner length; flatten"),
     "list of structs": (pa.array([[{"a": 1}], []]), "struct"),
     "map": (pa.array([[(1, 2)], []], pa.map_(pa.int64(), pa.int64())), "map"),
     "uuid": (pa.array([b"0" * 16] * 2, pa.uuid()), 'the extension type "arrow.uuid"'),

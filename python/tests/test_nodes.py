@@ -92,7 +92,7 @@ def test_errors_within_a_registered_class(registered):
     class Sub(Pair):
         pass
 
-    refusal(lambda: wr.collate([Sub(leaf(), leaf())]), TypeError, "sample 0: expected an array-like, got .*Sub")
+    refusal(lambda: wr.collate([Sub(leaf(), leaf())]), TypeError, "sample 0: expected an array-like or .*, got .*Sub; .*wr.register_node")
     raising = registered(type("Raising", (), {}), lambda _: 1 / 0, dict)
     with pytest.raises(ZeroDivisionError):
         wr.collate([raising()])
@@ -190,16 +190,18 @@ def test_classes_registered_with_torchs_pytrees(with_keys):
         _nodes._known.pop(cls, None)
 
 
-def test_classes_registered_with_optree():
+@pytest.mark.parametrize("is_global", [True, False])
+def test_classes_registered_with_optree(is_global):
     optree = pytest.importorskip("optree", reason="SKIP: optree is not installed")
     cls = type("Node", (Pair,), {})
-    optree.register_pytree_node(cls, lambda node: ((node.a, node.b), None, ("a", "b")), lambda _, leaves: cls(*leaves), namespace=optree.registry.__GLOBAL_NAMESPACE)
+    namespace = optree.registry.__GLOBAL_NAMESPACE if is_global else "windrow"
+    optree.register_pytree_node(cls, lambda node: ((node.a, node.b), None, ("a", "b")), lambda _, leaves: cls(*leaves), namespace=namespace)
     try:
         batch = wr.collate([cls(leaf(i), i) for i in range(2)], {"a": wr.Stack(dtype="float64")})
         assert type(batch) is cls and batch.a.dtype == "float64"
         assert_tensor(batch.b, np.arange(2))
     finally:
-        optree.unregister_pytree_node(cls, namespace=optree.registry.__GLOBAL_NAMESPACE)
+        optree.unregister_pytree_node(cls, namespace=namespace)
         _nodes._known.pop(cls, None)
 
 
@@ -291,6 +293,22 @@ def test_non_tensor_data(td):
     samples = [make(td, i, text="a" if i else "b", same="c") for i in range(3)]
     assert_same_tensordict(wr.collate(samples), torch.stack(samples))
     refusal(lambda: wr.collate([samples[0], make(td, 1, text="a")]), KeyError, "same")
+    data = [{"text": td.NonTensorData(f"n{i}"), "i": i} for i in range(3)]
+    batch = wr.collate(data)
+    assert batch["text"].tolist() == torch.stack([sample["text"] for sample in data]).tolist() == ["n0", "n1", "n2"]
+    assert_tensor(batch["i"], np.arange(3))
+
+
+def test_names_that_not_all_have_are_left_out_and_a_subclass_is_kept(td):
+    def named(name):
+        return td.TensorDict({"a": torch.ones(3)}, batch_size=[3], names=name and [name])
+
+    for names in (("t", "u"), (None, "u"), ("t", None), ("t", "t"), (None, None)):
+        samples = [named(name) for name in names]
+        assert wr.collate(samples).names == torch.stack(samples).names
+    own = type("Own", (td.TensorDict,), {})
+    samples = [own({"a": torch.ones(3)}, batch_size=[3]) for _ in range(2)]
+    assert type(wr.collate(samples)) is type(torch.stack(samples))
 
 
 def test_tensorclasses(td):
@@ -332,6 +350,8 @@ def test_what_a_tensordict_refuses(td):
         text = f"the spec at \"nested.x\" is that of wr.{spec.form}: leaves within tensordict._td.TensorDict are torch tensors"
         refusal(lambda: wr.collate(samples, {"nested.x": spec}), ValueError, text)
     refusal(lambda: wr.collate([samples[0], samples[0][:1]]), wr.ShapeError, r"sample 1: expected batch_size \(2,\), got \(1,\)", index=1)
+    uneven = [td.TensorDict({"a": torch.ones(i + 1)}, batch_size=[]) for i in range(2)]
+    refusal(lambda: wr.collate(uneven), wr.ShapeError, 'sample 1 at "a": .*; within this class tensors of one shape are stacked', index=1)
     other = make(td, 1)
     other["image"] = torch.zeros(2, 5)
     refusal(lambda: wr.collate([{"t": samples[0]}, {"t": other}]), (wr.ShapeError, wr.DTypeError), 'sample 1 at "t.image"', index=1)
@@ -339,4 +359,4 @@ def test_what_a_tensordict_refuses(td):
 
 
 def test_classes_nobody_knows_are_still_refused():
-    refusal(lambda: wr.collate([Pair(1, 2)]), TypeError, "sample 0: expected an array-like, got .*Pair")
+    refusal(lambda: wr.collate([Pair(1, 2)]), TypeError, "sample 0: expected an array-like or .*, got .*Pair; .*wr.register_node")

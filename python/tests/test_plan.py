@@ -51,11 +51,19 @@ def test_each_sample_is_in_one_row_that_fits(how):
         assert rows.waste < 0.02
 
 
+def test_lengths_of_arrow():
+    pa = pytest.importorskip("pyarrow", reason="SKIP: pyarrow is not installed")
+    lengths = [3, 6, 2, 5]
+    for column in (pa.array(lengths), pa.chunked_array([lengths[:1], lengths[1:]])):
+        assert plan.pack(column, 8) == plan.pack(lengths, 8)
+        assert plan.balance(column, 2) == plan.balance(lengths, 2)
+
+
 @pytest.mark.parametrize("most", [64, 1000])
 def test_no_more_rows_than_trls_best_fit(most):
     utils = pytest.importorskip("trl.data_utils", reason="SKIP: trl is not installed")
     if not hasattr(utils, "_pack_bfd"):
-        pytest.skip("SKIP: this trl does not pack by best fit, 0.19 does")
+        pytest.skip("SKIP: this trl does not pack by best fit, 0.20 does")
     pa = pytest.importorskip("pyarrow")
     lengths = [1 + length for length in lengths_of(3000, most - 1, seed=5)]
     packed = utils._pack_bfd(pa.table({"ids": [list(range(length)) for length in lengths]}), 1000)
@@ -165,6 +173,8 @@ def test_batch_samplers_in_a_loader():
     [
         (lambda: plan.pack([1, 9, 2], 8), ValueError, "sample 1: a length of 9, more than max_tokens=8"),
         (lambda: plan.pack([1, -1], 8), ValueError, "sample 1: a negative length, -1"),
+        (lambda: plan.pack(np.array([1, 2**63], np.uint64), 8), ValueError, "lengths[1] is beyond 63 bits"),
+        (lambda: plan.pack([1, 2**63], 8), ValueError, "lengths[1] is beyond 63 bits"),
         (lambda: plan.pack([1], 0), ValueError, "max_tokens must be at least 1, got 0"),
         (lambda: plan.pack([1], 8, "worst_fit"), ValueError, '"best_fit_decreasing"'),
         (lambda: plan.pack([1], 8, max_sequences=0), ValueError, "max_sequences must be at least 1, got 0"),

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import windrow as wr
-from windrow.sequence import pack_tokens, pad_tokens
+from windrow import sequence
+from windrow.sequence import pack_rows, pack_tokens, pad_tokens
 
 torch = pytest.importorskip("torch")
 
@@ -218,6 +219,9 @@ def test_they_pickle_as_a_collate_fn():
         (lambda: pack_tokens([{"input_ids": [1.5]}]), wr.DTypeError, "not whole"),
         (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": [2**63]}]), wr.DTypeError, 'sample 1 at "input_ids"'),
         (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": np.ones(2)}]), wr.DTypeError, "not whole"),
+        (lambda: pad_tokens({"input_ids": [[1], [2]]}), TypeError, "expected a list of samples, got dict; .*makes one of a dict of columns"),
+        (lambda: pack_tokens([[1], [2]]), TypeError, 'sample 0: expected a mapping with "input_ids", got list; {"input_ids": row}'),
+        (lambda: pad_tokens(torch.ones(2, 2)), TypeError, 'sample 0: expected a mapping with "input_ids", got Tensor'),
     ],
 )  # fmt: skip
 def test_errors(call, error, text):
@@ -231,6 +235,27 @@ def test_what_is_no_token_is_named_by_sample_key_and_position(call, other, text)
     rows = [{"input_ids": [1, 2, 3], "labels": [4, 5, 6]}, {"input_ids": [1, 2], "labels": [7, other]}]
     with pytest.raises(TypeError, match=f'sample 1 at "labels": .*{text} at position 1'):
         call(rows)
+
+
+@pytest.mark.parametrize("library", ["pyarrow", "polars"])
+def test_arrow_tables_are_their_rows(library):
+    module = pytest.importorskip(library, reason=f"SKIP: {library} is not installed")
+    columns = {"input_ids": [[1, 2, 3], [4]], "labels": [[1, 2, 3], [4]]}
+    table = {"pyarrow": lambda: module.table(columns), "polars": lambda: module.DataFrame(columns)}[library]()
+    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
+    calls = [pad_tokens, pack_tokens, lambda samples: pack_rows(samples, [[1, 0]], max_tokens=5)]
+    numbers = sequence.TokenizerNumbers()
+    calls += [sequence.DataCollatorForSeq2Seq(numbers), sequence.DataCollatorForTokenClassification(numbers)]
+    for call in (*calls, sequence.DataCollatorWithFlattening()):
+        assert_as(call(table), call(rows))
+    ids, causal = table.select(["input_ids"]), sequence.DataCollatorForLanguageModeling(numbers, mlm=False)
+    for call in (causal, sequence.DataCollatorWithPadding(numbers)):
+        assert_as(call(ids), call([{"input_ids": row} for row in columns["input_ids"]]))
+    column = table["input_ids"]
+    assert_as(pack_rows(column, [[1, 0]], max_tokens=5), pack_rows(columns["input_ids"], [[1, 0]], max_tokens=5))
+    refused = pytest.raises(TypeError, match='sample 0: expected a mapping with "input_ids", got Tensor')
+    with refused:
+        pad_tokens(column)
 
 
 def test_columns_of_other_mappings_and_kinds():

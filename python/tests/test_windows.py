@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import windrow as wr
+from helpers import refusal
 
 
 @pytest.mark.parametrize("step", [1, 2, -1])
@@ -40,6 +41,11 @@ def test_windows_of_a_memory_map(tmp_path):
 def images_of(sizes, channels_first=False):
     images = [np.random.default_rng(i).integers(0, 255, (h, w, 3), np.uint8) for i, (h, w) in enumerate(sizes)]
     return [np.ascontiguousarray(image.transpose(2, 0, 1)) for image in images] if channels_first else images
+
+
+def test_torch_has_no_flipped_views():
+    crop = wr.crops([np.arange(12).reshape(3, 4)], [(0, 0, 2, 3)], flip=True)[0]
+    refusal(crop.torch, wr.LayoutError, "expected strides from 0 on, as torch has them, got a stride of -1; wr.stack copies it")
 
 
 @pytest.mark.parametrize("flip", [None, True, [False, True, True]])

@@ -101,20 +101,15 @@ impl<'a> ArrayPart<'a> {
     }
 
     /// Checks that the array has so many buffers, and children.
-    pub(super) fn expect(
-        &self,
-        num_buffers: i64,
-        num_children: std::ops::RangeFrom<usize>,
-    ) -> Result<()> {
+    pub(super) fn expect(&self, num_buffers: i64, num_children: usize) -> Result<()> {
         let ArrowArray { n_buffers, n_children, buffers, children, .. } = *self.array;
-        let has_children = usize::try_from(n_children).is_ok_and(|n| num_children.contains(&n));
         if n_buffers != num_buffers || n_buffers > 0 && buffers.is_null() {
             let got = format!("{n_buffers} at {buffers:p}");
             return Err(broken(format!("an Arrow array of {num_buffers} buffers"), got));
         }
-        if !has_children || n_children > 0 && children.is_null() {
+        if n_children != num_children as i64 || n_children > 0 && children.is_null() {
             let got = format!("{n_children} at {children:p}");
-            return Err(broken("as many children as its type has", got));
+            return Err(broken(format!("as many children as its type has, {num_children}"), got));
         }
         Ok(())
     }

@@ -32,8 +32,8 @@ pub struct Column {
     /// The rows of the column.
     pub rows: ColumnRows,
     field: SchemaField,
-    /// The fields that are structs on the way to it, and its position in the last one's.
-    places: Vec<usize>,
+    /// Of each struct on the way to it, the position of the field that leads there, and how many fields there are.
+    places: Vec<(usize, usize)>,
 }
 
 /// The rows of a column.
@@ -127,7 +127,7 @@ impl Columns {
 fn add_columns(
     field: SchemaField,
     path: &mut Vec<String>,
-    places: &mut Vec<usize>,
+    places: &mut Vec<(usize, usize)>,
     columns: &mut Vec<Column>,
 ) {
     let DataType::Struct(fields) = field.data_type else {
@@ -140,9 +140,10 @@ fn add_columns(
         columns.push(Column { path: path.clone(), rows, field, places: places.clone() });
         return;
     };
+    let num_fields = fields.len();
     for (position, field) in fields.into_iter().enumerate() {
         path.push(field.name.clone());
-        places.push(position);
+        places.push((position, num_fields));
         add_columns(field, path, places, columns);
         path.pop();
         places.pop();
@@ -163,7 +164,7 @@ impl Column {
     ) -> Result<()> {
         let at_row = |fault| match fault {
             Fault::Null(position) => {
-                let cure = "fill or drop nulls before (pyarrow.compute.fill_null, drop_null)";
+                let cure = "fill or drop nulls before (fill_null and drop_null of pyarrow, fill_null and drop_nulls of polars, fillna and dropna of pandas)";
                 let row = num_before.saturating_add(position as usize);
                 let null = Mismatch::new(Some(row), "a value", "null");
                 Error::DType(Box::new(null.with_hint(Hint::Text(cure))))
@@ -197,10 +198,10 @@ impl Column {
         device: Device,
     ) -> std::result::Result<ArrayPart<'a>, Fault> {
         let mut part = ArrayPart::new(array, 0, array.length, device)?;
-        for &place in &self.places {
+        for &(place, num_fields) in &self.places {
             // SAFETY: the caller's promise.
             unsafe {
-                part.expect(1, place + 1..)?;
+                part.expect(1, num_fields)?;
                 part.refuse_null()?;
                 part = part.child(place, part.first(), part.len)?;
             }
@@ -242,6 +243,7 @@ impl ColumnRows {
                         }
                         DataType::Tensors { data, shape, order, parts } => {
                             let types = (&parts[*data].data_type, &parts[*shape].data_type);
+                            part.expect(1, parts.len())?;
                             to.push_shaped(part, (*data, *shape), types, order.as_deref())
                         }
                         data_type => {
@@ -361,7 +363,7 @@ impl SampleSink<'_> {
         wide: bool,
         entries: &DataType,
     ) -> std::result::Result<(), Fault> {
-        part.expect(3, 1..)?;
+        part.expect(3, 1)?;
         let mut ranges = room_for(part.len)?;
         let (mut begin, mut end) = (i64::MAX, 0);
         // SAFETY: the caller's promise; buffers and children were just counted.
@@ -452,8 +454,8 @@ impl SampleSink<'_> {
     }
 
     /// # Safety
-    /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as
-    /// the samples are used, and nothing writes to them meanwhile.
+    /// The array is of its column's type, with as many children as that has and buffers as large as its lengths and offsets say.
+    /// They stay as long as the samples are used, and nothing writes to them meanwhile.
     unsafe fn push_shaped(
         &mut self,
         part: ArrayPart<'_>,
@@ -461,11 +463,10 @@ impl SampleSink<'_> {
         (tensor_type, shape_type): (&DataType, &DataType),
         order: Option<&[i64]>,
     ) -> std::result::Result<(), Fault> {
-        part.expect(1, data.max(shape) + 1..)?;
         let DataType::List { wide, entries } = tensor_type else {
             return Err(no_numbers("tensors whose elements are in no list", CONVERT).into());
         };
-        // SAFETY: the caller's promise; the children were just counted.
+        // SAFETY: the caller's promise.
         let (offsets, values, shapes) = unsafe {
             part.refuse_null()?;
             let (data, shape) = (

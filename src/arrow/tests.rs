@@ -192,7 +192,7 @@ fn structs_are_released_once() {
 fn arrays_that_contradict_themselves() {
     let number = || schema("i", "", vec![]);
     let five = || numbers(&[1, 2, 3, 4, 5]);
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         ("length -1", |a| a.length = -1),
         ("offset -1", |a| a.offset = -1),
         ("length 5 from offset 9223372036854775807", |a| a.offset = i64::MAX),
@@ -202,6 +202,7 @@ fn arrays_that_contradict_themselves() {
         ("2 buffers", |a| a.n_buffers = 1),
         ("2 buffers", |a| a.buffers = std::ptr::null_mut()),
         ("children", |a| a.n_children = -1),
+        ("children as its type has, 0, got 1", |a| a.n_children = 1),
     ];
     for (text, change) in cases {
         let got = refused(&number(), five(), change);
@@ -227,8 +228,9 @@ fn lists_that_leave_their_child() {
         let got = refused(&list_schema(), lists(offsets, numbers(&[1, 2, 3])), |_| ());
         assert!(got.contains(text), "{text}: {got}");
     }
-    let cases: [Case; 5] = [
-        ("children", |a| a.n_children = 0),
+    let cases: [Case; 6] = [
+        ("children as its type has, 1, got 0", |a| a.n_children = 0),
+        ("children as its type has, 1, got 2", |a| a.n_children = 2),
         ("children", |a| a.children = std::ptr::null_mut()),
         ("NULL", |a| {
             // SAFETY: the one child, whose memory the test frees.

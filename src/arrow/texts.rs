@@ -11,7 +11,7 @@ pub(super) unsafe fn push_texts(
     part: ArrayPart<'_>,
     wide: bool,
 ) -> std::result::Result<(), Fault> {
-    part.expect(3, 0..)?;
+    part.expect(3, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     let (offsets, data) = unsafe {
         part.refuse_null()?;
@@ -43,7 +43,7 @@ pub(super) unsafe fn push_views(
     if num_data < 0 {
         return Err(broken("an Arrow array of 3 buffers", part.array.n_buffers.to_string()).into());
     }
-    part.expect(num_data + 3, 0..)?;
+    part.expect(num_data + 3, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     let (views, sizes) = unsafe {
         part.refuse_null()?;

@@ -48,7 +48,7 @@ pub(super) unsafe fn values(
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
 unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<ArrayValues, Fault> {
-    part.expect(2, 0..)?;
+    part.expect(2, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     let data = unsafe {
         part.refuse_null()?;
@@ -75,7 +75,7 @@ unsafe fn numbers(part: ArrayPart<'_>, dtype: DType) -> std::result::Result<Arra
 /// The array is of its column's type, with buffers as large as its lengths and offsets say. They stay as long as the
 /// samples are used, and nothing writes to them meanwhile.
 unsafe fn bits(part: ArrayPart<'_>) -> std::result::Result<ArrayValues, Fault> {
-    part.expect(2, 0..)?;
+    part.expect(2, 0)?;
     // SAFETY: the caller's promise; the buffers were just counted, and the bitmap covers the entries.
     let bools = unsafe {
         part.refuse_null()?;
@@ -95,7 +95,7 @@ unsafe fn fixed_lists(
     size: i64,
     entries: &DataType,
 ) -> std::result::Result<ArrayValues, Fault> {
-    part.expect(1, 1..)?;
+    part.expect(1, 1)?;
     // SAFETY: the caller's promise; the buffers were just counted.
     unsafe { part.refuse_null() }?;
     let in_entries = |lists: i64| {
@@ -133,8 +133,8 @@ pub(super) fn unread(data_type: &DataType) -> Error {
     match data_type {
         DataType::Other(got, cure) => no_numbers(got, cure),
         DataType::List { .. } | DataType::View { .. } => no_numbers(
-            "lists of lists of unequal length",
-            "flatten one level before (pyarrow.compute.list_flatten)",
+            "lists of lists whose type does not fix the inner length",
+            "flatten one level before (pyarrow.compute.list_flatten), or cast the inner lists to ones of fixed size",
         ),
         DataType::Struct(_) => no_numbers("a struct within a list", CONVERT),
         DataType::Text(_) => no_numbers("strings or bytes", CONVERT),
@@ -168,7 +168,7 @@ pub(super) unsafe fn lists(
     wide: bool,
     entries: &DataType,
 ) -> std::result::Result<(Vec<i64>, ArrayValues), Fault> {
-    part.expect(2, 1..)?;
+    part.expect(2, 1)?;
     // SAFETY: the caller's promise; buffers and children were just counted.
     unsafe {
         part.refuse_null()?;

@@ -8,9 +8,9 @@ from numbers import Number
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import windrow as wr
-from windrow._fields import check, give, numpy
+from windrow._fields import check, give, numpy, with_cure
 from windrow._masking import draws, mask, offsets_of
-from windrow._padding import options_of, padded
+from windrow._padding import features_of, options_of, padded, rows_of
 
 # Keys that a tokenizer pads, those of one sequence each.
 _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
@@ -69,10 +69,6 @@ def _pad(
 ) -> TokenBatch:
     """As ``tokenizer.pad``: sequences of known names are padded, whatever else the features hold is stacked."""
     check(return_tensors)
-    if not features:
-        raise ValueError("an empty list of features makes no batch")
-    if "input_ids" not in features[0]:
-        raise KeyError("sample 0: the key 'input_ids' is missing")
     options = options_of(padding, max_length, pad_to_multiple_of, tokenizer.padding_side)
     keys = [key for key in features[0] if key not in without]
     values = {"token_type_ids": tokenizer.pad_token_type_id, "special_tokens_mask": 1}
@@ -112,9 +108,13 @@ def _as_python_floats(values: Any, rows: List[Any], are_lists: bool, return_tens
     return values.float() if is_pt else values.astype("float64")
 
 
-def _labels(tokenizer: Any, rows: List[Any], value: int, size: int, return_tensors: str) -> Any:
-    """Labels, padded to so many."""
-    return give(wr.pad(rows, value=value, side=tokenizer.padding_side, dims=0, size=size, dtype="int64"), return_tensors)
+def _labels(rows: List[Any], value: int, return_tensors: str, **options: Any) -> Any:
+    """Labels, padded by these options of `windrow.pad`."""
+    try:
+        labels = wr.pad(rows, value=value, dtype="int64", **options)
+    except wr.ShapeError as error:
+        raise with_cure(error, {"truncate=": "max_length= is at least the number of labels"}) from None
+    return give(labels, return_tensors)
 
 
 @dataclass
@@ -153,6 +153,7 @@ class DataCollatorWithPadding:
     return_tensors: str = "pt"
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+        features = features_of(features)
         batch = _pad(self.tokenizer, features, self.padding, self.max_length, self.pad_to_multiple_of, self.return_tensors)
         for name in ("label", "label_ids"):
             if name in batch:
@@ -190,10 +191,11 @@ class DataCollatorForTokenClassification:
     return_tensors: str = "pt"
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+        features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         if name in features[0]:
             rows, size = [feature[name] for feature in features], batch["input_ids"].shape[1]
-            batch[name] = _labels(self.tokenizer, rows, self.label_pad_token_id, size, kind)
+            batch[name] = _labels(rows, self.label_pad_token_id, kind, side=self.tokenizer.padding_side, dims=0, size=size)
         return batch
 
 
@@ -224,6 +226,7 @@ class DataCollatorForSeq2Seq:
     return_tensors: str = "pt"
 
     def __call__(self, features: Sequence[Mapping[str, Any]], return_tensors: Optional[str] = None) -> Dict[str, Any]:
+        features = features_of(features)
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         rows = [feature[name] for feature in features] if name in features[0] else []
         if all(row is None for row in rows):
@@ -233,7 +236,7 @@ class DataCollatorForSeq2Seq:
         if options is None:
             batch["labels"] = give(wr.stack(rows, dtype="int64"), kind)
         else:
-            batch["labels"] = give(wr.pad(rows, value=self.label_pad_token_id, dtype="int64", **options), kind)
+            batch["labels"] = _labels(rows, self.label_pad_token_id, kind, **options)
         if self.model is not None and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         return batch
@@ -272,7 +275,8 @@ class DataCollatorWithFlattening:
     ) -> Dict[str, Any]:
         from windrow.sequence import pack_tokens
 
-        names = ("input_ids", "labels") if features and "labels" in features[0] else ("input_ids",)
+        features = features_of(features)
+        names = ("input_ids", "labels") if "labels" in features[0] else ("input_ids",)
         batch = pack_tokens(
             [{name: feature[name] for name in names} for feature in features],
             separator_id=self.separator_id if separator_id is None else separator_id,
@@ -349,8 +353,9 @@ class DataCollatorForLanguageModeling:
 
     def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         kind = return_tensors or self.return_tensors
-        if isinstance(examples[0], Mapping):
-            batch = _pad(self.tokenizer, examples, True, None, self.pad_to_multiple_of, kind, ("offset_mapping",))
+        examples = rows_of(examples)
+        if not len(examples) or isinstance(examples[0], Mapping):
+            batch = _pad(self.tokenizer, features_of(examples), True, None, self.pad_to_multiple_of, kind, ("offset_mapping",))
         else:
             rows = [{"input_ids": example} for example in examples]
             fits = {len(example) % (self.pad_to_multiple_of or 1) for example in examples} == {0}

@@ -129,6 +129,15 @@ def tensordict_opener(cls: type) -> Optional[Opener]:
     return _tensordict.opener(cls)
 
 
+def _non_tensor_opener(cls: type) -> Optional[Opener]:
+    """The opener of NonTensorData of tensordict; None for other classes."""
+    if "tensordict" not in sys.modules:
+        return None
+    from windrow import _tensordict
+
+    return _tensordict.non_tensor_opener(cls)
+
+
 def graph_opener(cls: type) -> Optional[Opener]:
     """The opener of graphs of PyTorch Geometric; None for other classes."""
     if "torch_geometric.data" not in sys.modules:
@@ -141,7 +150,7 @@ def graph_opener(cls: type) -> Optional[Opener]:
 def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
     """An object like this one with `function` applied to its children; None for other than those of a class."""
     cls: Any = type(tree)
-    if cls.__module__ in ("builtins", "torch", "numpy"):
+    if cls.__module__ in ("builtins", "torch", "numpy") or _non_tensor_opener(cls) is not None:
         return None
     if tensordict_opener(cls) is not None:
         from windrow import _tensordict
@@ -165,7 +174,7 @@ def map_object(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _library(cls: type) -> Optional[Opener]:
-    found = tensordict_opener(cls) or graph_opener(cls)
+    found = tensordict_opener(cls) or _non_tensor_opener(cls) or graph_opener(cls)
     if found is not None:
         return found
     if hasattr(cls, "__attrs_attrs__"):
@@ -229,7 +238,7 @@ def _pydantic(cls: Any) -> Opener:
 
 
 def _pytree(cls: Any) -> Optional[Opener]:
-    """Classes registered with torch's pytrees, or optree's in its global namespace. Not those of the standard library."""
+    """Classes registered with torch's pytrees or optree's. Not those of the standard library."""
     if cls.__module__ in ("builtins", "collections"):
         return None
     torch_pytree = sys.modules.get("torch.utils._pytree")
@@ -245,8 +254,7 @@ def _pytree(cls: Any) -> Optional[Opener]:
             return {name_of(key): leaf for key, leaf in pairs}, context
 
         return _unlike(cls, flatten, node.unflatten_fn)
-    optree = sys.modules.get("optree")
-    entry = optree.register_pytree_node.get(cls) if optree is not None else None
+    entry = _optree_entry(cls)
     if entry is not None:
 
         def flatten_by_optree(sample: Any) -> Tuple[Dict[str, Any], Any]:
@@ -257,6 +265,20 @@ def _pytree(cls: Any) -> Optional[Opener]:
 
         return _unlike(cls, flatten_by_optree, lambda leaves, context: entry.unflatten_func(context, leaves))
     return None
+
+
+def _optree_entry(cls: type) -> Any:
+    """How optree takes a class apart: by its global namespace, else by the only one that has the class."""
+    optree = sys.modules.get("optree")
+    if optree is None:
+        return None
+    entry = optree.register_pytree_node.get(cls)
+    if entry is not None:
+        return entry
+    # Nothing public lists namespaces: without this table a class of one is unknown.
+    table = getattr(optree.registry, "_NODETYPE_REGISTRY", {})
+    named = [entry for key, entry in table.items() if isinstance(key, tuple) and key[-1] is cls]
+    return named[0] if len(named) == 1 else None
 
 
 def name_of(key: Any) -> str:

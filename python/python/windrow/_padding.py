@@ -34,6 +34,30 @@ def options_of(
     return {"side": padding_side, "dims": 0, "size": size, "multiple_of": pad_to_multiple_of or 1}
 
 
+def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
+    """Features as a sequence of mappings with ``input_ids``; those of an Arrow table are its rows."""
+    samples = rows_of(features)
+    if not len(samples):
+        raise ValueError("an empty list of features makes no batch")
+    first = samples[0]
+    if not isinstance(first, Mapping):
+        text = 'a mapping with "input_ids"'
+        raise TypeError(f'sample 0: expected {text}, got {type(first).__name__}; {{"input_ids": row}} makes one of a row of tokens')
+    if "input_ids" not in first:
+        raise KeyError("sample 0: the key 'input_ids' is missing")
+    return samples
+
+
+def rows_of(samples: Any) -> Any:
+    """A list of samples as it is, and the rows of an Arrow object."""
+    if isinstance(samples, (list, tuple)):
+        return samples
+    if isinstance(samples, Mapping):
+        cure = "[dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
+        raise TypeError(f"expected a list of samples, got {type(samples).__name__}; {cure}")
+    return wr.SampleList(samples) if _windrow.is_arrow(samples) else samples
+
+
 def padded(
     features: Sequence[Mapping[str, Any]],
     names: Dict[str, str],

@@ -15,9 +15,6 @@ from windrow._nodes import Opened, Opener, _at, _name
 _NON_TENSORS = (NonTensorData, tensordict.NonTensorStack)
 _batch_size_of, _dict_of = operator.attrgetter("_batch_size"), operator.attrgetter("_tensordict")
 
-# A TensorDict without the constructor's checks, which take most of its time, as tensordict's own torch.stack makes it.
-_new_unchecked = getattr(TensorDict, "_new_unsafe", None)
-
 
 def opener(cls: Any) -> Optional[Opener]:
     """The opener of a TensorDict or a tensorclass; None for other classes."""
@@ -27,6 +24,18 @@ def opener(cls: Any) -> Optional[Opener]:
     if is_own and not issubclass(cls, _NON_TENSORS):
         return _open_class
     return None
+
+
+def non_tensor_opener(cls: Any) -> Optional[Opener]:
+    """The opener of NonTensorData and its like, which have no leaves and are stacked by tensordict; None for other classes."""
+    if not issubclass(cls, _NON_TENSORS):
+        return None
+
+    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+        stack = torch.stack(samples)
+        return Opened([{} for _ in samples], lambda children: stack)
+
+    return opener
 
 
 def is_dense(cls: Any) -> bool:
@@ -74,11 +83,16 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
         device = first.device
         if device is not None:
             device = next((value.device for value in tensors.values() if getattr(value, "device", None) is not None), device)
-        names = [None, *first.names] if any(first.names) else None
+        own = first.names
+        # As torch.stack has it: those that all have.
+        names = [None, *own] if any(own) and all(sample.names == own for sample in samples) else None
         batch_size = torch.Size((len(samples), *first.batch_size))
-        if _new_unchecked is not None and all(_fits(value, batch_size, device) for value in source.values()):
-            return _new_unchecked(source=source, batch_size=batch_size, device=device, names=names)
-        return TensorDict(source, batch_size=batch_size, device=device, names=names)
+        cls = type(first) if isinstance(first, TensorDict) else TensorDict
+        # Without the constructor's checks, which take most of its time, as tensordict's own torch.stack makes one.
+        new_unchecked = getattr(cls, "_new_unsafe", None)
+        if new_unchecked is not None and all(_fits(value, batch_size, device) for value in source.values()):
+            return new_unchecked(source=source, batch_size=batch_size, device=device, names=names)
+        return cls(source, batch_size=batch_size, device=device, names=names)
 
     return Opened(children, close, None, name or _name(type(first)))
 

@@ -51,11 +51,18 @@ def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional
     return None if value is None else int_of(name, value, least, bits)
 
 
+def _numbers(lengths: Any) -> Any:
+    """Lengths as an array-like, those of an Arrow column too."""
+    if not isinstance(lengths, list) and _windrow.is_arrow(lengths):
+        return _windrow.stack(lengths)
+    return lengths
+
+
 def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_sequences: Optional[int] = None) -> Rows:
     """Packs samples into rows of at most ``max_tokens`` tokens, in O(n log n).
 
     Args:
-        lengths: an integer array-like of one dim.
+        lengths: an integer array-like of one dim, or an Arrow column of integers.
         max_tokens: the most tokens of a row.
         how: ``"first_fit_decreasing"``: longest first, each into the first row with room, and equal lengths in the order of the
             list; ``"best_fit_decreasing"``: into the row with the least room that is enough; ``"in_order"``: each into the last row or
@@ -78,7 +85,7 @@ def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_s
     if not isinstance(how, str):
         raise TypeError(f"how must be a string, got {how!r}")
     limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
-    return Rows(*_windrow._pack(lengths, limit, how, most), limit)
+    return Rows(*_windrow._pack(_numbers(lengths), limit, how, most), limit)
 
 
 def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max_sequences: Optional[int] = None) -> Rows:
@@ -98,7 +105,7 @@ def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max
         TypeError: ``lengths`` are not integers of one dim.
     """
     limit, most = int_of("max_tokens", max_tokens), _optional("max_sequences", max_sequences)
-    return Rows(*_windrow._token_budget(lengths, limit, int_of("pad_to_multiple_of", pad_to_multiple_of), most), limit)
+    return Rows(*_windrow._token_budget(_numbers(lengths), limit, int_of("pad_to_multiple_of", pad_to_multiple_of), most), limit)
 
 
 def buckets(
@@ -124,7 +131,7 @@ def buckets(
         TypeError: ``lengths`` or ``boundaries`` are not integers of one dim.
     """
     size, seed = int_of("batch_size", batch_size), _optional("seed", seed, 0, 64)
-    return Rows(*_windrow._buckets(lengths, size, boundaries, bool(drop_last), seed))
+    return Rows(*_windrow._buckets(_numbers(lengths), size, boundaries, bool(drop_last), seed))
 
 
 def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows:
@@ -144,4 +151,4 @@ def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows
         ValueError: a length is negative, or ``num_ranks`` is below 1.
         TypeError: ``lengths`` are not integers of one dim.
     """
-    return Rows(*_windrow._balance(lengths, int_of("num_ranks", num_ranks), _optional("seed", seed, 0, 64)))
+    return Rows(*_windrow._balance(_numbers(lengths), int_of("num_ranks", num_ranks), _optional("seed", seed, 0, 64)))

@@ -22,7 +22,7 @@ from windrow._collators import (
     TokenizerNumbers,
 )
 from windrow._fields import check, give
-from windrow._padding import options_of, padded
+from windrow._padding import features_of, options_of, padded, rows_of
 from windrow.plan import int_of
 
 __all__ = [
@@ -55,7 +55,7 @@ def pad_tokens(
     """Pads every sequence of tokenized features, in Hugging Face's terms.
 
     Args:
-        features: a list of mappings with ``input_ids``. Entries that are numbers are stacked; ``label``
+        features: a list of mappings with ``input_ids``, or an Arrow table with that column. Entries that are numbers are stacked; ``label``
             becomes ``labels``.
         padding: True or ``"longest"``; ``"max_length"``; False or ``"do_not_pad"``: unequal lengths are
             then an error.
@@ -74,6 +74,7 @@ def pad_tokens(
     Raises:
         ShapeError: a sequence is longer than ``max_length``, or lengths differ and nothing is padded.
         KeyError: an entry is missing.
+        TypeError: a dict of columns in place of the list, or a sample that is no mapping.
         DTypeError: a number is beyond int64.
         ValueError: there are no features, or an argument is wrong.
 
@@ -86,6 +87,7 @@ def pad_tokens(
     check(return_tensors)
     options = options_of(padding, max_length, pad_to_multiple_of, padding_side)
     values = {"input_ids": pad_token_id, "labels": label_pad_token_id, "special_tokens_mask": 1, **(pad_values or {})}
+    features = features_of(features)
     names = _names(features)
     wants_mask = return_attention_mask and "attention_mask" not in names
     return padded(features, names, values, options, wants_mask, return_tensors)
@@ -104,7 +106,7 @@ def pack_tokens(
 
     Args:
         features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, and optionally ``labels`` of the same
-            shape (else the ids are the labels); all on the host or all on one device.
+            shape (else the ids are the labels), or an Arrow table of such rows; all on the host or all on one device.
         separator_id: label of each sequence's first token, which no token before it predicts.
         position_ids_start: position of each sequence's first token.
         return_flash_attn_kwargs: names boundaries as models of transformers take them.
@@ -122,6 +124,7 @@ def pack_tokens(
         DTypeError: ids or labels are not whole numbers, or are beyond int64.
         DeviceError: they are in several places.
         KeyError: an entry is missing.
+        TypeError: as for `pad_tokens`.
         ValueError: there are no features, or more than 2^31 - 1 tokens.
 
     Example:
@@ -131,6 +134,7 @@ def pack_tokens(
         ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], [0, 3, 5])
     """
     check(return_tensors)
+    features = features_of(features)
     names = _names(features)
     ids, labels, positions, index, boundaries, longest = _windrow.pack_columns(
         features, "input_ids", names.get("labels"), separator_id, position_ids_start, return_seq_idx
@@ -164,7 +168,7 @@ def pack_rows(
 
     Args:
         samples: token sequences ``[L]`` or ``[1, L]``, lists or array-likes; or mappings with ``input_ids`` and
-            perhaps ``labels``, as `pack_tokens` takes them.
+            perhaps ``labels``, as `pack_tokens` takes them. Also an Arrow column of lists, or a table.
         plan: rows of indices into ``samples``; samples that no row names are left out.
         max_tokens: the length of a row; None: that of the plan.
         pad_token_id, label_pad_token_id: what ``input_ids`` and ``labels`` are padded with.
@@ -199,7 +203,7 @@ def pack_rows(
     if limit is None:
         raise ValueError("max_tokens= is needed: this plan has no max_tokens, unlike one of plan.pack")
     limit = int_of("max_tokens", limit)
-    features = _features_of(samples, plan)
+    features = features_of(_picked(rows_of(samples), plan))
     columns = _windrow.pack_rows_of(
         features,
         "input_ids",
@@ -212,7 +216,7 @@ def pack_rows(
     return {name: give(column, return_tensors) for name, column in zip(names, columns)}
 
 
-def _features_of(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
+def _picked(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
     """The samples that a plan names, in its order, as mappings."""
     features: List[Any] = []
     for row, indices in enumerate(plan):
@@ -231,9 +235,5 @@ def _features_of(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[
 
 def _names(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
     """Keys of the result to keys of the features."""
-    if not features:
-        raise ValueError("an empty list of features makes no batch")
-    if "input_ids" not in features[0]:
-        raise KeyError("sample 0: the key 'input_ids' is missing")
     keys: List[str] = [key for key in features[0] if features[0][key] is not None]
     return {("labels" if key == "label" else key): key for key in keys}

@@ -8,7 +8,7 @@ use windrow::{Collate, Error, Leaf, Mismatch, Owner, Stream, Target, Tensor};
 
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
-use crate::ground::errors::{to_caller, to_py_err};
+use crate::ground::errors::{to_caller, to_py_err, Spec};
 use crate::import::importer::Reading;
 use crate::import::routes::is_torch;
 use crate::import::tensor::tensor_of;
@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub path: String,
     /// A leaf of a tree, whose form a spec says.
     in_tree: bool,
+    /// Within a class whose leaves take no other form.
+    pub is_form_fixed: bool,
     pub out: Option<Tensor>,
     /// The torch tensor that it is.
     pub torch_out: Option<Py<PyAny>>,
@@ -46,7 +48,8 @@ impl Job {
     pub fn of_leaf(samples: Arc<Imported>, collate: Collate, path: String) -> Job {
         let (out, torch_out, stream) = (None, None, None);
         let (ahead, copy) = (None, CopyMode::Always);
-        Job { ahead, samples, collate, path, in_tree: true, out, torch_out, stream, copy }
+        let (in_tree, is_form_fixed) = (true, false);
+        Job { ahead, samples, collate, path, in_tree, is_form_fixed, out, torch_out, stream, copy }
     }
 
     /// Imports the samples of a leaf with `import`, which may copy ahead by engine and options.
@@ -66,8 +69,19 @@ impl Job {
             torch_out = out.as_ref().map_or(Ok(None), |out| torch_of(given.py(), out))?;
         }
         let (collate, copy) = (options.collate, options.copy);
-        let path = path.to_owned();
-        Ok(Job { ahead, samples, collate, path, in_tree: true, out, torch_out, stream, copy })
+        let (path, in_tree, is_form_fixed) = (path.to_owned(), true, false);
+        Ok(Job {
+            ahead,
+            samples,
+            collate,
+            path,
+            in_tree,
+            is_form_fixed,
+            out,
+            torch_out,
+            stream,
+            copy,
+        })
     }
 
     /// Writes to memory of no history that was found after the samples were read.
@@ -85,7 +99,8 @@ pub(crate) fn job_error<'j>(
     jobs: impl IntoIterator<Item = &'j Job>,
 ) -> PyErr {
     let is_its = |job: &&Job| job.in_tree && error.mismatch().is_some_and(|m| m.path == job.path);
-    to_caller(py, error, jobs.into_iter().find(is_its).map(|job| job.collate.form()))
+    let spec = |job: &'j Job| Spec { form: job.collate.form(), is_fixed: job.is_form_fixed };
+    to_caller(py, error, jobs.into_iter().find(is_its).map(spec))
 }
 
 /// The memory of `out=`, refused if it must not be written to.

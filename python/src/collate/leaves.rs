@@ -129,7 +129,9 @@ impl<'py> Leaves<'_, 'py> {
         if options.stream != self.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
-        self.jobs.push(Job::new(options, path, import)?);
+        let mut job = Job::new(options, path, import)?;
+        job.is_form_fixed = within.tensors.is_some();
+        self.jobs.push(job);
         Ok(ResultNode::Leaf(self.jobs.len() - 1))
     }
 }

@@ -1,6 +1,6 @@
 //! `windrow.plan`: which samples go into which batch, from their lengths.
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyMemoryView};
 use windrow::packing::{IndexRows, Packing};
@@ -19,7 +19,13 @@ fn lists<'py>(
     lengths: &Bound<'py, PyAny>,
     rows: impl Send + FnOnce(&[i64]) -> Result<IndexRows>,
 ) -> PyResult<Lists<'py>> {
-    let (lengths, _) = integers(lengths, "lengths", 1)?;
+    let (lengths, _) = integers(lengths, "lengths", 1).map_err(|error| {
+        // A length is no index.
+        match error.is_instance_of::<PyIndexError>(py) {
+            true => PyValueError::new_err(error.value(py).to_string()),
+            false => error,
+        }
+    })?;
     let rows = py.detach(|| rows(&lengths)).or_py_err(py)?;
     let mut indices = room_for(rows.iter().map(<[usize]>::len).sum())?;
     indices.extend(rows.iter().flatten().map(|&index| index as i64));

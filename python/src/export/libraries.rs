@@ -66,6 +66,12 @@ fn torch_lacks(dtype: DType) -> Error {
 }
 
 fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
+    if let Some(&stride) = tensor.layout().strides().iter().find(|&&stride| stride < 0) {
+        let got = format!("a stride of {stride}");
+        let mismatch = Mismatch::of("tensor", "strides from 0 on, as torch has them", got);
+        let hint = Hint::Text("wr.stack copies it row-major, and .numpy() gives it as it is");
+        return Err(to_py_err(py, &Error::Layout(Box::new(mismatch.with_hint(hint)))));
+    }
     if !matches!(tensor.device(), Device::Cuda(_)) {
         if let Some(exchanged) = through_exchange(py, tensor)? {
             return Ok(exchanged);

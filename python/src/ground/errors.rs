@@ -76,8 +76,16 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
     to_caller(py, error, None)
 }
 
+/// What says the form of a leaf of a tree.
+#[derive(Clone, Copy)]
+pub(crate) struct Spec<'a> {
+    pub form: &'a Form,
+    /// The class that the leaf is within takes no other.
+    pub is_fixed: bool,
+}
+
 /// The same in the words of the caller. `spec`: of a tree, whose leaf has this form.
-pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<&Form>) -> PyErr {
+pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<Spec<'_>>) -> PyErr {
     let text = match error.mismatch() {
         Some(m) => text_of(m, spec),
         None => error.to_string(),
@@ -99,7 +107,7 @@ pub(crate) fn to_caller(py: Python<'_>, error: &Error, spec: Option<&Form>) -> P
 }
 
 /// The text of an error with its cure in Python's words.
-fn text_of(mismatch: &Mismatch, spec: Option<&Form>) -> String {
+fn text_of(mismatch: &Mismatch, spec: Option<Spec<'_>>) -> String {
     let Some(hint) = mismatch.hint else { return mismatch.to_string() };
     let call = |class: &str, arguments: &str| match mismatch.path.as_str() {
         "" => format!("spec=wr.{class}({arguments})"),
@@ -107,11 +115,14 @@ fn text_of(mismatch: &Mismatch, spec: Option<&Form>) -> String {
     };
     let words = match (hint, spec) {
         (Hint::Pad, None) => "wr.pad takes samples of different shapes".to_owned(),
+        (Hint::Pad, Some(Spec { is_fixed: true, .. })) => {
+            "within this class tensors of one shape are stacked: pad them before, or give dicts of them".to_owned()
+        }
         (Hint::Pad, Some(_)) => format!("{} takes samples of different shapes", call("Pad", "")),
         (Hint::Stack, None) => "wr.stack takes samples without dims".to_owned(),
         (Hint::Stack, Some(_)) => format!("{} takes samples without dims", call("Stack", "")),
         (Hint::Cast, None) => "dtype= casts on the way".to_owned(),
-        (Hint::Cast, Some(form)) => {
+        (Hint::Cast, Some(Spec { form, .. })) => {
             format!("{} casts on the way", call(class_of(form), "dtype=..."))
         }
         (Hint::CastToFloat, _) => {
@@ -255,8 +266,13 @@ impl std::fmt::Display for Whose {
 pub(crate) fn not_array_like(whose: Whose, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
     let class = object.get_type();
     let mut cure = "";
-    // pandas, polars, Arrow's chunked arrays; scipy.sparse.
-    for (name, own) in [("toarray", "; use .toarray()"), ("to_numpy", "; use .to_numpy()")] {
+    // Arrow's tables; scipy.sparse; pandas, polars, Arrow's chunked arrays.
+    let cures = [
+        ("__arrow_c_stream__", "; give it in place of the list: a table is the list of its rows"),
+        ("toarray", "; use .toarray()"),
+        ("to_numpy", "; use .to_numpy()"),
+    ];
+    for (name, own) in cures {
         match class.hasattr(name) {
             Ok(true) => cure = own,
             Ok(false) => {}

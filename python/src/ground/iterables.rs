@@ -136,6 +136,8 @@ pub(crate) fn check_list(samples: &Bound<'_, PyAny>) -> PyResult<()> {
     } else if samples.hasattr("to_numpy")? && samples.hasattr("columns")? {
         // Of a pandas without the Arrow interface, or where that is not read. Their iterators give the columns.
         "; use .to_numpy(), or for wr.collate a list of dicts, one for each row"
+    } else if samples.hasattr("toarray")? {
+        "; use .toarray()"
     } else {
         return Ok(());
     };

@@ -152,9 +152,11 @@ pub(crate) fn integers(
     let row = row.as_slice::<i64>().or_py_err(py)?;
     let mut values = room_for(row.len())?;
     values.extend_from_slice(row);
-    let beyond = tensor.dtype() == DType::U64 && values.iter().any(|&value| value < 0);
-    match beyond {
-        true => Err(PyIndexError::new_err(format!("{name} beyond 63 bits"))),
-        false => Ok((values, shape)),
+    let is_beyond = |&value: &i64| tensor.dtype() == DType::U64 && value < 0;
+    match values.iter().position(is_beyond) {
+        Some(position) => {
+            Err(PyIndexError::new_err(format!("{name}[{position}] is beyond 63 bits")))
+        }
+        None => Ok((values, shape)),
     }
 }

@@ -202,14 +202,15 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
     let is_plain =
         matches!(route_of(first)?.0, ImportRoute::Protocols) && !class.hasattr("to_numpy")?;
     let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
-    match is_refusal && cure_for(&class)?.is_some() && !is_array_like()? {
+    match is_refusal && !is_array_like()? {
         true => unknown(&class, path),
         false => Ok(error),
     }
 }
 
 fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
-    let cure = cure_for(class)?.unwrap_or("a dict of what it holds");
+    let cure = cure_for(class)?
+        .unwrap_or("a dict of what it holds, or register the class (wr.register_node)");
     Ok(PyTypeError::new_err(format!(
         "sample 0{}: expected an array-like or a container that wr.collate knows, got {}; give {cure}",
         at(path),
@@ -219,7 +220,12 @@ fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
 
 /// A known container with the same contents as one of this class, for the error text.
 fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
-    let cures = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
+    let cures = [
+        ("toarray", "its toarray()"),
+        ("__arrow_c_stream__", "it in place of the list: a table is the list of its rows"),
+        ("to_dict", "its to_dict()"),
+        ("__iter__", "a list or tuple of its items"),
+    ];
     for (attribute, cure) in cures {
         if class.hasattr(attribute)? {
             return Ok(Some(cure));

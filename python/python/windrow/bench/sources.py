@@ -247,7 +247,7 @@ def by_binpacking(lengths: Array, max_tokens: int) -> List[List[int]]:
 
 
 def by_trl(s: Samples, max_tokens: int) -> Any:
-    """Of trl 0.19 and later, which joins the tokens of a table too. Here each token is the index of its sample."""
+    """Of trl 0.20 and later, which joins the tokens of a table too. Here each token is the index of its sample."""
     pa = module("pyarrow")
 
     def table(s: Samples) -> Any:
@@ -285,7 +285,7 @@ def plans(num_samples: int, max_tokens: int, targets: List[Target], compared: bo
                 return Packed(way(s, max_tokens), s.arrays[0], max_tokens)
 
             has_way = library != "trl" or bool(missing("trl", setting)) or hasattr(module("trl"), "_pack_bfd")
-            found.add(library, contender, call, cannot="" if has_way else "trl before 0.19 does not pack so")
+            found.add(library, contender, call, cannot="" if has_way else "trl before 0.20 does not pack so")
             if contender in found.calls:
                 padding.append(f"{contender} {found.calls[contender](sets[0]).waste():.2%}")
         return Workload(name, f"{title}; padding: {'; '.join(padding)}", setting, sets, lambda s: (np.arange(count),), found, targets)
