@@ -23,9 +23,15 @@ TYPED = (wr.ShapeError, wr.DTypeError, wr.DeviceError, wr.LayoutError, BufferErr
 
 # Inputs
 
+
+def release(module):
+    """Major and minor version of a module, to compare."""
+    return tuple(int(part) for part in module.__version__.split(".")[:2])
+
+
 # NumPy 2.0, the newest for Python 3.9, takes legacy capsules only, and makes read-only arrays of them.
 numpy_takes_versions = pytest.mark.skipif(
-    tuple(int(part) for part in np.__version__.split(".")[:2]) < (2, 1),
+    release(np) < (2, 1),
     reason=f"NumPy {np.__version__} takes no versioned DLPack capsules; 2.1 does",
 )
 
