@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import windrow.doctor
-from windrow import _windrow
+from windrow import _shared_memory, _windrow
 
 import isolated
 
@@ -48,7 +48,7 @@ def test_doctor_says_what_there_is_not():
 def test_doctor_suggests_cures(monkeypatch):
     monkeypatch.setattr(windrow.doctor.wr, "cuda_available", lambda: False)
     monkeypatch.setattr(windrow.doctor.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(windrow.doctor.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(64 << 20, 0, 64 << 20))
+    monkeypatch.setattr(_shared_memory.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(64 << 20, 0, 64 << 20))
     monkeypatch.setattr(windrow.doctor, "huge_pages", lambda: "never: large batches take longer")
     monkeypatch.setattr(windrow.doctor, "num_cores", lambda: 0)
     rows = [{"library": "torch", "version": "2.1.0", "read by": "__dlpack__", "nanoseconds": 4000}]
@@ -60,3 +60,19 @@ def test_doctor_suggests_cures(monkeypatch):
 
 def test_doctor_prints_its_suggestions():
     assert re.search(r"\nsuggestions\n  \S", doctor())
+
+
+def test_a_system_without_shared_memory_in_files(monkeypatch, tmp_path):
+    monkeypatch.setattr(_shared_memory, "FOLDER", str(tmp_path / "none"))
+    assert _shared_memory.room() is None and windrow.doctor.shared_memory() == "none"
+    _shared_memory.reserve("segment", 4096)
+    monkeypatch.setattr(_shared_memory, "FOLDER", str(tmp_path))
+    (tmp_path / "segment").touch()
+    _shared_memory.reserve("segment", 4096)
+    free, total = _shared_memory.room()
+    assert 0 < free <= total and (tmp_path / "segment").stat().st_size in (0, 4096)
+
+
+def test_a_torch_without_the_function_for_shared_memory(torch, monkeypatch):
+    monkeypatch.setattr(torch, "UntypedStorage", bytearray)
+    assert _shared_memory.torch_storage(4096) == bytearray(4096)

@@ -12,6 +12,7 @@ mod few;
 mod isa;
 #[cfg(all(test, windrow_loom))]
 mod model_tests;
+mod pages;
 mod parallel_for;
 mod policy;
 mod pool;

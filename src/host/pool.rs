@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::host::pages;
 use crate::host::policy::POLICY;
 use crate::observe::PoolStats;
 use crate::sync::{ForkMutex, Guard};
@@ -315,10 +316,8 @@ fn block_layout(bytes: u64) -> Option<Layout> {
 fn allocate_raw(layout: Layout) -> Option<Raw> {
     // SAFETY: the size is at least `ALIGN`, never 0.
     let data = NonNull::new(unsafe { alloc(layout) })?;
-    #[cfg(all(target_os = "linux", not(miri)))]
     if layout.size() >= POLICY.huge_page_bytes {
-        // SAFETY: the range was just allocated; the advice changes no contents, and may be refused.
-        unsafe { libc::madvise(data.as_ptr().cast(), layout.size(), libc::MADV_HUGEPAGE) };
+        pages::prefer_huge(data.as_ptr(), layout.size());
     }
     Some(Raw { data, layout })
 }

@@ -15,30 +15,6 @@ const LINE_BYTES: usize = 64;
 /// More rows than that are written as they come.
 const MAX_ROWS: usize = 4;
 
-/// A multiple of any system's page, and less than a tile of an output that is written around the caches.
-#[cfg(all(target_os = "linux", not(miri)))] // Miri has no pages.
-const PAGES_BYTES: usize = 64 << 10;
-
-/// Whether the memory right before `end` has been written to before. If not, the system zeroes each page at
-/// the first write, and then its lines are in the caches: a batch in new shared memory took 10 to 15 %
-/// longer written around them. Only speed depends on the answer.
-#[inline(never)]
-pub(super) fn is_touched(end: *const u8) -> bool {
-    #[cfg(all(target_os = "linux", not(miri)))]
-    {
-        let page = ((end as usize).wrapping_sub(1) & !(PAGES_BYTES - 1)) as *mut libc::c_void;
-        let mut found = 1u8;
-        // SAFETY: one page is asked about, and one byte is written; an address without memory is an error.
-        let asked = unsafe { libc::mincore(page, 1, &mut found) } == 0;
-        !asked || found & 1 == 1
-    }
-    #[cfg(any(not(target_os = "linux"), miri))]
-    {
-        let _ = end;
-        true
-    }
-}
-
 #[repr(C, align(64))]
 struct Blocks(MaybeUninit<[u8; MAX_ROWS * BLOCK_BYTES]>);
 
@@ -111,25 +87,6 @@ impl WrittenRows {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[cfg(all(target_os = "linux", not(miri)))]
-    #[test]
-    fn memory_that_was_never_written() {
-        let size = 8 * PAGES_BYTES;
-        // SAFETY: a mapping of its own, whose bytes are written within its size, and which is then gone.
-        unsafe {
-            let access = libc::PROT_READ | libc::PROT_WRITE;
-            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-            let map = libc::mmap(std::ptr::null_mut(), size, access, flags, -1, 0);
-            assert_ne!(map, libc::MAP_FAILED);
-            let middle = map.cast::<u8>().add(size / 2);
-            assert!(!is_touched(middle));
-            middle.sub(PAGES_BYTES + 1).write_bytes(1, PAGES_BYTES);
-            assert!(is_touched(middle) && !is_touched(middle.add(2 * PAGES_BYTES)));
-            assert_eq!(libc::munmap(map, size), 0);
-        }
-        assert!(is_touched(16 as *const u8), "what cannot be asked counts as touched");
-    }
 
     /// The bytes of element `i` of row `row` in the output.
     fn element(row: usize, i: usize, size: usize) -> Vec<u8> {

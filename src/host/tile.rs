@@ -4,10 +4,11 @@
 use std::ops::Range;
 
 use crate::collate::Affine;
+use crate::host::pages::is_touched;
 use crate::host::prefetch::prefetch;
 use crate::host::rows::{self, AffineFn, PlanarFn, RowFn};
 use crate::host::short_rows::{has_short_rows, write_short_rows};
-use crate::host::streaming::{is_touched, WrittenRows};
+use crate::host::streaming::WrittenRows;
 use crate::host::walk::{goes_down, in_order, walk, SamplePlace};
 use crate::host::{is_streaming, POLICY};
 use crate::plan::{Channel, CopyRange, ElementOp, LoopNest, OutputPlan, Starts};

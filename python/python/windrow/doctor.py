@@ -8,7 +8,6 @@ import array
 import json
 import os
 import platform
-import shutil
 import statistics
 import sys
 import time
@@ -16,7 +15,7 @@ import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import windrow as wr
-from windrow import _windrow
+from windrow import _shared_memory, _windrow
 from windrow._system import cpu_name, load, num_cores
 
 # The instruction sets that kernels for x86-64 use beside the baseline: all of them or none.
@@ -139,12 +138,9 @@ def memory() -> str:
 
 
 def shared_memory() -> str:
-    """Size of /dev/shm, through which worker processes hand batches to their parent."""
-    try:
-        usage = shutil.disk_usage("/dev/shm")
-    except OSError:
-        return "none"
-    return f"{usage.free / 2**30:.1f} GiB of {usage.total / 2**30:.1f} GiB free"
+    """Size of the memory in which worker processes hand batches to their parent."""
+    room = _shared_memory.room()
+    return f"{room[0] / 2**30:.1f} GiB of {room[1] / 2**30:.1f} GiB free" if room else "none"
 
 
 def has_buffer(value: Any) -> bool:
@@ -220,11 +216,12 @@ def suggestions(rows: List[Dict[str, Any]]) -> Iterator[str]:
         )
     elif wr.cuda_available() and "need a driver" in cuda():
         yield "the driver is older than the kernels: update it, or build from a checkout with CUDA_HOME set to a toolkit of its release"
-    try:
-        if shutil.disk_usage("/dev/shm").free < 1 << 30:
-            yield "less than 1 GiB of /dev/shm is free for the batches of DataLoader workers: docker run --shm-size=8g, or --ipc=host"
-    except OSError:
-        pass
+    room = _shared_memory.room()
+    if room and room[0] < 1 << 30:
+        yield (
+            f"less than 1 GiB of {_shared_memory.FOLDER} is free for the batches of DataLoader workers: "
+            "docker run --shm-size=8g, or --ipc=host"
+        )
     if huge_pages().startswith("never"):
         yield "large batches are faster in huge pages: echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
     if num_cores() < (os.cpu_count() or 1):
@@ -257,7 +254,7 @@ def facts() -> Dict[str, str]:
         "cuda": cuda(),
         "memory": memory(),
         "huge pages": huge_pages(),
-        "/dev/shm": shared_memory(),
+        _shared_memory.FOLDER: shared_memory(),
         "logging": "on" if watchers["logging"] else "off; WINDROW_LOG=1 or wr.set_logging() turns it on",
         "nvtx": watchers["nvtx"] or "on, a profiler listens",
         "variables": variables(),

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import jax
@@ -19,7 +18,7 @@ import numpy as np
 from grain.multiprocessing import SharedMemoryArray
 
 import windrow as wr
-from windrow import _leaves
+from windrow import _leaves, _shared_memory
 from windrow.jax._trees import Batch, fields_of, flatten
 
 
@@ -93,7 +92,7 @@ class BatchFn:
             if 0 not in shape and _is_numpys(dtype):
                 data = SharedMemoryArray(shape, np.dtype(dtype))
                 made.append(data)
-                _claim(data)
+                _shared_memory.reserve(data.metadata.name, data.nbytes)
                 kwargs["out"] = data
         batch = getattr(wr, spec.form)(samples, **kwargs)
         if data is None:
@@ -111,14 +110,6 @@ class BatchFn:
         if self._engine is None or self._engine[0] != os.getpid():
             self._engine = os.getpid(), wr.Engine(threads=threads)
         return self._engine[1]
-
-
-def _claim(array: SharedMemoryArray) -> None:
-    """Reserves the pages: a full /dev/shm is an error here, where otherwise the first write to a missing
-    page would end the process."""
-    if sys.platform == "linux":
-        with open(f"/dev/shm/{array.metadata.name}", "rb+") as segment:
-            os.posix_fallocate(segment.fileno(), 0, array.nbytes)
 
 
 def _is_numpys(name: str) -> bool:

@@ -7,6 +7,8 @@ from typing import Any, List, Sequence, Tuple
 import torch
 import torch.utils.data
 
+from windrow._shared_memory import torch_storage
+
 # Tensors below this share one segment: each segment costs more than so few bytes. Larger ones have
 # one of their own, so that keeping a batch's labels does not keep its images.
 SMALL_BYTES = 64 << 10
@@ -32,7 +34,7 @@ def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
         wanted.append((dtype, shape, nbytes))
         if nbytes < SMALL_BYTES:
             small_bytes += -(-nbytes // _ALIGN) * _ALIGN
-    segment = _segment(small_bytes) if small_bytes else None
+    segment = torch_storage(small_bytes) if small_bytes else None
     tensors = []
     start = 0
     for dtype, shape, nbytes in wanted:
@@ -42,24 +44,19 @@ def share(outputs: Sequence[Tuple[str, Tuple[int, ...]]]) -> List[torch.Tensor]:
             tensors.append(_view(segment, start // dtype.itemsize, dtype, shape))
             start += -(-nbytes // _ALIGN) * _ALIGN
         else:
-            tensors.append(_view(_segment(nbytes), 0, dtype, shape))
+            tensors.append(_view(torch_storage(nbytes), 0, dtype, shape))
     return tensors
 
 
 def share_bytes(nbytes: int) -> torch.Tensor:
     """One uninitialised segment in torch's shared memory."""
-    return _view(_segment(nbytes), 0, torch.uint8, (nbytes,)) if nbytes else torch.empty(0, dtype=torch.uint8)
+    return _view(torch_storage(nbytes), 0, torch.uint8, (nbytes,)) if nbytes else torch.empty(0, dtype=torch.uint8)
 
 
 def view(memory: torch.Tensor, dtype: str, shape: Tuple[int, ...], byte_offset: int) -> torch.Tensor:
     """A tensor that is in a segment."""
     kind = getattr(torch, dtype)
     return _view(memory.untyped_storage(), byte_offset // kind.itemsize, kind, shape)
-
-
-def _segment(nbytes: int) -> Any:
-    storages: Any = torch.UntypedStorage
-    return storages._new_shared(nbytes, device="cpu")
 
 
 def _view(segment: Any, start: int, dtype: torch.dtype, shape: Tuple[int, ...]) -> torch.Tensor:

@@ -1,0 +1,37 @@
+"""Shared memory, in which worker processes hand on batches: what depends on the system, with a plain fallback. Imports
+nothing that is not in the standard library, but for torch's own function."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Optional, Tuple
+
+# Where Linux has it as files. Other systems have no such folder.
+FOLDER = "/dev/shm"
+
+
+def room() -> Optional[Tuple[int, int]]:
+    """Bytes that are free, and bytes in all; None where the system does not say."""
+    try:
+        usage = shutil.disk_usage(FOLDER)
+    except OSError:
+        return None
+    return usage.free, usage.total
+
+
+def reserve(name: str, nbytes: int) -> None:
+    """Reserves the pages of a segment: without memory for them this is an error here, where otherwise the first write to a
+    missing page would end the process. Systems without `FOLDER` reserve them when they make the segment."""
+    if os.path.isdir(FOLDER) and hasattr(os, "posix_fallocate"):
+        with open(os.path.join(FOLDER, name), "rb+") as segment:
+            os.posix_fallocate(segment.fileno(), 0, nbytes)
+
+
+def torch_storage(nbytes: int) -> Any:
+    """Uninitialised memory of torch's that other processes can map. Without the function for it torch copies the batch to
+    such memory when it hands it on."""
+    import torch
+
+    storages: Any = torch.UntypedStorage
+    return storages._new_shared(nbytes, device="cpu") if hasattr(storages, "_new_shared") else storages(nbytes)
