@@ -338,7 +338,8 @@ def test_contenders_without_time_left_are_named():
 def test_workloads_without_time_left_are_named(capsys, tmp_path):
     assert command.main(["--seconds", "0", "--only", "H3", "--sweep", "leaves", "--json", str(tmp_path / "r.json")]) == 0
     text = "the 0 s of --seconds are spent: H3, scattered; H3, contiguous; 6 points of the sweep leaves"
-    assert f"SKIP {text}" in capsys.readouterr().out
+    told = "2 cases (2 of H); 6 points of the sweep leaves not measured; --json or --html names each"
+    assert f"SKIP the 0 s of --seconds are spent: {told}\n" in capsys.readouterr().out
     report = json.loads((tmp_path / "r.json").read_text())
     assert report["skipped"] == [text] and not report["workloads"] and not report["sweeps"]
 

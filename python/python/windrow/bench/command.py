@@ -8,6 +8,8 @@ medians and quartiles are reported, and what share they reach of a plain copy of
 from __future__ import annotations
 
 import argparse
+import collections
+import itertools
 import json
 import os
 import sys
@@ -82,6 +84,15 @@ def selected(options: argparse.Namespace) -> Dict[str, Definition]:
     if unknown:
         raise SystemExit(f"no workload begins with {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     return found
+
+
+def counted(unmeasured: List[str]) -> str:
+    """How many cases and points of sweeps were left out, the cases by the letters that their workloads begin with."""
+    points = [text for text in unmeasured if text[0].isdigit() and " points of " in text]
+    names = [text for text in unmeasured if text not in points]
+    groups = collections.Counter("".join(itertools.takewhile(str.isalpha, name)) or "sizes" for name in names)
+    parts = [f"{len(names)} cases ({', '.join(f'{count} of {group}' for group, count in groups.items())})"] if names else []
+    return "; ".join(parts + points)
 
 
 def setting(options: argparse.Namespace) -> Setting:
@@ -186,8 +197,9 @@ def run(options: argparse.Namespace) -> results.Report:
             swept.append(found)
             print(f"\n{sweep.title}, ns per sample\n\n{results.sweep_table(found)}", flush=True)
     if unmeasured:
-        skipped.append(f"the {options.seconds:g} s of --seconds are spent: {'; '.join(unmeasured)}")
-        print(f"\nSKIP {skipped[-1]}", flush=True)
+        spent = f"the {options.seconds:g} s of --seconds are spent"
+        skipped.append(f"{spent}: {'; '.join(unmeasured)}")
+        print(f"\nSKIP {spent}: {counted(unmeasured)} not measured; --json or --html names each", flush=True)
     chosen = {key: value for key, value in vars(options).items() if value not in (None, False, []) and key not in ("json", "html", "commit")}
     return {"schema": results.SCHEMA, "machine": info, "options": chosen, "workloads": workloads, "skipped": skipped, "sweeps": swept}
 
