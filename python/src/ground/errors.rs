@@ -76,7 +76,7 @@ pub(crate) fn to_py_err(py: Python<'_>, error: &Error) -> PyErr {
     to_caller(py, error, None)
 }
 
-/// What says the form of a leaf of a tree.
+/// How the form of a leaf of a tree is said.
 #[derive(Clone, Copy)]
 pub(crate) struct Spec<'a> {
     pub form: &'a Form,
