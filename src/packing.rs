@@ -317,11 +317,17 @@ fn sorted(
     order: impl ExactSizeIterator<Item = usize>,
     key: impl Fn(usize) -> i64,
 ) -> Result<Vec<usize>> {
-    let mut places: Vec<(i64, usize, usize)> = room_for(order.len())?;
-    places.extend(order.enumerate().map(|(place, index)| (key(index), place, index)));
+    let mut indices = room_for(order.len())?;
+    indices.extend(order);
+    // Key and place in one number, which sorts faster than a tuple; the sign is flipped, so that negative keys are the least.
+    let number = |(place, &index): (usize, &usize)| {
+        u128::from(key(index) as u64 ^ 1 << 63) << 64 | place as u128
+    };
+    let mut places: Vec<u128> = room_for(indices.len())?;
+    places.extend(indices.iter().enumerate().map(number));
     places.sort_unstable();
     let mut order = room_for(places.len())?;
-    order.extend(places.into_iter().map(|(.., index)| index));
+    order.extend(places.into_iter().map(|number| indices[number as u64 as usize]));
     Ok(order)
 }
 
@@ -354,11 +360,17 @@ struct Bins {
 }
 
 impl Bins {
-    /// Puts a sample into a row; returns what still fits.
-    fn put(&mut self, row: usize, length: i64) -> i64 {
-        self.counts[row] += 1;
-        self.rest[row] = if self.counts[row] == self.most { -1 } else { self.rest[row] - length };
-        self.rest[row]
+    /// Puts as many of `count` samples of a length into a row as it takes, one at least; returns how many, and what still fits.
+    fn put(&mut self, row: usize, length: i64, count: usize) -> (usize, i64) {
+        let fitting = match length {
+            0 => count,
+            _ => usize::try_from(self.rest[row] / length).unwrap_or(usize::MAX),
+        };
+        let taken = count.min(fitting).min(self.most - self.counts[row]);
+        self.counts[row] += taken;
+        let rest = self.rest[row] - taken as i64 * length;
+        self.rest[row] = if self.counts[row] == self.most { -1 } else { rest };
+        (taken, self.rest[row])
     }
 
     fn open(&mut self, max_tokens: i64) -> usize {
@@ -370,8 +382,8 @@ impl Bins {
 
 /// The row of each sample of `order`.
 ///
-/// A tree over the rows has the most room below each node, so the first row with room is found by one descent.
-/// Rooms only shrink and lengths of a run are equal: each search of a run begins at the last row's place.
+/// A tree over the rows has the most room below each node, so the first row with room is found by one descent. Rooms only shrink:
+/// of samples of one length, a row takes as many as it has room for, and then the next one is looked for.
 fn first_fit(
     lengths: &[i64],
     order: &[usize],
@@ -382,33 +394,29 @@ fn first_fit(
     // Rows that are not open yet have room for anything.
     let mut room = filled(max_tokens, 2 * leaves)?;
     let mut rows = room_for(order.len())?;
-    let mut last = (-1, 0);
-    for &index in order {
-        let length = lengths[index];
-        let row = if last.0 == length && room[leaves + last.1] >= length {
-            last.1
-        } else {
+    for run in order.chunk_by(|&a, &b| lengths[a] == lengths[b]) {
+        let (length, end) = (lengths[run[0]], rows.len() + run.len());
+        while rows.len() < end {
             let mut node = 1;
             while node < leaves {
                 node = 2 * node + usize::from(room[2 * node] < length);
             }
-            node - leaves
-        };
-        if row == bins.rest.len() {
-            bins.open(max_tokens);
-        }
-        let mut node = leaves + row;
-        room[node] = bins.put(row, length);
-        while node > 1 {
-            let most = room[node].max(room[node ^ 1]);
-            node /= 2;
-            if room[node] == most {
-                break;
+            let row = node - leaves;
+            if row == bins.rest.len() {
+                bins.open(max_tokens);
             }
-            room[node] = most;
+            let (taken, rest) = bins.put(row, length, end - rows.len());
+            rows.resize(rows.len() + taken, row);
+            room[node] = rest;
+            while node > 1 {
+                let most = room[node].max(room[node ^ 1]);
+                node /= 2;
+                if room[node] == most {
+                    break;
+                }
+                room[node] = most;
+            }
         }
-        last = (length, row);
-        rows.push(row);
     }
     Ok(rows)
 }
@@ -424,22 +432,25 @@ fn best_fit(
     let mut enough = BinaryHeap::from(room_for::<Reverse<(i64, usize)>>(order.len())?);
     let mut waiting = BinaryHeap::from(room_for::<(i64, usize)>(order.len())?);
     let mut rows = room_for(order.len())?;
-    for &index in order {
-        let length = lengths[index];
+    for run in order.chunk_by(|&a, &b| lengths[a] == lengths[b]) {
+        let (length, end) = (lengths[run[0]], rows.len() + run.len());
         while waiting.peek().is_some_and(|&(rest, _)| rest >= length) {
             enough.extend(waiting.pop().map(Reverse));
         }
-        let row = match enough.pop() {
-            Some(Reverse((_, row))) => row,
-            None => bins.open(max_tokens),
-        };
-        let rest = bins.put(row, length);
-        if rest >= length {
-            enough.push(Reverse((rest, row)));
-        } else if rest >= 0 {
-            waiting.push((rest, row));
+        // A row that takes one is the one with the least room until it takes no more.
+        while rows.len() < end {
+            let row = match enough.pop() {
+                Some(Reverse((_, row))) => row,
+                None => bins.open(max_tokens),
+            };
+            let (taken, rest) = bins.put(row, length, end - rows.len());
+            rows.resize(rows.len() + taken, row);
+            if rest >= length {
+                enough.push(Reverse((rest, row)));
+            } else if rest >= 0 {
+                waiting.push((rest, row));
+            }
         }
-        rows.push(row);
     }
     Ok(rows)
 }

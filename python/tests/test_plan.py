@@ -1,5 +1,6 @@
 """windrow.plan beside naive packings."""
 
+import gc
 import pickle
 import random
 
@@ -49,6 +50,16 @@ def test_each_sample_is_in_one_row_that_fits(how):
         assert [i for row in rows for i in row] == list(range(1000))
     else:
         assert rows.waste < 0.02
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_collector_is_as_it_was(is_on):
+    before = gc.isenabled()
+    try:
+        (gc.enable if is_on else gc.disable)()
+        assert len(plan.pack([1] * 4000, 2)) == 2000 and gc.isenabled() == is_on
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_lengths_of_arrow():

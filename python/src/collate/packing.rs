@@ -11,6 +11,37 @@ use crate::ground::reserve::room_for;
 use crate::ground::tensor::PyTensor;
 use crate::import::integers::integers;
 
+/// More lists than that are made without the garbage collector.
+const COLLECTED_LISTS: usize = 1024;
+
+/// Python's cyclic garbage collector does not run until this is dropped. It would go through all lists made so far again and
+/// again, which takes longer than to make them, and finds nothing: they hold ints.
+struct NoCollector<'py>(Option<Bound<'py, PyModule>>);
+
+impl<'py> NoCollector<'py> {
+    fn new(py: Python<'py>, num_lists: usize) -> PyResult<NoCollector<'py>> {
+        if num_lists <= COLLECTED_LISTS {
+            return Ok(NoCollector(None));
+        }
+        let gc = py.import("gc")?;
+        if !gc.call_method0("isenabled")?.is_truthy()? {
+            return Ok(NoCollector(None));
+        }
+        gc.call_method0("disable")?;
+        Ok(NoCollector(Some(gc)))
+    }
+}
+
+impl Drop for NoCollector<'_> {
+    fn drop(&mut self) {
+        if let Some(gc) = &self.0 {
+            if let Err(error) = gc.call_method0("enable") {
+                error.write_unraisable(gc.py(), Some(gc));
+            }
+        }
+    }
+}
+
 /// Rows as lists of ints, the number of their tokens, and the share of padding.
 type Lists<'py> = (Bound<'py, PyList>, u128, f64);
 
@@ -34,6 +65,7 @@ fn lists<'py>(
     let indices = Tensor::from_vec(indices, &shape).or_py_err(py)?;
     let indices = PyMemoryView::from(Bound::new(py, PyTensor::from(indices))?.as_any())?;
     let indices = indices.call_method0("tolist")?.cast_into::<PyList>()?.into_sequence();
+    let _no_collector = NoCollector::new(py, rows.len())?;
     let (lists, mut begin) = (PyList::empty(py), 0);
     for row in rows.iter() {
         lists.append(indices.get_slice(begin, begin + row.len())?)?;
