@@ -130,7 +130,7 @@ wait-mutants: $(NVCC_READY)
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "windrow needs Python 3.9 or newer")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --quiet --upgrade pip 'maturin>=1.10,<2'
+	$(PIP) --quiet --upgrade pip 'maturin>=1.12.6,<2'
 	@touch $@
 
 $(VENV)/.windrow: $(VENV)/.venv $(NVCC_READY) $(SOURCES)
