@@ -111,7 +111,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 bench: $(VENV)/.bench $(VENV)/.windrow
 	$(QUIET) $(CARGO) bench --locked --bench host
 	mkdir -p out/bench
-	$(QUIET) $(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
+	PYTHONPATH=$(VENV)/trl $(QUIET) $(PY) -m windrow bench --commit "$$(git describe --always --dirty)" --json out/bench/host.json \
 		--html out/bench/report.html $(BENCH_FLAGS)
 
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow $(NVCC_READY)
@@ -182,10 +182,11 @@ $(VENV)/.bench-check: $(VENV)/.venv
 	$(PIP) --quiet 'numpy>=1.22'
 	@touch $@
 
+# A folder of its own for trl: the tests compare with an older one.
 $(VENV)/.bench: python/requirements/bench.txt python/requirements/peers.txt $(VENV)/.venv
 	$(PIP) -r $<
 	@$(call optionals,python/requirements/peers.txt,its contenders are left out.)
 	@$(call optional,'transformers>=4.45',its contenders are left out.)
-	@$(call optional,'trl>=0.20',its contender is left out.)
+	@$(call optional,--upgrade --no-deps --target $(VENV)/trl 'trl>=0.20',its contender is left out.)
 	@$(call optional,'nvidia-dali-cuda130>=2.0',the comparison runs without DALI.)
 	@touch $@

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 
 import pytest
 
@@ -65,14 +66,21 @@ def test_doctor_prints_its_suggestions():
 def test_a_system_without_shared_memory_in_files(monkeypatch, tmp_path):
     monkeypatch.setattr(_shared_memory, "FOLDER", str(tmp_path / "none"))
     assert _shared_memory.room() is None and windrow.doctor.shared_memory() == "none"
-    _shared_memory.reserve("segment", 4096)
     monkeypatch.setattr(_shared_memory, "FOLDER", str(tmp_path))
-    (tmp_path / "segment").touch()
-    _shared_memory.reserve("segment", 4096)
+    for system, reserved in (("darwin", 0), ("linux", 4096)):
+        if system in ("darwin", sys.platform):
+            monkeypatch.setattr(_shared_memory.sys, "platform", system)
+            (tmp_path / system).touch()
+            _shared_memory.reserve(system, 4096)
+            assert (tmp_path / system).stat().st_size == reserved
     free, total = _shared_memory.room()
-    assert 0 < free <= total and (tmp_path / "segment").stat().st_size in (0, 4096)
+    assert 0 < free <= total
 
 
 def test_a_torch_without_the_function_for_shared_memory(torch, monkeypatch):
-    monkeypatch.setattr(torch, "UntypedStorage", bytearray)
-    assert _shared_memory.torch_storage(4096) == bytearray(4096)
+    from windrow.torch import _shared
+
+    owner = next(cls for cls in torch.UntypedStorage.__mro__ if "_new_shared" in vars(cls))
+    monkeypatch.delattr(owner, "_new_shared")
+    for tensor in _shared.share([("float32", (2, 3)), ("uint8", (1 << 17,))]):
+        assert not tensor.is_shared() and tensor.fill_(1).sum() == tensor.numel()

@@ -297,6 +297,8 @@ def test_non_tensor_data(td):
     batch = wr.collate(data)
     assert batch["text"].tolist() == torch.stack([sample["text"] for sample in data]).tolist() == ["n0", "n1", "n2"]
     assert_tensor(batch["i"], np.arange(3))
+    uneven = [{"text": td.NonTensorData("a", batch_size=[size])} for size in (1, 2)]
+    refusal(lambda: wr.collate(uneven), wr.ShapeError, r'sample 1 at "text": expected batch_size \(1,\), got \(2,\)', index=1, path="text")
 
 
 def test_names_that_not_all_have_are_left_out_and_a_subclass_is_kept(td):
@@ -306,9 +308,16 @@ def test_names_that_not_all_have_are_left_out_and_a_subclass_is_kept(td):
     for names in (("t", "u"), (None, "u"), ("t", None), ("t", "t"), (None, None)):
         samples = [named(name) for name in names]
         assert wr.collate(samples).names == torch.stack(samples).names
-    own = type("Own", (td.TensorDict,), {})
-    samples = [own({"a": torch.ones(3)}, batch_size=[3]) for _ in range(2)]
-    assert type(wr.collate(samples)) is type(torch.stack(samples))
+    nested = [td.TensorDict({"a": torch.ones(3), "n": {"b": torch.ones(3, 2)}}, batch_size=[3], names=["t"]) for _ in range(2)]
+    got, want = wr.collate(nested), torch.stack(nested)
+    assert got.names == want.names == [None, "t"] and got["n"].names == want["n"].names
+
+    class Own(td.TensorDict):
+        def __init__(self, extra):
+            super().__init__({"a": torch.full((3,), extra), "n": {"b": torch.ones(3)}}, batch_size=[3])
+
+    got, want = wr.collate([Own(i) for i in range(2)]), torch.stack([Own(i) for i in range(2)])
+    assert type(got) is type(want) is Own and torch.equal(got["n", "b"], want["n", "b"])
 
 
 def test_tensorclasses(td):

@@ -53,13 +53,19 @@ def test_each_sample_is_in_one_row_that_fits(how):
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-def test_the_collector_is_as_it_was(is_on):
-    before = gc.isenabled()
+def test_lists_are_made_without_the_collector(is_on):
+    before, runs = gc.isenabled(), []
+    lengths = np.ones(40_000, int)
+    plan.pack(lengths, 2)
+    gc.callbacks.append(lambda phase, info: runs.append(phase))
     try:
         (gc.enable if is_on else gc.disable)()
-        assert len(plan.pack([1] * 4000, 2)) == 2000 and gc.isenabled() == is_on
+        assert len(plan.pack(lengths, 2)) == 20_000 and gc.isenabled() == is_on
     finally:
+        gc.callbacks.pop()
         (gc.enable if before else gc.disable)()
+    # One behind it, when it is on again, and no more.
+    assert len(runs) <= 2 * 2
 
 
 def test_lengths_of_arrow():
@@ -68,6 +74,12 @@ def test_lengths_of_arrow():
     for column in (pa.array(lengths), pa.chunked_array([lengths[:1], lengths[1:]])):
         assert plan.pack(column, 8) == plan.pack(lengths, 8)
         assert plan.balance(column, 2) == plan.balance(lengths, 2)
+        assert plan.buckets(lengths, 2, boundaries=pa.chunked_array([[3, 5]])) == plan.buckets(lengths, 2, boundaries=[3, 5])
+    for empty in (pa.array([], pa.int64()), pa.chunked_array([], pa.int64())):
+        assert plan.pack(empty, 8) == plan.pack([], 8) == []
+    for lists in (pa.chunked_array([[[1], [2, 3]]]), pa.chunked_array([[[1, 2], [2, 3]]])):
+        with pytest.raises(TypeError, match="integers"):
+            plan.pack(lists, 8)
 
 
 @pytest.mark.parametrize("most", [64, 1000])
@@ -187,6 +199,7 @@ def test_batch_samplers_in_a_loader():
         (lambda: plan.pack([1, 9, 2], 8), ValueError, "sample 1: a length of 9, more than max_tokens=8"),
         (lambda: plan.pack([1, -1], 8), ValueError, "sample 1: a negative length, -1"),
         (lambda: plan.pack(np.array([1, 2**63], np.uint64), 8), ValueError, "lengths[1] is beyond 63 bits"),
+        (lambda: plan.buckets([1], 1, boundaries=[2, 2**64]), ValueError, "boundaries[1] is beyond 63 bits"),
         (lambda: plan.pack([1, 2**63], 8), ValueError, "lengths[1] is beyond 63 bits"),
         (lambda: plan.pack([1], 0), ValueError, "max_tokens must be at least 1, got 0"),
         (lambda: plan.pack([1], 8, "worst_fit"), ValueError, '"best_fit_decreasing"'),

@@ -196,6 +196,10 @@ def test_they_pickle_as_a_collate_fn():
     assert [tuple(batch["input_ids"].shape) for batch in loader] == [(2, 4), (2, 8)]
 
 
+seq2seq = sequence.DataCollatorForSeq2Seq(sequence.TokenizerNumbers(), padding="max_length", max_length=2)
+classes = sequence.DataCollatorForTokenClassification(sequence.TokenizerNumbers())
+
+
 @pytest.mark.parametrize(
     "call, error, text",
     [
@@ -221,6 +225,12 @@ def test_they_pickle_as_a_collate_fn():
         (lambda: pack_tokens([{"input_ids": [1]}, {"input_ids": np.ones(2)}]), wr.DTypeError, "not whole"),
         (lambda: pad_tokens({"input_ids": [[1], [2]]}), TypeError, "expected a list of samples, got dict; .*makes one of a dict of columns"),
         (lambda: pack_tokens([[1], [2]]), TypeError, 'sample 0: expected a mapping with "input_ids", got list; {"input_ids": row}'),
+        (lambda: pad_tokens([{"input_ids": [1]}, [2]]), TypeError, "sample 1: expected a mapping, as sample 0 is, got list"),
+        (lambda: pack_rows([{"input_ids": [1]}, [2]], [[0, 1]], max_tokens=4), TypeError, "sample 1: expected a mapping, as sample 0 is"),
+        (lambda: pad_tokens(None), TypeError, "expected a list of samples, got NoneType$"),
+        (lambda: pack_rows({0: [1]}, [[0]], max_tokens=4), TypeError, "expected a list of samples, got dict$"),
+        (lambda: seq2seq([{"input_ids": [1], "labels": [1, 2, 3]}]), wr.ShapeError, "; max_length= is at least the number of labels$"),
+        (lambda: classes([{"input_ids": [1], "labels": [1, 2]}]), wr.ShapeError, "; a sample has no more labels than"),
         (lambda: pad_tokens(torch.ones(2, 2)), TypeError, 'sample 0: expected a mapping with "input_ids", got Tensor'),
     ],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import windrow as wr
 from windrow._fields import check, give, numpy, with_cure
 from windrow._masking import draws, mask, offsets_of
-from windrow._padding import features_of, options_of, padded, rows_of
+from windrow._padding import features_of, is_mapping, options_of, padded, rows_of
 
 # Keys that a tokenizer pads, those of one sequence each.
 _SEQUENCES = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
@@ -108,12 +108,12 @@ def _as_python_floats(values: Any, rows: List[Any], are_lists: bool, return_tens
     return values.float() if is_pt else values.astype("float64")
 
 
-def _labels(rows: List[Any], value: int, return_tensors: str, **options: Any) -> Any:
-    """Labels, padded by these options of `windrow.pad`."""
+def _labels(rows: List[Any], value: int, return_tensors: str, cure: str, **options: Any) -> Any:
+    """Labels, padded by these options of `windrow.pad`; `cure`: where there are too many."""
     try:
         labels = wr.pad(rows, value=value, dtype="int64", **options)
     except wr.ShapeError as error:
-        raise with_cure(error, {"truncate=": "max_length= is at least the number of labels"}) from None
+        raise with_cure(error, {"truncate=": cure}) from None
     return give(labels, return_tensors)
 
 
@@ -195,7 +195,8 @@ class DataCollatorForTokenClassification:
         batch, name, kind = _pad_but_labels(self, features, return_tensors)
         if name in features[0]:
             rows, size = [feature[name] for feature in features], batch["input_ids"].shape[1]
-            batch[name] = _labels(rows, self.label_pad_token_id, kind, side=self.tokenizer.padding_side, dims=0, size=size)
+            cure, side = "a sample has no more labels than the longest has tokens", self.tokenizer.padding_side
+            batch[name] = _labels(rows, self.label_pad_token_id, kind, cure, side=side, dims=0, size=size)
         return batch
 
 
@@ -236,7 +237,8 @@ class DataCollatorForSeq2Seq:
         if options is None:
             batch["labels"] = give(wr.stack(rows, dtype="int64"), kind)
         else:
-            batch["labels"] = _labels(rows, self.label_pad_token_id, kind, **options)
+            cure = "max_length= is at least the number of labels"
+            batch["labels"] = _labels(rows, self.label_pad_token_id, kind, cure, **options)
         if self.model is not None and hasattr(self.model, "prepare_decoder_input_ids_from_labels"):
             batch["decoder_input_ids"] = self.model.prepare_decoder_input_ids_from_labels(labels=batch["labels"])
         return batch
@@ -354,7 +356,7 @@ class DataCollatorForLanguageModeling:
     def __call__(self, examples: Sequence[Any], return_tensors: Optional[str] = None) -> Dict[str, Any]:
         kind = return_tensors or self.return_tensors
         examples = rows_of(examples)
-        if not len(examples) or isinstance(examples[0], Mapping):
+        if not len(examples) or is_mapping(examples[0]):
             batch = _pad(self.tokenizer, features_of(examples), True, None, self.pad_to_multiple_of, kind, ("offset_mapping",))
         else:
             rows = [{"input_ids": example} for example in examples]

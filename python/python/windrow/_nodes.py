@@ -122,20 +122,21 @@ def is_registered(cls: type) -> bool:
 
 def tensordict_opener(cls: type) -> Optional[Opener]:
     """The opener of TensorDict and tensorclass; None for other classes."""
-    if "tensordict" not in sys.modules:
-        return None
-    from windrow import _tensordict
-
-    return _tensordict.opener(cls)
+    return _of_tensordict(cls, "opener")
 
 
 def _non_tensor_opener(cls: type) -> Optional[Opener]:
     """The opener of NonTensorData of tensordict; None for other classes."""
+    return _of_tensordict(cls, "non_tensor_opener")
+
+
+def _of_tensordict(cls: type, name: str) -> Optional[Opener]:
     if "tensordict" not in sys.modules:
         return None
     from windrow import _tensordict
 
-    return _tensordict.non_tensor_opener(cls)
+    found: Optional[Opener] = getattr(_tensordict, name)(cls)
+    return found
 
 
 def graph_opener(cls: type) -> Optional[Opener]:
@@ -277,7 +278,7 @@ def _optree_entry(cls: type) -> Any:
         return entry
     # Nothing public lists namespaces: without this table a class of one is unknown.
     table = getattr(optree.registry, "_NODETYPE_REGISTRY", {})
-    named = [entry for key, entry in table.items() if isinstance(key, tuple) and key[-1] is cls]
+    named = [entry for key, entry in list(table.items()) if isinstance(key, tuple) and key[-1] is cls]
     return named[0] if len(named) == 1 else None
 
 

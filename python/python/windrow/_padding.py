@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
 import windrow as wr
@@ -36,13 +37,13 @@ def options_of(
 
 def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
     """Features as a sequence of mappings with ``input_ids``; those of an Arrow table are its rows."""
-    samples = rows_of(features)
+    samples = features if type(features) is list else rows_of(features)
     if not len(samples):
         raise ValueError("an empty list of features makes no batch")
     first = samples[0]
-    if not isinstance(first, Mapping):
-        text = 'a mapping with "input_ids"'
-        raise TypeError(f'sample 0: expected {text}, got {type(first).__name__}; {{"input_ids": row}} makes one of a row of tokens')
+    if not is_mapping(first):
+        cure = '{"input_ids": row} makes one of a row of tokens'
+        raise TypeError(f'sample 0: expected a mapping with "input_ids", got {type(first).__name__}; {cure}')
     if "input_ids" not in first:
         raise KeyError("sample 0: the key 'input_ids' is missing")
     return samples
@@ -52,10 +53,18 @@ def rows_of(samples: Any) -> Any:
     """A list of samples as it is, and the rows of an Arrow object."""
     if isinstance(samples, (list, tuple)):
         return samples
-    if isinstance(samples, Mapping):
-        cure = "[dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
-        raise TypeError(f"expected a list of samples, got {type(samples).__name__}; {cure}")
-    return wr.SampleList(samples) if _windrow.is_arrow(samples) else samples
+    if _windrow.is_arrow(samples):
+        return wr.SampleList(samples)
+    if is_mapping(samples) or not hasattr(samples, "__len__"):
+        cure = "; [dict(zip(columns, row)) for row in zip(*columns.values())] makes one of a dict of columns"
+        is_columns = is_mapping(samples) and "input_ids" in samples
+        raise TypeError(f"expected a list of samples, got {type(samples).__name__}{cure if is_columns else ''}")
+    return samples
+
+
+def is_mapping(sample: Any) -> bool:
+    """Whether a sample is a mapping, most of which are dicts: to ask the abstract class takes longer."""
+    return type(sample) is dict or isinstance(sample, collections.abc.Mapping)
 
 
 def padded(

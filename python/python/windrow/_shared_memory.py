@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from typing import Any, Optional, Tuple
 
 # Where Linux has it as files. Other systems have no such folder.
@@ -22,8 +23,8 @@ def room() -> Optional[Tuple[int, int]]:
 
 def reserve(name: str, nbytes: int) -> None:
     """Reserves the pages of a segment: without memory for them this is an error here, where otherwise the first write to a
-    missing page would end the process. Systems without `FOLDER` reserve them when they make the segment."""
-    if os.path.isdir(FOLDER) and hasattr(os, "posix_fallocate"):
+    missing page would end the process. Elsewhere than on Linux nothing is reserved."""
+    if sys.platform == "linux":
         with open(os.path.join(FOLDER, name), "rb+") as segment:
             os.posix_fallocate(segment.fileno(), 0, nbytes)
 
@@ -34,4 +35,4 @@ def torch_storage(nbytes: int) -> Any:
     import torch
 
     storages: Any = torch.UntypedStorage
-    return storages._new_shared(nbytes, device="cpu") if hasattr(storages, "_new_shared") else storages(nbytes)
+    return storages._new_shared(nbytes, device="cpu") if hasattr(storages, "_new_shared") else storages(nbytes, device="cpu")

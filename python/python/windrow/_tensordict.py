@@ -13,6 +13,7 @@ import windrow as wr
 from windrow._nodes import Opened, Opener, _at, _name
 
 _NON_TENSORS = (NonTensorData, tensordict.NonTensorStack)
+_batch_size = operator.attrgetter("batch_size")
 _batch_size_of, _dict_of = operator.attrgetter("_batch_size"), operator.attrgetter("_tensordict")
 
 
@@ -31,15 +32,16 @@ def non_tensor_opener(cls: Any) -> Optional[Opener]:
     if not issubclass(cls, _NON_TENSORS):
         return None
 
-    def opener(samples: List[Any], path: str, sep: str) -> Opened:
+    def open_stack(samples: List[Any], path: str, sep: str) -> Opened:
+        _check_sizes(list(map(_batch_size, samples)), path)
         stack = torch.stack(samples)
         return Opened([{} for _ in samples], lambda children: stack)
 
-    return opener
+    return open_stack
 
 
 def is_dense(cls: Any) -> bool:
-    """Whether ``torch.stack`` makes objects of the same class of those of this one."""
+    """Whether a class is TensorDict itself or a tensorclass, whatever else a subclass defines."""
     return cls is TensorDict or opener(cls) is _open_class
 
 
@@ -56,13 +58,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
     first = samples[0]
     # A plain TensorDict is a dict within.
     are_plain = set(map(type, samples)) == {TensorDict}
-    sizes = list(map(_batch_size_of, samples)) if are_plain else [sample.batch_size for sample in samples]
-    if sizes.count(first.batch_size) != len(sizes):
-        index = next(index for index, size in enumerate(sizes) if size != first.batch_size)
-        expected, got = tuple(first.batch_size), tuple(sizes[index])
-        error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack needs equal ones too")
-        error.index, error.path, error.expected, error.got = index, path, expected, got
-        raise error
+    _check_sizes(list(map(_batch_size_of if are_plain else _batch_size, samples)), path)
     children = list(map(_dict_of, samples)) if are_plain else [_items(sample) for sample in samples]
     # Non-tensor entries of tensordict's own classes: tensordict stacks them.
     others = [key for key, value in children[0].items() if type(value) is not torch.Tensor and isinstance(value, _NON_TENSORS)]
@@ -87,14 +83,26 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
         # As torch.stack has it: those that all have.
         names = [None, *own] if any(own) and all(sample.names == own for sample in samples) else None
         batch_size = torch.Size((len(samples), *first.batch_size))
+        if not all(_fits(value, batch_size, device) for value in source.values()):
+            source = _dict_of(TensorDict(source, batch_size=batch_size, device=device))
+        # As tensordict's own torch.stack makes one: without the constructor's checks, which take most of its time, without a
+        # constructor of a subclass, and without names for TensorDicts within.
         cls = type(first) if isinstance(first, TensorDict) else TensorDict
-        # Without the constructor's checks, which take most of its time, as tensordict's own torch.stack makes one.
-        new_unchecked = getattr(cls, "_new_unsafe", None)
-        if new_unchecked is not None and all(_fits(value, batch_size, device) for value in source.values()):
-            return new_unchecked(source=source, batch_size=batch_size, device=device, names=names)
-        return cls(source, batch_size=batch_size, device=device, names=names)
+        if hasattr(cls, "_new_unsafe"):
+            return cls._new_unsafe(source=source, batch_size=batch_size, device=device, names=names)
+        return TensorDict(source, batch_size=batch_size, device=device, names=names)
 
     return Opened(children, close, None, name or _name(type(first)))
+
+
+def _check_sizes(sizes: List[torch.Size], path: str) -> None:
+    """Refuses a batch_size that is not that of the first sample."""
+    if sizes.count(sizes[0]) != len(sizes):
+        index = next(index for index, size in enumerate(sizes) if size != sizes[0])
+        expected, got = tuple(sizes[0]), tuple(sizes[index])
+        error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack needs equal ones too")
+        error.index, error.path, error.expected, error.got = index, path, expected, got
+        raise error
 
 
 def _fits(value: Any, batch_size: torch.Size, device: Any) -> bool:

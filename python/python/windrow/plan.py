@@ -51,11 +51,15 @@ def _optional(name: str, value: Any, least: int = 1, bits: int = 63) -> Optional
     return None if value is None else int_of(name, value, least, bits)
 
 
-def _numbers(lengths: Any) -> Any:
-    """Lengths as an array-like, those of an Arrow column too."""
-    if not isinstance(lengths, list) and _windrow.is_arrow(lengths):
-        return _windrow.stack(lengths)
-    return lengths
+def _numbers(numbers: Any) -> Any:
+    """Lengths or boundaries as an array-like, those of an Arrow column too."""
+    if isinstance(numbers, list) or not _windrow.is_arrow(numbers):
+        return numbers
+    column = _windrow.SampleList(numbers)
+    try:
+        return _windrow.stack(column) if len(column) else []
+    except _windrow.ShapeError as error:
+        raise TypeError(f"a column of lists in place of integers: {error}") from None
 
 
 def pack(lengths: Any, max_tokens: int, how: str = "first_fit_decreasing", max_sequences: Optional[int] = None) -> Rows:
@@ -92,7 +96,7 @@ def token_budget(lengths: Any, max_tokens: int, pad_to_multiple_of: int = 1, max
     """Batches of samples of similar lengths with at most ``max_tokens`` tokens each, padding included.
 
     Args:
-        lengths: an integer array-like of one dim.
+        lengths: an integer array-like of one dim, or an Arrow column of integers.
         max_tokens: the most of (samples) x (longest length, rounded up to ``pad_to_multiple_of``).
         pad_to_multiple_of: what the batch is padded to a multiple of.
         max_sequences: the most samples of a batch; None: no limit.
@@ -114,9 +118,9 @@ def buckets(
     """Batches of ``batch_size`` samples of similar lengths.
 
     Args:
-        lengths: an integer array-like of one dim.
+        lengths: an integer array-like of one dim, or an Arrow column of integers.
         batch_size: samples of a batch.
-        boundaries: increasing lengths that separate buckets; a length equal to a boundary belongs to the bucket above it, as in
+        boundaries: increasing lengths, given as ``lengths`` are, that separate buckets; a length equal to a boundary belongs to the bucket above it, as in
             ``tf.data.Dataset.bucket_by_sequence_length``. A batch has samples of one bucket. If None, samples are sorted by length and
             neighbours form a batch.
         drop_last: leaves out batches of fewer than ``batch_size`` samples.
@@ -131,7 +135,7 @@ def buckets(
         TypeError: ``lengths`` or ``boundaries`` are not integers of one dim.
     """
     size, seed = int_of("batch_size", batch_size), _optional("seed", seed, 0, 64)
-    return Rows(*_windrow._buckets(_numbers(lengths), size, boundaries, bool(drop_last), seed))
+    return Rows(*_windrow._buckets(_numbers(lengths), size, _numbers(boundaries), bool(drop_last), seed))
 
 
 def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows:
@@ -140,7 +144,7 @@ def balance(lengths: Any, num_ranks: int, *, seed: Optional[int] = None) -> Rows
     Longest first, each sample goes to the rank with the fewest tokens. Every rank computes the same rows.
 
     Args:
-        lengths: an integer array-like of one dim: tokens of a sample, or any whole number that measures its work.
+        lengths: an integer array-like of one dim, or an Arrow column of integers: tokens of a sample, or any whole number that measures its work.
         num_ranks: how many rows.
         seed: shuffles samples of equal length; if None, the order of the list decides.
 

@@ -22,7 +22,7 @@ from windrow._collators import (
     TokenizerNumbers,
 )
 from windrow._fields import check, give
-from windrow._padding import features_of, options_of, padded, rows_of
+from windrow._padding import features_of, is_mapping, options_of, padded, rows_of
 from windrow.plan import int_of
 
 __all__ = [
@@ -184,7 +184,7 @@ def pack_rows(
 
     Raises:
         IndexError: the plan names a sample that does not exist.
-        TypeError: an index is not an int.
+        TypeError: an index is not an int, or a dict of columns in place of the list.
         KeyError: an entry is missing.
         ValueError: a row is longer than ``max_tokens``, no ``max_tokens`` is known, the plan is empty, or there are more than 2^31 - 1
             tokens.
@@ -228,7 +228,7 @@ def _picked(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
             features.append(samples[index])
     if not features:
         raise ValueError("the plan names no samples")
-    if not isinstance(features[0], Mapping):
+    if not is_mapping(features[0]):
         features = [{"input_ids": tokens} for tokens in features]
     return features
 

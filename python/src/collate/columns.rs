@@ -13,8 +13,8 @@ use crate::collate::run::{run, ArenaMemory};
 use crate::engine::default::default_engine;
 use crate::ground::arguments::scalar_of;
 use crate::ground::batch::PyBatch;
-use crate::ground::errors::{quoted, to_py_err, OrPyErr};
-use crate::ground::iterables::{items_of, value_of};
+use crate::ground::errors::{class_name, quoted, to_py_err, type_error, OrPyErr, Whose};
+use crate::ground::iterables::{is_mapping, items_of, value_of};
 use crate::ground::logging::Records;
 use crate::ground::reserve::room_for;
 use crate::import::importer::Reading;
@@ -44,9 +44,15 @@ impl KeyColumn {
                 let key = quoted(key)?;
                 Ok(PyKeyError::new_err(format!("sample {index}: the key {key} is missing")))
             };
-            match value_of(sample, key)? {
-                Some(item) => items.push(item),
-                None => return missing().and_then(Err),
+            match value_of(sample, key) {
+                Ok(Some(item)) => items.push(item),
+                Ok(None) => return missing().and_then(Err),
+                Err(_) if !is_mapping(sample)? => {
+                    let class = class_name(&sample.get_type())?;
+                    let text = format!("expected a mapping, as sample 0 is, got {class}");
+                    return Err(type_error(py, Whose::Sample(index), "", &text));
+                }
+                Err(error) => return Err(error),
             }
         }
         let is_row = |item: &Bound<'_, PyAny>| {

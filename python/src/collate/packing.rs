@@ -42,6 +42,18 @@ impl Drop for NoCollector<'_> {
     }
 }
 
+/// Integers that are no indices: those beyond 63 bits are a ValueError.
+fn numbers_of(numbers: &Bound<'_, PyAny>, name: &'static str) -> PyResult<Vec<i64>> {
+    let py = numbers.py();
+    let (numbers, _) = integers(numbers, name, 1).map_err(|error| {
+        match error.is_instance_of::<PyIndexError>(py) {
+            true => PyValueError::new_err(error.value(py).to_string()),
+            false => error,
+        }
+    })?;
+    Ok(numbers)
+}
+
 /// Rows as lists of ints, the number of their tokens, and the share of padding.
 type Lists<'py> = (Bound<'py, PyList>, u128, f64);
 
@@ -50,13 +62,7 @@ fn lists<'py>(
     lengths: &Bound<'py, PyAny>,
     rows: impl Send + FnOnce(&[i64]) -> Result<IndexRows>,
 ) -> PyResult<Lists<'py>> {
-    let (lengths, _) = integers(lengths, "lengths", 1).map_err(|error| {
-        // A length is no index.
-        match error.is_instance_of::<PyIndexError>(py) {
-            true => PyValueError::new_err(error.value(py).to_string()),
-            false => error,
-        }
-    })?;
+    let lengths = numbers_of(lengths, "lengths")?;
     let rows = py.detach(|| rows(&lengths)).or_py_err(py)?;
     let mut indices = room_for(rows.iter().map(<[usize]>::len).sum())?;
     indices.extend(rows.iter().flatten().map(|&index| index as i64));
@@ -117,8 +123,8 @@ pub(crate) fn _buckets<'py>(
     drop_last: bool,
     seed: Option<u64>,
 ) -> PyResult<Lists<'py>> {
-    let boundaries = boundaries.map(|numbers| integers(numbers, "boundaries", 1)).transpose()?;
-    let boundaries = boundaries.as_ref().map(|(numbers, _)| numbers.as_slice());
+    let boundaries = boundaries.map(|numbers| numbers_of(numbers, "boundaries")).transpose()?;
+    let boundaries = boundaries.as_deref();
     lists(py, lengths, |lengths| packing::buckets(lengths, batch_size, boundaries, drop_last, seed))
 }
 

@@ -66,10 +66,12 @@ fn torch_lacks(dtype: DType) -> Error {
 }
 
 fn torch_of<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
-    if let Some(&stride) = tensor.layout().strides().iter().find(|&&stride| stride < 0) {
+    let layout = tensor.layout();
+    let mut steps = layout.shape().iter().zip(layout.strides());
+    if let Some((_, stride)) = steps.find(|&(&extent, &stride)| extent > 1 && stride < 0) {
         let got = format!("a stride of {stride}");
         let mismatch = Mismatch::of("tensor", "strides from 0 on, as torch has them", got);
-        let hint = Hint::Text("wr.stack copies it row-major, and .numpy() gives it as it is");
+        let hint = Hint::Text("wr.stack of it copies it row-major");
         return Err(to_py_err(py, &Error::Layout(Box::new(mismatch.with_hint(hint)))));
     }
     if !matches!(tensor.device(), Device::Cuda(_)) {

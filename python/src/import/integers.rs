@@ -155,7 +155,11 @@ pub(crate) fn integers(
     let is_beyond = |&value: &i64| tensor.dtype() == DType::U64 && value < 0;
     match values.iter().position(is_beyond) {
         Some(position) => {
-            Err(PyIndexError::new_err(format!("{name}[{position}] is beyond 63 bits")))
+            let place = match shape[..] {
+                [_, width] => format!("{}, {}", position as i64 / width, position as i64 % width),
+                _ => position.to_string(),
+            };
+            Err(PyIndexError::new_err(format!("{name}[{place}] is beyond 63 bits")))
         }
         None => Ok((values, shape)),
     }

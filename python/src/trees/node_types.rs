@@ -202,10 +202,19 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
     let is_plain =
         matches!(route_of(first)?.0, ImportRoute::Protocols) && !class.hasattr("to_numpy")?;
     let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
-    match is_refusal && !is_array_like()? {
+    let has_cure = cure_for(&class)?.is_some() || !is_of_python(&class)?;
+    match is_refusal && has_cure && !is_array_like()? {
         true => unknown(&class, path),
         false => Ok(error),
     }
+}
+
+/// Whether a class that cannot be a leaf is Python's own: nobody registers it.
+fn is_of_python(class: &Bound<'_, PyType>) -> PyResult<bool> {
+    const MODULES: [&str; 7] =
+        ["builtins", "types", "datetime", "decimal", "fractions", "pathlib", "uuid"];
+    let module = class.getattr("__module__")?;
+    Ok(MODULES.into_iter().any(|own| module.eq(own).unwrap_or(false)))
 }
 
 fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {

@@ -86,10 +86,8 @@ def selected(options: argparse.Namespace) -> Dict[str, Definition]:
     return found
 
 
-def counted(unmeasured: List[str]) -> str:
+def counted(names: List[str], points: List[str]) -> str:
     """How many cases and points of sweeps were left out, the cases by the letters that their workloads begin with."""
-    points = [text for text in unmeasured if text[0].isdigit() and " points of " in text]
-    names = [text for text in unmeasured if text not in points]
     groups = collections.Counter("".join(itertools.takewhile(str.isalpha, name)) or "sizes" for name in names)
     parts = [f"{len(names)} cases ({', '.join(f'{count} of {group}' for group, count in groups.items())})"] if names else []
     return "; ".join(parts + points)
@@ -173,11 +171,11 @@ def run(options: argparse.Namespace) -> results.Report:
         steps.sort(key=lambda step: LAYOUTS.index(step[2].layout))
     num_steps = len(steps) + sum(len(points) for _, points in sweeps)
     progress, budget = Progress(num_steps), Budget(options.seconds, num_steps, options.quick)
-    workloads, skipped, unmeasured = [], [], []
+    workloads, skipped, cases_left, points_left = [], [], [], []
     for name, made, how in steps:
         pace = budget.of_workload()
         if pace is None:
-            unmeasured.append(f"{name}, {how.layout}")
+            cases_left.append(f"{name}, {how.layout}")
             continue
         progress.begin(f"{name}, {how.layout}: {made.title}")
         try:
@@ -192,14 +190,14 @@ def run(options: argparse.Namespace) -> results.Report:
     for sweep, points in sweeps:
         found = run_sweep(sweep, points, budget, progress)
         if len(found["points"]) < len(points):
-            unmeasured.append(f"{len(points) - len(found['points'])} points of the sweep {sweep.name}")
+            points_left.append(f"{len(points) - len(found['points'])} points of the sweep {sweep.name}")
         if found["points"]:
             swept.append(found)
             print(f"\n{sweep.title}, ns per sample\n\n{results.sweep_table(found)}", flush=True)
-    if unmeasured:
+    if cases_left or points_left:
         spent = f"the {options.seconds:g} s of --seconds are spent"
-        skipped.append(f"{spent}: {'; '.join(unmeasured)}")
-        print(f"\nSKIP {spent}: {counted(unmeasured)} not measured; --json or --html names each", flush=True)
+        skipped.append(f"{spent}: {'; '.join(cases_left + points_left)}")
+        print(f"\nSKIP {spent}: {counted(cases_left, points_left)} not measured; --json or --html names each", flush=True)
     chosen = {key: value for key, value in vars(options).items() if value not in (None, False, []) and key not in ("json", "html", "commit")}
     return {"schema": results.SCHEMA, "machine": info, "options": chosen, "workloads": workloads, "skipped": skipped, "sweeps": swept}
 
