@@ -209,7 +209,7 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
     }
 }
 
-/// Whether a class that cannot be a leaf is Python's own: nobody registers it.
+/// Whether a class that cannot be a leaf is Python's own, which is registered by no program.
 fn is_of_python(class: &Bound<'_, PyType>) -> PyResult<bool> {
     const MODULES: [&str; 7] =
         ["builtins", "types", "datetime", "decimal", "fractions", "pathlib", "uuid"];
