@@ -485,3 +485,9 @@ def test_a_stream_that_fails_says_why():
 
     reader = pa.RecordBatchReader.from_batches(table().schema, batches())
     refusal(lambda: wr.collate(reader), wr.LayoutError, "the disk is gone")
+
+
+def test_a_table_within_a_list_is_told_its_place():
+    table = pa.table({"a": [1, 2]})
+    for call in (lambda: wr.stack([table]), lambda: wr.collate([table]), lambda: wr.collate([{"t": table}])):
+        refusal(call, TypeError, "expected an array-like, got pyarrow.lib.Table; give it in place of the list", index=0)

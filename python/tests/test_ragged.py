@@ -156,4 +156,6 @@ def test_parts_of_rows_as_a_nested_tensor():
 def test_sparse_arrays_of_scipy_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     for array in (sparse.eye(3), sparse.csr_array(np.eye(3))):
-        refusal(lambda: wr.stack([array]), TypeError, r"expected an array-like, got scipy.sparse.*; use .toarray\(\)", index=0)
+        for call in (lambda: wr.stack([array]), lambda: wr.collate([{"x": array}])):
+            refusal(call, TypeError, r"expected an array-like, got scipy.sparse.*; use .toarray\(\)", index=0)
+    refusal(lambda: wr.stack(sparse.coo_matrix(np.eye(3))), TypeError, r"expected a list of samples, got scipy.sparse.*; use .toarray\(\)")

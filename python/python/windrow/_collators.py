@@ -136,6 +136,7 @@ class DataCollatorWithPadding:
     Raises:
         ShapeError: entries that the tokenizer does not pad, such as labels, differ in shape.
         KeyError: an entry is missing.
+        TypeError: a dict of columns in place of the list of features, which an Arrow table can be, or a feature that is no mapping.
         ValueError: there are no features, the tokenizer has no padding token, or an argument is wrong.
 
     Example:

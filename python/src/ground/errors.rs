@@ -262,24 +262,33 @@ impl std::fmt::Display for Whose {
     }
 }
 
-/// Something that is nothing we can read.
-pub(crate) fn not_array_like(whose: Whose, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
-    let class = object.get_type();
-    let mut cure = "";
-    // Arrow's tables; scipy.sparse; pandas, polars, Arrow's chunked arrays.
+/// The end of an error's text for an object of a class that cannot be read and has something that can; empty for other classes.
+pub(crate) fn array_cure(class: &Bound<'_, PyType>) -> PyResult<&'static str> {
+    // Arrow's tables; scipy.sparse; pandas, polars, Arrow's chunked arrays. The last that fits is the best.
     let cures = [
         ("__arrow_c_stream__", "; give it in place of the list: a table is the list of its rows"),
         ("toarray", "; use .toarray()"),
         ("to_numpy", "; use .to_numpy()"),
     ];
+    let mut cure = "";
     for (name, own) in cures {
         match class.hasattr(name) {
             Ok(true) => cure = own,
             Ok(false) => {}
-            Err(error) if is_answer(object.py(), &error) => {}
-            Err(error) => return error,
+            Err(error) if is_answer(class.py(), &error) => {}
+            Err(error) => return Err(error),
         }
     }
+    Ok(cure)
+}
+
+/// Something that is nothing we can read.
+pub(crate) fn not_array_like(whose: Whose, path: &str, object: &Bound<'_, PyAny>) -> PyErr {
+    let class = object.get_type();
+    let cure = match array_cure(&class) {
+        Ok(cure) => cure,
+        Err(error) => return error,
+    };
     match class_name(&class) {
         Ok(name) => {
             let text = format!("expected an array-like, got {name}{cure}");

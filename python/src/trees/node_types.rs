@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
-use crate::ground::errors::{at, class_name, is_answer};
+use crate::ground::errors::{array_cure, at, class_name, is_answer};
 use crate::ground::iterables::{entries, list_of};
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
@@ -200,7 +200,7 @@ pub(crate) fn in_place_of(error: PyErr, first: &Bound<'_, PyAny>, path: &str) ->
     };
     // Others have a cure of their own.
     let is_plain =
-        matches!(route_of(first)?.0, ImportRoute::Protocols) && !class.hasattr("to_numpy")?;
+        matches!(route_of(first)?.0, ImportRoute::Protocols) && array_cure(&class)?.is_empty();
     let is_refusal = is_plain && error.get_type(py).is(py.get_type::<PyTypeError>());
     let has_cure = cure_for(&class)?.is_some() || !is_of_python(&class)?;
     match is_refusal && has_cure && !is_array_like()? {
@@ -229,12 +229,7 @@ fn unknown(class: &Bound<'_, PyType>, path: &str) -> PyResult<PyErr> {
 
 /// A known container with the same contents as one of this class, for the error text.
 fn cure_for(class: &Bound<'_, PyType>) -> PyResult<Option<&'static str>> {
-    let cures = [
-        ("toarray", "its toarray()"),
-        ("__arrow_c_stream__", "it in place of the list: a table is the list of its rows"),
-        ("to_dict", "its to_dict()"),
-        ("__iter__", "a list or tuple of its items"),
-    ];
+    let cures = [("to_dict", "its to_dict()"), ("__iter__", "a list or tuple of its items")];
     for (attribute, cure) in cures {
         if class.hasattr(attribute)? {
             return Ok(Some(cure));
