@@ -115,11 +115,11 @@ def noise(count: int, dtype: str, rng: np.random.Generator) -> Array:
     return rng.integers(0, 256, count * np.dtype(dtype).itemsize, np.uint8).view(dtype)
 
 
-def empty(count: int, dtype: str) -> Tuple[Array, Any]:
+def empty(shape: Shape, dtype: str) -> Tuple[Array, Any]:
     """New memory on the host as an array and, with torch, as a tensor."""
     if torch is None:
-        return np.empty(count, dtype), None
-    tensor = torch.empty(count, dtype=getattr(torch, dtype))
+        return np.empty(shape, dtype), None
+    tensor = torch.empty(shape, dtype=getattr(torch, dtype))
     return tensor.numpy(), tensor
 
 
@@ -131,7 +131,7 @@ def samples_of(shapes: Sequence[Shape], dtype: str, setting: Setting, rng: np.ra
     slots: List[Tuple[Any, Any]] = [(None, None)] * len(shapes)
     table = None
     if setting.layout == "contiguous":
-        array, table = empty(len(data), dtype)
+        array, table = empty(data.shape, dtype)
         array[:] = data
         table = table if setting.on_host or table is None else table.to(setting.device)
         for i, shape in enumerate(shapes):
@@ -142,13 +142,16 @@ def samples_of(shapes: Sequence[Shape], dtype: str, setting: Setting, rng: np.ra
     else:
         shifts = rng.integers(1, 16, len(shapes)) if odd else np.zeros(len(shapes), np.int64)
         for i in rng.permutation(len(shapes)):
-            piece = slice(int(shifts[i]), int(shifts[i] + sizes[i]))
-            array, tensor = empty(int(sizes[i]) + 16 * odd, dtype)
-            array[piece] = data[ends[i] - sizes[i] : ends[i]]
-            if tensor is not None:
+            # Unless they are odd, tensors of their own: a view takes twice as many objects to read.
+            array, tensor = empty((int(sizes[i]) + 16,) if odd else shapes[i], dtype)
+            tensor = tensor if tensor is None or setting.on_host else tensor.to(setting.device)
+            if odd:
                 # A device has odd addresses too: the whole buffer goes there.
-                tensor = (tensor if setting.on_host else tensor.to(setting.device))[piece].view(shapes[i])
-            slots[i] = (array[piece].reshape(shapes[i]), tensor)
+                piece = slice(int(shifts[i]), int(shifts[i] + sizes[i]))
+                array = array[piece].reshape(shapes[i])
+                tensor = None if tensor is None else tensor[piece].view(shapes[i])
+            array[...] = data[ends[i] - sizes[i] : ends[i]].reshape(shapes[i])
+            slots[i] = (array, tensor)
     arrays, tensors = [list(column) for column in zip(*slots)]
     return Samples(arrays, tensors if torch else [], table)
 
