@@ -1,5 +1,7 @@
 """Leaves of trees that are read together, by several threads if they are many: the same batches and errors as one by one."""
 
+import gc
+import sys
 import threading
 
 import numpy as np
@@ -118,14 +120,89 @@ def test_what_is_kept_is_kept():
     assert (out["b"] == np.arange(0, -20, -1)[:, None, None]).all()
 
 
-def test_no_sample_is_kept_and_every_reference_is_given_back():
-    import sys
+def references(samples):
+    return [sys.getrefcount(value) for sample in samples for value in sample.values()]
 
-    samples = trees(256, 12, tensor)
-    before = [sys.getrefcount(value) for sample in samples for value in sample.values()]
-    for _ in range(3):
-        wr.collate(samples)
-    assert [sys.getrefcount(value) for sample in samples for value in sample.values()] == before
+
+@pytest.mark.parametrize("num_elems", [1, 15, 16, 17, 5000])
+def test_no_sample_is_kept_and_every_reference_is_given_back(num_elems):
+    """Columns of up to 64 bytes a sample are assembled before references are counted."""
+    samples = trees(256, 12, lambda i, column: tensor(i, 0, (num_elems,)))
+    before = references(samples)
+    for kwargs in ({}, {"arena": True}, {"dtype": "float64"}, {"copy": None}, {"spec": {"c3": wr.Pad()}}):
+        assert_batch(wr.collate(samples, **kwargs), [{name: value.numpy().astype(kwargs.get("dtype", "float32")) for name, value in sample.items()} for sample in samples])
+    wr.explain(samples, "collate")
+    out = {name: np.zeros((256, num_elems), "float32") for name in samples[0]}
+    wr.collate(samples, out=out)
+    samples[200]["c5"] = samples[200]["c5"][:0]
+    before[200 * 12 + 5] = sys.getrefcount(samples[200]["c5"]) - 1
+    refusal(lambda: wr.collate(samples), wr.ShapeError, 'sample 200 at "c5"')
+    refusal(lambda: wr.collate([*samples, {}]), KeyError, "sample 256")
+    refusal(lambda: wr.collate([*samples, 1]), TypeError, "sample 256")
+    del out
+    after = references(samples)
+    before[200 * 12 + 5] = after[200 * 12 + 5]
+    assert after == before
+
+
+@pytest.mark.parametrize("count", [5, 300])
+@pytest.mark.parametrize("num_elems", [3, 40])
+def test_values_that_only_temporary_dicts_hold(count, num_elems):
+    class Point:
+        def __init__(self, i):
+            self.i = i
+
+    def made(i):
+        return {"x": torch.full((num_elems,), i), "y": torch.full((num_elems,), -i), "z": torch.full((num_elems,), 0.5 * i)}
+
+    wr.register_node(Point, lambda point: made(point.i), lambda children: children)
+    assert_batch(wr.collate(Point(i) for i in range(count)), [made(i) for i in range(count)])
+    assert_batch(wr.collate(made(i) for i in range(count)), [made(i) for i in range(count)])
+    nested = wr.collate({"n": i, "p": Point(i)} for i in range(count))
+    assert_batch(nested["p"], [made(i) for i in range(count)])
+
+
+def swapped(samples):
+    """Other tensors with the same values in place of all, whose memory gets others."""
+    for sample in samples:
+        for name in list(sample):
+            sample[name] = sample[name].clone()
+    return [torch.full((8,), np.nan) for _ in range(3 * len(samples))]
+
+
+def test_keys_whose_text_runs_code():
+    class Key(str):
+        def __str__(self):
+            kept.append(swapped(samples))
+            return "name"
+
+    kept, keys = [], [Key(name) for name in "abc"]
+    samples = [{key: torch.full((8,), i) for key in keys} for i in range(200)]
+    batch = wr.collate(samples)
+    assert kept and all((batch[key].numpy()[:, 0] == np.arange(200)).all() for key in keys)
+
+
+def test_a_collection_at_any_moment():
+    class Garbage:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            kept.append(swapped(samples))
+
+    kept, thresholds = [], gc.get_threshold()
+    samples = [{name: torch.full((8,), i) for name in "abcd"} for i in range(100)]
+    try:
+        for moment in range(1, 80):
+            gc.collect()
+            gc.set_threshold(gc.get_count()[0] + moment)
+            Garbage()
+            batch = wr.collate(samples)
+            gc.set_threshold(*thresholds)
+            assert all((batch[name].numpy() == np.arange(100)[:, None]).all() for name in "abcd"), moment
+            del kept[:]
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def test_threads_that_collate_side_by_side():

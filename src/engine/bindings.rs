@@ -86,6 +86,13 @@ impl Engine {
         RowsAhead::start(block, row_bytes as usize, count, &threads)
     }
 
+    /// Has one of the engine's other threads wake up, since [`Engine::for_each`] is to follow: that takes it some 70 us.
+    pub fn wake_threads(&self) {
+        if let Ok(Some(threads)) = self.shared.threads.helpers() {
+            threads.spawn(|| {});
+        }
+    }
+
     /// Calls `run` once for each number below `count`, on the calling thread and on the engine's others.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ class Opened(NamedTuple):
     close: Callable[[Dict[str, Any]], Any]
     # Children that are not stacked: form and arguments by name.
     forms: Optional[Dict[str, Tuple[str, Dict[str, Any]]]] = None
-    # The class whose leaves are torch tensors, all of them.
+    # The class whose leaves are torch tensors, all of them: `close` gets those without a form as such.
     tensors: Optional[str] = None
     # Children of further samples, the first of which has this number: those of one do not depend on the others.
     again: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None

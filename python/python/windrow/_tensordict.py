@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 import tensordict
 import torch
@@ -57,11 +57,12 @@ def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
 def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
     first = samples[0]
     # A plain TensorDict is a dict within.
-    are_plain = set(map(type, samples)) == {TensorDict}
+    are_plain = type(first) is TensorDict and (not name or set(map(type, samples)) == {TensorDict})
     _check_sizes(list(map(_batch_size_of if are_plain else _batch_size, samples)), path)
     children = list(map(_dict_of, samples)) if are_plain else [_items(sample) for sample in samples]
     # Non-tensor entries of tensordict's own classes: tensordict stacks them.
-    others = [key for key, value in children[0].items() if type(value) is not torch.Tensor and isinstance(value, _NON_TENSORS)]
+    kinds = set(map(type, children[0].values()))
+    others = [key for key, value in children[0].items() if isinstance(value, _NON_TENSORS)] if kinds - {torch.Tensor} else []
     stacks: Dict[str, Any] = {}
     if others:
         for key in others:
@@ -74,16 +75,16 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
     order = list(_items(first))
 
     def close(made: Dict[str, Any]) -> Any:
-        tensors = {key: value.torch() if isinstance(value, wr.Batch) else value for key, value in made.items()}
-        source = {key: stacks[key] if key in stacks else tensors[key] for key in order}
+        source = {key: stacks[key] if key in stacks else made[key] for key in order} if stacks else made
         device = first.device
         if device is not None:
-            device = next((value.device for value in tensors.values() if getattr(value, "device", None) is not None), device)
-        own = first.names
+            device = next((value.device for value in made.values() if getattr(value, "device", None) is not None), device)
         # As torch.stack has it: those that all have.
+        own = first.names if first.batch_size else []
         names = [None, *own] if any(own) and all(sample.names == own for sample in samples) else None
         batch_size = torch.Size((len(samples), *first.batch_size))
-        if not all(_fits(value, batch_size, device) for value in source.values()):
+        values = source.values()
+        if set(map(type, values)) - {torch.Tensor} or not _fit(values, batch_size, device):
             source = _dict_of(TensorDict(source, batch_size=batch_size, device=device))
         # As tensordict's own torch.stack makes one: without the constructor's checks, which take most of its time, without a
         # constructor of a subclass, and without names for TensorDicts within.
@@ -105,9 +106,12 @@ def _check_sizes(sizes: List[torch.Size], path: str) -> None:
         raise error
 
 
-def _fits(value: Any, batch_size: torch.Size, device: Any) -> bool:
-    """Whether a value is a tensor that the constructor of a TensorDict takes as it is."""
-    return type(value) is torch.Tensor and value.shape[: len(batch_size)] == batch_size and (device is None or value.device == device)
+def _fit(values: Iterable[Any], batch_size: torch.Size, device: Any) -> bool:
+    """Whether the constructor of a TensorDict takes tensors as they are."""
+    num_dims = len(batch_size)
+    # All have the dim of the batch: a stack is of nothing else. Attributes of each take as long as to make the tensors.
+    have_size = num_dims == 1 or all(value.shape[:num_dims] == batch_size for value in values)
+    return have_size and (device is None or all(value.device == device for value in values))
 
 
 def mapped(tree: Any, function: Callable[[Any], Any]) -> Any:

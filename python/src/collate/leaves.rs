@@ -7,7 +7,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use windrow::bindings::RowsAhead;
-use windrow::{Engine, Stream};
 
 use crate::collate::job::Job;
 use crate::collate::options::Options;
@@ -15,12 +14,16 @@ use crate::collate::specs::Specs;
 use crate::ground::errors::at;
 use crate::import::importer::Reading;
 use crate::samples::imported::Imported;
+use crate::samples::together::Borrowed;
 use crate::trees::container::Container;
 
 /// A node of the tree of results.
 pub(super) enum ResultNode<'py> {
-    /// The position of a tensor leaf.
-    Leaf(usize),
+    /// The position of a tensor leaf, and whether it is a torch tensor in the result.
+    Leaf {
+        position: usize,
+        is_torch: bool,
+    },
     /// Strings and bytes, as a list.
     Pass(Bound<'py, PyList>),
     Container(Arc<Container>),
@@ -29,7 +32,7 @@ pub(super) enum ResultNode<'py> {
 /// The rules that a class has for the leaves in it.
 #[derive(Clone, Default)]
 pub(super) struct Within<'py> {
-    /// The class whose leaves are torch tensors, if they are.
+    /// The class whose leaves are torch tensors, if they are: those without a form are made such ones.
     pub tensors: Option<Rc<str>>,
     /// Form and arguments of this one.
     pub form: Option<(String, Bound<'py, PyDict>)>,
@@ -102,13 +105,34 @@ impl<'py> Within<'py> {
 /// The leaves met so far.
 pub(super) struct Leaves<'a, 'py> {
     pub py: Python<'py>,
-    pub engine: &'a Engine,
-    /// Options of leaves that no spec names.
+    /// Of the call, and of leaves that no spec names.
+    pub options: &'a Options<'py>,
+    /// Options of the call, which those of a spec are added to.
     pub common: Option<&'a Bound<'py, PyDict>>,
-    pub stream: Option<Stream>,
     pub may_start: bool,
     pub specs: Specs<'a, 'py>,
     pub jobs: Vec<Job>,
+    pub borrowed: Option<BorrowedLeaves<'py>>,
+}
+
+/// Leaves whose samples are alive as long as no Python code runs.
+pub(crate) struct BorrowedLeaves<'py> {
+    /// All from this one on.
+    pub first: usize,
+    pub samples: Borrowed<'py>,
+}
+
+impl BorrowedLeaves<'_> {
+    /// Keeps the samples alive.
+    pub fn hold(self, jobs: &mut [Job]) -> PyResult<()> {
+        let owners = self.samples.into_owners()?;
+        for job in &mut jobs[self.first..] {
+            if let Some(samples) = Arc::get_mut(&mut job.samples) {
+                samples.owners = owners.clone();
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<'py> Leaves<'_, 'py> {
@@ -122,16 +146,17 @@ impl<'py> Leaves<'_, 'py> {
     ) -> PyResult<ResultNode<'py>> {
         let mut options = match within.options(&mut self.specs, self.common, path)? {
             Some(options) => options,
-            None => Options::parse("stack", self.common)?,
+            None => Options { out: None, ..self.options.clone() },
         };
         options.out = out.or(options.out);
         options.may_start = self.may_start;
-        if options.stream != self.stream {
+        if options.stream != self.options.stream {
             return Err(PyValueError::new_err("stream= is an argument of the call, not of a leaf"));
         }
         let mut job = Job::new(options, path, import)?;
         job.is_form_fixed = within.tensors.is_some();
         self.jobs.push(job);
-        Ok(ResultNode::Leaf(self.jobs.len() - 1))
+        let is_torch = within.tensors.is_some() && within.form.is_none();
+        Ok(ResultNode::Leaf { position: self.jobs.len() - 1, is_torch })
     }
 }

@@ -19,6 +19,7 @@ use crate::ground::errors::{in_words, is_answer, quoted, OrPyErr};
 use crate::ground::stream::stream_of;
 
 /// The arguments of one call, or of one leaf.
+#[derive(Clone)]
 pub(crate) struct Options<'py> {
     pub collate: Collate,
     pub out: Option<Bound<'py, PyAny>>,

@@ -12,6 +12,7 @@ use windrow::{
 };
 
 use crate::collate::job::{block_of, job_error, leaf_of, output_of, target_of, torch_of, Job};
+use crate::collate::leaves::BorrowedLeaves;
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
 use crate::collate::torch_memory::{Lender, TorchMemory};
@@ -30,6 +31,10 @@ use crate::samples::read::samples_of;
 /// a batch, and taking it back can wait 5 ms for a thread that computes.
 /// 1024 rows of 68 bytes are less.
 const ATTACHED_BYTES: u64 = 160 << 10;
+
+/// Or no more than this for each sample, a line of memory read and written, where the lock was held to read the samples, which takes
+/// several lines for each.
+const SAMPLE_BYTES: u64 = 128;
 
 /// Calls with more samples than this release the lock at once: finding out whether their batch is small takes too long.
 const FEW: usize = 1024;
@@ -73,6 +78,26 @@ pub(crate) fn run(
         }
     }
     run_detached(py, engine, jobs, arena, begin)
+}
+
+/// As [`run`], of jobs whose samples are not kept alive yet, if they are not small enough to be assembled before Python code runs.
+pub(crate) fn run_borrowed(
+    py: Python<'_>,
+    engine: &Engine,
+    jobs: &mut [Job],
+    borrowed: BorrowedLeaves<'_>,
+    arena: ArenaMemory,
+    begin: Option<Instant>,
+) -> PyResult<Vec<Batch>> {
+    let count: usize = jobs.iter().map(|job| job.samples.list.len()).sum();
+    let most_bytes = ATTACHED_BYTES.max(SAMPLE_BYTES.saturating_mul(count as u64));
+    match run_small(engine, jobs, &arena, begin, most_bytes) {
+        Some(batches) => Ok(batches),
+        None => {
+            borrowed.hold(jobs)?;
+            run_detached(py, engine, jobs, arena, begin)
+        }
+    }
 }
 
 fn run_detached(

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use windrow::Engine;
 
 use crate::collate::leaves::Within;
-use crate::samples::together::{read_together, Column, ReadColumn};
+use crate::samples::together::{read_together, Borrowed, Column, ReadColumn};
 use crate::trees::container::{ColumnPlace, Container};
 use crate::trees::rules::Apart;
 use crate::trees::walk::Children;
@@ -45,6 +45,7 @@ impl<'py> Site<'py> {
     }
 
     /// The children of a column of containers that was taken apart; leaves among them are read by the engine's threads.
+    /// `may_borrow`: if all are leaves, no Python code runs until they are assembled.
     pub fn taken_apart(
         self,
         py: Python<'py>,
@@ -52,17 +53,22 @@ impl<'py> Site<'py> {
         apart: Apart<'py>,
         place: ColumnPlace<'_>,
         children: &mut Children<'_, Site<'py>>,
-    ) -> PyResult<Container> {
-        let Apart { container, columns, forms, tensors } = apart;
+        may_borrow: bool,
+    ) -> PyResult<(Container, Option<Borrowed<'py>>)> {
+        let Apart { container, mut columns, forms, tensors } = apart;
+        // Whatever may run Python code before the leaves are read, or the names of children be asked for.
+        if forms.is_some() || self.out.is_some() || !container.has_plain_names(py) {
+            columns.hold();
+        }
         let within = self.within.of_children(py, &container, tensors, forms.as_ref())?;
         let source = |column| match column {
             Column::Objects(objects) => Source::Objects(objects),
             Column::Read(read) => Source::Read(read),
         };
-        let columns = read_together(engine, columns)?;
+        let (columns, borrowed) = read_together(engine, columns, may_borrow)?;
         let samples = columns.into_iter().map(source).zip(within);
         children_of(py, &container, (samples, self.out), place, children)?;
-        Ok(container)
+        Ok((container, borrowed))
     }
 }
 

@@ -215,15 +215,16 @@ impl<'py> Call<'_, 'py> {
         children: &mut Children<'_, TorchSite<'py>>,
     ) -> PyResult<TorchNode<'py>> {
         let place = ColumnPlace { path: &at.path, sep: self.specs.sep(), added_to: None };
-        let Some(apart) = apart(&column.items, place, false)? else {
+        let Some(apart) = apart(&column.items, place, false, None)? else {
             return self.leaf(TorchType::Other, column, at);
         };
         let Apart { container, columns, forms, tensors } = apart;
         let within = at.within.of_children(self.py, &container, tensors, forms.as_ref())?;
-        let sites = columns.into_iter().zip(within).map(|(items, within)| TorchSite {
-            column: Some(Ok(TorchColumn { items, whole: None, zipped: false })),
-            within,
-        });
+        let sites =
+            columns.into_lists()?.into_iter().zip(within).map(|(items, within)| TorchSite {
+                column: Some(Ok(TorchColumn { items, whole: None, zipped: false })),
+                within,
+            });
         self.push(&container, sites, &at.path, children)?;
         Ok(TorchNode::Class(Arc::new(container)))
     }

@@ -10,18 +10,20 @@ use windrow::bindings::RowsAhead;
 use windrow::{Batch, Stage};
 
 use crate::collate::job::Job;
-use crate::collate::leaves::{Leaves, ResultNode, Within};
+use crate::collate::leaves::{BorrowedLeaves, Leaves, ResultNode, Within};
 use crate::collate::options::Options;
-use crate::collate::run::{run, ArenaMemory};
+use crate::collate::run::{run, run_borrowed, ArenaMemory};
 use crate::collate::site::{Site, Source};
 use crate::collate::specs::Specs;
+use crate::export::libraries::torch;
 use crate::ground::arguments::unfit;
 use crate::ground::batch::PyBatch;
 use crate::ground::iterables::{check_list, items_of, list_of, no_list};
 use crate::ground::logging::Records;
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::{no_room, room_for};
 use crate::ground::tensor::PyTensor;
 use crate::import::importer::Reading;
+use crate::ownership::owner::in_place;
 use crate::samples::columns::{are_texts, import_leaf, Content, LeafColumn};
 use crate::samples::imported::Imported;
 use crate::samples::list::{ListSamples, PySampleList};
@@ -89,13 +91,15 @@ pub(crate) fn collate<'py>(
     let (sep, arena) = (sep_of(sep)?, is_in_arena(arena)?);
     let options = Options::parse("collate", common)?;
     let span = options.engine.enter(Stage::Import);
-    let (tree, mut jobs) = import(samples, spec, &sep, common, &options, !arena)?;
-    let batches = run(py, &options.engine, &mut jobs, ArenaMemory::of(arena), span.end())?;
+    let (tree, mut jobs, borrowed) = import(samples, spec, &sep, common, &options, !arena)?;
+    let (engine, arena) = (&options.engine, ArenaMemory::of(arena));
+    let batches = match borrowed {
+        Some(borrowed) => run_borrowed(py, engine, &mut jobs, borrowed, arena, span.end())?,
+        None => run(py, engine, &mut jobs, arena, span.end())?,
+    };
     let arena = batches.iter().find_map(Batch::arena);
     let arena = arena.map(|arena| Bound::new(py, PyTensor::from(arena.clone()))).transpose()?;
-    let batches = batches.into_iter();
-    let batches = batches.map(|batch| Bound::new(py, PyBatch::in_arena(batch, arena.as_ref())));
-    build(py, &tree, &batches.collect::<PyResult<Vec<_>>>()?)
+    build(py, &tree, batches, arena.as_ref())
 }
 
 /// The leaves that a call of `collate` with these arguments would plan, and whether in an arena. Nothing
@@ -115,7 +119,11 @@ pub(crate) fn jobs_of(
     let (spec, sep, arena) = (take("spec")?, take("sep")?, take("arena")?);
     let (sep, in_arena) = (sep_of(sep.as_ref())?, is_in_arena(arena.as_ref())?);
     let options = Options::parse("collate", Some(&common))?;
-    let (_, jobs) = import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
+    let (_, mut jobs, borrowed) =
+        import(samples, spec.as_ref(), &sep, Some(&common), &options, false)?;
+    if let Some(borrowed) = borrowed {
+        borrowed.hold(&mut jobs)?;
+    }
     Ok((jobs, in_arena))
 }
 
@@ -137,6 +145,9 @@ fn is_in_arena(arena: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
     }
 }
 
+/// The tree of results, its leaves, and those of them whose samples are borrowed.
+type Read<'py> = (Vec<ResultNode<'py>>, Vec<Job>, Option<BorrowedLeaves<'py>>);
+
 /// Reads all leaves. `may_start`: whether rows may be copied ahead of the plan.
 fn import<'py>(
     samples: &Bound<'py, PyAny>,
@@ -145,7 +156,7 @@ fn import<'py>(
     common: Option<&Bound<'py, PyDict>>,
     options: &Options<'py>,
     may_start: bool,
-) -> PyResult<(Vec<ResultNode<'py>>, Vec<Job>)> {
+) -> PyResult<Read<'py>> {
     let py = samples.py();
     let samples = samples_in(samples, sep)?;
     if samples.is_empty() {
@@ -163,9 +174,8 @@ fn import<'py>(
         None => None,
     };
     let specs = Specs::new(spec, sep)?;
-    let (stream, common) = (options.stream, common.as_ref());
-    let engine = &options.engine;
-    let mut leaves = Leaves { py, engine, common, stream, may_start, specs, jobs: Vec::new() };
+    let (common, jobs, borrowed) = (common.as_ref(), Vec::new(), None);
+    let mut leaves = Leaves { py, options, common, may_start, specs, jobs, borrowed };
     let tree = match samples {
         TreeInput::Objects(samples) => {
             nodes_of(&mut leaves, Source::Objects(samples), options.out.clone(), None)?
@@ -174,12 +184,12 @@ fn import<'py>(
             nodes_of(&mut leaves, Source::Known, options.out.clone(), Some(&trees))?
         }
         TreeInput::List(ListSamples::Leaves(samples)) => {
-            let import = |reading: Reading<'_>| in_place(py, samples, reading.path);
+            let import = |reading: Reading<'_>| known_leaf(py, samples, reading.path);
             vec![leaves.add("", options.out.clone(), &Within::default(), import)?]
         }
     };
     leaves.specs.all_used()?;
-    Ok((tree, leaves.jobs))
+    Ok((tree, leaves.jobs, leaves.borrowed))
 }
 
 /// The input of a call of `collate`.
@@ -210,7 +220,7 @@ fn samples_in<'py>(samples: &Bound<'py, PyAny>, sep: &str) -> PyResult<TreeInput
 }
 
 /// A leaf that was imported before, if its memory is where it was.
-fn in_place(
+fn known_leaf(
     py: Python<'_>,
     samples: Arc<Imported>,
     path: &str,
@@ -257,8 +267,18 @@ fn node<'py>(
         return Ok(ResultNode::Pass(list_of(py, samples)?));
     }
     let rows = leaves.specs.names(path);
-    if let Some(apart) = apart(&samples, place, rows)? {
-        let container = site.taken_apart(py, leaves.engine, apart, place, children)?;
+    let readers = Some(&leaves.options.engine);
+    if let Some(mut apart) = apart(&samples, place, rows, readers)? {
+        apart.columns.keep(samples);
+        // What is below then runs no Python code.
+        let may_borrow =
+            children.are_last() && leaves.specs.is_empty() && leaves.options.is_plain();
+        let engine = &leaves.options.engine;
+        let (container, samples) =
+            site.taken_apart(py, engine, apart, place, children, may_borrow)?;
+        let first = leaves.jobs.len();
+        leaves.jobs.try_reserve(container.len()).map_err(no_room)?;
+        leaves.borrowed = samples.map(|samples| BorrowedLeaves { first, samples });
         return Ok(ResultNode::Container(Arc::new(container)));
     }
     import_leaf(samples, place, |samples| {
@@ -295,7 +315,7 @@ fn known_node<'py>(
             node(leaves, (site, path), samples, children)
         }
         (_, Some(LeafColumn::Tensors(samples))) => {
-            let import = |reading: Reading<'_>| in_place(py, Arc::clone(samples), reading.path);
+            let import = |reading: Reading<'_>| known_leaf(py, Arc::clone(samples), reading.path);
             leaves.add(path, site.out, &site.within, import)
         }
         (ShapeNodeType::Leaf(..), None) => Err(PyValueError::new_err("a leaf without a column")),
@@ -305,14 +325,22 @@ fn known_node<'py>(
 fn build<'py>(
     py: Python<'py>,
     nodes: &[ResultNode<'py>],
-    batches: &[Bound<'py, PyBatch>],
+    batches: Vec<Batch>,
+    arena: Option<&Bound<'py, PyTensor>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let num_children = |node: &ResultNode<'py>| match node {
         ResultNode::Container(container) => container.len(),
-        ResultNode::Leaf(_) | ResultNode::Pass(_) => 0,
+        ResultNode::Leaf { .. } | ResultNode::Pass(_) => 0,
+    };
+    // Each is one leaf's.
+    let mut batches: Vec<_> = batches.into_iter().map(Some).collect();
+    let mut leaf = |position: usize, is_torch: bool| match batches[position].take() {
+        Some(batch) if is_torch => torch(py, in_place(py, batch.data())?),
+        Some(batch) => Ok(Bound::new(py, PyBatch::in_arena(batch, arena))?.into_any()),
+        None => Err(PyValueError::new_err("two leaves of one batch")),
     };
     fold(nodes, num_children, |node, children| match node {
-        ResultNode::Leaf(position) => Ok(batches[*position].clone().into_any()),
+        &ResultNode::Leaf { position, is_torch } => leaf(position, is_torch),
         ResultNode::Pass(list) => Ok(list.clone().into_any()),
         ResultNode::Container(container) => container.with(py, children),
     })

@@ -12,16 +12,23 @@ use windrow::{Engine, SampleList};
 
 use crate::ground::reserve::room_for;
 use crate::import::reader::Reader;
+use crate::import::routes::known_route;
 use crate::import::torch_words::HAS_LOCK;
+use crate::ownership::columns::Columns;
 
 /// One thread reads fewer samples sooner than another one starts.
 const LEAST_SHARED: usize = 2048;
 
 /// Parts of the columns for each thread: so many that none waits long for the last part of a thread that started late.
-const PARTS_OF_A_THREAD: usize = 8;
+const PARTS_OF_A_THREAD: usize = 16;
 
 /// Stacks that read and write more are copied while they are read.
 const MOST_BYTES: u64 = 1 << 20;
+
+/// Whether so many samples are read by several threads.
+pub(crate) fn are_shared(num_samples: usize) -> bool {
+    num_samples >= LEAST_SHARED
+}
 
 /// A column that can be read without running Python code.
 struct Readable {
@@ -37,23 +44,24 @@ struct Readables {
     objects: Vec<*mut ffi::PyObject>,
 }
 
-// SAFETY: the objects are held, and no Python code runs meanwhile: other threads only read what they hold.
+// SAFETY: the objects are held or borrowed, and no Python code runs meanwhile: other threads only read what they hold.
 unsafe impl Sync for Readables {}
 
 /// The samples of each column that is one of row-major NumPy arrays or of dense torch tensors and no large stack; `None` for
-/// the others, and for all where one column is all there is. Each column has a sample or more, and all have as many.
+/// the others, and for all where one column is all there is. Each column has a sample or more. Runs no Python code while columns are
+/// borrowed.
 pub(crate) fn read_columns(
     engine: &Engine,
-    columns: &[Vec<Bound<'_, PyAny>>],
+    columns: &mut Columns<'_>,
 ) -> PyResult<Vec<Option<SampleList<'static>>>> {
     let mut lists = room_for(columns.len())?;
     lists.resize_with(columns.len(), || Mutex::new(None));
     let found = readables(columns)?;
-    let (num_columns, count) = (found.columns.len(), columns.first().map_or(0, Vec::len));
+    let (num_columns, count) = (found.columns.len(), columns.num_rows());
     let read = |range: std::ops::Range<usize>| {
         let Readables { columns, objects } = &found;
         let Some(Readable { class, reader, .. }) = columns.get(range.start) else { return };
-        // SAFETY: live objects, held by the caller, which stays attached and runs no Python code.
+        // SAFETY: live objects, held or borrowed by the caller's columns, which stays attached and runs no Python code.
         unsafe { reader.prefetch_first(*class, &objects[range.start * count..]) };
         for (position, column) in range.clone().zip(&columns[range]) {
             let own = position * count..(position + 1) * count;
@@ -62,9 +70,9 @@ pub(crate) fn read_columns(
             *lists[column.column].lock().unwrap_or_else(PoisonError::into_inner) = list;
         }
     };
-    let num_parts = match found.objects.len() < LEAST_SHARED {
-        true => 1,
-        false => num_columns.min(PARTS_OF_A_THREAD * engine.num_threads()),
+    let num_parts = match are_shared(found.objects.len()) {
+        false => 1,
+        true => num_columns.min(PARTS_OF_A_THREAD * engine.num_threads()),
     };
     let part = |part: usize| {
         read(part * num_columns / num_parts..(part + 1) * num_columns / num_parts);
@@ -76,19 +84,22 @@ pub(crate) fn read_columns(
     Ok(lists.into_iter().map(into_inner).collect())
 }
 
-fn readables(columns: &[Vec<Bound<'_, PyAny>>]) -> PyResult<Readables> {
+fn readables(columns: &mut Columns<'_>) -> PyResult<Readables> {
     let mut found = Readables { columns: room_for(columns.len())?, objects: Vec::new() };
     if !HAS_LOCK || columns.len() < 2 {
         return Ok(found);
     }
-    for (column, samples) in columns.iter().enumerate() {
-        let Some(first) = samples.first() else { continue };
+    let is_known = |column| columns.first(column).is_none_or(|first| known_route(first).is_some());
+    if !(0..columns.len()).all(is_known) {
+        columns.hold();
+    }
+    for column in 0..columns.len() {
+        let Some(first) = columns.first(column) else { continue };
         if let Some(reader) = Reader::of(first)? {
             found.columns.push(Readable { column, class: first.get_type_ptr(), reader });
         }
     }
-    let objects = |readable: &Readable| columns[readable.column].iter().map(Bound::as_ptr);
-    found.objects = room_for(found.columns.len() * columns.first().map_or(0, Vec::len))?;
-    found.objects.extend(found.columns.iter().flat_map(objects));
+    found.objects = room_for(found.columns.len() * columns.num_rows())?;
+    found.objects.extend(found.columns.iter().flat_map(|readable| columns.column(readable.column)));
     Ok(found)
 }

@@ -27,7 +27,8 @@ pub(super) enum Reader {
 type RawArray<'a> = (*const u8, DType, &'a [i64], Option<&'a [i64]>);
 
 impl Reader {
-    /// The reader of objects of a class, of which this is one; `None` for other classes. May run Python code.
+    /// The reader of objects of a class, of which this is one; `None` for other classes. Runs Python code unless the class [is
+    /// known](known_route).
     pub fn of(first: &Bound<'_, PyAny>) -> PyResult<Option<Reader>> {
         Ok(match route_of(first)? {
             (ImportRoute::Array, Lazy::No) => Some(Reader::Array),
@@ -68,11 +69,9 @@ impl Reader {
             unsafe {
                 self.prefetch_ahead(class, |steps| objects.get(index + steps).copied());
                 let object = *objects.get(index)?;
-                if ffi::Py_TYPE(object) == class {
-                    self.read(object)
-                } else {
-                    None
-                }
+                let read = (ffi::Py_TYPE(object) == class).then(|| self.read(object)).flatten()?;
+                // It is copied next, by one thread; here several bring it.
+                Some(read)
             }
         };
         loop {

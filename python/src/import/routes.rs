@@ -78,16 +78,8 @@ thread_local! {
 
 /// The route of an object's exact type.
 pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy)> {
-    let key = object.get_type_ptr().addr();
-    if let Some((_, route)) = LAST.get().filter(|&(last, _)| last == key) {
+    if let Some(route) = known_route(object) {
         return Ok(route);
-    }
-    {
-        let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.as_ref().and_then(|known| known.get(&key)) {
-            LAST.set(Some((key, found.route)));
-            return Ok(found.route);
-        }
     }
     // Looked up without the lock: it runs Python code.
     let class = object.get_type();
@@ -95,9 +87,22 @@ pub(crate) fn route_of(object: &Bound<'_, PyAny>) -> PyResult<(ImportRoute, Lazy
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_with(HashMap::new);
     if known.len() < MAX_TYPES {
-        known.insert(key, Known { route, _class: class.unbind() });
+        known.insert(object.get_type_ptr().addr(), Known { route, _class: class.unbind() });
     }
     Ok(route)
+}
+
+/// As [`route_of`], of a type that was looked up before. Runs no Python code.
+#[inline]
+pub(crate) fn known_route(object: &Bound<'_, PyAny>) -> Option<(ImportRoute, Lazy)> {
+    let key = object.get_type_ptr().addr();
+    if let Some((_, route)) = LAST.get().filter(|&(last, _)| last == key) {
+        return Some(route);
+    }
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = known.as_ref()?.get(&key)?;
+    LAST.set(Some((key, found.route)));
+    Some(found.route)
 }
 
 fn find_route(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyResult<ImportRoute> {

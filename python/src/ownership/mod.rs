@@ -1,6 +1,7 @@
 //! Owners of samples, the places of their memory, and the work that has to finish first.
 
 pub(crate) mod buffer;
+pub(crate) mod columns;
 pub(crate) mod copy;
 pub(crate) mod numbers;
 pub(crate) mod owner;

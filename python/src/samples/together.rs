@@ -11,9 +11,11 @@ use crate::ground::reserve::room_for;
 use crate::import::columns::read_columns;
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
+use crate::ownership::columns::Columns;
 use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
+use crate::ownership::producers::Producers;
 use crate::samples::imported::Imported;
 
 /// A column of a container that was taken apart.
@@ -32,23 +34,57 @@ pub(crate) struct ReadColumn {
     objects: Range<usize>,
 }
 
-/// Reads those of the columns that need no Python code to be read.
+/// Columns that were read and are still borrowed.
+pub(crate) struct Borrowed<'py> {
+    columns: Columns<'py>,
+    producers: Producers,
+}
+
+impl Borrowed<'_> {
+    /// Counts references to all samples: what then keeps them alive.
+    pub fn into_owners(self) -> PyResult<Owners> {
+        let mut owner = ImportOwner::default();
+        owner.producers = self.producers;
+        for list in self.columns.into_lists()? {
+            owner.objects.extend(list.into_iter().map(Bound::unbind));
+        }
+        Ok(Owners::of_all(Arc::new(owner)))
+    }
+}
+
+/// Reads those of the columns that need no Python code to be read. `may_borrow`: none will run as long as the second result is there,
+/// which is, for columns that are borrowed and were all read, in place of owners of the samples.
 pub(crate) fn read_together<'py>(
     engine: &Engine,
-    columns: Vec<Vec<Bound<'py, PyAny>>>,
-) -> PyResult<Vec<Column<'py>>> {
-    let lists = read_columns(engine, &columns)?;
-    let (mut owner, mut found) = (ImportOwner::default(), room_for(columns.len())?);
-    let num_read = lists.iter().flatten().map(SampleList::len).sum();
-    owner.objects = room_for(num_read)?;
+    mut columns: Columns<'py>,
+    may_borrow: bool,
+) -> PyResult<(Vec<Column<'py>>, Option<Borrowed<'py>>)> {
+    let lists = read_columns(engine, &mut columns)?;
+    let mut owner = ImportOwner::default();
+    for (column, list) in lists.iter().enumerate() {
+        let Some(first) = columns.first(column).filter(|_| list.is_some()) else { continue };
+        if let ImportRoute::Exchange { api, is_torch: true, .. } = route_of(first)?.0 {
+            owner.producers.torch = Some(api);
+        }
+    }
+    if may_borrow && columns.are_borrowed() && lists.iter().all(Option::is_some) {
+        let owners = Owners::default();
+        let (owner, producers) =
+            (Arc::new(ImportOwner::default()), std::mem::take(&mut owner.producers));
+        let column = |list| {
+            let (owner, owners) = (Arc::clone(&owner), owners.clone());
+            Column::Read(ReadColumn { list, owner, owners, objects: 0..0 })
+        };
+        let read = lists.into_iter().flatten().map(column).collect();
+        return Ok((read, Some(Borrowed { columns, producers })));
+    }
+    let (columns, mut found) = (columns.into_lists()?, room_for(lists.len())?);
+    owner.objects = room_for(lists.iter().flatten().map(SampleList::len).sum())?;
     for (objects, list) in columns.into_iter().zip(lists) {
         let Some(list) = list else {
             found.push(Err(objects));
             continue;
         };
-        if let ImportRoute::Exchange { api, is_torch: true, .. } = route_of(&objects[0])?.0 {
-            owner.producers.torch = Some(api);
-        }
         found.push(Ok((list, owner.objects.len()..owner.objects.len() + objects.len())));
         owner.objects.extend(objects.into_iter().map(Bound::unbind));
     }
@@ -61,7 +97,7 @@ pub(crate) fn read_together<'py>(
             Column::Read(ReadColumn { list, owner, owners, objects })
         }
     };
-    Ok(found.into_iter().map(column).collect())
+    Ok((found.into_iter().map(column).collect(), None))
 }
 
 impl ReadColumn {

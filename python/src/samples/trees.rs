@@ -183,7 +183,7 @@ impl Trees {
             walk(Branch::root(samples), |Branch { column: samples, path, .. }, children| {
                 let place = ColumnPlace { path: &path, sep: SEP, added_to: None };
                 let (content, apart) = match Content::of(&samples, place)? {
-                    Content::Tensors => match apart(&samples, place, false)? {
+                    Content::Tensors => match apart(&samples, place, false, None)? {
                         Some(apart) if !apart.container.is_open() => {
                             (Content::Objects(samples[0].get_type().unbind()), None)
                         }
@@ -193,7 +193,7 @@ impl Trees {
                 };
                 let node_type = match apart {
                     Some(apart) => {
-                        for (child, column) in apart.columns.into_iter().enumerate() {
+                        for (child, column) in apart.columns.into_lists()?.into_iter().enumerate() {
                             children.push(column, apart.container.path_of(py, child, place)?);
                         }
                         ShapeNodeType::Container(Arc::new(apart.container))
@@ -213,7 +213,7 @@ impl Trees {
     /// # Errors
     /// Another structure, with sample and path.
     pub fn read_more(&self, samples: Vec<Bound<'_, PyAny>>, start: usize) -> PyResult<Trees> {
-        let len = samples.len();
+        let (py, len) = (samples[0].py(), samples.len());
         let mut columns: Vec<Vec<Bound<'_, PyAny>>> = room_for(self.columns.len())?;
         let mut open = vec![samples];
         for node in &self.shape.0 {
@@ -221,7 +221,7 @@ impl Trees {
             let place = node.place(start);
             match &node.node_type {
                 ShapeNodeType::Container(container) => {
-                    let children = container.columns(&samples, place)?;
+                    let children = container.columns(py, &samples, place, None)?.into_lists()?;
                     open.extend(children.into_iter().rev());
                 }
                 ShapeNodeType::Leaf(_, content) => {

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyString, PyType};
 
 use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::entries;
@@ -97,6 +97,12 @@ impl Container {
     /// Further samples can be taken apart as the first ones were.
     pub fn is_open(&self) -> bool {
         !matches!(&self.node_type, NodeType::Registered(Registered { again: None, .. }))
+    }
+
+    /// Whether to ask for a path of a child runs no Python code.
+    pub fn has_plain_names(&self, py: Python<'_>) -> bool {
+        let is_plain = |key: &Py<PyAny>| key.bind(py).is_exact_instance_of::<PyString>();
+        self.keys().is_none_or(|keys| keys.iter().all(is_plain))
     }
 
     /// The path of a child.

@@ -3,13 +3,16 @@
 use pyo3::exceptions::{PyAttributeError, PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyType};
+use windrow::Engine;
 
 use crate::ground::errors::{at, class_name};
 use crate::ground::iterables::{
     entries, is_list_or_tuple, is_mapping, items_of, list_of, value_of,
 };
 use crate::ground::reserve::{push_to, room_for};
+use crate::import::columns::are_shared;
 use crate::import::rows::{is_row, row_cure};
+use crate::ownership::columns::Columns;
 use crate::trees::container::{
     names_of, position_of, ColumnPlace, Container, NodeType, Registered,
 };
@@ -23,22 +26,24 @@ use crate::trees::node_types::{
 pub(crate) struct Apart<'py> {
     pub container: Container,
     /// For each child that of every sample.
-    pub columns: Vec<Vec<Bound<'py, PyAny>>>,
+    pub columns: Columns<'py>,
     /// Form and arguments of children that are not stacked, by name.
     pub forms: Option<Bound<'py, PyDict>>,
     /// The class whose leaves are all torch tensors.
     pub tensors: Option<String>,
 }
 
-/// Takes a column apart if its first sample is a container. `is_leaf`: a list or tuple is none.
+/// Takes a column apart if its first sample is a container. `is_leaf`: a list or tuple is none. `readers`: whose threads then read
+/// the children, if any do.
 pub(crate) fn apart<'py>(
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
     is_leaf: bool,
+    readers: Option<&Engine>,
 ) -> PyResult<Option<Apart<'py>>> {
     let (first, class) = (&samples[0], samples[0].get_type());
     let node_type = if let Some(opener) = opener_of(first, false)? {
-        return open_all(opener, samples, place).map(Some);
+        return open_all(opener, samples, place, readers).map(Some);
     } else if is_mapping(first)? {
         let is_plain = first.cast_exact::<PyDict>().is_ok();
         if !is_plain {
@@ -56,12 +61,12 @@ pub(crate) fn apart<'py>(
         check_made_of_fields(&class, &fields, place.path)?;
         NodeType::Dataclass(fields)
     } else if let Some(opener) = opener_of(first, true)? {
-        return open_all(opener, samples, place).map(Some);
+        return open_all(opener, samples, place, readers).map(Some);
     } else {
         return Ok(None);
     };
     let container = Container { class: class.unbind(), node_type };
-    let columns = container.columns(samples, place)?;
+    let columns = container.columns(first.py(), samples, place, readers)?;
     Ok(Some(Apart { container, columns, forms: None, tensors: None }))
 }
 
@@ -70,18 +75,20 @@ fn open_all<'py>(
     opener: Bound<'py, PyAny>,
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
+    readers: Option<&Engine>,
 ) -> PyResult<Apart<'py>> {
     let class = samples[0].get_type();
     check_class(samples, &class, place)?;
-    let opened = open(&opener, samples.to_vec(), place.path, place.sep)?;
-    let (names, columns) = match &opened.children {
+    let mut opened = open(&opener, samples.to_vec(), place.path, place.sep)?;
+    let (names, columns) = match &mut opened.children {
         Entries::Columns(columns) => named_columns(columns, samples.len())?,
         Entries::Samples(children) => {
             let Some(first) = children.first() else {
                 return Err(PyTypeError::new_err(format!("an empty column{}", at(place.path))));
             };
             let names = entries(first, |name| Ok(name.unbind()))?;
-            let columns = columns_of(&class, &names, children, place)?;
+            let mut columns = columns_of(&class, &names, children, place, readers)?;
+            columns.keep(std::mem::take(children));
             (names, columns)
         }
     };
@@ -93,7 +100,7 @@ fn open_all<'py>(
 }
 
 /// Names, and for each the children of all samples.
-type Named<'py> = (Vec<Py<PyAny>>, Vec<Vec<Bound<'py, PyAny>>>);
+type Named<'py> = (Vec<Py<PyAny>>, Columns<'py>);
 
 /// The columns of a dict by name.
 fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyResult<Named<'py>> {
@@ -108,7 +115,7 @@ fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyRes
         names.push(name.unbind());
         values.push(column);
     }
-    Ok((names, values))
+    Ok((names, Columns::of(columns.py(), values)?))
 }
 
 fn check_class(
@@ -129,21 +136,24 @@ impl Container {
     /// Another structure, with sample and path.
     pub fn columns<'py>(
         &self,
+        py: Python<'py>,
         samples: &[Bound<'py, PyAny>],
         place: ColumnPlace<'_>,
-    ) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
-        let Some(py) = samples.first().map(|sample| sample.py()) else {
-            return Ok(self.empty_columns());
-        };
+        readers: Option<&Engine>,
+    ) -> PyResult<Columns<'py>> {
         let class = self.class.bind(py);
+        if samples.is_empty() {
+            return Columns::with_room(py, self.len(), 0);
+        }
         match &self.node_type {
-            NodeType::Mapping(keys, _) => columns_of(class, keys, samples, place),
+            NodeType::Mapping(keys, _) => columns_of(class, keys, samples, place, readers),
             NodeType::Sequence(..) | NodeType::Named(..) => {
-                self.columns_of_sequences(samples, place)
+                Columns::of(py, self.columns_of_sequences(samples, place)?)
             }
             NodeType::Dataclass(fields) => {
                 check_class(samples, class, place)?;
-                fields.iter().map(|field| column_of(field, samples, place)).collect()
+                let columns = fields.iter().map(|field| column_of(field, samples, place));
+                Columns::of(py, columns.collect::<PyResult<_>>()?)
             }
             NodeType::Registered(Registered { again, names, .. }) => {
                 check_class(samples, class, place)?;
@@ -154,13 +164,11 @@ impl Container {
                 };
                 let list = list_of(py, samples.iter().cloned())?;
                 let children: Vec<_> = again.bind(py).call1((list, place.start()))?.extract()?;
-                columns_of(class, names, &children, place)
+                let mut columns = columns_of(class, names, &children, place, readers)?;
+                columns.keep(children);
+                Ok(columns)
             }
         }
-    }
-
-    fn empty_columns<'py>(&self) -> Vec<Vec<Bound<'py, PyAny>>> {
-        (0..self.len()).map(|_| Vec::new()).collect()
     }
 
     fn columns_of_sequences<'py>(
@@ -253,42 +261,43 @@ fn column_of<'py>(
     Ok(column)
 }
 
-/// The values of mappings for each of these keys, which are all that they have.
+/// The values of mappings for each of these keys, which are all that they have. They are borrowed where the mappings are dicts that
+/// were only walked: the caller keeps the samples.
 fn columns_of<'py>(
     class: &Bound<'py, PyType>,
     keys: &[Py<PyAny>],
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
-) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
-    let mut columns = Vec::new();
-    for _ in keys {
-        columns.push(room_for(samples.len())?);
+    readers: Option<&Engine>,
+) -> PyResult<Columns<'py>> {
+    let py = class.py();
+    if let Some(engine) = readers.filter(|_| are_shared(keys.len() * samples.len())) {
+        engine.wake_threads();
     }
-    let mut dicts = Dicts::new(class.py(), keys);
+    let mut columns = Columns::with_room(py, keys.len(), samples.len())?;
+    let mut dicts = Dicts::new(py, keys)?;
+    let mut index = 0;
     // Sample by sample: a mapping is asked for all its items while it is in a cache.
-    for (index, sample) in samples.iter().enumerate() {
-        let py = sample.py();
-        dicts.prefetch(samples, index);
+    loop {
+        index += dicts.walk(&samples[index..], &mut columns)?;
+        let Some(sample) = samples.get(index) else { return Ok(columns) };
+        columns.hold();
         let dict = dicts.dict(sample)?;
-        if let Some(values) = dict.and_then(|dict| dicts.in_order(dict, index)) {
-            columns.iter_mut().zip(values).for_each(|(column, value)| column.push(value));
-            continue;
-        }
         if dict.is_none() && !is_mapping(sample)? {
             return Err(place.uneven(index, &class_name(class)?, sample));
         }
         if dict.map_or_else(|| sample.len(), |dict| Ok(dict.len()))? != keys.len() {
             check_no_other_key(keys, index, samples, place)?;
         }
-        for (key, column) in keys.iter().zip(&mut columns) {
+        for key in keys {
             let key = key.bind(py);
             let Some(item) = value_of(sample, key)? else {
                 return Err(uneven_key(index, key, "the key is missing", samples, place)?);
             };
-            column.push(item);
+            columns.push(item)?;
         }
+        index += 1;
     }
-    Ok(columns)
 }
 
 /// Refuses a mapping with a key that is none of these.

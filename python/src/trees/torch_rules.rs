@@ -7,7 +7,8 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use crate::ground::errors::is_answer;
 use crate::ground::iterables::{entries, list_of, tuple_of};
-use crate::ground::reserve::room_for;
+use crate::ground::reserve::{push_to, room_for};
+use crate::ownership::columns::Columns;
 use crate::trees::container::{names_of, Container, NodeType};
 use crate::trees::dicts::Dicts;
 use crate::trees::rules::dict_of;
@@ -39,22 +40,12 @@ impl<'py> TorchColumn<'py> {
     pub fn mappings(&self) -> PyResult<TorchApart<'py>> {
         let (py, samples) = (self.items[0].py(), &self.items);
         let keys = entries(&samples[0], |key| Ok(key.unbind()))?;
+        let (mut dicts, mut walked) =
+            (Dicts::new(py, &keys)?, Columns::with_room(py, keys.len(), samples.len())?);
+        let num_walked = dicts.walk(samples, &mut walked)?;
+        let mut columns: Vec<PyResult<Vec<_>>> = walked.into_lists()?.into_iter().map(Ok).collect();
         // Sample by sample, while a mapping is in a cache; a column ends at its first error.
-        let mut columns: Vec<PyResult<Vec<_>>> = Vec::new();
-        for _ in &keys {
-            columns.push(Ok(room_for(samples.len())?));
-        }
-        let mut dicts = Dicts::new(py, &keys);
-        for (index, sample) in samples.iter().enumerate() {
-            dicts.prefetch(samples, index);
-            if let Some(values) = dicts.dict(sample)?.and_then(|dict| dicts.in_order(dict, index)) {
-                for (column, value) in columns.iter_mut().zip(values) {
-                    if let Ok(items) = column {
-                        items.push(value);
-                    }
-                }
-                continue;
-            }
+        for sample in &samples[num_walked..] {
             let dict = sample.cast_exact::<PyDict>().ok();
             for (key, column) in keys.iter().zip(&mut columns) {
                 let Ok(items) = column else { continue };
@@ -62,7 +53,7 @@ impl<'py> TorchColumn<'py> {
                 let found = dict.map_or(Ok(None), |dict| dict.get_item(key));
                 // Not there: as the mapping itself says it.
                 match found.and_then(|found| found.map_or_else(|| sample.get_item(key), Ok)) {
-                    Ok(item) => items.push(item),
+                    Ok(item) => push_to(items, item)?,
                     Err(error) if is_answer(py, &error) => *column = Err(error),
                     Err(error) => return Err(error),
                 }

@@ -37,6 +37,11 @@ pub(crate) struct Children<'a, T> {
 }
 
 impl<T> Children<'_, T> {
+    /// Whether nothing else is left to be visited. Asked before the first child is there.
+    pub fn are_last(&self) -> bool {
+        self.open.is_empty()
+    }
+
     pub fn push(&mut self, column: T, path: String) {
         self.open.push(Branch { column, path, depth: self.depth });
     }
@@ -75,7 +80,7 @@ fn check_depth(depth: usize, path: &str) -> PyResult<()> {
 pub(crate) fn fold<'py, N>(
     nodes: &[N],
     num_children: impl Fn(&N) -> usize,
-    make: impl Fn(&N, Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>>,
+    mut make: impl FnMut(&N, Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut made: Vec<Bound<'py, PyAny>> = Vec::new();
     for node in nodes.iter().rev() {

@@ -1,0 +1,143 @@
+//! The children of containers: a row for each sample, a column for each child.
+#![allow(unsafe_code)] // Objects without a reference.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use windrow::bindings::prefetch;
+
+use crate::ground::reserve::{push_to, room_for};
+
+/// How many values ahead of the count of a reference memory is asked for.
+const VALUES_AHEAD: usize = 16;
+
+/// The children of the samples of a container. Values of dicts are borrowed from them until references are counted, which is to be
+/// done before any Python code runs: that may change the dicts. To count a reference waits for the memory of its object, which
+/// threads that read the objects have brought before.
+pub(crate) struct Columns<'py> {
+    py: Python<'py>,
+    /// Row by row.
+    values: Vec<*mut ffi::PyObject>,
+    num_columns: usize,
+    are_borrowed: bool,
+    /// What holds the values that are borrowed.
+    lenders: Vec<Vec<Bound<'py, PyAny>>>,
+}
+
+impl<'py> Columns<'py> {
+    /// Without a row, with room for so many.
+    pub fn with_room(py: Python<'py>, num_columns: usize, num_rows: usize) -> PyResult<Self> {
+        let values = room_for(num_columns.saturating_mul(num_rows))?;
+        Ok(Columns { py, values, num_columns, are_borrowed: true, lenders: Vec::new() })
+    }
+
+    /// Of columns that are equally long.
+    pub fn of(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
+        let num_rows = columns.first().map_or(0, Vec::len);
+        let mut made = Columns::with_room(py, columns.len(), num_rows)?;
+        made.are_borrowed = false;
+        let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
+        for _ in 0..num_rows {
+            made.values.extend(columns.iter_mut().filter_map(Iterator::next).map(Bound::into_ptr));
+        }
+        Ok(made)
+    }
+
+    /// The number of columns.
+    pub fn len(&self) -> usize {
+        self.num_columns
+    }
+
+    pub fn num_rows(&self) -> usize {
+        self.values.len().checked_div(self.num_columns).unwrap_or(0)
+    }
+
+    pub fn are_borrowed(&self) -> bool {
+        self.are_borrowed
+    }
+
+    /// A column from its first row to its last.
+    pub fn column(&self, column: usize) -> impl Iterator<Item = *mut ffi::PyObject> + '_ {
+        self.values.iter().skip(column).step_by(self.num_columns.max(1)).copied()
+    }
+
+    /// The value of a column in the first row.
+    pub fn first(&self, column: usize) -> Option<&Bound<'py, PyAny>> {
+        let first = self.values.get(column)?;
+        // SAFETY: a live object; a `Bound` is its address.
+        Some(unsafe { Bound::ref_from_ptr(self.py, first) })
+    }
+
+    /// Adds a row.
+    ///
+    /// # Safety
+    /// Live objects that a dict holds, which is among what is [kept](Columns::keep), or lives, until references are counted or these
+    /// columns are dropped; no Python code runs before that.
+    pub unsafe fn push_row(&mut self, values: &[*mut ffi::PyObject]) {
+        if !self.are_borrowed {
+            // SAFETY: live objects, attached.
+            values.iter().for_each(|&value| unsafe { ffi::Py_INCREF(value) });
+        }
+        self.values.extend_from_slice(values);
+    }
+
+    /// Adds the next value of a row.
+    pub fn push(&mut self, value: Bound<'py, PyAny>) -> PyResult<()> {
+        self.hold();
+        self.are_borrowed = false;
+        push_to(&mut self.values, std::ptr::null_mut())?;
+        if let Some(place) = self.values.last_mut() {
+            *place = value.into_ptr();
+        }
+        Ok(())
+    }
+
+    /// Keeps what holds the values.
+    pub fn keep(&mut self, lenders: Vec<Bound<'py, PyAny>>) {
+        if self.are_borrowed {
+            self.lenders.push(lenders);
+        }
+    }
+
+    /// Counts references to the values, if that was not done before: now Python code may run.
+    pub fn hold(&mut self) {
+        // Before the first one nothing is borrowed.
+        if !self.are_borrowed || self.values.is_empty() {
+            return;
+        }
+        for (index, &value) in self.values.iter().enumerate() {
+            if let Some(later) = self.values.get(index + VALUES_AHEAD) {
+                prefetch(later.cast(), 1);
+            }
+            // SAFETY: a live object that a lender holds, attached.
+            unsafe { ffi::Py_INCREF(value) };
+        }
+        self.are_borrowed = false;
+        self.lenders.clear();
+    }
+
+    /// For each column a list of its values.
+    pub fn into_lists(mut self) -> PyResult<Vec<Vec<Bound<'py, PyAny>>>> {
+        self.hold();
+        let mut lists = room_for(self.num_columns)?;
+        for _ in 0..self.num_columns {
+            lists.push(room_for(self.num_rows())?);
+        }
+        for (column, list) in lists.iter_mut().enumerate() {
+            // SAFETY: objects with a reference each, which the list has from now on; attached.
+            let value = |value| unsafe { Bound::from_owned_ptr(self.py, value) };
+            list.extend(self.column(column).map(value));
+        }
+        self.values.clear();
+        Ok(lists)
+    }
+}
+
+impl Drop for Columns<'_> {
+    fn drop(&mut self) {
+        if !self.are_borrowed {
+            let values = std::mem::take(&mut self.values).into_iter();
+            // SAFETY: objects with a reference each, attached.
+            values.for_each(|value| unsafe { ffi::Py_DECREF(value) });
+        }
+    }
+}
