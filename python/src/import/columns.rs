@@ -25,9 +25,10 @@ const PARTS_OF_A_THREAD: usize = 16;
 /// Stacks that read and write more are copied while they are read.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// Whether so many samples are read by several threads.
-pub(crate) fn are_shared(num_samples: usize) -> bool {
+/// Whether several threads will read so many samples, of which this is the first. Runs no Python code.
+pub(crate) fn will_be_shared(first: &Bound<'_, PyAny>, num_samples: usize) -> bool {
     num_samples >= LEAST_SHARED
+        && known_route(first).is_some_and(|route| Reader::by(route).is_some())
 }
 
 /// A column that can be read without running Python code.
@@ -70,9 +71,9 @@ pub(crate) fn read_columns(
             *lists[column.column].lock().unwrap_or_else(PoisonError::into_inner) = list;
         }
     };
-    let num_parts = match are_shared(found.objects.len()) {
-        false => 1,
-        true => num_columns.min(PARTS_OF_A_THREAD * engine.num_threads()),
+    let num_parts = match found.objects.len() < LEAST_SHARED {
+        true => 1,
+        false => num_columns.min(PARTS_OF_A_THREAD * engine.num_threads()),
     };
     let part = |part: usize| {
         read(part * num_columns / num_parts..(part + 1) * num_columns / num_parts);

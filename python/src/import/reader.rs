@@ -30,13 +30,18 @@ impl Reader {
     /// The reader of objects of a class, of which this is one; `None` for other classes. Runs Python code unless the class [is
     /// known](known_route).
     pub fn of(first: &Bound<'_, PyAny>) -> PyResult<Option<Reader>> {
-        Ok(match route_of(first)? {
+        route_of(first).map(Reader::by)
+    }
+
+    /// As [`Reader::of`], by the route of the class.
+    pub fn by(route: (ImportRoute, Lazy)) -> Option<Reader> {
+        match route {
             (ImportRoute::Array, Lazy::No) => Some(Reader::Array),
             (ImportRoute::Exchange { dense: Some(dense), .. }, Lazy::Words(words)) => {
                 Some(Reader::Dense(words, dense))
             }
             _ => None,
-        })
+        }
     }
 
     /// The samples of a range of objects; those behind it are asked for too. `None` if one is of another class or not to be

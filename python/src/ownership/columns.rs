@@ -19,7 +19,7 @@ pub(crate) struct Columns<'py> {
     values: Vec<*mut ffi::PyObject>,
     num_columns: usize,
     are_borrowed: bool,
-    /// What holds the values that are borrowed.
+    /// The holders of the values that are borrowed.
     lenders: Vec<Vec<Bound<'py, PyAny>>>,
 }
 

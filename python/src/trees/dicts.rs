@@ -32,19 +32,22 @@ pub(super) struct Dicts<'a> {
     has_entries: bool,
     /// How many dicts ahead of its use the entries of one are asked for.
     lead: usize,
+    /// References are counted next, which waits for the memory of the values.
+    are_held_next: bool,
     /// The values of the dict that was walked last, without references.
     values: Vec<*mut ffi::PyObject>,
 }
 
 impl<'a> Dicts<'a> {
-    pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>]) -> PyResult<Dicts<'a>> {
+    /// `are_held_next`: the caller counts references to the values before it reads these.
+    pub fn new(py: Python<'_>, keys: &'a [Py<PyAny>], are_held_next: bool) -> PyResult<Dicts<'a>> {
         static DICT_BYTES: PyOnceLock<usize> = PyOnceLock::new();
         let size = || py.get_type::<PyDict>().getattr("__basicsize__")?.extract();
         let size = DICT_BYTES.get_or_try_init(py, size).map_or(0, |&bytes| bytes);
         let has_entries = HAS_LOCK && size > ENTRIES * size_of::<usize>();
         let lead = DICTS_AHEAD + VALUES_AHEAD.div_ceil(keys.len().max(1));
         let (class, values) = ((std::ptr::null_mut(), false), room_for(keys.len())?);
-        Ok(Dicts { keys, class, has_entries, lead, values })
+        Ok(Dicts { keys, class, has_entries, lead, are_held_next, values })
     }
 
     /// Adds the values of the samples up to the first that is no dict with those very keys in their order; returns how many were
@@ -107,11 +110,14 @@ impl<'a> Dicts<'a> {
         }
         self.values.clear();
         let (mut keys, values) = (self.keys.iter(), &mut self.values);
-        let mut are_same = true;
+        let (mut are_same, are_held_next) = (true, self.are_held_next);
         // SAFETY: attached, and no Python code runs meanwhile.
         unsafe {
             each_entry(dict, |key, value| {
                 are_same &= keys.next().is_some_and(|known| known.as_ptr() == key);
+                if are_held_next {
+                    prefetch(value.cast(), 1);
+                }
                 if are_same {
                     values.push(value);
                 }

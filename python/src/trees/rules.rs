@@ -10,7 +10,7 @@ use crate::ground::iterables::{
     entries, is_list_or_tuple, is_mapping, items_of, list_of, value_of,
 };
 use crate::ground::reserve::{push_to, room_for};
-use crate::import::columns::are_shared;
+use crate::import::columns::will_be_shared;
 use crate::import::rows::{is_row, row_cure};
 use crate::ownership::columns::Columns;
 use crate::trees::container::{
@@ -271,12 +271,14 @@ fn columns_of<'py>(
     readers: Option<&Engine>,
 ) -> PyResult<Columns<'py>> {
     let py = class.py();
-    if let Some(engine) = readers.filter(|_| are_shared(keys.len() * samples.len())) {
+    let mut columns = Columns::with_room(py, keys.len(), samples.len())?;
+    let mut dicts = Dicts::new(py, keys, readers.is_none())?;
+    let mut index = dicts.walk(&samples[..1], &mut columns)?;
+    let will_be_shared =
+        |first: &Bound<'_, PyAny>| will_be_shared(first, keys.len() * samples.len());
+    if let Some(engine) = readers.filter(|_| columns.first(0).is_some_and(will_be_shared)) {
         engine.wake_threads();
     }
-    let mut columns = Columns::with_room(py, keys.len(), samples.len())?;
-    let mut dicts = Dicts::new(py, keys)?;
-    let mut index = 0;
     // Sample by sample: a mapping is asked for all its items while it is in a cache.
     loop {
         index += dicts.walk(&samples[index..], &mut columns)?;
