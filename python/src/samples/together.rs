@@ -45,6 +45,7 @@ impl Borrowed<'_> {
     pub fn into_owners(self) -> PyResult<Owners> {
         let mut owner = ImportOwner::default();
         owner.producers = self.producers;
+        owner.objects = room_for(self.columns.len() * self.columns.num_rows())?;
         for list in self.columns.into_lists()? {
             owner.objects.extend(list.into_iter().map(Bound::unbind));
         }

@@ -274,10 +274,10 @@ fn columns_of<'py>(
     let mut columns = Columns::with_room(py, keys.len(), samples.len())?;
     let mut dicts = Dicts::new(py, keys, readers.is_none())?;
     let mut index = dicts.walk(&samples[..1], &mut columns)?;
-    let will_be_shared =
-        |first: &Bound<'_, PyAny>| will_be_shared(first, keys.len() * samples.len());
-    if let Some(engine) = readers.filter(|_| columns.first(0).is_some_and(will_be_shared)) {
-        engine.wake_threads();
+    if let (Some(engine), Some(first)) = (readers, columns.first(0)) {
+        if will_be_shared(first, keys.len() * samples.len()) {
+            engine.wake_threads();
+        }
     }
     // Sample by sample: a mapping is asked for all its items while it is in a cache.
     loop {
