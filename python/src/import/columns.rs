@@ -90,13 +90,13 @@ fn readables(columns: &mut Columns<'_>) -> PyResult<Readables> {
     if !HAS_LOCK || columns.len() < 2 {
         return Ok(found);
     }
-    let is_known = |column| columns.first(column).is_none_or(|first| known_route(first).is_some());
+    let is_known = |column| columns.first(column).is_none_or(|first| known_route(&first).is_some());
     if !(0..columns.len()).all(is_known) {
         columns.hold();
     }
     for column in 0..columns.len() {
         let Some(first) = columns.first(column) else { continue };
-        if let Some(reader) = Reader::of(first)? {
+        if let Some(reader) = Reader::of(&first)? {
             found.columns.push(Readable { column, class: first.get_type_ptr(), reader });
         }
     }

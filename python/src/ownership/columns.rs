@@ -1,8 +1,8 @@
 //! The children of containers: a row for each sample, a column for each child.
 #![allow(unsafe_code)] // Objects without a reference.
 
-use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::{ffi, Borrowed};
 use windrow::bindings::prefetch;
 
 use crate::ground::reserve::{push_to, room_for};
@@ -61,10 +61,10 @@ impl<'py> Columns<'py> {
     }
 
     /// The value of a column in the first row.
-    pub fn first(&self, column: usize) -> Option<&Bound<'py, PyAny>> {
-        let first = self.values.get(column)?;
-        // SAFETY: a live object; a `Bound` is its address.
-        Some(unsafe { Bound::ref_from_ptr(self.py, first) })
+    pub fn first(&self, column: usize) -> Option<Borrowed<'_, 'py, PyAny>> {
+        let &first = self.values.get(column)?;
+        // SAFETY: a live object, and alive as long as these columns are not changed.
+        Some(unsafe { Borrowed::from_ptr(self.py, first) })
     }
 
     /// Adds a row.

@@ -64,7 +64,7 @@ pub(crate) fn read_together<'py>(
     let mut owner = ImportOwner::default();
     for (column, list) in lists.iter().enumerate() {
         let Some(first) = columns.first(column).filter(|_| list.is_some()) else { continue };
-        if let ImportRoute::Exchange { api, is_torch: true, .. } = route_of(first)?.0 {
+        if let ImportRoute::Exchange { api, is_torch: true, .. } = route_of(&first)?.0 {
             owner.producers.torch = Some(api);
         }
     }

@@ -275,7 +275,7 @@ fn columns_of<'py>(
     let mut dicts = Dicts::new(py, keys, readers.is_none())?;
     let mut index = dicts.walk(&samples[..1], &mut columns)?;
     if let (Some(engine), Some(first)) = (readers, columns.first(0)) {
-        if will_be_shared(first, keys.len() * samples.len()) {
+        if will_be_shared(&first, keys.len() * samples.len()) {
             engine.wake_threads();
         }
     }
