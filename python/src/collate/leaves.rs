@@ -127,9 +127,7 @@ impl BorrowedLeaves<'_> {
     pub fn hold(self, jobs: &mut [Job]) -> PyResult<()> {
         let owners = self.samples.into_owners()?;
         for job in &mut jobs[self.first..] {
-            if let Some(samples) = Arc::get_mut(&mut job.samples) {
-                samples.owners = owners.clone();
-            }
+            Arc::make_mut(&mut job.samples).owners = owners.clone();
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ impl<'py> Site<'py> {
         may_borrow: bool,
     ) -> PyResult<(Container, Option<Borrowed<'py>>)> {
         let Apart { container, mut columns, forms, tensors } = apart;
-        // Whatever may run Python code before the leaves are read, or the names of children be asked for.
+        // Each of these runs Python code, or may.
         if forms.is_some() || self.out.is_some() || !container.has_plain_names(py) {
             columns.hold();
         }

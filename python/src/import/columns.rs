@@ -14,7 +14,7 @@ use crate::ground::reserve::room_for;
 use crate::import::reader::Reader;
 use crate::import::routes::known_route;
 use crate::import::torch_words::HAS_LOCK;
-use crate::ownership::columns::Columns;
+use crate::ownership::child_columns::ChildColumns;
 
 /// One thread reads fewer samples sooner than another one starts.
 const LEAST_SHARED: usize = 2048;
@@ -53,7 +53,7 @@ unsafe impl Sync for Readables {}
 /// borrowed.
 pub(crate) fn read_columns(
     engine: &Engine,
-    columns: &mut Columns<'_>,
+    columns: &mut ChildColumns<'_>,
 ) -> PyResult<Vec<Option<SampleList<'static>>>> {
     let mut lists = room_for(columns.len())?;
     lists.resize_with(columns.len(), || Mutex::new(None));
@@ -85,7 +85,7 @@ pub(crate) fn read_columns(
     Ok(lists.into_iter().map(into_inner).collect())
 }
 
-fn readables(columns: &mut Columns<'_>) -> PyResult<Readables> {
+fn readables(columns: &mut ChildColumns<'_>) -> PyResult<Readables> {
     let mut found = Readables { columns: room_for(columns.len())?, objects: Vec::new() };
     if !HAS_LOCK || columns.len() < 2 {
         return Ok(found);

@@ -1,7 +1,7 @@
-//! Owners of samples, the places of their memory, and the work that has to finish first.
+//! Owners of samples, values that are borrowed for a while, the places of their memory, and the work that has to finish first.
 
 pub(crate) mod buffer;
-pub(crate) mod columns;
+pub(crate) mod child_columns;
 pub(crate) mod copy;
 pub(crate) mod numbers;
 pub(crate) mod owner;

@@ -1,4 +1,5 @@
-//! Columns of a container that are read together, and what keeps them alive: one owner for all.
+//! Columns of a container that are read together, and what keeps them alive: one owner for all, or the caller's objects as long as no
+//! Python code runs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::ground::reserve::room_for;
 use crate::import::columns::read_columns;
 use crate::import::importer::Reading;
 use crate::import::routes::{route_of, ImportRoute};
-use crate::ownership::columns::Columns;
+use crate::ownership::child_columns::ChildColumns;
 use crate::ownership::owner::ImportOwner;
 use crate::ownership::owners::Owners;
 use crate::ownership::places::Places;
@@ -28,15 +29,28 @@ pub(crate) enum Column<'py> {
 /// A leaf that was read with others.
 pub(crate) struct ReadColumn {
     list: SampleList<'static>,
+    /// Of all samples of the columns; of none while these are borrowed, which then are asked for no views.
     owner: Arc<ImportOwner>,
     owners: Owners,
     /// Which of the owner's objects are its samples.
     objects: Range<usize>,
 }
 
+impl Column<'_> {
+    fn read(
+        list: SampleList<'static>,
+        owner: &Arc<ImportOwner>,
+        owners: &Owners,
+        objects: Range<usize>,
+    ) -> Self {
+        let (owner, owners) = (Arc::clone(owner), owners.clone());
+        Column::Read(ReadColumn { list, owner, owners, objects })
+    }
+}
+
 /// Columns that were read and are still borrowed.
 pub(crate) struct Borrowed<'py> {
-    columns: Columns<'py>,
+    columns: ChildColumns<'py>,
     producers: Producers,
 }
 
@@ -57,7 +71,7 @@ impl Borrowed<'_> {
 /// which is, for columns that are borrowed and were all read, in place of owners of the samples.
 pub(crate) fn read_together<'py>(
     engine: &Engine,
-    mut columns: Columns<'py>,
+    mut columns: ChildColumns<'py>,
     may_borrow: bool,
 ) -> PyResult<(Vec<Column<'py>>, Option<Borrowed<'py>>)> {
     let lists = read_columns(engine, &mut columns)?;
@@ -69,14 +83,10 @@ pub(crate) fn read_together<'py>(
         }
     }
     if may_borrow && columns.are_borrowed() && lists.iter().all(Option::is_some) {
-        let owners = Owners::default();
-        let (owner, producers) =
-            (Arc::new(ImportOwner::default()), std::mem::take(&mut owner.producers));
-        let column = |list| {
-            let (owner, owners) = (Arc::clone(&owner), owners.clone());
-            Column::Read(ReadColumn { list, owner, owners, objects: 0..0 })
-        };
-        let read = lists.into_iter().flatten().map(column).collect();
+        let producers = std::mem::take(&mut owner.producers);
+        let (owner, owners) = (Arc::new(ImportOwner::default()), Owners::default());
+        let read = |list| Column::read(list, &owner, &owners, 0..0);
+        let read = lists.into_iter().flatten().map(read).collect();
         return Ok((read, Some(Borrowed { columns, producers })));
     }
     let (columns, mut found) = (columns.into_lists()?, room_for(lists.len())?);
@@ -93,10 +103,7 @@ pub(crate) fn read_together<'py>(
     let owners = Owners::of_all(Arc::clone(&owner) as _);
     let column = |found| match found {
         Err(objects) => Column::Objects(objects),
-        Ok((list, objects)) => {
-            let (owner, owners) = (Arc::clone(&owner), owners.clone());
-            Column::Read(ReadColumn { list, owner, owners, objects })
-        }
+        Ok((list, objects)) => Column::read(list, &owner, &owners, objects),
     };
     Ok((found.into_iter().map(column).collect(), None))
 }

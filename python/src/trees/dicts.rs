@@ -10,7 +10,7 @@ use windrow::bindings::prefetch;
 
 use crate::ground::reserve::room_for;
 use crate::import::torch_words::HAS_LOCK;
-use crate::ownership::columns::Columns;
+use crate::ownership::child_columns::ChildColumns;
 
 /// How many values ahead of their use entries are asked for, in whole dicts; and a few dicts more, since short ones are soon done.
 const VALUES_AHEAD: usize = 64;
@@ -55,7 +55,7 @@ impl<'a> Dicts<'a> {
     pub fn walk<'py>(
         &mut self,
         samples: &[Bound<'py, PyAny>],
-        columns: &mut Columns<'py>,
+        columns: &mut ChildColumns<'py>,
     ) -> PyResult<usize> {
         for (index, sample) in samples.iter().enumerate() {
             self.prefetch(samples, index);

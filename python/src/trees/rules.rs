@@ -12,7 +12,7 @@ use crate::ground::iterables::{
 use crate::ground::reserve::{push_to, room_for};
 use crate::import::columns::will_be_shared;
 use crate::import::rows::{is_row, row_cure};
-use crate::ownership::columns::Columns;
+use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{
     names_of, position_of, ColumnPlace, Container, NodeType, Registered,
 };
@@ -26,7 +26,7 @@ use crate::trees::node_types::{
 pub(crate) struct Apart<'py> {
     pub container: Container,
     /// For each child that of every sample.
-    pub columns: Columns<'py>,
+    pub columns: ChildColumns<'py>,
     /// Form and arguments of children that are not stacked, by name.
     pub forms: Option<Bound<'py, PyDict>>,
     /// The class whose leaves are all torch tensors.
@@ -100,7 +100,7 @@ fn open_all<'py>(
 }
 
 /// Names, and for each the children of all samples.
-type Named<'py> = (Vec<Py<PyAny>>, Columns<'py>);
+type Named<'py> = (Vec<Py<PyAny>>, ChildColumns<'py>);
 
 /// The columns of a dict by name.
 fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyResult<Named<'py>> {
@@ -115,7 +115,7 @@ fn named_columns<'py>(columns: &Bound<'py, PyDict>, num_samples: usize) -> PyRes
         names.push(name.unbind());
         values.push(column);
     }
-    Ok((names, Columns::of(columns.py(), values)?))
+    Ok((names, ChildColumns::of(columns.py(), values)?))
 }
 
 fn check_class(
@@ -140,20 +140,20 @@ impl Container {
         samples: &[Bound<'py, PyAny>],
         place: ColumnPlace<'_>,
         readers: Option<&Engine>,
-    ) -> PyResult<Columns<'py>> {
+    ) -> PyResult<ChildColumns<'py>> {
         let class = self.class.bind(py);
         if samples.is_empty() {
-            return Columns::with_room(py, self.len(), 0);
+            return ChildColumns::with_room(py, self.len(), 0);
         }
         match &self.node_type {
             NodeType::Mapping(keys, _) => columns_of(class, keys, samples, place, readers),
             NodeType::Sequence(..) | NodeType::Named(..) => {
-                Columns::of(py, self.columns_of_sequences(samples, place)?)
+                ChildColumns::of(py, self.columns_of_sequences(samples, place)?)
             }
             NodeType::Dataclass(fields) => {
                 check_class(samples, class, place)?;
                 let columns = fields.iter().map(|field| column_of(field, samples, place));
-                Columns::of(py, columns.collect::<PyResult<_>>()?)
+                ChildColumns::of(py, columns.collect::<PyResult<_>>()?)
             }
             NodeType::Registered(Registered { again, names, .. }) => {
                 check_class(samples, class, place)?;
@@ -269,9 +269,9 @@ fn columns_of<'py>(
     samples: &[Bound<'py, PyAny>],
     place: ColumnPlace<'_>,
     readers: Option<&Engine>,
-) -> PyResult<Columns<'py>> {
+) -> PyResult<ChildColumns<'py>> {
     let py = class.py();
-    let mut columns = Columns::with_room(py, keys.len(), samples.len())?;
+    let mut columns = ChildColumns::with_room(py, keys.len(), samples.len())?;
     let mut dicts = Dicts::new(py, keys, readers.is_none())?;
     let mut index = dicts.walk(&samples[..1], &mut columns)?;
     if let (Some(engine), Some(first)) = (readers, columns.first(0)) {

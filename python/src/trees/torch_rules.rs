@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use crate::ground::errors::is_answer;
 use crate::ground::iterables::{entries, list_of, tuple_of};
 use crate::ground::reserve::{push_to, room_for};
-use crate::ownership::columns::Columns;
+use crate::ownership::child_columns::ChildColumns;
 use crate::trees::container::{names_of, Container, NodeType};
 use crate::trees::dicts::Dicts;
 use crate::trees::rules::dict_of;
@@ -41,7 +41,7 @@ impl<'py> TorchColumn<'py> {
         let (py, samples) = (self.items[0].py(), &self.items);
         let keys = entries(&samples[0], |key| Ok(key.unbind()))?;
         let (mut dicts, mut walked) =
-            (Dicts::new(py, &keys, true)?, Columns::with_room(py, keys.len(), samples.len())?);
+            (Dicts::new(py, &keys, true)?, ChildColumns::with_room(py, keys.len(), samples.len())?);
         let num_walked = dicts.walk(samples, &mut walked)?;
         let mut columns: Vec<PyResult<Vec<_>>> = walked.into_lists()?.into_iter().map(Ok).collect();
         // Sample by sample, while a mapping is in a cache; a column ends at its first error.

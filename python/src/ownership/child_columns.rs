@@ -13,7 +13,7 @@ const VALUES_AHEAD: usize = 16;
 /// The children of the samples of a container. Values of dicts are borrowed from them until references are counted, which is to be
 /// done before any Python code runs: that may change the dicts. To count a reference waits for the memory of its object, which
 /// threads that read the objects have brought before.
-pub(crate) struct Columns<'py> {
+pub(crate) struct ChildColumns<'py> {
     py: Python<'py>,
     /// Row by row.
     values: Vec<*mut ffi::PyObject>,
@@ -23,17 +23,17 @@ pub(crate) struct Columns<'py> {
     lenders: Vec<Vec<Bound<'py, PyAny>>>,
 }
 
-impl<'py> Columns<'py> {
+impl<'py> ChildColumns<'py> {
     /// Without a row, with room for so many.
     pub fn with_room(py: Python<'py>, num_columns: usize, num_rows: usize) -> PyResult<Self> {
         let values = room_for(num_columns.saturating_mul(num_rows))?;
-        Ok(Columns { py, values, num_columns, are_borrowed: true, lenders: Vec::new() })
+        Ok(ChildColumns { py, values, num_columns, are_borrowed: true, lenders: Vec::new() })
     }
 
     /// Of columns that are equally long.
     pub fn of(py: Python<'py>, columns: Vec<Vec<Bound<'py, PyAny>>>) -> PyResult<Self> {
         let num_rows = columns.first().map_or(0, Vec::len);
-        let mut made = Columns::with_room(py, columns.len(), num_rows)?;
+        let mut made = ChildColumns::with_room(py, columns.len(), num_rows)?;
         made.are_borrowed = false;
         let mut columns: Vec<_> = columns.into_iter().map(Vec::into_iter).collect();
         for _ in 0..num_rows {
@@ -70,7 +70,7 @@ impl<'py> Columns<'py> {
     /// Adds a row.
     ///
     /// # Safety
-    /// Live objects that a dict holds, which is among what is [kept](Columns::keep), or lives, until references are counted or these
+    /// Live objects that a dict holds, which is among what is [kept](ChildColumns::keep), or lives, until references are counted or these
     /// columns are dropped; no Python code runs before that.
     pub unsafe fn push_row(&mut self, values: &[*mut ffi::PyObject]) {
         if !self.are_borrowed {
@@ -132,7 +132,7 @@ impl<'py> Columns<'py> {
     }
 }
 
-impl Drop for Columns<'_> {
+impl Drop for ChildColumns<'_> {
     fn drop(&mut self) {
         if !self.are_borrowed {
             let values = std::mem::take(&mut self.values).into_iter();
