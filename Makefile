@@ -30,7 +30,7 @@ NVCC_READY := $(VENV)/.cuda
 WITH_NVCC := CUDA_HOME=$${CUDA_HOME:-$(abspath $(VENV))/nvcc/nvidia/cu13} WINDROW_KERNEL_CACHE=$(CURDIR)/target/kernels
 WHEEL_NVCC := $(WITH_NVCC)
 # A stand-in for the driver, so that the tests of devices run without one; one that is set is used.
-TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) CARGO=$(CARGO) scripts/simulated_driver)}
+TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) CARGO=$(CARGO) scripts/sim/simulated_driver.sh)}
 else
 WITH_NVCC := @echo "SKIP: no CUDA engine on this platform:"
 endif
@@ -55,25 +55,25 @@ test: test-rust test-cuda test-device-code test-python
 test-rust:
 	$(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing --all-targets
 	$(CARGO) test --locked -p windrow --features windrow/tracing --doc
-	CARGO=$(CARGO) scripts/capi_examples
+	CARGO=$(CARGO) scripts/ci/capi_examples.sh
 
 # As well here: the engine and the simulator share one build.
 BOTH := -p windrow -p cudasim --features windrow/cuda
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 test-cuda: $(NVCC_READY)
-	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$(CARGO=$(CARGO) scripts/simulated_driver) \
+	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$(CARGO=$(CARGO) scripts/sim/simulated_driver.sh) \
 		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1; export WINDROW_CUDA_DRIVER CUDASIM_DELAY_US WINDROW_REQUIRE_GPU; \
 		$(CARGO) test --locked $(BOTH) --tests && mkdir -p out && \
 		$(CARGO) test --locked $(BOTH) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
-		$(PYTHON) scripts/gpu_plots --simulated out/gather-quick.json'
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/kernel_report --check
+		$(PYTHON) scripts/gpu/plots.py --simulated out/gather-quick.json'
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/kernel_report.py --check
 
 # ARCHS: others than sm_90, such as ARCHS="80 100 120". DEVICE_CODE_FLAGS: more options of the script, such as --suite channels.
 test-device-code: $(NVCC_READY)
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/test_device_code $(patsubst %,--arch %,$(ARCHS)) $(DEVICE_CODE_FLAGS)
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/test_device_code.py $(patsubst %,--arch %,$(ARCHS)) $(DEVICE_CODE_FLAGS)
 
 gpu-model:
-	$(PYTHON) scripts/gpu_model --check
+	$(PYTHON) scripts/sim/gpu_model.py --check
 
 test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy --config-file python/pyproject.toml python/python/windrow
@@ -84,30 +84,30 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 test-slow: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" python/tests
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone python/tests
-	$(PY) scripts/soak --seconds 20
+	$(PY) scripts/ci/soak.py --seconds 20
 
 lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --all-targets --locked -- -D warnings
 	$(WITH_NVCC) CUDASIM_BUILD=0 $(CARGO) clippy --workspace --all-targets --features cuda --locked -- -D warnings
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/oldest_pyo3 --check
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/ci/oldest_pyo3.sh --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
-	scripts/readme_table --check
-	scripts/unsafe_table --check
-	scripts/module_cycles src python/src
+	scripts/docs/readme_table.py --check
+	scripts/ci/unsafe_table.py --check
+	scripts/ci/module_cycles.py src python/src
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
 	scripts/prose
-	scripts/wait_mutants --list >/dev/null
+	scripts/sim/wait_mutants.py --list >/dev/null
 	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --features cuda
-	scripts/msrv
-	$(WITH_NVCC) scripts/msrv --features cuda
+	scripts/ci/msrv.sh
+	$(WITH_NVCC) scripts/ci/msrv.sh --features cuda
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(VENV)/bin/zizmor --offline --quiet .github
 
-# BENCH_FLAGS: options of `python -m windrow bench`, such as --quick. QUIET=scripts/quiet waits for a quiet machine before each part.
+# BENCH_FLAGS: options of `python -m windrow bench`, such as --quick. QUIET=scripts/docs/quiet.sh waits for a quiet machine before each part.
 bench: $(VENV)/.bench $(VENV)/.windrow
 	$(QUIET) $(CARGO) bench --locked --bench host
 	mkdir -p out/bench
@@ -115,17 +115,17 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 		--html out/bench/report.html $(BENCH_FLAGS)
 
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow $(NVCC_READY)
-	$(WHEEL_NVCC) $(TEST_DRIVER) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/bench_check
+	$(WHEEL_NVCC) $(TEST_DRIVER) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/ci/bench_check.py
 
 gpu-check: $(NVCC_READY) $(VENV)/.test $(VENV)/.windrow
-	$(WITH_NVCC) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/gpu_bundle $(BUNDLE)
+	$(WITH_NVCC) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/gpu/bundle.sh $(BUNDLE)
 
 wheels: $(VENV)/.package $(NVCC_READY)
 	$(PIP) --quiet ziglang
-	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/wheels
+	$(WHEEL_NVCC) PATH=$(abspath $(VENV))/bin:$$PATH PYTHON=$(abspath $(PY)) CARGO=$(CARGO) scripts/release/wheels.sh
 
 wait-mutants: $(NVCC_READY)
-	$(WITH_NVCC) CARGO=$(CARGO) scripts/wait_mutants
+	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/wait_mutants.py
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9) and "windrow needs Python 3.9 or newer")'

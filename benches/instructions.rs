@@ -1,4 +1,4 @@
-//! Fixed inputs for counting instructions: `scripts/bench_check` runs this under callgrind.
+//! Fixed inputs for counting instructions: `scripts/ci/bench_check.py` runs this under callgrind.
 //!
 //! `instructions CASE TIMES` does one thing so many times, on one thread; what once costs is the difference
 //! of two counts, so that what comes before does not matter. `instructions --list` names the cases. Without

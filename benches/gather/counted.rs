@@ -1,4 +1,4 @@
-//! Workloads whose machine code is counted: each is run once, and its launches are named for scripts/device_counts.
+//! Workloads whose machine code is counted: each is run once, and its launches are named for scripts/sim/device_counts.py.
 
 use windrow::{Collate, DType, Engine, Transform};
 

@@ -1,7 +1,7 @@
 // The peers of windrow on a device, and helpers of the bench: plain C functions
 // that enqueue on a stream and give a cudaError_t.
 //
-// Built by scripts/gpu_bundle into a library of its own with the CUDA runtime inside; the bench loads
+// Built by scripts/gpu/bundle.sh into a library of its own with the CUDA runtime inside; the bench loads
 // it if it is there.
 
 #include <cstdint>

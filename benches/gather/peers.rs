@@ -20,8 +20,9 @@ impl Peers {
     pub fn load() -> Result<Peers, String> {
         let beside = || Some(env::current_exe().ok()?.parent()?.join("libpeers.so"));
         let path = env::var_os("WINDROW_BENCH_PEERS").map(Into::into).or_else(beside);
-        let path =
-            path.filter(|path| path.is_file()).ok_or("no libpeers.so, see scripts/gpu_bundle")?;
+        let path = path
+            .filter(|path| path.is_file())
+            .ok_or("no libpeers.so, see scripts/gpu/bundle.sh")?;
         let name = CString::new(path.into_os_string().into_encoded_bytes())
             .map_err(|_| "a path with a NUL in it")?;
         // SAFETY: a C string; the library has initialisers of the CUDA runtime only.

@@ -1,6 +1,6 @@
 //! The Python package `windrow`: thin bindings with the names of the engine.
 //!
-//! Each folder uses only those above it (`scripts/module_cycles`, in `make lint`):
+//! Each folder uses only those above it (`scripts/ci/module_cycles.py`, in `make lint`):
 //!
 //! - `ground`: errors, logging, dtypes, streams, arguments, iterables, the objects `Tensor` and `Batch`;
 //! - `engine`: `Engine`, its counters and plans, what the machine has;

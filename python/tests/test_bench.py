@@ -368,17 +368,17 @@ def test_sources_stand_for_others_where_a_report_has_them():
 
 
 def test_the_tables_and_plots_of_the_repository_are_those_of_the_newest_result():
-    subprocess.run([sys.executable, str(ROOT / "scripts/readme_table"), "--check"], check=True)
+    subprocess.run([sys.executable, str(ROOT / "scripts/docs/readme_table.py"), "--check"], check=True)
 
 
 def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
-    for name in ("README.md", "scripts/readme_table", "docs/performance.md", "docs/plots", "benches/results", "python/python/windrow/bench"):
+    for name in ("README.md", "scripts/docs/readme_table.py", "docs/performance.md", "docs/plots", "benches/results", "python/python/windrow/bench"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
 
     def publish(**changes):
         (tmp_path / "run.json").write_text(json.dumps({**full, **changes}))
-        command = [sys.executable, str(tmp_path / "scripts/readme_table")]
+        command = [sys.executable, str(tmp_path / "scripts/docs/readme_table.py")]
         subprocess.run([*command, "--publish", str(tmp_path / "run.json")], check=True)
         subprocess.run([*command, "--check"], check=True)
         text = (tmp_path / "docs/performance.md").read_text()

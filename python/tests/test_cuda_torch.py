@@ -1,5 +1,5 @@
 """Batches of torch tensors on a device are torch tensors, in memory of its allocator. With a torch in miniature;
-with torch itself: scripts/gpu_check/interop.py."""
+with torch itself: scripts/gpu/runner/interop.py."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""scripts/gpu_check, of which a GPU runner has a copy: its verdicts, and how it reads NVIDIA's profiler."""
+"""scripts/gpu/runner, of which a GPU runner has a copy: its verdicts, and how it reads NVIDIA's profiler."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu_check"
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts/gpu/runner"
 WORKLOADS = ["W1 f32", "W2b", "W3 address", "W5b affine", "W10b", "short ragged i32 to i64"]
 
 pytestmark = [
@@ -36,7 +36,7 @@ def program(path, text):
 
 @pytest.fixture
 def counted(tmp_path):
-    """Runs `counts` on a canned file of the profiler, for workloads of 2 million instructions and 64 MB."""
+    """Runs `counts.sh` on a canned file of the profiler, for workloads of 2 million instructions and 64 MB."""
 
     def run(value="2,000,000", unit="inst", multiprocessors=132, arch=90):
         (tmp_path / "canned.csv").write_text(CSV.format(value=value, unit=unit))
@@ -49,7 +49,7 @@ def counted(tmp_path):
             + str(multiprocessors)
             + ', "samples": 9, "read": 5, "written": 64000000}\\n\' "$4"',
         )
-        done = subprocess.run([SCRIPTS / "counts", ncu, bench, tmp_path / "counts.json", str(arch)], capture_output=True, text=True)
+        done = subprocess.run([SCRIPTS / "counts.sh", ncu, bench, tmp_path / "counts.json", str(arch)], capture_output=True, text=True)
         return done.returncode, done.stdout
 
     return run
@@ -87,7 +87,7 @@ def test_an_architecture_without_counts_fails(counted):
 @pytest.fixture
 def bundle(tmp_path):
     """A bundle whose programs are one line each; runs a part of it as on the simulated driver."""
-    for name in ("run", "driver.sh", "counts"):
+    for name in ("run.sh", "driver.sh", "counts.sh"):
         shutil.copy(SCRIPTS / name, tmp_path)
     for name in ("COMMIT", "GLIBC", "libcudasim.so", "device-instructions.json"):
         (tmp_path / name).write_text("2.17\n")
@@ -99,7 +99,7 @@ def bundle(tmp_path):
 
     def run(part, **environment):
         environment = {**os.environ, "OUT": str(tmp_path / "out"), **environment}
-        done = subprocess.run([tmp_path / "run", "--simulate", *part], env=environment, capture_output=True, text=True)
+        done = subprocess.run([tmp_path / "run.sh", "--simulate", *part], env=environment, capture_output=True, text=True)
         steps = {}
         for name in part or ("check", "bench"):
             summary = json.loads((tmp_path / "out" / f"summary-{name}.json").read_text())

@@ -129,7 +129,7 @@ def test_replaced_samples_are_let_go_of(start):
 
 
 def test_a_taken_list_reads_nothing_of_other_samples():
-    """Valgrind alone sees such a read: `scripts/valgrind python/tests/test_sample_list_items.py`."""
+    """Valgrind alone sees such a read: `scripts/ci/valgrind.sh python/tests/test_sample_list_items.py`."""
     samples = wr.SampleList()
     for value in range(4):
         samples.append(np.full(4, value, np.float32))

@@ -1,5 +1,5 @@
 //! The lists and the memory of the CUDA engine that threads meet at, beside a device whose work has threads of its own: in
-//! every interleaving that loom finds (`scripts/model`). `driver` stands for the real one.
+//! every interleaving that loom finds (`scripts/ci/loom.sh`). `driver` stands for the real one.
 #![allow(unsafe_code)] // Memory that loom watches.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Models of the host's threads, in every interleaving and every order of memory that loom
-//! finds (`scripts/model`).
+//! finds (`scripts/ci/loom.sh`).
 #![allow(unsafe_code)] // Rows and outputs by address.
 
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};

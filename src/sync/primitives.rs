@@ -1,5 +1,5 @@
 //! Synchronisation primitives: the standard library's, or loom's, which tries out every interleaving of threads and
-//! every order of memory that the processor may choose (`scripts/model`).
+//! every order of memory that the processor may choose (`scripts/ci/loom.sh`).
 
 #[cfg(not(windrow_loom))]
 pub(crate) use std::{

@@ -28,7 +28,7 @@ Image* load() {
         read_listing(cubin.substr(0, cubin.rfind('.')) + ".sass", *image);
         the_image = image;
     } catch (std::exception& error) {
-        fprintf(stderr, "cudasim: CUDASIM_DEVICE_CODE=%s: %s\n  made by scripts/device_code\n", path, error.what());
+        fprintf(stderr, "cudasim: CUDASIM_DEVICE_CODE=%s: %s\n  made by scripts/sim/device_code.py\n", path, error.what());
         abort();
     }
     atexit(at_end);

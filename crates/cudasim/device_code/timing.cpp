@@ -28,7 +28,7 @@ Machine::Machine(const char* text) {
         *to = strtod(entry.c_str() + equals + 1, nullptr);
     }
     for (double number : {multiprocessors, gigahertz, bytes_per_second, latency, l1_latency, l1_bytes}) {
-        if (!(number > 0)) throw Failure("CUDASIM_TIMING needs all of its numbers: see scripts/gpu_model");
+        if (!(number > 0)) throw Failure("CUDASIM_TIMING needs all of its numbers: see scripts/sim/gpu_model.py");
     }
 }
 

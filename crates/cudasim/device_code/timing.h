@@ -7,7 +7,7 @@
 
 namespace cudasim::device_code {
 
-/// The numbers that the model assumes: CONSTANTS of scripts/gpu_model, with their sources.
+/// The numbers that the model assumes: CONSTANTS of scripts/sim/gpu_model.py, with their sources.
 struct Machine {
     double multiprocessors = 0, gigahertz = 0, bytes_per_second = 0, latency = 0, l1_latency = 0, l1_bytes = 0;
 

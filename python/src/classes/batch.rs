@@ -183,7 +183,7 @@ tensor_methods!(PyBatch, {
 });
 
 /// A capsule that drops the value at its end.
-#[allow(deprecated)] // `new_with_value` came with PyO3 0.29, and the free-threaded 3.13 has 0.28: scripts/oldest_pyo3.
+#[allow(deprecated)] // `new_with_value` came with PyO3 0.29, and the free-threaded 3.13 has 0.28: scripts/ci/oldest_pyo3.sh.
 fn capsule_of<'py, T: Send + 'static>(
     py: Python<'py>,
     value: T,

@@ -1,0 +1,16 @@
+#!/bin/sh
+# The kernels under AddressSanitizer: tests of the shared suite (default: small, executors, casts and channels) on the
+# simulated driver, whose memory is poisoned outside of allocations. Needs nvcc, as feature `cuda`.
+set -eu
+cd "$(dirname "$0")/../.."
+cargo=${CARGO:-cargo}
+library=$(WINDROW_SIM_ASAN=1 "$cargo" run --quiet --locked --profile test --target-dir target/asan \
+    -p cudasim --example path)
+for test in ${*:-small executors casts channels}; do
+    "$cargo" test --locked --features cuda --test "$test" --no-run
+    # Only the test itself: compilers leak, and would be slow.
+    run="env LD_PRELOAD=$(${CXX:-g++} -print-file-name=libasan.so)"
+    CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER=$run CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=$run \
+        ASAN_OPTIONS=detect_leaks=0 WINDROW_CUDA_DRIVER=$library CUDASIM_DELAY_US=0 \
+        WINDROW_REQUIRE_GPU=1 "$cargo" test --locked --features cuda --test "$test"
+done

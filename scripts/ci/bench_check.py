@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Counts the instructions of fixed inputs under callgrind and fails where they rose by more than 5 %.
+
+Seconds are different in every run; instructions are the same, also on a busy machine. They depend on the compiler
+and the libraries, so counts are kept for each of those in benches/instructions.json: on a machine that has others
+they are printed and not compared. `--update` takes what is counted here as the new baseline, which is to be done
+where counts may change: with a new compiler (from a commit whose counts are known to be good), or with a commit
+that says why they rise. What a case may take at most, and what may not depend on the number of samples, is in CAPS and ALIKE, for
+every machine.
+
+Where WINDROW_CUDA_DRIVER names the simulated driver, calls for a device are counted too: what the calling thread does
+outside of the driver. What the device does for them is not of interest here.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "scripts/docs"))
+import small_counts  # noqa: E402
+
+BASELINE = ROOT / "benches/instructions.json"
+LIMIT = 0.05
+# Memory is warm after the first time; the rest are alike, and the last count less this one is theirs.
+FEW, MANY = 2, 4
+# The start of Python and NumPy differs from run to run by as much as a small batch costs.
+MANY_OF_PYTHON = 34
+
+# Instructions outside of the driver that a case may take, and cases that take the same.
+CAPS = {"device: stack 256 views of one tensor": 20_000}
+ALIKE = [("device: take and stack 256 samples by its indices", "device: take and stack 65 536 samples by its indices")]
+
+IMPORT = """
+import sys, gc, numpy, windrow
+gc.disable()
+engine = windrow.Engine(threads=1)
+arrays = [numpy.full(16, i, numpy.float32) for i in range(4096)]
+for _ in range(int(sys.argv[1])):
+    windrow.SampleList(arrays)
+"""
+"""The Python side: import of 4096 arrays of one layout."""
+
+
+def output(*command):
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+
+
+def valgrind(command, attempt, *options):
+    """Runs a program under callgrind; what that says. Each attempt has an environment of its own size."""
+    callgrind = ["valgrind", "--tool=callgrind", *options]
+    environment = small_counts.environment(attempt)
+    run = subprocess.run(callgrind + command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment, cwd=ROOT)
+    if run.returncode:
+        sys.exit(f"{' '.join(command)} failed under valgrind:\n{run.stderr}")
+    return run.stderr
+
+
+def count(command, attempt):
+    """Instructions of a program, all of them."""
+    return int(re.search(r"Collected : (\d+)", valgrind(command, attempt, "--callgrind-out-file=/dev/null"))[1])
+
+
+def count_outside(command, attempt, library):
+    """Instructions of the first thread of a program, less those of its calls into a library."""
+    with tempfile.TemporaryDirectory() as folder:
+        valgrind(command, attempt, f"--callgrind-out-file={folder}/out", "--separate-threads=yes", "--compress-strings=no")
+        lines = iter((Path(folder) / "out-01").read_text().splitlines())
+    program, library = os.path.realpath(command[0]), os.path.realpath(library)
+    total, caller, callee = 0, "", None
+    for line in lines:
+        if line.startswith("ob="):
+            caller = line[3:]
+        elif line.startswith("cob="):
+            callee = line[4:]
+        elif line.startswith("calls="):
+            # The next line has what the calls cost, all told.
+            inside = int(next(lines).split()[1])
+            total -= inside if callee == library and caller == program else 0
+            callee = None
+        elif re.match(r"[0-9+*-]\S* \d+$", line):
+            total += int(line.split()[1])
+    return total
+
+
+def once(command, many, limit, count=count):
+    """Instructions of doing a thing once; the command takes how often as its last argument.
+
+    What the interpreter and the C library do now and then, such as to merge what was freed, depends on where things are in memory,
+    and may be a million instructions of one run and not of the other. So a count above the limit is made again with an
+    environment of another size, which moves addresses, and the fewest of both runs are taken.
+    """
+    few, more = [], []
+    for attempt in range(8):
+        few.append(count([*command, str(FEW)], attempt))
+        more.append(count([*command, str(many)], attempt))
+        found = (min(more) - min(few)) // (many - FEW)
+        if limit is None or found <= limit:
+            break
+    return found
+
+
+def of_small_batches(python, known):
+    """Instructions of a call of each small batch of the benchmark; those above their limit are counted again, as by `once`."""
+    found, titles = {}, []
+    for attempt in range(8):
+        counted = small_counts.counts(python, small_counts.environment(attempt), titles, small_counts.total)
+        found.update({title: min(count, found.get(title, count)) for title, count in counted.items()})
+        titles = [title for title, count in found.items() if count > known.get(f"small: {title}", count) * (1 + LIMIT)]
+        if not titles:
+            break
+    return {f"small: {title}": count for title, count in found.items()}
+
+
+def built(*options):
+    """The program with the cases, built like a release."""
+    cargo = os.environ.get("CARGO", "cargo")
+    command = [cargo, "bench", "--locked", *options, "--bench", "instructions", "--no-run", "--message-format=json-render-diagnostics"]
+    lines = output(*command)
+    made = (json.loads(line) for line in lines.splitlines())
+    return next(x["executable"] for x in made if x.get("executable") and x["target"]["name"] == "instructions")
+
+
+def counts(known, pool):
+    """The counts of each case, by what they depend on."""
+
+    def of(key, cases, many, count=count):
+        limits = {case: before * (1 + LIMIT) for case, before in known.get(key, {}).items()}
+        found = pool.map(lambda case: once(cases[case], many, limits.get(case), count), cases)
+        return dict(zip(cases, found))
+
+    about = dict(line.split(": ", 1) for line in output("rustc", "-vV").splitlines() if ": " in line)
+    rust = f"{about['host']}, rustc {about['release']}, {' '.join(platform.libc_ver())}"
+    driver = os.environ.get("WINDROW_CUDA_DRIVER")
+    program = built(*(["--features", "cuda"] if driver else []))
+    commands = {case: [program, case] for case in output(program, "--list").splitlines()}
+    device = {case: commands.pop(case) for case in list(commands) if case.startswith("device: ")}
+    found = {rust: of(rust, commands, MANY)}
+    if driver:
+        found[rust].update(of(rust, device, MANY, lambda command, attempt: count_outside(command, attempt, driver)))
+    else:
+        print("SKIP calls for a device: WINDROW_CUDA_DRIVER names no driver")
+    python = os.environ.get("PYTHON", ROOT / ".venv/bin/python")
+    versions = "import sys, numpy, windrow; print(sys.version.split()[0], 'numpy', numpy.__version__)"
+    try:
+        key = f"{rust}, python {output(python, '-c', versions).strip()}"
+        cases = {"import 4096 arrays from Python": [str(python), "-c", IMPORT]}
+        small = pool.submit(of_small_batches, python, known.get(key, {}))
+        found[key] = {**of(key, cases, MANY_OF_PYTHON), **small.result()}
+    except (OSError, subprocess.CalledProcessError):
+        print(f"SKIP import from Python: {python} has no NumPy or no windrow")
+    return found
+
+
+def compare(found, known):
+    """Prints all counts; the number of those that rose too far."""
+    risen = 0
+    for key, cases in found.items():
+        print(f"\n{key}")
+        if key not in known:
+            print(f"  NOT COMPARED: benches/instructions.json has counts for {'; '.join(known) or 'nothing'}")
+        for case, value in cases.items():
+            before = known.get(key, {}).get(case)
+            change = "" if before is None else f"{value / before - 1:+8.2%}"
+            bad = before is not None and value > before * (1 + LIMIT)
+            risen += bad
+            word = "  ROSE" if bad else "  fell: --update keeps it there" if before and value < before * (1 - LIMIT) else ""
+            print(f"  {case:50}{value:12,}  {change}{word}")
+    return risen
+
+
+def beyond(found):
+    """What is wrong with the counts whatever they were before."""
+    counted = {case: value for cases in found.values() for case, value in cases.items()}
+    for case, cap in CAPS.items():
+        if counted.get(case, 0) > cap:
+            yield f"{case}: {counted[case]:,} instructions, at most {cap:,}"
+    for pair in ALIKE:
+        values = [counted[case] for case in pair if case in counted]
+        if values and max(values) > min(values) * (1 + LIMIT):
+            yield f"{' and '.join(pair)}: {values}, within {LIMIT:.0%} of each other"
+
+
+def main():
+    if not shutil.which("valgrind"):
+        print("SKIP instruction counts: valgrind is not installed (apt-get install valgrind)")
+        return
+    known = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    # Counts do not depend on what else runs.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = counts(known, pool)
+    risen = compare(found, known)
+    if wrong := list(beyond(found)):
+        sys.exit("\n".join(wrong))
+    if "--update" in sys.argv:
+        BASELINE.write_text(json.dumps({**known, **found}, indent=1) + "\n")
+    elif risen:
+        sys.exit(f"{risen} counts rose by more than {LIMIT:.0%}. If that is meant: scripts/ci/bench_check.py --update, and say why.")
+
+
+main()

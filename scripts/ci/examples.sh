@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Builds and runs the examples for candle, burn and ONNX Runtime, and a crate that depends on windrow with feature `cuda`.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+make --silent .venv/.onnx .venv/.cuda
+repository=$PWD cargo=${CARGO:-cargo}
+export CUDA_HOME=${CUDA_HOME:-$PWD/.venv/nvcc/nvidia/cu13} WINDROW_KERNEL_CACHE=${WINDROW_KERNEL_CACHE-$PWD/target/kernels}
+crate=(--manifest-path "$PWD/examples/frameworks/Cargo.toml" --target-dir "$PWD/target/examples" --locked --features candle,burn,ort)
+"$cargo" build "${crate[@]}" --examples
+"$cargo" run --quiet "${crate[@]}" --example candle
+"$cargo" run --quiet "${crate[@]}" --example burn
+set -- .venv/lib/python*/site-packages/onnxruntime/capi/libonnxruntime.so.*
+if [[ -f $1 ]]; then
+    "$cargo" run --quiet "${crate[@]}" --example ort -- "$1"
+else
+    echo "SKIP the example ort: no ONNX Runtime"
+fi
+
+# As its user builds it: outside of this repository, where .cargo/config.toml does not apply.
+elsewhere=$(mktemp -d)
+trap 'rm -rf "$elsewhere"' EXIT
+cd "$elsewhere"
+unset CUDA_LIBRARY_PATH
+crate=(--manifest-path "$repository/examples/dependent/Cargo.toml" --target-dir "$repository/target/examples" --locked)
+if "$cargo" check --quiet "${crate[@]}" 2>log; then
+    echo "SKIP the refusal of cust's build script: it found a toolkit"
+elif ! grep -q "Could not find a cuda installation" log; then
+    cat log >&2
+    echo "README.md quotes another message" >&2
+    exit 1
+fi
+# README.md tells users this line.
+mkdir -p target/cuda/lib64 && export CUDA_LIBRARY_PATH=$PWD/target/cuda
+"$cargo" run --quiet "${crate[@]}"

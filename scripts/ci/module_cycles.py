@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Imports against the data flow: scripts/ci/module_cycles.py FOLDER... prints each, and fails if there is one.
+
+A module imports those that its `crate::`, `super::` and `self::` paths name; a folder's `mod.rs` is a module of its own. Modules
+must not import each other in a cycle, and a room (a folder or file directly under FOLDER) imports only rooms listed before it.
+Tests are left out.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+# In the order of the data flow, ground types first.
+ROOMS = {
+    "src": "tensor sync dlpack packing samples collate plan observe host run_options cuda batch devices explain engine arrow",
+    "python/src": "ground engine ownership import export trees samples collate classes",
+}
+
+
+def modules(root):
+    names = {}
+    for file in sorted(root.rglob("*.rs")):
+        parts = file.relative_to(root).with_suffix("").parts
+        if not any("tests" in part for part in parts):
+            names[parts[:-1] if parts[-1] in ("mod", "lib") else parts] = file
+    return names
+
+
+def paths(tree):
+    """`a::{b, c::{d, self}}` as `a::b`, `a::c::d`, `a::c`."""
+    head, brace, rest = tree.partition("{")
+    if not brace:
+        return [re.split(r"\s+as\s+", head.strip())[0]]
+    depth, part, parts = 0, "", []
+    for char in rest.rstrip().removesuffix("}"):
+        depth += (char == "{") - (char == "}")
+        if char == "," and depth == 0:
+            parts, part = parts + [part], ""
+        else:
+            part += char
+    return [head.strip() + path for part in [*parts, part] if part.strip() for path in paths(part.strip())]
+
+
+def imports(name, file, names):
+    text = re.sub(r"//[^\n]*", "", re.split(r"#\[cfg\(.*\btest\b.*\)\]\nmod ", file.read_text())[0])
+    children = "|".join(re.findall(r"^(?:pub(?:\([^)]*\))? )?mod (\w+);", text, re.M)) or "self"
+    # Paths from `super` inside a function or an inline module start at the file itself.
+    found = re.findall(rf"^(?:pub(?:\([^)]*\))? )?use ((?:crate|super|self|{children})::[^;]+);|\b(crate(?:::\w+)+)", text, re.M)
+    for path in (path for tree, plain in found for path in paths(tree or plain)):
+        at, is_folder = list(name), file.name in ("mod.rs", "lib.rs")
+        for count, part in enumerate(path.split("::")):
+            if part == "crate":
+                at = []
+            elif part == "super" and (count or at):
+                at = at[:-1]
+            elif part != "self":
+                at = (at if count or is_folder else at[:-1]) + [part]
+        while at and tuple(at) not in names:
+            at.pop()
+        if at and tuple(at) != name:
+            yield tuple(at)
+
+
+def cycles(edges):
+    """The strongly connected components of more than one module: those that reach each other."""
+    reach = {}
+    for start in edges:
+        seen, todo = set(), [start]
+        while todo:
+            for to in edges.get(todo.pop(), ()):
+                if to not in seen:
+                    seen.add(to)
+                    todo.append(to)
+        reach[start] = seen
+    groups = {frozenset(to for to in reach[at] if at in reach.get(to, ())) for at in edges if at in reach[at]}
+    return sorted((sorted(group) for group in groups), key=len)
+
+
+def upward(root, edges):
+    """Imports of a room that is listed later, or not at all."""
+    order = ROOMS[str(root)].split()
+    place = {room: index for index, room in enumerate(order)}
+    for name, others in edges.items():
+        for to in others:
+            if name and name[0] != to[0] and not place.get(to[0], len(order)) < place.get(name[0], -1):
+                yield f"{root}: {'/'.join(name)} imports {'/'.join(to)}, but {to[0]} is not listed before {name[0]}"
+
+
+def main():
+    found = []
+    for root in map(Path, sys.argv[1:]):
+        names = modules(root)
+        edges = {name: set(imports(name, file, names)) for name, file in names.items()}
+        found += upward(root, edges)
+        for group in cycles(edges):
+            found.append(f"{root}: {len(group)} modules import each other:")
+            for name in group:
+                found.append(f"  {'/'.join(name)} -> {', '.join('/'.join(to) for to in sorted(edges[name] & set(group)))}")
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

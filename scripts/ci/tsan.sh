@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# ThreadSanitizer over the host suite. Any toolchain will do: the runtime comes with it. The standard library in it is
+# not instrumented, so locks that lie in there order nothing for the checker, nor do fences, which it does not know:
+# scripts/ci/tsan.supp leaves out reports that only those make, and tests run one at a time.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+target=$(rustc -vV | sed -n 's/^host: //p')
+export RUSTC_BOOTSTRAP=1 RUST_TEST_THREADS=1
+export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+export TSAN_OPTIONS="suppressions=$PWD/scripts/ci/tsan.supp allocator_may_return_null=1"
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/tsan
+exec "${CARGO:-cargo}" test --locked --target "$target" --lib --test ahead --test small --test sizes --test executors --test casts --test channels "$@"

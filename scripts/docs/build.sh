@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# The documentation as a site that needs no server, into out/docs/; the reference of the Rust crate is in out/docs/rust/.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+# Of the pages outside docs/.
+scripts/docs/links.py
+make --silent .venv/.docs .venv/.windrow
+# Not quiet: that would hide the warnings before `strict` counts them, dead links among them.
+NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build
+${CARGO:-cargo} doc --quiet --no-deps --locked
+cp -r target/doc out/docs/rust
+if grep -rlE '<(script|link|img)[^>]* (src|href)="?https?:' out/docs --include='*.html'; then
+    echo "these pages load something from a server" >&2
+    exit 1
+fi

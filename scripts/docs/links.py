@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Relative links and anchors of the Markdown files outside docs/, whose own links the site's build follows: scripts/docs/links.py prints
+each that leads nowhere, and fails if there is one. Nothing is loaded from a server.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+ROOT = Path(__file__).resolve().parents[2]
+# What each link is in: Markdown, a reference, HTML.
+LINKS = [r"\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)", r"^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)", r"\b(?:href|src)=\"([^\"]+)\""]
+
+
+def without_blocks(text):
+    """Without blocks of code."""
+    return re.sub(r"^ *(```+|~~~+).*?^ *\1", "", text, flags=re.M | re.S)
+
+
+def prose(text):
+    """Without code, in which nothing is a link."""
+    return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "x", without_blocks(text))
+
+
+def anchors(text):
+    """Those of its headings, as GitHub makes them, and those that it names itself."""
+    found = set(re.findall(r"\b(?:id|name)=\"([^\"]+)\"", text))
+    for heading in re.findall(r"^#{1,6}\s+(.*?)\s*#*$", without_blocks(text), re.M):
+        words = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        base = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        count = 0
+        while (anchor := f"{base}-{count}" if count else base) in found:
+            count += 1
+        found.add(anchor)
+    return found
+
+
+def main():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    files = {file for file in (ROOT / name for name in listed.split("\0") if name) if file.exists()}
+    folders = {folder for file in files for folder in file.parents}
+    wrong = []
+    for page in sorted(file for file in files if file.suffix == ".md" and ROOT / "docs" not in file.parents):
+        text = page.read_text(encoding="utf-8")
+        for link in (link for pattern in LINKS for link in re.findall(pattern, prose(text), re.M)):
+            path, _, anchor = unquote(link).partition("#")
+            target = (page.parent / path).resolve() if path else page
+            if re.match(r"[a-z][a-z0-9+.-]*:", link):
+                continue
+            if target not in files | folders:
+                wrong.append(f"{page.relative_to(ROOT)}: {link}: there is no such file")
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8")):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}: there is no such heading")
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Writes what README.md and docs/ say of measurements, tables and plots, from the newest result under benches/results/.
+
+`--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
+`python -m windrow bench --json FILE`, of the same with `--only source --only small-`, or of `benches/pipelines/run.py --json FILE`.
+What these two options select, the "groups", has tables of its own, made from the newest result that has such workloads.
+Needs neither a build nor NumPy.
+"""
+
+import argparse
+import functools
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benches/results"
+PLOTS = ROOT / "docs/plots"
+# Workloads with tables of their own, and with a file of their own where nothing else was measured.
+GROUPS = "source-", "small-"
+# What is compiled here would go into the next wheel.
+sys.dont_write_bytecode = True
+# The package without the compiled module that `import windrow` wants.
+sys.path.insert(0, str(ROOT / "python/python/windrow"))
+from bench import plots, results  # noqa: E402
+
+
+def is_group(entry):
+    return entry["name"].startswith(GROUPS)
+
+
+def newest(kind):
+    """The newest result of a kind. Groups are in runs of everything too, of which that of the same day counts as the newer one."""
+    for path in sorted(RESULTS.glob("*.json"), reverse=True):
+        report = json.loads(path.read_text(encoding="utf-8"))
+        if f"-{kind}-" in path.name or kind == "groups" and any(map(is_group, report.get("workloads", []))):
+            return path, report
+    raise FileNotFoundError(f"{RESULTS}: no result of the kind {kind}")
+
+
+def only(report, groups):
+    """The report with the groups alone, or without them."""
+    return {**report, "workloads": [entry for entry in report["workloads"] if is_group(entry) == groups]}
+
+
+def publish(path):
+    """A result of this machine among those that are kept; one of the same day and machine is replaced."""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    machine = report["machine"]
+    words = re.sub(r"\(\w+\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", " ", machine["cpu"].lower())
+    kind = "pipelines" if "lines" in report else "host"
+    if kind == "host" and all(map(is_group, report["workloads"])):
+        kind = "groups"
+    name = "-".join([machine["date"], kind, *re.findall(r"[a-z0-9]+", words), f"{machine['cores']}core.json"])
+    (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def source(path, report):
+    quick = " A quick run: no figures to go by." if report.get("options", {}).get("quick") else ""
+    small = ", but those of small batches of up to 256, whose calls are repeated" if any(entry["name"].startswith("small-") for entry in report.get("workloads", [])) else ""
+    return f"Medians, samples not in the caches{small}; {results.about(report['machine'])}; from `{path.relative_to(ROOT)}`.{quick}"
+
+
+def headline(path, report):
+    """The first screen of the README: what the plot shows, in words."""
+    found = {entry["name"]: (results.ratio(entry, peer), peer["name"]) for entry, peer in plots.headline_entries(report)}
+    lines = [f"- **{found[name][0]:.1f} times** as fast as `{found[name][1]}`: {words}" for name, words in HEADLINE.items() if name in found]
+    return "\n" + "\n".join(lines) + f"\n\nMeasured on {report['machine']['cores']} CPU cores, each against the fastest of the other libraries.\n"
+
+
+def short_table(path, report):
+    return f"\n{results.short_summary(report, plots.headline_titles(report))}\n\n{source(path, report)}\n"
+
+
+def table(path, report, groups=False):
+    return f"\n{results.summary(only(report, groups))}\n\n{source(path, report)}\n"
+
+
+def losses(path, report, groups=False):
+    """Every contender that was faster, or that windrow did not have to meet."""
+    report = only(report, groups)
+    lines = [
+        f"- {entry['title']}, {results.layout(entry)}: {result['name']}, {results.number(results.ratio(entry, result))} of windrow's time."
+        for entry in report["workloads"]
+        for result in results.losses(entry)
+    ]
+    missed = [
+        f"- {entry['title']}, {results.layout(entry)}: {target['peer']} / {target['ours']} is {target['ratio']:.2f}, wanted {target['at_least']}."
+        for entry in report["workloads"]
+        for target in entry.get("targets", [])
+        if target["ratio"] is not None and target["ratio"] < target["at_least"]
+    ]
+    text = "Faster than windrow in that run:\n\n" + "\n".join(lines) if lines else "No other library was faster in that run."
+    text += "\n\nTargets that were missed:\n\n" + "\n".join(missed) if missed else "\n\nNo target was missed."
+    return f"\n{text}\n\n{source(path, report)}\n"
+
+
+def scaling(path, report):
+    """Tables and plots of the sweeps; nothing where none were measured."""
+    parts = []
+    for sweep in report.get("sweeps", []):
+        parts.append(f"### {sweep['title']}\n\n![{sweep['title']}](plots/scaling-{sweep['name']}.svg)")
+        parts.append(f"Nanoseconds per sample:\n\n{results.sweep_table(sweep)}")
+    found = plots.plots(only(report, groups=False))
+    for name, (title, caption) in CAPTIONS.items():
+        parts += [f"### {title}\n\n![{title}](plots/{name}.svg)\n\n{caption}"] if name in found else []
+    return "\n" + "\n\n".join(["## How the cost grows", *parts, source(path, report)]) + "\n" if parts else ""
+
+
+def pipelines(path, report):
+    """Things a second in whole pipelines: medians, and the quartiles of their ratio to the first contender's median."""
+    lines = []
+    for line in report["lines"]:
+        (first, (_, base, _)), *others = line["quartiles"].items()
+        for name, (low, middle, high) in others:
+            ratio, least, most = (base / seconds for seconds in (middle, high, low))
+            rates = (f"{line['count'] / seconds:,.0f}" for seconds in (middle, base))
+            lines.append([line["title"], name, *rates, first, f"{results.versus(ratio)} ({least:.2f} to {most:.2f})"])
+    header = ["pipeline", "", "a second", "the other", "", "windrow / other"]
+    return f"\n{results.markdown(header, lines)}\n\n{source(path, report).replace(', samples not in the caches', '')}\n"
+
+
+CAPTIONS = {
+    "layouts": (
+        "Throughput from scattered samples and from one piece",
+        "Bytes read and written a second. A full dot is a batch of samples that are scattered over memory, a hollow one the same samples one"
+        " after another in one piece; the line between them is what being scattered costs.",
+    ),
+    "share": (
+        "Share of the speed of a plain copy",
+        "1 is the speed of the fastest plain copy of as many bytes, with one thread or with all. Above 1 are outputs that are written around the"
+        " caches; what is far below is bound by reading the samples' objects, not by their bytes.",
+    ),
+}
+
+HEADLINE = {
+    "W1": "256 images, normalised to float16, HWC to CHW",
+    "W2": "4096 token rows, padded to int64, with a mask",
+    "W5": "4096 dicts of 8 fields, collated",
+}
+
+FILES = {
+    "README.md": {"headline": (headline, "host"), "table": (short_table, "host")},
+    "docs/performance.md": {"table": (table, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines")},
+}
+
+
+def made():
+    """Each file with its text."""
+    found = {}
+    for name, sections in FILES.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for section, (write, kind) in sections.items():
+            begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+            head, rest = text.split(begin)
+            text = f"{head}{begin}{write(*newest(kind))}{end}{rest.split(end)[1]}"
+        found[ROOT / name] = text
+    _, report = newest("host")
+    pictures = plots.plots(only(report, groups=False), standalone=True)
+    pictures["headline"] = plots.headline(report, standalone=True)
+    found.update({PLOTS / f"{name}.svg": picture for name, picture in pictures.items()})
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if any text is not that of the newest result")
+    parser.add_argument("--publish", type=Path, metavar="FILE", help="the newest result")
+    options = parser.parse_args()
+    if options.publish:
+        publish(options.publish)
+    files = made()
+    stale = [path for path in PLOTS.glob("*.svg") if path not in files]
+    if options.check:
+        wrong = stale + [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+        names = ", ".join(str(path.relative_to(ROOT)) for path in wrong)
+        sys.exit(f"{names}: run scripts/docs/readme_table.py" if wrong else 0)
+    for path in stale:
+        path.unlink()
+    PLOTS.mkdir(exist_ok=True)
+    for path, text in files.items():
+        path.write_text(text, encoding="utf-8")
+
+
+main()

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Builds one wheel as a release has it, from the tree of this script: linked by zig against the C
+# library of manylinux2014, and without a word of where and when that was done, so that anyone with the sources
+# gets the same bytes.
+#
+#   scripts/release/release_wheel.sh INTERPRETER FOLDER
+#
+#   WHEEL_ZIG=0          linked against the C library of this machine, by its own linker; always so outside of Linux
+#   SOURCE_DATE_EPOCH    the date in the wheel's list of crates; without it that of the last commit
+#
+# $PYTHON is the interpreter that has maturin, and for zig ziglang, both from PyPI.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+interpreter=$1
+out=$2
+PYTHON=${PYTHON:-python3}
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}
+crates=${CARGO_HOME:-$HOME/.cargo}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Of these the last that fits counts.
+export RUSTFLAGS="${RUSTFLAGS:-} --remap-path-prefix=$PWD=/windrow \
+--remap-path-prefix=$CARGO_TARGET_DIR=/target --remap-path-prefix=$crates=/cargo"
+flags=()
+if [[ ${WHEEL_ZIG:-1} == 1 && $(uname -s) == Linux ]]; then
+    flags=(--zig --compatibility manylinux2014)
+    # Of both only the names count, for the linker. zig looks for a shared library where other linkers take the
+    # empty archive of crates/windrow-driver; nothing is taken from it. And it would link an unwinder of its own, which
+    # cannot read the frames of the one that everybody in a process has to share, libgcc_s: CPython before 3.14 ends
+    # daemon threads by it, and crashed in ours.
+    stub=$CARGO_TARGET_DIR/zig-stub
+    mkdir -p "$stub"
+    : >"$work/empty.c"
+    for name in Backtrace DeleteException GetCFA GetDataRelBase GetIP GetIPInfo GetLanguageSpecificData \
+        GetRegionStart GetTextRelBase RaiseException Resume SetGR SetIP; do
+        echo "void _Unwind_$name(void) {}"
+    done >"$work/unwind.c"
+    "$PYTHON" -m ziglang cc -shared -o "$stub/libcuda.so" "$work/empty.c"
+    "$PYTHON" -m ziglang cc -shared -Wl,-soname,libgcc_s.so.1 -o "$stub/libgcc_s.so.1" "$work/unwind.c"
+    RUSTFLAGS+=" -L native=$stub -C link-arg=$stub/libgcc_s.so.1"
+fi
+"$PYTHON" -m maturin build --release --locked ${flags[@]+"${flags[@]}"} --manifest-path python/Cargo.toml \
+    --interpreter "$interpreter" --out "$work/wheel"
+"$PYTHON" scripts/release/wheel_origin.py "$work"/wheel/*.whl "$PWD" "$CARGO_TARGET_DIR" "$crates"
+mkdir -p "$out"
+mv "$work"/wheel/*.whl "$out/"

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Installs one wheel, and nothing else, into a fresh environment and looks at it as its user would.
+
+    scripts/release/wheel_check.py WHEEL [PYTHON]
+
+Contents, size and licences; the platform tag by auditwheel, where that is installed; time and side effects of the
+import; an end with daemon threads; `python -m windrow doctor` and `demo`. Exits with the first thing that is wrong.
+"""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+from typing import List
+
+MAX_IMPORT_MS = 50.0
+MAX_MIB = 6.0
+NEEDED = ("windrow/py.typed", "windrow/_windrow.pyi", "/licenses/LICENSE-MIT", "/licenses/LICENSE-APACHE")
+JUNK = re.compile(r"__pycache__|\.pyc$|(^|/)(tests?|target|out|benches|kernels)/|\.(rs|cu|cuh|toml)$")
+
+IMPORT = """
+import sys
+import windrow
+loaded = {"numpy", "torch", "jax", "ray", "pyarrow"} & set(sys.modules)
+assert not loaded, loaded
+assert windrow.__file__.startswith(sys.prefix), windrow.__file__
+assert getattr(sys, "_is_gil_enabled", bool)() == (len(sys.argv) > 1), "the import turned the interpreter lock on"
+assert memoryview(windrow.stack([b"ab", b"cd"])).tolist() == [[97, 98], [99, 100]]
+"""
+
+# CPython before 3.14 unwinds the stacks of such threads when it ends.
+DAEMONS = """
+import threading, time
+import windrow
+
+def work():
+    while True:
+        windrow.stack([bytes(1 << 20)] * 8)
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+
+
+def contents(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    for needed in NEEDED:
+        assert any(name.endswith(needed) for name in names), f"{needed} is missing"
+    junk = [name for name in names if JUNK.search(name)]
+    assert not junk, junk
+    mib = wheel.stat().st_size / 2**20
+    print(f"{wheel.name}: {mib:.2f} MiB, {len(names)} files")
+    assert mib < MAX_MIB, f"less than {MAX_MIB} MiB are wanted"
+
+
+def platform_tag(wheel: Path) -> None:
+    if "linux" not in wheel.name:
+        print("SKIP: auditwheel reads wheels for Linux only, the platform tag was not checked")
+        return
+    if importlib.util.find_spec("auditwheel") is None:
+        print("SKIP: auditwheel is not installed, the platform tag was not checked")
+        return
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", str(wheel)], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    found = re.search(r'platform\s+tag:\s+"(\w+)"', " ".join(shown.split()))
+    assert found, shown
+    claimed = re.findall(r"manylinux_(\d+)_(\d+)", wheel.name)
+    fits = re.search(r"manylinux_(\d+)_(\d+)", found.group(1))
+    print(f"auditwheel: {found.group(1)}")
+    for version in claimed:
+        assert fits and tuple(map(int, fits.groups())) <= tuple(map(int, version)), shown
+
+
+def import_ms(python: List[str], folder: str) -> float:
+    """Milliseconds of `import windrow`, the shortest of some; other processes only make them longer."""
+    times = []
+    for _ in range(9):
+        run = subprocess.run(
+            [*python, "-X", "importtime", "-c", "import windrow"],
+            check=True,
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        # self | cumulative | name, in microseconds; the package itself comes last.
+        times.append(int(run.stderr.splitlines()[-1].split("|")[1]) / 1000)
+    return min(times)
+
+
+def main() -> int:
+    wheel, base = Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else sys.executable
+    contents(wheel)
+    platform_tag(wheel)
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([base, "-m", "venv", f"{folder}/env"], check=True)
+        # Isolated: neither PYTHONPATH nor the packages of the user are seen.
+        python = [f"{folder}/env/{'Scripts' if os.name == 'nt' else 'bin'}/python", "-I"]
+        pip = [*python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        subprocess.run([*pip, "install", "--no-index", "--no-deps", wheel], check=True)
+        # Of a build with the lock it is on before the import too.
+        gil = subprocess.run([*python, "-c", "import sys; sys.exit(getattr(sys, '_is_gil_enabled', lambda: 0)())"])
+        subprocess.run([*python, "-W", "error", "-c", IMPORT, *["gil"] * gil.returncode], check=True, cwd=folder)
+        if "-cp313t-" in wheel.name:
+            print("SKIP: PyO3 0.28, the last for 3.13t, cannot stand that CPython unwinds daemon threads")
+        else:
+            for _ in range(5):
+                subprocess.run([*python, "-c", DAEMONS], check=True, cwd=folder)
+        spent = import_ms(python, folder)
+        print(f"import windrow: {spent:.1f} ms")
+        assert spent < MAX_IMPORT_MS
+        for command in ("doctor", "demo"):
+            subprocess.run([*python, "-m", "windrow", command], check=True, cwd=folder)
+    print(f"{wheel.name}: checked with {base}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
