@@ -1,7 +1,10 @@
-#!/bin/sh
-# The kernels under AddressSanitizer: tests of the shared suite (default: small, executors, casts and channels) on the
-# simulated driver, whose memory is poisoned outside of allocations. Needs nvcc, as feature `cuda`.
-set -eu
+#!/usr/bin/env bash
+# Runs tests of the shared suite with the kernels under AddressSanitizer, on the simulated driver, whose memory is
+# poisoned outside of allocations. Needs nvcc, as feature `cuda`.
+#
+# usage: scripts/ci/asan.sh [TEST ...]     default: small executors casts channels
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo=${CARGO:-cargo}
 library=$(WINDROW_SIM_ASAN=1 "$cargo" run --quiet --locked --profile test --target-dir target/asan \

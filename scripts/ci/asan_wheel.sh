@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# The Python tests under AddressSanitizer, with real NumPy, torch and JAX: the extension built with it and with debug
-# assertions, in a copy of the package. Needs the tests' environment as $PYTHON, and g++ for the runtime.
-# Arguments: other tests than those below, or options of pytest.
+# Runs the Python tests under AddressSanitizer, with real NumPy, torch and JAX: the extension is built with it and with
+# debug assertions, in a copy of the package. Needs the tests' environment as $PYTHON, and g++ for the runtime.
+#
+# usage: scripts/ci/asan_wheel.sh [TEST or option of pytest ...]     default: all tests but those that start programs
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

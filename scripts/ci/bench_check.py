@@ -12,6 +12,7 @@ Where WINDROW_CUDA_DRIVER names the simulated driver, calls for a device are cou
 outside of the driver. What the device does for them is not of interest here.
 """
 
+import argparse
 import json
 import os
 import platform
@@ -190,6 +191,9 @@ def beyond(found):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="take what is counted here as the new baseline")
+    options = parser.parse_args()
     if not shutil.which("valgrind"):
         print("SKIP instruction counts: valgrind is not installed (apt-get install valgrind)")
         return
@@ -200,7 +204,7 @@ def main():
     risen = compare(found, known)
     if wrong := list(beyond(found)):
         sys.exit("\n".join(wrong))
-    if "--update" in sys.argv:
+    if options.update:
         BASELINE.write_text(json.dumps({**known, **found}, indent=1) + "\n")
     elif risen:
         sys.exit(f"{risen} counts rose by more than {LIMIT:.0%}. If that is meant: scripts/ci/bench_check.py --update, and say why.")

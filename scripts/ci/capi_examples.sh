@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
-# The C and the C++ example of crates/capi, with the shared and the static library; under valgrind if it is installed.
+# Builds and runs the C and the C++ example of crates/capi, with the shared and the static library; under valgrind if it
+# is installed.
+#
+# usage: scripts/ci/capi_examples.sh
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 # As `make test-rust` has built it.
 "${CARGO:-cargo}" build --locked --quiet --profile test -p windrow -p windrow-capi --features windrow/tracing

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Builds and runs the examples for candle, burn and ONNX Runtime, and a crate that depends on windrow with feature `cuda`.
+#
+# usage: scripts/ci/examples.sh
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 make --silent .venv/.onnx .venv/.cuda
 repository=$PWD cargo=${CARGO:-cargo}

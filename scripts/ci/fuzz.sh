@@ -5,6 +5,7 @@
 # beside the others, on the simulated driver, which ends a kernel that reads what is no sample's; needs nvcc (scripts/ci/run.sh).
 #
 # usage: scripts/ci/fuzz.sh [--cuda] [SECONDS [TARGET ...]] | scripts/ci/fuzz.sh --minimise
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
-# Tries out how threads can meet (src/sync/mod.rs), with the code of the library itself: what the host's do in every
-# interleaving that loom finds, up to so many preemptions. Arguments go to the tests.
+# Runs the models of how threads can meet (src/sync/mod.rs), which are made of the library's own code: loom tries every
+# interleaving, up to LOOM_MAX_PREEMPTIONS (3).
+#
+# usage: scripts/ci/loom.sh [ARGUMENT of the tests ...]
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo=${CARGO:-cargo}

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Runs what handles raw memory, and what computes its bounds, under Miri: the unit tests of those
-# modules, then tests/small.rs. With arguments: `cargo miri test` of those.
+# modules, then tests/small.rs. Needs the nightly toolchain.
+#
+# usage: scripts/ci/miri.sh [ARGUMENT of `cargo miri test` ...]
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -87,6 +87,8 @@ def upward(root, edges):
 
 
 def main():
+    if "--help" in sys.argv:
+        return print(__doc__)
     found = []
     for root in map(Path, sys.argv[1:]):
         names = modules(root)

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Checks that the library builds with the oldest compiler that Cargo.toml promises (rust-version).
 # Takes a rustup toolchain of that version if there is one, else Debian's packages of it, unpacked
-# under target/msrv without installing. Prints SKIP and the reason where there is neither. Arguments
-# such as --features cuda go to cargo.
+# under target/msrv without installing. Prints SKIP and the reason where there is neither.
+#
+# usage: scripts/ci/msrv.sh [ARGUMENT of cargo, such as --features cuda ...]
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

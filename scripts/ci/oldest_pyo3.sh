@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# A copy of the tree, locked to the oldest PyO3 of python/Cargo.toml's range, which the wheel for the free-threaded 3.13 is
+# Copies the tree, locked to the oldest PyO3 of python/Cargo.toml's range, which the wheel for the free-threaded 3.13 is
 # made of: later ones have dropped that interpreter. All else is locked as in Cargo.lock.
 #
-#   scripts/ci/oldest_pyo3.sh --check        checks that the Python crate builds with it
-#   scripts/ci/oldest_pyo3.sh FOLDER         makes the copy there
+# usage: scripts/ci/oldest_pyo3.sh --check     checks that the Python crate builds with it
+#        scripts/ci/oldest_pyo3.sh FOLDER      makes the copy there
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 1 && (${1:-} == --check || ${1:-} != -*) ]] || { echo "$0: see --help" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 
 oldest=$(sed -n 's/^pyo3 = { version = ">=\([0-9.]*\),.*/\1/p' python/Cargo.toml)

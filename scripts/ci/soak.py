@@ -1,7 +1,5 @@
 #!/usr/bin/env python3
-"""Batches without end, as a training job makes them: all forms, many kinds of samples, and failures thrown in.
-
-    scripts/ci/soak.py [--batches N] [--seconds S] [--seed S] [--checked SHARE] [--report FILE]
+"""Makes batches without end, as a training job does: all forms, many kinds of samples, and failures thrown in.
 
 Each round takes a form, samples and options at random. Some of the batches are compared whole with the oracle of the
 Python tests, some are kept for a while and compared again, some go out by DLPack, NumPy or torch. One round in eight
@@ -19,6 +17,18 @@ import time
 from collections import deque
 from pathlib import Path
 
+def options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checked", type=float, default=0.1, help="share of the batches compared with the oracle")
+    parser.add_argument("--report", type=Path, help="a JSON line for each look at the figures")
+    return parser.parse_args()
+
+
+# Before the imports, none of which --help needs.
+ARGUMENTS = options()
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/tests"))
 
 import numpy as np  # noqa: E402
@@ -212,14 +222,7 @@ class Soak:
         assert not alive, f"{len(alive)} of {Counting.made} capsules were not freed once"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="end after so long")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--checked", type=float, default=0.1, help="share of the batches compared with the oracle")
-    parser.add_argument("--report", type=Path, help="a JSON line for each look at the figures")
-    arguments = parser.parse_args()
+def main(arguments):
     soak, begun, looks = Soak(arguments.seed, arguments.checked), time.monotonic(), []
     report = arguments.report.open("w") if arguments.report else None
     # What is there already is not looked through at every collection.
@@ -252,4 +255,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(ARGUMENTS)

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# ThreadSanitizer over the host suite. Any toolchain will do: the runtime comes with it. The standard library in it is
+# Runs the host suite under ThreadSanitizer. Any toolchain will do: the runtime comes with it. The standard library in it is
 # not instrumented, so locks that lie in there order nothing for the checker, nor do fences, which it does not know:
 # scripts/ci/tsan.supp leaves out reports that only those make, and tests run one at a time.
+#
+# usage: scripts/ci/tsan.sh [ARGUMENT of cargo test ...]
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -5,6 +5,7 @@ A site is an `unsafe` block or `unsafe impl`; an `unsafe fn` is a promise of its
 `--check`, prints the sites of each file.
 """
 
+import argparse
 import re
 import sys
 from collections import Counter
@@ -44,8 +45,11 @@ def tests():
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="fail where the table and the code differ")
+    options = parser.parse_args()
     counts = sites()
-    if sys.argv[1:] != ["--check"]:
+    if not options.check:
         for name, count in counts.items():
             print(f"{count:4} {name}")
         print(f"{sum(counts.values()):4} in all")

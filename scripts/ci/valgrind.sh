@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# The Python package under Valgrind, where tensors of others come in and ours go out: DLPack capsules, exchange
+# Runs tests of the Python package under Valgrind, where tensors of others come in and ours go out: DLPack capsules, exchange
 # tables, buffers, array interfaces. The interpreter allocates by malloc, so that every object is a block of its own.
-# Needs the package in the environment of $PYTHON, and valgrind; takes some minutes. Arguments: other tests.
+# Needs the package in the environment of $PYTHON, and valgrind; takes some minutes.
+#
+# usage: scripts/ci/valgrind.sh [TEST ...]     default: imports and exports
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 tests=${*:-python/tests/test_dlpack_producer.py python/tests/test_dlpack_consumer.py python/tests/test_exchange_table.py

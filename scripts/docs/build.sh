@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
-# The documentation as a site that needs no server, into out/docs/; the reference of the Rust crate is in out/docs/rust/.
+# Builds the documentation as a site that needs no server, into out/docs/; the reference of the Rust crate is in
+# out/docs/rust/. Follows the links of the other pages too.
+#
+# usage: scripts/docs/build.sh
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 # Of the pages outside docs/.
 scripts/docs/links.py

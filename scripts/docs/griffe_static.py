@@ -1,5 +1,8 @@
-"""For the API page: the packages that serve one library each are read from their sources, so that the site is built
-without torch, JAX and Ray. All else is imported, for the docstrings of the compiled module."""
+"""A library, which mkdocs.yml names as an extension of the API page.
+
+The packages that serve one library each are read from their sources, so that the site is built without torch, JAX and Ray. All
+else is imported, for the docstrings of the compiled module.
+"""
 
 import re
 from typing import Any

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Relative links and anchors of the Markdown files outside docs/, whose own links the site's build follows: scripts/docs/links.py prints
-each that leads nowhere, and fails if there is one. Nothing is loaded from a server.
+"""Prints each relative link and anchor of the Markdown files outside docs/ that leads nowhere, and fails if there is one.
+
+The links of docs/ are followed by the site's build. Nothing is loaded from a server.
 """
 
+import argparse
 import re
 import subprocess
 import sys
@@ -38,6 +40,7 @@ def anchors(text):
 
 
 def main():
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     files = {file for file in (ROOT / name for name in listed.split("\0") if name) if file.exists()}
     folders = {folder for file in files for folder in file.parents}

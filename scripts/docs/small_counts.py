@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Instructions of the benchmark's small batches (`windrow.bench.small`) under callgrind, in all and by stage.
+"""Counts the instructions of the benchmark's small batches (`windrow.bench.small`) under callgrind, in all and by stage.
 
 scripts/ci/bench_check.py compares the sums. `scripts/ci/run.sh scripts/docs/small_counts.py` prints the stages, `--write` puts them into
 docs/performance.md: a few minutes. One process runs every case, and counts only within it: what a function of the C library that
 nothing else calls is entered for marks the begin and the end of each.
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -149,10 +150,14 @@ def table(found):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    parser.add_argument("titles", nargs="*", metavar="TITLE", help="only these cases")
+    options = parser.parse_args()
     python = os.environ.get("PYTHON", ROOT / ".venv/bin/python")
-    text = table(counts(python, environment(), [word for word in sys.argv[1:] if word != "--write"], stages))
+    text = table(counts(python, environment(), options.titles, stages))
     print(text)
-    if "--write" in sys.argv:
+    if options.write:
         head, rest = PAGE.read_text(encoding="utf-8").split("<!-- stages: begin -->")
         tail = rest.split("<!-- stages: end -->")[1]
         PAGE.write_text(f"{head}<!-- stages: begin -->\n{text}\n<!-- stages: end -->{tail}", encoding="utf-8")

@@ -2,7 +2,7 @@
 # Builds out/gpu-check/: everything that checks and times the CUDA engine on a machine that has a GPU
 # and nothing else, no Rust, no toolkit, no network. Then runs it if there is a GPU here.
 #
-#   scripts/gpu/bundle.sh [--simulate] [--no-run]
+# usage: scripts/gpu/bundle.sh [--simulate] [--no-run]
 #
 # With --simulate the simulated driver goes along, and both parts of the bundle's ./run.sh pass on it, from the
 # packed file in another folder.
@@ -10,6 +10,7 @@
 # A wheel under target/wheels goes along. $WINDROW_CUDA_ARCHS limits what kernels are compiled for,
 # $WINDROW_SWEEP_ARCHS what the trials of `sweep.sh` are (90; empty, or with --simulate, for none); $PYO3_PYTHON
 # names the Python whose packages hold nvcc.
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

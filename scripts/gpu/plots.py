@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plots and tables of a run of the bench gather on a GPU.
+"""Makes plots and tables of a run of the bench gather on a GPU.
 
 scripts/gpu/plots.py gather.json [--sweep FOLDER] [--to FOLDER | --publish] [--simulated]
 

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
-# The wheel of this machine alone in a fresh environment; what the source distribution and the crates hold.
+# Checks the wheel of this machine alone in a fresh environment, and what the source distribution and the crates hold.
+#
+# usage: scripts/release/package.sh
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 make --silent .venv/.package .venv/.windrow
 export PYTHON=$PWD/.venv/bin/python PATH=$PWD/.venv/bin:$PATH WINDROW_KERNEL_CACHE=${WINDROW_KERNEL_CACHE-$PWD/target/kernels}

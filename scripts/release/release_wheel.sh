@@ -3,13 +3,15 @@
 # library of manylinux2014, and without a word of where and when that was done, so that anyone with the sources
 # gets the same bytes.
 #
-#   scripts/release/release_wheel.sh INTERPRETER FOLDER
+# usage: scripts/release/release_wheel.sh INTERPRETER FOLDER
 #
 #   WHEEL_ZIG=0          linked against the C library of this machine, by its own linker; always so outside of Linux
 #   SOURCE_DATE_EPOCH    the date in the wheel's list of crates; without it that of the last commit
 #
 # $PYTHON is the interpreter that has maturin, and for zig ziglang, both from PyPI.
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 2 && ${1:-} != -* ]] || { echo "$0: see --help" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 
 interpreter=$1

@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Builds the wheel of a release twice, each time from nothing and in another folder, and compares the bytes.
 # $PYTHON is the interpreter that has maturin and ziglang; WHEEL_ZIG=0 does without zig, see scripts/release/release_wheel.sh.
+#
+# usage: scripts/release/reproducible.sh
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 
 export PYTHON=${PYTHON:-python3}

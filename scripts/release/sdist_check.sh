@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Makes the source distribution and looks at what is in it, and at what the crates would publish.
 #
-#   scripts/release/sdist_check.sh            contents only
-#   scripts/release/sdist_check.sh FOLDER     leaves it there, makes a wheel of it outside of the repository with pip, as a
-#                                  user without a wheel does, and checks that; packs and builds the crates too
+# usage: scripts/release/sdist_check.sh            contents only
+#        scripts/release/sdist_check.sh FOLDER     leaves it there, makes a wheel of it outside of the repository with pip,
+#                                                  as a user without a wheel does, and checks that; packs and builds the
+#                                                  crates too
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# -le 1 && ${1:-} != -* ]] || { echo "$0: see --help" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
 
 PYTHON=${PYTHON:-python3}

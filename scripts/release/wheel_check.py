@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Installs one wheel, and nothing else, into a fresh environment and looks at it as its user would.
 
-    scripts/release/wheel_check.py WHEEL [PYTHON]
-
 Contents, size and licences; the platform tag by auditwheel, where that is installed; time and side effects of the
 import; an end with daemon threads; `python -m windrow doctor` and `demo`. Exits with the first thing that is wrong.
 """
 
+import argparse
 import importlib.util
 import os
 import re
@@ -96,7 +95,11 @@ def import_ms(python: List[str], folder: str) -> float:
 
 
 def main() -> int:
-    wheel, base = Path(sys.argv[1]).resolve(), sys.argv[2] if len(sys.argv) > 2 else sys.executable
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", metavar="WHEEL", type=Path)
+    parser.add_argument("python", metavar="PYTHON", nargs="?", default=sys.executable, help="makes the environment; default: the one that runs this")
+    options = parser.parse_args()
+    wheel, base = options.wheel.resolve(), options.python
     contents(wheel)
     platform_tag(wheel)
     with tempfile.TemporaryDirectory() as folder:

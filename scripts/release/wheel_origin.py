@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """Takes out of a wheel what maturin's list of crates (CycloneDX) says of where and when it was built.
 
-    scripts/release/wheel_origin.py WHEEL ROOT [FOLDER ...]
-
 Its serial number, which is random, goes; its time is SOURCE_DATE_EPOCH; ROOT, where the sources are, becomes
 /windrow. Fails if ROOT or one of FOLDER is still named by any file of the wheel.
 """
 
+import argparse
 import base64
 import hashlib
 import json
 import os
-import sys
 import zipfile
 from datetime import datetime, timezone
 from pathlib import Path
@@ -39,7 +37,12 @@ def record(text: str, changed: Dict[str, bytes]) -> str:
 
 
 def main() -> None:
-    wheel, root, folders = Path(sys.argv[1]), sys.argv[2], sys.argv[2:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", metavar="WHEEL", type=Path)
+    parser.add_argument("root", metavar="ROOT")
+    parser.add_argument("folders", metavar="FOLDER", nargs="*")
+    options = parser.parse_args()
+    wheel, root, folders = options.wheel, options.root, [options.root, *options.folders]
     with zipfile.ZipFile(wheel) as archive:
         files = [(info, archive.read(info)) for info in archive.infolist()]
     changed = {

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# The packages of a release, into out/wheels: a wheel of the stable ABI for CPython 3.11 and later, one each
+# Builds the packages of a release into out/wheels: a wheel of the stable ABI for CPython 3.11 and later, one each
 # for 3.9, 3.10 and the free-threaded 3.13 and 3.14 where that interpreter is found, and the source
 # distribution. Each wheel is checked by scripts/release/wheel_check.py, the source distribution by a wheel made of it.
+#
+# usage: scripts/release/wheels.sh
 #
 #   WHEEL_PYTHONS="python3.9 /opt/py313t/bin/python3.13t"   these interpreters
 #   WHEEL_SDIST=0        wheels only, where another machine of the release makes the source distribution
 #
 # scripts/release/release_wheel.sh builds each, and says what else can be set.
 # $PYTHON is the interpreter that has maturin, and auditwheel, and for zig ziglang, all from PyPI.
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
+[[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 shopt -s nullglob
 cd "$(dirname "$0")/../.."
 

@@ -3,11 +3,11 @@
 
 scripts/sim/device_counts.py [--arch 90]... [--only TEXT]        counts and prints
 scripts/sim/device_counts.py --write                             all of ARCHES: benches/device-instructions.json, and the times of
-                                                          scripts/sim/gpu_model.py; tables of docs/gpu-performance.md
+                                                                 scripts/sim/gpu_model.py; tables of docs/gpu-performance.md
 scripts/sim/device_counts.py --check [--arch 90]                 fails where a count rose by more than 2 %, or is above what it
-                                                          must reach and no known miss
+                                                                 must reach and no known miss
 scripts/sim/device_counts.py --pairs [--write]                   pairs of dtypes that no workload has, on sm_90: prints the table, or
-                                                          writes it to docs/gpu-performance.md
+                                                                 writes it to docs/gpu-performance.md
 
 The workloads are those of benches/gather/counted.rs; each is assembled once and compared with the host's engine.
 Instructions depend on nothing but the kernels, the compiler and the workloads: not on the machine.

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How long each workload should take on an H200: what is counted, what is modelled, what is assumed.
+"""Predicts how long each workload takes on an H200: what is counted, what is modelled, what is assumed.
 
 scripts/sim/gpu_model.py            prints the table, from benches/device-instructions.json and benches/device-times.json
 scripts/sim/gpu_model.py --write    writes the tables of docs/gpu-performance.md
 scripts/sim/gpu_model.py --check    fails where the tables there and the files do not belong together, a row is not there once, or a
-                             count is above its bound and no known miss
+                                    count is above its bound and no known miss
 
 Nothing here was measured on a GPU. Instructions, sectors and bytes are counted: the kernels' machine code was executed by
 scripts/sim/device_counts.py. The rest follows from CONSTANTS by arithmetic, or by the timing model of one multiprocessor

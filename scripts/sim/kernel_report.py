@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the compiler made of the kernels: registers, memory, instructions, and what follows for a multiprocessor.
+"""Reports what the compiler made of the kernels: registers, memory, instructions, and what follows for a multiprocessor.
 
 scripts/sim/kernel_report.py [--check] [--write docs/gpu-performance.md] [FATBIN]
 

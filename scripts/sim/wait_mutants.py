@@ -4,10 +4,9 @@
 The edits below go into a copy of the repository, all at once, each behind a question for the environment, so that one
 build serves all mutants and the engine itself has no switches. A mutant is dead if a test of crates/cudasim/tests/engine
 fails, crashes or hangs. An edit that no longer fits the code, and a wait in src/cuda that no edit covers, is an error.
-
-    scripts/sim/wait_mutants.py [--list] [NAME ...]
 """
 
+import argparse
 import os
 import re
 import subprocess
@@ -281,15 +280,18 @@ def dies(binary, copy, number):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the names of the mutants and test nothing")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only those that have this in their name")
+    options = parser.parse_args()
     copy = TARGET / "mutants"
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     files = {file: (ROOT / file).read_bytes() for file in filter(None, listed.split("\0")) if (ROOT / file).is_file()}
     names = mutate(files)
-    arguments = [name for name in sys.argv[1:] if name != "--list"]
-    if "--list" in sys.argv:
+    if options.list:
         print("\n".join(names))
         return
-    chosen = [n for n, name in enumerate(names) if not arguments or any(part in name for part in arguments)]
+    chosen = [n for n, name in enumerate(names) if not options.names or any(part in name for part in options.names)]
     write(copy, files)
     binary = build(copy)
     if (test := dies(binary, copy, -1)) is not None:

@@ -2,11 +2,13 @@
 # Compares what kernels execute on this GPU, as NVIDIA's profiler counts it, with what the emulator executed of the
 # same machine code: warp instructions for 16 bytes of output, times 32.
 #
-#   ./counts.sh NCU BENCH DEVICE-INSTRUCTIONS.JSON ARCH
+# usage: ./counts.sh NCU BENCH DEVICE-INSTRUCTIONS.JSON ARCH
 #
 # The status is 1 if a workload differs by more than LIMIT percent. The emulator counted for the multiprocessors of an
 # H200, by which work is cut: with another number the figures are printed and not judged.
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -uo pipefail
+[[ $# == 4 ]] || { echo "$0: see --help" >&2; exit 2; }
 ncu=$1 bench=$2 counted=$3 arch=$4
 
 # One of each kind of loop; their names are those of the file, and no other workload's name holds one of them.

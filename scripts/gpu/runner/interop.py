@@ -1,14 +1,21 @@
-"""Batches of another library's samples on a GPU, compared with what that library makes of them.
+#!/usr/bin/env python3
+"""Compares batches of another library's samples on a GPU with what that library makes of them.
 
-Takes the name of the library: torch, cupy or jax. With --simulate its samples are on the host and the batches on the
-simulated driver, which torch and JAX do not see: it shows that the library and the wheel work together.
+With --simulate the library's samples are on the host and the batches on the simulated driver, which torch and JAX do not see:
+it shows that the library and the wheel work together.
 """
 
-import sys
+import argparse
 
-import numpy as np
+# Before the imports, none of which --help needs.
+PARSER = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+PARSER.add_argument("library", choices=["torch", "cupy", "jax"])
+PARSER.add_argument("--simulate", action="store_true")
+OPTIONS = PARSER.parse_args()
 
-import windrow as wr
+import numpy as np  # noqa: E402
+
+import windrow as wr  # noqa: E402
 
 ROWS = [np.random.default_rng(i).standard_normal((37 + i % 5, 16)).astype(np.float32) for i in range(64)]
 EQUAL = [row[:37] for row in ROWS]
@@ -100,8 +107,8 @@ def simulated(library):
     assert np.array_equal(np.from_dlpack(batch.data, device="cpu"), np.asarray(stack(rows)))
 
 
-if sys.argv[2:] == ["--simulate"]:
-    simulated(sys.argv[1])
+if OPTIONS.simulate:
+    simulated(OPTIONS.library)
 else:
-    {"torch": with_torch, "cupy": with_cupy, "jax": with_jax}[sys.argv[1]]()
-print(f"{sys.argv[1]}: 1 passed")
+    {"torch": with_torch, "cupy": with_cupy, "jax": with_jax}[OPTIONS.library]()
+print(f"{OPTIONS.library}: 1 passed")

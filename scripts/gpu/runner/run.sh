@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Checks and times windrow on the GPU of this machine, in two parts of under ten minutes each:
+# Checks and times windrow on the GPU of this machine, in two parts of under ten minutes each.
 #
-#   ./run.sh check      Python libraries and tests, Rust tests, compute-sanitizer
-#   ./run.sh bench      instructions counted by ncu beside the emulator's, then every figure
-#   ./run.sh            both, one after the other
-#   ./run.sh --simulate [check|bench]    on libcudasim.so beside this script: shows that the steps work
-#   ./run.sh --has-gpu  status 0 if there is a GPU
+# usage: ./run.sh check      Python libraries and tests, Rust tests, compute-sanitizer
+#        ./run.sh bench      instructions counted by ncu beside the emulator's, then every figure
+#        ./run.sh            both, one after the other
+#        ./run.sh --simulate [check|bench]    on libcudasim.so beside this script: shows that the steps work
+#        ./run.sh --has-gpu  status 0 if there is a GPU
 #
 # Everything goes to $OUT, or to ./out, and is written after every step: summary-PART.json, log-PART.txt,
 # gather.json, and all of them in gpu-check.tar.gz. The status is 1 if a step failed, 2 without a GPU, 3 if none
 # failed and some were not run because the time was over. $BUDGET is the seconds of a part, 570 if it is not set.
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 

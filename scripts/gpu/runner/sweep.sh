@@ -4,8 +4,9 @@
 # already is not run again, so that a sweep that was stopped continues. Each call takes under nine minutes, ends
 # with the best trial of each workload, and writes $OUT/sweep.tar.gz (or ./out/sweep.tar.gz) with all files.
 #
-#   ./sweep.sh [NAME...]               on a GPU; all of trials.txt, or those that begin with a name
-#   ./sweep.sh --simulate [NAME...]    without one, on libcudasim.so beside this script
+# usage: ./sweep.sh [NAME...]               on a GPU; all of trials.txt, or those that begin with a name
+#        ./sweep.sh --simulate [NAME...]    without one, on libcudasim.so beside this script
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/driver.sh"
@@ -19,6 +20,7 @@ elif ! has_gpu; then
     echo "no GPU here (try --simulate)" >&2
     exit 2
 fi
+[[ ${1:-} != -* ]] || { echo "unknown argument $1" >&2; exit 2; }
 out=$PWD/sweep-work
 results=${OUT:-$PWD/out}
 mkdir -p "$out" "$results"
