@@ -2,7 +2,7 @@
 #
 #   make demo    assemble photographs, text and sound; check and time against NumPy and torch
 #   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
-#   make lint    format, clippy, docs, oldest supported compiler, workflows
+#   make lint    format, clippy, docs, spelling, oldest supported compiler, workflows
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
 #   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
 #   make test-slow  the Python tests that start processes, which make test leaves out
@@ -96,7 +96,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
-	scripts/prose
+	$(VENV)/bin/typos
 	scripts/sim/wait_mutants.py --list >/dev/null
 	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --features cuda
 	scripts/ci/msrv.sh
@@ -174,8 +174,8 @@ $(VENV)/.onnx: $(VENV)/.venv
 	@$(call optional,'onnxruntime>=1.22',its example is built and not run.)
 	@touch $@
 
-$(VENV)/.lint: $(VENV)/.venv
-	$(PIP) --quiet 'check-jsonschema>=0.31' 'zizmor>=1.5'
+$(VENV)/.lint: python/requirements/lint.txt $(VENV)/.venv
+	$(PIP) --quiet -r $<
 	@touch $@
 
 $(VENV)/.bench-check: $(VENV)/.venv

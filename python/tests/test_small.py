@@ -143,9 +143,9 @@ def test_arguments_of_one_call_are_not_those_of_the_next():
     reference = weakref.ref(wr.stack(rows, dtype="float64"))
     assert reference() is None
     # A name that is made while the program runs is another object than the one in its text.
-    name = "".join(["eng", "ine"])
+    name = "".join("engine")
     engine = wr.Engine(threads=1)
-    wr.stack(rows, **{name: engine, "".join(["dty", "pe"]): "float64"})
+    wr.stack(rows, **{name: engine, "".join("dtype"): "float64"})
     assert engine.stats()["batches"] == 1
 
 
