@@ -12,7 +12,7 @@
 #   make wait-mutants  each wait of the CUDA engine left out: the tests have to notice
 #   make wheels  every wheel of a release and the source distribution, each checked: out/wheels/
 #
-# What is run less often is a script; AGENTS.md has a line for each.
+# What is run less often is a script; scripts/README.md has a line for each.
 #
 # Needed: a Rust toolchain, Python 3.9 or newer with venv, make. Everything of Python goes to .venv,
 # nvcc included.
@@ -95,6 +95,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/docs/readme_table.py --check
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src
+	scripts/ci/script_list.py
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
 	$(VENV)/bin/typos
 	scripts/sim/wait_mutants.py --list >/dev/null

@@ -17,6 +17,8 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What is compiled here would go into the next wheel.
+sys.dont_write_bytecode = True
 # The package without the compiled module that `import windrow` wants.
 sys.path.insert(0, str(ROOT / "python/python/windrow"))
 from bench import chart  # noqa: E402
