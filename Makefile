@@ -96,6 +96,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src
 	scripts/ci/script_list.py
+	scripts/ci/commit_msg.sh
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null
 	$(VENV)/bin/typos
 	scripts/sim/wait_mutants.py --list >/dev/null
