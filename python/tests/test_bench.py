@@ -399,3 +399,7 @@ def test_groups_are_taken_from_the_newest_run_that_has_them(tmp_path):
     full["machine"]["date"] = "2099-01-02"
     later = publish(workloads=[entry("W1", 1e-3)])
     assert "2099-01-02" in later["table"] and later["groups"] == found["groups"]
+    # One that has them takes the place of both.
+    full["machine"]["date"] = "2099-01-03"
+    publish(workloads=[entry("W1", 1e-3), entry("small-pad", 1e-3)])
+    assert [path.name for path in (tmp_path / "benches/results").glob("*-x-*")] == ["2099-01-03-host-x-2core.json"]

@@ -30,11 +30,15 @@ def is_group(entry):
     return entry["name"].startswith(GROUPS)
 
 
+def has_groups(report):
+    return any(map(is_group, report.get("workloads", [])))
+
+
 def newest(kind):
     """The newest result of a kind. Groups are in runs of everything too, of which that of the same day counts as the newer one."""
     for path in sorted(RESULTS.glob("*.json"), reverse=True):
         report = json.loads(path.read_text(encoding="utf-8"))
-        if f"-{kind}-" in path.name or kind == "groups" and any(map(is_group, report.get("workloads", []))):
+        if f"-{kind}-" in path.name or kind == "groups" and has_groups(report):
             return path, report
     raise FileNotFoundError(f"{RESULTS}: no result of the kind {kind}")
 
@@ -45,14 +49,19 @@ def only(report, groups):
 
 
 def publish(path):
-    """A result of this machine among those that are kept; one of the same day and machine is replaced."""
+    """Adds a result. Earlier ones of its kind and machine go, unless only they have the groups; of everything, those of the groups alone go too."""
     report = json.loads(path.read_text(encoding="utf-8"))
     machine = report["machine"]
     words = re.sub(r"\(\w+\)|@.*|\b(amd|intel|cpu|processor|\d+-core)\b", " ", machine["cpu"].lower())
     kind = "pipelines" if "lines" in report else "host"
     if kind == "host" and all(map(is_group, report["workloads"])):
         kind = "groups"
-    name = "-".join([machine["date"], kind, *re.findall(r"[a-z0-9]+", words), f"{machine['cores']}core.json"])
+    machine_name = "-".join([*re.findall(r"[a-z0-9]+", words), f"{machine['cores']}core"])
+    for other in {kind, "groups"} if has_groups(report) else {kind}:
+        for earlier in RESULTS.glob(f"*-{other}-{machine_name}.json"):
+            if has_groups(report) or not has_groups(json.loads(earlier.read_text(encoding="utf-8"))):
+                earlier.unlink()
+    name = f"{machine['date']}-{kind}-{machine_name}.json"
     (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
