@@ -94,7 +94,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/docs/readme_table.py --check
 	scripts/ci/unsafe_table.py --check
-	scripts/ci/module_cycles.py src python/src
+	scripts/ci/module_cycles.py src python/src python/python/windrow
 	scripts/ci/script_list.py
 	scripts/ci/commit_msg.sh
 	sed -n 's/^    "\([^"*]*\).*/\1/p' .cargo/mutants.toml | xargs ls -d >/dev/null

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Imports against the data flow: scripts/ci/module_cycles.py FOLDER... prints each, and fails if there is one.
 
-A module imports those that its `crate::`, `super::` and `self::` paths name; a folder's `mod.rs` is a module of its own. Modules
-must not import each other in a cycle, and a room (a folder or file directly under FOLDER) imports only rooms listed before it.
-Tests are left out.
+A module of Rust imports those that its `crate::`, `super::` and `self::` paths name; a folder's `mod.rs` is a module of its own. A
+module of Python, where FOLDER is a package, imports what its statements name, those in functions too, but for `if TYPE_CHECKING:`;
+a folder's `__init__.py` is a module of its own. FOLDER's own `lib.rs` or `__init__.py` is the public surface, which all may import.
+Modules must not import each other in a cycle, and in Rust a room (a folder or file directly under FOLDER) imports only rooms listed
+before it. Tests are left out.
 """
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -19,10 +22,10 @@ ROOMS = {
 
 def modules(root):
     names = {}
-    for file in sorted(root.rglob("*.rs")):
+    for file in sorted([*root.rglob("*.rs"), *root.rglob("*.py")]):
         parts = file.relative_to(root).with_suffix("").parts
         if not any("tests" in part for part in parts):
-            names[parts[:-1] if parts[-1] in ("mod", "lib") else parts] = file
+            names[parts[:-1] if parts[-1] in ("mod", "lib", "__init__") else parts] = file
     return names
 
 
@@ -41,7 +44,7 @@ def paths(tree):
     return [head.strip() + path for part in [*parts, part] if part.strip() for path in paths(part.strip())]
 
 
-def imports(name, file, names):
+def of_rust(name, file, names):
     text = re.sub(r"//[^\n]*", "", re.split(r"#\[cfg\(.*\btest\b.*\)\]\nmod ", file.read_text())[0])
     children = "|".join(re.findall(r"^(?:pub(?:\([^)]*\))? )?mod (\w+);", text, re.M)) or "self"
     # Paths from `super` inside a function or an inline module start at the file itself.
@@ -61,6 +64,33 @@ def imports(name, file, names):
             yield tuple(at)
 
 
+def statements(node):
+    """All statements of a module, but those for type checkers alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            yield from (statement for other in child.orelse for statement in (other, *statements(other)))
+        else:
+            yield child
+            yield from statements(child)
+
+
+def of_python(name, file, names, package):
+    folder = name if file.name == "__init__.py" else name[:-1]
+    found = []
+    for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [alias.name.split(".") for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = [package, *folder[: len(folder) + 1 - node.level]] if node.level else []
+            base = start + (node.module.split(".") if node.module else [])
+            found += [[*base, alias.name] for alias in node.names]
+    for first, *path in found:
+        while path and tuple(path) not in names:
+            path.pop()
+        if first == package and path and tuple(path) != name:
+            yield tuple(path)
+
+
 def cycles(edges):
     """The strongly connected components of more than one module: those that reach each other."""
     reach = {}
@@ -78,6 +108,8 @@ def cycles(edges):
 
 def upward(root, edges):
     """Imports of a room that is listed later, or not at all."""
+    if str(root) not in ROOMS:
+        return
     order = ROOMS[str(root)].split()
     place = {room: index for index, room in enumerate(order)}
     for name, others in edges.items():
@@ -92,7 +124,7 @@ def main():
     found = []
     for root in map(Path, sys.argv[1:]):
         names = modules(root)
-        edges = {name: set(imports(name, file, names)) for name, file in names.items()}
+        edges = {name: set(of_rust(name, file, names) if file.suffix == ".rs" else of_python(name, file, names, root.name)) for name, file in names.items()}
         found += upward(root, edges)
         for group in cycles(edges):
             found.append(f"{root}: {len(group)} modules import each other:")

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import windrow as wr
 from windrow._fields import check, give, numpy, with_cure
 from windrow._masking import draws, mask, offsets_of
+from windrow._packing import pack_tokens
 from windrow._padding import features_of, is_mapping, options_of, padded, rows_of
 
 # Keys that a tokenizer pads, those of one sequence each.
@@ -276,8 +277,6 @@ class DataCollatorWithFlattening:
         return_tensors: Optional[str] = None,
         separator_id: Optional[int] = None,
     ) -> Dict[str, Any]:
-        from windrow.sequence import pack_tokens
-
         features = features_of(features)
         names = ("input_ids", "labels") if "labels" in features[0] else ("input_ids",)
         batch = pack_tokens(

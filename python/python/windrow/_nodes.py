@@ -9,28 +9,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import sys
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from windrow._opener import Opened, Opener, at_path, class_name
 
 __all__ = ["register_node"]
 
-
-class Opened(NamedTuple):
-    """A column of objects taken apart."""
-
-    # By name, of each sample; or by name a list of those of all samples.
-    children: Union[List[Dict[str, Any]], Dict[str, List[Any]]]
-    # Makes one object of the assembled children.
-    close: Callable[[Dict[str, Any]], Any]
-    # Children that are not stacked: form and arguments by name.
-    forms: Optional[Dict[str, Tuple[str, Dict[str, Any]]]] = None
-    # The class whose leaves are torch tensors, all of them: `close` gets those without a form as such.
-    tensors: Optional[str] = None
-    # Children of further samples, the first of which has this number: those of one do not depend on the others.
-    again: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None
-
-
-# Called with a column of one class, its path and the separator of names; returns `Opened`.
-Opener = Callable[[List[Any], str, str], Opened]
 
 _registered: Dict[type, Opener] = {}
 _known: Dict[type, Opener] = {}
@@ -68,13 +52,13 @@ def register_node(
     if not isinstance(cls, type):
         raise TypeError(f"register_node takes a class, got {type(cls).__name__}")
     has_rules = cls in (dict, list, tuple, str, bytes, bool, int, float, type(None), object)
-    if has_rules or _name(cls) in ("numpy.ndarray", "torch.Tensor"):
+    if has_rules or class_name(cls) in ("numpy.ndarray", "torch.Tensor"):
         raise TypeError(f"wr.collate has rules for {cls.__name__}; register a class of your own")
     for name, function in (("flatten", flatten), ("unflatten", unflatten)):
         if not callable(function):
             raise TypeError(f"{name} must be a function, got {function!r}")
     if cls in _registered:
-        raise ValueError(f"{_name(cls)} is registered already")
+        raise ValueError(f"{class_name(cls)} is registered already")
 
     def opener(samples: List[Any], path: str, sep: str) -> Opened:
         def again(samples: List[Any], start: int) -> List[Dict[str, Any]]:
@@ -82,8 +66,8 @@ def register_node(
             for index, sample in enumerate(samples, start):
                 mapping = flatten(sample)
                 if not isinstance(mapping, Mapping):
-                    text = f"expected a mapping of names to children from flatten of {_name(cls)}"
-                    raise TypeError(f"sample {index}{_at(path)}: {text}, got {type(mapping).__name__}")
+                    text = f"expected a mapping of names to children from flatten of {class_name(cls)}"
+                    raise TypeError(f"sample {index}{at_path(path)}: {text}, got {type(mapping).__name__}")
                 children.append(dict(mapping))
             return children
 
@@ -100,14 +84,6 @@ def find(cls: type, is_last: bool) -> Optional[Opener]:
         if found is not None and len(_known) < _MAX_KNOWN:
             _known[cls] = found
     return found
-
-
-def _name(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _at(path: str) -> str:
-    return f' at "{path}"' if path else ""
 
 
 def num_registered() -> int:
@@ -195,7 +171,7 @@ def _opened(samples: List[Any], names: List[str], path: str, sep: str, close: Ca
                 children.append({name: getattr(sample, name) for name in names})
             except AttributeError as error:
                 where = sep.join(filter(None, (path, getattr(error, "name", None) or "")))
-                raise AttributeError(f"sample {index}{_at(where)}: the field is not set") from error
+                raise AttributeError(f"sample {index}{at_path(where)}: the field is not set") from error
         return children
 
     return Opened(again(samples, 0), close, again=again)
@@ -303,8 +279,8 @@ def _unlike(
             for index, sample in enumerate(samples, start):
                 leaves, own = flatten(sample)
                 if own != context:
-                    text = f"expected {_name(cls)} with {context!r} beside its leaves, got {own!r}"
-                    raise ValueError(f"sample {index}{_at(path)}: {text}")
+                    text = f"expected {class_name(cls)} with {context!r} beside its leaves, got {own!r}"
+                    raise ValueError(f"sample {index}{at_path(path)}: {text}")
                 children.append(leaves)
             return children
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections.abc
-from typing import Any, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import windrow as wr
 from windrow import _windrow
@@ -47,6 +47,12 @@ def features_of(features: Any) -> Sequence[Mapping[str, Any]]:
     if "input_ids" not in first:
         raise KeyError("sample 0: the key 'input_ids' is missing")
     return samples
+
+
+def result_keys(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
+    """Keys of the result to keys of the features."""
+    keys: List[str] = [key for key in features[0] if features[0][key] is not None]
+    return {("labels" if key == "label" else key): key for key in keys}
 
 
 def rows_of(samples: Any) -> Any:

@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.data.storage import N_KEYS, NodeStorage
 
 import windrow as wr
-from windrow._nodes import Opened, Opener, _at, _name
+from windrow._opener import Opened, Opener, at_path, class_name
 from windrow._windrow import _raise_rows
 
 
@@ -66,7 +66,7 @@ class _Nodes:
 
 def _open(samples: List[Any], path: str, sep: str) -> Opened:
     graphs = _Graphs(samples, path, sep)
-    return Opened(graphs.children, graphs.close, graphs.forms, _name(type(samples[0])))
+    return Opened(graphs.children, graphs.close, graphs.forms, class_name(type(samples[0])))
 
 
 class _Graphs:
@@ -103,8 +103,8 @@ class _Graphs:
     def _add(self, key: Any, stores: List[Any], attr: str, name: str, values: List[Any]) -> None:
         elem, first = values[0], self._samples[0]
         if type(elem) not in (torch.Tensor, int, float, bool) or getattr(elem, "layout", torch.strided) is not torch.strided:
-            text = f"expected a tensor, a number or a list without tensors in {_name(type(first))}, got {_name(type(elem))}"
-            raise TypeError(f"sample 0{_at(self._where(name))}: {text}; Batch.from_data_list takes it")
+            text = f"expected a tensor, a number or a list without tensors in {class_name(type(first))}, got {class_name(type(elem))}"
+            raise TypeError(f"sample 0{at_path(self._where(name))}: {text}; Batch.from_data_list takes it")
         is_tensor = type(elem) is torch.Tensor
         dim = first.__cat_dim__(attr, elem, stores[0]) if is_tensor and elem.dim() else None
         steps = _steps(self._samples, stores, attr, values, self._nodes.get(key))
@@ -180,7 +180,7 @@ def _stores(samples: List[Any], path: str) -> Dict[Any, List[Any]]:
             columns[key] = [stores[key] for stores in by_key]
         except KeyError:
             index = next(index for index, stores in enumerate(by_key) if key not in stores)
-            raise KeyError(f"sample {index}{_at(path)}: the store {key!r} is missing") from None
+            raise KeyError(f"sample {index}{at_path(path)}: the store {key!r} is missing") from None
     return columns
 
 
@@ -190,7 +190,7 @@ def _values_of(mappings: List[Dict[str, Any]], attr: str, path: str, name: str, 
     except KeyError:
         index = next(index for index, mapping in enumerate(mappings) if attr not in mapping)
         where = sep.join(filter(None, (path, name)))
-        raise KeyError(f"sample {index}{_at(where)}: the key is missing") from None
+        raise KeyError(f"sample {index}{at_path(where)}: the key is missing") from None
 
 
 def _holds_tensors(values: Any) -> bool:

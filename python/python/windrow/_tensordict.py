@@ -10,7 +10,7 @@ import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
 
 import windrow as wr
-from windrow._nodes import Opened, Opener, _at, _name
+from windrow._opener import Opened, Opener, at_path, class_name
 
 _NON_TENSORS = (NonTensorData, tensordict.NonTensorStack)
 _batch_size = operator.attrgetter("batch_size")
@@ -49,8 +49,8 @@ def _open_class(samples: List[Any], path: str, sep: str) -> Opened:
     cls = type(samples[0])
     beside = [name for sample in samples for name in sample._non_tensordict]
     if beside:
-        raise TypeError(f"sample 0{_at(path)}: {_name(cls)} holds {beside[0]!r} outside of its TensorDict; make it NonTensorData")
-    opened = _open([sample._tensordict for sample in samples], path, sep, _name(cls))
+        raise TypeError(f"sample 0{at_path(path)}: {class_name(cls)} holds {beside[0]!r} outside of its TensorDict; make it NonTensorData")
+    opened = _open([sample._tensordict for sample in samples], path, sep, class_name(cls))
     return opened._replace(close=lambda children: cls.from_tensordict(opened.close(children)))
 
 
@@ -69,7 +69,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
             missing = [index for index, sample in enumerate(children) if key not in sample]
             if missing:
                 where = sep.join(filter(None, (path, key)))
-                raise KeyError(f"sample {missing[0]}{_at(where)}: the key is missing")
+                raise KeyError(f"sample {missing[0]}{at_path(where)}: the key is missing")
             stacks[key] = torch.stack([sample[key] for sample in children])
         children = [{key: value for key, value in sample.items() if key not in others} for sample in children]
     order = list(_items(first))
@@ -93,7 +93,7 @@ def _open(samples: List[Any], path: str, sep: str, name: str = "") -> Opened:
             return cls._new_unsafe(source=source, batch_size=batch_size, device=device, names=names)
         return TensorDict(source, batch_size=batch_size, device=device, names=names)
 
-    return Opened(children, close, None, name or _name(type(first)))
+    return Opened(children, close, None, name or class_name(type(first)))
 
 
 def _check_sizes(sizes: List[torch.Size], path: str) -> None:
@@ -101,7 +101,7 @@ def _check_sizes(sizes: List[torch.Size], path: str) -> None:
     if sizes.count(sizes[0]) != len(sizes):
         index = next(index for index, size in enumerate(sizes) if size != sizes[0])
         expected, got = tuple(sizes[0]), tuple(sizes[index])
-        error = wr.ShapeError(f"sample {index}{_at(path)}: expected batch_size {expected}, got {got}; torch.stack needs equal ones too")
+        error = wr.ShapeError(f"sample {index}{at_path(path)}: expected batch_size {expected}, got {got}; torch.stack needs equal ones too")
         error.index, error.path, error.expected, error.got = index, path, expected, got
         raise error
 

@@ -8,10 +8,8 @@ collators, and their results.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, Mapping, Optional, Sequence, Union
 
-import windrow as wr
-from windrow import _windrow
 from windrow._collators import (
     DataCollatorForCompletionOnlyLM,
     DataCollatorForLanguageModeling,
@@ -21,9 +19,9 @@ from windrow._collators import (
     DataCollatorWithPadding,
     TokenizerNumbers,
 )
-from windrow._fields import check, give
-from windrow._padding import features_of, is_mapping, options_of, padded, rows_of
-from windrow.plan import int_of
+from windrow._fields import check
+from windrow._packing import pack_rows, pack_tokens
+from windrow._padding import features_of, options_of, padded, result_keys
 
 __all__ = [
     "DataCollatorForCompletionOnlyLM",
@@ -88,152 +86,6 @@ def pad_tokens(
     options = options_of(padding, max_length, pad_to_multiple_of, padding_side)
     values = {"input_ids": pad_token_id, "labels": label_pad_token_id, "special_tokens_mask": 1, **(pad_values or {})}
     features = features_of(features)
-    names = _names(features)
+    names = result_keys(features)
     wants_mask = return_attention_mask and "attention_mask" not in names
     return padded(features, names, values, options, wants_mask, return_tensors)
-
-
-def pack_tokens(
-    features: Sequence[Mapping[str, Any]],
-    *,
-    separator_id: int = -100,
-    position_ids_start: int = 0,
-    return_flash_attn_kwargs: bool = False,
-    return_seq_idx: bool = False,
-    return_tensors: str = "pt",
-) -> Dict[str, Any]:
-    """Joins sequences to one row, with what attention needs to keep them apart; nothing is padded.
-
-    Args:
-        features: a list of mappings with ``input_ids`` ``[L]`` or ``[1, L]``, and optionally ``labels`` of the same
-            shape (else the ids are the labels), or an Arrow table of such rows; all on the host or all on one device.
-        separator_id: label of each sequence's first token, which no token before it predicts.
-        position_ids_start: position of each sequence's first token.
-        return_flash_attn_kwargs: names boundaries as models of transformers take them.
-        return_seq_idx: adds ``seq_idx`` int32 ``[1, total]``, the sequence of each token.
-        return_tensors: ``"pt"`` or ``"np"``.
-
-    Returns:
-        dict: ``input_ids``, ``labels``, ``position_ids`` int64 ``[1, total]``; ``cu_seqlens`` int32
-        ``[N + 1]`` and ``max_seqlen``, a Python int. With ``return_flash_attn_kwargs`` the last two are named ``cu_seq_lens_q``,
-        ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``. For samples on a device all tensors are there, and the call does
-        not wait.
-
-    Raises:
-        ShapeError: ids of another shape, or another number of labels than ids.
-        DTypeError: ids or labels are not whole numbers, or are beyond int64.
-        DeviceError: they are in several places.
-        KeyError: an entry is missing.
-        TypeError: as for `pad_tokens`.
-        ValueError: there are no features, or more than 2^31 - 1 tokens.
-
-    Example:
-        >>> from windrow.sequence import pack_tokens
-        >>> batch = pack_tokens([{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}])
-        >>> batch["input_ids"].tolist(), batch["position_ids"].tolist(), batch["cu_seqlens"].tolist()
-        ([[5, 6, 7, 8, 9]], [[0, 1, 2, 0, 1]], [0, 3, 5])
-    """
-    check(return_tensors)
-    features = features_of(features)
-    names = _names(features)
-    ids, labels, positions, index, boundaries, longest = _windrow.pack_columns(
-        features, "input_ids", names.get("labels"), separator_id, position_ids_start, return_seq_idx
-    )
-    result = {
-        "input_ids": give(ids, return_tensors),
-        "labels": give(labels, return_tensors),
-        "position_ids": give(positions, return_tensors),
-    }
-    if index is not None:
-        result["seq_idx"] = give(index, return_tensors)
-    boundaries = give(boundaries, return_tensors)
-    if return_flash_attn_kwargs:
-        result.update(cu_seq_lens_q=boundaries, cu_seq_lens_k=boundaries, max_length_q=longest, max_length_k=longest)
-    else:
-        result.update(cu_seqlens=boundaries, max_seqlen=longest)
-    return result
-
-
-def pack_rows(
-    samples: Sequence[Any],
-    plan: Sequence[Sequence[int]],
-    *,
-    max_tokens: Optional[int] = None,
-    pad_token_id: int = 0,
-    label_pad_token_id: int = -100,
-    separator_id: int = -100,
-    return_tensors: str = "pt",
-) -> Dict[str, Any]:
-    """Assembles the rows of `windrow.plan.pack`: several sequences in each row, padded to one length.
-
-    Args:
-        samples: token sequences ``[L]`` or ``[1, L]``, lists or array-likes; or mappings with ``input_ids`` and
-            perhaps ``labels``, as `pack_tokens` takes them. Also an Arrow column of lists, or a table.
-        plan: rows of indices into ``samples``; samples that no row names are left out.
-        max_tokens: the length of a row; None: that of the plan.
-        pad_token_id, label_pad_token_id: what ``input_ids`` and ``labels`` are padded with.
-        separator_id: label of each sequence's first token, which no token before it predicts.
-        return_tensors: ``"pt"`` or ``"np"``.
-
-    Returns:
-        dict: ``input_ids``, ``labels``, ``position_ids`` and ``segment_ids``, int64 ``[B, max_tokens]``. Segments are counted from 1 in
-        each row and are 0 where padding is; positions begin at 0 in each segment. ``cu_seqlens``, int32: where each sequence
-        begins and ends in the flattened rows; the padding of a row counts as one more sequence, so that the last number is
-        ``B * max_tokens`` and attention over ``input_ids.view(-1)`` can take it. For samples on a device all tensors are there,
-        and the call does not wait.
-
-    Raises:
-        IndexError: the plan names a sample that does not exist.
-        TypeError: an index is not an int, or a dict of columns in place of the list.
-        KeyError: an entry is missing.
-        ValueError: a row is longer than ``max_tokens``, no ``max_tokens`` is known, the plan is empty, or there are more than 2^31 - 1
-            tokens.
-        ShapeError, DTypeError, DeviceError: as for `pack_tokens`; ``index`` is the position in the order of the plan.
-
-    Example:
-        >>> from windrow import plan
-        >>> from windrow.sequence import pack_rows
-        >>> rows = [[5, 6, 7], [8], [9, 10]]
-        >>> batch = pack_rows(rows, plan.pack([3, 1, 2], max_tokens=4))
-        >>> batch["input_ids"].tolist(), batch["segment_ids"].tolist(), batch["cu_seqlens"].tolist()
-        ([[5, 6, 7, 8], [9, 10, 0, 0]], [[1, 1, 1, 2], [1, 1, 0, 0]], [0, 3, 4, 6, 8])
-    """
-    check(return_tensors)
-    limit = max_tokens if max_tokens is not None else getattr(plan, "max_tokens", None)
-    if limit is None:
-        raise ValueError("max_tokens= is needed: this plan has no max_tokens, unlike one of plan.pack")
-    limit = int_of("max_tokens", limit)
-    features = features_of(_picked(rows_of(samples), plan))
-    columns = _windrow.pack_rows_of(
-        features,
-        "input_ids",
-        _names(features).get("labels"),
-        [len(indices) for indices in plan],
-        limit,
-        (pad_token_id, label_pad_token_id, separator_id),
-    )
-    names = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens")
-    return {name: give(column, return_tensors) for name, column in zip(names, columns)}
-
-
-def _picked(samples: Sequence[Any], plan: Sequence[Sequence[int]]) -> List[Any]:
-    """The samples that a plan names, in its order, as mappings."""
-    features: List[Any] = []
-    for row, indices in enumerate(plan):
-        for index in indices:
-            if not hasattr(index, "__index__"):
-                raise TypeError(f"row {row} of the plan has {index!r} in place of the index of a sample")
-            if not -len(samples) <= index < len(samples):
-                raise IndexError(f"row {row} of the plan names sample {index} of {len(samples)}")
-            features.append(samples[index])
-    if not features:
-        raise ValueError("the plan names no samples")
-    if not is_mapping(features[0]):
-        features = [{"input_ids": tokens} for tokens in features]
-    return features
-
-
-def _names(features: Sequence[Mapping[str, Any]]) -> Dict[str, str]:
-    """Keys of the result to keys of the features."""
-    keys: List[str] = [key for key in features[0] if features[0][key] is not None]
-    return {("labels" if key == "label" else key): key for key in keys}

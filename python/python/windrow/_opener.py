@@ -1,0 +1,34 @@
+"""What takes objects of one class apart for `windrow.collate`: `_nodes` has those of all classes."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+
+
+class Opened(NamedTuple):
+    """A column of objects taken apart."""
+
+    # By name, of each sample; or by name a list of those of all samples.
+    children: Union[List[Dict[str, Any]], Dict[str, List[Any]]]
+    # Makes one object of the assembled children.
+    close: Callable[[Dict[str, Any]], Any]
+    # Children that are not stacked: form and arguments by name.
+    forms: Optional[Dict[str, Tuple[str, Dict[str, Any]]]] = None
+    # The class whose leaves are torch tensors, all of them: `close` gets those without a form as such.
+    tensors: Optional[str] = None
+    # Children of further samples, the first of which has this number: those of one do not depend on the others.
+    again: Optional[Callable[[List[Any], int], List[Dict[str, Any]]]] = None
+
+
+# Called with a column of one class, its path and the separator of names; returns `Opened`.
+Opener = Callable[[List[Any], str, str], Opened]
+
+
+def class_name(cls: type) -> str:
+    """The full name of a class in an error."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def at_path(path: str) -> str:
+    """Where in a tree, in an error; nothing for the root."""
+    return f' at "{path}"' if path else ""
