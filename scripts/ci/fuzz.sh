@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes for SECONDS (default: 300) over all targets, or over those named: the Rust ones of fuzz/ under
 # AddressSanitizer, then the Python ones of python/fuzz. What they find grows in out/fuzz/, beginning with
-# fuzz/corpus/; `--minimise` writes the corpora anew from there. `--cuda`: `assemble` with the CUDA engine
+# the archives of fuzz/corpus/; `--minimise` writes those anew from there. `--cuda`: `assemble` with the CUDA engine
 # beside the others, on the simulated driver, which ends a kernel that reads what is no sample's; needs nvcc (scripts/ci/run.sh).
 #
 # usage: scripts/ci/fuzz.sh [--cuda] [SECONDS [TARGET ...]] | scripts/ci/fuzz.sh --minimise
@@ -21,16 +21,34 @@ export RUSTC_BOOTSTRAP=1
 export ASAN_OPTIONS=allocator_may_return_null=1
 rust="dlpack assemble plan arrow"
 
+# The inputs of a target's archive, and nothing else, into a folder.
+unpack() { # target folder
+    rm -rf "$2"
+    mkdir -p "$2"
+    tar --extract --file "fuzz/corpus/$1.tar" --directory "$2"
+}
+
+# The inputs of a folder into a target's archive: the same ones give the same bytes. It is not compressed, so that no version of
+# a compressor decides them; Git compresses it.
+pack() { # target folder
+    local archive=fuzz/corpus/$1.tar names
+    names=$(cd "$2" && printf '%s\n' * | LC_ALL=C sort)
+    tar --create --file "$archive.new" --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=0644 \
+        --directory "$2" --no-recursion --verbatim-files-from --files-from - <<<"$names"
+    mv "$archive.new" "$archive"
+    echo "$archive: $(wc -l <<<"$names") inputs, which tests/corpus.rs counts"
+}
+
 if [[ ${1:-} == --minimise ]]; then
     needs_cargo_fuzz
     for target in $rust; do
+        unpack "$target" "out/fuzz/corpus/$target"
         rm -rf "out/fuzz/small/$target"
-        mkdir -p "out/fuzz/small/$target" "fuzz/corpus/$target"
+        mkdir -p "out/fuzz/small/$target" "out/fuzz/$target"
         # As few inputs as cover every branch, and none of any length.
-        cargo fuzz run "$target" "out/fuzz/small/$target" "out/fuzz/$target" "fuzz/corpus/$target" -- \
+        cargo fuzz run "$target" "out/fuzz/small/$target" "out/fuzz/$target" "out/fuzz/corpus/$target" -- \
             -set_cover_merge=1 -use_counters=0 -max_len=512
-        rm -r "fuzz/corpus/$target"
-        cp -r "out/fuzz/small/$target" "fuzz/corpus/$target"
+        pack "$target" "out/fuzz/small/$target"
     done
     exit
 fi
@@ -54,6 +72,7 @@ for target in $targets; do
     fi
     needs_cargo_fuzz
     mkdir -p "out/fuzz/$target"
-    cargo fuzz run "${features[@]}" "$target" "out/fuzz/$target" "fuzz/corpus/$target" -- \
+    unpack "$target" "out/fuzz/corpus/$target"
+    cargo fuzz run "${features[@]}" "$target" "out/fuzz/$target" "out/fuzz/corpus/$target" -- \
         -max_total_time="$each" -max_len=512 -timeout=60 -rss_limit_mb=4096 -print_final_stats=1
 done
