@@ -213,6 +213,7 @@ fn node_of(format: Format, u: &mut Unstructured<'_>, depth: usize) -> arbitrary:
 
 /// The memory that both structs point to.
 #[derive(Default)]
+#[allow(clippy::vec_box, reason = "structs stay at their addresses while more are added")]
 struct Memory {
     texts: Vec<CString>,
     blocks: Vec<Box<[u8]>>,

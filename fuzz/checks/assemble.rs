@@ -149,9 +149,9 @@ fn samples(u: &mut Unstructured<'_>, form: &Form, ndim: usize, mixed: bool) -> R
     let mut samples = Vec::new();
     for _ in 0..u.int_in_range(0..=7u8)? {
         let mut shape = base.clone();
-        for d in 0..ndim {
+        for (d, length) in shape.iter_mut().enumerate() {
             if free(d) || rarely(u, 100)? {
-                shape[d] = extent(u)?;
+                *length = extent(u)?;
             }
         }
         if rarely(u, 100)? {

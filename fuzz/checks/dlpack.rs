@@ -475,8 +475,11 @@ pub fn check(case: &Case) {
                 read(&tensor, &want, engines());
             } else if matches!(sound.device, Device::Cuda(_)) {
                 slice::<f32>(&tensor, None);
-                let view = [SampleView::from(&tensor)];
-                assert!(engines()[0].assemble(&view, &Collate::stack()).is_err());
+                // A device would take the address, where there is no memory.
+                if Engine::cuda(0).is_err() {
+                    let view = [SampleView::from(&tensor)];
+                    assert!(engines()[0].assemble(&view, &Collate::stack()).is_err());
+                }
             }
             let mut tensors = vec![tensor];
             for step in &case.steps {
