@@ -8,8 +8,10 @@ mod nvcc;
 
 use std::env;
 use std::fs;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::thread;
 
 /// Marks, on a line right before it, a kernel that uses barriers or warp intrinsics.
@@ -32,7 +34,7 @@ fn main() {
         return;
     }
     let flags = flags_of_all();
-    let mut sources = simulator(&here);
+    let mut sources = simulator(&here, &out);
     let kernels = here.join("../../kernels");
     files(&kernels, "h");
     files(&kernels, "cuh");
@@ -51,7 +53,7 @@ fn flags_of_all() -> Vec<String> {
     let mut flags = strings(&[
         "-std=c++20",
         "-O2",
-        "-g",
+        "-g1",
         "-fPIC",
         "-fvisibility=hidden",
         "-pthread",
@@ -66,10 +68,7 @@ fn flags_of_all() -> Vec<String> {
 }
 
 /// The simulator, and the emulator of machine code, which is most of the time of the tests that use it.
-fn simulator(here: &Path) -> Vec<Source> {
-    let (sim, device_code) = (here.join("sim"), here.join("device_code"));
-    files(&sim, "h");
-    files(&device_code, "h");
+fn simulator(here: &Path, out: &Path) -> Vec<Source> {
     let own = strings(&["-Wall", "-Wextra"]);
     let mut fast = own.clone();
     fast.extend(strings(&["-O3", "-ffp-contract=off", "-fno-strict-aliasing"]));
@@ -77,9 +76,20 @@ fn simulator(here: &Path) -> Vec<Source> {
         // It is run where it is built.
         fast.push("-march=native".into());
     }
-    let sources = files(&sim, "cpp").into_iter().map(|source| (source, own.clone()));
-    let emulator = files(&device_code, "cpp").into_iter().map(|source| (source, fast.clone()));
-    sources.chain(emulator).collect()
+    files(&here.join("device_code"), "h");
+    let emulator =
+        files(&here.join("device_code"), "cpp").into_iter().map(|source| (source, fast.clone()));
+    once((unit(&here.join("sim"), out), own)).chain(emulator).collect()
+}
+
+/// One source that includes all of a folder: headers are most of what a compiler reads for each.
+fn unit(folder: &Path, out: &Path) -> PathBuf {
+    files(folder, "h");
+    let sources = files(folder, "cpp");
+    let includes = sources.iter().map(|source| format!("#include \"{}\"\n", source.display()));
+    let unit = out.join(folder.file_name().unwrap()).with_extension("cpp");
+    fs::write(&unit, includes.collect::<String>()).unwrap();
+    unit
 }
 
 /// The kernels of a folder, as g++ takes them.
@@ -164,15 +174,15 @@ fn kernels_of(source: &str, preprocessed: &str) -> Vec<(String, bool)> {
 /// Two at a time; gives the object files.
 fn compile_all(sources: &[Source], flags: &[String], out: &Path) -> Vec<PathBuf> {
     let object = |source: &Path| out.join(source.file_name().unwrap()).with_extension("o");
-    let half = sources.len().div_ceil(2);
+    let rest = Mutex::new(sources.iter());
     thread::scope(|scope| {
-        for part in sources.chunks(half) {
-            scope.spawn(move || {
-                for (source, own) in part {
-                    let mut compile = Command::new(compiler());
-                    compile.args(flags).args(own).arg("-c").arg(source);
-                    run(compile.arg("-o").arg(object(source)));
-                }
+        for _ in 0..2 {
+            scope.spawn(|| loop {
+                let next = rest.lock().unwrap().next();
+                let Some((source, own)) = next else { break };
+                let mut compile = Command::new(compiler());
+                compile.args(flags).args(own).arg("-c").arg(source);
+                run(compile.arg("-o").arg(object(source)));
             });
         }
     });
