@@ -1,11 +1,19 @@
-# The recipes of this repository; people and .ci/run call the same ones.
+# The recipes of this repository; people, .ci/run and the workflows call the same ones.
 #
 #   make demo    assemble photographs, text and sound; check and time against NumPy and torch
-#   make test    Rust tests, the CUDA engine on a simulated driver, type checks, Python tests
-#   make lint    format, clippy, docs, spelling, oldest supported compiler, workflows
+#   make test    all tests but the slow ones: test-host, test-device and test-python
+#   make lint    format, clippy, docs, spelling, commit messages, oldest supported compiler, workflows
 #   make bench   criterion benches, then torch, NumPy, DALI and others beside windrow: out/bench/
-#   make bench-check  fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
-#   make test-slow  the Python tests that start processes, which make test leaves out
+#
+#   make test-host      Rust tests of the host engine, the C interface and the documentation
+#   make test-device    the CUDA engine without a GPU: test-simulated and test-device-code
+#   make test-python    type checks, Python tests
+#   make test-slow      the Python tests that start processes, which make test leaves out
+#   make test-package   the wheel in a fresh environment, the source distribution, the crates
+#   make test-short     the demo, examples, site, bundle and what is run less often, each in its shortest form
+#   make bench-check    fails if the instructions of fixed inputs rose by more than 5 % (valgrind)
+#
+#   make test-simulated    the CUDA engine on a simulated driver, whose kernels are compiled for the host
 #   make test-device-code  the kernels' machine code, executed: shared suites, counts against benches/device-instructions.json
 #   make gpu-model  what each workload should take on a GPU, and which of it is counted and which assumed
 #   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
@@ -22,7 +30,8 @@ CARGO ?= cargo
 VENV ?= .venv
 
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --disable-pip-version-check
+# Compiled when it is imported: torch, JAX and Ray would take a minute, most of it for modules that nothing here imports.
+PIP := $(PY) -m pip install --disable-pip-version-check --no-compile
 # What a recipe of the CUDA engine needs and begins with, on the platforms that have one.
 ifneq (,$(filter Linux-x86_64 Linux-aarch64,$(shell uname -sm | tr ' ' -)))
 NVCC_READY := $(VENV)/.cuda
@@ -31,8 +40,11 @@ WITH_NVCC := CUDA_HOME=$${CUDA_HOME:-$(abspath $(VENV))/nvcc/nvidia/cu13} WINDRO
 WHEEL_NVCC := $(WITH_NVCC)
 # A stand-in for the driver, so that the tests of devices run without one; one that is set is used.
 TEST_DRIVER = WINDROW_CUDA_DRIVER=$${WINDROW_CUDA_DRIVER:-$$($(WITH_NVCC) CARGO=$(CARGO) scripts/sim/simulated_driver.sh)}
+# All Rust tests, of the host too: an alias of .cargo/config.toml, so that nothing is compiled twice.
+CARGO_TEST = $(WITH_NVCC) $(CARGO) test-all
 else
 WITH_NVCC := @echo "SKIP: no CUDA engine on this platform:"
+CARGO_TEST = $(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing
 endif
 SOURCES := Cargo.toml Cargo.lock python/Cargo.toml python/pyproject.toml $(shell find src python/src \
 	python/python kernels build build.rs -name '*.rs' -o -name '*.cu*' -o -name '*.py' -o -name '*.pyi' -o -name py.typed)
@@ -43,30 +55,40 @@ optional = $(PIP) --quiet --only-binary :all: $(1) || echo "$(1) did not install
 optionals = $(PIP) --quiet --only-binary :all: -r $(1) || sed '/^ *\(\#\|$$\)/d' $(1) | while read -r package; do \
 	$(call optional,"$$package",$(2)); done
 
-.PHONY: demo test lint bench bench-check test-device-code gpu-model gpu-check wait-mutants wheels test-rust test-cuda test-python test-slow
+.PHONY: demo test announce-test test-host test-device test-simulated test-device-code test-python test-slow test-package test-short \
+	lint bench bench-check gpu-model gpu-check wait-mutants wheels
 .NOTPARALLEL:
 
 demo: $(VENV)/.demo $(VENV)/.windrow
 	$(PY) -m windrow demo
 
-test: test-rust test-cuda test-device-code test-python
+test: announce-test test-host test-device test-python
 
-# One set of features for all, so that nothing is compiled twice.
-test-rust:
-	$(CARGO) test --locked -p windrow -p windrow-capi --features windrow/tracing --all-targets
-	$(CARGO) test --locked -p windrow --features windrow/tracing --doc
-	CARGO=$(CARGO) scripts/ci/capi_examples.sh
+announce-test:
+	@echo "make test: test-host, test-device, test-python; about 14 minutes on two cores after make demo, 5 more before it."
+	@echo "Left out: make test-slow (processes, whole programs), test-package, test-short, lint. Nothing needs a GPU."
 
-# As well here: the engine and the simulator share one build.
-BOTH := -p windrow -p cudasim --features windrow/cuda
+# Without a driver, so that every test of a device says SKIP: those are of test-simulated.
+HOST_SUITES := $(patsubst tests/%.rs,--test %,$(wildcard tests/*.rs)) --test header --test hostile
+test-host: $(NVCC_READY)
+	WINDROW_CUDA_DRIVER=none $(CARGO_TEST) --lib $(HOST_SUITES) --bench host --examples
+	$(CARGO_TEST) --doc
+	$(WHEEL_NVCC) CARGO=$(CARGO) scripts/ci/capi_examples.sh
+
+test-device: test-simulated test-device-code
+
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
-test-cuda: $(NVCC_READY)
-	$(WITH_NVCC) sh -c 'WINDROW_CUDA_DRIVER=$$(CARGO=$(CARGO) scripts/sim/simulated_driver.sh) \
-		CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1; export WINDROW_CUDA_DRIVER CUDASIM_DELAY_US WINDROW_REQUIRE_GPU; \
-		$(CARGO) test --locked $(BOTH) --tests && mkdir -p out && \
-		$(CARGO) test --locked $(BOTH) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
-		$(PYTHON) scripts/gpu/plots.py --simulated out/gather-quick.json'
+ifneq (,$(NVCC_READY))
+test-simulated: $(NVCC_READY)
+	export CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device $(TEST_DRIVER) && \
+		$(CARGO_TEST) --lib --tests && mkdir -p out && \
+		$(CARGO_TEST) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
+		$(PYTHON) scripts/gpu/plots.py --simulated out/gather-quick.json
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/kernel_report.py --check
+else
+test-simulated:
+	@echo "SKIP: no CUDA engine on this platform"
+endif
 
 # ARCHS: others than sm_90, such as ARCHS="80 100 120". DEVICE_CODE_FLAGS: more options of the script, such as --suite channels.
 test-device-code: $(NVCC_READY)
@@ -85,6 +107,24 @@ test-slow: $(VENV)/.test $(VENV)/.windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" python/tests
 	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone python/tests
 	$(PY) scripts/ci/soak.py --seconds 20
+
+test-package: $(VENV)/.package $(VENV)/.windrow
+	CARGO=$(CARGO) scripts/release/package.sh
+
+# What CI would not run otherwise, each in its shortest form that still fails when it should.
+test-short: gpu-model demo $(VENV)/.test $(VENV)/.docs $(VENV)/.onnx
+	CARGO=$(CARGO) scripts/ci/examples.sh
+	CARGO=$(CARGO) scripts/docs/build.sh
+	CARGO=$(CARGO) scripts/ci/loom.sh
+	scripts/ci/run.sh scripts/sim/device_counts.py --only "W5b affine"
+	scripts/ci/run.sh scripts/sim/device_counts.py --pairs
+	scripts/ci/run.sh scripts/sim/device_traces.py out/traces --only "W3 address" --scale 64 --arch 90
+	scripts/ci/run.sh scripts/sim/device_code_mutants.py --count 8 --workload "W3 address" --least 0.2
+	scripts/ci/run.sh scripts/ci/fuzz.sh 10 python
+	if $(PY) -c "import onnxruntime" 2>/dev/null; then scripts/ci/run.sh python benches/pipelines/micro_batcher.py --seconds 0.1; \
+		else echo "SKIP micro_batcher: onnxruntime did not install"; fi
+	$(MAKE) --no-print-directory gpu-check BUNDLE=--simulate
+	$(MAKE) --no-print-directory bench-check
 
 lint: $(NVCC_READY) $(VENV)/.lint
 	$(CARGO) fmt --all --check

@@ -115,7 +115,7 @@ def test_both_parts_run(bundle):
     assert status == 0, text
     assert steps["test small"] == ("ok", "3 passed") and steps["bench gather"][0] == "ok"
     assert steps["device-code counts"] == ("SKIP", "there is no GPU")
-    assert steps["test sizes"] == ("SKIP", "make test-cuda runs it on the simulated driver")
+    assert steps["test sizes"] == ("SKIP", "make test-simulated runs it on the simulated driver")
     assert {path.name for path in (bundle.folder / "out").iterdir()} == {
         "summary-check.json", "summary-bench.json", "log-check.txt", "log-bench.txt", "gather.json", "gpu-check.tar.gz",
     }  # fmt: skip

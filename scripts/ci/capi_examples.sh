@@ -7,8 +7,11 @@
 set -euo pipefail
 [[ $# == 0 ]] || { echo "$0: unknown argument $1" >&2; exit 2; }
 cd "$(dirname "$0")/../.."
-# As `make test-rust` has built it.
-"${CARGO:-cargo}" build --locked --quiet --profile test -p windrow -p windrow-capi --features windrow/tracing
+# As `make test-host` has built it.
+case $(uname -sm) in
+Linux\ x86_64 | Linux\ aarch64) "${CARGO:-cargo}" build-for-tests --quiet ;;
+*) "${CARGO:-cargo}" build --locked --quiet --profile test -p windrow -p windrow-capi --features windrow/tracing ;;
+esac
 libraries=${CARGO_TARGET_DIR:-target}/debug
 to=$libraries/capi-examples
 mkdir -p "$to"

@@ -26,7 +26,7 @@ done
 # MiB that a bundle for a GPU has and a simulated one has not.
 ROOM=6
 # Test programs that never ask for a device: a GPU has nothing to say of them.
-HOST_ONLY=(ahead options tracing)
+HOST_ONLY=(ahead corpus options tracing)
 cargo=${CARGO:-cargo}
 sweep_archs=${WINDROW_SWEEP_ARCHS-90}
 if ((simulate)); then
@@ -35,20 +35,25 @@ fi
 to=out/gpu-check
 rm -rf "$to"
 mkdir -p "$to/tests" "$to/bench" "$to/python" "$to/images"
-# The programs share one image, which ./run.sh names to them.
-export WINDROW_CUDA_EMBED=0
+# The programs share one image, which ./run.sh names to them. Simulated, they are those of `make test`, which have one each
+# beside it.
+image=windrow.fatbin
+if ! ((simulate)); then
+    image=separate.fatbin
+    export WINDROW_CUDA_EMBED=0
+fi
 
-# Copies the programs that a cargo command builds, without symbols and without cargo's suffix, and their image.
+# Copies the crate's programs that a cargo command builds, without symbols and without cargo's suffix, and their image.
 programs() {
     local folder=$1 file name messages
     shift
     messages=$("$@" --message-format=json)
-    grep -o '"executable":"[^"]*"' <<<"$messages" | cut -d'"' -f4 | while read -r file; do
+    grep -F "\"manifest_path\":\"$PWD/Cargo.toml\"" <<<"$messages" | grep -o '"executable":"[^"]*"' | cut -d'"' -f4 | while read -r file; do
         name=$(basename "${file%-*}")
         [[ " ${HOST_ONLY[*]} " == *" $name "* ]] || strip -o "$folder/$name" "$file"
     done
     grep '"build-script-executed"' <<<"$messages" | grep -o '"out_dir":"[^"]*"' | cut -d'"' -f4 | while read -r file; do
-        [[ ! -f $file/separate.fatbin ]] || cp "$file/separate.fatbin" "$to/images/windrow.fatbin"
+        [[ ! -s $file/$image ]] || cp "$file/$image" "$to/images/windrow.fatbin"
     done
     [[ -s $to/images/windrow.fatbin ]]
 }
@@ -106,11 +111,11 @@ trials() {
 }
 
 # Simulated, the bench is not an optimised one: its times mean nothing there.
-all=(--locked -p windrow --features cuda)
-programs "$to/tests" "$cargo" test "${all[@]}" --tests --no-run
 if ((simulate)); then
-    programs "$to/bench" "$cargo" test "${all[@]}" --bench gather --no-run
+    programs "$to/tests" "$cargo" test-all --tests --no-run
+    programs "$to/bench" "$cargo" test-all --bench gather --no-run
 else
+    programs "$to/tests" "$cargo" test --locked --features cuda --tests --no-run
     programs "$to/bench" "$cargo" bench --locked --features cuda --bench gather --no-run
 fi
 peers 2>"$to/peers.log" || echo "libpeers.so is left out: $(tail -n 1 "$to/peers.log")"
@@ -130,7 +135,7 @@ else
     echo "no wheel under target/wheels: Python is left out (make gpu-check builds one)"
 fi
 if ((simulate)); then
-    strip -o "$to/libcudasim.so" "$(env -u WINDROW_CUDA_EMBED scripts/sim/simulated_driver.sh)"
+    strip -o "$to/libcudasim.so" "$(scripts/sim/simulated_driver.sh)"
 fi
 cp scripts/gpu/runner/{run.sh,sweep.sh,counts.sh,driver.sh,trials.txt,README.md} benches/device-instructions.json "$to"
 git describe --always --dirty --abbrev=12 >"$to/COMMIT" 2>/dev/null || echo unknown >"$to/COMMIT"
@@ -141,8 +146,13 @@ echo "${glibc#GLIBC_}" >"$to/GLIBC"
 tar -C out -czf out/gpu-check.tar.gz gpu-check
 size=$(du -sm "$to" | cut -f1)
 echo "$to: $size MiB, $(du -m out/gpu-check.tar.gz | cut -f1) MiB packed, needs glibc ${glibc#GLIBC_}"
-# The simulated one has no trials, and NVIDIA's batched copy for one GPU: room is left for them.
-((simulate)) && limit=$((60 - ROOM)) || limit=60
+# The simulated one has no trials, and NVIDIA's batched copy for one GPU: room is left for them. And its programs have an
+# image each.
+limit=60
+if ((simulate)); then
+    programs=("$to"/tests/* "$to"/bench/gather)
+    limit=$((60 - ROOM + ${#programs[@]} * $(stat -c %s "$to/images/windrow.fatbin") / (1 << 20)))
+fi
 if ((size >= limit)); then
     echo "$to is too large: the limit is $limit MiB" >&2
     exit 1

@@ -80,10 +80,9 @@ def built(arches):
     if not set(arches) <= set(ARCHES):
         # Others need not be among those of a wheel.
         os.environ.setdefault("WINDROW_CUDA_ARCHS", ",".join(map(str, arches)))
-    both = ["--locked", "-p", "windrow", "-p", "cudasim", "--features", "windrow/cuda"]
     driver = os.environ.get("WINDROW_CUDA_DRIVER")
     driver = driver or subprocess.run([ROOT / "scripts/sim/simulated_driver.sh"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    messages = json_lines(cargo("test", *both, "--bench", "gather", "--no-run", "--message-format=json-render-diagnostics"))
+    messages = json_lines(cargo("test-all", "--bench", "gather", "--no-run", "--message-format=json-render-diagnostics"))
     bench = next(m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == "gather")
     return bench, driver
 

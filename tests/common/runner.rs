@@ -28,14 +28,39 @@ pub struct Runner {
     engines: Vec<(&'static str, Engine)>,
 }
 
+/// What a run of a test binary leaves out because another run has it: `WINDROW_TEST_ENGINES`.
+#[derive(Clone, Copy, PartialEq)]
+enum Engines {
+    All,
+    /// `device`: of the host engines that of one thread alone. A run without a device has the others.
+    Device,
+    /// `kernels`: of the device batches those from its memory to its memory alone, for a driver that emulates machine code.
+    /// Kernels see addresses, whichever memory they are in; `device` has the rest.
+    #[cfg(feature = "cuda")]
+    Kernels,
+}
+
+fn engines() -> Engines {
+    match std::env::var("WINDROW_TEST_ENGINES").as_deref() {
+        Err(_) => Engines::All,
+        Ok("device") => Engines::Device,
+        #[cfg(feature = "cuda")]
+        Ok("kernels") => Engines::Kernels,
+        Ok(other) => panic!("WINDROW_TEST_ENGINES={other}"),
+    }
+}
+
 /// The one runner of a test binary.
 pub fn runner() -> &'static Runner {
     static RUNNER: OnceLock<Runner> = OnceLock::new();
     RUNNER.get_or_init(|| {
         let mut one = EngineOptions::default();
         one.threads = Some(1);
-        let mut engines =
-            vec![("one thread", Engine::with_options(one)), ("reference", Engine::reference())];
+        let mut engines = vec![("one thread", Engine::with_options(one))];
+        if self::engines() != Engines::All {
+            return Runner { engines };
+        }
+        engines.push(("reference", Engine::reference()));
         if !cfg!(miri) {
             let pool =
                 rayon::ThreadPoolBuilder::new().num_threads(3).build().expect("three threads");
@@ -117,19 +142,34 @@ impl Runner {
     /// to memory of the caller's there, back to the host.
     #[cfg(feature = "cuda")]
     fn check_on_device(&self, name: &str, samples: &[Sample], ask: &Ask, expected: &Expected) {
-        let Some(engine) = device::engine() else { return };
+        let Some(engine) = device::engine() else {
+            assert!(engines() == Engines::All, "WINDROW_TEST_ENGINES, and there is no device");
+            return;
+        };
         let collate = ask.collate();
         let run = |place: &str, views: &[SampleView<'_>], collate: &Collate| {
             let batch = engine.assemble(views, collate);
             let batch = batch.unwrap_or_else(|e| panic!("{name}, {place}: {e}"));
             check_batch(&format!("{name}, {place}"), &batch, expected);
         };
-        run("host to device", &views(samples), &collate);
-
         let placed = placed::Placed::of(samples);
         // SAFETY: it lives until the results have been read.
         let views = unsafe { placed.views() };
         run("on the device", &views, &collate);
+        for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate() {
+            let name = format!("{name}, into variant {variant} on the device");
+            let frame = Frame::new(expected.dtype, &expected.shape, &strides, 1 + 5 * variant);
+            frame.check_on_device(&name, &expected.data, |target| {
+                let fields = engine.assemble_into(&views, &collate, target);
+                let fields = fields.unwrap_or_else(|e| panic!("{name}: {e}"));
+                check_fields(&name, &fields, expected, &ask.form);
+            });
+        }
+        run("host to device", &self::views(samples), &collate);
+        if engines() == Engines::Kernels {
+            return;
+        }
+
         run("device to host", &views, &collate.clone().device(Device::Cpu));
         run("device to pinned", &views, &collate.clone().device(Device::Pinned));
 
@@ -145,15 +185,6 @@ impl Runner {
             run("pinned to pinned", &pinned_views, &collate.clone().device(Device::Pinned));
         }
 
-        for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate() {
-            let name = format!("{name}, into variant {variant} on the device");
-            let frame = Frame::new(expected.dtype, &expected.shape, &strides, 1 + 5 * variant);
-            frame.check_on_device(&name, &expected.data, |target| {
-                let fields = engine.assemble_into(&views, &collate, target);
-                let fields = fields.unwrap_or_else(|e| panic!("{name}: {e}"));
-                check_fields(&name, &fields, expected, &ask.form);
-            });
-        }
         let to_host = collate.clone().device(Device::Cpu);
         for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate() {
             let name = format!("{name}, from the device into variant {variant}");

@@ -201,7 +201,7 @@ check() {
         if [[ " ${names[*]} " == *" test $name "* ]]; then
             continue
         elif ((simulate)); then
-            skip "test $name" 'make test-cuda runs it on the simulated driver'
+            skip "test $name" 'make test-simulated runs it on the simulated driver'
         else
             step "test $name" 120 "$file"
         fi
