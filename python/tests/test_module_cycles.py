@@ -44,6 +44,7 @@ def test_a_package_in_order(tmp_path):
         "def f():\n    from package import two\n",
         "class A:\n    def f(self):\n        if self:\n            import package.two as t\n",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    from package import two\n",
+        "import typing\nif not typing.TYPE_CHECKING:\n    from package import two\n",
     ],
 )
 def test_two_modules_that_import_each_other(tmp_path, one):

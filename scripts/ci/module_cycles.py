@@ -67,7 +67,7 @@ def of_rust(name, file, names):
 def statements(node):
     """All statements of a module, but those for type checkers alone."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             yield from (statement for other in child.orelse for statement in (other, *statements(other)))
         else:
             yield child

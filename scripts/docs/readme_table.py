@@ -59,7 +59,7 @@ def publish(path):
     machine_name = "-".join([*re.findall(r"[a-z0-9]+", words), f"{machine['cores']}core"])
     for other in {kind, "groups"} if has_groups(report) else {kind}:
         for earlier in RESULTS.glob(f"*-{other}-{machine_name}.json"):
-            if has_groups(report) or not has_groups(json.loads(earlier.read_text(encoding="utf-8"))):
+            if earlier.name[: len(machine["date"])] <= machine["date"] and (has_groups(report) or not has_groups(json.loads(earlier.read_text(encoding="utf-8")))):
                 earlier.unlink()
     name = f"{machine['date']}-{kind}-{machine_name}.json"
     (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
