@@ -80,8 +80,9 @@ test-device: test-simulated test-device-code
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 ifneq (,$(NVCC_READY))
 test-simulated: $(NVCC_READY)
-	export CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device $(TEST_DRIVER) && \
-		$(CARGO_TEST) --lib --tests && mkdir -p out && \
+	driver=$$($(WITH_NVCC) CARGO=$(CARGO) scripts/sim/simulated_driver.sh) && \
+		export WINDROW_CUDA_DRIVER=$$driver CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device && \
+		$(CARGO_TEST) --lib --tests --bench instructions && mkdir -p out && \
 		$(CARGO_TEST) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
 		$(PYTHON) scripts/gpu/plots.py --simulated out/gather-quick.json
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/kernel_report.py --check
@@ -116,6 +117,7 @@ test-short: gpu-model demo $(VENV)/.test $(VENV)/.docs $(VENV)/.onnx
 	CARGO=$(CARGO) scripts/ci/examples.sh
 	CARGO=$(CARGO) scripts/docs/build.sh
 	CARGO=$(CARGO) scripts/ci/loom.sh
+	$(CARGO) test --locked --features tracing --test errors --test outputs
 	scripts/ci/run.sh scripts/sim/device_counts.py --only "W5b affine"
 	scripts/ci/run.sh scripts/sim/device_counts.py --pairs
 	scripts/ci/run.sh scripts/sim/device_traces.py out/traces --only "W3 address" --scale 64 --arch 90
@@ -142,7 +144,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	scripts/sim/wait_mutants.py --list >/dev/null
 	$(WITH_NVCC) $(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml --target-dir target --features cuda
 	scripts/ci/msrv.sh
-	$(WITH_NVCC) scripts/ci/msrv.sh --features cuda
+	$(WITH_NVCC) WINDROW_CUDA_EMBED=0 scripts/ci/msrv.sh --features cuda
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml

@@ -37,7 +37,7 @@ fn inputs(archive: &[u8], count: usize) -> Vec<(String, Vec<u8>)> {
         })
         .collect();
     assert_eq!(inputs.len(), count, "inputs of the archive");
-    // `scripts/fuzz` sorts them, and so none is counted twice.
+    // `scripts/ci/fuzz.sh` sorts them, and so none is counted twice.
     assert!(inputs.is_sorted_by(|a, b| a.0 < b.0), "names of inputs rise");
     inputs
 }

@@ -26,7 +26,7 @@ done
 # MiB that a bundle for a GPU has and a simulated one has not.
 ROOM=6
 # Test programs that never ask for a device: a GPU has nothing to say of them.
-HOST_ONLY=(ahead corpus options tracing)
+HOST_ONLY=(ahead options tracing)
 cargo=${CARGO:-cargo}
 sweep_archs=${WINDROW_SWEEP_ARCHS-90}
 if ((simulate)); then
@@ -35,8 +35,8 @@ fi
 to=out/gpu-check
 rm -rf "$to"
 mkdir -p "$to/tests" "$to/bench" "$to/python" "$to/images"
-# The programs share one image, which ./run.sh names to them. Simulated, they are those of `make test`, which have one each
-# beside it.
+# The programs share one image, which ./run.sh names to them. With --simulate they are the programs of `make test`, so that
+# nothing is compiled again: these have an image each, and take the one that is named in its place.
 image=windrow.fatbin
 if ! ((simulate)); then
     image=separate.fatbin

@@ -3,7 +3,7 @@
 
 scripts/sim/kernel_report.py [--check] [--write docs/gpu-performance.md] [FATBIN]
 
-Reads the image that `cargo build --features cuda` embeds, by cuobjdump and nvdisasm ($CUDA_HOME/bin or PATH).
+Reads the image that the library of the tests embeds, by cuobjdump and nvdisasm ($CUDA_HOME/bin or PATH).
 --check fails on spills in aligned loops over vectors, shared memory, barriers, too many registers for the blocks that
 kernels/policy.h asks for, and kernels without 16-byte loads and stores. (How often the other loops spill is counted by
 scripts/sim/device_counts.py.) --write puts the table into a file, between its marks.
@@ -51,8 +51,8 @@ def run(*command, cwd=None):
 
 
 def embedded():
-    """The image of the last build."""
-    command = [os.environ.get("CARGO", "cargo"), "build", "--locked", "--profile", "test", "--lib", "--features", "cuda", "--message-format=json"]
+    """The image in the library of the tests."""
+    command = [os.environ.get("CARGO", "cargo"), "build-for-tests", "--message-format=json"]
     lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     messages = map(json.loads, lines)
     folders = [m["out_dir"] for m in messages if m["reason"] == "build-script-executed" and "out_dir" in m]

@@ -28,14 +28,15 @@ pub struct Runner {
     engines: Vec<(&'static str, Engine)>,
 }
 
-/// What a run of a test binary leaves out because another run has it: `WINDROW_TEST_ENGINES`.
+/// Which engines a test program runs, by `WINDROW_TEST_ENGINES`: three runs divide them (docs/testing.md).
 #[derive(Clone, Copy, PartialEq)]
 enum Engines {
+    /// Every engine, in every way.
     All,
-    /// `device`: of the host engines that of one thread alone. A run without a device has the others.
+    /// `device`: one host engine, and the device in every way.
     Device,
-    /// `kernels`: of the device batches those from its memory to its memory alone, for a driver that emulates machine code.
-    /// Kernels see addresses, whichever memory they are in; `device` has the rest.
+    /// `kernels`: one host engine, and the device from its own memory and from the host's to its own memory: for a driver that
+    /// emulates machine code, which executes the same instructions for most copies to the host.
     #[cfg(feature = "cuda")]
     Kernels,
 }

@@ -81,7 +81,7 @@ fn every_kind_of_wait_matters() {
 }
 
 /// The source of the table above: the waits that each scenario goes wrong without. Those that do
-/// not show are for what another wait has seen to. Printed by `cargo test -p windrow -p cudasim --features windrow/cuda --test engine
+/// not show are for what another wait has seen to. Printed by `cargo test-all --test engine
 /// -- --ignored --nocapture which_waits_show`, with the variables of `make test-simulated`.
 #[test]
 #[ignore = "a report, which takes eight minutes"]
