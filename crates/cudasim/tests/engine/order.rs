@@ -11,11 +11,12 @@ use windrow::{Collate, DType, SampleView};
 use crate::rig::{consume, engine, on_gpu, Buffer, Lane, Rows};
 use crate::scenarios::{misuse, ALL};
 
-/// `FIRST..END` in the environment takes other seeds: see docs/testing.md.
+/// `FIRST..END` in the environment takes other seeds: see docs/testing.md. Without it there are twice as many as `make wait-mutants`
+/// takes, whose mutants are all noticed.
 const SEEDS: &str = "CUDASIM_TEST_SEEDS";
 
 fn seeds() -> Range<u64> {
-    let Ok(seeds) = env::var(SEEDS) else { return 0..200 };
+    let Ok(seeds) = env::var(SEEDS) else { return 0..50 };
     let (first, end) = seeds.split_once("..").expect("FIRST..END");
     first.parse().unwrap()..end.parse().unwrap()
 }
