@@ -2,6 +2,7 @@
 """Takes the machine code out of the image that the engine embeds, as the simulator's emulator reads it.
 
 scripts/sim/device_code.py [--out FOLDER] [--arch 90]... [FATBIN]
+scripts/sim/device_code.py --compile 90    only compiles the kernels with source lines, as test_device_code.py takes them
 
 For each architecture FOLDER gets sm_90.cubin and sm_90.sass, its listing; FOLDER is target/device-code. With
 CUDASIM_DEVICE_CODE=target/device-code/sm_90.cubin the simulated driver runs that instead of the kernels'
@@ -9,6 +10,7 @@ bodies as g++ compiled them. Prints the paths of the cubins.
 """
 
 import argparse
+import fcntl
 import pathlib
 import re
 import sys
@@ -39,8 +41,14 @@ def extract(image, folder=OUT, arches=None):
 
 def compiled(arch, folder=OUT):
     """The kernels compiled for one architecture as build.rs does, but with their source lines, which change no
-    instruction. Kept until a source changes."""
+    instruction. Kept until a source changes; a second process waits for the first."""
     folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"lock_{arch}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return compiled_alone(arch, folder)
+
+
+def compiled_alone(arch, folder):
     cubin, unit = folder / f"lines_{arch}.cubin", folder / f"lines_{arch}.cu"
     sources = [source for source in (ROOT / "kernels").iterdir() if source.is_file()]
     if cubin.exists() and cubin.stat().st_mtime > max(source.stat().st_mtime for source in sources):
@@ -78,8 +86,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=OUT)
     parser.add_argument("--arch", type=int, action="append")
+    parser.add_argument("--compile", type=int)
     parser.add_argument("image", nargs="?", type=pathlib.Path)
     options = parser.parse_args()
+    if options.compile:
+        print(compiled(options.compile))
+        return
     found = extract(options.image or kernel_report.embedded(), options.out, options.arch)
     if not found or (options.arch and set(options.arch) - set(found)):
         sys.exit(f"the image has machine code for {sorted(found) or 'nothing'}: see WINDROW_CUDA_ARCHS")

@@ -101,7 +101,7 @@ def tests_of(run, bench, options):
         names = [line.removesuffix(": test") for line in listed(program, "--list") if line.endswith(": test")]
         for name in names:
             for where, policy in run.TABLES.items() if suite == run.EVERY_TABLE else [("", {})]:
-                yield Test(f"{suite} {name}{where}", [program, "--quiet", "--exact", name], {**policy, **run.engines(suite)})
+                yield Test(f"{suite} {name}{where}", [program, "--quiet", "--exact", name], policy)
     for name in run.counts.BOUNDS:
         if every or name in (options.workload or []):
             yield Test(name, [bench, "--bench", "--count", "--scale", str(SCALE), "--only", name], {})

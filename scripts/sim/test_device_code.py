@@ -56,9 +56,6 @@ WIDE = {
     "channels": "one_mean_or_one_deviation_for_many_channels",
 }
 
-# Without batches from and to the host, whose addresses are aligned otherwise, these would execute a fifth less of `planar`.
-ALL_MEMORY = "executors", "channels"
-
 # The share of a family's instructions that has to be executed; and where less is, how much, and why.
 LEAST = 0.95
 REASONS = {
@@ -100,11 +97,6 @@ def run(name, command, environment):
     return [] if ran.returncode == 0 else [f"{ran.stdout}\n{name}: failed"]
 
 
-def engines(suite):
-    """Which batches of a suite run. The host's engines are in `make test-host`, copies from and to the host in `make test-simulated`."""
-    return {"WINDROW_TEST_ENGINES": "device" if suite in ALL_MEMORY else "kernels"}
-
-
 def environment(driver, cubin):
     """In which kernels are run by machine code."""
     return {
@@ -113,6 +105,8 @@ def environment(driver, cubin):
         "CUDASIM_DELAY_US": "0",
         "CUDASIM_MEMORY": str(2 << 30),
         "WINDROW_REQUIRE_GPU": "1",
+        # The host's engines are in `make test-host`, copies from and to the host in `make test-simulated`.
+        "WINDROW_TEST_ENGINES": "kernels",
         "PROPTEST_CASES": os.environ.get("PROPTEST_CASES", str(CASES)),
         "PROPTEST_RNG_SEED": os.environ.get("PROPTEST_RNG_SEED", str(SEED)),
     }
@@ -204,7 +198,7 @@ def test(arch, bench, driver, suites, options):
             runs = [(where, PARTS.get(name)) for where in tables]
             runs += [(where, WIDE[name]) for where in (MEMORY, MEMORY + ANY) if name in WIDE]
             for where, part in runs:
-                own = with_coverage() | engines(name) | TABLES[where]
+                own = with_coverage() | TABLES[where]
                 title = " ".join(filter(None, (f"sm_{arch}", name, part))) + where
                 command = [program, "--quiet", *filter(None, [part])]
                 jobs.append(lambda own=own, title=title, command=command: run(title, command, own))
