@@ -106,10 +106,13 @@ test-python: $(VENV)/.test $(VENV)/.windrow
 	$(PY) -m mypy.stubtest --allowlist python/stubtest.allow windrow._windrow
 	$(TEST_DRIVER) $(PY) -m pytest -rs -n 2 --dist loadfile -m "not slow and not alone" python/tests
 
+# Files of Python tests with such a mark: to import the others takes half a minute.
+marked = $(shell grep -l mark.$(1) python/tests/test_*.py)
+
 # What make test leaves out: most of the time of these tests is the start of processes, which wait for each other.
 test-slow: $(VENV)/.test $(VENV)/.windrow
-	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" python/tests
-	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone python/tests
+	$(TEST_DRIVER) $(PY) -m pytest -rs -n 3 --dist loadfile -m "slow and not alone" $(call marked,slow)
+	$(TEST_DRIVER) $(PY) -m pytest -rs -m alone $(call marked,alone)
 	$(PY) scripts/ci/soak.py --seconds 20
 
 test-package: $(VENV)/.package $(VENV)/.windrow

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -17,6 +21,36 @@ import numpy as np
 import windrow as wr
 from dlpack_harness import Handle, Producer
 from helpers import assert_tensor, memory, paint, settle
+"""
+
+# The process that `fork` asks: it imports torch once, and forks for each script that comes, with two files for what it prints.
+SERVER = """
+import gc, json, os, socket, sys
+import torch
+gc.collect(), gc.freeze()
+
+def next_script():
+    control = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        request, files, _, _ = socket.recv_fds(control, 1 << 20, 2)
+        if not request:
+            sys.exit()
+        child = os.fork()
+        if not child:
+            control.close()
+            os.setsid()
+            for number, file in enumerate(files, 1):
+                os.dup2(file, number)
+            script, sys.argv, environment = json.loads(request)
+            os.environ.clear()
+            os.environ.update(environment)
+            return script
+        for file in files:
+            os.close(file)
+        control.send(str(child).encode())
+        control.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+
+exec(next_script())
 """
 
 
@@ -37,11 +71,50 @@ def python(*arguments, timeout=300, env=None):
     return subprocess.CompletedProcess(command, process.returncode, said, errors)
 
 
+def environment(env):
+    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, **(env or {})}
+
+
 def run(script, *args, timeout=120, env=None, code=0):
     """Runs a script; what it prints. It has to end by itself with this exit code, without a word of a panic."""
-    path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = python("-c", PRELUDE + script, *args, timeout=timeout, env={**os.environ, "PYTHONPATH": path, **(env or {})})
-    said = done.stdout + done.stderr
-    assert done.returncode == code, f"exit {done.returncode}\n{said}"
-    assert "panicked" not in said and "Fatal" not in said, said
-    return done.stdout
+    done = python("-c", PRELUDE + script, *args, timeout=timeout, env=environment(env))
+    return checked(done.returncode, done.stdout, done.stderr, code)
+
+
+def checked(status, said, errors, code=0):
+    said_all = said + errors
+    assert status == code, f"exit {status}\n{said_all}"
+    assert "panicked" not in said_all and "Fatal" not in said_all, said_all
+    return said
+
+
+def fork(script, *args, timeout=120, env=None):
+    """As `run`, in a fork of a process that has imported torch and nothing else: its import is most of what such a script takes."""
+    if sys.platform != "linux":
+        return run(script, *args, timeout=timeout, env=env)
+    control, _ = server(tuple(sorted((env or {}).items())))
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+        request = json.dumps([PRELUDE + script, ["-c", *map(str, args)], environment(env)])
+        socket.send_fds(control, [request.encode()], [said.fileno(), errors.fileno()])
+        control.settimeout(timeout)
+        child = int(control.recv(16))
+        try:
+            status = int(control.recv(16))
+        except socket.timeout:
+            os.killpg(child, signal.SIGKILL)
+            control.settimeout(None)
+            control.recv(16)
+            status = f"by SIGKILL, not done after {timeout} s"
+        said.seek(0), errors.seek(0)
+        return checked(status, said.read().decode(), errors.read().decode())
+
+
+@functools.cache
+def server(env):
+    """A server that was started with these variables, and the socket to it, at whose end it ends."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-c", SERVER, str(theirs.fileno())]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], env=environment(dict(env)))
+    return ours, process

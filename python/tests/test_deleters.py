@@ -180,7 +180,7 @@ FREED_BY_TORCH = {
 @pytest.mark.parametrize("use", FREED_BY_TORCH)
 def test_tensors_that_torch_frees_without_the_lock(use, torch):
     """torch releases the lock while it frees a tensor: the memory may be ours, and what we hold for it Python's."""
-    isolated.run(
+    isolated.fork(
         f"""
 import pytest, weakref, torch, windrow.torch
 # What torch brings is not looked through each time.

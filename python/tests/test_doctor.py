@@ -1,5 +1,6 @@
 """`python -m windrow doctor`: what it says of devices and drivers."""
 
+import functools
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ import isolated
 pytestmark = pytest.mark.slow
 
 
+@functools.cache
 def doctor(**environment):
     done = isolated.python("-m", "windrow", "doctor", env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr

@@ -48,7 +48,7 @@ LAYOUTS = {
 
 
 def run(script, layout="words"):
-    isolated.run(PRELUDE.format(layout=LAYOUTS[layout]) + script, env={"MALLOC_PERTURB_": "165"})
+    isolated.fork(PRELUDE.format(layout=LAYOUTS[layout]) + script, env={"MALLOC_PERTURB_": "165"})
 
 
 LISTS = """

@@ -299,7 +299,7 @@ assert len(asked) == 1
 @pytest.mark.parametrize("mode", ["torch.no_grad()", "torch.inference_mode()", "torch.device('meta')"])
 def test_samples_are_not_asked_for_gradients_one_by_one(mode):
     # In a process of its own, as the first tensors of a process are looked at closer.
-    isolated.run(ASKED.replace("wr.stack([torch.zeros(3)])", "wr.stack([torch.zeros(3, device='cpu')])").format(mode=mode))
+    isolated.fork(ASKED.replace("wr.stack([torch.zeros(3)])", "wr.stack([torch.zeros(3, device='cpu')])").format(mode=mode))
 
 
 @has_exchange_api
@@ -335,7 +335,7 @@ BROKEN = {
 @pytest.mark.parametrize("how", BROKEN)
 def test_torch_of_another_layout(how):
     """What the trial does not confirm is asked for by attribute, of each tensor."""
-    isolated.run(
+    isolated.fork(
         f"""
 import torch
 import windrow as wr
