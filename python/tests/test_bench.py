@@ -181,6 +181,14 @@ def test_odd_samples_begin_at_any_byte():
     assert len({array.ctypes.data % 16 for array in made.arrays}) > 8
 
 
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("layout", ["contiguous", "scattered"])
+def test_what_goes_to_a_device_is_filled_before(layout, odd, monkeypatch, torch):
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, device: tensor.clone())
+    made = samples.samples_of([(7,)] * 9, "uint8", replace(QUICK, layout=layout, device="cuda"), np.random.default_rng(0), odd=odd)
+    assert [tensor.tolist() for tensor in made.tensors] == [array.tolist() for array in made.arrays]
+
+
 # The report
 
 

@@ -144,14 +144,14 @@ def samples_of(shapes: Sequence[Shape], dtype: str, setting: Setting, rng: np.ra
         for i in rng.permutation(len(shapes)):
             # Unless they are odd, tensors of their own: a view takes twice as many objects to read.
             array, tensor = empty((int(sizes[i]) + 16,) if odd else shapes[i], dtype)
+            piece = slice(int(shifts[i]), int(shifts[i] + sizes[i]))
+            sample = array[piece].reshape(shapes[i]) if odd else array
+            sample[...] = data[ends[i] - sizes[i] : ends[i]].reshape(shapes[i])
             tensor = tensor if tensor is None or setting.on_host else tensor.to(setting.device)
-            if odd:
+            if odd and tensor is not None:
                 # A device has odd addresses too: the whole buffer goes there.
-                piece = slice(int(shifts[i]), int(shifts[i] + sizes[i]))
-                array = array[piece].reshape(shapes[i])
-                tensor = None if tensor is None else tensor[piece].view(shapes[i])
-            array[...] = data[ends[i] - sizes[i] : ends[i]].reshape(shapes[i])
-            slots[i] = (array, tensor)
+                tensor = tensor[piece].view(shapes[i])
+            slots[i] = (sample, tensor)
     arrays, tensors = [list(column) for column in zip(*slots)]
     return Samples(arrays, tensors if torch else [], table)
 
