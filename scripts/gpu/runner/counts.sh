@@ -65,7 +65,8 @@ for name in "${WORKLOADS[@]}"; do
         failed=1
         continue
     fi
-    if ! "$ncu" --csv --print-units base --metrics "$METRIC" --log-file "$work/ncu.csv" \
+    # Clocks stay as they are: whoever else is on this GPU has them too.
+    if ! "$ncu" --clock-control none --cache-control none --csv --print-units base --metrics "$METRIC" --log-file "$work/ncu.csv" \
         "$bench" --bench --count --only "$name" >"$work/said" 2>&1; then
         echo "FAILED $name: $(cat "$work/ncu.csv" "$work/said" 2>/dev/null | grep -a -m 1 -E 'ERROR|panicked|gather:' | cut -c 1-110)"
         failed=1

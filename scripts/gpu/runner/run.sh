@@ -210,7 +210,7 @@ check() {
 
 # What ncu says where it may not read the GPU's counters, as in most containers.
 profiler_refusal() { # ncu
-    within 60 "$1" --metrics smsp__inst_executed.sum "$here/bench/gather" --bench --count --scale 64 --only 'one tensor' \
+    within 60 "$1" --clock-control none --metrics smsp__inst_executed.sum "$here/bench/gather" --bench --count --scale 64 --only 'one tensor' \
         >"$work/probe" 2>&1
     cat "$work/probe" >>"$log"
     grep -a -m 1 '==ERROR==' "$work/probe" | cut -c 1-90
