@@ -297,8 +297,11 @@ pub fn text(plain: &str) -> String {
     quoted + "\""
 }
 
+/// Within 20 seconds: a GPU that has fallen off the bus lets nvidia-smi wait without end.
 fn smi(query: &str) -> String {
-    said(Command::new("nvidia-smi").args([
+    said(Command::new("timeout").args([
+        "20",
+        "nvidia-smi",
         &format!("--query-gpu={query}"),
         "--format=csv,noheader",
         "-i",
