@@ -70,7 +70,7 @@ impl Executor {
             }
         }
         let policy = Policy::of(context.info().capability)?;
-        let module = current.load(&image()?)?;
+        let module = current.load(image()?)?;
         let small_and_large = |name: &str| {
             let of = |size| module.kernel(&format!("windrow_{name}_{size}"));
             Ok::<_, DriverError>([of("small")?, of("large")?])

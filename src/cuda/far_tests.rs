@@ -112,7 +112,7 @@ fn on_a_gpu(run: impl FnOnce(&Gpu<'_>)) {
     let Some(context) = context() else { return };
     let current = context.enter().unwrap();
     let stream = current.stream(0).unwrap();
-    let module = current.load(&image().unwrap()).unwrap();
+    let module = current.load(image().unwrap()).unwrap();
     let kernels = ["windrow_assemble_small", "windrow_assemble_any_small"];
     let kernels = kernels.map(|name| module.kernel(name).unwrap());
     run(&Gpu { stream: stream.on(&current), kernels });

@@ -210,7 +210,9 @@ API cuDevicePrimaryCtxRetain(CUcontext* handle, CUdevice device) {
     Guard guard(global);
     Context& context = context_at(device);
     if (!context.active) {
+        static uint64_t num_contexts;
         context.active = true;
+        context.id = ++num_contexts;
         context.legacy = std::make_shared<Stream>(&context, CU_STREAM_DEFAULT, 0);
     }
     context.retained++;
@@ -301,6 +303,16 @@ API cuCtxGetDevice(CUdevice* device) {
 API cuCtxGetFlags(unsigned* flags) {
     ENTER_CONTEXT(context, nullptr);
     *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+API cuCtxGetId(CUcontext handle, unsigned long long* id) {
+    ENTER();
+    Guard guard(global);
+    Context* context = context_of(handle);
+    if (!context || !context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!id) return CUDA_ERROR_INVALID_VALUE;
+    *id = context->id;
     return CUDA_SUCCESS;
 }
 

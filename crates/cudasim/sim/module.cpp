@@ -10,11 +10,12 @@ struct Module {
     Context* context;
     std::string image;
     bool names_hidden;  // compressed: names cannot be looked up
+    std::atomic<bool> unloaded{false};
 };
 
 struct Function {
     Context* context;
-    CUmodule module;
+    std::shared_ptr<Module> module;
     const Kernel* kernel;
     device_code::Kernel* machine_code;  ///< runs in its place, if there is any
     int dynamic_shared_bytes = 48 << 10;
@@ -80,7 +81,7 @@ static CUresult load(CUmodule* handle, const void* image, Context* context) {
     if (read<uint32_t>(bytes) == kWrapperMagic) bytes = read<const char*>(bytes + 8);
     Guard guard(global);
     if (CUresult forbidden = forbidden_by_capture()) return forbidden;
-    auto module = std::make_shared<Module>(Module{context, {}, false});
+    auto module = std::make_shared<Module>(context, std::string(), false);
     if (read<uint32_t>(bytes) == kFatbinMagic) {
         module->image.assign(bytes, read<uint64_t>(bytes + 8) + 16);
         if (CUresult unfit = check_parts(*module)) return unfit;
@@ -91,6 +92,12 @@ static CUresult load(CUmodule* handle, const void* image, Context* context) {
     }
     *handle = modules.add(module);
     return CUDA_SUCCESS;
+}
+
+/// Whether work may run a kernel of the module; notes it if not.
+static bool is_loaded(const Module& module) {
+    if (module.unloaded) misuse("a kernel of an unloaded module ran");
+    return !module.unloaded;
 }
 
 static std::shared_ptr<Function> find_function(CUfunction handle) {
@@ -120,13 +127,15 @@ API cuModuleLoadFatBinary(CUmodule* module, const void* image) {
 
 API cuModuleUnload(CUmodule handle) {
     ENTER_RELEASE(context, nullptr);
-    wait_for_all(context);
     Guard guard(global);
-    if (!modules.remove(handle)) {
+    auto module = modules.remove(handle);
+    if (!module) {
         misuse("unload of unknown or unloaded module %p", (void*)handle);
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    std::erase_if(functions.all, [&](auto& entry) { return entry.second->module == handle; });
+    // Work that is enqueued, and graphs, lose their kernels: no document says that a driver waits or keeps them.
+    module->unloaded = true;
+    std::erase_if(functions.all, [&](auto& entry) { return entry.second->module == module; });
     return code;
 }
 
@@ -141,7 +150,7 @@ API cuModuleGetFunction(CUfunction* handle, CUmodule module_handle, const char* 
     bool named = module->names_hidden || module->image.find(name) != std::string::npos;
     if (!named || !(kernel || machine_code)) return CUDA_ERROR_NOT_FOUND;
     *handle = functions.add(std::make_shared<Function>(
-        Function{module->context, module_handle, kernel, machine_code}));
+        Function{module->context, module, kernel, machine_code}));
     return CUDA_SUCCESS;
 }
 
@@ -244,6 +253,7 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
     auto* machine_code = function->machine_code;
     size_t num_params = machine_code ? machine_code->parameters.size() : function->kernel->num_params;
     bool has_params = params || !num_params;
+    auto module = function->module;
     if (!grid_fits || !block_fits || !shared_fits || !has_params || extra)
         return CUDA_ERROR_INVALID_VALUE;
     if (machine_code) {
@@ -252,9 +262,13 @@ API cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, unsigned
                                    shared_bytes,
                                    device_code::parameters_of(*machine_code, params)};
         auto shared = std::make_shared<device_code::Launch>(std::move(launch));
-        return submit(stream, [=] { device_code::run(*machine_code, *shared, memory_in_use_at); });
+        return submit(stream, [=] {
+            if (is_loaded(*module)) device_code::run(*machine_code, *shared, memory_in_use_at);
+        });
     }
     Bound kernel = function->kernel->bind(params);
     dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
-    return submit(stream, [=] { run_grid(kernel, grid, block); });
+    return submit(stream, [=] {
+        if (is_loaded(*module)) run_grid(kernel, grid, block);
+    });
 }

@@ -99,6 +99,7 @@ Handle Table<Handle, T>::add(std::shared_ptr<T> object) {
 /// A device's primary context.
 struct Context {
     int device;
+    uint64_t id = 0;  // of this life of the context
     bool active = false;
     unsigned retained = 0;
     unsigned flags = 0;

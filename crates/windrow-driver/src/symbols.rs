@@ -357,5 +357,6 @@ driver_table! {
     cuProfilerStop 0;
     cuLaunchKernelEx slot;
     cuStreamGetId slot;
+    cuCtxGetId slot;
     cuMemcpyBatchAsync_v2 slot;
 }

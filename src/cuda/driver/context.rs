@@ -262,6 +262,14 @@ impl Current<'_> {
         self.context
     }
 
+    /// The number of the context, which no other one of the process has, before or after.
+    pub(super) fn context_id(&self) -> DriverResult<u64> {
+        let mut id = 0;
+        // SAFETY: a context that is retained, and a live pointer to write to.
+        unsafe { raw::cuCtxGetId(self.context.raw(), &raw mut id) }.ok()?;
+        Ok(id)
+    }
+
     /// Blocks until everything enqueued on any stream of the device is done.
     pub(crate) fn synchronize(&self) -> DriverResult<()> {
         let _wait = self.context.waits().begin();

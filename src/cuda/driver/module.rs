@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 
 use cust::sys::CUfunction;
 
 use super::codes::{NO_BINARY_FOR_GPU, UNSUPPORTED_PTX_VERSION};
-use super::context::{Context, Current, DeviceFacts};
+use super::context::{Current, DeviceFacts};
 use super::error::DriverResult;
 use super::init::driver_version;
 use crate::tensor::{DriverError, Error, Result};
@@ -50,26 +50,41 @@ pub(crate) const TARGETS: &str = env!("WINDROW_CUDA_TARGETS");
 /// older toolkits of CUDA 12 have no such kernels, and ours has.
 const LARGE_PARAMETERS: (u32, u32) = (12, 1);
 
-/// A loaded image.
-#[derive(Debug)]
-pub(crate) struct Module {
-    /// `Some` until dropped.
-    inner: Option<cust::module::Module>,
-    context: Arc<Context>,
-}
+/// A loaded image, until its context ends: a graph or enqueued work may need the kernels when their engine is gone, and the
+/// driver does not say when that is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Module(&'static cust::module::Module);
+
+/// An image, and the number of the context that it is loaded in.
+type Loaded = (u64, Cow<'static, [u8]>, Module);
+
+/// Modules of this process, those of ended contexts too. Not asked for in a forked child.
+static LOADED: Mutex<Vec<Loaded>> = Mutex::new(Vec::new());
 
 impl Current<'_> {
-    /// Loads an image made by nvcc.
+    /// Loads an image made by nvcc, once for each context.
     ///
     /// # Errors
     /// [`Error::NoDriver`] if the driver is too old for it or it has nothing for this device.
-    pub(crate) fn load(&self, image: &[u8]) -> Result<Arc<Module>> {
+    pub(crate) fn load(&self, image: Cow<'static, [u8]>) -> Result<Module> {
         let version = driver_version()?;
         if version < LARGE_PARAMETERS {
             return Err(too_old(version));
         }
-        match cust::module::Module::from_fatbin(image, &[]) {
-            Ok(inner) => Ok(Arc::new(Module { inner: Some(inner), context: self.context.clone() })),
+        let context = self.context_id()?;
+        // Held while it is loaded: engines of several threads have one module.
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = |known: &[u8]| std::ptr::eq(known, &raw const *image) || *known == *image;
+        let known = loaded.iter().find(|(id, known, _)| *id == context && is_same(known));
+        if let Some((_, _, module)) = known {
+            return Ok(*module);
+        }
+        match cust::module::Module::from_fatbin(&image, &[]) {
+            Ok(inner) => {
+                let module = Module(Box::leak(Box::new(inner)));
+                loaded.push((context, image, module));
+                Ok(module)
+            }
             Err(error) => {
                 let error = DriverError::from_cust("cuModuleLoadDataEx", error);
                 let context = self.context;
@@ -122,34 +137,16 @@ fn explain(error: DriverError, ordinal: u32, info: &DeviceFacts, driver: (u32, u
 
 impl Module {
     /// A kernel by its name in the image.
-    pub(crate) fn kernel(self: &Arc<Self>, name: &str) -> DriverResult<Kernel> {
-        let function = self.function(name)?;
-        Ok(Kernel { raw: function.to_raw(), _module: self.clone() })
-    }
-
-    fn function(&self, name: &str) -> DriverResult<cust::function::Function<'_>> {
-        let module = self.inner.as_ref().expect("taken by drop alone");
-        module.get_function(name).map_err(|e| DriverError::from_cust("cuModuleGetFunction", e))
+    pub(crate) fn kernel(self, name: &str) -> DriverResult<Kernel> {
+        let function = self.0.get_function(name);
+        let function = function.map_err(|e| DriverError::from_cust("cuModuleGetFunction", e))?;
+        Ok(Kernel(function.to_raw()))
     }
 }
 
-impl Drop for Module {
-    fn drop(&mut self) {
-        let inner = self.inner.take();
-        let mut inner = std::mem::ManuallyDrop::new(inner);
-        self.context.release(|| {
-            // cust unloads the module without looking at the result.
-            drop(inner.take());
-        });
-    }
-}
-
-/// A kernel. It keeps its module loaded.
-#[derive(Clone, Debug)]
-pub(crate) struct Kernel {
-    raw: CUfunction,
-    _module: Arc<Module>,
-}
+/// A kernel, which exists as long as the context of its module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel(CUfunction);
 
 // SAFETY: the handle of immutable code, which the driver takes from any thread.
 unsafe impl Send for Kernel {}
@@ -157,8 +154,8 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 impl Kernel {
-    pub(super) fn raw(&self) -> CUfunction {
-        self.raw
+    pub(super) fn raw(self) -> CUfunction {
+        self.0
     }
 }
 

@@ -50,6 +50,7 @@ functions! {
     fn cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
     fn cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
     fn cuCtxGetCurrent(context: *mut CUcontext);
+    fn cuCtxGetId(context: CUcontext, id: *mut u64);
     fn cuCtxSynchronize();
     fn cuCtxSetCurrent(context: CUcontext);
     fn cuCtxPushCurrent_v2(context: CUcontext);

@@ -196,8 +196,8 @@ fn foreign_streams() {
 fn the_image_loads_and_an_unknown_kernel_is_an_error() {
     let Some(context) = context() else { return };
     let current = context.enter().unwrap();
-    let module = current.load(&image().unwrap()).unwrap();
+    let module = current.load(image().unwrap()).unwrap();
     let error = module.kernel("no_such_kernel").unwrap_err();
     assert_eq!((error.function, error.code), ("cuModuleGetFunction", NOT_FOUND));
-    assert!(matches!(current.load(&[0; 64]), Err(Error::Cuda(_) | Error::NoDriver(_))));
+    assert!(matches!(current.load(vec![0; 64].into()), Err(Error::Cuda(_) | Error::NoDriver(_))));
 }

@@ -34,7 +34,7 @@ pub fn watched(test: impl FnOnce()) {
 
 /// The contexts stay for as long as the device is used.
 pub fn without_contexts(gpu: &Gpu) -> Live {
-    Live { contexts: 0, pooled_bytes: 0, ..gpu.sim.live() }
+    Live { contexts: 0, modules: 0, pooled_bytes: 0, ..gpu.sim.live() }
 }
 
 /// The memory that each kind of call works on.
