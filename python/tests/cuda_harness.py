@@ -45,6 +45,7 @@ _SIGNATURES = {
     "cuEventRecord": [c_void_p, c_void_p],
     "cuEventDestroy_v2": [c_void_p],
     "cuStreamBeginCapture_v2": [c_void_p, c_int],
+    "cuThreadExchangeStreamCaptureMode": [POINTER(c_int)],
     "cuStreamEndCapture": [c_void_p, POINTER(c_void_p)],
     "cuGraphInstantiateWithFlags": [POINTER(c_void_p), c_void_p, c_uint64],
     "cuGraphLaunch": [c_void_p, c_void_p],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from ctypes import byref, c_uint64
+from ctypes import byref, c_int, c_uint64, c_void_p
 
 import numpy as np
 
@@ -22,6 +22,9 @@ class Torch(types.ModuleType):
     """What windrow needs from torch. `current` is the stream that it works on."""
 
     OutOfMemoryError = OutOfMemoryError
+    #: A capture was ended by a call that it forbids. In this process torch then stays on the capture's stream, and its
+    #: allocator waits for the capture's end.
+    has_lost_a_capture = False
 
     def __init__(self, driver, stream):
         super().__init__("torch")
@@ -48,8 +51,25 @@ class Torch(types.ModuleType):
         finally:
             self.current[0] = before
 
+    @contextlib.contextmanager
+    def graph(self, stream):
+        """As `torch.cuda.graph`: what comes on `stream`, the current one meanwhile, goes into a graph."""
+        with self.on(stream):
+            self.driver.cuStreamBeginCapture_v2(stream, 0)
+            graph, runnable, call = c_void_p(), c_void_p(), {}
+            try:
+                yield call
+            finally:
+                Torch.has_lost_a_capture = True
+                self.driver.cuStreamEndCapture(stream, byref(graph))
+                Torch.has_lost_a_capture = False
+        self.driver.cuGraphInstantiateWithFlags(byref(runnable), graph, 0)
+        self.driver.cuGraphDestroy(graph)
+        call["replay"] = lambda: self.driver.cuGraphLaunch(runnable, stream)
+        call["free"] = lambda: self.driver.cuGraphExecDestroy(runnable)
+
     def empty(self, shape, *, dtype, device):
-        assert device == "cuda:0"
+        assert device == "cuda:0" and not self.has_lost_a_capture
         if self.refusals:
             self.refusals -= 1
             raise OutOfMemoryError("CUDA out of memory. Tried to allocate a lot")
@@ -61,8 +81,11 @@ class Torch(types.ModuleType):
         """Unused memory, or new; junk either way, in the order of the current stream."""
         same = self.unused.setdefault((size, self.current[0]), [])
         if not same:
-            address = c_uint64()
+            address, mode = c_uint64(), c_int(2)
+            # In relaxed mode, so that a capture goes on.
+            self.driver.cuThreadExchangeStreamCaptureMode(byref(mode))
             self.driver.cuMemAlloc_v2(byref(address), size)
+            self.driver.cuThreadExchangeStreamCaptureMode(byref(mode))
             self.owned.append(address.value)
             same.append(address.value)
         address = same.pop()

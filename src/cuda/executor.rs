@@ -149,8 +149,9 @@ impl Executor {
         Ok(unsafe { crate::Stream::from_raw(self.stream.handle()) })
     }
 
-    /// The owner that keeps the stream in existence after the engine.
+    /// The owner that keeps the stream in existence after the engine, for memory of another library's that belongs to it.
     pub fn stream_owner(&self) -> Owner {
+        self.stream.share();
         Arc::clone(&self.stream) as Owner
     }
 
@@ -179,17 +180,25 @@ impl Executor {
     /// Orders what is enqueued on `consumer` from now on behind what is on `producers` now.
     pub fn order(&self, producers: &[crate::Stream], consumer: crate::Stream) -> Result<()> {
         let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        let then = unsafe { current.foreign_stream(consumer.handle()) }?;
+        let is_capturing = then.is_capturing()?;
         for producer in producers.iter().filter(|&&producer| producer != consumer) {
-            // SAFETY: the makers of the `Stream`s vouched for their handles.
-            let (first, then) = unsafe {
-                (
-                    current.foreign_stream(producer.handle())?,
-                    current.foreign_stream(consumer.handle())?,
-                )
-            };
-            self.events.order(&current, first, then)?;
+            // SAFETY: as above.
+            let first = unsafe { current.foreign_stream(producer.handle()) }?;
+            // What happens outside of a capture cannot be waited for in it.
+            if !is_capturing || first.is_capturing()? {
+                self.events.order(&current, first, then)?;
+            }
         }
         Ok(())
+    }
+
+    /// The number of the capture that a stream is in.
+    pub fn capture_of(&self, stream: crate::Stream) -> Result<Option<u64>> {
+        let current = self.context.enter()?;
+        // SAFETY: the maker of the `Stream` vouched for its handle.
+        Ok(unsafe { current.foreign_stream(stream.handle()) }?.capture()?)
     }
 
     /// Zeroed memory, written in the order of the stream of our own.
@@ -211,6 +220,13 @@ impl Executor {
     /// Page-locked host memory for a batch.
     pub fn pinned(&self, bytes: u64) -> Result<PinnedBlock> {
         self.pinned.take(&self.context.enter()?, bytes)
+    }
+
+    /// Gives unused memory of the device back. Waits for the device only if streams without a name may use some of it.
+    pub fn trim(&self) -> Result<()> {
+        let current = self.context.enter()?;
+        self.held.reap()?;
+        Ok(self.memory.trim(&current)?)
     }
 
     /// Gives unused memory back. Waits for the device.

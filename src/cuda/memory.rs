@@ -21,18 +21,21 @@ use crate::tensor::{self, Error, Result};
 pub(super) struct DeviceMemory {
     context: Arc<Context>,
     pool: MemPool,
-    /// Where memory is given back, behind everything that still uses it.
+    /// Where memory is given back.
     release: OwnStream,
     events: Arc<EventPool>,
     used_bytes: AtomicU64,
     /// The oldest first.
     parked: Mutex<VecDeque<Parked>>,
+    /// Memory that goes back when its events are reached: in the order of one stream, a slow reader would hold up all that
+    /// is given back after it.
+    ending: Mutex<VecDeque<Parked>>,
     /// Memory of blocks that are gone, and the streams that they were handed to: their owners may have destroyed those
     /// by now. It goes back when they have been named again, or when the device is done.
     handed_out: Mutex<Vec<(Vec<Handed>, Parked)>>,
 }
 
-/// Memory of a block that is gone, which no stream but that of its work has used: the next work there has it again, however
+/// Memory of a block that is gone. If no stream but that of its work has used it, the next work there has it again, however
 /// far behind the device is.
 #[derive(Debug)]
 struct Parked {
@@ -41,6 +44,17 @@ struct Parked {
     home: Handed,
     /// Events of the work that used the block. A stream at the same address may be another one by now.
     events: SmallVec<[Arc<PooledEvent>; 2]>,
+}
+
+impl Parked {
+    fn is_done(&self) -> DriverResult<bool> {
+        for event in &self.events {
+            if !event.query()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// The events that a call has had its stream wait for: memory of one batch has the same, and once is enough.
@@ -93,6 +107,7 @@ impl DeviceMemory {
             events: Arc::clone(events),
             used_bytes: AtomicU64::new(0),
             parked: Mutex::default(),
+            ending: Mutex::default(),
             handed_out: Mutex::default(),
         }))
     }
@@ -133,12 +148,19 @@ impl DeviceMemory {
         stream: StreamRef<'_>,
         size: usize,
     ) -> Result<DevicePtr> {
+        self.free_ended(current)?;
         let allocated = self.pool.alloc(stream, size).or_else(|error| {
             if !error.is_out_of_memory() {
                 return Err(error);
             }
-            self.trim(current)?;
-            self.pool.alloc(stream, size)
+            self.trim_known(current)?;
+            self.pool.alloc(stream, size).or_else(|error| {
+                if !error.is_out_of_memory() || self.handed_out().is_empty() {
+                    return Err(error);
+                }
+                self.trim(current)?;
+                self.pool.alloc(stream, size)
+            })
         });
         match allocated {
             Err(error) if error.is_out_of_memory() => {
@@ -256,10 +278,6 @@ impl DeviceMemory {
 
     /// Has the end of memory wait for what is on a stream that still exists.
     fn end_behind(&self, current: &Current<'_>, user: Handed, end: &mut Parked) -> Result<()> {
-        if user.is_of_another_thread() {
-            // That thread's stream has no name here.
-            return Ok(current.synchronize()?);
-        }
         // SAFETY: as for `hand_to`, and not borrowed.
         let stream = unsafe { current.foreign_stream(user.handle) }?;
         // What a captured graph does later is its owner's to order.
@@ -287,7 +305,7 @@ impl DeviceMemory {
         current: &Current<'_>,
         all: impl IntoIterator<Item = Parked>,
     ) -> DriverResult<()> {
-        let given: Vec<_> = all.into_iter().map(|one| self.give_back(current, &one)).collect();
+        let given: Vec<_> = all.into_iter().map(|one| self.give_back(current, one)).collect();
         given.into_iter().collect()
     }
 
@@ -299,23 +317,66 @@ impl DeviceMemory {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn ending(&self) -> MutexGuard<'_, VecDeque<Parked>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives memory back once its users are done, now or at a later call.
+    fn give_back(&self, current: &Current<'_>, one: Parked) -> DriverResult<()> {
+        match one.is_done() {
+            Ok(true) => self.free(current, &one),
+            Ok(false) => {
+                self.ending().push_back(one);
+                Ok(())
+            }
+            Err(error) => {
+                // Nothing can be told any more: then everything has to end first.
+                current.synchronize().map_err(|_| error)?;
+                self.free(current, &one)
+            }
+        }
+    }
+
     /// Gives memory back behind its users.
-    fn give_back(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
+    fn free_behind(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
         let release = self.release.on(current);
         if one.events.iter().try_for_each(|event| release.wait(event)).is_err() {
             // Order cannot be told any more: then everything has to end first.
             current.synchronize()?;
         }
-        // SAFETY: allocated from this pool, given back once; the release stream is behind all users.
-        unsafe { self.pool.free(release, one.address) }
+        self.free(current, one)
     }
 
-    /// Gives unused memory back to the device. Waits for memory that is being given back.
-    pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
-        let parked = std::mem::take(&mut *self.parked());
-        self.end_all(current).and(self.give_back_all(current, parked))?;
+    /// Gives memory back that nothing uses any more, or nothing but what the release stream is behind.
+    fn free(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
+        // SAFETY: allocated from this pool, given back once; the release stream is behind all users.
+        unsafe { self.pool.free(self.release.on(current), one.address) }
+    }
+
+    /// Gives back what has ended meanwhile, the oldest first.
+    fn free_ended(&self, current: &Current<'_>) -> DriverResult<()> {
+        let count = self.ending().len().min(POLICY.max_parked);
+        for _ in 0..count {
+            let Some(one) = self.ending().pop_front() else { break };
+            self.give_back(current, one)?;
+        }
+        Ok(())
+    }
+
+    /// Gives unused memory back to the device, but for what streams without a name may use. Waits for its events.
+    pub fn trim_known(&self, current: &Current<'_>) -> DriverResult<()> {
+        let mut unused = std::mem::take(&mut *self.parked());
+        unused.extend(std::mem::take(&mut *self.ending()));
+        let given: Vec<_> = unused.iter().map(|one| self.free_behind(current, one)).collect();
+        given.into_iter().collect::<DriverResult<()>>()?;
         self.release.on(current).synchronize()?;
         self.pool.trim(0)
+    }
+
+    /// Gives all unused memory back to the device. Waits for the device if streams without a name may use some of it.
+    pub fn trim(&self, current: &Current<'_>) -> DriverResult<()> {
+        self.end_all(current)?;
+        self.trim_known(current)
     }
 
     /// Bytes of blocks in use.
@@ -360,28 +421,29 @@ impl DeviceBlock {
         stream: StreamRef<'_>,
     ) -> Result<()> {
         self.wait_on(stream)?;
-        let (readers, streams) = {
+        let here = Handed::of(stream)?;
+        let (readers, streams, has_unnamed) = {
             let users = self.users();
-            (users.readers.clone(), [&users.streams[..], &users.borrowed].concat())
+            let has_no_name = |used: &Handed| *used != here && used.is_of_another_thread();
+            let has_unnamed = users.borrowed.iter().any(|used| *used != here)
+                || users.streams.iter().any(has_no_name);
+            (users.readers.clone(), users.streams.clone(), has_unnamed)
         };
+        if has_unnamed {
+            // Streams that may be gone, and those of other threads, cannot be asked.
+            return Ok(current.synchronize()?);
+        }
         for (_, event) in &readers {
             stream.wait(event)?;
         }
         for &used in &streams {
-            if used.is_of_another_thread() || used == UNNAMED {
-                // That stream has no name here.
-                current.synchronize()?;
+            if used == here {
                 continue;
             }
-            // SAFETY: as for `hand_to`.
+            // SAFETY: as for `hand_to`, and not borrowed.
             let user = unsafe { current.foreign_stream(used.handle) }?;
-            if Handed::of(user)? != used {
-                // It is gone, and another one has its handle.
-                current.synchronize()?;
-                continue;
-            }
             // What a captured graph does later is its owner's to order.
-            if used.handle != stream.handle() && !user.is_capturing()? {
+            if !user.is_capturing()? {
                 events.order(current, user, stream)?;
             }
         }
@@ -470,16 +532,19 @@ impl Drop for DeviceBlock {
         // While the driver is torn down there is nothing to give back to; after a failure of the device the memory is gone
         // with the context.
         let Ok(current) = self.memory.context.enter() else { return };
-        for user in users.streams {
+        let (unnamed, named): (Vec<_>, Vec<_>) =
+            users.streams.into_iter().partition(|user| user.is_of_another_thread());
+        for user in named {
             if self.memory.end_behind(&current, user, &mut end).is_err() {
                 // Order cannot be told any more: then everything has to end first.
                 let _ = current.synchronize();
             }
         }
+        // Streams that their owner may have destroyed, and those that have no name on this thread.
+        users.borrowed.extend(unnamed);
         if users.borrowed.is_empty() {
-            let _ = self.memory.give_back(&current, &end);
+            let _ = self.memory.give_back(&current, end);
         } else {
-            // Their owner may have destroyed them.
             self.memory.handed_out().push((users.borrowed, end));
         }
     }
@@ -487,14 +552,20 @@ impl Drop for DeviceBlock {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let parked = std::mem::take(parked);
+        let take = |list: &mut Mutex<VecDeque<Parked>>| {
+            std::mem::take(list.get_mut().unwrap_or_else(PoisonError::into_inner))
+        };
+        let (mut left, ending) = (take(&mut self.parked), take(&mut self.ending));
+        left.extend(ending);
         let handed_out = self.handed_out.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if parked.is_empty() && handed_out.is_empty() {
+        if left.is_empty() && handed_out.is_empty() {
             return;
         }
-        if let Ok(current) = self.context.enter() {
-            let _ = self.end_all(&current).and(self.give_back_all(&current, parked));
+        let Ok(current) = self.context.enter() else { return };
+        let _ = self.end_all(&current);
+        left.extend(std::mem::take(&mut *self.ending()));
+        for one in left {
+            let _ = self.free_behind(&current, &one);
         }
     }
 }

@@ -57,6 +57,7 @@ mod words;
 mod written;
 
 pub(crate) use devices::{ordinal_of, Devices};
+pub use driver::relax_captures;
 pub(crate) use driver::Current;
 pub(crate) use executor::{Executor, Lane};
 pub use late::End;

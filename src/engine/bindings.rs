@@ -12,9 +12,9 @@ use crate::observe::{Span, Stage, Tally};
 use crate::plan::{Leaf, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
-use crate::tensor::{Device, Owner, Result};
+use crate::tensor::{Device, Owner, Result, Stream};
 
-pub use crate::cuda::End;
+pub use crate::cuda::{relax_captures, End};
 pub use crate::host::{prefetch, raise_rows, RowsAhead};
 pub use crate::tensor::new_owners;
 
@@ -149,6 +149,22 @@ impl Engine {
     /// As [`Engine::stream`].
     pub fn stream_owner(&self, ordinal: u32) -> Result<Owner> {
         Ok(self.shared.devices.executor(ordinal)?.stream_owner())
+    }
+
+    /// The number of the capture that a stream of a device is in, which no other capture has.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`]; [`Error::Argument`] for a stream of another device or context.
+    pub fn capture_of(&self, ordinal: u32, stream: Stream) -> Result<Option<u64>> {
+        self.shared.devices.executor(ordinal)?.capture_of(stream)
+    }
+
+    /// Gives unused memory of a device back. Waits for the device only if streams without a name may use some of it.
+    ///
+    /// # Errors
+    /// As [`Engine::stream`].
+    pub fn trim(&self, ordinal: u32) -> Result<()> {
+        self.shared.devices.executor(ordinal)?.trim()
     }
 
     /// Notes a batch that was returned as a view of its samples' memory.

@@ -287,9 +287,20 @@ fn order_work(
     }
     options.keep.extend(producers.keep());
     *memory = Lender::of(plan, &producers)?.memory(engine, ordinal)?;
-    options.stream = match asked.or(producers.current) {
-        Some(stream) => Some(stream),
-        None => Some(memory.as_ref().map_or_else(|| engine.stream(ordinal), |m| Ok(m.stream()))?),
+    let lent_on = memory.as_ref().map(|memory| memory.stream());
+    options.stream = match (asked.or(producers.current), lent_on) {
+        // Memory that is lent within a capture is for work of that capture.
+        (Some(stream), Some(lent_on))
+            if asked.is_none()
+                && stream != lent_on
+                && engine.capture_of(ordinal, lent_on)?.is_some() =>
+        {
+            producers.add(stream);
+            Some(lent_on)
+        }
+        (Some(stream), _) => Some(stream),
+        (None, Some(lent_on)) => Some(lent_on),
+        (None, None) => Some(engine.stream(ordinal)?),
     };
     options.memory = memory.clone().map(|memory| memory as Arc<dyn OutputMemory>);
     options.producers = producers.streams;

@@ -13,9 +13,9 @@ use windrow::{DType, Device, Engine, Error, OutputMemory, Owner, Plan, Stream, T
 use crate::collate::job::Job;
 use crate::ground::stream::current_of;
 use crate::import::importer::Reading;
-use crate::import::routes::torch_api;
+use crate::import::routes::{exchange_api, torch_api};
 use crate::import::tensor::tensor_of;
-use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner};
+use crate::ownership::owner::{producers_of, producers_of_owners, ImportOwner, Outside};
 use crate::ownership::producers::Producers;
 use crate::ownership::ready::torch_stream;
 
@@ -27,7 +27,7 @@ pub(crate) enum Lender {
     /// torch, on its current stream: samples are torch's.
     TorchOnCurrent(&'static DLPackExchangeAPI),
     /// torch, on a stream of the engine's: samples are on the host, and go up beside what torch computes.
-    TorchBeside,
+    TorchBeside(&'static DLPackExchangeAPI),
 }
 
 impl Lender {
@@ -40,7 +40,7 @@ impl Lender {
         let are_on_host = !plan.batch_shapes().iter().any(|shape| is_on_device(shape.source));
         let lender = Python::attach(|py| match producers.torch {
             Some(api) if has_devices(py)? => Ok(Lender::TorchOnCurrent(api)),
-            None if are_on_host && uses_devices(py)? => Ok(Lender::TorchBeside),
+            None if are_on_host => Ok(used_table(py)?.map_or(Lender::Windrow, Lender::TorchBeside)),
             _ => Ok(Lender::Windrow),
         });
         lender.map_err(of_torch)
@@ -57,7 +57,7 @@ impl Lender {
         }
         Ok(Some(match Lender::of(plan, &producers)? {
             Lender::Windrow => "windrow",
-            Lender::TorchOnCurrent(_) | Lender::TorchBeside => "torch",
+            Lender::TorchOnCurrent(_) | Lender::TorchBeside(_) => "torch",
         }))
     }
 
@@ -67,21 +67,25 @@ impl Lender {
         engine: &Engine,
         ordinal: u32,
     ) -> windrow::Result<Option<Arc<TorchMemory>>> {
-        let (stream, lane, owner) = match self {
+        let (stream, lane, owner, capture) = match self {
             Lender::Windrow => return Ok(None),
             Lender::TorchOnCurrent(api) => Python::attach(|py| {
                 let stream = current_of(api, ordinal).ok_or_else(|| of_torch(PyErr::fetch(py)));
-                Ok::<_, Error>((stream?, None, None))
+                Ok::<_, Error>((stream?, None, None, None))
             })?,
-            Lender::TorchBeside => {
+            Lender::TorchBeside(api) => {
                 let stream = engine.stream(ordinal)?;
-                let lane =
-                    Python::attach(|py| torch_stream(py, stream, ordinal).map(Bound::unbind));
-                (stream, Some(lane.map_err(of_torch)?), Some(engine.stream_owner(ordinal)?))
+                let (current, lane) = Python::attach(|py| {
+                    let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
+                    Ok((current, torch_stream(py, stream, ordinal)?.unbind()))
+                })
+                .map_err(of_torch)?;
+                let capture = engine.capture_of(ordinal, current)?;
+                (stream, Some(lane), Some(engine.stream_owner(ordinal)?), capture)
             }
         };
         let (engine, raised) = (engine.clone(), Mutex::default());
-        Ok(Some(Arc::new(TorchMemory { stream, lane, owner, engine, raised })))
+        Ok(Some(Arc::new(TorchMemory { stream, lane, owner, capture, engine, raised })))
     }
 }
 
@@ -97,6 +101,8 @@ pub(crate) struct TorchMemory {
     lane: Option<Py<PyAny>>,
     /// Has it exist as long as the memory.
     owner: Option<Owner>,
+    /// The capture that torch's current stream is in, if the stream of the memory is another one.
+    capture: Option<u64>,
     /// Whose unused memory is given back where torch has none left.
     engine: Engine,
     /// The exception that torch raised, which is more than an `Error` can say.
@@ -112,12 +118,12 @@ impl TorchMemory {
         shape: &[i64],
         ordinal: u32,
     ) -> PyResult<Option<Tensor>> {
-        let owner = self.owner.clone();
-        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal, owner) };
+        let outside = Outside { _stream: self.owner.clone(), capture: self.capture };
+        let Some(lane) = &self.lane else { return empty(py, dtype, shape, ordinal, outside) };
         let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
         let scope = cuda.call_method1(intern!(py, "stream"), (lane,))?;
         scope.call_method0(intern!(py, "__enter__"))?;
-        let tensor = empty(py, dtype, shape, ordinal, owner);
+        let tensor = empty(py, dtype, shape, ordinal, outside);
         let none = py.None();
         scope.call_method1(intern!(py, "__exit__"), (&none, &none, &none))?;
         tensor
@@ -145,7 +151,8 @@ impl OutputMemory for TorchMemory {
             if !is_out_of_memory(&error) {
                 return Err(error);
             }
-            self.engine.empty_cache();
+            // After a failure of the device torch says so itself.
+            let _ = self.engine.trim(ordinal);
             ask()
         });
         answer.map_err(|error| {
@@ -180,26 +187,29 @@ fn has_devices(py: Python<'_>) -> PyResult<bool> {
     Ok(is_available)
 }
 
-/// Whether the program has imported a torch that offers an exchange table, and uses devices with it.
-fn uses_devices(py: Python<'_>) -> PyResult<bool> {
+/// The exchange table of torch, if the program has imported one that offers it, and uses devices with it.
+fn used_table(py: Python<'_>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     if torch_api(py)?.is_none() {
-        return Ok(false);
+        return Ok(None);
     }
-    let cuda = torch(py)?.getattr(intern!(py, "cuda"))?;
-    cuda.call_method0(intern!(py, "is_initialized"))?.is_truthy()
+    let (cuda, class) = (intern!(py, "cuda"), intern!(py, "Tensor"));
+    match torch(py)?.getattr(cuda)?.call_method0(intern!(py, "is_initialized"))?.is_truthy()? {
+        true => exchange_api(torch(py)?.getattr(class)?.cast()?),
+        false => Ok(None),
+    }
 }
 
 fn torch(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     py.import(intern!(py, "torch"))
 }
 
-/// `torch.empty`; `None` for a dtype that torch does not have. `owner`: of the stream, if that is an engine's.
+/// `torch.empty`; `None` for a dtype that torch does not have.
 fn empty(
     py: Python<'_>,
     dtype: DType,
     shape: &[i64],
     ordinal: u32,
-    owner: Option<Owner>,
+    outside: Outside,
 ) -> PyResult<Option<Tensor>> {
     let torch = torch(py)?;
     let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
@@ -208,7 +218,7 @@ fn empty(
     kwargs.set_item(intern!(py, "device"), format!("cuda:{ordinal}"))?;
     let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
     let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
-    Ok(Some(ImportOwner::lent(&output, producers_of(&output), tensor.unbind(), owner)))
+    Ok(Some(ImportOwner::lent(&output, producers_of(&output), tensor.unbind(), outside)))
 }
 
 fn is_out_of_memory(error: &PyErr) -> bool {

@@ -24,6 +24,13 @@ pub(crate) fn cuda_available(py: Python<'_>) -> bool {
     py.detach(|| windrow::devices().is_ok_and(|devices| !devices.is_empty()))
 }
 
+/// Lets CUDA calls that would end another thread's capture be made on this thread from now on, by whatever library: they do not
+/// touch what is captured. Does nothing without a driver.
+#[pyfunction]
+pub(crate) fn _relax_captures(py: Python<'_>) {
+    py.detach(windrow::bindings::relax_captures);
+}
+
 /// The values of ``device=`` on this machine, a list of dicts with ``device`` (``"cpu"``; with a GPU also ``"pinned"`` and
 /// ``"cuda:0"``) and ``name``; for CUDA devices also ``index``, ``compute_capability`` (a tuple of two ints), ``multiprocessors``
 /// and ``total_memory`` (bytes). Starts the driver, as `cuda_available` does.

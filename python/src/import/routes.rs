@@ -174,7 +174,9 @@ fn find_lazy(class: &Bound<'_, PyType>) -> PyResult<Lazy> {
 }
 
 /// The exchange table of a type, if it has one that we understand.
-fn exchange_api(class: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
+pub(crate) fn exchange_api(
+    class: &Bound<'_, PyType>,
+) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     let found = attribute(class, "__dlpack_c_exchange_api__")?;
     // An older form of this attribute is an int; only the capsule carries a promise.
     let capsule = found.and_then(|found| found.cast_into::<PyCapsule>().ok());

@@ -13,6 +13,15 @@ use crate::ownership::owner::{producers_of, ImportOwner};
 /// stays until that work is done.
 pub(crate) fn ready_on(tensor: &Tensor, stream: Stream) -> windrow::Result<()> {
     let Device::Cuda(ordinal) = tensor.device() else { return Ok(()) };
+    if let Some(capture) = written_beside(tensor) {
+        if default_engine().capture_of(ordinal, stream)? == Some(capture) {
+            return Err(Error::Argument(
+                "the batch was made of samples on the host while the stream was being captured in a graph, which has no part \
+                 in their copy: the batch has to be made outside of the capture"
+                    .into(),
+            ));
+        }
+    }
     used_on(tensor, ordinal, stream)?;
     let producers = producers_of(tensor);
     for tensor in &producers.tensors {
@@ -83,6 +92,15 @@ fn lent(output: &Tensor) -> Option<(&Py<PyAny>, Option<Stream>)> {
         // The same memory after work on another stream.
         ([], [inner]) => lent(inner),
         _ => None,
+    }
+}
+
+/// The capture of torch's current stream, beside which an output was written.
+fn written_beside(output: &Tensor) -> Option<u64> {
+    let owner = output.owner().downcast_ref::<ImportOwner>()?;
+    match &owner.tensors[..] {
+        [inner] if !owner.is_output => written_beside(inner),
+        _ => owner.outside.capture,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Memory: device pools, page-locked host memory, and what a pointer points to.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, NonNull};
 use std::sync::Arc;
 
@@ -11,6 +11,8 @@ use super::error::DriverResult;
 use super::raw::{self, DevicePtr, MEMORY_TYPE_DEVICE, MEMORY_TYPE_HOST};
 use super::stream::StreamRef;
 
+/// CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES.
+const REUSE_ALLOW_INTERNAL_DEPENDENCIES: u32 = 3;
 /// CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
 const RELEASE_THRESHOLD: u32 = 4;
 /// CU_MEM_ALLOCATION_TYPE_PINNED, the only type a pool can have.
@@ -61,9 +63,17 @@ impl Current<'_> {
         if is_own {
             // Else the pool would give its memory back at every synchronisation.
             let mut threshold = u64::MAX;
-            // SAFETY: a live pool; this attribute is a 64-bit integer.
+            // Else a pool that is full would have new work wait for work on other streams.
+            let mut waits_for_others: c_int = 0;
+            // SAFETY: a live pool; the first attribute is a 64-bit integer, the second an int.
             unsafe {
                 raw::cuMemPoolSetAttribute(raw, RELEASE_THRESHOLD, (&raw mut threshold).cast())
+                    .ok()?;
+                raw::cuMemPoolSetAttribute(
+                    raw,
+                    REUSE_ALLOW_INTERNAL_DEPENDENCIES,
+                    (&raw mut waits_for_others).cast(),
+                )
             }
             .ok()?;
         }

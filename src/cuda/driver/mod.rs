@@ -35,6 +35,7 @@ mod stream;
 #[cfg(test)]
 pub(super) mod tests;
 
+pub use context::relax_captures;
 pub(crate) use context::{describe, device_count, Context, Current, Waits};
 pub(crate) use error::DriverResult;
 pub(crate) use event_pool::{EventPool, PooledEvent};

@@ -62,6 +62,10 @@ functions! {
     fn cuStreamGetCtx(stream: CUstream, context: *mut CUcontext);
     fn cuStreamGetId(stream: CUstream, id: *mut u64);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut c_uint);
+    fn cuStreamGetCaptureInfo_v2(
+        stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut *mut c_void,
+        nodes: *mut *const c_void, num_nodes: *mut usize
+    );
     fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     fn cuEventCreate(event: *mut CUevent, flags: c_uint);

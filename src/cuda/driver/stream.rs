@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
 use cust::sys::{CUcontext, CUevent, CUstream};
@@ -23,6 +24,8 @@ const NON_BLOCKING: u32 = 1;
 pub(crate) struct OwnStream {
     raw: CUstream,
     id: u64,
+    /// Whether another library has memory that belongs to the stream.
+    is_shared: AtomicBool,
     context: Arc<Context>,
 }
 
@@ -36,6 +39,11 @@ impl OwnStream {
         self.raw as usize
     }
 
+    /// Notes that another library has memory that belongs to the stream.
+    pub(crate) fn share(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+    }
+
     /// The stream as a place for work.
     pub(crate) fn on<'c>(&'c self, current: &'c Current<'_>) -> StreamRef<'c> {
         debug_assert!(Arc::ptr_eq(&self.context, current.context), "a stream of this context");
@@ -44,9 +52,15 @@ impl OwnStream {
 }
 
 impl Drop for OwnStream {
-    /// Work that is pending goes on; the driver frees the stream behind it.
+    /// Work that is pending goes on; the driver frees the stream behind it. That of a shared stream ends first: the next
+    /// stream may have its handle, and by that the other library's memory.
     fn drop(&mut self) {
+        let is_shared = *self.is_shared.get_mut();
         self.context.release(|| {
+            if is_shared {
+                // SAFETY: a live stream.
+                let _ = unsafe { raw::cuStreamSynchronize(self.raw) };
+            }
             // SAFETY: destroyed once; a `StreamRef` of it cannot outlive it.
             let _ = unsafe { raw::cuStreamDestroy_v2(self.raw) };
         });
@@ -59,7 +73,8 @@ impl Current<'_> {
         let mut raw = null_mut();
         // SAFETY: a live pointer to write to; `self` says that a context is current.
         unsafe { raw::cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, priority) }.ok()?;
-        let mut stream = OwnStream { raw, id: 0, context: self.context.clone() };
+        let is_shared = AtomicBool::new(false);
+        let mut stream = OwnStream { raw, id: 0, is_shared, context: self.context.clone() };
         stream.id = StreamRef { raw, id: None, context: self.context }.id()?;
         Ok(stream)
     }
@@ -80,7 +95,7 @@ impl Current<'_> {
             if context != self.context.raw() {
                 return Err(Error::Argument(format!(
                     "stream {handle:#x}: expected a stream of cuda:{} in its primary context, got one \
-                     of another device or context",
+                     of another device or context (a green context is another one)",
                     self.context.ordinal()
                 )));
             }
@@ -160,6 +175,25 @@ impl StreamRef<'_> {
         // SAFETY: a live stream and a live pointer to write to.
         unsafe { raw::cuStreamIsCapturing(self.raw, &raw mut status) }.ok()?;
         Ok(status != 0)
+    }
+
+    /// The number of the capture that work goes to, if it does, which no other capture of the process has.
+    pub(crate) fn capture(self) -> DriverResult<Option<u64>> {
+        let (mut status, mut id) = (0, 0);
+        // SAFETY: a live stream and two live numbers to write to; the rest is not asked for.
+        unsafe {
+            let (graph, nodes, count) = (null_mut(), null_mut(), null_mut());
+            raw::cuStreamGetCaptureInfo_v2(
+                self.raw,
+                &raw mut status,
+                &raw mut id,
+                graph,
+                nodes,
+                count,
+            )
+        }
+        .ok()?;
+        Ok((status != 0).then_some(id))
     }
 
     /// Enqueues a kernel. A grid without blocks is no work and no call.

@@ -115,7 +115,7 @@ fn emptying_the_cache_waits_for_samples_being_read() {
 #[test]
 fn memory_whose_order_is_lost_ends_behind_everything() {
     on_gpu(|gpu| {
-        for function in ["cuStreamWaitEvent", "cuEventRecord"] {
+        for function in ["cuEventQuery", "cuEventRecord"] {
             let (engine, rows) = (engine(), Rows::new(1, DType::U8, &[&[300]]));
             let memory = rows.upload(gpu);
             let paused = pause_own(gpu, &engine);

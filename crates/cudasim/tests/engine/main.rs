@@ -23,6 +23,7 @@ mod calls;
 mod capi;
 mod capture;
 mod chosen_in_graphs;
+mod driver_rules;
 mod faults;
 #[allow(dead_code, reason = "shared with the tests of the simulator itself")]
 #[path = "../sim/gpu.rs"]

@@ -113,6 +113,7 @@ class _Fetching:
 
     def _run(self) -> None:
         try:
+            self._transfer.begin()
             while self._has_room():
                 assert self._iterator is not None
                 try:

@@ -10,6 +10,7 @@ import torch
 
 import windrow as wr
 from windrow import _nodes
+from windrow._windrow import _relax_captures
 from windrow.torch._shared import in_worker_process
 
 # Tensors below this go up in one copy, into memory that they share on the device. One alone is not staged: the driver
@@ -67,6 +68,9 @@ class Started(NamedTuple):
 class HostTransfer:
     """Nowhere: for batches that stay on the host."""
 
+    def begin(self) -> None:
+        """Called once on the thread that makes batches."""
+
     def start(self, tree: Any) -> Started:
         """Called where batches are made."""
         return Started(tree, (), None)
@@ -105,6 +109,10 @@ class CudaTransfer:
         self._stream = cuda.Stream(device=device)
         self._slots = [_Slot() for _ in range(depth)]
         self._turn = 0
+
+    def begin(self) -> None:
+        """Lets the thread make CUDA calls while another one captures a graph: those of torch too, such as waits for events."""
+        _relax_captures()
 
     def start(self, tree: Any) -> Started:
         """Enqueues the copies of a batch; waits until the slot it takes is free."""
