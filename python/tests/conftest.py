@@ -53,24 +53,44 @@ def any_driver():
         if os.environ.get("WINDROW_REQUIRE_GPU") == "1":
             pytest.fail(f"WINDROW_REQUIRE_GPU=1: {reason}")
         pytest.skip(f"SKIP: {reason}")
-    return cuda_harness.Driver()
+    driver = cuda_harness.load()
+    # What a first call loads and allocates may wait for the device, on which tests stop streams.
+    for target in ("cuda", "pinned"):
+        wr.stack([1], device=target)
+    return driver
 
 
 @pytest.fixture
 def driver(any_driver):
     """The driver. At the end of a test nothing may have been misused."""
     yield any_driver
-    if any_driver.is_simulated:
-        any_driver.reset()
+    any_driver.resume_all()
+    misused = any_driver.misuse()
+    any_driver.reset()
     any_driver.free()
-    if any_driver.is_simulated:
-        assert any_driver.misuse() == []
+    assert misused + any_driver.misuse() == []
 
 
 @pytest.fixture
-def sim(driver):
-    """The simulated driver, whose streams can be made to wait."""
-    if not driver.is_simulated:
-        pytest.skip("SKIP: this needs the simulated driver (WINDROW_CUDA_DRIVER)")
+def streams(driver):
+    """The driver, whose streams can be stopped: the simulated one by its controls, a real one by a wait for a word of memory.
+
+    Streams that a test has made are gone after it. A stream that was waited for while it stood still fails the test.
+    """
     driver.reset()
-    return driver
+    yield driver
+    gc.collect()
+    driver.resume_all()
+    wr.empty_cache()
+    for stream in list(driver.streams):
+        driver.cuStreamSynchronize(stream)
+        driver.destroy(stream)
+
+
+@pytest.fixture
+def sim(request, streams):
+    """The simulated driver, for what a real one has no means of. The mark `simulated` says what that is."""
+    (reason,) = request.node.get_closest_marker("simulated").args
+    if not streams.is_simulated:
+        pytest.skip(f"SKIP: this needs the simulated driver, {reason}")
+    return streams

@@ -1,6 +1,6 @@
 """A device library in miniature: memory and streams by the driver itself, offered by each interface there is.
 
-Works with the simulated driver (`WINDROW_CUDA_DRIVER`) and with a real one.
+Works with the simulated driver (`WINDROW_CUDA_DRIVER`) and with a real one, and stops streams of both.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import gc
 import os
 import threading
 import time
-from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 
 import numpy as np
 
@@ -21,6 +21,11 @@ from dlpack_harness import DLPackExchangeAPI, DLPackVersion, DLTensor, Handle, e
 CUDA, CUDA_HOST, CUDA_MANAGED = 2, 3, 13
 LEGACY, PER_THREAD = 1, 2
 JUNK = 0xEE
+NOT_READY = 600
+RESERVE = 16 << 20
+
+# A stream that stands still blocks its channel to the device: there have to be more channels than streams. Read when the driver starts.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 _SIGNATURES = {
     "cuInit": [c_uint],
@@ -41,6 +46,9 @@ _SIGNATURES = {
     "cuStreamDestroy_v2": [c_void_p],
     "cuStreamSynchronize": [c_void_p],
     "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint],
+    "cuStreamWaitValue32_v2": [c_void_p, c_uint64, c_uint32, c_uint],
+    "cuStreamQuery": [c_void_p],
+    "cuLaunchHostFunc": [c_void_p, c_void_p, c_void_p],
     "cuEventCreate": [POINTER(c_void_p), c_uint],
     "cuEventRecord": [c_void_p, c_void_p],
     "cuEventDestroy_v2": [c_void_p],
@@ -65,32 +73,49 @@ class Live(ctypes.Structure):
 
 
 class Driver:
-    """Calls by name; a code other than 0 fails the test."""
+    """Calls by name; a code other than 0 fails the test. A subclass can stop streams: `pause`, `resume`."""
 
-    def __init__(self):
-        self.library = ctypes.CDLL(os.environ.get("WINDROW_CUDA_DRIVER") or "libcuda.so.1")
-        self.is_simulated = hasattr(self.library, "cudasim_hold")
+    def __init__(self, library):
+        self.library = library
         self._call("cuInit", 0)
         count, context = c_int(), c_void_p()
         self._call("cuDeviceGetCount", byref(count))
         self.num_devices = count.value
         self._call("cuDevicePrimaryCtxRetain", byref(context), 0)
         self.context = context
-        self.unused = []
+        self.unused, self.streams = [], []
+
+    def allocate(self, kind, size):
+        """The address of so many bytes."""
+        if kind == "pinned":
+            place = c_void_p()
+            self.cuMemHostAlloc(byref(place), size, 0)
+        else:
+            place = c_uint64()
+            self.cuMemAllocManaged(byref(place), size, 1) if kind == "managed" else self.cuMemAlloc_v2(byref(place), size)
+        return place.value
 
     def free(self):
         """Frees the memory of objects that are gone."""
         while self.unused:
-            kind, address = self.unused.pop()
-            (self.cuMemFreeHost if kind == "pinned" else self.cuMemFree_v2)(address)
+            self.give_back(*self.unused.pop())
+
+    def give_back(self, kind, address):
+        (self.cuMemFreeHost if kind == "pinned" else self.cuMemFree_v2)(address)
 
     def _call(self, name, *arguments):
-        function = getattr(self.library, name)
-        function.argtypes = _SIGNATURES[name]
-        code = function(*arguments)
+        code = self._code(name, *arguments)
         assert code == 0, f"{name} returned {code}"
 
+    def _code(self, name, *arguments):
+        function = getattr(self.library, name)
+        function.argtypes = _SIGNATURES[name]
+        return function(*arguments)
+
     def __getattr__(self, name):
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
         def call(*arguments):
             self._call("cuCtxSetCurrent", self.context)
             self._call(name, *arguments)
@@ -98,10 +123,22 @@ class Driver:
         return call
 
     def stream(self):
-        """A new stream without order against the default one."""
+        """A new stream without order against the default one. It is gone after the test, or by `destroy`."""
         handle = c_void_p()
         self.cuStreamCreate(byref(handle), 1)
+        self.streams.append(handle.value)
         return handle.value
+
+    def destroy(self, stream):
+        self.streams.remove(stream)
+        self.cuStreamDestroy_v2(stream)
+
+    def is_done(self, stream):
+        """Whether a stream has done all that was asked of it."""
+        self._call("cuCtxSetCurrent", self.context)
+        code = self._code("cuStreamQuery", stream)
+        assert code in (0, NOT_READY), f"cuStreamQuery returned {code}"
+        return code == 0
 
     def after(self, producer, consumer):
         """What comes next on `consumer` waits for what is on `producer`."""
@@ -123,13 +160,6 @@ class Driver:
         call["replay"] = lambda: self.cuGraphLaunch(runnable, stream)
         call["free"] = lambda: self.cuGraphExecDestroy(runnable)
 
-    # The simulated driver's controls
-
-    def pause(self, stream, paused=True):
-        function = self.library.cudasim_pause
-        function.argtypes = [c_void_p, c_int]
-        assert function(stream, paused)
-
     @contextlib.contextmanager
     def paused(self, *streams):
         """The streams begin nothing until the end of the block, when others have had time to go ahead."""
@@ -142,7 +172,7 @@ class Driver:
             time.sleep(0.005)
         finally:
             for stream in streams:
-                self.pause(stream, False)
+                self.resume(stream)
             gc.enable()
 
     @contextlib.contextmanager
@@ -150,12 +180,34 @@ class Driver:
         """As `paused`, for calls that wait: another thread ends it meanwhile."""
         for stream in streams:
             self.pause(stream)
-        timer = threading.Timer(seconds, lambda: [self.pause(stream, False) for stream in streams])
+        timer = threading.Timer(seconds, lambda: [self.resume(stream) for stream in streams])
         timer.start()
         try:
             yield
         finally:
             timer.join()
+
+
+class SimulatedDriver(Driver):
+    """The simulated driver, with its controls."""
+
+    is_simulated = True
+
+    def pause(self, stream):
+        self._set_paused(stream, True)
+
+    def resume(self, stream):
+        self._set_paused(stream, False)
+
+    def _set_paused(self, stream, paused):
+        function = self.library.cudasim_pause
+        function.argtypes = [c_void_p, c_int]
+        assert function(stream, paused)
+
+    def resume_all(self):
+        self.release()
+        for stream in self.streams:
+            self.resume(stream)
 
     def hold(self):
         self.library.cudasim_hold()
@@ -199,6 +251,103 @@ class Driver:
         return {name: getattr(live, name) for name, _ in Live._fields_}
 
 
+class RealDriver(Driver):
+    """A driver without controls: a stream stops at a wait for a word of page-locked memory, which the host writes later.
+
+    A stream that has stood still for `limit` seconds goes on by itself, and its test fails at its end: some call has waited for it.
+    """
+
+    is_simulated = False
+    limit = 6.0
+    num_words = 1 << 14
+
+    def __init__(self, library):
+        super().__init__(library)
+        # Until a word's turn comes again, its stream has long read it.
+        self.words, self.turn = self.allocate("pinned", 4 * self.num_words), 0
+        self.reserves = {kind: [self.allocate(kind, RESERVE), 0] for kind in ("device", "pinned")}
+        self.stopped, self.overdue, self.lock = {}, [], threading.Lock()
+
+    def pause(self, stream):
+        with self.lock:
+            address = self.words + 4 * (self.turn % self.num_words)
+            self.turn += 1
+            timer = threading.Timer(self.limit, self._too_late, (stream, address))
+            timer.daemon = True
+            self.stopped.setdefault(stream, []).append((address, timer))
+        c_uint32.from_address(address).value = 0
+        self.wait_for_word(stream, address)
+        timer.start()
+
+    def wait_for_word(self, stream, address):
+        """The stream stands still until the word is at least 1."""
+        self.cuStreamWaitValue32_v2(stream, address, 1, 0)
+
+    def resume(self, stream):
+        with self.lock:
+            waits = self.stopped.pop(stream, [])
+        for address, timer in waits:
+            timer.cancel()
+            c_uint32.from_address(address).value = 1
+
+    def resume_all(self):
+        for stream in list(self.stopped):
+            self.resume(stream)
+
+    def _too_late(self, stream, address):
+        self.overdue.append(f"stream {stream:#x}, or one that shares its channel, was waited for while it stood still")
+        c_uint32.from_address(address).value = 1
+
+    def reset(self):
+        self.resume_all()
+
+    def misuse(self):
+        """The streams that were waited for."""
+        overdue, self.overdue = self.overdue, []
+        return overdue
+
+    # An allocation may wait for the device: while a stream stands still, memory is what was allocated before.
+
+    def allocate(self, kind, size):
+        if kind == "managed" or not getattr(self, "stopped", None):
+            return super().allocate(kind, size)
+        reserve = self.reserves[kind]
+        assert size <= RESERVE
+        begin = reserve[1] if reserve[1] + size <= RESERVE else 0
+        reserve[1] = begin + -(-size // 256) * 256
+        return reserve[0] + begin
+
+    def give_back(self, kind, address):
+        begin, _ = self.reserves.get(kind, (0, 0))
+        if not begin <= address < begin + RESERVE:
+            super().give_back(kind, address)
+
+
+class WaitsByHostFunction(RealDriver):
+    """For a simulated driver without waits for a word."""
+
+    def wait_for_word(self, stream, address):
+        self.cuLaunchHostFunc(stream, ctypes.cast(_until_written, c_void_p), address)
+
+
+@ctypes.CFUNCTYPE(None, c_void_p)
+def _until_written(address):
+    while c_uint32.from_address(address).value < 1:
+        time.sleep(0.0002)
+
+
+def without_controls(library):
+    """A driver whose streams stop by the means of a real one, whichever it is."""
+    return (RealDriver if hasattr(library, "cuStreamWaitValue32_v2") else WaitsByHostFunction)(library)
+
+
+def load():
+    """The driver that windrow uses. With `WINDROW_TEST_DRIVER=real` the simulated one's controls are left alone."""
+    library = ctypes.CDLL(os.environ.get("WINDROW_CUDA_DRIVER") or "libcuda.so.1")
+    has_controls = hasattr(library, "cudasim_hold") and os.environ.get("WINDROW_TEST_DRIVER") != "real"
+    return (SimulatedDriver if has_controls else without_controls)(library)
+
+
 class Memory:
     """`array`'s bytes on the device. With `stream` they arrive in the order of that stream.
 
@@ -210,18 +359,10 @@ class Memory:
     def __init__(self, driver, array, *, kind="device", stream=None):
         array = np.array(array, order="C")
         self.driver, self.array, self.kind, self.stream = driver, array, kind, stream
-        address, size = c_uint64(), max(1, array.nbytes)
+        self.address = driver.allocate(kind, max(1, array.nbytes))
         if kind == "pinned":
-            place = c_void_p()
-            driver.cuMemHostAlloc(byref(place), size, 0)
-            address.value = place.value
-            ctypes.memmove(address.value, array.ctypes.data, array.nbytes)
-        elif kind == "managed":
-            driver.cuMemAllocManaged(byref(address), size, 1)
-        else:
-            driver.cuMemAlloc_v2(byref(address), size)
-        self.address = address.value
-        if kind != "pinned" and array.nbytes:
+            ctypes.memmove(self.address, array.ctypes.data, array.nbytes)
+        elif array.nbytes:
             if stream is None:
                 driver.cuMemcpyHtoD_v2(self.address, array.ctypes.data, array.nbytes)
             else:

@@ -13,7 +13,6 @@ import oracle
 import windrow as wr
 from cuda_harness import Cai, Dlpack, later, plain
 from helpers import assert_same, memory, paint, refusal, samples_of, settle, usable
-from test_cuda_streams import streams  # noqa: F401
 
 FIELDS = ("data", "lengths", "offsets", "mask", "batch_index")
 Pair = namedtuple("Pair", "left right")
@@ -374,22 +373,23 @@ def test_leaves_in_several_places(driver):
     refusal(lambda: wr.collate(samples, spec, arena=True), wr.DeviceError, "one place", path="b", expected="cpu", got="cuda:0")
 
 
-def test_every_view_waits_for_the_launch(sim, streams):  # noqa: F811
-    stream = streams()
+def test_every_view_waits_for_the_launch(streams):
+    stream = streams.stream()
     spec = {"x": wr.Ragged(batch_index=True), "ids": wr.Pad(mask="real")}
     arrays = [{"x": paint((n, 2), "float32", n), "ids": paint(n, "int32", n)} for n in (2, 1, 3)]
-    samples = [{name: Cai(sim, array) for name, array in sample.items()} for sample in arrays]
+    samples = [{name: Cai(streams, array) for name, array in sample.items()} for sample in arrays]
     want = wr.collate(arrays, spec)
-    with sim.paused(stream):
+    with streams.paused(stream):
         tree = wr.collate(samples, spec, arena=True, stream=stream)
-        read = {(key, name): later(sim, getattr(tree[key], name)) for key in tree for name in tree[key].arena_layout}
-        whole = later(sim, tree["x"].arena)
+        read = {(key, name): later(streams, getattr(tree[key], name)) for key in tree for name in tree[key].arena_layout}
+        whole = later(streams, tree["x"].arena)
     for (key, name), array in read.items():
         assert_same(array(), memory(getattr(want[key], name)))
     dtype, shape, byte_offset = tree["ids"].arena_layout["data"]
     assert_same(whole()[byte_offset:][:36].view(dtype).reshape(shape), memory(want["ids"]))
 
 
+@pytest.mark.simulated("which fails when told to")
 @pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])
 def test_a_launch_that_fails_leaves_nothing(sim, target):
     engine = wr.Engine(device="cuda:0")

@@ -89,17 +89,16 @@ def test_tables_on_a_device(driver):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_arrays_on_a_device_are_read_behind_their_event(sim, case):
+def test_arrays_on_a_device_are_read_behind_their_event(streams, case):
     make, want = CASES[case]
-    stream = sim.stream()
-    with sim.paused(stream):
-        source = OnDevice(sim, make(), stream=stream)
-        batch, samples = wr.stack(source), wr.SampleList(OnDevice(sim, make(), stream=stream))
+    stream = streams.stream()
+    with streams.paused(stream):
+        source = OnDevice(streams, make(), stream=stream)
+        batch, samples = wr.stack(source), wr.SampleList(OnDevice(streams, make(), stream=stream))
         later = wr.stack(samples.take([0, 1]))
-    assert_same(fetch(sim, batch), want)
-    assert_same(fetch(sim, later), want[:2])
-    sim.cuStreamDestroy_v2(stream)
-    sim.cuEventDestroy_v2(source.event)
+    assert_same(fetch(streams, batch), want)
+    assert_same(fetch(streams, later), want[:2])
+    streams.cuEventDestroy_v2(source.event)
 
 
 def test_nulls_that_are_counted_or_not_there(driver):

@@ -278,6 +278,7 @@ def run(code, **environment):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.simulated("which has as many devices as a test asks for")
 @pytest.mark.slow
 def test_several_devices(sim):
     run(
@@ -391,6 +392,7 @@ assert os.waitpid(pid, 0)[1] == 0
     )
 
 
+@pytest.mark.simulated("which fails when told to, and has 1 GiB of memory")
 def test_failures_of_the_driver(sim):
     samples = on(sim, "cuda", ROWS)
     wr.stack(samples)
@@ -401,6 +403,7 @@ def test_failures_of_the_driver(sim):
     assert_same(fetch(sim, wr.stack(samples)), np.stack(ROWS))
 
 
+@pytest.mark.simulated("which counts what lives")
 def test_nothing_is_left(sim):
     def everything():
         engine = wr.Engine()

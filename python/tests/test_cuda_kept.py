@@ -14,21 +14,21 @@ import windrow as wr
 from cuda_harness import Cai, Memory, copy_out, fetch, later, plain
 from dlpack_harness import managed
 from helpers import assert_same, settle
-from test_cuda_streams import OFFERS, ROWS, WANT, slow_batch, streams  # noqa: F401
+from test_cuda_streams import OFFERS, ROWS, WANT, slow_batch
 
 
 @pytest.mark.parametrize("offer", OFFERS)
-def test_samples_live_until_they_were_read(sim, streams, offer):
-    stream = streams()
+def test_samples_live_until_they_were_read(streams, offer):
+    stream = streams.stream()
     make = OFFERS[offer](stream)
-    with sim.paused(stream):
-        samples = [make(sim, row, stream) for row in ROWS]
+    with streams.paused(stream):
+        samples = [make(streams, row, stream) for row in ROWS]
         alive = [weakref.ref(sample) for sample in samples]
         batch = wr.stack(samples)
         del samples
         settle()
         assert all(ref() is not None for ref in alive)
-    assert_same(fetch(sim, batch), WANT)
+    assert_same(fetch(streams, batch), WANT)
     wr.empty_cache()
     settle()
     for handle in (h for ref in alive if ref() for h in getattr(ref(), "handles", [])):
@@ -36,41 +36,42 @@ def test_samples_live_until_they_were_read(sim, streams, offer):
     assert not any(ref() is not None for ref in alive)
 
 
-def test_page_locked_samples_live_until_they_were_read(sim, streams):
-    stream = streams()
+def test_page_locked_samples_live_until_they_were_read(streams):
+    stream = streams.stream()
     wr.stack(ROWS, device="cuda")
-    with sim.paused(stream):
+    wr.stack(ROWS, device="pinned")  # pages are locked before, which may wait for the device
+    with streams.paused(stream):
         pinned = wr.stack(ROWS, device="pinned")
         batch = wr.stack(list(pinned), device="cuda", stream=stream)
         del pinned
-        read = later(sim, batch, stream)
+        read = later(streams, batch, stream)
     assert_same(read(), WANT)
 
 
-def test_a_batch_may_go_before_its_consumer_is_done(sim, streams):
-    stream, consumer = streams(), streams()
-    with sim.paused(consumer):
-        batch = slow_batch(sim, stream)
-        read = later(sim, batch, consumer)
+def test_a_batch_may_go_before_its_consumer_is_done(streams):
+    stream, consumer = streams.stream(), streams.stream()
+    with streams.paused(consumer):
+        batch = slow_batch(streams, stream)
+        read = later(streams, batch, consumer)
         del batch, read.capsule
         gc.collect()
         for _ in range(4):
-            wr.stack([Cai(sim, np.full_like(row, 9)) for row in ROWS])
+            wr.stack([Cai(streams, np.full_like(row, 9)) for row in ROWS])
     assert_same(read(), WANT)
 
 
-def test_other_threads(sim, streams):
+def test_other_threads(streams):
     """Many threads, each with a stream of its own, and the interpreter lock taken by the thread that releases samples."""
     failures = []
 
     def work(seed):
         try:
-            stream = sim.stream()
+            stream = streams.stream()
             for _ in range(10):
                 rows = [row + seed for row in ROWS]
-                batch = wr.stack([Cai(sim, row, stream=stream) for row in rows], stream=stream)
-                assert_same(fetch(sim, batch, stream), np.stack(rows))
-            sim.cuStreamSynchronize(stream)
+                batch = wr.stack([Cai(streams, row, stream=stream) for row in rows], stream=stream)
+                assert_same(fetch(streams, batch, stream), np.stack(rows))
+            streams.cuStreamSynchronize(stream)
         except BaseException as error:
             failures.append(error)
 
@@ -87,28 +88,28 @@ def test_other_threads(sim, streams):
 # Streams that are gone: the driver fixture fails a test in which one is used
 
 
-def test_samples_outlive_the_stream_of_their_producer(sim):
-    stream = sim.stream()
-    offered = [Cai(sim, row, stream=stream) for row in ROWS]
-    with sim.paused(stream):
+def test_samples_outlive_the_stream_of_their_producer(streams):
+    stream = streams.stream()
+    offered = [Cai(streams, row, stream=stream) for row in ROWS]
+    with streams.paused(stream):
         kept, view = wr.SampleList(offered), wr.asarray(offered[0])
-    sim.cuStreamDestroy_v2(stream)
-    assert_same(fetch(sim, wr.stack(kept.take([4, 0]))), WANT[[4, 0]])
-    assert_same(fetch(sim, wr.stack(kept)), WANT)
+    streams.destroy(stream)
+    assert_same(fetch(streams, wr.stack(kept.take([4, 0]))), WANT[[4, 0]])
+    assert_same(fetch(streams, wr.stack(kept)), WANT)
     assert_same(plain(view), ROWS[0])
 
 
-def test_a_batch_outlives_the_stream_of_its_consumer(sim):
-    offered = [Cai(sim, row) for row in ROWS]
+def test_a_batch_outlives_the_stream_of_its_consumer(streams):
+    offered = [Cai(streams, row) for row in ROWS]
     for _ in range(3):
-        stream = sim.stream()
+        stream = streams.stream()
         batch = wr.stack(offered)
-        read = later(sim, batch, stream)
+        read = later(streams, batch, stream)
         assert_same(read(), WANT)
-        sim.cuStreamDestroy_v2(stream)
+        streams.destroy(stream)
         del read, batch
         gc.collect()
-    assert_same(fetch(sim, wr.stack(offered)), WANT)
+    assert_same(fetch(streams, wr.stack(offered)), WANT)
 
 
 class View:
@@ -120,39 +121,39 @@ class View:
 
 
 @pytest.mark.parametrize("library", ["jax", "cupy"])
-def test_an_array_may_go_before_work_on_it_is_done(sim, streams, monkeypatch, library):
+def test_an_array_may_go_before_work_on_it_is_done(streams, monkeypatch, library):
     # CuPy works on the stream that it names. JAX names one, has those that it computes on wait for it, and says no more.
-    named, other = streams(), streams()
+    named, other = streams.stream(), streams.stream()
     works = named if library == "cupy" else other
     module = types.SimpleNamespace(from_dlpack=lambda tensor: View(tensor, named))
     monkeypatch.setitem(sys.modules, "jax.dlpack" if library == "jax" else "cupy", module)
     monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(dlpack=module))
 
     def batch(rows):
-        view = getattr(wr.stack([Cai(sim, row) for row in rows]), library)()
+        view = getattr(wr.stack([Cai(streams, row) for row in rows]), library)()
         if works != named:
-            sim.after(named, works)
+            streams.after(named, works)
         return view
 
     waits = wr.stats()["waits"]
     view = batch(ROWS)
-    sim.cuStreamSynchronize(works)
-    with sim.paused(works):
-        read = copy_out(sim, view.address, WANT.nbytes, works)
+    streams.cuStreamSynchronize(works)
+    with streams.paused(works):
+        read = copy_out(streams, view.address, WANT.nbytes, works)
         del view
         for number in range(8):
             batch([row + number + 1 for row in ROWS])
-    sim.cuCtxSynchronize()
+    streams.cuCtxSynchronize()
     assert ctypes.string_at(read.address, WANT.nbytes) == WANT.tobytes()
     assert wr.stats()["waits"] == waits
 
 
-def test_memory_that_jax_has_let_go_of_comes_back(sim, streams, monkeypatch):
-    named = streams()
+def test_memory_that_jax_has_let_go_of_comes_back(streams, monkeypatch):
+    named = streams.stream()
     module = types.SimpleNamespace(from_dlpack=lambda tensor: View(tensor, named))
     monkeypatch.setitem(sys.modules, "jax.dlpack", module)
     monkeypatch.setitem(sys.modules, "jax", types.SimpleNamespace(dlpack=module))
-    samples, before, addresses = [Cai(sim, row) for row in ROWS], wr.stats()["waits"], set()
+    samples, before, addresses = [Cai(streams, row) for row in ROWS], wr.stats()["waits"], set()
     for _ in range(200):
         addresses.add(wr.stack(samples).jax().address)
     # One wait for all that 64 batches have left.

@@ -1,5 +1,5 @@
-"""Batches of torch tensors on a device are torch tensors, in memory of its allocator. With a torch in miniature;
-with torch itself: scripts/gpu/runner/interop.py."""
+"""Batches of torch tensors on a device are torch tensors, in memory of its allocator. With a torch in miniature; with torch itself:
+test_gpu_memory.py."""
 
 import ctypes
 import gc
@@ -14,15 +14,16 @@ from helpers import assert_same, paint_values, refusal, settle
 from windrow import plan
 from windrow.sequence import pack_rows, pack_tokens
 from windrow.structure import concat_graphs, keyed_jagged, pad_images
-from test_cuda_streams import ROWS, WANT, streams  # noqa: F401
+from test_cuda_streams import ROWS, WANT
 from torch_standin import OutOfMemoryError, Torch
 
 
 @pytest.fixture
-def torch(sim, streams, monkeypatch):  # noqa: F811
-    module = Torch(sim, streams())
+def torch(streams, monkeypatch):
+    module = Torch(streams, streams.stream())
     monkeypatch.setitem(sys.modules, "torch", module)
     yield module
+    streams.resume_all()
     gc.collect()
     wr.empty_cache()
     gc.collect()
@@ -103,10 +104,10 @@ def test_dtypes_that_torch_lacks(torch, samples):
     assert batch.dtype == "uint16" and not torch.made
 
 
-def test_samples_of_others(torch, sim):
-    batch = wr.stack([Cai(sim, row) for row in ROWS])
+def test_samples_of_others(torch, streams):
+    batch = wr.stack([Cai(streams, row) for row in ROWS])
     assert not torch.made
-    assert_same(fetch(sim, batch), WANT)
+    assert_same(fetch(streams, batch), WANT)
 
 
 # Samples on the host, of any library, while torch uses devices
@@ -148,9 +149,9 @@ def test_samples_go_up_beside_what_torch_computes(torch):
     assert_same(array(), WANT)
 
 
-def test_work_on_another_stream_keeps_the_memory(torch, streams):  # noqa: F811
+def test_work_on_another_stream_keeps_the_memory(torch, streams):
     """torch is told of it, as of memory that it made itself, and the tensor is gone long before it ends."""
-    other = streams()
+    other = streams.stream()
     tensor = wr.stack(ROWS, device="cuda").torch()
     torch.driver.after(torch.current[0], other)
     with torch.driver.paused(other):
@@ -195,8 +196,8 @@ def test_a_torch_that_uses_no_device_lends_nothing(torch):
     assert_same(fetch(torch.driver, batch), WANT)
 
 
-def test_explain_says_whose_memory_it_is(torch, sim, samples):
-    there = [Cai(sim, row) for row in ROWS]
+def test_explain_says_whose_memory_it_is(torch, streams, samples):
+    there = [Cai(streams, row) for row in ROWS]
     said = [(samples, None, "torch"), (ROWS, "cuda", "torch"), (there, None, "windrow"), (ROWS, None, None)]
     for rows, device, name in said:
         explain = wr.explain(rows, device=device)
@@ -233,16 +234,16 @@ def test_a_block_goes_from_batch_to_batch_in_the_order_of_the_stream(torch, samp
         assert_same(array(), WANT[n:])
 
 
-def test_a_block_still_in_use_where_it_was_made(torch, samples, streams):  # noqa: F811
+def test_a_block_still_in_use_where_it_was_made(torch, samples, streams):
     """torch's stream has work queued on the block: other streams wait for it before they write."""
-    other = streams()
+    other = streams.stream()
     with torch.driver.paused(torch.current[0]):
         batch = wr.stack(samples, stream=other)  # the block's own junk is queued
     assert_same(read(torch, batch.torch())(), WANT)
 
 
-def test_torch_waits_for_another_stream(torch, samples, streams):  # noqa: F811
-    other = streams()
+def test_torch_waits_for_another_stream(torch, samples, streams):
+    other = streams.stream()
     with torch.driver.paused(other):
         batch = wr.stack(samples, stream=other)
         array = read(torch, batch.torch())
@@ -255,10 +256,9 @@ def test_a_stream_of_a_call_that_is_gone(torch, samples):
     with driver.paused(gate):
         driver.after(gate, other)
         batch = wr.stack(samples, stream=other)
-        driver.cuStreamDestroy_v2(other)
+        driver.destroy(other)
         array = read(torch, batch.torch())
     assert_same(array(), WANT)
-    driver.cuStreamDestroy_v2(gate)
 
 
 def test_the_stream_of_an_engine_stays_with_torchs_tensors(torch):
@@ -269,9 +269,9 @@ def test_the_stream_of_an_engine_stays_with_torchs_tensors(torch):
     assert_same(read(torch, batch.torch())(), WANT)
 
 
-def test_torch_waits_for_all_of_a_batch(torch, samples, streams):  # noqa: F811
+def test_torch_waits_for_all_of_a_batch(torch, samples, streams):
     """Lengths, offsets, masks and indices are written by the same launch as the data."""
-    other = streams()
+    other = streams.stream()
     with torch.driver.paused(other):
         padded = wr.pad(samples, size=(5, 6), mask="real", stream=other)
         ragged = wr.ragged(samples, batch_index=True, stream=other)
@@ -282,8 +282,8 @@ def test_torch_waits_for_all_of_a_batch(torch, samples, streams):  # noqa: F811
         assert_same(array(), expected)
 
 
-def test_an_arena_is_one_tensor_of_torchs(torch, samples, streams):  # noqa: F811
-    other = streams()
+def test_an_arena_is_one_tensor_of_torchs(torch, samples, streams):
+    other = streams.stream()
     trees = [{"x": sample, "n": torch.Tensor(np.int64(n))} for n, sample in enumerate(samples)]
     with torch.driver.paused(other):
         tree = wr.collate(trees, {"x": wr.Pad(size=(5, 6), mask="real")}, arena=True, stream=other)
@@ -302,8 +302,8 @@ def test_an_arena_is_one_tensor_of_torchs(torch, samples, streams):  # noqa: F81
         assert_same(fetch(torch.driver, getattr(tree[key], name)), want)
 
 
-def test_a_block_written_on_another_stream_is_held(torch, samples, streams):  # noqa: F811
-    other = streams()
+def test_a_block_written_on_another_stream_is_held(torch, samples, streams):
+    other = streams.stream()
     with torch.driver.paused(other):
         batch = wr.stack(samples, stream=other)
         address = batch.data_ptr()
@@ -318,19 +318,19 @@ def test_a_block_written_on_another_stream_is_held(torch, samples, streams):  # 
     assert address in torch.unused[WANT.nbytes, torch.current[0]]
 
 
-def test_torch_is_told_of_streams_that_read(torch, samples, streams):  # noqa: F811
-    other = streams()
+def test_torch_is_told_of_streams_that_read(torch, samples, streams):
+    other = streams.stream()
     batch = wr.stack(samples)
     tensor = batch.torch()
     assert tensor.streams == []
     assert_same(later(torch.driver, batch, other)(), WANT)
     assert_same(later(torch.driver, batch, LEGACY)(), WANT)
     assert tensor.streams == [other, LEGACY]
-    torch.current[0] = elsewhere = streams()
+    torch.current[0] = elsewhere = streams.stream()
     assert batch.torch() is tensor and tensor.streams == [other, LEGACY, elsewhere]
 
 
-def test_a_capture_needs_no_out(torch, samples, streams):  # noqa: F811
+def test_a_capture_needs_no_out(torch, samples, streams):
     """torch's allocator supports captures, so that a graph can hold a whole batch."""
     stream = torch.current[0]
 
@@ -349,7 +349,7 @@ def test_a_capture_needs_no_out(torch, samples, streams):  # noqa: F811
     assert_same(read(torch, batch.lengths.torch())(), np.tile([4, 6], (5, 1)))
     graph["free"]()
     # Memory of another stream than that which is captured is another matter.
-    other = streams()
+    other = streams.stream()
     with torch.driver.captured(other) as graph:
         with pytest.raises(ValueError, match="captured"):
             assemble(stream=other)
@@ -378,11 +378,12 @@ def test_memory_that_does_not_fit(torch, samples, monkeypatch):
     assert_same(read(torch, wr.stack(samples).torch())(), WANT)
 
 
-def test_a_launch_that_fails_gives_the_memory_back(torch, samples):
+@pytest.mark.simulated("which fails when told to")
+def test_a_launch_that_fails_gives_the_memory_back(sim, torch, samples):
     wr.stack(samples)
     settle()
     unused = {size: len(blocks) for size, blocks in torch.unused.items()}
-    torch.driver.fail("cuLaunchKernel", 701)
+    sim.fail("cuLaunchKernel", 701)
     with pytest.raises(wr.CudaError):
         wr.stack(samples)
     settle()
@@ -394,7 +395,6 @@ def test_nothing_is_written_beyond(torch, samples):
     whole = torch.Tensor(np.full(1 << 12, JUNK, np.uint8))
     wr.stack(samples)
     assert_same(fetch(torch.driver, wr.asarray(whole)), whole.array)
-    assert torch.driver.misuse() == []
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32"])

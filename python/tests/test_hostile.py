@@ -272,7 +272,7 @@ def test_liars_about_their_device(announced, told):
         freed_once(producer)
 
 
-def test_host_memory_claimed_to_be_a_devices(sim):
+def test_host_memory_claimed_to_be_a_devices(driver):
     """Read by a kernel, it would end all work of the process on that device."""
     for named in ((CUDA, 0), (13, 0)):
         producer = Producer(paint(6), device=named)
@@ -285,7 +285,6 @@ def test_host_memory_claimed_to_be_a_devices(sim):
 
     refusal(lambda: wr.stack([Claims()]), wr.DeviceError, "sample 0", index=0)
     refusal(lambda: wr.stack([paint(6)], out=Claims()), wr.DeviceError)
-    assert sim.misuse() == []
 
 
 def test_raising_in_the_middle_frees_what_came_before():

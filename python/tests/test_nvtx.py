@@ -83,7 +83,7 @@ def test_stages_in_their_order(recorder):
 
 
 @pytest.mark.slow
-def test_launches_and_waits_are_in_the_run(recorder, sim):
+def test_launches_and_waits_are_in_the_run(recorder, driver):
     on = {"WINDROW_NVTX": "1", "NVTX_INJECTION64_PATH": str(recorder)}
     found = nested(ranges(recorder, "cuda", **on)[0])
     assert found[:4] == [(0, "import"), (0, "plan"), (0, "run"), (1, "launch")]

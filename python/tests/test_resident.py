@@ -23,19 +23,19 @@ def test_a_batch_on_the_host_is_complete():
 
 
 @pytest.mark.parametrize("target", ["cpu", "pinned", "cuda"])
-def test_a_batch_is_waited_for(sim, target):
-    stream = sim.stream()
-    samples = [Cai(sim, row, stream=stream) for row in ROWS]
-    sim.pause(stream)
-    with sim.paused_briefly(stream):
+def test_a_batch_is_waited_for(streams, target):
+    stream = streams.stream()
+    samples = [Cai(streams, row, stream=stream) for row in ROWS]
+    streams.pause(stream)
+    with streams.paused_briefly(stream):
         batch = wr.stack(samples, device=target)
         before = wr.stats()["waits"]
         assert batch.check() is None
         assert wr.stats()["waits"] == before + (target == "cuda")
-    assert_same(fetch(sim, batch) if target == "cuda" else batch.numpy(), np.stack(ROWS))
-    sim.cuStreamDestroy_v2(stream)
+    assert_same(fetch(streams, batch) if target == "cuda" else batch.numpy(), np.stack(ROWS))
 
 
+@pytest.mark.simulated("which fails when told to")
 def test_a_failure_of_the_device_is_raised(sim):
     batch = wr.stack([Cai(sim, row) for row in ROWS])
     sim.fail("cuEventSynchronize", 400)
@@ -66,6 +66,7 @@ CHOSEN = np.array([3, 0, -1, 4, 4, -5])
 # What a call costs, by driver calls
 
 
+@pytest.mark.simulated("which lists its calls")
 @pytest.mark.parametrize("num", [64, 4096])
 @pytest.mark.parametrize("offered", [Cai, tabled])
 def test_a_stack_of_samples_on_the_device_is_a_few_driver_calls(sim, offered, num):
@@ -82,6 +83,7 @@ def test_a_stack_of_samples_on_the_device_is_a_few_driver_calls(sim, offered, nu
     assert_same(fetch(sim, batch), rows[::-1])
 
 
+@pytest.mark.simulated("which lists its calls")
 def test_a_stack_by_indices_on_the_device_is_a_few_driver_calls(sim):
     samples, indices = listed(sim, ROWS), Cai(sim, CHOSEN)
     for _ in range(3):
@@ -93,6 +95,7 @@ def test_a_stack_by_indices_on_the_device_is_a_few_driver_calls(sim):
     assert_same(fetch(sim, batch), np.stack(ROWS)[CHOSEN])
 
 
+@pytest.mark.simulated("which lists its calls")
 def test_the_rows_of_a_table_upload_nothing(sim):
     samples = wr.SampleList(Cai(sim, np.stack(ROWS)))
     before = wr.stats()["bytes_to_device"]
@@ -101,6 +104,7 @@ def test_the_rows_of_a_table_upload_nothing(sim):
     assert wr.stats()["bytes_to_device"] == before
 
 
+@pytest.mark.simulated("which lists its calls")
 @pytest.mark.parametrize("made", [listed, table])
 def test_a_stack_by_indices_on_the_host_is_a_few_driver_calls(sim, made):
     rows = paint_values((5000, 4), "float32", 3)
@@ -116,6 +120,7 @@ def test_a_stack_by_indices_on_the_host_is_a_few_driver_calls(sim, made):
     assert_same(fetch(sim, batch), rows[indices])
 
 
+@pytest.mark.simulated("which lists its calls")
 @pytest.mark.parametrize("arena", [False, True])
 def test_a_tree_from_the_host_is_a_few_driver_calls(sim, arena):
     trees = [{f"leaf {n}": np.full(4, 40 * i + n, "uint8") for n in range(40)} for i in range(4)]
@@ -158,19 +163,17 @@ def test_a_pad_by_indices_on_the_device(driver):
     refusal(lambda: batch[0], ValueError, "lengths")
 
 
-def test_nothing_is_waited_for(sim):
-    stream = sim.stream()
-    samples = listed(sim, ROWS)
-    samples.stack(Cai(sim, CHOSEN))
+def test_nothing_is_waited_for(streams):
+    stream = streams.stream()
+    samples = listed(streams, ROWS)
+    samples.stack(Cai(streams, CHOSEN))
     for offer in Cai, Dlpack, tabled:
         before = wr.stats()["waits"]
-        with sim.paused(stream):
-            batch = samples.stack(offer(sim, CHOSEN, stream=stream))
-            read = later(sim, batch)
+        with streams.paused(stream):
+            batch = samples.stack(offer(streams, CHOSEN, stream=stream))
+            read = later(streams, batch)
         assert wr.stats()["waits"] == before
         assert_same(read(), np.stack([ROWS[i] for i in CHOSEN]))
-    sim.cuStreamSynchronize(stream)
-    sim.cuStreamDestroy_v2(stream)
 
 
 def test_an_index_out_of_range_is_padding_and_raised_late(driver):
@@ -212,6 +215,7 @@ def test_a_list_that_has_grown_is_known_anew(driver):
         samples.stack(Cai(driver, np.array([6]))).check()
 
 
+@pytest.mark.simulated("which fails when told to")
 def test_a_table_that_could_not_be_made_again_is_made_later(sim):
     samples = listed(sim, ROWS)
     samples[1] = Cai(sim, ROWS[1] + 1)
@@ -222,40 +226,39 @@ def test_a_table_that_could_not_be_made_again_is_made_later(sim):
     assert_same(fetch(sim, samples.stack(indices)), (ROWS[1] + 1)[None])
 
 
-def test_indices_on_the_host_cost_no_more_than_before(sim):
+def test_indices_on_the_host_cost_no_more_than_before(driver):
     rows = np.arange(5000 * 4, dtype="float32").reshape(5000, 4)
-    samples = wr.SampleList(Cai(sim, rows)).to_device("cuda")
+    samples = wr.SampleList(Cai(driver, rows)).to_device("cuda")
     indices = np.random.default_rng(3).integers(0, 5000, 4096)
     before = wr.stats()
-    assert_same(fetch(sim, samples.stack(indices)), rows[indices])
+    assert_same(fetch(driver, samples.stack(indices)), rows[indices])
     assert wr.stats()["bytes_to_device"] == before["bytes_to_device"]
     # Beyond the parameters of a launch: one copy, of 4 bytes a sample.
     indices = np.random.default_rng(3).integers(0, 5000, 20_000)
-    assert_same(fetch(sim, samples.stack(indices)), rows[indices])
+    assert_same(fetch(driver, samples.stack(indices)), rows[indices])
     assert wr.stats()["bytes_to_device"] - before["bytes_to_device"] <= 20_000 * 4 + 1024
 
 
-def test_a_graph_reads_the_indices_each_time(sim):
-    stream = sim.stream()
+def test_a_graph_reads_the_indices_each_time(streams):
+    stream = streams.stream()
     kind = table_type([stream])
-    samples = wr.SampleList([kind(sim, row) for row in ROWS]).to_device("cuda")
-    indices, out = kind(sim, np.zeros(6, "int64")), kind(sim, np.zeros((6, 4, 6), "float32"))
+    samples = wr.SampleList([kind(streams, row) for row in ROWS]).to_device("cuda")
+    indices, out = kind(streams, np.zeros(6, "int64")), kind(streams, np.zeros((6, 4, 6), "float32"))
     taken = samples.take(indices)
     wr.stack(taken, out=out).check()
-    with sim.captured(stream) as graph:
+    with streams.captured(stream) as graph:
         batch = wr.stack(taken, out=out)
     rng = np.random.default_rng(1)
     for _ in range(100):
         chosen = rng.integers(-5, 5, 6)
-        sim.cuMemcpyHtoDAsync_v2(indices.address, chosen.ctypes.data, chosen.nbytes, stream)
+        streams.cuMemcpyHtoDAsync_v2(indices.address, chosen.ctypes.data, chosen.nbytes, stream)
         graph["replay"]()
-        place = copy_out(sim, out.address, out.array.nbytes, stream)
-        sim.cuStreamSynchronize(stream)
+        place = copy_out(streams, out.address, out.array.nbytes, stream)
+        streams.cuStreamSynchronize(stream)
         got = np.frombuffer(ctypes.string_at(place.address, out.array.nbytes), "float32").reshape(6, 4, 6)
         assert_same(got, np.stack([ROWS[i] for i in chosen]))
         assert batch.check() is None
     graph["free"]()
-    sim.cuStreamDestroy_v2(stream)
 
 
 REFUSED = {

@@ -407,6 +407,7 @@ batch["a"].unlink_on_del()
 # devices
 
 
+@pytest.mark.simulated("which fails when told to")
 def test_no_pinned_or_device_memory(sim):
     """The driver says that there is none, at each call in turn that allocates."""
     rows = [paint(1 << 16, seed=i) for i in range(4)]

@@ -264,12 +264,12 @@ def on_device(graphs, keys=None):
 
 
 @pytest.fixture
-def join(sim, monkeypatch):
+def join(driver, monkeypatch):
     """`concat_graphs` with what it writes on the device as arrays."""
 
     def call(graphs, **options):
         with monkeypatch.context() as patched:
-            fields = lambda field, _: fetch(sim, field) if field.device.startswith("cuda") else field.numpy()
+            fields = lambda field, _: fetch(driver, field) if field.device.startswith("cuda") else field.numpy()
             patched.setattr(structure, "give", fields)
             return concat_graphs(graphs, **options)
 

@@ -47,6 +47,7 @@ def test_pinned_batches_of_eight_threads(driver, arena):
     wr.empty_cache()
 
 
+@pytest.mark.simulated("which counts calls and what lives")
 def test_driver_calls_of_pinned_batches_in_threads(sim):
     """256 images from eight threads. torch may still copy from a block that it had, so that up to 16 rest before the device is
     waited for once, for all of them: no more page-locked memory than these and what is alive, and few calls."""

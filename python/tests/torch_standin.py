@@ -1,11 +1,11 @@
-"""torch in miniature, on the simulated driver: tensors with an exchange table, a current stream, a caching allocator
+"""torch in miniature: tensors with an exchange table, a current stream, a caching allocator
 that gives a block out again as soon as its tensor is gone, in the order of the stream that it was made on."""
 
 from __future__ import annotations
 
 import contextlib
 import types
-from ctypes import byref, c_int, c_uint64, c_void_p
+from ctypes import byref, c_int, c_void_p
 
 import numpy as np
 
@@ -81,13 +81,12 @@ class Torch(types.ModuleType):
         """Unused memory, or new; junk either way, in the order of the current stream."""
         same = self.unused.setdefault((size, self.current[0]), [])
         if not same:
-            address, mode = c_uint64(), c_int(2)
+            mode = c_int(2)
             # In relaxed mode, so that a capture goes on.
             self.driver.cuThreadExchangeStreamCaptureMode(byref(mode))
-            self.driver.cuMemAlloc_v2(byref(address), size)
+            same.append(self.driver.allocate("device", size))
             self.driver.cuThreadExchangeStreamCaptureMode(byref(mode))
-            self.owned.append(address.value)
-            same.append(address.value)
+            self.owned.append(same[-1])
         address = same.pop()
         self.driver.cuMemsetD8Async(address, JUNK, size, self.current[0])
         return address
@@ -95,7 +94,7 @@ class Torch(types.ModuleType):
     def empty_cache(self):
         self.driver.free()
         while self.owned:
-            self.driver.cuMemFree_v2(self.owned.pop())
+            self.driver.give_back("device", self.owned.pop())
 
 
 def tensor_type(torch):
