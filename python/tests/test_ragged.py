@@ -153,6 +153,13 @@ def test_parts_of_rows_as_a_nested_tensor():
     assert wr.ragged(narrowed).numpy().tolist() == [1, 2, 3, 12, 13, 14, 15]
 
 
+def test_strides_of_a_sample_without_elements_are_no_others():
+    torch = pytest.importorskip("torch")
+    table = torch.arange(100.0).reshape(10, 10)
+    for rows in ([table[:0, :3], table[1:5, :3]], [table.T[:0], table.T[2:5]], [table[0, 1:1:2], table[0, 2:9:2]]):
+        assert_same(wr.ragged(rows).numpy(), torch.cat(rows).numpy())
+
+
 def test_sparse_arrays_of_scipy_are_refused():
     sparse = pytest.importorskip("scipy.sparse")
     for array in (sparse.eye(3), sparse.csr_array(np.eye(3))):

@@ -196,11 +196,14 @@ fn are_same(one: &[i64], other: &[i64]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a == b)
 }
 
-/// Whether shapes differ in the extent of dim 0 and in nothing else.
+/// Whether shapes differ in the extent of dim 0 and in nothing else, and the first has elements: without any, a list of rows takes
+/// whatever strides for row-major ones.
 #[inline]
 fn differ_in_dim_0(one: &[i64], other: &[i64]) -> bool {
     match (one, other) {
-        ([first, one @ ..], [of_other, other @ ..]) => first != of_other && are_same(one, other),
+        ([first, one @ ..], [of_other, other @ ..]) => {
+            first != of_other && *first != 0 && are_same(one, other)
+        }
         _ => false,
     }
 }
