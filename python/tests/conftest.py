@@ -16,6 +16,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items):
+    """Tests with torch on a GPU come last: once it is used, batches of host samples are in its memory, for all that follow."""
+    items.sort(key=lambda item: item.path.name.startswith("test_gpu_"))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def little_to_collect():
     """Sets aside the million objects that torch, JAX and Ray bring, or each `gc.collect` goes through them."""

@@ -263,16 +263,6 @@ def test_claims_of_page_locked_memory_are_looked_up(driver):
     claimed.address = claimed.address_of_its_own
 
 
-def test_torch_reads_its_own_current_stream(driver):
-    torch = pytest.importorskip("torch")
-    if driver.is_simulated or not torch.cuda.is_available():
-        pytest.skip("SKIP: torch has no CUDA device here")
-    samples = [torch.from_numpy(row).cuda() for row in ROWS]
-    batch = wr.stack(samples).torch()
-    assert batch.device.type == "cuda"
-    assert_same(batch.cpu().numpy(), np.stack(ROWS))
-
-
 def run(code, **environment):
     done = isolated.python("-c", code, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
