@@ -212,7 +212,7 @@ def test_json_has_what_tables_and_plots_need(report):
     for entry in found["workloads"] + [point for sweep in found["sweeps"] for point in sweep["points"]]:
         assert entry["bytes"] == entry["bytes_read"] + entry["bytes_written"] > 0
         for result in entry["results"]:
-            assert set(result) == {"name", "quartiles", "share", "problem", "against"}
+            assert set(result) == {"name", "quartiles", "share", "problem", "against", "host", "device"}
             assert bool(result["quartiles"]) == (not result["problem"])
             assert not result["quartiles"] or result["quartiles"] == sorted(result["quartiles"])
 

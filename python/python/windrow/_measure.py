@@ -94,13 +94,23 @@ class Memcpy:
             other.result()
 
 
+def seconds_of(call: Callable[[], object]) -> float:
+    """Seconds until a call returns. Its result is dropped outside the clock."""
+    begin = time.perf_counter()
+    result = call()
+    seconds = time.perf_counter() - begin
+    del result
+    return seconds
+
+
 def interleave(
     calls: Dict[str, Callable[[], object]],
     seconds: float,
     rounds: Tuple[int, int] = (5, 101),
     tick: Callable[[float], None] = lambda share: None,
-) -> Dict[str, List[float]]:
-    """Seconds of each call: one of each in turn, so that a slow spell of the machine hits all alike.
+    clock: Callable[[Callable[[], object]], Any] = seconds_of,
+) -> Dict[str, List[Any]]:
+    """What a clock says of each call: one of each in turn, so that a slow spell of the machine hits all alike.
 
     A result is dropped before the next call, outside the clock: every library may reuse its memory.
     A pause lets the threads of the last one fall asleep: OpenMP's spin for a while. The C allocator
@@ -108,7 +118,7 @@ def interleave(
     longer than some of the calls: that too is done outside the clock. `tick` gets the share of rounds that
     is done.
     """
-    times: Dict[str, List[float]] = {name: [] for name in calls}
+    times: Dict[str, List[Any]] = {name: [] for name in calls}
     for call in calls.values():
         call()
     gc.collect()
@@ -122,10 +132,7 @@ def interleave(
             for name, call in calls.items():
                 time.sleep(0.002)
                 bytearray(1 << 16)
-                begin = time.perf_counter()
-                result = call()
-                times[name].append(time.perf_counter() - begin)
-                del result
+                times[name].append(clock(call))
     finally:
         gc.enable()
     return times

@@ -6,7 +6,7 @@
 | `samples`, `workload` | random data, scattered or in one piece; the contenders, and why others cannot take part |
 | `catalogue` | the workloads by name, from `moves`, `pixels`, `lengths` and `trees` |
 | `sweeps` | the same over a range of sizes, numbers, leaves and threads |
-| `measure` | outputs verified, calls timed in turn, targets judged |
+| `measure`, `clocks` | outputs verified, calls timed in turn, targets judged; host time apart from device time |
 | `results`, `chart`, `plots` | a report as tables and plots; no more than the standard library, for scripts without a build |
 | `page` | a report as one HTML page |
 """

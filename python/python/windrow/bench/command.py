@@ -129,7 +129,7 @@ def entry(workload: Workload, pace: Pace, progress: Progress) -> Dict[str, Any]:
 def show(found: Dict[str, Any], as_markdown: bool) -> None:
     """Prints the table of one workload, its targets, and the contenders that were not timed."""
     print(f"\n{'### ' if as_markdown else ''}{results.heading(found)}\n")
-    print(format_table(results.HEADER, results.rows(found), as_markdown))
+    print(format_table(results.header(found), results.rows(found), as_markdown))
     print("\n" + "\n".join(f"- {note}" if as_markdown else note for note in results.notes(found)), flush=True)
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import windrow as wr
-from windrow._measure import Array, Memcpy, difference, interleave, quartiles
+from windrow._measure import Array, Memcpy, difference, interleave, quartiles, seconds_of
 from windrow._system import cache_bytes, num_cores
+from windrow.bench.clocks import DeviceClock
 from windrow.bench.results import MEMCPY
 from windrow.bench.samples import Samples, Setting, torch
 from windrow.bench.workload import Target, Workload
@@ -73,6 +74,9 @@ class Result:
     problem: str = ""
     # The way of windrow that it is held against.
     against: str = ""
+    # On a device, where the quartiles above are of the wall: until the call returns, and on the device alone.
+    host: Optional[List[float]] = None
+    device: Optional[List[float]] = None
 
 
 def to_host(value: Any) -> Any:
@@ -181,12 +185,22 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
     # A copy reads and writes each byte once, so half of what is moved.
     calls = copies(sum(num_bytes) // 2, workload.setting)
     calls.update({name: bind(name) for name, text in problems.items() if not text})
-    calls = {name: finished(repeated(call, workload.repeat), workload.setting) for name, call in calls.items()}
-    times = interleave(calls, pace.seconds_left, (pace.fewest, pace.most), tick)
-    found = {name: [value / workload.repeat for value in quartiles(values)] for name, values in times.items()}
+    calls = {name: repeated(call, workload.repeat) for name, call in calls.items()}
+    rounds, setting = (pace.fewest, pace.most), workload.setting
+    clock = seconds_of if setting.on_host else DeviceClock(setting.device, not setting.warm)
+    times = interleave(calls, pace.seconds_left, rounds, tick, clock)
+
+    def spread(values: List[float]) -> List[float]:
+        return [value / workload.repeat for value in quartiles(values)]
+
+    apart: Dict[str, Dict[str, List[float]]] = {}
+    if not setting.on_host:
+        apart = {name: {"host": spread([t.host for t in values]), "device": spread([t.device for t in values])} for name, values in times.items()}
+        times = {name: [t.wall for t in values] for name, values in times.items()}
+    found = {name: spread(values) for name, values in times.items()}
     floor = min(values[1] for name, values in found.items() if name.startswith(MEMCPY))
     against = workload.contenders.against
-    results = [Result(name, values, floor / values[1], "", against.get(name, "")) for name, values in found.items()]
+    results = [Result(name, values, floor / values[1], "", against.get(name, ""), **apart.get(name, {})) for name, values in found.items()]
     results += [Result(name, None, None, text, against[name]) for name, text in problems.items() if text]
     return results + [Result(name, None, None, text) for name, text in workload.contenders.absent.items()], num_bytes
 

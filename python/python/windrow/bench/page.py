@@ -47,7 +47,7 @@ def of_workload(entry: Entry) -> str:
     notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes(entry))
     return (
         f'<details open="open"><summary><h3>{escape(results.heading(entry))}</h3>{mark}</summary>'
-        f"{table(list(results.HEADER), results.rows(entry), kinds)}{f'<ul>{notes}</ul>' if notes else ''}</details>"
+        f"{table(results.header(entry), results.rows(entry), kinds)}{f'<ul>{notes}</ul>' if notes else ''}</details>"
     )
 
 

@@ -101,17 +101,26 @@ def versus(value: Optional[float]) -> str:
     return f"{number(value)} behind" if value is not None and value < 1 else number(value)
 
 
-HEADER = ("contender", "lower quartile", "median", "upper quartile", "GB/s", "of memcpy", "its time / windrow's")
+def has_apart(entry: Entry) -> bool:
+    """Whether the time of the host and that of the device are known apart."""
+    return any(result.get("device") for result in entry["results"])
+
+
+def header(entry: Entry) -> List[str]:
+    """The columns of `rows`."""
+    found = ["contender", "lower quartile", "median", "upper quartile", "GB/s", "of memcpy", "its time / windrow's"]
+    return found + (["until it returns", "on the device"] if has_apart(entry) else [])
 
 
 def rows(entry: Entry) -> List[List[str]]:
-    """The table of one workload, below HEADER."""
-    found = []
+    """The table of one workload, below `header`."""
+    found, clocks = [], ("host", "device") if has_apart(entry) else ()
     for result in entry["results"]:
         cells = [milliseconds(value) for value in result.get("quartiles") or (None, None, None)]
         rate = throughput(entry, result)
         speed = "-" if rate is None else f"{rate:.1f}"
-        found.append([result["name"], *cells, speed, number(result.get("share")), versus(ratio(entry, result))])
+        apart = [milliseconds(result[clock][1] if result.get(clock) else None) for clock in clocks]
+        found.append([result["name"], *cells, speed, number(result.get("share")), versus(ratio(entry, result)), *apart])
     return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import windrow as wr
 from windrow._measure import Array
 from windrow._system import cache_bytes, optional
+from windrow.bench.clocks import l2_bytes
 
 torch = optional("torch")
 
@@ -167,5 +168,9 @@ def trees_of(fields: Mapping[str, Tuple[Sequence[Shape], str]], setting: Setting
 def sets_of(make: Callable[[], Samples], setting: Setting) -> List[Samples]:
     """Lists that take turns: so many that the next one is in no cache; just one if warm."""
     sets = [make()]
-    more = max(1, min(63, 2 * cache_bytes() // footprint(sets[0].arrays)))
+    if setting.on_host:
+        more = 2 * cache_bytes() // footprint(sets[0].arrays)
+    else:
+        more = 2 * l2_bytes(setting.device) // max(sets[0].num_bytes, 1)
+    more = max(1, min(63, more))
     return sets + [make() for _ in range(0 if setting.warm else 1 if setting.quick else more)]

@@ -10,6 +10,7 @@ import windrow as wr
 from windrow._measure import Array
 from windrow.bench.samples import Samples, Setting, Shape, sets_of, torch, trees_of
 from windrow.bench.workload import TOO_MANY_FOR_JAX, Contenders, Target, Workload, module
+from windrow.structure import concat_graphs
 
 ENVIRONMENT: Dict[str, Tuple[Shape, str]] = {
     "observation": ((48,), "float32"),
@@ -75,14 +76,13 @@ def graphs(num_samples: int) -> Callable[..., Workload]:
     """Nodes and edges of graphs as one graph: the ends of an edge count on from the nodes before."""
 
     def make(name: str, title: str, setting: Setting) -> Workload:
-        rng, count, engine = np.random.default_rng(10), setting.count(num_samples), setting.engine
+        rng, count = np.random.default_rng(10), setting.count(num_samples)
         nodes, edges = rng.integers(200, 401, count), rng.integers(400, 801, count)
         columns = {
             "x": ([(int(n), 64) for n in nodes], "float32"),
             "edge_index": ([(2, int(n)) for n in edges], "int64"),
         }
         sets = sets_of(lambda: trees_of(columns, setting, rng), setting)
-        spec = {"x": wr.Ragged(batch_index=True), "edge_index": wr.Concat(dim=1)}
         before = np.cumsum(nodes) - nodes
 
         def expected(s: Samples) -> Tuple[Array, ...]:
@@ -91,26 +91,22 @@ def graphs(num_samples: int) -> Callable[..., Workload]:
             return x, edge_index, np.repeat(np.arange(count), nodes)
 
         def by_torch(s: Samples) -> Tuple[Any, ...]:
-            sizes = torch.tensor([len(graph["x"]) for graph in s.tensors], device=setting.device)
-            ends = torch.cumsum(sizes, 0)
+            sizes = torch.tensor([len(graph["x"]) for graph in s.tensors])
+            num_edges = torch.tensor([graph["edge_index"].shape[1] for graph in s.tensors])
+            first = torch.cumsum(sizes, 0) - sizes
+            num_rows, num_ends = int(sizes.sum()), int(num_edges.sum())
+            if not setting.on_host:
+                # From page-locked memory, and with the sizes of what is made: the host does not wait.
+                sizes, num_edges, first = (v.pin_memory().to(setting.device, non_blocking=True) for v in (sizes, num_edges, first))
             x = torch.cat([graph["x"] for graph in s.tensors])
             edge_index = torch.cat([graph["edge_index"] for graph in s.tensors], 1)
-            edge_index += torch.repeat_interleave(
-                ends - sizes, torch.tensor([graph["edge_index"].shape[1] for graph in s.tensors], device=setting.device)
-            )
-            return x, edge_index, torch.repeat_interleave(torch.arange(count, device=setting.device), sizes)
+            edge_index += torch.repeat_interleave(first, num_edges, output_size=num_ends)
+            every = torch.arange(count, device=setting.device)
+            return x, edge_index, torch.repeat_interleave(every, sizes, output_size=num_rows)
 
         def by_windrow(s: Samples) -> Tuple[Any, ...]:
-            batch = wr.collate(s.best, spec, engine=engine)
-            x, edge_index = batch["x"], batch["edge_index"]
-            # windrow does not add on the way: a second pass, by the library that is quick with small arrays.
-            if setting.on_host:
-                joined = edge_index.numpy()
-                joined += np.repeat(x.offsets.numpy()[:-1], edge_index.lengths.numpy())
-            else:
-                joined = edge_index.torch()
-                joined += torch.repeat_interleave(x.offsets.torch()[:-1], edge_index.lengths.torch())
-            return x.data, joined, x.batch_index
+            made = concat_graphs(s.best, return_tensors="pt" if torch else "np")
+            return made["x"], made["edge_index"], made["batch"]
 
         found = Contenders(setting)
         found.add("windrow", "windrow", by_windrow)
