@@ -10,7 +10,7 @@ from windrow.bench.catalogue import WORKLOADS
 from windrow.bench.measure import Result
 from windrow.bench.samples import Setting
 
-QUICK = Setting(scale=1 / 512, quick=True, warm=True)
+QUICK = Setting(scale=1 / 512, quick=True, warm=True, compiles=False)
 
 
 class Device:
