@@ -87,7 +87,7 @@ test-simulated: $(NVCC_READY)
 		export WINDROW_CUDA_DRIVER=$$driver CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device && \
 		$(CARGO_TEST) --lib --tests --bench instructions && mkdir -p out && \
 		$(CARGO_TEST) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
-		$(PYTHON) scripts/gpu/plots.py --simulated out/gather-quick.json
+		$(PYTHON) scripts/gpu/plots.py --simulated --figures bench=out/gather-quick.json
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/kernel_report.py --check
 else
 test-simulated:
@@ -141,6 +141,7 @@ lint: $(NVCC_READY) $(VENV)/.lint
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/ci/oldest_pyo3.sh --check
 	RUSTDOCFLAGS=-Dwarnings $(CARGO) doc --no-deps --locked
 	scripts/docs/readme_table.py --check
+	scripts/gpu/plots.py --check
 	scripts/ci/unsafe_table.py --check
 	scripts/ci/module_cycles.py src python/src python/python/windrow
 	scripts/ci/script_list.py

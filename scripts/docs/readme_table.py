@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes what README.md and docs/ say of measurements, tables and plots, from the newest result under benches/results/.
 
-`--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
+What they say of GPUs is from the records of benches/results/gpu/, of which scripts/gpu/plots.py makes a page. `--check` compares instead; `--publish FILE` first takes a result there, under its date and machine: one of
 `python -m windrow bench --json FILE`, of the same with `--only source --only small-`, or of `benches/pipelines/run.py --json FILE`.
 What these two options select, the "groups", has tables of its own, made from the newest result that has such workloads.
 Needs neither a build nor NumPy.
@@ -22,7 +22,10 @@ GROUPS = "source-", "small-"
 # What is compiled here would go into the next wheel.
 sys.dont_write_bytecode = True
 # The package without the compiled module that `import windrow` wants.
-sys.path.insert(0, str(ROOT / "python/python/windrow"))
+sys.path[:0] = [str(ROOT / "scripts/gpu"), str(ROOT / "python/python/windrow")]
+import gather_figures  # noqa: E402
+import records  # noqa: E402
+import torch_figures  # noqa: E402
 from bench import plots, results  # noqa: E402
 
 
@@ -130,6 +133,19 @@ def pipelines(path, report):
     return f"\n{results.markdown(header, lines)}\n\n{source(path, report).replace(', samples not in the caches', '')}\n"
 
 
+def gpu_line(path, gpus, page="docs/gpu-figures.md", simulated="#on-a-gpu"):
+    return f"\n{records.line(gpus, page, simulated)}\n"
+
+
+def gpu(path, gpus):
+    """Of each GPU what passed, and its tables: never two in one."""
+    parts = [] if gpus else ["**No GPU has run it yet.**"]
+    for found in gpus:
+        parts.append(f"**{records.verdicts(found)}**, medians with cold caches:")
+        parts += [module.short(run) for module, run in ((gather_figures, found.gather()), (torch_figures, found.torch())) if run]
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
 CAPTIONS = {
     "layouts": (
         "Throughput from scattered samples and from one piece",
@@ -150,9 +166,15 @@ HEADLINE = {
 }
 
 FILES = {
-    "README.md": {"headline": (headline, "host"), "table": (short_table, "host")},
+    "README.md": {"gpu-line": (gpu_line, "gpu"), "headline": (headline, "host"), "gpu": (gpu, "gpu"), "table": (short_table, "host")},
+    "docs/index.md": {"gpu-line": (functools.partial(gpu_line, page="gpu-figures.md", simulated="testing.md"), "gpu")},
+    "python/README.md": {"gpu-line": (functools.partial(gpu_line, page="", simulated=""), "gpu")},
     "docs/performance.md": {"table": (table, "host"), "losses": (losses, "host"), "scaling": (scaling, "host"), "groups": (functools.partial(table, groups=True), "groups"), "groups-losses": (functools.partial(losses, groups=True), "groups"), "pipelines": (pipelines, "pipelines")},
 }
+
+
+def source_of(kind):
+    return (records.RECORDS, records.load()) if kind == "gpu" else newest(kind)
 
 
 def made():
@@ -163,7 +185,7 @@ def made():
         for section, (write, kind) in sections.items():
             begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
             head, rest = text.split(begin)
-            text = f"{head}{begin}{write(*newest(kind))}{end}{rest.split(end)[1]}"
+            text = f"{head}{begin}{write(*source_of(kind))}{end}{rest.split(end)[1]}"
         found[ROOT / name] = text
     _, report = newest("host")
     pictures = plots.plots(only(report, groups=False), standalone=True)
