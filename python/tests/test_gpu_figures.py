@@ -75,8 +75,8 @@ def gather_run(gpu, families=("size", "W1", "W2", "one"), trials=()):
     for family in families:
         for lie in ("scattered", "contiguous"):
             us = marked(gpu, 64e6 / SPEED[gpu])
-            found = [series("windrow", us), series("one cuMemcpyDtoD of as many bytes", us), series("cub::DeviceMemcpy::Batched", us)]
-            found += [series(name, us) for name in trials]
+            others = ["one cuMemcpyDtoD of as many bytes", *(["cub::DeviceMemcpy::Batched"] if lie == "scattered" else []), *trials]
+            found = [series(name, us) for name in ("windrow", *others)]
             workloads.append({"family": family, "title": f"64 MiB of {family}", "lie": lie, "samples": 4096, "bytes": 1 << 27, "source_bytes": 1 << 26, "launches": 1, "series": found})
     targets = [{"workload": "W2", "found": 0.7, "what": "of a copy", "at_least": True, "bound": 0.75, "verdict": "MISSED"}]
     return {"times_mean_nothing": False, "machine": {"gpu": gpu, "driver": "580"}, "workloads": workloads, "targets": [] if trials else targets}

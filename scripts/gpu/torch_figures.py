@@ -6,7 +6,7 @@ from bench import chart
 
 COPIES = ("plain copy", "copy kernel, 16 bytes a lane")
 # Begin with the batch's memory, its addresses or one table there already: none is what a user calls with a list of samples.
-SPARED = ("kept", "out=", "(out", "of one table", "addresses each call", "a block for each buffer")
+SPARED = ("kept", "(out=)", "(out)", "of one table", "addresses each call")
 LINES = {
     "windrow": ("windrow", 0),
     "torch.stack": ("torch.stack", 1),

@@ -136,7 +136,7 @@ def legend(entries: Sequence[Tuple[str, int, str]], top: float) -> Tuple[List[st
     """Names with their strokes or dots, in lines as wide as the picture; and where they end."""
     body, x, y = [], 16.0, top
     for name, colour, stroke in entries:
-        width = 40 + 7.0 * len(name)
+        width = 44 + 7.5 * len(name)
         if x + width > WIDTH:
             x, y = 16.0, y + 20
         if stroke in ("bar", "dot", "hollow"):
