@@ -128,7 +128,7 @@ def show(workload: Workload, rows: list[dict[str, Any]]) -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="A,B", help="workloads that begin with A or B")
-    parser.add_argument("--seconds", type=float, default=600.0, metavar="N", help="begin no workload after so many")
+    parser.add_argument("--seconds", type=float, default=600.0, metavar="N", help="for all; what is likely to end later is not begun")
     parser.add_argument("--repeats", type=int, default=25, metavar="N")
     parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes 20 seconds")
     parser.add_argument("--json", metavar="FILE")
@@ -161,11 +161,12 @@ def run(options: argparse.Namespace, bench: Bench, clock: DeviceClock | None, be
     report: dict[str, Any] = {"bench": "torch", "dry": bench.dry, "machine": about_machine, "versions": versions, "rows": [], "absent": [], "failed": [], "left": []}
     print(", ".join(f"{key} {value}" for key, value in (about_machine | versions).items()), flush=True)
     for number, name in enumerate(names):
-        now = time.perf_counter()
-        if now - begin > options.seconds:
+        spent = time.perf_counter() - begin
+        # What is likely to end too late is not begun.
+        if spent + spent / max(number, 1) > options.seconds:
             report["left"] = names[number:]
             break
-        share = (options.seconds - (now - begin)) / (len(names) - number)
+        share = (options.seconds - spent) / (len(names) - number)
         try:
             workload = catalogue()[name](bench)
             made = measure(bench, workload, clock, 1 if bench.dry else options.repeats, time.perf_counter() + max(share, 2.0))

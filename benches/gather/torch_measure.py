@@ -106,8 +106,10 @@ class Measured:
         self.calls[COPY] = Copy(self.bench, self.workload, lambda target, source: target.copy_(source, non_blocking=True))
         if not self.workload.crosses:
             try:
-                self.calls[COPY_KERNEL] = Copy(self.bench, self.workload, peers.copy_kernel(self.bench))
-            except peers.Absent as reason:
+                made = Copy(self.bench, self.workload, peers.copy_kernel(self.bench))
+                made(None)
+                self.calls[COPY_KERNEL] = made
+            except (peers.Absent, OSError, RuntimeError) as reason:
                 self.workload.absent[COPY_KERNEL] = str(reason)
 
     def note(self, name: str, clock: str, cache: str, seconds: float, is_late: bool = False) -> None:

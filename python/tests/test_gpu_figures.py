@@ -144,6 +144,20 @@ def test_the_page_has_everything_of_a_gpu(site):
     assert "| run-8 | 1.000 |" in text
 
 
+def test_runs_of_other_workloads_are_put_together(tmp_path):
+    run, again = torch_run(H100), torch_run(H100)
+    parts = [[row for row in run["rows"] if row["workload"].startswith(begin)] for begin in ("size", "count")]
+    late = [{**row, "gbps": 77_777.0} for row in again["rows"] if row["workload"] == "count 64"]
+    runs = {"peers": {**run, "rows": parts[0] + parts[1]}, "peers-2": {**run, "rows": late, "versions": {"torch": "2.99"}}}
+    records = [record(H100, slot, figures=figures) for slot, figures in runs.items()]
+    assert plots("--records", write(tmp_path / "done.jsonl", records), "--to", tmp_path).returncode == 0
+    text = (tmp_path / "gpu-figures.md").read_text()
+    assert "torch: 2.11" in text and "torch: 2.99" in text
+    by_workload = dict(re.findall(r"^\*\*stack (\d+) x 512 B float32, scattered\*\*(.*?)(?=^\*\*|\Z)", text, re.S | re.M))
+    assert "| 77777 |" in by_workload["64"] and "| 77777 |" not in by_workload["256"]
+    assert len(re.findall(r"^\| stack 64 x 512 B float32, scattered \|", text, re.M)) == 1
+
+
 def test_tables_are_whole(site):
     for block in re.findall(r"(?:^\|.*\|$\n?)+", site[1], re.M):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}

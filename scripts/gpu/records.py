@@ -40,8 +40,15 @@ class Gpu:
         return max(self.figures("gather").values(), key=lambda run: len(run["workloads"]), default=None)
 
     def torch(self):
-        """The newest run of bench_torch.py."""
-        return next(reversed(self.figures("torch").values()), None)
+        """The runs of bench_torch.py as one: each workload of the newest run that has it."""
+        runs = list(self.figures("torch").values())
+        place = lambda row: (row["workload"], row["layout"])
+        newest = {place(row): run for run in runs for row in run["rows"]}
+        used = [run for run in runs if any(run is of for of in newest.values())]
+        if not used:
+            return None
+        both = {key: [row for run in used for row in run[key] if newest.get(place(row)) is run] for key in ("rows", "absent")}
+        return {**both, "about": [{**run["machine"], **run["versions"]} for run in used]}
 
 
 def kind_of(figures, simulated=False):

@@ -108,7 +108,7 @@ def losses(run):
     text = "\n".join(found) if found else "None."
     wrong = sorted({f"- {row['title']}, {row['layout']}: {row['contender']}: {row['problem']}" for row in run["rows"] if not row["right"]})
     if wrong:
-        text += "\n\nNot right, and in no other table or plot:\n\n" + "\n".join(wrong)
+        text += "\n\nFailed or not right, and in no other table or plot:\n\n" + "\n".join(wrong)
     return "Their time over windrow's, which takes a list of samples and makes the batch's memory:\n\n" + text
 
 
@@ -166,8 +166,7 @@ def plots(run):
 
 
 def about(run):
-    facts = {**run["machine"], **run["versions"]}
-    return "; ".join(f"{key}: {value}" for key, value in facts.items())
+    return "\n\n".join("; ".join(f"{key}: {value}" for key, value in facts.items()) for facts in run["about"])
 
 
 def sections(run):
