@@ -33,6 +33,9 @@ from typing import Any, Callable
 import torch
 
 import windrow as wr
+
+# The folder of a checkout is packed as it is.
+sys.dont_write_bytecode = True
 from torch_batches import detection, fields, graphs, images, padded, ragged
 from torch_measure import CaptureEnded, measure
 from torch_moves import COUNTS, SIZES, count, size, stacked, uploads

@@ -83,7 +83,7 @@ def gather_run(gpu, families=("size", "W1", "W2", "one"), trials=()):
 
 
 def record(gpu, slot, verdict="ok", figures=None, **more):
-    facts = {"status": 0, "seconds": 9, "commit": "abc123", "driver": "580-x", "when": "2099-01-01T00:00:00Z", "note": "made up", **more}
+    facts = {"status": 0, "seconds": 9, "commit": "abc123", "driver": "580-x", "when": "2099-01-01T00:00:00Z", "note": "made\nup", **more}
     return {"slot": slot, "verdict": verdict, "gpu": gpu, **facts, "figures": figures}
 
 
@@ -94,6 +94,9 @@ def all_records():
         found += [record(gpu, "load"), record(gpu, "peek", figures=gather_run(gpu, ("W1",))), record(gpu, "bench", figures=gather_run(gpu))]
         found += [record(gpu, "peers", figures=torch_run(gpu)), record(gpu, "policy", figures=trials)]
         found += [record(gpu, "stalls", figures=[{"workload": "W1", "dram %": 88.125, "us": marked(gpu, 5)}, {"workload": "W2", "note": "a | b"}])]
+    timed = [{"name": name, "quartiles": [t] * 3, "share": 0.5, "problem": "", "against": "windrow", "host": [1e-6] * 3, "device": [t / 2] * 3} for name, t in (("windrow", 3e-6), ("torch.stack", 3e-5))]
+    entry = {"name": "W5", "title": "made up", "layout": "scattered", "device": "cuda", "bytes": 66_600, "bytes_read": 33_300, "bytes_written": 33_300, "results": timed, "targets": []}
+    found.append(record(H200, "pythonbench", figures={"schema": 2, "machine": {"device": H200}, "options": {"device": "cuda"}, "workloads": [entry], "sweeps": []}))
     # Newer, and no figures: what was ok before stays. The other is of a run on the host.
     found += [record(H100, "peers", "failed", note="made up: ended by signal 9"), record(H200, "later", figures={**torch_run(H100), "dry": True})]
     return found
@@ -142,6 +145,12 @@ def test_the_page_has_everything_of_a_gpu(site):
     assert "torch.stack, broken: 5 of 9 bytes differ" in text and "| torch.stack, broken |" not in text
     assert "- W2: 0.7 of a copy, wanted at least 0.75" in text
     assert "| run-8 | 1.000 |" in text
+
+
+def test_the_bench_of_the_package_is_shown(site):
+    text = site[1].split(f"## {H200}")[1]
+    assert "### `python -m windrow bench`, times of the wall" in text
+    assert "| torch.stack | 30 us | 30 us | 30 us | 2.2 | 0.50 | 10.00 | 1 us | 15 us |" in text
 
 
 def test_runs_of_other_workloads_are_put_together(tmp_path):
@@ -221,7 +230,7 @@ def test_the_readme_says_what_the_records_hold(tmp_path):
     write(records, all_records())
     readme, index, package = lines()
     h100 = f"{H100} (5 of 6 slots passed, not peers, driver 580-x, commit abc123, 2099-01-01)"
-    said = f"**On a GPU** it ran on {h100} and {H200} (7 of 7 slots passed, driver 580-x, commit abc123, 2099-01-01): "
+    said = f"**On a GPU** it ran on {h100} and {H200} (8 of 8 slots passed, driver 580-x, commit abc123, 2099-01-01): "
     assert f"{said}[figures](docs/gpu-figures.md)." in readme and f"{said}[figures](gpu-figures.md)." in index and f"{said}figures." in package
     assert "No GPU has run it" not in readme + index + package
     table = readme.split("<!-- gpu: begin -->")[1].split("<!-- gpu: end -->")[0]

@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE), str(ROOT / "python/python/windrow")]
 import gather_figures  # noqa: E402
 import records  # noqa: E402
 import torch_figures  # noqa: E402
+from bench import results  # noqa: E402
 
 PAGE = ROOT / "docs/gpu-figures.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
@@ -43,9 +44,17 @@ CAPTIONS = {
 def table(rows):
     """Rows as they are, with all of their keys as columns."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    cell = lambda value: f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value).replace("|", "\\|")
+    cell = lambda value: f"{value:.4g}" if isinstance(value, float) else "" if value is None else " ".join(str(value).replace("|", "\\|").split())
     body = ["| " + " | ".join(cell(row.get(key)) for key in keys) + " |" for row in rows]
     return "\n".join(["| " + " | ".join(keys) + " |", "|" + "---|" * len(keys), *body])
+
+
+def package(report):
+    """What `python -m windrow bench` measured on the device."""
+    parts = [results.about(report["machine"]), results.summary(report)]
+    for entry in report["workloads"]:
+        parts += [f"**{results.heading(entry)}**", results.markdown(results.header(entry), results.rows(entry))]
+    return "\n\n".join(parts)
 
 
 def slots(gpu):
@@ -69,6 +78,8 @@ def section(gpu):
     parts += [f"![{CAPTIONS[name]}](plots/gpu/{file})\n\n{CAPTIONS[name]}." for name, file in names.items()]
     for heading, text in found.items():
         parts += [f"### {heading}", text]
+    for run in gpu.figures("package").values():
+        parts += ["### `python -m windrow bench`, times of the wall", package(run)]
     for slot, run in gpu.figures("trials").items():
         parts += [f"### Trials of tuning numbers: {slot}", gather_figures.trials(run)]
     for slot, rows in gpu.figures("rows").items():

@@ -52,13 +52,16 @@ class Gpu:
 
 
 def kind_of(figures, simulated=False):
-    """`gather`, `trials` and `torch` by what they have in them; `rows` are tables as they are. Figures of simulated drivers are none."""
+    """`gather`, `trials`, `torch` and `package` (of `python -m windrow bench`) by what they have in them; `rows` are tables as they are.
+    Figures of simulated drivers are none, nor are those of quick runs."""
     if isinstance(figures, list):
         return "rows" if figures and all(isinstance(row, dict) for row in figures) else None
     if not isinstance(figures, dict) or not simulated and (figures.get("times_mean_nothing") or figures.get("dry")):
         return None
     if figures.get("bench") == "torch":
         return "torch" if figures["rows"] else None
+    if "schema" in figures:
+        return "package" if simulated or not figures["options"].get("quick") else None
     if "workloads" in figures:
         return "trials" if "trials" in figures else "gather"
     return None
