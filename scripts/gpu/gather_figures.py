@@ -47,8 +47,12 @@ def label(workload):
     """Short enough for the side of a plot: bytes, the number of 512 bytes, or the name of the workload."""
     if workload["family"] not in ("size", "count", "W8"):
         return workload["family"]
-    name = re.sub(r"(64|32) MiB of | of 512 B$", "", workload["title"])
+    name = re.sub(r"(64|32) MiB of ", "", workload["title"]).replace(" of 512 B", " x 512 B")
     return f"{name}, odd" if workload["lie"] == "misaligned" else name
+
+
+def versus(ratio):
+    return f"{ratio:.2f}{' **behind**' if ratio < 1 else ''}"
 
 
 def gigabytes(workload, microseconds):
@@ -124,7 +128,7 @@ def results(run):
         low, middle, high = ours["device_us"]
         warm = f"{us:.1f}" if (us := median(w, WINDROW, False)) else "-"
         ratio = f"{middle / median(whole, WINDROW):.2f}" if whole and whole is not w else ""
-        best = f"{PEERS[others[0]['name']][0]} | {others[0]['device_us'][1] / middle:.2f}" if others else " | "
+        best = f"{PEERS[others[0]['name']][0]} | {versus(others[0]['device_us'][1] / middle)}" if others else " | "
         lines.append(
             f"| {w['title']}, {w['lie']} | {middle:.1f} | {low:.1f}..{high:.1f} | {gigabytes(w, middle)} | {ours['of_roof'] or 0:.2f} "
             f"| {warm} | {ours['host_us'][1]:.1f} | {w['launches']} | {ratio} | {best} |"
@@ -147,7 +151,7 @@ def short(run):
         if not w["family"].startswith("W") or w["lie"] == "contiguous":
             continue
         us, others = median(w, WINDROW), peers(w)
-        best = f"{PEERS[others[0]['name']][0]} | {others[0]['device_us'][1] / us:.2f}" if others else "- | -"
+        best = f"{PEERS[others[0]['name']][0]} | {versus(others[0]['device_us'][1] / us)}" if others else "- | -"
         lines.append(f"| {w['title']} | {us:.0f} us | {share(w) or 0:.2f} | {best} |")
     return "\n".join(lines)
 

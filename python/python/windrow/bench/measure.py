@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -87,6 +88,12 @@ def to_host(value: Any) -> Any:
     if getattr(value, "device", "cpu") not in ("cpu", "pinned") and hasattr(value, "torch"):
         return value.torch().cpu()
     return value.get() if hasattr(value, "get") and hasattr(value, "__cuda_array_interface__") else value
+
+
+@functools.lru_cache(maxsize=None)
+def device_clock(device: str, cold: bool) -> DeviceClock:
+    """One for all workloads: it finds out how fast the device's clock is."""
+    return DeviceClock(device, cold)
 
 
 def finished(call: Callable[[], Any], setting: Setting) -> Callable[[], Any]:
@@ -187,7 +194,7 @@ def measure(workload: Workload, pace: Pace, tick: Callable[[float], None] = lamb
     calls.update({name: bind(name) for name, text in problems.items() if not text})
     calls = {name: repeated(call, workload.repeat) for name, call in calls.items()}
     rounds, setting = (pace.fewest, pace.most), workload.setting
-    clock = seconds_of if setting.on_host else DeviceClock(setting.device, not setting.warm)
+    clock = seconds_of if setting.on_host else device_clock(setting.device, not setting.warm)
     times = interleave(calls, pace.seconds_left, rounds, tick, clock)
 
     def spread(values: List[float]) -> List[float]:
