@@ -11,14 +11,14 @@ import pytest
 import windrow as wr
 from cuda_harness import Cai
 from helpers import assert_same
-from test_cuda_streams import ROWS, WANT, streams  # noqa: F401
+from test_cuda_streams import ROWS, WANT
 from test_cuda_torch import read, samples, torch  # noqa: F401
 from windrow._windrow import _relax_captures
 
 
 @pytest.fixture
-def captured(torch, streams):  # noqa: F811
-    return torch.graph(streams())
+def captured(torch):  # noqa: F811
+    return torch.graph(torch.driver.stream())
 
 
 @pytest.mark.parametrize("place", ["device", "host"])
@@ -70,22 +70,24 @@ def test_samples_that_are_known_from_before(torch, captured, samples):  # noqa: 
     graph["free"]()
 
 
-def test_torch_without_memory(torch, captured, samples):  # noqa: F811
+@pytest.mark.simulated("lists driver calls")
+def test_torch_without_memory(sim, torch, captured, samples):  # noqa: F811
     """What windrow can give back without the device being idle, it gives."""
     wr.stack([Cai(torch.driver, row) for row in ROWS])
     gc.collect()
     with captured as graph:
         torch.refusals = 1
-        batch, calls = torch.driver.traced(lambda: wr.stack(samples))
+        batch, calls = sim.traced(lambda: wr.stack(samples))
     assert not any("cuCtxSynchronize" in call for call in calls), calls
     graph["replay"]()
     assert_same(read(torch, batch.torch())(), WANT)
     graph["free"]()
 
 
-def test_threads_that_are_relaxed(sim, streams):  # noqa: F811
+@pytest.mark.simulated("calls the library itself")
+def test_threads_that_are_relaxed(sim):
     """As the thread of `windrow.torch.Prefetcher`, in which torch waits for events."""
-    captured, other, event, graph, codes = streams(), streams(), c_void_p(), c_void_p(), []
+    captured, other, event, graph, codes = sim.stream(), sim.stream(), c_void_p(), c_void_p(), []
     sim.cuEventCreate(byref(event), 2)
     sim.cuEventRecord(event, other)
 
