@@ -86,6 +86,7 @@ test-simulated: $(NVCC_READY)
 	driver=$$($(WITH_NVCC) CARGO=$(CARGO) scripts/sim/simulated_driver.sh) && \
 		export WINDROW_CUDA_DRIVER=$$driver CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device && \
 		$(CARGO_TEST) --lib --tests --bench instructions && mkdir -p out && \
+		WINDROW_TEST_ALLOCATIONS=shared $(CARGO_TEST) --test small --test arena && \
 		$(CARGO_TEST) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
 		$(PYTHON) scripts/gpu/plots.py --simulated --figures bench=out/gather-quick.json
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/kernel_report.py --check

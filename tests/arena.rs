@@ -336,8 +336,11 @@ fn parts_of_bytes() {
 
 #[cfg(feature = "cuda")]
 mod on_device {
+    use std::panic::{catch_unwind, AssertUnwindSafe};
+
     use super::*;
     use common::device;
+    use common::placed::Copies;
 
     #[test]
     fn from_every_place_to_every_place() {
@@ -345,17 +348,16 @@ mod on_device {
         let cases = tree();
         let here = Device::Cuda(0);
         let all: Vec<&Sample> = cases.iter().flat_map(|case| &case.samples).collect();
-        let bytes = device::Bytes::each(all.iter().map(|sample| sample.memory().0));
-        let pinned: Vec<_> =
-            all.iter().map(|sample| device::PinnedBytes::of(sample.memory().0)).collect();
+        let bytes = Copies::<device::Bytes>::of(all.iter().map(|sample| sample.bytes()));
+        let pinned = Copies::<device::PinnedBytes>::of(all.iter().map(|sample| sample.bytes()));
         let position = |sample: &Sample| all.iter().position(|s| std::ptr::eq(*s, sample)).unwrap();
         // SAFETY: copies of the samples' memory, which live until the results have been read.
         let on_device = lists(&cases, |sample| unsafe {
-            sample.view_at(bytes[position(sample)].address as *const u8, here)
+            sample.view_at(bytes.address(position(sample)), here)
         });
         // SAFETY: as above.
         let in_pinned = lists(&cases, |sample| unsafe {
-            sample.view_at(pinned[position(sample)].address, Device::Pinned)
+            sample.view_at(pinned.address(position(sample)), Device::Pinned)
         });
         let sources = [("host", plain(&cases)), ("device", on_device), ("pinned", in_pinned)];
         for device in [here, Device::Cpu, Device::Pinned] {
@@ -373,6 +375,33 @@ mod on_device {
         drop(sources);
         let stats = engine.stats();
         assert_eq!((stats.device_bytes, stats.pinned_bytes.1, stats.pool.used_bytes), (0, 0, 0));
+    }
+
+    /// Samples of a case that share an allocation, see `common::placed`.
+    #[test]
+    fn a_write_beside_a_shared_sample_is_found() {
+        let Some(_) = device::engine() else { return };
+        let samples = [Sample::new(DType::U8, &[100], 1), Sample::new(DType::U8, &[0], 2)];
+        let copies = Copies::<device::Bytes>::in_one(samples.iter().map(Sample::bytes));
+        let end = copies.address(0) + 100;
+        copies.check("nothing", 0);
+        for (address, first_output, is_found) in [
+            (end - 1, 0, false),
+            (end - 1, 1, true),
+            (end, 0, true),
+            (copies.address(0) - 1, 0, true),
+        ] {
+            let old = device::read(address, 1)[0];
+            let write = |value| {
+                device::enter();
+                // SAFETY: a byte of the allocation.
+                assert_eq!(unsafe { device::cuMemsetD8Async(address, value, 1, 0) }, 0);
+            };
+            write(!old);
+            let check = AssertUnwindSafe(|| copies.check("a byte", first_output));
+            assert_eq!(catch_unwind(check).is_err(), is_found, "{address:#x}, {first_output}");
+            write(old);
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@ use std::sync::Arc;
 use common::device;
 #[cfg(feature = "cuda")]
 use common::oracle;
+#[cfg(feature = "cuda")]
+use common::placed::Copies;
 use common::runner::bytes_of;
 #[cfg(feature = "cuda")]
 use common::runner::same_bytes;
@@ -120,12 +122,12 @@ fn nothing_at_no_address() {
 fn samples_are_chosen_on_a_device() {
     let Some(engine) = device::engine() else { return };
     let samples = samples(DType::I16, &[&[5, 3][..]; 4]);
-    let memory = device::Bytes::each(samples.iter().map(|sample| sample.memory().0));
-    let at = |(sample, bytes): (&Sample, &device::Bytes)| {
-        // SAFETY: a copy of the sample's memory, which lives until the batches have been read.
-        unsafe { sample.view_at(bytes.address as *const u8, Device::Cuda(0)) }
+    let copies = Copies::<device::Bytes>::of(samples.iter().map(Sample::bytes));
+    let at = |(index, sample): (usize, &Sample)| {
+        // SAFETY: a copy of the sample, which lives until the batches have been read.
+        unsafe { sample.view_at(copies.address(index), Device::Cuda(0)) }
     };
-    let list = samples.iter().zip(&memory).map(at).collect();
+    let list = samples.iter().enumerate().map(at).collect();
     let resident = engine.resident(list, Device::Cuda(0)).unwrap();
 
     let chosen = [2_i64, 0, -1, 2, 1];

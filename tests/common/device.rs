@@ -83,26 +83,15 @@ pub struct Bytes {
 
 impl Bytes {
     pub fn of(host: &[u8]) -> Bytes {
-        Bytes::each([host]).remove(0)
-    }
-
-    /// An allocation each, and one wait for all.
-    pub fn each<'h>(hosts: impl IntoIterator<Item = &'h [u8]>) -> Vec<Bytes> {
         enter();
-        let upload = |host: &[u8]| {
-            let mut address = 0;
-            // SAFETY: a place for the address; then as many bytes as were asked for, which pageable
-            // memory is read for during the call.
-            unsafe {
-                assert_eq!(cuMemAlloc_v2(&raw mut address, host.len().max(1)), 0);
-                assert_eq!(cuMemcpyHtoDAsync_v2(address, host.as_ptr(), host.len(), 0), 0);
-            }
-            Bytes { address, len: host.len() }
-        };
-        let all = hosts.into_iter().map(upload).collect();
-        // SAFETY: a context is current.
-        assert_eq!(unsafe { cuCtxSynchronize() }, 0);
-        all
+        let mut address = 0;
+        // SAFETY: a place for the address; then as many bytes as were asked for.
+        unsafe {
+            assert_eq!(cuMemAlloc_v2(&raw mut address, host.len().max(1)), 0);
+            assert_eq!(cuMemcpyHtoDAsync_v2(address, host.as_ptr(), host.len(), 0), 0);
+            assert_eq!(cuCtxSynchronize(), 0);
+        }
+        Bytes { address, len: host.len() }
     }
 
     pub fn to_host(&self) -> Vec<u8> {
@@ -137,6 +126,16 @@ impl PinnedBytes {
             address.copy_from_nonoverlapping(host.as_ptr(), host.len());
         }
         PinnedBytes { address, len: host.len() }
+    }
+
+    /// After all that is enqueued anywhere.
+    pub fn to_host(&self) -> Vec<u8> {
+        enter();
+        // SAFETY: a context is current; no work writes to these bytes any more.
+        unsafe {
+            assert_eq!(cuCtxSynchronize(), 0);
+            std::slice::from_raw_parts(self.address, self.len).to_vec()
+        }
     }
 }
 

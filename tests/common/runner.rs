@@ -164,14 +164,18 @@ impl Runner {
             let batch = batch.unwrap_or_else(|e| panic!("{name}, {place}: {e}"));
             check_batch(&format!("{name}, {place}"), &batch, expected);
         };
-        let placed = placed::Placed::of(samples);
+        let frame = |(strides, misalign): (Vec<i64>, usize)| {
+            Frame::new(expected.dtype, &expected.shape, &strides, misalign)
+        };
+        let frames: Vec<Frame> =
+            out_strides(&expected.shape).into_iter().zip([4, 0, 11]).map(frame).collect();
+        let placed = placed::Placed::of(samples, &frames);
         // SAFETY: it lives until the results have been read.
         let views = unsafe { placed.views() };
         run("on the device", &views, &collate);
-        for (variant, strides) in out_strides(&expected.shape).into_iter().enumerate() {
+        for (variant, frame) in frames.into_iter().enumerate() {
             let name = format!("{name}, into variant {variant} on the device");
-            let frame = Frame::new(expected.dtype, &expected.shape, &strides, [4, 0, 11][variant]);
-            frame.check_on_device(&name, &expected.data, |target| {
+            frame.check_on_device(&name, &expected.data, placed.frame(variant), |target| {
                 let fields = engine.assemble_into(&views, &collate, target);
                 let fields = fields.unwrap_or_else(|e| panic!("{name}: {e}"));
                 check_fields(&name, &fields, expected, &ask.form);
@@ -179,19 +183,18 @@ impl Runner {
         }
         run("host to device", &self::views(samples), &collate);
         if engines() == Engines::Kernels {
-            return;
+            return placed.check(name);
         }
 
         run("device to host", &views, &collate.clone().device(Device::Cpu));
         run("device to pinned", &views, &collate.clone().device(Device::Pinned));
 
-        let pinned: Vec<_> =
-            samples.iter().map(|s| device::PinnedBytes::of(s.memory().0)).collect();
-        let at = |(sample, bytes): (&Sample, &device::PinnedBytes)| {
-            // SAFETY: a copy of the sample's memory, which lives as long.
-            unsafe { sample.view_at(bytes.address, Device::Pinned) }
+        let pinned = placed::Copies::<device::PinnedBytes>::of(samples.iter().map(Sample::bytes));
+        let at = |(index, sample): (usize, &Sample)| {
+            // SAFETY: a copy of the sample, which lives as long.
+            unsafe { sample.view_at(pinned.address(index), Device::Pinned) }
         };
-        let pinned_views: Vec<_> = samples.iter().zip(&pinned).map(at).collect();
+        let pinned_views: Vec<_> = samples.iter().enumerate().map(at).collect();
         run("pinned to device", &pinned_views, &collate);
         if ask.increments.is_empty() {
             run("pinned to pinned", &pinned_views, &collate.clone().device(Device::Pinned));
@@ -210,6 +213,8 @@ impl Runner {
             );
             frame.check(&name, &expected.data);
         }
+        placed.check(name);
+        pinned.check(name, samples.len());
     }
 }
 
@@ -298,15 +303,24 @@ impl Frame {
         }
     }
 
-    /// Has a copy of the buffer on the device written to, and checks it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Has a copy of the buffer at an address of the device written to, and checks it.
     #[cfg(feature = "cuda")]
-    pub fn check_on_device(mut self, name: &str, data: &[u8], write: impl FnOnce(&mut Target<'_>)) {
-        let bytes = device::Bytes::of(&self.bytes);
-        let first = (bytes.address as *mut u8).wrapping_add(self.first);
+    pub fn check_on_device(
+        mut self,
+        name: &str,
+        data: &[u8],
+        address: u64,
+        write: impl FnOnce(&mut Target<'_>),
+    ) {
+        let first = (address as *mut u8).wrapping_add(self.first);
         let (dtype, layout) = (self.dtype, self.layout.clone());
         // SAFETY: a copy of the buffer, large enough for the layout, alive until it has been read.
         write(&mut unsafe { Target::from_raw_parts(first, dtype, Device::Cuda(0), layout) });
-        self.bytes = bytes.to_host();
+        self.bytes = device::read(address, self.bytes.len());
         self.check(name, data);
     }
 

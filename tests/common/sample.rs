@@ -68,13 +68,7 @@ impl Sample {
         seed: u64,
     ) -> Sample {
         let size = dtype.size();
-        let (mut below, mut above) = (0, 0);
-        for (&extent, &stride) in shape.iter().zip(strides) {
-            match (extent - 1).max(0) * stride {
-                reach @ ..=0 => below -= reach,
-                reach => above += reach,
-            }
-        }
+        let [below, above] = reach(shape, strides);
         let span = (below + above + 1) as usize * size;
         let buffer = vec![GAP; 64 + misalign + span + 64];
         let aligned = buffer.as_ptr().addr().next_multiple_of(64) - buffer.as_ptr().addr();
@@ -159,23 +153,36 @@ impl Sample {
         ranges
     }
 
-    /// The memory the sample is in, and the position of its first element there.
-    pub fn memory(&self) -> (&[u8], usize) {
-        (&self.buffer, self.first)
+    /// The bytes of the memory it is in.
+    pub fn memory(&self) -> &[u8] {
+        &self.buffer
     }
 
-    /// The sample as the library takes it, in a copy of its memory at `base` on another device. Its
-    /// alignment there is what it is here to 16 bytes.
+    /// Positions from the lowest of its elements to the end of the highest, and those before that give a copy at a multiple of
+    /// 64 the alignment that the sample has here.
+    fn extent(&self) -> Range<usize> {
+        let [below, above] = reach(&self.shape, &self.strides).map(|reach| reach as usize);
+        let size = self.dtype.size();
+        let low = self.first - below * size;
+        let end = if self.numel() == 0 { low } else { self.first + (above + 1) * size };
+        low - low.min((self.buffer.as_ptr().addr() + low) % 64)..end
+    }
+
+    /// What a copy of the sample has to hold.
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[self.extent()]
+    }
+
+    /// The sample as the library takes it, in a copy of [`Sample::bytes`] at an address of another device.
     ///
     /// # Safety
     /// As [`SampleView::from_raw_parts`].
-    pub unsafe fn view_at(&self, base: *const u8, device: Device) -> SampleView<'static> {
+    pub unsafe fn view_at(&self, copy: u64, device: Device) -> SampleView<'static> {
         let layout =
             Layout::try_new(self.dtype, &self.shape, Some(&self.strides)).expect("a sound layout");
+        let data = (copy as *const u8).wrapping_add(self.first - self.extent().start);
         // SAFETY: the caller's promise.
-        unsafe {
-            SampleView::from_raw_parts(base.wrapping_add(self.first), self.dtype, device, layout)
-        }
+        unsafe { SampleView::from_raw_parts(data, self.dtype, device, layout) }
     }
 
     /// The sample as the library takes it.
@@ -189,6 +196,12 @@ impl Sample {
             SampleView::from_raw_parts(data, self.dtype, Device::Cpu, layout)
         }
     }
+}
+
+/// How many elements are below the first one's address, and how many above.
+fn reach(shape: &[i64], strides: &[i64]) -> [i64; 2] {
+    let steps = || shape.iter().zip(strides).map(|(extent, stride)| (extent - 1).max(0) * stride);
+    [steps().map(|step| (-step).max(0)).sum(), steps().map(|step| step.max(0)).sum()]
 }
 
 /// All samples as the library takes them.
