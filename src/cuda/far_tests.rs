@@ -4,6 +4,8 @@
 #![allow(unsafe_code)] // Samples at made-up addresses.
 
 use std::ops::Range;
+use std::panic::catch_unwind;
+use std::process::Command;
 use std::ptr::null_mut;
 
 use cust::sys::{cuMemHostRegister_v2, cuMemHostUnregister, CUresult};
@@ -107,15 +109,40 @@ struct Gpu<'c> {
     kernels: [Kernel; 2],
 }
 
-/// Where there is a driver.
-fn on_a_gpu(run: impl FnOnce(&Gpu<'_>)) {
+/// Set in a process that runs one of these tests.
+const ALONE: &str = "WINDROW_TEST_ALONE";
+
+/// Where there is a driver, with the name of the test. On a GPU a stray access leaves the context of its process unusable, and
+/// what follows would fail too: there each of these tests has a process of its own.
+fn on_a_gpu(name: &str, run: impl FnOnce(&Gpu<'_>)) {
     let Some(context) = context() else { return };
+    let is_simulated = context.info().name.starts_with("cudasim");
+    if !is_simulated && std::env::var_os(ALONE).is_none() {
+        return run_alone(name);
+    }
     let current = context.enter().unwrap();
     let stream = current.stream(0).unwrap();
     let module = current.load(image().unwrap()).unwrap();
     let kernels = ["windrow_assemble_small", "windrow_assemble_any_small"];
     let kernels = kernels.map(|name| module.kernel(name).unwrap());
     run(&Gpu { stream: stream.on(&current), kernels });
+}
+
+fn run_alone(name: &str) {
+    let path = format!("{}::{name}", module_path!().split_once("::").unwrap().1);
+    let mut program = Command::new(std::env::current_exe().unwrap());
+    let ran = program.args(["--exact", &path, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = [ran.stdout, ran.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(ran.status.success() && said.contains("1 passed"), "{path}: {}\n{said}", ran.status);
+}
+
+/// On the simulated driver too: a test that passes, and a name that is none.
+#[test]
+fn a_test_has_a_process_of_its_own() {
+    let Some(_) = context() else { return };
+    run_alone("pages_beyond_32_bits");
+    assert!(catch_unwind(|| run_alone("pages")).is_err());
 }
 
 fn table(
@@ -235,7 +262,7 @@ fn edges(end: u64) -> [u64; 5] {
 /// Bytes that are moved, at addresses that differ in their last bits.
 #[test]
 fn bytes_beyond_32_bits() {
-    on_a_gpu(|gpu| {
+    on_a_gpu("bytes_beyond_32_bits", |gpu| {
         let cols = 5_000_000_005u64;
         for (sample, col) in
             [0, 1].into_iter().flat_map(|sample| edges(cols).map(|col| (sample, col)))
@@ -256,7 +283,7 @@ fn bytes_beyond_32_bits() {
 /// Ragged rows: the offsets are beyond 32 bits, no sample is.
 #[test]
 fn offsets_beyond_32_bits() {
-    on_a_gpu(|gpu| {
+    on_a_gpu("offsets_beyond_32_bits", |gpu| {
         let lengths = [3_000_000_001u64, 3_000_000_000, 7];
         for sample in 0..3 {
             let offset: u64 = lengths[..sample].iter().sum();
@@ -282,7 +309,7 @@ fn offsets_beyond_32_bits() {
 /// Elements that are cast.
 #[test]
 fn casts_beyond_32_bits() {
-    on_a_gpu(|gpu| {
+    on_a_gpu("casts_beyond_32_bits", |gpu| {
         let cols = 3_000_000_000u64;
         let shape: &[&[i64]] = &[&[cols as i64]];
         let near = |col: u64, from: u64, to: u64| {
@@ -316,7 +343,7 @@ fn casts_beyond_32_bits() {
 /// Whole pages, in samples of 3 GiB.
 #[test]
 fn pages_beyond_32_bits() {
-    on_a_gpu(|gpu| {
+    on_a_gpu("pages_beyond_32_bits", |gpu| {
         let page = 2048u64;
         let pages = (3u64 << 30) / page;
         for (sample, own) in [(0, (1 << 31) / page), (1, (1 << 30) / page), (2, pages - 3)] {
@@ -339,7 +366,7 @@ fn pages_beyond_32_bits() {
 /// Pixels whose planes are apart by more than 2^30 bytes, and by more than 2^31: all at once, or one after the other.
 #[test]
 fn planes_beyond_32_bits() {
-    on_a_gpu(|gpu| {
+    on_a_gpu("planes_beyond_32_bits", |gpu| {
         let cases = [
             (1_431_655_776, 1 << 30),
             (1_431_655_781, (1 << 32) / 3),
@@ -372,7 +399,7 @@ fn planes_beyond_32_bits() {
 /// The innermost loops are exchanged; there are 2.4 million of them.
 #[test]
 fn transposes_beyond_32_bits() {
-    on_a_gpu(|gpu| {
+    on_a_gpu("transposes_beyond_32_bits", |gpu| {
         let (outer, rows, cols) = (2_400_000u64, 32u64, 40u64);
         for at in [0, (1 << 31) / (rows * cols), (1 << 32) / (rows * cols) / 2, outer - 1] {
             let near = |field: &Field| {
