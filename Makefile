@@ -81,14 +81,16 @@ test-device: test-simulated test-device-code
 
 # Without a GPU: on the simulated driver, which crates/cudasim builds.
 ifneq (,$(NVCC_READY))
+GATHER = $(CARGO_TEST) --bench gather -- --bench --quick
 test-simulated: $(NVCC_READY)
 	$(WITH_NVCC) scripts/sim/device_code.py --compile 90 >/dev/null & # for test-device-code, which would wait for one thread
 	driver=$$($(WITH_NVCC) CARGO=$(CARGO) scripts/sim/simulated_driver.sh) && \
 		export WINDROW_CUDA_DRIVER=$$driver CUDASIM_DELAY_US=0 WINDROW_REQUIRE_GPU=1 WINDROW_TEST_ENGINES=device && \
 		$(CARGO_TEST) --lib --tests --bench instructions && mkdir -p out && \
 		WINDROW_TEST_ALLOCATIONS=shared $(CARGO_TEST) --test small --test arena && \
-		$(CARGO_TEST) --bench gather -- --bench --quick --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
-		$(PYTHON) scripts/gpu/plots.py --simulated --figures bench=out/gather-quick.json
+		$(GATHER) --warm --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
+		$(PYTHON) scripts/gpu/plots.py --simulated --figures bench=out/gather-quick.json && \
+		$(GATHER) --budget 0 | grep "^No time was left of 0 s"
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/kernel_report.py --check
 else
 test-simulated:

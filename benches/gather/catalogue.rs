@@ -106,14 +106,21 @@ pub fn graphs(count: usize) -> Vec<Part> {
     ]
 }
 
-/// All of them; `scale` divides the numbers of samples.
+/// All of them, by what their figures are worth: the workloads of the design, which most users have, then their controls, then
+/// counts and sizes. `scale` divides the numbers of samples.
 pub fn all(scale: usize) -> Vec<Entry> {
     let mut catalogue = Catalogue { scale, entries: Vec::new() };
-    catalogue.series();
-    catalogue.images_and_tokens();
-    catalogue.clips_and_fields();
+    catalogue.images_and_rows();
+    catalogue.pages_and_fields();
     catalogue.page_locked();
+    catalogue.clips_and_detection();
     catalogue.graphs_and_odd_sizes();
+    catalogue.series();
+    let rank = |entry: &Entry| match entry.family.starts_with('W') {
+        true => usize::from(entry.lie == Contiguous),
+        false => 2,
+    };
+    catalogue.entries.sort_by_key(rank);
     catalogue.entries
 }
 
@@ -146,62 +153,25 @@ impl Catalogue {
         move |count| (count / scale).max(8)
     }
 
-    /// One range of bytes; many of one size; how many there are.
-    fn series(&mut self) {
-        let (scale, some) = (self.scale, self.some());
-        // One range of bytes: what a launch costs, and what a copy can reach.
-        for mebibytes in [1, 8, 64, 512] {
-            let title = format!("one tensor of {mebibytes} MiB");
-            self.add("one", title, &[Contiguous], move || rows(1, (mebibytes << 20) / scale));
-        }
-        for (length, label) in [
-            (512, "512 B"),
-            (4 << 10, "4 KiB"),
-            (32 << 10, "32 KiB"),
-            (150_528, "147 KiB"),
-            (1 << 20, "1 MiB"),
-        ] {
-            let count = some((64_usize << 20).div_ceil(length));
-            let title = format!("64 MiB of {label}");
-            let lies = [Scattered, Misaligned, Contiguous];
-            self.add("size", title, &lies, move || rows(count, length));
-        }
-        for count in [500, 2000, 4000, 16_000] {
-            let title = format!("{count} of 512 B");
-            self.add("count", title, &PAIR, move || rows(some(count), 512));
-        }
-    }
-
-    /// Samples of one size, and rows of many.
-    fn images_and_tokens(&mut self) {
+    /// Images, rows of one size, and of many.
+    fn images_and_rows(&mut self) {
         let some = self.some();
-        self.add("small", "small: 256 x 3 KiB", &PAIR, || rows(256, 3 << 10));
         let title = "W1: 256 images 224 x 224 x 3, u8 HWC to f16 CHW, normalised";
         self.add("W1", title, &PAIR, move || images(some(256), 224, DType::F16));
-        let title = "W2: 4096 rows of 16..2048, i32 padded to i64, mask, lengths";
-        self.add("W2", title, &PAIR, move || tokens(some(4096), DType::I64));
-        let title = "W2b: the same, padded as i32";
-        self.add("W2b", title, &PAIR, move || tokens(some(4096), DType::I32));
         let title = "W3: 100 000 rows of 128 f32";
         self.add("W3", title, &PAIR, move || {
             vec![part("", DType::F32, vec![vec![128]; some(100_000)], Collate::stack())]
         });
+        let title = "W2: 4096 rows of 16..2048, i32 padded to i64, mask, lengths";
+        self.add("W2", title, &PAIR, move || tokens(some(4096), DType::I64));
+        let title = "W2b: the same, padded as i32";
+        self.add("W2b", title, &PAIR, move || tokens(some(4096), DType::I32));
     }
 
-    /// Sound, fields of environments, pages and images of many sizes.
-    fn clips_and_fields(&mut self) {
+    /// Large rows, and fields of environments.
+    fn pages_and_fields(&mut self) {
         let some = self.some();
-        let title = "W4a: 512 clips of 1..15 s, f32 ragged";
-        self.add("W4a", title, &PAIR, move || clips(some(512), DType::F32, Collate::ragged()));
-        let title = "W4b: the same, i16 to f32, ragged";
-        self.add("W4b", title, &PAIR, move || {
-            clips(some(512), DType::I16, Collate::ragged().cast(DType::F32))
-        });
-        let title = "W4c: the same, i16 to f32, padded to 15 s";
-        self.add("W4c", title, &PAIR, move || {
-            let collate = Collate::pad(Pad::new().size(240_000)).cast(DType::F32);
-            clips(some(512), DType::I16, collate)
-        });
+        self.add("W6", "W6: 4096 pages of 32 KiB", &PAIR, move || rows(some(4096), 32 << 10));
         let title = "W5: 8 fields of 4096 environments, one call";
         self.add("W5", title, &PAIR, move || environments(some(4096)));
         let title = "W5b: 256 x 4 x 84 x 84, u8 to f16";
@@ -209,9 +179,6 @@ impl Catalogue {
             let collate = Collate::stack().cast(DType::F16);
             vec![part("", DType::U8, vec![vec![4, 84, 84]; some(256)], collate)]
         });
-        self.add("W6", "W6: 4096 pages of 32 KiB", &PAIR, move || rows(some(4096), 32 << 10));
-        let title = "W7: 32 images of many sizes, u8 HWC to f16 [3, 800, 1344], mask";
-        self.add("W7", title, &PAIR, move || detection(some(32)));
     }
 
     /// Samples in page-locked memory of the host.
@@ -227,6 +194,24 @@ impl Catalogue {
         });
     }
 
+    /// Sound, and images of many sizes.
+    fn clips_and_detection(&mut self) {
+        let some = self.some();
+        let title = "W4a: 512 clips of 1..15 s, f32 ragged";
+        self.add("W4a", title, &PAIR, move || clips(some(512), DType::F32, Collate::ragged()));
+        let title = "W4b: the same, i16 to f32, ragged";
+        self.add("W4b", title, &PAIR, move || {
+            clips(some(512), DType::I16, Collate::ragged().cast(DType::F32))
+        });
+        let title = "W4c: the same, i16 to f32, padded to 15 s";
+        self.add("W4c", title, &PAIR, move || {
+            let collate = Collate::pad(Pad::new().size(240_000)).cast(DType::F32);
+            clips(some(512), DType::I16, collate)
+        });
+        let title = "W7: 32 images of many sizes, u8 HWC to f16 [3, 800, 1344], mask";
+        self.add("W7", title, &PAIR, move || detection(some(32)));
+    }
+
     /// Graphs, and sizes that no vector divides.
     fn graphs_and_odd_sizes(&mut self) {
         let some = self.some();
@@ -237,14 +222,31 @@ impl Catalogue {
         let title = "W10b: 256 images 225 x 225 x 3, u8 HWC to f16 CHW";
         self.add("W10b", title, &ODD, move || images(some(256), 225, DType::F16));
     }
-}
 
-/// A trial of other numbers times these.
-pub fn is_swept(entry: &Entry) -> bool {
-    match entry.family {
-        "size" => entry.lie != Lie::Contiguous && !entry.title.ends_with("147 KiB"),
-        "one" => entry.title.ends_with(" 8 MiB") || entry.title.ends_with(" 64 MiB"),
-        "W2b" | "W4c" | "W8" | "W8b" => false,
-        _ => entry.lie != Lie::Contiguous,
+    /// One range of bytes; a small batch; how many there are; many of one size.
+    fn series(&mut self) {
+        let (scale, some) = (self.scale, self.some());
+        // What a launch costs, and what a copy can reach.
+        for mebibytes in [1, 8, 64, 512] {
+            let title = format!("one tensor of {mebibytes} MiB");
+            self.add("one", title, &[Contiguous], move || rows(1, (mebibytes << 20) / scale));
+        }
+        self.add("small", "small: 256 x 3 KiB", &PAIR, || rows(256, 3 << 10));
+        for count in [500, 2000, 4000, 16_000] {
+            let title = format!("{count} of 512 B");
+            self.add("count", title, &PAIR, move || rows(some(count), 512));
+        }
+        for (length, label) in [
+            (512, "512 B"),
+            (4 << 10, "4 KiB"),
+            (32 << 10, "32 KiB"),
+            (150_528, "147 KiB"),
+            (1 << 20, "1 MiB"),
+        ] {
+            let count = some((64_usize << 20).div_ceil(length));
+            let title = format!("64 MiB of {label}");
+            let lies = [Scattered, Misaligned, Contiguous];
+            self.add("size", title, &lies, move || rows(count, length));
+        }
     }
 }

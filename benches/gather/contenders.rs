@@ -23,9 +23,11 @@ pub const EMPTY: &str = "one empty launch";
 
 /// A function that enqueues a run on one of the sets.
 pub struct Contender<'a> {
-    pub name: &'static str,
+    pub name: &'a str,
     /// Its output is the batch.
     pub is_batch: bool,
+    /// Of windrow, by which more than the output can be compared.
+    pub engine: Option<&'a Engine>,
     pub run: Box<dyn Fn(&Set) -> Outcome + 'a>,
 }
 
@@ -62,29 +64,54 @@ pub fn windrow(
     Ok(filled.into_iter().map(|filled| filled.fields).collect())
 }
 
-/// The contenders of a workload, windrow first, and the reasons why others are missing. Of a control, and for a
-/// sweep, only windrow and copies of as many bytes.
+/// windrow by an engine, under a name.
+pub fn by<'a>(
+    gpu: &'a Gpu,
+    engine: &'a Engine,
+    workload: &'a Workload,
+    name: &'a str,
+) -> Contender<'a> {
+    let run = move |set: &Set| windrow(gpu, engine, workload, set, &set.samples).map(drop);
+    Contender { name, is_batch: true, engine: Some(engine), run: Box::new(run) }
+}
+
+/// One copy of as many bytes.
+pub fn one_copy<'a>(gpu: &'a Gpu, workload: &Workload) -> Contender<'a> {
+    let copy = copy(gpu, workload);
+    let name = if workload.is_pinned() { BUS_COPY } else { COPY };
+    let run = move |set: &Set| copy(set.copy_to.address, set.copy_from.address(), set.copy_to.len);
+    Contender { name, is_batch: false, engine: None, run: Box::new(run) }
+}
+
+/// A copy between addresses, across the bus if the samples are there.
+fn copy<'a>(gpu: &'a Gpu, workload: &Workload) -> impl Fn(u64, u64, usize) -> Outcome + 'a {
+    let is_pinned = workload.is_pinned();
+    move |to, from, bytes| match is_pinned {
+        true => gpu.upload(to, from, bytes),
+        false => gpu.copy(to, from, bytes),
+    }
+}
+
+/// The contenders of a workload, windrow first, and the reasons why others are missing. Of a control only windrow
+/// and copies of as many bytes.
 pub fn of<'a>(
     gpu: &'a Gpu,
     engine: &'a Engine,
     workload: &'a Workload,
     sets: &[Set],
-    is_sweep: bool,
 ) -> (Vec<Contender<'a>>, Vec<String>) {
     let mut found = Contenders { gpu, workload, all: Vec::new(), absent: Vec::new() };
-    found.windrow(engine);
-    found.one_copy();
-    if !is_sweep {
-        let has_peers = workload.is_copy() && workload.lie != Lie::Contiguous;
-        if has_peers {
-            found.copies_of_samples();
-        }
-        match &gpu.peers {
-            Ok(peers) => found.kernels(peers, sets[0].tables().filter(|_| has_peers)),
-            Err(reason) => {
-                let text = format!("CUB, the copy kernels, an empty launch: {reason}");
-                found.absent.push(text);
-            }
+    found.all.push(by(gpu, engine, workload, WINDROW));
+    found.ways(engine);
+    found.all.push(one_copy(gpu, workload));
+    let has_peers = workload.is_copy() && workload.lie != Lie::Contiguous;
+    if has_peers {
+        found.copies_of_samples();
+    }
+    match &gpu.peers {
+        Ok(peers) => found.kernels(peers, sets[0].tables().filter(|_| has_peers)),
+        Err(reason) => {
+            found.absent.push(format!("CUB, the copy kernels, an empty launch: {reason}"));
         }
     }
     (found.all, found.absent)
@@ -100,15 +127,12 @@ struct Contenders<'a> {
 
 impl<'a> Contenders<'a> {
     fn add(&mut self, name: &'static str, is_batch: bool, run: impl Fn(&Set) -> Outcome + 'a) {
-        self.all.push(Contender { name, is_batch, run: Box::new(run) });
+        self.all.push(Contender { name, is_batch, engine: None, run: Box::new(run) });
     }
 
-    /// windrow; of page-locked samples also each of the two ways.
-    fn windrow(&mut self, engine: &'a Engine) {
+    /// Of page-locked samples each of the two ways.
+    fn ways(&mut self, engine: &'a Engine) {
         let (gpu, workload) = (self.gpu, self.workload);
-        self.add(WINDROW, true, move |set| {
-            windrow(gpu, engine, workload, set, &set.samples).map(drop)
-        });
         let ways = [DIRECT, RING].into_iter().enumerate().filter(|_| workload.is_pinned());
         for (index, name) in ways {
             self.add(name, true, move |set| {
@@ -117,25 +141,8 @@ impl<'a> Contenders<'a> {
         }
     }
 
-    /// A copy between addresses, across the bus if the samples are there.
-    fn copy(&self) -> impl Fn(u64, u64, usize) -> Outcome + 'a {
-        let (gpu, is_pinned) = (self.gpu, self.workload.is_pinned());
-        move |to, from, bytes| match is_pinned {
-            true => gpu.upload(to, from, bytes),
-            false => gpu.copy(to, from, bytes),
-        }
-    }
-
-    fn one_copy(&mut self) {
-        let (copy, is_pinned) = (self.copy(), self.workload.is_pinned());
-        let name = if is_pinned { BUS_COPY } else { COPY };
-        self.add(name, false, move |set| {
-            copy(set.copy_to.address, set.copy_from.address(), set.copy_to.len)
-        });
-    }
-
     fn copies_of_samples(&mut self) {
-        let (gpu, copy) = (self.gpu, self.copy());
+        let (gpu, copy) = (self.gpu, copy(self.gpu, self.workload));
         self.add("cuMemcpyAsync for each sample", true, move |set| {
             let mut copies = set.to.iter().zip(&set.from).zip(&set.sizes);
             copies.try_for_each(|((to, from), size)| copy(*to, *from, *size as usize))

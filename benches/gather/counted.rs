@@ -5,9 +5,10 @@ use windrow::{Collate, DType, Engine, Transform};
 use super::catalogue::{
     clips, detection, environments, graphs, images, normalised, part, rows, tokens, Entry,
 };
-use super::contenders;
 use super::gpu::{describe, Gpu, Outcome};
+use super::options::Options;
 use super::workloads::{Lie, Part, Random};
+use super::{contenders, verify};
 
 /// The divisor of the numbers of samples.
 #[derive(Clone, Copy)]
@@ -226,13 +227,14 @@ fn with_addresses() -> Result<Engine, String> {
 }
 
 /// Assembles each once and compares everything; prints what it was, one line of JSON each.
-pub fn run(engine: &Engine, only: Option<&str>, scale: Scale, is_of_pairs: bool) -> Outcome {
+pub fn run(engine: &Engine, options: &Options) -> Outcome {
+    let scale = Scale(options.scale.unwrap_or(1).max(1));
     let gpu = Gpu::new()?;
     let (_, _, multiprocessors, _) = describe();
-    let all = if is_of_pairs { pairs(scale) } else { rows_of_file(scale) };
+    let all = if options.pairs { pairs(scale) } else { rows_of_file(scale) };
     let mut own = None;
     for Counted { name, case, by_address, entry } in all {
-        if only.is_some_and(|only| !format!("{name}, {case}").contains(only)) {
+        if !options.is_wanted(&format!("{name}, {case}")) {
             continue;
         }
         let engine = match by_address {
@@ -244,15 +246,15 @@ pub fn run(engine: &Engine, only: Option<&str>, scale: Scale, is_of_pairs: bool)
         };
         let workload = entry.make();
         let set = workload.set(false)?;
-        super::poison(&gpu, &set)?;
+        verify::poison(&gpu, &set)?;
         let before = engine.stats();
         let fields = contenders::windrow(&gpu, engine, &workload, &set, &set.samples)?;
         gpu.synchronize()?;
         let after = engine.stats();
         let launches = after.launches - before.launches;
         let uploaded = after.bytes_to_device - before.bytes_to_device;
-        super::same_data(&workload, &set, name)?;
-        super::same_fields(&workload, &fields)?;
+        verify::same_data(&workload, &set, name)?;
+        verify::same_fields(&workload, name, &fields)?;
         let num_samples = workload.num_samples();
         if by_address && (1..8 * num_samples as u64).contains(&uploaded) {
             return Err(format!(

@@ -99,12 +99,18 @@ impl Gpu {
         check("cuMemcpyHtoDAsync", code)
     }
 
+    /// Gives the stream work of some length, if there are the peers that have it.
+    pub fn keep_busy(&self, microseconds: f64) -> Outcome {
+        match &self.peers {
+            Ok(peers) => peers.spin((microseconds * 1e3) as u64, self.stream),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Times one run between two events. The stream is kept busy for `delay_us` first, so that the
     /// device does not wait for the host in between.
     pub fn timed(&self, delay_us: f64, run: &dyn Fn() -> Outcome) -> Result<Timed, String> {
-        if let Ok(peers) = &self.peers {
-            peers.spin((delay_us * 1e3) as u64, self.stream)?;
-        }
+        self.keep_busy(delay_us)?;
         let mut milliseconds = 0f32;
         // SAFETY: events and stream are ours.
         check("cuEventRecord", unsafe { cuEventRecord(self.start, self.stream) })?;

@@ -5,12 +5,13 @@ use std::process::Command;
 use super::catalogue::Entry;
 use super::contenders::{Contender, BUS_COPY, COPY, COPY16, EMPTY, WINDROW};
 use super::gpu::{describe, Outcome, Timed};
+use super::options::Options;
 use super::targets;
 use super::workloads::{Lie, Workload};
 
 /// Runs of one contender.
 pub struct Series {
-    pub name: &'static str,
+    pub name: String,
     pub is_cold: bool,
     /// Its output is the batch.
     pub is_batch: bool,
@@ -20,7 +21,7 @@ pub struct Series {
 impl Series {
     pub fn new(contender: &Contender<'_>, is_cold: bool) -> Series {
         let Contender { name, is_batch, .. } = *contender;
-        Series { name, is_cold, is_batch, runs: Vec::new() }
+        Series { name: name.to_owned(), is_cold, is_batch, runs: Vec::new() }
     }
 
     pub fn push(&mut self, timed: Timed) {
@@ -102,7 +103,7 @@ impl Block {
         );
         for series in &self.series {
             let [low, median, high] = series.device_us();
-            let (speed, share) = match series.name {
+            let (speed, share) = match series.name.as_str() {
                 EMPTY => (String::new(), String::new()),
                 name => (
                     format!("{:.0}", self.bytes_moved as f64 / median / 1e3),
@@ -136,18 +137,18 @@ impl Block {
             let told =
                 |ratio: Option<f64>| ratio.map_or("null".into(), |ratio| format!("{ratio:.4}"));
             // Above 1: windrow is faster by this factor.
-            let ours = self.share(WINDROW, series.name, series.is_cold);
+            let ours = self.share(WINDROW, &series.name, series.is_cold);
             format!(
                 "{{\"name\": {}, \"is_batch\": {}, \"cold\": {}, \"runs\": {}, \"late\": {}, \
                  \"device_us\": [{low:.3}, {median:.3}, {high:.3}], \
                  \"host_us\": [{host_low:.3}, {host:.3}, {host_high:.3}], \
                  \"of_roof\": {}, \"over_windrow\": {}}}",
-                text(series.name),
+                text(&series.name),
                 series.is_batch,
                 series.is_cold,
                 series.runs.len(),
                 series.late(),
-                told(self.share_of_roof(series.name, series.is_cold)),
+                told(self.share_of_roof(&series.name, series.is_cold)),
                 told(ours),
             )
         };
@@ -173,17 +174,22 @@ impl Block {
 }
 
 /// All workloads, and where they were run.
-pub struct Report {
+pub struct Report<'a> {
+    options: &'a Options,
     /// Few runs or no GPU: nothing is judged.
     quick: bool,
     machine: Vec<(&'static str, String)>,
     blocks: Vec<Block>,
+    /// Who gave a wrong batch.
+    wrong: Vec<String>,
+    /// Workloads that there was no time for.
+    left_out: Vec<String>,
 }
 
-impl Report {
-    pub fn new(quick: bool) -> Report {
+impl<'a> Report<'a> {
+    pub fn new(options: &'a Options) -> Report<'a> {
         let (gpu, driver_cuda, num_sms, l2) = describe();
-        let quick = quick || gpu.starts_with("cudasim");
+        let quick = options.quick || gpu.starts_with("cudasim");
         let image = std::env::var("WINDROW_CUDA_IMAGE").ok();
         let image = image.map(|path| path.rsplit('/').next().unwrap_or_default().to_owned());
         let machine = vec![
@@ -205,7 +211,8 @@ impl Report {
         if quick {
             println!("--quick or a simulated driver: these times mean nothing.");
         }
-        Report { quick, machine, blocks: Vec::new() }
+        let (blocks, wrong, left_out) = Default::default();
+        Report { options, quick, machine, blocks, wrong, left_out }
     }
 
     pub fn begin(
@@ -241,40 +248,65 @@ impl Report {
         }
     }
 
-    pub fn finish(mut self, json: Option<&str>, table: Option<&str>) -> Outcome {
+    /// Outputs of the last workload that differ from the host engine's.
+    pub fn wrong(&mut self, wrong: Vec<String>) {
+        let name = self.blocks.last().map_or("", |block| &block.name);
+        self.wrong.extend(wrong.iter().map(|wrong| format!("{name}: {wrong}")));
+    }
+
+    /// The names of workloads that were not begun.
+    pub fn left_out(&mut self, names: Vec<String>) {
+        self.left_out = names;
+    }
+
+    /// # Errors
+    /// If a batch was wrong.
+    pub fn finish(mut self) -> Outcome {
         if let Some(block) = self.blocks.last() {
             block.print();
         }
         self.machine.push(("clocks at the end (SM, memory)", smi("clocks.sm,clocks.mem")));
-        if let Some(path) = table {
-            let lines = self.blocks.iter().filter_map(Block::line);
-            write(path, &lines.collect::<String>())?;
+        if let Some(path) = &self.options.table {
+            let lines: String = self.blocks.iter().filter_map(Block::line).collect();
+            write(path, &lines)?;
         }
-        let targets = targets::of(&self.blocks);
         println!("\nTargets, judged on medians{}", if self.quick { ": not these" } else { "" });
-        for target in &targets {
+        for target in &targets::of(&self.blocks) {
             println!("  {}", target.line(self.quick));
         }
-        self.save(json)
+        if let ([first, ..], Some(seconds)) = (&self.left_out[..], self.options.budget) {
+            let count = self.left_out.len();
+            println!("\nNo time was left of {seconds} s for {count} workloads, from {first:?} on.");
+        }
+        self.save()?;
+        match self.wrong.is_empty() {
+            true => Ok(()),
+            false => Err(self.wrong.join("; ")),
+        }
     }
 
     /// Writes all figures so far, so that a run that is stopped keeps them.
-    pub fn save(&self, json: Option<&str>) -> Outcome {
-        let Some(path) = json else { return Ok(()) };
-        let targets = targets::of(&self.blocks);
+    pub fn save(&self) -> Outcome {
+        let Some(path) = &self.options.json else { return Ok(()) };
         let machine: Vec<String> = self
             .machine
             .iter()
             .map(|(key, value)| format!("{}: {}", text(key), text(value)))
             .collect();
         let blocks: Vec<String> = self.blocks.iter().map(Block::json).collect();
+        let targets = targets::of(&self.blocks);
         let targets: Vec<String> = targets.iter().map(|target| target.json(self.quick)).collect();
+        let texts =
+            |all: &[String]| all.iter().map(|one| text(one)).collect::<Vec<String>>().join(", ");
         let all = format!(
-            "{{\"times_mean_nothing\": {}, \"machine\": {{{}}},\n\"workloads\": [\n{}],\n\"targets\": [\n  {}]}}\n",
+            "{{\"times_mean_nothing\": {}, \"machine\": {{{}}},\n\"workloads\": [\n{}],\n\
+             \"targets\": [\n  {}],\n\"wrong\": [{}], \"left_out\": [{}]}}\n",
             self.quick,
             machine.join(", "),
             blocks.join(",\n"),
-            targets.join(",\n  ")
+            targets.join(",\n  "),
+            texts(&self.wrong),
+            texts(&self.left_out)
         );
         write(path, &all)
     }

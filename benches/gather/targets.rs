@@ -37,7 +37,7 @@ pub fn of(blocks: &[Block]) -> Vec<Target> {
             add("times contiguous, cold", 1.05, false, found);
         }
         let is_peer = |name: &str| ![WINDROW, DIRECT, RING].contains(&name);
-        let peers = block.series.iter().filter(|s| s.is_cold && s.is_batch && is_peer(s.name));
+        let peers = block.series.iter().filter(|s| s.is_cold && s.is_batch && is_peer(&s.name));
         let best = peers.map(|peer| peer.device_us()[1]).min_by(f64::total_cmp);
         if let Some(best) = best {
             add("times as fast as the best peer, cold", 1.0, true, ours.map(|ours| best / ours));
