@@ -90,7 +90,9 @@ test-simulated: $(NVCC_READY)
 		WINDROW_TEST_ALLOCATIONS=shared $(CARGO_TEST) --test small --test arena && \
 		$(GATHER) --warm --json $(CURDIR)/out/gather-quick.json >out/gather-quick.txt && \
 		$(PYTHON) scripts/gpu/plots.py --simulated --figures bench=out/gather-quick.json && \
-		$(GATHER) --budget 0 | grep "^No time was left of 0 s"
+		$(GATHER) --budget 0 | grep "^No time was left of 0 s" && \
+		$(GATHER) --only small --only W3: --budget 60 --trials scripts/gpu/runner/trials.txt --table out/gather-trials.tsv >out/gather-trials.txt && \
+		grep -c "^short-2k" out/gather-trials.tsv | grep -qx 2
 	$(WITH_NVCC) CARGO=$(CARGO) scripts/sim/kernel_report.py --check
 else
 test-simulated:

@@ -250,3 +250,13 @@ impl Catalogue {
         }
     }
 }
+
+/// Trials of other numbers time these.
+pub fn is_tried(entry: &Entry) -> bool {
+    match entry.family {
+        "size" => entry.lie != Lie::Contiguous && !entry.title.ends_with("147 KiB"),
+        "one" => entry.title.ends_with(" 8 MiB") || entry.title.ends_with(" 64 MiB"),
+        "W2b" | "W4c" | "W8" | "W8b" => false,
+        _ => entry.lie != Lie::Contiguous,
+    }
+}

@@ -8,7 +8,7 @@ use super::catalogue::{
 use super::gpu::{describe, Gpu, Outcome};
 use super::options::Options;
 use super::workloads::{Lie, Part, Random};
-use super::{contenders, verify};
+use super::{contenders, trials, verify};
 
 /// The divisor of the numbers of samples.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ impl Scale {
 
 /// The policy of tables that have to have addresses, however near the samples are: a list of
 /// that many has ids otherwise.
-const ADDRESSES: (&str, &str) = ("WINDROW_CUDA_POLICY", "min_ids=4294967295");
+const ADDRESSES: &str = "min_ids=4294967295";
 
 /// The workload that is counted.
 struct Counted {
@@ -217,15 +217,6 @@ fn pairs(scale: Scale) -> Vec<Counted> {
     all
 }
 
-/// An engine whose tables have addresses.
-fn with_addresses() -> Result<Engine, String> {
-    let (name, numbers) = ADDRESSES;
-    let trial = std::env::var(name).unwrap_or_default();
-    // No other thread is at work.
-    std::env::set_var(name, format!("{trial},{numbers}"));
-    Engine::cuda(0).map_err(|error| error.to_string())
-}
-
 /// Assembles each once and compares everything; prints what it was, one line of JSON each.
 pub fn run(engine: &Engine, options: &Options) -> Outcome {
     let scale = Scale(options.scale.unwrap_or(1).max(1));
@@ -241,7 +232,7 @@ pub fn run(engine: &Engine, options: &Options) -> Outcome {
             false => engine,
             true => match own {
                 Some(ref own) => own,
-                None => own.insert(with_addresses()?),
+                None => own.insert(trials::engine(ADDRESSES, None)?),
             },
         };
         let workload = entry.make();

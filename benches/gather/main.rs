@@ -3,6 +3,7 @@
 //! ```text
 //! cargo bench --features cuda --bench gather -- [--only TEXT]... [--budget SECONDS] [--warm] [--quick]
 //!     [--json FILE] [--table FILE]
+//!     --trials FILE [--images DIR]   windrow with other numbers beside itself, see trials.rs
 //!     --count [--scale N] [--pairs]  each of counted.rs once, for the emulator of machine code to count; N divides
 //!                                    the numbers of samples; pairs of dtypes in place of workloads
 //! ```
@@ -38,6 +39,7 @@ mod options;
 mod peers;
 mod report;
 mod targets;
+mod trials;
 mod verify;
 mod workloads;
 
@@ -47,6 +49,7 @@ use contenders::Contender;
 use gpu::{device, Gpu, Outcome};
 use options::{Budget, Options};
 use report::Report;
+use trials::Trials;
 use windrow::Engine;
 
 fn main() -> ExitCode {
@@ -75,13 +78,18 @@ fn main() -> ExitCode {
 
 fn run(engine: &Engine, options: &Options, budget: &mut Budget) -> Outcome {
     let gpu = Gpu::new()?;
-    let mut report = Report::new(options);
+    let trials = options.trials.as_deref();
+    let trials = trials.map(|file| Trials::read(file, options.images.as_deref())).transpose()?;
+    let mut report = Report::new(options, trials.as_ref());
     let mut entries = options.entries()?.into_iter();
     while budget.begin() {
         let Some(entry) = entries.next() else { break };
         let workload = entry.make();
         let sets = measure::sets(&workload, options.quick)?;
-        let (mut contenders, mut reasons) = contenders::of(&gpu, engine, &workload, &sets);
+        let (mut contenders, mut reasons) = match &trials {
+            Some(trials) => (trials.contenders(&gpu, engine, &workload), Vec::new()),
+            None => contenders::of(&gpu, engine, &workload, &sets),
+        };
         let verified =
             |contender: &Contender<'_>| verify::all(&gpu, &workload, &sets[0], contender);
         let before = engine.stats();

@@ -14,6 +14,8 @@ pub struct Options {
     pub scale: Option<usize>,
     only: Vec<String>,
     pub budget: Option<f64>,
+    pub trials: Option<String>,
+    pub images: Option<String>,
     pub json: Option<String>,
     pub table: Option<String>,
 }
@@ -42,6 +44,8 @@ impl Options {
                 "--scale" => options.scale = Some(number(&argument, &value()?)?),
                 "--only" => options.only.push(value()?),
                 "--budget" => options.budget = Some(number(&argument, &value()?)?),
+                "--trials" => options.trials = Some(value()?),
+                "--images" => options.images = Some(value()?),
                 "--json" => options.json = Some(value()?),
                 "--table" => options.table = Some(value()?),
                 _ => return Err(format!("unknown argument {argument}")),
@@ -58,7 +62,9 @@ impl Options {
     /// The workloads that are asked for.
     pub fn entries(&self) -> Result<Vec<Entry>, String> {
         let mut entries = catalogue::all(if self.quick { 64 } else { 1 });
-        entries.retain(|entry| self.is_wanted(&entry.name()));
+        entries.retain(|entry| {
+            self.is_wanted(&entry.name()) && (self.trials.is_none() || catalogue::is_tried(entry))
+        });
         match entries.is_empty() {
             true => Err(format!("no workload has a name with one of {:?}", self.only)),
             false => Ok(entries),

@@ -6,7 +6,8 @@ use super::catalogue::Entry;
 use super::contenders::{Contender, BUS_COPY, COPY, COPY16, EMPTY, WINDROW};
 use super::gpu::{describe, Outcome, Timed};
 use super::options::Options;
-use super::targets;
+use super::targets::{self, Target};
+use super::trials::Trials;
 use super::workloads::{Lie, Workload};
 
 /// Runs of one contender.
@@ -176,6 +177,7 @@ impl Block {
 /// All workloads, and where they were run.
 pub struct Report<'a> {
     options: &'a Options,
+    trials: Option<&'a Trials>,
     /// Few runs or no GPU: nothing is judged.
     quick: bool,
     machine: Vec<(&'static str, String)>,
@@ -187,7 +189,7 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    pub fn new(options: &'a Options) -> Report<'a> {
+    pub fn new(options: &'a Options, trials: Option<&'a Trials>) -> Report<'a> {
         let (gpu, driver_cuda, num_sms, l2) = describe();
         let quick = options.quick || gpu.starts_with("cudasim");
         let image = std::env::var("WINDROW_CUDA_IMAGE").ok();
@@ -211,8 +213,11 @@ impl<'a> Report<'a> {
         if quick {
             println!("--quick or a simulated driver: these times mean nothing.");
         }
+        for (name, reason) in trials.map_or(&[][..], Trials::skipped) {
+            println!("SKIP {name}: {reason}");
+        }
         let (blocks, wrong, left_out) = Default::default();
-        Report { options, quick, machine, blocks, wrong, left_out }
+        Report { options, trials, quick, machine, blocks, wrong, left_out }
     }
 
     pub fn begin(
@@ -259,6 +264,13 @@ impl<'a> Report<'a> {
         self.left_out = names;
     }
 
+    fn targets(&self) -> Vec<Target> {
+        match self.trials {
+            Some(_) => Vec::new(),
+            None => targets::of(&self.blocks),
+        }
+    }
+
     /// # Errors
     /// If a batch was wrong.
     pub fn finish(mut self) -> Outcome {
@@ -267,11 +279,20 @@ impl<'a> Report<'a> {
         }
         self.machine.push(("clocks at the end (SM, memory)", smi("clocks.sm,clocks.mem")));
         if let Some(path) = &self.options.table {
-            let lines: String = self.blocks.iter().filter_map(Block::line).collect();
+            let lines = match self.trials {
+                Some(trials) => trials.table(&self.blocks),
+                None => self.blocks.iter().filter_map(Block::line).collect(),
+            };
             write(path, &lines)?;
         }
-        println!("\nTargets, judged on medians{}", if self.quick { ": not these" } else { "" });
-        for target in &targets::of(&self.blocks) {
+        match self.trials {
+            Some(trials) => print!("\n{}", trials.summary(&self.blocks)),
+            None => println!(
+                "\nTargets, judged on medians{}",
+                if self.quick { ": not these" } else { "" }
+            ),
+        }
+        for target in &self.targets() {
             println!("  {}", target.line(self.quick));
         }
         if let ([first, ..], Some(seconds)) = (&self.left_out[..], self.options.budget) {
@@ -294,15 +315,16 @@ impl<'a> Report<'a> {
             .map(|(key, value)| format!("{}: {}", text(key), text(value)))
             .collect();
         let blocks: Vec<String> = self.blocks.iter().map(Block::json).collect();
-        let targets = targets::of(&self.blocks);
+        let targets = self.targets();
         let targets: Vec<String> = targets.iter().map(|target| target.json(self.quick)).collect();
         let texts =
             |all: &[String]| all.iter().map(|one| text(one)).collect::<Vec<String>>().join(", ");
         let all = format!(
-            "{{\"times_mean_nothing\": {}, \"machine\": {{{}}},\n\"workloads\": [\n{}],\n\
+            "{{\"times_mean_nothing\": {}, \"machine\": {{{}}},\n{}\"workloads\": [\n{}],\n\
              \"targets\": [\n  {}],\n\"wrong\": [{}], \"left_out\": [{}]}}\n",
             self.quick,
             machine.join(", "),
+            self.trials.map(Trials::json).unwrap_or_default(),
             blocks.join(",\n"),
             targets.join(",\n  "),
             texts(&self.wrong),
