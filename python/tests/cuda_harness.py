@@ -276,12 +276,8 @@ class RealDriver(Driver):
             timer.daemon = True
             self.stopped.setdefault(stream, []).append((address, timer))
         c_uint32.from_address(address).value = 0
-        self.wait_for_word(stream, address)
-        timer.start()
-
-    def wait_for_word(self, stream, address):
-        """The stream stands still until the word is at least 1."""
         self.cuStreamWaitValue32_v2(stream, address, 1, 0)
+        timer.start()
 
     def resume(self, stream):
         with self.lock:
@@ -323,29 +319,11 @@ class RealDriver(Driver):
             super().give_back(kind, address)
 
 
-class WaitsByHostFunction(RealDriver):
-    """For a simulated driver without waits for a word."""
-
-    def wait_for_word(self, stream, address):
-        self.cuLaunchHostFunc(stream, ctypes.cast(_until_written, c_void_p), address)
-
-
-@ctypes.CFUNCTYPE(None, c_void_p)
-def _until_written(address):
-    while c_uint32.from_address(address).value < 1:
-        time.sleep(0.0002)
-
-
-def without_controls(library):
-    """A driver whose streams stop by the means of a real one, whichever it is."""
-    return (RealDriver if hasattr(library, "cuStreamWaitValue32_v2") else WaitsByHostFunction)(library)
-
-
 def load():
     """The driver that windrow uses. With `WINDROW_TEST_DRIVER=real` the simulated one's controls are left alone."""
     library = ctypes.CDLL(os.environ.get("WINDROW_CUDA_DRIVER") or "libcuda.so.1")
     has_controls = hasattr(library, "cudasim_hold") and os.environ.get("WINDROW_TEST_DRIVER") != "real"
-    return (SimulatedDriver if has_controls else without_controls)(library)
+    return (SimulatedDriver if has_controls else RealDriver)(library)
 
 
 class Memory:

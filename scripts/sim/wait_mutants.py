@@ -39,7 +39,7 @@ EDITS = {
         swapped("order by hand", "self.events.order(&current, ", "first", "then"),
         without("adopted: not ordered", "self.events.order(&current, first, self.arrivals.on(&current))?;"),
         without("zeroed: no record", "stream.record(&event)?;"),
-        without("zeroed: not told", "block.set_ready(event);"),
+        without("zeroed: not told", "block.set_ready(stream, event)?;"),
         ("current.synchronize()?;\n        self.held.reap()?;",
          "if !is('empty_cache: device not waited for') { current.synchronize()?; }\n"
          "if !is('empty_cache: samples not let go') { self.held.reap()?; }"),
@@ -60,10 +60,10 @@ EDITS = {
     ],
     "memory.rs": [
         without("trim: memory on its way back not waited for", "self.release.on(current).synchronize()?;"),
-        without("written: not told", "users.ready = Some(event);"),
+        without("written: not told", "users.ready = Some((stream, event));"),
         without("read: not told", "users.readers.push((stream, event));"),
-        ("ready.map_or(Ok(()), |ready| Ok(stream.wait(&ready)?))",
-         "ready.filter(|_| !is('wait_on: no wait')).map_or(Ok(()), |ready| Ok(stream.wait(&ready)?))"),
+        ("ready.map_or(Ok(()), |(_, ready)| Ok(stream.wait(&ready)?))",
+         "ready.filter(|_| !is('wait_on: no wait')).map_or(Ok(()), |(_, ready)| Ok(stream.wait(&ready)?))"),
         ("self.wait_on(stream)?;\n        let here",
          "if !is('users: writing not waited for') { self.wait_on(stream)?; }\n        let here"),
         ("stream.wait(event)?;\n        }", "if !is('users: readers not waited for') { stream.wait(event)?; }\n        }"),
@@ -75,8 +75,8 @@ EDITS = {
         ("self.wait_on(stream)?;\n        let mut users",
          "if !is('handed: no wait') { self.wait_on(stream)?; }\n        let mut users"),
         without("handed: not noted", "streams.push(user);"),
-        ("ready.map_or(Ok(()), |ready| Ok(ready.synchronize()?))",
-         "ready.filter(|_| !is('synchronize: no wait')).map_or(Ok(()), |ready| Ok(ready.synchronize()?))"),
+        ("ready.map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))",
+         "ready.filter(|_| !is('synchronize: no wait')).map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))"),
         ("if self.memory.end_behind(&current, user, &mut end).is_err() {",
          "if !is('end of memory: consumers not waited for')"
          " && self.memory.end_behind(&current, user, &mut end).is_err() {"),
@@ -91,8 +91,8 @@ EDITS = {
          "if !is('end of memory: no record') { stream.record(&event)?; }\n            end.events"),
         ("stream.record(&event)?;\n        let mut ended",
          "if !is('named again: no record') { stream.record(&event)?; }\n        let mut ended"),
-        ("one.events.push(Arc::clone(&event));",
-         "if !is('named again: not waited for') { one.events.push(Arc::clone(&event)); }"),
+        ("one.events.push((named, Arc::clone(&event)));",
+         "if !is('named again: not waited for') { one.events.push((named, Arc::clone(&event))); }"),
         ("let synchronized = current.synchronize();",
          "let synchronized = if is('borrowed streams: device not waited for') { Ok(()) } else { current.synchronize() };"),
         ("current.synchronize()?;\n        }\n        self.free(current, one)",
@@ -100,13 +100,15 @@ EDITS = {
          "        self.free(current, one)"),
         ("stream.wait(event)?;\n            self.0",
          "if !is('memory left to a stream: no wait') { stream.wait(event)?; }\n            self.0"),
-        ("if one.events.iter().try_for_each(|event| release.wait(event)).is_err() {",
+        ("if one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {",
          "if !is('memory left: given back without a wait')"
-         " && one.events.iter().try_for_each(|event| release.wait(event)).is_err() {"),
+         " && one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {"),
         ("users.borrowed.retain(|user| *user != self.home);",
          "if is('memory left to its stream despite other users') {"
          " users.streams.clear(); users.borrowed.clear(); users.readers.clear(); }\n"
          "users.borrowed.retain(|user| *user != self.home);"),
+        ("let mut others = one.events.iter().filter(|(of, _)| *of != home);",
+         "let mut others = one.events.iter().filter(|(of, _)| *of != home && !is('memory left: other streams not waited for'));"),
     ],
     "pinned.rs": [
         ("let foreign = |free: &Free| matches!(free.until, BlockUntil::EverythingIsDone);",
@@ -154,15 +156,15 @@ EDITS = {
         ("self.stream.record(&event)?;\n        Ok(event)",
          "if !is('chunk: no record') { self.stream.record(&event)?; }\n        Ok(event)"),
         without("end: no record", "self.stream.record(&end)?;"),
-        (".chain(self.blocks_of(&plan.out_owners)) {\n            block.set_ready(Arc::clone(&end));",
+        (".chain(self.blocks_of(&plan.out_owners)) {\n            block.set_ready(self.stream, Arc::clone(&end))?;",
          ".chain(self.blocks_of(&plan.out_owners).into_iter().filter(|_| !is('end: outputs not told'))) {\n"
-         "            if !is('end: blocks not told') { block.set_ready(Arc::clone(&end)); }"),
+         "            if !is('end: blocks not told') { block.set_ready(self.stream, Arc::clone(&end))?; }"),
         without("end: samples of ours not told", "block.set_read(self.stream, Arc::clone(&end))?;"),
         without("end: samples not held", "holder.until(Arc::clone(&end), held);"),
         without("end: lent memory not held", "held.extend(self.lent.iter().cloned());"),
     ],
     "run.rs": [
-        ("if !is_capturing {\n            self.held.reap()?;",
+        ("if !is_capturing {\n            self.held.reap_some(POLICY.max_held_queries)?;",
          "if !is_capturing && !is('samples never let go by the next call') {\n            self.held.reap()?;"),
         ("let arena = plan.arena.as_ref()",
          "let early = is('producers: ordered before memory is allocated');\n"

@@ -237,7 +237,7 @@ impl Run<'_> {
         let end = Arc::new(self.executor.events.take(self.current)?);
         self.stream.record(&end)?;
         for block in self.blocks.iter().map(Arc::as_ref).chain(self.blocks_of(&plan.out_owners)) {
-            block.set_ready(Arc::clone(&end));
+            block.set_ready(self.stream, Arc::clone(&end))?;
         }
         // Our own memory waits by itself, which spares it being held.
         for block in &read.blocks {

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use super::capture::{check_capture, refused_in_capture};
-use super::driver::{image, Context, Current, EventPool, Kernel, OwnStream, StreamRef, Waits};
+use super::driver::{
+    image, Context, Current, EventPool, Kernel, LastStream, OwnStream, StreamRef, Waits,
+};
 use super::held::Held;
 use super::list_table::ListTable;
 use super::memory::{DeviceMemory, Waited};
@@ -40,6 +42,8 @@ pub(crate) struct Executor {
     pub(super) events: Arc<EventPool>,
     /// Apart: memory that others lend on it may outlive the engine.
     pub(super) stream: Arc<OwnStream>,
+    /// The last stream of others that work went to.
+    last: LastStream,
     /// Stands for streams of others that may be gone by the time when their work is asked for.
     arrivals: OwnStream,
     pub(super) held: Arc<Held>,
@@ -94,6 +98,7 @@ impl Executor {
             ring,
             events,
             stream,
+            last: LastStream::default(),
             arrivals,
             held,
         }))
@@ -129,6 +134,7 @@ impl Executor {
         Ok(Lane { stream, is_capturing })
     }
 
+    /// The stream of a run, whose number is known.
     fn stream_for<'c>(
         &'c self,
         current: &'c Current<'_>,
@@ -138,7 +144,7 @@ impl Executor {
             // Known already, as is its context.
             Some(stream) if stream.handle() == self.stream.handle() => Ok(self.stream.on(current)),
             // SAFETY: the maker of the `Stream` vouched for its handle.
-            Some(stream) => Ok(unsafe { current.foreign_stream(stream.handle()) }?.with_id()?),
+            Some(stream) => unsafe { self.last.stream(current, stream.handle()) },
             None => Ok(self.stream.on(current)),
         }
     }
@@ -211,7 +217,7 @@ impl Executor {
         unsafe { stream.memset(block.address(), 0, bytes as usize) }?;
         let event = Arc::new(self.events.take(&current)?);
         stream.record(&event)?;
-        block.set_ready(event);
+        block.set_ready(stream, event)?;
         let (data, device) = (block.address() as *mut u8, Device::Cuda(self.context.ordinal()));
         // SAFETY: as many bytes as the compact layout has, owned by the block.
         Ok(unsafe { Tensor::new_unchecked(block, data, dtype, device, layout, false) })

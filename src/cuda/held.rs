@@ -32,10 +32,15 @@ impl Held {
 
     /// Releases what is no longer read.
     pub fn reap(&self) -> Result<()> {
-        let mut reached: SmallVec<[_; 1]> = SmallVec::new();
+        self.reap_some(usize::MAX)
+    }
+
+    /// Releases owners of so many batches at most, the oldest first, if they are no longer read.
+    pub fn reap_some(&self, most: usize) -> Result<()> {
+        let mut reached: SmallVec<[_; 2]> = SmallVec::new();
         {
             let mut pending = self.pending();
-            while let Some((event, _)) = pending.front() {
+            while let Some((event, _)) = pending.front().filter(|_| reached.len() < most) {
                 if !event.query()? {
                     break;
                 }

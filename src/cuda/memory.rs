@@ -42,13 +42,14 @@ struct Parked {
     address: DevicePtr,
     bytes: u64,
     home: Handed,
-    /// Events of the work that used the block. A stream at the same address may be another one by now.
-    events: SmallVec<[Arc<PooledEvent>; 2]>,
+    /// Events of the work that used the block, and the streams of these. A stream at the same address may be another one by
+    /// now.
+    events: SmallVec<[(Handed, Arc<PooledEvent>); 2]>,
 }
 
 impl Parked {
     fn is_done(&self) -> DriverResult<bool> {
-        for event in &self.events {
+        for (_, event) in &self.events {
             if !event.query()? {
                 return Ok(false);
             }
@@ -88,8 +89,8 @@ pub(crate) struct DeviceBlock {
 
 #[derive(Debug, Default)]
 struct Users {
-    /// Reached when the block has been written.
-    ready: Option<Arc<PooledEvent>>,
+    /// Reached when the block has been written, on this stream.
+    ready: Option<(Handed, Arc<PooledEvent>)>,
     /// The last batch on each stream that reads the block.
     readers: Vec<(Handed, Arc<PooledEvent>)>,
     /// Streams of others that may have work on the block.
@@ -185,7 +186,7 @@ impl DeviceMemory {
             if let Some(found) = parked.iter().position(fits) {
                 let one = parked.remove(found);
                 drop(parked);
-                return one.map(|one| self.wait_for(stream, one, waited)).transpose();
+                return one.map(|one| self.wait_for(stream, home, one, waited)).transpose();
             }
             if parked.iter().all(|one| one.home.place() != home.place()) {
                 return Ok(None);
@@ -199,7 +200,7 @@ impl DeviceMemory {
         let mut left = left.into_iter();
         while let Some(one) = left.next() {
             let address = one.address;
-            if let Err(error) = self.wait_for(stream, one, waited) {
+            if let Err(error) = self.wait_for(stream, home, one, waited) {
                 self.parked().extend(left);
                 return Err(error);
             }
@@ -216,10 +217,13 @@ impl DeviceMemory {
     fn wait_for(
         &self,
         stream: StreamRef<'_>,
+        home: Handed,
         one: Parked,
         waited: &mut Waited,
     ) -> DriverResult<DevicePtr> {
-        match one.events.iter().try_for_each(|event| waited.once(stream, event)) {
+        // Work of the same stream is in order.
+        let mut others = one.events.iter().filter(|(of, _)| *of != home);
+        match others.try_for_each(|(_, event)| waited.once(stream, event)) {
             Ok(()) => Ok(one.address),
             Err(error) => {
                 self.parked().push_back(one);
@@ -245,7 +249,7 @@ impl DeviceMemory {
         for (mut streams, mut one) in std::mem::take(&mut *handed_out) {
             if streams.contains(&named) {
                 streams.retain(|stream| *stream != named);
-                one.events.push(Arc::clone(&event));
+                one.events.push((named, Arc::clone(&event)));
             }
             match streams.is_empty() {
                 true => ended.push(one),
@@ -284,7 +288,7 @@ impl DeviceMemory {
         if !stream.is_capturing()? {
             let event = Arc::new(self.events.take(current)?);
             stream.record(&event)?;
-            end.events.push(event);
+            end.events.push((user, event));
         }
         Ok(())
     }
@@ -340,7 +344,7 @@ impl DeviceMemory {
     /// Gives memory back behind its users.
     fn free_behind(&self, current: &Current<'_>, one: &Parked) -> DriverResult<()> {
         let release = self.release.on(current);
-        if one.events.iter().try_for_each(|event| release.wait(event)).is_err() {
+        if one.events.iter().try_for_each(|(_, event)| release.wait(event)).is_err() {
             // Order cannot be told any more: then everything has to end first.
             current.synchronize()?;
         }
@@ -390,11 +394,12 @@ impl DeviceBlock {
         self.address
     }
 
-    /// Says when the block has been written, behind all who read it before.
-    pub fn set_ready(&self, event: Arc<PooledEvent>) {
-        let mut users = self.users();
-        users.ready = Some(event);
+    /// Says when the block has been written on a stream, behind all who read it before.
+    pub fn set_ready(&self, stream: StreamRef<'_>, event: Arc<PooledEvent>) -> DriverResult<()> {
+        let (stream, mut users) = (Handed::of(stream)?, self.users());
+        users.ready = Some((stream, event));
         users.readers.clear();
+        Ok(())
     }
 
     /// Says when work on a stream has read the block.
@@ -409,7 +414,7 @@ impl DeviceBlock {
     /// Orders a stream behind the writing of the block.
     pub fn wait_on(&self, stream: StreamRef<'_>) -> Result<()> {
         let ready = self.users().ready.clone();
-        ready.map_or(Ok(()), |ready| Ok(stream.wait(&ready)?))
+        ready.map_or(Ok(()), |(_, ready)| Ok(stream.wait(&ready)?))
     }
 
     /// Orders a stream behind everything that has been enqueued on the block, so that it may be
@@ -493,7 +498,7 @@ impl DeviceBlock {
         // First: in a forked child the lock below may be one that is never released.
         let _current = self.memory.context.enter()?;
         let ready = self.users().ready.clone();
-        ready.map_or(Ok(()), |ready| Ok(ready.synchronize()?))
+        ready.map_or(Ok(()), |(_, ready)| Ok(ready.synchronize()?))
     }
 
     pub fn context(&self) -> &Arc<Context> {
@@ -518,9 +523,8 @@ impl Drop for DeviceBlock {
         let mut users = std::mem::take(&mut *self.users());
         users.streams.retain(|user| *user != self.home);
         users.borrowed.retain(|user| *user != self.home);
-        let is_home = users.readers.iter().all(|(reader, _)| *reader == self.home);
-        let readers = users.readers.into_iter().map(|(_, event)| event);
-        let events = users.ready.into_iter().chain(readers).collect();
+        let events: SmallVec<[_; 2]> = users.ready.into_iter().chain(users.readers).collect();
+        let is_home = events.iter().all(|(of, _)| *of == self.home);
         let bytes = self.bytes.next_multiple_of(SIZE_ALIGN);
         let mut end = Parked { address: self.address, bytes, home: self.home, events };
         if is_home && users.streams.is_empty() && users.borrowed.is_empty() {

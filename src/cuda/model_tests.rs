@@ -165,7 +165,7 @@ fn written(device: &Arc<Context>, value: u32) -> (Arc<DeviceBlock>, Transfer) {
     let block = memory.allocate(&current, stream, 4, &mut Waited::default()).unwrap();
     let bytes = bytes_of(&block);
     let work = stream.run(move || bytes.write(value));
-    block.set_ready(stream.event());
+    block.set_ready(stream, stream.event()).unwrap();
     (Arc::new(block), work)
 }
 
@@ -241,7 +241,7 @@ fn device_memory_is_written_anew_behind_its_users() {
             block.wait_for_users(&current, &Arc::<EventPool>::default(), stream).unwrap();
             let bytes = bytes_of(&block);
             let again = stream.run(move || bytes.write(9));
-            block.set_ready(stream.event());
+            block.set_ready(stream, stream.event()).unwrap();
             block.synchronize().unwrap();
             assert_eq!(bytes_of(&block).read(), 9);
             for work in [written, read, again] {

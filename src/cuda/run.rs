@@ -23,7 +23,7 @@ use super::upload;
 use super::written::Written;
 use crate::host::{Helpers, MemoryPool};
 use crate::observe::{Span, Stage};
-use crate::plan::{Plan, Upload};
+use crate::plan::{Plan, Upload, POLICY};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, Selection};
 use crate::tensor::{DType, Device, Result, Tensor};
@@ -48,7 +48,7 @@ impl Executor {
         host: Host<'_>,
     ) -> Result<Done> {
         if !is_capturing {
-            self.held.reap()?;
+            self.held.reap_some(POLICY.max_held_queries)?;
         }
         let mut run = Run::new(self, current, stream, is_capturing);
         let own: SmallVec<[usize; 4]> =

@@ -283,6 +283,20 @@ API cuStreamGetCtx(CUstream handle, CUcontext* result) {
     return CUDA_SUCCESS;
 }
 
+/// The stream stands still until a word of page-locked memory has come as far as `value`, by whoever writes it.
+API cuStreamWaitValue32_v2(CUstream handle, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+    ENTER_STREAM(context, stream, handle);
+    if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_NOT_SUPPORTED;
+    const Allocation* memory = find_memory(address);
+    if (address % 4 || !memory || !memory->on_host()) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult forbidden = forbidden_on(stream)) return forbidden;
+    auto* word = reinterpret_cast<const uint32_t*>(address);
+    return submit(stream, [=] {
+        while (int32_t(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0)
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+    });
+}
+
 API cuStreamGetId(CUstream handle, unsigned long long* id) {
     ENTER_STREAM(context, stream, handle);
     if (!id) return CUDA_ERROR_INVALID_VALUE;

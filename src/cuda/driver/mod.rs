@@ -44,4 +44,4 @@ pub(crate) use memory::{pointer_info, MemPool, MemoryKind, Pinned};
 pub(crate) use module::{image, Kernel, TARGETS, TOOLKIT};
 pub(crate) use raw::DevicePtr;
 pub(crate) use started::forked;
-pub(crate) use stream::{CopyBatch, Direction, OwnStream, StreamRef};
+pub(crate) use stream::{CopyBatch, Direction, LastStream, OwnStream, StreamRef};

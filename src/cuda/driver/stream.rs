@@ -14,6 +14,7 @@ use super::error::DriverResult;
 use super::event::Event;
 use super::module::Kernel;
 use super::raw::{self, DevicePtr, LAST_DEFAULT_STREAM};
+use crate::sync::ForkMutex;
 use crate::tensor::{Error, Result};
 
 /// CU_STREAM_NON_BLOCKING: no order against the legacy default stream, which is torch's.
@@ -101,6 +102,38 @@ impl Current<'_> {
             }
         }
         Ok(StreamRef { raw, id: None, context: self.context })
+    }
+}
+
+/// The last foreign stream of a context. A call on it again asks for its number alone, which says that it is the same one.
+#[derive(Debug, Default)]
+pub(crate) struct LastStream(ForkMutex<Option<(usize, u64)>>);
+
+impl LastStream {
+    /// As [`Current::foreign_stream`], with the stream's number.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) unsafe fn stream<'c>(
+        &self,
+        current: &'c Current<'_>,
+        handle: usize,
+    ) -> Result<StreamRef<'c>> {
+        let known = *self.0.lock();
+        if known.is_some_and(|(last, _)| last == handle) {
+            let stream = StreamRef { raw: handle as CUstream, id: None, context: current.context };
+            let stream = stream.with_id()?;
+            if known == stream.id.map(|id| (handle, id)) {
+                return Ok(stream);
+            }
+        }
+        // SAFETY: the caller's promise.
+        let stream = unsafe { current.foreign_stream(handle) }?.with_id()?;
+        *self.0.lock() = stream.id.map(|id| (handle, id));
+        Ok(stream)
     }
 }
 

@@ -42,12 +42,14 @@ driver! {
     cuCtxPushCurrent_v2(context: usize);
     cuCtxPopCurrent_v2(context: &mut usize);
     cuCtxGetCurrent(context: &mut usize);
+    cuCtxGetId(context: usize, id: &mut u64);
     cuCtxSynchronize();
     cuStreamCreate(stream: &mut usize, flags: u32);
     cuStreamDestroy_v2(stream: usize);
     cuStreamQuery(stream: usize);
     cuStreamSynchronize(stream: usize);
     cuStreamWaitEvent(stream: usize, event: usize, flags: u32);
+    cuStreamWaitValue32_v2(stream: usize, address: u64, value: u32, flags: u32);
     cuStreamGetCtx(stream: usize, context: &mut usize);
     cuStreamGetId(stream: usize, id: &mut u64);
     cuStreamIsCapturing(stream: usize, status: &mut u32);

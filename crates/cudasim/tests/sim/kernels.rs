@@ -155,3 +155,29 @@ fn barriers_that_a_gpu_would_hang_at_abort() {
         assert!(text.contains(message), "{text}");
     }
 }
+
+#[test]
+fn a_kernel_of_an_unloaded_module_is_misuse_when_it_runs() {
+    let gpu = Gpu::new();
+    let (stream, a) = (gpu.stream(), gpu.alloc(4));
+    let (mut module, mut fill) = (0, 0);
+    assert_eq!(gpu.cuModuleLoadData(&mut module, image("sim_fill").as_ptr()), 0);
+    assert_eq!(gpu.cuModuleGetFunction(&mut fill, module, c"sim_fill".as_ptr().cast()), 0);
+    gpu.sim.pause(stream);
+    let (mut to, mut count, mut value) = (a, 4u64, 7u32);
+    let params = [(&raw mut to).cast(), (&raw mut count).cast(), (&raw mut value).cast()];
+    assert_eq!(gpu.launch(fill, 1, 32, stream, &params), 0);
+    assert_eq!(gpu.cuModuleUnload(module), 0);
+    gpu.sim.resume(stream);
+    assert_eq!(gpu.cuStreamSynchronize(stream), 0);
+    assert_eq!(gpu.sim.take_errors(), ["a kernel of an unloaded module ran"]);
+}
+
+#[test]
+fn each_life_of_a_context_has_a_number() {
+    let gpu = Gpu::new();
+    let (mut first, mut again) = (0, 0);
+    assert_eq!(gpu.cuCtxGetId(gpu.context, &mut first), 0);
+    assert_eq!(gpu.cuCtxGetId(gpu.context, &mut again), 0);
+    assert!(first != 0 && first == again);
+}

@@ -273,3 +273,23 @@ fn a_handle_that_is_used_again_has_another_number() {
     assert_eq!(gpu.stream(), stream);
     assert!(![first, second].contains(&number(stream)));
 }
+
+#[test]
+fn a_stream_waits_for_a_word_of_the_host() {
+    let gpu = Gpu::new();
+    let (stream, word, a) = (gpu.stream(), gpu.pinned(1), gpu.alloc(8));
+    let address = word.as_ptr() as u64;
+    word[0] = 0;
+    assert_eq!(gpu.cuStreamWaitValue32_v2(stream, address, 1, 1), 801, "not >=");
+    assert_eq!(gpu.cuStreamWaitValue32_v2(stream, a, 1, 0), 1, "not of the host");
+    assert_eq!(gpu.cuStreamWaitValue32_v2(stream, address, 1, 0), 0);
+    assert_eq!(gpu.fill(a, 8, 7, stream), 0);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(gpu.cuStreamQuery(stream), NOT_READY);
+    // SAFETY: a live word, which the stream reads as one.
+    unsafe { std::sync::atomic::AtomicU32::from_ptr(word.as_mut_ptr()) }
+        .store(1, std::sync::atomic::Ordering::Release);
+    assert_eq!(gpu.cuStreamSynchronize(stream), 0);
+    assert_eq!(gpu.read(a, 2), [7, 8]);
+    gpu.cuMemFreeHost(word.as_mut_ptr());
+}
