@@ -163,7 +163,7 @@ pub use engine::{Engine, EngineOptions, Resident};
 pub use explain::Explain;
 pub use observe::{nvtx_state, PoolStats, Span, Stage, Stats};
 pub use plan::{AsTarget, BatchShape, Launch, LaunchPart, Leaf, Padded, Placement, Plan, Target};
-pub use run_options::{OutputMemory, RunOptions};
+pub use run_options::{OutputMemory, PinnedMemory, RunOptions};
 pub use samples::{SampleList, SampleView, Samples, TensorMeta};
 pub use tensor::{
     CudaBuild, DType, Device, DeviceInfo, Dims, DriverError, Element, Error, Facet, Hint, Layout,

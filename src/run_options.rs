@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::host::RowsAhead;
-use crate::tensor::{DType, Owner, Result, Stream, Tensor};
+use crate::tensor::{DType, Device, Layout, Owner, Result, Stream, Tensor};
 
 /// Options of [`Engine::run_with`](crate::Engine::run_with).
 #[derive(Debug, Default)]
@@ -21,9 +21,31 @@ pub struct RunOptions {
     pub keep: Vec<Owner>,
     /// Where outputs on a device are; `None` is the engine's own pool.
     pub memory: Option<Arc<dyn OutputMemory>>,
+    /// Where page-locked outputs are; `None` is the engine's own pool.
+    pub pinned: Option<Arc<dyn PinnedMemory>>,
     /// Host memory for the arena of a plan that has one: uint8, row-major, [`Plan::arena_bytes`](crate::Plan::arena_bytes) or
     /// more, writable and held by nothing else; `None` is the engine's own pool.
     pub arena: Option<Tensor>,
+}
+
+impl RunOptions {
+    /// Page-locked memory of another library's, if there is some.
+    pub(crate) fn pinned_tensor(&self, dtype: DType, layout: &Layout) -> Option<Tensor> {
+        let tensor = self.pinned.as_ref()?.allocate(dtype, layout.shape())?;
+        let is_fit = (tensor.dtype(), tensor.device()) == (dtype, Device::Pinned)
+            && tensor.shape() == layout.shape()
+            && tensor.layout().is_compact()
+            && !tensor.is_read_only();
+        is_fit.then_some(tensor)
+    }
+}
+
+/// Another library's allocator of page-locked memory: it knows the streams that copy from its memory, and gives a block out
+/// again when these have, where windrow waits for all devices.
+pub trait PinnedMemory: Debug + Send + Sync {
+    /// A row-major tensor in page-locked memory, or `None` to take it from the engine's pool after all. Called by the thread
+    /// that runs the plan, which holds no lock then.
+    fn allocate(&self, dtype: DType, shape: &[i64]) -> Option<Tensor>;
 }
 
 /// Another library's allocator of device memory: outputs are then memory that the library manages, and free memory is kept

@@ -99,6 +99,37 @@ def test_torch_is_asked_once_whether_it_has_devices(torch, samples):
     assert asked == [1]
 
 
+def test_page_locked_batches_are_torchs(torch):
+    """Its allocator knows what torch copies from them, and no device is waited for."""
+    wr.reset_stats()
+    batch = wr.stack(ROWS, device="pinned")
+    tensor = batch.torch()
+    assert type(tensor) is torch.Tensor and tensor is batch.data.torch() and tensor.address in torch.locked
+    assert batch.device == "pinned" and wr.stats()["lent_bytes"] == batch.nbytes
+    assert wr.explain(ROWS, device="pinned").device_memory == "torch"
+    assert_same(batch.numpy(), WANT)
+    assert batch[1].torch().address == tensor.address + WANT[0].nbytes
+    assert_same(read(torch, wr.stack(list(batch), device="cuda").torch())(), WANT)
+    trees = wr.collate([{"x": row, "y": n} for n, row in enumerate(ROWS)], device="pinned")
+    assert_same(trees["x"].numpy(), WANT)
+    assert_same(trees["y"].numpy(), np.arange(5))
+    assert type(trees["y"].torch()) is torch.Tensor
+    there = wr.stack([torch.Tensor(row) for row in ROWS])
+    assert_same(wr.stack(list(there), device="pinned").numpy(), WANT)
+    batch = wr.stack(ROWS, dtype="uint16", transform=wr.Transform(scale=0), device="pinned")
+    assert batch.device == "pinned" and wr.stats()["pinned_used_bytes"] > 0
+
+
+@pytest.mark.simulated("lists driver calls")
+def test_dropped_page_locked_batches_wait_for_nothing(sim, torch):
+    def work():
+        for _ in range(40):
+            wr.stack(ROWS, device="pinned").torch()
+
+    _, calls = sim.traced(work)
+    assert not any("Synchronize" in call for call in calls), calls
+
+
 def test_dtypes_that_torch_lacks(torch, samples):
     batch = wr.stack(samples, dtype="uint16", transform=wr.Transform(scale=0))
     assert batch.dtype == "uint16" and not torch.made

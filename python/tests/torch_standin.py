@@ -29,7 +29,7 @@ class Torch(types.ModuleType):
     def __init__(self, driver, stream):
         super().__init__("torch")
         self.driver, self.current = driver, [stream]
-        self.made, self.unused, self.busy, self.owned = [], {}, [], []
+        self.made, self.unused, self.busy, self.owned, self.locked = [], {}, [], [], []
         self.available, self.initialized, self.refusals = True, True, 0
         self.cuda = types.SimpleNamespace(
             is_available=lambda: self.available,
@@ -68,7 +68,9 @@ class Torch(types.ModuleType):
         call["replay"] = lambda: self.driver.cuGraphLaunch(runnable, stream)
         call["free"] = lambda: self.driver.cuGraphExecDestroy(runnable)
 
-    def empty(self, shape, *, dtype, device):
+    def empty(self, shape, *, dtype, device="cpu", pin_memory=False):
+        if pin_memory:
+            return self.Tensor(np.zeros(shape, oracle.STORAGE[dtype]), dtype=dtype, place="pinned")
         assert device == "cuda:0" and not self.has_lost_a_capture
         if self.refusals:
             self.refusals -= 1
@@ -91,8 +93,18 @@ class Torch(types.ModuleType):
         self.driver.cuMemsetD8Async(address, JUNK, size, self.current[0])
         return address
 
+    def page_locked(self, size):
+        """Page-locked memory, unused or new. What its stream copies is its own to wait for: nothing copies from it here."""
+        same = self.unused.setdefault((size, "pinned"), [])
+        if not same:
+            same.append(self.driver.allocate("pinned", size))
+            self.locked.append(same[-1])
+        return same.pop()
+
     def empty_cache(self):
         self.driver.free()
+        while self.locked:
+            self.driver.give_back("pinned", self.locked.pop())
         while self.owned:
             self.driver.give_back("device", self.owned.pop())
 
@@ -112,6 +124,8 @@ def tensor_type(torch):
             self.address = array.ctypes.data
             if place == "cache":
                 self.stream, self.address = torch.current[0], torch.block(max(1, array.nbytes))
+            elif place == "pinned":
+                self.stream, self.address = "pinned", torch.page_locked(max(1, array.nbytes))
             self.borrowed = Handle(array, device=self.device, data=self.address)
 
         def data_ptr(self):
@@ -141,7 +155,7 @@ def tensor_type(torch):
         def __del__(self):
             if self.place == "device":
                 super().__del__()
-            elif self.place == "cache":
+            elif self.place in ("cache", "pinned"):
                 unused = torch.busy if self.streams else torch.unused[max(1, self.array.nbytes), self.stream]
                 unused.append(self.address)
 

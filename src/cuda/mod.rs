@@ -64,5 +64,6 @@ pub use late::End;
 pub(crate) use late::Late;
 pub(crate) use list_table::ListTable;
 pub(crate) use memory::DeviceBlock;
+pub(crate) use pinned::PinnedBlock;
 pub(crate) use preview::launch_of;
 pub(crate) use run::Host;

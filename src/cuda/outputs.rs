@@ -77,10 +77,11 @@ impl Run<'_> {
 
     /// Memory on the host for an output read from the device: the caller's or ours.
     pub fn host_memory(
-        &self,
+        &mut self,
         plan: &Plan<'_>,
         output: &OutputPlan<'_>,
         placement: Option<*mut u8>,
+        options: &RunOptions,
         host: &Arc<MemoryPool>,
     ) -> Result<(*mut u8, Option<Tensor>)> {
         let device = plan.batch_shapes()[output.leaf].device;
@@ -88,7 +89,11 @@ impl Run<'_> {
             return Ok((out, None));
         }
         let (dtype, layout) = (output.dtype, output.layout.clone());
-        let tensor = if device == Device::Pinned {
+        let lent = (device == Device::Pinned).then(|| options.pinned_tensor(dtype, &layout));
+        let tensor = if let Some(tensor) = lent.flatten() {
+            self.done.traffic.lent_bytes += output.bytes();
+            tensor
+        } else if device == Device::Pinned {
             let block = self.executor.pinned.take(self.current, output.bytes())?;
             block.into_tensor(dtype, layout)
         } else {

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::driver::{forked, Current, Pinned};
 use crate::plan::POLICY;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::tensor::{DType, Device, Error, Layout, Result, Tensor};
 
@@ -40,6 +41,8 @@ enum BlockUntil {
 pub(crate) struct PinnedBlock {
     pinned: Option<Pinned>,
     until: Option<BlockUntil>,
+    /// Whether others may have its address.
+    is_handed_out: AtomicBool,
     pool: Arc<PinnedPool>,
 }
 
@@ -56,7 +59,8 @@ impl PinnedPool {
             None => self.lock(current, size)?,
         };
         self.state().used_bytes += pinned.len() as u64;
-        Ok(PinnedBlock { pinned: Some(pinned), until: None, pool: Arc::clone(self) })
+        let (is_handed_out, pool) = (AtomicBool::new(true), Arc::clone(self));
+        Ok(PinnedBlock { pinned: Some(pinned), until: None, is_handed_out, pool })
     }
 
     /// New memory. If there is none, what is unused is given back and it is tried once more.
@@ -137,6 +141,12 @@ impl PinnedBlock {
         unsafe { Tensor::new_unchecked(Arc::new(self), data, dtype, Device::Pinned, layout, false) }
     }
 
+    /// Says whether others may have the address of the block, as they may if nobody has said so: engines keep it as long as
+    /// they read it.
+    pub fn set_handed_out(&self, is_handed_out: bool) {
+        self.is_handed_out.store(is_handed_out, Ordering::Relaxed);
+    }
+
     /// Only its owner has had the block, and is done with it.
     pub fn free(mut self) {
         self.until = Some(BlockUntil::Now);
@@ -150,7 +160,11 @@ impl Drop for PinnedBlock {
             // The parent's, and so may be the lock.
             return std::mem::forget(pinned);
         }
-        let until = self.until.take().unwrap_or(BlockUntil::EverythingIsDone);
+        let until = match self.is_handed_out.load(Ordering::Relaxed) {
+            true => BlockUntil::EverythingIsDone,
+            false => BlockUntil::Now,
+        };
+        let until = self.until.take().unwrap_or(until);
         let mut state = self.pool.state();
         state.used_bytes -= pinned.len() as u64;
         state.free.push(Free { pinned, until });

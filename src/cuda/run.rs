@@ -149,8 +149,10 @@ impl Run<'_> {
                     let address = self.allocate(output.bytes())?.address();
                     let spread = plan.route().and_then(|route| route.spread(index));
                     let (to, tensor) = match spread {
-                        None => self.host_memory(plan, output, out, host)?,
-                        Some(spread) => self.host_memory(plan, &spread.compact, None, host)?,
+                        None => self.host_memory(plan, output, out, options, host)?,
+                        Some(spread) => {
+                            self.host_memory(plan, &spread.compact, None, options, host)?
+                        }
                     };
                     let spread = spread.and(out);
                     places.back.push(Back { index, address, to, tensor, spread });

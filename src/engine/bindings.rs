@@ -7,14 +7,23 @@ use std::time::Instant;
 use super::engine::Engine;
 use crate::batch::{Batch, Fields, Filled};
 use crate::collate::{Collate, Form, Transform};
+use crate::cuda::PinnedBlock;
 use crate::host;
 use crate::observe::{Span, Stage, Tally};
 use crate::plan::{Leaf, Plan, Target};
 use crate::run_options::RunOptions;
 use crate::samples::{SampleList, SampleRows, TensorMeta};
-use crate::tensor::{Device, Owner, Result, Stream};
+use crate::tensor::{Device, Owner, Result, Stream, Tensor};
 
 pub use crate::cuda::{relax_captures, End};
+
+/// Says whether others may have the address of a page-locked tensor of windrow's: what they have not, is used again at once.
+pub fn set_handed_out(tensor: &Tensor, is_handed_out: bool) {
+    if let Some(block) = tensor.owner().downcast_ref::<PinnedBlock>() {
+        block.set_handed_out(is_handed_out);
+    }
+}
+
 pub use crate::host::{prefetch, raise_rows, RowsAhead};
 pub use crate::tensor::new_owners;
 

@@ -262,7 +262,10 @@ impl Engine {
         let Some(arena) = arena else { return Ok(None) };
         match options.arena.take() {
             Some(mut given) => arena.accept(&mut given).map(Some),
-            None => self.host_tensor(DType::U8, arena.layout().clone(), arena.device).map(Some),
+            None => {
+                let layout = arena.layout().clone();
+                self.host_tensor(DType::U8, layout, arena.device, options).map(Some)
+            }
         }
     }
 
@@ -279,7 +282,7 @@ impl Engine {
         if !options.ahead.is_empty() {
             ahead.resize_with(plan.outputs().len(), || None);
         }
-        let mut shared = self.shared_pinned(plan, placements)?;
+        let mut shared = self.shared_pinned(plan, placements, options)?;
         for (index, output) in plan.outputs().iter().enumerate() {
             let is_new = placements[index].is_none() && !plan.is_device_output(index);
             let mut rows = options.ahead.get_mut(output.leaf);
@@ -291,7 +294,10 @@ impl Engine {
                     let is_part = device == Device::Pinned && is_shared(output.bytes());
                     Some(match shared.as_mut().filter(|_| is_part) {
                         Some(shared) => shared.take(output)?,
-                        None => self.host_tensor(output.dtype, output.layout.clone(), device)?,
+                        None => {
+                            let layout = output.layout.clone();
+                            self.host_tensor(output.dtype, layout, device, options)?
+                        }
                     })
                 }
                 false => None,
@@ -343,9 +349,14 @@ impl Engine {
         dtype: DType,
         layout: Layout,
         device: Device,
+        options: &RunOptions,
     ) -> Result<Tensor> {
         let bytes = bytes_of(dtype, layout.shape());
         if device == Device::Pinned {
+            if let Some(tensor) = options.pinned_tensor(dtype, &layout) {
+                self.shared.counters.lend(bytes);
+                return Ok(tensor);
+            }
             let ordinal = self.shared.ordinal();
             let block = self.shared.devices.executor(ordinal)?.pinned(bytes)?;
             return Ok(block.into_tensor(dtype, layout));

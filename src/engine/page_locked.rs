@@ -2,6 +2,7 @@
 
 use super::engine::Engine;
 use crate::plan::{is_shared, OutputPlan, Plan, SHARED_ALIGN};
+use crate::run_options::RunOptions;
 use crate::tensor::{DType, Device, Layout, Result, Tensor};
 
 /// Memory that small outputs are parts of, and how much of it is theirs by now.
@@ -17,6 +18,7 @@ impl Engine {
         &self,
         plan: &Plan<'_>,
         placements: &[Option<*mut u8>],
+        options: &RunOptions,
     ) -> Result<Option<SharedMemory>> {
         let is_new = |index: usize| placements[index].is_none() && !plan.is_device_output(index);
         let outputs = plan.outputs().iter().enumerate();
@@ -34,7 +36,7 @@ impl Engine {
             return Ok(None);
         }
         let layout = Layout::compact(DType::U8, &[bytes as i64])?;
-        let memory = self.host_tensor(DType::U8, layout, Device::Pinned)?;
+        let memory = self.host_tensor(DType::U8, layout, Device::Pinned, options)?;
         Ok(Some(SharedMemory { memory, used: 0 }))
     }
 }

@@ -188,6 +188,11 @@ impl Counters {
         add(&self.padding_bytes, tally.padding_bytes);
     }
 
+    /// Notes an output on the host that another library's allocator gave.
+    pub fn lend(&self, bytes: u64) {
+        add(&self.lent_bytes, bytes);
+    }
+
     pub fn count_traffic(&self, traffic: Traffic) {
         add(&self.launches, traffic.launches);
         add(&self.bytes_to_device, traffic.bytes_to_device);

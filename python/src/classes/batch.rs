@@ -8,6 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList, PyTuple};
 use windrow::arrow::{ARROW_ARRAY, ARROW_SCHEMA};
+use windrow::bindings::set_handed_out;
 
 use crate::classes::tensor::tensor_methods;
 use crate::export::{array_interface, buffer, dlpack, libraries, pickle};
@@ -149,6 +150,9 @@ tensor_methods!(PyBatch, {
         // The interface lets a producer give its own types.
         let _ = requested_schema;
         in_place(py, self.inner())?;
+        if let Some(offsets) = self.batch().offsets() {
+            set_handed_out(offsets, true);
+        }
         let (schema, array) = py.detach(|| self.batch().to_arrow()).or_py_err(py)?;
         Ok((capsule_of(py, schema, ARROW_SCHEMA)?, capsule_of(py, array, ARROW_ARRAY)?))
     }

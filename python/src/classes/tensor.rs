@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyComplex, PyDict, PyFloat, PyInt, PyTuple};
+use windrow::bindings::set_handed_out;
 use windrow::DType;
 
 use crate::export::number::{is_single, number_of};
@@ -54,6 +55,7 @@ macro_rules! tensor_methods {
 
             /// Address of the first element.
             fn data_ptr(&self) -> usize {
+                set_handed_out(self.inner(), true);
                 self.inner().data_ptr().expose_provenance()
             }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use windrow::bindings::{End, RowsAhead};
+use windrow::bindings::{set_handed_out, End, RowsAhead};
 use windrow::{
     Batch, Device, Engine, Error, Fields, Filled, Leaf, OutputMemory, Owner, Plan, RunOptions,
     Stage, Stream, Target, Tensor, TensorMeta,
@@ -15,7 +15,7 @@ use crate::collate::job::{block_of, job_error, leaf_of, output_of, target_of, to
 use crate::collate::leaves::BorrowedLeaves;
 use crate::collate::options::Options;
 use crate::collate::parsed::CopyMode;
-use crate::collate::torch_memory::{Lender, TorchMemory};
+use crate::collate::torch_memory::{Lender, TorchMemory, TorchPinned};
 use crate::ground::batch::PyBatch;
 use crate::ground::errors::is_answer;
 use crate::ground::logging::Records;
@@ -212,6 +212,12 @@ fn batch_of(
     stream: Option<Stream>,
     is_elsewhere: bool,
 ) -> windrow::Result<Batch> {
+    let Fields { lengths, offsets, mask, batch_index, arena, .. } = &filled.fields;
+    let parts = [lengths, offsets, mask, batch_index, arena].into_iter().flatten();
+    for part in parts.map(|part| &**part).chain(&filled.data) {
+        // Nobody has asked for its address yet.
+        set_handed_out(part, false);
+    }
     let end = filled.fields.end();
     let written_on = |tensor: &Tensor| written_on(tensor, stream, end.as_ref());
     if is_elsewhere {
@@ -265,6 +271,9 @@ fn order_work(
     options: &mut RunOptions,
 ) -> windrow::Result<()> {
     let asked = jobs.iter().find_map(|job| job.stream);
+    if plan.batch_shapes().iter().any(|shape| shape.device == Device::Pinned) {
+        options.pinned = TorchPinned::used()?;
+    }
     let Some(ordinal) = device_of_work(jobs, plan)? else {
         return Ok(());
     };

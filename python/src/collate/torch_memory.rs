@@ -8,7 +8,9 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use windrow::dlpack::DLPackExchangeAPI;
-use windrow::{DType, Device, Engine, Error, OutputMemory, Owner, Plan, Stream, Tensor};
+use windrow::{
+    DType, Device, Engine, Error, OutputMemory, Owner, PinnedMemory, Plan, Stream, Tensor,
+};
 
 use crate::collate::job::Job;
 use crate::ground::stream::current_of;
@@ -46,10 +48,15 @@ impl Lender {
         lender.map_err(of_torch)
     }
 
-    /// Its name, if jobs have outputs on a device.
+    /// Its name, if jobs have outputs on a device or in page-locked memory.
     pub fn name_of(plan: &Plan<'_>, jobs: &[Job]) -> windrow::Result<Option<&'static str>> {
-        if !plan.batch_shapes().iter().any(|shape| matches!(shape.device, Device::Cuda(_))) {
-            return Ok(None);
+        let is_in = |device: fn(&Device) -> bool| {
+            plan.batch_shapes().iter().any(|shape| device(&shape.device))
+        };
+        if !is_in(|device| matches!(device, Device::Cuda(_))) {
+            let has_pinned = is_in(|device| *device == Device::Pinned);
+            let pinned = has_pinned.then(TorchPinned::used).transpose()?;
+            return Ok(pinned.flatten().map(|_| "torch"));
         }
         let mut producers = Producers::default();
         for job in jobs {
@@ -166,6 +173,36 @@ impl OutputMemory for TorchMemory {
             *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             text
         })
+    }
+}
+
+/// torch's allocator of page-locked memory, which knows the streams that torch copies on.
+#[derive(Debug)]
+pub(crate) struct TorchPinned;
+
+impl TorchPinned {
+    /// Of a program that uses devices with torch.
+    pub fn used() -> windrow::Result<Option<Arc<dyn PinnedMemory>>> {
+        let table = Python::attach(used_table).map_err(of_torch)?;
+        Ok(table.map(|_| Arc::new(TorchPinned) as Arc<dyn PinnedMemory>))
+    }
+}
+
+impl PinnedMemory for TorchPinned {
+    /// `None` for a dtype that torch does not have, and for a torch that locks no pages.
+    fn allocate(&self, dtype: DType, shape: &[i64]) -> Option<Tensor> {
+        Python::attach(|py| -> PyResult<Option<Tensor>> {
+            let torch = torch(py)?;
+            let Some(dtype) = torch.getattr_opt(dtype.name())? else { return Ok(None) };
+            let kwargs = PyDict::new(py);
+            kwargs.set_item(intern!(py, "dtype"), dtype)?;
+            kwargs.set_item(intern!(py, "pin_memory"), true)?;
+            let tensor = torch.call_method(intern!(py, "empty"), (shape,), Some(&kwargs))?;
+            let output = tensor_of(&tensor, "torch.empty", Reading::OWNED)?;
+            Ok(Some(ImportOwner::lent_pinned(&output, tensor.unbind())))
+        })
+        .ok()
+        .flatten()
     }
 }
 

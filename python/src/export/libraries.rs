@@ -5,6 +5,7 @@ use pyo3::exceptions::{PyImportError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use windrow::bindings::set_handed_out;
 use windrow::{DType, Device, Error, Hint, Mismatch, Tensor};
 
 use crate::export::buffer::on_host;
@@ -50,6 +51,7 @@ pub(crate) fn torch<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py
     if let Some(own) = lent_tensor(py, tensor)? {
         return Ok(own);
     }
+    set_handed_out(tensor, true);
     torch_of(py, tensor).map_err(|error| {
         let torch = py.import(intern!(py, "torch"));
         match torch.and_then(|torch| torch.hasattr(tensor.dtype().name())) {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 use pyo3::{ffi, intern};
+use windrow::bindings::set_handed_out;
 use windrow::{Collate, Engine};
 
 use crate::ground::batch::PyBatch;
@@ -196,10 +197,12 @@ impl<'py> Importer<'py> {
             }
             ImportRoute::Tensor => {
                 let tensor = object.cast::<PyTensor>()?.get().inner().clone();
+                set_handed_out(&tensor, true);
                 self.push_tensor(tensor, index)
             }
             ImportRoute::Batch => {
                 let tensor = object.cast::<PyBatch>()?.get().inner().clone();
+                set_handed_out(&tensor, true);
                 self.push_tensor(tensor, index)
             }
             ImportRoute::Array => self.import_array(object, index),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use windrow::arrow::ArrowArray;
+use windrow::bindings::set_handed_out;
 use windrow::dlpack::ManagedTensor;
 use windrow::{Device, Owner, Stream, Tensor};
 
@@ -75,9 +76,22 @@ impl ImportOwner {
         ImportOwner::around(tensor, owner)
     }
 
+    /// As [`ImportOwner::lent`], of page-locked memory.
+    pub fn lent_pinned(tensor: &Tensor, lender: Py<PyAny>) -> Tensor {
+        let mut owner =
+            ImportOwner::of(ImportOwner::innermost(tensor).clone(), Producers::default());
+        owner.is_output = true;
+        owner.objects.push(lender);
+        ImportOwner::on(Device::Pinned, tensor, owner)
+    }
+
     fn around(tensor: &Tensor, owner: ImportOwner) -> Tensor {
+        ImportOwner::on(tensor.device(), tensor, owner)
+    }
+
+    fn on(device: Device, tensor: &Tensor, owner: ImportOwner) -> Tensor {
         let (dtype, layout) = (tensor.dtype(), tensor.layout().clone());
-        let (data, device, read_only) = (tensor.data_ptr(), tensor.device(), tensor.is_read_only());
+        let (data, read_only) = (tensor.data_ptr(), tensor.is_read_only());
         // SAFETY: the same memory, whose owner the new one holds.
         unsafe { Tensor::new_unchecked(Arc::new(owner), data, dtype, device, layout, read_only) }
     }
@@ -160,6 +174,7 @@ pub(crate) fn has_moved(py: Python<'_>, tensor: &Tensor) -> PyResult<bool> {
 
 /// A tensor to be read or handed on, if its memory is where it was.
 pub(crate) fn in_place<'t>(py: Python<'_>, tensor: &'t Tensor) -> PyResult<&'t Tensor> {
+    set_handed_out(tensor, true);
     match has_moved(py, tensor)? {
         false => Ok(tensor),
         true => Err(LayoutError::new_err(format!("the tensor is over {MOVED}"))),

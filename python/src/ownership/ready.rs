@@ -46,8 +46,10 @@ pub(crate) fn lent_tensor<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some((object, _)) = lent(output) else { return Ok(None) };
     let object = object.bind(py);
-    let (Device::Cuda(ordinal), Some(api)) = (output.device(), producers_of(output).torch) else {
-        return Ok(None);
+    let ordinal_and_api = match (output.device(), producers_of(output).torch) {
+        (Device::Cuda(ordinal), Some(api)) => Some((ordinal, api)),
+        (Device::Pinned, _) => None,
+        _ => return Ok(None),
     };
     let shape: Vec<i64> = object.getattr(intern!(py, "shape"))?.extract()?;
     let data: usize = object.call_method0(intern!(py, "data_ptr"))?.extract()?;
@@ -59,8 +61,10 @@ pub(crate) fn lent_tensor<'py>(
         false if output.nbytes() == 0 => return Ok(None),
         false => part_of(object, output.data_ptr().addr() - data, output)?,
     };
-    let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
-    ready_on(output, current).or_py_err(py)?;
+    if let Some((ordinal, api)) = ordinal_and_api {
+        let current = current_of(api, ordinal).ok_or_else(|| PyErr::fetch(py))?;
+        ready_on(output, current).or_py_err(py)?;
+    }
     Ok(Some(found))
 }
 
