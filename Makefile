@@ -16,7 +16,7 @@
 #   make test-simulated    the CUDA engine on a simulated driver, whose kernels are compiled for the host
 #   make test-device-code  the kernels' machine code, executed: shared suites, counts against benches/device-instructions.json
 #   make gpu-model  what each workload should take on a GPU, and which of it is counted and which assumed
-#   make gpu-check  build out/gpu-check/ for a machine with a GPU; run it if this is one
+#   make gpu-check  build out/gpu-check.tar.gz for a machine with a GPU; run its queue if this is one
 #   make wait-mutants  each wait of the CUDA engine left out: the tests have to notice
 #   make wheels  every wheel of a release and the source distribution, each checked: out/wheels/
 #

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds out/gpu-check/: everything that checks and times the CUDA engine on a machine that has a GPU
-# and nothing else, no Rust, no toolkit, no network. Then runs it if there is a GPU here.
+# Builds out/gpu-check.tar.gz: everything that checks and times the CUDA engine on a machine that has a GPU
+# and nothing else, no Rust, no toolkit, no network. Then runs its queue, slots.sh, if there is a GPU here.
 #
 # usage: scripts/gpu/bundle.sh [--simulate] [--no-run]
 #
-# With --simulate the simulated driver goes along, and both parts of the bundle's ./run.sh pass on it, from the
-# packed file in another folder.
+# With --simulate the simulated driver goes along, and the queue runs on it, in its short form, from the packed file in
+# another folder.
 #
-# A wheel under target/wheels goes along. $WINDROW_CUDA_ARCHS limits what kernels are compiled for,
-# $WINDROW_SWEEP_ARCHS what the trials of `sweep.sh` are (90; empty, or with --simulate, for none); $PYO3_PYTHON
-# names the Python whose packages hold nvcc.
+# The wheel under target/wheels goes along. $WINDROW_CUDA_ARCHS limits what kernels are compiled for,
+# $WINDROW_SWEEP_ARCHS what those of the trials are (90; empty, or with --simulate, for none); $PYO3_PYTHON
+# names the Python whose packages hold nvcc. WINDROW_CUDA_ARCHS=90 WINDROW_SWEEP_ARCHS=90 is the bundle for an H100 or H200.
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -33,7 +33,7 @@ fi
 to=out/gpu-check
 rm -rf "$to"
 mkdir -p "$to/tests" "$to/bench" "$to/python" "$to/images"
-# The programs share one image, which ./run.sh names to them. With --simulate they are the programs of `make test`, so that
+# The programs share one image, which slots.sh names to them. With --simulate they are the programs of `make test`, so that
 # nothing is compiled again: these have an image each, and take the one that is named in its place.
 image=windrow.fatbin
 if ! ((simulate)); then
@@ -92,20 +92,51 @@ peers() {
         -o "$to/bench/libpeers.so" benches/gather/peers.cu && strip "$to/bench/libpeers.so"
 }
 
-# Kernels with other numbers, for the sweep.
+# Kernels with other numbers, for the slot `sweep`, kept where build.rs keeps its image: they take minutes.
 trials() {
-    local compiler name flags arch images=$to/images targets=()
+    local compiler name flags arch key file images=$to/images targets=() cache=${WINDROW_KERNEL_CACHE:-}
     compiler=$(nvcc)
     [[ -n $compiler ]] || { echo "no nvcc"; return 1; }
     echo "$sweep_archs" >"$images/ARCHS"
     for arch in ${sweep_archs//,/ }; do
         targets+=("-gencode=arch=compute_$arch,code=sm_$arch")
     done
-    # Two at a time.
-    grep -v '^#' scripts/gpu/runner/trials.txt | while read -r name flags _; do
-        [[ -z $name || $flags == - ]] || echo "$images/$name.fatbin ${flags//,/ }"
-    done | xargs -P 2 -L 1 "$compiler" -fatbin -O3 -std=c++17 -Xfatbin=-compress-all "${targets[@]}" \
-        kernels/windrow.cu -o
+    [[ -n $cache ]] || cache=$(mktemp -d)
+    mkdir -p "$cache"
+    while read -r name flags _; do
+        [[ -z $name || $name == '#'* || $flags == - ]] && continue
+        key=$({ "$compiler" --version; echo "$flags ${targets[*]}"; sha256sum kernels/*; } | sha256sum | cut -c 1-16)
+        file=$cache/trial-$key.fatbin
+        echo "$file" "$images/$name.fatbin" "${targets[@]}" ${flags//,/ }
+    done <scripts/gpu/runner/trials.txt >"$to/trials"
+    # Two at a time. Another build may look for a file at the same time, so it appears whole.
+    xargs -P 2 -L 1 bash -c '
+        [[ -s $1 ]] || { "$0" -fatbin -O3 -std=c++17 -Xfatbin=-compress-all "${@:3}" kernels/windrow.cu -o "$1.$$" && mv "$1.$$" "$1"; } || exit 255
+        cp "$1" "$2"' "$compiler" <"$to/trials"
+    rm "$to/trials"
+}
+
+# A line for each architecture: its number, or ptx for what the driver compiles, and a hash of the code.
+kernel_hashes() { # image
+    local tool work file arch
+    tool=$(dirname "$(nvcc)")/cuobjdump
+    [[ -x $tool ]] || { echo "no $tool: without it a bundle cannot say which kernels it has" >&2; return 1; }
+    work=$(mktemp -d)
+    (cd "$work" && "$tool" --extract-elf all "$1" && "$tool" --extract-ptx all "$1") >/dev/null
+    for file in "$work"/*.cubin; do
+        arch=$(grep -o 'sm_[0-9]*' <<<"${file##*/}")
+        echo "${arch#sm_} $(sha256sum <"$file" | cut -c 1-12)"
+    done
+    if compgen -G "$work/*.ptx" >/dev/null; then
+        echo "ptx $(cat "$work"/*.ptx | sha256sum | cut -c 1-12)"
+    fi
+    rm -r "$work"
+}
+
+# A hash of what the engine and the package are made of.
+engine_hash() {
+    git ls-files -z -- src crates/windrow-driver python/src python/python Cargo.lock | LC_ALL=C sort -z |
+        xargs -0 sha256sum | sha256sum | cut -c 1-12
 }
 
 # Simulated, the bench is not an optimised one: its times mean nothing there.
@@ -122,31 +153,60 @@ if [[ -n $sweep_archs ]]; then
     trials
 fi
 
+# The tests of devices alone, with what they import, which is of other tests too.
+helpers=(conftest cuda_harness dlpack_harness gpu_harness helpers isolated oracle torch_standin)
+tests=(cuda cuda_kept cuda_streams cuda_torch resident torch_prefetch torch_workers torch_collate)
+tests+=(gpu_values gpu_order gpu_memory gpu_graphs gpu_libraries)
+mkdir "$to/python/tests"
+missing=()
+take() { # file, folder
+    if [[ -f $1 ]]; then cp "$1" "$2"; else missing+=("$1"); fi
+}
+for name in "${helpers[@]}"; do
+    take "python/tests/$name.py" "$to/python/tests"
+done
+for name in "${tests[@]}"; do
+    take "python/tests/test_$name.py" "$to/python/tests"
+done
+take benches/gather/bench_torch.py "$to/python"
+cp benches/gather/torch_*.py "$to/python" 2>/dev/null || true
 wheel=$(ls -t target/wheels/windrow-*.whl 2>/dev/null | head -n 1 || true)
-if [[ -n $wheel ]]; then
-    cp "$wheel" scripts/gpu/runner/interop.py "$to/python"
-    # The tests of devices alone, with what they import, which is of other tests too.
-    mkdir "$to/python/tests"
-    cp python/tests/{conftest,cuda_harness,dlpack_harness,helpers,isolated,oracle,torch_standin}.py \
-        python/tests/test_{cuda*,resident,torch_prefetch,torch_workers,torch_collate}.py "$to/python/tests"
-else
-    echo "no wheel under target/wheels: Python is left out (make gpu-check builds one)"
+take "${wheel:-target/wheels/windrow-*.whl}" "$to/python"
+[[ -s $to/bench/libpeers.so ]] || missing+=("$to/bench/libpeers.so")
+# It was built with the value of the day that it was built on.
+if [[ -n $wheel ]] && ! ((simulate)); then
+    archs=${WINDROW_CUDA_ARCHS:-}
+    for arch in ${archs//,/ }; do
+        "${PYTHON:-python3}" -m zipfile -e "$wheel" "$to/wheel"
+        grep -aq "sm_$arch" "$to"/wheel/windrow/_windrow*.so || missing+=("kernels for sm_$arch in $wheel: remove .venv/.windrow")
+        rm -r "$to/wheel"
+    done
+fi
+if ((${#missing[@]})); then
+    printf 'not in the bundle: %s\n' "${missing[@]}" >&2
+    ((simulate)) || exit 1
 fi
 if ((simulate)); then
     strip -o "$to/libcudasim.so" "$(scripts/sim/simulated_driver.sh)"
 fi
-cp scripts/gpu/runner/{run.sh,sweep.sh,counts.sh,driver.sh,trials.txt,README.md} benches/device-instructions.json "$to"
-git describe --always --dirty --abbrev=12 >"$to/COMMIT" 2>/dev/null || echo unknown >"$to/COMMIT"
+cp scripts/gpu/slots.sh scripts/gpu/runner/{slots.py,stalls.py,counts.sh,driver.sh,trials.txt,README.md} benches/device-instructions.json "$to"
+# What other machines have answered.
+[[ ! -f benches/results/gpu/done.jsonl ]] || cp benches/results/gpu/done.jsonl "$to"
+git describe --always --dirty --abbrev=12 >"$to/COMMIT"
+engine_hash >"$to/ENGINE"
+kernel_hashes "$PWD/$to/images/windrow.fatbin" >"$to/KERNELS"
 
 # What the programs ask of the C library.
 glibc=$(objdump -T "$to"/tests/* "$to"/bench/* | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
 echo "${glibc#GLIBC_}" >"$to/GLIBC"
 tar -C out -czf out/gpu-check.tar.gz gpu-check
 packed=$(du -m out/gpu-check.tar.gz | cut -f1)
-echo "$to: $(du -sm "$to" | cut -f1) MiB, $packed MiB packed, needs glibc ${glibc#GLIBC_}"
-# What a machine that is lent takes is 64 MiB, packed. The simulated bundle, whose programs have an image each, is the larger one.
-if ((packed >= 60)); then
-    echo "out/gpu-check.tar.gz is too large: the limit is 60 MiB" >&2
+echo "out/gpu-check.tar.gz: $packed MiB, $(du -sm "$to" | cut -f1) MiB unpacked, needs glibc ${glibc#GLIBC_}"
+# A machine that is lent takes 64 MiB, and the tree goes there too. The simulated bundle, whose programs have an image each,
+# goes nowhere.
+limit=$((simulate ? 60 : 30))
+if ((packed >= limit)); then
+    echo "out/gpu-check.tar.gz is too large: the limit is $limit MiB; see WINDROW_CUDA_ARCHS" >&2
     exit 1
 fi
 
@@ -154,12 +214,11 @@ if ((simulate)); then
     elsewhere=$(mktemp -d)
     trap 'rm -rf "$elsewhere"' EXIT
     tar -C "$elsewhere" -xzf out/gpu-check.tar.gz
-    for part in check bench; do
-        (cd "$elsewhere/gpu-check" && OUT=$PWD/results ./run.sh --simulate "$part")
-    done
+    cd "$elsewhere/gpu-check"
+    OUT=$PWD/results WINDROW_SLOTS=$elsewhere/state ./slots.sh --simulate --short --budget 1200
 elif ((and_run)); then
-    if "$to/run.sh" --has-gpu; then
-        exec "$to/run.sh"
+    if "$to/slots.sh" --has-gpu; then
+        exec "$to/slots.sh" --budget 7200
     fi
-    echo "no GPU here: copy $to to a machine with one and start ./run.sh there"
+    echo "no GPU here: copy out/gpu-check.tar.gz to a machine with one, unpack it and start ./slots.sh there"
 fi

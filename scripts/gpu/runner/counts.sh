@@ -2,14 +2,14 @@
 # Compares what kernels execute on this GPU, as NVIDIA's profiler counts it, with what the emulator executed of the
 # same machine code: warp instructions for 16 bytes of output, times 32.
 #
-# usage: ./counts.sh NCU BENCH DEVICE-INSTRUCTIONS.JSON ARCH
+# usage: ./counts.sh NCU BENCH DEVICE-INSTRUCTIONS.JSON ARCH [JSON]     writes a list of rows to JSON
 #
 # The status is 1 if a workload differs by more than LIMIT percent. The emulator counted for the multiprocessors of an
 # H200, by which work is cut: with another number the figures are printed and not judged.
 [[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
 set -uo pipefail
-[[ $# == 4 ]] || { echo "$0: see --help" >&2; exit 2; }
-ncu=$1 bench=$2 counted=$3 arch=$4
+[[ $# == 4 || $# == 5 ]] || { echo "$0: see --help" >&2; exit 2; }
+ncu=$1 bench=$2 counted=$3 arch=$4 json=${5:-/dev/null} rows=()
 
 # One of each kind of loop; their names are those of the file, and no other workload's name holds one of them.
 WORKLOADS=('W1 f32' 'W2b' 'W3 address' 'W5b affine' 'W10b' 'short ragged i32 to i64')
@@ -88,8 +88,12 @@ for name in "${WORKLOADS[@]}"; do
         exit off > limit || off < -limit
     }' || { ((judged)) && echo "FAILED $name: more than $LIMIT % from the emulator's count" && failed=1; }
     done_now=$((done_now + 1))
+    rows+=("$(awk -v name="$name" -v total="$total" -v written="$written" -v want="$want" -v judged="$judged" 'BEGIN {
+        printf "{\"workload\": \"%s\", \"gpu\": %.3f, \"emulator\": %.3f, \"judged\": %s}", name, total * 512 / written, want, judged ? "true" : "false"
+    }')")
     rm -f "$work/ncu.csv"
 done
+(IFS=,; echo "[${rows[*]}]" >"$json")
 if ((judged)); then
     echo "$done_now workloads compared, at most $LIMIT % apart: $( ((failed)) && echo no || echo yes)"
 else

@@ -1,4 +1,4 @@
-# A library, sourced by run.sh and sweep.sh with `here` set: which driver, which kernels, and what commit.
+# A library, sourced by slots.sh with `here` set: which driver, which kernels, and what commit.
 
 # nvidia-smi hangs where a GPU has failed.
 smi() {

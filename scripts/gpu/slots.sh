@@ -1,0 +1,291 @@
+#!/usr/bin/env bash
+# The queue of what a GPU is asked, the most important question first, for a machine that is had for minutes. It lies in the
+# bundle that scripts/gpu/bundle.sh makes.
+#
+# usage: ./slots.sh [--budget SECONDS] [--only "SLOT ..."] [--again] [--done FILE]... [--list]
+#        ./slots.sh --simulate [--short] ...     on libcudasim.so beside this script: shows that the slots work
+#        ./slots.sh --has-gpu                    status 0 if there is a GPU
+#        ./slots.sh --queue FILE ...             the slots of a file, of the form below
+#
+# Begins each slot that fits into the budget (540 s), prints a line and appends a record to $WINDROW_SLOTS/done.jsonl (a
+# temporary folder if not set) at once, so that a call that was stopped loses one slot and the next goes on. Records of other
+# machines come from done.jsonl of the bundle and from --done. What was ok with the same hash of what it depends on is not
+# run again, but by --again; what failed comes after what never ran; a slot after ! that fails ends the queue. $PYTHON is the
+# Python to test, python3 if not set.
+#
+# Written to $OUT, or ./out, after every slot: done.jsonl (records), slots.txt (what was printed), results.tar.gz (all files).
+# The status is 1 if a slot failed, 2 without a GPU, 3 if none failed and one was left for the next call. Clocks and other
+# settings of the GPU stay as they are.
+[[ ${1:-} == --help ]] && exec sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/driver.sh"
+
+# What the sizes of a slot are on the simulator; empty on a GPU.
+simulate='' quick='' queue='' has_queue=0 options=()
+while (($#)); do
+    case $1 in
+    --has-gpu) has_gpu; exit ;;
+    --simulate) simulate=all quick=--quick ;;
+    --short) short=1 ;;
+    --queue) queue=$(realpath -m "${2:?}") has_queue=1; shift ;;
+    --done) options+=(--done "$(realpath -m "${2:?}")"); shift ;;
+    --budget | --only) options+=("$1" "${2:?}"); shift ;;
+    --again | --list) options+=("$1") ;;
+    *) echo "unknown argument $1" >&2; exit 2 ;;
+    esac
+    shift
+done
+if [[ -n $simulate ]]; then
+    use_simulator
+    [[ -z ${short:-} ]] || simulate=short
+elif [[ " ${options[*]} " != *' --list '* ]] && ! has_gpu; then
+    echo "no GPU here (try --simulate)" >&2
+    exit 2
+fi
+
+# NAME|SECONDS expected|LIMIT|what it DEPENDS on|on the SIMULATOR: in the short form, in all, or not (-)|COMMAND
+# Limits of what imports torch allow for 150 s of reading a cold disk.
+the_queue() {
+    cat <<'QUEUE'
+facts|10|60|machine|short|facts
+!load|8|90|kernels|short|rust small bytes_are_moved samples_are_chosen_on_a_device
+!wheel|12|120|engine|short|first_batch
+small|15|90|kernels|short|rust small
+torch|20|170|engine|short|first_of_torch
+values|40|240|engine|all|pytests test_gpu_values.py
+streams|45|200|engine|all|pytests test_cuda_streams.py test_cuda_kept.py test_cuda_torch.py test_resident.py
+order|110|280|engine|all|pytests test_gpu_order.py -m 'not slow'
+graphs|100|280|engine|all|pytests test_gpu_graphs.py -m 'not slow'
+peek|45|100|kernels|short|gather 40
+matrix|70|300|kernels|all|matrix batch increments channels sizes arena outputs casts executors
+memory|60|240|engine|all|pytests test_gpu_memory.py -m 'not slow'
+peers|210|290|kernels|all|peers
+stalls|90|220|kernels|-|stalls "W6" "W3 id" "W1 f16" "W2b" "W7" "W10a" "W10b" "one tensor"
+counts|80|150|kernels|-|counts
+memcheck|60|150|kernels|-|sanitize memcheck bytes_are_moved planes_and_padding casts_and_transforms samples_are_chosen_on_a_device
+cupy|30|170|engine|all|pytests test_gpu_libraries.py -k cupy
+triton|30|170|engine|all|pytests test_gpu_libraries.py -k triton
+jax|40|170|engine|all|pytests test_gpu_libraries.py -k jax
+policy|100|200|kernels|short|trials 90 policies
+bench|280|400|kernels|all|gather 270
+forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
+rest|60|200|kernels|all|matrix properties errors windrow
+libraries|40|200|engine|all|pytests test_gpu_libraries.py -k 'not cupy and not triton and not jax'
+initcheck|60|200|kernels|-|sanitize initcheck bytes_are_moved planes_and_padding casts_and_transforms samples_are_chosen_on_a_device
+memcheck-all|120|300|kernels|-|sanitize memcheck
+model|60|280|engine|all|pytests -m slow test_gpu_values.py test_gpu_order.py test_gpu_memory.py test_gpu_graphs.py test_gpu_libraries.py
+jit|70|200|kernels|-|compiled_by_the_driver
+pythonbench|110|200|kernels|-|py -m windrow bench --device cuda --seconds 100 --json "$FIGURES"
+sweep|300|500|kernels|-|trials 280 kernels
+QUEUE
+}
+
+# The wheel has kernels of its own.
+py() {
+    env -u WINDROW_CUDA_IMAGE "$PYTHON" "$@"
+}
+
+found() { # name, other places...
+    local one
+    for one in $(command -v "$1") "${@:2}"; do
+        [[ -x $one ]] && { echo "$one"; return; }
+    done
+    return 1
+}
+
+# A file of the bundle. One that a bundle lacks is not asked for; on a machine with a GPU that SKIP is a failure.
+has() { # path in the bundle
+    [[ -e $here/$1 ]] || { echo "SKIP: $1 is not in this bundle"; return 1; }
+}
+
+facts() {
+    smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE,MEMORY,ECC | sed -n '1,200p'
+    smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current,clocks.sm,clocks.mem,mig.mode.current,persistence_mode,compute_mode --format=csv
+    uname -a
+    echo "glibc: $(ldd --version | head -n 1 | grep -o '[0-9.]*$') here, $(cat "$here/GLIBC") needed"
+    lscpu | grep 'Model name'
+    nproc
+    free -g | head -n 2
+    ulimit -l
+    df -h /tmp | tail -n 1
+    ldconfig -p | grep libcuda
+    echo "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}"
+    env | grep ^CUDA_
+    py -c 'import sys, importlib.metadata as m
+print(sys.version)
+for name in "numpy torch triton cupy-cuda13x jax pytest pytest-timeout torchvision numba-cuda cuda-bindings".split():
+    try: print(name, m.version(name))
+    except m.PackageNotFoundError: print(name, "is not here")'
+    py -m windrow doctor 2>&1 | head -n 60
+    true
+}
+
+# A Rust test program. After an error that is sticky every later test of the program fails, so the first runs again alone.
+rust() { # program, tests...
+    local name=$1 status first log=$keep/test-$1.txt
+    shift
+    has "tests/$name" || return 0
+    "$here/tests/$name" "$@" >"$log" 2>&1
+    status=$?
+    tail -n 4 "$log"
+    grep -a '^SKIP' "$log"
+    ((status)) || return 0
+    echo "FAILED: test $name, status $status"
+    grep -a -m 20 -A 3 panicked "$log"
+    first=$(sed -n 's/^test \(.*\) \.\.\. FAILED$/\1/p' "$log" | head -n 1)
+    if [[ -n $first ]] && grep -aqE 'ILLEGAL_ADDRESS|MISALIGNED_ADDRESS|LAUNCH_FAILED|\b(700|716|719)\b' "$log"; then
+        timeout -k 5 100 "$here/tests/$name" --exact "$first" >"$keep/test-$name-alone.txt" 2>&1
+        echo "FAILED: test $name, $first alone: status $?"
+        tail -n 12 "$keep/test-$name-alone.txt"
+    fi
+    return $status
+}
+
+# Four programs at a time: each has a context of its own.
+matrix() { # programs...
+    printf '%s\n' "$@" | xargs -P 4 -I{} bash -c 'rust "$1" >"$keep/matrix-$1.txt" 2>&1; status=$?; cat "$keep/matrix-$1.txt"; exit $status' - {}
+}
+
+compiled_by_the_driver() {
+    grep -q ^ptx "$here/KERNELS" || { echo 'SKIP: this bundle has machine code alone'; return; }
+    CUDA_FORCE_PTX_JIT=1 CUDA_CACHE_DISABLE=1 rust small bytes_are_moved casts_and_transforms planes_and_padding
+}
+
+first_batch() {
+    py -c 'import windrow as wr, numpy as np
+batch = wr.stack([np.full(9, 7, "f4")] * 3, device="cuda")
+batch.check()
+print(wr.devices())
+assert wr.stack(batch, device="cpu").numpy().sum() == 189'
+}
+
+first_of_torch() {
+    py -c 'import torch, windrow as wr
+on = "cpu" if "'"$simulate"'" else "cuda"
+assert on == "cpu" or torch.cuda.is_available(), "torch sees no GPU"
+rows = [torch.arange(64.0, device=on).view(8, 8).t() + i for i in range(32)]
+batch = wr.stack(rows, device=on)
+assert torch.equal(batch.torch(), torch.stack(rows)) and batch.torch().device.type == on
+print(torch.__version__, torch.version.cuda, "1 batch passed")'
+}
+
+# As many ways from the host to the device as there are tests: the default of 8 would make streams wait for each other.
+pytests() { # arguments of pytest; names of files are those of python/tests
+    local argument arguments=() files='' limit=() status
+    for argument in "$@"; do
+        if [[ $argument == *.py ]]; then
+            has "python/tests/$argument" || continue
+            argument=$here/python/tests/$argument
+            files=1
+        fi
+        arguments+=("$argument")
+    done
+    [[ -n $files ]] || return 0
+    py -c 'import pytest' 2>/dev/null || { echo 'SKIP: pytest is not installed'; return; }
+    py -c 'import pytest_timeout' 2>/dev/null && limit=(--timeout 120)
+    # torch sees no simulated device, which is no failure.
+    [[ -z $simulate ]] || unset WINDROW_REQUIRE_GPU
+    CUDA_DEVICE_MAX_CONNECTIONS=32 py -m pytest -q -rs -p no:cacheprovider -W ignore::pytest.PytestUnknownMarkWarning \
+        "${limit[@]}" "${arguments[@]}"
+    status=$?
+    # Status 5: no test has such a name or mark.
+    ((status == 5)) && { echo "SKIP: no test for: $*"; return 0; }
+    return $status
+}
+
+gather() { # seconds
+    "$here/bench/gather" --bench $quick --budget "$1" --json "$FIGURES" --table "$keep/gather-$1.tsv"
+}
+
+peers() {
+    has python/bench_torch.py || return 0
+    # --dry: contenders are compared, and nothing is timed.
+    py "$here/python/bench_torch.py" ${simulate:+--dry} --seconds 200 --json "$FIGURES"
+}
+
+# Engines with other numbers, measured in turn by one process: those that need no kernels of their own, or the others.
+trials() { # seconds, policies or kernels
+    local arch
+    if [[ $2 == policies ]]; then
+        awk '/^#/ || !NF || $2 == "-"' "$here/trials.txt" >"$keep/trials-$2.txt"
+    else
+        awk '/^#/ || !NF || $2 != "-"' "$here/trials.txt" >"$keep/trials-$2.txt"
+        has images/ARCHS || return 0
+        arch=$(architecture)
+        grep -qw "$arch" "$here/images/ARCHS" || { echo "SKIP: the trials' kernels are for $(cat "$here/images/ARCHS"), this GPU is $arch"; return 0; }
+    fi
+    "$here/bench/gather" --bench $quick --trials "$keep/trials-$2.txt" --images "$here/images" --budget "$1" --json "$FIGURES" --table "$keep/trials-$2.tsv"
+}
+
+architecture() {
+    smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .
+}
+
+# ncu locks the GPU to its base clock unless it is told not to.
+profiler() {
+    local ncu
+    ncu=$(found ncu /usr/local/cuda*/bin/ncu /opt/nvidia/nsight-compute/*/ncu) || { echo "SKIP: ncu is not installed" >&2; return 1; }
+    printf '#!/bin/sh\nexec %s --clock-control none "$@"\n' "$ncu" >"$keep/ncu"
+    chmod +x "$keep/ncu"
+    echo "$keep/ncu"
+}
+
+# What limits each workload, in one launch with cold caches.
+stalls() { # workloads...
+    local name file files=() ncu status=0
+    ncu=$(profiler) || return 0
+    for name in "$@"; do
+        file=$keep/ncu-${name// /-}.csv
+        if timeout -k 5 40 "$ncu" --csv --page raw --print-units base -k regex:windrow -c 2 --section SpeedOfLight \
+            --section MemoryWorkloadAnalysis --section WarpStateStats --section SchedulerStats --section Occupancy \
+            --section LaunchStats --section InstructionStats --log-file "$file" \
+            "$here/bench/gather" --bench --count --only "$name" >"$keep/ncu-said.txt" 2>&1; then
+            files+=("$name" "$file")
+        else
+            echo "FAILED: $name: $(cat "$file" "$keep/ncu-said.txt" 2>/dev/null | grep -a -m 1 -E 'ERROR|panicked|gather:')"
+            status=1
+        fi
+    done
+    ((${#files[@]} == 0)) || "$PYTHON" "$here/stalls.py" --json "$FIGURES" "${files[@]}" || status=1
+    return $status
+}
+
+counts() {
+    local ncu
+    ncu=$(profiler) || return 0
+    "$here/counts.sh" "$ncu" "$here/bench/gather" "$here/device-instructions.json" "$(architecture)" "$FIGURES"
+}
+
+# No racecheck: it watches shared memory, and the kernels have none. The API's own codes are no findings: cuEventQuery says
+# "not ready" by one. The tool patches each kernel when it is loaded, and has launches wait.
+sanitize() { # tool, tests...
+    local sanitizer tool=$1
+    shift
+    sanitizer=$(found compute-sanitizer /usr/local/cuda*/bin/compute-sanitizer) || { echo 'SKIP: compute-sanitizer is not installed'; return 0; }
+    "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 "$here/tests/small" --test-threads 1 "$@"
+}
+
+state=${WINDROW_SLOTS:-${TMPDIR:-/tmp}/windrow-slots${simulate:+-simulated}}
+export here simulate quick PYTHON=${PYTHON:-python3} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+# JAX would take 75 % of the memory at its first use.
+export XLA_PYTHON_CLIENT_PREALLOCATE=false
+export -f $(declare -F | cut -d' ' -f3)
+mkdir -p "$state"
+if ((!has_queue)); then
+    the_queue >"$state/queue"
+    queue=$state/queue
+fi
+# A wheel is an archive of what it installs.
+for wheel in "$here"/python/windrow-*.whl; do
+    [[ -e $wheel ]] || break
+    if ! cmp -s "$wheel" "$state/wheel"; then
+        rm -rf "$state/site"
+        "$PYTHON" -m zipfile -e "$wheel" "$state/site" && cp "$wheel" "$state/wheel"
+    fi
+done
+export PYTHONPATH=$state/site:$here/python
+[[ ! -e $here/done.jsonl ]] || options+=(--done "$here/done.jsonl")
+exec "$PYTHON" -I "$here/slots.py" run --here "$here" --queue "$queue" --state "$state" --out "${OUT:-$PWD/out}" --python "$PYTHON" \
+    --gpu "$([[ -n $simulate ]] || smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader | head -n 1)" \
+    --release "$(uname -r)" --not-under-gvisor 'stalls counts memcheck initcheck memcheck-all' --simulate "$simulate" "${options[@]}"
