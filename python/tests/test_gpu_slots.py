@@ -258,9 +258,10 @@ def test_a_second_queue_is_refused(machine):
         time.sleep(0.05)
     status, text = machine.run([row("waits")])
     assert status == 2 and "another queue runs" in text
-    first.kill()
+    first.terminate()
     first.communicate()
     assert machine.run([row("waits", "true")])[0] == 0
+    assert machine.verdicts() == [("waits", "ok")]
 
 
 def test_a_torn_record_is_none(machine):

@@ -20,6 +20,8 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/driver.sh"
+# While this file is open the device stays initialised: else each program would wait seconds for it.
+[[ ! -r /dev/nvidia0 ]] || exec 9</dev/nvidia0
 
 # What the sizes of a slot are on the simulator; empty on a GPU.
 simulate='' quick='' queue='' has_queue=0 options=()

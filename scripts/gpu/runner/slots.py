@@ -10,6 +10,7 @@ A name after ! is asked of each machine too, and what follows it waits until it 
 """
 
 import argparse
+import contextlib
 import ctypes
 import fcntl
 import json
@@ -24,7 +25,7 @@ import tarfile
 import time
 
 # What a machine with a GPU is expected to have. A SKIP for want of it would hide that a slot asked nothing.
-EXPECTED = re.compile(r"torch|cupy|jax|triton|pytest|ncu\b|compute-sanitizer|cuda|no device|driver|not in this bundle", re.I)
+EXPECTED = re.compile(r"\btorch\b|cupy|\bjax\b|triton|pytest|\bncu\b|compute-sanitizer|CUDA (engine|device)|no device|libcuda|not in this bundle", re.I)
 # Reasons that one GPU and a real driver give.
 ALLOWED = re.compile(r"simulat|several devices|two devices|second (GPU|device)|without a GPU|not with a GPU", re.I)
 # `SKIP: reason` of the programs; pytest's -rs puts a place before the reason.
@@ -159,10 +160,8 @@ def end_all(state):
         if time.monotonic() > deadline:
             return found
         for process in found:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.02)
     return []
 
@@ -226,12 +225,12 @@ class Queue:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             refuse(f"another queue runs with {self.state}")
+        # So that the slot that runs ends, too.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         end_all(self.state)
         append(self.done, [])  # drops a torn line
         self.keep.mkdir(exist_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
-        # Without an open file the last process to end has the device shut down, and the next waits seconds for it.
-        self.device = open("/dev/nvidia0") if os.path.exists("/dev/nvidia0") and not self.options.simulate else None
         self.versions = self.ask_versions()
         facts = self.facts
         print(f"windrow {facts['commit']}, kernels {facts['kernels']}, engine {facts['engine']}, on {facts['gpu']}, {self.options.budget} s", flush=True)
@@ -275,9 +274,11 @@ class Queue:
         left = self.seconds_left()
         own = slot.limit * (3 if self.options.simulate else 1)
         limit, begin, when = min(own, left), time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        status, is_late = self.execute(slot, log, figures, limit)
-        seconds = time.monotonic() - begin
-        stuck = end_all(self.state)
+        try:
+            status, is_late = self.execute(slot, log, figures, limit)
+            seconds = time.monotonic() - begin
+        finally:
+            stuck = end_all(self.state)
         lines = log.read_text(errors="replace").splitlines()
         verdict, note = self.judge(lines, status, is_late, limit, own)
         if verdict == "SKIP":
@@ -324,7 +325,8 @@ class Queue:
             try:
                 return child.wait(timeout=limit), False
             except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGTERM)
             try:
                 child.wait(timeout=GRACE)
             except subprocess.TimeoutExpired:
