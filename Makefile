@@ -172,7 +172,8 @@ bench: $(VENV)/.bench $(VENV)/.windrow
 bench-check: $(VENV)/.bench-check $(VENV)/.windrow $(NVCC_READY)
 	$(WHEEL_NVCC) $(TEST_DRIVER) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/ci/bench_check.py
 
-gpu-check: $(NVCC_READY) $(VENV)/.test $(VENV)/.windrow
+# The packages of the tests only where the queue runs.
+gpu-check: $(NVCC_READY) $(if $(filter --simulate,$(BUNDLE))$(wildcard /dev/nvidia0),$(VENV)/.test) $(VENV)/.windrow
 	$(WITH_NVCC) CARGO=$(CARGO) PYTHON=$(abspath $(PY)) scripts/gpu/bundle.sh $(BUNDLE)
 
 wheels: $(VENV)/.package $(NVCC_READY)

@@ -83,6 +83,8 @@ sweep|300|500|kernels|-|trials 280 kernels
 QUEUE
 }
 
+# Below, $keep is a folder for files that go back, and what is written to $FIGURES becomes part of the record: slots.py.
+
 # The wheel has kernels of its own.
 py() {
     env -u WINDROW_CUDA_IMAGE "$PYTHON" "$@"
@@ -146,7 +148,8 @@ rust() { # program, tests...
 
 # Four programs at a time: each has a context of its own.
 matrix() { # programs...
-    printf '%s\n' "$@" | xargs -P 4 -I{} bash -c 'rust "$1" >"$keep/matrix-$1.txt" 2>&1; status=$?; cat "$keep/matrix-$1.txt"; exit $status' - {}
+    printf '%s\n' "$@" | xargs -P 4 -I{} bash -c 'rust "$1" >"$keep/matrix-$1.txt" 2>&1; status=$?; cat "$keep/matrix-$1.txt"; exit $status' - {} &&
+        echo "$# programs passed"
 }
 
 compiled_by_the_driver() {

@@ -29,7 +29,7 @@ EXPECTED = re.compile(r"\btorch\b|cupy|\bjax\b|triton|pytest|\bncu\b|compute-san
 # Reasons that one GPU and a real driver give.
 ALLOWED = re.compile(r"simulat|several devices|two devices|second (GPU|device)|without a GPU|not with a GPU", re.I)
 # `SKIP: reason` of the programs; pytest's -rs puts a place before the reason.
-SKIP = re.compile(r"^SKIP(?:PED \[\d+\] \S+?(?::\d+)?)?:? *(.*)")
+SKIP = re.compile(r"^SKIP(?:PED \[\d+\] \S+:)?:? *(.*)")
 NOTE = re.compile(r"FAILED|panicked|error:|Error:|ERROR SUMMARY|passed|compared|windrow right|workloads")
 FAULT = re.compile(r"^(FAILED|E  )|panicked|error|Error")
 # Seconds between SIGTERM and SIGKILL.
