@@ -55,7 +55,7 @@ facts|10|60|machine|short|facts
 !wheel|12|120|engine|short|first_batch
 small|15|90|kernels|short|rust small
 torch|20|170|engine|short|first_of_torch
-values|40|240|engine|all|pytests test_gpu_values.py
+values|40|240|engine|all|pytests test_gpu_values.py -m 'not slow'
 streams|45|200|engine|all|pytests test_cuda_streams.py test_cuda_kept.py test_cuda_torch.py test_resident.py
 order|110|280|engine|all|pytests test_gpu_order.py -m 'not slow'
 graphs|100|280|engine|all|pytests test_gpu_graphs.py -m 'not slow'
@@ -73,11 +73,12 @@ policy|100|200|kernels|short|trials 90 policies
 bench|280|400|kernels|all|gather 270
 forms|30|170|engine|all|pytests test_cuda.py test_torch_prefetch.py -k 'not test_torch_prefetch or on_a_gpu'
 rest|60|200|kernels|all|matrix properties errors windrow
-libraries|40|200|engine|all|pytests test_gpu_libraries.py -k 'not cupy and not triton and not jax'
+libraries|40|200|engine|all|pytests test_gpu_libraries.py -m 'not slow' -k 'not cupy and not triton and not jax'
 initcheck|60|200|kernels|-|sanitize initcheck bytes_are_moved planes_and_padding casts_and_transforms samples_are_chosen_on_a_device
 memcheck-all|120|300|kernels|-|sanitize memcheck
 model|60|280|engine|all|pytests -m slow test_gpu_values.py test_gpu_order.py test_gpu_memory.py test_gpu_graphs.py test_gpu_libraries.py
 jit|70|200|kernels|-|compiled_by_the_driver
+warm|280|400|kernels|-|gather 270 --warm
 pythonbench|110|200|kernels|-|py -m windrow bench --device cuda --seconds 100 --json "$FIGURES"
 sweep|300|500|kernels|-|trials 280 kernels
 QUEUE
@@ -121,7 +122,6 @@ print(sys.version)
 for name in "numpy torch triton cupy-cuda13x jax pytest pytest-timeout torchvision numba-cuda cuda-bindings".split():
     try: print(name, m.version(name))
     except m.PackageNotFoundError: print(name, "is not here")'
-    py -m windrow doctor 2>&1 | head -n 60
     true
 }
 
@@ -172,7 +172,9 @@ assert on == "cpu" or torch.cuda.is_available(), "torch sees no GPU"
 rows = [torch.arange(64.0, device=on).view(8, 8).t() + i for i in range(32)]
 batch = wr.stack(rows, device=on)
 assert torch.equal(batch.torch(), torch.stack(rows)) and batch.torch().device.type == on
-print(torch.__version__, torch.version.cuda, "1 batch passed")'
+print(torch.__version__, torch.version.cuda, "1 batch passed")' || return
+    # Not among the facts: it imports torch too, and the first import may take minutes.
+    py -m windrow doctor 2>&1 | head -n 60
 }
 
 # As many ways from the host to the device as there are tests: the default of 8 would make streams wait for each other.
@@ -199,8 +201,8 @@ pytests() { # arguments of pytest; names of files are those of python/tests
     return $status
 }
 
-gather() { # seconds
-    "$here/bench/gather" --bench $quick --budget "$1" --json "$FIGURES" --table "$keep/gather-$1.tsv"
+gather() { # seconds, options...
+    "$here/bench/gather" --bench $quick --budget "$@" --json "$FIGURES" --table "${FIGURES%.json}.tsv"
 }
 
 peers() {
@@ -220,7 +222,7 @@ trials() { # seconds, policies or kernels
         arch=$(architecture)
         grep -qw "$arch" "$here/images/ARCHS" || { echo "SKIP: the trials' kernels are for $(cat "$here/images/ARCHS"), this GPU is $arch"; return 0; }
     fi
-    "$here/bench/gather" --bench $quick --trials "$keep/trials-$2.txt" --images "$here/images" --budget "$1" --json "$FIGURES" --table "$keep/trials-$2.tsv"
+    "$here/bench/gather" --bench $quick --trials "$keep/trials-$2.txt" --images "$here/images" --budget "$1" --json "$FIGURES" --table "${FIGURES%.json}.tsv"
 }
 
 architecture() {
