@@ -172,10 +172,12 @@ def dies_with_parent():
 
 def gpu_answers():
     try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, timeout=20)
+        asked = subprocess.Popen(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        asked.wait(timeout=20)
     except (OSError, subprocess.TimeoutExpired):
+        # Where a GPU has failed it cannot even be killed, so nobody waits for it.
         return False
-    return done.stdout.startswith(b"GPU")
+    return asked.stdout.read().startswith(b"GPU")
 
 
 class Queue:
