@@ -229,23 +229,19 @@ architecture() {
     smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .
 }
 
-# ncu locks the GPU to its base clock unless it is told not to.
 profiler() {
-    local ncu
-    ncu=$(found ncu /usr/local/cuda*/bin/ncu /opt/nvidia/nsight-compute/*/ncu) || { echo "SKIP: ncu is not installed" >&2; return 1; }
-    printf '#!/bin/sh\nexec %s --clock-control none "$@"\n' "$ncu" >"$keep/ncu"
-    chmod +x "$keep/ncu"
-    echo "$keep/ncu"
+    found ncu /usr/local/cuda*/bin/ncu /opt/nvidia/nsight-compute/*/ncu || { echo "SKIP: ncu is not installed" >&2; return 1; }
 }
 
-# What limits each workload, in one launch with cold caches.
+# What limits each workload, in one launch with cold caches. ncu locks the GPU to its base clock unless it is told not to, and
+# takes an option once.
 stalls() { # workloads...
     local name file files=() ncu status=0
     ncu=$(profiler) || return 0
     for name in "$@"; do
         file=$keep/ncu-${name// /-}.csv
-        if timeout -k 5 40 "$ncu" --csv --page raw --print-units base -k regex:windrow -c 2 --section SpeedOfLight \
-            --section MemoryWorkloadAnalysis --section WarpStateStats --section SchedulerStats --section Occupancy \
+        if timeout -k 5 40 "$ncu" --clock-control none --csv --page raw --print-units base -k regex:windrow -c 2 \
+            --section SpeedOfLight --section MemoryWorkloadAnalysis --section WarpStateStats --section SchedulerStats --section Occupancy \
             --section LaunchStats --section InstructionStats --log-file "$file" \
             "$here/bench/gather" --bench --count --only "$name" >"$keep/ncu-said.txt" 2>&1; then
             files+=("$name" "$file")
