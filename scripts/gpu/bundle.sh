@@ -116,21 +116,26 @@ trials() {
     rm "$to/trials"
 }
 
-# A line for each architecture: its number, or ptx for what the driver compiles, and a hash of the code.
+# A line for each architecture: its number, or ptx for what the driver compiles, and a hash of the code, but for the number
+# in names of functions that depends on where and for what else it was compiled.
 kernel_hashes() { # image
     local tool work file arch
     tool=$(dirname "$(nvcc)")/cuobjdump
     [[ -x $tool ]] || { echo "no $tool: without it a bundle cannot say which kernels it has" >&2; return 1; }
     work=$(mktemp -d)
-    (cd "$work" && "$tool" --extract-elf all "$1" && "$tool" --extract-ptx all "$1") >/dev/null
+    (cd "$work" && "$tool" --extract-elf all "$1" && "$tool" --extract-ptx all "$1") >/dev/null 2>&1
     for file in "$work"/*.cubin; do
         arch=$(grep -o 'sm_[0-9]*' <<<"${file##*/}")
-        echo "${arch#sm_} $(sha256sum <"$file" | cut -c 1-12)"
+        echo "${arch#sm_} $(hash_of "$file")"
     done
     if compgen -G "$work/*.ptx" >/dev/null; then
-        echo "ptx $(cat "$work"/*.ptx | sha256sum | cut -c 1-12)"
+        echo "ptx $(hash_of "$work"/*.ptx)"
     fi
     rm -r "$work"
+}
+
+hash_of() { # files
+    LC_ALL=C sed -E 's/_INTERNAL_[0-9a-f]{8}_/_INTERNAL_/g' "$@" | sha256sum | cut -c 1-12
 }
 
 # A hash of what the engine and the package are made of.

@@ -222,7 +222,7 @@ trials() { # seconds, policies or kernels
         arch=$(architecture)
         grep -qw "$arch" "$here/images/ARCHS" || { echo "SKIP: the trials' kernels are for $(cat "$here/images/ARCHS"), this GPU is $arch"; return 0; }
     fi
-    "$here/bench/gather" --bench $quick --trials "$keep/trials-$2.txt" --images "$here/images" --budget "$1" --json "$FIGURES" --table "${FIGURES%.json}.tsv"
+    "$here/bench/gather" --bench $quick ${simulate:+--only small} --trials "$keep/trials-$2.txt" --images "$here/images" --budget "$1" --json "$FIGURES" --table "${FIGURES%.json}.tsv"
 }
 
 architecture() {
