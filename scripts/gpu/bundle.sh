@@ -71,7 +71,7 @@ packaged() {
     "${PYO3_PYTHON:-python3}" -c "import nvidia; print(list(nvidia.__path__)[0] + '/cu13/bin/$1')" 2>/dev/null
 }
 
-# NVIDIA's batched copy, copy kernels: peers of the bench, which runs without them too.
+# NVIDIA's batched copy, copy kernels: peers of the bench.
 peers() {
     local compiler root arches=()
     compiler=$(nvcc)
@@ -94,14 +94,13 @@ peers() {
 
 # Kernels with other numbers, for the slot `sweep`, kept where build.rs keeps its image: they take minutes.
 trials() {
-    local compiler name flags arch key file images=$to/images targets=() cache=${WINDROW_KERNEL_CACHE:-}
+    local compiler name flags arch key file images=$to/images targets=() cache=${WINDROW_KERNEL_CACHE:-target/kernels}
     compiler=$(nvcc)
     [[ -n $compiler ]] || { echo "no nvcc"; return 1; }
     echo "$sweep_archs" >"$images/ARCHS"
     for arch in ${sweep_archs//,/ }; do
         targets+=("-gencode=arch=compute_$arch,code=sm_$arch")
     done
-    [[ -n $cache ]] || cache=$(mktemp -d)
     mkdir -p "$cache"
     while read -r name flags _; do
         [[ -z $name || $name == '#'* || $flags == - ]] && continue
@@ -144,20 +143,7 @@ engine_hash() {
         xargs -0 sha256sum | sha256sum | cut -c 1-12
 }
 
-# Simulated, the bench is not an optimised one: its times mean nothing there.
-if ((simulate)); then
-    programs "$to/tests" "$cargo" test-all --tests --no-run
-    programs "$to/bench" "$cargo" test-all --bench gather --no-run
-else
-    programs "$to/tests" "$cargo" test --locked --features cuda --tests --no-run
-    programs "$to/bench" "$cargo" bench --locked --features cuda --bench gather --no-run
-fi
-peers 2>"$to/peers.log" || echo "libpeers.so is left out: $(tail -n 1 "$to/peers.log")"
-rm -f "$to/peers.log"
-if [[ -n $sweep_archs ]]; then
-    trials
-fi
-
+# What is there already comes first: a file that is missing is told before minutes of building.
 # The tests of devices alone, with what they import, which is of other tests too.
 helpers=(conftest cuda_harness dlpack_harness gpu_harness helpers isolated oracle torch_standin)
 tests=(cuda cuda_kept cuda_streams cuda_torch resident torch_prefetch torch_workers torch_collate)
@@ -177,7 +163,6 @@ take benches/gather/bench_torch.py "$to/python"
 cp benches/gather/torch_*.py "$to/python" 2>/dev/null || true
 wheel=$(ls -t target/wheels/windrow-*.whl 2>/dev/null | head -n 1 || true)
 take "${wheel:-target/wheels/windrow-*.whl}" "$to/python"
-[[ -s $to/bench/libpeers.so ]] || missing+=("$to/bench/libpeers.so")
 # It was built with the value of the day that it was built on.
 if [[ -n $wheel ]] && ! ((simulate)); then
     archs=${WINDROW_CUDA_ARCHS:-}
@@ -191,6 +176,20 @@ if ((${#missing[@]})); then
     printf 'not in the bundle: %s\n' "${missing[@]}" >&2
     ((simulate)) || exit 1
 fi
+
+# Simulated, the bench is not an optimised one: its times mean nothing there.
+if ((simulate)); then
+    programs "$to/tests" "$cargo" test-all --tests --no-run
+    programs "$to/bench" "$cargo" test-all --bench gather --no-run
+else
+    programs "$to/tests" "$cargo" test --locked --features cuda --tests --no-run
+    programs "$to/bench" "$cargo" bench --locked --features cuda --bench gather --no-run
+fi
+peers
+if [[ -n $sweep_archs ]]; then
+    trials
+fi
+
 if ((simulate)); then
     strip -o "$to/libcudasim.so" "$(scripts/sim/simulated_driver.sh)"
 fi
