@@ -33,14 +33,13 @@ struct Bounds {
 
 template <class Index>
 WINDROW_DEVICE Bounds<Index> bounds_of(const uint64_t* table, const Loop& loop, uint32_t index, Index steps) {
-    constexpr bool kWideColumns = sizeof(Index) == 8;
     const auto low = [](uint64_t number) { return static_cast<Index>(number); };
     Bounds<Index> bounds = {low(loop.extent), low(loop.lo), low(loop.hi), loop.src_stride};
     const uint32_t varies = loop.varies;
     if (varies == 0) return bounds;
     if (varies & kExtent) bounds.hi = bounds.extent = bounds.extent * steps;
-    if (varies & kLo) bounds.lo = low(entry(table, bounds.lo, kWideColumns, index));
-    if (varies & kHi) bounds.hi = low(entry(table, bounds.hi, kWideColumns, index));
+    read_bound<Index>(table, varies & kLo, varies & kNarrowLo, index, bounds.lo);
+    read_bound<Index>(table, varies & kHi, varies & kNarrowHi, index, bounds.hi);
     if (varies & kSrcStride) bounds.src_stride = static_cast<int64_t>(table[bounds.src_stride + index]);
     return bounds;
 }
@@ -80,8 +79,8 @@ WINDROW_DEVICE Box box_of(const uint64_t* table, const Field& field, uint32_t ow
     box.number = index;
     if (field.places != 0) offset = box.number = at<uint32_t>(table, field.places)[index];
     if (field.offsets != 0) {
-        offset = static_cast<Index>(entry(table, field.offsets, kWideColumns, box.number));
-        steps = static_cast<Index>(entry(table, field.offsets, kWideColumns, box.number + 1)) - offset;
+        offset = entry<Index>(table, field.offsets, box.number);
+        steps = entry<Index>(table, field.offsets, box.number + 1) - offset;
     }
     // The columns.
     const Bounds<Index> col = bounds_of<Index>(table, field.cols, index, steps);

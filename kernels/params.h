@@ -94,6 +94,8 @@ enum Varies : uint32_t {
     kHi = 2,
     kSrcStride = 4,  ///< position of int64 each
     kExtent = 8,     ///< joined: extent and hi are `extent` elements for each step of offset
+    kNarrowLo = 16,  ///< in place of kLo: uint16 each. A field that is kWide has no such columns
+    kNarrowHi = 32,
 };
 
 /// One loop of a sample. Coordinates count output elements; lo <= c < hi are real, the rest padding.

@@ -16,9 +16,19 @@ WINDROW_DEVICE const T* at(const uint64_t* table, uint32_t position) {
 }
 
 /// Entry `index` of a column.
-WINDROW_DEVICE uint64_t entry(const uint64_t* table, uint64_t position, bool wide, uint32_t index) {
-    const uint64_t* column = table + position;
-    return wide ? column[index] : reinterpret_cast<const uint32_t*>(column)[index];
+template <class T>
+WINDROW_DEVICE T entry(const uint64_t* table, uint32_t position, uint32_t index) {
+    return at<T>(table, position)[index];
+}
+
+/// A bound of a loop, in place of the position of its column: one of type Index, or a narrow one. Without branches around it
+/// each load has its own predicate.
+template <class Index, class Bound>
+WINDROW_DEVICE void read_bound(const uint64_t* table, bool is_varied, bool is_narrow, uint32_t index, Bound& bound) {
+    auto position = static_cast<uint32_t>(bound);
+    keep(position);
+    if (is_varied) bound = static_cast<Bound>(entry<Index>(table, position, index));
+    if (sizeof(Index) == 4 && is_narrow) bound = entry<uint16_t>(table, position, index);
 }
 
 template <bool by_id>
@@ -78,11 +88,6 @@ struct Shared {
     uint32_t warp, warps;  ///< which of those that share it this one is
 };
 
-/// The low word of entry `index` of a column.
-WINDROW_DEVICE uint32_t low_entry(const uint64_t* table, uint32_t position, uint32_t wide, uint32_t index) {
-    return at<uint32_t>(table, position)[index << wide];
-}
-
 /// The stretch of item `own` of a field. Index counts columns and offsets: 32 bits where the field is not
 /// kWide. A stretch begins where the output is a multiple of 16, or with the row.
 template <class Index>
@@ -101,14 +106,15 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
     if (!(field.flags & kVaried)) {
         part.dst = field.out + static_cast<int64_t>(offset) * field.step;
     } else {
+        const uint32_t of_cols = field.cols.varies;
         uint32_t steps = 1;
         if (field.places != 0) offset = shared.number = at<uint32_t>(table, field.places)[index];
         // A branch: the compiler would do for all fields what is for these alone.
         if (__builtin_expect(field.offsets != 0, false)) {
-            offset = static_cast<Index>(entry(table, field.offsets, wide, shared.number));
-            const Index next = static_cast<Index>(entry(table, field.offsets, wide, shared.number + 1));
+            offset = entry<Index>(table, field.offsets, shared.number);
+            const Index next = entry<Index>(table, field.offsets, shared.number + 1);
             steps = static_cast<uint32_t>(next - offset);
-            if (field.cols.varies & kExtent) {
+            if (of_cols & kExtent) {
                 hi = extent = extent * (next - offset);
                 const uint32_t slack = (16 >> field.log_to) + field.piece - 2;
                 if (pieces == 0) {
@@ -117,8 +123,12 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
                 }
             }
         }
-        if (field.cols.varies & kLo) lo = static_cast<Index>(entry(table, field.cols.lo, wide, index));
-        if (field.cols.varies & kHi) hi = static_cast<Index>(entry(table, field.cols.hi, wide, index));
+        // Few fields have padding in front.
+        if (of_cols & (kLo | kNarrowLo)) {
+            as_branch();
+            read_bound<Index>(table, of_cols & kLo, of_cols & kNarrowLo, index, lo);
+        }
+        read_bound<Index>(table, of_cols & kHi, of_cols & kNarrowHi, index, hi);
         part.dst = field.out + static_cast<int64_t>(offset) * field.step;
         // The row.
         if (const uint32_t num_outer = field.num_outer; num_outer != 0) {
@@ -138,8 +148,8 @@ WINDROW_DEVICE Shared shared_stretch(const uint64_t* table, const Field& field, 
                 int64_t stride = loop->src_stride;
                 if (varies != 0) {
                     if (varies & kExtent) end = static_cast<uint32_t>(loop->extent) * steps;
-                    if (varies & kLo) first = low_entry(table, static_cast<uint32_t>(loop->lo), wide, index);
-                    if (varies & kHi) end = low_entry(table, static_cast<uint32_t>(loop->hi), wide, index);
+                    read_bound<Index>(table, varies & kLo, varies & kNarrowLo, index, first);
+                    read_bound<Index>(table, varies & kHi, varies & kNarrowHi, index, end);
                     if (varies & kSrcStride) stride = static_cast<int64_t>(table[static_cast<uint32_t>(stride) + index]);
                 }
                 if (d > 0) {  // nothing is left over from the outermost

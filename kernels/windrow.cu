@@ -137,6 +137,7 @@ WINDROW_DEVICE void values_item(const uint64_t* table, const Field& field, uint3
         uint64_t bits;
         switch (from) {
             case 1: bits = src[i]; break;
+            case 2: bits = reinterpret_cast<const uint16_t*>(src)[i]; break;
             case 4: bits = reinterpret_cast<const uint32_t*>(src)[i]; break;
             default: bits = reinterpret_cast<const uint64_t*>(src)[i];
         }

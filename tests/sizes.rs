@@ -4,6 +4,7 @@
 
 mod common;
 
+use common::ask::SIDES;
 use common::runner::{bytes_of, Frame, Runner};
 use common::{runner, Ask, PadAsk, Paint, Sample};
 use windrow::{Collate, DType, Engine, Pad, PerDim, Scalar, Side};
@@ -154,5 +155,50 @@ fn large_outputs_with_gaps() {
         let mut frame = Frame::new(DType::C128, &shape, &[2 * shape[1] + 1, 2], 0);
         engine.assemble_into(&views, &collate, &mut frame.target()).expect("a batch");
         frame.check(name, &expected);
+    }
+}
+
+/// Tables of the CUDA engine have lengths in 16 bits if all of a column fit: rows, widths, heights and paddings in front,
+/// by every family that reads them.
+#[test]
+fn lengths_around_16_bits() {
+    for longest in [65_535, 65_536] {
+        let lengths = [longest, 1, 0, longest - 1, 300];
+        let rows = lengths.map(|n| Sample::new(DType::U8, &[n], n as u64));
+        for ask in [Ask::ragged(), Ask::concat(0)].into_iter().chain(SIDES.map(Ask::side)) {
+            let name = format!("{longest}, {:?}", ask.form);
+            runner().check(&name, &rows, &ask);
+            runner().check(&format!("{name}, cast"), &rows, &ask.cast(DType::I16));
+        }
+        // Long rows, long columns, and boxes of both.
+        let size = |longest: [i64; 2]| {
+            let sizes = [longest, [1, 1], longest.map(|extent| (extent - 1).max(1))];
+            sizes.map(|[height, width]| Sample::new(DType::U8, &[height, width], height as u64))
+        };
+        for samples in [size([3, longest]), size([longest, 3])] {
+            for side in SIDES {
+                let (pad, name) = (Ask::side(side), format!("{:?}, {side:?}", samples[0].shape));
+                runner().check(&name, &samples, &pad);
+                runner().check(&format!("{name}, transposed"), &samples, &pad.permute(&[1, 0]));
+            }
+        }
+    }
+}
+
+/// As many rows as have a table that just goes with the parameters of a launch, one less and one more: see
+/// `tables_of_lengths_fill_the_parameters` of src/cuda/table_tests.rs.
+#[test]
+fn lengths_whose_table_fills_the_parameters() {
+    let pad = Ask::pad(PadAsk { size: PerDim::All(Some(192)), ..PadAsk::default() });
+    for (ask, most) in [(pad, 5344), (Ask::ragged(), 3183), (Ask::concat(0), 3205)] {
+        for count in most - 1..=most + 1 {
+            let row = |i: i64| Sample::new(DType::I32, &[30 + i % 32], i as u64);
+            let rows: Vec<_> = (0..count).map(row).collect();
+            runner().check(
+                &format!("{count} rows, {:?}", ask.form),
+                &rows,
+                &ask.clone().cast(DType::I64),
+            );
+        }
     }
 }

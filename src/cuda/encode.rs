@@ -107,7 +107,7 @@ impl<'b> Builder<'b> {
         Ok(Encoded { words, num_fields, num_items, chosen, num_words: next, sources, has_any })
     }
 
-    /// Numbers that are written as they are, or widened from 32 bits.
+    /// Numbers that are written as they are, or widened from 16 or 32 bits.
     pub fn values(&mut self, values: &Values<'_>) -> Result<()> {
         let size = values.dtype.size();
         let mut field = params::Field {
@@ -127,17 +127,21 @@ impl<'b> Builder<'b> {
             return self.enter(field, items);
         }
         field.cols.extent = (values.bytes.len() / size) as u64;
-        let numbers = || values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
-        field.data = match values.dtype {
-            DType::I64 if numbers().all(|number| u32::try_from(number).is_ok()) => {
-                field.from_size = 4;
-                self.table.column(&numbers().map(|number| number as u32).collect::<Vec<u32>>())?
+        let wide = || values.bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned::<i64>);
+        let words = values.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>);
+        let numbers: Option<Vec<u32>> = match values.dtype {
+            DType::I64 => wide().map(|number| u32::try_from(number).ok()).collect(),
+            DType::I32 => Some(words.collect()),
+            _ => None,
+        };
+        field.data = match numbers {
+            Some(numbers) => {
+                let narrow_below = self.policy.narrow_below;
+                let (position, is_narrow) = self.table.lengths(&numbers, narrow_below)?;
+                field.from_size = if is_narrow { 2 } else { 4 };
+                position
             }
-            DType::I32 => {
-                let numbers = values.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>);
-                self.table.column(&numbers.collect::<Vec<u32>>())?
-            }
-            _ => self.table.push_bytes(values.bytes)?,
+            None => self.table.push_bytes(values.bytes)?,
         };
         let items = field.cols.extent.div_ceil(u64::from(field.piece));
         self.enter(field, items)

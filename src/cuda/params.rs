@@ -76,6 +76,8 @@ pub(super) mod varies {
     pub const HI: u16 = 2;
     pub const SRC_STRIDE: u16 = 4;
     pub const EXTENT: u16 = 8;
+    pub const NARROW_LO: u16 = 16;
+    pub const NARROW_HI: u16 = 32;
 }
 
 /// [`Field::flags`]: bits.

@@ -35,6 +35,8 @@ pub(super) struct Policy {
     pub always_any: u64,
     /// Elements from which on a field's columns and offsets are counted in 64 bits: at most 2^31.
     pub wide_from: u64,
+    /// A column of lengths that are all below it has 16 bits: at most 2^16.
+    pub narrow_below: u64,
 }
 
 /// From which compute capability on a row holds. One, so far: nothing has been measured on a GPU.
@@ -56,6 +58,7 @@ const TABLE: [((u32, u32), Policy); 1] = [(
         small_bytes: SMALL_BYTES as u64,
         always_any: 0,
         wide_from: 1 << 31,
+        narrow_below: 1 << 16,
     },
 )];
 
@@ -109,6 +112,7 @@ impl Policy {
                 "small_bytes" => self.small_bytes = number.into(),
                 "always_any" => self.always_any = number.into(),
                 "wide_from" => self.wide_from = number.into(),
+                "narrow_below" => self.narrow_below = number.into(),
                 other => return Err(refuse(&format!("there is no {other}"))),
             }
         }
@@ -122,7 +126,8 @@ impl Policy {
                 .all(|warps| (1..=64).contains(warps))
             && self.inline_bytes <= LARGE_BYTES as u64
             && self.small_bytes <= SMALL_BYTES as u64
-            && self.wide_from <= 1 << 31;
+            && self.wide_from <= 1 << 31
+            && self.narrow_below <= 1 << 16;
         is_sound.then_some(self).ok_or_else(|| refuse("out of range"))
     }
 

@@ -6,6 +6,7 @@ use bytemuck::{cast_slice, pod_read_unaligned};
 
 use super::*;
 use crate::collate::{Collate, Mask, Pad, Side, Transform};
+use crate::cuda::numbers::known_numbers;
 use crate::cuda::params::{varies, Family};
 use crate::samples::{SampleList, SampleView};
 use crate::tensor::{DType, Device, Layout};
@@ -202,14 +203,89 @@ fn lengths_are_columns_and_written_once() {
     let [data, mask, numbers] = [0, 1, 2].map(|index| table.field(index));
     let families = [Family::Line, Family::Line, Family::Values].map(|family| family as u8);
     assert_eq!([data.family, mask.family, numbers.family], families);
-    assert_eq!([data.cols.varies, mask.cols.varies], [varies::HI; 2]);
+    assert_eq!([data.cols.varies, mask.cols.varies], [varies::NARROW_HI; 2]);
     assert_eq!([data.cols.hi, mask.cols.hi], [u64::from(numbers.data); 2]);
-    let column = table.values_at::<u32>(data.cols.hi, lengths.len());
+    let column = table.values_at::<u16>(data.cols.hi, lengths.len());
     assert!(column.iter().zip(&lengths).all(|(&a, &b)| i64::from(a) == b));
-    // 322 KB with a class for each length.
-    assert!(table.bytes() < 34_000, "{} bytes", table.bytes());
+    // An id and a length for each row; 322 KB with a class for each length.
+    let fields = HEADER_BYTES + 3 * size_of::<params::Field>();
+    assert_eq!(table.bytes() as usize, fields + (4 + 2) * lengths.len());
+    assert!(table.is_inline(&policy()));
     // A row, and four of the mask.
     assert_eq!([data.items, mask.first_item, mask.samples], [1, 4096, 4]);
+}
+
+/// Columns of lengths, offsets and paddings in front have 16 bits where all of their numbers have, each column for itself.
+#[test]
+fn columns_are_narrow_if_all_of_their_numbers_fit() {
+    let pad = |side| Collate::pad(Pad::new().size(65_536).side(side)).device(HERE);
+    let below = |narrow_below| Policy { narrow_below, ..policy() };
+    for (longest, policy, is_narrow) in [
+        (65_535, policy(), true),
+        (65_536, policy(), false),
+        (65_535, below(65_535), false),
+        (65_534, below(65_535), true),
+        (0, below(0), false),
+    ] {
+        let lengths = [1, longest, 300, 0];
+        let list = rows(DType::U8, &lengths);
+        let numbers = |bytes| [Values { out: 0x40, dtype: DType::I64, bytes, chosen: None }];
+        for side in [Side::Right, Side::Left] {
+            let plan = Plan::new(&list, &pad(side)).unwrap();
+            let numbers = numbers(cast_slice(&lengths));
+            let table = table_of(&plan, &[Some(OUT)], &numbers, 132, &policy).unwrap();
+            let [data, values] = [0, 1].map(|index| table.field(index));
+            let read = |position, is_narrow| match is_narrow {
+                true => table.values_at::<u16>(position, 4).into_iter().map(i64::from).collect(),
+                false => table.values_at::<u32>(position, 4).into_iter().map(i64::from).collect(),
+            };
+            let read: &dyn Fn(u64, bool) -> Vec<i64> = &read;
+            assert_eq!(values.from_size, if is_narrow { 2 } else { 4 }, "{longest}");
+            assert_eq!(read(values.data.into(), is_narrow), lengths, "{longest}");
+            if side == Side::Right {
+                assert_eq!(data.cols.hi, values.data.into());
+                let bit = if is_narrow { varies::NARROW_HI } else { varies::HI };
+                assert_eq!(data.cols.varies, bit, "{longest}");
+            } else {
+                // In front of the row without elements is no padding: all of it is behind.
+                let front = lengths.map(|length| if length == 0 { 0 } else { 65_536 - length });
+                let is_narrow = policy.narrow_below > 65_535;
+                let bit = if is_narrow { varies::NARROW_LO } else { varies::LO };
+                assert_eq!(data.cols.varies & (varies::NARROW_LO | varies::LO), bit, "{longest}");
+                assert_eq!(read(data.cols.lo, is_narrow), front, "{longest}");
+            }
+        }
+    }
+}
+
+/// The most rows whose table goes with the parameters, which it fills, and one less and one more. tests/sizes.rs has batches of as many.
+#[test]
+fn tables_of_lengths_fill_the_parameters() {
+    let pad = Collate::pad(Pad::new().size(192).mask(Mask::Real));
+    let forms = [(pad, 5344), (Collate::ragged().batch_index(), 3183), (Collate::concat(0), 3205)];
+    for (collate, most) in forms {
+        let collate = collate.cast(DType::I64).device(HERE);
+        let bytes = |count: usize| {
+            let lengths: Vec<i64> = (0..count as i64).map(|i| 30 + i % 32).collect();
+            let list = rows(DType::I32, &lengths);
+            let plan = Plan::new(&list, &collate).unwrap();
+            let known = known_numbers(&plan).unwrap();
+            let values = known.iter().map(|known| Values {
+                out: 0x40,
+                dtype: known.dtype,
+                bytes: &known.bytes,
+                chosen: None,
+            });
+            let places = vec![Some(OUT); plan.outputs().len()];
+            let values: Vec<_> = values.collect();
+            let table = table_of(&plan, &places, &values, 132, &policy()).unwrap();
+            assert_eq!(table.is_inline(&policy()), table.bytes() <= params::LARGE_BYTES as u64);
+            table.bytes() as usize
+        };
+        let [less, full, more] = [most - 1, most, most + 1].map(bytes);
+        assert!(less <= full && full < more, "{collate:?}");
+        assert_eq!(full, params::LARGE_BYTES, "{collate:?}");
+    }
 }
 
 /// Rows that share a warp go through one loop: that of aligned ones if they are all known to be.
@@ -279,12 +355,12 @@ fn padded_images_share_their_loops_whatever_their_sizes() {
         assert_eq!((field.num_samples, field.num_outer, field.planes), (4, 1, 3));
         let outer = table.values_at::<params::Loop>(field.outer.into(), 1)[0];
         assert_eq!((outer.extent, field.cols.extent), (20, 30));
-        let column = |position| table.values_at::<u32>(position, 3);
+        let column = |position| table.values_at::<u16>(position, 3);
         let (heights, widths) = ([20, 17, 9], [30, 25, 30]);
         if side == Side::Right {
             assert_eq!((column(outer.hi), column(field.cols.hi)), (heights.into(), widths.into()));
         } else {
-            let less = |most: u32, all: [u32; 3]| all.map(|one| most - one).to_vec();
+            let less = |most: u16, all: [u16; 3]| all.map(|one| most - one).to_vec();
             assert_eq!(column(outer.lo), less(20, heights));
             assert_eq!(column(field.cols.lo), less(30, widths));
         }

@@ -1,6 +1,6 @@
 //! The words of a table: what fields refer to by position, each column of numbers once.
 
-use bytemuck::cast_slice;
+use bytemuck::{cast_slice, Pod};
 
 use super::params::{Family, CHOSEN_WORDS, SMALL_BYTES};
 use crate::tensor::{Error, Result};
@@ -41,11 +41,17 @@ pub(super) struct SourceWords {
     pub is_by_id: bool,
 }
 
+/// Where a column is that several fields may use, how many numbers it has, and the bytes of each.
+struct NumberColumn {
+    position: u32,
+    count: usize,
+    size: usize,
+}
+
 pub(super) struct Words {
     pub words: Vec<u64>,
-    /// Where columns of 32-bit numbers are, and how many they have: lengths and offsets are written once,
-    /// though several fields use them.
-    columns: Vec<(u32, usize)>,
+    /// Columns of up to 32 bits: lengths and offsets are written once, though several fields use them.
+    columns: Vec<NumberColumn>,
     /// Columns that a device writes, from [`CHOSEN_WORDS`] on, and where the next one begins.
     pub chosen: Vec<TableColumn>,
     pub next: u64,
@@ -87,16 +93,41 @@ impl Words {
 
     /// Numbers of 32 bits, where they have been written before if they have.
     pub fn column(&mut self, numbers: &[u32]) -> Result<u32> {
-        let bytes: &[u8] = cast_slice(numbers);
-        let is_there = |&&(position, count): &&(u32, usize)| {
-            count == numbers.len()
-                && &cast_slice::<u64, u8>(&self.words[position as usize..])[..bytes.len()] == bytes
-        };
-        if let Some((position, _)) = self.columns.iter().find(is_there) {
-            return Ok(*position);
+        match self.known(numbers) {
+            Some(position) => Ok(position),
+            None => self.push_column(numbers),
         }
-        let position = self.push_bytes(bytes)?;
-        self.columns.push((position, numbers.len()));
+    }
+
+    /// The same of 16 bits if all are below `narrow_below`, unless there is one of 32 already; and whether it has 16.
+    pub fn lengths(&mut self, numbers: &[u32], narrow_below: u64) -> Result<(u32, bool)> {
+        let most = numbers.iter().max().copied().unwrap_or(0);
+        if u64::from(most) >= narrow_below {
+            return Ok((self.column(numbers)?, false));
+        }
+        if let Some(position) = self.known(numbers) {
+            return Ok((position, false));
+        }
+        let narrow: Vec<u16> = numbers.iter().map(|&number| number as u16).collect();
+        match self.known(&narrow) {
+            Some(position) => Ok((position, true)),
+            None => Ok((self.push_column(&narrow)?, true)),
+        }
+    }
+
+    /// The position of a column of these numbers.
+    fn known<T: Pod>(&self, numbers: &[T]) -> Option<u32> {
+        let bytes: &[u8] = cast_slice(numbers);
+        let is_there = |known: &&NumberColumn| {
+            (known.count, known.size) == (numbers.len(), size_of::<T>())
+                && cast_slice::<u64, u8>(&self.words[known.position as usize..]).starts_with(bytes)
+        };
+        self.columns.iter().find(is_there).map(|known| known.position)
+    }
+
+    fn push_column<T: Pod>(&mut self, numbers: &[T]) -> Result<u32> {
+        let position = self.push_bytes(cast_slice(numbers))?;
+        self.columns.push(NumberColumn { position, count: numbers.len(), size: size_of::<T>() });
         Ok(position)
     }
 

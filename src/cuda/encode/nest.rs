@@ -7,7 +7,7 @@ use super::super::params::{self, flags, varies, Divisor};
 use super::super::part::{Part, SampleStarts};
 use super::super::words::{hints_of, TableColumn};
 use super::{divisor, Builder};
-use crate::tensor::{Error, Result};
+use crate::tensor::Result;
 
 impl Builder<'_> {
     /// The loops of a field, and where its samples begin. Of the last outer one an item takes `block`
@@ -73,29 +73,11 @@ impl Builder<'_> {
         block: u64,
         wide: bool,
     ) -> Result<params::Loop> {
-        let mut varies = 0;
-        let mut number = |builder: &mut Self, number: &LoopNumber, bit: u16| match number {
-            LoopNumber::Same(value) => Ok(*value),
-            LoopNumber::Each(values) => {
-                varies |= bit;
-                let is_wide = wide || bit == varies::SRC_STRIDE;
-                if part.list.is_some() {
-                    let column = TableColumn::of(values.clone(), 1, is_wide);
-                    return Ok(builder.table.chosen(part.num_samples(), column)?.into());
-                }
-                let each = part.each(values);
-                let position = match bit {
-                    varies::SRC_STRIDE => {
-                        builder.table.push_words(each.map(|value| value as u64))?
-                    }
-                    _ => builder.table.numbers(each, wide)?,
-                };
-                Ok::<i64, Error>(position.into())
-            }
-        };
-        let lo = number(self, &own.lo, varies::LO)? as u64;
-        let hi = number(self, &own.hi, varies::HI)? as u64;
-        let src_stride = number(self, &own.src_stride, varies::SRC_STRIDE)?;
+        let (lo, of_lo) = self.number(part, &own.lo, wide, [varies::LO, varies::NARROW_LO])?;
+        let (hi, of_hi) = self.number(part, &own.hi, wide, [varies::HI, varies::NARROW_HI])?;
+        let (src_stride, of_stride) =
+            self.number(part, &own.src_stride, true, [varies::SRC_STRIDE, 0])?;
+        let mut varies = of_lo | of_hi | of_stride;
         let (extent, by_blocks) = match own.extent {
             Extent::Fixed(extent) => (extent, divisor(extent.div_ceil(block)).unwrap_or_default()),
             Extent::Joined(unit) => {
@@ -105,8 +87,8 @@ impl Builder<'_> {
         };
         Ok(params::Loop {
             extent,
-            lo,
-            hi,
+            lo: lo as u64,
+            hi: hi as u64,
             src_stride,
             dst_stride: own.dst_stride,
             by_blocks,
@@ -114,6 +96,33 @@ impl Builder<'_> {
             varies,
             channel_step: own.is_channel.into(),
         })
+    }
+
+    /// A number of a loop, or the position of its column, and what [`varies`] has of that: a bit for columns of 32 bits, or 64 if
+    /// `wide`, and one for narrow ones.
+    fn number(
+        &mut self,
+        part: &Part<'_>,
+        number: &LoopNumber,
+        wide: bool,
+        [bit, narrow]: [u16; 2],
+    ) -> Result<(i64, u16)> {
+        let values = match number {
+            LoopNumber::Same(value) => return Ok((*value, 0)),
+            LoopNumber::Each(values) => values,
+        };
+        if part.list.is_some() {
+            let column = TableColumn::of(values.clone(), 1, wide);
+            return Ok((self.table.chosen(part.num_samples(), column)?.into(), bit));
+        }
+        let each = part.each(values);
+        if wide {
+            let position = self.table.push_words(each.map(|value| value as u64))?;
+            return Ok((position.into(), bit));
+        }
+        let numbers: Vec<u32> = each.map(|value| value as u32).collect();
+        let (position, is_narrow) = self.table.lengths(&numbers, self.policy.narrow_below)?;
+        Ok((position.into(), if is_narrow { narrow } else { bit }))
     }
 
     /// Counts the items of each sample: `pieces` for a row of so many columns, and one for `block` coordinates of the last
