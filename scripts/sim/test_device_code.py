@@ -27,20 +27,20 @@ import device_counts as counts  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SUITES = "executors", "casts", "increments", "channels", "properties"
-MORE_SUITES = "outputs", "sizes", "batch", "arena"
-# Of other programs some tests: samples of more than 2^32 bytes, and those that the device selects.
-PARTS = {"windrow": "far_tests", "engine": "resident"}
+MORE_SUITES = "outputs", "batch", "arena"
+# Of other programs some tests: samples of more than 2^32 bytes, those that the device selects, and lengths at the bounds of a table.
+PARTS = {"windrow": "far_tests", "engine": "resident", "sizes": "lengths"}
 # Random cases of a property, the same in every run, so that coverage is: the emulator takes some hundred times as long as
 # a host, where the cases differ from run to run.
 CASES, SEED = 144, 1
 # Where tables are, by the sizes that may go with the parameters of a launch; of the smaller and of the larger kernel.
-# Those in memory have columns of 64 bits, as fields of 2^31 elements have them. With each, which kernels: those that a
-# batch takes, or for all batches those of all families, whose instructions for common ones are others.
-INLINE, MEMORY, LARGE = "", ", tables in memory, wide", ", large parameters"
+# Those in memory have columns of 64 bits, as fields of 2^31 elements have them; those of large parameters no narrow ones. With
+# each, which kernels: those that a batch takes, or for all batches those of all families, whose instructions for common ones are others.
+INLINE, MEMORY, LARGE = "", ", tables in memory, wide", ", large parameters, not narrow"
 TABLES = {
     INLINE: {},
     MEMORY: {"WINDROW_CUDA_POLICY": "inline_bytes=0,wide_from=0"},
-    LARGE: {"WINDROW_CUDA_POLICY": "small_bytes=0"},
+    LARGE: {"WINDROW_CUDA_POLICY": "small_bytes=0,narrow_below=0"},
 }
 ANY = ", always any"
 TABLES |= {
